@@ -1,0 +1,162 @@
+//! Asks: what enters serve, and what comes out of it.
+
+use crate::{
+    Completion, GroupId, Message, Millis, Origin, PolicyChoice, PolicyVersion, Reason, RequestId,
+    Sampling, Scope, SessionId, StopReason, Token, Turn, TurnId, TurnKind,
+};
+
+/// When sampling ends.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StopRules {
+    /// Most tokens to sample; at least 1.
+    pub max_tokens: u32,
+    /// Texts that end the completion; they are not part of it.
+    pub strings: Vec<String>,
+    /// Whether end tokens are sampled like any other and do not stop.
+    pub ignore_end: bool,
+}
+
+/// Whether a turn is collected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collect {
+    /// It becomes a turn in the ledger.
+    Yes,
+    /// It leaves no trace but a counter with this reason.
+    No(Reason),
+}
+
+/// Everything about an ask that serve passes on without reading it.
+#[derive(Clone, Debug)]
+pub struct AskContext {
+    /// The session it was bound to.
+    pub session: SessionId,
+    /// The session's key as the client gave it.
+    pub session_key: Option<String>,
+    /// The turn it continues.
+    pub parent: Option<TurnId>,
+    /// Owner of the API key.
+    pub owner: String,
+    /// The request's messages.
+    pub messages: Vec<Message>,
+    /// When it was admitted.
+    pub admitted_ms: Millis,
+}
+
+/// A request for one completion.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// Becomes the turn's id.
+    pub turn: TurnId,
+    /// The HTTP request.
+    pub request: RequestId,
+    /// Which of its completions.
+    pub choice_index: u32,
+    /// Set where the request wants several.
+    pub group: Option<GroupId>,
+    /// Whose policy.
+    pub scope: Scope,
+    /// Which of its versions.
+    pub policy: PolicyChoice,
+    /// Who asks; decides priority.
+    pub origin: Origin,
+    /// Whether the turn may train.
+    pub kind: TurnKind,
+    /// The tokens to continue.
+    pub prompt_tokens: Vec<Token>,
+    /// How to sample.
+    pub sampling: Sampling,
+    /// When to stop.
+    pub stop: StopRules,
+    /// Whether to collect.
+    pub collect: Collect,
+    /// Passed through to the turn.
+    pub context: AskContext,
+}
+
+/// One sampled token on its way to the client.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenDelta {
+    /// Text that became certain with this token; may be empty inside a character or a possible
+    /// stop string, and may hold text of earlier tokens.
+    pub text: String,
+    /// The token.
+    pub token: Token,
+    /// Its log-prob at temperature 1 with nothing cut.
+    pub logprob: f32,
+    /// The most likely alternatives, best first, where asked for.
+    pub top: Vec<(Token, f32)>,
+}
+
+/// What serve sends while it answers an ask.
+#[derive(Debug)]
+pub enum Delta {
+    /// The ask was admitted under this version; sent once, before the first token.
+    Started {
+        /// Version that is pinned for the whole completion.
+        version: PolicyVersion,
+        /// Prompt tokens that did not have to be computed again.
+        cached_tokens: u32,
+    },
+    /// A token.
+    Token(TokenDelta),
+    /// The completion is whole.
+    End(Box<End>),
+    /// It failed; nothing follows.
+    Failed(ServeError),
+}
+
+/// The end of a completion.
+#[derive(Debug)]
+pub struct End {
+    /// Why it ended.
+    pub stop: StopReason,
+    /// Text held back until the end (a cut character, a stop string that did not complete).
+    pub text: String,
+    /// Tokens, log-probs, kept sets.
+    pub completion: Completion,
+    /// The version that sampled all of it.
+    pub version: PolicyVersion,
+    /// Present where the turn is being collected: becomes ready when it is durable.
+    pub turn: Option<Box<Turn>>,
+}
+
+/// What became of a turn's record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Receipt {
+    /// On disk.
+    Collected,
+    /// Not collected, and why.
+    NotCollected(Reason),
+}
+
+/// Why serve could not answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ServeError {
+    /// Too many asks are waiting.
+    #[error("the engine's waiting line is full ({limit} requests); retry in {retry_after_ms} ms")]
+    Overloaded {
+        /// The limit.
+        limit: usize,
+        /// When a place is likely to be free.
+        retry_after_ms: u64,
+    },
+    /// Prompt and completion do not fit the model.
+    #[error(
+        "the prompt has {prompt_tokens} tokens and the model takes at most {max_positions} with its completion"
+    )]
+    TooLong {
+        /// Prompt length.
+        prompt_tokens: usize,
+        /// The model's limit.
+        max_positions: usize,
+    },
+    /// The adapter of the wanted version could not be loaded.
+    #[error("the adapter of this policy could not be loaded: {0}")]
+    Adapter(String),
+    /// The engine stopped.
+    #[error("the engine is stopping")]
+    Stopping,
+    /// Something inside broke.
+    #[error("the engine failed: {0}")]
+    Internal(String),
+}

@@ -1,0 +1,43 @@
+//! The nouns of Hone and their laws: pure values, without IO, clock, randomness or async.
+//!
+//! A record per stage, never one growing record: an [`Ask`] becomes a [`Turn`], a turn with its
+//! [`NextState`] is a [`Transition`], a judged transition has a [`Verdict`], a credited one is a
+//! [`Sample`], and samples end in a [`PolicyVersion`]. This crate never knows how any of them is
+//! produced, stored or sent.
+
+mod ask;
+mod binding;
+mod blobs;
+mod fate;
+mod ids;
+pub mod invariants;
+mod message;
+mod policy;
+mod sample;
+mod transition;
+mod turn;
+mod verdict;
+
+pub use ask::{Ask, AskContext, Collect, Delta, End, Receipt, ServeError, StopRules, TokenDelta};
+pub use binding::{
+    BindHow, BindRequest, Binding, PendingTurn, SessionIndex, SessionIndexConfig, Transcript,
+};
+pub use blobs::{BlobError, BlobKey, Blobs};
+pub use fate::{Fate, Reason, Stage};
+pub use ids::{
+    BatchId, FeedbackId, GroupId, RequestId, SessionId, TransitionId, TurnId, VerdictId,
+};
+pub use message::{Message, Role, ToolCall};
+pub use policy::{Digest, Policies, Policy, PolicyChoice, PolicyVersion, Scope};
+pub use sample::{Sample, SampleError, SamplePart};
+pub use transition::{NextItem, NextKind, NextState, Transition};
+pub use turn::{
+    Completion, CompletionError, Origin, Sampling, StopReason, Turn, TurnKind, VersionSpan,
+};
+pub use verdict::{Feedback, Outcome, Signal, Verdict, Vote};
+
+/// Milliseconds since the Unix epoch, as handed in by the runtime's clock.
+pub type Millis = i64;
+
+/// One token id of the served model's tokenizer.
+pub type Token = u32;

@@ -1,0 +1,154 @@
+//! Chat messages as clients send them, reduced to what learning and binding need.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+/// Who speaks. `developer` is kept apart from `system` because clients re-send what they sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Instructions of the operator.
+    System,
+    /// Instructions of the program's author.
+    Developer,
+    /// The person.
+    User,
+    /// The model.
+    Assistant,
+    /// A tool's result.
+    Tool,
+}
+
+impl Role {
+    /// The wire name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::Developer => "developer",
+            Self::User => "user",
+            Self::Assistant => "assistant",
+            Self::Tool => "tool",
+        }
+    }
+}
+
+/// A tool call inside an assistant message; `arguments` is the JSON text as sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolCall {
+    /// Client-visible call id; frameworks rewrite it, so it is never used for matching.
+    pub id: String,
+    /// Function name.
+    pub name: String,
+    /// JSON text of the arguments.
+    pub arguments: String,
+}
+
+/// One chat message. Content parts are joined to one text before they get here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// Who speaks.
+    pub role: Role,
+    /// The text; empty where the client sent null.
+    pub content: String,
+    /// Speaker name, where the client gave one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Calls made by an assistant message.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCall>,
+    /// Which call a tool message answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+}
+
+impl Message {
+    /// A message with text only.
+    pub fn text(role: Role, content: impl Into<String>) -> Self {
+        Self {
+            role,
+            content: content.into(),
+            name: None,
+            tool_calls: Vec::new(),
+            tool_call_id: None,
+        }
+    }
+
+    /// Hash of what the message means to a conversation: role, trimmed text, and each call's name
+    /// with parsed arguments. Call ids are left out because clients rewrite them, and arguments
+    /// are compared parsed because clients re-serialise them.
+    pub fn chain_hash(&self) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        hash.update(self.role.as_str());
+        hash.update([0]);
+        hash.update(self.content.trim());
+        for call in &self.tool_calls {
+            hash.update([1]);
+            hash.update(&call.name);
+            hash.update([2]);
+            match serde_json::from_str::<Value>(&call.arguments) {
+                Ok(value) => hash_json(&mut hash, &value),
+                Err(_) => hash.update(call.arguments.trim()),
+            }
+        }
+        hash.finalize().into()
+    }
+}
+
+/// Feeds a JSON value in a canonical form: object keys in order, numbers by their text.
+fn hash_json(hash: &mut Sha256, value: &Value) {
+    match value {
+        Value::Object(map) => {
+            let mut keys: Vec<&String> = map.keys().collect();
+            keys.sort();
+            hash.update(b"{");
+            for key in keys {
+                hash.update(key);
+                hash.update(b":");
+                hash_json(hash, &map[key]);
+            }
+            hash.update(b"}");
+        }
+        Value::Array(items) => {
+            hash.update(b"[");
+            for item in items {
+                hash_json(hash, item);
+                hash.update(b",");
+            }
+            hash.update(b"]");
+        }
+        other => hash.update(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(id: &str, arguments: &str) -> Message {
+        Message {
+            tool_calls: vec![ToolCall {
+                id: id.into(),
+                name: "f".into(),
+                arguments: arguments.into(),
+            }],
+            ..Message::text(Role::Assistant, "")
+        }
+    }
+
+    #[test]
+    fn rewritten_ids_and_spacing_do_not_change_the_hash() {
+        assert_eq!(
+            call("call_a", r#"{"a":1,"b":[2]}"#).chain_hash(),
+            call("calla", r#"{ "b": [2], "a": 1 }"#).chain_hash()
+        );
+        assert_ne!(
+            call("x", r#"{"a":1}"#).chain_hash(),
+            call("x", r#"{"a":2}"#).chain_hash()
+        );
+        assert_ne!(
+            Message::text(Role::User, "a").chain_hash(),
+            Message::text(Role::Assistant, "a").chain_hash()
+        );
+    }
+}

@@ -1,0 +1,183 @@
+//! Samples: one training row, token-aligned by construction.
+
+use crate::{PolicyVersion, Token, TransitionId};
+
+/// The part of a sample that one transition contributes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SamplePart {
+    /// Which transition; trained at most once per chain.
+    pub transition: TransitionId,
+    /// Index in the row of its first completion token; at least 1, since a token is predicted
+    /// from the one before.
+    pub start: usize,
+    /// Behavior log-prob per completion token.
+    pub behavior_logprobs: Vec<f32>,
+    /// Advantage per completion token.
+    pub advantages: Vec<f32>,
+    /// Ids left to choose from, per completion token, where something was cut.
+    pub kept: Vec<Option<Vec<Token>>>,
+    /// Sampling temperature.
+    pub temperature: f32,
+    /// Version that sampled it.
+    pub version: PolicyVersion,
+}
+
+/// A training row: the tokens of a trajectory and the spans of it that carry loss.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    tokens: Vec<Token>,
+    parts: Vec<SamplePart>,
+}
+
+/// Why parts and tokens do not form a sample.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SampleError {
+    /// Arrays of a part differ in length.
+    #[error(
+        "part {part}: {behavior} behavior log-probs, {advantages} advantages and {kept} kept sets"
+    )]
+    Misaligned {
+        /// Part index.
+        part: usize,
+        /// Behavior log-probs.
+        behavior: usize,
+        /// Advantages.
+        advantages: usize,
+        /// Kept sets.
+        kept: usize,
+    },
+    /// A part lies outside the row, overlaps the one before, or starts at 0.
+    #[error("part {part} covers tokens {start}..{end} of a row of {tokens}, after {previous_end}")]
+    Misplaced {
+        /// Part index.
+        part: usize,
+        /// First token.
+        start: usize,
+        /// One past the last.
+        end: usize,
+        /// Row length.
+        tokens: usize,
+        /// Where the previous part ends.
+        previous_end: usize,
+    },
+    /// A temperature, advantage or log-prob that cannot be trained on.
+    #[error("part {part} holds a number that is not finite, or a temperature of 0")]
+    NotFinite {
+        /// Part index.
+        part: usize,
+    },
+    /// Nothing to train.
+    #[error("a sample needs at least one part with at least one token")]
+    Empty,
+}
+
+impl Sample {
+    /// Checks that every part is aligned, inside the row, in order and finite.
+    pub fn new(tokens: Vec<Token>, parts: Vec<SamplePart>) -> Result<Self, SampleError> {
+        let mut previous_end = 1;
+        for (part, p) in parts.iter().enumerate() {
+            let n = p.behavior_logprobs.len();
+            if p.advantages.len() != n || p.kept.len() != n {
+                return Err(SampleError::Misaligned {
+                    part,
+                    behavior: n,
+                    advantages: p.advantages.len(),
+                    kept: p.kept.len(),
+                });
+            }
+            if n == 0 {
+                return Err(SampleError::Empty);
+            }
+            let end = p.start + n;
+            if p.start < previous_end || end > tokens.len() {
+                let (start, tokens) = (p.start, tokens.len());
+                return Err(SampleError::Misplaced {
+                    part,
+                    start,
+                    end,
+                    tokens,
+                    previous_end,
+                });
+            }
+            let numbers = p.behavior_logprobs.iter().chain(&p.advantages);
+            if !(p.temperature.is_finite() && p.temperature > 0.0)
+                || numbers.into_iter().any(|x| !x.is_finite())
+            {
+                return Err(SampleError::NotFinite { part });
+            }
+            previous_end = end;
+        }
+        if parts.is_empty() {
+            return Err(SampleError::Empty);
+        }
+        Ok(Self { tokens, parts })
+    }
+
+    /// The row's tokens.
+    pub fn tokens(&self) -> &[Token] {
+        &self.tokens
+    }
+
+    /// Its parts, in order of position.
+    pub fn parts(&self) -> &[SamplePart] {
+        &self.parts
+    }
+
+    /// Number of tokens that carry loss.
+    pub fn loss_tokens(&self) -> usize {
+        self.parts.iter().map(|p| p.advantages.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(start: usize, n: usize) -> SamplePart {
+        SamplePart {
+            transition: TransitionId(uuid::Uuid::nil()),
+            start,
+            behavior_logprobs: vec![-1.0; n],
+            advantages: vec![1.0; n],
+            kept: vec![None; n],
+            temperature: 1.0,
+            version: PolicyVersion(0),
+        }
+    }
+
+    #[test]
+    fn only_aligned_rows_can_be_built() {
+        let row = || vec![7; 10];
+        assert!(Sample::new(row(), vec![part(2, 3), part(5, 5)]).is_ok());
+        assert_eq!(Sample::new(row(), vec![]), Err(SampleError::Empty));
+        assert!(matches!(
+            Sample::new(row(), vec![part(0, 3)]),
+            Err(SampleError::Misplaced { .. })
+        ));
+        assert!(matches!(
+            Sample::new(row(), vec![part(8, 3)]),
+            Err(SampleError::Misplaced { .. })
+        ));
+        let overlap = vec![part(2, 3), part(4, 2)];
+        assert!(matches!(
+            Sample::new(row(), overlap),
+            Err(SampleError::Misplaced { part: 1, .. })
+        ));
+        let crooked = SamplePart {
+            advantages: vec![1.0; 2],
+            ..part(2, 3)
+        };
+        assert!(matches!(
+            Sample::new(row(), vec![crooked]),
+            Err(SampleError::Misaligned { .. })
+        ));
+        let nan = SamplePart {
+            advantages: vec![f32::NAN; 3],
+            ..part(2, 3)
+        };
+        assert_eq!(
+            Sample::new(row(), vec![nan]),
+            Err(SampleError::NotFinite { part: 0 })
+        );
+    }
+}

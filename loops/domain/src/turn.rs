@@ -1,0 +1,373 @@
+//! Turns: one model call each, with exactly what the sampler did.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Digest, GroupId, Message, Millis, PolicyVersion, RequestId, Scope, SessionId, Token, TurnId,
+};
+
+/// Who asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    /// A person or a program.
+    User,
+    /// The judge, reading a next state.
+    Judge,
+    /// The gate, probing a candidate.
+    Gate,
+    /// A rollout made for training.
+    Rollout,
+}
+
+/// Whether a turn may train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TurnKind {
+    /// A step of the conversation.
+    Main,
+    /// Housekeeping: titles, summaries, memory. Never trained on.
+    Side,
+}
+
+/// Why sampling ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopReason {
+    /// The model sampled an end token.
+    EndToken,
+    /// A stop string of the request appeared.
+    StopString,
+    /// The token limit was reached.
+    Length,
+    /// The model called a tool.
+    ToolCall,
+    /// The client left.
+    Cancelled,
+}
+
+impl StopReason {
+    /// The stored name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::EndToken => "end_token",
+            Self::StopString => "stop_string",
+            Self::Length => "length",
+            Self::ToolCall => "tool_call",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// How tokens are sampled; the defaults sample the model's own distribution.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Sampling {
+    /// 0 takes the most likely token.
+    pub temperature: f32,
+    /// Nucleus share; 1 is off.
+    pub top_p: f32,
+    /// Most likely tokens kept; 0 is off.
+    pub top_k: u32,
+    /// Share of the best token's probability below which tokens are cut; 0 is off.
+    pub min_p: f32,
+    /// Seed of the counter-based randomness.
+    pub seed: u64,
+    /// Subtracted per earlier occurrence in the completion.
+    pub frequency_penalty: f32,
+    /// Subtracted once for tokens that occurred in the completion.
+    pub presence_penalty: f32,
+    /// Divides (or multiplies) logits of tokens seen in prompt or completion; 1 is off.
+    pub repetition_penalty: f32,
+    /// Added to single logits.
+    pub logit_bias: Vec<(Token, f32)>,
+    /// How many alternatives to report per token.
+    pub top_logprobs: u8,
+    /// End tokens are not sampled before this many tokens.
+    pub min_tokens: u32,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self {
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            seed: 0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            repetition_penalty: 1.0,
+            logit_bias: Vec::new(),
+            top_logprobs: 0,
+            min_tokens: 1,
+        }
+    }
+}
+
+impl Sampling {
+    /// Whether the behavior log-probs can be recomputed from temperature and kept set alone.
+    /// Greedy decoding has no distribution, and penalties depend on history the learner does not
+    /// replay, so such turns stay out of policy gradient. A ban on end tokens shows up as a kept
+    /// set of the first `min_tokens` positions and does not matter here.
+    pub fn is_replayable(&self) -> bool {
+        self.temperature > 0.0
+            && self.frequency_penalty == 0.0
+            && self.presence_penalty == 0.0
+            && self.repetition_penalty == 1.0
+            && self.logit_bias.is_empty()
+    }
+}
+
+/// Which version sampled a range of completion tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VersionSpan {
+    /// Version in the turn's scope.
+    pub version: PolicyVersion,
+    /// First completion token.
+    pub start: u32,
+    /// One past the last completion token.
+    pub end: u32,
+}
+
+/// Sampled tokens with what the sampler knew about them. All arrays have one entry per token.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Completion {
+    tokens: Vec<Token>,
+    behavior_logprobs: Vec<f32>,
+    raw_logprobs: Vec<f32>,
+    kept: Vec<Option<Vec<Token>>>,
+    stop: StopReason,
+}
+
+/// Why a completion is not one.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CompletionError {
+    /// Arrays of different length.
+    #[error(
+        "completion arrays differ in length: {tokens} tokens, {behavior} behavior log-probs, {raw} raw log-probs, {kept} kept sets"
+    )]
+    Misaligned {
+        /// Number of tokens.
+        tokens: usize,
+        /// Number of behavior log-probs.
+        behavior: usize,
+        /// Number of raw log-probs.
+        raw: usize,
+        /// Number of kept sets.
+        kept: usize,
+    },
+    /// A log-prob that is not a finite number, or above zero by more than rounding.
+    #[error("log-prob {index} of the completion is not a finite number at most zero")]
+    BadLogprob {
+        /// Token position.
+        index: usize,
+    },
+}
+
+impl Completion {
+    /// Checks alignment: `tokens`, `behavior_logprobs` (of the distribution really sampled from),
+    /// `raw_logprobs` (temperature 1, nothing cut) and `kept` (ids left where something was cut).
+    pub fn new(
+        tokens: Vec<Token>,
+        behavior_logprobs: Vec<f32>,
+        raw_logprobs: Vec<f32>,
+        kept: Vec<Option<Vec<Token>>>,
+        stop: StopReason,
+    ) -> Result<Self, CompletionError> {
+        let n = tokens.len();
+        if behavior_logprobs.len() != n || raw_logprobs.len() != n || kept.len() != n {
+            return Err(CompletionError::Misaligned {
+                tokens: n,
+                behavior: behavior_logprobs.len(),
+                raw: raw_logprobs.len(),
+                kept: kept.len(),
+            });
+        }
+        for (index, value) in behavior_logprobs.iter().chain(&raw_logprobs).enumerate() {
+            if !value.is_finite() || *value > 1e-4 {
+                return Err(CompletionError::BadLogprob {
+                    index: index % n.max(1),
+                });
+            }
+        }
+        Ok(Self {
+            tokens,
+            behavior_logprobs,
+            raw_logprobs,
+            kept,
+            stop,
+        })
+    }
+
+    /// The sampled tokens, the end token included where one was sampled.
+    pub fn tokens(&self) -> &[Token] {
+        &self.tokens
+    }
+
+    /// Log-prob of each token under the distribution it was sampled from.
+    pub fn behavior_logprobs(&self) -> &[f32] {
+        &self.behavior_logprobs
+    }
+
+    /// Log-prob of each token at temperature 1 with nothing cut; what the API reports.
+    pub fn raw_logprobs(&self) -> &[f32] {
+        &self.raw_logprobs
+    }
+
+    /// Ids that were left to choose from, where top-k, top-p or min-p cut some.
+    pub fn kept(&self) -> &[Option<Vec<Token>>] {
+        &self.kept
+    }
+
+    /// Why it ended.
+    pub fn stop(&self) -> StopReason {
+        self.stop
+    }
+
+    /// Number of tokens.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Whether nothing was sampled.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+}
+
+/// One model call, as it really happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Turn {
+    /// Its id; clients see it.
+    pub id: TurnId,
+    /// The HTTP request it belongs to.
+    pub request: RequestId,
+    /// Which of the request's `n` completions.
+    pub choice_index: u32,
+    /// Set where a request asked for several completions.
+    pub group: Option<GroupId>,
+    /// The session it was bound to.
+    pub session: SessionId,
+    /// The session's key as the client gave it, if it did.
+    pub session_key: Option<String>,
+    /// The turn whose completion this turn's prompt continues.
+    pub parent: Option<TurnId>,
+    /// Owner of the API key (or the loopback owner).
+    pub owner: String,
+    /// Whose policy answered.
+    pub scope: Scope,
+    /// Who asked.
+    pub origin: Origin,
+    /// Whether it may train.
+    pub kind: TurnKind,
+    /// The messages of the request.
+    pub messages: Vec<Message>,
+    /// The tokens the model was given.
+    pub prompt_tokens: Vec<Token>,
+    /// What it sampled.
+    pub completion: Completion,
+    /// The completion as the client saw it.
+    pub completion_text: String,
+    /// How it was sampled.
+    pub sampling: Sampling,
+    /// Versions by completion token; the built-in engine writes exactly one span.
+    pub spans: Vec<VersionSpan>,
+    /// Content hash of the adapter; none for the base model.
+    pub digest: Option<Digest>,
+    /// Content hash of the base model.
+    pub base: Digest,
+    /// Kernel family, weight and KV format; log-prob equality holds within one fingerprint.
+    pub fingerprint: String,
+    /// Why it can never train, where that is known at the end of the call.
+    pub untrainable: Option<crate::Reason>,
+    /// When the ask was admitted.
+    pub started_ms: Millis,
+    /// When sampling ended.
+    pub finished_ms: Millis,
+}
+
+impl Turn {
+    /// The version that sampled it.
+    pub fn version(&self) -> PolicyVersion {
+        self.spans
+            .iter()
+            .map(|s| s.version)
+            .min()
+            .unwrap_or(PolicyVersion::BASE)
+    }
+
+    /// The completion as an assistant message, as the client will send it back.
+    pub fn completion_message(&self) -> Message {
+        Message::text(crate::Role::Assistant, self.completion_text.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misaligned_or_impossible_completions_cannot_be_built() {
+        let build = |behavior: Vec<f32>, kept: usize| {
+            Completion::new(
+                vec![1, 2],
+                behavior,
+                vec![-1.0, -1.0],
+                vec![None; kept],
+                StopReason::Length,
+            )
+        };
+        assert!(build(vec![-1.0, -0.5], 2).is_ok());
+        assert!(matches!(
+            build(vec![-1.0], 2),
+            Err(CompletionError::Misaligned { .. })
+        ));
+        assert!(matches!(
+            build(vec![-1.0, -0.5], 1),
+            Err(CompletionError::Misaligned { .. })
+        ));
+        assert_eq!(
+            build(vec![-1.0, f32::NAN], 2),
+            Err(CompletionError::BadLogprob { index: 1 })
+        );
+        assert_eq!(
+            build(vec![0.5, -1.0], 2),
+            Err(CompletionError::BadLogprob { index: 0 })
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_replayed_is_named() {
+        assert!(Sampling::default().is_replayable());
+        assert!(
+            Sampling {
+                top_p: 0.9,
+                top_k: 5,
+                ..Sampling::default()
+            }
+            .is_replayable()
+        );
+        assert!(
+            !Sampling {
+                temperature: 0.0,
+                ..Sampling::default()
+            }
+            .is_replayable()
+        );
+        assert!(
+            !Sampling {
+                logit_bias: vec![(1, 1.0)],
+                ..Sampling::default()
+            }
+            .is_replayable()
+        );
+        assert!(
+            !Sampling {
+                repetition_penalty: 1.1,
+                ..Sampling::default()
+            }
+            .is_replayable()
+        );
+    }
+}

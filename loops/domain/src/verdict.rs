@@ -1,0 +1,122 @@
+//! Verdicts: what the signals said about a transition.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{FeedbackId, Millis, TransitionId, TurnId, VerdictId};
+
+/// Which signal spoke, in order of trust.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Signal {
+    /// A person's thumb or score.
+    Feedback,
+    /// An exit code, a test, a schema.
+    Verifier,
+    /// Votes of a model.
+    Model,
+    /// Rules over the words of the next state.
+    Rules,
+}
+
+impl Signal {
+    /// The stored name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Feedback => "feedback",
+            Self::Verifier => "verifier",
+            Self::Model => "model",
+            Self::Rules => "rules",
+        }
+    }
+}
+
+/// How a signal or a verdict comes out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// The completion helped; +1.
+    Good,
+    /// The completion was wrong or unwanted; −1.
+    Bad,
+    /// It can be told that it was neither; 0.
+    Neutral,
+    /// It cannot be told; no score.
+    Abstain,
+}
+
+impl Outcome {
+    /// The numeric form; none for abstain.
+    pub fn score(self) -> Option<f32> {
+        match self {
+            Self::Good => Some(1.0),
+            Self::Bad => Some(-1.0),
+            Self::Neutral => Some(0.0),
+            Self::Abstain => None,
+        }
+    }
+
+    /// The stored name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Good => "good",
+            Self::Bad => "bad",
+            Self::Neutral => "neutral",
+            Self::Abstain => "abstain",
+        }
+    }
+}
+
+/// One answer of one signal, kept with its words.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Vote {
+    /// Who voted.
+    pub signal: Signal,
+    /// How.
+    pub outcome: Outcome,
+    /// The rule's name, the model's words, or why it abstained.
+    pub reason: String,
+    /// Model name, where a model voted.
+    pub model: Option<String>,
+    /// How long it took.
+    pub latency_ms: u64,
+}
+
+/// The settled outcome of all votes: one revision, of which one is current.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Its id.
+    pub id: VerdictId,
+    /// What it judges.
+    pub transition: TransitionId,
+    /// +1 good, −1 bad, 0 neutral, or a score in [−1, 1] from feedback; none when all abstained.
+    pub score: Option<f32>,
+    /// The signal that decided.
+    pub decided_by: Option<Signal>,
+    /// What should have been done, where the next state says so.
+    pub hint: Option<String>,
+    /// Every vote.
+    pub votes: Vec<Vote>,
+    /// When it was settled.
+    pub judged_ms: Millis,
+}
+
+/// What a person said explicitly about a turn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Feedback {
+    /// Its id.
+    pub id: FeedbackId,
+    /// The turn.
+    pub turn: TurnId,
+    /// Owner of the key that sent it; must own the turn.
+    pub owner: String,
+    /// Chosen by the client: the same id again replaces what it said before.
+    pub client_id: Option<String>,
+    /// In [−1, 1]; a thumb is ±1.
+    pub score: Option<f32>,
+    /// Free words.
+    pub comment: Option<String>,
+    /// What the answer should have been.
+    pub correction: Option<String>,
+    /// When it came.
+    pub received_ms: Millis,
+}

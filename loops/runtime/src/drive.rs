@@ -1,0 +1,120 @@
+//! The one loop.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+
+use crate::{Board, Clock, Event, Hands, Inbox, Room, RoomState, Shutdown};
+
+/// How a room is driven.
+#[derive(Clone)]
+pub struct DriveConfig {
+    /// The room's name on the board.
+    pub name: &'static str,
+    /// How often it looks for work that no message announced.
+    pub tick: Duration,
+    /// Most effects under way at once; further ones wait, and so does the inbox.
+    pub effects_in_flight_max: usize,
+    /// How long finishing may take after the stop began.
+    pub drain_deadline: Duration,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// The board.
+    pub board: Board,
+}
+
+/// How a drive ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Everything under way was finished.
+    Drained,
+    /// The deadline came first; effects were abandoned.
+    Deadline,
+}
+
+/// Runs a room until shutdown, then drains it. The inbox is read only while there is room for
+/// effects, so a slow hand makes its queue fill up and never its memory.
+pub async fn drive<R, H>(
+    mut room: R,
+    hands: H,
+    inbox: Inbox<R::Input>,
+    (shutdown, config): (Shutdown, DriveConfig),
+) -> Ended
+where
+    R: Room,
+    H: Hands<R>,
+{
+    let switch = config.board.enter(config.name);
+    let mut effects = FuturesUnordered::new();
+    let mut waiting = std::collections::VecDeque::new();
+    let mut ticks = interval(config.tick);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks.tick().await;
+    let mut draining: Option<Instant> = None;
+    let mut next = Some(Event::Started);
+    loop {
+        if let Some(event) = next.take() {
+            waiting.extend(room.step(config.clock.now_ms(), event));
+            write_status(&config, &room, &inbox, effects.len() + waiting.len());
+        }
+        while effects.len() < config.effects_in_flight_max.max(1) {
+            let Some(effect) = waiting.pop_front() else {
+                break;
+            };
+            let hands = hands.clone();
+            effects.push(async move { hands.perform(effect).await });
+        }
+        if draining.is_some() && effects.is_empty() && waiting.is_empty() && room.is_idle() {
+            return Ended::Drained;
+        }
+        let deadline = draining.unwrap_or_else(|| Instant::now() + Duration::from_secs(86_400));
+        let paused = draining.is_none() && switch.is_paused();
+        if paused {
+            config
+                .board
+                .update(config.name, |s| s.state = RoomState::Paused);
+        }
+        next = tokio::select! {
+            biased;
+            () = sleep_until(deadline), if draining.is_some() => return Ended::Deadline,
+            () = shutdown.wait(), if draining.is_none() => {
+                draining = Some(Instant::now() + config.drain_deadline);
+                Some(Event::Draining)
+            }
+            Some(report) = effects.next(), if !effects.is_empty() => Some(Event::Reported(report)),
+            () = switch.until_running(), if paused => None,
+            value = inbox.recv(), if waiting.is_empty() && !paused => match value {
+                Some(value) => Some(Event::Arrived(value)),
+                None if draining.is_some() => { ticks.tick().await; Some(Event::Ticked) }
+                None => { shutdown.wait().await; None }
+            },
+            _ = ticks.tick(), if !paused => Some(Event::Ticked),
+        };
+    }
+}
+
+fn write_status<R: Room>(
+    config: &DriveConfig,
+    room: &R,
+    inbox: &Inbox<R::Input>,
+    in_flight: usize,
+) {
+    let stats = inbox.stats();
+    config.board.update(config.name, |s| {
+        s.state = RoomState::Running;
+        s.steps += 1;
+        s.last_step_ms = config.clock.now_ms();
+        s.effects_in_flight = in_flight;
+        s.queue_depth = stats.depth;
+        s.queue_limit = stats.limit;
+        s.queue_dropped = stats.dropped;
+        s.numbers = room.observe().into_iter().collect();
+    });
+}
+
+#[cfg(test)]
+#[path = "drive_tests.rs"]
+mod tests;

@@ -1,0 +1,135 @@
+use std::sync::Mutex;
+
+use super::*;
+use crate::{Overflow, ShutdownTrigger, SystemClock, queue};
+
+/// Adds what arrives by an effect each, and remembers how many ticks it saw.
+#[derive(Default)]
+struct Adder {
+    under_way: usize,
+    sum: u64,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+impl Room for Adder {
+    type Input = u64;
+    type Effect = u64;
+    type Report = u64;
+
+    fn step(&mut self, _now_ms: i64, event: Event<u64, u64>) -> Vec<u64> {
+        match event {
+            Event::Arrived(n) => {
+                self.under_way += 1;
+                return vec![n];
+            }
+            Event::Reported(n) => {
+                self.under_way -= 1;
+                self.sum += n;
+                self.log
+                    .lock()
+                    .expect("no panic")
+                    .push(format!("sum {}", self.sum));
+            }
+            Event::Started => self.log.lock().expect("no panic").push("started".into()),
+            Event::Draining => self.log.lock().expect("no panic").push("draining".into()),
+            Event::Ticked => {}
+        }
+        Vec::new()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.under_way == 0
+    }
+
+    fn observe(&self) -> Vec<(&'static str, f64)> {
+        vec![("sum", self.sum as f64)]
+    }
+}
+
+#[derive(Clone)]
+struct Slow(Duration);
+
+impl Hands<Adder> for Slow {
+    async fn perform(&self, effect: u64) -> u64 {
+        tokio::time::sleep(self.0).await;
+        effect
+    }
+}
+
+fn config(board: &Board) -> DriveConfig {
+    DriveConfig {
+        name: "adder",
+        tick: Duration::from_secs(1),
+        effects_in_flight_max: 2,
+        drain_deadline: Duration::from_secs(5),
+        clock: Arc::new(SystemClock::default()),
+        board: board.clone(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_room_finishes_what_is_under_way_and_then_ends() {
+    let (board, trigger) = (Board::new(), ShutdownTrigger::new());
+    let (out, inbox) = queue(16, Overflow::DropNewest);
+    let room = Adder::default();
+    let log = room.log.clone();
+    for n in 1..=5 {
+        out.send(n).expect("there is room");
+    }
+    let drive = tokio::spawn(drive(
+        room,
+        Slow(Duration::from_millis(100)),
+        inbox,
+        (trigger.signal(), config(&board)),
+    ));
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    trigger.pull();
+    assert_eq!(drive.await.expect("no panic"), Ended::Drained);
+    let log = log.lock().expect("no panic");
+    assert_eq!(log.first().map(String::as_str), Some("started"));
+    assert!(log.contains(&"draining".to_owned()));
+    assert_eq!(board.snapshot()["adder"].numbers["sum"], 15.0, "{log:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_deadline_ends_a_room_whose_hands_hang() {
+    let (board, trigger) = (Board::new(), ShutdownTrigger::new());
+    let (out, inbox) = queue(16, Overflow::DropNewest);
+    out.send(1).expect("there is room");
+    let hands = Slow(Duration::from_secs(1_000_000));
+    let room = Adder::default();
+    let drive = tokio::spawn(drive(
+        room,
+        hands,
+        inbox,
+        (trigger.signal(), config(&board)),
+    ));
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    trigger.pull();
+    assert_eq!(drive.await.expect("no panic"), Ended::Deadline);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_room_takes_nothing_until_it_is_resumed() {
+    let (board, trigger) = (Board::new(), ShutdownTrigger::new());
+    let switch = board.enter("adder");
+    switch.pause(true);
+    let (out, inbox) = queue(16, Overflow::DropNewest);
+    let hands = Slow(Duration::from_millis(1));
+    let room = Adder::default();
+    let drive = tokio::spawn(drive(
+        room,
+        hands,
+        inbox,
+        (trigger.signal(), config(&board)),
+    ));
+    out.send(7).expect("there is room");
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(out.stats().depth, 1);
+    assert_eq!(board.snapshot()["adder"].state, RoomState::Paused);
+    switch.pause(false);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(board.snapshot()["adder"].numbers["sum"], 7.0);
+    trigger.pull();
+    assert_eq!(drive.await.expect("no panic"), Ended::Drained);
+}

@@ -1,0 +1,140 @@
+//! What every room is doing, for people, probes and tests.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
+use tokio::sync::watch;
+
+/// A room's condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RoomState {
+    /// Not begun yet.
+    Starting,
+    /// At work.
+    Running,
+    /// Switched off by an admin; its queue fills up meanwhile.
+    Paused,
+    /// Failed; begins again after a pause.
+    Restarting,
+    /// Finishing what is under way.
+    Draining,
+    /// Ended.
+    Stopped,
+}
+
+/// A room's entry on the board.
+#[derive(Clone, Debug, Serialize)]
+pub struct RoomStatus {
+    /// Its condition.
+    pub state: RoomState,
+    /// Steps taken since the process began.
+    pub steps: u64,
+    /// When the last step was taken.
+    pub last_step_ms: i64,
+    /// Effects under way.
+    pub effects_in_flight: usize,
+    /// Values waiting in its inbox.
+    pub queue_depth: usize,
+    /// Most values its inbox holds.
+    pub queue_limit: usize,
+    /// Values its inbox dropped.
+    pub queue_dropped: u64,
+    /// How often it was begun again after a failure.
+    pub restarts: u64,
+    /// What its last failure said.
+    pub last_error: Option<String>,
+    /// The room's own numbers.
+    pub numbers: BTreeMap<&'static str, f64>,
+}
+
+impl RoomStatus {
+    fn new() -> Self {
+        Self {
+            state: RoomState::Starting,
+            steps: 0,
+            last_step_ms: 0,
+            effects_in_flight: 0,
+            queue_depth: 0,
+            queue_limit: 0,
+            queue_dropped: 0,
+            restarts: 0,
+            last_error: None,
+            numbers: BTreeMap::new(),
+        }
+    }
+}
+
+/// Pauses and resumes a room from outside.
+#[derive(Clone, Debug)]
+pub struct Switch(watch::Sender<bool>);
+
+impl Switch {
+    fn new() -> Self {
+        Self(watch::Sender::new(false))
+    }
+
+    /// Pauses (true) or resumes (false).
+    pub fn pause(&self, paused: bool) {
+        self.0.send_replace(paused);
+    }
+
+    /// Whether it is paused.
+    pub fn is_paused(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Waits until it is not paused.
+    pub async fn until_running(&self) {
+        let mut receiver = self.0.subscribe();
+        // The sender lives in `self`, so this cannot fail.
+        let _running = receiver.wait_for(|paused| !paused).await.is_ok();
+    }
+}
+
+type Entries = BTreeMap<&'static str, (RoomStatus, Switch)>;
+
+/// The board all rooms write on.
+#[derive(Clone, Debug, Default)]
+pub struct Board(Arc<Mutex<Entries>>);
+
+impl Board {
+    /// An empty board.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Enters a room; again is the same.
+    pub fn enter(&self, room: &'static str) -> Switch {
+        self.entries()
+            .entry(room)
+            .or_insert_with(|| (RoomStatus::new(), Switch::new()))
+            .1
+            .clone()
+    }
+
+    /// Changes a room's entry.
+    pub fn update(&self, room: &'static str, change: impl FnOnce(&mut RoomStatus)) {
+        if let Some((status, _)) = self.entries().get_mut(room) {
+            change(status);
+        }
+    }
+
+    /// The switch of a room, by name.
+    pub fn switch(&self, room: &str) -> Option<Switch> {
+        self.entries().get(room).map(|(_, switch)| switch.clone())
+    }
+
+    /// A copy of every entry.
+    pub fn snapshot(&self) -> BTreeMap<&'static str, RoomStatus> {
+        self.entries()
+            .iter()
+            .map(|(name, (status, _))| (*name, status.clone()))
+            .collect()
+    }
+
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,4 @@
+//! The house from outside, in one binary.
+#![allow(clippy::unwrap_used)]
+
+mod tidy;

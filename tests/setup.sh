@@ -1,0 +1,29 @@
+#!/bin/sh
+# Installs what the tests need and leaves alone what is already there.
+set -eu
+cd "$(dirname "$0")/.."
+
+need=""
+command -v cc >/dev/null 2>&1 || need="$need build-essential"
+command -v python3 >/dev/null 2>&1 || need="$need python3"
+python3 -c 'import venv, ensurepip' >/dev/null 2>&1 || need="$need python3-venv"
+command -v node >/dev/null 2>&1 || need="$need nodejs"
+command -v npm >/dev/null 2>&1 || need="$need npm"
+command -v curl >/dev/null 2>&1 || need="$need curl"
+if [ -n "$need" ]; then
+    echo "installing$need"
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $need
+fi
+
+venv=target/venv
+stamp=$venv/.requirements
+if ! cmp -s tests/clients/requirements.txt "$stamp"; then
+    mkdir -p target
+    python3 -m venv "$venv"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check -r tests/clients/requirements.txt
+    cp tests/clients/requirements.txt "$stamp"
+fi
+if [ ! -d tests/clients/node_modules ] || [ tests/clients/package-lock.json -nt tests/clients/node_modules ]; then
+    (cd tests/clients && npm ci --silent --no-audit --no-fund && touch node_modules)
+fi
