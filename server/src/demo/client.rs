@@ -1,0 +1,196 @@
+//! The demo's HTTP client: streams chat answers like any other client and times their tokens.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use futures::StreamExt as _;
+use serde_json::{Value, json};
+
+/// Talks to one server and counts what it sends.
+pub struct Client {
+    http: reqwest::Client,
+    url: String,
+    model: tokio::sync::OnceCell<String>,
+    requests: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// A chat request.
+pub struct Chat<'a> {
+    /// Scope of the caller.
+    pub user: &'a str,
+    /// The conversation so far.
+    pub messages: &'a [Value],
+    /// Session key.
+    pub session: Option<&'a str>,
+    /// Whether the turn may be stored and learned from.
+    pub store: bool,
+    /// Sampling seed.
+    pub seed: u64,
+}
+
+/// A whole answer.
+pub struct Answer {
+    /// Its text.
+    pub text: String,
+    /// Milliseconds between consecutive pieces of text.
+    pub gaps_ms: Vec<f64>,
+}
+
+impl Client {
+    /// For the server at `url`.
+    pub fn new(url: &str) -> Result<Self> {
+        let http = reqwest::Client::builder()
+            .timeout(Duration::from_secs(60))
+            .pool_max_idle_per_host(64)
+            .no_proxy()
+            .build()
+            .context("building the HTTP client")?;
+        Ok(Self {
+            http,
+            url: url.trim_end_matches('/').to_owned(),
+            model: tokio::sync::OnceCell::new(),
+            requests: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+        })
+    }
+
+    /// (requests sent, requests failed).
+    pub fn counts(&self) -> (u64, u64) {
+        (self.requests.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed))
+    }
+
+    /// Streams one answer. A failure is counted and gives an empty answer, so that one bad
+    /// request shows in the summary and does not end the demo.
+    pub async fn chat(&self, chat: &Chat<'_>) -> Answer {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        match self.stream(chat).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                self.failed.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!("a request failed: {error:#}");
+                Answer { text: String::new(), gaps_ms: Vec::new() }
+            }
+        }
+    }
+
+    async fn stream(&self, chat: &Chat<'_>) -> Result<Answer> {
+        let mut body = json!({
+            "model": self.model().await?,
+            "messages": chat.messages,
+            "user": chat.user,
+            "stream": true,
+            "seed": chat.seed,
+            "temperature": 1.0,
+            "max_tokens": 160,
+            "store": chat.store,
+        });
+        if let Some(session) = chat.session {
+            body["session_id"] = json!(session);
+        }
+        let url = format!("{}/v1/chat/completions", self.url);
+        let reply = self.http.post(url).json(&body).send().await?;
+        if !reply.status().is_success() {
+            bail!("status {}: {}", reply.status(), reply.text().await.unwrap_or_default());
+        }
+        let mut events = Events::default();
+        let mut pieces = reply.bytes_stream();
+        while let Some(piece) = pieces.next().await {
+            events.feed(&piece?)?;
+        }
+        if !events.finished {
+            bail!("the stream ended without a finish reason");
+        }
+        Ok(Answer { text: events.text, gaps_ms: events.gaps_ms })
+    }
+
+    async fn model(&self) -> Result<&str> {
+        let get = || async {
+            let list: Value = self.get("/v1/models").await?;
+            let id = list["data"][0]["id"].as_str().context("the server lists no model")?;
+            anyhow::Ok(id.to_owned())
+        };
+        Ok(self.model.get_or_try_init(get).await?)
+    }
+
+    /// Pauses or resumes the train loop.
+    pub async fn pause_training(&self, paused: bool) -> Result<()> {
+        let verb = if paused { "pause" } else { "resume" };
+        let url = format!("{}/admin/v1/loops/train/{verb}", self.url);
+        self.http.post(url).send().await?.error_for_status()?;
+        Ok(())
+    }
+
+    /// How many versions were published.
+    pub async fn versions(&self) -> Result<u64> {
+        let status = self.get("/admin/v1/status").await?;
+        status["ledger"]["versions"].as_u64().context("the status has no ledger.versions")
+    }
+
+    async fn get(&self, path: &str) -> Result<Value> {
+        let reply = self.http.get(format!("{}{path}", self.url)).send().await?;
+        Ok(reply.error_for_status()?.json().await?)
+    }
+}
+
+/// Reads server-sent events piece by piece.
+#[derive(Default)]
+struct Events {
+    rest: Vec<u8>,
+    text: String,
+    gaps_ms: Vec<f64>,
+    last: Option<Instant>,
+    finished: bool,
+}
+
+impl Events {
+    fn feed(&mut self, piece: &[u8]) -> Result<()> {
+        self.rest.extend_from_slice(piece);
+        while let Some(end) = self.rest.windows(2).position(|w| w == b"\n\n") {
+            let event: Vec<u8> = self.rest.drain(..end + 2).collect();
+            let event = String::from_utf8(event).context("an event is not UTF-8")?;
+            let Some(data) = event.trim().strip_prefix("data:") else { continue };
+            if data.trim() == "[DONE]" {
+                continue;
+            }
+            let value: Value = serde_json::from_str(data).context("an event is not JSON")?;
+            if let Some(error) = value.get("error") {
+                bail!("error in the stream: {error}");
+            }
+            self.take(&value);
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, value: &Value) {
+        let choice = &value["choices"][0];
+        self.finished |= choice["finish_reason"].is_string();
+        let Some(text) = choice["delta"]["content"].as_str().filter(|t| !t.is_empty()) else {
+            return;
+        };
+        let now = Instant::now();
+        if let Some(last) = self.last.replace(now) {
+            self.gaps_ms.push((now - last).as_secs_f64() * 1e3);
+        }
+        self.text.push_str(text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_may_be_cut_anywhere() {
+        let whole = b"data: {\"choices\":[{\"delta\":{\"content\":\"a\xc3\xa4\"}}]}\n\ndata: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+        for cut in 0..whole.len() {
+            let mut events = Events::default();
+            events.feed(&whole[..cut]).unwrap();
+            events.feed(&whole[cut..]).unwrap();
+            assert_eq!((events.text.as_str(), events.finished), ("aä", true));
+        }
+        let error = b"data: {\"error\":{\"message\":\"no\"}}\n\n";
+        assert!(Events::default().feed(error).is_err());
+    }
+}
