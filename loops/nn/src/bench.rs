@@ -1,0 +1,159 @@
+//! Speed of this machine on a model of a given shape.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::adapter::{AdapterDtype, LoraConfig, Target};
+use crate::config::{Family, ModelConfig, StoredDtype};
+use crate::exec::Executor;
+use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};
+use crate::kv::{BLOCK_TOKENS, KvPool};
+use crate::train::{
+    Control, Learner, LearnerConfig, Objective, TokenLoss, TrainRow, Trainable,
+};
+use crate::weights::Model;
+
+/// One measured speed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Speed {
+    /// What was measured, e.g. `decode batch 8`.
+    pub name: String,
+    pub tokens_per_second: f64,
+    /// The longest single call, in milliseconds.
+    pub longest_ms: f64,
+}
+
+/// A shape of about one million parameters: the size of the built-in starter model.
+pub fn starter_shape() -> ModelConfig {
+    ModelConfig {
+        family: Family::Qwen3,
+        vocab: 2048,
+        hidden: 128,
+        layers: 4,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 32,
+        ffn: 384,
+        max_positions: 4096,
+        rms_eps: 1e-6,
+        rope_theta: 10_000.0,
+        rope_scaling: None,
+        tied: true,
+        qkv_bias: false,
+        o_bias: false,
+        mlp_bias: false,
+        qk_norm: true,
+        windows: vec![Some(512); 4],
+        dtype: StoredDtype::F32,
+    }
+}
+
+/// Context length that decode is measured at.
+const CONTEXT: usize = 512;
+const PREFILL: usize = 512;
+
+/// Measures decode at batch 1, 8 and 32 (over a context of 512 tokens), prefill of 512 tokens, and
+/// training (every weight, and an adapter), each for about a sixth of `budget`.
+pub fn run(cfg: &ModelConfig, threads: usize, budget: Duration) -> Vec<Speed> {
+    let model = Model::random(cfg.clone(), 1);
+    let exec = Executor::new(threads);
+    let share = budget / 6;
+    let mut speeds = Vec::new();
+    for batch in [1, 8, 32] {
+        speeds.push(decode(&model, &exec, batch, share));
+    }
+    speeds.push(prefill(&model, &exec, share));
+    let (model, exec) = (Arc::new(model), Arc::new(exec));
+    let lora = LoraConfig {
+        rank: 8,
+        alpha: 16.0,
+        targets: Target::ALL.to_vec(),
+        rslora: false,
+        dtype: AdapterDtype::Bf16,
+    };
+    for (name, trainable) in [("train full", Trainable::Full), ("train adapter", Trainable::Lora(lora))] {
+        let cfg = LearnerConfig::new(trainable, Objective::CrossEntropy, 1e-4);
+        let learner = Learner::new(Arc::clone(&model), cfg).expect("the settings are valid");
+        speeds.push(train(name, learner.on(Arc::clone(&exec)), share));
+    }
+    speeds
+}
+
+/// Steps on four rows of 512 tokens, all of them learned from.
+fn train(name: &str, mut learner: Learner, share: Duration) -> Speed {
+    let vocab = learner.current().config.vocab;
+    let loss = |position| TokenLoss {
+        position,
+        advantage: 1.0,
+        behavior_logprob: 0.0,
+        temperature: 1.0,
+        kept: None,
+    };
+    let row = |seed: usize| TrainRow {
+        tokens: (0..=PREFILL).map(|i| ((i * 31 + seed) % vocab) as u32).collect(),
+        loss: (1..=PREFILL).map(loss).collect(),
+    };
+    let rows: Vec<TrainRow> = (0..4).map(row).collect();
+    measure(name.to_owned(), 4 * PREFILL, share, &mut || {
+        let report = learner.step(&rows, &mut || Control::Continue);
+        assert!(report.is_ok_and(|r| r.updates == 1), "a measured step must update");
+    })
+}
+
+/// Repeats `call`, which handles `tokens` tokens, for `share` (at least twice, the first unmeasured).
+fn measure(name: String, tokens: usize, share: Duration, call: &mut dyn FnMut()) -> Speed {
+    call();
+    let start = Instant::now();
+    let (mut calls, mut longest) = (0, Duration::ZERO);
+    while calls == 0 || start.elapsed() < share {
+        let one = Instant::now();
+        call();
+        longest = longest.max(one.elapsed());
+        calls += 1;
+    }
+    Speed {
+        name,
+        tokens_per_second: (calls * tokens) as f64 / start.elapsed().as_secs_f64(),
+        longest_ms: longest.as_secs_f64() * 1e3,
+    }
+}
+
+fn decode(model: &Model, exec: &Executor, batch: usize, share: Duration) -> Speed {
+    let per_seq = (CONTEXT + 1).div_ceil(BLOCK_TOKENS);
+    let mut kv = KvPool::new(&model.config, batch * per_seq);
+    let mut scratch = Scratch::default();
+    let blocks: Vec<u32> = (0..(batch * per_seq) as u32).collect();
+    let token = [1];
+    let seqs: Vec<SeqInput> = blocks
+        .chunks(per_seq)
+        .map(|blocks| SeqInput {
+            tokens: &token,
+            start: CONTEXT,
+            blocks,
+            adapter: None,
+            logits: LogitsWanted::Last,
+        })
+        .collect();
+    measure(format!("decode batch {batch}"), batch, share, &mut || {
+        let logits = forward(model, &mut kv, &seqs, exec, &mut scratch);
+        assert_eq!(logits.rows(), batch);
+    })
+}
+
+fn prefill(model: &Model, exec: &Executor, share: Duration) -> Speed {
+    let blocks: Vec<u32> = (0..PREFILL.div_ceil(BLOCK_TOKENS) as u32).collect();
+    let mut kv = KvPool::new(&model.config, blocks.len());
+    let mut scratch = Scratch::default();
+    let tokens: Vec<u32> = (0..PREFILL).map(|i| (i % model.config.vocab) as u32).collect();
+    let seq = SeqInput {
+        tokens: &tokens,
+        start: 0,
+        blocks: &blocks,
+        adapter: None,
+        logits: LogitsWanted::Last,
+    };
+    measure(format!("prefill {PREFILL}"), PREFILL, share, &mut || {
+        let logits = forward(model, &mut kv, &[seq], exec, &mut scratch);
+        assert_eq!(logits.rows(), 1);
+    })
+}

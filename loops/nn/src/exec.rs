@@ -1,0 +1,245 @@
+//! The compute executor: a few threads that share one operation at a time.
+//!
+//! An operation is cut by output into parts, never by summation index, so results do not depend on
+//! how many threads there are or on which thread ran which part. Workers claim parts one by one: a
+//! helper that is asleep or not scheduled costs nothing, the caller then does its parts too.
+//! Helpers spin for a moment after each job (the next one usually follows within microseconds)
+//! and then sleep, so an idle executor uses no processor time.
+#![allow(unsafe_code)]
+
+use std::cell::UnsafeCell;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{JoinHandle, Thread};
+
+/// Multiply-adds that make up the smallest part, several microseconds: below two of these, waking
+/// another thread costs more than it saves.
+const SMALLEST_PART: usize = 500_000;
+/// Parts per worker, so that a late worker leaves its share to the others.
+const PARTS_PER_WORKER: usize = 4;
+/// Spins of a helper before it sleeps: about twenty microseconds.
+const HELPER_SPINS: usize = 2_000;
+/// Spins of the caller, waiting for claimed parts, before it offers its core to the system.
+const CALLER_SPINS: usize = 2_000;
+
+type Job = &'static (dyn Fn(usize) + Sync);
+
+struct Shared {
+    /// `job number << 32 | parts << 16 | next unclaimed part`.
+    state: AtomicU64,
+    job: UnsafeCell<Option<Job>>,
+    /// Finished parts of the current job.
+    done: AtomicUsize,
+    panicked: AtomicBool,
+    stop: AtomicBool,
+    asleep: Vec<AtomicBool>,
+}
+
+// SAFETY: `job` is written only by the caller holding the job lock after the previous job's parts
+// are all done, and read only by a worker that has claimed a part of the current job.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    /// Runs unclaimed parts of the current job until there are none; true if it ran any.
+    fn work(&self) -> bool {
+        let mut any = false;
+        let mut state = self.state.load(Ordering::Acquire);
+        while let Some(part) = unclaimed(state) {
+            let next = self.state.compare_exchange_weak(
+                state,
+                state + 1,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            );
+            if let Err(now) = next {
+                state = now;
+                continue;
+            }
+            any = true;
+            // SAFETY: the claimed part keeps the job alive until `done` counts it.
+            let job = unsafe { *self.job.get() }.expect("a job with parts is set");
+            if catch_unwind(AssertUnwindSafe(|| job(part))).is_err() {
+                self.panicked.store(true, Ordering::Relaxed);
+            }
+            self.done.fetch_add(1, Ordering::Release);
+            state = self.state.load(Ordering::Acquire);
+        }
+        any
+    }
+}
+
+/// The next part to claim in a state, if any.
+fn unclaimed(state: u64) -> Option<usize> {
+    let (parts, next) = (state >> 16 & 0xffff, state & 0xffff);
+    (next < parts).then_some(next as usize)
+}
+
+/// A small pool of compute threads; the calling thread is one of the workers.
+pub struct Executor {
+    shared: Arc<Shared>,
+    helpers: Vec<(JoinHandle<()>, Thread)>,
+    busy: Mutex<()>,
+}
+
+impl Executor {
+    /// A pool of `threads` workers (at least one, the caller). With one, everything runs inline.
+    pub fn new(threads: usize) -> Self {
+        let helpers = threads.clamp(1, 256) - 1;
+        let shared = Arc::new(Shared {
+            state: AtomicU64::new(0),
+            job: UnsafeCell::new(None),
+            done: AtomicUsize::new(0),
+            panicked: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            asleep: (0..helpers).map(|_| AtomicBool::new(false)).collect(),
+        });
+        let helpers = (0..helpers)
+            .map_while(|index| {
+                let shared = Arc::clone(&shared);
+                let handle = std::thread::Builder::new()
+                    .name(format!("hone-nn-{}", index + 1))
+                    .spawn(move || helper(&shared, index))
+                    .ok()?;
+                let thread = handle.thread().clone();
+                Some((handle, thread))
+            })
+            .collect();
+        Self {
+            shared,
+            helpers,
+            busy: Mutex::new(()),
+        }
+    }
+
+    /// Workers, the caller included.
+    pub fn threads(&self) -> usize {
+        self.helpers.len() + 1
+    }
+
+    /// How many parts an operation of `work` multiply-adds should be cut into.
+    pub(crate) fn parts(&self, work: usize) -> usize {
+        let most = if self.helpers.is_empty() {
+            1
+        } else {
+            self.threads() * PARTS_PER_WORKER
+        };
+        (work / SMALLEST_PART).clamp(1, most)
+    }
+
+    /// Runs `f` on contiguous parts of `0..n`, in parallel when `work` multiply-adds are worth it.
+    pub(crate) fn split(&self, n: usize, work: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
+        let parts = self.parts(work).min(n);
+        if parts <= 1 {
+            return f(0..n);
+        }
+        self.run(parts, &|part| f(n * part / parts..n * (part + 1) / parts));
+    }
+
+    /// Runs `f(0)..f(parts - 1)`, each once. When another job is under way (two callers share the
+    /// pool) all parts run on the calling thread.
+    ///
+    /// # Panics
+    /// When a part panicked.
+    pub(crate) fn run(&self, parts: usize, f: &(dyn Fn(usize) + Sync)) {
+        let guard = self.busy.try_lock();
+        if parts <= 1 || self.helpers.is_empty() || guard.is_err() {
+            (0..parts).for_each(f);
+            return;
+        }
+        assert!(parts <= 0xffff, "too many parts");
+        let shared = &*self.shared;
+        // SAFETY: the job outlives its use: this function returns only after every part is done,
+        // and parts catch their panics. The lock keeps other callers out.
+        unsafe {
+            let job = std::mem::transmute::<&(dyn Fn(usize) + Sync), Job>(f);
+            *shared.job.get() = Some(job);
+        }
+        shared.done.store(0, Ordering::Relaxed);
+        let number = (shared.state.load(Ordering::Relaxed) >> 32).wrapping_add(1) & 0xffff_ffff;
+        shared.state.store(number << 32 | (parts as u64) << 16, Ordering::SeqCst);
+        for (asleep, (_, thread)) in shared.asleep.iter().zip(&self.helpers) {
+            if asleep.load(Ordering::SeqCst) {
+                thread.unpark();
+            }
+        }
+        shared.work();
+        let mut spins = 0;
+        while shared.done.load(Ordering::Acquire) < parts {
+            spins += 1;
+            if spins < CALLER_SPINS {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+        drop(guard);
+        if shared.panicked.swap(false, Ordering::Relaxed) {
+            resume_unwind(Box::new("a part of a compute job panicked; its message is above"));
+        }
+    }
+}
+
+impl Drop for Executor {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        for (handle, thread) in self.helpers.drain(..) {
+            thread.unpark();
+            // A helper catches the panics of its parts, so joining cannot report one.
+            let _ = handle.join();
+        }
+    }
+}
+
+fn helper(shared: &Shared, index: usize) {
+    let mut spins = 0;
+    while !shared.stop.load(Ordering::Relaxed) {
+        if shared.work() {
+            spins = 0;
+            continue;
+        }
+        spins += 1;
+        if spins < HELPER_SPINS {
+            std::hint::spin_loop();
+            continue;
+        }
+        spins = 0;
+        // Sequentially consistent with the caller: either it sees the flag and unparks us, or we
+        // see its job here and do not sleep.
+        shared.asleep[index].store(true, Ordering::SeqCst);
+        let idle = unclaimed(shared.state.load(Ordering::SeqCst)).is_none();
+        if idle && !shared.stop.load(Ordering::SeqCst) {
+            std::thread::park();
+        }
+        shared.asleep[index].store(false, Ordering::SeqCst);
+    }
+}
+
+/// A pointer that parts of one operation write through, each to its own elements.
+#[derive(Clone, Copy)]
+pub(crate) struct Shards<T>(*mut T);
+
+// SAFETY: users hand disjoint elements to different parts; see `Shards::slice`.
+unsafe impl<T: Send> Send for Shards<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Shards<T> {}
+
+impl<T> Shards<T> {
+    pub(crate) fn new(data: &mut [T]) -> Self {
+        Self(data.as_mut_ptr())
+    }
+
+    pub(crate) fn ptr(self) -> *mut T {
+        self.0
+    }
+
+    /// Elements `range` of the slice it was made from.
+    ///
+    /// # Safety
+    /// `range` lies inside that slice, and no other live reference overlaps it.
+    pub(crate) unsafe fn slice<'a>(self, range: Range<usize>) -> &'a mut [T] {
+        // SAFETY: the caller vouches for the range.
+        unsafe { std::slice::from_raw_parts_mut(self.0.add(range.start), range.len()) }
+    }
+}

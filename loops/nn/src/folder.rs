@@ -1,0 +1,289 @@
+//! A model folder as the ecosystem writes it: config.json, safetensors, tokenizer.json,
+//! tokenizer_config.json with a chat template, generation_config.json. From disk or from bytes
+//! built into the program. Everything that can be wrong with it is found here, before anything is
+//! served, and told in one sentence.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use crate::config::ModelConfig;
+use crate::files::Files;
+use crate::source::{LoadError, TensorData, TensorSource};
+use crate::template::ChatTemplate;
+use crate::tensors::TensorFiles;
+use crate::tokenizer::Tokenizer;
+use crate::weights::{Model, Weights};
+
+const CONFIG: &str = "config.json";
+const TOKENIZER: &str = "tokenizer.json";
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+const GENERATION: &str = "generation_config.json";
+const TEMPLATE: &str = "chat_template.jinja";
+
+/// What the folder suggests for sampling.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct GenerationDefaults {
+    /// Tokens that end a completion, ascending.
+    pub eos_ids: Vec<u32>,
+    pub temperature: Option<f32>,
+    pub top_p: Option<f32>,
+    pub top_k: Option<u32>,
+}
+
+/// A checked model folder. Weights are opened but not yet read.
+#[derive(Debug)]
+pub struct ModelFolder {
+    config: ModelConfig,
+    tensors: TensorFiles,
+    tokenizer: Arc<Tokenizer>,
+    template: Arc<ChatTemplate>,
+    generation: GenerationDefaults,
+}
+
+impl ModelFolder {
+    /// Opens a folder on disk.
+    pub fn open(path: &Path) -> Result<Self, LoadError> {
+        if !path.is_dir() {
+            return Err(LoadError::MissingFile {
+                file: path.display().to_string(),
+                why: "there is no such folder; give the path of a model folder".to_owned(),
+            });
+        }
+        Self::from_files(&Files::Folder(path.to_owned()))
+    }
+
+    /// Opens files that are part of the program: (file name, content).
+    pub fn embedded(files: &[(&str, &'static [u8])]) -> Result<Self, LoadError> {
+        let files = files
+            .iter()
+            .map(|(name, bytes)| ((*name).to_owned(), *bytes))
+            .collect();
+        Self::from_files(&Files::Embedded(files))
+    }
+
+    fn from_files(files: &Files) -> Result<Self, LoadError> {
+        let raw = files.read(CONFIG, "every model folder has one")?;
+        let mut config = ModelConfig::from_json(&raw, &files.label(CONFIG))?;
+        let tensors = TensorFiles::from_files(files)?;
+        config.dtype = tensors.dtype();
+        let tokenizer = files.read(TOKENIZER, "the tokenizer is read from it")?;
+        let tokenizer = Tokenizer::from_json(&tokenizer, &files.label(TOKENIZER))?;
+        if tokenizer.vocab_size() > config.vocab {
+            return Err(LoadError::Tokenizer {
+                file: files.label(TOKENIZER),
+                why: format!(
+                    "has {} tokens, but the model's vocabulary (vocab_size in config.json, rows of \
+                     tensor model.embed_tokens.weight) has only {}; take the tokenizer that belongs \
+                     to the weights",
+                    tokenizer.vocab_size(),
+                    config.vocab
+                ),
+            });
+        }
+        let settings = object(files, TOKENIZER_CONFIG)?;
+        let generation = generation(files, &settings, &tokenizer, &config)?;
+        Ok(Self {
+            template: Arc::new(template(files, &settings)?),
+            tokenizer: Arc::new(tokenizer),
+            config,
+            tensors,
+            generation,
+        })
+    }
+
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    pub fn tensors(&self) -> &TensorFiles {
+        &self.tensors
+    }
+
+    pub fn tokenizer(&self) -> Arc<Tokenizer> {
+        Arc::clone(&self.tokenizer)
+    }
+
+    pub fn template(&self) -> Arc<ChatTemplate> {
+        Arc::clone(&self.template)
+    }
+
+    pub fn generation(&self) -> &GenerationDefaults {
+        &self.generation
+    }
+}
+
+/// Reads all weights. `progress` is told (bytes read, bytes in all) after every tensor.
+pub fn load_model(
+    folder: &ModelFolder,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Model, LoadError> {
+    let names = folder.tensors.names();
+    let total = names
+        .iter()
+        .map(|name| folder.tensors.stored_bytes(name))
+        .sum();
+    let source = Watched {
+        files: &folder.tensors,
+        total,
+        seen: RefCell::new(Seen {
+            done: 0,
+            names: BTreeSet::new(),
+            progress,
+        }),
+    };
+    let weights = Weights::from_source(&folder.config, &source)?;
+    let used = source.seen.into_inner().names;
+    let unused = names
+        .iter()
+        .find(|name| !used.contains(*name) && !spare(name, &folder.config));
+    if let Some(name) = unused {
+        return Err(LoadError::UnexpectedTensor {
+            file: folder.tensors.label_of(name).to_owned(),
+            tensor: name.clone(),
+        });
+    }
+    Ok(Model::new(folder.config.clone(), weights))
+}
+
+/// Tensors that some writers store although nothing needs them: rotary tables, and the head of a
+/// model whose head is the embedding.
+fn spare(name: &str, config: &ModelConfig) -> bool {
+    name.ends_with("rotary_emb.inv_freq") || (config.tied && name == "lm_head.weight")
+}
+
+/// Passes reads through, and remembers what was read.
+struct Watched<'a> {
+    files: &'a TensorFiles,
+    total: u64,
+    seen: RefCell<Seen<'a>>,
+}
+
+struct Seen<'a> {
+    done: u64,
+    names: BTreeSet<String>,
+    progress: &'a mut dyn FnMut(u64, u64),
+}
+
+impl TensorSource for Watched<'_> {
+    fn tensor(&self, name: &str, shape: &[usize]) -> Result<TensorData, LoadError> {
+        let data = self.files.tensor(name, shape)?;
+        let mut seen = self.seen.borrow_mut();
+        if seen.names.insert(name.to_owned()) {
+            seen.done += self.files.stored_bytes(name);
+        }
+        let done = seen.done;
+        (seen.progress)(done, self.total);
+        Ok(data)
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.files.names()
+    }
+}
+
+/// A JSON object file; empty if there is none.
+fn object(files: &Files, name: &str) -> Result<Map<String, Value>, LoadError> {
+    if !files.exists(name) {
+        return Ok(Map::new());
+    }
+    match files.read_json(name, "")? {
+        Value::Object(map) => Ok(map),
+        _ => Err(LoadError::BadJson {
+            file: files.label(name),
+            why: "expected an object".to_owned(),
+        }),
+    }
+}
+
+/// A special token is written as a string, or as an object with its content.
+fn token_text(value: &Value) -> Option<&str> {
+    value.as_str().or_else(|| value["content"].as_str())
+}
+
+/// chat_template.jinja where there is one, else the template in tokenizer_config.json (alone, or
+/// the one named "default" in a list). A model without one still serves plain completions.
+fn template(files: &Files, settings: &Map<String, Value>) -> Result<ChatTemplate, LoadError> {
+    let (file, source) = if files.exists(TEMPLATE) {
+        let bytes = files.read(TEMPLATE, "")?;
+        (
+            files.label(TEMPLATE),
+            Some(String::from_utf8_lossy(&bytes).into_owned()),
+        )
+    } else {
+        let found = match settings.get("chat_template") {
+            Some(Value::Array(list)) => list
+                .iter()
+                .find(|t| t["name"] == "default")
+                .or(list.first())
+                .and_then(|t| t["template"].as_str()),
+            Some(value) => value.as_str(),
+            None => None,
+        };
+        (files.label(TOKENIZER_CONFIG), found.map(str::to_owned))
+    };
+    let tokens = settings.iter().filter(|(key, _)| key.ends_with("_token"));
+    let tokens: Map<String, Value> = tokens
+        .filter_map(|(key, value)| Some((key.clone(), Value::from(token_text(value)?))))
+        .collect();
+    match source {
+        Some(source) => ChatTemplate::new(&source, tokens).map_err(|e| LoadError::Template {
+            file,
+            why: e.to_string(),
+        }),
+        None => Ok(ChatTemplate::none()),
+    }
+}
+
+fn generation(
+    files: &Files,
+    settings: &Map<String, Value>,
+    tokenizer: &Tokenizer,
+    config: &ModelConfig,
+) -> Result<GenerationDefaults, LoadError> {
+    let suggested = object(files, GENERATION)?;
+    let (file, eos) = match suggested.get("eos_token_id").filter(|v| !v.is_null()) {
+        Some(value) => (GENERATION, Some(value.clone())),
+        None => (CONFIG, object(files, CONFIG)?.get("eos_token_id").cloned()),
+    };
+    let listed = match eos {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(list)) => list,
+        Some(one) => vec![one],
+    };
+    let mut eos_ids = Vec::new();
+    for id in listed {
+        let fits = id.as_u64().filter(|id| *id < config.vocab as u64);
+        eos_ids.push(fits.ok_or_else(|| LoadError::BadKey {
+            file: files.label(file),
+            key: "eos_token_id".to_owned(),
+            why: format!(
+                "names token {id}, but the vocabulary has {} tokens",
+                config.vocab
+            ),
+        })? as u32);
+    }
+    if eos_ids.is_empty() {
+        let text = settings.get("eos_token").and_then(token_text);
+        eos_ids.extend(text.and_then(|text| tokenizer.id_of(text)));
+    }
+    eos_ids.sort_unstable();
+    eos_ids.dedup();
+    let number = |key: &str| suggested.get(key).and_then(Value::as_f64).map(|x| x as f32);
+    Ok(GenerationDefaults {
+        eos_ids,
+        temperature: number("temperature").filter(|t| t.is_finite() && *t >= 0.0),
+        top_p: number("top_p").filter(|p| (0.0..=1.0).contains(p)),
+        top_k: suggested
+            .get("top_k")
+            .and_then(Value::as_u64)
+            .and_then(|k| u32::try_from(k).ok()),
+    })
+}
+
+#[cfg(test)]
+#[path = "folder_tests.rs"]
+mod tests;

@@ -1,0 +1,408 @@
+#![allow(clippy::unwrap_used)]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::adapter::{Adapter, AdapterDtype, AdapterError};
+use crate::bench::starter_shape;
+use crate::config::{Family, ModelConfig};
+use crate::exec::Executor;
+use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};
+use crate::kv::{BLOCK_TOKENS, KvAllocator, KvPool, blocks_out_of_sight};
+use crate::logprob::token_logprob;
+use crate::panels::{Panels, Rows, RowsMut, Store};
+use crate::rng::Rng;
+use crate::score::{GenerateOptions, generate, score, score_chunked};
+use crate::simd::SimdLevel;
+use crate::source::{TensorData, TensorSource};
+use crate::testing::{FAMILIES, Oracle, lora, model, tiny, tokens};
+use crate::weights::{Model, Weights};
+
+/// Logits after every token, the plain way.
+fn all_logits(model: &Model, adapter: Option<&Adapter>, text: &[u32]) -> Vec<Vec<f32>> {
+    in_chunks(model, adapter, text, text.len())
+}
+
+fn in_chunks(model: &Model, adapter: Option<&Adapter>, text: &[u32], chunk: usize) -> Vec<Vec<f32>> {
+    let exec = Executor::new(1);
+    let count = text.len().div_ceil(BLOCK_TOKENS);
+    let mut kv = KvPool::new(&model.config, count);
+    // A table in descending order: where blocks lie must not matter.
+    let blocks: Vec<u32> = (0..count as u32).rev().collect();
+    let mut scratch = Scratch::default();
+    let mut rows = Vec::new();
+    for (i, part) in text.chunks(chunk).enumerate() {
+        let seq = SeqInput {
+            tokens: part,
+            start: i * chunk,
+            blocks: &blocks,
+            adapter,
+            logits: LogitsWanted::All,
+        };
+        let logits = forward(model, &mut kv, &[seq], &exec, &mut scratch);
+        rows.extend((0..logits.rows()).map(|r| logits.row(r).to_vec()));
+    }
+    rows
+}
+
+fn bits(rows: &[Vec<f32>]) -> Vec<Vec<u32>> {
+    rows.iter().map(|r| r.iter().map(|v| v.to_bits()).collect()).collect()
+}
+
+#[test]
+fn forward_matches_the_slow_form_in_f64() {
+    for family in FAMILIES {
+        let cfg = tiny(family);
+        let model = model(&cfg, 7);
+        let adapter = Adapter::random(&cfg, lora(AdapterDtype::Bf16), 3);
+        let text = tokens(&cfg, 45, 1);
+        for adapter in [None, Some(&adapter)] {
+            let slow = Oracle::new(&model, adapter).logits(&text);
+            let fast = all_logits(&model, adapter, &text);
+            let largest = slow.iter().flatten().fold(0.0f64, |m, v| m.max(v.abs()));
+            assert!(largest > 1.0, "logits are too flat to tell anything");
+            for (slow, fast) in slow.iter().flatten().zip(fast.iter().flatten()) {
+                let error = (slow - f64::from(*fast)).abs();
+                assert!(error < 3e-5 * largest, "{family:?}: {fast} should be {slow}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_adapter_and_its_absence_differ() {
+    let cfg = tiny(Family::Qwen3);
+    let model = model(&cfg, 7);
+    let text = tokens(&cfg, 5, 1);
+    let plain = all_logits(&model, None, &text);
+    let random = Adapter::random(&cfg, lora(AdapterDtype::F32), 3);
+    let zero = Adapter::zero(&cfg, lora(AdapterDtype::F32));
+    assert_ne!(plain, all_logits(&model, Some(&random), &text));
+    assert_eq!(bits(&plain), bits(&all_logits(&model, Some(&zero), &text)));
+}
+
+#[test]
+fn bits_do_not_depend_on_chunks_or_blocks() {
+    for family in FAMILIES {
+        let cfg = tiny(family);
+        let model = model(&cfg, 9);
+        let adapter = Adapter::random(&cfg, lora(AdapterDtype::Bf16), 3);
+        let text = tokens(&cfg, 77, 2);
+        let whole = bits(&all_logits(&model, Some(&adapter), &text));
+        for chunk in [1, 2, 5, 16, 31, 32, 33] {
+            let cut = bits(&in_chunks(&model, Some(&adapter), &text, chunk));
+            assert!(whole == cut, "{family:?} in chunks of {chunk}");
+        }
+    }
+}
+
+#[test]
+fn bits_do_not_depend_on_the_batch() {
+    let cfg = tiny(Family::Qwen3);
+    let model = model(&cfg, 9);
+    let exec = Executor::new(1);
+    let adapters = [1, 2].map(|seed| Adapter::random(&cfg, lora(AdapterDtype::F32), seed));
+    let texts: Vec<Vec<u32>> = (0..9).map(|i| tokens(&cfg, 3 + 11 * i % 60, i as u64)).collect();
+    let per_seq = 2;
+    let mut kv = KvPool::new(&cfg, per_seq * texts.len());
+    // Garbage from former owners of the blocks must not leak in.
+    let mut rng = Rng::new(5);
+    for layer in &mut kv.layers {
+        for block in 0..(per_seq * texts.len()) as u32 {
+            for slot in 0..BLOCK_TOKENS {
+                let junk: Vec<f32> = (0..20)
+                    .map(|_| if rng.uniform() < 0.5 { f32::NAN } else { f32::INFINITY })
+                    .collect();
+                layer.write(block, slot, &junk, &junk);
+            }
+        }
+    }
+    let blocks: Vec<u32> = (0..(per_seq * texts.len()) as u32).collect();
+    let adapter = |i: usize| [None, Some(&adapters[0]), Some(&adapters[1])][i / 2 % 3];
+    let seqs: Vec<SeqInput> = texts
+        .iter()
+        .enumerate()
+        .map(|(i, text)| SeqInput {
+            tokens: text,
+            start: 0,
+            blocks: &blocks[i * per_seq..],
+            adapter: adapter(i),
+            logits: if i % 2 == 0 { LogitsWanted::All } else { LogitsWanted::Last },
+        })
+        .collect();
+    let mut scratch = Scratch::default();
+    let logits = forward(&model, &mut kv, &seqs, &exec, &mut scratch);
+    let mut row = 0;
+    for (i, text) in texts.iter().enumerate() {
+        let alone = all_logits(&model, adapter(i), text);
+        let wanted = if i % 2 == 0 { &alone[..] } else { &alone[text.len() - 1..] };
+        for alone in wanted {
+            assert!(bits(&[alone.clone()]) == bits(&[logits.row(row).to_vec()]), "sequence {i}");
+            row += 1;
+        }
+    }
+    assert_eq!(row, logits.rows());
+}
+
+#[test]
+fn bits_do_not_depend_on_threads() {
+    let model = model(&starter_shape(), 4);
+    let text = tokens(&model.config, 300, 8);
+    let logprobs = |threads| {
+        let exec = Executor::new(threads);
+        let scores = score(&model, None, &text, &exec);
+        (1..300).map(|p| scores.logprob(p, 1.0, None).to_bits()).collect::<Vec<_>>()
+    };
+    assert_eq!(logprobs(1), logprobs(3));
+}
+
+/// Every supported level gives the same bits in a forward of every family, in f32 and bf16.
+#[test]
+fn bits_do_not_depend_on_the_instruction_level() {
+    let run = || {
+        let mut rows = Vec::new();
+        for family in FAMILIES {
+            let cfg = tiny(family);
+            let mut model = model(&cfg, 7);
+            if family == Family::Qwen2 {
+                model.weights = round_weights(&model.weights, &cfg);
+            }
+            let adapter = Adapter::random(&cfg, lora(AdapterDtype::Bf16), 3);
+            rows.extend(all_logits(&model, Some(&adapter), &tokens(&cfg, 45, 1)));
+        }
+        bits(&rows)
+    };
+    let best = SimdLevel::current();
+    assert!(SimdLevel::Portable.force());
+    let portable = run();
+    for level in [SimdLevel::Avx2, SimdLevel::Avx512] {
+        if level.force() {
+            assert!(portable == run(), "{level:?} differs from the portable form");
+        }
+    }
+    assert!(best.force());
+}
+
+/// The weights with every tensor rounded to bf16 and stored so.
+fn round_weights(weights: &Weights, cfg: &ModelConfig) -> Weights {
+    struct Rounded(Vec<crate::source::NamedTensor>);
+    impl TensorSource for Rounded {
+        fn tensor(&self, name: &str, shape: &[usize]) -> Result<TensorData, crate::LoadError> {
+            let values = self.0.tensor(name, shape)?.into_f32();
+            let round = |v: f32| half::bf16::from_f32(v).to_bits();
+            Ok(TensorData::Bf16(values.into_iter().map(round).collect()))
+        }
+        fn names(&self) -> Vec<String> {
+            self.0.names()
+        }
+    }
+    Weights::from_source(cfg, &Rounded(weights.to_tensors(cfg))).unwrap()
+}
+
+#[test]
+fn weights_keep_their_values_through_tensors() {
+    for family in FAMILIES {
+        let cfg = tiny(family);
+        let model = model(&cfg, 7);
+        let again = Weights::from_source(&cfg, &model.weights.to_tensors(&cfg)).unwrap();
+        assert_eq!(again, model.weights);
+        let half = round_weights(&model.weights, &cfg);
+        assert!(half.bytes() * 2 == model.weights.bytes());
+        assert_ne!(half.digest(&cfg), model.digest);
+        assert_eq!(half.widened().digest(&cfg), half.digest(&cfg), "the same values in f32");
+    }
+}
+
+#[test]
+fn a_source_with_a_tensor_missing_is_refused_by_name() {
+    let cfg = tiny(Family::Qwen2);
+    let mut tensors = Weights::random(&cfg, 1).to_tensors(&cfg);
+    tensors.retain(|t| t.name != "model.layers.1.self_attn.k_proj.bias");
+    let error = Weights::from_source(&cfg, &tensors).unwrap_err().to_string();
+    assert!(error.contains("model.layers.1.self_attn.k_proj.bias"), "{error}");
+}
+
+#[test]
+fn linear_is_the_same_for_every_row_count_and_split() {
+    let (out, inp) = (70, 37);
+    let mut rng = Rng::new(3);
+    let mut draw = |n: usize| (0..n).map(|_| rng.normal() as f32).collect::<Vec<_>>();
+    let (w, x, bias) = (draw(out * inp), draw(23 * inp), draw(out));
+    let panels = Panels::from_parts(inp, vec![TensorData::F32(w.clone())]);
+    let exec = Executor::new(1);
+    let mut expected = vec![0.0; 23 * out];
+    for (t, y) in expected.chunks_mut(out).enumerate() {
+        for (o, y) in y.iter_mut().enumerate() {
+            let sum = (0..inp).fold(0.0f32, |s, k| x[t * inp + k].mul_add(w[o * inp + k], s));
+            *y = sum + bias[o];
+        }
+    }
+    for rows in 1..=23 {
+        let mut y = vec![0.0; rows * out];
+        let from = Rows { data: &x, stride: inp, rows };
+        let to = RowsMut { data: &mut y, stride: out };
+        panels.linear(from, to, Store::Set(Some(&bias)), &exec);
+        assert_eq!(y, expected[..rows * out], "{rows} rows");
+    }
+}
+
+#[test]
+fn gradients_of_a_linear_layer_match_sums_in_f64() {
+    let (out, inp, rows) = (35, 21, 9);
+    let mut rng = Rng::new(3);
+    let mut draw = |n: usize| (0..n).map(|_| rng.normal() as f32).collect::<Vec<_>>();
+    let (w, x, dy) = (draw(out * inp), draw(rows * inp), draw(rows * 48));
+    let exec = Executor::new(2);
+    let mut grad = Panels::zeros(out, inp);
+    let dys = Rows { data: &dy, stride: 48, rows };
+    let xs = Rows { data: &x, stride: inp, rows };
+    grad.add_outer(dys, xs, &exec);
+    for (index, g) in grad.to_rows(0..out).iter().enumerate() {
+        let (o, k) = (index / inp, index % inp);
+        let sum: f64 = (0..rows).map(|t| f64::from(dy[t * 48 + o]) * f64::from(x[t * inp + k])).sum();
+        assert!((f64::from(*g) - sum).abs() < 1e-5, "dW[{o}][{k}] = {g}, not {sum}");
+    }
+    let mut transposed = Panels::zeros(0, 0);
+    Panels::from_parts(inp, vec![TensorData::F32(w.clone())]).transpose(1..3, &mut transposed);
+    assert_eq!((transposed.out, transposed.inp), (inp, 19), "rows 16..35 of 35");
+    for k in 0..inp {
+        let row = transposed.to_rows(k..k + 1);
+        let expected: Vec<f32> = (16..35).map(|o| w[o * inp + k]).collect();
+        assert_eq!(row, expected);
+    }
+}
+
+#[test]
+fn exponential_is_accurate_and_total() {
+    let row: Vec<f32> = (0..2000).map(|i| -87.0 + 0.0435 * i as f32).collect();
+    // token_logprob of a two-token row is a log of exponentials: compare through it.
+    for &x in &row {
+        let got = f64::from(token_logprob(&[0.0, x.min(0.0)], 1, 1.0, None));
+        let exact = f64::from(x.min(0.0)) - f64::from(x.min(0.0)).exp().ln_1p();
+        assert!((got - exact).abs() <= 3e-7 * exact.abs().max(1.0), "x = {x}: {got} not {exact}");
+    }
+    assert!(token_logprob(&[0.0, f32::NAN, 1.0], 0, 1.0, None).is_nan());
+    assert_eq!(token_logprob(&[0.0, -1e30, 0.0], 0, 1.0, None), -(2f32.ln()));
+}
+
+#[test]
+fn logprob_follows_temperature_and_kept_ids() {
+    let row: Vec<f32> = (0..41).map(|i| (i as f32 * 0.7).sin() * 3.0).collect();
+    let exact = |token: usize, t: f64, ids: &[usize]| {
+        let z = |i: usize| f64::from(row[i]) / t;
+        z(token) - ids.iter().map(|&i| z(i).exp()).sum::<f64>().ln()
+    };
+    let all: Vec<usize> = (0..41).collect();
+    for t in [0.5f32, 1.0, 1.7] {
+        let got = f64::from(token_logprob(&row, 5, t, None));
+        assert!((got - exact(5, f64::from(t), &all)).abs() < 1e-5);
+        let kept = f64::from(token_logprob(&row, 5, t, Some(&[2, 5, 9, 30])));
+        assert!((kept - exact(5, f64::from(t), &[2, 5, 9, 30])).abs() < 1e-5);
+    }
+    assert_eq!(token_logprob(&row, 5, 1.0, Some(&[5])), 0.0);
+    assert_eq!(token_logprob(&row, 5, 1.0, Some(&[6])), f32::NEG_INFINITY);
+}
+
+#[test]
+fn greedy_generation_agrees_with_scoring() {
+    let cfg = tiny(Family::Qwen2);
+    let model = model(&cfg, 7);
+    let exec = Executor::new(1);
+    let prompt = tokens(&cfg, 6, 1);
+    let options = GenerateOptions { max_tokens: 30, temperature: 0.0, seed: 1, stop_ids: vec![] };
+    let completion = generate(&model, None, &prompt, &options, &exec);
+    assert_eq!(completion.len(), 30);
+    let text = [prompt.as_slice(), &completion].concat();
+    let scores = score_chunked(&model, None, (&text, 7), &exec);
+    for position in prompt.len()..text.len() {
+        let logits = scores.logits(position);
+        let best = logits.iter().copied().fold(f32::MIN, f32::max);
+        assert_eq!(logits[text[position] as usize], best);
+    }
+    let stop_ids = vec![completion[4]];
+    let first = completion.iter().position(|t| *t == completion[4]).unwrap();
+    let stopped = generate(&model, None, &prompt, &GenerateOptions { stop_ids, ..options }, &exec);
+    assert_eq!(stopped, completion[..=first]);
+}
+
+#[test]
+fn sampled_generation_depends_on_the_seed_only() {
+    let cfg = tiny(Family::Qwen2);
+    let model = model(&cfg, 7);
+    let run = |seed, threads| {
+        let options =
+            GenerateOptions { max_tokens: 20, temperature: 1.0, seed, stop_ids: vec![] };
+        generate(&model, None, &[1, 2, 3], &options, &Executor::new(threads))
+    };
+    assert_eq!(run(5, 1), run(5, 2));
+    assert_ne!(run(5, 1), run(6, 1));
+}
+
+#[test]
+fn adapters_keep_their_values_and_refuse_what_does_not_fit() {
+    let cfg = tiny(Family::Llama);
+    for dtype in [AdapterDtype::F32, AdapterDtype::Bf16] {
+        let adapter = Adapter::random(&cfg, lora(dtype), 3);
+        let again = Adapter::from_tensors(&cfg, lora(dtype), adapter.to_tensors()).unwrap();
+        assert_eq!(again, adapter);
+        assert_eq!(again.digest(), adapter.digest());
+        assert_ne!(Adapter::random(&cfg, lora(dtype), 4).digest(), adapter.digest());
+    }
+    let adapter = Adapter::random(&cfg, lora(AdapterDtype::F32), 3);
+    let load = |change: &dyn Fn(&mut Vec<crate::NamedTensor>)| {
+        let mut tensors = adapter.to_tensors();
+        change(&mut tensors);
+        Adapter::from_tensors(&cfg, lora(AdapterDtype::F32), tensors).unwrap_err()
+    };
+    let name = adapter.to_tensors()[0].name.clone();
+    assert_eq!(load(&|t| drop(t.remove(0))), AdapterError::Missing(name.clone()));
+    assert_eq!(load(&|t| t[0].data[1] = f32::NAN), AdapterError::NonFinite(name.clone()));
+    assert!(matches!(load(&|t| t[0].shape.reverse()), AdapterError::WrongShape { .. }));
+    let mut extra = adapter.to_tensors()[0].clone();
+    extra.name = "base_model.model.lm_head.lora_A.weight".into();
+    let unexpected = AdapterError::Unexpected(extra.name.clone());
+    assert_eq!(load(&|t| t.push(extra.clone())), unexpected);
+}
+
+#[test]
+fn blocks_are_shared_and_freed_once() {
+    let mut kv = KvAllocator::new(3);
+    let (a, b) = (kv.alloc().unwrap(), kv.alloc().unwrap());
+    assert_ne!(a, b);
+    kv.retain(a);
+    assert!(!kv.release(a));
+    assert_eq!((kv.holders(a), kv.free()), (1, 1));
+    assert!(kv.release(a));
+    assert!(kv.release(b));
+    assert_eq!((kv.free(), kv.blocks()), (3, 3));
+    assert!(std::panic::catch_unwind(move || kv.release(a)).is_err(), "double release");
+}
+
+#[test]
+fn only_windowed_models_lose_sight_of_blocks() {
+    let mut cfg = tiny(Family::Qwen3);
+    assert_eq!(blocks_out_of_sight(&cfg, 1000), 0, "one layer sees everything");
+    cfg.windows = vec![Some(40), Some(21)];
+    assert_eq!(blocks_out_of_sight(&cfg, 70), 0, "position 31 is still seen");
+    assert_eq!(blocks_out_of_sight(&cfg, 71), 1);
+}
+
+#[test]
+fn executor_runs_every_part_once_and_reports_panics() {
+    let exec = Executor::new(3);
+    for parts in [1, 2, 7, 60] {
+        let counts: Vec<AtomicUsize> = (0..parts).map(|_| AtomicUsize::new(0)).collect();
+        exec.run(parts, &|part| {
+            counts[part].fetch_add(1, Ordering::Relaxed);
+        });
+        assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1), "{parts} parts");
+    }
+    let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        exec.run(5, &|part| assert!(part != 3, "part 3 fails on purpose"));
+    }));
+    assert!(failed.is_err());
+    let after = AtomicUsize::new(0);
+    exec.run(4, &|_| {
+        after.fetch_add(1, Ordering::Relaxed);
+    });
+    assert_eq!(after.into_inner(), 4, "the pool works on after a panic");
+}

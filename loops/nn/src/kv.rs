@@ -1,0 +1,226 @@
+//! Keys and values of past tokens, in blocks of thirty-two tokens, and who owns which block.
+#![allow(unsafe_code)]
+
+use crate::config::ModelConfig;
+use crate::gemm::{Source, Strided};
+use crate::simd::{LANES, Line, V16};
+
+/// Tokens per block.
+pub const BLOCK_TOKENS: usize = 32;
+/// Key panels (sixteen positions each) per block.
+const PANELS: usize = BLOCK_TOKENS / LANES;
+
+/// Keys and values of one layer.
+///
+/// Keys are transposed, `[block][kv head][2][head_dim][16 positions]`, so that one query against
+/// sixteen keys is a panel product; values are `[block][kv head][32 positions][head_dim]`, rows
+/// padded to whole lines, so that a weighted sum of values is one too.
+pub(crate) struct KvLayer {
+    keys: Vec<Line>,
+    values: Vec<Line>,
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
+    value_lines: usize,
+}
+
+impl KvLayer {
+    pub(crate) fn new(cfg: &ModelConfig, blocks: usize) -> Self {
+        let value_lines = cfg.head_dim.div_ceil(LANES);
+        let zero = Line([0.0; LANES]);
+        Self {
+            keys: vec![zero; blocks * cfg.kv_heads * PANELS * cfg.head_dim],
+            values: vec![zero; blocks * cfg.kv_heads * BLOCK_TOKENS * value_lines],
+            kv_heads: cfg.kv_heads,
+            head_dim: cfg.head_dim,
+            value_lines,
+        }
+    }
+
+    pub(crate) fn blocks(&self) -> usize {
+        self.keys.len() / (self.kv_heads * PANELS * self.head_dim)
+    }
+
+    /// First line of key panel `panel` of `head` in `block`.
+    fn key_line(&self, block: u32, head: usize, panel: usize) -> usize {
+        ((block as usize * self.kv_heads + head) * PANELS + panel) * self.head_dim
+    }
+
+    fn value_line(&self, block: u32, head: usize, slot: usize) -> usize {
+        ((block as usize * self.kv_heads + head) * BLOCK_TOKENS + slot) * self.value_lines
+    }
+
+    /// Stores the key and value of one token: `key`, `value` `[kv_heads][head_dim]`.
+    pub(crate) fn write(&mut self, block: u32, slot: usize, key: &[f32], value: &[f32]) {
+        let (dim, lane) = (self.head_dim, slot % LANES);
+        for head in 0..self.kv_heads {
+            let start = self.key_line(block, head, slot / LANES);
+            let lines = &mut self.keys[start..start + dim];
+            for (line, &k) in lines.iter_mut().zip(&key[head * dim..(head + 1) * dim]) {
+                line.0[lane] = k;
+            }
+            let start = self.value_line(block, head, slot);
+            let lines = &mut self.values[start..start + self.value_lines];
+            let row = value[head * dim..(head + 1) * dim].chunks(LANES);
+            for (line, v) in lines.iter_mut().zip(row) {
+                line.0[..v.len()].copy_from_slice(v);
+            }
+        }
+    }
+
+    /// Asks for the keys of `head` in `block` to be brought near.
+    #[inline(always)]
+    pub(crate) fn prefetch_keys<V: V16>(&self, block: u32, head: usize) {
+        let start = self.key_line(block, head, 0);
+        for line in &self.keys[start..start + PANELS * self.head_dim] {
+            V::prefetch(line.0.as_ptr());
+        }
+    }
+
+    /// As [`Self::prefetch_keys`], for values.
+    #[inline(always)]
+    pub(crate) fn prefetch_values<V: V16>(&self, block: u32, head: usize) {
+        let start = self.value_line(block, head, 0);
+        for line in &self.values[start..start + BLOCK_TOKENS * self.value_lines] {
+            V::prefetch(line.0.as_ptr());
+        }
+    }
+
+    /// Key panels of one sequence and head; panel `n` holds positions `16 (first + n) ..`.
+    pub(crate) fn key_panels<'a>(&'a self, blocks: &'a [u32], head: usize, first: usize) -> Keys<'a> {
+        Keys { layer: self, blocks, head, first }
+    }
+
+    /// Values of `head` in `block` from `slot` on: step one position, panel sixteen dimensions.
+    pub(crate) fn value_rows(&self, block: u32, head: usize, slot: usize) -> Strided<f32> {
+        let start = self.value_line(block, head, slot);
+        Strided {
+            base: self.values[start..].as_ptr().cast(),
+            panel: LANES,
+            step: self.value_lines * LANES,
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Keys<'a> {
+    layer: &'a KvLayer,
+    blocks: &'a [u32],
+    head: usize,
+    first: usize,
+}
+
+impl Source for Keys<'_> {
+    type E = f32;
+    #[inline(always)]
+    fn step(&self) -> usize {
+        LANES
+    }
+    #[inline(always)]
+    unsafe fn panel(&self, n: usize) -> *const f32 {
+        let panel = self.first + n;
+        let block = self.blocks[panel / PANELS];
+        let line = self.layer.key_line(block, self.head, panel % PANELS);
+        self.layer.keys[line..].as_ptr().cast()
+    }
+}
+
+/// Key-value memory of a model. Plain memory: ownership of blocks is [`KvAllocator`]'s matter.
+pub struct KvPool {
+    pub(crate) layers: Vec<KvLayer>,
+}
+
+impl KvPool {
+    /// Memory for `blocks` blocks of [`BLOCK_TOKENS`] tokens in every layer.
+    pub fn new(cfg: &ModelConfig, blocks: usize) -> Self {
+        Self {
+            layers: (0..cfg.layers).map(|_| KvLayer::new(cfg, blocks)).collect(),
+        }
+    }
+
+    /// Number of blocks.
+    pub fn blocks(&self) -> usize {
+        self.layers.first().map_or(0, KvLayer::blocks)
+    }
+
+    /// Bytes one block takes over all layers.
+    pub fn bytes_per_block(cfg: &ModelConfig) -> usize {
+        let values = BLOCK_TOKENS * cfg.head_dim.next_multiple_of(LANES);
+        let keys = BLOCK_TOKENS * cfg.head_dim;
+        cfg.layers * cfg.kv_heads * (keys + values) * size_of::<f32>()
+    }
+}
+
+/// Leading blocks of a sequence that no layer can see any more once the next token stands at
+/// `position`: zero unless every layer has a sliding window. Their ids may stay in the block
+/// table; they are never read again.
+pub fn blocks_out_of_sight(cfg: &ModelConfig, position: usize) -> usize {
+    let windows: Option<Vec<usize>> = cfg.windows.iter().copied().collect();
+    let largest = windows.and_then(|w| w.into_iter().max());
+    largest.map_or(0, |w| (position + 1).saturating_sub(w) / BLOCK_TOKENS)
+}
+
+/// Which blocks are free and how many holders each other block has. Pure bookkeeping.
+#[derive(Debug, Clone)]
+pub struct KvAllocator {
+    free: Vec<u32>,
+    holders: Vec<u32>,
+}
+
+impl KvAllocator {
+    /// All of `blocks` free.
+    pub fn new(blocks: usize) -> Self {
+        let blocks = u32::try_from(blocks).expect("block ids fit 32 bits");
+        Self {
+            free: (0..blocks).rev().collect(),
+            holders: vec![0; blocks as usize],
+        }
+    }
+
+    /// A free block, now with one holder; `None` when there is none.
+    pub fn alloc(&mut self) -> Option<u32> {
+        let block = self.free.pop()?;
+        debug_assert_eq!(self.holders[block as usize], 0);
+        self.holders[block as usize] = 1;
+        Some(block)
+    }
+
+    /// Adds a holder to a held block.
+    ///
+    /// # Panics
+    /// When the block is free.
+    pub fn retain(&mut self, block: u32) {
+        let holders = &mut self.holders[block as usize];
+        assert!(*holders > 0, "block {block} is free and cannot be shared");
+        *holders += 1;
+    }
+
+    /// Removes a holder; true when the block became free.
+    ///
+    /// # Panics
+    /// When the block is free already.
+    pub fn release(&mut self, block: u32) -> bool {
+        let holders = &mut self.holders[block as usize];
+        assert!(*holders > 0, "block {block} is released twice");
+        *holders -= 1;
+        let freed = *holders == 0;
+        if freed {
+            self.free.push(block);
+        }
+        freed
+    }
+
+    /// Holders of a block (0 = free).
+    pub fn holders(&self, block: u32) -> u32 {
+        self.holders[block as usize]
+    }
+
+    /// Number of free blocks.
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Number of blocks in all.
+    pub fn blocks(&self) -> usize {
+        self.holders.len()
+    }
+}

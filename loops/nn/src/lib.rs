@@ -1,0 +1,56 @@
+//! Tokens in, numbers out: weights, kernels, forward and backward, adapters, losses, optimizer,
+//! tokenizer, chat template, sampler.
+//!
+//! One forward serves prefill, decode, scoring and training, and a row's result depends on its own
+//! tokens and adapter only, bit for bit (see [`gemm`] for how). The crate never knows requests,
+//! users, rewards' origins, files other than model and adapter folders, or clocks.
+
+mod adapter;
+mod attention;
+pub mod bench;
+mod exec;
+mod files;
+mod forward;
+mod gemm;
+mod kv;
+mod logprob;
+mod ops;
+mod panels;
+mod rng;
+mod score;
+mod simd;
+mod train;
+mod weights;
+
+#[cfg(test)]
+mod forward_tests;
+#[cfg(test)]
+mod testing;
+
+pub mod config;
+pub mod detok;
+pub mod folder;
+pub mod peft;
+pub mod sample;
+pub mod source;
+pub mod template;
+pub mod tensors;
+pub mod tokenizer;
+
+pub use adapter::{Adapter, AdapterDtype, AdapterError, LoraConfig, Target};
+pub use config::{Family, ModelConfig, RopeScaling, StoredDtype};
+pub use exec::Executor;
+pub use forward::{Logits, LogitsWanted, Scratch, SeqInput, forward};
+pub use kv::{BLOCK_TOKENS, KvAllocator, KvPool, blocks_out_of_sight};
+pub use logprob::token_logprob;
+pub use score::{GenerateOptions, Scores, generate, score, score_chunked};
+pub use simd::SimdLevel;
+pub use source::{LoadError, NamedTensor, TensorData, TensorSource};
+pub use train::{
+    Control, Learner, LearnerConfig, LearnerError, Objective, StateError, StepError, StepReport,
+    TokenLoss, TrainRow, Trainable,
+};
+pub use weights::{Digest32, Model, Weights, fingerprint};
+
+#[cfg(test)]
+mod goldens_test;

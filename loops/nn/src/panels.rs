@@ -1,0 +1,317 @@
+//! Weight matrices in the one layout every kernel reads.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+
+use crate::exec::Executor;
+use crate::gemm::{Epilogue, Gemm, Strided};
+use crate::simd::{HalfLine, Kernel, LANES, Line, V16, dispatch, padded};
+use crate::source::TensorData;
+
+#[derive(Debug, Clone, PartialEq)]
+enum Data {
+    F32(Vec<Line>),
+    Bf16(Vec<HalfLine>),
+}
+
+/// A matrix `W [out, in]` stored as `[ceil(out / 16)][in][16]`, zero padded: sixteen outputs lie
+/// side by side, so one vector holds `W[o..o+16][k]`.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Panels {
+    pub(crate) out: usize,
+    pub(crate) inp: usize,
+    data: Data,
+}
+
+/// How a linear layer leaves its result.
+#[derive(Clone, Copy)]
+pub(crate) enum Store<'a> {
+    /// `y = x W^T (+ bias [out])`.
+    Set(Option<&'a [f32]>),
+    /// `y += x W^T`, the sums starting from `y`.
+    Continue,
+    /// `y = fma(scale, x W^T, y)`.
+    AddScaled(f32),
+}
+
+/// Rows of a matrix inside a buffer: `rows` rows at distance `stride`.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a> {
+    pub(crate) data: &'a [f32],
+    pub(crate) stride: usize,
+    pub(crate) rows: usize,
+}
+
+/// As [`Rows`], to write.
+pub(crate) struct RowsMut<'a> {
+    pub(crate) data: &'a mut [f32],
+    pub(crate) stride: usize,
+}
+
+impl Panels {
+    pub(crate) fn zeros(out: usize, inp: usize) -> Self {
+        let lines = out.div_ceil(LANES) * inp;
+        Self {
+            out,
+            inp,
+            data: Data::F32(vec![Line([0.0; LANES]); lines]),
+        }
+    }
+
+    /// Stacks row-major parts `[out_i, inp]`. Stays bf16 when every part is.
+    pub(crate) fn from_parts(inp: usize, parts: Vec<TensorData>) -> Self {
+        let out = parts.iter().map(|p| p.len() / inp.max(1)).sum();
+        let lines = usize::div_ceil(out, LANES) * inp;
+        let mut row = 0;
+        if parts.iter().all(|p| matches!(p, TensorData::Bf16(_))) {
+            let mut data = vec![HalfLine([0; LANES]); lines];
+            for part in parts {
+                let TensorData::Bf16(values) = part else {
+                    unreachable!("checked above");
+                };
+                for values in values.chunks_exact(inp) {
+                    for (k, &v) in values.iter().enumerate() {
+                        data[row / LANES * inp + k].0[row % LANES] = v;
+                    }
+                    row += 1;
+                }
+            }
+            return Self { out, inp, data: Data::Bf16(data) };
+        }
+        let mut data = vec![Line([0.0; LANES]); lines];
+        for part in parts {
+            for values in part.into_f32().chunks_exact(inp) {
+                for (k, &v) in values.iter().enumerate() {
+                    data[row / LANES * inp + k].0[row % LANES] = v;
+                }
+                row += 1;
+            }
+        }
+        Self { out, inp, data: Data::F32(data) }
+    }
+
+    /// Rows `range` as row-major f32.
+    pub(crate) fn to_rows(&self, range: Range<usize>) -> Vec<f32> {
+        let mut rows = vec![0.0; range.len() * self.inp];
+        for (row, values) in range.zip(rows.chunks_exact_mut(self.inp.max(1))) {
+            self.lookup(row, values);
+        }
+        rows
+    }
+
+    /// Copies row `row` (an embedding) to `to [in]`.
+    pub(crate) fn lookup(&self, row: usize, to: &mut [f32]) {
+        let start = row / LANES * self.inp;
+        let lane = row % LANES;
+        match &self.data {
+            Data::F32(data) => {
+                let panel = &data[start..start + self.inp];
+                to.iter_mut().zip(panel).for_each(|(t, line)| *t = line.0[lane]);
+            }
+            Data::Bf16(data) => {
+                let panel = &data[start..start + self.inp];
+                let widen = |bits: u16| f32::from_bits(u32::from(bits) << 16);
+                to.iter_mut().zip(panel).for_each(|(t, line)| *t = widen(line.0[lane]));
+            }
+        }
+    }
+
+    /// Adds `from [in]` to row `row`.
+    pub(crate) fn add_row(&mut self, row: usize, from: &[f32]) {
+        let start = row / LANES * self.inp * LANES + row % LANES;
+        let values = self.values_mut()[start..].iter_mut().step_by(LANES);
+        values.zip(from).for_each(|(to, v)| *to += v);
+    }
+
+    /// The f32 values in panel order, padding included.
+    ///
+    /// # Panics
+    /// When the matrix is bf16: only f32 matrices are trained.
+    pub(crate) fn values_mut(&mut self) -> &mut [f32] {
+        let Data::F32(lines) = &mut self.data else {
+            panic!("a bf16 matrix has no f32 values in place");
+        };
+        // SAFETY: `Line` is repr(C) over sixteen f32.
+        unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * LANES) }
+    }
+
+    pub(crate) fn is_bf16(&self) -> bool {
+        matches!(self.data, Data::Bf16(_))
+    }
+
+    /// The same matrix in f32.
+    pub(crate) fn widened(&self) -> Self {
+        match &self.data {
+            Data::F32(_) => self.clone(),
+            Data::Bf16(lines) => Self {
+                out: self.out,
+                inp: self.inp,
+                data: Data::F32(lines.iter().map(widen_line).collect()),
+            },
+        }
+    }
+
+    /// The same matrix rounded to bf16 (to nearest, ties to even).
+    pub(crate) fn rounded(&self) -> Self {
+        let lines = match &self.data {
+            Data::Bf16(lines) => lines.clone(),
+            Data::F32(lines) => lines
+                .iter()
+                .map(|line| HalfLine(line.0.map(|v| half::bf16::from_f32(v).to_bits())))
+                .collect(),
+        };
+        Self { out: self.out, inp: self.inp, data: Data::Bf16(lines) }
+    }
+
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> usize {
+        match &self.data {
+            Data::F32(lines) => size_of_val(lines.as_slice()),
+            Data::Bf16(lines) => size_of_val(lines.as_slice()),
+        }
+    }
+
+    /// `y [rows, out] = x [rows, in] W^T`, see [`Store`]. `y` rows start at column 0 of `y.data`.
+    pub(crate) fn linear(&self, x: Rows, y: RowsMut, store: Store, exec: &Executor) {
+        let out = match store {
+            Store::Set(bias) => {
+                assert!(bias.is_none_or(|b| b.len() >= self.out), "bias too short");
+                Epilogue::Set(bias.map_or(std::ptr::null(), <[f32]>::as_ptr))
+            }
+            Store::Continue => Epilogue::Continue,
+            Store::AddScaled(scale) => Epilogue::AddScaled(scale),
+        };
+        if x.rows == 0 {
+            return;
+        }
+        let last = x.rows - 1;
+        assert!(x.data.len() >= last * x.stride + self.inp, "x too short");
+        assert!(y.data.len() >= last * y.stride + self.out, "y too short");
+        let step = LANES;
+        let panel = self.inp * LANES;
+        macro_rules! gemm {
+            ($base:expr) => {
+                Gemm {
+                    x: x.data.as_ptr(),
+                    xm: x.stride,
+                    xk: 1,
+                    rows: x.rows,
+                    k: self.inp,
+                    src: Strided { base: $base, panel, step },
+                    y: y.data.as_mut_ptr(),
+                    ym: y.stride,
+                    yn: LANES,
+                    cols: self.out,
+                    out,
+                }
+            };
+        }
+        // SAFETY: lengths were checked; panels hold ceil(out / 16) * in lines; `y` is exclusive.
+        unsafe {
+            match &self.data {
+                Data::F32(lines) => gemm!(lines.as_ptr().cast::<f32>()).run_on(exec),
+                Data::Bf16(lines) => gemm!(lines.as_ptr().cast::<u16>()).run_on(exec),
+            }
+        }
+    }
+
+    /// Panels of the transpose of rows `panels * 16` of this matrix: a matrix `[in, rows]` with
+    /// `dX = dY W` then an ordinary linear layer. `to` is reused.
+    pub(crate) fn transpose(&self, panels: Range<usize>, to: &mut Self) {
+        let rows = (panels.end * LANES).min(self.out) - panels.start * LANES;
+        (to.out, to.inp) = (self.inp, rows);
+        if !matches!(to.data, Data::F32(_)) {
+            to.data = Data::F32(Vec::new());
+        }
+        let Data::F32(target) = &mut to.data else {
+            unreachable!("set above");
+        };
+        target.resize(padded(self.inp) / LANES * rows, Line([0.0; LANES]));
+        for panel in panels.clone() {
+            let row = (panel - panels.start) * LANES;
+            let count = LANES.min(rows - row);
+            for k0 in (0..self.inp).step_by(LANES) {
+                let width = LANES.min(self.inp - k0);
+                let mut block = [[0.0f32; LANES]; LANES];
+                for (k, values) in block.iter_mut().enumerate().take(width) {
+                    *values = self.line(panel * self.inp + k0 + k);
+                }
+                let start = k0 / LANES * rows + row;
+                for (lane, line) in target[start..start + count].iter_mut().enumerate() {
+                    *line = Line(std::array::from_fn(|k| block[k][lane]));
+                }
+            }
+        }
+    }
+
+    fn line(&self, index: usize) -> [f32; LANES] {
+        match &self.data {
+            Data::F32(lines) => lines[index].0,
+            Data::Bf16(lines) => widen_line(&lines[index]).0,
+        }
+    }
+
+    /// `self += dy^T x`: the weight gradient of `y = x W^T`, tokens ascending.
+    /// `dy [rows, out]`, `x [rows, in]`.
+    pub(crate) fn add_outer(&mut self, dy: Rows, x: Rows, exec: &Executor) {
+        assert_eq!(dy.rows, x.rows, "one gradient row per input row");
+        if x.rows == 0 {
+            return;
+        }
+        let last = x.rows - 1;
+        let (out, inp) = (self.out, self.inp);
+        assert!(dy.data.len() >= last * dy.stride + padded(out), "dy too short");
+        assert!(x.data.len() >= last * x.stride + inp, "x too short");
+        let gemm = Gemm {
+            x: x.data.as_ptr(),
+            xm: 1,
+            xk: x.stride,
+            rows: inp,
+            k: x.rows,
+            src: Strided { base: dy.data.as_ptr(), panel: LANES, step: dy.stride },
+            y: self.values_mut().as_mut_ptr(),
+            ym: LANES,
+            yn: inp * LANES,
+            cols: out,
+            out: Epilogue::Continue,
+        };
+        exec.split(out.div_ceil(LANES), x.rows * out * inp, &|panels| {
+            // SAFETY: lengths were checked (the last panel of `dy` reads into its padding); the
+            // gradient is exclusive and parts own disjoint panels of it.
+            dispatch(Outer { gemm: &gemm, panels });
+        });
+    }
+}
+
+/// Tokens per pass over a weight gradient: their gradient rows stay in the first-level cache.
+const OUTER_TOKENS: usize = 128;
+
+/// Part of a weight gradient. Sums continue from one block of tokens to the next.
+struct Outer<'a> {
+    gemm: &'a Gemm<Strided<f32>>,
+    panels: Range<usize>,
+}
+
+impl Kernel for Outer<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<V: V16>(self) {
+        let all = self.gemm;
+        let mut first = 0;
+        while first < all.k {
+            let mut block = *all;
+            block.k = OUTER_TOKENS.min(all.k - first);
+            // SAFETY: a block of the rows `add_outer` checked.
+            unsafe {
+                block.x = all.x.add(first * all.xk);
+                block.src.base = all.src.base.add(first * all.src.step);
+                block.run::<V>(0..all.rows, self.panels.clone());
+            }
+            first += block.k;
+        }
+    }
+}
+
+fn widen_line(line: &HalfLine) -> Line {
+    Line(line.0.map(|bits| f32::from_bits(u32::from(bits) << 16)))
+}

@@ -1,0 +1,315 @@
+//! Adapters on disk, in the layout of the PEFT library: adapter_config.json and
+//! adapter_model.safetensors, so that PEFT, vLLM and SGLang load what is trained here.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+
+use half::f16;
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use serde_json::{Map, Value, json};
+
+use crate::adapter::{Adapter, AdapterDtype, AdapterError, LoraConfig, Target};
+use crate::config::{ModelConfig, StoredDtype};
+use crate::source::{NamedTensor, bf16_to_f32};
+use crate::tensors;
+
+pub const CONFIG_FILE: &str = "adapter_config.json";
+pub const WEIGHTS_FILE: &str = "adapter_model.safetensors";
+pub const MANIFEST_FILE: &str = "manifest.json";
+
+const PICKLE_FILE: &str = "adapter_model.bin";
+const RANK_MAX: u64 = 4096;
+
+/// Why a PEFT folder is refused: what, where, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum PeftError {
+    #[error("the adapter has no {0}; a PEFT folder holds {CONFIG_FILE} and {WEIGHTS_FILE}")]
+    MissingFile(&'static str),
+    #[error(
+        "the adapter is a pickle ({PICKLE_FILE}), which is never read because pickles run code; \
+         save it as safetensors"
+    )]
+    Pickle,
+    #[error("{file} is damaged: {why}")]
+    Damaged { file: &'static str, why: String },
+    #[error("{CONFIG_FILE}: {key} is {value}, which is not supported; {remedy}")]
+    Unsupported {
+        key: String,
+        value: String,
+        remedy: &'static str,
+    },
+    #[error("{WEIGHTS_FILE} holds tensor {0}, which is not part of a LoRA adapter of this model")]
+    UnknownTensor(String),
+    #[error("{WEIGHTS_FILE} holds tensor {0} twice, with and without an adapter name")]
+    Duplicate(String),
+    #[error("{WEIGHTS_FILE} stores tensor {name} as {dtype}; use F32, F16 or BF16")]
+    WrongDtype { name: String, dtype: String },
+    #[error("{WEIGHTS_FILE}: {0}")]
+    Adapter(#[from] AdapterError),
+}
+
+/// The files of `adapter`: (name, content). `base_name` is what PEFT shows as its base model.
+pub fn to_files(adapter: &Adapter, base_name: &str, manifest: &Value) -> Vec<(String, Vec<u8>)> {
+    let config = config_json(&adapter.config, base_name);
+    vec![
+        (CONFIG_FILE.to_owned(), pretty(&config)),
+        (WEIGHTS_FILE.to_owned(), weights_file(adapter)),
+        (MANIFEST_FILE.to_owned(), pretty(manifest)),
+    ]
+}
+
+/// Writes the files of `adapter` into the existing, empty folder `dir`, and returns when they and
+/// the folder's entries are on disk. Renaming the folder to its final place is the caller's part.
+pub fn save(dir: &Path, adapter: &Adapter, base_name: &str, manifest: &Value) -> io::Result<()> {
+    for (name, bytes) in to_files(adapter, base_name, manifest) {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(dir.join(name))?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+    }
+    File::open(dir)?.sync_all()
+}
+
+fn pretty(value: &Value) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec_pretty(value).expect("a JSON value always serializes");
+    bytes.push(b'\n');
+    bytes
+}
+
+fn config_json(lora: &LoraConfig, base_name: &str) -> Value {
+    let alpha = if lora.alpha.fract() == 0.0 && lora.alpha.abs() < 1e9 {
+        json!(lora.alpha as i64) // PEFT's own type; readers of old expect a whole number
+    } else {
+        json!(lora.alpha)
+    };
+    let modules: Vec<&str> = lora.targets.iter().map(|t| t.module()).collect();
+    json!({
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base_name,
+        "r": lora.rank,
+        "lora_alpha": alpha,
+        "target_modules": modules,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": false,
+        "inference_mode": true,
+        "init_lora_weights": true,
+        "use_rslora": lora.rslora,
+        "use_dora": false,
+        "modules_to_save": null,
+        "rank_pattern": {},
+        "alpha_pattern": {},
+        "layers_to_transform": null,
+        "layers_pattern": null,
+        "revision": null,
+    })
+}
+
+fn weights_file(adapter: &Adapter) -> Vec<u8> {
+    // Exact in both forms: a served bf16 adapter holds rounded values.
+    let dtype = match adapter.config.dtype {
+        AdapterDtype::F32 => StoredDtype::F32,
+        AdapterDtype::Bf16 => StoredDtype::Bf16,
+    };
+    tensors::to_bytes(&adapter.to_tensors(), dtype)
+}
+
+/// Reads an adapter for a model of shape `cfg`; `files` gives the content of a file by name.
+pub fn load(
+    files: &dyn Fn(&str) -> Option<Vec<u8>>,
+    cfg: &ModelConfig,
+) -> Result<Adapter, PeftError> {
+    let config = files(CONFIG_FILE).ok_or(PeftError::MissingFile(CONFIG_FILE))?;
+    let Some(weights) = files(WEIGHTS_FILE) else {
+        let pickle = files(PICKLE_FILE).is_some();
+        return Err(if pickle {
+            PeftError::Pickle
+        } else {
+            PeftError::MissingFile(WEIGHTS_FILE)
+        });
+    };
+    let config: Map<String, Value> =
+        serde_json::from_slice(&config).map_err(|e| PeftError::Damaged {
+            file: CONFIG_FILE,
+            why: e.to_string(),
+        })?;
+    let lora = parse_config(&config)?;
+    let (tensors, dtype) = parse_weights(&weights)?;
+    Ok(Adapter::from_tensors(
+        cfg,
+        LoraConfig { dtype, ..lora },
+        tensors,
+    )?)
+}
+
+fn unsupported(key: &str, value: &Value, remedy: &'static str) -> PeftError {
+    PeftError::Unsupported {
+        key: key.to_owned(),
+        value: value.to_string(),
+        remedy,
+    }
+}
+
+/// Not set: absent, null, false, or an empty list or object.
+fn is_unset(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    }
+}
+
+/// Settings that change the arithmetic in ways this crate does not compute.
+const MUST_BE_UNSET: [(&str, &str); 12] = [
+    ("use_dora", "DoRA is not supported: train plain LoRA"),
+    (
+        "modules_to_save",
+        "fully trained modules are not supported: train LoRA only",
+    ),
+    ("fan_in_fan_out", "transposed weights are not supported"),
+    ("rank_pattern", "use one rank for all modules"),
+    ("alpha_pattern", "use one alpha for all modules"),
+    ("layers_to_transform", "train all layers"),
+    ("layer_replication", "replicated layers are not supported"),
+    ("lora_bias", "a bias in lora_B is not supported"),
+    ("exclude_modules", "list only the modules that are trained"),
+    ("target_parameters", "target modules, not single parameters"),
+    (
+        "trainable_token_indices",
+        "trained tokens are not supported: train LoRA only",
+    ),
+    (
+        "alora_invocation_tokens",
+        "activated LoRA is not supported: train plain LoRA",
+    ),
+];
+
+fn parse_config(config: &Map<String, Value>) -> Result<LoraConfig, PeftError> {
+    let get = |key: &str| config.get(key).unwrap_or(&Value::Null);
+    if get("peft_type") != "LORA" {
+        return Err(unsupported(
+            "peft_type",
+            get("peft_type"),
+            "only LORA adapters are",
+        ));
+    }
+    for (key, remedy) in MUST_BE_UNSET {
+        if !is_unset(get(key)) {
+            return Err(unsupported(key, get(key), remedy));
+        }
+    }
+    // A variant that PEFT may add later is switched on by a key of this form.
+    let variant = config
+        .iter()
+        .find(|(key, value)| key.starts_with("use_") && *key != "use_rslora" && !is_unset(value));
+    if let Some((key, value)) = variant {
+        return Err(unsupported(key, value, "train plain LoRA"));
+    }
+    if !matches!(get("bias"), Value::Null) && get("bias") != "none" {
+        return Err(unsupported("bias", get("bias"), "train with bias: none"));
+    }
+    // PiSSA, OLoRA, CorDA and LoftQ also change the base weights, which are not part of the folder.
+    let init = get("init_lora_weights");
+    let harmless = ["gaussian", "orthogonal", "eva"];
+    if !matches!(init, Value::Null | Value::Bool(_)) && !harmless.iter().any(|name| init == name) {
+        let remedy = "this start changes the base weights: convert the adapter to plain LoRA first";
+        return Err(unsupported("init_lora_weights", init, remedy));
+    }
+    let rank = get("r").as_u64().filter(|r| (1..=RANK_MAX).contains(r));
+    let rank = rank.ok_or_else(|| unsupported("r", get("r"), "the rank is from 1 to 4096"))?;
+    let alpha = get("lora_alpha")
+        .as_f64()
+        .map(|a| a as f32)
+        .filter(|a| a.is_finite());
+    let alpha = alpha
+        .ok_or_else(|| unsupported("lora_alpha", get("lora_alpha"), "give a finite number"))?;
+    Ok(LoraConfig {
+        rank: rank as usize,
+        alpha,
+        targets: targets(get("target_modules"))?,
+        rslora: get("use_rslora") == &Value::Bool(true),
+        dtype: AdapterDtype::F32,
+    })
+}
+
+fn targets(value: &Value) -> Result<Vec<Target>, PeftError> {
+    const KEY: &str = "target_modules";
+    if value == "all-linear" {
+        return Ok(Target::ALL.to_vec());
+    }
+    let list = value.as_array().filter(|list| !list.is_empty());
+    let list = list.ok_or_else(|| unsupported(KEY, value, "give a list of module names"))?;
+    let one = |name: &Value| {
+        name.as_str().and_then(Target::from_module).ok_or_else(|| {
+            let remedy =
+                "supported are q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj";
+            unsupported(KEY, name, remedy)
+        })
+    };
+    list.iter().map(one).collect()
+}
+
+/// Tensors under their saved names, and bf16 if all of them are stored so.
+fn parse_weights(bytes: &[u8]) -> Result<(Vec<NamedTensor>, AdapterDtype), PeftError> {
+    let file = SafeTensors::deserialize(bytes).map_err(|e| PeftError::Damaged {
+        file: WEIGHTS_FILE,
+        why: e.to_string(),
+    })?;
+    let mut tensors: Vec<NamedTensor> = Vec::new();
+    let mut names = BTreeSet::new();
+    let mut dtype = AdapterDtype::Bf16;
+    let mut stored: Vec<(String, TensorView<'_>)> = file.tensors();
+    stored.sort_by(|a, b| a.0.cmp(&b.0));
+    for (name, view) in stored {
+        let saved_name = name
+            .replace(".lora_A.default.weight", ".lora_A.weight")
+            .replace(".lora_B.default.weight", ".lora_B.weight");
+        if !saved_name.ends_with(".lora_A.weight") && !saved_name.ends_with(".lora_B.weight") {
+            return Err(PeftError::UnknownTensor(name));
+        }
+        if !names.insert(saved_name.clone()) {
+            return Err(PeftError::Duplicate(saved_name));
+        }
+        let halves = || {
+            view.data()
+                .chunks_exact(2)
+                .map(|b| u16::from_le_bytes([b[0], b[1]]))
+        };
+        let data = match view.dtype() {
+            Dtype::F32 => {
+                let words = view.data().chunks_exact(4);
+                words
+                    .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+                    .collect()
+            }
+            Dtype::F16 => halves().map(|bits| f16::from_bits(bits).to_f32()).collect(),
+            Dtype::BF16 => halves().map(bf16_to_f32).collect(),
+            other => {
+                return Err(PeftError::WrongDtype {
+                    name,
+                    dtype: format!("{other:?}"),
+                });
+            }
+        };
+        if view.dtype() != Dtype::BF16 {
+            dtype = AdapterDtype::F32;
+        }
+        tensors.push(NamedTensor {
+            name: saved_name,
+            shape: view.shape().to_vec(),
+            data,
+        });
+    }
+    Ok((tensors, dtype))
+}
+
+#[cfg(test)]
+#[path = "peft_tests.rs"]
+mod tests;

@@ -1,0 +1,209 @@
+#![allow(clippy::unwrap_used)]
+use std::collections::HashMap;
+
+use super::*;
+use crate::config::Family;
+
+fn model() -> ModelConfig {
+    ModelConfig {
+        family: Family::Qwen3,
+        vocab: 64,
+        hidden: 16,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 8,
+        ffn: 24,
+        max_positions: 64,
+        rms_eps: 1e-6,
+        rope_theta: 1e4,
+        rope_scaling: None,
+        tied: true,
+        qkv_bias: false,
+        o_bias: false,
+        mlp_bias: false,
+        qk_norm: true,
+        windows: vec![None; 2],
+        dtype: StoredDtype::F32,
+    }
+}
+
+fn adapter(dtype: AdapterDtype) -> Adapter {
+    let targets = vec![Target::V, Target::Q, Target::Down];
+    let lora = LoraConfig {
+        rank: 3,
+        alpha: 6.0,
+        targets,
+        rslora: true,
+        dtype,
+    };
+    Adapter::random(&model(), lora, 5)
+}
+
+type Folder = HashMap<String, Vec<u8>>;
+
+fn folder() -> Folder {
+    to_files(&adapter(AdapterDtype::F32), "base", &json!({"parent": 1}))
+        .into_iter()
+        .collect()
+}
+
+fn read(folder: &Folder) -> Result<Adapter, PeftError> {
+    load(&|name| folder.get(name).cloned(), &model())
+}
+
+fn refused(folder: &Folder, parts: &[&str]) {
+    let error = read(folder).unwrap_err().to_string();
+    for part in parts {
+        assert!(error.contains(part), "{error:?} lacks {part:?}");
+    }
+}
+
+fn read_tensors(folder: &Folder) -> Vec<NamedTensor> {
+    parse_weights(&folder[WEIGHTS_FILE]).unwrap().0
+}
+
+/// Replaces the tensors of a folder, stored as f32.
+fn with_tensors(mut folder: Folder, tensors: &[NamedTensor]) -> Folder {
+    folder.insert(
+        WEIGHTS_FILE.to_owned(),
+        tensors::to_bytes(tensors, StoredDtype::F32),
+    );
+    folder
+}
+
+#[test]
+fn what_is_saved_loads_as_the_same_version() {
+    for dtype in [AdapterDtype::F32, AdapterDtype::Bf16] {
+        let made = adapter(dtype);
+        let dir = tempfile::tempdir().unwrap();
+        save(dir.path(), &made, "base", &json!({"parent": 1})).unwrap();
+        let back = load(&|name| std::fs::read(dir.path().join(name)).ok(), &model()).unwrap();
+        assert_eq!(back.digest(), made.digest());
+        assert_eq!(back, made);
+        assert!(
+            save(dir.path(), &made, "base", &json!({})).is_err(),
+            "never overwrites"
+        );
+        let names: Vec<String> = read_tensors(&folder())
+            .into_iter()
+            .map(|t| t.name)
+            .collect();
+        let first = "base_model.model.model.layers.0.mlp.down_proj.lora_A.weight";
+        assert_eq!(names[0], first);
+        assert_eq!(names.len(), 12);
+    }
+}
+
+#[test]
+fn an_adapter_name_in_the_keys_is_accepted() {
+    let plain = folder();
+    let mut named = read_tensors(&plain);
+    for tensor in &mut named {
+        tensor.name = tensor.name.replace(".weight", ".default.weight");
+    }
+    let loaded = read(&with_tensors(plain.clone(), &named)).unwrap();
+    assert_eq!(loaded, read(&plain).unwrap());
+    named.extend(read_tensors(&plain));
+    refused(&with_tensors(plain, &named), &["twice", "lora_A.weight"]);
+}
+
+#[test]
+fn settings_that_are_not_computed_are_refused_by_name() {
+    for (key, value) in [
+        ("peft_type", json!("LOHA")),
+        ("peft_type", Value::Null),
+        ("use_dora", json!(true)),
+        ("modules_to_save", json!(["lm_head"])),
+        ("bias", json!("all")),
+        ("fan_in_fan_out", json!(true)),
+        ("rank_pattern", json!({"q_proj": 8})),
+        ("alpha_pattern", json!({"q_proj": 8})),
+        ("layers_to_transform", json!([0])),
+        ("layer_replication", json!([[0, 2]])),
+        ("lora_bias", json!(true)),
+        ("target_parameters", json!(["experts.down"])),
+        ("trainable_token_indices", json!([1, 2])),
+        ("alora_invocation_tokens", json!([4])),
+        ("use_qalora", json!(true)),
+        ("use_something_new", json!(true)),
+        ("init_lora_weights", json!("pissa")),
+        ("r", json!(0)),
+        ("r", json!(1_000_000)),
+        ("r", json!("8")),
+        ("lora_alpha", Value::Null),
+        ("target_modules", json!(["q_proj", "lm_head"])),
+        ("target_modules", json!([])),
+        ("target_modules", json!("regex.*")),
+    ] {
+        let mut broken = folder();
+        let mut config: Value = serde_json::from_slice(&broken[CONFIG_FILE]).unwrap();
+        config[key] = value;
+        broken.insert(CONFIG_FILE.to_owned(), serde_json::to_vec(&config).unwrap());
+        let part = if key == "target_modules" {
+            "target_modules"
+        } else {
+            key
+        };
+        refused(&broken, &[CONFIG_FILE, part, "not supported"]);
+    }
+}
+
+#[test]
+fn missing_damaged_and_pickled_files_are_named() {
+    let mut broken = folder();
+    broken.remove(CONFIG_FILE);
+    refused(&broken, &[CONFIG_FILE]);
+    let mut broken = folder();
+    broken.remove(WEIGHTS_FILE);
+    refused(&broken, &[WEIGHTS_FILE]);
+    broken.insert(PICKLE_FILE.to_owned(), vec![0x80]);
+    refused(&broken, &["pickle", "adapter_model.bin"]);
+    for file in [CONFIG_FILE, WEIGHTS_FILE] {
+        let mut broken = folder();
+        broken.get_mut(file).unwrap().truncate(40);
+        refused(&broken, &[file, "damaged"]);
+    }
+}
+
+#[test]
+fn tensors_that_do_not_fit_are_named() {
+    let name = "base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight";
+    let change = |f: &dyn Fn(&mut Vec<NamedTensor>)| {
+        let mut all = read_tensors(&folder());
+        f(&mut all);
+        with_tensors(folder(), &all)
+    };
+    refused(&change(&|all| all.retain(|t| t.name != name)), &[name]);
+    let at = |all: &mut Vec<NamedTensor>| all.iter().position(|t| t.name == name).unwrap();
+    refused(
+        &change(&|all| {
+            let i = at(all);
+            all[i].shape.reverse();
+        }),
+        &[name, "[3, 32]", "[32, 3]"],
+    );
+    refused(
+        &change(&|all| {
+            let i = at(all);
+            all[i].data[0] = f32::NAN;
+        }),
+        &[name, "NaN"],
+    );
+    for extra in [
+        "base_model.model.model.embed_tokens.lora_embedding_A",
+        "base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector",
+        "base_model.model.lm_head.lora_A.weight",
+        "base_model.model.model.layers.7.self_attn.q_proj.lora_A.weight",
+        "base_model.model.model.layers.0.self_attn.q_proj.lora_A.other.weight",
+    ] {
+        let broken = change(&|all| {
+            all.push(NamedTensor {
+                name: extra.to_owned(),
+                shape: vec![1],
+                data: vec![0.0],
+            });
+        });
+        refused(&broken, &[extra]);
+    }
+}

@@ -1,0 +1,158 @@
+//! Teacher-forced scoring and a plain reference generator, both on the served forward.
+
+use crate::adapter::Adapter;
+use crate::exec::Executor;
+use crate::forward::{LogitsWanted, Scratch, SeqInput, forward, head, hidden_states};
+use crate::kv::{BLOCK_TOKENS, KvPool};
+use crate::logprob::token_logprob;
+use crate::rng::Rng;
+use crate::simd::{Buf, padded};
+use crate::weights::Model;
+
+/// Tokens per forward call unless the caller chooses; the results do not depend on it.
+const CHUNK: usize = 256;
+
+/// Final hidden states of a scored text; logits are computed for the positions asked about only.
+pub struct Scores<'a> {
+    model: &'a Model,
+    exec: &'a Executor,
+    tokens: Vec<u32>,
+    hidden: Buf,
+}
+
+/// Runs the model over `tokens` and keeps what is needed to ask for log-probs.
+pub fn score<'a>(
+    model: &'a Model,
+    adapter: Option<&Adapter>,
+    tokens: &[u32],
+    exec: &'a Executor,
+) -> Scores<'a> {
+    score_chunked(model, adapter, (tokens, CHUNK), exec)
+}
+
+/// As [`score`] with a chosen number of tokens per forward call.
+pub fn score_chunked<'a>(
+    model: &'a Model,
+    adapter: Option<&Adapter>,
+    text: (&[u32], usize),
+    exec: &'a Executor,
+) -> Scores<'a> {
+    let (tokens, chunk) = text;
+    let count = tokens.len().div_ceil(BLOCK_TOKENS);
+    let blocks: Vec<u32> = (0..count as u32).collect();
+    let mut kv = KvPool::new(&model.config, count);
+    let mut scratch = Scratch::default();
+    let ld = padded(model.config.hidden);
+    let mut hidden = Buf::zeros(tokens.len() * ld);
+    for (index, part) in tokens.chunks(chunk.max(1)).enumerate() {
+        let start = index * chunk.max(1);
+        let seq = SeqInput {
+            tokens: part,
+            start,
+            blocks: &blocks,
+            adapter,
+            logits: LogitsWanted::None,
+        };
+        hidden_states(model, &mut kv, &[seq], exec, &mut scratch);
+        hidden.as_mut()[start * ld..][..part.len() * ld]
+            .copy_from_slice(&scratch.x.as_slice()[..part.len() * ld]);
+    }
+    Scores { model, exec, tokens: tokens.to_vec(), hidden }
+}
+
+impl Scores<'_> {
+    /// Log-prob of the token at `position` (1 or later) given all before it.
+    ///
+    /// # Panics
+    /// When `position` is 0 or beyond the text.
+    pub fn logprob(&self, position: usize, temperature: f32, kept: Option<&[u32]>) -> f32 {
+        let token = self.tokens[position];
+        token_logprob(&self.logits(position), token, temperature, kept)
+    }
+
+    /// The logits that predict the token at `position` (1 or later, up to the text's length: the
+    /// token after the end).
+    pub fn logits(&self, position: usize) -> Vec<f32> {
+        assert!(position >= 1, "nothing predicts the first token");
+        let ld = padded(self.model.config.hidden);
+        let row = &self.hidden.as_slice()[(position - 1) * ld..][..ld];
+        let mut logits = Buf::default();
+        head(self.model, row, 1, &mut logits, self.exec);
+        logits.as_slice()[..self.model.config.vocab].to_vec()
+    }
+
+    /// Number of tokens scored.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+}
+
+/// How [`generate`] continues a prompt.
+#[derive(Debug, Clone)]
+pub struct GenerateOptions {
+    pub max_tokens: usize,
+    /// 0 takes the most likely token (the lowest id on ties).
+    pub temperature: f32,
+    pub seed: u64,
+    pub stop_ids: Vec<u32>,
+}
+
+/// Continues `prompt` one token at a time: the plain form of what the serving engine does. A stop
+/// token ends the completion and is its last element.
+///
+/// # Panics
+/// When the prompt is empty.
+pub fn generate(
+    model: &Model,
+    adapter: Option<&Adapter>,
+    prompt: &[u32],
+    options: &GenerateOptions,
+    exec: &Executor,
+) -> Vec<u32> {
+    assert!(!prompt.is_empty(), "a completion needs at least one prompt token");
+    let count = (prompt.len() + options.max_tokens).div_ceil(BLOCK_TOKENS);
+    let blocks: Vec<u32> = (0..count as u32).collect();
+    let mut kv = KvPool::new(&model.config, count);
+    let mut scratch = Scratch::default();
+    let mut rng = Rng::new(options.seed);
+    let mut completion: Vec<u32> = Vec::new();
+    let mut start = 0;
+    while completion.len() < options.max_tokens {
+        let tokens = match completion.last() {
+            None => prompt,
+            Some(last) => std::slice::from_ref(last),
+        };
+        let logits = LogitsWanted::Last;
+        let seq = SeqInput { tokens, start, blocks: &blocks, adapter, logits };
+        let step = tokens.len();
+        let row = forward(model, &mut kv, &[seq], exec, &mut scratch);
+        let token = pick(row.row(0), options.temperature, rng.uniform());
+        start += step;
+        completion.push(token);
+        if options.stop_ids.contains(&token) {
+            break;
+        }
+    }
+    completion
+}
+
+/// The token at quantile `u` of `softmax(row / temperature)`.
+fn pick(row: &[f32], temperature: f32, u: f64) -> u32 {
+    let best = (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best });
+    if temperature <= 0.0 {
+        return best as u32;
+    }
+    let mass = |z: f32| (f64::from(z - row[best]) / f64::from(temperature)).exp();
+    let mut left = u * row.iter().map(|&z| mass(z)).sum::<f64>();
+    for (id, &z) in row.iter().enumerate() {
+        left -= mass(z);
+        if left < 0.0 {
+            return id as u32;
+        }
+    }
+    best as u32
+}

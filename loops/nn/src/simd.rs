@@ -1,0 +1,599 @@
+//! Sixteen f32 lanes at three instruction levels that give the same bits.
+//!
+//! A kernel is written once over [`V16`] and run through [`dispatch`], which picks the widest level
+//! the processor has. Only fused multiply-add, plain IEEE operations and fixed reduction trees are
+//! used, so every level computes identical results; a test forces each level and compares bits.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Lanes in one vector; panels, rows and reductions are all counted in this unit.
+pub(crate) const LANES: usize = 16;
+
+/// Sixteen f32 values on a cache line of their own.
+#[repr(C, align(64))]
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Line(pub(crate) [f32; LANES]);
+
+/// Sixteen bf16 values (the upper halves of f32 bits).
+#[repr(C, align(32))]
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct HalfLine(pub(crate) [u16; LANES]);
+
+/// A cache-line aligned buffer of f32 that only grows.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Buf {
+    lines: Vec<Line>,
+}
+
+impl Buf {
+    /// A buffer of zeros for `floats` values (rounded up to whole lines).
+    pub(crate) fn zeros(floats: usize) -> Self {
+        Self {
+            lines: vec![Line([0.0; LANES]); floats.div_ceil(LANES)],
+        }
+    }
+
+    /// Grows to hold `floats` values and one more line, which whole-vector reads of the last row
+    /// may touch. Old content is kept.
+    pub(crate) fn take(&mut self, floats: usize) -> &mut [f32] {
+        let lines = floats.div_ceil(LANES) + 1;
+        if self.lines.len() < lines {
+            self.lines.resize(lines, Line([0.0; LANES]));
+        }
+        &mut self.as_mut()[..lines * LANES]
+    }
+
+    pub(crate) fn as_slice(&self) -> &[f32] {
+        // SAFETY: `Line` is repr(C) over [f32; 16], so the lines are contiguous f32 values.
+        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.lines.len() * LANES) }
+    }
+
+    pub(crate) fn as_mut(&mut self) -> &mut [f32] {
+        let floats = self.lines.len() * LANES;
+        // SAFETY: as in `as_slice`, and the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), floats) }
+    }
+}
+
+/// Rounds a row length up to whole lines.
+pub(crate) const fn padded(n: usize) -> usize {
+    n.next_multiple_of(LANES)
+}
+
+/// One vector of sixteen f32.
+///
+/// # Safety
+/// Methods may use instructions of the implementing level: call them only below [`dispatch`].
+/// Pointers must be valid for sixteen values (no alignment needed).
+pub(crate) trait V16: Copy {
+    /// Thirty-two vector registers of sixteen lanes, so larger register tiles pay.
+    const WIDE: bool;
+    /// Runs a kernel inside this level as a function of its own, so that a product used in many
+    /// kernels is compiled once per level and not once per use.
+    unsafe fn call<K: Kernel>(kernel: K) -> K::Out;
+    unsafe fn splat(x: f32) -> Self;
+    unsafe fn load(p: *const f32) -> Self;
+    unsafe fn store(self, p: *mut f32);
+    /// Widens sixteen bf16 values; exact.
+    unsafe fn load_bf16(p: *const u16) -> Self;
+    /// `self * b + c`, rounded once.
+    unsafe fn fma(self, b: Self, c: Self) -> Self;
+    unsafe fn add(self, b: Self) -> Self;
+    unsafe fn sub(self, b: Self) -> Self;
+    unsafe fn mul(self, b: Self) -> Self;
+    unsafe fn div(self, b: Self) -> Self;
+    /// `if self > b { self } else { b }` per lane.
+    unsafe fn max(self, b: Self) -> Self;
+    /// `if self < limit { a } else { b }` per lane.
+    unsafe fn select_lt(self, limit: Self, a: Self, b: Self) -> Self;
+    /// `2^n` where the low bits of `self` hold `n` after adding 1.5 * 2^23 (see [`exp`]).
+    unsafe fn pow2(self) -> Self;
+    /// Sum by the fixed tree (i, i+8), (i, i+4), (i, i+2), (0, 1).
+    unsafe fn sum(self) -> f32;
+
+    /// Asks for the cache line at `p`; no effect on results.
+    #[inline(always)]
+    fn prefetch(_p: *const f32) {}
+
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        // SAFETY: same contract as this method.
+        unsafe { Self::splat(0.0) }
+    }
+
+    /// Loads `n <= 16` values, zero in the remaining lanes.
+    #[inline(always)]
+    unsafe fn load_part(p: *const f32, n: usize) -> Self {
+        let mut lanes = [0.0f32; LANES];
+        // SAFETY: the caller vouches for `n` values at `p`; `lanes` holds sixteen.
+        unsafe {
+            std::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr(), n);
+            Self::load(lanes.as_ptr())
+        }
+    }
+
+    /// Stores the first `n <= 16` lanes.
+    #[inline(always)]
+    unsafe fn store_part(self, p: *mut f32, n: usize) {
+        let mut lanes = [0.0f32; LANES];
+        // SAFETY: the caller vouches for `n` values at `p`.
+        unsafe {
+            self.store(lanes.as_mut_ptr());
+            std::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n);
+        }
+    }
+
+    /// The largest lane.
+    #[inline(always)]
+    unsafe fn max_lane(self) -> f32 {
+        let mut lanes = [0.0f32; LANES];
+        // SAFETY: `lanes` holds sixteen values.
+        unsafe { self.store(lanes.as_mut_ptr()) };
+        lanes
+            .iter()
+            .fold(f32::NEG_INFINITY, |m, &x| if x > m { x } else { m })
+    }
+}
+
+/// The portable form: the definition every other level must match bit for bit.
+#[derive(Clone, Copy)]
+pub(crate) struct Portable([f32; LANES]);
+
+impl Portable {
+    #[inline(always)]
+    fn zip(self, b: Self, f: impl Fn(f32, f32) -> f32) -> Self {
+        Self(std::array::from_fn(|i| f(self.0[i], b.0[i])))
+    }
+}
+
+impl V16 for Portable {
+    const WIDE: bool = false;
+    #[inline(always)]
+    unsafe fn call<K: Kernel>(kernel: K) -> K::Out {
+        kernel.run::<Self>()
+    }
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        Self([x; LANES])
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: the caller vouches for sixteen values at `p`.
+        Self(unsafe { p.cast::<[f32; LANES]>().read_unaligned() })
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        // SAFETY: the caller vouches for sixteen values at `p`.
+        unsafe { p.cast::<[f32; LANES]>().write_unaligned(self.0) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u16) -> Self {
+        // SAFETY: the caller vouches for sixteen values at `p`.
+        let bits = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
+        Self(bits.map(|b| f32::from_bits(u32::from(b) << 16)))
+    }
+    #[inline(always)]
+    unsafe fn fma(self, b: Self, c: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i].mul_add(b.0[i], c.0[i])))
+    }
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        self.zip(b, |x, y| x + y)
+    }
+    #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        self.zip(b, |x, y| x - y)
+    }
+    #[inline(always)]
+    unsafe fn mul(self, b: Self) -> Self {
+        self.zip(b, |x, y| x * y)
+    }
+    #[inline(always)]
+    unsafe fn div(self, b: Self) -> Self {
+        self.zip(b, |x, y| x / y)
+    }
+    #[inline(always)]
+    unsafe fn max(self, b: Self) -> Self {
+        self.zip(b, |x, y| if x > y { x } else { y })
+    }
+    #[inline(always)]
+    unsafe fn select_lt(self, limit: Self, a: Self, b: Self) -> Self {
+        Self(std::array::from_fn(|i| {
+            if self.0[i] < limit.0[i] { a.0[i] } else { b.0[i] }
+        }))
+    }
+    #[inline(always)]
+    unsafe fn pow2(self) -> Self {
+        Self(self.0.map(|t| {
+            f32::from_bits(t.to_bits().wrapping_add(127).wrapping_shl(23))
+        }))
+    }
+    #[inline(always)]
+    unsafe fn sum(self) -> f32 {
+        let mut lanes = self.0;
+        for width in [8, 4, 2, 1] {
+            for i in 0..width {
+                lanes[i] += lanes[i + width];
+            }
+        }
+        lanes[0]
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use super::{LANES, V16};
+
+    /// One 512-bit register.
+    #[derive(Clone, Copy)]
+    pub(super) struct Avx512(__m512);
+
+    // SAFETY (all blocks): `dispatch` checked the features, and the caller vouches for pointers.
+    impl V16 for Avx512 {
+        const WIDE: bool = true;
+        #[inline(always)]
+        unsafe fn call<K: super::Kernel>(kernel: K) -> K::Out {
+            unsafe { run_avx512(kernel) }
+        }
+        #[inline(always)]
+        fn prefetch(p: *const f32) {
+            // SAFETY: a prefetch touches no memory and cannot fault.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+        }
+        #[inline(always)]
+        unsafe fn splat(x: f32) -> Self {
+            // SAFETY: see the impl.
+            Self(unsafe { _mm512_set1_ps(x) })
+        }
+        #[inline(always)]
+        unsafe fn load(p: *const f32) -> Self {
+            // SAFETY: see the impl.
+            Self(unsafe { _mm512_loadu_ps(p) })
+        }
+        #[inline(always)]
+        unsafe fn store(self, p: *mut f32) {
+            // SAFETY: see the impl.
+            unsafe { _mm512_storeu_ps(p, self.0) }
+        }
+        #[inline(always)]
+        unsafe fn load_bf16(p: *const u16) -> Self {
+            // SAFETY: see the impl.
+            Self(unsafe {
+                let half = _mm256_loadu_si256(p.cast());
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half)))
+            })
+        }
+        #[inline(always)]
+        unsafe fn fma(self, b: Self, c: Self) -> Self {
+            // SAFETY: see the impl.
+            Self(unsafe { _mm512_fmadd_ps(self.0, b.0, c.0) })
+        }
+        #[inline(always)]
+        unsafe fn add(self, b: Self) -> Self {
+            // SAFETY: see the impl.
+            Self(unsafe { _mm512_add_ps(self.0, b.0) })
+        }
+        #[inline(always)]
+        unsafe fn sub(self, b: Self) -> Self {
+            // SAFETY: see the impl.
+            Self(unsafe { _mm512_sub_ps(self.0, b.0) })
+        }
+        #[inline(always)]
+        unsafe fn mul(self, b: Self) -> Self {
+            // SAFETY: see the impl.
+            Self(unsafe { _mm512_mul_ps(self.0, b.0) })
+        }
+        #[inline(always)]
+        unsafe fn div(self, b: Self) -> Self {
+            // SAFETY: see the impl.
+            Self(unsafe { _mm512_div_ps(self.0, b.0) })
+        }
+        #[inline(always)]
+        unsafe fn max(self, b: Self) -> Self {
+            // SAFETY: see the impl.
+            Self(unsafe { _mm512_max_ps(self.0, b.0) })
+        }
+        #[inline(always)]
+        unsafe fn select_lt(self, limit: Self, a: Self, b: Self) -> Self {
+            // SAFETY: see the impl.
+            Self(unsafe {
+                let mask = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(self.0, limit.0);
+                _mm512_mask_blend_ps(mask, b.0, a.0)
+            })
+        }
+        #[inline(always)]
+        unsafe fn pow2(self) -> Self {
+            // SAFETY: see the impl.
+            Self(unsafe {
+                let n = _mm512_add_epi32(_mm512_castps_si512(self.0), _mm512_set1_epi32(127));
+                _mm512_castsi512_ps(_mm512_slli_epi32::<23>(n))
+            })
+        }
+        #[inline(always)]
+        unsafe fn sum(self) -> f32 {
+            // SAFETY: see the impl.
+            unsafe {
+                let low = _mm512_castps512_ps256(self.0);
+                let high = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(self.0)));
+                sum8(_mm256_add_ps(low, high))
+            }
+        }
+        #[inline(always)]
+        unsafe fn load_part(p: *const f32, n: usize) -> Self {
+            // SAFETY: masked lanes are not read; the caller vouches for `n` values.
+            Self(unsafe { _mm512_maskz_loadu_ps(mask(n), p) })
+        }
+        #[inline(always)]
+        unsafe fn store_part(self, p: *mut f32, n: usize) {
+            // SAFETY: masked lanes are not written; the caller vouches for `n` values.
+            unsafe { _mm512_mask_storeu_ps(p, mask(n), self.0) }
+        }
+    }
+
+    #[inline(always)]
+    fn mask(n: usize) -> u16 {
+        debug_assert!(n <= LANES);
+        ((1u32 << n) - 1) as u16
+    }
+
+    /// The tree of [`V16::sum`] from eight lanes on.
+    #[inline(always)]
+    unsafe fn sum8(v: __m256) -> f32 {
+        // SAFETY: called below the feature check only.
+        unsafe {
+            let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+        }
+    }
+
+    /// Two 256-bit registers: lanes 0..8 and 8..16.
+    #[derive(Clone, Copy)]
+    pub(super) struct Avx2(__m256, __m256);
+
+    // SAFETY (all blocks): `dispatch` checked the features, and the caller vouches for pointers.
+    impl V16 for Avx2 {
+        const WIDE: bool = false;
+        #[inline(always)]
+        unsafe fn call<K: super::Kernel>(kernel: K) -> K::Out {
+            unsafe { run_avx2(kernel) }
+        }
+        #[inline(always)]
+        unsafe fn splat(x: f32) -> Self {
+            // SAFETY: see the impl.
+            unsafe { Self(_mm256_set1_ps(x), _mm256_set1_ps(x)) }
+        }
+        #[inline(always)]
+        unsafe fn load(p: *const f32) -> Self {
+            // SAFETY: see the impl.
+            unsafe { Self(_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))) }
+        }
+        #[inline(always)]
+        unsafe fn store(self, p: *mut f32) {
+            // SAFETY: see the impl.
+            unsafe {
+                _mm256_storeu_ps(p, self.0);
+                _mm256_storeu_ps(p.add(8), self.1);
+            }
+        }
+        #[inline(always)]
+        unsafe fn load_bf16(p: *const u16) -> Self {
+            // SAFETY: see the impl.
+            unsafe { Self(widen(p), widen(p.add(8))) }
+        }
+        #[inline(always)]
+        unsafe fn fma(self, b: Self, c: Self) -> Self {
+            // SAFETY: see the impl.
+            unsafe {
+                Self(
+                    _mm256_fmadd_ps(self.0, b.0, c.0),
+                    _mm256_fmadd_ps(self.1, b.1, c.1),
+                )
+            }
+        }
+        #[inline(always)]
+        unsafe fn add(self, b: Self) -> Self {
+            // SAFETY: see the impl.
+            unsafe { Self(_mm256_add_ps(self.0, b.0), _mm256_add_ps(self.1, b.1)) }
+        }
+        #[inline(always)]
+        unsafe fn sub(self, b: Self) -> Self {
+            // SAFETY: see the impl.
+            unsafe { Self(_mm256_sub_ps(self.0, b.0), _mm256_sub_ps(self.1, b.1)) }
+        }
+        #[inline(always)]
+        unsafe fn mul(self, b: Self) -> Self {
+            // SAFETY: see the impl.
+            unsafe { Self(_mm256_mul_ps(self.0, b.0), _mm256_mul_ps(self.1, b.1)) }
+        }
+        #[inline(always)]
+        unsafe fn div(self, b: Self) -> Self {
+            // SAFETY: see the impl.
+            unsafe { Self(_mm256_div_ps(self.0, b.0), _mm256_div_ps(self.1, b.1)) }
+        }
+        #[inline(always)]
+        unsafe fn max(self, b: Self) -> Self {
+            // SAFETY: see the impl.
+            unsafe { Self(_mm256_max_ps(self.0, b.0), _mm256_max_ps(self.1, b.1)) }
+        }
+        #[inline(always)]
+        unsafe fn select_lt(self, limit: Self, a: Self, b: Self) -> Self {
+            // SAFETY: see the impl.
+            unsafe {
+                let low = _mm256_cmp_ps::<_CMP_LT_OQ>(self.0, limit.0);
+                let high = _mm256_cmp_ps::<_CMP_LT_OQ>(self.1, limit.1);
+                Self(
+                    _mm256_blendv_ps(b.0, a.0, low),
+                    _mm256_blendv_ps(b.1, a.1, high),
+                )
+            }
+        }
+        #[inline(always)]
+        unsafe fn pow2(self) -> Self {
+            // SAFETY: see the impl.
+            unsafe { Self(pow2_8(self.0), pow2_8(self.1)) }
+        }
+        #[inline(always)]
+        unsafe fn sum(self) -> f32 {
+            // SAFETY: see the impl.
+            unsafe { sum8(_mm256_add_ps(self.0, self.1)) }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn widen(p: *const u16) -> __m256 {
+        // SAFETY: the caller vouches for eight values at `p`.
+        unsafe {
+            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn pow2_8(t: __m256) -> __m256 {
+        // SAFETY: called below the feature check only.
+        unsafe {
+            let n = _mm256_add_epi32(_mm256_castps_si256(t), _mm256_set1_epi32(127));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(n))
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+    pub(super) fn run_avx512<K: super::Kernel>(kernel: K) -> K::Out {
+        kernel.run::<Avx512>()
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) fn run_avx2<K: super::Kernel>(kernel: K) -> K::Out {
+        kernel.run::<Avx2>()
+    }
+}
+
+/// Work that can run at any level. `run` must be `#[inline(always)]` so that its vector code is
+/// compiled inside the wrapper that enables the instructions.
+pub(crate) trait Kernel {
+    type Out;
+    fn run<V: V16>(self) -> Self::Out;
+}
+
+/// An instruction level. Ordered from the widest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SimdLevel {
+    Avx512,
+    Avx2,
+    Portable,
+}
+
+static LEVEL: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = u8::MAX;
+
+impl SimdLevel {
+    /// Whether this processor can run the level.
+    pub fn supported(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => {
+                is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("fma")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Avx512 | Self::Avx2 => false,
+            Self::Portable => true,
+        }
+    }
+
+    /// The level kernels run at.
+    pub fn current() -> Self {
+        match LEVEL.load(Ordering::Relaxed) {
+            0 => Self::Avx512,
+            1 => Self::Avx2,
+            2 => Self::Portable,
+            _ => {
+                let best = [Self::Avx512, Self::Avx2, Self::Portable]
+                    .into_iter()
+                    .find(|level| level.supported())
+                    .expect("the portable level is always supported");
+                LEVEL.store(best as u8, Ordering::Relaxed);
+                best
+            }
+        }
+    }
+
+    /// Makes every kernel of the process run at `self`; false (and no change) when the processor
+    /// cannot. Results are the same at every level, so this is safe at any time; it exists to
+    /// check exactly that.
+    pub fn force(self) -> bool {
+        let supported = self.supported();
+        if supported {
+            LEVEL.store(self as u8, Ordering::Relaxed);
+        }
+        supported
+    }
+}
+
+/// Runs a kernel at the current level.
+#[inline]
+pub(crate) fn dispatch<K: Kernel>(kernel: K) -> K::Out {
+    match SimdLevel::current() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `current` only names levels whose features were detected.
+        SimdLevel::Avx512 => unsafe { x86::run_avx512(kernel) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        SimdLevel::Avx2 => unsafe { x86::run_avx2(kernel) },
+        _ => kernel.run::<Portable>(),
+    }
+}
+
+/// e^x per lane, relative error below 2e-7, zero below -87.3 and capped at 88.
+///
+/// Cody-Waite reduction `x = n ln 2 + r` and a degree-6 polynomial in `r` (coefficients as in
+/// Cephes `expf`); `n` is rounded by adding 1.5 * 2^23, whose low bits then hold it.
+///
+/// # Safety
+/// As for the methods of [`V16`].
+#[inline(always)]
+pub(crate) unsafe fn exp<V: V16>(x: V) -> V {
+    const MAGIC: f32 = 12_582_912.0;
+    const LOWEST: f32 = -87.3;
+    // SAFETY: same contract.
+    unsafe {
+        let low = V::splat(LOWEST);
+        let top = V::splat(88.0);
+        // Written so that NaN stays NaN.
+        let capped = top.select_lt(x, top, x);
+        let safe = capped.select_lt(low, low, capped);
+        let t = safe.fma(V::splat(std::f32::consts::LOG2_E), V::splat(MAGIC));
+        let n = t.sub(V::splat(MAGIC));
+        let r = n.fma(V::splat(-0.693_359_375), safe);
+        let r = n.fma(V::splat(2.121_944_4e-4), r);
+        let mut p = V::splat(1.987_569_2e-4);
+        for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+            p = p.fma(r, V::splat(c));
+        }
+        let one_plus_r = r.add(V::splat(1.0));
+        let e = p.fma(r.mul(r), one_plus_r).mul(t.pow2());
+        x.select_lt(low, V::zero(), e)
+    }
+}
+
+/// `sigmoid(x) = 1 / (1 + e^-x)` per lane.
+///
+/// # Safety
+/// As for the methods of [`V16`].
+#[inline(always)]
+pub(crate) unsafe fn sigmoid<V: V16>(x: V) -> V {
+    // SAFETY: same contract.
+    unsafe {
+        let e = exp(V::zero().sub(x));
+        V::splat(1.0).div(V::splat(1.0).add(e))
+    }
+}

@@ -1,0 +1,210 @@
+//! The model's own chat template: messages in, prompt text out.
+//!
+//! Templates are Jinja programs that come with a downloaded folder and see what users type, so they
+//! run under limits (see [`guard`]): a hostile one ends in an error, not in a hung or dead server.
+//! Semantics follow the transformers library's `apply_chat_template`.
+
+mod clock;
+mod cost;
+mod guard;
+mod json;
+
+use minijinja::machinery::{eval, make_string_output};
+use minijinja::value::{Kwargs, Rest};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind};
+use serde_json::{Map, Value};
+
+use self::cost::Limits;
+
+/// Why a conversation could not be rendered.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum TemplateError {
+    #[error("this model has no chat template; use plain completions, or a folder with a template")]
+    None,
+    /// The template itself refused the conversation (`raise_exception`).
+    #[error("the chat template refuses these messages: {0}")]
+    Refused(String),
+    #[error("the chat template went over its limit: {0}")]
+    OverLimit(String),
+    #[error("the chat template failed: {0}")]
+    Failed(String),
+}
+
+/// A compiled chat template with the special tokens it may name.
+pub struct ChatTemplate {
+    source: Option<String>,
+    tokens: Map<String, Value>,
+    env: Environment<'static>,
+    limits: Limits,
+}
+
+impl std::fmt::Debug for ChatTemplate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let bytes = self.source.as_ref().map(String::len);
+        f.debug_struct("ChatTemplate")
+            .field("source_bytes", &bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Marks errors of `raise_exception`, so that they can be told from mistakes in the template.
+const RAISED: &str = "\u{1}raised\u{1}";
+
+impl ChatTemplate {
+    /// Compiles `source`. `tokens` are the named special tokens (`bos_token`, `eos_token`, ...).
+    pub fn new(source: &str, tokens: Map<String, Value>) -> Result<Self, TemplateError> {
+        let limits = Limits::default();
+        let template = Self {
+            source: Some(without_generation_marks(source)),
+            tokens,
+            env: environment(clock::system_seconds, limits),
+            limits,
+        };
+        guard::compile(template.source.as_deref().unwrap_or_default(), &limits)
+            .map_err(|e| template.explain(&e))?;
+        Ok(template)
+    }
+
+    /// Stands in where a folder has no template; rendering says so.
+    pub fn none() -> Self {
+        let limits = Limits::default();
+        Self {
+            source: None,
+            tokens: Map::new(),
+            env: Environment::empty(),
+            limits,
+        }
+    }
+
+    /// Uses `now` (seconds since 1970, UTC) instead of the system's clock for `strftime_now`.
+    pub fn with_clock(mut self, now: fn() -> u64) -> Self {
+        self.env = environment(now, self.limits);
+        self
+    }
+
+    /// Whether there is a template.
+    pub fn is_some(&self) -> bool {
+        self.source.is_some()
+    }
+
+    /// The prompt for `messages`. `extra` holds further variables of the template, such as
+    /// `enable_thinking`; it may replace anything but messages and tools.
+    pub fn render(
+        &self,
+        messages: &[Value],
+        tools: Option<&[Value]>,
+        add_generation_prompt: bool,
+        extra: &Map<String, Value>,
+    ) -> Result<String, TemplateError> {
+        let source = self.source.as_deref().ok_or(TemplateError::None)?;
+        let mut variables = self.tokens.clone();
+        variables.insert(
+            "add_generation_prompt".to_owned(),
+            add_generation_prompt.into(),
+        );
+        variables.insert("documents".to_owned(), Value::Null);
+        variables.extend(extra.iter().map(|(k, v)| (k.clone(), v.clone())));
+        variables.insert("messages".to_owned(), messages.into());
+        variables.insert("tools".to_owned(), tools.map_or(Value::Null, Value::from));
+        let compiled = guard::compile(source, &self.limits).map_err(|e| self.explain(&e))?;
+        let root = minijinja::Value::from(minijinja::value::Serde(&variables));
+        let mut text = String::new();
+        cost::start(&self.limits);
+        let mut out = make_string_output(&mut text);
+        let ended = eval(
+            &self.env,
+            &compiled.instructions,
+            root,
+            &compiled.blocks,
+            &mut out,
+            AutoEscape::None,
+        );
+        ended.map_err(|e| self.explain(&e))?;
+        Ok(text)
+    }
+
+    fn explain(&self, error: &Error) -> TemplateError {
+        let detail = error.detail().unwrap_or_default();
+        if let Some(message) = detail.strip_prefix(RAISED) {
+            return TemplateError::Refused(message.to_owned());
+        }
+        if let Some(message) = detail.strip_prefix(cost::OVER) {
+            return TemplateError::OverLimit(message.to_owned());
+        }
+        if error.kind() == ErrorKind::OutOfFuel {
+            return TemplateError::OverLimit(format!("{} instructions", self.limits.fuel));
+        }
+        let line = error
+            .line()
+            .map(|n| format!(" in line {n}"))
+            .unwrap_or_default();
+        TemplateError::Failed(format!("{}{line}: {detail}", error.kind()))
+    }
+}
+
+/// Everything a template can call, and how much.
+fn environment(now: fn() -> u64, limits: Limits) -> Environment<'static> {
+    let mut env = Environment::new();
+    env.set_fuel(Some(limits.fuel));
+    env.set_recursion_limit(limits.depth);
+    env.set_debug(false);
+    // Each of these can make much out of little, and no chat template in use needs them.
+    for name in ["batch", "slice", "chain", "zip", "pprint", "sum"] {
+        env.remove_filter(name);
+    }
+    env.remove_global("debug");
+    env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    env.add_filter("tojson", |value: &minijinja::Value, options: Kwargs| {
+        json::tojson(value, &options)
+    });
+    env.add_function(
+        "raise_exception",
+        |message: Rest<String>| -> Result<String, Error> {
+            let message = message.first().map_or("(no reason given)", String::as_str);
+            Err(Error::new(
+                ErrorKind::InvalidOperation,
+                format!("{RAISED}{message}"),
+            ))
+        },
+    );
+    env.add_function("strftime_now", move |format: &str, _rest: Kwargs| {
+        clock::format(format, now())
+    });
+    guard::install(&mut env, limits);
+    env
+}
+
+/// `{% generation %}` and `{% endgeneration %}` mark which text the assistant wrote, for training
+/// libraries. Here they mean nothing, so they become a block that is always on.
+fn without_generation_marks(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(at) = rest.find("{%") {
+        let (before, tag) = rest.split_at(at);
+        out.push_str(before);
+        let Some(end) = tag.find("%}") else {
+            rest = tag;
+            break;
+        };
+        let (tag, after) = tag.split_at(end + 2);
+        let inside = &tag[2..tag.len() - 2];
+        let word = inside.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+');
+        match word {
+            "generation" | "endgeneration" => {
+                let replacement = if word == "generation" {
+                    "if true"
+                } else {
+                    "endif"
+                };
+                out.push_str(&tag.replacen(word, replacement, 1));
+            }
+            _ => out.push_str(tag),
+        }
+        rest = after;
+    }
+    out + rest
+}
+
+#[cfg(test)]
+#[path = "template_tests.rs"]
+mod tests;

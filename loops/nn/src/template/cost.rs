@@ -1,0 +1,235 @@
+//! What a template may cost, and how operations are charged before they run.
+
+use std::cell::Cell;
+use std::fmt;
+
+use minijinja::value::ValueKind;
+use minijinja::{Error, ErrorKind, Output, Value};
+
+/// Prefix of error details that tell of a limit.
+pub(super) const OVER: &str = "\u{1}limit\u{1}";
+
+/// What one rendering may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Limits {
+    /// Bytes of template source.
+    pub(super) source_bytes: usize,
+    /// Instructions, checks included.
+    pub(super) fuel: u64,
+    /// Nested calls of macros.
+    pub(super) depth: usize,
+    /// Bytes of any one string, the rendered prompt included.
+    pub(super) text_bytes: usize,
+    /// Bytes of text and values handled in all.
+    pub(super) work_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            source_bytes: 256 << 10,
+            fuel: 4_000_000,
+            depth: 100,
+            text_bytes: 8 << 20,
+            work_bytes: 1 << 30,
+        }
+    }
+}
+
+/// Deepest nesting of lists and maps that a template can build.
+const NESTING_MAX: usize = 100;
+/// Work charged for each value, whatever it holds: visiting one costs about as much as copying this
+/// many bytes of text.
+pub(super) const VALUE_BYTES: usize = 128;
+/// Memory that one piece of a text takes when it is cut up.
+pub(super) const PIECE_BYTES: usize = 32;
+thread_local! {
+    /// Work left to the rendering on this thread, and the longest text it may make.
+    static LEFT: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+}
+
+/// Fills the budget; a rendering runs on one thread from start to end.
+pub(super) fn start(limits: &Limits) {
+    LEFT.set((limits.work_bytes, limits.text_bytes));
+}
+
+pub(super) fn over(what: &str) -> Error {
+    Error::new(ErrorKind::InvalidOperation, format!("{OVER}{what}"))
+}
+
+pub(super) fn charge(bytes: usize) -> Result<(), Error> {
+    let (left, text) = LEFT.get();
+    LEFT.set((left.saturating_sub(bytes), text));
+    if bytes > left {
+        Err(over("it handles too much text"))
+    } else {
+        Ok(())
+    }
+}
+
+/// Fails when a text grows beyond the longest allowed.
+pub(super) fn text_so_far(bytes: usize) -> Result<(), Error> {
+    if bytes > LEFT.get().1 {
+        Err(over("it makes too long a text"))
+    } else {
+        Ok(())
+    }
+}
+
+/// Charges a text of `bytes` that is about to be made.
+pub(super) fn text(bytes: usize) -> Result<(), Error> {
+    text_so_far(bytes)?;
+    charge(bytes)
+}
+
+/// Charges a value by its own length, without what is inside it.
+pub(super) fn shallow(value: &Value) -> Result<(), Error> {
+    match value.as_str() {
+        Some(s) => text(s.len()),
+        None => charge(value.len().unwrap_or(1).saturating_add(1) * VALUE_BYTES),
+    }
+}
+
+/// Charges a value with everything in it, counted as often as it would be printed. Refuses deep
+/// nesting, and namespaces and macros inside other values, through which a value could contain
+/// itself.
+pub(super) fn deep(value: &Value, nesting: usize) -> Result<(), Error> {
+    if nesting > NESTING_MAX {
+        return Err(over("it nests values too deep"));
+    }
+    charge(VALUE_BYTES)?;
+    match value.kind() {
+        ValueKind::String => text(value.as_str().map_or(0, str::len)),
+        ValueKind::Bytes => charge(value.as_bytes().map_or(0, <[u8]>::len)),
+        ValueKind::Seq | ValueKind::Iterable => {
+            for item in value.try_iter()? {
+                deep(&item, nesting + 1)?;
+            }
+            Ok(())
+        }
+        ValueKind::Map => {
+            if nesting > 0 && is_namespace(value) {
+                return Err(over("it stores a namespace inside another value"));
+            }
+            for key in value.try_iter()? {
+                deep(&key, nesting + 1)?;
+                deep(&value.get_item(&key)?, nesting + 1)?;
+            }
+            Ok(())
+        }
+        ValueKind::Plain if nesting > 0 => Err(over("it stores a macro inside another value")),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn is_namespace(value: &Value) -> bool {
+    value
+        .as_object()
+        .is_some_and(|object| object.type_name().ends_with("::Namespace"))
+}
+
+/// `"ab" * n` and `[a, b] * n`.
+pub(super) fn product(a: &Value, b: &Value) -> Result<(), Error> {
+    let times = |n: &Value| n.as_usize().unwrap_or(0);
+    for (many, n) in [(a, b), (b, a)] {
+        match (many.as_str(), many.len()) {
+            (Some(s), _) => text(s.len().saturating_mul(times(n)))?,
+            (None, Some(length)) => {
+                charge(length.saturating_mul(times(n)).saturating_mul(VALUE_BYTES))?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// `replace(text, old, new)`: the result is at most one `new` for each `old` that fits.
+pub(super) fn replace(args: &[Value]) -> Result<(), Error> {
+    args.iter().try_for_each(shallow)?;
+    let length = |at: usize| args.get(at).and_then(Value::as_str).map_or(0, str::len);
+    let (text_len, old, new) = (length(0), length(1), length(2));
+    let places = text_len.checked_div(old).unwrap_or(text_len + 1);
+    text(text_len.saturating_add(places.saturating_mul(new)))
+}
+
+/// `join(items, between)` in either order: one `between` for each item, or for each character of a
+/// text that is taken as items.
+pub(super) fn join(args: &[Value]) -> Result<(), Error> {
+    args.iter().try_for_each(|v| deep(v, 0))?;
+    for (i, items) in args.iter().enumerate() {
+        for (j, between) in args.iter().enumerate() {
+            if let (true, Some(length), Some(s)) = (i != j, items.len(), between.as_str()) {
+                text(length.saturating_mul(s.len()))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `map(items, filter, ...)` calls a filter that is named by a value, past its own check.
+pub(super) fn map(args: &[Value]) -> Result<(), Error> {
+    let multiplies = [
+        "replace", "join", "indent", "format", "map", "list", "split", "lines",
+    ];
+    if args[1..].iter().any(|v| {
+        v.as_str()
+            .is_some_and(|name| multiplies.contains(&name.trim()))
+    }) {
+        return Err(over("it maps with a filter whose cost cannot be limited"));
+    }
+    args.iter().try_for_each(|v| deep(v, 0))
+}
+
+/// `indent(text, width)`: every line grows by `width`.
+pub(super) fn indent(args: &[Value]) -> Result<(), Error> {
+    args.iter().try_for_each(shallow)?;
+    let source = args.first().and_then(Value::as_str).unwrap_or_default();
+    let lines = source.bytes().filter(|b| *b == b'\n').count() + 1;
+    // The width is a number or, by name, a number inside keyword arguments.
+    let width = |v: &Value| {
+        v.as_usize()
+            .or_else(|| v.get_attr("width").ok()?.as_usize())
+    };
+    let width = args[1..].iter().filter_map(width).max().unwrap_or(4);
+    text(source.len().saturating_add(lines.saturating_mul(width)))
+}
+
+/// Format strings may not ask for widths of more than three digits, or take widths from arguments.
+pub(super) fn format(args: &[Value]) -> Result<(), Error> {
+    args.iter().try_for_each(|v| deep(v, 0))?;
+    let pattern = args.first().and_then(Value::as_str).unwrap_or_default();
+    let mut digits = 0;
+    let mut open = 0u32;
+    for c in pattern.chars() {
+        digits = if c.is_ascii_digit() { digits + 1 } else { 0 };
+        open = match c {
+            '{' => open + 1,
+            '}' => open.saturating_sub(1),
+            _ => open,
+        };
+        if digits > 3 || c == '*' || open > 2 {
+            return Err(over("its format string asks for too wide a field"));
+        }
+    }
+    Ok(())
+}
+
+/// Writes a value and stops as soon as it is too long.
+pub(super) fn print(out: &mut Output<'_>, value: &Value, limits: &Limits) -> Result<(), Error> {
+    struct Limited<'a, 'o> {
+        out: &'a mut Output<'o>,
+        left: usize,
+    }
+    impl fmt::Write for Limited<'_, '_> {
+        fn write_str(&mut self, s: &str) -> fmt::Result {
+            self.left = self.left.checked_sub(s.len()).ok_or(fmt::Error)?;
+            self.out.write_str(s)
+        }
+    }
+    let left = LEFT.get().0.min(limits.text_bytes);
+    let mut limited = Limited { out, left };
+    let written = fmt::Write::write_fmt(&mut limited, format_args!("{value}"));
+    let used = left - limited.left;
+    charge(used)?;
+    written.map_err(|_| over("it makes too long a text"))
+}

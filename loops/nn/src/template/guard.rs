@@ -1,0 +1,239 @@
+//! Limits on what a template can cost.
+//!
+//! The template engine counts instructions and nesting of calls. That does not bound memory and
+//! time, because one instruction can double a string or compare two huge lists. So the compiled
+//! template is rewritten: before every operation whose cost depends on its operands, and after
+//! every one that makes a value, a check is put in. The checks charge one budget per rendering and
+//! refuse values that are too long, too deep or contain themselves.
+
+use std::sync::Arc;
+
+use minijinja::machinery::{
+    CompiledTemplate, Instruction, Instructions, TemplateConfig, Token, tokenize,
+};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Rest, ValueKind};
+use minijinja::{AutoEscape, Environment, Error, State, Value};
+
+use super::cost::{self, Limits, charge, deep, is_namespace, over, shallow, text};
+
+/// Products of constants are computed while compiling, so they are limited by number.
+const PRODUCTS_MAX: usize = 8;
+
+/// Compiles `source` and puts the checks in.
+pub(super) fn compile<'s>(source: &'s str, limits: &Limits) -> Result<CompiledTemplate<'s>, Error> {
+    if source.len() > limits.source_bytes {
+        return Err(over("its source is too long"));
+    }
+    let syntax = SyntaxConfig::builder()
+        .trim_blocks(true)
+        .lstrip_blocks(true)
+        .build()?;
+    let mut products = 0;
+    for token in tokenize(source, false, syntax.clone()) {
+        products += usize::from(matches!(token?.0, Token::Mul));
+    }
+    if products > PRODUCTS_MAX {
+        return Err(over("it has too many products"));
+    }
+    let config = TemplateConfig {
+        syntax_config: syntax,
+        default_auto_escape: Arc::new(|_| AutoEscape::None),
+    };
+    let mut compiled = CompiledTemplate::new("chat_template", source, &config)?;
+    compiled.instructions = checked(&compiled.instructions)?;
+    for block in compiled.blocks.values_mut() {
+        *block = checked(block)?;
+    }
+    Ok(compiled)
+}
+
+/// Filters and methods whose cost is that of everything inside their arguments.
+const DEEP_NAMES: [&str; 8] = [
+    "sort", "unique", "groupby", "min", "max", "dictsort", "changed", "index",
+];
+
+/// Names no template can write, so these filters cannot be called or replaced from inside.
+mod check {
+    pub(super) const SHALLOW: &str = "~shallow";
+    pub(super) const DEEP: &str = "~deep";
+    pub(super) const PRODUCT: &str = "~product";
+    pub(super) const SUM: &str = "~sum";
+    pub(super) const REPLACE: &str = "~replace";
+    pub(super) const INDENT: &str = "~indent";
+    pub(super) const FORMAT: &str = "~format";
+    pub(super) const JOIN: &str = "~join";
+    pub(super) const MAP: &str = "~map";
+    pub(super) const PIECES: &str = "~pieces";
+    pub(super) const STORE: &str = "~store";
+    pub(super) const MADE: &str = "~made";
+}
+
+/// What goes before an instruction (a check on its operands, and their number) and whether its
+/// result is checked.
+type Plan = (Option<(&'static str, u16)>, bool);
+
+fn plan(instruction: &Instruction<'_>) -> Result<Plan, Error> {
+    let arguments = |name: &str, count: Option<u16>| match count {
+        None => Err(over(
+            "it calls with * or ** arguments, which cannot be limited",
+        )),
+        Some(0) => Ok(None),
+        Some(n) => {
+            let filter = match name {
+                "replace" => check::REPLACE,
+                "indent" => check::INDENT,
+                "format" => check::FORMAT,
+                "join" => check::JOIN,
+                "map" => check::MAP,
+                "split" | "splitlines" | "lines" | "list" | "reverse" => check::PIECES,
+                name if DEEP_NAMES.contains(&name) => check::DEEP,
+                _ => check::SHALLOW,
+            };
+            Ok(Some((filter, n)))
+        }
+    };
+    Ok(match instruction {
+        Instruction::Mul => (Some((check::PRODUCT, 2)), true),
+        Instruction::Add => (Some((check::SUM, 2)), true),
+        Instruction::StringConcat => (Some((check::DEEP, 2)), true),
+        Instruction::Eq
+        | Instruction::Ne
+        | Instruction::Gt
+        | Instruction::Gte
+        | Instruction::Lt
+        | Instruction::Lte
+        | Instruction::In
+        | Instruction::CompareAndPreserve(_) => (Some((check::DEEP, 2)), false),
+        Instruction::PerformTest(_, Some(n), _) if *n > 1 => (Some((check::DEEP, *n)), false),
+        Instruction::PerformTest(_, count, _) => (arguments("", *count)?, false),
+        Instruction::CallMethod("count", Some(n)) => (Some((check::DEEP, *n)), true),
+        Instruction::ApplyFilter(name, count, _)
+        | Instruction::CallMethod(name, count)
+        | Instruction::CallFunction(name, count) => (arguments(name, *count)?, true),
+        Instruction::CallObject(count) => (arguments("", *count)?, true),
+        Instruction::BuildList(_) | Instruction::BuildTuple(_) | Instruction::BuildMap(_) => {
+            (None, true)
+        }
+        Instruction::Slice | Instruction::EndCapture => (None, true),
+        Instruction::SetAttr(_) => (Some((check::STORE, 2)), false),
+        _ => (None, false),
+    })
+}
+
+/// The same program with checks. Jump targets move along.
+fn checked<'s>(code: &Instructions<'s>) -> Result<Instructions<'s>, Error> {
+    let mut moved = Vec::new();
+    let mut length = 0u32;
+    let mut at = 0;
+    while let Some(instruction) = code.get(at) {
+        moved.push(length);
+        let (before, after) = plan(instruction)?;
+        let raw = matches!(instruction, Instruction::EmitRaw(_));
+        length += 1 + 2 * u32::from(before.is_some()) + u32::from(after) + u32::from(raw);
+        at += 1;
+    }
+    moved.push(length);
+    let mut out = Instructions::new(code.name(), code.source());
+    for index in 0..at {
+        let instruction = code.get(index).expect("counted above").clone();
+        let line = code.get_line(index).unwrap_or(0) as u16;
+        let mut add = |instruction| out.add_with_line(instruction, line);
+        let (before, after) = plan(&instruction)?;
+        if let Some((filter, count)) = before {
+            // The check gives its arguments back as a list, which puts them on the stack again.
+            add(Instruction::ApplyFilter(filter, Some(count), !0));
+            add(Instruction::UnpackList(usize::from(count)));
+        }
+        let target = |to: u32| moved[to as usize];
+        let moved_along = match instruction {
+            Instruction::EmitRaw(raw) => {
+                add(Instruction::LoadConst(Value::from(raw)));
+                Instruction::Emit
+            }
+            Instruction::Iterate(to) => Instruction::Iterate(target(to)),
+            Instruction::Jump(to) => Instruction::Jump(target(to)),
+            Instruction::JumpIfFalse(to) => Instruction::JumpIfFalse(target(to)),
+            Instruction::JumpIfFalseOrPop(to) => Instruction::JumpIfFalseOrPop(target(to)),
+            Instruction::JumpIfTrueOrPop(to) => Instruction::JumpIfTrueOrPop(target(to)),
+            Instruction::BuildMacro(name, to, flags) => {
+                Instruction::BuildMacro(name, target(to), flags)
+            }
+            other => other,
+        };
+        add(moved_along);
+        if after {
+            add(Instruction::ApplyFilter(check::MADE, Some(1), !0));
+        }
+    }
+    Ok(out)
+}
+
+/// Registers the checks and the limited way to print.
+pub(super) fn install(env: &mut Environment<'static>, limits: Limits) {
+    fn add(
+        env: &mut Environment<'static>,
+        name: &'static str,
+        f: fn(&[Value]) -> Result<(), Error>,
+    ) {
+        env.add_filter(
+            name,
+            move |args: Rest<Value>, named: Kwargs| -> Result<Value, Error> {
+                let mut all = args.0;
+                if named.args().next().is_some() {
+                    all.push(Value::from(named)); // always the last argument on the stack
+                }
+                f(&all)?;
+                // Unpacking puts the first item on top; the last argument belongs there.
+                all.reverse();
+                Ok(Value::from(all))
+            },
+        );
+    }
+    add(env, check::SHALLOW, |args| {
+        args.iter().try_for_each(shallow)
+    });
+    add(env, check::DEEP, |args| {
+        args.iter().try_for_each(|v| deep(v, 0))
+    });
+    add(env, check::PRODUCT, |args| match args {
+        [a, b] => cost::product(a, b),
+        _ => Ok(()),
+    });
+    add(env, check::SUM, |args| {
+        let length = args
+            .iter()
+            .filter_map(Value::len)
+            .fold(0usize, usize::saturating_add);
+        if args.iter().any(|v| v.as_str().is_some()) {
+            text(length)
+        } else {
+            charge(length.saturating_mul(cost::VALUE_BYTES))
+        }
+    });
+    add(env, check::REPLACE, cost::replace);
+    add(env, check::INDENT, cost::indent);
+    add(env, check::FORMAT, cost::format);
+    add(env, check::JOIN, cost::join);
+    add(env, check::MAP, cost::map);
+    add(env, check::PIECES, |args| {
+        let pieces = args.first().and_then(Value::as_str).map_or(0, str::len);
+        charge(pieces.saturating_mul(cost::PIECE_BYTES))?;
+        args.iter().try_for_each(shallow)
+    });
+    add(env, check::STORE, |args| match args {
+        [value, _] if value.kind() == ValueKind::Plain || is_namespace(value) => {
+            Err(over("it stores a namespace or macro inside a namespace"))
+        }
+        [value, _] => deep(value, 1),
+        _ => Ok(()),
+    });
+    env.add_filter(check::MADE, |value: Value| -> Result<Value, Error> {
+        match value.kind() {
+            ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => deep(&value, 0)?,
+            _ => shallow(&value)?,
+        }
+        Ok(value)
+    });
+    env.set_formatter(move |out, _: &mut State<'_, '_>, value| cost::print(out, value, &limits));
+}

@@ -1,0 +1,239 @@
+//! Text to token ids and back, with the exact bytes of every token.
+//!
+//! Two kinds of tokenizer are taken: byte-level BPE (GPT-2, Qwen, Llama 3) and BPE with byte
+//! fallback (Llama 2). In both every text can be written and every token stands for fixed bytes, so
+//! a completion can be turned into text token by token without asking the decoder again.
+
+use std::collections::BTreeSet;
+
+use tokenizers::Tokenizer as Inner;
+
+use crate::source::LoadError;
+
+/// A tokenizer.json, ready to use from any thread.
+pub struct Tokenizer {
+    inner: Inner,
+    /// Bytes of all tokens in one run; token `id` is `bytes[starts[id]..starts[id + 1]]`.
+    bytes: Vec<u8>,
+    starts: Vec<u32>,
+    special: BTreeSet<u32>,
+    /// Token of each single byte.
+    byte_ids: Vec<u32>,
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokenizer")
+            .field("vocab_size", &self.vocab_size())
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    ByteLevel,
+    ByteFallback,
+}
+
+impl Tokenizer {
+    /// Reads a tokenizer.json. `file` is the name used in errors.
+    pub fn from_json(json: &[u8], file: &str) -> Result<Self, LoadError> {
+        let bad = |why: String| LoadError::Tokenizer {
+            file: file.to_owned(),
+            why,
+        };
+        let mut inner = Inner::from_bytes(json).map_err(|e| {
+            bad(format!(
+                "is not a tokenizer that can be read ({e}); fetch it again"
+            ))
+        })?;
+        inner.with_padding(None);
+        inner
+            .with_truncation(None)
+            .map_err(|e| bad(e.to_string()))?;
+        let kind = kind_of(&inner).ok_or_else(|| {
+            bad(
+                "has no ByteLevel and no ByteFallback decoder; only byte-level BPE and BPE with \
+                 byte fallback are supported"
+                    .to_owned(),
+            )
+        })?;
+        let (bytes, starts) = all_bytes(&inner, kind).map_err(bad)?;
+        let special = inner
+            .get_added_tokens_decoder()
+            .into_iter()
+            .filter(|(_, token)| token.special)
+            .map(|(id, _)| id)
+            .collect();
+        let byte_ids = (0..=255u8)
+            .map(|byte| byte_token(&inner, kind, byte))
+            .collect::<Option<_>>();
+        let byte_ids = byte_ids.ok_or_else(|| {
+            bad("does not cover all 256 bytes, so some text could not be written".to_owned())
+        })?;
+        Ok(Self {
+            inner,
+            bytes,
+            starts,
+            special,
+            byte_ids,
+        })
+    }
+
+    /// Token ids of `text`. Special tokens written out in the text become their ids; with
+    /// `special` the tokenizer also adds its own (such as a begin-of-text token).
+    pub fn encode(&self, text: &str, special: bool) -> Vec<u32> {
+        match self.inner.encode_fast(text, special) {
+            Ok(encoding) => encoding.get_ids().to_vec(),
+            // No merge table can fail once all bytes are covered; should a later version of the
+            // library refuse a text all the same, bytes are an exact encoding of it.
+            Err(error) => {
+                tracing::warn!(bytes = text.len(), %error, "text encoded byte by byte");
+                text.bytes()
+                    .map(|b| self.byte_ids[usize::from(b)])
+                    .collect()
+            }
+        }
+    }
+
+    /// The text of `ids`; bytes that are not UTF-8 become U+FFFD, unknown ids nothing.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        let bytes: Vec<u8> = ids
+            .iter()
+            .flat_map(|id| self.token_bytes(*id))
+            .copied()
+            .collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The exact bytes token `id` stands for, special tokens as their text; empty if unknown.
+    pub fn token_bytes(&self, id: u32) -> &[u8] {
+        let at = id as usize;
+        match (self.starts.get(at), self.starts.get(at + 1)) {
+            (Some(start), Some(end)) => &self.bytes[*start as usize..*end as usize],
+            _ => &[],
+        }
+    }
+
+    /// One more than the largest id, added tokens included.
+    pub fn vocab_size(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    /// Id of the token that is written exactly `text`.
+    pub fn id_of(&self, text: &str) -> Option<u32> {
+        self.inner.token_to_id(text)
+    }
+
+    /// Whether `id` is a control token (end of turn and the like) rather than text.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.special.contains(&id)
+    }
+
+    /// All control tokens, ascending.
+    pub fn special_ids(&self) -> impl Iterator<Item = u32> + '_ {
+        self.special.iter().copied()
+    }
+}
+
+fn kind_of(inner: &Inner) -> Option<Kind> {
+    let decoder = serde_json::to_value(inner.get_decoder()?).ok()?;
+    let mut kinds = vec![decoder["type"].clone()];
+    let parts = decoder["decoders"].as_array().into_iter().flatten();
+    kinds.extend(parts.map(|part| part["type"].clone()));
+    let has = |name: &str| kinds.iter().any(|k| k == name);
+    if has("ByteLevel") {
+        Some(Kind::ByteLevel)
+    } else if has("ByteFallback") {
+        Some(Kind::ByteFallback)
+    } else {
+        None
+    }
+}
+
+/// Largest vocabulary taken; the largest in use are below 300,000.
+const VOCAB_MAX: u32 = 1 << 22;
+
+fn all_bytes(inner: &Inner, kind: Kind) -> Result<(Vec<u8>, Vec<u32>), String> {
+    let added = inner.get_added_tokens_decoder();
+    let vocab = inner.get_vocab(true);
+    let largest = vocab
+        .values()
+        .copied()
+        .max()
+        .ok_or("has an empty vocabulary")?;
+    if largest >= VOCAB_MAX {
+        return Err(format!(
+            "has token id {largest}; the largest supported is {VOCAB_MAX}"
+        ));
+    }
+    let mut pieces: Vec<Option<&str>> = vec![None; largest as usize + 1];
+    for (text, id) in &vocab {
+        pieces[*id as usize] = Some(text);
+    }
+    let unmap = unmap_table();
+    let mut bytes = Vec::new();
+    let mut starts = Vec::with_capacity(pieces.len() + 1);
+    for (id, piece) in pieces.iter().enumerate() {
+        starts.push(bytes.len() as u32);
+        let Some(piece) = piece else { continue };
+        if added.contains_key(&(id as u32)) {
+            bytes.extend_from_slice(piece.as_bytes());
+            continue;
+        }
+        match kind {
+            Kind::ByteFallback => match fallback_byte(piece) {
+                Some(byte) => bytes.push(byte),
+                None => bytes.extend_from_slice(piece.replace('\u{2581}', " ").as_bytes()),
+            },
+            Kind::ByteLevel => {
+                for c in piece.chars() {
+                    let byte = unmap.get(c as usize).copied().flatten();
+                    bytes.push(byte.ok_or_else(|| {
+                        format!("has token {id} ({piece:?}) that is not byte-level BPE")
+                    })?);
+                }
+            }
+        }
+    }
+    starts.push(bytes.len() as u32);
+    Ok((bytes, starts))
+}
+
+/// `<0x0A>` stands for byte 10.
+fn fallback_byte(piece: &str) -> Option<u8> {
+    let hex = piece.strip_prefix("<0x")?.strip_suffix('>')?;
+    (hex.len() == 2)
+        .then(|| u8::from_str_radix(hex, 16).ok())
+        .flatten()
+}
+
+/// The character that stands for `byte` in byte-level BPE (GPT-2's table: printable Latin-1 stands
+/// for itself, the other 68 bytes for U+0100 and up, in order).
+fn mapped_char(byte: u8) -> char {
+    let printable = |b: u8| matches!(b, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    if printable(byte) {
+        return char::from(byte);
+    }
+    let before = (0..byte).filter(|b| !printable(*b)).count() as u32;
+    char::from_u32(256 + before).expect("U+0100 to U+0143 are characters")
+}
+
+fn unmap_table() -> Vec<Option<u8>> {
+    let mut table = vec![None; 512];
+    for byte in 0..=255u8 {
+        table[mapped_char(byte) as usize] = Some(byte);
+    }
+    table
+}
+
+fn byte_token(inner: &Inner, kind: Kind, byte: u8) -> Option<u32> {
+    match kind {
+        Kind::ByteLevel => inner.token_to_id(&mapped_char(byte).to_string()),
+        Kind::ByteFallback => inner.token_to_id(&format!("<0x{byte:02X}>")),
+    }
+}
+
+#[cfg(test)]
+#[path = "tokenizer_tests.rs"]
+pub(crate) mod tests;

@@ -1,0 +1,279 @@
+//! One micro-batch: packed rows, forward with what backward needs kept, backward.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use super::layer::{GradBufs, LayerBack, LayerSink, embedding_grad};
+use super::{Control, StepError, TrainRow};
+use crate::adapter::{Adapter, Pair};
+use crate::exec::{Executor, Shards};
+use crate::forward::{Acts, LayerAt, LogitsWanted, Pass, SeqInput, Temp};
+use crate::kv::{BLOCK_TOKENS, KvLayer};
+use crate::simd::Buf;
+use crate::weights::{Model, Weights};
+
+/// Memory for layer results that are kept between forward and backward; with more to keep, layers
+/// are computed again instead.
+const KEEP_BYTES: usize = 256 << 20;
+
+/// Asks for permission to go on, between slices, and measures them.
+pub(crate) struct Pacer<'a> {
+    pub(crate) pause: &'a mut dyn FnMut() -> Control,
+    pub(crate) last: Instant,
+    pub(crate) slices: usize,
+    pub(crate) longest_us: u64,
+}
+
+impl<'a> Pacer<'a> {
+    pub(crate) fn new(pause: &'a mut dyn FnMut() -> Control) -> Self {
+        Self { pause, last: Instant::now(), slices: 0, longest_us: 0 }
+    }
+
+    /// End of a slice.
+    pub(crate) fn tick(&mut self) -> Result<(), StepError> {
+        let us = u64::try_from(self.last.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.longest_us = self.longest_us.max(us);
+        self.slices += 1;
+        let control = (self.pause)();
+        // Time inside the callback is not ours.
+        self.last = Instant::now();
+        match control {
+            Control::Continue => Ok(()),
+            Control::Stop => Err(StepError::Stopped),
+        }
+    }
+}
+
+/// A token to learn from, located in a micro-batch.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Site {
+    /// Row of the micro-batch's buffers whose logits predict the token.
+    pub(crate) at: usize,
+    pub(crate) token: u32,
+    /// Index into the step's rows, and into that row's `loss`.
+    pub(crate) row: usize,
+    pub(crate) item: usize,
+}
+
+/// Rows that run through the model together. Each row is cut after the last token that predicts
+/// something to learn from.
+pub(crate) struct Micro<'a> {
+    rows: Vec<(usize, &'a [u32])>,
+    blocks: Vec<u32>,
+    pub(crate) sites: Vec<Site>,
+    pub(crate) tokens: usize,
+}
+
+impl<'a> Micro<'a> {
+    /// Packs rows `range`, in order, into micro-batches of up to `limit` tokens (a longer row is
+    /// alone). Rows without loss tokens are left out.
+    pub(crate) fn pack(rows: &'a [TrainRow], range: Range<usize>, limit: usize) -> Vec<Self> {
+        let mut packed: Vec<Self> = Vec::new();
+        for index in range {
+            let row = &rows[index];
+            let Some(length) = row.loss.iter().map(|l| l.position).max() else { continue };
+            let full = packed.last().is_none_or(|m| m.tokens + length > limit);
+            if full {
+                packed.push(Self { rows: vec![], blocks: vec![], sites: vec![], tokens: 0 });
+            }
+            let micro = packed.last_mut().expect("pushed above");
+            for (item, loss) in row.loss.iter().enumerate() {
+                let at = micro.tokens + loss.position - 1;
+                micro.sites.push(Site { at, token: row.tokens[loss.position], row: index, item });
+            }
+            let first = micro.blocks.len();
+            micro.rows.push((first, &row.tokens[..length]));
+            micro.blocks.extend((0..length.div_ceil(BLOCK_TOKENS)).map(|i| (first + i) as u32));
+            micro.tokens += length;
+        }
+        packed
+    }
+
+    pub(crate) fn inputs<'b>(&'b self, adapter: Option<&'b Adapter>) -> Vec<SeqInput<'b>> {
+        let logits = LogitsWanted::None;
+        let input = |&(first, tokens): &(usize, &'b [u32])| SeqInput {
+            tokens,
+            start: 0,
+            blocks: &self.blocks[first..],
+            adapter,
+            logits,
+        };
+        self.rows.iter().map(input).collect()
+    }
+}
+
+/// Where all gradients go.
+pub(crate) enum Sink {
+    Full(Box<Weights>),
+    Lora(Adapter),
+}
+
+impl Sink {
+    fn layer(&mut self, index: usize) -> LayerSink<'_> {
+        match self {
+            Self::Full(grads) => LayerSink::Full(&mut grads.layers[index]),
+            Self::Lora(grads) => {
+                let pairs: &mut [Option<Pair>; 7] = &mut grads.layers[index];
+                LayerSink::Lora(pairs)
+            }
+        }
+    }
+
+    pub(crate) fn arrays_mut(&mut self) -> Vec<(&mut [f32], bool)> {
+        match self {
+            Self::Full(grads) => grads.arrays_mut(),
+            Self::Lora(grads) => grads.arrays_mut(),
+        }
+    }
+}
+
+/// Buffers of training passes.
+pub(crate) struct Buffers {
+    /// Input of every layer.
+    inputs: Vec<Buf>,
+    pub(crate) keep_bytes: usize,
+    /// One entry, or one per layer when everything is kept.
+    acts: Vec<Acts>,
+    kv: Vec<KvLayer>,
+    temp: Temp,
+    pub(crate) x: Buf,
+    pub(crate) grads: GradBufs,
+    pub(crate) logits: Buf,
+    pub(crate) picked: Buf,
+    pub(crate) dpicked: Buf,
+}
+
+impl Default for Buffers {
+    fn default() -> Self {
+        Self {
+            inputs: Vec::new(),
+            keep_bytes: KEEP_BYTES,
+            acts: Vec::new(),
+            kv: Vec::new(),
+            temp: Temp::default(),
+            x: Buf::default(),
+            grads: GradBufs::default(),
+            logits: Buf::default(),
+            picked: Buf::default(),
+            dpicked: Buf::default(),
+        }
+    }
+}
+
+impl Buffers {
+    /// Makes room for a micro-batch; whether all layers' results are kept.
+    fn prepare(&mut self, model: &Model, micro: &Micro, for_backward: bool) -> bool {
+        let cfg = &model.config;
+        let width = 5 * cfg.hidden + 3 * cfg.ffn + 4 * cfg.heads * cfg.head_dim;
+        let kept = micro.tokens * width * cfg.layers * size_of::<f32>();
+        let keep = for_backward && kept <= self.keep_bytes;
+        let copies = if keep { cfg.layers } else { 1 };
+        self.acts.truncate(copies);
+        self.acts.resize_with(copies, Acts::default);
+        self.kv.truncate(copies);
+        let blocks = micro.blocks.len();
+        for kv in &mut self.kv {
+            if kv.blocks() < blocks {
+                *kv = KvLayer::new(cfg, blocks);
+            }
+        }
+        self.kv.resize_with(copies, || KvLayer::new(cfg, blocks));
+        self.inputs.resize_with(cfg.layers, Buf::default);
+        keep
+    }
+
+    /// Runs all layers; `self.x` then holds the residual stream. With `for_backward`, what
+    /// [`Self::backward`] needs is kept.
+    pub(crate) fn forward(
+        &mut self,
+        run: &Run,
+        micro: &Micro,
+        pacer: &mut Pacer,
+    ) -> Result<(), StepError> {
+        let keep = self.prepare(run.model, micro, run.for_backward);
+        let inputs = micro.inputs(run.adapter);
+        let pass = Pass::new(run.model, &inputs, run.exec);
+        pass.embed(&run.model.weights.embed, &mut self.x, &mut self.temp.angles);
+        let used = pass.tokens * pass.dims.ld_hidden;
+        for (index, weights) in run.model.weights.layers.iter().enumerate() {
+            if run.for_backward {
+                let input = self.inputs[index].take(used);
+                input[..used].copy_from_slice(&self.x.as_slice()[..used]);
+            }
+            let slot = if keep { index } else { 0 };
+            let bufs = (&mut self.acts[slot], &mut self.temp);
+            pass.layer(LayerAt { index, weights }, &mut self.kv[slot], &mut self.x, bufs);
+            pacer.tick()?;
+        }
+        Ok(())
+    }
+
+    /// Backward through all layers from `self.grads.dx`, the gradient of the last layer's output.
+    pub(crate) fn backward(
+        &mut self,
+        run: &Run,
+        micro: &Micro,
+        sink: &mut Sink,
+        pacer: &mut Pacer,
+    ) -> Result<(), StepError> {
+        let keep = self.acts.len() == run.model.config.layers;
+        let inputs = micro.inputs(run.adapter);
+        let pass = Pass::new(run.model, &inputs, run.exec);
+        let used = pass.tokens * pass.dims.ld_hidden;
+        for (index, weights) in run.model.weights.layers.iter().enumerate().rev() {
+            let slot = if keep { index } else { 0 };
+            if !keep {
+                self.x.as_mut()[..used].copy_from_slice(&self.inputs[index].as_slice()[..used]);
+                let bufs = (&mut self.acts[slot], &mut self.temp);
+                pass.layer(LayerAt { index, weights }, &mut self.kv[slot], &mut self.x, bufs);
+                pacer.tick()?;
+            }
+            let layer = LayerBack {
+                pass: &pass,
+                index,
+                weights,
+                adapter: run.adapter,
+                kv: &self.kv[slot],
+                temp: &self.temp,
+                input: &self.inputs[index],
+            };
+            layer.run(&mut self.acts[slot], &mut self.grads, &mut sink.layer(index));
+            pacer.tick()?;
+        }
+        if let Sink::Full(grads) = sink {
+            embedding_grad(&pass, &self.grads.dx, &mut grads.embed);
+        }
+        Ok(())
+    }
+}
+
+/// What a training pass runs on.
+#[derive(Clone, Copy)]
+pub(crate) struct Run<'a> {
+    pub(crate) model: &'a Model,
+    pub(crate) adapter: Option<&'a Adapter>,
+    pub(crate) exec: &'a Executor,
+    pub(crate) for_backward: bool,
+}
+
+/// Calls `each(row, values)` for `rows` rows at distance `stride`, in parallel when many.
+pub(crate) fn each_row(
+    data: &mut [f32],
+    (rows, stride): (usize, usize),
+    exec: &Executor,
+    each: &(dyn Fn(usize, &mut [f32]) + Sync),
+) {
+    let data = Shards::new(&mut data[..rows * stride]);
+    exec.split(rows, rows * stride * 4, &|part| {
+        for row in part {
+            // Rows are disjoint.
+            each(row, shard_row(data, row, stride));
+        }
+    });
+}
+
+#[allow(unsafe_code)]
+fn shard_row<'a>(data: Shards<f32>, row: usize, stride: usize) -> &'a mut [f32] {
+    // SAFETY: `each_row` hands every row to one part only, inside the slice it was given.
+    unsafe { data.slice(row * stride..(row + 1) * stride) }
+}

@@ -1,0 +1,286 @@
+//! Gradient of one transformer layer.
+
+use super::attention::AttentionGrad;
+use crate::adapter::{Adapter, Pair, Target};
+use crate::forward::{Acts, Pass, Temp};
+use crate::kv::KvLayer;
+use crate::ops::{NormGrad, RmsNorm, add_to, rotate, swiglu_backward};
+use crate::panels::{Panels, Rows, RowsMut, Store};
+use crate::simd::Buf;
+use crate::simd::padded;
+use crate::weights::{LayerWeights, Linear};
+
+/// Where the gradients of one layer's parameters go.
+pub(crate) enum LayerSink<'a> {
+    Full(&'a mut LayerWeights),
+    Lora(&'a mut [Option<Pair>; 7]),
+}
+
+/// Buffers of the backward pass, reused by all layers.
+#[derive(Default)]
+pub(crate) struct GradBufs {
+    /// Gradient of the residual stream `[tokens][hidden]`.
+    pub(crate) dx: Buf,
+    dact: Buf,
+    dnormed: Buf,
+    dattn: Buf,
+    dqkv: Buf,
+    attention: Buf,
+    pub(crate) transposed: Option<Panels>,
+    low: Buf,
+    dlow: Buf,
+    head: Buf,
+}
+
+/// One layer with everything its forward left behind.
+pub(crate) struct LayerBack<'a> {
+    pub(crate) pass: &'a Pass<'a>,
+    pub(crate) index: usize,
+    pub(crate) weights: &'a LayerWeights,
+    pub(crate) adapter: Option<&'a Adapter>,
+    pub(crate) kv: &'a KvLayer,
+    pub(crate) temp: &'a Temp,
+    /// The layer's input `[tokens][hidden]`.
+    pub(crate) input: &'a Buf,
+}
+
+/// A linear layer backwards: its input, and its place in the layer.
+struct Step<'a> {
+    linear: &'a Linear,
+    x: (&'a [f32], usize),
+    dy: (&'a [f32], usize),
+    targets: &'a [(Target, usize)],
+}
+
+/// Parts of [`GradBufs`] a linear layer needs.
+struct LinearBufs<'a> {
+    transposed: &'a mut Option<Panels>,
+    low: &'a mut Buf,
+    dlow: &'a mut Buf,
+}
+
+macro_rules! linear_bufs {
+    ($bufs:expr) => {
+        LinearBufs {
+            transposed: &mut $bufs.transposed,
+            low: &mut $bufs.low,
+            dlow: &mut $bufs.dlow,
+        }
+    };
+}
+
+impl LayerBack<'_> {
+    /// Turns `bufs.dx` from the gradient of the layer's output into that of its input. Uses up
+    /// `acts.gate_up`.
+    pub(crate) fn run(&self, acts: &mut Acts, bufs: &mut GradBufs, sink: &mut LayerSink) {
+        self.mlp(acts, bufs, sink);
+        self.attention(acts, bufs, sink);
+    }
+
+    fn mlp(&self, acts: &mut Acts, bufs: &mut GradBufs, sink: &mut LayerSink) {
+        let (d, n) = (self.pass.dims, self.pass.tokens);
+        let dact = bufs.dact.take(n * d.ld_ffn);
+        let step = Step {
+            linear: &self.weights.down,
+            x: (acts.act.as_slice(), d.ld_ffn),
+            dy: (bufs.dx.as_slice(), d.ld_hidden),
+            targets: &[(Target::Down, 0)],
+        };
+        self.linear(&step, dact, linear_bufs!(bufs), sink);
+        swiglu_backward(self.pass.glu(), acts.gate_up.as_mut(), dact, self.pass.exec);
+        let dnormed = bufs.dnormed.take(n * d.ld_hidden);
+        let step = Step {
+            linear: &self.weights.gate_up,
+            x: (acts.h2.as_slice(), d.ld_hidden),
+            dy: (acts.gate_up.as_slice(), d.ld_gate_up),
+            targets: &[(Target::Gate, 0), (Target::Up, d.ffn)],
+        };
+        self.linear(&step, dnormed, linear_bufs!(bufs), sink);
+        let dw = match sink {
+            LayerSink::Full(grads) => Some(grads.norm2.as_mut_slice()),
+            LayerSink::Lora(_) => None,
+        };
+        let norm = self.pass.norm(&self.weights.norm2);
+        self.norm(&norm, (acts.mid.as_slice(), dnormed), bufs.dx.as_mut(), dw);
+    }
+
+    fn attention(&self, acts: &mut Acts, bufs: &mut GradBufs, sink: &mut LayerSink) {
+        let (d, n) = (self.pass.dims, self.pass.tokens);
+        let dattn = bufs.dattn.take(n * d.ld_q);
+        let step = Step {
+            linear: &self.weights.o,
+            x: (acts.attn.as_slice(), d.ld_q),
+            dy: (bufs.dx.as_slice(), d.ld_hidden),
+            targets: &[(Target::O, 0)],
+        };
+        self.linear(&step, dattn, linear_bufs!(bufs), sink);
+        let dqkv = bufs.dqkv.take(n * d.ld_qkv);
+        let attention = AttentionGrad {
+            pass: self.pass,
+            window: self.pass.cfg.windows[self.index],
+            kv: self.kv,
+            q: acts.q.as_slice(),
+            k: acts.k.as_slice(),
+            qkv: acts.qkv.as_slice(),
+            dout: dattn,
+        };
+        attention.run(dqkv, &mut bufs.attention);
+        self.unrotate(acts.qkv.as_slice(), dqkv, &mut bufs.head, sink);
+        let dnormed = bufs.dnormed.take(n * d.ld_hidden);
+        let step = Step {
+            linear: &self.weights.qkv,
+            x: (acts.h1.as_slice(), d.ld_hidden),
+            dy: (dqkv, d.ld_qkv),
+            targets: &[(Target::Q, 0), (Target::K, d.q), (Target::V, d.q + d.kv)],
+        };
+        self.linear(&step, dnormed, linear_bufs!(bufs), sink);
+        let dw = match sink {
+            LayerSink::Full(grads) => Some(grads.norm1.as_mut_slice()),
+            LayerSink::Lora(_) => None,
+        };
+        let norm = self.pass.norm(&self.weights.norm1);
+        self.norm(&norm, (self.input.as_slice(), dnormed), bufs.dx.as_mut(), dw);
+    }
+
+    /// Adds the gradient through a norm to `dx` (the residual path is there already).
+    fn norm(&self, norm: &RmsNorm, from: (&[f32], &[f32]), dx: &mut [f32], mut dw: Option<&mut [f32]>) {
+        let (n, ld) = (self.pass.tokens, self.pass.dims.ld_hidden);
+        let (x, dy) = from;
+        if dw.is_some() {
+            // One weight gradient for all rows: rows in order, on one thread.
+            for (row, dx) in dx[..n * ld].chunks_exact_mut(ld).enumerate() {
+                let (x, dy) = (&x[row * ld..], &dy[row * ld..]);
+                norm.backward_row(NormGrad { x, dy, dx, dw: dw.as_deref_mut(), add: true });
+            }
+            return;
+        }
+        super::batch::each_row(dx, (n, ld), self.pass.exec, &|row, dx| {
+            let (x, dy) = (&x[row * ld..], &dy[row * ld..]);
+            norm.backward_row(NormGrad { x, dy, dx, dw: None, add: true });
+        });
+    }
+
+    /// Gradient through rotation and head norms, in place in `dqkv`.
+    fn unrotate(&self, qkv: &[f32], dqkv: &mut [f32], head: &mut Buf, sink: &mut LayerSink) {
+        let (cfg, d) = (self.pass.cfg, self.pass.dims);
+        let dim = cfg.head_dim;
+        let pair = 2 * self.pass.rope.pairs();
+        let angles = self.temp.angles.as_slice();
+        let dy = &mut head.take(dim)[..dim];
+        let (mut dq_norm, mut dk_norm) = match sink {
+            LayerSink::Full(grads) => (grads.q_norm.as_deref_mut(), grads.k_norm.as_deref_mut()),
+            LayerSink::Lora(_) => (None, None),
+        };
+        for row in 0..self.pass.tokens {
+            let raw = &qkv[row * d.ld_qkv..][..d.q + d.kv];
+            let grad = &mut dqkv[row * d.ld_qkv..][..d.q + d.kv];
+            let angles = &angles[row * pair..][..pair];
+            let heads = grad.chunks_exact_mut(dim).zip(raw.chunks_exact(dim));
+            for (index, (dx, x)) in heads.enumerate() {
+                rotate(dx, angles, true);
+                let (weight, dw) = if index < cfg.heads {
+                    (&self.weights.q_norm, dq_norm.as_deref_mut())
+                } else {
+                    (&self.weights.k_norm, dk_norm.as_deref_mut())
+                };
+                if let Some(weight) = weight {
+                    dy.copy_from_slice(dx);
+                    let norm = RmsNorm { weight, eps: cfg.rms_eps, groups: 1 };
+                    norm.backward_row(NormGrad { x, dy, dx, dw, add: false });
+                }
+            }
+        }
+    }
+
+    /// `dx = dy W` plus the adapter's path, and parameter gradients.
+    fn linear(&self, step: &Step, dx: &mut [f32], bufs: LinearBufs, sink: &mut LayerSink) {
+        let exec = self.pass.exec;
+        let rows = self.pass.tokens;
+        let w = &step.linear.w;
+        let transposed = bufs.transposed.get_or_insert_with(|| Panels::zeros(0, 0));
+        w.transpose(0..w.out.div_ceil(crate::simd::LANES), transposed);
+        let dy = Rows { data: step.dy.0, stride: step.dy.1, rows };
+        let x = Rows { data: step.x.0, stride: step.x.1, rows };
+        let to = RowsMut { data: dx, stride: x.stride };
+        transposed.linear(dy, to, Store::Set(None), exec);
+        match sink {
+            LayerSink::Full(grads) => {
+                let grad = self.same_linear(step, grads);
+                grad.w.add_outer(dy, x, exec);
+                if let Some(bias) = &mut grad.bias {
+                    for row in dy.data.chunks(dy.stride).take(rows) {
+                        add_to(row, bias);
+                    }
+                }
+            }
+            LayerSink::Lora(grads) => {
+                let Some(adapter) = self.adapter else { return };
+                for &(target, column) in step.targets {
+                    let pair = adapter.pair(self.index, target);
+                    let (Some(pair), Some(grad)) = (pair, &mut grads[target as usize]) else {
+                        continue;
+                    };
+                    let dy = Rows { data: &step.dy.0[column..], ..dy };
+                    let scale = adapter.config.scale();
+                    let low = LowRank { pair, scale, x, dy, exec };
+                    low.run(grad, (bufs.low, bufs.dlow), transposed, dx);
+                }
+            }
+        }
+    }
+
+    /// The gradient that belongs to the weights of `step`.
+    fn same_linear<'g>(&self, step: &Step, grads: &'g mut LayerWeights) -> &'g mut Linear {
+        let w = self.weights;
+        let is = |linear: &Linear| std::ptr::eq(step.linear, linear);
+        if is(&w.qkv) {
+            &mut grads.qkv
+        } else if is(&w.o) {
+            &mut grads.o
+        } else if is(&w.gate_up) {
+            &mut grads.gate_up
+        } else {
+            &mut grads.down
+        }
+    }
+}
+
+/// `y += scale (x A^T) B^T`, backwards.
+struct LowRank<'a> {
+    pair: &'a Pair,
+    scale: f32,
+    x: Rows<'a>,
+    dy: Rows<'a>,
+    exec: &'a crate::exec::Executor,
+}
+
+impl LowRank<'_> {
+    /// With `s = x A^T`: `dB += dy^T (scale s)`, `ds = scale (dy B)`, `dA += ds^T x`, `dx += ds A`.
+    fn run(&self, grad: &mut Pair, low: (&mut Buf, &mut Buf), transposed: &mut Panels, dx: &mut [f32]) {
+        let (rows, exec) = (self.x.rows, self.exec);
+        let rank = self.pair.a.out;
+        let ld = padded(rank);
+        let s = low.0.take(rows * ld);
+        self.pair.a.linear(self.x, RowsMut { data: s, stride: ld }, Store::Set(None), exec);
+        s[..rows * ld].iter_mut().for_each(|v| *v *= self.scale);
+        grad.b.add_outer(self.dy, Rows { data: s, stride: ld, rows }, exec);
+
+        let ds = low.1.take(rows * ld);
+        self.pair.b.transpose(0..self.pair.b.out.div_ceil(crate::simd::LANES), transposed);
+        transposed.linear(self.dy, RowsMut { data: ds, stride: ld }, Store::Set(None), exec);
+        ds[..rows * ld].iter_mut().for_each(|v| *v *= self.scale);
+        let ds = Rows { data: ds, stride: ld, rows };
+        grad.a.add_outer(ds, self.x, exec);
+        self.pair.a.transpose(0..rank.div_ceil(crate::simd::LANES), transposed);
+        transposed.linear(ds, RowsMut { data: dx, stride: self.x.stride }, Store::Continue, exec);
+    }
+}
+
+/// Adds the gradient of the looked-up embeddings, tokens ascending.
+pub(crate) fn embedding_grad(pass: &Pass, dx: &Buf, grad: &mut Panels) {
+    let d = pass.dims;
+    pass.each_token(|at| {
+        let row = &dx.as_slice()[at.row * d.ld_hidden..][..d.hidden];
+        grad.add_row(at.id as usize, row);
+    });
+}

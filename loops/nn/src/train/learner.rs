@@ -1,0 +1,477 @@
+//! The learner: rows in, a better model out.
+
+use std::sync::Arc;
+
+use super::adam::{AdamW, Moments, norm};
+use super::batch::{Buffers, Micro, Pacer, Run, Sink};
+use super::loss::{Logprobs, LossInputs, LossStep, Sums};
+use super::state::{Identity, StateError, load, save};
+use super::{Control, LearnerConfig, LearnerError, Objective, StepError, StepReport, TrainRow, Trainable};
+use crate::adapter::Adapter;
+use crate::config::StoredDtype;
+use crate::exec::Executor;
+use crate::weights::Model;
+
+/// What is trained, with its f32 masters.
+enum Params {
+    /// The learner's own model; its f32 weights are the masters.
+    Full(Box<Model>),
+    Lora {
+        base: Arc<Model>,
+        masters: Adapter,
+        /// The masters rounded, as they would be served; what the forward uses.
+        served: Adapter,
+    },
+}
+
+impl Params {
+    fn arrays_mut(&mut self) -> Vec<(&mut [f32], bool)> {
+        match self {
+            Self::Full(model) => model.weights.arrays_mut(),
+            Self::Lora { masters, .. } => masters.arrays_mut(),
+        }
+    }
+
+    /// Brings the forward's form up to date with the masters.
+    fn publish(&mut self) {
+        if let Self::Lora { masters, served, .. } = self {
+            *served = masters.served();
+        }
+    }
+
+    fn model(&self) -> &Model {
+        match self {
+            Self::Full(model) => model,
+            Self::Lora { base, .. } => base,
+        }
+    }
+
+    fn adapter(&self) -> Option<&Adapter> {
+        match self {
+            Self::Full(_) => None,
+            Self::Lora { served, .. } => Some(served),
+        }
+    }
+
+    fn identity(&self) -> Identity {
+        match self {
+            Self::Full(_) => Identity::full(),
+            Self::Lora { base, masters, .. } => Identity::lora(&masters.config, &base.digest),
+        }
+    }
+
+    fn copy(&mut self) -> Vec<Vec<f32>> {
+        self.arrays_mut().iter().map(|(a, _)| a.to_vec()).collect()
+    }
+
+    fn restore(&mut self, masters: &[Vec<f32>]) {
+        for ((to, _), from) in self.arrays_mut().into_iter().zip(masters) {
+            to.copy_from_slice(from);
+        }
+        self.publish();
+    }
+}
+
+/// Trains an adapter or all weights of a model. Deterministic: the same rows in the same order
+/// give the same bits, whatever the number of threads, and across save and resume.
+pub struct Learner {
+    params: Params,
+    pub(super) cfg: LearnerConfig,
+    moments: Moments,
+    pub(super) sink: Sink,
+    pub(super) buffers: Buffers,
+    exec: Arc<Executor>,
+}
+
+impl Learner {
+    /// A learner that starts from the model's weights, or from a fresh adapter (which changes
+    /// nothing yet). Runs on the calling thread unless given an executor by [`Self::on`].
+    pub fn new(model: Arc<Model>, cfg: LearnerConfig) -> Result<Self, LearnerError> {
+        check(&cfg)?;
+        let params = match &cfg.trainable {
+            Trainable::Full => {
+                let mut own = Model {
+                    config: model.config.clone(),
+                    weights: model.weights.widened(),
+                    digest: model.digest,
+                };
+                own.config.dtype = StoredDtype::F32;
+                Params::Full(Box::new(own))
+            }
+            Trainable::Lora(lora) => {
+                let masters = Adapter::fresh(&model.config, lora.clone(), cfg.seed);
+                let served = masters.served();
+                Params::Lora { base: model, masters, served }
+            }
+        };
+        Ok(Self::with(params, cfg))
+    }
+
+    /// A learner that goes on from `adapter` with fresh moments; its configuration replaces that
+    /// of `cfg.trainable`.
+    pub fn from_adapter(
+        model: Arc<Model>,
+        mut cfg: LearnerConfig,
+        adapter: &Adapter,
+    ) -> Result<Self, LearnerError> {
+        check(&cfg)?;
+        if cfg.trainable == Trainable::Full {
+            return Err(LearnerError::NotAnAdapter);
+        }
+        let (found, wanted) = (adapter.layer_count(), model.config.layers);
+        if found != wanted {
+            return Err(LearnerError::OtherModel { found, wanted });
+        }
+        cfg.trainable = Trainable::Lora(adapter.config.clone());
+        let masters = adapter.widened();
+        let served = masters.served();
+        Ok(Self::with(Params::Lora { base: model, masters, served }, cfg))
+    }
+
+    /// A learner exactly as it was when [`Self::state`] was taken: it goes on with the same bits.
+    pub fn resume(model: Arc<Model>, cfg: LearnerConfig, state: &[u8]) -> Result<Self, StateError> {
+        let mut learner = Self::new(model, cfg)?;
+        let arrays = learner.params.arrays_mut();
+        let lengths: Vec<usize> = arrays.iter().map(|(a, _)| a.len()).collect();
+        let saved = load(state, &learner.params.identity(), &lengths)?;
+        learner.params.restore(&saved.masters);
+        learner.moments = saved.moments;
+        Ok(learner)
+    }
+
+    fn with(mut params: Params, cfg: LearnerConfig) -> Self {
+        let mut sink = match &params {
+            Params::Full(model) => Sink::Full(Box::new(model.weights.clone())),
+            Params::Lora { masters, .. } => Sink::Lora(masters.clone()),
+        };
+        clear(&mut sink);
+        let lengths: Vec<usize> = params.arrays_mut().iter().map(|(a, _)| a.len()).collect();
+        Self {
+            params,
+            cfg,
+            moments: Moments::zeros(&lengths),
+            sink,
+            buffers: Buffers::default(),
+            exec: Arc::new(Executor::new(1)),
+        }
+    }
+
+    /// Uses this executor from now on.
+    #[must_use]
+    pub fn on(mut self, exec: Arc<Executor>) -> Self {
+        self.exec = exec;
+        self
+    }
+
+    /// Sets the learning rate of the coming updates (schedules belong to the caller).
+    pub fn set_lr(&mut self, lr: f32) {
+        self.cfg.lr = lr;
+    }
+
+    /// Updates applied so far, over all resumes.
+    pub fn updates(&self) -> u64 {
+        self.moments.updates
+    }
+
+    /// The adapter as it would be served now; `None` when all weights are trained.
+    pub fn adapter(&self) -> Option<Adapter> {
+        self.params.adapter().cloned()
+    }
+
+    /// The model as trained so far (a copy, in f32); for an adapter, the frozen base.
+    pub fn model(&self) -> Model {
+        let model = self.params.model();
+        Model::new(model.config.clone(), model.weights.clone())
+    }
+
+    /// The current weights without a copy, e.g. to generate or score with. For full training the
+    /// digest is that of the starting point.
+    pub fn current(&self) -> &Model {
+        self.params.model()
+    }
+
+    /// Everything needed to go on with the same bits, as safetensors bytes.
+    pub fn state(&mut self) -> Vec<u8> {
+        let identity = self.params.identity();
+        let arrays = self.params.arrays_mut();
+        let masters: Vec<&[f32]> = arrays.iter().map(|(a, _)| &**a).collect();
+        save(&identity, &masters, &self.moments)
+    }
+
+    /// Log-probs of every loss token under the current weights, without training.
+    pub fn logprobs(
+        &mut self,
+        rows: &[TrainRow],
+        pause: &mut dyn FnMut() -> Control,
+    ) -> Result<Vec<Vec<f32>>, StepError> {
+        check_rows(rows, self.params.model().config.vocab)?;
+        self.forward_logprobs(rows, true, &mut Pacer::new(pause))
+    }
+
+    /// One step: `updates_per_step` optimizer updates on `rows`.
+    ///
+    /// `pause` is asked between slices (one layer forward or backward of one micro-batch, or one
+    /// chunk of the head). On [`Control::Stop`], and on any error, the learner is as before.
+    pub fn step(
+        &mut self,
+        rows: &[TrainRow],
+        pause: &mut dyn FnMut() -> Control,
+    ) -> Result<StepReport, StepError> {
+        check_rows(rows, self.params.model().config.vocab)?;
+        let mut pacer = Pacer::new(pause);
+        let parts = self.cfg.updates_per_step.min(rows.len()).max(1);
+        // One update changes nothing before its last slice is over.
+        let before = (parts > 1).then(|| (self.params.copy(), self.moments.clone()));
+        let result = self.updates_of(rows, parts, &mut pacer);
+        if let (Err(_), Some((masters, moments))) = (&result, before) {
+            self.params.restore(&masters);
+            self.moments = moments;
+        }
+        let (slices, longest_slice_us) = (pacer.slices, pacer.longest_us);
+        result.map(|report| StepReport { slices, longest_slice_us, ..report })
+    }
+
+    fn updates_of(
+        &mut self,
+        rows: &[TrainRow],
+        parts: usize,
+        pacer: &mut Pacer,
+    ) -> Result<StepReport, StepError> {
+        let ppo = matches!(self.cfg.objective, Objective::DecoupledPpo { .. });
+        // In the first (often only) update the proximal log-probs are the current ones.
+        let proximal = if ppo && parts > 1 {
+            Some(self.forward_logprobs(rows, true, pacer)?)
+        } else {
+            None
+        };
+        let reference = if self.cfg.kl_coef > 0.0 {
+            Some(self.forward_logprobs(rows, false, pacer)?)
+        } else {
+            None
+        };
+        let mut totals = Totals::new(rows);
+        for part in 0..parts {
+            let range = rows.len() * part / parts..rows.len() * (part + 1) / parts;
+            let count = rows[range.clone()].iter().map(|r| r.loss.len()).sum();
+            if count == 0 {
+                continue;
+            }
+            let micros = Micro::pack(rows, range, self.cfg.minibatch_tokens);
+            let cfg = self.cfg.clone();
+            let inputs = LossInputs {
+                rows,
+                cfg: &cfg,
+                proximal: proximal.as_ref(),
+                reference: reference.as_ref(),
+                count,
+            };
+            self.update(&micros, &inputs, &mut totals, pacer)?;
+        }
+        let proximal = proximal.unwrap_or_else(|| std::mem::take(&mut totals.current));
+        Ok(totals.report(proximal, reference.is_some()))
+    }
+
+    /// One optimizer update. Parameters change at its end only.
+    fn update(
+        &mut self,
+        micros: &[Micro],
+        inputs: &LossInputs,
+        totals: &mut Totals,
+        pacer: &mut Pacer,
+    ) -> Result<(), StepError> {
+        clear(&mut self.sink);
+        let run = Run {
+            model: self.params.model(),
+            adapter: self.params.adapter(),
+            exec: &self.exec,
+            for_backward: true,
+        };
+        let mut sums = Sums::default();
+        for micro in micros {
+            totals.tokens += micro.tokens;
+            self.buffers.forward(&run, micro, pacer)?;
+            let mut loss = LossStep {
+                inputs,
+                sums: &mut sums,
+                current: &mut totals.current,
+                sink: &mut self.sink,
+            };
+            self.buffers.loss(&run, micro, &mut loss, pacer)?;
+            self.buffers.backward(&run, micro, &mut self.sink, pacer)?;
+        }
+        let grads = self.sink.arrays_mut();
+        let grad_norm = norm(&grads);
+        let finite = grad_norm.is_finite() && sums.loss.is_finite();
+        totals.sums.add(&sums);
+        if !finite {
+            totals.skipped = true;
+            return Ok(());
+        }
+        totals.grad_norm = totals.grad_norm.max(grad_norm);
+        totals.updates += 1;
+        let warm = (self.moments.updates + 1) as f32 / self.cfg.warmup_steps.max(1) as f32;
+        let clip = f64::from(self.cfg.clip_norm) / (grad_norm + 1e-6);
+        let adam = AdamW {
+            lr: self.cfg.lr * warm.min(1.0),
+            beta1: self.cfg.beta1,
+            beta2: self.cfg.beta2,
+            eps: self.cfg.eps,
+            weight_decay: self.cfg.weight_decay,
+            grad_scale: clip.min(1.0) as f32,
+        };
+        self.moments.update(self.params.arrays_mut(), grads, adam);
+        self.params.publish();
+        Ok(())
+    }
+
+    /// Log-probs of all loss tokens, with or without the adapter.
+    fn forward_logprobs(
+        &mut self,
+        rows: &[TrainRow],
+        with_adapter: bool,
+        pacer: &mut Pacer,
+    ) -> Result<Logprobs, StepError> {
+        let run = Run {
+            model: self.params.model(),
+            adapter: self.params.adapter().filter(|_| with_adapter),
+            exec: &self.exec,
+            for_backward: false,
+        };
+        let mut to = empty(rows);
+        for micro in &Micro::pack(rows, 0..rows.len(), self.cfg.minibatch_tokens) {
+            self.buffers.forward(&run, micro, pacer)?;
+            self.buffers.logprobs(&run, micro, (rows, &mut to), pacer)?;
+        }
+        Ok(to)
+    }
+}
+
+/// Log-probs to be filled in, one per loss token.
+fn empty(rows: &[TrainRow]) -> Logprobs {
+    rows.iter().map(|r| vec![0.0; r.loss.len()]).collect()
+}
+
+fn clear(sink: &mut Sink) {
+    sink.arrays_mut().into_iter().for_each(|(a, _)| a.fill(0.0));
+}
+
+/// Sums over the updates of a step.
+struct Totals {
+    sums: Sums,
+    current: Logprobs,
+    tokens: usize,
+    grad_norm: f64,
+    updates: usize,
+    skipped: bool,
+}
+
+impl Totals {
+    fn new(rows: &[TrainRow]) -> Self {
+        Self {
+            sums: Sums::default(),
+            current: empty(rows),
+            tokens: 0,
+            grad_norm: 0.0,
+            updates: 0,
+            skipped: false,
+        }
+    }
+
+    fn report(self, proximal_logprobs: Logprobs, with_kl: bool) -> StepReport {
+        let sums = self.sums;
+        let mean = |sum: f64| sum / sums.tokens as f64;
+        StepReport {
+            tokens: self.tokens,
+            loss_tokens: sums.tokens,
+            loss: mean(sums.loss),
+            kl_to_reference: with_kl.then(|| mean(sums.kl)),
+            clip_share: mean(sums.clipped as f64),
+            mean_importance_ratio: mean(sums.importance),
+            max_correction: sums.max_correction,
+            ess: sums.weight * sums.weight / (sums.weight2 * sums.tokens as f64),
+            entropy: mean(sums.entropy),
+            grad_norm: self.grad_norm,
+            updates: self.updates,
+            skipped_nonfinite: self.skipped,
+            proximal_logprobs,
+            slices: 0,
+            longest_slice_us: 0,
+        }
+    }
+}
+
+fn check(cfg: &LearnerConfig) -> Result<(), LearnerError> {
+    if cfg.trainable == Trainable::Full && cfg.kl_coef != 0.0 {
+        return Err(LearnerError::NoReference);
+    }
+    let at_least_0 = "finite and at least 0";
+    let (low, high, cap) = match cfg.objective {
+        Objective::CrossEntropy => (0.0, 0.0, 1.0),
+        Objective::DecoupledPpo { clip_low, clip_high, correction_cap } => {
+            (clip_low, clip_high, correction_cap)
+        }
+    };
+    let unit = |v: f32| (0.0..1.0).contains(&v);
+    let rules: [(&'static str, f32, bool, &'static str); 11] = [
+        ("lr", cfg.lr, cfg.lr >= 0.0, at_least_0),
+        ("beta1", cfg.beta1, unit(cfg.beta1), "in 0 .. 1"),
+        ("beta2", cfg.beta2, unit(cfg.beta2), "in 0 .. 1"),
+        ("eps", cfg.eps, cfg.eps > 0.0, "finite and above 0"),
+        ("weight_decay", cfg.weight_decay, cfg.weight_decay >= 0.0, at_least_0),
+        ("clip_norm", cfg.clip_norm, cfg.clip_norm > 0.0, "finite and above 0"),
+        ("kl_coef", cfg.kl_coef, cfg.kl_coef >= 0.0, at_least_0),
+        ("entropy_coef", cfg.entropy_coef, cfg.entropy_coef >= 0.0, at_least_0),
+        ("clip_low", low, (0.0..=1.0).contains(&low), "in 0 ..= 1"),
+        ("clip_high", high, high >= 0.0, at_least_0),
+        ("correction_cap", cap, cap > 0.0, "finite and above 0"),
+    ];
+    for (name, value, holds, rule) in rules {
+        if !holds || !value.is_finite() {
+            return Err(LearnerError::BadSetting { name, value: f64::from(value), rule });
+        }
+    }
+    if let Trainable::Lora(lora) = &cfg.trainable {
+        let empty = lora.rank == 0 || lora.targets.is_empty();
+        if empty || !lora.alpha.is_finite() {
+            let value = lora.rank as f64;
+            let rule = "at least 1, with a target and a finite alpha";
+            return Err(LearnerError::BadSetting { name: "rank", value, rule });
+        }
+    }
+    Ok(())
+}
+
+/// Refuses rows that point outside themselves or hold impossible numbers.
+fn check_rows(rows: &[TrainRow], vocab: usize) -> Result<(), StepError> {
+    if rows.iter().all(|r| r.loss.is_empty()) {
+        return Err(StepError::NothingToLearn);
+    }
+    for (row, r) in rows.iter().enumerate() {
+        let bad = |why: String| Err(StepError::BadRow { row, why });
+        if let Some(id) = r.tokens.iter().find(|&&id| id as usize >= vocab) {
+            return bad(format!("token {id} is not in the vocabulary of {vocab}"));
+        }
+        for loss in &r.loss {
+            let position = loss.position;
+            if position == 0 || position >= r.tokens.len() {
+                let n = r.tokens.len();
+                return bad(format!("loss position {position} is not in 1..{n}"));
+            }
+            if !(loss.temperature > 0.0 && loss.temperature.is_finite()) {
+                let t = loss.temperature;
+                return bad(format!("temperature {t} at position {position} is not above 0"));
+            }
+            if !(loss.advantage.is_finite() && loss.behavior_logprob.is_finite()) {
+                return bad(format!("advantage or behavior log-prob at {position} is not finite"));
+            }
+            let Some(kept) = &loss.kept else { continue };
+            if !kept.contains(&r.tokens[position]) {
+                return bad(format!("the kept ids at position {position} lack its token"));
+            }
+            if kept.iter().any(|&id| id as usize >= vocab) {
+                return bad(format!("a kept id at position {position} is not in the vocabulary"));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,184 @@
+//! Training on the served forward: hand-written backward, losses, optimizer, exact resume.
+
+mod adam;
+mod attention;
+mod batch;
+mod layer;
+mod learner;
+mod loss;
+mod state;
+
+#[cfg(test)]
+mod tests;
+
+pub use learner::Learner;
+pub use state::StateError;
+
+use crate::adapter::LoraConfig;
+
+/// What is trained.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Trainable {
+    /// Every weight, in f32.
+    Full,
+    /// An adapter over frozen weights. The forward uses the rounded adapter that would be served;
+    /// gradients go straight through to f32 masters.
+    Lora(LoraConfig),
+}
+
+/// The loss, a mean over the loss tokens of an update.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Objective {
+    /// `-weight * logprob`, the weight given in [`TokenLoss::advantage`].
+    CrossEntropy,
+    /// Decoupled PPO (AReaL, arXiv 2505.24298, eq. 5):
+    /// `-min(w, cap) * min(r A, clip(r, 1 - low, 1 + high) A)` with `r = current / proximal`
+    /// and `w = proximal / behavior`, held constant.
+    DecoupledPpo {
+        clip_low: f32,
+        clip_high: f32,
+        correction_cap: f32,
+    },
+}
+
+/// One independent token sequence with any number of tokens to learn from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrainRow {
+    pub tokens: Vec<u32>,
+    pub loss: Vec<TokenLoss>,
+}
+
+/// One token to learn from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenLoss {
+    /// Index in `tokens` of the token being predicted, at least 1.
+    pub position: usize,
+    /// Advantage, or the weight of the token for cross-entropy.
+    pub advantage: f32,
+    /// Log-prob of the token under the distribution it was sampled from.
+    pub behavior_logprob: f32,
+    /// Temperature it was sampled at.
+    pub temperature: f32,
+    /// Ids that truncated sampling (top-k, top-p, min-p) had kept.
+    pub kept: Option<Vec<u32>>,
+}
+
+/// How a learner learns.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LearnerConfig {
+    pub trainable: Trainable,
+    pub objective: Objective,
+    pub lr: f32,
+    pub beta1: f32,
+    pub beta2: f32,
+    pub eps: f32,
+    /// Decoupled weight decay; matrices only.
+    pub weight_decay: f32,
+    /// Largest global gradient norm.
+    pub clip_norm: f32,
+    /// Weight of the k3 estimate of KL(current || reference); the reference is the model without
+    /// adapter, so this must be 0 for [`Trainable::Full`].
+    pub kl_coef: f32,
+    /// Weight of the entropy bonus.
+    pub entropy_coef: f32,
+    /// Updates over which the learning rate rises linearly.
+    pub warmup_steps: u64,
+    /// Tokens that run through the model together. Bounds memory; a longer row runs alone.
+    pub minibatch_tokens: usize,
+    /// Optimizer updates per step; rows are cut into that many contiguous parts.
+    pub updates_per_step: usize,
+    /// Seed of a fresh adapter.
+    pub seed: u64,
+}
+
+impl LearnerConfig {
+    /// Usual values for `trainable` and `objective`: AdamW (0.9, 0.999, 1e-8), no decay, norm
+    /// clipped at 1, one update per step.
+    pub fn new(trainable: Trainable, objective: Objective, lr: f32) -> Self {
+        Self {
+            trainable,
+            objective,
+            lr,
+            beta1: 0.9,
+            beta2: 0.999,
+            eps: 1e-8,
+            weight_decay: 0.0,
+            clip_norm: 1.0,
+            kl_coef: 0.0,
+            entropy_coef: 0.0,
+            warmup_steps: 0,
+            minibatch_tokens: 2048,
+            updates_per_step: 1,
+            seed: 0,
+        }
+    }
+}
+
+/// Answer of the pause callback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Control {
+    Continue,
+    /// Abandon the step; the learner stays as it was before.
+    Stop,
+}
+
+/// What one step did.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepReport {
+    /// Tokens run through the model, and those learned from.
+    pub tokens: usize,
+    pub loss_tokens: usize,
+    /// Mean loss (all terms) over loss tokens.
+    pub loss: f64,
+    /// Mean k3 estimate of KL(current || reference); `None` when `kl_coef` is 0.
+    pub kl_to_reference: Option<f64>,
+    /// Share of loss tokens whose ratio was clipped (no gradient from the policy term).
+    pub clip_share: f64,
+    /// Mean of `current / behavior` over loss tokens.
+    pub mean_importance_ratio: f64,
+    /// Largest `proximal / behavior` before the cap.
+    pub max_correction: f64,
+    /// Effective share of samples `(sum w)^2 / (n sum w^2)` over capped corrections `w`.
+    pub ess: f64,
+    /// Mean entropy (nats) of the predicted distributions.
+    pub entropy: f64,
+    /// Gradient norm before clipping, the largest over the step's updates.
+    pub grad_norm: f64,
+    /// Updates applied.
+    pub updates: usize,
+    /// An update was left out because its loss or gradient was not finite.
+    pub skipped_nonfinite: bool,
+    /// Log-probs at the start of the step, per row and loss token.
+    pub proximal_logprobs: Vec<Vec<f32>>,
+    /// Times the pause callback was asked, and the longest time between two.
+    pub slices: usize,
+    pub longest_slice_us: u64,
+}
+
+/// Why a step did nothing.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum StepError {
+    #[error("the step was stopped; the learner is unchanged")]
+    Stopped,
+    #[error("no row has a token to learn from")]
+    NothingToLearn,
+    #[error("row {row}: {why}")]
+    BadRow { row: usize, why: String },
+}
+
+/// Why a learner cannot be made.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum LearnerError {
+    #[error("kl_coef needs a reference, the model without adapter; set it to 0 for full training")]
+    NoReference,
+    #[error("learner setting {name} is {value}; it must be {rule}")]
+    BadSetting {
+        name: &'static str,
+        value: f64,
+        rule: &'static str,
+    },
+    #[error("the adapter has {found} layers; the model has {wanted}")]
+    OtherModel { found: usize, wanted: usize },
+    #[error("this learner trains all weights and cannot start from an adapter")]
+    NotAnAdapter,
+}

@@ -1,0 +1,477 @@
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use super::batch::Sink;
+use super::loss::{k3, policy_term};
+use super::*;
+use crate::adapter::{Adapter, AdapterDtype};
+use crate::bench::starter_shape;
+use crate::config::{Family, ModelConfig};
+use crate::exec::Executor;
+use crate::rng::Rng;
+use crate::score::score;
+use crate::simd::SimdLevel;
+use crate::source::NamedTensor;
+use crate::testing::{FAMILIES, Oracle, lora, model, tiny, tokens};
+use crate::weights::Model;
+
+const PPO: Objective = Objective::DecoupledPpo { clip_low: 0.2, clip_high: 0.28, correction_cap: 2.0 };
+
+fn go_on() -> Control {
+    Control::Continue
+}
+
+/// Rows of different lengths with scattered loss tokens, some sampled from truncated
+/// distributions.
+fn rows(cfg: &ModelConfig, seed: u64) -> Vec<TrainRow> {
+    let mut rng = Rng::new(seed);
+    let lengths = [40, 9, 26];
+    lengths
+        .iter()
+        .map(|&length| {
+            let tokens = tokens(cfg, length, rng.next());
+            let mut loss = Vec::new();
+            for position in 1..length {
+                if rng.uniform() < 0.5 && position > 1 {
+                    continue;
+                }
+                let kept = (rng.uniform() < 0.3).then(|| {
+                    let others = (0..cfg.vocab as u32).filter(|_| rng.uniform() < 0.4);
+                    let mut kept: Vec<u32> = others.chain([tokens[position]]).collect();
+                    kept.sort_unstable();
+                    kept.dedup();
+                    kept
+                });
+                loss.push(TokenLoss {
+                    position,
+                    advantage: rng.normal() as f32,
+                    behavior_logprob: -3.0 + rng.normal() as f32,
+                    temperature: [1.0, 0.7, 1.3][position % 3],
+                    kept,
+                });
+            }
+            TrainRow { tokens, loss }
+        })
+        .collect()
+}
+
+fn config(trainable: Trainable, objective: Objective) -> LearnerConfig {
+    LearnerConfig { minibatch_tokens: 50, ..LearnerConfig::new(trainable, objective, 1e-2) }
+}
+
+fn learner(model: &Arc<Model>, cfg: LearnerConfig) -> Learner {
+    match cfg.trainable {
+        Trainable::Full => Learner::new(Arc::clone(model), cfg).unwrap(),
+        Trainable::Lora(_) => {
+            let lora_cfg = lora(AdapterDtype::F32);
+            let adapter = Adapter::random(&model.config, lora_cfg, 3);
+            Learner::from_adapter(Arc::clone(model), cfg, &adapter).unwrap()
+        }
+    }
+}
+
+/// The loss of a step in f64, straight from its definition.
+struct SlowLoss<'a> {
+    rows: &'a [TrainRow],
+    cfg: &'a LearnerConfig,
+    proximal: Vec<Vec<f64>>,
+    reference: Vec<Vec<f64>>,
+}
+
+impl SlowLoss<'_> {
+    /// Log-prob and entropy of every loss token.
+    fn predictions(oracle: &Oracle, rows: &[TrainRow]) -> Vec<Vec<(f64, f64)>> {
+        let each = |row: &TrainRow| {
+            let logits = oracle.logits(&row.tokens);
+            let one = |loss: &TokenLoss| {
+                let z = &logits[loss.position - 1];
+                let t = f64::from(loss.temperature);
+                let all: Vec<u32> = (0..z.len() as u32).collect();
+                let ids = loss.kept.as_ref().unwrap_or(&all);
+                let sum: f64 = ids.iter().map(|&i| (z[i as usize] / t).exp()).sum();
+                let ln = |i: u32| z[i as usize] / t - sum.ln();
+                let entropy = -ids.iter().map(|&i| ln(i).exp() * ln(i)).sum::<f64>();
+                (ln(row.tokens[loss.position]), entropy)
+            };
+            row.loss.iter().map(one).collect()
+        };
+        rows.iter().map(each).collect()
+    }
+
+    fn logprobs(oracle: &Oracle, rows: &[TrainRow]) -> Vec<Vec<f64>> {
+        let predictions = Self::predictions(oracle, rows);
+        predictions.into_iter().map(|r| r.into_iter().map(|p| p.0).collect()).collect()
+    }
+
+    fn loss(&self, oracle: &Oracle) -> f64 {
+        let (mut sum, mut count) = (0.0, 0.0);
+        for (row, predicted) in Self::predictions(oracle, self.rows).iter().enumerate() {
+            for (item, (current, entropy)) in predicted.iter().enumerate() {
+                let loss = &self.rows[row].loss[item];
+                let a = f64::from(loss.advantage);
+                let (prox, reference) = (self.proximal[row][item], self.reference[row][item]);
+                sum += match self.cfg.objective {
+                    Objective::CrossEntropy => -a * current,
+                    Objective::DecoupledPpo { clip_low, clip_high, correction_cap } => {
+                        let ratio = (current - prox).exp();
+                        let (low, high) = (1.0 - f64::from(clip_low), 1.0 + f64::from(clip_high));
+                        let w = (prox - f64::from(loss.behavior_logprob)).exp();
+                        -w.min(f64::from(correction_cap)) * (ratio * a).min(ratio.clamp(low, high) * a)
+                    }
+                };
+                let x = current - reference;
+                sum += f64::from(self.cfg.kl_coef) * ((-x).exp() + x - 1.0);
+                sum -= f64::from(self.cfg.entropy_coef) * entropy;
+                count += 1.0;
+            }
+        }
+        sum / count
+    }
+}
+
+fn gradients(learner: &Learner, cfg: &ModelConfig) -> Vec<NamedTensor> {
+    match &learner.sink {
+        Sink::Full(grads) => grads.to_tensors(cfg),
+        Sink::Lora(grads) => grads.to_tensors(),
+    }
+}
+
+/// Compares every gradient tensor with central differences of the f64 loss, at its largest entry
+/// and two random ones.
+fn check_gradients(family: Family, cfg: LearnerConfig) {
+    let shape = tiny(family);
+    let base = Arc::new(model(&shape, 7));
+    let rows = rows(&shape, 2);
+    let mut learner = learner(&base, LearnerConfig { lr: 0.0, ..cfg });
+    learner.cfg.lr = 0.0;
+    let report = learner.step(&rows, &mut go_on).unwrap();
+    let mut oracle = Oracle::new(learner.current(), learner.adapter().as_ref());
+    let slow = SlowLoss {
+        rows: &rows,
+        cfg: &learner.cfg,
+        proximal: SlowLoss::logprobs(&oracle, &rows),
+        reference: SlowLoss::logprobs(&Oracle::new(&base, None), &rows),
+    };
+    let loss = slow.loss(&oracle);
+    assert!((report.loss - loss).abs() < 1e-4 * loss.abs().max(1.0), "{} not {loss}", report.loss);
+    let mut rng = Rng::new(1);
+    for tensor in gradients(&learner, &shape) {
+        let largest = (0..tensor.data.len()).fold(0, |best, i| {
+            if tensor.data[i].abs() > tensor.data[best].abs() { i } else { best }
+        });
+        let scale = f64::from(tensor.data[largest].abs());
+        assert!(scale > 1e-7, "{family:?}: {} has no gradient", tensor.name);
+        let random = [(); 2].map(|()| (rng.next() % tensor.data.len() as u64) as usize);
+        for index in [largest, random[0], random[1]] {
+            let mut at = |delta: f64| {
+                oracle.tensors.get_mut(&tensor.name).unwrap()[index] += delta;
+                let loss = slow.loss(&oracle);
+                oracle.tensors.get_mut(&tensor.name).unwrap()[index] -= delta;
+                loss
+            };
+            let slope = (at(1e-5) - at(-1e-5)) / 2e-5;
+            let found = f64::from(tensor.data[index]);
+            let error = (found - slope).abs();
+            assert!(
+                error < 2e-3 * scale + 1e-7,
+                "{family:?}: {}[{index}] is {found}, should be {slope} (largest {scale})",
+                tensor.name
+            );
+        }
+    }
+}
+
+#[test]
+fn full_gradients_match_finite_differences() {
+    for family in FAMILIES {
+        check_gradients(family, config(Trainable::Full, Objective::CrossEntropy));
+        let ppo = config(Trainable::Full, PPO);
+        check_gradients(family, LearnerConfig { entropy_coef: 0.3, ..ppo });
+    }
+}
+
+#[test]
+fn adapter_gradients_match_finite_differences() {
+    for family in FAMILIES {
+        let trainable = Trainable::Lora(lora(AdapterDtype::F32));
+        check_gradients(family, config(trainable.clone(), Objective::CrossEntropy));
+        let ppo = config(trainable, PPO);
+        check_gradients(family, LearnerConfig { entropy_coef: 0.1, kl_coef: 0.5, ..ppo });
+    }
+}
+
+#[test]
+fn the_learner_sees_the_served_logprobs_bit_for_bit() {
+    for family in FAMILIES {
+        let shape = tiny(family);
+        let base = Arc::new(model(&shape, 7));
+        let adapter = Adapter::random(&shape, lora(AdapterDtype::Bf16), 3);
+        let cfg = config(Trainable::Lora(lora(AdapterDtype::Bf16)), PPO);
+        let mut learner = Learner::from_adapter(Arc::clone(&base), cfg, &adapter).unwrap();
+        assert_eq!(learner.adapter().unwrap().digest(), adapter.digest());
+        let rows = rows(&shape, 2);
+        let seen = learner.logprobs(&rows, &mut go_on).unwrap();
+        let report = learner.step(&rows, &mut go_on).unwrap();
+        assert_eq!(report.proximal_logprobs, seen);
+        let exec = Executor::new(1);
+        for (row, seen) in rows.iter().zip(seen) {
+            let scores = score(&base, Some(&adapter), &row.tokens, &exec);
+            for (loss, seen) in row.loss.iter().zip(seen) {
+                let kept = loss.kept.as_deref();
+                let served = scores.logprob(loss.position, loss.temperature, kept);
+                assert_eq!(served.to_bits(), seen.to_bits(), "{family:?} at {}", loss.position);
+            }
+        }
+    }
+}
+
+#[test]
+fn on_policy_a_step_has_ratio_one() {
+    let shape = tiny(Family::Qwen3);
+    let base = Arc::new(model(&shape, 7));
+    let mut rows = rows(&shape, 2);
+    let mut learner = learner(&base, config(Trainable::Lora(lora(AdapterDtype::F32)), PPO));
+    let behavior = learner.logprobs(&rows, &mut go_on).unwrap();
+    for (row, behavior) in rows.iter_mut().zip(&behavior) {
+        for (loss, behavior) in row.loss.iter_mut().zip(behavior) {
+            loss.behavior_logprob = *behavior;
+        }
+    }
+    let report = learner.step(&rows, &mut go_on).unwrap();
+    assert_eq!(report.mean_importance_ratio, 1.0);
+    assert_eq!((report.max_correction, report.ess, report.clip_share), (1.0, 1.0, 0.0));
+    assert_eq!(report.loss_tokens, rows.iter().map(|r| r.loss.len()).sum::<usize>());
+    let after = learner.logprobs(&rows, &mut go_on).unwrap();
+    assert_ne!(after, behavior, "the step changed nothing");
+}
+
+#[test]
+fn the_policy_term_clips_on_the_harmful_side_only() {
+    // (advantage, ln ratio, ln correction) -> (loss, slope, clipped)
+    let cases = [
+        ((1.0, 0.0, 0.0), (-1.0, -1.0, false)),
+        ((1.0, 1.0, 0.0), (-1.28, 0.0, true)),
+        ((-1.0, 1.0, 0.0), (1f32.exp(), 1f32.exp(), false)),
+        ((-1.0, -1.0, 0.0), (0.8, 0.0, true)),
+        ((1.0, -1.0, 0.0), (-(-1f32).exp(), -(-1f32).exp(), false)),
+        ((1.0, 0.0, 3.0), (-2.0, -2.0, false)),
+        ((0.0, 0.5, 0.0), (0.0, 0.0, false)),
+    ];
+    for ((advantage, ratio, correction), (value, slope, clipped)) in cases {
+        let proximal = -2.0;
+        let loss = TokenLoss {
+            position: 1,
+            advantage,
+            behavior_logprob: proximal - correction,
+            temperature: 1.0,
+            kept: None,
+        };
+        let term = policy_term(&PPO, &loss, proximal + ratio, proximal);
+        assert!((term.loss - value).abs() < 1e-6, "{advantage} {ratio}: {term:?}");
+        assert!((term.slope - slope).abs() < 1e-6, "{advantage} {ratio}: {term:?}");
+        assert_eq!(term.clipped, clipped, "{advantage} {ratio}");
+    }
+    assert_eq!(k3(-1.0, -1.0), (0.0, 0.0));
+    let (value, slope) = k3(-1.0, -2.0);
+    assert!((value - (-1f32).exp()).abs() < 1e-6 && (slope - (1.0 - (-1f32).exp())).abs() < 1e-6);
+}
+
+#[test]
+fn resume_goes_on_with_the_same_bits() {
+    let shape = tiny(Family::Qwen2);
+    let base = Arc::new(model(&shape, 7));
+    for trainable in [Trainable::Full, Trainable::Lora(lora(AdapterDtype::Bf16))] {
+        let cfg = LearnerConfig {
+            warmup_steps: 3,
+            weight_decay: 0.1,
+            ..config(trainable.clone(), PPO)
+        };
+        let mut straight = Learner::new(Arc::clone(&base), cfg.clone()).unwrap();
+        straight.step(&rows(&shape, 1), &mut go_on).unwrap();
+        let saved = straight.state();
+        let mut resumed = Learner::resume(Arc::clone(&base), cfg.clone(), &saved).unwrap();
+        assert!(resumed.state() == saved);
+        for seed in 2..4 {
+            let a = straight.step(&rows(&shape, seed), &mut go_on).unwrap();
+            let b = resumed.step(&rows(&shape, seed), &mut go_on).unwrap();
+            assert_eq!(a.proximal_logprobs, b.proximal_logprobs);
+            assert_eq!((a.loss, a.grad_norm), (b.loss, b.grad_norm));
+        }
+        assert!(straight.state() == resumed.state());
+        assert_eq!(resumed.updates(), 3);
+        assert_eq!(straight.model().digest, resumed.model().digest);
+
+        let cut = &saved[..saved.len() - 3];
+        assert!(matches!(
+            Learner::resume(Arc::clone(&base), cfg.clone(), cut),
+            Err(StateError::Damaged(_))
+        ));
+        let other = Arc::new(model(&shape, 8));
+        if trainable != Trainable::Full {
+            let refused = Learner::resume(other, cfg, &saved);
+            assert!(matches!(refused, Err(StateError::Other { what: "base", .. })));
+        }
+    }
+}
+
+#[test]
+fn a_stopped_step_changes_nothing() {
+    let shape = tiny(Family::Qwen3);
+    let base = Arc::new(model(&shape, 7));
+    let rows = rows(&shape, 2);
+    for updates_per_step in [1, 3] {
+        let cfg = LearnerConfig { updates_per_step, ..config(Trainable::Full, PPO) };
+        let mut learner = learner(&base, cfg);
+        learner.step(&rows, &mut go_on).unwrap();
+        let before = learner.state();
+        let slices = learner.step(&rows, &mut go_on).unwrap().slices;
+        learner = Learner::resume(Arc::clone(&base), learner.cfg.clone(), &before).unwrap();
+        for stop_at in (0..slices).step_by(5).chain([slices - 1]) {
+            let mut seen = 0;
+            let mut pause = || {
+                seen += 1;
+                if seen > stop_at { Control::Stop } else { Control::Continue }
+            };
+            assert_eq!(learner.step(&rows, &mut pause), Err(StepError::Stopped));
+            assert!(learner.state() == before, "stopped at slice {stop_at}");
+        }
+    }
+}
+
+#[test]
+fn several_updates_move_the_ratio_and_keep_the_proximal_point() {
+    let shape = tiny(Family::Llama);
+    let base = Arc::new(model(&shape, 7));
+    let mut rows = rows(&shape, 2);
+    rows.extend(rows.clone());
+    let cfg = LearnerConfig { updates_per_step: 2, lr: 0.05, ..config(Trainable::Full, PPO) };
+    let mut learner = learner(&base, cfg);
+    let start = learner.logprobs(&rows, &mut go_on).unwrap();
+    let report = learner.step(&rows, &mut go_on).unwrap();
+    assert_eq!(report.updates, 2);
+    assert_eq!(report.proximal_logprobs, start);
+    assert!(report.clip_share > 0.0, "the second half should have moved: {report:?}");
+}
+
+#[test]
+fn a_nonfinite_update_is_left_out_and_reported() {
+    let shape = tiny(Family::Qwen2);
+    let mut broken = model(&shape, 7);
+    broken.weights.norm[3] = f32::INFINITY;
+    let base = Arc::new(broken);
+    let mut learner = learner(&base, config(Trainable::Lora(lora(AdapterDtype::F32)), PPO));
+    let before = learner.state();
+    let report = learner.step(&rows(&shape, 2), &mut go_on).unwrap();
+    assert!(report.skipped_nonfinite);
+    assert_eq!(report.updates, 0);
+    assert!(learner.state() == before);
+}
+
+#[test]
+fn impossible_rows_and_settings_are_refused() {
+    let shape = tiny(Family::Qwen2);
+    let base = Arc::new(model(&shape, 7));
+    let mut learner = learner(&base, config(Trainable::Full, PPO));
+    assert_eq!(learner.step(&[], &mut go_on), Err(StepError::NothingToLearn));
+    let changes: [&dyn Fn(&mut TrainRow); 6] = [
+        &|r| r.tokens[0] = 53,
+        &|r| r.loss[0].position = 0,
+        &|r| r.loss[0].position = r.tokens.len(),
+        &|r| r.loss[0].temperature = 0.0,
+        &|r| r.loss[0].advantage = f32::NAN,
+        &|r| r.loss[0].kept = Some(vec![]),
+    ];
+    for (index, change) in changes.iter().enumerate() {
+        let mut rows = rows(&shape, 2);
+        change(&mut rows[1]);
+        let result = learner.step(&rows, &mut go_on);
+        assert!(matches!(result, Err(StepError::BadRow { row: 1, .. })), "{index}: {result:?}");
+    }
+    let bad = LearnerConfig { kl_coef: 0.1, ..config(Trainable::Full, PPO) };
+    let refused = Learner::new(Arc::clone(&base), bad).err();
+    assert_eq!(refused, Some(LearnerError::NoReference));
+    let bad = LearnerConfig { lr: f32::NAN, ..config(Trainable::Full, PPO) };
+    assert!(Learner::new(base, bad).is_err());
+}
+
+#[test]
+fn bits_do_not_depend_on_threads_levels_or_kept_layers() {
+    let mut shape = starter_shape();
+    (shape.layers, shape.windows) = (2, vec![Some(64); 2]);
+    let base = Arc::new(model(&shape, 7));
+    let rows: Vec<TrainRow> = (0..3)
+        .map(|seed| TrainRow {
+            tokens: tokens(&shape, 150, seed),
+            loss: (1..150)
+                .map(|position| TokenLoss {
+                    position,
+                    advantage: 1.0,
+                    behavior_logprob: -7.0,
+                    temperature: 1.0,
+                    kept: None,
+                })
+                .collect(),
+        })
+        .collect();
+    let run = |trainable: Trainable, threads, keep_bytes| {
+        let cfg = LearnerConfig { minibatch_tokens: 300, ..config(trainable, PPO) };
+        let mut learner = learner(&base, cfg).on(Arc::new(Executor::new(threads)));
+        learner.buffers.keep_bytes = keep_bytes;
+        learner.step(&rows, &mut go_on).unwrap();
+        learner.step(&rows, &mut go_on).unwrap();
+        learner.state()
+    };
+    for trainable in [Trainable::Full, Trainable::Lora(lora(AdapterDtype::F32))] {
+        let plain = run(trainable.clone(), 1, 0);
+        assert!(plain == run(trainable.clone(), 3, 0), "threads");
+        assert!(plain == run(trainable.clone(), 1, 1 << 30), "kept layers");
+        let best = SimdLevel::current();
+        if SimdLevel::Avx2.force() {
+            assert!(plain == run(trainable, 1, 0), "AVX2");
+        }
+        assert!(best.force());
+    }
+}
+
+#[test]
+fn packing_does_not_change_what_a_row_sees() {
+    let shape = tiny(Family::Qwen3);
+    let base = Arc::new(model(&shape, 7));
+    let rows = rows(&shape, 2);
+    let run = |minibatch_tokens| {
+        let cfg = LearnerConfig { minibatch_tokens, ..config(Trainable::Full, PPO) };
+        let mut learner = learner(&base, cfg);
+        let report = learner.step(&rows, &mut go_on).unwrap();
+        (report.proximal_logprobs, report.grad_norm)
+    };
+    let (alone, alone_norm) = run(1);
+    let (packed, packed_norm) = run(1000);
+    assert_eq!(alone, packed);
+    assert!((alone_norm - packed_norm).abs() < 1e-5 * alone_norm);
+}
+
+#[test]
+fn training_makes_rewarded_tokens_likely() {
+    let shape = tiny(Family::Llama);
+    let base = Arc::new(model(&shape, 7));
+    for trainable in [Trainable::Full, Trainable::Lora(lora(AdapterDtype::Bf16))] {
+        let text = tokens(&shape, 24, 5);
+        let token = |position| TokenLoss {
+            position,
+            advantage: 1.0,
+            behavior_logprob: 0.0,
+            temperature: 1.0,
+            kept: None,
+        };
+        let row = TrainRow { tokens: text, loss: (1..24).map(token).collect() };
+        let cfg = LearnerConfig::new(trainable, Objective::CrossEntropy, 1e-2);
+        let mut learner = Learner::new(Arc::clone(&base), cfg).unwrap();
+        let first = learner.step(std::slice::from_ref(&row), &mut go_on).unwrap().loss;
+        let mut last = first;
+        for _ in 0..150 {
+            last = learner.step(std::slice::from_ref(&row), &mut go_on).unwrap().loss;
+        }
+        assert!(first > 3.0 && last < 0.1 * first, "loss went from {first} to {last}");
+    }
+}

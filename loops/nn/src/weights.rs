@@ -1,0 +1,354 @@
+//! A model's weights: loaded or random, in kernel layout, and back to named tensors.
+
+use sha2::{Digest, Sha256};
+
+use crate::config::ModelConfig;
+use crate::ops::Rope;
+use crate::panels::Panels;
+use crate::rng::Rng;
+use crate::source::{LoadError, NamedTensor, TensorData, TensorSource};
+
+/// A SHA-256 digest.
+pub type Digest32 = [u8; 32];
+
+/// A model ready to run. Shared by serving and training behind an `Arc`.
+#[derive(Debug, Clone)]
+pub struct Model {
+    pub config: ModelConfig,
+    pub weights: Weights,
+    /// Digest of the weights, see [`Weights::digest`].
+    pub digest: Digest32,
+}
+
+impl Model {
+    /// A model of these weights; computes the digest.
+    pub fn new(config: ModelConfig, weights: Weights) -> Self {
+        let digest = weights.digest(&config);
+        Self { config, weights, digest }
+    }
+
+    /// A small random model, for tests and measurements.
+    pub fn random(config: ModelConfig, seed: u64) -> Self {
+        let weights = Weights::random(&config, seed);
+        Self::new(config, weights)
+    }
+}
+
+/// Names the arithmetic of this build on this model: two records with equal fingerprints hold
+/// bit-equal log-probs for the same tokens and version. Independent of threads and of the
+/// instruction level.
+pub fn fingerprint(model: &Model) -> String {
+    let stored = if model.weights.embed.is_bf16() { "bf16" } else { "f32" };
+    format!("cpu-f32-fma-k1;w={stored};kv=f32")
+}
+
+/// `y = x W^T + bias`.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Linear {
+    pub(crate) w: Panels,
+    pub(crate) bias: Option<Vec<f32>>,
+}
+
+/// One transformer layer. Query, key and value rows are stacked in one matrix, gate and up in
+/// another; stacking changes no bits.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct LayerWeights {
+    pub(crate) norm1: Vec<f32>,
+    pub(crate) qkv: Linear,
+    pub(crate) q_norm: Option<Vec<f32>>,
+    pub(crate) k_norm: Option<Vec<f32>>,
+    pub(crate) o: Linear,
+    pub(crate) norm2: Vec<f32>,
+    pub(crate) gate_up: Linear,
+    pub(crate) down: Linear,
+}
+
+/// All weights of a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Weights {
+    pub(crate) embed: Panels,
+    /// `None` when the head is the embedding.
+    pub(crate) head: Option<Panels>,
+    pub(crate) norm: Vec<f32>,
+    pub(crate) layers: Vec<LayerWeights>,
+    pub(crate) rope: Rope,
+}
+
+/// One linear layer as it appears in a checkpoint: projections that are stacked here.
+struct Stack {
+    /// Projection names and output sizes.
+    parts: Vec<(&'static str, usize)>,
+    inp: usize,
+    bias: bool,
+}
+
+/// The four stacks of a layer.
+fn stacks(cfg: &ModelConfig) -> [Stack; 4] {
+    let q = cfg.heads * cfg.head_dim;
+    let kv = cfg.kv_heads * cfg.head_dim;
+    let attn = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
+    [
+        Stack {
+            parts: attn.into_iter().zip([q, kv, kv]).collect(),
+            inp: cfg.hidden,
+            bias: cfg.qkv_bias,
+        },
+        Stack { parts: vec![("self_attn.o_proj", cfg.hidden)], inp: q, bias: cfg.o_bias },
+        Stack {
+            parts: vec![("mlp.gate_proj", cfg.ffn), ("mlp.up_proj", cfg.ffn)],
+            inp: cfg.hidden,
+            bias: cfg.mlp_bias,
+        },
+        Stack { parts: vec![("mlp.down_proj", cfg.hidden)], inp: cfg.ffn, bias: cfg.mlp_bias },
+    ]
+}
+
+struct Loader<'a> {
+    cfg: &'a ModelConfig,
+    src: &'a dyn TensorSource,
+}
+
+impl Loader<'_> {
+    fn vector(&self, name: &str, n: usize) -> Result<Vec<f32>, LoadError> {
+        Ok(self.src.tensor(name, &[n])?.into_f32())
+    }
+
+    fn matrix(&self, name: &str, out: usize, inp: usize) -> Result<Panels, LoadError> {
+        let data = self.src.tensor(name, &[out, inp])?;
+        Ok(Panels::from_parts(inp, vec![data]))
+    }
+
+    fn linear(&self, layer: usize, stack: &Stack) -> Result<Linear, LoadError> {
+        let mut parts = Vec::new();
+        let mut bias = Vec::new();
+        for (name, out) in &stack.parts {
+            let name = format!("model.layers.{layer}.{name}");
+            parts.push(self.src.tensor(&format!("{name}.weight"), &[*out, stack.inp])?);
+            if stack.bias {
+                bias.extend(self.vector(&format!("{name}.bias"), *out)?);
+            }
+        }
+        Ok(Linear {
+            w: Panels::from_parts(stack.inp, parts),
+            bias: stack.bias.then_some(bias),
+        })
+    }
+
+    fn layer(&self, index: usize) -> Result<LayerWeights, LoadError> {
+        let cfg = self.cfg;
+        let [qkv, o, gate_up, down] = stacks(cfg);
+        let name = |suffix: &str| format!("model.layers.{index}.{suffix}.weight");
+        let head_norm = |suffix: &str| {
+            cfg.qk_norm
+                .then(|| self.vector(&name(suffix), cfg.head_dim))
+                .transpose()
+        };
+        Ok(LayerWeights {
+            norm1: self.vector(&name("input_layernorm"), cfg.hidden)?,
+            qkv: self.linear(index, &qkv)?,
+            q_norm: head_norm("self_attn.q_norm")?,
+            k_norm: head_norm("self_attn.k_norm")?,
+            o: self.linear(index, &o)?,
+            norm2: self.vector(&name("post_attention_layernorm"), cfg.hidden)?,
+            gate_up: self.linear(index, &gate_up)?,
+            down: self.linear(index, &down)?,
+        })
+    }
+}
+
+impl Weights {
+    /// Reads every tensor the config calls for. bf16 matrices stay bf16.
+    pub fn from_source(cfg: &ModelConfig, src: &dyn TensorSource) -> Result<Self, LoadError> {
+        let load = Loader { cfg, src };
+        let head = (!cfg.tied)
+            .then(|| load.matrix("lm_head.weight", cfg.vocab, cfg.hidden))
+            .transpose()?;
+        Ok(Self {
+            embed: load.matrix("model.embed_tokens.weight", cfg.vocab, cfg.hidden)?,
+            head,
+            norm: load.vector("model.norm.weight", cfg.hidden)?,
+            layers: (0..cfg.layers)
+                .map(|index| load.layer(index))
+                .collect::<Result<_, _>>()?,
+            rope: Rope::new(cfg),
+        })
+    }
+
+    /// Random f32 weights: normal with deviation 0.02 for the embedding and `1 / sqrt(in)` for
+    /// matrices (those that write into the residual stream divided by `sqrt(2 layers)`), ones for
+    /// norms, zeros for biases.
+    pub fn random(cfg: &ModelConfig, seed: u64) -> Self {
+        let source = RandomSource { layers: cfg.layers, seed };
+        Self::from_source(cfg, &source).expect("a random source has every tensor")
+    }
+
+    pub(crate) fn head(&self) -> &Panels {
+        self.head.as_ref().unwrap_or(&self.embed)
+    }
+
+    /// The same weights in f32, the form that is trained.
+    pub(crate) fn widened(&self) -> Self {
+        let linear = |l: &Linear| Linear { w: l.w.widened(), bias: l.bias.clone() };
+        Self {
+            embed: self.embed.widened(),
+            head: self.head.as_ref().map(Panels::widened),
+            norm: self.norm.clone(),
+            layers: self
+                .layers
+                .iter()
+                .map(|l| LayerWeights {
+                    norm1: l.norm1.clone(),
+                    qkv: linear(&l.qkv),
+                    q_norm: l.q_norm.clone(),
+                    k_norm: l.k_norm.clone(),
+                    o: linear(&l.o),
+                    norm2: l.norm2.clone(),
+                    gate_up: linear(&l.gate_up),
+                    down: linear(&l.down),
+                })
+                .collect(),
+            rope: self.rope.clone(),
+        }
+    }
+
+    /// Bytes the matrices hold.
+    pub fn bytes(&self) -> usize {
+        let layers = self.layers.iter();
+        let matrices = layers.flat_map(|l| [&l.qkv.w, &l.o.w, &l.gate_up.w, &l.down.w]);
+        let ends = [Some(&self.embed), self.head.as_ref()];
+        matrices.chain(ends.into_iter().flatten()).map(Panels::bytes).sum()
+    }
+
+    /// Number of parameters (a tied head counts once).
+    pub fn parameters(&self, cfg: &ModelConfig) -> usize {
+        let mut count = 0;
+        self.each_tensor(cfg, &mut |_, shape, _| count += shape.iter().product::<usize>());
+        count
+    }
+
+    /// Every tensor under its Hugging Face name, row-major f32.
+    pub fn to_tensors(&self, cfg: &ModelConfig) -> Vec<NamedTensor> {
+        let mut tensors = Vec::new();
+        self.each_tensor(cfg, &mut |name, shape, data| {
+            let data = data();
+            tensors.push(NamedTensor { name, shape, data });
+        });
+        tensors
+    }
+
+    /// SHA-256 over name, shape and row-major f32 values of every tensor in model order: the same
+    /// for the same values however they are stored.
+    pub fn digest(&self, cfg: &ModelConfig) -> Digest32 {
+        let mut hash = Sha256::new();
+        self.each_tensor(cfg, &mut |name, shape, data| {
+            hash_tensor(&mut hash, &name, &shape, &data());
+        });
+        hash.finalize().into()
+    }
+
+    /// Calls `each` with name, shape and a way to get the values.
+    fn each_tensor(&self, cfg: &ModelConfig, each: &mut EachTensor) {
+        let matrix = |w: &Panels| w.to_rows(0..w.out);
+        let embed_shape = vec![cfg.vocab, cfg.hidden];
+        each("model.embed_tokens.weight".into(), embed_shape.clone(), &|| matrix(&self.embed));
+        for (index, layer) in self.layers.iter().enumerate() {
+            let name = |suffix: &str| format!("model.layers.{index}.{suffix}");
+            let norms = [
+                ("input_layernorm", Some(&layer.norm1)),
+                ("self_attn.q_norm", layer.q_norm.as_ref()),
+                ("self_attn.k_norm", layer.k_norm.as_ref()),
+                ("post_attention_layernorm", Some(&layer.norm2)),
+            ];
+            for (suffix, norm) in norms {
+                if let Some(norm) = norm {
+                    each(name(&format!("{suffix}.weight")), vec![norm.len()], &|| norm.clone());
+                }
+            }
+            let linears = [&layer.qkv, &layer.o, &layer.gate_up, &layer.down];
+            for (stack, linear) in stacks(cfg).iter().zip(linears) {
+                let mut row = 0;
+                for (part, out) in &stack.parts {
+                    let rows = row..row + out;
+                    let shape = vec![*out, stack.inp];
+                    each(name(&format!("{part}.weight")), shape, &|| linear.w.to_rows(rows.clone()));
+                    if let Some(bias) = &linear.bias {
+                        each(name(&format!("{part}.bias")), vec![*out], &|| {
+                            bias[rows.clone()].to_vec()
+                        });
+                    }
+                    row += out;
+                }
+            }
+        }
+        each("model.norm.weight".into(), vec![cfg.hidden], &|| self.norm.clone());
+        if let Some(head) = &self.head {
+            each("lm_head.weight".into(), embed_shape, &|| matrix(head));
+        }
+    }
+
+    /// Every trained array in a fixed order, and whether weight decay applies (matrices only).
+    pub(crate) fn arrays_mut(&mut self) -> Vec<(&mut [f32], bool)> {
+        let mut arrays: Vec<(&mut [f32], bool)> = vec![(self.embed.values_mut(), true)];
+        for layer in &mut self.layers {
+            for linear in [&mut layer.qkv, &mut layer.o, &mut layer.gate_up, &mut layer.down] {
+                arrays.push((linear.w.values_mut(), true));
+                arrays.extend(linear.bias.as_deref_mut().map(|b| (b, false)));
+            }
+            arrays.push((&mut layer.norm1, false));
+            arrays.push((&mut layer.norm2, false));
+            arrays.extend(layer.q_norm.as_deref_mut().map(|n| (n, false)));
+            arrays.extend(layer.k_norm.as_deref_mut().map(|n| (n, false)));
+        }
+        arrays.push((&mut self.norm, false));
+        arrays.extend(self.head.as_mut().map(|h| (h.values_mut(), true)));
+        arrays
+    }
+}
+
+type EachTensor<'a> = dyn FnMut(String, Vec<usize>, &dyn Fn() -> Vec<f32>) + 'a;
+
+/// Feeds one tensor to a digest: name, shape, values, each with its length.
+pub(crate) fn hash_tensor(hash: &mut Sha256, name: &str, shape: &[usize], data: &[f32]) {
+    hash.update((name.len() as u64).to_le_bytes());
+    hash.update(name.as_bytes());
+    hash.update((shape.len() as u64).to_le_bytes());
+    for &n in shape {
+        hash.update((n as u64).to_le_bytes());
+    }
+    let mut bytes = Vec::with_capacity(data.len() * 4);
+    bytes.extend(data.iter().flat_map(|v| v.to_le_bytes()));
+    hash.update(&bytes);
+}
+
+struct RandomSource {
+    layers: usize,
+    seed: u64,
+}
+
+impl TensorSource for RandomSource {
+    fn tensor(&self, name: &str, shape: &[usize]) -> Result<TensorData, LoadError> {
+        let count = shape.iter().product();
+        if name.ends_with("norm.weight") {
+            return Ok(TensorData::F32(vec![1.0; count]));
+        }
+        if name.ends_with(".bias") {
+            return Ok(TensorData::F32(vec![0.0; count]));
+        }
+        let residual = name.contains("o_proj") || name.contains("down_proj");
+        let deviation = match (name.contains("embed_tokens"), residual) {
+            (true, _) => 0.02,
+            (false, false) => (shape[1] as f64).sqrt().recip(),
+            (false, true) => (shape[1] as f64 * 2.0 * self.layers as f64).sqrt().recip(),
+        };
+        // The name selects the stream, so the values do not depend on loading order.
+        let stream = Sha256::digest(name.as_bytes());
+        let stream = u64::from_le_bytes(stream[..8].try_into().expect("a digest has 32 bytes"));
+        let mut rng = Rng::new(self.seed ^ stream);
+        let draw = |_| (rng.normal() * deviation) as f32;
+        Ok(TensorData::F32((0..count).map(draw).collect()))
+    }
+
+    fn names(&self) -> Vec<String> {
+        Vec::new()
+    }
+}

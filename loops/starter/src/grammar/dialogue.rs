@@ -1,0 +1,270 @@
+//! Seeded dialogues: questions, follow-ups, corrections, thanks and complaints.
+
+use super::question::{surface, with_wish};
+use super::style::{Style, Tone, Wish};
+use super::{FactId, Grammar};
+use crate::rng::Rng;
+
+/// What a user turn is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TurnKind {
+    /// A full question.
+    Ask,
+    /// A full question that also says how to answer.
+    AskWish,
+    /// Another question about the same subject ("and its currency?").
+    Follow,
+    /// The same question about another subject ("what about Spain?", "another one").
+    About,
+    /// The user had meant another subject ("no, I meant Spain").
+    Meant,
+    /// The same answer in another style ("shorter please").
+    Wish,
+    /// Thanks, praise or a complaint about the answer before.
+    Remark,
+}
+
+/// One exchange.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Turn {
+    pub kind: TurnKind,
+    pub user: String,
+    pub assistant: String,
+    /// What the user turn asks for.
+    pub fact: FactId,
+    /// The style of `assistant`.
+    pub style: Style,
+    /// The choice of style the user asked for in this turn.
+    pub wish: Option<Wish>,
+}
+
+/// A whole conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dialogue {
+    pub turns: Vec<Turn>,
+}
+
+/// An endless seeded series of dialogues.
+#[derive(Debug)]
+pub struct Dialogues<'g> {
+    writer: Writer<'g>,
+    seed: u64,
+    next: u64,
+}
+
+impl<'g> Dialogues<'g> {
+    pub(super) fn new(grammar: &'g Grammar, seed: u64) -> Self {
+        Self {
+            writer: Writer::new(grammar),
+            seed,
+            next: 0,
+        }
+    }
+
+    /// One dialogue of exactly so many turns.
+    pub fn of_turns(&self, turns: usize, rng: &mut Rng) -> Dialogue {
+        self.writer.dialogue(turns, rng)
+    }
+}
+
+impl Iterator for Dialogues<'_> {
+    type Item = Dialogue;
+
+    fn next(&mut self) -> Option<Dialogue> {
+        let mut rng = Rng::at(self.seed, self.next);
+        self.next += 1;
+        let turns = rng.between(2, 6);
+        Some(self.writer.dialogue(turns, &mut rng))
+    }
+}
+
+/// What was talked about last.
+#[derive(Clone, Copy)]
+struct Topic {
+    fact: FactId,
+    style: Style,
+    /// A complaint stands between: a wish may still refer to it, a follow-up not.
+    complained: bool,
+}
+
+#[derive(Debug)]
+struct Writer<'g> {
+    grammar: &'g Grammar,
+    weights: Vec<f64>,
+    remarks: Vec<FactId>,
+    complaint: FactId,
+}
+
+impl<'g> Writer<'g> {
+    fn new(grammar: &'g Grammar) -> Self {
+        let named = |name: &str| {
+            let found = grammar
+                .facts
+                .iter()
+                .position(|fact| fact.key.starts_with(name));
+            FactId(found.expect("the small talk file has this section"))
+        };
+        Self {
+            grammar,
+            weights: grammar.facts.iter().map(|fact| fact.weight).collect(),
+            remarks: vec![named("smalltalk/thanks"), named("smalltalk/praise")],
+            complaint: named("smalltalk/complaint"),
+        }
+    }
+
+    fn dialogue(&self, turns: usize, rng: &mut Rng) -> Dialogue {
+        let mut topic = None;
+        let mut written = Vec::with_capacity(turns);
+        for _ in 0..turns {
+            let turn = self.turn(topic, rng);
+            topic = self.topic_after(topic, &turn);
+            written.push(turn);
+        }
+        Dialogue { turns: written }
+    }
+
+    fn turn(&self, topic: Option<Topic>, rng: &mut Rng) -> Turn {
+        let Some(topic) = topic else {
+            return self.ask(rng);
+        };
+        let fact = self.grammar.fact(topic.fact);
+        let kinds = [
+            (TurnKind::Ask, 0.32),
+            (
+                TurnKind::Wish,
+                if fact.tone == Tone::Answer { 0.28 } else { 0.0 },
+            ),
+            (
+                TurnKind::Follow,
+                if fact.same_subject.is_empty() {
+                    0.0
+                } else {
+                    0.12
+                },
+            ),
+            (
+                TurnKind::About,
+                if fact.same_intent.is_empty() {
+                    0.0
+                } else {
+                    0.1
+                },
+            ),
+            (
+                TurnKind::Meant,
+                if fact.tone == Tone::Answer { 0.06 } else { 0.0 },
+            ),
+            (TurnKind::Remark, 0.12),
+        ];
+        if topic.complained {
+            return if rng.chance(0.6) {
+                self.wish(topic, rng)
+            } else {
+                self.ask(rng)
+            };
+        }
+        match kinds[rng.weighted(&kinds.map(|(_, weight)| weight))].0 {
+            TurnKind::Wish => self.wish(topic, rng),
+            TurnKind::Follow => self.follow(topic, rng),
+            kind @ (TurnKind::About | TurnKind::Meant) => self.about(topic, kind, rng),
+            TurnKind::Remark => self.remark(topic, rng),
+            TurnKind::Ask | TurnKind::AskWish => self.ask(rng),
+        }
+    }
+
+    /// Small talk leaves nothing to come back to, except that after a complaint the user may say
+    /// what to change.
+    fn topic_after(&self, before: Option<Topic>, turn: &Turn) -> Option<Topic> {
+        let fact = self.grammar.fact(turn.fact);
+        let open = fact.same_intent.contains(&turn.fact);
+        if turn.kind == TurnKind::Remark {
+            let again = before.filter(|topic| {
+                turn.fact == self.complaint && self.grammar.fact(topic.fact).tone == Tone::Answer
+            });
+            return again.map(|topic| Topic {
+                complained: true,
+                ..topic
+            });
+        }
+        let small_talk = fact.key.starts_with("smalltalk");
+        (!small_talk || open).then_some(Topic {
+            fact: turn.fact,
+            style: turn.style,
+            complained: false,
+        })
+    }
+
+    fn ask(&self, rng: &mut Rng) -> Turn {
+        let fact = FactId(rng.weighted(&self.weights));
+        let question = self.grammar.question(fact, rng);
+        let style = Style::sample(rng);
+        if self.grammar.fact(fact).tone == Tone::Answer && rng.chance(0.15) {
+            let wish = Wish::against(Style::sample(rng), rng);
+            let user = with_wish(&question.text, wish, rng);
+            let turn = self.answered(TurnKind::AskWish, user, (fact, style.with(wish)), rng);
+            return Turn {
+                wish: Some(wish),
+                ..turn
+            };
+        }
+        self.answered(TurnKind::Ask, question.text, (fact, style), rng)
+    }
+
+    fn wish(&self, topic: Topic, rng: &mut Rng) -> Turn {
+        let wish = Wish::against(topic.style, rng);
+        let user = surface(rng.word(wish.wordings()), rng);
+        let style = topic.style.with(wish);
+        let turn = self.answered(TurnKind::Wish, user, (topic.fact, style), rng);
+        Turn {
+            wish: Some(wish),
+            ..turn
+        }
+    }
+
+    fn follow(&self, topic: Topic, rng: &mut Rng) -> Turn {
+        let fact = *rng.pick(&self.grammar.fact(topic.fact).same_subject);
+        let user = surface(rng.word(&self.grammar.fact(fact).follows), rng);
+        self.answered(TurnKind::Follow, user, (fact, Style::sample(rng)), rng)
+    }
+
+    fn about(&self, topic: Topic, kind: TurnKind, rng: &mut Rng) -> Turn {
+        let fact = *rng.pick(&self.grammar.fact(topic.fact).same_intent);
+        let to = self.grammar.fact(fact);
+        let wordings = if kind == TurnKind::Meant {
+            &to.meants
+        } else {
+            &to.abouts
+        };
+        let user = surface(rng.word(wordings), rng);
+        self.answered(kind, user, (fact, Style::sample(rng)), rng)
+    }
+
+    fn remark(&self, topic: Topic, rng: &mut Rng) -> Turn {
+        let complains = rng.chance(0.4) && self.grammar.fact(topic.fact).tone == Tone::Answer;
+        let fact = if complains {
+            self.complaint
+        } else {
+            *rng.pick(&self.remarks)
+        };
+        let user = self.grammar.question(fact, rng).text;
+        self.answered(TurnKind::Remark, user, (fact, Style::sample(rng)), rng)
+    }
+
+    fn answered(
+        &self,
+        kind: TurnKind,
+        user: String,
+        (fact, style): (FactId, Style),
+        rng: &mut Rng,
+    ) -> Turn {
+        let assistant = self.grammar.answer(fact, style, rng);
+        Turn {
+            kind,
+            user,
+            assistant,
+            fact,
+            style,
+            wish: None,
+        }
+    }
+}

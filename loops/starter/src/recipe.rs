@@ -1,0 +1,331 @@
+//! Trains the starter model from nothing: tokenizer, rows, steps, files, measures.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use hone_nn::folder::ModelFolder;
+use hone_nn::{
+    Control, Executor, Learner, LearnerConfig, Model, Objective, StoredDtype, TokenLoss, TrainRow,
+    Trainable,
+};
+use serde::Serialize;
+
+use crate::chat::Talker;
+use crate::error::StarterError;
+use crate::eval::{EvalOptions, Evaluation, evaluate};
+use crate::folder::{self, FolderFile, Shape};
+use crate::grammar::Grammar;
+use crate::rows::{NoiseMix, Rows};
+use crate::tokens::{ChatEncoder, Row, VOCABULARY, train_tokenizer};
+
+/// A training run. The same options give the same files, on any number of threads.
+#[derive(Clone, Debug)]
+pub struct TrainOptions {
+    pub seed: u64,
+    pub out_dir: PathBuf,
+    pub steps: u64,
+    pub threads: usize,
+    pub shape: Shape,
+    pub schedule: Schedule,
+    pub eval: EvalOptions,
+}
+
+impl TrainOptions {
+    /// The run that made the committed model, into another folder.
+    pub fn committed(out_dir: PathBuf, threads: usize) -> Self {
+        Self {
+            seed: 1,
+            out_dir,
+            steps: 20_000,
+            threads,
+            shape: Shape::default(),
+            schedule: Schedule::default(),
+            eval: EvalOptions::default(),
+        }
+    }
+}
+
+/// How fast it learns and what it sees when. Shares are of all steps.
+#[derive(Clone, Copy, Debug)]
+pub struct Schedule {
+    pub lr: f32,
+    pub warmup_steps: u64,
+    /// The learning rate at the end, relative to `lr`.
+    pub lr_end: f32,
+    pub weight_decay: f32,
+    /// Rows are added to a batch until it has this many tokens.
+    pub batch_tokens: usize,
+    /// Noise begins after this share of the steps.
+    pub noise_from: f64,
+    pub noise: NoiseMix,
+}
+
+impl Default for Schedule {
+    fn default() -> Self {
+        Self {
+            lr: 3e-3,
+            warmup_steps: 60,
+            lr_end: 0.03,
+            weight_decay: 0.01,
+            batch_tokens: 512,
+            noise_from: 0.35,
+            noise: NoiseMix {
+                share: 0.15,
+                characters: (200, 1_800),
+            },
+        }
+    }
+}
+
+impl Schedule {
+    /// Warm-up, then a cosine to `lr_end`.
+    pub fn lr_at(&self, step: u64, steps: u64) -> f32 {
+        if step < self.warmup_steps {
+            return self.lr * (step + 1) as f32 / self.warmup_steps as f32;
+        }
+        let left = (steps - self.warmup_steps.min(steps)).max(1);
+        let share = (step - self.warmup_steps) as f32 / left as f32;
+        let cosine = 0.5 * (1.0 + (std::f32::consts::PI * share.min(1.0)).cos());
+        self.lr * (self.lr_end + (1.0 - self.lr_end) * cosine)
+    }
+
+    /// The noise at this step.
+    pub fn noise_at(&self, step: u64, steps: u64) -> NoiseMix {
+        let started = step as f64 >= self.noise_from * steps as f64;
+        NoiseMix {
+            share: if started { self.noise.share } else { 0.0 },
+            ..self.noise
+        }
+    }
+}
+
+/// Where a run is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Progress {
+    /// The tokenizer is ready; training begins.
+    Tokenizer { seconds: f64 },
+    /// After some steps; the loss is the mean since the last report.
+    Step {
+        step: u64,
+        steps: u64,
+        loss: f64,
+        tokens_per_second: f64,
+        seconds: f64,
+    },
+    /// Share of the measures taken.
+    Evaluating { share: f64 },
+}
+
+/// What a run made.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    pub steps: u64,
+    pub tokens: u64,
+    pub seconds: f64,
+    pub loss: f64,
+    pub bytes: usize,
+    pub evaluation: Evaluation,
+}
+
+/// Trains, writes the folder, reads it back and measures it.
+pub fn train(
+    options: &TrainOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Report, StarterError> {
+    let start = Instant::now();
+    let grammar = Grammar::new();
+    let tokenizer = train_tokenizer(&grammar, options.seed)?;
+    let encoder = ChatEncoder::new(&tokenizer)?;
+    progress(Progress::Tokenizer {
+        seconds: start.elapsed().as_secs_f64(),
+    });
+    let mut run = Run::new(options, Rows::new(&grammar, &encoder, options.seed))?;
+    run.all_steps(start, progress)?;
+    let files = files(&run.learner.model(), &tokenizer, &encoder)?;
+    folder::write(&options.out_dir, &files)?;
+    let talker = Talker::open(&ModelFolder::open(&options.out_dir)?, options.threads)?;
+    let mut told = |share| progress(Progress::Evaluating { share });
+    let evaluation = evaluate(&talker, options.eval, &mut told)?;
+    Ok(Report {
+        steps: options.steps,
+        tokens: run.tokens,
+        seconds: start.elapsed().as_secs_f64(),
+        loss: run.loss,
+        bytes: files.iter().map(|(_, bytes)| bytes.len()).sum(),
+        evaluation,
+    })
+}
+
+fn files(
+    model: &Model,
+    tokenizer: &str,
+    encoder: &ChatEncoder,
+) -> Result<Vec<FolderFile>, StarterError> {
+    let mut config = model.config.clone();
+    config.dtype = StoredDtype::Bf16;
+    let ends = encoder.end_ids();
+    let mut files = folder::description(&config, tokenizer, ends);
+    files.push(folder::weights_file(
+        &model.weights.to_tensors(&model.config),
+    )?);
+    Ok(files)
+}
+
+/// The steps of one run.
+struct Run<'a> {
+    options: &'a TrainOptions,
+    rows: Rows<'a>,
+    learner: Learner,
+    next_row: u64,
+    tokens: u64,
+    loss: f64,
+}
+
+impl<'a> Run<'a> {
+    fn new(options: &'a TrainOptions, rows: Rows<'a>) -> Result<Self, StarterError> {
+        let config = options.shape.config(VOCABULARY, StoredDtype::F32);
+        let model = Arc::new(Model::random(config, options.seed));
+        let schedule = options.schedule;
+        let trainer = LearnerConfig {
+            beta2: 0.98,
+            weight_decay: schedule.weight_decay,
+            minibatch_tokens: schedule.batch_tokens * 2,
+            ..LearnerConfig::new(Trainable::Full, Objective::CrossEntropy, schedule.lr)
+        };
+        let exec = Arc::new(Executor::new(options.threads));
+        let learner = Learner::new(model, trainer)?.on(exec);
+        Ok(Self {
+            options,
+            rows,
+            learner,
+            next_row: 0,
+            tokens: 0,
+            loss: 0.0,
+        })
+    }
+
+    fn all_steps(
+        &mut self,
+        start: Instant,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(), StarterError> {
+        const REPORT_STEPS: u64 = 50;
+        let steps = self.options.steps;
+        let mut losses = Vec::new();
+        for step in 0..steps {
+            losses.push(self.step(step)?);
+            if (step + 1) % REPORT_STEPS == 0 || step + 1 == steps {
+                self.loss = losses.iter().sum::<f64>() / losses.len() as f64;
+                losses.clear();
+                let seconds = start.elapsed().as_secs_f64();
+                let tokens_per_second = self.tokens as f64 / seconds;
+                let loss = self.loss;
+                progress(Progress::Step {
+                    step: step + 1,
+                    steps,
+                    loss,
+                    tokens_per_second,
+                    seconds,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// One batch, one update; returns the mean loss of a learned token.
+    fn step(&mut self, step: u64) -> Result<f64, StarterError> {
+        let schedule = self.options.schedule;
+        let mix = schedule.noise_at(step, self.options.steps);
+        let mut batch = Vec::new();
+        let mut tokens = 0;
+        while tokens < schedule.batch_tokens {
+            let row = self.rows.row(self.next_row, mix);
+            self.next_row += 1;
+            tokens += row.tokens.len();
+            batch.push(train_row(row));
+        }
+        self.tokens += tokens as u64;
+        self.learner
+            .set_lr(schedule.lr_at(step, self.options.steps));
+        let report = self.learner.step(&batch, &mut || Control::Continue)?;
+        Ok(report.loss)
+    }
+}
+
+fn train_row(row: Row) -> TrainRow {
+    let loss = |position| TokenLoss {
+        position,
+        advantage: 1.0,
+        behavior_logprob: 0.0,
+        temperature: 1.0,
+        kept: None,
+    };
+    TrainRow {
+        loss: row.learned.into_iter().map(loss).collect(),
+        tokens: row.tokens,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn the_learning_rate_warms_up_and_falls_to_its_end() {
+        let schedule = Schedule::default();
+        let steps = 1_000;
+        assert!(schedule.lr_at(0, steps) < schedule.lr / 10.0);
+        assert!((schedule.lr_at(schedule.warmup_steps, steps) - schedule.lr).abs() < 1e-9);
+        let end = schedule.lr_at(steps - 1, steps);
+        assert!((end / schedule.lr - schedule.lr_end).abs() < 0.01, "{end}");
+        let all: Vec<f32> = (60..steps)
+            .map(|step| schedule.lr_at(step, steps))
+            .collect();
+        assert!(all.windows(2).all(|pair| pair[1] <= pair[0]));
+    }
+
+    #[test]
+    fn a_run_is_decided_by_its_seed_whatever_the_threads_and_the_loss_falls() {
+        let run = |seed: u64, threads: usize| {
+            let folder = tempfile::tempdir().unwrap();
+            let mut options = TrainOptions::committed(folder.path().to_owned(), threads);
+            options.seed = seed;
+            options.steps = 60;
+            options.shape = Shape {
+                hidden: 32,
+                layers: 1,
+                heads: 2,
+                kv_heads: 1,
+                head_dim: 16,
+                ffn: 64,
+                window: 64,
+            };
+            options.schedule.batch_tokens = 256;
+            options.schedule.warmup_steps = 10;
+            options.eval = EvalOptions {
+                questions: 2,
+                dialogues: 1,
+                behind_8k: 0,
+                behind_50k: 0,
+                ..EvalOptions::default()
+            };
+            let mut losses = Vec::new();
+            let mut tell = |told: Progress| {
+                if let Progress::Step { loss, .. } = told {
+                    losses.push(loss);
+                }
+            };
+            let report = train(&options, &mut tell).unwrap();
+            assert_eq!(report.evaluation.held_out_greedy.asked, 2);
+            let weights = std::fs::read(folder.path().join("model.safetensors")).unwrap();
+            (weights, losses)
+        };
+        let (one, losses) = run(1, 1);
+        assert!(losses.last() < losses.first(), "{losses:?}");
+        assert_eq!(one, run(1, 2).0);
+        assert_ne!(one, run(2, 2).0);
+    }
+}
