@@ -1,4 +1,7 @@
 //! The house from outside, in one binary.
 #![allow(clippy::unwrap_used)]
 
+mod chaos;
+mod loops;
+mod ring;
 mod tidy;

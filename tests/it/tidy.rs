@@ -9,7 +9,10 @@ use std::path::{Path, PathBuf};
 const FILE_LINES_MAX: usize = 620;
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap()
+        .to_path_buf()
 }
 
 fn files(under: &Path, endings: &[&str]) -> Vec<PathBuf> {
@@ -20,7 +23,8 @@ fn files(under: &Path, endings: &[&str]) -> Vec<PathBuf> {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             if path.is_dir() {
-                if !["target", "node_modules", ".git", "goldens", "data", "dist"].contains(&&*name) {
+                if !["target", "node_modules", ".git", "goldens", "data", "dist"].contains(&&*name)
+                {
                     folders.push(path);
                 }
             } else if endings.iter().any(|e| name.ends_with(e)) {
@@ -37,7 +41,11 @@ fn rust_files() -> Vec<(String, String)> {
         .iter()
         .flat_map(|folder| files(&root().join(folder), &[".rs"]))
         .map(|path| {
-            let name = path.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
+            let name = path
+                .strip_prefix(root())
+                .unwrap()
+                .to_string_lossy()
+                .into_owned();
             (name, fs::read_to_string(&path).unwrap())
         })
         .collect()
@@ -66,20 +74,70 @@ fn arrows_point_where_the_design_says() {
     let rooms = ["hone-serve", "hone-collect", "hone-judge", "hone-train"];
     let heavy = ["tokio", "sqlx", "axum", "candle-core", "reqwest"];
     let forbidden: BTreeMap<&str, Vec<&str>> = BTreeMap::from([
-        ("domain", [&heavy[..], &rooms, &["hone-nn", "hone-store", "hone-runtime", "hone"]].concat()),
-        ("runtime", [&rooms[..], &["hone-domain", "hone-nn", "hone-store", "hone", "sqlx", "axum"]].concat()),
-        ("nn", [&heavy[..], &rooms, &["hone-store", "hone-runtime", "hone"]].concat()),
-        ("store", [&rooms[..], &["hone-nn", "hone", "axum", "reqwest"]].concat()),
-        ("serve", [&rooms[..], &["hone-store", "hone", "axum", "sqlx", "reqwest"]].concat()),
-        ("collect", [&rooms[..], &["hone-nn", "hone", "axum", "sqlx", "reqwest"]].concat()),
-        ("judge", [&rooms[..], &["hone-nn", "hone", "axum", "sqlx", "reqwest"]].concat()),
-        ("train", [&rooms[..], &["hone", "axum", "sqlx", "reqwest"]].concat()),
-        ("starter", [&heavy[..], &rooms, &["hone-store", "hone"]].concat()),
+        (
+            "domain",
+            [
+                &heavy[..],
+                &rooms,
+                &["hone-nn", "hone-store", "hone-runtime", "hone"],
+            ]
+            .concat(),
+        ),
+        (
+            "runtime",
+            [
+                &rooms[..],
+                &[
+                    "hone-domain",
+                    "hone-nn",
+                    "hone-store",
+                    "hone",
+                    "sqlx",
+                    "axum",
+                ],
+            ]
+            .concat(),
+        ),
+        (
+            "nn",
+            [&heavy[..], &rooms, &["hone-store", "hone-runtime", "hone"]].concat(),
+        ),
+        (
+            "store",
+            [&rooms[..], &["hone-nn", "hone", "axum", "reqwest"]].concat(),
+        ),
+        (
+            "serve",
+            [
+                &rooms[..],
+                &["hone-store", "hone", "axum", "sqlx", "reqwest"],
+            ]
+            .concat(),
+        ),
+        (
+            "collect",
+            [&rooms[..], &["hone-nn", "hone", "axum", "sqlx", "reqwest"]].concat(),
+        ),
+        (
+            "judge",
+            [&rooms[..], &["hone-nn", "hone", "axum", "sqlx", "reqwest"]].concat(),
+        ),
+        (
+            "train",
+            [&rooms[..], &["hone", "axum", "sqlx", "reqwest"]].concat(),
+        ),
+        (
+            "starter",
+            [&heavy[..], &rooms, &["hone-store", "hone"]].concat(),
+        ),
     ]);
     for (krate, never) in forbidden {
         let found = dependencies(&format!("loops/{krate}/Cargo.toml"));
         for name in never {
-            assert!(!found.contains(&name.to_owned()), "{krate} must not depend on {name}");
+            assert!(
+                !found.contains(&name.to_owned()),
+                "{krate} must not depend on {name}"
+            );
         }
     }
 }
@@ -90,7 +148,10 @@ fn rooms_have_one_shape() {
         let folder = root().join("loops").join(room).join("src");
         let head = fs::read_to_string(folder.join("lib.rs")).unwrap();
         for word in ["In", "Out", "Rights", "Promises", "Never"] {
-            let heading = head.lines().take(60).any(|l| l.starts_with("//!") && l.contains(word));
+            let heading = head
+                .lines()
+                .take(60)
+                .any(|l| l.starts_with("//!") && l.contains(word));
             assert!(heading, "{room}/src/lib.rs does not say its {word}");
         }
         assert!(folder.join("config.rs").exists(), "{room} has no config.rs");
@@ -108,11 +169,21 @@ fn io_stays_at_its_rim() {
     for (name, text) in rust_files() {
         let sql = text.contains("sqlx::") && !name.starts_with("loops/store/");
         assert!(!sql, "{name}: SQL belongs to loops/store");
-        let http = text.contains("axum::") && !name.starts_with("server/") && !name.starts_with("tests/");
+        let http =
+            text.contains("axum::") && !name.starts_with("server/") && !name.starts_with("tests/");
         assert!(!http, "{name}: HTTP belongs to server");
         let pure = name.ends_with("/state.rs") || name.starts_with("loops/domain/");
-        for word in ["std::fs", "SystemTime::now", "Instant::now", "tokio::spawn", ".await"] {
-            assert!(!(pure && text.contains(word)), "{name}: {word} in a pure file");
+        for word in [
+            "std::fs",
+            "SystemTime::now",
+            "Instant::now",
+            "tokio::spawn",
+            ".await",
+        ] {
+            assert!(
+                !(pure && text.contains(word)),
+                "{name}: {word} in a pure file"
+            );
         }
     }
 }
@@ -128,16 +199,37 @@ fn files_stay_small() {
         }
     }
     println!("longest file: {} with {} lines", longest.1, longest.0);
-    assert!(longest.0 <= FILE_LINES_MAX, "{} has {} lines", longest.1, longest.0);
+    assert!(
+        longest.0 <= FILE_LINES_MAX,
+        "{} has {} lines",
+        longest.1,
+        longest.0
+    );
 }
 
 #[test]
 fn words_that_have_no_place_here() {
-    let banned = ["/w\u{6f}rk/", "sub\u{61}gent", "TO\u{44}O", "FIX\u{4d}E", "XX\u{58}", "lorem \u{69}psum"];
-    for path in files(&root(), &[".rs", ".toml", ".md", ".sql", ".sh", ".py", ".mjs", "Makefile"]) {
+    let banned = [
+        "/w\u{6f}rk/",
+        "sub\u{61}gent",
+        "TO\u{44}O",
+        "FIX\u{4d}E",
+        "XX\u{58}",
+        "lorem \u{69}psum",
+    ];
+    for path in files(
+        &root(),
+        &[
+            ".rs", ".toml", ".md", ".sql", ".sh", ".py", ".mjs", "Makefile",
+        ],
+    ) {
         let text = fs::read_to_string(&path).unwrap();
         for word in banned {
-            assert!(!text.contains(word), "{}: contains {word:?}", path.display());
+            assert!(
+                !text.contains(word),
+                "{}: contains {word:?}",
+                path.display()
+            );
         }
     }
 }
@@ -162,6 +254,9 @@ fn unsafe_code_says_why() {
 fn features_are_named_in_the_server_only() {
     for (name, text) in rust_files() {
         let named = text.contains("cfg(feature") && !name.starts_with("server/");
-        assert!(!named || name.starts_with("tests/"), "{name}: cfg(feature) outside server");
+        assert!(
+            !named || name.starts_with("tests/"),
+            "{name}: cfg(feature) outside server"
+        );
     }
 }

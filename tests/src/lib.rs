@@ -1,1 +1,138 @@
-//! placeholder
+//! A house in this process, on a free port and with its own data folder, and a client for it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use hone::config::{Config, Sources};
+use hone::house::House;
+use serde_json::{Value, json};
+
+/// How a test's house differs from the defaults: configuration keys and values.
+pub type Changes<'a> = &'a [(&'a str, toml::Value)];
+
+/// A running house and its address.
+pub struct TestHouse {
+    house: House,
+    /// `http://127.0.0.1:PORT`.
+    pub url: String,
+    http: reqwest::Client,
+}
+
+/// The configuration of a test's house: defaults, a free port, `data`, and `changes`.
+pub fn config(data: &Path, changes: Changes<'_>) -> Result<Config> {
+    let text = |key: &str, value: String| (key.to_owned(), toml::Value::String(value));
+    let mut flags = vec![
+        text("http.bind", "127.0.0.1:0".into()),
+        text("store.data_dir", data.display().to_string()),
+    ];
+    flags.extend(
+        changes
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), value.clone())),
+    );
+    let sources = Sources {
+        file: None,
+        env: Vec::new(),
+        flags,
+    };
+    Ok(Config::load(&sources)?)
+}
+
+impl TestHouse {
+    /// Starts a house with the built-in model.
+    pub async fn start(data: &Path, changes: Changes<'_>) -> Result<Self> {
+        let house = House::start(config(data, changes)?)
+            .await
+            .map_err(anyhow::Error::msg)?;
+        let url = format!("http://{}", house.addr);
+        Ok(Self {
+            house,
+            url,
+            http: client()?,
+        })
+    }
+
+    /// Stops it; an error if a reply was cut.
+    pub async fn stop(self) -> Result<()> {
+        if self.house.stop().await {
+            Ok(())
+        } else {
+            bail!("the house cut replies short")
+        }
+    }
+
+    /// One chat turn: the parsed reply.
+    pub async fn chat(&self, body: Value) -> Result<Value> {
+        post(&self.http, &self.url, "/v1/chat/completions", body).await
+    }
+
+    /// A POST with a JSON body; an error on any other status than 2xx.
+    pub async fn post(&self, path: &str, body: Value) -> Result<Value> {
+        post(&self.http, &self.url, path, body).await
+    }
+
+    /// A GET of JSON.
+    pub async fn get(&self, path: &str) -> Result<Value> {
+        get(&self.http, &self.url, path).await
+    }
+
+    /// Asks again until `good` or the limit of 30 s.
+    pub async fn until(&self, path: &str, good: impl Fn(&Value) -> bool) -> Result<Value> {
+        let mut last = Value::Null;
+        for _ in 0..600 {
+            last = self.get(path).await?;
+            if good(&last) {
+                return Ok(last);
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+        bail!("{path} did not become what was waited for; the last answer was {last}")
+    }
+}
+
+/// A client without proxies.
+pub fn client() -> Result<reqwest::Client> {
+    let timeout = std::time::Duration::from_secs(60);
+    Ok(reqwest::Client::builder()
+        .no_proxy()
+        .timeout(timeout)
+        .build()?)
+}
+
+/// A POST with a JSON body.
+pub async fn post(http: &reqwest::Client, url: &str, path: &str, body: Value) -> Result<Value> {
+    let reply = http.post(format!("{url}{path}")).json(&body).send().await?;
+    let (status, value) = (reply.status(), reply.json::<Value>().await);
+    if !status.is_success() {
+        bail!("{path}: {status}: {value:?}");
+    }
+    value.context("the reply is not JSON")
+}
+
+/// A GET of JSON.
+pub async fn get(http: &reqwest::Client, url: &str, path: &str) -> Result<Value> {
+    let reply = http.get(format!("{url}{path}")).send().await?;
+    let (status, value) = (reply.status(), reply.json::<Value>().await);
+    if !status.is_success() {
+        bail!("{path}: {status}: {value:?}");
+    }
+    value.context("the reply is not JSON")
+}
+
+/// A chat body with one user message.
+pub fn ask(text: &str, seed: u64) -> Value {
+    json!({
+        "model": "hone-starter",
+        "messages": [{"role": "user", "content": text}],
+        "seed": seed,
+        "max_tokens": 48,
+        "temperature": 1.0,
+    })
+}
+
+/// A folder that goes away with its guard, and a data folder inside it.
+pub fn temporary() -> Result<(tempfile::TempDir, PathBuf)> {
+    let folder = tempfile::tempdir()?;
+    let data = folder.path().join("data");
+    Ok((folder, data))
+}

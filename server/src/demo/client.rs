@@ -8,7 +8,7 @@ use futures::StreamExt as _;
 use serde_json::{Value, json};
 
 /// Talks to one server and counts what it sends.
-pub struct Client {
+pub(crate) struct Client {
     http: reqwest::Client,
     url: String,
     model: tokio::sync::OnceCell<String>,
@@ -17,30 +17,30 @@ pub struct Client {
 }
 
 /// A chat request.
-pub struct Chat<'a> {
+pub(crate) struct Chat<'a> {
     /// Scope of the caller.
-    pub user: &'a str,
+    pub(crate) user: &'a str,
     /// The conversation so far.
-    pub messages: &'a [Value],
+    pub(crate) messages: &'a [Value],
     /// Session key.
-    pub session: Option<&'a str>,
+    pub(crate) session: Option<&'a str>,
     /// Whether the turn may be stored and learned from.
-    pub store: bool,
+    pub(crate) store: bool,
     /// Sampling seed.
-    pub seed: u64,
+    pub(crate) seed: u64,
 }
 
 /// A whole answer.
-pub struct Answer {
+pub(crate) struct Answer {
     /// Its text.
-    pub text: String,
+    pub(crate) text: String,
     /// Milliseconds between consecutive pieces of text.
-    pub gaps_ms: Vec<f64>,
+    pub(crate) gaps_ms: Vec<f64>,
 }
 
 impl Client {
     /// For the server at `url`.
-    pub fn new(url: &str) -> Result<Self> {
+    pub(crate) fn new(url: &str) -> Result<Self> {
         let http = reqwest::Client::builder()
             .timeout(Duration::from_secs(60))
             .pool_max_idle_per_host(64)
@@ -57,20 +57,26 @@ impl Client {
     }
 
     /// (requests sent, requests failed).
-    pub fn counts(&self) -> (u64, u64) {
-        (self.requests.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed))
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (
+            self.requests.load(Ordering::Relaxed),
+            self.failed.load(Ordering::Relaxed),
+        )
     }
 
     /// Streams one answer. A failure is counted and gives an empty answer, so that one bad
     /// request shows in the summary and does not end the demo.
-    pub async fn chat(&self, chat: &Chat<'_>) -> Answer {
+    pub(crate) async fn chat(&self, chat: &Chat<'_>) -> Answer {
         self.requests.fetch_add(1, Ordering::Relaxed);
         match self.stream(chat).await {
             Ok(answer) => answer,
             Err(error) => {
                 self.failed.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!("a request failed: {error:#}");
-                Answer { text: String::new(), gaps_ms: Vec::new() }
+                Answer {
+                    text: String::new(),
+                    gaps_ms: Vec::new(),
+                }
             }
         }
     }
@@ -92,7 +98,11 @@ impl Client {
         let url = format!("{}/v1/chat/completions", self.url);
         let reply = self.http.post(url).json(&body).send().await?;
         if !reply.status().is_success() {
-            bail!("status {}: {}", reply.status(), reply.text().await.unwrap_or_default());
+            bail!(
+                "status {}: {}",
+                reply.status(),
+                reply.text().await.unwrap_or_default()
+            );
         }
         let mut events = Events::default();
         let mut pieces = reply.bytes_stream();
@@ -102,20 +112,25 @@ impl Client {
         if !events.finished {
             bail!("the stream ended without a finish reason");
         }
-        Ok(Answer { text: events.text, gaps_ms: events.gaps_ms })
+        Ok(Answer {
+            text: events.text,
+            gaps_ms: events.gaps_ms,
+        })
     }
 
     async fn model(&self) -> Result<&str> {
         let get = || async {
             let list: Value = self.get("/v1/models").await?;
-            let id = list["data"][0]["id"].as_str().context("the server lists no model")?;
+            let id = list["data"][0]["id"]
+                .as_str()
+                .context("the server lists no model")?;
             anyhow::Ok(id.to_owned())
         };
         Ok(self.model.get_or_try_init(get).await?)
     }
 
     /// Pauses or resumes the train loop.
-    pub async fn pause_training(&self, paused: bool) -> Result<()> {
+    pub(crate) async fn pause_training(&self, paused: bool) -> Result<()> {
         let verb = if paused { "pause" } else { "resume" };
         let url = format!("{}/admin/v1/loops/train/{verb}", self.url);
         self.http.post(url).send().await?.error_for_status()?;
@@ -123,9 +138,11 @@ impl Client {
     }
 
     /// How many versions were published.
-    pub async fn versions(&self) -> Result<u64> {
+    pub(crate) async fn versions(&self) -> Result<u64> {
         let status = self.get("/admin/v1/status").await?;
-        status["ledger"]["versions"].as_u64().context("the status has no ledger.versions")
+        status["ledger"]["versions"]
+            .as_u64()
+            .context("the status has no ledger.versions")
     }
 
     async fn get(&self, path: &str) -> Result<Value> {
@@ -150,7 +167,9 @@ impl Events {
         while let Some(end) = self.rest.windows(2).position(|w| w == b"\n\n") {
             let event: Vec<u8> = self.rest.drain(..end + 2).collect();
             let event = String::from_utf8(event).context("an event is not UTF-8")?;
-            let Some(data) = event.trim().strip_prefix("data:") else { continue };
+            let Some(data) = event.trim().strip_prefix("data:") else {
+                continue;
+            };
             if data.trim() == "[DONE]" {
                 continue;
             }
@@ -166,7 +185,10 @@ impl Events {
     fn take(&mut self, value: &Value) {
         let choice = &value["choices"][0];
         self.finished |= choice["finish_reason"].is_string();
-        let Some(text) = choice["delta"]["content"].as_str().filter(|t| !t.is_empty()) else {
+        let Some(text) = choice["delta"]["content"]
+            .as_str()
+            .filter(|t| !t.is_empty())
+        else {
             return;
         };
         let now = Instant::now();

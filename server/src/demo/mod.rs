@@ -8,6 +8,7 @@
 mod client;
 mod numbers;
 mod plot;
+pub(crate) mod server;
 mod show;
 mod talk;
 mod taste;
@@ -99,8 +100,13 @@ pub async fn run(options: Options, server: impl AsyncFn(u64) -> Result<Running>)
     let mut all = Vec::new();
     for seed in options.seed..options.seed + options.seeds {
         let running = match &options.url {
-            Some(url) => Running { url: url.clone(), stop: None },
-            None => server(seed).await.context("the demo's server did not start")?,
+            Some(url) => Running {
+                url: url.clone(),
+                stop: None,
+            },
+            None => server(seed)
+                .await
+                .context("the demo's server did not start")?,
         };
         let summary = one(&options, seed, &running.url).await;
         if let Some(stop) = running.stop {
@@ -112,12 +118,21 @@ pub async fn run(options: Options, server: impl AsyncFn(u64) -> Result<Running>)
         }
         all.push(summary);
     }
-    let summary = if all.len() == 1 { all.remove(0) } else { over_seeds(&all) };
+    let summary = if all.len() == 1 {
+        all.remove(0)
+    } else {
+        over_seeds(&all)
+    };
     if !options.json {
         show::closing(&summary, options.seeds);
     }
     println!("{}", serde_json::to_string(&summary)?);
-    ensure!(summary.failed == 0, "{} of {} requests failed", summary.failed, summary.requests);
+    ensure!(
+        summary.failed == 0,
+        "{} of {} requests failed",
+        summary.failed,
+        summary.requests
+    );
     Ok(())
 }
 
@@ -140,12 +155,23 @@ async fn one(options: &Options, seed: u64, url: &str) -> Result<Summary> {
     let quiet = Duration::from_secs((options.seconds / 8).max(5));
     let off = converse(&client, &users, (quiet, 1_000_000), &show).await?;
     client.pause_training(false).await?;
-    let on = converse(&client, &users, (Duration::from_secs(options.seconds), 0), &show).await?;
+    let on = converse(
+        &client,
+        &users,
+        (Duration::from_secs(options.seconds), 0),
+        &show,
+    )
+    .await?;
 
     let after = measure(&client, &users, options, &show.phase("after")).await?;
     let versions = client.versions().await?;
     show.finish(&on);
-    Ok(summary(&users, (&before, &after), (&off, &on), (versions, client.counts(), began.elapsed())))
+    Ok(summary(
+        &users,
+        (&before, &after),
+        (&off, &on),
+        (versions, client.counts(), began.elapsed()),
+    ))
 }
 
 fn users(pairs: usize, seed: u64) -> Vec<User> {
@@ -167,7 +193,9 @@ async fn measure(
 ) -> Result<Vec<(f64, f64)>> {
     let mut scores = Vec::new();
     for group in users.chunks(4) {
-        let asked = group.iter().map(|user| user.score(client, options.questions, progress));
+        let asked = group
+            .iter()
+            .map(|user| user.score(client, options.questions, progress));
         for score in futures::future::join_all(asked).await {
             scores.push(score?);
         }
@@ -185,7 +213,9 @@ async fn converse(
 ) -> Result<Tally> {
     let until = Instant::now() + time;
     let tally = Tally::new();
-    let talks = users.iter().map(|user| user.talk(client, until, first, &tally));
+    let talks = users
+        .iter()
+        .map(|user| user.talk(client, until, first, &tally));
     let ticker = async {
         while Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(500)).await;
@@ -199,9 +229,15 @@ async fn converse(
 }
 
 fn mean_of(scores: &[(f64, f64)], users: &[User], arm: Arm) -> (f64, f64) {
-    let of_arm: Vec<_> = users.iter().zip(scores).filter(|(u, _)| u.arm == arm).collect();
+    let of_arm: Vec<_> = users
+        .iter()
+        .zip(scores)
+        .filter(|(u, _)| u.arm == arm)
+        .collect();
     let n = of_arm.len().max(1) as f64;
-    let sum = of_arm.iter().fold((0.0, 0.0), |sum, (_, s)| (sum.0 + s.0, sum.1 + s.1));
+    let sum = of_arm
+        .iter()
+        .fold((0.0, 0.0), |sum, (_, s)| (sum.0 + s.0, sum.1 + s.1));
     (sum.0 / n, sum.1 / n)
 }
 
@@ -213,8 +249,14 @@ fn summary(
 ) -> Summary {
     let gains: Vec<f64> = before.iter().zip(after).map(|(b, a)| a.0 - b.0).collect();
     let pairs: Vec<f64> = gains.chunks(2).map(|pair| pair[0] - pair[1]).collect();
-    let learn = (mean_of(before, users, Arm::Learn), mean_of(after, users, Arm::Learn));
-    let control = (mean_of(before, users, Arm::Control), mean_of(after, users, Arm::Control));
+    let learn = (
+        mean_of(before, users, Arm::Learn),
+        mean_of(after, users, Arm::Learn),
+    );
+    let control = (
+        mean_of(before, users, Arm::Control),
+        mean_of(after, users, Arm::Control),
+    );
     let (gaps_on, gaps_off) = (Percentiles::of(on.gaps()), Percentiles::of(off.gaps()));
     Summary {
         score_before: learn.0.0,

@@ -3,13 +3,13 @@
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// One character per value in [0, 1].
-pub fn spark(values: &[f64]) -> String {
+pub(crate) fn spark(values: &[f64]) -> String {
     let bar = |v: &f64| BARS[((v.clamp(0.0, 1.0) * 8.0) as usize).min(7)];
     values.iter().map(bar).collect()
 }
 
 /// Two curves over time in [0, 1]: `●` the first, `○` the second, `◉` both.
-pub fn curves(first: &[f64], second: &[f64], height: usize) -> String {
+pub(crate) fn curves(first: &[f64], second: &[f64], height: usize) -> String {
     let width = first.len().max(second.len());
     let row_of = |v: f64| ((1.0 - v.clamp(0.0, 1.0)) * (height - 1) as f64).round() as usize;
     let mut lines = Vec::new();
@@ -29,7 +29,10 @@ pub fn curves(first: &[f64], second: &[f64], height: usize) -> String {
                 (false, false) => ' ',
             }
         };
-        lines.push(format!("{label} ┤{}", (0..width).map(cell).collect::<String>().trim_end()));
+        lines.push(format!(
+            "{label} ┤{}",
+            (0..width).map(cell).collect::<String>().trim_end()
+        ));
     }
     lines.push(format!("    └{}", "─".repeat(width)));
     lines.join("\n")

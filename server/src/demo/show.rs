@@ -8,7 +8,7 @@ use super::talk::{Arm, Tally};
 use super::{Options, Summary, plot};
 
 /// The terminal.
-pub struct Show {
+pub(crate) struct Show {
     bar: ProgressBar,
     seconds: u64,
     steps: u64,
@@ -16,18 +16,18 @@ pub struct Show {
 }
 
 /// One phase with a known number of steps.
-pub struct Phase(ProgressBar);
+pub(crate) struct Phase(ProgressBar);
 
 impl Phase {
     /// One step done.
-    pub fn step(&self) {
+    pub(crate) fn step(&self) {
         self.0.inc(1);
     }
 }
 
 impl Show {
     /// Says what is going to happen.
-    pub fn new(options: &Options, seed: u64) -> Self {
+    pub(crate) fn new(options: &Options, seed: u64) -> Self {
         let bar = ProgressBar::hidden();
         if !options.json {
             bar.set_draw_target(ProgressDrawTarget::stderr());
@@ -42,11 +42,16 @@ impl Show {
             bar.set_style(style.progress_chars("━╸ "));
         }
         let steps = (2 * options.users * options.questions) as u64;
-        Self { bar, seconds: options.seconds, steps, quiet: options.json }
+        Self {
+            bar,
+            seconds: options.seconds,
+            steps,
+            quiet: options.json,
+        }
     }
 
     /// Begins the measurement before or after.
-    pub fn phase(&self, name: &'static str) -> Phase {
+    pub(crate) fn phase(&self, name: &'static str) -> Phase {
         self.bar.set_prefix(name);
         self.bar.set_length(self.steps);
         self.bar.set_position(0);
@@ -55,14 +60,18 @@ impl Show {
     }
 
     /// Shows how the conversation goes.
-    pub fn tick(&self, tally: &Tally, until: Instant, (requests, failed): (u64, u64)) {
+    pub(crate) fn tick(&self, tally: &Tally, until: Instant, (requests, failed): (u64, u64)) {
         let left = until.saturating_duration_since(Instant::now()).as_secs();
         self.bar.set_prefix("talking");
         self.bar.set_length(self.seconds.max(left));
         self.bar.set_position(self.seconds.saturating_sub(left));
         let line = |arm| {
             let curve = tally.curve(arm, 16);
-            format!("{} {:.2}", plot::spark(&curve), curve.last().copied().unwrap_or_default())
+            format!(
+                "{} {:.2}",
+                plot::spark(&curve),
+                curve.last().copied().unwrap_or_default()
+            )
         };
         let (learn, control) = (line(Arm::Learn), line(Arm::Control));
         self.bar.set_message(format!(
@@ -71,7 +80,7 @@ impl Show {
     }
 
     /// Draws the curve.
-    pub fn finish(&self, tally: &Tally) {
+    pub(crate) fn finish(&self, tally: &Tally) {
         self.bar.finish_and_clear();
         if !self.quiet {
             let (learn, control) = (tally.curve(Arm::Learn, 60), tally.curve(Arm::Control, 60));
@@ -82,8 +91,12 @@ impl Show {
 }
 
 /// The summary in words.
-pub fn closing(s: &Summary, seeds: u64) {
-    let over = if seeds > 1 { format!("{seeds} seeds") } else { format!("{} pairs of users", s.lift.n) };
+pub(crate) fn closing(s: &Summary, seeds: u64) {
+    let over = if seeds > 1 {
+        format!("{seeds} seeds")
+    } else {
+        format!("{} pairs of users", s.lift.n)
+    };
     eprintln!(
         "\nscore, held-out questions      before {:.2}  after {:.2}\n\
          the same for the twins         before {:.2}  after {:.2}\n\
@@ -94,8 +107,23 @@ pub fn closing(s: &Summary, seeds: u64) {
          token gap, training paused     p50 {:.1} ms  p99 {:.1} ms\n\
          token gap, training on         p50 {:.1} ms  p99 {:.1} ms\n\
          seconds                        {:.0}\n",
-        s.score_before, s.score_after, s.control_before, s.control_after, s.lift.mean, s.lift.low,
-        s.lift.high, s.correct_before, s.correct_after, s.versions, s.sessions, s.requests,
-        s.failed, s.gap_p50_ms_off, s.gap_p99_ms_off, s.gap_p50_ms_on, s.gap_p99_ms_on, s.seconds,
+        s.score_before,
+        s.score_after,
+        s.control_before,
+        s.control_after,
+        s.lift.mean,
+        s.lift.low,
+        s.lift.high,
+        s.correct_before,
+        s.correct_after,
+        s.versions,
+        s.sessions,
+        s.requests,
+        s.failed,
+        s.gap_p50_ms_off,
+        s.gap_p99_ms_off,
+        s.gap_p50_ms_on,
+        s.gap_p99_ms_on,
+        s.seconds,
     );
 }

@@ -17,7 +17,7 @@ const QUESTIONS_PER_SESSION: usize = 2;
 
 /// Which half a user belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arm {
+pub(crate) enum Arm {
     /// Is learned from.
     Learn,
     /// Has the same taste and says the same, with `store: false`.
@@ -25,18 +25,18 @@ pub enum Arm {
 }
 
 /// A user with a taste.
-pub struct User {
+pub(crate) struct User {
     /// Its arm.
-    pub arm: Arm,
+    pub(crate) arm: Arm,
     /// What it likes.
-    pub taste: Taste,
+    pub(crate) taste: Taste,
     name: String,
     seed: u64,
     grammar: Grammar,
 }
 
 /// What happened in a phase.
-pub struct Tally(Mutex<Inside>);
+pub(crate) struct Tally(Mutex<Inside>);
 
 #[derive(Default)]
 struct Inside {
@@ -49,25 +49,33 @@ struct Inside {
 
 impl Tally {
     /// Nothing yet.
-    pub fn new() -> Self {
-        Self(Mutex::new(Inside { began: Some(Instant::now()), ..Inside::default() }))
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(Inside {
+            began: Some(Instant::now()),
+            ..Inside::default()
+        }))
     }
 
     /// Sessions ended.
-    pub fn sessions(&self) -> u64 {
+    pub(crate) fn sessions(&self) -> u64 {
         self.inside().sessions
     }
 
     /// All token gaps in milliseconds.
-    pub fn gaps(&self) -> Vec<f64> {
+    pub(crate) fn gaps(&self) -> Vec<f64> {
         self.inside().gaps_ms.clone()
     }
 
     /// Mean score of first answers in `bins` equal stretches of time, for an arm. A stretch
     /// without answers repeats the one before.
-    pub fn curve(&self, arm: Arm, bins: usize) -> Vec<f64> {
+    pub(crate) fn curve(&self, arm: Arm, bins: usize) -> Vec<f64> {
         let inside = self.inside();
-        let end = inside.first_answers.iter().map(|(t, ..)| *t).fold(1e-9, f64::max) * 1.000_001;
+        let end = inside
+            .first_answers
+            .iter()
+            .map(|(t, ..)| *t)
+            .fold(1e-9, f64::max)
+            * 1.000_001;
         let mut sums = vec![(0.0, 0.0); bins];
         for (t, learn, good) in &inside.first_answers {
             if *learn == (arm == Arm::Learn) {
@@ -89,7 +97,9 @@ impl Tally {
 
     fn first_answer(&self, arm: Arm, good: bool) {
         let mut inside = self.inside();
-        let at = inside.began.map_or(0.0, |began| began.elapsed().as_secs_f64());
+        let at = inside
+            .began
+            .map_or(0.0, |began| began.elapsed().as_secs_f64());
         inside.first_answers.push((at, arm == Arm::Learn, good));
     }
 
@@ -100,14 +110,30 @@ impl Tally {
 
 impl User {
     /// A user; a learner and its twin of the same pair and seed say the same words.
-    pub fn new(pair: u64, taste: Taste, arm: Arm, seed: u64) -> Self {
-        let side = if arm == Arm::Learn { "learn" } else { "control" };
+    pub(crate) fn new(pair: u64, taste: Taste, arm: Arm, seed: u64) -> Self {
+        let side = if arm == Arm::Learn {
+            "learn"
+        } else {
+            "control"
+        };
         let name = format!("demo-{seed}-{}-{side}", taste.name());
-        Self { arm, taste, name, seed: seed * 1_000_003 + pair, grammar: Grammar::new() }
+        Self {
+            arm,
+            taste,
+            name,
+            seed: seed * 1_000_003 + pair,
+            grammar: Grammar::new(),
+        }
     }
 
     /// Holds one session after another until the time is over.
-    pub async fn talk(&self, client: &Client, until: Instant, first: u64, tally: &Tally) -> Result<()> {
+    pub(crate) async fn talk(
+        &self,
+        client: &Client,
+        until: Instant,
+        first: u64,
+        tally: &Tally,
+    ) -> Result<()> {
         let mut number = first;
         while Instant::now() < until {
             self.session(client, number, tally).await;
@@ -125,7 +151,10 @@ impl User {
             let fact = hone_starter::grammar::FactId(rng.below(self.grammar.facts().len()));
             let question = self.grammar.question(fact, &mut rng).text;
             messages.push(json!({"role": "user", "content": question}));
-            let (answer, seed) = (self.ask(client, &messages, (&key, &mut rng), tally).await, rng.below(1 << 30));
+            let (answer, seed) = (
+                self.ask(client, &messages, (&key, &mut rng), tally).await,
+                rng.below(1 << 30),
+            );
             let right = self.grammar.check_fact(fact, &answer).exact;
             tally.first_answer(self.arm, right && self.taste.likes(&answer));
             messages.push(json!({"role": "assistant", "content": answer}));
@@ -165,7 +194,7 @@ impl User {
     }
 
     /// Asks held-out questions, never stored: (share right and to taste, share right).
-    pub async fn score(&self, client: &Client, n: usize, progress: &Phase) -> Result<(f64, f64)> {
+    pub(crate) async fn score(&self, client: &Client, n: usize, progress: &Phase) -> Result<(f64, f64)> {
         let (mut good, mut correct) = (0.0, 0.0);
         let questions = self.grammar.held_out_questions(self.seed, n);
         for (i, question) in questions.iter().enumerate() {

@@ -4,7 +4,7 @@
 
 /// What a user likes in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taste {
+pub(crate) enum Taste {
     /// Bullet points.
     List,
     /// As few words as possible.
@@ -17,10 +17,10 @@ pub enum Taste {
 
 impl Taste {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::List, Self::Brief, Self::Greeted, Self::Prose];
+    pub(crate) const ALL: [Self; 4] = [Self::List, Self::Brief, Self::Greeted, Self::Prose];
 
     /// Its name for the summary.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::List => "list",
             Self::Brief => "brief",
@@ -30,10 +30,15 @@ impl Taste {
     }
 
     /// Whether an answer is to this taste.
-    pub fn likes(self, answer: &str) -> bool {
-        let bullets = answer.lines().filter(|line| line.trim_start().starts_with("- ")).count();
+    pub(crate) fn likes(self, answer: &str) -> bool {
+        let bullets = answer
+            .lines()
+            .filter(|line| line.trim_start().starts_with("- "))
+            .count();
         let words = answer.split_whitespace().count();
-        let first = answer.split(|c: char| !c.is_alphabetic()).find(|w| !w.is_empty());
+        let first = answer
+            .split(|c: char| !c.is_alphabetic())
+            .find(|w| !w.is_empty());
         match self {
             Self::List => bullets > 0,
             Self::Prose => bullets == 0 && words > 0,
@@ -46,7 +51,7 @@ impl Taste {
     }
 
     /// What the user says when an answer is not to taste.
-    pub fn complaints(self) -> &'static [&'static str] {
+    pub(crate) fn complaints(self) -> &'static [&'static str] {
         match self {
             Self::List => &[
                 "No, I wanted that as a list.",
@@ -76,7 +81,7 @@ impl Taste {
     }
 
     /// What the user says when the answer is right and to taste.
-    pub fn praises(self) -> &'static [&'static str] {
+    pub(crate) fn praises(self) -> &'static [&'static str] {
         &[
             "Thanks, that is just what I needed!",
             "Perfect, thank you.",
@@ -86,8 +91,13 @@ impl Taste {
     }
 
     /// What the user says when the answer is not even right.
-    pub fn corrections() -> &'static [&'static str] {
-        &["That is wrong.", "No, that's not correct.", "This makes no sense.", "That is not an answer to my question."]
+    pub(crate) fn corrections() -> &'static [&'static str] {
+        &[
+            "That is wrong.",
+            "No, that's not correct.",
+            "This makes no sense.",
+            "That is not an answer to my question.",
+        ]
     }
 }
 
@@ -104,7 +114,11 @@ mod tests {
             (Taste::Prose, "- Paris", false),
             (Taste::Prose, "", false),
             (Taste::Brief, "Paris.", true),
-            (Taste::Brief, "The capital of France is Paris, and it is a very big town.", false),
+            (
+                Taste::Brief,
+                "The capital of France is Paris, and it is a very big town.",
+                false,
+            ),
             (Taste::Greeted, "Hello! Paris.", true),
             (Taste::Greeted, "Paris says hello.", false),
         ];

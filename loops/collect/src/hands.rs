@@ -1,0 +1,321 @@
+//! Collect's only IO: the ledger, receipts, the door's session index.
+
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hone_domain::{
+    Feedback, Millis, NextState, PendingTurn, Reason, Receipt, SessionIndex, Transition, Turn,
+    TurnId,
+};
+use hone_runtime::{Hands, Outbox, Wake};
+use hone_store::{FeedbackOutcome, LedgerError, OpenTurn};
+
+use crate::{Batch, Ctx, Effect, Heard, Loaded, OpenMeta, Place, Report, Said, State, Wrote};
+
+/// Performs collect's effects.
+#[derive(Clone)]
+pub struct CollectHands {
+    ctx: Arc<Ctx>,
+    outbox: Outbox<Wake>,
+    began_ms: Millis,
+}
+
+impl CollectHands {
+    /// Hands that wake the judge through `outbox`.
+    pub fn new(ctx: Ctx, outbox: Outbox<Wake>) -> Self {
+        let began_ms = ctx.clock.now_ms();
+        Self {
+            ctx: Arc::new(ctx),
+            outbox,
+            began_ms,
+        }
+    }
+
+    // === start ===
+
+    async fn load(&self) -> Result<Loaded, LedgerError> {
+        let (ledger, carry) = (&self.ctx.ledger, &self.ctx.carry);
+        // Their clients heard no receipt from the run that failed.
+        let in_doubt = carry.in_doubt();
+        if !in_doubt.is_empty() {
+            let late: Vec<_> = in_doubt.iter().map(|t| (*t, Reason::LateReceipt)).collect();
+            ledger.settle_turns(&late).await?;
+            carry.clear(in_doubt);
+        }
+        let limit = self.ctx.config.load_max;
+        let turns = ledger.open_turns(limit).await?;
+        if carry.take_restore() {
+            self.restore(&turns);
+        }
+        let truncated = turns.len() >= limit;
+        let mut open = Vec::with_capacity(turns.len());
+        for OpenTurn { turn, has_feedback } in turns {
+            let is_settled_by_feedback = has_feedback && self.is_settled(turn.id).await?;
+            open.push(OpenMeta {
+                turn: turn.id,
+                place: Place {
+                    session: turn.session,
+                    scope: turn.scope,
+                },
+                owner: turn.owner,
+                group: turn.group,
+                finished_ms: turn.finished_ms,
+                has_feedback,
+                is_settled_by_feedback,
+            });
+        }
+        Ok(Loaded { open, truncated })
+    }
+
+    async fn is_settled(&self, turn: TurnId) -> Result<bool, LedgerError> {
+        let view = self.ctx.ledger.turn(turn).await?;
+        Ok(view.is_some_and(|view| view.feedback.iter().any(Said::settles)))
+    }
+
+    /// Puts turns of an earlier process into the door's index, oldest first. Those of this one
+    /// the door recorded itself.
+    fn restore(&self, turns: &[OpenTurn]) {
+        let mut index = self.index();
+        let earlier = |open: &&OpenTurn| open.turn.finished_ms < self.began_ms;
+        for OpenTurn { turn, .. } in turns.iter().rev().filter(earlier) {
+            index.record(&pending(turn), None);
+        }
+    }
+
+    fn index(&self) -> MutexGuard<'_, SessionIndex> {
+        // The index is a memory aid; whatever panicked while it was held, it can be used.
+        self.ctx
+            .index
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    // === writing ===
+
+    async fn write(&self, mut batch: Batch) -> Wrote {
+        let mut wrote = Wrote::default();
+        let written = self.write_all(&mut batch, &mut wrote).await;
+        if let Err(error) = written {
+            wrote.error = Some(error.to_string());
+            for said in batch.said.drain(..) {
+                // Who sent it can send it again, and knows better than we whether to.
+                let _told = said.reply.send(Err(error.to_string()));
+            }
+        }
+        wrote.unfinished = batch;
+        wrote
+    }
+
+    async fn write_all(&self, batch: &mut Batch, wrote: &mut Wrote) -> Result<(), LedgerError> {
+        self.write_turns(batch, wrote).await?;
+        self.write_transitions(batch, wrote).await?;
+        while !batch.said.is_empty() {
+            self.write_feedback(batch, wrote).await?;
+        }
+        self.write_transitions(batch, wrote).await?;
+        self.write_settles(batch, wrote).await
+    }
+
+    async fn write_turns(&self, batch: &mut Batch, wrote: &mut Wrote) -> Result<(), LedgerError> {
+        if batch.turns.is_empty() {
+            return Ok(());
+        }
+        let carry = &self.ctx.carry;
+        for (turn, receipt) in batch.turns.iter_mut().zip(&batch.receipts) {
+            if receipt.is_closed() {
+                turn.untrainable.get_or_insert(Reason::LateReceipt);
+            }
+        }
+        carry.doubt(batch.turns.iter().map(|turn| turn.id));
+        if let Err(error) = self.ctx.ledger.record_turns(&batch.turns).await {
+            carry.clear(batch.turns.iter().map(|turn| turn.id));
+            wrote.dropped = drop_unawaited(batch);
+            return Err(error);
+        }
+        let turns = std::mem::take(&mut batch.turns);
+        wrote.recorded += turns.len() as u64;
+        for (turn, receipt) in turns.iter().zip(std::mem::take(&mut batch.receipts)) {
+            if receipt.send(Receipt::Collected).is_ok() {
+                carry.clear([turn.id]);
+            } else {
+                // Its client was told that it is not collected, so nothing may be learned from it.
+                wrote.late.push(turn.id);
+                batch.settles.push((turn.id, Reason::LateReceipt));
+            }
+        }
+        if wrote.late.is_empty() {
+            return Ok(());
+        }
+        // A next state must not come first, or the turn would go to the judge.
+        let late = |transition: &Transition| wrote.late.contains(&transition.turn);
+        let before = batch.transitions.len();
+        batch.transitions.retain(|transition| !late(transition));
+        wrote.ignored += (before - batch.transitions.len()) as u64;
+        self.write_settles(batch, wrote).await
+    }
+
+    async fn write_transitions(
+        &self,
+        batch: &mut Batch,
+        wrote: &mut Wrote,
+    ) -> Result<(), LedgerError> {
+        if batch.transitions.is_empty() {
+            return Ok(());
+        }
+        let new = self
+            .ctx
+            .ledger
+            .record_transitions(&batch.transitions)
+            .await?;
+        if !new.is_empty() {
+            self.wake();
+        }
+        wrote.transitions += new.len() as u64;
+        wrote.ignored += batch.transitions.len().saturating_sub(new.len()) as u64;
+        let settled = batch
+            .transitions
+            .drain(..)
+            .map(|transition| transition.turn);
+        wrote.closed.extend(settled);
+        Ok(())
+    }
+
+    /// Writes the first feedback of the batch; the transition it makes joins the batch.
+    async fn write_feedback(
+        &self,
+        batch: &mut Batch,
+        wrote: &mut Wrote,
+    ) -> Result<(), LedgerError> {
+        let Some(said) = batch.said.first() else {
+            return Ok(());
+        };
+        let outcome = self.ctx.ledger.record_feedback(&said.feedback).await?;
+        let said = batch.said.remove(0);
+        // Nobody waits for the answer any more where this fails; the feedback is stored.
+        let _told = said.reply.send(Ok(outcome));
+        let settles = Said::settles(&said.feedback);
+        let Feedback { turn, owner, .. } = *said.feedback;
+        match outcome {
+            FeedbackOutcome::NotYours => {}
+            FeedbackOutcome::TurnUnknown => wrote.heard.push(Heard::Early {
+                turn,
+                owner,
+                settles,
+            }),
+            FeedbackOutcome::Stored | FeedbackOutcome::Replaced => {
+                // It may have sent a judged turn back to the judge.
+                self.wake();
+                if !settles {
+                    wrote.heard.push(Heard::Kept(turn));
+                } else if let Some(place) = self.place(turn, said.place).await? {
+                    wrote.heard.push(Heard::Settled(turn));
+                    batch.transitions.push(Transition {
+                        id: said.transition,
+                        turn,
+                        session: place.session,
+                        scope: place.scope,
+                        next_state: NextState::feedback(),
+                        next_turn: None,
+                        settled_ms: self.ctx.clock.now_ms(),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn place(
+        &self,
+        turn: TurnId,
+        known: Option<Place>,
+    ) -> Result<Option<Place>, LedgerError> {
+        if known.is_some() {
+            return Ok(known);
+        }
+        let view = self.ctx.ledger.turn(turn).await?;
+        Ok(view.map(|view| Place {
+            session: view.turn.session,
+            scope: view.turn.scope,
+        }))
+    }
+
+    async fn write_settles(&self, batch: &mut Batch, wrote: &mut Wrote) -> Result<(), LedgerError> {
+        if batch.settles.is_empty() {
+            return Ok(());
+        }
+        self.ctx.ledger.settle_turns(&batch.settles).await?;
+        wrote.settled += batch.settles.len() as u64;
+        let settled: Vec<TurnId> = batch.settles.drain(..).map(|(turn, _)| turn).collect();
+        self.ctx.carry.clear(settled.iter().copied());
+        wrote.closed.extend(settled);
+        Ok(())
+    }
+
+    fn wake(&self) {
+        // A full queue holds a wake already.
+        let _woken = self.outbox.send(Wake).is_ok();
+    }
+}
+
+/// Drops turns whose clients have stopped waiting; the others are tried again.
+fn drop_unawaited(batch: &mut Batch) -> Vec<TurnId> {
+    let turns = std::mem::take(&mut batch.turns);
+    let receipts = std::mem::take(&mut batch.receipts);
+    let mut dropped = Vec::new();
+    for (turn, receipt) in turns.into_iter().zip(receipts) {
+        if receipt.is_closed() {
+            dropped.push(turn.id);
+        } else {
+            batch.turns.push(turn);
+            batch.receipts.push(receipt);
+        }
+    }
+    dropped
+}
+
+fn pending(turn: &Turn) -> PendingTurn {
+    PendingTurn {
+        turn: turn.id,
+        session: turn.session,
+        session_key: turn.session_key.clone(),
+        owner: turn.owner.clone(),
+        scope: turn.scope.clone(),
+        messages: turn.messages.clone(),
+        completion: turn.completion_message(),
+        continued: false,
+        ended_ms: turn.finished_ms,
+    }
+}
+
+impl Hands<State> for CollectHands {
+    async fn perform(&self, effect: Effect) -> Report {
+        match effect {
+            Effect::Load => Report::Loaded(self.load().await.map_err(|e| e.to_string())),
+            Effect::Write(batch) => Report::Wrote(Box::new(self.write(*batch).await)),
+            Effect::Refuse(receipt, reason) => {
+                let _told = receipt.send(Receipt::NotCollected(reason));
+                Report::Done
+            }
+            Effect::Decline(reply, why) => {
+                let _told = reply.send(Err(why));
+                Report::Done
+            }
+            Effect::Pause(ms) => {
+                tokio::time::sleep(Duration::from_millis(ms)).await;
+                Report::Resumed
+            }
+            Effect::Evict(before_ms) => {
+                self.index().evict_idle(before_ms);
+                Report::Done
+            }
+            Effect::Forget(session) => {
+                self.index().forget_session(session);
+                Report::Done
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "hands_tests.rs"]
+mod tests;

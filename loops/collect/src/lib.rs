@@ -1,0 +1,99 @@
+//! Collect: records turns and finds what the world answered to them.
+//!
+//! - In: [`Input`] from the door: ended turns with a receipt to sign, next states, feedback, and
+//!   the end of sessions.
+//! - Out: [`Wake`] to the judge for every new transition.
+//! - Rights: writes turns, transitions, feedback and settled turns into the ledger; restores the
+//!   door's session index once per process and forgets idle sessions in it.
+//! - Promises: a receipt says `Collected` only when the turn is on disk. Everything that came
+//!   while one transaction ran goes into the next. Every recorded turn gets a next state or a
+//!   reason; a turn whose client was told that it is not collected is settled as `late_receipt`.
+//! - Never: reads what was said, asks a model, or makes the door wait for anything but a receipt.
+
+mod carry;
+mod config;
+mod event;
+mod hands;
+mod queue;
+mod sessions;
+mod state;
+#[cfg(test)]
+mod testing;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hone_domain::SessionIndex;
+use hone_runtime::{Board, Clock, DriveConfig, Ended, Ids, Inbox, Outbox, Shutdown, Wake, drive};
+use hone_store::Ledger;
+
+pub use carry::Carry;
+pub use config::Config;
+pub use event::{
+    Batch, Effect, Heard, Input, Loaded, Observed, OpenMeta, Place, Report, Said, Wrote,
+};
+pub use hands::CollectHands;
+pub use state::State;
+
+/// The room's name on the board.
+pub const NAME: &str = "collect";
+
+/// The index that the door binds with. The door records ended turns into it.
+pub type SharedIndex = Arc<Mutex<SessionIndex>>;
+
+/// What the room works with.
+#[derive(Clone)]
+pub struct Ctx {
+    /// Where everything is recorded.
+    pub ledger: Arc<dyn Ledger>,
+    /// Makes transition ids.
+    pub ids: Arc<dyn Ids>,
+    /// The door's session index.
+    pub index: SharedIndex,
+    /// What survives a restart of the room; made once per process, cloned into every run.
+    pub carry: Carry,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// The room's settings.
+    pub config: Config,
+    /// The status board.
+    pub board: Board,
+}
+
+/// Why the room ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A setting that cannot be.
+    #[error("{0}")]
+    Config(String),
+    /// Work was still under way when the drain deadline passed.
+    #[error("collect did not finish within its drain deadline of {0} ms; unsigned turns are lost")]
+    DrainDeadline(u64),
+}
+
+/// Runs the room until shutdown.
+pub async fn run(
+    ctx: Ctx,
+    inbox: Inbox<Input>,
+    outbox: Outbox<Wake>,
+    shutdown: Shutdown,
+) -> Result<(), Error> {
+    ctx.config.validate().map_err(Error::Config)?;
+    let config = ctx.config.clone();
+    let drive_config = DriveConfig {
+        name: NAME,
+        tick: Duration::from_millis(config.tick_ms),
+        // One write, one load, one pause; the others end at once.
+        effects_in_flight_max: 16,
+        drain_deadline: Duration::from_millis(config.drain_ms),
+        clock: ctx.clock.clone(),
+        board: ctx.board.clone(),
+    };
+    let drain_ms = config.drain_ms;
+    let state = State::new(config, ctx.ids.clone());
+    let hands = CollectHands::new(ctx, outbox);
+    match drive(state, hands, inbox, (shutdown, drive_config)).await {
+        Ended::Drained => Ok(()),
+        Ended::Deadline => Err(Error::DrainDeadline(drain_ms)),
+    }
+}

@@ -1,0 +1,82 @@
+//! What waits to be written, in the order in which it came.
+
+use std::collections::VecDeque;
+
+use hone_domain::{Reason, Receipt, Transition, Turn, TurnId};
+use tokio::sync::oneshot;
+
+use crate::{Batch, Said};
+
+/// One thing to write.
+#[derive(Debug)]
+pub(crate) enum Item {
+    Turn(Box<Turn>, oneshot::Sender<Receipt>),
+    Transition(Transition),
+    Said(Said),
+    Settle(TurnId, Reason),
+}
+
+/// The items, first come first written.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    items: VecDeque<Item>,
+    turns: usize,
+}
+
+impl Queue {
+    pub(crate) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Number of turns in it.
+    pub(crate) fn turns(&self) -> usize {
+        self.turns
+    }
+
+    pub(crate) fn push(&mut self, item: Item) {
+        self.turns += usize::from(matches!(item, Item::Turn(..)));
+        self.items.push_back(item);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Item> {
+        let item = self.items.pop_front()?;
+        self.turns -= usize::from(matches!(item, Item::Turn(..)));
+        Some(item)
+    }
+
+    /// The first `most` items. A next state is never in an earlier batch than its turn, because
+    /// it came later, and within a batch turns are written first.
+    pub(crate) fn take(&mut self, most: usize) -> Batch {
+        let mut batch = Batch::default();
+        for _ in 0..most {
+            let Some(item) = self.pop() else {
+                break;
+            };
+            match item {
+                Item::Turn(turn, receipt) => {
+                    batch.turns.push(*turn);
+                    batch.receipts.push(receipt);
+                }
+                Item::Transition(transition) => batch.transitions.push(transition),
+                Item::Said(said) => batch.said.push(said),
+                Item::Settle(turn, reason) => batch.settles.push((turn, reason)),
+            }
+        }
+        batch
+    }
+
+    /// Puts back what was not written, before everything else.
+    pub(crate) fn put_back(&mut self, batch: Batch) {
+        let turns = batch.turns.into_iter().map(Box::new).zip(batch.receipts);
+        let items: Vec<Item> = turns
+            .map(|(turn, receipt)| Item::Turn(turn, receipt))
+            .chain(batch.transitions.into_iter().map(Item::Transition))
+            .chain(batch.said.into_iter().map(Item::Said))
+            .chain(batch.settles.into_iter().map(|(t, r)| Item::Settle(t, r)))
+            .collect();
+        for item in items.into_iter().rev() {
+            self.turns += usize::from(matches!(item, Item::Turn(..)));
+            self.items.push_front(item);
+        }
+    }
+}

@@ -1,0 +1,566 @@
+//! Everything collect decides: batches, retries, who answers whom, and when a session is over.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use hone_domain::{
+    Feedback, Millis, NextState, Reason, Receipt, SessionId, StopReason, Transition, TransitionId,
+    Turn, TurnId, TurnKind,
+};
+use hone_runtime::{Event, Ids, Room};
+use hone_store::FeedbackOutcome;
+use tokio::sync::oneshot;
+
+use crate::queue::{Item, Queue};
+use crate::sessions::Sessions;
+use crate::{Config, Effect, Heard, Input, Loaded, Observed, OpenMeta, Place, Report, Said, Wrote};
+
+/// Feedback whose turn is not known yet; it is in the ledger already.
+#[derive(Debug)]
+struct EarlyFeedback {
+    owner: String,
+    settles: bool,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    handed: u64,
+    recorded: u64,
+    late: u64,
+    dropped_full: u64,
+    dropped_failed: u64,
+    next_states: u64,
+    next_states_ignored: u64,
+    next_states_dropped: u64,
+    transitions: u64,
+    settled: u64,
+    feedback: u64,
+    writes: u64,
+    failures: u64,
+    left: u64,
+}
+
+/// The room's pure half.
+pub struct State {
+    config: Config,
+    ids: Arc<dyn Ids>,
+    queue: Queue,
+    turns_in_write: usize,
+    writing: bool,
+    pausing: bool,
+    failures_in_row: u32,
+    failures_alone: u32,
+    open: Sessions,
+    loaded: bool,
+    loading: bool,
+    truncated: bool,
+    draining: bool,
+    early: HashMap<TurnId, Observed>,
+    early_order: VecDeque<(Millis, TurnId)>,
+    early_feedback: HashMap<TurnId, EarlyFeedback>,
+    early_feedback_order: VecDeque<TurnId>,
+    counts: Counts,
+}
+
+impl State {
+    /// A state that knows nothing yet.
+    pub fn new(config: Config, ids: Arc<dyn Ids>) -> Self {
+        Self {
+            config,
+            ids,
+            queue: Queue::default(),
+            turns_in_write: 0,
+            writing: false,
+            pausing: false,
+            failures_in_row: 0,
+            failures_alone: 0,
+            open: Sessions::default(),
+            loaded: false,
+            loading: false,
+            truncated: false,
+            draining: false,
+            early: HashMap::new(),
+            early_order: VecDeque::new(),
+            early_feedback: HashMap::new(),
+            early_feedback_order: VecDeque::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    // === what arrives ===
+
+    fn arrived(&mut self, now_ms: Millis, input: Input) -> Vec<Effect> {
+        let mut effects = match input {
+            Input::Turn { turn, receipt } => self.turn(now_ms, turn, receipt),
+            Input::Next(observed) => {
+                self.next(now_ms, observed);
+                Vec::new()
+            }
+            Input::Feedback { feedback, reply } => self.feedback(feedback, reply),
+            Input::SessionDone(session) => {
+                self.end_session(now_ms, session);
+                vec![Effect::Forget(session)]
+            }
+        };
+        effects.extend(self.write());
+        effects
+    }
+
+    fn turn(
+        &mut self,
+        now_ms: Millis,
+        turn: Box<Turn>,
+        receipt: oneshot::Sender<Receipt>,
+    ) -> Vec<Effect> {
+        self.counts.handed += 1;
+        if self.queue.len() >= self.config.held_max {
+            self.counts.dropped_full += 1;
+            return vec![Effect::Refuse(receipt, Reason::QueueFull)];
+        }
+        let (id, meta) = (turn.id, waits_for_next_state(&turn).then(|| meta_of(&turn)));
+        self.queue.push(Item::Turn(turn, receipt));
+        let Some(meta) = meta else {
+            return Vec::new();
+        };
+        if self.open.len() >= self.config.open_max
+            && let Some(oldest) = self.open.oldest()
+        {
+            self.close(now_ms, oldest, Reason::NoNextState);
+        }
+        let owner = meta.owner.clone();
+        self.open.open(meta, now_ms);
+        if let Some(said) = self.early_feedback.remove(&id)
+            && said.owner == owner
+        {
+            self.hear(now_ms, id, said.settles);
+        }
+        if let Some(observed) = self.early.remove(&id) {
+            self.answer(&observed);
+        } else if self.open.is_passed_over(id) {
+            self.close(now_ms, id, Reason::NotChosen);
+        }
+        Vec::new()
+    }
+
+    fn next(&mut self, now_ms: Millis, observed: Observed) {
+        self.counts.next_states += 1;
+        self.open.touch(observed.session, now_ms);
+        if observed.next_state.is_empty() {
+            self.counts.next_states_ignored += 1;
+        } else if self.open.get(observed.parent).is_some() {
+            self.answer(&observed);
+        } else if self.early.contains_key(&observed.parent) {
+            self.counts.next_states_ignored += 1;
+        } else if self.draining || self.early.len() >= self.config.early_max {
+            self.settle_by(&observed);
+        } else {
+            // The turn may be on its way, or not be loaded yet.
+            let until_ms = now_ms.saturating_add(millis(self.config.early_wait_ms));
+            self.early_order.push_back((until_ms, observed.parent));
+            self.early.insert(observed.parent, observed);
+        }
+    }
+
+    /// A next state of a known turn.
+    fn answer(&mut self, observed: &Observed) {
+        let open = self.open.get(observed.parent);
+        if open.is_none_or(|open| open.closing) {
+            self.counts.next_states_ignored += 1;
+            return;
+        }
+        if !self.settle_by(observed) {
+            return;
+        }
+        for sibling in self.open.choose(observed.parent) {
+            self.close(observed.at_ms, sibling, Reason::NotChosen);
+        }
+        if let Some(open) = self.open.get_mut(observed.parent) {
+            open.closing = true;
+        }
+    }
+
+    /// Sends a next state to the ledger, which ignores it where its turn is unknown or settled.
+    fn settle_by(&mut self, observed: &Observed) -> bool {
+        if self.queue.len() >= self.config.held_max {
+            self.counts.next_states_dropped += 1;
+            return false;
+        }
+        // A fork has a session of its own; the transition belongs to its turn's session.
+        let place = self.open.get(observed.parent).map(|o| o.meta.place.clone());
+        let place = place.unwrap_or_else(|| Place {
+            session: observed.session,
+            scope: observed.scope.clone(),
+        });
+        self.queue.push(Item::Transition(Transition {
+            id: TransitionId(self.ids.next()),
+            turn: observed.parent,
+            session: place.session,
+            scope: place.scope,
+            next_state: observed.next_state.clone(),
+            next_turn: observed.next_turn,
+            settled_ms: observed.at_ms,
+        }));
+        true
+    }
+
+    fn feedback(
+        &mut self,
+        feedback: Box<Feedback>,
+        reply: oneshot::Sender<Result<FeedbackOutcome, String>>,
+    ) -> Vec<Effect> {
+        self.counts.feedback += 1;
+        if self.queue.len() >= self.config.held_max {
+            let why = "the recorder cannot keep up; send it again".to_owned();
+            return vec![Effect::Decline(reply, why)];
+        }
+        let open = self.open.get(feedback.turn);
+        let place = open.map(|open| open.meta.place.clone());
+        self.queue.push(Item::Said(Said {
+            feedback,
+            reply,
+            place,
+            transition: TransitionId(self.ids.next()),
+        }));
+        Vec::new()
+    }
+
+    /// Feedback on an open turn is in the ledger.
+    fn hear(&mut self, now_ms: Millis, turn: TurnId, settles: bool) {
+        if let Some(open) = self.open.get_mut(turn) {
+            open.meta.has_feedback = true;
+        }
+        if settles {
+            self.close(now_ms, turn, Reason::NoNextState);
+        }
+    }
+
+    // === how turns end ===
+
+    /// Ends an open turn: by its feedback where there is some, else with `reason`.
+    fn close(&mut self, now_ms: Millis, turn: TurnId, reason: Reason) {
+        let Some(open) = self.open.get_mut(turn).filter(|open| !open.closing) else {
+            return;
+        };
+        open.closing = true;
+        let item = if open.meta.has_feedback {
+            Item::Transition(Transition {
+                id: TransitionId(self.ids.next()),
+                turn,
+                session: open.meta.place.session,
+                scope: open.meta.place.scope.clone(),
+                next_state: NextState::feedback(),
+                next_turn: None,
+                settled_ms: now_ms,
+            })
+        } else {
+            Item::Settle(turn, reason)
+        };
+        self.queue.push(item);
+    }
+
+    fn end_session(&mut self, now_ms: Millis, session: SessionId) {
+        for turn in self.open.end(session) {
+            self.close(now_ms, turn, Reason::NoNextState);
+        }
+    }
+
+    /// Looks for what is over: sessions, forgotten branches, next states whose turn never came.
+    fn sweep(&mut self, now_ms: Millis) -> Vec<Effect> {
+        while let Some((until_ms, turn)) = self.early_order.front().copied() {
+            if until_ms > now_ms || !(self.loaded || self.draining) {
+                break;
+            }
+            self.early_order.pop_front();
+            if let Some(observed) = self.early.remove(&turn) {
+                self.settle_by(&observed);
+            }
+        }
+        if !self.loaded {
+            return self.load();
+        }
+        let idle_since = now_ms.saturating_sub(millis(self.config.session_ttl_ms));
+        for session in self.open.idle(idle_since) {
+            self.end_session(now_ms, session);
+        }
+        let open_since = now_ms.saturating_sub(millis(self.config.open_ms_max));
+        for turn in self.open.overdue(open_since) {
+            self.close(now_ms, turn, Reason::NoNextState);
+        }
+        let mut effects = vec![Effect::Evict(idle_since)];
+        if self.truncated && self.open.len() * 2 <= self.config.load_max {
+            effects.extend(self.load());
+        }
+        effects
+    }
+
+    // === the ledger ===
+
+    fn load(&mut self) -> Vec<Effect> {
+        if self.loading || self.draining {
+            return Vec::new();
+        }
+        self.loading = true;
+        vec![Effect::Load]
+    }
+
+    fn take_loaded(&mut self, now_ms: Millis, result: Result<Loaded, String>) -> Vec<Effect> {
+        self.loading = false;
+        match result {
+            Err(error) => {
+                // The next tick tries again.
+                self.counts.failures += 1;
+                tracing::warn!(error, "waiting turns could not be loaded");
+            }
+            Ok(loaded) => {
+                self.loaded = true;
+                self.truncated = loaded.truncated;
+                for meta in loaded.open {
+                    let (turn, settles) = (meta.turn, meta.is_settled_by_feedback);
+                    let alive_ms = meta.finished_ms;
+                    self.open.open(meta, alive_ms);
+                    if settles {
+                        self.hear(now_ms, turn, true);
+                    }
+                    if let Some(observed) = self.early.remove(&turn) {
+                        self.answer(&observed);
+                    }
+                }
+            }
+        }
+        self.write()
+    }
+
+    /// Begins the next transaction, if none runs and there is anything to write. After a failure
+    /// single items are written, so that one that cannot be written does not take others along.
+    fn write(&mut self) -> Vec<Effect> {
+        if self.writing || self.pausing || self.queue.len() == 0 {
+            return Vec::new();
+        }
+        let most = if self.failures_in_row == 0 {
+            self.config.batch_turns_max
+        } else {
+            1
+        };
+        let batch = self.queue.take(most);
+        self.writing = true;
+        self.turns_in_write = batch.turns.len();
+        self.counts.writes += 1;
+        vec![Effect::Write(Box::new(batch))]
+    }
+
+    fn wrote(&mut self, now_ms: Millis, wrote: Wrote) -> Vec<Effect> {
+        self.writing = false;
+        self.turns_in_write = 0;
+        self.counts.recorded += wrote.recorded;
+        self.counts.late += wrote.late.len() as u64;
+        self.counts.dropped_failed += wrote.dropped.len() as u64;
+        self.counts.transitions += wrote.transitions;
+        self.counts.next_states_ignored += wrote.ignored;
+        self.counts.settled += wrote.settled;
+        for turn in wrote.late.iter().chain(&wrote.dropped).chain(&wrote.closed) {
+            self.open.close(*turn);
+        }
+        for heard in wrote.heard {
+            self.heard(now_ms, heard);
+        }
+        match wrote.error {
+            None => {
+                self.failures_in_row = 0;
+                self.failures_alone = 0;
+                self.write()
+            }
+            Some(error) => {
+                let alone = wrote.unfinished.len() == 1;
+                self.queue.put_back(wrote.unfinished);
+                self.failed(&error, alone)
+            }
+        }
+    }
+
+    fn heard(&mut self, now_ms: Millis, heard: Heard) {
+        match heard {
+            Heard::Settled(turn) => self.open.close(turn),
+            Heard::Kept(turn) => self.hear(now_ms, turn, false),
+            // It may have come between the feedback's write and this report.
+            Heard::Early {
+                turn,
+                settles,
+                owner,
+            } if self.open.get(turn).is_some() => {
+                if self
+                    .open
+                    .get(turn)
+                    .is_some_and(|open| open.meta.owner == owner)
+                {
+                    self.hear(now_ms, turn, settles);
+                }
+            }
+            Heard::Early {
+                turn,
+                owner,
+                settles,
+            } => {
+                while self.early_feedback_order.len() >= self.config.early_max {
+                    let oldest = self.early_feedback_order.pop_front();
+                    oldest.and_then(|turn| self.early_feedback.remove(&turn));
+                }
+                self.early_feedback_order.push_back(turn);
+                let said = self.early_feedback.entry(turn).or_insert(EarlyFeedback {
+                    owner,
+                    settles: false,
+                });
+                said.settles |= settles;
+            }
+        }
+    }
+
+    fn failed(&mut self, error: &str, alone: bool) -> Vec<Effect> {
+        tracing::warn!(error, "the ledger could not be written");
+        self.counts.failures += 1;
+        let doubled = self
+            .config
+            .retry_ms_min
+            .saturating_mul(1 << self.failures_in_row.min(20));
+        self.failures_in_row = self.failures_in_row.saturating_add(1);
+        self.failures_alone = if alone { self.failures_alone + 1 } else { 0 };
+        let mut effects = Vec::new();
+        if self.failures_alone >= self.config.attempts_max {
+            self.failures_alone = 0;
+            effects.extend(self.leave_first());
+        }
+        self.pausing = true;
+        effects.push(Effect::Pause(doubled.min(self.config.retry_ms_max)));
+        effects
+    }
+
+    /// Leaves what could not be written. A turn that should have been closed waits on, and is
+    /// closed again when its session is over.
+    fn leave_first(&mut self) -> Option<Effect> {
+        let item = self.queue.pop()?;
+        if let Item::Settle(_, Reason::LateReceipt) = item {
+            // Its client was told that nothing is learned from it, so this must not be left.
+            self.queue.push(item);
+            return None;
+        }
+        self.counts.left += 1;
+        let turn = match item {
+            Item::Turn(turn, receipt) => {
+                self.counts.dropped_failed += 1;
+                self.open.close(turn.id);
+                return Some(Effect::Refuse(receipt, Reason::LedgerFailed));
+            }
+            Item::Said(said) => {
+                let why = "the ledger could not be written; see the server's log".to_owned();
+                return Some(Effect::Decline(said.reply, why));
+            }
+            Item::Transition(transition) => transition.turn,
+            Item::Settle(turn, _) => turn,
+        };
+        if let Some(open) = self.open.get_mut(turn) {
+            open.closing = false;
+            let (meta, alive_ms) = (open.meta.clone(), open.meta.finished_ms);
+            self.open.open(meta, alive_ms);
+        }
+        None
+    }
+}
+
+/// Whether the ledger will keep it waiting for a next state.
+fn waits_for_next_state(turn: &Turn) -> bool {
+    turn.kind == TurnKind::Main
+        && turn.untrainable.is_none()
+        && !turn.completion.is_empty()
+        && turn.completion.stop() != StopReason::Cancelled
+}
+
+fn meta_of(turn: &Turn) -> OpenMeta {
+    OpenMeta {
+        turn: turn.id,
+        place: Place {
+            session: turn.session,
+            scope: turn.scope.clone(),
+        },
+        owner: turn.owner.clone(),
+        group: turn.group,
+        finished_ms: turn.finished_ms,
+        has_feedback: false,
+        is_settled_by_feedback: false,
+    }
+}
+
+impl Room for State {
+    type Input = Input;
+    type Effect = Effect;
+    type Report = Report;
+
+    fn step(&mut self, now_ms: i64, event: Event<Input, Report>) -> Vec<Effect> {
+        match event {
+            Event::Started => self.load(),
+            Event::Arrived(input) => self.arrived(now_ms, input),
+            Event::Reported(Report::Loaded(result)) => self.take_loaded(now_ms, result),
+            Event::Reported(Report::Wrote(wrote)) => self.wrote(now_ms, *wrote),
+            Event::Reported(Report::Resumed) => {
+                self.pausing = false;
+                self.write()
+            }
+            Event::Reported(Report::Done) => Vec::new(),
+            Event::Ticked => {
+                let mut effects = self.sweep(now_ms);
+                effects.extend(self.write());
+                effects
+            }
+            Event::Draining => {
+                self.draining = true;
+                for (until_ms, _) in &mut self.early_order {
+                    *until_ms = now_ms;
+                }
+                let mut effects = self.sweep(now_ms);
+                effects.extend(self.write());
+                effects
+            }
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        !self.writing && !self.pausing && !self.loading && self.queue.len() == 0
+    }
+
+    fn observe(&self) -> Vec<(&'static str, f64)> {
+        let counts = &self.counts;
+        let number = |name, value: u64| (name, value as f64);
+        let held = (self.queue.turns() + self.turns_in_write) as u64;
+        vec![
+            number("turns_handed_total", counts.handed),
+            number("turns_recorded_total", counts.recorded),
+            number(
+                "turns_dropped_total",
+                counts.dropped_full + counts.dropped_failed,
+            ),
+            number("turns_dropped_queue_full_total", counts.dropped_full),
+            number("turns_dropped_ledger_failed_total", counts.dropped_failed),
+            number("turns_held", held),
+            number("turns_late_total", counts.late),
+            number("turns_open", self.open.len() as u64),
+            number("sessions_open", self.open.sessions() as u64),
+            number("next_states_total", counts.next_states),
+            number("next_states_ignored_total", counts.next_states_ignored),
+            number("next_states_dropped_total", counts.next_states_dropped),
+            number("next_states_early", self.early.len() as u64),
+            number("transitions_total", counts.transitions),
+            number("settled_total", counts.settled),
+            number("feedback_total", counts.feedback),
+            number("writes_total", counts.writes),
+            number("ledger_failures_total", counts.failures),
+            number("left_total", counts.left),
+            number("held", self.queue.len() as u64),
+        ]
+    }
+}
+
+fn millis(ms: u64) -> Millis {
+    Millis::try_from(ms).unwrap_or(Millis::MAX)
+}
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;

@@ -1,0 +1,147 @@
+//! A claimed transition on its way to a verdict.
+
+use std::sync::Arc;
+
+use hone_domain::{Message, Millis, Outcome, Signal, Vote};
+use hone_store::Claim;
+use tokio::sync::oneshot;
+
+use crate::answer::{accept_hint, parse};
+use crate::decide::{Decision, majority};
+use crate::{ModelConfig, VoteError};
+
+/// A transition whose model votes are under way.
+#[derive(Debug)]
+pub(crate) struct Case {
+    pub claim: Claim,
+    /// When it is decided with the votes it has.
+    pub deadline_ms: Millis,
+    pub messages: Arc<[Message]>,
+    /// What is decided if the model is not.
+    pub otherwise: Option<Decision>,
+    /// Votes of the other signals.
+    pub heard: Vec<Vote>,
+    /// The next state's text, which a hint must not repeat.
+    pub said: String,
+    votes: Vec<Slot>,
+}
+
+#[derive(Debug)]
+enum Slot {
+    /// Not asked yet.
+    Waiting,
+    /// Under way; dropping the sender withdraws it.
+    Asked { _withdraw: oneshot::Sender<()> },
+    /// Cast, perhaps as an abstention.
+    Cast { vote: Vote, hint: Option<String> },
+}
+
+/// What a case is opened with.
+#[derive(Debug)]
+pub(crate) struct Opening {
+    pub claim: Claim,
+    pub deadline_ms: Millis,
+    pub messages: Vec<Message>,
+    pub otherwise: Option<Decision>,
+    pub heard: Vec<Vote>,
+    pub said: String,
+}
+
+impl Case {
+    pub(crate) fn open(opening: Opening, votes: usize) -> Self {
+        Self {
+            claim: opening.claim,
+            deadline_ms: opening.deadline_ms,
+            messages: opening.messages.into(),
+            otherwise: opening.otherwise,
+            heard: opening.heard,
+            said: opening.said,
+            votes: (0..votes).map(|_| Slot::Waiting).collect(),
+        }
+    }
+
+    /// Notes that vote `index` is being asked for; gives what tells the asker to stop.
+    pub(crate) fn ask(&mut self, index: usize) -> Option<oneshot::Receiver<()>> {
+        let slot = self.votes.get_mut(index)?;
+        if !matches!(slot, Slot::Waiting) {
+            return None;
+        }
+        let (_withdraw, withdrawn) = oneshot::channel();
+        *slot = Slot::Asked { _withdraw };
+        Some(withdrawn)
+    }
+
+    /// Notes a vote that came in, or why it did not. A second answer to one vote is ignored.
+    pub(crate) fn cast(
+        &mut self,
+        index: usize,
+        (result, latency_ms): (Result<String, VoteError>, u64),
+        config: &ModelConfig,
+    ) {
+        let Some(slot @ (Slot::Waiting | Slot::Asked { .. })) = self.votes.get_mut(index) else {
+            return;
+        };
+        let (outcome, reason, hint) = match result {
+            Ok(words) => match parse(&words) {
+                Some(answer) => {
+                    let hint = answer
+                        .hint
+                        .and_then(|hint| accept_hint(&hint, &self.said, config));
+                    (answer.outcome, words, hint)
+                }
+                None => (Outcome::Abstain, format!("no grade in: {words}"), None),
+            },
+            Err(error) => (Outcome::Abstain, why(&error, config), None),
+        };
+        let vote = Vote {
+            signal: Signal::Model,
+            outcome,
+            reason: reason.chars().take(config.words_chars_max).collect(),
+            model: Some(config.name.clone()),
+            latency_ms,
+        };
+        *slot = Slot::Cast { vote, hint };
+    }
+
+    /// What the model decides once it cannot be changed by further votes; the inner value is none
+    /// where the model as a whole abstains.
+    pub(crate) fn model_decision(&self) -> Option<Option<Decision>> {
+        let cast = self.votes.iter().filter_map(|slot| match slot {
+            Slot::Cast { vote, hint } => Some((vote, hint)),
+            Slot::Waiting | Slot::Asked { .. } => None,
+        });
+        let outcomes = cast.clone().map(|(vote, _)| vote.outcome);
+        if let Some(outcome) = majority(outcomes, self.votes.len()) {
+            let agreeing = cast.filter(|(vote, _)| vote.outcome == outcome);
+            return Some(Some(Decision {
+                score: outcome.score(),
+                by: Some(Signal::Model),
+                hint: agreeing.filter_map(|(_, hint)| hint.clone()).next(),
+            }));
+        }
+        (cast.count() == self.votes.len()).then_some(None)
+    }
+
+    /// All votes, the model's first; one that was not cast abstains with `missing`.
+    pub(crate) fn into_votes(self, missing: &str, config: &ModelConfig) -> Vec<Vote> {
+        let own = self.votes.into_iter().map(|slot| match slot {
+            Slot::Cast { vote, .. } => vote,
+            Slot::Waiting | Slot::Asked { .. } => Vote {
+                signal: Signal::Model,
+                outcome: Outcome::Abstain,
+                reason: missing.to_owned(),
+                model: Some(config.name.clone()),
+                latency_ms: 0,
+            },
+        });
+        own.chain(self.heard).collect()
+    }
+}
+
+fn why(error: &VoteError, config: &ModelConfig) -> String {
+    match error {
+        VoteError::Deadline => format!("no answer within {} ms", config.vote_deadline_ms),
+        VoteError::Withdrawn => "withdrawn".to_owned(),
+        VoteError::Failed(error) => error.to_string(),
+    }
+}

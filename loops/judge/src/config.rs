@@ -1,0 +1,219 @@
+//! Settings of the judge.
+
+use serde::{Deserialize, Serialize};
+
+/// What it means when a person goes on without a word about the completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MovingOn {
+    /// It cannot be told whether the completion was good; the turn does not train.
+    Abstain,
+    /// It was neither good nor bad; the turn trains with score 0.
+    Neutral,
+}
+
+/// Settings of the judge; the defaults stand in `configs/default.toml`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Most transitions claimed at once.
+    pub claim_batch: usize,
+    /// Most transitions being judged at once.
+    pub in_hand_max: usize,
+    /// How long a claim lasts. A judge that dies gives its transitions back after this time.
+    pub lease_ms: u64,
+    /// How often the ledger is asked for work that no wake announced.
+    pub tick_ms: u64,
+    /// Claims of one transition without a verdict after which it is given up (`judge_failed`).
+    pub attempts_max: u32,
+    /// First pause after a ledger failure; doubles with each further one.
+    pub retry_ms_min: u64,
+    /// Longest pause after ledger failures.
+    pub retry_ms_max: u64,
+    /// How long finishing may take after the stop began.
+    pub drain_ms: u64,
+    /// What it means when a person goes on without a word about the completion.
+    pub moving_on: MovingOn,
+    /// The model that votes; leave the table out to judge by feedback and rules alone.
+    pub model: Option<ModelConfig>,
+}
+
+/// Settings of the model judge.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelConfig {
+    /// Base URL of an OpenAI-compatible server, such as `http://127.0.0.1:8000/v1`.
+    pub url: String,
+    /// Name of the model there; stored with each vote.
+    pub name: String,
+    /// Environment variable that holds the key, where the server wants one.
+    pub api_key_env: Option<String>,
+    /// Votes per transition; a strict majority of them decides.
+    pub votes: usize,
+    /// How long one vote may take before it abstains.
+    pub vote_deadline_ms: u64,
+    /// Most votes under way at once.
+    pub votes_in_flight_max: usize,
+    /// Sampling temperature of a vote.
+    pub temperature: f32,
+    /// Most tokens of a vote.
+    pub max_tokens: u32,
+    /// Votes failing in a row after which the model is left alone for a while.
+    pub breaker_failures: u32,
+    /// How long it is left alone; the signal abstains meanwhile.
+    pub breaker_open_ms: u64,
+    /// Most characters of the conversation shown to the model.
+    pub context_chars_max: usize,
+    /// Most characters of the completion shown to the model.
+    pub completion_chars_max: usize,
+    /// Most characters of the next state shown to the model.
+    pub next_state_chars_max: usize,
+    /// Most characters of a vote's words that are stored.
+    pub words_chars_max: usize,
+    /// Shorter hints are not hints.
+    pub hint_chars_min: usize,
+    /// Longer hints are not hints.
+    pub hint_chars_max: usize,
+}
+
+fn at_least_one(pairs: &[(&str, u64)]) -> Result<(), String> {
+    match pairs.iter().find(|(_, value)| *value == 0) {
+        Some((key, _)) => Err(format!("{key} must be at least 1")),
+        None => Ok(()),
+    }
+}
+
+impl Config {
+    /// Checks what types cannot; the message names the key.
+    pub fn validate(&self) -> Result<(), String> {
+        at_least_one(&[
+            ("judge.claim_batch", self.claim_batch as u64),
+            ("judge.in_hand_max", self.in_hand_max as u64),
+            ("judge.lease_ms", self.lease_ms),
+            ("judge.tick_ms", self.tick_ms),
+            ("judge.attempts_max", u64::from(self.attempts_max)),
+            ("judge.retry_ms_min", self.retry_ms_min),
+        ])?;
+        if self.retry_ms_max < self.retry_ms_min {
+            return Err("judge.retry_ms_max must not be below judge.retry_ms_min".to_owned());
+        }
+        self.model
+            .as_ref()
+            .map_or(Ok(()), |m| m.validate(self.lease_ms))
+    }
+
+    /// Settings for tests of this crate and of the ring: small numbers, rules only.
+    pub fn for_tests() -> Self {
+        Self {
+            claim_batch: 4,
+            in_hand_max: 8,
+            lease_ms: 10_000,
+            tick_ms: 100,
+            attempts_max: 3,
+            retry_ms_min: 10,
+            retry_ms_max: 80,
+            drain_ms: 1_000,
+            moving_on: MovingOn::Abstain,
+            model: None,
+        }
+    }
+}
+
+impl ModelConfig {
+    fn validate(&self, lease_ms: u64) -> Result<(), String> {
+        at_least_one(&[
+            ("judge.model.votes", self.votes as u64),
+            ("judge.model.vote_deadline_ms", self.vote_deadline_ms),
+            (
+                "judge.model.votes_in_flight_max",
+                self.votes_in_flight_max as u64,
+            ),
+            ("judge.model.max_tokens", u64::from(self.max_tokens)),
+            (
+                "judge.model.breaker_failures",
+                u64::from(self.breaker_failures),
+            ),
+            (
+                "judge.model.completion_chars_max",
+                self.completion_chars_max as u64,
+            ),
+            (
+                "judge.model.next_state_chars_max",
+                self.next_state_chars_max as u64,
+            ),
+        ])?;
+        if self.vote_deadline_ms * 2 > lease_ms {
+            return Err(
+                "judge.lease_ms must be at least twice judge.model.vote_deadline_ms, or a claim \
+                 could run out while its votes are under way"
+                    .to_owned(),
+            );
+        }
+        if !(0.0..=2.0).contains(&self.temperature) {
+            return Err("judge.model.temperature must be between 0 and 2".to_owned());
+        }
+        if self.name.is_empty() || self.url.is_empty() {
+            return Err("judge.model.url and judge.model.name must not be empty".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Settings for tests: three votes, small limits.
+    pub fn for_tests() -> Self {
+        Self {
+            url: "http://127.0.0.1:9/v1".to_owned(),
+            name: "test-judge".to_owned(),
+            api_key_env: None,
+            votes: 3,
+            vote_deadline_ms: 1_000,
+            votes_in_flight_max: 6,
+            temperature: 0.6,
+            max_tokens: 256,
+            breaker_failures: 4,
+            breaker_open_ms: 5_000,
+            context_chars_max: 2_000,
+            completion_chars_max: 2_000,
+            next_state_chars_max: 2_000,
+            words_chars_max: 400,
+            hint_chars_min: 10,
+            hint_chars_max: 400,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_settings_are_named() {
+        type Change = fn(&mut Config);
+        let cases: [(Change, &str); 4] = [
+            (
+                |c| c.claim_batch = 0,
+                "judge.claim_batch must be at least 1",
+            ),
+            (|c| c.retry_ms_max = 1, "judge.retry_ms_max"),
+            (
+                |c| c.lease_ms = 1_500,
+                "judge.lease_ms must be at least twice",
+            ),
+            (
+                |c| {
+                    if let Some(model) = &mut c.model {
+                        model.temperature = f32::NAN;
+                    }
+                },
+                "judge.model.temperature",
+            ),
+        ];
+        for (change, message) in cases {
+            let mut config = Config::for_tests();
+            config.model = Some(ModelConfig::for_tests());
+            assert_eq!(config.validate(), Ok(()));
+            change(&mut config);
+            let error = config.validate().expect_err("it is wrong");
+            assert!(error.starts_with(message), "{error}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What the judge wants done and what comes back.
+
+use std::sync::Arc;
+
+use hone_domain::{Message, Millis, TransitionId, Verdict};
+use hone_store::{Claim, Claimed};
+use tokio::sync::oneshot;
+
+use crate::{CompleteOptions, CompleterError};
+
+/// A claimed transition: its id and the fence it was claimed under.
+pub(crate) type Key = (TransitionId, u64);
+
+pub(crate) fn key(claim: &Claim) -> Key {
+    (claim.transition, claim.fence)
+}
+
+/// One vote to be asked for.
+#[derive(Debug)]
+pub struct VoteAsk {
+    /// The lease it is for.
+    pub claim: Claim,
+    /// Which of the votes.
+    pub index: usize,
+    /// The prompt.
+    pub messages: Arc<[Message]>,
+    /// How to sample, and how long to wait.
+    pub options: CompleteOptions,
+    /// Ends when the vote is not needed any more.
+    pub withdrawn: oneshot::Receiver<()>,
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub enum Effect {
+    /// Claim up to so many transitions.
+    Claim {
+        /// Most transitions.
+        limit: usize,
+    },
+    /// Ask for a vote.
+    Ask(Box<VoteAsk>),
+    /// Record a verdict, after a pause if this is a retry.
+    Record {
+        /// Under this lease.
+        claim: Claim,
+        /// The verdict.
+        verdict: Box<Verdict>,
+        /// Pause before.
+        after_ms: u64,
+    },
+    /// Settle the transition as `judge_failed`.
+    GiveUp(Claim),
+    /// Give the lease back.
+    Release {
+        /// The lease.
+        claim: Claim,
+        /// When it may be claimed again.
+        retry_at_ms: Millis,
+    },
+}
+
+/// Why there is no vote.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VoteError {
+    /// It took longer than its deadline.
+    Deadline,
+    /// It was not needed any more.
+    Withdrawn,
+    /// The completer failed.
+    Failed(CompleterError),
+}
+
+/// Why a verdict was not recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecordError {
+    /// The lease was taken over; somebody else judges it.
+    Fenced,
+    /// The ledger failed.
+    Failed(String),
+}
+
+/// How an effect went.
+#[derive(Debug)]
+pub enum Report {
+    /// What was claimed.
+    Claimed(Result<Vec<Claimed>, String>),
+    /// A vote came in, or did not.
+    Voted {
+        /// For which lease.
+        claim: Claim,
+        /// Which of the votes.
+        index: usize,
+        /// The model's words.
+        result: Result<String, VoteError>,
+        /// How long it took.
+        latency_ms: u64,
+    },
+    /// A verdict was recorded, or not.
+    Recorded {
+        /// Under which lease.
+        claim: Claim,
+        /// The verdict, for another try.
+        verdict: Box<Verdict>,
+        /// How it went.
+        result: Result<(), RecordError>,
+    },
+    /// A transition was given up, or not.
+    GaveUp(Result<(), String>),
+    /// A lease was given back, or not.
+    Released(Result<(), String>),
+}

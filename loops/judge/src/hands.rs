@@ -1,0 +1,112 @@
+//! The judge's only IO: the ledger, and the model that votes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hone_domain::{Millis, Verdict};
+use hone_runtime::{Hands, Outbox, Wake};
+use hone_store::{Claim, LedgerError};
+use tokio::time::timeout;
+
+use crate::{CompleterError, Ctx, Effect, RecordError, Report, State, VoteAsk, VoteError};
+
+/// Performs the judge's effects.
+#[derive(Clone)]
+pub struct JudgeHands {
+    ctx: Arc<Ctx>,
+    outbox: Outbox<Wake>,
+}
+
+impl JudgeHands {
+    /// Hands that wake the trainer through `outbox`.
+    pub fn new(ctx: Ctx, outbox: Outbox<Wake>) -> Self {
+        Self {
+            ctx: Arc::new(ctx),
+            outbox,
+        }
+    }
+
+    async fn claim(&self, limit: usize) -> Report {
+        let lease_ms = Millis::try_from(self.ctx.config.lease_ms).unwrap_or(Millis::MAX);
+        let now_ms = self.ctx.clock.now_ms();
+        let claimed = self.ctx.ledger.claim_transitions(limit, lease_ms, now_ms);
+        Report::Claimed(claimed.await.map_err(|error| error.to_string()))
+    }
+
+    async fn ask(&self, ask: VoteAsk) -> Report {
+        let began_ms = self.ctx.clock.now_ms();
+        let result = match &self.ctx.completer {
+            None => Err(VoteError::Failed(CompleterError::Unreachable(
+                "no judge model is connected".to_owned(),
+            ))),
+            Some(completer) => {
+                let deadline = ask.options.deadline;
+                let answer = completer.complete(&ask.messages, ask.options);
+                tokio::select! {
+                    biased;
+                    answer = timeout(deadline, answer) => match answer {
+                        Ok(words) => words.map_err(VoteError::Failed),
+                        Err(_) => Err(VoteError::Deadline),
+                    },
+                    // Ends with an error, because the state drops its end to withdraw.
+                    _ = ask.withdrawn => Err(VoteError::Withdrawn),
+                }
+            }
+        };
+        let latency_ms = self.ctx.clock.now_ms().saturating_sub(began_ms);
+        Report::Voted {
+            claim: ask.claim,
+            index: ask.index,
+            result,
+            latency_ms: u64::try_from(latency_ms).unwrap_or(0),
+        }
+    }
+
+    async fn record(&self, claim: Claim, verdict: Box<Verdict>, after_ms: u64) -> Report {
+        if after_ms > 0 {
+            tokio::time::sleep(Duration::from_millis(after_ms)).await;
+        }
+        let result = match self.ctx.ledger.record_verdict(claim, &verdict).await {
+            Ok(()) => {
+                if verdict.score.is_some() {
+                    // A full queue holds a wake already.
+                    let _woken = self.outbox.send(Wake).is_ok();
+                }
+                Ok(())
+            }
+            Err(LedgerError::Fenced(_)) => Err(RecordError::Fenced),
+            Err(error) => Err(RecordError::Failed(error.to_string())),
+        };
+        Report::Recorded {
+            claim,
+            verdict,
+            result,
+        }
+    }
+}
+
+impl Hands<State> for JudgeHands {
+    async fn perform(&self, effect: Effect) -> Report {
+        let text = |error: LedgerError| error.to_string();
+        match effect {
+            Effect::Claim { limit } => self.claim(limit).await,
+            Effect::Ask(ask) => self.ask(*ask).await,
+            Effect::Record {
+                claim,
+                verdict,
+                after_ms,
+            } => self.record(claim, verdict, after_ms).await,
+            Effect::GiveUp(claim) => {
+                Report::GaveUp(self.ctx.ledger.give_up(claim).await.map_err(text))
+            }
+            Effect::Release { claim, retry_at_ms } => {
+                let released = self.ctx.ledger.release(claim, retry_at_ms).await;
+                Report::Released(released.map_err(text))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "hands_tests.rs"]
+mod tests;

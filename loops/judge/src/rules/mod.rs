@@ -1,0 +1,90 @@
+//! Rules over the words of a next state: the signal that needs no model.
+//!
+//! What the rules know of a language is in text tables (`rules/*.txt`); what they know of
+//! language is here: clauses, negation, quotes, code, questions, long replies. A user who moves
+//! on to something new has not praised anything, so that is an abstention.
+
+mod reply;
+mod table;
+mod text;
+mod tool;
+
+use hone_domain::{NextKind, NextState, Outcome, Role, Turn};
+
+/// What the rules say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ruling {
+    /// How it comes out.
+    pub outcome: Outcome,
+    /// The rule that decided, or why none did.
+    pub reason: &'static str,
+    /// What should have been done, in the user's words.
+    pub hint: Option<String>,
+}
+
+/// The reason when a person went on without a word about the completion.
+pub const MOVED_ON: &str = "moved_on";
+
+impl Ruling {
+    fn new(outcome: Outcome, reason: &'static str) -> Self {
+        Self {
+            outcome,
+            reason,
+            hint: None,
+        }
+    }
+}
+
+/// Judges a next state by its words. What the person said comes before what tools said, and of
+/// several equal ones a bad sign comes before a good one. Pure, and linear in the text.
+pub fn judge(next_state: &NextState, turn: &Turn) -> Ruling {
+    let asked = turn
+        .messages
+        .iter()
+        .rev()
+        .find(|message| message.role == Role::User)
+        .map_or("", |message| message.content.as_str());
+    let context = reply::Context {
+        asked,
+        completion: &turn.completion_text,
+    };
+    let of_kind = |wanted: fn(NextKind) -> bool| {
+        next_state
+            .items
+            .iter()
+            .filter(move |item| wanted(item.kind))
+            .map(|item| item.text.as_str())
+    };
+    let replies = of_kind(|kind| kind == NextKind::UserReply);
+    let said = worst(replies.map(|text| reply::judge(text, &context)));
+    if let Some(ruling) = said.clone().filter(|r| r.outcome != Outcome::Abstain) {
+        return ruling;
+    }
+    let results = of_kind(|kind| matches!(kind, NextKind::ToolResult | NextKind::Environment));
+    worst(results.map(tool::judge))
+        .filter(|ruling| ruling.outcome != Outcome::Abstain || said.is_none())
+        .or(said)
+        .unwrap_or(Ruling::new(Outcome::Abstain, "nothing_said"))
+}
+
+/// Judges free words about a completion, such as the comment of a feedback.
+pub fn judge_comment(comment: &str, turn: &Turn) -> Ruling {
+    let context = reply::Context {
+        asked: "",
+        completion: &turn.completion_text,
+    };
+    reply::judge(comment, &context)
+}
+
+fn worst(rulings: impl Iterator<Item = Ruling>) -> Option<Ruling> {
+    rulings.min_by_key(|ruling| match ruling.outcome {
+        Outcome::Bad => 0,
+        Outcome::Good => 1,
+        Outcome::Neutral => 2,
+        Outcome::Abstain => 3,
+    })
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

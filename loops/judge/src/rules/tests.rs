@@ -1,0 +1,212 @@
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+
+use hone_domain::{Message, NextItem, NextKind, NextState, Outcome, Role};
+
+use super::*;
+use crate::testing::turn;
+
+struct Row {
+    half: &'static str,
+    kind: NextKind,
+    label: &'static str,
+    asked: String,
+    completion: String,
+    text: String,
+}
+
+fn rows() -> Vec<Row> {
+    let unescape = |text: &str, usual: &str| match text {
+        "-" => usual.to_owned(),
+        text => text.replace("\\n", "\n"),
+    };
+    include_str!("../labelled.tsv")
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| {
+            let cells: Vec<&'static str> = line.split('\t').collect();
+            let [half, _, kind, label, asked, completion, text] = cells[..] else {
+                panic!("seven cells: {line}");
+            };
+            Row {
+                half,
+                kind: match kind {
+                    "user" => NextKind::UserReply,
+                    "tool" => NextKind::ToolResult,
+                    "env" => NextKind::Environment,
+                    other => panic!("kind {other}"),
+                },
+                label,
+                asked: unescape(asked, "Tell me about the moon."),
+                completion: unescape(completion, "The moon orbits the Earth in 27 days."),
+                text: unescape(text, "-"),
+            }
+        })
+        .collect()
+}
+
+fn rule(row: &Row) -> Ruling {
+    let mut turn = turn(1);
+    turn.messages = vec![Message::text(Role::User, row.asked.clone())];
+    turn.completion_text.clone_from(&row.completion);
+    let items = vec![NextItem {
+        kind: row.kind,
+        text: row.text.clone(),
+    }];
+    judge(&NextState { items }, &turn)
+}
+
+fn name(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Good => "good",
+        Outcome::Bad => "bad",
+        Outcome::Neutral | Outcome::Abstain => "none",
+    }
+}
+
+/// Precision and recall of `class` in a confusion table of (label, ruled) counts.
+fn rates(table: &BTreeMap<(&str, &str), u32>, class: &str) -> (f64, f64) {
+    let hit = f64::from(*table.get(&(class, class)).unwrap_or(&0));
+    let sum = |keep: fn(&(&str, &str), &str) -> bool| -> f64 {
+        table
+            .iter()
+            .filter(|(key, _)| keep(key, class))
+            .map(|(_, n)| f64::from(*n))
+            .sum()
+    };
+    (
+        hit / sum(|key, class| key.1 == class).max(1.0),
+        hit / sum(|key, class| key.0 == class).max(1.0),
+    )
+}
+
+#[test]
+fn rules_are_precise_on_states_they_were_not_tuned_on() {
+    let mut tables: BTreeMap<&str, BTreeMap<(&str, &str), u32>> = BTreeMap::new();
+    for row in rows() {
+        let ruling = rule(&row);
+        let ruled = name(ruling.outcome);
+        if row.half == "tune" && ruled != row.label {
+            println!(
+                "tune: {} ruled {ruled} ({}): {}",
+                row.label, ruling.reason, row.text
+            );
+        }
+        *tables
+            .entry(row.half)
+            .or_default()
+            .entry((row.label, ruled))
+            .or_default() += 1;
+    }
+    for (half, table) in &tables {
+        println!("{half}: label -> ruled");
+        for ((label, ruled), count) in table {
+            println!("  {label:>5} -> {ruled:<5} {count}");
+        }
+        for class in ["good", "bad"] {
+            let (precision, recall) = rates(table, class);
+            println!("  {class}: precision {precision:.3}, recall {recall:.3}");
+        }
+    }
+    let test = &tables["test"];
+    assert!(test.values().sum::<u32>() >= 75, "half of at least 150");
+    for class in ["good", "bad"] {
+        let (precision, recall) = rates(test, class);
+        assert!(precision >= 0.9, "{class}: precision {precision}");
+        assert!(recall >= 0.7, "{class}: recall {recall}");
+    }
+}
+
+#[test]
+fn every_item_counts_and_people_come_before_tools() {
+    let item = |kind, text: &str| NextItem {
+        kind,
+        text: text.to_owned(),
+    };
+    let (user, tool) = (NextKind::UserReply, NextKind::ToolResult);
+    let check = |items: Vec<NextItem>, outcome, reason| {
+        let ruling = judge(&NextState { items }, &turn(1));
+        assert_eq!((ruling.outcome, ruling.reason), (outcome, reason));
+    };
+    check(
+        vec![item(tool, "exit code: 0"), item(tool, "exit code: 2")],
+        Outcome::Bad,
+        "exit_code",
+    );
+    check(
+        vec![
+            item(tool, "exit code: 2"),
+            item(user, "Thank you, perfect."),
+        ],
+        Outcome::Good,
+        "thanks",
+    );
+    check(
+        vec![
+            item(tool, "exit code: 0"),
+            item(user, "How far is the sun?"),
+        ],
+        Outcome::Good,
+        "exit_code_zero",
+    );
+    check(
+        vec![item(user, "How far is the sun?")],
+        Outcome::Abstain,
+        MOVED_ON,
+    );
+    check(vec![], Outcome::Abstain, "nothing_said");
+}
+
+#[test]
+fn a_correction_is_a_hint_and_a_bare_complaint_is_not() {
+    let hint = |text: &str| {
+        let items = vec![NextItem {
+            kind: NextKind::UserReply,
+            text: text.to_owned(),
+        }];
+        judge(&NextState { items }, &turn(1)).hint
+    };
+    assert_eq!(
+        hint("No, use metric units. How far is the sun?").as_deref(),
+        Some("No, use metric units.")
+    );
+    assert_eq!(
+        hint("That's wrong. The moon is smaller.").as_deref(),
+        Some("That's wrong. The moon is smaller.")
+    );
+    assert_eq!(hint("wrong"), None);
+    assert_eq!(hint("Thanks!"), None);
+}
+
+#[test]
+fn odd_texts_are_ruled_without_trouble() {
+    let long = "wrong ".repeat(100_000);
+    for text in [
+        "",
+        "\u{0}",
+        "?!",
+        "«",
+        "`",
+        "İ",
+        "e\u{301}\u{301}",
+        "👩‍👩‍👧",
+        &long,
+        "\"",
+        "[1",
+    ] {
+        judge_comment(text, &turn(1));
+        tool::judge(text);
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_breaks_the_rules(text in "\\PC{0,300}", marks in "[`\"«»“”>\\[\\]<.?!\n \u{4e0d}a-z']{0,200}") {
+        for text in [text, marks] {
+            let ruling = judge_comment(&text, &turn(1));
+            proptest::prop_assert!(ruling.hint.is_none_or(|h| text.contains(h.trim())));
+            tool::judge(&text);
+        }
+    }
+}

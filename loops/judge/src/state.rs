@@ -1,0 +1,484 @@
+//! Everything the judge decides: what to claim, whom to ask, when to stop waiting, what to record.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hone_domain::{Millis, Outcome, Signal, Verdict, VerdictId, Vote};
+use hone_runtime::{Event, Ids, Room, Wake};
+use hone_store::{Claim, Claimed};
+
+use crate::breaker::Breaker;
+use crate::case::{Case, Opening};
+use crate::decide::{Decision, by_feedback, by_rules};
+use crate::event::{Key, key};
+use crate::{
+    CompleteOptions, Config, Effect, ModelConfig, RecordError, Report, VoteAsk, VoteError, prompt,
+    rules,
+};
+
+/// A verdict on its way to the ledger.
+#[derive(Debug)]
+struct Recording {
+    lease_ends_ms: Millis,
+    tries: u32,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    claimed: u64,
+    judged: u64,
+    good: u64,
+    bad: u64,
+    neutral: u64,
+    abstained: u64,
+    hinted: u64,
+    given_up: u64,
+    fenced: u64,
+    released: u64,
+    votes: u64,
+    votes_failed: u64,
+    votes_unreadable: u64,
+    ledger_failures: u64,
+    by_feedback: u64,
+    by_model: u64,
+    by_rules: u64,
+}
+
+/// The room's pure half.
+pub struct State {
+    config: Config,
+    model: Option<ModelConfig>,
+    ids: Arc<dyn Ids>,
+    breaker: Breaker,
+    claiming: bool,
+    more: bool,
+    claim_after_ms: Millis,
+    claim_failures: u32,
+    draining: bool,
+    cases: HashMap<Key, Case>,
+    asks: VecDeque<(Key, usize)>,
+    votes_in_flight: usize,
+    recordings: HashMap<Key, Recording>,
+    others_in_flight: usize,
+    counts: Counts,
+}
+
+impl State {
+    /// A state with nothing in hand. `has_completer` says whether there is anybody to ask; a
+    /// configured model without one is an error of the wiring and counts as no model.
+    pub fn new(config: Config, ids: Arc<dyn Ids>, has_completer: bool) -> Self {
+        let model = config.model.clone().filter(|_| has_completer);
+        let breaker = model.as_ref().map_or(Breaker::new(1, 0), |m| {
+            Breaker::new(m.breaker_failures, m.breaker_open_ms)
+        });
+        Self {
+            config,
+            model,
+            ids,
+            breaker,
+            claiming: false,
+            more: false,
+            claim_after_ms: Millis::MIN,
+            claim_failures: 0,
+            draining: false,
+            cases: HashMap::new(),
+            asks: VecDeque::new(),
+            votes_in_flight: 0,
+            recordings: HashMap::new(),
+            others_in_flight: 0,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Claims if there may be work, a place for it, and no claim under way.
+    fn claim(&mut self, now_ms: Millis) -> Vec<Effect> {
+        let in_hand = self.cases.len() + self.recordings.len();
+        let free = self.config.in_hand_max.saturating_sub(in_hand);
+        if self.draining || self.claiming || free == 0 || now_ms < self.claim_after_ms {
+            // Whoever asked is answered when a place becomes free, or by the tick.
+            self.more = true;
+            return Vec::new();
+        }
+        self.claiming = true;
+        self.more = false;
+        let limit = free.min(self.config.claim_batch);
+        vec![Effect::Claim { limit }]
+    }
+
+    fn claimed(&mut self, now_ms: Millis, result: Result<Vec<Claimed>, String>) -> Vec<Effect> {
+        self.claiming = false;
+        let claimed = match result {
+            Ok(claimed) => claimed,
+            Err(error) => {
+                tracing::warn!(error, "transitions could not be claimed");
+                self.counts.ledger_failures += 1;
+                let pause = self.pause(self.claim_failures);
+                self.claim_failures = self.claim_failures.saturating_add(1);
+                self.claim_after_ms = now_ms.saturating_add(millis(pause));
+                return Vec::new();
+            }
+        };
+        self.claim_failures = 0;
+        self.more |= claimed.len() >= self.config.claim_batch;
+        let mut effects = Vec::new();
+        for one in claimed {
+            effects.extend(self.take(now_ms, &one));
+        }
+        effects.extend(self.ask());
+        effects.extend(self.claim_more(now_ms));
+        effects
+    }
+
+    fn claim_more(&mut self, now_ms: Millis) -> Vec<Effect> {
+        if self.more {
+            self.claim(now_ms)
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Begins to judge one claimed transition.
+    fn take(&mut self, now_ms: Millis, claimed: &Claimed) -> Vec<Effect> {
+        let claim = claimed.claim;
+        self.counts.claimed += 1;
+        // A transition that is claimed again while it is in hand has a newer lease; the older one
+        // could not record any more.
+        self.cases
+            .retain(|(transition, _), _| *transition != claim.transition);
+        if self.draining {
+            return self.release(now_ms, claim);
+        }
+        if claimed.attempts >= self.config.attempts_max {
+            self.counts.given_up += 1;
+            self.others_in_flight += 1;
+            return vec![Effect::GiveUp(claim)];
+        }
+        let (mut votes, by_feedback) = by_feedback(&claimed.feedback, &claimed.turn);
+        let ruling = rules::judge(&claimed.transition.next_state, &claimed.turn);
+        let (rules_vote, by_rules) = by_rules(&ruling, self.config.moving_on);
+        votes.push(rules_vote);
+        let Some(model) = self.model.clone() else {
+            return self.record(now_ms, claim, (by_feedback.or(by_rules), votes));
+        };
+        if by_feedback.is_some() {
+            return self.record(now_ms, claim, (by_feedback, votes));
+        }
+        if !self.breaker.admits(now_ms) {
+            votes.insert(0, left_alone(&model));
+            return self.record(now_ms, claim, (by_rules, votes));
+        }
+        let mark = self.ids.next();
+        let next_state = &claimed.transition.next_state;
+        let lease = millis(self.config.lease_ms);
+        let opening = Opening {
+            claim,
+            deadline_ms: now_ms.saturating_add(lease - lease / 4),
+            messages: prompt::vote(&claimed.turn, next_state, mark, &model),
+            otherwise: by_rules,
+            heard: votes,
+            said: next_state.items.iter().map(|i| i.text.as_str()).collect(),
+        };
+        self.cases
+            .insert(key(&claim), Case::open(opening, model.votes));
+        self.asks
+            .extend((0..model.votes).map(|index| (key(&claim), index)));
+        Vec::new()
+    }
+
+    /// Asks for as many votes as may be under way.
+    fn ask(&mut self) -> Vec<Effect> {
+        let Some(model) = &self.model else {
+            return Vec::new();
+        };
+        let mut effects = Vec::new();
+        while self.votes_in_flight < model.votes_in_flight_max {
+            let Some((key, index)) = self.asks.pop_front() else {
+                break;
+            };
+            let Some(case) = self.cases.get_mut(&key) else {
+                continue;
+            };
+            let Some(withdrawn) = case.ask(index) else {
+                continue;
+            };
+            self.votes_in_flight += 1;
+            self.counts.votes += 1;
+            effects.push(Effect::Ask(Box::new(VoteAsk {
+                claim: case.claim,
+                index,
+                messages: case.messages.clone(),
+                options: CompleteOptions {
+                    temperature: model.temperature,
+                    max_tokens: model.max_tokens,
+                    // Ids are unique, so each transition has its own row of seeds.
+                    seed: (case.claim.transition.0.as_u128() as u64).wrapping_add(index as u64),
+                    deadline: Duration::from_millis(model.vote_deadline_ms),
+                },
+                withdrawn,
+            })));
+        }
+        effects
+    }
+
+    fn voted(
+        &mut self,
+        now_ms: Millis,
+        (claim, index): (Claim, usize),
+        (result, latency_ms): (Result<String, VoteError>, u64),
+    ) -> Vec<Effect> {
+        self.votes_in_flight = self.votes_in_flight.saturating_sub(1);
+        if result != Err(VoteError::Withdrawn) {
+            self.counts.votes_failed += u64::from(result.is_err());
+            self.breaker.note(now_ms, result.is_ok());
+        }
+        let mut effects = Vec::new();
+        if let (Some(case), Some(model)) = (self.cases.get_mut(&key(&claim)), &self.model) {
+            case.cast(index, (result, latency_ms), model);
+            effects.extend(self.settle_if_decided(now_ms, &claim));
+        }
+        effects.extend(self.ask());
+        effects
+    }
+
+    fn settle_if_decided(&mut self, now_ms: Millis, claim: &Claim) -> Vec<Effect> {
+        let decided = self.cases.get(&key(claim)).and_then(Case::model_decision);
+        match decided {
+            Some(decision) => self.settle(now_ms, key(claim), (decision, "not needed")),
+            None => Vec::new(),
+        }
+    }
+
+    /// Ends a case. Its votes that are still under way are withdrawn by dropping it.
+    fn settle(
+        &mut self,
+        now_ms: Millis,
+        key: Key,
+        (decision, missing): (Option<Decision>, &str),
+    ) -> Vec<Effect> {
+        let (Some(mut case), Some(model)) = (self.cases.remove(&key), &self.model) else {
+            return Vec::new();
+        };
+        let decision = decision.or(case.otherwise.take());
+        let claim = case.claim;
+        let votes = case.into_votes(missing, model);
+        let unreadable = votes.iter().filter(|v| v.reason.starts_with("no grade in"));
+        self.counts.votes_unreadable += unreadable.count() as u64;
+        self.record(now_ms, claim, (decision, votes))
+    }
+
+    fn record(
+        &mut self,
+        now_ms: Millis,
+        claim: Claim,
+        (decision, votes): (Option<Decision>, Vec<Vote>),
+    ) -> Vec<Effect> {
+        let decision = decision.unwrap_or_default();
+        let verdict = Verdict {
+            id: VerdictId(self.ids.next()),
+            transition: claim.transition,
+            score: decision.score,
+            decided_by: decision.by,
+            hint: decision.hint,
+            votes,
+            judged_ms: now_ms,
+        };
+        let recording = Recording {
+            lease_ends_ms: now_ms.saturating_add(millis(self.config.lease_ms)),
+            tries: 0,
+        };
+        self.recordings.insert(key(&claim), recording);
+        vec![Effect::Record {
+            claim,
+            verdict: Box::new(verdict),
+            after_ms: 0,
+        }]
+    }
+
+    fn recorded(
+        &mut self,
+        now_ms: Millis,
+        (claim, verdict): (Claim, Box<Verdict>),
+        result: Result<(), RecordError>,
+    ) -> Vec<Effect> {
+        let Some(mut recording) = self.recordings.remove(&key(&claim)) else {
+            return Vec::new();
+        };
+        match result {
+            Ok(()) => self.count(&verdict),
+            Err(RecordError::Fenced) => self.counts.fenced += 1,
+            Err(RecordError::Failed(error)) => {
+                self.counts.ledger_failures += 1;
+                let pause = self.pause(recording.tries);
+                // After the lease somebody else may hold it; the claim that follows tries again.
+                if !self.draining && now_ms.saturating_add(millis(pause)) < recording.lease_ends_ms
+                {
+                    recording.tries = recording.tries.saturating_add(1);
+                    self.recordings.insert(key(&claim), recording);
+                    return vec![Effect::Record {
+                        claim,
+                        verdict,
+                        after_ms: pause,
+                    }];
+                }
+                tracing::warn!(transition = %claim.transition, error, "a verdict was not recorded");
+            }
+        }
+        self.claim_more(now_ms)
+    }
+
+    fn release(&mut self, now_ms: Millis, claim: Claim) -> Vec<Effect> {
+        self.counts.released += 1;
+        self.others_in_flight += 1;
+        vec![Effect::Release {
+            claim,
+            retry_at_ms: now_ms,
+        }]
+    }
+
+    /// Decides cases whose time is over with the votes they have, so that whatever a completer
+    /// does, no lease runs out while its transition waits for a vote.
+    fn expire(&mut self, now_ms: Millis) -> Vec<Effect> {
+        let over: Vec<Key> = self
+            .cases
+            .iter()
+            .filter(|(_, case)| now_ms >= case.deadline_ms)
+            .map(|(key, _)| *key)
+            .collect();
+        let mut effects = Vec::new();
+        for key in over {
+            let missing = "no free place before the lease ran out";
+            effects.extend(self.settle(now_ms, key, (None, missing)));
+        }
+        effects
+    }
+
+    fn drain(&mut self, now_ms: Millis) -> Vec<Effect> {
+        self.draining = true;
+        self.asks.clear();
+        let claims: Vec<Claim> = self.cases.drain().map(|(_, case)| case.claim).collect();
+        claims
+            .into_iter()
+            .flat_map(|claim| self.release(now_ms, claim))
+            .collect()
+    }
+
+    fn reported(&mut self, now_ms: Millis, report: Report) -> Vec<Effect> {
+        match report {
+            Report::Claimed(result) => self.claimed(now_ms, result),
+            Report::Voted {
+                claim,
+                index,
+                result,
+                latency_ms,
+            } => self.voted(now_ms, (claim, index), (result, latency_ms)),
+            Report::Recorded {
+                claim,
+                verdict,
+                result,
+            } => self.recorded(now_ms, (claim, verdict), result),
+            Report::GaveUp(result) | Report::Released(result) => {
+                self.others_in_flight = self.others_in_flight.saturating_sub(1);
+                // The lease runs out by itself where this failed.
+                self.counts.ledger_failures += u64::from(result.is_err());
+                Vec::new()
+            }
+        }
+    }
+
+    fn pause(&self, tries: u32) -> u64 {
+        let doubled = self.config.retry_ms_min.saturating_mul(1 << tries.min(20));
+        doubled.min(self.config.retry_ms_max)
+    }
+
+    fn count(&mut self, verdict: &Verdict) {
+        let counts = &mut self.counts;
+        counts.judged += 1;
+        match verdict.score {
+            Some(score) if score > 0.0 => counts.good += 1,
+            Some(score) if score < 0.0 => counts.bad += 1,
+            Some(_) => counts.neutral += 1,
+            None => counts.abstained += 1,
+        }
+        counts.hinted += u64::from(verdict.hint.is_some());
+        match verdict.decided_by {
+            Some(Signal::Feedback) => counts.by_feedback += 1,
+            Some(Signal::Model) => counts.by_model += 1,
+            Some(Signal::Rules) => counts.by_rules += 1,
+            Some(Signal::Verifier) | None => {}
+        }
+    }
+}
+
+impl Room for State {
+    type Input = Wake;
+    type Effect = Effect;
+    type Report = Report;
+
+    fn step(&mut self, now_ms: i64, event: Event<Wake, Report>) -> Vec<Effect> {
+        match event {
+            Event::Started | Event::Arrived(Wake) => self.claim(now_ms),
+            Event::Reported(report) => self.reported(now_ms, report),
+            Event::Ticked => {
+                let mut effects = self.expire(now_ms);
+                effects.extend(self.claim(now_ms));
+                effects.extend(self.ask());
+                effects
+            }
+            Event::Draining => self.drain(now_ms),
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        !self.claiming
+            && self.cases.is_empty()
+            && self.recordings.is_empty()
+            && self.votes_in_flight == 0
+            && self.others_in_flight == 0
+    }
+
+    fn observe(&self) -> Vec<(&'static str, f64)> {
+        let counts = &self.counts;
+        let number = |name, value: u64| (name, value as f64);
+        vec![
+            number("in_hand", (self.cases.len() + self.recordings.len()) as u64),
+            number("claimed_total", counts.claimed),
+            number("judged_total", counts.judged),
+            number("good_total", counts.good),
+            number("bad_total", counts.bad),
+            number("neutral_total", counts.neutral),
+            number("abstained_total", counts.abstained),
+            number("hinted_total", counts.hinted),
+            number("by_feedback_total", counts.by_feedback),
+            number("by_model_total", counts.by_model),
+            number("by_rules_total", counts.by_rules),
+            number("given_up_total", counts.given_up),
+            number("fenced_total", counts.fenced),
+            number("released_total", counts.released),
+            number("votes_total", counts.votes),
+            number("votes_failed_total", counts.votes_failed),
+            number("votes_unreadable_total", counts.votes_unreadable),
+            number("votes_in_flight", self.votes_in_flight as u64),
+            number("breaker_open", u64::from(self.breaker.is_open())),
+            number("ledger_failures_total", counts.ledger_failures),
+        ]
+    }
+}
+
+fn left_alone(model: &ModelConfig) -> Vote {
+    Vote {
+        signal: Signal::Model,
+        outcome: Outcome::Abstain,
+        reason: "left alone after repeated failures".to_owned(),
+        model: Some(model.name.clone()),
+        latency_ms: 0,
+    }
+}
+
+fn millis(ms: u64) -> Millis {
+    Millis::try_from(ms).unwrap_or(Millis::MAX)
+}
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;

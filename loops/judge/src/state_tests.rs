@@ -1,0 +1,459 @@
+#![allow(clippy::unwrap_used)]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hone_domain::{Outcome, TransitionId};
+use hone_runtime::SeededIds;
+use proptest::prelude::*;
+use uuid::Uuid;
+
+use super::*;
+use crate::CompleterError;
+use crate::testing::{claimed, feedback};
+
+fn state(model: Option<ModelConfig>) -> State {
+    let config = Config {
+        model,
+        ..Config::for_tests()
+    };
+    State::new(config, Arc::new(SeededIds::new(1)), true)
+}
+
+fn arrive(state: &mut State, now_ms: i64, claims: Vec<Claimed>) -> Vec<Effect> {
+    state.step(now_ms, Event::Reported(Report::Claimed(Ok(claims))))
+}
+
+fn verdicts(effects: &[Effect]) -> Vec<&Verdict> {
+    let mut verdicts = Vec::new();
+    for effect in effects {
+        if let Effect::Record { verdict, .. } = effect {
+            verdicts.push(&**verdict);
+        }
+    }
+    verdicts
+}
+
+fn asked(effects: &[Effect]) -> Vec<(Claim, usize)> {
+    let ask = |effect: &Effect| match effect {
+        Effect::Ask(ask) => Some((ask.claim, ask.index)),
+        _ => None,
+    };
+    effects.iter().filter_map(ask).collect()
+}
+
+fn vote(state: &mut State, ask: (Claim, usize), result: Result<&str, VoteError>) -> Vec<Effect> {
+    let report = Report::Voted {
+        claim: ask.0,
+        index: ask.1,
+        result: result.map(str::to_owned),
+        latency_ms: 5,
+    };
+    state.step(10, Event::Reported(report))
+}
+
+#[test]
+fn a_wake_claims_once_and_a_second_one_is_not_lost() {
+    let mut state = state(None);
+    let claims = |effects: &[Effect]| {
+        let claims = effects.iter().filter(|e| matches!(e, Effect::Claim { .. }));
+        claims.count()
+    };
+    assert_eq!(claims(&state.step(0, Event::Started)), 1);
+    assert_eq!(claims(&state.step(1, Event::Arrived(Wake))), 0);
+    assert_eq!(
+        claims(&arrive(&mut state, 2, vec![])),
+        1,
+        "the wake that came meanwhile"
+    );
+    assert_eq!(claims(&arrive(&mut state, 3, vec![])), 0);
+    assert_eq!(claims(&state.step(4, Event::Ticked)), 1);
+    let failed = Report::Claimed(Err("locked".into()));
+    assert_eq!(claims(&state.step(5, Event::Reported(failed))), 0);
+    assert_eq!(
+        claims(&state.step(6, Event::Arrived(Wake))),
+        0,
+        "not before the pause ends"
+    );
+    assert_eq!(claims(&state.step(15, Event::Ticked)), 1);
+}
+
+#[test]
+fn signals_are_heard_in_order_of_trust() {
+    let said = |score| vec![feedback(1, Some(score))];
+    for (model, feedback, reply, score, by) in [
+        (
+            false,
+            vec![],
+            "Thanks, perfect!",
+            Some(1.0),
+            Some(Signal::Rules),
+        ),
+        (false, vec![], "What about Mars?", None, None),
+        (
+            false,
+            said(-1.0),
+            "Thanks, perfect!",
+            Some(-1.0),
+            Some(Signal::Feedback),
+        ),
+        (true, said(0.5), "wrong", Some(0.5), Some(Signal::Feedback)),
+    ] {
+        let mut state = state(model.then(ModelConfig::for_tests));
+        let one = Claimed {
+            feedback,
+            ..claimed(1, 1, reply)
+        };
+        let effects = arrive(&mut state, 5, vec![one]);
+        let verdicts = verdicts(&effects);
+        assert_eq!(
+            (verdicts[0].score, verdicts[0].decided_by),
+            (score, by),
+            "{reply}"
+        );
+        assert!(
+            asked(&effects).is_empty(),
+            "nobody is asked when feedback decides"
+        );
+    }
+}
+
+#[test]
+fn a_majority_decides_at_once_and_withdraws_the_rest() {
+    let mut state = state(Some(ModelConfig::for_tests()));
+    let effects = arrive(&mut state, 0, vec![claimed(1, 1, "What about Mars?")]);
+    let asks = asked(&effects);
+    assert_eq!(asks.len(), 3);
+    assert!(vote(&mut state, asks[0], Ok(r"\boxed{-1}")).is_empty());
+    let effects = vote(
+        &mut state,
+        asks[2],
+        Ok("HINT_START Answer in kilometres only. HINT_END \\boxed{-1}"),
+    );
+    let verdict = verdicts(&effects)[0];
+    assert_eq!(
+        (verdict.score, verdict.decided_by),
+        (Some(-1.0), Some(Signal::Model))
+    );
+    assert_eq!(verdict.hint.as_deref(), Some("Answer in kilometres only."));
+    let reasons: Vec<&str> = verdict.votes.iter().map(|v| v.reason.as_str()).collect();
+    assert_eq!(reasons[1], "not needed");
+    assert_eq!(
+        verdict.votes.len(),
+        4,
+        "three of the model, one of the rules"
+    );
+    assert!(vote(&mut state, asks[1], Err(VoteError::Withdrawn)).is_empty());
+    assert!(!state.breaker.is_open());
+}
+
+#[test]
+fn failures_ties_and_unreadable_votes_abstain_and_rules_decide() {
+    let failed = || {
+        Err(VoteError::Failed(CompleterError::Unreachable(
+            "refused".into(),
+        )))
+    };
+    for (votes, score, by) in [
+        (
+            [Ok(r"\boxed{1}"), Ok(r"\boxed{-1}"), Ok(r"\boxed{0}")],
+            Some(-1.0),
+            Some(Signal::Rules),
+        ),
+        (
+            [failed(), Err(VoteError::Deadline), Ok("hm")],
+            Some(-1.0),
+            Some(Signal::Rules),
+        ),
+        (
+            [Ok(r"\boxed{1}"), failed(), Ok(r"\boxed{1}")],
+            Some(1.0),
+            Some(Signal::Model),
+        ),
+    ] {
+        let mut state = state(Some(ModelConfig::for_tests()));
+        let asks = asked(&arrive(
+            &mut state,
+            0,
+            vec![claimed(1, 1, "That is wrong.")],
+        ));
+        let mut effects = Vec::new();
+        for (ask, result) in asks.into_iter().zip(votes) {
+            effects = vote(&mut state, ask, result);
+        }
+        let verdict = verdicts(&effects)[0];
+        assert_eq!((verdict.score, verdict.decided_by), (score, by));
+        assert!(verdict.votes.iter().all(|v| !v.reason.is_empty()));
+    }
+}
+
+#[test]
+fn a_failing_model_is_left_alone_and_tried_again() {
+    let mut state = state(Some(ModelConfig::for_tests()));
+    let asks = asked(&arrive(
+        &mut state,
+        0,
+        vec![claimed(1, 1, "wrong"), claimed(2, 1, "wrong")],
+    ));
+    assert_eq!(asks.len(), 6);
+    for ask in asks {
+        vote(&mut state, ask, Err(VoteError::Deadline));
+    }
+    let effects = arrive(&mut state, 100, vec![claimed(3, 1, "wrong")]);
+    let verdict = verdicts(&effects)[0];
+    assert_eq!(verdict.decided_by, Some(Signal::Rules));
+    assert!(
+        verdict.votes[0].reason.starts_with("left alone"),
+        "{:?}",
+        verdict.votes
+    );
+    let asks = asked(&arrive(
+        &mut state,
+        6_000,
+        vec![claimed(4, 1, "x"), claimed(5, 1, "x")],
+    ));
+    assert_eq!(asks.len(), 3, "one probe");
+    vote(&mut state, asks[0], Ok(r"\boxed{1}"));
+    let asks = asked(&arrive(&mut state, 6_001, vec![claimed(6, 1, "x")]));
+    assert_eq!(asks.len(), 3);
+}
+
+#[test]
+fn a_vote_that_never_reports_strands_nothing() {
+    let mut state = state(Some(ModelConfig::for_tests()));
+    arrive(&mut state, 0, vec![claimed(1, 1, "wrong")]);
+    assert!(verdicts(&state.step(7_499, Event::Ticked)).is_empty());
+    let effects = state.step(7_500, Event::Ticked);
+    assert_eq!(verdicts(&effects)[0].decided_by, Some(Signal::Rules));
+}
+
+#[test]
+fn what_was_tried_too_often_is_given_up() {
+    let mut state = state(None);
+    let often = Claimed {
+        attempts: 3,
+        ..claimed(1, 4, "wrong")
+    };
+    let effects = arrive(&mut state, 0, vec![often]);
+    assert!(matches!(effects[..], [Effect::GiveUp(_)]), "{effects:?}");
+}
+
+#[test]
+fn a_verdict_is_retried_until_its_lease_ends() {
+    let mut state = state(None);
+    let mut effects = arrive(&mut state, 0, vec![claimed(1, 1, "wrong")]);
+    let (mut now_ms, mut tries) = (0, 0);
+    while let Some(Effect::Record {
+        claim,
+        verdict,
+        after_ms,
+    }) = effects.pop()
+    {
+        now_ms += i64::try_from(after_ms).unwrap() + 1;
+        tries += 1;
+        effects = state.step(
+            now_ms,
+            Event::Reported(Report::Recorded {
+                claim,
+                verdict,
+                result: Err(RecordError::Failed("disk full".into())),
+            }),
+        );
+    }
+    assert!(
+        tries > 20 && now_ms < 10_000,
+        "{tries} tries in {now_ms} ms"
+    );
+    assert!(state.is_idle());
+}
+
+#[test]
+fn a_drain_gives_leases_back_and_ends_idle() {
+    let mut state = state(Some(ModelConfig::for_tests()));
+    let asks = asked(&arrive(&mut state, 0, vec![claimed(1, 1, "wrong")]));
+    let effects = state.step(1, Event::Draining);
+    assert!(
+        matches!(effects[..], [Effect::Release { .. }]),
+        "{effects:?}"
+    );
+    for ask in asks {
+        vote(&mut state, ask, Err(VoteError::Withdrawn));
+    }
+    state.step(2, Event::Reported(Report::Released(Ok(()))));
+    assert!(state.is_idle());
+    assert!(state.step(3, Event::Arrived(Wake)).is_empty());
+}
+
+/// A small ledger with leases, for random runs.
+#[derive(Default)]
+struct World {
+    waiting: BTreeMap<TransitionId, Lease>,
+    done: BTreeSet<TransitionId>,
+    fence: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Lease {
+    fence: u64,
+    until_ms: i64,
+    attempts: u32,
+}
+
+impl World {
+    fn claim(&mut self, limit: usize, now_ms: i64) -> Vec<Claimed> {
+        let mut taken = Vec::new();
+        for (id, lease) in &mut self.waiting {
+            if lease.until_ms <= now_ms && taken.len() < limit {
+                self.fence += 1;
+                let attempts = lease.attempts;
+                *lease = Lease {
+                    fence: self.fence,
+                    until_ms: now_ms + 10_000,
+                    attempts: attempts + 1,
+                };
+                taken.push(Claimed {
+                    attempts,
+                    ..claimed(id.0.as_u128(), self.fence, "That is wrong.")
+                });
+            }
+        }
+        taken
+    }
+
+    /// Ends a transition; false where the lease was lost.
+    fn end(&mut self, claim: &Claim) -> bool {
+        if self
+            .waiting
+            .get(&claim.transition)
+            .is_none_or(|l| l.fence != claim.fence)
+        {
+            return false;
+        }
+        self.waiting.remove(&claim.transition);
+        assert!(self.done.insert(claim.transition), "one verdict each");
+        true
+    }
+
+    /// Performs an effect with the given luck; none where it hangs for ever.
+    fn perform(&mut self, effect: Effect, now_ms: i64, luck: u8) -> Option<Report> {
+        Some(match effect {
+            Effect::Claim { limit } if luck < 200 => Report::Claimed(Ok(self.claim(limit, now_ms))),
+            Effect::Claim { .. } => Report::Claimed(Err("locked".into())),
+            Effect::Ask(ask) => Report::Voted {
+                claim: ask.claim,
+                index: ask.index,
+                result: match luck {
+                    0..90 => Ok(r"\boxed{-1}".to_owned()),
+                    90..120 => Ok("I cannot say".to_owned()),
+                    120..200 => Err(VoteError::Failed(CompleterError::Unreachable("no".into()))),
+                    200..230 => Err(VoteError::Deadline),
+                    _ => return None,
+                },
+                latency_ms: 1,
+            },
+            Effect::Record { claim, verdict, .. } => {
+                let result = match luck {
+                    200.. => Err(RecordError::Failed("disk full".into())),
+                    _ if self.end(&claim) => Ok(()),
+                    _ => Err(RecordError::Fenced),
+                };
+                Report::Recorded {
+                    claim,
+                    verdict,
+                    result,
+                }
+            }
+            Effect::GiveUp(claim) => {
+                self.end(&claim);
+                Report::GaveUp(Ok(()))
+            }
+            Effect::Release { claim, retry_at_ms } => {
+                if let Some(lease) = self.waiting.get_mut(&claim.transition)
+                    && lease.fence == claim.fence
+                {
+                    lease.until_ms = retry_at_ms;
+                }
+                Report::Released(Ok(()))
+            }
+        })
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Lost wakes, hanging votes, a failing ledger, reordered reports and crashes: in the end
+    /// every transition has exactly one verdict, or was given up.
+    #[test]
+    fn every_transition_ends_whatever_happens(
+        with_model: bool,
+        turns in 1_u128..30,
+        chaos in proptest::collection::vec((any::<u8>(), any::<u8>()), 0..400),
+    ) {
+        let mut world = World::default();
+        world.waiting.extend((1..=turns).map(|n| (TransitionId(Uuid::from_u128(n)), Lease::default())));
+        let model = || with_model.then(ModelConfig::for_tests);
+        let (mut now_ms, mut room) = (0, state(model()));
+        let mut under_way = room.step(0, Event::Started);
+        for (luck, pick) in chaos {
+            now_ms += i64::from(luck % 50);
+            if pick > 250 {
+                room = state(model());
+                under_way = room.step(now_ms, Event::Started);
+            } else if under_way.is_empty() || pick % 7 == 0 {
+                under_way.extend(room.step(now_ms, Event::Ticked));
+            } else {
+                let effect = under_way.swap_remove(usize::from(pick) % under_way.len());
+                if let Some(report) = world.perform(effect, now_ms, luck) {
+                    under_way.extend(room.step(now_ms, Event::Reported(report)));
+                }
+            }
+            prop_assert!(room.cases.len() + room.recordings.len() <= room.config.in_hand_max);
+            prop_assert!(room.votes_in_flight <= 6);
+        }
+        for _ in 0..2_000 {
+            now_ms += 100;
+            under_way.extend(room.step(now_ms, Event::Ticked));
+            while let Some(effect) = under_way.pop() {
+                if let Some(report) = world.perform(effect, now_ms, 0) {
+                    under_way.extend(room.step(now_ms, Event::Reported(report)));
+                }
+            }
+        }
+        prop_assert!(world.waiting.is_empty(), "{} left", world.waiting.len());
+        prop_assert_eq!(world.done.len() as u128, turns);
+    }
+}
+
+#[test]
+fn outcomes_are_counted() {
+    let mut state = state(None);
+    let effects = arrive(
+        &mut state,
+        0,
+        vec![claimed(1, 1, "wrong"), claimed(2, 2, "Thanks!")],
+    );
+    for effect in effects {
+        if let Effect::Record { claim, verdict, .. } = effect {
+            let outcome = verdict.votes[0].outcome;
+            assert!(matches!(outcome, Outcome::Good | Outcome::Bad));
+            let result = Ok(());
+            state.step(
+                1,
+                Event::Reported(Report::Recorded {
+                    claim,
+                    verdict,
+                    result,
+                }),
+            );
+        }
+    }
+    let numbers: BTreeMap<&str, f64> = state.observe().into_iter().collect();
+    assert_eq!(
+        (
+            numbers["judged_total"],
+            numbers["good_total"],
+            numbers["bad_total"]
+        ),
+        (2.0, 1.0, 1.0)
+    );
+}

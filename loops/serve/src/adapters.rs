@@ -1,0 +1,274 @@
+//! Which adapters are in memory, and which version a new request gets. Plain bookkeeping: it says
+//! what is to be loaded, and somebody else loads it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use hone_domain::{Digest, Policies, PolicyVersion, Scope};
+use hone_nn::Adapter;
+
+/// An adapter in memory. Requests hold it by `Arc`, to their end.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) adapter: Adapter,
+    pub(crate) version: PolicyVersion,
+    pub(crate) digest: Digest,
+    pub(crate) bytes: u64,
+}
+
+/// The version a request is bound to; no adapter is the base model.
+#[derive(Clone, Debug)]
+pub(crate) struct Pinned(pub(crate) Option<Arc<Loaded>>);
+
+impl Pinned {
+    pub(crate) fn base() -> Self {
+        Self(None)
+    }
+
+    pub(crate) fn version(&self) -> PolicyVersion {
+        self.0
+            .as_ref()
+            .map_or(PolicyVersion::BASE, |loaded| loaded.version)
+    }
+
+    pub(crate) fn digest(&self) -> Option<Digest> {
+        self.0.as_ref().map(|loaded| loaded.digest)
+    }
+
+    pub(crate) fn adapter(&self) -> Option<&Adapter> {
+        self.0.as_deref().map(|loaded| &loaded.adapter)
+    }
+
+    /// Sorts requests into runs with the same adapter.
+    pub(crate) fn group(&self) -> usize {
+        self.0
+            .as_ref()
+            .map_or(0, |loaded| Arc::as_ptr(loaded) as usize)
+    }
+}
+
+/// A finished load: the adapter, none for the base model, or why there is none.
+pub(crate) type LoadResult = Result<Option<Arc<Loaded>>, String>;
+
+#[derive(Debug)]
+struct Known {
+    /// What new requests get; none before the first load.
+    serving: Option<Pinned>,
+    loading: bool,
+    /// A newer version was announced while loading.
+    again: bool,
+    /// The newest version is not the one that serves, because its load failed.
+    behind: bool,
+    retry_at_ms: i64,
+    used: u64,
+}
+
+/// What a new request of a scope gets.
+#[derive(Debug)]
+pub(crate) enum Pick {
+    /// This version.
+    Ready(Pinned),
+    /// It has to wait for a load that is under way or that the caller starts now.
+    Wait,
+}
+
+/// What a finished load changed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changed {
+    /// A newer version took the place of an older one.
+    pub(crate) swapped: bool,
+    /// A still newer one is to be loaded.
+    pub(crate) load: bool,
+}
+
+/// Every scope that was asked for lately.
+#[derive(Debug)]
+pub(crate) struct AdapterTable {
+    known: HashMap<Scope, Known>,
+    /// Older versions that may still be in use.
+    retired: Vec<Weak<Loaded>>,
+    limits: TableLimits,
+    uses: u64,
+    bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TableLimits {
+    pub(crate) bytes_max: u64,
+    pub(crate) scopes_max: usize,
+    pub(crate) retry_ms: i64,
+}
+
+impl AdapterTable {
+    pub(crate) fn new(limits: TableLimits) -> Self {
+        Self {
+            known: HashMap::new(),
+            retired: Vec::new(),
+            limits,
+            uses: 0,
+            bytes: 0,
+        }
+    }
+
+    /// The newest loaded version of `scope`, and whether a load is to be started now.
+    pub(crate) fn pick(
+        &mut self,
+        scope: &Scope,
+        now_ms: i64,
+        policies: impl FnOnce() -> Policies,
+    ) -> (Pick, bool) {
+        self.uses += 1;
+        if let Some(known) = self.known.get_mut(scope) {
+            known.used = self.uses;
+            let retry = known.behind && !known.loading && now_ms >= known.retry_at_ms;
+            let missing = known.serving.is_none() && !known.loading;
+            known.loading |= retry || missing;
+            let pick = known.serving.clone().map_or(Pick::Wait, Pick::Ready);
+            return (pick, retry || missing);
+        }
+        let published = policies().newest(scope).is_some();
+        let known = Known {
+            serving: (!published).then(Pinned::base),
+            loading: published,
+            again: false,
+            behind: false,
+            retry_at_ms: 0,
+            used: self.uses,
+        };
+        let pick = known.serving.clone().map_or(Pick::Wait, Pick::Ready);
+        self.known.insert(scope.clone(), known);
+        self.forget_scopes();
+        (pick, published)
+    }
+
+    /// The version that serves `scope` now, for a request that picked before and has not begun.
+    pub(crate) fn serving(&self, scope: &Scope) -> Option<&Pinned> {
+        self.known.get(scope)?.serving.as_ref()
+    }
+
+    /// A newer version of `scope` exists; whether to load it now. Scopes nobody asked for wait
+    /// until somebody does.
+    pub(crate) fn announce(&mut self, scope: &Scope) -> bool {
+        let Some(known) = self.known.get_mut(scope) else {
+            return false;
+        };
+        known.again |= known.loading;
+        let load = !known.loading;
+        known.loading = true;
+        load
+    }
+
+    /// Takes a finished load.
+    pub(crate) fn finish(&mut self, scope: &Scope, result: &LoadResult, now_ms: i64) -> Changed {
+        let Some(known) = self.known.get_mut(scope) else {
+            return Changed::default();
+        };
+        known.loading = false;
+        let mut changed = Changed::default();
+        match result {
+            Err(_) => {
+                known.behind = true;
+                known.retry_at_ms = now_ms + self.limits.retry_ms;
+            }
+            Ok(loaded) => {
+                known.behind = false;
+                let new = Pinned(loaded.clone());
+                let newer = known
+                    .serving
+                    .as_ref()
+                    .is_none_or(|old| old.version() < new.version());
+                if newer {
+                    let old = known.serving.replace(new);
+                    changed.swapped = old.is_some();
+                    let old = old.and_then(|pinned| pinned.0);
+                    self.bytes += loaded.as_ref().map_or(0, |l| l.bytes);
+                    self.bytes -= old.as_ref().map_or(0, |l| l.bytes);
+                    self.retired.extend(old.as_ref().map(Arc::downgrade));
+                }
+            }
+        }
+        if std::mem::take(&mut known.again) {
+            known.loading = true;
+            changed.load = true;
+        }
+        self.drop_unused();
+        changed
+    }
+
+    /// Keeps to the byte budget: the longest unused adapters without a request go.
+    fn drop_unused(&mut self) {
+        self.drop_retired();
+        while self.bytes + self.retired_bytes() > self.limits.bytes_max {
+            let unused = self.known.iter().filter_map(|(scope, known)| {
+                let loaded = known.serving.as_ref()?.0.as_ref()?;
+                let free = Arc::strong_count(loaded) == 1 && !known.loading;
+                free.then_some((known.used, scope, loaded.bytes))
+            });
+            let Some((_, scope, bytes)) = unused.min_by_key(|(used, ..)| *used) else {
+                break;
+            };
+            let scope = scope.clone();
+            self.bytes -= bytes;
+            self.known.remove(&scope);
+        }
+    }
+
+    /// Keeps to the number of scopes; drops an eighth at once, so that this is rare.
+    fn forget_scopes(&mut self) {
+        if self.known.len() <= self.limits.scopes_max {
+            return;
+        }
+        let mut idle: Vec<(u64, Scope)> = self
+            .known
+            .iter()
+            .filter(|(_, known)| !known.loading && known.used < self.uses)
+            .map(|(scope, known)| (known.used, scope.clone()))
+            .collect();
+        idle.sort_unstable();
+        for (_, scope) in idle.into_iter().take(self.limits.scopes_max / 8 + 1) {
+            let loaded = self
+                .known
+                .remove(&scope)
+                .and_then(|k| k.serving)
+                .and_then(|p| p.0);
+            self.bytes -= loaded.as_ref().map_or(0, |l| l.bytes);
+            self.retired.extend(loaded.as_ref().map(Arc::downgrade));
+        }
+        self.drop_retired();
+    }
+
+    /// Forgets older versions that no request uses any more.
+    pub(crate) fn drop_retired(&mut self) {
+        self.retired.retain(|loaded| loaded.strong_count() > 0);
+    }
+
+    /// Whether older versions may still be in use.
+    pub(crate) fn has_retired(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
+    fn retired_bytes(&self) -> u64 {
+        self.retired
+            .iter()
+            .filter_map(Weak::upgrade)
+            .map(|loaded| loaded.bytes)
+            .sum()
+    }
+
+    /// Adapters in memory and their bytes.
+    pub(crate) fn resident(&self) -> (usize, u64) {
+        let serving = self
+            .known
+            .values()
+            .filter_map(|k| k.serving.as_ref()?.0.as_ref())
+            .count();
+        (
+            serving + self.retired.len(),
+            self.bytes + self.retired_bytes(),
+        )
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/adapters.rs"]
+mod tests;

@@ -1,0 +1,73 @@
+//! What answers asks, whatever it is inside.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use hone_domain::{Ask, Delta, Digest, ServeError, Token};
+use tokio::sync::mpsc;
+
+use crate::stats::EngineStats;
+
+/// Ends a completion early. Clones end the same one.
+#[derive(Clone, Debug, Default)]
+pub struct Cancel(Arc<AtomicBool>);
+
+impl Cancel {
+    /// Asks for the end; the completion ends within one step.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the end was asked for.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A completion on its way.
+#[derive(Debug)]
+pub struct Answer {
+    /// One `Started`, the tokens, then one `End` or `Failed`. It holds a whole completion, so a
+    /// reader that is slow or never reads delays nobody. Dropping it cancels. If it closes without
+    /// an `End` or `Failed`, the backend broke down.
+    pub deltas: mpsc::Receiver<Delta>,
+    /// Ends it early.
+    pub cancel: Cancel,
+}
+
+/// Answers asks.
+pub trait Backend: Send + Sync {
+    /// Takes an ask or refuses it; never waits.
+    fn ask(&self, ask: Ask) -> Result<Answer, ServeError>;
+
+    /// What this backend can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Its counters.
+    fn stats(&self) -> EngineStats;
+}
+
+/// What a backend can do; decides whether its turns may train.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Capabilities {
+    /// Its name.
+    pub name: &'static str,
+    /// Recomputed log-probs equal served ones bit for bit.
+    pub exact_parity: bool,
+    /// It reports token ids.
+    pub token_ids: bool,
+    /// It reports log-probs.
+    pub logprobs: bool,
+    /// Its turns may train.
+    pub can_train: bool,
+    /// Most tokens of prompt and completion together.
+    pub max_positions: usize,
+    /// Vocabulary size.
+    pub vocab: usize,
+    /// Arithmetic, weight and key-value format.
+    pub fingerprint: String,
+    /// Digest of the base model.
+    pub base: Digest,
+    /// Tokens that end a completion.
+    pub end_tokens: Vec<Token>,
+}

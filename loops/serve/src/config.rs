@@ -1,0 +1,114 @@
+//! The limits of the engine; every one has an overflow rule that is named and counted.
+
+use serde::{Deserialize, Serialize};
+
+/// Settings of the serve room. Defaults live in `configs/default.toml` alone.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Most memory for keys and values of running requests and reusable prefixes, in bytes.
+    /// When it runs out, reusable prefixes go first, then the newest request of the lowest
+    /// priority is paused and computed again later.
+    pub kv_cache_bytes_max: u64,
+    /// Most requests in one step.
+    pub running_max: usize,
+    /// Most requests in the waiting line; further ones are refused as overloaded.
+    pub waiting_max: usize,
+    /// Most tokens one step computes, decoding and prefill together.
+    pub step_tokens_max: usize,
+    /// Milliseconds a step should last while requests are decoding; prefill is cut to fit.
+    pub step_target_ms: u64,
+    /// Most prompt tokens of one request in one step.
+    pub prefill_chunk_tokens_max: usize,
+    /// Head start in the waiting line of one priority class over the next, in milliseconds. A
+    /// request that has waited longer than that overtakes newer requests of the better class.
+    pub priority_step_ms: u64,
+    /// Most memory for adapters that no request uses at the moment, and those in use, in bytes.
+    /// The longest unused go first; adapters in use are never dropped.
+    pub adapter_bytes_max: u64,
+    /// Most scopes remembered as having been asked for; the longest unused are forgotten.
+    pub scopes_known_max: usize,
+    /// Most adapters read from the blob store at the same time.
+    pub loads_parallel_max: usize,
+    /// Milliseconds after a failed load before the next ask tries again.
+    pub load_retry_ms: u64,
+    /// Failed steps in a row after which the engine gives up and says so on the board.
+    pub panics_in_row_max: u32,
+}
+
+impl Config {
+    /// Checks the numbers; the error names the key.
+    pub fn validate(&self) -> Result<(), String> {
+        let at_least = |key: &str, value: u64, least: u64| {
+            if value < least {
+                Err(format!(
+                    "serve.{key} is {value} but must be at least {least}"
+                ))
+            } else {
+                Ok(())
+            }
+        };
+        at_least("kv_cache_bytes_max", self.kv_cache_bytes_max, 1)?;
+        at_least("running_max", self.running_max as u64, 1)?;
+        at_least("waiting_max", self.waiting_max as u64, 1)?;
+        // One token for every running request and one at least for prefill, so neither starves.
+        at_least(
+            "step_tokens_max",
+            self.step_tokens_max as u64,
+            self.running_max as u64 + 1,
+        )?;
+        at_least("step_target_ms", self.step_target_ms, 1)?;
+        at_least(
+            "prefill_chunk_tokens_max",
+            self.prefill_chunk_tokens_max as u64,
+            1,
+        )?;
+        at_least("adapter_bytes_max", self.adapter_bytes_max, 1)?;
+        at_least("scopes_known_max", self.scopes_known_max as u64, 1)?;
+        at_least("loads_parallel_max", self.loads_parallel_max as u64, 1)?;
+        at_least("panics_in_row_max", u64::from(self.panics_in_row_max), 1)
+    }
+
+    /// A small engine, for tests here and in other crates.
+    pub fn for_tests() -> Self {
+        Self {
+            kv_cache_bytes_max: 8 << 20,
+            running_max: 16,
+            waiting_max: 256,
+            step_tokens_max: 128,
+            step_target_ms: 1_000,
+            prefill_chunk_tokens_max: 64,
+            priority_step_ms: 2_000,
+            adapter_bytes_max: 64 << 20,
+            scopes_known_max: 1_000,
+            loads_parallel_max: 2,
+            load_retry_ms: 0,
+            panics_in_row_max: 3,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impossible_limits_are_named() {
+        assert_eq!(Config::for_tests().validate(), Ok(()));
+        let starving = Config {
+            step_tokens_max: 16,
+            ..Config::for_tests()
+        };
+        let error = starving.validate().expect_err("no room for prefill");
+        assert!(error.contains("serve.step_tokens_max"), "{error}");
+        let none = Config {
+            waiting_max: 0,
+            ..Config::for_tests()
+        };
+        assert!(
+            none.validate()
+                .expect_err("no line")
+                .contains("serve.waiting_max")
+        );
+    }
+}

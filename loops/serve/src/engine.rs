@@ -1,0 +1,338 @@
+//! The engine as others hold it: takes asks, tells numbers, stops.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use hone_domain::{Ask, Blobs, Digest, Policies, Scope, ServeError, Token};
+use hone_nn::tokenizer::Tokenizer;
+use hone_nn::{BLOCK_TOKENS, Executor, KvPool, Model, blocks_out_of_sight, fingerprint};
+use hone_runtime::{Board, Clock, LatestReader, RoomState};
+
+use crate::adapters::LoadResult;
+use crate::backend::{Answer, Backend, Capabilities};
+use crate::config::Config;
+use crate::loader::{self, LoaderCtx};
+use crate::sequence::{Sequence, Setup};
+use crate::stats::{Counters, EngineStats};
+use crate::thread::{Core, CoreCtx};
+
+/// The room's name on the board.
+pub(crate) const ROOM: &str = "serve";
+/// Stack of the engine thread.
+const STACK_BYTES: usize = 16 << 20;
+
+/// Everything the engine is handed.
+pub struct ServeCtx {
+    /// The base model.
+    pub model: Arc<Model>,
+    /// Its tokenizer.
+    pub tokenizer: Arc<Tokenizer>,
+    /// The compute threads.
+    pub executor: Arc<Executor>,
+    /// Tokens that end a completion.
+    pub end_tokens: Vec<Token>,
+    /// Where adapters are.
+    pub blobs: Arc<dyn Blobs>,
+    /// The newest version of every scope.
+    pub policies: LatestReader<Policies>,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Limits.
+    pub config: Config,
+    /// Where its condition is shown.
+    pub board: Board,
+}
+
+/// What reaches the engine thread.
+pub(crate) enum Command {
+    /// A request.
+    Ask(Box<Sequence>),
+    /// A scope has a newer version.
+    Newer(Scope),
+    /// A load came to its end.
+    Loaded { scope: Scope, result: LoadResult },
+    /// Finish what is under way, until this time.
+    Stop(Instant),
+}
+
+/// What asks may still expect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Life {
+    Running,
+    Stopping,
+    Failed,
+}
+
+/// Shared between the handle and the thread.
+pub(crate) struct Shared {
+    pub(crate) counters: Counters,
+    pub(crate) setup: Setup,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) kv_blocks: usize,
+    life: AtomicU8,
+    /// Makes the next step panic.
+    pub(crate) fault: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn live(&self) -> Life {
+        match self.life.load(Ordering::Acquire) {
+            0 => Life::Running,
+            1 => Life::Stopping,
+            _ => Life::Failed,
+        }
+    }
+
+    /// Moves on; there is no way back.
+    pub(crate) fn set_life(&self, life: Life) {
+        self.life.fetch_max(life as u8, Ordering::AcqRel);
+    }
+}
+
+/// The built-in engine.
+pub struct Engine {
+    pub(crate) shared: Arc<Shared>,
+    config: Config,
+    commands: Sender<Command>,
+    threads: Mutex<Option<Threads>>,
+}
+
+pub(crate) struct Threads {
+    pub(crate) engine: JoinHandle<()>,
+    loader: JoinHandle<()>,
+}
+
+impl Engine {
+    /// Checks the configuration, takes the memory, and starts the engine's and the loader's
+    /// threads. A configuration that cannot work is an error that names the key.
+    pub fn start(ctx: ServeCtx) -> Result<Self, ServeError> {
+        let internal = ServeError::Internal;
+        ctx.config.validate().map_err(internal)?;
+        let (kv_blocks, blocks_each) = block_counts(&ctx).map_err(internal)?;
+        // With sliding windows a request never needs more than its share at a time.
+        let fitting = if blocks_each < kv_blocks {
+            usize::MAX
+        } else {
+            kv_blocks * BLOCK_TOKENS
+        };
+        let max_positions = ctx.model.config.max_positions.min(fitting);
+        let shared = Arc::new(Shared {
+            counters: Counters::new(),
+            capabilities: capabilities(&ctx, max_positions),
+            setup: Setup {
+                tokenizer: ctx.tokenizer,
+                end_tokens: ctx.end_tokens,
+                max_positions,
+            },
+            kv_blocks,
+            life: AtomicU8::new(Life::Running as u8),
+            fault: AtomicBool::new(false),
+        });
+        let (commands, inbox) = channel();
+        let (jobs, job_inbox) = tokio::sync::mpsc::unbounded_channel();
+        let thread = |e: std::io::Error| internal(format!("a thread could not be started: {e}"));
+        let loader = LoaderCtx {
+            model: Arc::clone(&ctx.model),
+            blobs: ctx.blobs,
+            policies: ctx.policies.clone(),
+            parallel: ctx.config.loads_parallel_max,
+            commands: commands.clone(),
+        };
+        let loader = loader::spawn(loader, job_inbox).map_err(thread)?;
+        let config = ctx.config.clone();
+        let core = CoreCtx {
+            shared: Arc::clone(&shared),
+            model: ctx.model,
+            executor: ctx.executor,
+            policies: ctx.policies,
+            clock: ctx.clock,
+            config: ctx.config,
+            board: ctx.board,
+            blocks_each,
+            inbox,
+            jobs,
+        };
+        let engine = std::thread::Builder::new()
+            .name("hone-serve".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn(move || run_guarded(core))
+            .map_err(thread)?;
+        let threads = Mutex::new(Some(Threads { engine, loader }));
+        Ok(Self {
+            shared,
+            config,
+            commands,
+            threads,
+        })
+    }
+
+    /// Refuses new asks, finishes the others within `drain`, fails what is left with
+    /// [`ServeError::Stopping`], and waits for the threads. Again is the same.
+    pub fn stop(&self, drain: Duration) {
+        let Some(threads) = self.threads().take() else {
+            return;
+        };
+        self.shared.set_life(Life::Stopping);
+        // An engine that failed is gone already.
+        let _ = self.commands.send(Command::Stop(Instant::now() + drain));
+        // Both threads catch the panics of their work, and there is nobody to pass one on to.
+        let _ = threads.engine.join();
+        let _ = threads.loader.join();
+    }
+
+    /// Whether it answers asks.
+    pub fn is_live(&self) -> bool {
+        self.shared.live() == Life::Running
+    }
+
+    pub(crate) fn threads(&self) -> MutexGuard<'_, Option<Threads>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check(&self, ask: &Ask) -> Result<(), ServeError> {
+        match self.shared.live() {
+            Life::Running => {}
+            Life::Stopping => return Err(ServeError::Stopping),
+            Life::Failed => {
+                return Err(ServeError::Internal(
+                    "the engine gave up after repeated failures; see the server's log".to_owned(),
+                ));
+            }
+        }
+        let (prompt_tokens, max_positions) =
+            (ask.prompt_tokens.len(), self.shared.setup.max_positions);
+        if prompt_tokens >= max_positions {
+            return Err(ServeError::TooLong {
+                prompt_tokens,
+                max_positions,
+            });
+        }
+        let vocab = self.shared.capabilities.vocab;
+        match ask
+            .prompt_tokens
+            .iter()
+            .find(|token| **token as usize >= vocab)
+        {
+            Some(token) => Err(ServeError::Internal(format!(
+                "prompt token {token} is not in the vocabulary of {vocab}"
+            ))),
+            None if prompt_tokens == 0 => {
+                Err(ServeError::Internal("the prompt has no tokens".to_owned()))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Takes a place in the waiting line.
+    fn line_up(&self) -> Result<(), ServeError> {
+        let (counters, limit) = (&self.shared.counters, self.config.waiting_max);
+        let waiting = counters.waiting.fetch_add(1, Ordering::Relaxed);
+        if waiting < limit {
+            return Ok(());
+        }
+        counters.waiting.fetch_sub(1, Ordering::Relaxed);
+        counters.overloaded.fetch_add(1, Ordering::Relaxed);
+        // The line moves by one whenever one of the running requests ends.
+        let each_us = counters.request_us.load(Ordering::Relaxed) / self.config.running_max as u64;
+        let retry_after_ms = (each_us * waiting as u64 / 1_000).clamp(100, 60_000);
+        Err(ServeError::Overloaded {
+            limit,
+            retry_after_ms,
+        })
+    }
+}
+
+impl Backend for Engine {
+    fn ask(&self, ask: Ask) -> Result<Answer, ServeError> {
+        self.check(&ask)?;
+        self.line_up()?;
+        let (sequence, deltas, cancel) = Sequence::new(ask, &self.shared.setup);
+        if self.commands.send(Command::Ask(sequence)).is_err() {
+            self.shared.counters.waiting.fetch_sub(1, Ordering::Relaxed);
+            return Err(ServeError::Stopping);
+        }
+        self.shared
+            .counters
+            .requests
+            .fetch_add(1, Ordering::Relaxed);
+        Ok(Answer { deltas, cancel })
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.shared.capabilities.clone()
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.shared
+            .counters
+            .snapshot(self.config.waiting_max, self.shared.kv_blocks)
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.stop(Duration::ZERO);
+    }
+}
+
+/// The engine thread. Steps catch their own panics; one from elsewhere ends the engine, visibly.
+fn run_guarded(ctx: CoreCtx) {
+    let (shared, board) = (Arc::clone(&ctx.shared), ctx.board.clone());
+    if catch_unwind(AssertUnwindSafe(|| Core::new(ctx).run())).is_err() {
+        shared.set_life(Life::Failed);
+        tracing::error!("the engine thread panicked outside a step and is gone");
+        board.update(ROOM, |s| {
+            s.state = RoomState::Stopped;
+            s.last_error = Some("the engine thread panicked outside a step".to_owned());
+        });
+    }
+}
+
+/// Blocks that fit the memory, and blocks one request holds at most because of sliding windows.
+fn block_counts(ctx: &ServeCtx) -> Result<(usize, usize), String> {
+    let model = &ctx.model.config;
+    let each = KvPool::bytes_per_block(model).max(1) as u64;
+    let blocks = usize::try_from(ctx.config.kv_cache_bytes_max / each)
+        .unwrap_or(usize::MAX)
+        .min(u32::MAX as usize - 1);
+    if blocks < 2 {
+        return Err(format!(
+            "serve.kv_cache_bytes_max is {}, but two blocks of {BLOCK_TOKENS} tokens of this model \
+             take {} bytes",
+            ctx.config.kv_cache_bytes_max,
+            2 * each
+        ));
+    }
+    // Positions after which the first block is out of sight: the largest window, to whole blocks.
+    let horizon = model.max_positions + BLOCK_TOKENS;
+    let unseen = blocks_out_of_sight(model, horizon);
+    if unseen == 0 {
+        return Ok((blocks, usize::MAX));
+    }
+    let window = horizon.div_ceil(BLOCK_TOKENS) - unseen + 1;
+    let chunk = ctx
+        .config
+        .prefill_chunk_tokens_max
+        .min(ctx.config.step_tokens_max);
+    Ok((blocks, window + chunk.div_ceil(BLOCK_TOKENS) + 1))
+}
+
+fn capabilities(ctx: &ServeCtx, max_positions: usize) -> Capabilities {
+    Capabilities {
+        name: "hone",
+        exact_parity: true,
+        token_ids: true,
+        logprobs: true,
+        can_train: true,
+        max_positions,
+        vocab: ctx.model.config.vocab,
+        fingerprint: fingerprint(&ctx.model),
+        base: Digest(ctx.model.digest),
+        end_tokens: ctx.end_tokens.clone(),
+    }
+}

@@ -1,0 +1,34 @@
+//! Serve: asks in, completions out.
+//!
+//! **In** – [`Ask`](hone_domain::Ask)s through [`Backend::ask`], the newest policies through a
+//! latest-value link, adapter files through [`Blobs`](hone_domain::Blobs).
+//! **Out** – a channel of [`Delta`](hone_domain::Delta)s per ask, which ends with the whole turn.
+//! **Rights** – the key-value memory, one engine thread, one loader thread, the lent executor.
+//! **Promises** – an ask is answered or refused at once, never parked because weights change; a
+//! completion is made by one version from its first token to its last; what a request gets does
+//! not depend on what else is in the batch; a reader that never reads delays nobody; memory stays
+//! within its limits and what exceeds them is refused with a time to come back.
+//! **Never** – opens the ledger, waits for a disk or a client on the engine thread, serves one
+//! scope's cached blocks or adapters to another, reads what messages say.
+
+mod adapters;
+mod backend;
+mod config;
+mod engine;
+mod loader;
+mod null;
+mod plan;
+mod prefix;
+mod sequence;
+mod stats;
+mod stop;
+mod thread;
+
+#[cfg(test)]
+mod tests;
+
+pub use backend::{Answer, Backend, Cancel, Capabilities};
+pub use config::Config;
+pub use engine::{Engine, ServeCtx};
+pub use null::{NullBackend, NullCompletion};
+pub use stats::{EngineStats, HistogramSnapshot};

@@ -1,0 +1,281 @@
+//! What one step computes: a pure function over plain numbers.
+//!
+//! Every request has a place in one order: its arrival, later by a fixed time per priority class.
+//! So a user overtakes a rollout, and a rollout that waited long enough is overtaken no more.
+//! Decoding requests go first, one token each. What is left of the token budget goes to prefills
+//! by turns. When blocks run out, the last in the order gives its blocks back and is computed
+//! again later; the first in the order is never paused, so the engine always moves on.
+
+use hone_nn::BLOCK_TOKENS;
+
+/// Place in the order: (arrival and head start in milliseconds, number). Smaller goes first.
+pub(crate) type Place = (i64, u64);
+
+/// Steps a prefill of one class may wait for its turn before it precedes the class above.
+const CLASS_TURNS: u64 = 8;
+
+/// Numbers that hold for the whole engine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Most tokens in this step; more than `rows`.
+    pub(crate) tokens: usize,
+    /// Most running requests.
+    pub(crate) rows: usize,
+    /// Most prompt tokens of one request.
+    pub(crate) chunk: usize,
+    /// Blocks in all.
+    pub(crate) blocks: usize,
+    /// Blocks after which a request gives back as many as it takes (sliding windows).
+    pub(crate) blocks_each: usize,
+}
+
+/// A request as the plan sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View {
+    /// Unique, so it also names the request in the plan.
+    pub(crate) place: Place,
+    /// Priority class; 0 is the best.
+    pub(crate) class: u8,
+    /// Tokens it has: prompt and completion so far.
+    pub(crate) tokens: usize,
+    /// Of these, tokens whose keys and values are stored. For one that waits: those it would find.
+    pub(crate) computed: usize,
+    /// Blocks in its table. For one that waits: the cached blocks it would find.
+    pub(crate) blocks: usize,
+    /// Running: blocks that would become free if it paused. Waiting: cached blocks it would find
+    /// that count as free now.
+    pub(crate) own: usize,
+    /// Waiting: cached blocks it would find that a single running request holds; if that one
+    /// pauses, they do not become free.
+    pub(crate) tied: usize,
+    /// The step that last computed prompt tokens of it, at first the step in which it arrived.
+    pub(crate) last_turn: u64,
+    /// Waiting: another request computes a prefix of it right now, so it had better wait.
+    pub(crate) hold: bool,
+}
+
+impl View {
+    fn remaining(&self) -> usize {
+        self.tokens - self.computed
+    }
+
+    /// Blocks it still needs for the tokens it has and the next one.
+    fn missing(&self, limits: &Limits) -> usize {
+        let whole = (self.tokens + 1).div_ceil(BLOCK_TOKENS);
+        whole.min(limits.blocks_each).saturating_sub(self.blocks)
+    }
+}
+
+/// All a plan depends on. Both lists ascend by place.
+#[derive(Debug)]
+pub(crate) struct Situation<'a> {
+    pub(crate) running: &'a [View],
+    /// The first of the waiting line; as many as are worth a look.
+    pub(crate) waiting: &'a [View],
+    /// Blocks that can be taken now.
+    pub(crate) free: usize,
+    pub(crate) limits: Limits,
+}
+
+/// Tokens of one request to compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) place: Place,
+    pub(crate) tokens: usize,
+}
+
+/// What to do, in this order: pause, admit, compute.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) pause: Vec<Place>,
+    pub(crate) admit: Vec<Place>,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// Makes the plan of a step into `plan`, whose buffers are reused with `scratch`'s.
+pub(crate) fn plan(situation: &Situation, scratch: &mut PlanScratch, plan: &mut Plan) {
+    plan.pause.clear();
+    plan.admit.clear();
+    plan.rows.clear();
+    scratch.running.clear();
+    scratch.running.extend_from_slice(situation.running);
+    let mut work = Work {
+        limits: situation.limits,
+        free: situation.free,
+        budget: situation.limits.tokens,
+        tied: 0,
+        running: &mut scratch.running,
+        prefills: &mut scratch.prefills,
+        plan,
+    };
+    work.admit(situation.waiting);
+    work.decode();
+    work.prefill();
+    while work.plan.rows.is_empty() && work.running.len() > 1 {
+        let last = work.running.len() - 1;
+        work.pause(last);
+        work.decode();
+        work.prefill();
+    }
+}
+
+/// Buffers that a caller keeps between plans.
+#[derive(Debug, Default)]
+pub(crate) struct PlanScratch {
+    running: Vec<View>,
+    prefills: Vec<View>,
+}
+
+struct Work<'a> {
+    limits: Limits,
+    free: usize,
+    budget: usize,
+    /// Blocks of running requests that admitted ones share since this plan.
+    tied: usize,
+    /// Running and not paused, ascending.
+    running: &'a mut Vec<View>,
+    prefills: &'a mut Vec<View>,
+    plan: &'a mut Plan,
+}
+
+impl Work<'_> {
+    fn pause(&mut self, at: usize) {
+        let paused = self.running.remove(at);
+        self.free += paused.own;
+        match self
+            .plan
+            .admit
+            .iter()
+            .position(|place| *place == paused.place)
+        {
+            // Admitted by this very plan: it simply stays in line.
+            Some(at) => drop(self.plan.admit.remove(at)),
+            None => self.plan.pause.push(paused.place),
+        }
+    }
+
+    /// Blocks that surely become free when `view` pauses.
+    fn gain(&self, view: &View) -> usize {
+        view.own.saturating_sub(self.tied)
+    }
+
+    /// Lets waiting requests in, strictly in order, as long as every running one still gets the
+    /// blocks for all tokens it has. One of a better class may take the place of a later one.
+    fn admit(&mut self, waiting: &[View]) {
+        let mut promised: usize = self.running.iter().map(|v| v.missing(&self.limits)).sum();
+        for view in waiting.iter().filter(|v| !v.hold) {
+            let needed = view.missing(&self.limits) + view.own;
+            let Some(victims) = self.victims(view, needed + promised) else {
+                break;
+            };
+            for _ in 0..victims {
+                let at = self.last_below(view).expect("counted by victims");
+                promised -= self.running[at].missing(&self.limits);
+                self.pause(at);
+            }
+            promised += view.missing(&self.limits);
+            self.free -= view.own;
+            if !self.plan.pause.is_empty() {
+                self.free -= view.tied;
+            }
+            self.tied += view.tied;
+            let at = self.running.partition_point(|v| v.place < view.place);
+            self.running.insert(at, *view);
+            self.plan.admit.push(view.place);
+        }
+    }
+
+    /// The last running request that `view` may displace.
+    fn last_below(&self, view: &View) -> Option<usize> {
+        self.running
+            .iter()
+            .rposition(|v| v.class > view.class && v.place > view.place)
+    }
+
+    /// How many requests must pause so that `view` fits with `needed` blocks; none if it cannot.
+    fn victims(&self, view: &View, needed: usize) -> Option<usize> {
+        // A little room to grow, so that a newcomer is not paused again at once.
+        let spare = if self.running.is_empty() {
+            0
+        } else {
+            self.limits.blocks / 64 + 1
+        };
+        let (mut rows, mut free, mut needed) = (self.running.len(), self.free, needed + spare);
+        if !self.plan.pause.is_empty() {
+            needed += view.tied;
+        }
+        let mut below = self
+            .running
+            .iter()
+            .rev()
+            .filter(|v| v.class > view.class && v.place > view.place);
+        let mut victims = 0;
+        while rows >= self.limits.rows || free < needed {
+            let victim = below.next()?;
+            victims += 1;
+            rows -= 1;
+            free += self.gain(victim);
+            if victims == 1 && self.plan.pause.is_empty() {
+                needed += view.tied;
+            }
+            needed -= victim.missing(&self.limits).min(needed);
+        }
+        Some(victims)
+    }
+
+    /// One token for every request whose other tokens are all computed.
+    fn decode(&mut self) {
+        let mut at = 0;
+        while at < self.running.len() && self.budget > 0 {
+            let view = self.running[at];
+            if view.remaining() != 1 {
+                at += 1;
+                continue;
+            }
+            let needed = usize::from(view.computed / BLOCK_TOKENS >= view.blocks);
+            while self.free < needed && at + 1 < self.running.len() {
+                self.pause(self.running.len() - 1);
+            }
+            if self.free >= needed {
+                self.free -= needed;
+                self.budget -= 1;
+                self.plan.rows.push(Row {
+                    place: view.place,
+                    tokens: 1,
+                });
+            }
+            at += 1;
+        }
+    }
+
+    /// Shares the rest of the budget among prefills, the longest unserved first.
+    fn prefill(&mut self) {
+        self.prefills.clear();
+        self.prefills
+            .extend(self.running.iter().filter(|v| v.remaining() > 1));
+        let turn = |v: &View| (v.last_turn + u64::from(v.class) * CLASS_TURNS, v.place);
+        self.prefills.sort_unstable_by_key(turn);
+        for view in &*self.prefills {
+            let room = (view.blocks + self.free) * BLOCK_TOKENS - view.computed;
+            let tokens = view
+                .remaining()
+                .min(self.budget)
+                .min(self.limits.chunk)
+                .min(room);
+            if tokens == 0 {
+                continue;
+            }
+            let blocks = (view.computed + tokens).div_ceil(BLOCK_TOKENS);
+            self.free -= blocks.saturating_sub(view.blocks);
+            self.budget -= tokens;
+            self.plan.rows.push(Row {
+                place: view.place,
+                tokens,
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/plan.rs"]
+mod tests;

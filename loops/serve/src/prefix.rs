@@ -1,0 +1,327 @@
+//! Key-value blocks and the prefixes that can be reused.
+//!
+//! A full block is found again by the chain of everything before it: base model, arithmetic,
+//! adapter, scope and all tokens up to its end. Keys are SHA-256 cut to 128 bits, so nobody can
+//! craft a prompt that meets another user's chain, and a hit compares tokens and parent as well.
+//! A cached block that nobody uses waits in a line, longest unused first, and is taken when a new
+//! block is needed.
+
+use std::collections::HashMap;
+
+use hone_domain::{Digest, Scope, Token};
+use hone_nn::{BLOCK_TOKENS, KvAllocator};
+use sha2::{Digest as _, Sha256};
+
+/// Names everything up to the end of a block.
+pub(crate) type ChainKey = u128;
+
+/// What a chain begins with: requests share blocks only where all of this is equal.
+pub(crate) struct ChainRoot<'a> {
+    pub(crate) base: &'a Digest,
+    /// Arithmetic, weight and key-value format.
+    pub(crate) fingerprint: &'a str,
+    pub(crate) adapter: Option<&'a Digest>,
+    pub(crate) scope: &'a Scope,
+}
+
+impl ChainRoot<'_> {
+    pub(crate) fn key(&self) -> ChainKey {
+        let mut hash = Sha256::new();
+        hash.update(self.base.0);
+        hash.update(self.adapter.map_or([0; 32], |d| d.0));
+        hash.update([u8::from(self.adapter.is_some())]);
+        hash.update((self.fingerprint.len() as u64).to_le_bytes());
+        hash.update(self.fingerprint);
+        hash.update(self.scope.as_str());
+        cut(&hash.finalize())
+    }
+}
+
+/// The key of the block with `tokens` after `parent`.
+pub(crate) fn extend(parent: ChainKey, tokens: &[Token]) -> ChainKey {
+    let mut bytes = [0; 16 + 4 * BLOCK_TOKENS];
+    bytes[..16].copy_from_slice(&parent.to_le_bytes());
+    for (to, token) in bytes[16..].chunks_exact_mut(4).zip(tokens) {
+        to.copy_from_slice(&token.to_le_bytes());
+    }
+    cut(&Sha256::digest(bytes))
+}
+
+fn cut(hash: &[u8]) -> ChainKey {
+    ChainKey::from_le_bytes(hash[..16].try_into().expect("a SHA-256 has 32 bytes"))
+}
+
+/// No block: the end of the line.
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    key: ChainKey,
+    parent: ChainKey,
+    cached: bool,
+    /// Neighbours in the line of unused blocks.
+    older: u32,
+    newer: u32,
+}
+
+/// All blocks of the engine: free, held by requests, and cached.
+#[derive(Debug)]
+pub(crate) struct BlockPool {
+    owners: KvAllocator,
+    entries: Vec<Entry>,
+    /// Tokens of cached blocks, `[blocks][BLOCK_TOKENS]`.
+    tokens: Vec<Token>,
+    index: HashMap<ChainKey, u32>,
+    oldest: u32,
+    newest: u32,
+    idle: usize,
+}
+
+impl BlockPool {
+    pub(crate) fn new(blocks: usize) -> Self {
+        let empty = Entry {
+            key: 0,
+            parent: 0,
+            cached: false,
+            older: NONE,
+            newer: NONE,
+        };
+        Self {
+            owners: KvAllocator::new(blocks),
+            entries: vec![empty; blocks],
+            tokens: vec![0; blocks * BLOCK_TOKENS],
+            index: HashMap::new(),
+            oldest: NONE,
+            newest: NONE,
+            idle: 0,
+        }
+    }
+
+    pub(crate) fn total(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Blocks that can be taken: free, or cached and unused.
+    pub(crate) fn available(&self) -> usize {
+        self.owners.free() + self.idle
+    }
+
+    /// Cached blocks that no request uses.
+    pub(crate) fn idle(&self) -> usize {
+        self.idle
+    }
+
+    /// A block for new tokens; drops the longest unused cached one when none is free.
+    pub(crate) fn take(&mut self) -> Option<u32> {
+        if self.owners.free() == 0 && self.oldest != NONE {
+            self.evict(self.oldest);
+        }
+        self.owners.alloc()
+    }
+
+    /// Whether one request alone uses `block`, so that it would become available without it.
+    pub(crate) fn is_exclusive(&self, block: u32) -> bool {
+        self.owners.holders(block) == 1 + u32::from(self.entries[block as usize].cached)
+    }
+
+    /// The block with this key, if its parent and tokens are the same too.
+    pub(crate) fn find(&self, key: ChainKey, parent: ChainKey, tokens: &[Token]) -> Option<u32> {
+        let block = *self.index.get(&key)?;
+        let at = block as usize * BLOCK_TOKENS;
+        let same = self.entries[block as usize].parent == parent
+            && &self.tokens[at..at + BLOCK_TOKENS] == tokens;
+        same.then_some(block)
+    }
+
+    /// Whether no request uses this cached block.
+    pub(crate) fn is_idle(&self, block: u32) -> bool {
+        self.owners.holders(block) == 1 && self.entries[block as usize].cached
+    }
+
+    /// One more request uses a cached block.
+    pub(crate) fn share(&mut self, block: u32) {
+        if self.is_idle(block) {
+            self.unlink(block);
+        }
+        self.owners.retain(block);
+    }
+
+    /// A request gives a block back. Cached ones stay until their place is needed.
+    pub(crate) fn release(&mut self, block: u32) {
+        self.owners.release(block);
+        if self.is_idle(block) {
+            self.link(block);
+        }
+    }
+
+    /// Makes a full block findable. Where an equal one is cached already, that one stays.
+    pub(crate) fn publish(&mut self, block: u32, parent: ChainKey, tokens: &[Token]) -> ChainKey {
+        let key = extend(parent, tokens);
+        let entry = &mut self.entries[block as usize];
+        if !entry.cached && !self.index.contains_key(&key) {
+            (entry.key, entry.parent, entry.cached) = (key, parent, true);
+            let at = block as usize * BLOCK_TOKENS;
+            self.tokens[at..at + BLOCK_TOKENS].copy_from_slice(tokens);
+            self.index.insert(key, block);
+            self.owners.retain(block);
+        }
+        key
+    }
+
+    fn evict(&mut self, block: u32) {
+        self.unlink(block);
+        let entry = &mut self.entries[block as usize];
+        entry.cached = false;
+        self.index.remove(&entry.key);
+        self.owners.release(block);
+    }
+
+    /// Puts a block at the newest end of the line.
+    fn link(&mut self, block: u32) {
+        let newest = self.newest;
+        let entry = &mut self.entries[block as usize];
+        (entry.older, entry.newer) = (newest, NONE);
+        match newest {
+            NONE => self.oldest = block,
+            _ => self.entries[newest as usize].newer = block,
+        }
+        self.newest = block;
+        self.idle += 1;
+    }
+
+    fn unlink(&mut self, block: u32) {
+        let Entry { older, newer, .. } = self.entries[block as usize];
+        match older {
+            NONE => self.oldest = newer,
+            _ => self.entries[older as usize].newer = newer,
+        }
+        match newer {
+            NONE => self.newest = older,
+            _ => self.entries[newer as usize].older = older,
+        }
+        self.idle -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn tokens(value: Token) -> Vec<Token> {
+        vec![value; BLOCK_TOKENS]
+    }
+
+    #[test]
+    fn a_block_is_found_by_all_that_came_before_it() {
+        let mut pool = BlockPool::new(4);
+        let block = pool.take().expect("free");
+        let key = pool.publish(block, 7, &tokens(1));
+        assert_eq!(pool.find(key, 7, &tokens(1)), Some(block));
+        assert_eq!(pool.find(key, 8, &tokens(1)), None, "another parent");
+        assert_eq!(pool.find(key, 7, &tokens(2)), None, "other tokens");
+        assert_ne!(extend(8, &tokens(1)), key);
+        let twin = pool.take().expect("free");
+        assert_eq!(pool.publish(twin, 7, &tokens(1)), key);
+        assert_eq!(
+            pool.find(key, 7, &tokens(1)),
+            Some(block),
+            "the first stays"
+        );
+        pool.release(twin);
+        assert_eq!((pool.available(), pool.idle()), (3, 0));
+    }
+
+    #[test]
+    fn roots_differ_by_base_adapter_scope_and_arithmetic() {
+        let (scope, other) = (Scope::of("a", None), Scope::of("a", Some("b")));
+        let zero = Digest([0; 32]);
+        let key = |base: u8, fingerprint: &str, adapter: Option<&Digest>, scope: &Scope| {
+            ChainRoot {
+                base: &Digest([base; 32]),
+                fingerprint,
+                adapter,
+                scope,
+            }
+            .key()
+        };
+        let keys = [
+            key(1, "f", None, &scope),
+            key(2, "f", None, &scope),
+            key(1, "g", None, &scope),
+            key(1, "f", Some(&zero), &scope),
+            key(1, "f", None, &other),
+        ];
+        for (i, a) in keys.iter().enumerate() {
+            assert!(keys[i + 1..].iter().all(|b| a != b));
+        }
+    }
+
+    #[test]
+    fn the_longest_unused_goes_first() {
+        let mut pool = BlockPool::new(3);
+        let blocks: Vec<u32> = (0..3).map(|_| pool.take().expect("free")).collect();
+        let keys: Vec<ChainKey> = (0..3)
+            .map(|i| pool.publish(blocks[i], 0, &tokens(i as Token)))
+            .collect();
+        assert_eq!(pool.take(), None, "all are held");
+        [1, 0, 2].iter().for_each(|i| pool.release(blocks[*i]));
+        pool.share(blocks[0]);
+        pool.release(blocks[0]);
+        assert_eq!((pool.available(), pool.idle()), (3, 3));
+        assert_eq!(pool.take(), Some(blocks[1]));
+        assert_eq!(pool.take(), Some(blocks[2]));
+        let left: Vec<bool> = (0..3)
+            .map(|i| pool.find(keys[i], 0, &tokens(i as Token)).is_some())
+            .collect();
+        assert_eq!(left, [true, false, false]);
+    }
+
+    proptest! {
+        /// Random holders against a plain count: nothing leaks, nothing is handed out twice.
+        #[test]
+        fn blocks_are_never_lost_or_used_twice(
+            steps in prop::collection::vec((0u8..4, 0u32..6), 1..300),
+        ) {
+            let mut pool = BlockPool::new(8);
+            let mut held: Vec<u32> = Vec::new();
+            for (what, value) in steps {
+                match what {
+                    0 => match pool.take() {
+                        Some(block) => {
+                            prop_assert!(!held.contains(&block));
+                            held.push(block);
+                        }
+                        None => prop_assert_eq!(pool.available(), 0),
+                    },
+                    1 if !held.is_empty() => {
+                        let block = held.swap_remove(value as usize % held.len());
+                        pool.release(block);
+                    }
+                    2 if !held.is_empty() => {
+                        let block = held[value as usize % held.len()];
+                        pool.publish(block, 3, &tokens(value));
+                    }
+                    _ => {
+                        let key = extend(3, &tokens(value));
+                        if let Some(block) = pool.find(key, 3, &tokens(value)) {
+                            pool.share(block);
+                            held.push(block);
+                        }
+                    }
+                }
+                let mut distinct = held.clone();
+                distinct.sort_unstable();
+                distinct.dedup();
+                prop_assert_eq!(pool.available() + distinct.len(), pool.total());
+                for block in &distinct {
+                    let mine = held.iter().filter(|b| *b == block).count();
+                    prop_assert_eq!(pool.is_exclusive(*block), mine == 1);
+                }
+            }
+            held.into_iter().for_each(|block| pool.release(block));
+            prop_assert_eq!(pool.available(), 8);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! One request inside the engine: its tokens, its place in the cache, its text.
+
+mod cache;
+mod text;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use hone_domain::{Ask, Delta, Origin, Token};
+use hone_nn::detok::IncrementalDetokenizer;
+use hone_nn::sample::{SamplingParams, TokenCounts};
+use hone_nn::tokenizer::Tokenizer;
+use tokio::sync::mpsc;
+
+use crate::adapters::Pinned;
+use crate::backend::Cancel;
+use crate::plan::Place;
+use crate::prefix::ChainKey;
+use crate::stop::StopMatcher;
+
+pub(crate) use text::{TurnFacts, turn_of};
+
+/// Room in the channel beyond the tokens: start, end, and some to spare.
+const CHANNEL_SPARE: usize = 8;
+
+/// Priority class of an ask; 0 is the best.
+pub(crate) fn class_of(origin: Origin) -> u8 {
+    match origin {
+        Origin::User => 0,
+        Origin::Judge => 1,
+        Origin::Rollout => 2,
+        Origin::Gate => 3,
+    }
+}
+
+/// What the engine knows that every sequence needs.
+pub(crate) struct Setup {
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    pub(crate) end_tokens: Vec<Token>,
+    /// Most tokens of prompt and completion.
+    pub(crate) max_positions: usize,
+}
+
+/// A request from its arrival to its end.
+pub(crate) struct Sequence {
+    ask: Ask,
+    pub(crate) place: Place,
+    pub(crate) class: u8,
+    /// Prompt and completion.
+    tokens: Vec<Token>,
+    prompt: usize,
+    max_tokens: usize,
+
+    params: SamplingParams,
+    counts: TokenCounts,
+    penalizes: bool,
+    behavior: Vec<f32>,
+    raw: Vec<f32>,
+    kept: Vec<Option<Vec<Token>>>,
+
+    detok: IncrementalDetokenizer,
+    stop: StopMatcher,
+    /// Text given out so far.
+    text: String,
+
+    pub(crate) pinned: Pinned,
+    root: ChainKey,
+    /// Keys of the first full blocks, as far as they were needed.
+    keys: Vec<ChainKey>,
+    /// Cached blocks found while waiting.
+    found: Vec<u32>,
+    table: Vec<u32>,
+    /// Blocks at the start of the table that were given back because no layer sees them any more.
+    unseen: usize,
+    /// Full blocks that were offered to the prefix cache.
+    published: usize,
+    pub(crate) computed: usize,
+    pub(crate) last_turn: u64,
+    /// Whether it was admitted once; then its version no longer changes.
+    pub(crate) started: bool,
+
+    out: mpsc::Sender<Delta>,
+    cancel: Cancel,
+    pub(crate) arrived: Instant,
+    pub(crate) begun: Option<Instant>,
+    pub(crate) last_token: Option<Instant>,
+}
+
+impl Sequence {
+    /// Everything a request needs but its place and version; made on the asker's thread.
+    pub(crate) fn new(mut ask: Ask, setup: &Setup) -> (Box<Self>, mpsc::Receiver<Delta>, Cancel) {
+        let tokens = std::mem::take(&mut ask.prompt_tokens);
+        let prompt = tokens.len();
+        let room = setup.max_positions - prompt;
+        let max_tokens = (ask.stop.max_tokens.max(1) as usize).min(room);
+        let params = params_of(&ask, &setup.end_tokens);
+        let penalizes = params.frequency_penalty != 0.0
+            || params.presence_penalty != 0.0
+            || params.repetition_penalty != 1.0;
+        let counts = if penalizes {
+            TokenCounts::new(&tokens)
+        } else {
+            TokenCounts::default()
+        };
+        let (out, deltas) = mpsc::channel(max_tokens + CHANNEL_SPARE);
+        let cancel = Cancel::default();
+        let sequence = Self {
+            place: (0, 0),
+            class: class_of(ask.origin),
+            prompt,
+            max_tokens,
+            params,
+            counts,
+            penalizes,
+            behavior: Vec::new(),
+            raw: Vec::new(),
+            kept: Vec::new(),
+            detok: IncrementalDetokenizer::without_special(Arc::clone(&setup.tokenizer)),
+            stop: StopMatcher::new(&ask.stop.strings),
+            text: String::new(),
+            pinned: Pinned::base(),
+            root: 0,
+            keys: Vec::new(),
+            found: Vec::new(),
+            table: Vec::new(),
+            unseen: 0,
+            published: 0,
+            computed: 0,
+            last_turn: 0,
+            started: false,
+            out,
+            cancel: cancel.clone(),
+            arrived: Instant::now(),
+            begun: None,
+            last_token: None,
+            tokens,
+            ask,
+        };
+        (Box::new(sequence), deltas, cancel)
+    }
+
+    pub(crate) fn ask(&self) -> &Ask {
+        &self.ask
+    }
+
+    pub(crate) fn prompt_tokens(&self) -> usize {
+        self.prompt
+    }
+
+    pub(crate) fn completion_tokens(&self) -> usize {
+        self.tokens.len() - self.prompt
+    }
+
+    pub(crate) fn table(&self) -> &[u32] {
+        &self.table
+    }
+
+    /// The next `count` tokens to compute.
+    pub(crate) fn next_tokens(&self, count: usize) -> &[Token] {
+        &self.tokens[self.computed..self.computed + count]
+    }
+
+    /// Whether computing `count` more tokens reaches the end, so that the next can be sampled.
+    pub(crate) fn samples_after(&self, count: usize) -> bool {
+        self.computed + count == self.tokens.len()
+    }
+
+    /// The client left or asked for the end.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancel.is_cancelled() || self.out.is_closed()
+    }
+
+    /// The channel holds a whole completion, so it can only be closed, which the next look at
+    /// [`Self::is_cancelled`] notices.
+    pub(crate) fn send(&self, delta: Delta) {
+        let sent = self.out.try_send(delta);
+        debug_assert!(
+            !matches!(sent, Err(mpsc::error::TrySendError::Full(_))),
+            "room for all"
+        );
+    }
+
+    /// Binds it to a version, before it has begun.
+    pub(crate) fn pin(&mut self, pinned: Pinned, root: ChainKey) {
+        debug_assert!(!self.started, "a version is pinned to the end");
+        self.pinned = pinned;
+        if self.root != root {
+            self.root = root;
+            self.keys.clear();
+        }
+    }
+}
+
+fn params_of(ask: &Ask, end_tokens: &[Token]) -> SamplingParams {
+    let wanted = &ask.sampling;
+    let banned = wanted.min_tokens > 0 && !ask.stop.ignore_end;
+    SamplingParams {
+        temperature: wanted.temperature,
+        top_p: wanted.top_p,
+        top_k: wanted.top_k,
+        min_p: wanted.min_p,
+        seed: wanted.seed,
+        frequency_penalty: wanted.frequency_penalty,
+        presence_penalty: wanted.presence_penalty,
+        repetition_penalty: wanted.repetition_penalty,
+        logit_bias: wanted.logit_bias.clone(),
+        top_logprobs: wanted.top_logprobs,
+        banned: if banned {
+            end_tokens.to_vec()
+        } else {
+            Vec::new()
+        },
+    }
+}

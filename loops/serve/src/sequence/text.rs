@@ -1,0 +1,183 @@
+//! A request's side towards its reader: sampling, text, and the turn at the end.
+
+use hone_domain::{
+    Ask, Collect, Completion, Delta, Digest, End, Millis, PolicyVersion, Reason, ServeError,
+    StopReason, Token, TokenDelta, Turn, VersionSpan,
+};
+use hone_nn::sample::{GREEDY_BELOW, SampleScratch, Sampled, sample};
+use hone_nn::token_logprob;
+
+use crate::sequence::Sequence;
+
+impl Sequence {
+    /// Samples the next token from its logits; says why it ended, if it did.
+    pub(crate) fn sample(
+        &mut self,
+        row: &[f32],
+        end_tokens: &[Token],
+        scratch: &mut SampleScratch,
+    ) -> Result<Option<StopReason>, ServeError> {
+        let position = self.completion_tokens() as u64;
+        let drawn = sample(row, &self.params, &self.counts, position, scratch);
+        if drawn.nonfinite {
+            return Err(ServeError::Internal(
+                "the model computed numbers that are not finite; its weights or its adapter are \
+                 damaged"
+                    .to_owned(),
+            ));
+        }
+        let Sampled {
+            token,
+            raw_logprob,
+            behavior_logprob,
+            kept,
+            top,
+            ..
+        } = self.without_banned(row, drawn);
+        self.tokens.push(token);
+        self.raw.push(raw_logprob);
+        self.behavior.push(behavior_logprob);
+        self.kept.push(kept);
+        if self.penalizes {
+            self.counts.push(token);
+        }
+        if self.completion_tokens() >= self.ask.sampling.min_tokens as usize {
+            self.params.banned.clear();
+        }
+        if !self.ask.stop.ignore_end && end_tokens.contains(&token) {
+            return Ok(Some(StopReason::EndToken));
+        }
+        let matched = self.stop.push(self.detok.push(token));
+        self.text.push_str(&matched.text);
+        let text = matched.text;
+        self.send(Delta::Token(TokenDelta {
+            text,
+            token,
+            logprob: raw_logprob,
+            top,
+        }));
+        if matched.stopped {
+            return Ok(Some(StopReason::StopString));
+        }
+        Ok((self.completion_tokens() >= self.max_tokens).then_some(StopReason::Length))
+    }
+
+    /// A ban on tokens is recorded as a kept set, so that the log-prob can be recomputed from
+    /// logits, temperature and kept set alone.
+    fn without_banned(&self, row: &[f32], mut drawn: Sampled) -> Sampled {
+        let params = &self.params;
+        let plain = !self.penalizes && params.logit_bias.is_empty();
+        if params.banned.is_empty() || params.temperature < GREEDY_BELOW || !plain {
+            return drawn;
+        }
+        let mut kept = drawn
+            .kept
+            .take()
+            .unwrap_or_else(|| (0..row.len() as Token).collect());
+        kept.retain(|token| !params.banned.contains(token) || *token == drawn.token);
+        drawn.behavior_logprob = token_logprob(row, drawn.token, params.temperature, Some(&kept));
+        drawn.kept = Some(kept);
+        drawn
+    }
+
+    /// Text that was held back and is certain now that the completion is over.
+    fn last_text(&mut self, stop: StopReason) -> String {
+        if stop == StopReason::StopString {
+            return String::new();
+        }
+        let matched = self.stop.push(self.detok.flush());
+        let mut text = matched.text;
+        if !matched.stopped {
+            text.push_str(&self.stop.flush());
+        }
+        self.text.push_str(&text);
+        text
+    }
+
+    /// Sends the end. Its blocks were given back before.
+    pub(crate) fn end(mut self: Box<Self>, stop: StopReason, facts: TurnFacts) {
+        let text = self.last_text(stop);
+        let completion_tokens = self.tokens.split_off(self.prompt);
+        let logprobs = (
+            std::mem::take(&mut self.behavior),
+            std::mem::take(&mut self.raw),
+        );
+        let kept = std::mem::take(&mut self.kept);
+        let completion =
+            match Completion::new(completion_tokens, logprobs.0, logprobs.1, kept, stop) {
+                Ok(completion) => completion,
+                Err(error) => {
+                    return self.send(Delta::Failed(ServeError::Internal(error.to_string())));
+                }
+            };
+        let Self {
+            ask,
+            tokens,
+            text: shown,
+            out,
+            ..
+        } = *self;
+        let collected = ask.collect == Collect::Yes && !completion.is_empty();
+        let version = facts.version;
+        let turn =
+            collected.then(|| Box::new(turn_of(ask, tokens, (completion.clone(), shown), &facts)));
+        // A reader that is gone wants no end.
+        let _ = out.try_send(Delta::End(Box::new(End {
+            stop,
+            text,
+            completion,
+            version,
+            turn,
+        })));
+    }
+}
+
+/// What a backend adds to an ask to make a turn of it.
+pub(crate) struct TurnFacts<'a> {
+    pub(crate) base: Digest,
+    pub(crate) fingerprint: &'a str,
+    pub(crate) version: PolicyVersion,
+    pub(crate) digest: Option<Digest>,
+    pub(crate) untrainable: Option<Reason>,
+    pub(crate) finished_ms: Millis,
+}
+
+/// The turn of an answered ask; `said` is the completion and its text.
+pub(crate) fn turn_of(
+    ask: Ask,
+    prompt_tokens: Vec<Token>,
+    said: (Completion, String),
+    facts: &TurnFacts,
+) -> Turn {
+    let (completion, completion_text) = said;
+    let end = u32::try_from(completion.len()).unwrap_or(u32::MAX);
+    Turn {
+        id: ask.turn,
+        request: ask.request,
+        choice_index: ask.choice_index,
+        group: ask.group,
+        session: ask.context.session,
+        session_key: ask.context.session_key,
+        parent: ask.context.parent,
+        owner: ask.context.owner,
+        scope: ask.scope,
+        origin: ask.origin,
+        kind: ask.kind,
+        messages: ask.context.messages,
+        prompt_tokens,
+        completion,
+        completion_text,
+        sampling: ask.sampling,
+        spans: vec![VersionSpan {
+            version: facts.version,
+            start: 0,
+            end,
+        }],
+        digest: facts.digest,
+        base: facts.base,
+        fingerprint: facts.fingerprint.to_owned(),
+        untrainable: facts.untrainable,
+        started_ms: ask.context.admitted_ms,
+        finished_ms: facts.finished_ms,
+    }
+}

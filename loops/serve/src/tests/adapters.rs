@@ -1,0 +1,190 @@
+#![allow(clippy::unwrap_used)]
+use hone_domain::{BlobKey, Policy};
+use hone_nn::{AdapterDtype, LoraConfig, Target};
+
+use super::*;
+use crate::tests::support::model_config;
+
+fn loaded(version: u64, bytes: u64) -> Arc<Loaded> {
+    let lora = LoraConfig {
+        rank: 1,
+        alpha: 1.0,
+        targets: vec![Target::Q],
+        rslora: false,
+        dtype: AdapterDtype::F32,
+    };
+    let adapter = Adapter::zero(&model_config(), lora);
+    let digest = Digest([version as u8; 32]);
+    Arc::new(Loaded {
+        adapter,
+        version: PolicyVersion(version),
+        digest,
+        bytes,
+    })
+}
+
+fn scope(name: &str) -> Scope {
+    Scope::of(name, None)
+}
+
+fn policies(names: &[&str]) -> Policies {
+    Policies::from_heads(names.iter().map(|name| Policy {
+        scope: scope(name),
+        version: PolicyVersion(1),
+        digest: Digest([1; 32]),
+        blob: BlobKey::new("a").unwrap(),
+    }))
+}
+
+fn table(bytes_max: u64, scopes_max: usize) -> AdapterTable {
+    AdapterTable::new(TableLimits {
+        bytes_max,
+        scopes_max,
+        retry_ms: 100,
+    })
+}
+
+fn version(pick: &(Pick, bool)) -> Option<u64> {
+    match &pick.0 {
+        Pick::Ready(pinned) => Some(pinned.version().0),
+        Pick::Wait => None,
+    }
+}
+
+#[test]
+fn one_load_at_a_time_and_the_older_version_serves_meanwhile() {
+    let mut t = table(1_000, 10);
+    let a = scope("a");
+    let none = Policies::default;
+    assert!(!t.announce(&a), "nobody asked for it");
+    let pick = t.pick(&a, 0, none);
+    assert_eq!(
+        (version(&pick), pick.1),
+        (Some(0), false),
+        "nothing published: the base"
+    );
+    assert!(
+        t.announce(&a),
+        "known, so it is loaded ahead of the next ask"
+    );
+    assert!(
+        !t.announce(&a),
+        "a second load of the scope waits for the first"
+    );
+    assert_eq!(version(&t.pick(&a, 0, none)), Some(0));
+    let changed = t.finish(&a, &Ok(Some(loaded(1, 10))), 0);
+    assert_eq!(
+        changed,
+        Changed {
+            swapped: true,
+            load: true
+        },
+        "and the second follows"
+    );
+    assert_eq!(version(&t.pick(&a, 0, none)), Some(1));
+    assert_eq!(
+        t.finish(&a, &Ok(Some(loaded(2, 10))), 0),
+        Changed {
+            swapped: true,
+            load: false
+        }
+    );
+    let older = t.finish(&a, &Ok(Some(loaded(1, 10))), 0);
+    assert_eq!(
+        older,
+        Changed::default(),
+        "an older version never comes back"
+    );
+    assert_eq!(version(&t.pick(&a, 0, none)), Some(2));
+    assert_eq!(t.resident(), (1, 10));
+}
+
+#[test]
+fn a_scope_that_is_not_in_memory_waits_for_its_own_load_only() {
+    let mut t = table(1_000, 10);
+    let (a, b) = (scope("a"), scope("b"));
+    let heads = || policies(&["a"]);
+    let first = t.pick(&a, 0, heads);
+    assert_eq!((version(&first), first.1), (None, true));
+    let second = t.pick(&a, 0, heads);
+    assert_eq!(
+        (version(&second), second.1),
+        (None, false),
+        "one load is enough"
+    );
+    assert_eq!(
+        version(&t.pick(&b, 0, heads)),
+        Some(0),
+        "others do not wait"
+    );
+    t.finish(&a, &Err("broken".to_owned()), 0);
+    assert!(t.serving(&a).is_none());
+    let again = t.pick(&a, 0, heads);
+    assert_eq!(
+        (version(&again), again.1),
+        (None, true),
+        "nothing serves: it tries at once"
+    );
+}
+
+#[test]
+fn a_failed_load_keeps_the_older_version_and_is_tried_again_later() {
+    let mut t = table(1_000, 10);
+    let a = scope("a");
+    t.pick(&a, 0, || policies(&["a"]));
+    t.finish(&a, &Ok(Some(loaded(1, 10))), 0);
+    assert!(t.announce(&a));
+    t.finish(&a, &Err("broken".to_owned()), 1_000);
+    let pick = t.pick(&a, 1_050, Policies::default);
+    assert_eq!((version(&pick), pick.1), (Some(1), false));
+    let pick = t.pick(&a, 1_100, Policies::default);
+    assert_eq!((version(&pick), pick.1), (Some(1), true));
+    t.finish(&a, &Ok(Some(loaded(2, 10))), 1_200);
+    let pick = t.pick(&a, 9_000, Policies::default);
+    assert_eq!(
+        (version(&pick), pick.1),
+        (Some(2), false),
+        "no longer behind"
+    );
+}
+
+#[test]
+fn the_longest_unused_goes_and_what_is_in_use_stays() {
+    let mut t = table(25, 10);
+    let heads = || policies(&["a", "b", "c"]);
+    let load = |t: &mut AdapterTable, name: &str| {
+        t.pick(&scope(name), 0, heads);
+        t.finish(&scope(name), &Ok(Some(loaded(1, 10))), 0);
+    };
+    load(&mut t, "a");
+    let held = match t.pick(&scope("a"), 0, heads).0 {
+        Pick::Ready(pinned) => pinned,
+        Pick::Wait => panic!("it is loaded"),
+    };
+    load(&mut t, "b");
+    load(&mut t, "c");
+    assert_eq!(t.resident(), (2, 20));
+    assert!(t.serving(&scope("b")).is_none(), "a is older but in use");
+    assert_eq!(held.version(), PolicyVersion(1));
+    // An older version counts as long as a request uses it.
+    t.announce(&scope("a"));
+    t.finish(&scope("a"), &Ok(Some(loaded(2, 10))), 0);
+    assert_eq!(
+        t.resident().0,
+        2,
+        "version 2 of a, and version 1 that is held"
+    );
+    drop(held);
+    t.drop_retired();
+    assert_eq!(t.resident(), (1, 10));
+}
+
+#[test]
+fn the_number_of_known_scopes_is_limited() {
+    let mut t = table(1_000, 16);
+    for i in 0..200 {
+        t.pick(&scope(&format!("s{i}")), 0, Policies::default);
+    }
+    assert!(t.known.len() <= 16);
+    assert!(t.serving(&scope("s199")).is_some(), "the newest is known");
+}

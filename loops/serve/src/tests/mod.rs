@@ -1,0 +1,8 @@
+//! The engine from its own door, on tiny random models and without files.
+
+mod idle;
+mod life;
+mod parity;
+pub(crate) mod support;
+mod swaps;
+mod text;

@@ -1,0 +1,286 @@
+//! What a request gets depends on itself alone, and can be recomputed.
+#![allow(clippy::unwrap_used)]
+
+use hone_domain::{Ask, Sampling};
+use hone_nn::{Adapter, Executor, ModelConfig, score};
+
+use super::support::{Said, World, adapter, ask, model_config, prompt, scope};
+use crate::{Backend, Config};
+
+const SCOPES: [&str; 3] = ["a", "b", "c"];
+
+/// Greedy and seeded, cut and uncut, of three scopes, short and long.
+fn asks(count: usize) -> Vec<Ask> {
+    let kinds = [
+        Sampling {
+            temperature: 0.0,
+            ..Sampling::default()
+        },
+        Sampling {
+            seed: 5,
+            ..Sampling::default()
+        },
+        Sampling {
+            seed: 6,
+            temperature: 0.7,
+            top_p: 0.8,
+            ..Sampling::default()
+        },
+        Sampling {
+            seed: 7,
+            top_k: 9,
+            min_tokens: 0,
+            ..Sampling::default()
+        },
+        Sampling {
+            seed: 8,
+            min_p: 0.05,
+            min_tokens: 4,
+            ..Sampling::default()
+        },
+        Sampling {
+            seed: 9,
+            repetition_penalty: 1.3,
+            frequency_penalty: 0.2,
+            ..Sampling::default()
+        },
+    ];
+    (0..count)
+        .map(|i| Ask {
+            scope: scope(SCOPES[i % 3]),
+            sampling: kinds[i % kinds.len()].clone(),
+            ..ask(&prompt(7 + 23 * i, i as u64), 24, 0)
+        })
+        .collect()
+}
+
+fn adapters(config: &ModelConfig) -> Vec<(&'static str, Adapter)> {
+    vec![("a", adapter(config, 1)), ("b", adapter(config, 2))]
+}
+
+fn world(config: Config, model: ModelConfig) -> World {
+    let world = World::with(config, model);
+    for (name, adapter) in adapters(&world.model.config) {
+        world.publish(name, 1, &adapter);
+    }
+    world
+}
+
+/// Every ask on an engine of its own kind, one after the other and without cache hits.
+fn alone(model: &ModelConfig, count: usize) -> Vec<Said> {
+    let world = world(Config::for_tests(), model.clone());
+    asks(count)
+        .into_iter()
+        .map(|ask| world.complete(ask))
+        .collect()
+}
+
+fn same(wanted: &[Said], got: &[Said], what: &str) {
+    for (i, (wanted, got)) in wanted.iter().zip(got).enumerate() {
+        assert_eq!(wanted.bits(), got.bits(), "request {i}: {what}");
+        assert_eq!(
+            (&wanted.text, wanted.stop),
+            (&got.text, got.stop),
+            "request {i}: {what}"
+        );
+    }
+}
+
+fn sliding() -> ModelConfig {
+    ModelConfig {
+        windows: vec![Some(40), Some(33)],
+        ..model_config()
+    }
+}
+
+#[test]
+fn a_batch_changes_nothing() {
+    for model in [model_config(), sliding()] {
+        let wanted = alone(&model, 8);
+        let world = world(Config::for_tests(), model);
+        same(&wanted, &world.complete_all(asks(8)), "in a batch of 8");
+        assert!(
+            world.engine.stats().batch_rows.quantile(1.0) > 1,
+            "there was a batch"
+        );
+    }
+}
+
+#[test]
+fn chunked_prefill_changes_nothing() {
+    let wanted = alone(&model_config(), 6);
+    for chunk in [1, 5, 32] {
+        let config = Config {
+            prefill_chunk_tokens_max: chunk,
+            ..Config::for_tests()
+        };
+        let world = world(config, model_config());
+        same(
+            &wanted,
+            &world.complete_all(asks(6)),
+            &format!("chunks of {chunk}"),
+        );
+    }
+}
+
+#[test]
+fn a_prefix_hit_changes_nothing() {
+    for model in [model_config(), sliding()] {
+        let wanted = alone(&model, 8);
+        let world = world(Config::for_tests(), model);
+        world.complete_all(asks(8));
+        let again: Vec<Said> = asks(8).into_iter().map(|ask| world.complete(ask)).collect();
+        same(&wanted, &again, "the second time");
+        let long = again.last().unwrap();
+        assert!(
+            long.cached >= 128,
+            "{} of {} tokens cached",
+            long.cached,
+            7 + 23 * 7
+        );
+        assert!(world.engine.stats().cached_prompt_tokens_total > 0);
+    }
+}
+
+#[test]
+fn the_next_turn_finds_prompt_and_completion() {
+    let world = World::new();
+    let first = world.complete(ask(&prompt(50, 1), 60, 3));
+    let mut next = prompt(50, 1);
+    next.extend(&first.tokens);
+    next.extend(prompt(10, 2));
+    let second = world.complete(ask(&next, 4, 3));
+    let full = (50 + first.tokens.len() - 1) / 32 * 32;
+    assert_eq!(second.cached as usize, full);
+    let quiet = World::new().complete(ask(&next, 4, 3));
+    assert_eq!((second.bits(), quiet.cached), (quiet.bits(), 0));
+}
+
+#[test]
+fn scopes_and_versions_never_share_blocks() {
+    let world = world(Config::for_tests(), model_config());
+    let long = prompt(200, 1);
+    let of = |name: &str| Ask {
+        scope: scope(name),
+        ..ask(&long, 2, 1)
+    };
+    assert_eq!(world.complete(of("a")).cached, 0);
+    assert_eq!(world.complete(of("a")).cached, 192);
+    assert_eq!(world.complete(of("c")).cached, 0, "another scope");
+    assert_eq!(
+        world.complete(of("d")).cached,
+        0,
+        "another scope of the same base"
+    );
+    world.publish("a", 2, &adapter(&world.model.config, 9));
+    super::support::until("the swap", || world.engine.stats().swaps_total == 1);
+    let newer = world.complete(of("a"));
+    assert_eq!((newer.cached, newer.version.0), (0, 2), "another version");
+}
+
+#[test]
+fn equal_prompts_at_the_same_time_are_computed_once() {
+    let world = World::new();
+    let long = prompt(300, 1);
+    let all = world.complete_all((0..4).map(|seed| ask(&long, 8, seed)).collect());
+    let cached: Vec<u32> = all.iter().map(|said| said.cached).collect();
+    assert_eq!(cached, [0, 288, 288, 288]);
+    for (seed, said) in all.iter().enumerate() {
+        let quiet = World::new().complete(ask(&long, 8, seed as u64));
+        assert_eq!(said.bits(), quiet.bits());
+    }
+}
+
+#[test]
+fn pausing_and_computing_again_changes_nothing() {
+    for model in [model_config(), sliding()] {
+        let big = |count| -> Vec<Ask> {
+            (0..count)
+                .map(|i: usize| Ask {
+                    scope: scope(SCOPES[i % 3]),
+                    ..ask(&prompt(40 + i, i as u64), 150, i as u64)
+                })
+                .map(|mut ask| {
+                    ask.stop.ignore_end = true;
+                    ask
+                })
+                .collect()
+        };
+        let quiet = world(Config::for_tests(), model.clone());
+        let wanted: Vec<Said> = big(8).into_iter().map(|ask| quiet.complete(ask)).collect();
+        let each = hone_nn::KvPool::bytes_per_block(&model) as u64;
+        let config = Config {
+            kv_cache_bytes_max: 20 * each,
+            ..Config::for_tests()
+        };
+        let tight = world(config, model.clone());
+        same(&wanted, &tight.complete_all(big(8)), "with 20 blocks");
+        let stats = tight.engine.stats();
+        if model.windows[0].is_none() {
+            assert!(stats.preemptions_total > 0, "blocks were scarce");
+        }
+        super::support::until("blocks given back", || {
+            tight.engine.stats().kv_blocks_used == 0
+        });
+    }
+}
+
+#[test]
+fn recorded_log_probs_can_be_recomputed_bit_for_bit() {
+    let exec = Executor::new(1);
+    for model in [model_config(), sliding()] {
+        let adapters = adapters(&model);
+        for batch in [1, 3, 8] {
+            let world = world(Config::for_tests(), model.clone());
+            let mut asks = asks(8);
+            let mut turns = Vec::new();
+            while !asks.is_empty() {
+                let now = asks.drain(..batch.min(asks.len())).collect();
+                turns.extend(world.complete_all(now).into_iter().map(|s| s.turn.unwrap()));
+            }
+            for turn in &turns {
+                let adapter = adapters.iter().find(|(name, _)| scope(name) == turn.scope);
+                assert_eq!(turn.version().0, u64::from(adapter.is_some()));
+                let mut tokens = turn.prompt_tokens.clone();
+                tokens.extend(turn.completion.tokens());
+                let scores = score(&world.model, adapter.map(|(_, a)| a), &tokens, &exec);
+                for i in 0..turn.completion.len() {
+                    let at = turn.prompt_tokens.len() + i;
+                    let raw = scores.logprob(at, 1.0, None);
+                    assert_eq!(raw.to_bits(), turn.completion.raw_logprobs()[i].to_bits());
+                    if turn.sampling.is_replayable() {
+                        let kept = turn.completion.kept()[i].as_deref();
+                        let behavior = scores.logprob(at, turn.sampling.temperature, kept);
+                        let served = turn.completion.behavior_logprobs()[i];
+                        assert_eq!(
+                            behavior.to_bits(),
+                            served.to_bits(),
+                            "token {i}, batch {batch}"
+                        );
+                    }
+                }
+            }
+            let replayable = turns.iter().filter(|t| t.sampling.is_replayable()).count();
+            assert!(replayable >= 5, "{replayable} turns were compared");
+        }
+    }
+}
+
+#[test]
+fn end_tokens_wait_for_min_tokens() {
+    let world = World::new();
+    let mut wanted = ask(&prompt(9, 1), 30, 1);
+    wanted.sampling.logit_bias = vec![(super::support::END, 100.0)];
+    wanted.sampling.min_tokens = 7;
+    let said = world.complete(wanted.clone());
+    assert_eq!(
+        (said.tokens.len(), said.stop),
+        (8, hone_domain::StopReason::EndToken)
+    );
+    wanted.stop.ignore_end = true;
+    let said = world.complete(wanted);
+    assert_eq!(
+        (said.tokens.len(), said.stop),
+        (30, hone_domain::StopReason::Length)
+    );
+}

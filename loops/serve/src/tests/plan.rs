@@ -1,0 +1,527 @@
+#![allow(clippy::unwrap_used)]
+use proptest::prelude::*;
+
+use super::*;
+use crate::prefix::{BlockPool, ChainKey};
+
+fn limits() -> Limits {
+    Limits {
+        tokens: 64,
+        rows: 8,
+        chunk: 48,
+        blocks: 100,
+        blocks_each: usize::MAX,
+    }
+}
+
+fn view(number: u64, tokens: usize, computed: usize) -> View {
+    let blocks = computed.div_ceil(BLOCK_TOKENS);
+    View {
+        place: (0, number),
+        class: 0,
+        tokens,
+        computed,
+        blocks,
+        own: blocks,
+        tied: 0,
+        last_turn: 0,
+        hold: false,
+    }
+}
+
+fn made(running: &[View], waiting: &[View], free: usize) -> Plan {
+    let mut out = Plan::default();
+    let situation = Situation {
+        running,
+        waiting,
+        free,
+        limits: limits(),
+    };
+    plan(&situation, &mut PlanScratch::default(), &mut out);
+    out
+}
+
+fn rows(plan: &Plan) -> Vec<(u64, usize)> {
+    plan.rows
+        .iter()
+        .map(|row| (row.place.1, row.tokens))
+        .collect()
+}
+
+fn numbers(places: &[Place]) -> Vec<u64> {
+    places.iter().map(|place| place.1).collect()
+}
+
+#[test]
+fn decoding_goes_first_and_prefill_takes_the_rest_by_turns() {
+    let long = View {
+        last_turn: 9,
+        ..view(1, 1_000, 48)
+    };
+    let plan = made(&[long, view(2, 40, 39), view(3, 20, 0)], &[], 90);
+    assert_eq!(rows(&plan), [(2, 1), (3, 20), (1, 43)]);
+}
+
+#[test]
+fn a_worse_class_waits_for_its_prefill_turn_but_not_forever() {
+    let rollout = |last_turn| View {
+        class: 2,
+        last_turn,
+        ..view(2, 500, 0)
+    };
+    let user = View {
+        last_turn: 20,
+        ..view(1, 500, 48)
+    };
+    assert_eq!(
+        rows(&made(&[user, rollout(10)], &[], 90)),
+        [(1, 48), (2, 16)]
+    );
+    assert_eq!(
+        rows(&made(&[user, rollout(3)], &[], 90)),
+        [(2, 48), (1, 16)]
+    );
+}
+
+#[test]
+fn admission_is_in_order_and_leaves_room_for_those_inside() {
+    let big = view(2, 40 * BLOCK_TOKENS, 0);
+    let small = view(3, 10, 0);
+    let inside = view(1, 30, 29);
+    let plan = made(&[inside], &[big, small], 42);
+    assert_eq!(
+        numbers(&plan.admit),
+        Vec::<u64>::new(),
+        "41 blocks, 2 spare: nobody overtakes"
+    );
+    assert_eq!(numbers(&made(&[inside], &[big, small], 45).admit), [2, 3]);
+    assert_eq!(
+        numbers(&made(&[], &[big, small], 41).admit),
+        [2],
+        "alone it needs no spare"
+    );
+    let held = View { hold: true, ..big };
+    assert_eq!(numbers(&made(&[inside], &[held, small], 42).admit), [3]);
+}
+
+#[test]
+fn a_better_class_takes_the_place_of_the_last_of_a_worse_one() {
+    let rollout = |number| View {
+        class: 2,
+        place: (500, number),
+        ..view(number, 33, 32)
+    };
+    let full: Vec<View> = (10..18).map(rollout).collect();
+    let plan = made(&full, &[view(20, 5, 0)], 50);
+    assert_eq!(
+        (numbers(&plan.pause), numbers(&plan.admit)),
+        (vec![17], vec![20])
+    );
+    // One that has waited long enough to be before the user in the order stays.
+    let late = View {
+        place: (900, 20),
+        ..view(20, 5, 0)
+    };
+    let plan = made(&full, &[late], 50);
+    assert_eq!(
+        (numbers(&plan.pause), numbers(&plan.admit)),
+        (vec![], vec![])
+    );
+}
+
+#[test]
+fn the_last_gives_way_when_blocks_run_out() {
+    let running = [view(1, 33, 32), view(2, 65, 64), view(3, 97, 96)];
+    let plan = made(&running, &[], 1);
+    assert_eq!(
+        (numbers(&plan.pause), rows(&plan)),
+        (vec![3], vec![(1, 1), (2, 1)])
+    );
+    // Prefills that block each other: the first goes on.
+    let running = [view(1, 100, 32), view(2, 100, 32)];
+    let plan = made(&running, &[], 0);
+    assert_eq!(
+        (numbers(&plan.pause), rows(&plan)),
+        (vec![2], vec![(1, 32)])
+    );
+}
+
+#[test]
+fn blocks_of_a_paused_request_that_another_shares_are_not_free() {
+    let rollout = View {
+        class: 2,
+        place: (500, 1),
+        ..view(1, 65, 64)
+    };
+    let user = View {
+        blocks: 2,
+        own: 0,
+        tied: 2,
+        ..view(2, 100, 64)
+    };
+    let full = |class| -> Vec<View> {
+        (10..17)
+            .map(|n| View {
+                class,
+                own: 0,
+                ..view(n, 20, 19)
+            })
+            .chain([rollout])
+            .collect()
+    };
+    assert_eq!(numbers(&made(&full(0), &[user], 8).admit), [2]);
+    let plan = made(&full(0), &[user], 3);
+    assert_eq!(
+        (numbers(&plan.admit), numbers(&plan.pause)),
+        (vec![], vec![]),
+        "not for 1 block"
+    );
+}
+
+/// A request of the simulated engine: real blocks and plans, no model.
+struct Sim {
+    view: View,
+    family: u32,
+    goal: usize,
+    table: Vec<u32>,
+    born: u64,
+    running: bool,
+}
+
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % n
+    }
+}
+
+struct World {
+    pool: BlockPool,
+    all: Vec<Sim>,
+    rng: Rng,
+    step: u64,
+    born: u64,
+    done: u64,
+    oldest: u64,
+    pauses: usize,
+    shared: usize,
+}
+
+const POOL: usize = 24;
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let (pool, rng) = (BlockPool::new(POOL), Rng(seed | 1));
+        let (step, born, done, oldest, pauses, shared) = (0, 0, 0, 0, 0, 0);
+        Self {
+            pool,
+            all: Vec::new(),
+            rng,
+            step,
+            born,
+            done,
+            oldest,
+            pauses,
+            shared,
+        }
+    }
+
+    /// Blocks of one family have the same content at the same index.
+    fn block(family: u32, index: usize) -> (ChainKey, Vec<u32>) {
+        (
+            ChainKey::from(family) << 32 | index as ChainKey,
+            vec![family; BLOCK_TOKENS],
+        )
+    }
+
+    fn arrive(&mut self) {
+        self.born += 1;
+        let class = self.rng.below(4) as u8;
+        let most = if self.rng.below(4) == 0 { 400 } else { 60 };
+        let tokens = 1 + self.rng.below(most) as usize;
+        let goal = tokens + 1 + self.rng.below(40) as usize;
+        let place = (self.step as i64 + i64::from(class) * 200, self.born);
+        let view = View {
+            place,
+            class,
+            last_turn: self.step,
+            ..view(0, tokens, 0)
+        };
+        let family = self.rng.below(3) as u32;
+        let born = self.step;
+        self.all.push(Sim {
+            view,
+            family,
+            goal,
+            table: Vec::new(),
+            born,
+            running: false,
+        });
+        self.all.sort_by_key(|s| s.view.place);
+    }
+
+    fn views(&mut self) -> (Vec<View>, Vec<View>) {
+        let mut waiting = Vec::new();
+        let mut running = Vec::new();
+        for sim in &mut self.all {
+            if sim.running {
+                sim.view.own = sim
+                    .table
+                    .iter()
+                    .filter(|b| self.pool.is_exclusive(**b))
+                    .count();
+                sim.view.blocks = sim.table.len();
+                running.push(sim.view);
+            } else if waiting.len() < 8 {
+                let full = (sim.view.tokens - 1) / BLOCK_TOKENS;
+                let found: Vec<u32> = (0..full)
+                    .map_while(|i| find(&self.pool, sim.family, i))
+                    .collect();
+                let idle = found.iter().filter(|b| self.pool.is_idle(**b)).count();
+                let tied = found.iter().filter(|b| self.pool.is_exclusive(**b)).count();
+                let (computed, blocks) = (found.len() * BLOCK_TOKENS, found.len());
+                waiting.push(View {
+                    computed,
+                    blocks,
+                    own: idle,
+                    tied,
+                    hold: false,
+                    ..sim.view
+                });
+                sim.table = found;
+            }
+        }
+        (running, waiting)
+    }
+
+    fn at(&mut self, place: Place) -> &mut Sim {
+        let at = self
+            .all
+            .binary_search_by_key(&place, |s| s.view.place)
+            .unwrap();
+        &mut self.all[at]
+    }
+
+    fn step(&mut self, limits: Limits, scratch: (&mut PlanScratch, &mut Plan)) {
+        let (running, waiting) = self.views();
+        let free = self.pool.available();
+        let (buffers, out) = scratch;
+        plan(
+            &Situation {
+                running: &running,
+                waiting: &waiting,
+                free,
+                limits,
+            },
+            buffers,
+            out,
+        );
+        for place in &out.pause {
+            let sim = self.at(*place);
+            assert!(sim.running);
+            sim.running = false;
+            sim.view.computed = 0;
+            let table = std::mem::take(&mut sim.table);
+            table.iter().rev().for_each(|b| self.pool.release(*b));
+            self.pauses += 1;
+        }
+        for place in &out.admit {
+            let sim = self.at(*place);
+            assert!(!sim.running);
+            sim.running = true;
+            sim.view.computed = sim.table.len() * BLOCK_TOKENS;
+            let table = sim.table.clone();
+            self.shared += table.len();
+            table.iter().for_each(|b| self.pool.share(*b));
+        }
+        let total: usize = out.rows.iter().map(|r| r.tokens).sum();
+        assert!(
+            total <= limits.tokens && self.all.iter().filter(|s| s.running).count() <= limits.rows
+        );
+        let mut seen: Vec<Place> = out.rows.iter().map(|r| r.place).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), out.rows.len(), "a request has one row");
+        assert!(
+            self.all.is_empty() || !out.rows.is_empty(),
+            "the engine moves on"
+        );
+        for row in &out.rows {
+            self.compute(*row, limits);
+        }
+        self.step += 1;
+    }
+
+    fn compute(&mut self, row: Row, limits: Limits) {
+        let step = self.step;
+        let at = self
+            .all
+            .binary_search_by_key(&row.place, |s| s.view.place)
+            .unwrap();
+        let sim = &mut self.all[at];
+        assert!(sim.running && row.tokens >= 1 && row.tokens <= sim.view.remaining());
+        let decodes = sim.view.remaining() == 1;
+        assert!(decodes || row.tokens <= limits.chunk);
+        if !decodes {
+            sim.view.last_turn = step;
+        }
+        while sim.table.len() * BLOCK_TOKENS < sim.view.computed + row.tokens {
+            sim.table
+                .push(self.pool.take().expect("the plan counts free blocks"));
+        }
+        let before = sim.view.computed / BLOCK_TOKENS;
+        sim.view.computed += row.tokens;
+        for index in before..sim.view.computed / BLOCK_TOKENS {
+            let (parent, tokens) = World::block(sim.family, index);
+            self.pool.publish(sim.table[index], parent, &tokens);
+        }
+        if sim.view.remaining() == 0 {
+            sim.view.tokens += 1;
+            if sim.view.tokens == sim.goal {
+                let sim = self.all.remove(at);
+                sim.table.iter().rev().for_each(|b| self.pool.release(*b));
+                self.oldest = self.oldest.max(step - sim.born);
+                self.done += 1;
+            }
+        }
+    }
+
+    fn cancel(&mut self) {
+        let at = self.rng.below(self.all.len() as u64) as usize;
+        let sim = self.all.remove(at);
+        if sim.running {
+            sim.table.iter().rev().for_each(|b| self.pool.release(*b));
+        }
+    }
+
+    /// Blocks of different requests are the same only where both cached the same content.
+    fn check_blocks(&self) {
+        let mut owner = vec![None; POOL];
+        let mut held = 0;
+        for sim in self.all.iter().filter(|s| s.running) {
+            for (index, block) in sim.table.iter().enumerate() {
+                let content = (sim.family, index);
+                match owner[*block as usize] {
+                    None => {
+                        owner[*block as usize] = Some(content);
+                        held += 1;
+                    }
+                    Some(other) => assert_eq!(other, content, "block {block} is used twice"),
+                }
+            }
+        }
+        assert_eq!(
+            held + self.pool.available(),
+            self.pool.total(),
+            "a block leaked"
+        );
+    }
+}
+
+fn find(pool: &BlockPool, family: u32, index: usize) -> Option<u32> {
+    let (parent, tokens) = World::block(family, index);
+    pool.find(crate::prefix::extend(parent, &tokens), parent, &tokens)
+}
+
+#[test]
+fn a_hundred_thousand_random_steps_lose_no_block_and_starve_nobody() {
+    let (mut scratch, mut out) = (PlanScratch::default(), Plan::default());
+    let (mut done, mut oldest, mut pauses, mut shared) = (0, 0, 0, 0);
+    for seed in 1..=10 {
+        let mut world = World::new(seed * 0x9e37_79b9);
+        let limits = Limits {
+            tokens: 24,
+            rows: 6,
+            chunk: 16,
+            blocks: POOL,
+            blocks_each: usize::MAX,
+        };
+        for _ in 0..10_000 {
+            while world.all.len() < 20 && world.rng.below(5) < 2 {
+                world.arrive();
+            }
+            if world.rng.below(50) == 0 && !world.all.is_empty() {
+                world.cancel();
+            }
+            world.step(limits, (&mut scratch, &mut out));
+            world.check_blocks();
+        }
+        // What still is inside has not been there for longer than those that got out.
+        let waiting = world
+            .all
+            .iter()
+            .map(|s| world.step - s.born)
+            .max()
+            .unwrap_or(0);
+        oldest = oldest.max(world.oldest).max(waiting);
+        (done, pauses, shared) = (
+            done + world.done,
+            pauses + world.pauses,
+            shared + world.shared,
+        );
+    }
+    // A request has at most 440 tokens, 20 are inside, the worst class starts 600 steps late.
+    assert!(oldest < 3_000, "someone waited {oldest} steps");
+    assert!(
+        done > 1_000 && pauses > 100 && shared > 100,
+        "{done} {pauses} {shared}"
+    );
+}
+
+proptest! {
+    /// Any situation at all: the plan names known requests once, within budget, rows and blocks.
+    #[test]
+    fn any_situation_gives_a_plan_that_can_be_done(
+        raw in prop::collection::vec((0i64..9, 0u8..4, 1usize..400, 0usize..400, any::<bool>()), 0..16),
+        free in 0usize..20,
+        tokens in 9usize..80,
+    ) {
+        let mut running = Vec::new();
+        let mut waiting = Vec::new();
+        for (number, (ms, class, tokens, computed, runs)) in raw.into_iter().enumerate() {
+            let computed = computed.min(tokens - 1);
+            let place = (ms, number as u64);
+            if runs && running.len() < 8 {
+                running.push(View { place, class, ..view(0, tokens, computed) });
+            } else {
+                let blocks = computed / BLOCK_TOKENS;
+                let computed = blocks * BLOCK_TOKENS;
+                let own = blocks.min(free);
+                waiting.push(View { place, class, own, blocks, ..view(0, tokens, computed) });
+            }
+        }
+        running.sort_unstable_by_key(|v: &View| v.place);
+        waiting.sort_unstable_by_key(|v: &View| v.place);
+        let limits = Limits { tokens, ..limits() };
+        let mut out = Plan::default();
+        let situation = Situation { running: &running, waiting: &waiting, free, limits };
+        plan(&situation, &mut PlanScratch::default(), &mut out);
+        let mut blocks = free as isize;
+        for place in &out.pause {
+            let view = running.iter().find(|v| v.place == *place);
+            blocks += view.expect("paused requests ran").own as isize;
+        }
+        for place in &out.admit {
+            let view = waiting.iter().find(|v| v.place == *place);
+            blocks -= view.expect("admitted requests waited").own as isize;
+        }
+        for row in &out.rows {
+            prop_assert!(!out.pause.contains(&row.place));
+            let known = running.iter().chain(waiting.iter().filter(|v| out.admit.contains(&v.place)));
+            let view = known.into_iter().find(|v| v.place == row.place).unwrap();
+            prop_assert!(row.tokens >= 1 && row.tokens <= view.remaining());
+            let whole = (view.computed + row.tokens).div_ceil(BLOCK_TOKENS);
+            blocks -= whole.saturating_sub(view.blocks) as isize;
+        }
+        prop_assert!(blocks >= 0);
+        prop_assert!(out.rows.iter().map(|r| r.tokens).sum::<usize>() <= tokens);
+        prop_assert!(running.len() - out.pause.len() + out.admit.len() <= limits.rows);
+        if let Some(first) = running.first() {
+            prop_assert!(!out.pause.contains(&first.place) || !out.admit.is_empty());
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! A small world around an engine: model, tokenizer, blobs in memory, asks.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use hone_domain::{
+    Ask, AskContext, BlobError, BlobKey, Blobs, Collect, Delta, Digest, End, Origin, Policies,
+    Policy, PolicyChoice, PolicyVersion, RequestId, Sampling, Scope, ServeError, SessionId,
+    StopReason, StopRules, Token, Turn, TurnId, TurnKind,
+};
+use hone_nn::tokenizer::Tokenizer;
+use hone_nn::{
+    Adapter, AdapterDtype, Executor, Family, LoraConfig, Model, ModelConfig, StoredDtype, Target,
+    peft,
+};
+use hone_runtime::{Board, Latest, SystemClock};
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::{Answer, Backend, Config, Engine, ServeCtx};
+
+pub(crate) const END: Token = 259;
+
+pub(crate) fn model_config() -> ModelConfig {
+    ModelConfig {
+        family: Family::Qwen3,
+        vocab: 264,
+        hidden: 32,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 16,
+        ffn: 48,
+        max_positions: 2_048,
+        rms_eps: 1e-6,
+        rope_theta: 10_000.0,
+        rope_scaling: None,
+        tied: true,
+        qkv_bias: false,
+        o_bias: false,
+        mlp_bias: false,
+        qk_norm: true,
+        windows: vec![None, None],
+        dtype: StoredDtype::F32,
+    }
+}
+
+/// The character that stands for a byte in byte-level BPE (GPT-2's table).
+fn mapped(byte: u8) -> char {
+    let plain = |b: u8| matches!(b, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    let before = (0..byte).filter(|b| !plain(*b)).count() as u32;
+    if plain(byte) {
+        char::from(byte)
+    } else {
+        char::from_u32(256 + before).unwrap()
+    }
+}
+
+/// One token per byte, and three control tokens 257 to 259.
+pub(crate) fn tokenizer() -> Tokenizer {
+    let mut vocab = serde_json::Map::new();
+    (0..=255u8).for_each(|byte| drop(vocab.insert(mapped(byte).to_string(), json!(byte))));
+    vocab.insert("he".to_owned(), json!(256));
+    let added = |id: u32, text: &str| {
+        json!({"id": id, "content": text, "single_word": false, "lstrip": false, "rstrip": false,
+               "normalized": false, "special": true})
+    };
+    let value = json!({
+        "version": "1.0", "truncation": null, "padding": null,
+        "added_tokens": [added(257, "<a>"), added(258, "<b>"), added(END, "<end>")],
+        "normalizer": null,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+                          "use_regex": true},
+        "post_processor": null,
+        "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true,
+                    "use_regex": true},
+        "model": {"type": "BPE", "dropout": null, "unk_token": null,
+                  "continuing_subword_prefix": null, "end_of_word_suffix": null,
+                  "fuse_unk": false, "byte_fallback": false, "vocab": vocab,
+                  "merges": ["h e"]},
+    });
+    Tokenizer::from_json(&serde_json::to_vec(&value).unwrap(), "tokenizer.json").unwrap()
+}
+
+type Files = HashMap<String, Vec<u8>>;
+
+/// Blobs in memory.
+#[derive(Default)]
+pub(crate) struct MemoryBlobs(Mutex<HashMap<BlobKey, Files>>);
+
+impl Blobs for MemoryBlobs {
+    fn put(&self, key: &BlobKey, files: &[(String, Vec<u8>)]) -> Result<(), BlobError> {
+        self.0
+            .lock()
+            .unwrap()
+            .insert(key.clone(), files.iter().cloned().collect());
+        Ok(())
+    }
+
+    fn get(&self, key: &BlobKey, file: &str) -> Result<Vec<u8>, BlobError> {
+        let blobs = self.0.lock().unwrap();
+        let found = blobs.get(key).and_then(|files| files.get(file)).cloned();
+        found.ok_or_else(|| BlobError::Missing {
+            key: key.as_str().into(),
+            file: file.into(),
+        })
+    }
+
+    fn remove(&self, key: &BlobKey) -> Result<(), BlobError> {
+        self.0.lock().unwrap().remove(key);
+        Ok(())
+    }
+}
+
+/// A random adapter that changes every projection.
+pub(crate) fn adapter(config: &ModelConfig, seed: u64) -> Adapter {
+    let lora = LoraConfig {
+        rank: 4,
+        alpha: 8.0,
+        targets: Target::ALL.to_vec(),
+        rslora: false,
+        dtype: if seed.is_multiple_of(2) {
+            AdapterDtype::F32
+        } else {
+            AdapterDtype::Bf16
+        },
+    };
+    Adapter::random(config, lora, seed)
+}
+
+pub(crate) fn scope(name: &str) -> Scope {
+    Scope::of("owner", Some(name))
+}
+
+pub(crate) struct World {
+    pub(crate) engine: Engine,
+    pub(crate) model: Arc<Model>,
+    pub(crate) blobs: Arc<MemoryBlobs>,
+    pub(crate) policies: Latest<Policies>,
+    pub(crate) board: Board,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self::with(Config::for_tests(), model_config())
+    }
+
+    pub(crate) fn with(config: Config, model: ModelConfig) -> Self {
+        let model = Arc::new(Model::random(model, 42));
+        let (blobs, board) = (Arc::new(MemoryBlobs::default()), Board::new());
+        let policies = Latest::new(Policies::default());
+        let ctx = ServeCtx {
+            model: Arc::clone(&model),
+            tokenizer: Arc::new(tokenizer()),
+            executor: Arc::new(Executor::new(2)),
+            end_tokens: vec![END],
+            blobs: Arc::clone(&blobs) as Arc<dyn Blobs>,
+            policies: policies.reader(),
+            clock: Arc::new(SystemClock::default()),
+            config,
+            board: board.clone(),
+        };
+        let engine = Engine::start(ctx).unwrap();
+        Self {
+            engine,
+            model,
+            blobs,
+            policies,
+            board,
+        }
+    }
+
+    /// Stores `adapter` and publishes it as `version` of `scope`.
+    pub(crate) fn publish(&self, name: &str, version: u64, adapter: &Adapter) {
+        let digest = Digest(adapter.digest());
+        let blob = BlobKey::new(format!("adapters/{}", digest.to_hex())).unwrap();
+        self.blobs
+            .put(&blob, &peft::to_files(adapter, "tiny", &json!({})))
+            .unwrap();
+        self.announce(name, version, (digest, blob));
+    }
+
+    pub(crate) fn announce(&self, name: &str, version: u64, place: (Digest, BlobKey)) {
+        let policy = Policy {
+            scope: scope(name),
+            version: PolicyVersion(version),
+            digest: place.0,
+            blob: place.1,
+        };
+        self.policies.update(|policies| policies.with(policy));
+    }
+
+    pub(crate) fn ask(&self, ask: Ask) -> Answer {
+        self.engine.ask(ask).unwrap()
+    }
+
+    pub(crate) fn complete(&self, ask: Ask) -> Said {
+        read(self.ask(ask)).unwrap()
+    }
+
+    /// All at once, in order.
+    pub(crate) fn complete_all(&self, asks: Vec<Ask>) -> Vec<Said> {
+        let answers: Vec<Answer> = asks.into_iter().map(|ask| self.ask(ask)).collect();
+        answers
+            .into_iter()
+            .map(|answer| read(answer).unwrap())
+            .collect()
+    }
+}
+
+/// A completion as its reader saw it.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub(crate) text: String,
+    pub(crate) cached: u32,
+    pub(crate) tokens: Vec<Token>,
+    pub(crate) behavior: Vec<u32>,
+    pub(crate) version: PolicyVersion,
+    pub(crate) stop: StopReason,
+    pub(crate) turn: Option<Box<Turn>>,
+}
+
+impl Said {
+    /// Tokens and the bits of their behavior log-probs.
+    pub(crate) fn bits(&self) -> (&[Token], &[u32]) {
+        (&self.tokens, &self.behavior)
+    }
+}
+
+/// Reads an answer to its end.
+pub(crate) fn read(mut answer: Answer) -> Result<Said, ServeError> {
+    let (mut text, mut shown, mut started) = (String::new(), Vec::new(), None);
+    while let Some(delta) = answer.deltas.blocking_recv() {
+        match delta {
+            Delta::Started {
+                version,
+                cached_tokens,
+            } => {
+                assert_eq!(started, None, "it starts once");
+                started = Some((version, cached_tokens));
+            }
+            Delta::Token(token) => {
+                assert!(started.is_some(), "tokens come after the start");
+                text.push_str(&token.text);
+                shown.push(token.token);
+            }
+            Delta::Failed(error) => return Err(error),
+            Delta::End(end) => {
+                let End {
+                    stop,
+                    text: last,
+                    completion,
+                    version,
+                    turn,
+                } = *end;
+                text.push_str(&last);
+                assert!(
+                    completion.tokens().starts_with(&shown),
+                    "what was shown was recorded"
+                );
+                let behavior = completion
+                    .behavior_logprobs()
+                    .iter()
+                    .map(|p| p.to_bits())
+                    .collect();
+                return Ok(Said {
+                    text,
+                    cached: started.map_or(0, |(_, cached)| cached),
+                    tokens: completion.tokens().to_vec(),
+                    behavior,
+                    version,
+                    stop,
+                    turn,
+                });
+            }
+        }
+    }
+    panic!("the channel closed without an end");
+}
+
+static ASKS: AtomicU64 = AtomicU64::new(1);
+
+fn id() -> Uuid {
+    Uuid::from_u128(u128::from(ASKS.fetch_add(1, Ordering::Relaxed)))
+}
+
+/// An ask that samples at temperature 1 and is collected.
+pub(crate) fn ask(prompt: &[Token], max_tokens: u32, seed: u64) -> Ask {
+    Ask {
+        turn: TurnId(id()),
+        request: RequestId(id()),
+        choice_index: 0,
+        group: None,
+        scope: scope("a"),
+        policy: PolicyChoice::Newest,
+        origin: Origin::User,
+        kind: TurnKind::Main,
+        prompt_tokens: prompt.to_vec(),
+        sampling: Sampling {
+            seed,
+            ..Sampling::default()
+        },
+        stop: StopRules {
+            max_tokens,
+            strings: Vec::new(),
+            ignore_end: false,
+        },
+        collect: Collect::Yes,
+        context: AskContext {
+            session: SessionId(id()),
+            session_key: None,
+            parent: None,
+            owner: "owner".to_owned(),
+            messages: Vec::new(),
+            admitted_ms: 1,
+        },
+    }
+}
+
+/// A prompt of `len` tokens, the same for the same seed.
+pub(crate) fn prompt(len: usize, seed: u64) -> Vec<Token> {
+    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = |_| {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        ((x >> 20) % 256) as Token
+    };
+    (0..len).map(next).collect()
+}
+
+/// Waits for something that another thread is about to do.
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let began = std::time::Instant::now();
+    while !done() {
+        assert!(
+            began.elapsed().as_secs() < 60,
+            "waited too long for: {what}"
+        );
+        std::thread::yield_now();
+    }
+}

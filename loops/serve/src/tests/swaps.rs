@@ -1,0 +1,244 @@
+//! Versions change under load and nobody notices.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use hone_domain::{BlobKey, Blobs, Digest, PolicyVersion, ServeError, Token};
+
+use super::support::{Said, World, adapter, ask, prompt, read, until};
+use crate::{Backend, Config};
+
+const SWAPS: u64 = 200;
+const ADAPTERS: u64 = 5;
+
+fn seed_of(version: u64) -> u64 {
+    if version == 0 {
+        u64::MAX
+    } else {
+        version % ADAPTERS
+    }
+}
+
+/// Asks again and again until it is told to stop.
+fn client(world: &World, number: u64, stop: &AtomicBool) -> Vec<(u64, Said)> {
+    let mut said = Vec::new();
+    let mut round = 0;
+    while !stop.load(Ordering::Relaxed) || round == 0 {
+        let seed = number + 16 * (round % 3);
+        said.push((
+            seed,
+            world.complete(ask(&prompt(20 + number as usize, seed), 20, seed)),
+        ));
+        round += 1;
+    }
+    said
+}
+
+#[test]
+fn two_hundred_swaps_under_sixteen_streams() {
+    let world = World::new();
+    let adapters: Vec<_> = (0..ADAPTERS)
+        .map(|seed| adapter(&world.model.config, seed))
+        .collect();
+    let stop = AtomicBool::new(false);
+    let all: Vec<(u64, Said)> = std::thread::scope(|threads| {
+        let (world, stop) = (&world, &stop);
+        let clients: Vec<_> = (0..16)
+            .map(|n| threads.spawn(move || client(world, n, stop)))
+            .collect();
+        until("the first answer", || {
+            world.engine.stats().completion_tokens_total > 0
+        });
+        for version in 1..=SWAPS {
+            world.publish("a", version, &adapters[seed_of(version) as usize]);
+            until("the swap", || world.engine.stats().swaps_total == version);
+        }
+        stop.store(true, Ordering::Relaxed);
+        clients
+            .into_iter()
+            .flat_map(|client| client.join().unwrap())
+            .collect()
+    });
+    let stats = world.engine.stats();
+    assert_eq!(
+        (
+            stats.failed_total,
+            stats.swap_failures_total,
+            stats.cancelled_total
+        ),
+        (0, 0, 0)
+    );
+    assert_eq!(stats.requests_total as usize, all.len());
+    let versions: std::collections::BTreeSet<PolicyVersion> =
+        all.iter().map(|(_, said)| said.version).collect();
+    assert!(versions.len() > 10, "{} versions answered", versions.len());
+    // A server that never swaps says the same at each version.
+    let mut quiet: HashMap<u64, World> = HashMap::new();
+    let mut known: HashMap<(u64, u64), (Vec<Token>, Vec<u32>)> = HashMap::new();
+    for (seed, said) in &all {
+        let kind = seed_of(said.version.0);
+        let wanted = known.entry((kind, *seed)).or_insert_with(|| {
+            let world = quiet.entry(kind).or_insert_with(|| {
+                let world = World::new();
+                if let Some(adapter) = adapters.get(kind as usize) {
+                    world.publish("a", 1, adapter);
+                }
+                world
+            });
+            let number = (seed % 16) as usize;
+            let said = world.complete(ask(&prompt(20 + number, *seed), 20, *seed));
+            (said.tokens, said.behavior)
+        });
+        assert_eq!(
+            (said.tokens.as_slice(), said.behavior.as_slice()),
+            (&*wanted.0, &*wanted.1)
+        );
+    }
+    until("older versions to be dropped", || {
+        world.engine.stats().adapters_resident == 1
+    });
+}
+
+#[test]
+fn a_running_request_keeps_its_version() {
+    let world = World::new();
+    let (first, second) = (
+        adapter(&world.model.config, 1),
+        adapter(&world.model.config, 2),
+    );
+    world.publish("a", 1, &first);
+    let mut long = ask(&prompt(30, 1), 600, 1);
+    long.stop.ignore_end = true;
+    let wanted = World::new();
+    wanted.publish("a", 1, &first);
+    let wanted = wanted.complete(long.clone());
+    let answer = world.ask(long);
+    until("its first token", || {
+        world.engine.stats().completion_tokens_total > 0
+    });
+    world.publish("a", 2, &second);
+    until("the swap", || world.engine.stats().swaps_total == 1);
+    assert_eq!(
+        world.engine.stats().running,
+        1,
+        "it was still running at the swap"
+    );
+    let newer = world.complete(ask(&prompt(30, 1), 5, 1));
+    assert_eq!(newer.version, PolicyVersion(2));
+    let said = read(answer).unwrap();
+    assert_eq!(
+        (said.version, said.bits()),
+        (PolicyVersion(1), wanted.bits())
+    );
+    let turn = said.turn.unwrap();
+    assert_eq!(turn.digest, Some(Digest(first.digest())));
+    assert_eq!(
+        (turn.spans.len(), turn.spans[0].end as usize),
+        (1, said.tokens.len())
+    );
+}
+
+#[test]
+fn a_damaged_or_missing_version_leaves_the_older_one_serving() {
+    let world = World::new();
+    let good = adapter(&world.model.config, 1);
+    world.publish("a", 1, &good);
+    let before = world.complete(ask(&prompt(30, 1), 5, 1));
+    assert_eq!(before.version, PolicyVersion(1));
+    let missing = BlobKey::new("adapters/missing").unwrap();
+    world.announce("a", 2, (Digest(good.digest()), missing));
+    until("the failure", || {
+        world.engine.stats().swap_failures_total >= 1
+    });
+    let other = BlobKey::new(format!("adapters/{}", Digest(good.digest()).to_hex())).unwrap();
+    world.announce("a", 3, (Digest([7; 32]), other.clone()));
+    until("the second failure", || {
+        world.engine.stats().swap_failures_total >= 2
+    });
+    let weights = world
+        .blobs
+        .get(&other, "adapter_model.safetensors")
+        .unwrap();
+    let cut = weights[..weights.len() / 2].to_vec();
+    let config = world.blobs.get(&other, "adapter_config.json").unwrap();
+    let damaged = BlobKey::new("adapters/damaged").unwrap();
+    let files = [
+        ("adapter_config.json".into(), config),
+        ("adapter_model.safetensors".into(), cut),
+    ];
+    world.blobs.put(&damaged, &files).unwrap();
+    world.announce("a", 4, (Digest(good.digest()), damaged));
+    until("the third failure", || {
+        world.engine.stats().swap_failures_total >= 3
+    });
+    let after = world.complete(ask(&prompt(30, 1), 5, 1));
+    assert_eq!(
+        (after.version, after.bits()),
+        (before.version, before.bits())
+    );
+    let error = world.board.snapshot()["serve"].last_error.clone().unwrap();
+    assert!(error.contains("version 4"), "{error}");
+    world.publish("a", 5, &adapter(&world.model.config, 2));
+    until("a sound version", || world.engine.stats().swaps_total == 1);
+    assert_eq!(
+        world.complete(ask(&prompt(30, 1), 5, 1)).version,
+        PolicyVersion(5)
+    );
+}
+
+#[test]
+fn without_any_sound_version_the_ask_fails_with_the_reason() {
+    let world = World::new();
+    let missing = BlobKey::new("adapters/missing").unwrap();
+    world.announce("a", 1, (Digest([1; 32]), missing));
+    let error = read(world.ask(ask(&prompt(30, 1), 5, 1))).unwrap_err();
+    let ServeError::Adapter(why) = error else {
+        panic!("{error:?}")
+    };
+    assert!(
+        why.contains("version 1") && why.contains("adapters/missing"),
+        "{why}"
+    );
+    assert_eq!(world.engine.stats().waiting, 0);
+    let base = hone_domain::PolicyChoice::Base;
+    let said = world.complete(hone_domain::Ask {
+        policy: base,
+        ..ask(&prompt(30, 1), 5, 1)
+    });
+    assert_eq!(said.version, PolicyVersion::BASE, "the base still answers");
+}
+
+#[test]
+fn adapters_keep_to_their_byte_budget() {
+    let probe = World::new();
+    let bytes = adapter(&probe.model.config, 2).bytes() as u64;
+    let config = Config {
+        adapter_bytes_max: 2 * bytes,
+        ..Config::for_tests()
+    };
+    let world = World::with(config, super::support::model_config());
+    for n in 0..6u64 {
+        world.publish(
+            &format!("s{n}"),
+            1,
+            &adapter(&world.model.config, 2 * n + 2),
+        );
+    }
+    for round in 0..2 {
+        for n in 0..6u64 {
+            let scope = super::support::scope(&format!("s{n}"));
+            let said = world.complete(hone_domain::Ask {
+                scope,
+                ..ask(&prompt(9, n), 3, n)
+            });
+            assert_eq!(said.version, PolicyVersion(1), "round {round}");
+            let stats = world.engine.stats();
+            assert!(
+                stats.adapter_bytes <= 2 * bytes,
+                "{} bytes",
+                stats.adapter_bytes
+            );
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Requests and adapters as they arrive: who gets which version.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use hone_domain::{PolicyChoice, Scope, ServeError};
+
+use crate::adapters::{LoadResult, Pick, Pinned};
+use crate::engine::ROOM;
+use crate::prefix::ChainRoot;
+use crate::sequence::Sequence;
+use crate::thread::Core;
+
+impl Core {
+    /// A new request: gets the newest loaded version of its scope, or waits for its load.
+    pub(super) fn arrive(&mut self, mut sequence: Box<Sequence>) {
+        self.arrivals += 1;
+        let now_ms = self.ctx.clock.now_ms();
+        let head_start = i64::from(sequence.class)
+            .saturating_mul(i64::try_from(self.ctx.config.priority_step_ms).unwrap_or(i64::MAX));
+        sequence.place = (now_ms.saturating_add(head_start), self.arrivals);
+        sequence.last_turn = self.step;
+        if sequence.ask().policy == PolicyChoice::Base {
+            return self.line_up(sequence, Pinned::base());
+        }
+        let scope = sequence.ask().scope.clone();
+        let policies = &self.ctx.policies;
+        let (pick, load) = self.table.pick(&scope, now_ms, || policies.get());
+        if load {
+            self.load(scope.clone());
+        }
+        match pick {
+            Pick::Ready(pinned) => self.line_up(sequence, pinned),
+            Pick::Wait => self.parked.entry(scope).or_default().push(sequence),
+        }
+    }
+
+    fn line_up(&mut self, mut sequence: Box<Sequence>, pinned: Pinned) {
+        self.pin(&mut sequence, pinned);
+        self.waiting.insert(sequence.place, sequence);
+    }
+
+    fn pin(&self, sequence: &mut Sequence, pinned: Pinned) {
+        let capabilities = &self.ctx.shared.capabilities;
+        let root = ChainRoot {
+            base: &capabilities.base,
+            fingerprint: &capabilities.fingerprint,
+            adapter: pinned.digest().as_ref(),
+            scope: &sequence.ask().scope,
+        }
+        .key();
+        sequence.pin(pinned, root);
+    }
+
+    pub(super) fn load(&self, scope: Scope) {
+        // The loader lives as long as the sender, which is ours.
+        let _ = self.ctx.jobs.send(scope);
+    }
+
+    /// Takes a finished load at the boundary between two steps.
+    pub(super) fn loaded(&mut self, scope: Scope, result: &LoadResult) {
+        let began = Instant::now();
+        let counters = &self.ctx.shared.counters;
+        let changed = self.table.finish(&scope, result, self.ctx.clock.now_ms());
+        if changed.swapped {
+            counters.swaps.fetch_add(1, Relaxed);
+            self.repin(&scope);
+            let us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+            self.ctx.shared.counters.last_swap_us.store(us, Relaxed);
+        }
+        if let Err(error) = result {
+            self.ctx.shared.counters.swap_failures.fetch_add(1, Relaxed);
+            tracing::warn!(
+                error,
+                "an adapter could not be loaded; the older version serves on"
+            );
+            self.ctx
+                .board
+                .update(ROOM, |s| s.last_error = Some(format!("adapter {error}")));
+        }
+        self.count_adapters();
+        if changed.load {
+            self.load(scope.clone());
+        }
+        self.unpark(&scope, result, changed.load);
+    }
+
+    /// Requests that have not begun take the newest version as well.
+    fn repin(&mut self, scope: &Scope) {
+        let Some(serving) = self.table.serving(scope).cloned() else {
+            return;
+        };
+        let mut waiting = std::mem::take(&mut self.waiting);
+        for sequence in waiting.values_mut() {
+            let newest = sequence.ask().policy == PolicyChoice::Newest;
+            if newest && !sequence.started && sequence.ask().scope == *scope {
+                self.pin(sequence, serving.clone());
+            }
+        }
+        self.waiting = waiting;
+    }
+
+    /// Requests that waited for the adapter of `scope` line up, or fail where nothing serves.
+    fn unpark(&mut self, scope: &Scope, result: &LoadResult, again: bool) {
+        let serving = self.table.serving(scope).cloned();
+        let Some(sequences) = self.parked.remove(scope) else {
+            return;
+        };
+        match (serving, result) {
+            (Some(pinned), _) => {
+                sequences
+                    .into_iter()
+                    .for_each(|s| self.line_up(s, pinned.clone()));
+            }
+            // A still newer version is being loaded; it may be sound.
+            (None, _) if again => {
+                self.parked.insert(scope.clone(), sequences);
+            }
+            (None, result) => {
+                let error = result.as_ref().err().cloned().unwrap_or_default();
+                for sequence in sequences {
+                    self.leave_line();
+                    self.fail(&sequence, ServeError::Adapter(error.clone()));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! The engine thread: takes what arrived, plans a step, computes it, sends what came of it.
+
+mod arrivals;
+mod step;
+
+use std::collections::{BTreeMap, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::{Duration, Instant};
+
+use hone_domain::{Delta, Policies, Scope, ServeError, StopReason};
+use hone_nn::sample::SampleScratch;
+use hone_nn::{Executor, KvPool, Model, Scratch};
+use hone_runtime::{Board, Clock, LatestReader, RoomState, Switch};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::adapters::{AdapterTable, TableLimits};
+use crate::config::Config;
+use crate::engine::{Command, Life, ROOM, Shared};
+use crate::plan::{Place, Plan, PlanScratch, View};
+use crate::prefix::{BlockPool, ChainKey};
+use crate::sequence::{Sequence, TurnFacts};
+
+/// How often a switched-off engine looks whether it was switched on again.
+const PAUSED_LOOK: Duration = Duration::from_millis(50);
+/// Least time between two entries on the board while working.
+const BOARD_EVERY: Duration = Duration::from_millis(250);
+
+pub(crate) struct CoreCtx {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) model: Arc<Model>,
+    pub(crate) executor: Arc<Executor>,
+    pub(crate) policies: LatestReader<Policies>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) config: Config,
+    pub(crate) board: Board,
+    pub(crate) blocks_each: usize,
+    pub(crate) inbox: Receiver<Command>,
+    pub(crate) jobs: UnboundedSender<Scope>,
+}
+
+/// All the engine thread owns.
+pub(crate) struct Core {
+    ctx: CoreCtx,
+    switch: Switch,
+    table: AdapterTable,
+    pool: BlockPool,
+    kv: KvPool,
+    scratch: Scratch,
+    sampler: SampleScratch,
+
+    /// Requests in the batch, ascending by place.
+    running: Vec<Box<Sequence>>,
+    waiting: BTreeMap<Place, Box<Sequence>>,
+    /// Requests that wait for their adapter.
+    parked: HashMap<Scope, Vec<Box<Sequence>>>,
+    arrivals: u64,
+
+    plan: Plan,
+    plan_scratch: PlanScratch,
+    views: (Vec<View>, Vec<View>),
+    coming: Vec<ChainKey>,
+    order: Vec<(usize, usize, usize)>,
+    ended: Vec<(usize, Result<StopReason, ServeError>)>,
+    step: u64,
+    /// Moving mean of a step's time per token.
+    token_us: f64,
+
+    panics_in_row: u32,
+    stop_at: Option<Instant>,
+    board_at: Instant,
+}
+
+/// What the thread does next.
+enum Next {
+    Step,
+    Look,
+    Leave,
+}
+
+impl Core {
+    pub(crate) fn new(ctx: CoreCtx) -> Self {
+        let limits = TableLimits {
+            bytes_max: ctx.config.adapter_bytes_max,
+            scopes_max: ctx.config.scopes_known_max,
+            retry_ms: i64::try_from(ctx.config.load_retry_ms).unwrap_or(i64::MAX / 2),
+        };
+        let switch = ctx.board.enter(ROOM);
+        Self {
+            switch,
+            table: AdapterTable::new(limits),
+            pool: BlockPool::new(ctx.shared.kv_blocks),
+            kv: KvPool::new(&ctx.model.config, ctx.shared.kv_blocks),
+            scratch: Scratch::default(),
+            sampler: SampleScratch::default(),
+            running: Vec::new(),
+            waiting: BTreeMap::new(),
+            parked: HashMap::new(),
+            arrivals: 0,
+            plan: Plan::default(),
+            plan_scratch: PlanScratch::default(),
+            views: (Vec::new(), Vec::new()),
+            coming: Vec::new(),
+            order: Vec::new(),
+            ended: Vec::new(),
+            step: 0,
+            token_us: 0.0,
+            panics_in_row: 0,
+            stop_at: None,
+            board_at: Instant::now(),
+            ctx,
+        }
+    }
+
+    /// Until it is told to stop or has to give up.
+    pub(crate) fn run(mut self) {
+        self.show(RoomState::Running);
+        while self.take_commands() {
+            match self.next() {
+                Next::Step => self.guarded_step(),
+                Next::Look => {}
+                Next::Leave => break,
+            }
+            if self.ctx.shared.live() == Life::Failed {
+                break;
+            }
+        }
+        self.leave();
+    }
+
+    fn is_idle(&self) -> bool {
+        self.running.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Switched off by an admin. A stop goes first: what is under way is finished.
+    fn is_paused(&self) -> bool {
+        self.stop_at.is_none() && self.switch.is_paused()
+    }
+
+    /// Handles everything that arrived, and sleeps while there is nothing to do. False when nobody
+    /// can send any more.
+    fn take_commands(&mut self) -> bool {
+        loop {
+            match self.ctx.inbox.try_recv() {
+                Ok(command) => self.handle(command),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+        let paused = self.is_paused();
+        if !self.is_idle() && !paused {
+            return true;
+        }
+        self.show(if paused {
+            RoomState::Paused
+        } else {
+            self.working_state()
+        });
+        let command = match (paused, self.stop_at) {
+            (true, _) => self.ctx.inbox.recv_timeout(PAUSED_LOOK),
+            (false, Some(_)) if self.parked.is_empty() => return true,
+            (false, Some(at)) => self
+                .ctx
+                .inbox
+                .recv_timeout(at.saturating_duration_since(Instant::now())),
+            (false, None) => self
+                .ctx
+                .inbox
+                .recv()
+                .map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match command {
+            Ok(command) => self.handle(command),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return false,
+        }
+        true
+    }
+
+    fn next(&self) -> Next {
+        if let Some(at) = self.stop_at
+            && ((self.is_idle() && self.parked.is_empty()) || Instant::now() >= at)
+        {
+            return Next::Leave;
+        }
+        if self.is_idle() || self.is_paused() {
+            Next::Look
+        } else {
+            Next::Step
+        }
+    }
+
+    fn handle(&mut self, command: Command) {
+        match command {
+            Command::Ask(sequence) => self.arrive(sequence),
+            Command::Newer(scope) => {
+                if self.table.announce(&scope) {
+                    self.load(scope);
+                }
+            }
+            Command::Loaded { scope, result } => self.loaded(scope, &result),
+            Command::Stop(at) => {
+                self.stop_at = Some(at);
+                self.show(RoomState::Draining);
+            }
+        }
+    }
+
+    fn count_adapters(&self) {
+        let (adapters, bytes) = self.table.resident();
+        let counters = &self.ctx.shared.counters;
+        counters.adapters_resident.store(adapters, Relaxed);
+        counters.adapter_bytes.store(bytes, Relaxed);
+    }
+
+    /// One more place in the waiting line is free.
+    fn leave_line(&self) {
+        self.ctx.shared.counters.waiting.fetch_sub(1, Relaxed);
+    }
+
+    /// Tells a request that it failed. Its blocks were given back before.
+    fn fail(&self, sequence: &Sequence, error: ServeError) {
+        self.ctx.shared.counters.failed.fetch_add(1, Relaxed);
+        sequence.send(Delta::Failed(error));
+    }
+
+    /// Ends a request that is in no list any more and holds no blocks.
+    fn finish(&mut self, sequence: Box<Sequence>, stop: StopReason) {
+        let counters = &self.ctx.shared.counters;
+        if stop == StopReason::Cancelled {
+            counters.cancelled.fetch_add(1, Relaxed);
+        }
+        if let Some(begun) = sequence.begun {
+            counters.finished(u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX));
+        }
+        let pinned = sequence.pinned.clone();
+        let capabilities = &self.ctx.shared.capabilities;
+        let facts = TurnFacts {
+            base: capabilities.base,
+            fingerprint: &capabilities.fingerprint,
+            version: pinned.version(),
+            digest: pinned.digest(),
+            untrainable: None,
+            finished_ms: self.ctx.clock.now_ms(),
+        };
+        sequence.end(stop, facts);
+        drop(pinned);
+        if self.table.has_retired() {
+            self.table.drop_retired();
+            self.count_adapters();
+        }
+    }
+
+    /// A step whose panic costs the requests of its batch and nothing else.
+    fn guarded_step(&mut self) {
+        if catch_unwind(AssertUnwindSafe(|| self.compute_step())).is_ok() {
+            self.panics_in_row = 0;
+            self.count_step();
+            return;
+        }
+        self.panics_in_row += 1;
+        self.ctx.shared.counters.step_failures.fetch_add(1, Relaxed);
+        let error = format!(
+            "a step of {} requests panicked ({} in a row)",
+            self.plan.rows.len(),
+            self.panics_in_row
+        );
+        tracing::error!(
+            error,
+            "the requests of this step fail; the others are computed again"
+        );
+        self.ctx.board.update(ROOM, |s| s.last_error = Some(error));
+        // Whatever the step left half-done is not trusted: all blocks are given up.
+        self.pool = BlockPool::new(self.ctx.shared.kv_blocks);
+        self.scratch = Scratch::default();
+        self.ended.clear();
+        let running = std::mem::take(&mut self.running);
+        for mut sequence in running {
+            sequence.forget_blocks();
+            if self.plan.rows.iter().any(|row| row.place == sequence.place) {
+                let error = "this step of the engine failed; please try again";
+                self.fail(&sequence, ServeError::Internal(error.to_owned()));
+            } else {
+                self.waiting.insert(sequence.place, sequence);
+            }
+        }
+        self.count_blocks();
+        if self.panics_in_row >= self.ctx.config.panics_in_row_max {
+            self.ctx.shared.set_life(Life::Failed);
+        }
+    }
+
+    fn count_step(&mut self) {
+        self.count_blocks();
+        if self.board_at.elapsed() >= BOARD_EVERY {
+            self.show(self.working_state());
+        }
+    }
+
+    fn count_blocks(&self) {
+        let counters = &self.ctx.shared.counters;
+        let (total, available) = (self.pool.total(), self.pool.available());
+        counters.running.store(self.running.len(), Relaxed);
+        counters.kv_blocks_used.store(total - available, Relaxed);
+        counters.kv_blocks_cached.store(self.pool.idle(), Relaxed);
+    }
+
+    fn working_state(&self) -> RoomState {
+        if self.stop_at.is_some() {
+            RoomState::Draining
+        } else {
+            RoomState::Running
+        }
+    }
+
+    /// Writes its condition on the board.
+    fn show(&mut self, state: RoomState) {
+        self.board_at = Instant::now();
+        let counters = &self.ctx.shared.counters;
+        let (waiting, limit) = (counters.waiting.load(Relaxed), self.ctx.config.waiting_max);
+        let now_ms = self.ctx.clock.now_ms();
+        let numbers = [
+            ("running", self.running.len() as f64),
+            (
+                "kv_blocks_used",
+                (self.pool.total() - self.pool.available()) as f64,
+            ),
+            ("kv_blocks_total", self.pool.total() as f64),
+            (
+                "completion_tokens_total",
+                counters.completion_tokens.load(Relaxed) as f64,
+            ),
+            ("swaps_total", counters.swaps.load(Relaxed) as f64),
+            (
+                "swap_failures_total",
+                counters.swap_failures.load(Relaxed) as f64,
+            ),
+        ];
+        let (steps, running) = (self.step, self.running.len());
+        self.ctx.board.update(ROOM, |s| {
+            s.state = state;
+            if s.steps != steps {
+                s.last_step_ms = now_ms;
+            }
+            (s.steps, s.effects_in_flight) = (steps, running);
+            (s.queue_depth, s.queue_limit) = (waiting, limit);
+            s.queue_dropped = counters.overloaded.load(Relaxed);
+            s.numbers.extend(numbers);
+        });
+    }
+
+    /// Fails whatever is left and says so.
+    fn leave(&mut self) {
+        let failed = self.ctx.shared.live() == Life::Failed;
+        self.ctx.shared.set_life(Life::Stopping);
+        let error = || match failed {
+            true => ServeError::Internal("the engine gave up after repeated failures".to_owned()),
+            false => ServeError::Stopping,
+        };
+        let mut left: Vec<Box<Sequence>> = std::mem::take(&mut self.running);
+        left.extend(std::mem::take(&mut self.waiting).into_values());
+        left.extend(std::mem::take(&mut self.parked).into_values().flatten());
+        while let Ok(command) = self.ctx.inbox.try_recv() {
+            if let Command::Ask(sequence) = command {
+                left.push(sequence);
+            }
+        }
+        if !left.is_empty() {
+            tracing::warn!(requests = left.len(), failed, "requests left unfinished");
+        }
+        left.iter()
+            .for_each(|sequence| self.fail(sequence, error()));
+        self.ctx.shared.counters.running.store(0, Relaxed);
+        self.ctx.shared.counters.waiting.store(0, Relaxed);
+        self.show(RoomState::Stopped);
+    }
+}

@@ -1,0 +1,261 @@
+//! One step of the engine: what the plan says, done.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use hone_domain::{Delta, StopReason};
+use hone_nn::{LogitsWanted, SeqInput, blocks_out_of_sight, forward};
+
+use crate::plan::{Limits, Place, Situation, plan};
+use crate::thread::Core;
+
+/// Waiting requests that one plan looks at.
+const LOOK_AHEAD: usize = 8;
+/// Tokens of a step below which its time says little about the time per token.
+const TELLING_TOKENS: usize = 8;
+
+impl Core {
+    /// Everything between two looks at the inbox.
+    pub(super) fn compute_step(&mut self) {
+        let began = Instant::now();
+        self.plan.rows.clear();
+        self.drop_cancelled();
+        self.make_plan();
+        self.pause_and_admit();
+        if self.plan.rows.is_empty() {
+            return;
+        }
+        self.place_rows();
+        self.compute();
+        self.remove_ended();
+        self.step += 1;
+        let us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let tokens: usize = self.plan.rows.iter().map(|row| row.tokens).sum();
+        if tokens >= TELLING_TOKENS {
+            let each = us as f64 / tokens as f64;
+            self.token_us += (each - self.token_us) * if self.token_us == 0.0 { 1.0 } else { 0.2 };
+        }
+        let counters = &self.ctx.shared.counters;
+        counters.steps.fetch_add(1, Relaxed);
+        counters.step_us.record(us);
+        counters.batch_rows.record(self.plan.rows.len() as u64);
+    }
+
+    fn drop_cancelled(&mut self) {
+        let mut at = 0;
+        while at < self.running.len() {
+            if self.running[at].is_cancelled() {
+                let mut sequence = self.running.remove(at);
+                sequence.give_back(&mut self.pool);
+                self.finish(sequence, StopReason::Cancelled);
+            } else {
+                at += 1;
+            }
+        }
+        if self.waiting.values().any(|s| s.is_cancelled()) {
+            let gone = self.waiting.extract_if(.., |_, s| s.is_cancelled());
+            for sequence in gone.map(|(_, s)| s).collect::<Vec<_>>() {
+                if !sequence.started {
+                    self.leave_line();
+                }
+                self.finish(sequence, StopReason::Cancelled);
+            }
+        }
+    }
+
+    fn make_plan(&mut self) {
+        let config = &self.ctx.config;
+        let (running, waiting) = &mut self.views;
+        running.clear();
+        running.extend(self.running.iter().map(|s| s.view_running()));
+        waiting.clear();
+        if !self.waiting.is_empty() {
+            self.coming.clear();
+            self.coming
+                .extend(self.running.iter_mut().filter_map(|s| s.coming_key()));
+            for sequence in self.waiting.values_mut().take(LOOK_AHEAD) {
+                sequence.find_prefix(&self.pool);
+                let missing = sequence.missing_key();
+                let hold = missing.is_some_and(|key| self.coming.contains(&key));
+                self.coming.extend(missing);
+                waiting.push(sequence.view_waiting(&self.pool, hold));
+            }
+        }
+        let free = self.pool.available();
+        // Who owns what matters only when blocks may run out or a place may have to be made.
+        if !waiting.is_empty() || free < running.len() + config.step_tokens_max {
+            for (view, sequence) in running.iter_mut().zip(&self.running) {
+                view.own = sequence.exclusive_blocks(&self.pool);
+            }
+        }
+        let limits = Limits {
+            tokens: self.token_budget(),
+            rows: self.ctx.config.running_max,
+            chunk: self.ctx.config.prefill_chunk_tokens_max,
+            blocks: self.pool.total(),
+            blocks_each: self.ctx.blocks_each,
+        };
+        let situation = Situation {
+            running: &self.views.0,
+            waiting: &self.views.1,
+            free,
+            limits,
+        };
+        plan(&situation, &mut self.plan_scratch, &mut self.plan);
+    }
+
+    /// Tokens for this step. While somebody waits for the next token, prefill gets what fits the
+    /// wanted time of a step.
+    fn token_budget(&self) -> usize {
+        let config = &self.ctx.config;
+        let decoding = self.views.0.iter().any(|v| v.tokens == v.computed + 1);
+        if !decoding || self.token_us == 0.0 {
+            return config.step_tokens_max;
+        }
+        let fitting = (config.step_target_ms * 1_000) as f64 / self.token_us;
+        (fitting as usize).clamp(config.running_max + 1, config.step_tokens_max)
+    }
+
+    fn index_of(&self, place: Place) -> usize {
+        let found = self.running.binary_search_by_key(&place, |s| s.place);
+        found.expect("the plan names running requests")
+    }
+
+    fn pause_and_admit(&mut self) {
+        let counters = &self.ctx.shared.counters;
+        for at in 0..self.plan.pause.len() {
+            let index = self.index_of(self.plan.pause[at]);
+            let mut sequence = self.running.remove(index);
+            sequence.give_back(&mut self.pool);
+            self.waiting.insert(sequence.place, sequence);
+            counters.preemptions.fetch_add(1, Relaxed);
+        }
+        for place in &self.plan.admit {
+            let mut sequence = self
+                .waiting
+                .remove(place)
+                .expect("the plan admits waiting ones");
+            let cached = sequence.take_found(&mut self.pool);
+            if !sequence.started {
+                sequence.started = true;
+                sequence.begun = Some(Instant::now());
+                counters.waiting.fetch_sub(1, Relaxed);
+                counters
+                    .prompt_tokens
+                    .fetch_add(sequence.prompt_tokens() as u64, Relaxed);
+                counters
+                    .cached_prompt_tokens
+                    .fetch_add(cached as u64, Relaxed);
+                sequence.send(Delta::Started {
+                    version: sequence.pinned.version(),
+                    cached_tokens: u32::try_from(cached).unwrap_or(u32::MAX),
+                });
+            }
+            let at = self.running.partition_point(|s| s.place < *place);
+            self.running.insert(at, sequence);
+        }
+    }
+
+    /// Takes blocks for the planned tokens and orders the rows in runs of one adapter.
+    fn place_rows(&mut self) {
+        self.order.clear();
+        for at in 0..self.plan.rows.len() {
+            let row = self.plan.rows[at];
+            let index = self.index_of(row.place);
+            let sequence = &mut self.running[index];
+            if !sequence.samples_after(row.tokens) || row.tokens > 1 {
+                sequence.last_turn = self.step;
+            }
+            sequence.grow(row.tokens, &mut self.pool);
+            self.order
+                .push((sequence.pinned.group(), index, row.tokens));
+        }
+        self.order.sort_unstable();
+    }
+
+    /// Runs the model on the rows, samples where a row reached its end, and moves on.
+    fn compute(&mut self) {
+        if cfg!(test) && self.ctx.shared.fault.swap(false, Relaxed) {
+            panic!("a fault was injected");
+        }
+        let Self {
+            ctx,
+            running,
+            kv,
+            scratch,
+            order,
+            sampler,
+            pool,
+            ended,
+            ..
+        } = self;
+        let batch: Vec<SeqInput> = order
+            .iter()
+            .map(|&(_, index, tokens)| {
+                let sequence = &running[index];
+                let samples = sequence.samples_after(tokens);
+                SeqInput {
+                    tokens: sequence.next_tokens(tokens),
+                    start: sequence.computed,
+                    blocks: sequence.table(),
+                    adapter: sequence.pinned.adapter(),
+                    logits: if samples {
+                        LogitsWanted::Last
+                    } else {
+                        LogitsWanted::None
+                    },
+                }
+            })
+            .collect();
+        let logits = forward(&ctx.model, kv, &batch, &ctx.executor, scratch);
+        let now = Instant::now();
+        let sliding = ctx.blocks_each != usize::MAX;
+        let counters = &ctx.shared.counters;
+        let (mut row, mut sampled) = (0, 0);
+        for &(_, index, tokens) in &*order {
+            let sequence = &mut running[index];
+            let samples = sequence.samples_after(tokens);
+            let position = sequence.computed + tokens;
+            let unseen = if sliding {
+                blocks_out_of_sight(&ctx.model.config, position)
+            } else {
+                0
+            };
+            sequence.advance(tokens, unseen, pool);
+            if !samples {
+                continue;
+            }
+            let result = sequence.sample(logits.row(row), &ctx.shared.setup.end_tokens, sampler);
+            row += 1;
+            sampled += 1;
+            match sequence.last_token.replace(now) {
+                Some(before) => counters.token_gap_us.record(micros(now - before)),
+                None => counters.ttft_us.record(micros(now - sequence.arrived)),
+            }
+            match result {
+                Ok(None) => {}
+                Ok(Some(stop)) => ended.push((index, Ok(stop))),
+                Err(error) => ended.push((index, Err(error))),
+            }
+        }
+        counters.completion_tokens.fetch_add(sampled, Relaxed);
+    }
+
+    fn remove_ended(&mut self) {
+        // From the back, so that the indexes before stay right.
+        self.ended
+            .sort_unstable_by_key(|(index, _)| std::cmp::Reverse(*index));
+        for (index, how) in std::mem::take(&mut self.ended) {
+            let mut sequence = self.running.remove(index);
+            sequence.give_back(&mut self.pool);
+            match how {
+                Ok(stop) => self.finish(sequence, stop),
+                Err(error) => self.fail(&sequence, error),
+            }
+        }
+    }
+}
+
+fn micros(time: std::time::Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}

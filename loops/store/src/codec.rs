@@ -1,0 +1,268 @@
+//! How arrays and small records lie in blobs: little-endian, without padding, read back exactly.
+
+use hone_domain::{PolicyVersion, Sampling, Token, VersionSpan};
+
+/// Why bytes are not what they should be.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Malformed(&'static str);
+
+/// Tokens as u32.
+pub(crate) fn tokens_to_bytes(tokens: &[Token]) -> Vec<u8> {
+    tokens.iter().flat_map(|t| t.to_le_bytes()).collect()
+}
+
+/// The inverse of [`tokens_to_bytes`].
+pub(crate) fn tokens_from_bytes(bytes: &[u8]) -> Result<Vec<Token>, Malformed> {
+    let (words, rest) = bytes.as_chunks::<4>();
+    if !rest.is_empty() {
+        return Err(Malformed("a token array of broken length"));
+    }
+    Ok(words.iter().map(|w| Token::from_le_bytes(*w)).collect())
+}
+
+/// Numbers as f32, bit for bit.
+pub(crate) fn floats_to_bytes(floats: &[f32]) -> Vec<u8> {
+    floats.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
+/// The inverse of [`floats_to_bytes`].
+pub(crate) fn floats_from_bytes(bytes: &[u8]) -> Result<Vec<f32>, Malformed> {
+    let (words, rest) = bytes.as_chunks::<4>();
+    if !rest.is_empty() {
+        return Err(Malformed("a number array of broken length"));
+    }
+    Ok(words.iter().map(|w| f32::from_le_bytes(*w)).collect())
+}
+
+/// Version spans: (u64 version, u32 start, u32 end) each.
+pub(crate) fn spans_to_bytes(spans: &[VersionSpan]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(spans.len() * 16);
+    for span in spans {
+        out.extend(span.version.0.to_le_bytes());
+        out.extend(span.start.to_le_bytes());
+        out.extend(span.end.to_le_bytes());
+    }
+    out
+}
+
+/// The inverse of [`spans_to_bytes`].
+pub(crate) fn spans_from_bytes(bytes: &[u8]) -> Result<Vec<VersionSpan>, Malformed> {
+    let mut reader = Reader(bytes);
+    let mut spans = Vec::with_capacity(bytes.len() / 16);
+    while !reader.0.is_empty() {
+        spans.push(VersionSpan {
+            version: PolicyVersion(u64::from_le_bytes(reader.take()?)),
+            start: u32::from_le_bytes(reader.take()?),
+            end: u32::from_le_bytes(reader.take()?),
+        });
+    }
+    Ok(spans)
+}
+
+/// Kept sets: per token a variable-length count plus one (0 where nothing was cut), then the
+/// differences between neighbouring ids, zigzag, variable length. Order is kept. None where no
+/// token has a set, which is the usual case.
+pub(crate) fn kept_to_bytes(kept: &[Option<Vec<Token>>]) -> Option<Vec<u8>> {
+    if kept.iter().all(Option::is_none) {
+        return None;
+    }
+    let mut out = Vec::new();
+    for set in kept {
+        let Some(set) = set else {
+            out.push(0);
+            continue;
+        };
+        push_varint(&mut out, set.len() as u64 + 1);
+        let mut before = 0i64;
+        for id in set {
+            let step = i64::from(*id) - before;
+            push_varint(&mut out, ((step << 1) ^ (step >> 63)) as u64);
+            before = i64::from(*id);
+        }
+    }
+    Some(out)
+}
+
+/// The inverse of [`kept_to_bytes`] for `n` tokens.
+pub(crate) fn kept_from_bytes(
+    bytes: Option<&[u8]>,
+    n: usize,
+) -> Result<Vec<Option<Vec<Token>>>, Malformed> {
+    let Some(bytes) = bytes else {
+        return Ok(vec![None; n]);
+    };
+    let mut reader = Reader(bytes);
+    let mut kept = Vec::with_capacity(n);
+    for _ in 0..n {
+        let count = reader.varint()?;
+        if count == 0 {
+            kept.push(None);
+            continue;
+        }
+        // A set of k ids takes at least k bytes, so a broken count cannot ask for much memory.
+        let count = usize::try_from(count - 1)
+            .ok()
+            .filter(|count| *count <= reader.0.len())
+            .ok_or(Malformed("a kept set longer than its bytes"))?;
+        let mut set = Vec::with_capacity(count);
+        let mut id = 0i64;
+        for _ in 0..count {
+            let step = reader.varint()?;
+            id = id.wrapping_add(((step >> 1) as i64) ^ -((step & 1) as i64));
+            set.push(Token::try_from(id).map_err(|_| Malformed("a kept id that is no token"))?);
+        }
+        kept.push(Some(set));
+    }
+    reader.end()?;
+    Ok(kept)
+}
+
+/// Form of [`sampling_to_bytes`]; a later form gets the next number.
+const SAMPLING_FORM: u8 = 1;
+
+/// Sampling parameters, bit for bit: JSON would lose numbers that are not finite.
+pub(crate) fn sampling_to_bytes(sampling: &Sampling) -> Vec<u8> {
+    let mut out = vec![SAMPLING_FORM, sampling.top_logprobs];
+    for float in [
+        sampling.temperature,
+        sampling.top_p,
+        sampling.min_p,
+        sampling.frequency_penalty,
+        sampling.presence_penalty,
+        sampling.repetition_penalty,
+    ] {
+        out.extend(float.to_le_bytes());
+    }
+    out.extend(sampling.seed.to_le_bytes());
+    out.extend(sampling.top_k.to_le_bytes());
+    out.extend(sampling.min_tokens.to_le_bytes());
+    for (token, bias) in &sampling.logit_bias {
+        out.extend(token.to_le_bytes());
+        out.extend(bias.to_le_bytes());
+    }
+    out
+}
+
+/// The inverse of [`sampling_to_bytes`].
+pub(crate) fn sampling_from_bytes(bytes: &[u8]) -> Result<Sampling, Malformed> {
+    let mut reader = Reader(bytes);
+    if reader.take::<1>()? != [SAMPLING_FORM] {
+        return Err(Malformed("sampling parameters in an unknown form"));
+    }
+    let [top_logprobs] = reader.take()?;
+    let mut sampling = Sampling {
+        top_logprobs,
+        temperature: f32::from_le_bytes(reader.take()?),
+        top_p: f32::from_le_bytes(reader.take()?),
+        min_p: f32::from_le_bytes(reader.take()?),
+        frequency_penalty: f32::from_le_bytes(reader.take()?),
+        presence_penalty: f32::from_le_bytes(reader.take()?),
+        repetition_penalty: f32::from_le_bytes(reader.take()?),
+        seed: u64::from_le_bytes(reader.take()?),
+        top_k: u32::from_le_bytes(reader.take()?),
+        min_tokens: u32::from_le_bytes(reader.take()?),
+        logit_bias: Vec::with_capacity(reader.0.len() / 8),
+    };
+    while !reader.0.is_empty() {
+        let token = Token::from_le_bytes(reader.take()?);
+        sampling
+            .logit_bias
+            .push((token, f32::from_le_bytes(reader.take()?)));
+    }
+    Ok(sampling)
+}
+
+/// Reads a byte slice from the front.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (head, rest) = self
+            .0
+            .split_first_chunk::<N>()
+            .ok_or(Malformed("a record that ends too early"))?;
+        self.0 = rest;
+        Ok(*head)
+    }
+
+    fn varint(&mut self) -> Result<u64, Malformed> {
+        let mut value = 0u64;
+        for shift in (0..64).step_by(7) {
+            let [byte] = self.take()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(Malformed("a number that does not end"))
+    }
+
+    fn end(&self) -> Result<(), Malformed> {
+        if self.0.is_empty() {
+            Ok(())
+        } else {
+            Err(Malformed("a record with bytes left over"))
+        }
+    }
+}
+
+/// Seven bits a byte, low ones first, the high bit where more follow (LEB128).
+fn push_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push((value & 0x7f) as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn everything_comes_back(
+            tokens: Vec<u32>,
+            bits: Vec<u32>,
+            kept: Vec<Option<Vec<u32>>>,
+            bias: Vec<(u32, u32)>,
+            seed: u64,
+        ) {
+            prop_assert_eq!(tokens_from_bytes(&tokens_to_bytes(&tokens)).unwrap(), tokens);
+            let floats: Vec<f32> = bits.iter().map(|b| f32::from_bits(*b)).collect();
+            let back = floats_from_bytes(&floats_to_bytes(&floats)).unwrap();
+            prop_assert_eq!(back.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), bits);
+            let bytes = kept_to_bytes(&kept);
+            prop_assert_eq!(kept_from_bytes(bytes.as_deref(), kept.len()).unwrap(), kept);
+            let sampling = Sampling {
+                seed,
+                temperature: f32::INFINITY,
+                logit_bias: bias.iter().map(|(t, b)| (*t, f32::from_bits(*b))).collect(),
+                ..Sampling::default()
+            };
+            let back = sampling_from_bytes(&sampling_to_bytes(&sampling)).unwrap();
+            prop_assert_eq!(sampling_to_bytes(&back), sampling_to_bytes(&sampling));
+            prop_assert_eq!((back.seed, back.temperature), (seed, f32::INFINITY));
+        }
+
+        #[test]
+        fn broken_bytes_are_an_error_and_never_a_panic(bytes: Vec<u8>, n in 0usize..50) {
+            let _ = kept_from_bytes(Some(&bytes), n);
+            let _ = sampling_from_bytes(&bytes);
+            let _ = spans_from_bytes(&bytes);
+            prop_assert_eq!(tokens_from_bytes(&bytes).is_err(), bytes.len() % 4 != 0);
+        }
+    }
+
+    #[test]
+    fn kept_sets_are_compact() {
+        let kept = vec![Some((1000..1050).collect::<Vec<_>>()), None];
+        let bytes = kept_to_bytes(&kept).unwrap();
+        assert!(bytes.len() <= 54, "{} bytes", bytes.len());
+        assert_eq!(kept_to_bytes(&[None, None]), None);
+    }
+}

@@ -1,0 +1,384 @@
+//! What a ledger can do, in domain types. Every method is one transaction, durable on return.
+
+use async_trait::async_trait;
+use hone_domain::{
+    BatchId, BlobKey, Digest, Fate, Feedback, Millis, Policy, PolicyVersion, Reason, Scope,
+    SessionId, Stage, StopReason, Transition, TransitionId, Turn, TurnId, TurnKind, Verdict,
+};
+use serde::Serialize;
+
+use crate::LedgerError;
+
+/// Who claims work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Consumer {
+    /// The judge, claiming transitions without a current verdict.
+    Judge,
+    /// The trainer, claiming judged transitions of one scope.
+    Train,
+}
+
+/// A lease on one transition. The fence grows with every claim of it, so that a holder whose
+/// lease ran out cannot write after its successor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// What is claimed.
+    pub transition: TransitionId,
+    /// By whom.
+    pub consumer: Consumer,
+    /// Fencing token.
+    pub fence: u64,
+}
+
+/// A claimed transition with what the judge reads.
+#[derive(Clone, Debug)]
+pub struct Claimed {
+    /// The lease.
+    pub claim: Claim,
+    /// The transition.
+    pub transition: Transition,
+    /// Its turn.
+    pub turn: Turn,
+    /// Explicit feedback on the turn, newest last.
+    pub feedback: Vec<Feedback>,
+    /// How often it was claimed before without a verdict.
+    pub attempts: u32,
+}
+
+/// A turn that waits for its next state.
+#[derive(Clone, Debug)]
+pub struct OpenTurn {
+    /// The turn.
+    pub turn: Turn,
+    /// Explicit feedback on it has arrived.
+    pub has_feedback: bool,
+}
+
+/// A scope with judged transitions that no version has learned from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ready {
+    /// The scope.
+    pub scope: Scope,
+    /// How many are ready and not leased.
+    pub count: usize,
+    /// When the oldest of them was judged.
+    pub oldest_judged_ms: Millis,
+}
+
+/// What the trainer wants to claim.
+#[derive(Clone, Debug)]
+pub struct SampleClaim {
+    /// Of which scope.
+    pub scope: Scope,
+    /// Most transitions; the newest are taken.
+    pub limit: usize,
+    /// Most ready transitions left waiting; older ones are settled as `queue_dropped`.
+    pub queue_cap: usize,
+    /// Older turns are settled as `stale`.
+    pub staleness_max_versions: u64,
+    /// Turns of another arithmetic or base are settled as `other_fingerprint`.
+    pub fingerprint: String,
+    /// Content hash of the base model.
+    pub base: Digest,
+    /// The batch that claims.
+    pub batch: BatchId,
+    /// How long the lease lasts.
+    pub lease_ms: Millis,
+    /// Now.
+    pub now_ms: Millis,
+}
+
+/// A claimed, judged transition with everything training needs.
+#[derive(Clone, Debug)]
+pub struct SampleMaterial {
+    /// The lease.
+    pub claim: Claim,
+    /// The turn.
+    pub turn: Turn,
+    /// Its current verdict's score.
+    pub score: f32,
+    /// Its current verdict's hint.
+    pub hint: Option<String>,
+}
+
+/// A publish: one transaction that makes a version visible and its samples trained.
+#[derive(Clone, Debug)]
+pub struct Publish {
+    /// Whose.
+    pub scope: Scope,
+    /// The version it was trained from; must still be the head, or the publish is refused.
+    pub parent: PolicyVersion,
+    /// Content hash of the adapter as served.
+    pub digest: Digest,
+    /// Where its files are; durable already.
+    pub blob: BlobKey,
+    /// The batch.
+    pub batch: BatchId,
+    /// Leases of the transitions it learned from.
+    pub claims: Vec<Claim>,
+    /// What the trainer measured, as JSON.
+    pub report: serde_json::Value,
+    /// What the gate measured, as JSON.
+    pub gate: serde_json::Value,
+    /// Now.
+    pub now_ms: Millis,
+}
+
+/// A refused candidate.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// Whose.
+    pub scope: Scope,
+    /// The version it was trained from.
+    pub parent: PolicyVersion,
+    /// Content hash of the candidate, where there is one.
+    pub digest: Option<Digest>,
+    /// The batch.
+    pub batch: BatchId,
+    /// Leases of the transitions; they are settled with `reason`.
+    pub claims: Vec<Claim>,
+    /// Why.
+    pub reason: Reason,
+    /// What trainer and gate measured, as JSON.
+    pub report: serde_json::Value,
+    /// Now.
+    pub now_ms: Millis,
+}
+
+/// What a policy version is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PolicyStatus {
+    /// Trained and gated.
+    Published,
+    /// An older adapter published again.
+    Rollback,
+}
+
+/// A published version with its lineage.
+#[derive(Clone, Debug, Serialize)]
+pub struct PolicyRecord {
+    /// The policy.
+    pub policy: Policy,
+    /// The version it continues; for a rollback the one it restores.
+    pub parent: PolicyVersion,
+    /// How it came about.
+    pub status: PolicyStatus,
+    /// Transitions it learned from.
+    pub samples: u64,
+    /// What the trainer measured.
+    pub report: serde_json::Value,
+    /// What the gate measured.
+    pub gate: serde_json::Value,
+    /// When it was published.
+    pub published_ms: Millis,
+}
+
+/// What became of feedback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FeedbackOutcome {
+    /// Stored; the turn is known.
+    Stored,
+    /// Replaced what the same client id said before.
+    Replaced,
+    /// Stored; the turn is not known yet and may still come.
+    TurnUnknown,
+    /// The turn belongs to somebody else; nothing was stored. Shown to the client as unknown.
+    NotYours,
+}
+
+/// A turn with everything that became of it.
+#[derive(Clone, Debug)]
+pub struct TurnView {
+    /// The turn.
+    pub turn: Turn,
+    /// What became of it.
+    pub fate: Fate,
+    /// Its transition.
+    pub transition: Option<Transition>,
+    /// The transition's current verdict.
+    pub verdict: Option<Verdict>,
+    /// Explicit feedback.
+    pub feedback: Vec<Feedback>,
+}
+
+/// A turn in a list.
+#[derive(Clone, Debug, Serialize)]
+pub struct TurnRow {
+    /// The turn.
+    pub id: TurnId,
+    /// Its session.
+    pub session: SessionId,
+    /// Its scope.
+    pub scope: Scope,
+    /// The version that sampled it.
+    pub version: PolicyVersion,
+    /// What became of it.
+    pub fate: Fate,
+    /// The current verdict's score.
+    pub score: Option<f32>,
+    /// When sampling ended.
+    pub finished_ms: Millis,
+}
+
+/// How many turns are where.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct LedgerCounts {
+    /// All turns.
+    pub turns: u64,
+    /// Turns on their way, by stage.
+    pub pending: Vec<(Stage, u64)>,
+    /// Turns that entered a version.
+    pub trained: u64,
+    /// Turns that will not train, by reason.
+    pub settled: Vec<(Reason, u64)>,
+    /// Published versions.
+    pub versions: u64,
+    /// Refused candidates.
+    pub refused: u64,
+}
+
+/// Why a turn can never train, as far as its record alone tells; none where it may. What serve
+/// found comes first, then what the turn is.
+pub fn reason_at_record(turn: &Turn) -> Option<Reason> {
+    if turn.untrainable.is_some() {
+        turn.untrainable
+    } else if turn.kind == TurnKind::Side {
+        Some(Reason::SideTurn)
+    } else if turn.completion.stop() == StopReason::Cancelled {
+        Some(Reason::Cancelled)
+    } else if turn.completion.is_empty() {
+        Some(Reason::EmptyCompletion)
+    } else {
+        None
+    }
+}
+
+/// The durable record. Implementations pass [`crate::suite`].
+#[async_trait]
+pub trait Ledger: Send + Sync {
+    // === collect ===
+
+    /// Records ended turns. Idempotent by turn id: what was recorded first stays. A turn that can
+    /// train begins in stage `awaiting_next_state`; one with a [`reason_at_record`] is settled
+    /// with it at once.
+    async fn record_turns(&self, turns: &[Turn]) -> Result<(), LedgerError>;
+
+    /// Settles turns with their next states. A turn that already has a transition, or is settled,
+    /// keeps what it has. Unknown turns are ignored. Session and scope are the turn's own,
+    /// whatever the transition says. Returns the ids of new transitions.
+    async fn record_transitions(
+        &self,
+        transitions: &[Transition],
+    ) -> Result<Vec<TransitionId>, LedgerError>;
+
+    /// Gives turns that still wait for a next state a final reason.
+    async fn settle_turns(&self, turns: &[(TurnId, Reason)]) -> Result<(), LedgerError>;
+
+    /// Turns that wait for a next state, newest first.
+    async fn open_turns(&self, limit: usize) -> Result<Vec<OpenTurn>, LedgerError>;
+
+    /// Stores feedback, or replaces what the same (turn, owner, client id) said before; the same
+    /// feedback id again changes nothing. A turn that waits for training, abstained or failed to
+    /// be judged goes (back) to the judge, and a judge that claimed it before the feedback came is
+    /// fenced. A batch that holds the turn at `received_ms` keeps it. Feedback that came before
+    /// its turn counts if the turn turns out to be the same owner's.
+    async fn record_feedback(&self, feedback: &Feedback) -> Result<FeedbackOutcome, LedgerError>;
+
+    // === judge ===
+
+    /// Leases transitions that wait for a verdict, oldest turn first, also those whose lease ran
+    /// out.
+    async fn claim_transitions(
+        &self,
+        limit: usize,
+        lease_ms: Millis,
+        now_ms: Millis,
+    ) -> Result<Vec<Claimed>, LedgerError>;
+
+    /// Records a verdict as the current revision. A score sends the turn on to training; no score
+    /// settles it as `abstained`. Idempotent by verdict id. `Fenced` if the lease was taken over
+    /// (one that only ran out still counts), `Conflict` if the score is outside [-1, 1] or the
+    /// claim is another transition's.
+    async fn record_verdict(&self, claim: Claim, verdict: &Verdict) -> Result<(), LedgerError>;
+
+    /// Gives a lease back; the transition may be claimed again from `retry_at_ms`. A lease that
+    /// was taken over is left to its new holder.
+    async fn release(&self, claim: Claim, retry_at_ms: Millis) -> Result<(), LedgerError>;
+
+    /// Gives a claimed transition up: its turn is settled as `judge_failed`. Fails with `Fenced`
+    /// if the lease was taken over.
+    async fn give_up(&self, claim: Claim) -> Result<(), LedgerError>;
+
+    // === train ===
+
+    /// Scopes with ready transitions, the one that waits longest first.
+    async fn ready(&self, now_ms: Millis) -> Result<Vec<Ready>, LedgerError>;
+
+    /// In one transaction: settles what is stale, of another fingerprint, or beyond the queue cap
+    /// (drop oldest), then leases the newest `limit` of the rest and returns them oldest first.
+    /// Stale is a turn whose version is more than `staleness_max_versions` publishes behind the
+    /// head, or that a rollback left behind.
+    async fn claim_samples(&self, claim: &SampleClaim) -> Result<Vec<SampleMaterial>, LedgerError>;
+
+    /// Gives claimed transitions a final reason without a candidate (`too_long`, `withdrawn`).
+    /// Those whose lease was taken over are left to their new holder; returns how many were
+    /// settled.
+    async fn settle_claims(&self, claims: &[Claim], reason: Reason) -> Result<u64, LedgerError>;
+
+    /// Makes a version visible and marks its samples trained, or changes nothing: `Fenced` if a
+    /// lease was lost, `Conflict` if the head moved. Idempotent by batch and digest.
+    async fn publish(&self, publish: &Publish) -> Result<Policy, LedgerError>;
+
+    /// Records a refused candidate and settles its samples, as far as their leases still hold.
+    /// Idempotent by batch.
+    async fn refuse(&self, refusal: &Refusal) -> Result<(), LedgerError>;
+
+    // === policies ===
+
+    /// The newest version of every scope.
+    async fn heads(&self) -> Result<Vec<Policy>, LedgerError>;
+
+    /// The newest versions of a scope, or of all, newest first.
+    async fn versions(
+        &self,
+        scope: Option<&Scope>,
+        limit: usize,
+    ) -> Result<Vec<PolicyRecord>, LedgerError>;
+
+    /// Publishes the adapter of `to` again as a new version. `Conflict` if `to` was not published
+    /// (0 cannot be restored this way) or is the newest already. Samples of the versions that are
+    /// left behind stay spent.
+    async fn rollback(
+        &self,
+        scope: &Scope,
+        to: PolicyVersion,
+        now_ms: Millis,
+    ) -> Result<Policy, LedgerError>;
+
+    // === views ===
+
+    /// One turn with everything that became of it.
+    async fn turn(&self, id: TurnId) -> Result<Option<TurnView>, LedgerError>;
+
+    /// The newest turns, of one scope or of all.
+    async fn turns(&self, scope: Option<&Scope>, limit: usize)
+    -> Result<Vec<TurnRow>, LedgerError>;
+
+    /// How many turns are where.
+    async fn counts(&self) -> Result<LedgerCounts, LedgerError>;
+
+    /// Mean score of the current verdicts of each version's turns in a scope: (version, mean, n).
+    async fn scores_by_version(
+        &self,
+        scope: &Scope,
+    ) -> Result<Vec<(PolicyVersion, f64, u64)>, LedgerError>;
+
+    /// Checks the laws over everything stored (P1, C1, J1, L2, T1, that every publish names an
+    /// existing parent, and that fates and counts fit the records); returns each violation as a
+    /// sentence. Reads every turn, so it takes time.
+    async fn check_laws(&self) -> Result<Vec<String>, LedgerError>;
+
+    /// Writes what is buffered and closes; later calls fail.
+    async fn close(&self);
+}

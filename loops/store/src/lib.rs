@@ -1,0 +1,21 @@
+//! The ledger: remembers every noun, hands out work once. The only SQL of the house.
+//!
+//! [`Ledger`] speaks domain types in and out. [`SqliteLedger`] is the embedded implementation;
+//! another database joins by implementing the trait and passing [`suite`]. [`FsBlobs`] stores
+//! adapters as immutable folders. This crate never knows who asks or why.
+
+mod blobs;
+mod codec;
+mod error;
+mod ledger;
+mod sqlite;
+pub mod suite;
+
+pub use blobs::FsBlobs;
+pub use error::LedgerError;
+pub use ledger::{
+    Claim, Claimed, Consumer, FeedbackOutcome, Ledger, LedgerCounts, OpenTurn, PolicyRecord,
+    PolicyStatus, Publish, Ready, Refusal, SampleClaim, SampleMaterial, TurnRow, TurnView,
+    reason_at_record,
+};
+pub use sqlite::{SqliteConfig, SqliteLedger};

@@ -1,0 +1,296 @@
+//! The laws, checked over everything stored.
+
+use hone_domain::{
+    Digest, Origin, PolicyVersion, RequestId, Sampling, Scope, SessionId, Turn, TurnKind,
+    invariants,
+};
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Row, SqliteConnection};
+
+use super::fault::Fault;
+use super::rows;
+use super::texts::{named, unsigned};
+use crate::codec::spans_from_bytes;
+
+/// Turns whose payload is read at a time.
+const TURNS_AT_A_TIME: i64 = 256;
+
+pub(super) async fn check(connection: &mut SqliteConnection) -> Result<Vec<String>, Fault> {
+    let mut broken = Vec::new();
+    versions_grow(connection, &mut broken).await?;
+    transitions_are_single(connection, &mut broken).await?;
+    verdicts_are_single(connection, &mut broken).await?;
+    samples_train_once(connection, &mut broken).await?;
+    spans_cover(connection, &mut broken).await?;
+    fates_fit(connection, &mut broken).await?;
+    counts_fit(connection, &mut broken).await?;
+    Ok(broken)
+}
+
+fn note(broken: &mut Vec<String>, about: &str, law: Result<(), invariants::Broken>) {
+    if let Err(law) = law {
+        broken.push(format!("{law} ({about})"));
+    }
+}
+
+/// P1, and that every version continues (or restores) one that exists.
+async fn versions_grow(
+    connection: &mut SqliteConnection,
+    broken: &mut Vec<String>,
+) -> Result<(), Fault> {
+    let versions: Vec<(i64, i64, i64, bool, bool)> = sqlx::query_as(
+        "select scope_number, version, parent, status = 'rollback',
+                parent = 0 or exists (
+                    select 1 from versions as older
+                    where older.scope_number = versions.scope_number
+                      and older.version = versions.parent
+                )
+         from versions order by scope_number, version",
+    )
+    .fetch_all(connection)
+    .await?;
+    let mut before = (0, 0);
+    for (scope, version, parent, rollback, parent_exists) in versions {
+        let head = if before.0 == scope { before.1 } else { 0 };
+        before = (scope, version);
+        let about = format!("scope number {scope}");
+        let head = PolicyVersion(unsigned(head)?);
+        let next = PolicyVersion(unsigned(version)?);
+        note(broken, &about, invariants::versions_grow_by_one(head, next));
+        if !parent_exists {
+            broken.push(format!(
+                "version {version} names the parent {parent}, which does not exist ({about})"
+            ));
+        }
+        if !rollback && unsigned(parent)? != head.0 {
+            broken.push(format!(
+                "version {version} was trained from {parent} while {head} was the newest ({about})"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// C1.
+async fn transitions_are_single(
+    connection: &mut SqliteConnection,
+    broken: &mut Vec<String>,
+) -> Result<(), Fault> {
+    let suspects: Vec<(Vec<u8>, String, i64)> = sqlx::query_as(
+        "select turns.id, turns.kind, count(*) from transitions
+         join turns on turns.number = transitions.turn_number
+         group by turns.number having count(*) > 1 or turns.kind <> 'main'",
+    )
+    .fetch_all(connection)
+    .await?;
+    for (id, kind, count) in suspects {
+        let about = format!("turn {}", rows::turn_id(&id)?);
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        note(
+            broken,
+            &about,
+            invariants::transitions_of(named(kind)?, count),
+        );
+    }
+    Ok(())
+}
+
+/// J1.
+async fn verdicts_are_single(
+    connection: &mut SqliteConnection,
+    broken: &mut Vec<String>,
+) -> Result<(), Fault> {
+    let suspects: Vec<(Vec<u8>, i64)> = sqlx::query_as(
+        "select transitions.id, count(*) from verdicts
+         join transitions on transitions.number = verdicts.transition_number
+         where verdicts.current = 1 group by transitions.number having count(*) > 1",
+    )
+    .fetch_all(connection)
+    .await?;
+    for (id, count) in suspects {
+        let about = format!("transition {}", rows::transition_id(&id)?);
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        note(broken, &about, invariants::verdicts_of(count));
+    }
+    Ok(())
+}
+
+/// L2, and that turns and versions tell the same story about who was trained.
+async fn samples_train_once(
+    connection: &mut SqliteConnection,
+    broken: &mut Vec<String>,
+) -> Result<(), Fault> {
+    let often: Vec<(Vec<u8>, i64)> = sqlx::query_as(
+        "select transitions.id, count(*) from version_samples
+         join transitions on transitions.number = version_samples.transition_number
+         group by version_samples.scope_number, transitions.number having count(*) > 1",
+    )
+    .fetch_all(&mut *connection)
+    .await?;
+    for (id, count) in often {
+        let about = format!("transition {}", rows::transition_id(&id)?);
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        note(broken, &about, invariants::trained_once(count));
+    }
+    let strays: Vec<Vec<u8>> = sqlx::query_scalar(
+        "select turns.id from version_samples
+         join transitions on transitions.number = version_samples.transition_number
+         join turns on turns.number = transitions.turn_number
+         where turns.trained_version is not version_samples.version
+            or turns.scope_number <> version_samples.scope_number
+         union
+         select turns.id from turns
+         where turns.trained_version is not null and not exists (
+             select 1 from transitions
+             join version_samples on version_samples.transition_number = transitions.number
+             where transitions.turn_number = turns.number
+         )",
+    )
+    .fetch_all(&mut *connection)
+    .await?;
+    for id in strays {
+        let turn = rows::turn_id(&id)?;
+        broken.push(format!(
+            "turn {turn} and the versions disagree about whether it was trained"
+        ));
+    }
+    let miscounted: Vec<(i64, i64)> = sqlx::query_as(
+        "select scope_number, version from versions where samples <> (
+             select count(*) from version_samples
+             where version_samples.scope_number = versions.scope_number
+               and version_samples.version = versions.version
+         )",
+    )
+    .fetch_all(connection)
+    .await?;
+    for (scope, version) in miscounted {
+        broken.push(format!(
+            "version {version} does not have as many samples as it says (scope number {scope})"
+        ));
+    }
+    Ok(())
+}
+
+/// T1, and that every completion can be read back.
+async fn spans_cover(
+    connection: &mut SqliteConnection,
+    broken: &mut Vec<String>,
+) -> Result<(), Fault> {
+    let mut after = 0i64;
+    loop {
+        let payloads = sqlx::query(
+            "select turns.number, turns.id, completion_tokens, behavior_logprobs, raw_logprobs,
+                    kept, stop, spans
+             from turns join turn_payloads on turn_payloads.turn_number = turns.number
+             where turns.number > ? order by turns.number limit ?",
+        )
+        .bind(after)
+        .bind(TURNS_AT_A_TIME)
+        .fetch_all(&mut *connection)
+        .await?;
+        let Some(last) = payloads.last() else {
+            return Ok(());
+        };
+        after = last.try_get("number")?;
+        for row in &payloads {
+            let id = rows::turn_id(row.try_get("id")?)?;
+            match bare_turn(row) {
+                Ok(turn) => note(
+                    broken,
+                    &format!("turn {id}"),
+                    invariants::spans_cover(&turn),
+                ),
+                Err(Fault::Ledger(error)) => broken.push(format!("turn {id}: {error}")),
+                Err(other) => return Err(other),
+            }
+        }
+    }
+}
+
+/// A turn with only what T1 reads.
+fn bare_turn(row: &SqliteRow) -> Result<Turn, Fault> {
+    let none = uuid::Uuid::nil();
+    Ok(Turn {
+        id: rows::turn_id(row.try_get("id")?)?,
+        request: RequestId(none),
+        choice_index: 0,
+        group: None,
+        session: SessionId(none),
+        session_key: None,
+        parent: None,
+        owner: String::new(),
+        scope: Scope::from_stored(""),
+        origin: Origin::User,
+        kind: TurnKind::Main,
+        messages: Vec::new(),
+        prompt_tokens: Vec::new(),
+        completion: rows::completion(row)?,
+        completion_text: String::new(),
+        sampling: Sampling::default(),
+        spans: spans_from_bytes(row.try_get("spans")?)?,
+        digest: None,
+        base: Digest([0; 32]),
+        fingerprint: String::new(),
+        untrainable: None,
+        started_ms: 0,
+        finished_ms: 0,
+    })
+}
+
+/// Where a turn is must fit what is stored about it.
+async fn fates_fit(
+    connection: &mut SqliteConnection,
+    broken: &mut Vec<String>,
+) -> Result<(), Fault> {
+    let unfit: Vec<Vec<u8>> = sqlx::query_scalar(
+        "select turns.id from turns
+         left join transitions on transitions.turn_number = turns.number
+         left join verdicts on verdicts.transition_number = transitions.number
+             and verdicts.current = 1
+         where (stage = 'awaiting_next_state' and transitions.number is not null)
+            or (stage in ('awaiting_verdict', 'awaiting_training') and transitions.number is null)
+            or (stage = 'awaiting_training' and verdicts.score is null)
+            or turns.score is not verdicts.score",
+    )
+    .fetch_all(&mut *connection)
+    .await?;
+    for id in unfit {
+        let turn = rows::turn_id(&id)?;
+        broken.push(format!(
+            "turn {turn} has a fate that its transition and verdict do not explain"
+        ));
+    }
+    let halves: Vec<Vec<u8>> = sqlx::query_scalar(
+        "select id from turns where number not in (select turn_number from turn_payloads)",
+    )
+    .fetch_all(connection)
+    .await?;
+    for id in halves {
+        broken.push(format!("turn {} has no payload", rows::turn_id(&id)?));
+    }
+    Ok(())
+}
+
+/// The running counts equal a recount.
+async fn counts_fit(
+    connection: &mut SqliteConnection,
+    broken: &mut Vec<String>,
+) -> Result<(), Fault> {
+    let wrong: Vec<(String, i64, i64)> = sqlx::query_as(
+        "with recounted (fate, turns) as (
+             select coalesce(stage, reason, 'trained'), count(*) from turns group by 1
+         )
+         select coalesce(fate_counts.fate, recounted.fate), coalesce(fate_counts.turns, 0),
+                coalesce(recounted.turns, 0)
+         from fate_counts full join recounted on recounted.fate = fate_counts.fate
+         where coalesce(fate_counts.turns, 0) <> coalesce(recounted.turns, 0)",
+    )
+    .fetch_all(connection)
+    .await?;
+    for (fate, counted, real) in wrong {
+        broken.push(format!(
+            "{counted} turns are counted as {fate}, there are {real}"
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,273 @@
+//! The embedded ledger: one SQLite file, one writing connection, a few that read.
+//!
+//! Every method that writes is one `begin immediate` transaction with `synchronous = full`: when it
+//! returns, the disk has it. Readers see the last commit and never wait for the writer (WAL).
+
+mod chains;
+mod collect;
+mod fault;
+mod judge;
+mod laws;
+mod leases;
+mod open;
+mod policies;
+mod rows;
+mod texts;
+mod train;
+mod views;
+
+#[cfg(test)]
+mod crash_tests;
+#[cfg(test)]
+mod law_tests;
+#[cfg(test)]
+mod open_tests;
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use async_trait::async_trait;
+use hone_domain::{
+    Feedback, Millis, Policy, PolicyVersion, Reason, Scope, Transition, TransitionId, Turn, TurnId,
+    Verdict,
+};
+use sqlx::sqlite::SqlitePool;
+use sqlx::{Sqlite, Transaction};
+
+use crate::LedgerError;
+use crate::ledger::{
+    Claim, Claimed, FeedbackOutcome, Ledger, LedgerCounts, OpenTurn, PolicyRecord, Publish, Ready,
+    Refusal, SampleClaim, SampleMaterial, TurnRow, TurnView,
+};
+use fault::Fault;
+pub use open::SqliteConfig;
+
+/// The ledger in one SQLite file.
+pub struct SqliteLedger {
+    file: PathBuf,
+    writer: SqlitePool,
+    readers: SqlitePool,
+    /// Ownership of the data folder, until the ledger is closed or dropped.
+    owner: Mutex<Option<File>>,
+}
+
+impl SqliteLedger {
+    /// Opens the file, creates it where it is missing, and brings its schema up to date.
+    ///
+    /// # Errors
+    /// `Unusable`, naming the file or folder and a remedy: the folder cannot be written or belongs
+    /// to another process, the file is locked, damaged, no ledger, or of a newer program.
+    pub async fn open(config: &SqliteConfig) -> Result<Self, LedgerError> {
+        let opened = open::open(config).await?;
+        Ok(Self {
+            file: config.file.clone(),
+            writer: opened.writer,
+            readers: opened.readers,
+            owner: Mutex::new(Some(opened.lock)),
+        })
+    }
+
+    /// Begins a writing transaction; the lock is taken at once, so that it cannot fail half-way.
+    async fn begin(&self) -> Result<Transaction<'static, Sqlite>, LedgerError> {
+        let begun = self.writer.begin_with("begin immediate").await;
+        begun.map_err(|e| Fault::Sql(e).explain(&self.file))
+    }
+
+    /// Makes the work durable, or undoes all of it.
+    async fn finish<T>(
+        &self,
+        transaction: Transaction<'static, Sqlite>,
+        done: Result<T, Fault>,
+    ) -> Result<T, LedgerError> {
+        let ended = match done {
+            Ok(value) => transaction
+                .commit()
+                .await
+                .map(|()| value)
+                .map_err(Fault::Sql),
+            Err(fault) => {
+                // The first failure is the one to tell; an undo that fails too is repeated by
+                // SQLite before the next transaction.
+                if let Err(error) = transaction.rollback().await {
+                    tracing::debug!(%error, "the ledger could not undo a transaction");
+                }
+                Err(fault)
+            }
+        };
+        ended.map_err(|fault| fault.explain(&self.file))
+    }
+
+    /// Begins a view of one moment.
+    async fn look(&self) -> Result<Transaction<'static, Sqlite>, LedgerError> {
+        let begun = self.readers.begin().await;
+        begun.map_err(|e| Fault::Sql(e).explain(&self.file))
+    }
+
+    fn explain<T>(&self, done: Result<T, Fault>) -> Result<T, LedgerError> {
+        done.map_err(|fault| fault.explain(&self.file))
+    }
+}
+
+#[async_trait]
+impl Ledger for SqliteLedger {
+    async fn record_turns(&self, turns: &[Turn]) -> Result<(), LedgerError> {
+        let encoded = self.explain(collect::encode(turns))?;
+        let mut transaction = self.begin().await?;
+        let done = collect::record_turns(&mut transaction, &encoded).await;
+        self.finish(transaction, done).await
+    }
+
+    async fn record_transitions(
+        &self,
+        transitions: &[Transition],
+    ) -> Result<Vec<TransitionId>, LedgerError> {
+        let mut transaction = self.begin().await?;
+        let done = collect::record_transitions(&mut transaction, transitions).await;
+        self.finish(transaction, done).await
+    }
+
+    async fn settle_turns(&self, turns: &[(TurnId, Reason)]) -> Result<(), LedgerError> {
+        let mut transaction = self.begin().await?;
+        let done = collect::settle_turns(&mut transaction, turns).await;
+        self.finish(transaction, done).await
+    }
+
+    async fn open_turns(&self, limit: usize) -> Result<Vec<OpenTurn>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(views::open_turns(&mut moment, limit).await)
+    }
+
+    async fn record_feedback(&self, feedback: &Feedback) -> Result<FeedbackOutcome, LedgerError> {
+        let mut transaction = self.begin().await?;
+        let done = collect::record_feedback(&mut transaction, feedback).await;
+        self.finish(transaction, done).await
+    }
+
+    async fn claim_transitions(
+        &self,
+        limit: usize,
+        lease_ms: Millis,
+        now_ms: Millis,
+    ) -> Result<Vec<Claimed>, LedgerError> {
+        let mut transaction = self.begin().await?;
+        let done = judge::claim_transitions(&mut transaction, limit, lease_ms, now_ms).await;
+        self.finish(transaction, done).await
+    }
+
+    async fn record_verdict(&self, claim: Claim, verdict: &Verdict) -> Result<(), LedgerError> {
+        let mut transaction = self.begin().await?;
+        let done = judge::record_verdict(&mut transaction, claim, verdict).await;
+        self.finish(transaction, done).await
+    }
+
+    async fn release(&self, claim: Claim, retry_at_ms: Millis) -> Result<(), LedgerError> {
+        let mut transaction = self.begin().await?;
+        let done = leases::release(&mut transaction, claim, retry_at_ms).await;
+        self.finish(transaction, done).await
+    }
+
+    async fn give_up(&self, claim: Claim) -> Result<(), LedgerError> {
+        let mut transaction = self.begin().await?;
+        let done = leases::give_up(&mut transaction, claim).await;
+        self.finish(transaction, done).await
+    }
+
+    async fn settle_claims(&self, claims: &[Claim], reason: Reason) -> Result<u64, LedgerError> {
+        let mut transaction = self.begin().await?;
+        let done = leases::settle(&mut transaction, claims, reason).await;
+        self.finish(transaction, done).await
+    }
+
+    async fn ready(&self, now_ms: Millis) -> Result<Vec<Ready>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(train::ready(&mut moment, now_ms).await)
+    }
+
+    async fn claim_samples(&self, claim: &SampleClaim) -> Result<Vec<SampleMaterial>, LedgerError> {
+        let mut transaction = self.begin().await?;
+        let done = train::claim_samples(&mut transaction, claim).await;
+        self.finish(transaction, done).await
+    }
+
+    async fn publish(&self, publish: &Publish) -> Result<Policy, LedgerError> {
+        let mut transaction = self.begin().await?;
+        let done = train::publish(&mut transaction, publish).await;
+        self.finish(transaction, done).await
+    }
+
+    async fn refuse(&self, refusal: &Refusal) -> Result<(), LedgerError> {
+        let mut transaction = self.begin().await?;
+        let done = train::refuse(&mut transaction, refusal).await;
+        self.finish(transaction, done).await
+    }
+
+    async fn heads(&self) -> Result<Vec<Policy>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(policies::heads(&mut moment).await)
+    }
+
+    async fn versions(
+        &self,
+        scope: Option<&Scope>,
+        limit: usize,
+    ) -> Result<Vec<PolicyRecord>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(policies::versions(&mut moment, scope, limit).await)
+    }
+
+    async fn rollback(
+        &self,
+        scope: &Scope,
+        to: PolicyVersion,
+        now_ms: Millis,
+    ) -> Result<Policy, LedgerError> {
+        let mut transaction = self.begin().await?;
+        let done = policies::rollback(&mut transaction, scope, to, now_ms).await;
+        self.finish(transaction, done).await
+    }
+
+    async fn turn(&self, id: TurnId) -> Result<Option<TurnView>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(views::turn(&mut moment, id).await)
+    }
+
+    async fn turns(
+        &self,
+        scope: Option<&Scope>,
+        limit: usize,
+    ) -> Result<Vec<TurnRow>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(views::turns(&mut moment, scope, limit).await)
+    }
+
+    async fn counts(&self) -> Result<LedgerCounts, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(views::counts(&mut moment).await)
+    }
+
+    async fn scores_by_version(
+        &self,
+        scope: &Scope,
+    ) -> Result<Vec<(PolicyVersion, f64, u64)>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(views::scores_by_version(&mut moment, scope).await)
+    }
+
+    async fn check_laws(&self) -> Result<Vec<String>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(laws::check(&mut moment).await)
+    }
+
+    async fn close(&self) {
+        // Readers first: the last connection moves the write-ahead log into the main file.
+        self.readers.close().await;
+        self.writer.close().await;
+        self.owner
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+    }
+}

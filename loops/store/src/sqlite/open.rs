@@ -1,0 +1,225 @@
+//! Opening the file: owner's lock, settings, schema.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sqlx::migrate::Migrator;
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
+use sqlx::{ConnectOptions, Connection, SqliteConnection};
+
+use super::fault::{Fault, migration_fault};
+use crate::LedgerError;
+
+/// The schema, embedded; migrations only move forward.
+pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/sqlite");
+
+/// "HONE" in ASCII, as the first migration sets it.
+const APPLICATION_ID: i32 = 0x484f_4e45;
+
+/// Pages in the write-ahead log before they are moved to the main file (4 KiB each).
+const CHECKPOINT_PAGES: &str = "4000";
+
+/// Where the ledger is and how it is opened.
+#[derive(Clone, Debug)]
+pub struct SqliteConfig {
+    /// The database file. It and its folder are created when missing; the folder belongs to one
+    /// process at a time.
+    pub file: PathBuf,
+    /// Connections that only read; at least 1.
+    pub readers: u32,
+    /// How long to wait for another process that holds SQLite's lock.
+    pub busy_timeout_ms: u64,
+    /// Most bytes the main file may grow to; none leaves it to the disk.
+    pub bytes_max: Option<u64>,
+}
+
+impl SqliteConfig {
+    /// `ledger.db` in `folder` with four readers, five seconds of patience and no size limit.
+    pub fn in_folder(folder: &Path) -> Self {
+        Self {
+            file: folder.join("ledger.db"),
+            readers: 4,
+            busy_timeout_ms: 5_000,
+            bytes_max: None,
+        }
+    }
+}
+
+/// What an open ledger holds.
+pub(super) struct Opened {
+    pub(super) lock: File,
+    pub(super) writer: SqlitePool,
+    pub(super) readers: SqlitePool,
+}
+
+/// Takes the folder, brings the schema up to date and connects.
+pub(super) async fn open(config: &SqliteConfig) -> Result<Opened, LedgerError> {
+    let file = config.file.as_path();
+    let folder = folder_of(file);
+    std::fs::create_dir_all(folder).map_err(|e| folder_unusable(folder, &e))?;
+    if file.is_dir() {
+        return Err(LedgerError::Unusable(format!(
+            "{} is a folder, and the ledger must be a file; move it away or choose another data \
+             folder",
+            file.display()
+        )));
+    }
+    let lock = take_folder(folder)?;
+    let explain = |fault: Fault| fault.explain_opening(file);
+    prepare(options(config), file).await.map_err(explain)?;
+    sync_folder(folder).map_err(|e| folder_unusable(folder, &e))?;
+    let writer = pool(1, writer_options(config)).await.map_err(explain)?;
+    let reading = options(config).pragma("query_only", "on");
+    let readers = pool(config.readers.max(1), reading)
+        .await
+        .map_err(explain)?;
+    Ok(Opened {
+        lock,
+        writer,
+        readers,
+    })
+}
+
+/// The folder of a file, `.` for a bare name.
+fn folder_of(file: &Path) -> &Path {
+    match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+fn folder_unusable(folder: &Path, error: &std::io::Error) -> LedgerError {
+    LedgerError::Unusable(format!(
+        "the data folder {} cannot be written ({error}); make it writable for this user, or \
+         choose another data folder",
+        folder.display()
+    ))
+}
+
+/// Makes this process the folder's only owner until the returned file is dropped. The lock dies
+/// with its process, so nothing is left over after a crash.
+fn take_folder(folder: &Path) -> Result<File, LedgerError> {
+    let path = folder.join("owner.lock");
+    let mut lock = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .open(&path)
+        .map_err(|e| folder_unusable(folder, &e))?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut owner = String::new();
+            // Only for the message: without a readable number it is shorter.
+            let _ = lock.take(32).read_to_string(&mut owner);
+            let owner = match owner.trim() {
+                "" => String::new(),
+                pid => format!(" (process {pid})"),
+            };
+            return Err(LedgerError::Unusable(format!(
+                "the data folder {} is in use by another hone{owner}; stop that one, or choose \
+                 another data folder",
+                folder.display()
+            )));
+        }
+        Err(TryLockError::Error(e)) => return Err(folder_unusable(folder, &e)),
+    }
+    let note = |lock: &mut File| {
+        lock.set_len(0)?;
+        lock.rewind()?;
+        writeln!(lock, "{}", std::process::id())
+    };
+    note(&mut lock).map_err(|e| folder_unusable(folder, &e))?;
+    Ok(lock)
+}
+
+/// Makes the database file's own name durable.
+fn sync_folder(folder: &Path) -> std::io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+/// What every connection has in common.
+pub(super) fn options(config: &SqliteConfig) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(&config.file)
+        .create_if_missing(true)
+        .foreign_keys(true)
+        .busy_timeout(Duration::from_millis(config.busy_timeout_ms))
+        .synchronous(SqliteSynchronous::Full)
+        .pragma("temp_store", "memory")
+        .disable_statement_logging()
+}
+
+fn writer_options(config: &SqliteConfig) -> SqliteConnectOptions {
+    let options = options(config)
+        .journal_mode(SqliteJournalMode::Wal)
+        .pragma("wal_autocheckpoint", CHECKPOINT_PAGES);
+    match config.bytes_max {
+        Some(bytes) => options.pragma("max_page_count", (bytes / 4096).max(1).to_string()),
+        None => options,
+    }
+}
+
+async fn pool(connections: u32, options: SqliteConnectOptions) -> Result<SqlitePool, Fault> {
+    let pool = SqlitePoolOptions::new()
+        .max_connections(connections)
+        .min_connections(1)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .test_before_acquire(false)
+        .connect_with(options)
+        .await?;
+    Ok(pool)
+}
+
+/// Looks whose file it is before anything in it changes, then brings the schema up to date.
+pub(super) async fn prepare(options: SqliteConnectOptions, file: &Path) -> Result<(), Fault> {
+    let mut connection = options.connect().await?;
+    check_ours(&mut connection, file).await?;
+    MIGRATIONS
+        .run(&mut connection)
+        .await
+        .map_err(|error| migration_fault(error, file))?;
+    connection.close().await?;
+    Ok(())
+}
+
+async fn check_ours(connection: &mut SqliteConnection, file: &Path) -> Result<(), Fault> {
+    let application: i32 = sqlx::query_scalar("pragma application_id")
+        .fetch_one(&mut *connection)
+        .await?;
+    let version: i64 = sqlx::query_scalar("pragma user_version")
+        .fetch_one(&mut *connection)
+        .await?;
+    // The migration table alone is what a crash before the first migration leaves behind.
+    let tables: i64 = sqlx::query_scalar(
+        "select count(*) from sqlite_schema where type = 'table' and name <> '_sqlx_migrations'",
+    )
+    .fetch_one(&mut *connection)
+    .await?;
+    let shown = file.display();
+    if application != APPLICATION_ID && (tables > 0 || application != 0) {
+        return Err(Fault::Ledger(LedgerError::Unusable(format!(
+            "{shown} is a database of another program; move it away or choose another data folder"
+        ))));
+    }
+    let known = known_version();
+    if version > known {
+        return Err(Fault::Ledger(LedgerError::Unusable(format!(
+            "the ledger {shown} was written by a newer hone (its schema is version {version}, \
+             this program knows {known}); start that version or a newer one, or choose another \
+             data folder"
+        ))));
+    }
+    Ok(())
+}
+
+/// The newest schema this program can read.
+pub(super) fn known_version() -> i64 {
+    MIGRATIONS.iter().map(|m| m.version).max().unwrap_or(0)
+}

@@ -1,0 +1,319 @@
+//! A database that cannot be used gives one message that names the file and what to do.
+
+#![allow(clippy::unwrap_used)]
+
+use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use sqlx::{ConnectOptions, Connection};
+
+use super::SqliteLedger;
+use super::open::{self, SqliteConfig};
+use crate::{Ledger, LedgerError, suite};
+
+/// Set in a child process that runs one of these tests as a helper.
+const CHILD: &str = "HONE_STORE_LOCK_CHILD";
+
+fn config(folder: &Path) -> SqliteConfig {
+    SqliteConfig {
+        busy_timeout_ms: 50,
+        ..SqliteConfig::in_folder(folder)
+    }
+}
+
+/// Records turns whose ids begin at `first`.
+async fn fill(config: &SqliteConfig, turns: usize, first: u64) {
+    let ledger = Arc::new(SqliteLedger::open(config).await.unwrap());
+    let world = suite::World::beginning_at(ledger.clone(), first);
+    for _ in 0..turns {
+        world.answered(&world.turn()).await;
+    }
+    ledger.close().await;
+}
+
+/// Opening fails with a message that holds every one of `says`.
+async fn assert_unusable(config: &SqliteConfig, says: &[&str]) {
+    let Err(error) = SqliteLedger::open(config).await else {
+        panic!("it opened, and should have said {says:?}");
+    };
+    assert!(matches!(error, LedgerError::Unusable(_)), "{error:?}");
+    let text = error.to_string();
+    for part in says {
+        assert!(text.contains(part), "{text:?} does not say {part:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_good_file_opens_again_with_everything_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(&folder.path().join("not/there/yet"));
+    fill(&config, 3, 1).await;
+    fill(&config, 2, 1_000).await;
+    let ledger = SqliteLedger::open(&config).await.unwrap();
+    assert_eq!(ledger.counts().await.unwrap().turns, 5);
+    let version: i64 = sqlx::query_scalar("pragma user_version")
+        .fetch_one(&ledger.writer)
+        .await
+        .unwrap();
+    assert_eq!(
+        version,
+        open::known_version(),
+        "the last migration states its number"
+    );
+    let settings: (String, i64, i64) = (
+        sqlx::query_scalar("pragma journal_mode")
+            .fetch_one(&ledger.writer)
+            .await
+            .unwrap(),
+        sqlx::query_scalar("pragma synchronous")
+            .fetch_one(&ledger.writer)
+            .await
+            .unwrap(),
+        sqlx::query_scalar("pragma foreign_keys")
+            .fetch_one(&ledger.writer)
+            .await
+            .unwrap(),
+    );
+    assert_eq!(settings, ("wal".into(), 2, 1));
+}
+
+#[tokio::test]
+async fn two_servers_cannot_share_a_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    let first = SqliteLedger::open(&config).await.unwrap();
+    let pid = std::process::id().to_string();
+    assert_unusable(&config, &["in use by another hone", &pid, "stop that one"]).await;
+    first.close().await;
+    SqliteLedger::open(&config).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_no_ledger_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    std::fs::create_dir(&config.file).unwrap();
+    assert_unusable(&config, &["ledger.db", "is a folder", "move it away"]).await;
+    std::fs::remove_dir(&config.file).unwrap();
+
+    let garbage = b"this is a letter to my grandmother, and it is long enough ".repeat(40);
+    std::fs::write(&config.file, &garbage).unwrap();
+    assert_unusable(&config, &["ledger.db", "not a ledger", "move it away"]).await;
+    assert_eq!(std::fs::read(&config.file).unwrap(), garbage);
+    std::fs::remove_file(&config.file).unwrap();
+
+    let options = open::options(&config);
+    let mut foreign = options.connect().await.unwrap();
+    sqlx::raw_sql("create table recipes (name text)")
+        .execute(&mut foreign)
+        .await
+        .unwrap();
+    foreign.close().await.unwrap();
+    let before = std::fs::read(&config.file).unwrap();
+    assert_unusable(&config, &["ledger.db", "another program", "move it away"]).await;
+    assert_eq!(std::fs::read(&config.file).unwrap(), before);
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_not_touched() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    fill(&config, 1, 1).await;
+    let mut newer = open::options(&config).connect().await.unwrap();
+    sqlx::raw_sql("pragma user_version = 99")
+        .execute(&mut newer)
+        .await
+        .unwrap();
+    newer.close().await.unwrap();
+    let says = [
+        "ledger.db",
+        "newer hone",
+        "version 99",
+        "start that version",
+    ];
+    assert_unusable(&config, &says).await;
+
+    // A migration this program does not have says the same by itself.
+    let mut newer = open::options(&config).connect().await.unwrap();
+    sqlx::raw_sql(
+        "pragma user_version = 1;
+         insert into _sqlx_migrations (version, description, success, checksum, execution_time)
+         values (99, 'later', true, x'00', 0)",
+    )
+    .execute(&mut newer)
+    .await
+    .unwrap();
+    newer.close().await.unwrap();
+    assert_unusable(&config, &["ledger.db does not fit", "newer", "another"]).await;
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_named_with_a_way_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    fill(&config, 200, 1).await;
+    let length = std::fs::metadata(&config.file).unwrap().len();
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .open(&config.file)
+        .unwrap();
+    // The first page stays, so that the header is right and the trees behind it are not.
+    file.seek(SeekFrom::Start(4096)).unwrap();
+    file.write_all(&vec![0xa5; usize::try_from(length).unwrap() - 4096])
+        .unwrap();
+    drop(file);
+    let error = match SqliteLedger::open(&config).await {
+        Err(error) => error,
+        Ok(ledger) => ledger.check_laws().await.unwrap_err(),
+    };
+    let text = error.to_string();
+    assert!(matches!(error, LedgerError::Unusable(_)), "{text}");
+    for part in ["ledger.db", "damaged", "backup", ".recover"] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_folder_that_cannot_be_written_is_named() {
+    // Also for root, who may write everywhere else.
+    let nowhere = Path::new("/proc/self/fdinfo");
+    if nowhere.exists() {
+        let config = config(nowhere);
+        assert_unusable(
+            &config,
+            &["/proc/self/fdinfo", "cannot be written", "another"],
+        )
+        .await;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let in_the_way = folder.path().join("file");
+    std::fs::write(&in_the_way, b"").unwrap();
+    let config = config(&in_the_way.join("data"));
+    assert_unusable(&config, &["file/data", "cannot be written", "another"]).await;
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_written_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    fill(&config, 1, 1).await;
+    // As on a medium mounted read-only: SQLite refuses the first write.
+    for options in [
+        open::options(&config)
+            .create_if_missing(false)
+            .read_only(true),
+        open::options(&config)
+            .create_if_missing(false)
+            .read_only(true)
+            .immutable(true),
+    ] {
+        let mut read_only = options.connect().await.unwrap();
+        let error = sqlx::raw_sql("delete from feedback")
+            .execute(&mut read_only)
+            .await;
+        let error = super::fault::Fault::Sql(error.unwrap_err()).explain_opening(&config.file);
+        let text = error.to_string();
+        assert!(matches!(error, LedgerError::Unusable(_)), "{text}");
+        assert!(
+            text.contains("ledger.db cannot be written; make the file"),
+            "{text}"
+        );
+        read_only.close().await.unwrap();
+    }
+    let gone = SqliteConfig::in_folder(&folder.path().join("gone"));
+    let options = open::options(&gone).create_if_missing(false);
+    let error = open::prepare(options, &gone.file).await.unwrap_err();
+    let text = error.explain_opening(&gone.file).to_string();
+    assert!(
+        text.contains("gone/ledger.db cannot be opened; check"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn a_full_disk_loses_nothing_that_was_acknowledged() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(folder.path());
+    fill(&config, 1, 1).await;
+    let bytes = std::fs::metadata(&config.file).unwrap().len();
+    config.bytes_max = Some(bytes + 100 * 4096);
+    let ledger = Arc::new(SqliteLedger::open(&config).await.unwrap());
+    let world = suite::World::beginning_at(ledger.clone(), 1_000);
+    let mut acknowledged = Vec::new();
+    let error = loop {
+        let mut turn = world.turn();
+        turn.completion_text = format!("{} ", turn.id).repeat(100);
+        match ledger.record_turns(std::slice::from_ref(&turn)).await {
+            Ok(()) => acknowledged.push(turn.id),
+            Err(error) => break error,
+        }
+        assert!(acknowledged.len() < 10_000, "the limit does not hold");
+    };
+    let text = error.to_string();
+    for part in ["ledger.db", "full", "free space", "safe"] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert!(acknowledged.len() > 10);
+    for id in &acknowledged {
+        assert!(ledger.turn(*id).await.unwrap().is_some(), "still readable");
+    }
+    ledger.close().await;
+    config.bytes_max = None;
+    let ledger = Arc::new(SqliteLedger::open(&config).await.unwrap());
+    let world = suite::World::beginning_at(ledger.clone(), 1_000_000);
+    world.assert_lawful("the disk was full").await;
+    for _ in 0..10 {
+        world.record(&world.turn()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_file_locked_by_another_process_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    fill(&config, 1, 1).await;
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "sqlite::open_tests::hold_the_lock",
+            "--nocapture",
+        ])
+        .env(CHILD, folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(
+        lines.any(|line| line.unwrap().contains("held")),
+        "the child holds the lock"
+    );
+    assert_unusable(
+        &config,
+        &["ledger.db", "locked by another process", "close"],
+    )
+    .await;
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+    SqliteLedger::open(&config).await.unwrap();
+}
+
+/// In the child: holds SQLite's exclusive lock until its input ends. In an ordinary run there is
+/// nothing to do.
+#[tokio::test]
+async fn hold_the_lock() {
+    let Some(folder) = std::env::var_os(CHILD) else {
+        return;
+    };
+    let options = open::options(&SqliteConfig::in_folder(Path::new(&folder)))
+        .locking_mode(sqlx::sqlite::SqliteLockingMode::Exclusive);
+    let mut connection = options.connect().await.unwrap();
+    sqlx::raw_sql("begin exclusive")
+        .execute(&mut connection)
+        .await
+        .unwrap();
+    println!("held");
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}

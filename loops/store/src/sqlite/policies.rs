@@ -1,0 +1,189 @@
+//! Scopes, versions, heads and rollback.
+
+use hone_domain::{BatchId, Millis, Policy, PolicyVersion, Scope};
+use serde_json::Value;
+use sqlx::SqliteConnection;
+
+use super::fault::Fault;
+use super::rows;
+use super::texts::{limit, signed, unsigned};
+use crate::LedgerError;
+use crate::ledger::{PolicyRecord, PolicyStatus};
+
+/// The scope's number, where anything of it is stored.
+pub(super) async fn find_scope(
+    connection: &mut SqliteConnection,
+    scope: &Scope,
+) -> Result<Option<i64>, Fault> {
+    let number = sqlx::query_scalar("select number from scopes where name = ?")
+        .bind(scope.as_str().as_bytes())
+        .fetch_optional(connection)
+        .await?;
+    Ok(number)
+}
+
+/// The scope's number, new where it was not stored.
+pub(super) async fn make_scope(
+    connection: &mut SqliteConnection,
+    scope: &Scope,
+) -> Result<i64, Fault> {
+    if let Some(number) = find_scope(connection, scope).await? {
+        return Ok(number);
+    }
+    let number = sqlx::query_scalar("insert into scopes (name) values (?) returning number")
+        .bind(scope.as_str().as_bytes())
+        .fetch_one(connection)
+        .await?;
+    Ok(number)
+}
+
+/// The newest version of a scope; 0 where none was published.
+pub(super) async fn head(connection: &mut SqliteConnection, scope: i64) -> Result<i64, Fault> {
+    let head =
+        sqlx::query_scalar("select coalesce(max(version), 0) from versions where scope_number = ?")
+            .bind(scope)
+            .fetch_one(connection)
+            .await?;
+    Ok(head)
+}
+
+/// A version to be stored.
+pub(super) struct NewVersion<'a> {
+    pub(super) scope: i64,
+    pub(super) policy: &'a Policy,
+    pub(super) parent: PolicyVersion,
+    pub(super) status: PolicyStatus,
+    pub(super) batch: Option<BatchId>,
+    pub(super) samples: usize,
+    pub(super) report: &'a Value,
+    pub(super) gate: &'a Value,
+    pub(super) published_ms: Millis,
+}
+
+pub(super) async fn store(
+    connection: &mut SqliteConnection,
+    new: &NewVersion<'_>,
+) -> Result<(), Fault> {
+    let status = match new.status {
+        PolicyStatus::Published => "published",
+        PolicyStatus::Rollback => "rollback",
+    };
+    sqlx::query(
+        "insert into versions (
+             scope_number, version, parent, digest, blob, status, batch_id, samples, report, gate,
+             published_ms
+         ) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    )
+    .bind(new.scope)
+    .bind(signed(new.policy.version.0)?)
+    .bind(signed(new.parent.0)?)
+    .bind(&new.policy.digest.0[..])
+    .bind(new.policy.blob.as_str())
+    .bind(status)
+    .bind(new.batch.as_ref().map(|b| &b.0.as_bytes()[..]))
+    .bind(limit(new.samples))
+    .bind(new.report.to_string())
+    .bind(new.gate.to_string())
+    .bind(new.published_ms)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+pub(super) async fn heads(connection: &mut SqliteConnection) -> Result<Vec<Policy>, Fault> {
+    let rows = sqlx::query(
+        "select scopes.name as scope, versions.version, versions.digest, versions.blob
+         from scopes
+         join versions on versions.scope_number = scopes.number
+         where versions.version = (
+             select max(newest.version) from versions as newest
+             where newest.scope_number = scopes.number
+         )
+         order by scopes.number",
+    )
+    .fetch_all(connection)
+    .await?;
+    rows.iter().map(rows::policy).collect()
+}
+
+pub(super) async fn versions(
+    connection: &mut SqliteConnection,
+    scope: Option<&Scope>,
+    most: usize,
+) -> Result<Vec<PolicyRecord>, Fault> {
+    let rows = match scope {
+        Some(scope) => {
+            sqlx::query(
+                "select scopes.name as scope, versions.version, parent, digest, blob, status,
+                        samples, report, gate, published_ms
+                 from versions join scopes on scopes.number = versions.scope_number
+                 where scopes.name = ? order by versions.version desc limit ?",
+            )
+            .bind(scope.as_str().as_bytes())
+            .bind(limit(most))
+            .fetch_all(connection)
+            .await?
+        }
+        None => {
+            sqlx::query(
+                "select scopes.name as scope, versions.version, parent, digest, blob, status,
+                        samples, report, gate, published_ms
+                 from versions join scopes on scopes.number = versions.scope_number
+                 order by versions.number desc limit ?",
+            )
+            .bind(limit(most))
+            .fetch_all(connection)
+            .await?
+        }
+    };
+    rows.iter().map(rows::policy_record).collect()
+}
+
+pub(super) async fn rollback(
+    connection: &mut SqliteConnection,
+    scope: &Scope,
+    to: PolicyVersion,
+    now_ms: Millis,
+) -> Result<Policy, Fault> {
+    let conflict = |what: String| {
+        let scope = scope.as_str();
+        Fault::Ledger(LedgerError::Conflict(format!("{what} in scope {scope:?}")))
+    };
+    let number = find_scope(connection, scope)
+        .await?
+        .ok_or_else(|| conflict("nothing was published".into()))?;
+    let row = sqlx::query(
+        "select scopes.name as scope, version, digest, blob from versions
+         join scopes on scopes.number = versions.scope_number
+         where scope_number = ? and version = ?",
+    )
+    .bind(number)
+    .bind(signed(to.0)?)
+    .fetch_optional(&mut *connection)
+    .await?
+    .ok_or_else(|| conflict(format!("there is no published version {to}")))?;
+    let head = unsigned(head(connection, number).await?)?;
+    if head == to.0 {
+        return Err(conflict(format!("version {to} is the newest already")));
+    }
+    let policy = Policy {
+        version: PolicyVersion(head).next(),
+        ..rows::policy(&row)?
+    };
+    store(
+        connection,
+        &NewVersion {
+            scope: number,
+            policy: &policy,
+            parent: to,
+            status: PolicyStatus::Rollback,
+            batch: None,
+            samples: 0,
+            report: &Value::Null,
+            gate: &Value::Null,
+            published_ms: now_ms,
+        },
+    )
+    .await?;
+    Ok(policy)
+}

@@ -1,0 +1,272 @@
+//! Rows back into the domain's nouns.
+
+use hone_domain::{
+    BlobKey, Completion, Digest, Fate, Feedback, FeedbackId, GroupId, Millis, Policy,
+    PolicyVersion, Reason, RequestId, Scope, SessionId, Stage, Transition, TransitionId, Turn,
+    TurnId, Verdict, VerdictId, Vote,
+};
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Row, SqliteConnection};
+
+use super::chains;
+use super::fault::{Fault, corrupt};
+use super::texts::{named, some_text, text, unsigned};
+use crate::codec::{
+    floats_from_bytes, kept_from_bytes, sampling_from_bytes, spans_from_bytes, tokens_from_bytes,
+};
+use crate::ledger::{PolicyRecord, PolicyStatus};
+
+macro_rules! id_from {
+    ($($function:ident -> $id:ident;)*) => {$(
+        pub(super) fn $function(bytes: &[u8]) -> Result<$id, Fault> {
+            let bytes = <[u8; 16]>::try_from(bytes)
+                .map_err(|_| corrupt(concat!("a ", stringify!($id), " of broken length")))?;
+            Ok($id(uuid::Uuid::from_bytes(bytes)))
+        }
+    )*};
+}
+id_from! {
+    turn_id -> TurnId;
+    request_id -> RequestId;
+    group_id -> GroupId;
+    session_id -> SessionId;
+    transition_id -> TransitionId;
+    verdict_id -> VerdictId;
+    feedback_id -> FeedbackId;
+}
+
+pub(super) fn digest(bytes: &[u8]) -> Result<Digest, Fault> {
+    let bytes = <[u8; 32]>::try_from(bytes).map_err(|_| corrupt("a digest of broken length"))?;
+    Ok(Digest(bytes))
+}
+
+pub(super) fn scope(name: Vec<u8>) -> Result<Scope, Fault> {
+    Ok(Scope::from_stored(text(name)?))
+}
+
+pub(super) fn version(value: i64) -> Result<PolicyVersion, Fault> {
+    Ok(PolicyVersion(unsigned(value)?))
+}
+
+pub(super) fn reason(name: &str) -> Result<Reason, Fault> {
+    Reason::from_stored(name).ok_or_else(|| corrupt(format!("the reason {name:?}")))
+}
+
+pub(super) fn fate(row: &SqliteRow) -> Result<Fate, Fault> {
+    if let Some(stage) = row.try_get::<Option<&str>, _>("stage")? {
+        let stage =
+            Stage::from_stored(stage).ok_or_else(|| corrupt(format!("the stage {stage:?}")))?;
+        return Ok(Fate::Pending { stage });
+    }
+    if let Some(name) = row.try_get::<Option<&str>, _>("reason")? {
+        return Ok(Fate::Settled {
+            reason: reason(name)?,
+        });
+    }
+    Ok(Fate::Trained {
+        version: version(row.try_get("trained_version")?)?,
+    })
+}
+
+/// A turn with its fate.
+pub(super) async fn load_turn(
+    connection: &mut SqliteConnection,
+    number: i64,
+) -> Result<(Turn, Fate), Fault> {
+    let row = sqlx::query(
+        "select turns.id, request_id, choice_index, group_id, sessions.id as session_id,
+                session_key, parent_id, turns.owner, scopes.name as scope, origin, kind,
+                history_number, block_number, prompt_tail, completion_tokens, behavior_logprobs,
+                raw_logprobs, kept, stop, completion_text, sampling, spans, digest,
+                arithmetics.base, arithmetics.fingerprint, untrainable, started_ms, finished_ms,
+                stage, reason, trained_version
+         from turns
+         join turn_payloads on turn_payloads.turn_number = turns.number
+         join sessions on sessions.number = turns.session_number
+         join scopes on scopes.number = turns.scope_number
+         join arithmetics on arithmetics.number = turns.arithmetic_number
+         where turns.number = ?",
+    )
+    .bind(number)
+    .fetch_one(&mut *connection)
+    .await?;
+    let messages = chains::load_messages(connection, row.try_get("history_number")?).await?;
+    let tail: &[u8] = row.try_get("prompt_tail")?;
+    let prompt_tokens = chains::load_tokens(connection, row.try_get("block_number")?, tail).await?;
+    let optional = |name| row.try_get::<Option<&[u8]>, _>(name);
+    let turn = Turn {
+        id: turn_id(row.try_get("id")?)?,
+        request: request_id(row.try_get("request_id")?)?,
+        choice_index: row.try_get("choice_index")?,
+        group: optional("group_id")?.map(group_id).transpose()?,
+        session: session_id(row.try_get("session_id")?)?,
+        session_key: some_text(row.try_get("session_key")?)?,
+        parent: optional("parent_id")?.map(turn_id).transpose()?,
+        owner: row.try_get("owner")?,
+        scope: scope(row.try_get("scope")?)?,
+        origin: named(row.try_get("origin")?)?,
+        kind: named(row.try_get("kind")?)?,
+        messages,
+        prompt_tokens,
+        completion: completion(&row)?,
+        completion_text: text(row.try_get("completion_text")?)?,
+        sampling: sampling_from_bytes(row.try_get("sampling")?)?,
+        spans: spans_from_bytes(row.try_get("spans")?)?,
+        digest: optional("digest")?.map(digest).transpose()?,
+        base: digest(row.try_get("base")?)?,
+        fingerprint: row.try_get("fingerprint")?,
+        untrainable: row
+            .try_get::<Option<&str>, _>("untrainable")?
+            .map(reason)
+            .transpose()?,
+        started_ms: row.try_get("started_ms")?,
+        finished_ms: row.try_get("finished_ms")?,
+    };
+    Ok((turn, fate(&row)?))
+}
+
+pub(super) fn completion(row: &SqliteRow) -> Result<Completion, Fault> {
+    let tokens = tokens_from_bytes(row.try_get("completion_tokens")?)?;
+    let kept = kept_from_bytes(row.try_get("kept")?, tokens.len())?;
+    Ok(Completion::new(
+        tokens,
+        floats_from_bytes(row.try_get("behavior_logprobs")?)?,
+        floats_from_bytes(row.try_get("raw_logprobs")?)?,
+        kept,
+        named(row.try_get("stop")?)?,
+    )?)
+}
+
+/// The transition of `turn`, with its row's number.
+pub(super) async fn load_transition(
+    connection: &mut SqliteConnection,
+    turn_number: i64,
+    turn: &Turn,
+) -> Result<Option<(i64, Transition)>, Fault> {
+    let row = sqlx::query(
+        "select number, id, next_state, next_turn_id, settled_ms from transitions
+         where turn_number = ?",
+    )
+    .bind(turn_number)
+    .fetch_optional(connection)
+    .await?;
+    let Some(row) = row else { return Ok(None) };
+    let next_turn: Option<&[u8]> = row.try_get("next_turn_id")?;
+    let transition = Transition {
+        id: transition_id(row.try_get("id")?)?,
+        turn: turn.id,
+        session: turn.session,
+        scope: turn.scope.clone(),
+        next_state: serde_json::from_slice(row.try_get("next_state")?)?,
+        next_turn: next_turn.map(turn_id).transpose()?,
+        settled_ms: row.try_get("settled_ms")?,
+    };
+    Ok(Some((row.try_get("number")?, transition)))
+}
+
+/// The current verdict of a transition.
+pub(super) async fn load_verdict(
+    connection: &mut SqliteConnection,
+    transition_number: i64,
+    transition: TransitionId,
+) -> Result<Option<Verdict>, Fault> {
+    let row = sqlx::query(
+        "select number, id, score, decided_by, hint, judged_ms from verdicts
+         where transition_number = ? and current = 1",
+    )
+    .bind(transition_number)
+    .fetch_optional(&mut *connection)
+    .await?;
+    let Some(row) = row else { return Ok(None) };
+    let rows = sqlx::query(
+        "select signal, outcome, reason, model, latency_ms from votes
+         where verdict_number = ? order by position",
+    )
+    .bind(row.try_get::<i64, _>("number")?)
+    .fetch_all(connection)
+    .await?;
+    let votes = rows.into_iter().map(|vote| {
+        Ok(Vote {
+            signal: named(vote.try_get("signal")?)?,
+            outcome: named(vote.try_get("outcome")?)?,
+            reason: text(vote.try_get("reason")?)?,
+            model: vote.try_get("model")?,
+            latency_ms: unsigned(vote.try_get("latency_ms")?)?,
+        })
+    });
+    Ok(Some(Verdict {
+        id: verdict_id(row.try_get("id")?)?,
+        transition,
+        score: score(row.try_get("score")?),
+        decided_by: row
+            .try_get::<Option<String>, _>("decided_by")?
+            .map(named)
+            .transpose()?,
+        hint: some_text(row.try_get("hint")?)?,
+        votes: votes.collect::<Result<_, Fault>>()?,
+        judged_ms: row.try_get("judged_ms")?,
+    }))
+}
+
+/// Scores are f32 widened to the column's f64, so narrowing gives back the same bits.
+pub(super) fn score(stored: Option<f64>) -> Option<f32> {
+    stored.map(|score| score as f32)
+}
+
+/// Feedback of the turn's own owner, oldest first. What others said before the turn was known
+/// to be somebody else's does not count.
+pub(super) async fn load_feedback(
+    connection: &mut SqliteConnection,
+    turn: &Turn,
+) -> Result<Vec<Feedback>, Fault> {
+    let rows = sqlx::query(
+        "select id, client_id, score, comment, correction, received_ms from feedback
+         where turn_id = ? and owner = ? order by received_ms, number",
+    )
+    .bind(&turn.id.0.as_bytes()[..])
+    .bind(&turn.owner)
+    .fetch_all(connection)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(Feedback {
+                id: feedback_id(row.try_get("id")?)?,
+                turn: turn.id,
+                owner: turn.owner.clone(),
+                client_id: some_text(row.try_get("client_id")?)?,
+                score: score(row.try_get("score")?),
+                comment: some_text(row.try_get("comment")?)?,
+                correction: some_text(row.try_get("correction")?)?,
+                received_ms: row.try_get("received_ms")?,
+            })
+        })
+        .collect()
+}
+
+/// A policy from a row with `scope`, `version`, `digest` and `blob`.
+pub(super) fn policy(row: &SqliteRow) -> Result<Policy, Fault> {
+    Ok(Policy {
+        scope: scope(row.try_get("scope")?)?,
+        version: version(row.try_get("version")?)?,
+        digest: digest(row.try_get("digest")?)?,
+        blob: BlobKey::new(row.try_get::<String, _>("blob")?)?,
+    })
+}
+
+/// A version with its lineage.
+pub(super) fn policy_record(row: &SqliteRow) -> Result<PolicyRecord, Fault> {
+    let status = match row.try_get::<&str, _>("status")? {
+        "published" => PolicyStatus::Published,
+        "rollback" => PolicyStatus::Rollback,
+        other => return Err(corrupt(format!("the version status {other:?}"))),
+    };
+    Ok(PolicyRecord {
+        policy: policy(row)?,
+        parent: version(row.try_get("parent")?)?,
+        status,
+        samples: unsigned(row.try_get("samples")?)?,
+        report: serde_json::from_str(row.try_get("report")?)?,
+        gate: serde_json::from_str(row.try_get("gate")?)?,
+        published_ms: row.try_get::<Millis, _>("published_ms")?,
+    })
+}

@@ -1,0 +1,163 @@
+//! What people look at.
+
+use hone_domain::{PolicyVersion, Reason, Scope, Stage, TurnId};
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Row, SqliteConnection};
+
+use super::fault::{Fault, corrupt};
+use super::policies;
+use super::rows;
+use super::texts::{limit, unsigned};
+use crate::ledger::{LedgerCounts, OpenTurn, TurnRow, TurnView};
+
+pub(super) async fn open_turns(
+    connection: &mut SqliteConnection,
+    most: usize,
+) -> Result<Vec<OpenTurn>, Fault> {
+    let rows: Vec<(i64, bool)> = sqlx::query_as(
+        "select number, exists (
+             select 1 from feedback
+             where feedback.turn_id = turns.id and feedback.owner = turns.owner
+         )
+         from turns indexed by turns_open
+         where stage = 'awaiting_next_state' order by number desc limit ?",
+    )
+    .bind(limit(most))
+    .fetch_all(&mut *connection)
+    .await?;
+    let mut open = Vec::with_capacity(rows.len());
+    for (number, has_feedback) in rows {
+        let (turn, _) = rows::load_turn(connection, number).await?;
+        open.push(OpenTurn { turn, has_feedback });
+    }
+    Ok(open)
+}
+
+pub(super) async fn turn(
+    connection: &mut SqliteConnection,
+    id: TurnId,
+) -> Result<Option<TurnView>, Fault> {
+    let number: Option<i64> = sqlx::query_scalar("select number from turns where id = ?")
+        .bind(&id.0.as_bytes()[..])
+        .fetch_optional(&mut *connection)
+        .await?;
+    let Some(number) = number else {
+        return Ok(None);
+    };
+    let (turn, fate) = rows::load_turn(connection, number).await?;
+    let found = rows::load_transition(connection, number, &turn).await?;
+    let verdict = match &found {
+        None => None,
+        Some((number, transition)) => {
+            rows::load_verdict(connection, *number, transition.id).await?
+        }
+    };
+    let feedback = rows::load_feedback(connection, &turn).await?;
+    Ok(Some(TurnView {
+        turn,
+        fate,
+        transition: found.map(|(_, transition)| transition),
+        verdict,
+        feedback,
+    }))
+}
+
+pub(super) async fn turns(
+    connection: &mut SqliteConnection,
+    scope: Option<&Scope>,
+    most: usize,
+) -> Result<Vec<TurnRow>, Fault> {
+    let rows =
+        match scope {
+            Some(scope) => {
+                let Some(number) = policies::find_scope(connection, scope).await? else {
+                    return Ok(Vec::new());
+                };
+                sqlx::query(
+                "select turns.id, sessions.id as session_id, scopes.name as scope, version, stage,
+                        reason, trained_version, score, finished_ms
+                 from turns
+                 join sessions on sessions.number = turns.session_number
+                 join scopes on scopes.number = turns.scope_number
+                 where turns.scope_number = ? order by turns.number desc limit ?",
+            )
+            .bind(number)
+            .bind(limit(most))
+            .fetch_all(connection)
+            .await?
+            }
+            None => sqlx::query(
+                "select turns.id, sessions.id as session_id, scopes.name as scope, version, stage,
+                        reason, trained_version, score, finished_ms
+                 from turns
+                 join sessions on sessions.number = turns.session_number
+                 join scopes on scopes.number = turns.scope_number
+                 order by turns.number desc limit ?",
+            )
+            .bind(limit(most))
+            .fetch_all(connection)
+            .await?,
+        };
+    rows.iter().map(turn_row).collect()
+}
+
+fn turn_row(row: &SqliteRow) -> Result<TurnRow, Fault> {
+    Ok(TurnRow {
+        id: rows::turn_id(row.try_get("id")?)?,
+        session: rows::session_id(row.try_get("session_id")?)?,
+        scope: rows::scope(row.try_get("scope")?)?,
+        version: rows::version(row.try_get("version")?)?,
+        fate: rows::fate(row)?,
+        score: rows::score(row.try_get("score")?),
+        finished_ms: row.try_get("finished_ms")?,
+    })
+}
+
+pub(super) async fn counts(connection: &mut SqliteConnection) -> Result<LedgerCounts, Fault> {
+    let fates: Vec<(String, i64)> =
+        sqlx::query_as("select fate, turns from fate_counts where turns > 0 order by fate")
+            .fetch_all(&mut *connection)
+            .await?;
+    let (versions, refused): (i64, i64) =
+        sqlx::query_as("select (select count(*) from versions), (select count(*) from refusals)")
+            .fetch_one(connection)
+            .await?;
+    let mut counts = LedgerCounts {
+        versions: unsigned(versions)?,
+        refused: unsigned(refused)?,
+        ..LedgerCounts::default()
+    };
+    for (fate, turns) in fates {
+        let turns = unsigned(turns)?;
+        counts.turns += turns;
+        if fate == "trained" {
+            counts.trained = turns;
+        } else if let Some(stage) = Stage::from_stored(&fate) {
+            counts.pending.push((stage, turns));
+        } else if let Some(reason) = Reason::from_stored(&fate) {
+            counts.settled.push((reason, turns));
+        } else {
+            return Err(corrupt(format!("the fate {fate:?}")));
+        }
+    }
+    Ok(counts)
+}
+
+pub(super) async fn scores_by_version(
+    connection: &mut SqliteConnection,
+    scope: &Scope,
+) -> Result<Vec<(PolicyVersion, f64, u64)>, Fault> {
+    let Some(number) = policies::find_scope(connection, scope).await? else {
+        return Ok(Vec::new());
+    };
+    let rows: Vec<(i64, f64, i64)> = sqlx::query_as(
+        "select version, avg(score), count(*) from turns indexed by turns_scored
+         where scope_number = ? and score is not null group by version order by version",
+    )
+    .bind(number)
+    .fetch_all(connection)
+    .await?;
+    rows.into_iter()
+        .map(|(version, mean, n)| Ok((rows::version(version)?, mean, unsigned(n)?)))
+        .collect()
+}

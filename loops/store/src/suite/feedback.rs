@@ -1,0 +1,173 @@
+//! Cases of explicit feedback.
+
+use hone_domain::{Fate, Feedback, PolicyVersion, Reason, Stage};
+
+use super::world::{ALL, LEASE, NOW, World, assert_fenced};
+use crate::FeedbackOutcome;
+
+const TO_JUDGE: Fate = Fate::Pending {
+    stage: Stage::AwaitingVerdict,
+};
+const TO_TRAIN: Fate = Fate::Pending {
+    stage: Stage::AwaitingTraining,
+};
+
+async fn say(world: &World, feedback: &Feedback) -> FeedbackOutcome {
+    let outcome = world.ledger.record_feedback(feedback).await;
+    outcome.expect("feedback is recorded")
+}
+
+pub(super) async fn it_may_come_before_its_turn(world: &World) {
+    let turn = world.turn();
+    let mut own = world.feedback(&turn, -1.0);
+    own.comment = Some("no\0".into());
+    own.correction = Some("this instead".into());
+    own.client_id = Some("c\0".into());
+    let mut other = world.feedback(&turn, 1.0);
+    other.owner = "somebody".into();
+    assert_eq!(say(world, &own).await, FeedbackOutcome::TurnUnknown);
+    assert_eq!(say(world, &other).await, FeedbackOutcome::TurnUnknown);
+    world.record(&turn).await;
+    let view = world
+        .ledger
+        .turn(turn.id)
+        .await
+        .expect("read")
+        .expect("known");
+    assert_eq!(view.feedback, [own.clone()], "only the owner's");
+    assert!(world.ledger.open_turns(1).await.expect("read")[0].has_feedback);
+    let transition = world.transition(&turn);
+    world
+        .ledger
+        .record_transitions(&[transition])
+        .await
+        .expect("recorded");
+    assert_eq!(world.claim(1, NOW).await[0].feedback, [own]);
+}
+
+pub(super) async fn the_same_client_id_replaces(world: &World) {
+    let turn = world.turn();
+    world.record(&turn).await;
+    let with = |client: Option<&str>, score, at| {
+        let mut feedback = world.feedback(&turn, score);
+        feedback.client_id = client.map(Into::into);
+        feedback.received_ms = NOW + at;
+        feedback
+    };
+    let first = with(Some("a"), 1.0, 1);
+    let (second, third) = (with(Some("b"), 1.0, 2), with(None, 0.5, 3));
+    let (fourth, instead) = (with(None, 0.25, 4), with(Some("a"), -1.0, 5));
+    for feedback in [&first, &second, &third, &fourth] {
+        assert_eq!(say(world, feedback).await, FeedbackOutcome::Stored);
+    }
+    assert_eq!(
+        say(world, &fourth).await,
+        FeedbackOutcome::Stored,
+        "the same id again"
+    );
+    assert_eq!(say(world, &instead).await, FeedbackOutcome::Replaced);
+    let view = world
+        .ledger
+        .turn(turn.id)
+        .await
+        .expect("read")
+        .expect("known");
+    assert_eq!(
+        view.feedback,
+        [second, third, fourth, instead],
+        "newest last"
+    );
+}
+
+pub(super) async fn only_the_owner_is_heard(world: &World) {
+    let turn = world.ready_turns(1, 0).await.remove(0);
+    let mut feedback = world.feedback(&turn, -1.0);
+    feedback.owner = "somebody".into();
+    assert_eq!(say(world, &feedback).await, FeedbackOutcome::NotYours);
+    let view = world
+        .ledger
+        .turn(turn.id)
+        .await
+        .expect("read")
+        .expect("known");
+    assert!(view.feedback.is_empty());
+    assert_eq!(view.fate, TO_TRAIN);
+}
+
+pub(super) async fn a_judged_turn_goes_back_to_the_judge(world: &World) {
+    let turn = world.ready_turns(1, 0).await.remove(0);
+    let feedback = world.feedback(&turn, -1.0);
+    assert_eq!(say(world, &feedback).await, FeedbackOutcome::Stored);
+    assert_eq!(world.fate(&turn).await, TO_JUDGE);
+    assert!(world.claim_samples(&world.sample_claim()).await.is_empty());
+
+    // A judge that read it before the next feedback came is too late.
+    let early = world.claim(ALL, NOW).await.remove(0);
+    assert_eq!((early.feedback.len(), early.attempts), (1, 0));
+    say(world, &world.feedback(&turn, -0.5)).await;
+    let verdict = world.verdict(early.claim, Some(1.0));
+    assert_fenced(&world.ledger.record_verdict(early.claim, &verdict).await);
+    let again = world.claim(ALL, NOW).await.remove(0);
+    assert_eq!(again.feedback.len(), 2);
+    let verdict = world.verdict(again.claim, Some(-1.0));
+    world
+        .ledger
+        .record_verdict(again.claim, &verdict)
+        .await
+        .expect("recorded");
+    let samples = world.claim_samples(&world.sample_claim()).await;
+    assert_eq!(samples[0].score, -1.0, "the newest verdict trains");
+}
+
+pub(super) async fn an_abstained_turn_goes_back_to_the_judge(world: &World) {
+    let turn = world.turn();
+    world.answered(&turn).await;
+    world.judge_all(None).await;
+    let reason = Reason::Abstained;
+    assert_eq!(world.fate(&turn).await, Fate::Settled { reason });
+    say(world, &world.feedback(&turn, 1.0)).await;
+    assert_eq!(world.fate(&turn).await, TO_JUDGE);
+    let claimed = world.claim(1, NOW).await.remove(0);
+    world.ledger.give_up(claimed.claim).await.expect("given up");
+    say(world, &world.feedback(&turn, 1.0)).await;
+    assert_eq!(world.fate(&turn).await, TO_JUDGE);
+    world.judge_all(Some(1.0)).await;
+    assert_eq!(world.fate(&turn).await, TO_TRAIN);
+}
+
+pub(super) async fn a_batch_keeps_what_it_holds(world: &World) {
+    let turns = world.ready_turns(2, 0).await;
+    let samples = world.claim_samples(&world.sample_claim()).await;
+    let mut feedback = world.feedback(&turns[0], -1.0);
+    feedback.received_ms = NOW + LEASE - 1;
+    assert_eq!(say(world, &feedback).await, FeedbackOutcome::Stored);
+    assert_eq!(world.fate(&turns[0]).await, TO_TRAIN, "the batch goes on");
+    // Once the lease ran out the feedback wins, and the batch cannot publish any more.
+    feedback = world.feedback(&turns[1], -1.0);
+    feedback.received_ms = NOW + LEASE;
+    say(world, &feedback).await;
+    assert_eq!(world.fate(&turns[1]).await, TO_JUDGE);
+    let publishing = world.publishing(0, &samples);
+    assert_fenced(&world.ledger.publish(&publishing).await);
+    assert_eq!(
+        world.fate(&turns[0]).await,
+        TO_TRAIN,
+        "nothing was published"
+    );
+}
+
+pub(super) async fn a_trained_turn_stays_trained(world: &World) {
+    world.publish_next(0).await;
+    let row = world.ledger.turns(None, 1).await.expect("listed").remove(0);
+    let view = world
+        .ledger
+        .turn(row.id)
+        .await
+        .expect("read")
+        .expect("known");
+    let feedback = world.feedback(&view.turn, -1.0);
+    assert_eq!(say(world, &feedback).await, FeedbackOutcome::Stored);
+    let version = PolicyVersion(1);
+    assert_eq!(world.fate(&view.turn).await, Fate::Trained { version });
+    assert!(world.claim(ALL, NOW).await.is_empty());
+}

@@ -1,0 +1,73 @@
+//! The contract of [`Ledger`] as code: every implementation passes [`run`].
+//!
+//! Each case gets a fresh, empty ledger and leaves it lawful. A case that fails panics with what
+//! was expected. [`random`] drives a ledger with seeded random calls from many workers' views.
+
+mod collect;
+mod feedback;
+mod judge;
+mod policies;
+mod random;
+mod train;
+mod views;
+mod world;
+
+use std::sync::Arc;
+
+use crate::Ledger;
+pub use random::random;
+pub use world::World;
+
+macro_rules! cases {
+    ($make:expr; $($module:ident :: $case:ident,)*) => {$(
+        let world = World::new($make().await);
+        Box::pin($module::$case(&world)).await;
+        world.assert_lawful(concat!(stringify!($module), "::", stringify!($case))).await;
+        world.ledger.close().await;
+    )*};
+}
+
+/// Runs every case; `make` returns an empty ledger each time.
+pub async fn run(make: impl AsyncFn() -> Arc<dyn Ledger>) {
+    cases! { make;
+        collect::turns_come_back_exactly,
+        collect::shared_beginnings_do_not_mix,
+        collect::recording_again_changes_nothing,
+        collect::what_cannot_train_is_settled_at_once,
+        collect::a_next_state_settles_a_turn_once,
+        collect::only_open_turns_are_settled,
+        collect::open_turns_are_newest_first,
+        feedback::it_may_come_before_its_turn,
+        feedback::the_same_client_id_replaces,
+        feedback::only_the_owner_is_heard,
+        feedback::a_judged_turn_goes_back_to_the_judge,
+        feedback::an_abstained_turn_goes_back_to_the_judge,
+        feedback::a_batch_keeps_what_it_holds,
+        feedback::a_trained_turn_stays_trained,
+        judge::the_oldest_are_claimed_once,
+        judge::a_lease_that_ran_out_is_taken_over,
+        judge::a_released_claim_waits_for_its_time,
+        judge::a_verdict_comes_back_and_its_revision_is_current,
+        judge::a_verdict_is_recorded_once,
+        judge::what_cannot_be_judged_is_settled,
+        judge::wrong_verdicts_are_refused,
+        train::ready_counts_what_is_free,
+        train::the_newest_are_claimed_once,
+        train::the_old_the_strange_and_the_many_are_settled,
+        train::a_publish_is_all_or_nothing,
+        train::a_publish_needs_the_head,
+        train::a_publish_is_repeated_safely,
+        train::nothing_trains_twice,
+        train::a_refusal_settles_what_it_holds,
+        train::some_claims_settle_alone,
+        policies::versions_grow_and_name_their_parents,
+        policies::a_rollback_publishes_again,
+        policies::a_rollback_leaves_its_turns_behind,
+        policies::scopes_are_apart,
+        views::counts_follow_every_turn,
+        views::lists_are_newest_first,
+        views::scores_are_averaged_by_version,
+        views::the_unknown_is_none,
+        views::a_closed_ledger_fails,
+    }
+}

@@ -1,0 +1,264 @@
+//! Cases of training.
+
+use hone_domain::{Digest, Fate, PolicyVersion, Reason, Stage};
+use serde_json::json;
+
+use super::world::{
+    ALL, LEASE, NOW, World, assert_conflict, assert_fenced, digest_of, ids, other_room,
+    sample_turns, stranger,
+};
+use crate::{Refusal, SampleClaim, SampleMaterial};
+
+const TO_TRAIN: Fate = Fate::Pending {
+    stage: Stage::AwaitingTraining,
+};
+
+fn refusal(world: &World, samples: &[SampleMaterial]) -> Refusal {
+    Refusal {
+        scope: world.scope(),
+        parent: PolicyVersion(0),
+        digest: Some(digest_of(9)),
+        batch: world.batch(),
+        claims: samples.iter().map(|s| s.claim).collect(),
+        reason: Reason::GateRejected,
+        report: json!({ "kl": 3.0 }),
+        now_ms: NOW,
+    }
+}
+
+pub(super) async fn ready_counts_what_is_free(world: &World) {
+    assert!(world.ledger.ready(NOW).await.expect("read").is_empty());
+    world.ready_turns(3, 0).await;
+    world.answered(&world.turn()).await;
+    let ready = world.ledger.ready(NOW).await.expect("read");
+    assert_eq!((ready.len(), ready[0].count), (1, 3));
+    assert_eq!(ready[0].scope, world.scope());
+    assert_eq!(ready[0].oldest_judged_ms, NOW + 20);
+    let two = SampleClaim {
+        limit: 2,
+        ..world.sample_claim()
+    };
+    let samples = world.claim_samples(&two).await;
+    assert_eq!(world.ledger.ready(NOW).await.expect("read")[0].count, 1);
+    assert_eq!(
+        world.ledger.ready(NOW + LEASE).await.expect("read")[0].count,
+        3
+    );
+    world
+        .ledger
+        .release(samples[0].claim, NOW + 10)
+        .await
+        .expect("released");
+    assert_eq!(
+        world.ledger.ready(NOW + 10).await.expect("read")[0].count,
+        2
+    );
+}
+
+pub(super) async fn the_newest_are_claimed_once(world: &World) {
+    let turns = world.ready_turns(5, 0).await;
+    let three = SampleClaim {
+        limit: 3,
+        ..world.sample_claim()
+    };
+    let samples = world.claim_samples(&three).await;
+    assert_eq!(
+        sample_turns(&samples),
+        ids(&turns[2..]),
+        "newest, oldest first"
+    );
+    assert_eq!(samples[0].turn, turns[2]);
+    assert_eq!((samples[0].score, &samples[0].hint), (1.0, &None));
+    let rest = world.claim_samples(&world.sample_claim()).await;
+    assert_eq!(sample_turns(&rest), ids(&turns[..2]));
+    let late = SampleClaim {
+        now_ms: NOW + LEASE,
+        ..world.sample_claim()
+    };
+    let again = world.claim_samples(&late).await;
+    assert_eq!(sample_turns(&again), ids(&turns));
+    assert!(again[2].claim.fence > samples[0].claim.fence);
+    assert_fenced(&world.ledger.publish(&world.publishing(0, &samples)).await);
+}
+
+pub(super) async fn the_old_the_strange_and_the_many_are_settled(world: &World) {
+    for parent in 0..3 {
+        world.publish_next(parent).await;
+    }
+    let old = world.ready_turns(2, 0).await;
+    let mut strange = world.turn_of(PolicyVersion(3));
+    strange.fingerprint = "gpu".into();
+    let mut elsewhere = world.turn_of(PolicyVersion(3));
+    elsewhere.base = Digest([2; 32]);
+    world.answered(&strange).await;
+    world.answered(&elsewhere).await;
+    let many = world.ready_turns(5, 2).await;
+    let claim = SampleClaim {
+        limit: 2,
+        queue_cap: 3,
+        staleness_max_versions: 2,
+        ..world.sample_claim()
+    };
+    let samples = world.claim_samples(&claim).await;
+    assert_eq!(sample_turns(&samples), ids(&many[3..]));
+    for (turn, reason) in [
+        (&old[0], Reason::Stale),
+        (&old[1], Reason::Stale),
+        (&strange, Reason::OtherFingerprint),
+        (&elsewhere, Reason::OtherFingerprint),
+        (&many[0], Reason::QueueDropped),
+        (&many[1], Reason::QueueDropped),
+    ] {
+        assert_eq!(world.fate(turn).await, Fate::Settled { reason });
+    }
+    assert_eq!(
+        world.fate(&many[2]).await,
+        TO_TRAIN,
+        "waits for the next batch"
+    );
+    // What a batch holds is not dropped under it.
+    let none = SampleClaim {
+        queue_cap: 0,
+        ..world.sample_claim()
+    };
+    assert!(world.claim_samples(&none).await.is_empty());
+    let reason = Reason::QueueDropped;
+    assert_eq!(world.fate(&many[2]).await, Fate::Settled { reason });
+    world
+        .ledger
+        .publish(&world.publishing(3, &samples))
+        .await
+        .expect("published");
+}
+
+pub(super) async fn a_publish_is_all_or_nothing(world: &World) {
+    let turns = world.ready_turns(3, 0).await;
+    let samples = world.claim_samples(&world.sample_claim()).await;
+    let good = world.publishing(0, &samples);
+    for spoil in [stranger, other_room] {
+        let mut bad = good.clone();
+        bad.claims[2] = spoil(bad.claims[2]);
+        assert_fenced(&world.ledger.publish(&bad).await);
+    }
+    let mut twice = good.clone();
+    twice.claims.push(good.claims[0]);
+    assert_fenced(&world.ledger.publish(&twice).await);
+    assert!(world.ledger.heads().await.expect("read").is_empty());
+    for turn in &turns {
+        assert_eq!(world.fate(turn).await, TO_TRAIN);
+    }
+    let mut elsewhere = good.clone();
+    elsewhere.scope = hone_domain::Scope::of("somebody", None);
+    assert_conflict(&world.ledger.publish(&elsewhere).await);
+
+    let policy = world.ledger.publish(&good).await.expect("published");
+    assert_eq!(policy.version, PolicyVersion(1));
+    assert_eq!((policy.digest, &policy.blob), (good.digest, &good.blob));
+    assert_eq!(world.ledger.heads().await.expect("read"), [policy]);
+    for turn in &turns {
+        let version = PolicyVersion(1);
+        assert_eq!(world.fate(turn).await, Fate::Trained { version });
+    }
+}
+
+pub(super) async fn a_publish_needs_the_head(world: &World) {
+    world.publish_next(0).await;
+    let turns = world.ready_turns(1, 1).await;
+    let samples = world.claim_samples(&world.sample_claim()).await;
+    for parent in [0, 2] {
+        let publishing = world.publishing(parent, &samples);
+        assert_conflict(&world.ledger.publish(&publishing).await);
+    }
+    assert_eq!(world.fate(&turns[0]).await, TO_TRAIN);
+    let publishing = world.publishing(1, &samples);
+    let policy = world.ledger.publish(&publishing).await.expect("published");
+    assert_eq!(policy.version, PolicyVersion(2));
+}
+
+pub(super) async fn a_publish_is_repeated_safely(world: &World) {
+    world.ready_turns(2, 0).await;
+    let samples = world.claim_samples(&world.sample_claim()).await;
+    let publishing = world.publishing(0, &samples);
+    let first = world.ledger.publish(&publishing).await.expect("published");
+    let again = world
+        .ledger
+        .publish(&publishing)
+        .await
+        .expect("the same answer");
+    assert_eq!(first, again);
+    assert_eq!(world.ledger.counts().await.expect("counted").versions, 1);
+    let mut other = publishing;
+    other.digest = digest_of(77);
+    assert_conflict(&world.ledger.publish(&other).await);
+}
+
+pub(super) async fn nothing_trains_twice(world: &World) {
+    world.ready_turns(2, 0).await;
+    let samples = world.claim_samples(&world.sample_claim()).await;
+    world
+        .ledger
+        .publish(&world.publishing(0, &samples))
+        .await
+        .expect("published");
+    let late = SampleClaim {
+        now_ms: NOW + 100 * LEASE,
+        ..world.sample_claim()
+    };
+    assert!(world.claim_samples(&late).await.is_empty());
+    assert_fenced(&world.ledger.publish(&world.publishing(1, &samples)).await);
+    let settled = world
+        .ledger
+        .settle_claims(&[samples[0].claim], Reason::TooLong)
+        .await;
+    assert_eq!(settled.expect("ignored"), 0);
+    let record = world
+        .ledger
+        .versions(None, ALL)
+        .await
+        .expect("read")
+        .remove(0);
+    assert_eq!(record.samples, 2);
+}
+
+pub(super) async fn a_refusal_settles_what_it_holds(world: &World) {
+    let turns = world.ready_turns(2, 0).await;
+    let samples = world.claim_samples(&world.sample_claim()).await;
+    world
+        .ledger
+        .release(samples[0].claim, NOW)
+        .await
+        .expect("released");
+    let refused = refusal(world, &samples);
+    for _ in 0..2 {
+        world.ledger.refuse(&refused).await.expect("refused");
+    }
+    let reason = Reason::GateRejected;
+    assert_eq!(world.fate(&turns[0]).await, TO_TRAIN, "given back before");
+    assert_eq!(world.fate(&turns[1]).await, Fate::Settled { reason });
+    let counts = world.ledger.counts().await.expect("counted");
+    assert_eq!((counts.refused, counts.versions), (1, 0));
+    assert!(world.ledger.heads().await.expect("read").is_empty());
+    // A step that failed has no candidate.
+    let failed = Refusal {
+        digest: None,
+        ..refusal(world, &[])
+    };
+    world.ledger.refuse(&failed).await.expect("refused");
+    assert_eq!(world.ledger.counts().await.expect("counted").refused, 2);
+}
+
+pub(super) async fn some_claims_settle_alone(world: &World) {
+    let turns = world.ready_turns(3, 0).await;
+    let samples = world.claim_samples(&world.sample_claim()).await;
+    let claims = [samples[0].claim, stranger(samples[1].claim)];
+    let settled = world.ledger.settle_claims(&claims, Reason::TooLong).await;
+    assert_eq!(settled.expect("settled"), 1);
+    let reason = Reason::TooLong;
+    assert_eq!(world.fate(&turns[0]).await, Fate::Settled { reason });
+    let publishing = world.publishing(0, &samples[1..]);
+    world
+        .ledger
+        .publish(&publishing)
+        .await
+        .expect("the others go on");
+}

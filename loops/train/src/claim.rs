@@ -1,0 +1,149 @@
+//! Claiming: a batch of one scope, with the head it continues, what the scope remembers, and
+//! prompts to probe with.
+
+use std::sync::Arc;
+
+use hone_domain::{BatchId, Policy, PolicyVersion, Reason, Scope, Token, TurnId};
+use hone_runtime::{Clock, Ids};
+use hone_store::{Claim, Ledger, LedgerError, PolicyRecord, SampleClaim, SampleMaterial};
+
+use crate::config::Config;
+use crate::event::{ClaimedBatch, Memory};
+use crate::filter::{Accepts, filter};
+
+/// How many versions back a scope's memory is looked for: a rollback has none of its own.
+const MEMORY_VERSIONS: usize = 8;
+
+/// Claims for the train room.
+#[derive(Clone)]
+pub(crate) struct Claimer {
+    pub(crate) ledger: Arc<dyn Ledger>,
+    pub(crate) ids: Arc<dyn Ids>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) config: Arc<Config>,
+    pub(crate) fingerprint: String,
+    pub(crate) base: hone_domain::Digest,
+    pub(crate) golden: Arc<Vec<Vec<Token>>>,
+}
+
+impl Claimer {
+    /// A batch of `scope`, or none where nothing is left. Where it fails half-way the claims run
+    /// out by themselves.
+    pub(crate) async fn claim(
+        &self,
+        scope: Scope,
+    ) -> Result<Option<Box<ClaimedBatch>>, LedgerError> {
+        let batch = BatchId(self.ids.next());
+        let materials = self
+            .ledger
+            .claim_samples(&self.order(&scope, batch))
+            .await?;
+        if materials.is_empty() {
+            return Ok(None);
+        }
+        let versions = self.ledger.versions(Some(&scope), MEMORY_VERSIONS).await?;
+        let parent = versions.first().map(|record| record.policy.clone());
+        let accepts = Accepts {
+            parent: version_of(parent.as_ref()),
+            staleness_max_versions: self.config.staleness_max_versions,
+            row_tokens_max: self.config.row_tokens_max,
+        };
+        let filtered = filter(materials, accepts);
+        let left_out = filtered.left_out.len();
+        self.settle(&filtered.left_out).await?;
+        let probes = self.probes(&scope, &filtered.good).await?;
+        Ok(Some(Box::new(ClaimedBatch {
+            batch,
+            parent,
+            memory: memory_in(&versions),
+            materials: filtered.good,
+            left_out,
+            probes,
+        })))
+    }
+
+    fn order(&self, scope: &Scope, batch: BatchId) -> SampleClaim {
+        SampleClaim {
+            scope: scope.clone(),
+            limit: self.config.batch_turns,
+            queue_cap: self.config.queue_turns_max,
+            staleness_max_versions: self.config.staleness_max_versions,
+            fingerprint: self.fingerprint.clone(),
+            base: self.base,
+            batch,
+            lease_ms: self.config.lease_ms,
+            now_ms: self.clock.now_ms(),
+        }
+    }
+
+    /// Settles what may not train.
+    async fn settle(&self, left_out: &[(Claim, Reason)]) -> Result<(), LedgerError> {
+        let mut reasons: Vec<Reason> = left_out.iter().map(|(_, reason)| *reason).collect();
+        reasons.sort_unstable();
+        reasons.dedup();
+        for reason in reasons {
+            let claims = left_out.iter().filter(|(_, r)| *r == reason);
+            let claims: Vec<Claim> = claims.map(|(claim, _)| *claim).collect();
+            self.ledger.settle_claims(&claims, reason).await?;
+        }
+        Ok(())
+    }
+
+    /// Fixed prompts, and the newest prompts of the scope that are not in the batch. A scope that
+    /// has no others is probed with the batch's own.
+    async fn probes(
+        &self,
+        scope: &Scope,
+        batch: &[SampleMaterial],
+    ) -> Result<Vec<Vec<Token>>, LedgerError> {
+        let gate = &self.config.gate;
+        let fits =
+            |prompt: &[Token]| !prompt.is_empty() && prompt.len() <= gate.probe_prompt_tokens_max;
+        let golden = self
+            .golden
+            .iter()
+            .filter(|p| fits(p))
+            .take(gate.probe_golden);
+        let mut probes: Vec<Vec<Token>> = golden.cloned().collect();
+        let most = probes.len() + gate.probe_recent;
+        let inside: Vec<TurnId> = batch.iter().map(|m| m.turn.id).collect();
+        let recent = self
+            .ledger
+            .turns(Some(scope), batch.len() + 2 * gate.probe_recent)
+            .await?;
+        for row in recent.iter().filter(|row| !inside.contains(&row.id)) {
+            if probes.len() >= most {
+                break;
+            }
+            let view = self.ledger.turn(row.id).await?;
+            let prompt = view.map(|view| view.turn.prompt_tokens).unwrap_or_default();
+            if fits(&prompt) && !probes.contains(&prompt) {
+                probes.push(prompt);
+            }
+        }
+        let own = batch
+            .iter()
+            .map(|m| &m.turn.prompt_tokens)
+            .filter(|p| fits(p));
+        for prompt in own {
+            if probes.len() >= most {
+                break;
+            }
+            if !probes.contains(prompt) {
+                probes.push(prompt.clone());
+            }
+        }
+        Ok(probes)
+    }
+}
+
+fn version_of(policy: Option<&Policy>) -> PolicyVersion {
+    policy.map_or(PolicyVersion::BASE, |p| p.version)
+}
+
+/// What the newest report with a memory says.
+fn memory_in(versions: &[PolicyRecord]) -> Option<Memory> {
+    versions
+        .iter()
+        .find_map(|record| serde_json::from_value(record.report.get("memory")?.clone()).ok())
+}

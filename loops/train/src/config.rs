@@ -1,0 +1,460 @@
+//! Every key of the train room.
+
+use serde::{Deserialize, Serialize};
+
+use crate::credit::{Baseline, Method};
+
+/// How the train room works. The defaults are in `configs/default.toml`.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Most turns of one batch; a scope with this many ready trains at once.
+    pub batch_turns: usize,
+    /// Fewest turns of one batch; a scope with this many trains after `batch_wait_ms`.
+    pub batch_turns_min: usize,
+    /// Longest that a ready turn waits for `batch_turns`, in milliseconds.
+    pub batch_wait_ms: i64,
+    /// Most ready turns per scope; older ones are dropped, counted as `queue_dropped`.
+    pub queue_turns_max: usize,
+    /// Most publishes between the version that sampled a turn and the one that is trained from.
+    pub staleness_max_versions: u64,
+    /// Longest prompt and completion together, in tokens; longer turns are settled as `too_long`.
+    pub row_tokens_max: usize,
+    /// How long claimed turns are held, in milliseconds. A step that takes longer may lose them to
+    /// another claim, and its candidate is then thrown away.
+    pub lease_ms: i64,
+    /// How often the room looks for work that no wake announced, in milliseconds.
+    pub tick_ms: u64,
+    /// How long stopping may take, in milliseconds.
+    pub drain_deadline_ms: u64,
+    /// How often a failing step, save or publish is tried before its batch is given up.
+    pub attempts_max: u32,
+    /// Pause after the first failure, in milliseconds; doubles with each further one.
+    pub backoff_first_ms: i64,
+    /// Longest pause after a failure, in milliseconds.
+    pub backoff_max_ms: i64,
+    /// Most of the wall time that training takes while serving is busy, 0 to 1.
+    pub train_share_max: f64,
+    /// Share of the wall time that training gets however busy serving is, above 0, at most 1.
+    pub train_share_min: f64,
+    /// Over how long the share is measured, in milliseconds.
+    pub train_share_window_ms: u64,
+    /// How verdicts become advantages.
+    pub method: Method,
+    /// What a score is compared with.
+    pub baseline: Baseline,
+    /// Scores that a scope's mean remembers.
+    pub baseline_window_turns: u32,
+    /// Scores of 0 that the mean is mixed with, so that a batch whose scores all agree still
+    /// teaches a little.
+    pub baseline_prior_turns: f32,
+    /// Refused candidates in a row after which the scope's learning rate is halved.
+    pub refusals_in_row_max: u32,
+    /// Publishes in a row after which a halved learning rate is doubled again.
+    pub recovery_publishes: u32,
+    /// Smallest factor that refusals may bring the learning rate to.
+    pub lr_scale_min: f32,
+    /// Scopes whose credit history, learning rate and backoff are remembered in memory.
+    pub scopes_tracked_max: usize,
+    /// The learner.
+    pub learner: LearnerConfig,
+    /// The gate.
+    pub gate: GateConfig,
+}
+
+/// How the adapter is trained.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct LearnerConfig {
+    /// Rank of the adapter.
+    pub lora_rank: usize,
+    /// Scale of the adapter: alpha / rank, or alpha / sqrt(rank) with `rslora`.
+    pub lora_alpha: f32,
+    /// Scale by the square root of the rank (Kalajdzievski 2023).
+    pub rslora: bool,
+    /// Projections it acts on: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj.
+    pub lora_targets: Vec<String>,
+    /// Precision of the published adapter: f32 or bf16.
+    pub adapter_dtype: AdapterPrecision,
+    /// Learning rate of AdamW.
+    pub lr: f32,
+    /// Decay of the first moment.
+    pub beta1: f32,
+    /// Decay of the second moment.
+    pub beta2: f32,
+    /// Added to the root of the second moment.
+    pub eps: f32,
+    /// Decoupled weight decay.
+    pub weight_decay: f32,
+    /// Largest global norm of a gradient; longer ones are scaled down.
+    pub clip_norm: f32,
+    /// Steps over which a fresh learner's rate rises from 0.
+    pub warmup_steps: u32,
+    /// Optimizer steps per batch; each recomputes the proximal log-probs.
+    pub steps_per_batch: u32,
+    /// Lower clip range of the importance ratio: 1 − this.
+    pub clip_low: f32,
+    /// Upper clip range of the importance ratio: 1 + this (clip-higher, DAPO).
+    pub clip_high: f32,
+    /// Cap of the correction ratio (decoupled PPO, AReaL).
+    pub correction_cap: f32,
+    /// Weight of the KL penalty to the base model. Without one a small model collapses within
+    /// a minute of training.
+    pub kl_coef: f32,
+    /// Weight of the entropy bonus.
+    pub entropy_coef: f32,
+    /// Most tokens of one forward.
+    pub minibatch_tokens: usize,
+    /// Seed of fresh adapters.
+    pub seed: u64,
+    /// Learners kept in memory; others are read back from their checkpoints.
+    pub learners_cached_max: usize,
+}
+
+/// Precision of a published adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AdapterPrecision {
+    /// Single precision.
+    F32,
+    /// Half the size, rounded; the learner's forward uses the rounded values.
+    Bf16,
+}
+
+/// What a candidate must fulfil to be published.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct GateConfig {
+    /// Largest KL divergence per token from the base model, in nats, on the batch's completions.
+    pub kl_to_reference_max: f32,
+    /// Largest KL divergence per token from the served version, in nats.
+    pub kl_to_parent_max: f32,
+    /// Most completion tokens of the batch that the divergences are measured on.
+    pub kl_tokens_max: usize,
+    /// Recent prompts of the scope, outside the batch, that are answered as a probe.
+    pub probe_recent: usize,
+    /// Fixed prompts that are answered as a probe.
+    pub probe_golden: usize,
+    /// Longest completion of a probe, in tokens.
+    pub probe_tokens_max: usize,
+    /// Longest prompt of a probe, in tokens; longer ones are passed over.
+    pub probe_prompt_tokens_max: usize,
+    /// Temperature of probes; 0 takes the most likely token.
+    pub probe_temperature: f32,
+    /// Largest share of probes answered with nothing, unless the base model does so as well.
+    pub empty_share_max: f32,
+    /// By how much the share of probes that end by themselves may fall below the served version's.
+    pub ended_margin: f32,
+    /// By how much it may fall below the base model's.
+    pub ended_drift_max: f32,
+    /// By how much the share of probes with repetition loops may exceed the base model's.
+    pub looping_margin: f32,
+    /// Largest factor between the mean lengths of the candidate's and the served version's probes.
+    pub length_factor_max: f32,
+    /// Largest factor between the mean lengths of the candidate's and the base model's probes.
+    pub length_drift_factor_max: f32,
+}
+
+impl Config {
+    /// Checks ranges.
+    ///
+    /// # Errors
+    /// A sentence that names the key.
+    pub fn validate(&self) -> Result<(), String> {
+        let checks = self.cadence_checks().into_iter().chain(self.limit_checks());
+        for (good, message) in checks {
+            if !good {
+                return Err(format!("train.{message}"));
+            }
+        }
+        self.learner.validate()?;
+        self.gate.validate()
+    }
+
+    /// What decides when and on what a scope trains.
+    fn cadence_checks(&self) -> Vec<(bool, &'static str)> {
+        vec![
+            (self.batch_turns >= 1, "batch_turns must be at least 1"),
+            (
+                (1..=self.batch_turns).contains(&self.batch_turns_min),
+                "batch_turns_min must be between 1 and batch_turns",
+            ),
+            (
+                self.batch_wait_ms >= 0,
+                "batch_wait_ms must not be negative",
+            ),
+            (
+                self.queue_turns_max >= self.batch_turns,
+                "queue_turns_max must be at least batch_turns",
+            ),
+            (
+                self.row_tokens_max >= 2,
+                "row_tokens_max must be at least 2",
+            ),
+            (
+                self.baseline_window_turns >= 1,
+                "baseline_window_turns must be at least 1",
+            ),
+            (
+                self.baseline_prior_turns.is_finite() && self.baseline_prior_turns >= 0.0,
+                "baseline_prior_turns must not be negative",
+            ),
+        ]
+    }
+
+    /// What bounds time, memory and failures.
+    fn limit_checks(&self) -> Vec<(bool, &'static str)> {
+        vec![
+            (self.lease_ms >= 1_000, "lease_ms must be at least 1000"),
+            (self.tick_ms >= 1, "tick_ms must be at least 1"),
+            (self.attempts_max >= 1, "attempts_max must be at least 1"),
+            (
+                0 < self.backoff_first_ms && self.backoff_first_ms <= self.backoff_max_ms,
+                "backoff_first_ms must be above 0 and at most backoff_max_ms",
+            ),
+            (
+                (0.0..=1.0).contains(&self.train_share_max),
+                "train_share_max must be between 0 and 1",
+            ),
+            (
+                self.train_share_min > 0.0 && self.train_share_min <= 1.0,
+                "train_share_min must be above 0 and at most 1",
+            ),
+            (
+                self.train_share_window_ms >= 1,
+                "train_share_window_ms must be at least 1",
+            ),
+            (
+                self.refusals_in_row_max >= 1,
+                "refusals_in_row_max must be at least 1",
+            ),
+            (
+                self.recovery_publishes >= 1,
+                "recovery_publishes must be at least 1",
+            ),
+            (
+                self.lr_scale_min > 0.0 && self.lr_scale_min <= 1.0,
+                "lr_scale_min must be above 0 and at most 1",
+            ),
+            (
+                self.scopes_tracked_max >= 1,
+                "scopes_tracked_max must be at least 1",
+            ),
+        ]
+    }
+}
+
+impl LearnerConfig {
+    fn validate(&self) -> Result<(), String> {
+        let positive = [
+            ("lora_alpha", self.lora_alpha),
+            ("lr", self.lr),
+            ("eps", self.eps),
+            ("clip_norm", self.clip_norm),
+            ("clip_low", self.clip_low),
+            ("clip_high", self.clip_high),
+            ("correction_cap", self.correction_cap),
+        ];
+        if let Some((key, _)) = positive.iter().find(|(_, v)| !(v.is_finite() && *v > 0.0)) {
+            return Err(format!("train.learner.{key} must be above 0"));
+        }
+        let at_least_zero = [
+            ("weight_decay", self.weight_decay),
+            ("kl_coef", self.kl_coef),
+            ("entropy_coef", self.entropy_coef),
+        ];
+        if let Some((key, _)) = at_least_zero
+            .iter()
+            .find(|(_, v)| !(v.is_finite() && *v >= 0.0))
+        {
+            return Err(format!("train.learner.{key} must not be negative"));
+        }
+        for (key, beta) in [("beta1", self.beta1), ("beta2", self.beta2)] {
+            if !(0.0..1.0).contains(&beta) {
+                return Err(format!(
+                    "train.learner.{key} must be at least 0 and below 1"
+                ));
+            }
+        }
+        for (key, count) in [
+            ("lora_rank", self.lora_rank),
+            ("lora_targets", self.lora_targets.len()),
+            ("minibatch_tokens", self.minibatch_tokens),
+            ("steps_per_batch", self.steps_per_batch as usize),
+            ("learners_cached_max", self.learners_cached_max),
+        ] {
+            if count == 0 {
+                return Err(format!("train.learner.{key} must not be 0 or empty"));
+            }
+        }
+        self.targets().map(|_| ())
+    }
+
+    /// The projections as nn names them.
+    ///
+    /// # Errors
+    /// The name that is not one.
+    pub fn targets(&self) -> Result<Vec<hone_nn::Target>, String> {
+        let known = hone_nn::Target::ALL.map(hone_nn::Target::module).join(", ");
+        let target = |name: &String| {
+            hone_nn::Target::from_module(name).ok_or_else(|| {
+                format!("train.learner.lora_targets: {name:?} is not one of {known}")
+            })
+        };
+        self.lora_targets.iter().map(target).collect()
+    }
+}
+
+impl GateConfig {
+    fn validate(&self) -> Result<(), String> {
+        let positive = [
+            ("kl_to_reference_max", self.kl_to_reference_max),
+            ("kl_to_parent_max", self.kl_to_parent_max),
+        ];
+        if let Some((key, _)) = positive.iter().find(|(_, v)| v.is_nan() || *v <= 0.0) {
+            return Err(format!("train.gate.{key} must be above 0"));
+        }
+        let shares = [
+            ("empty_share_max", self.empty_share_max),
+            ("ended_margin", self.ended_margin),
+            ("ended_drift_max", self.ended_drift_max),
+            ("looping_margin", self.looping_margin),
+        ];
+        if let Some((key, _)) = shares.iter().find(|(_, v)| !(0.0..=1.0).contains(v)) {
+            return Err(format!("train.gate.{key} must be between 0 and 1"));
+        }
+        let factors = [
+            ("length_factor_max", self.length_factor_max),
+            ("length_drift_factor_max", self.length_drift_factor_max),
+        ];
+        if let Some((key, _)) = factors.iter().find(|(_, v)| v.is_nan() || *v < 1.0) {
+            return Err(format!("train.gate.{key} must be at least 1"));
+        }
+        if self.kl_tokens_max == 0 {
+            return Err("train.gate.kl_tokens_max must be at least 1".to_owned());
+        }
+        if self.probe_tokens_max < 2 {
+            return Err("train.gate.probe_tokens_max must be at least 2".to_owned());
+        }
+        if self.probe_golden + self.probe_recent == 0 {
+            return Err("train.gate.probe_golden or probe_recent must be at least 1".to_owned());
+        }
+        if !(self.probe_temperature.is_finite() && self.probe_temperature >= 0.0) {
+            return Err("train.gate.probe_temperature must not be negative".to_owned());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+impl Config {
+    /// Small numbers for tests.
+    pub fn for_tests() -> Self {
+        Self {
+            batch_turns: 8,
+            batch_turns_min: 2,
+            batch_wait_ms: 500,
+            queue_turns_max: 8,
+            staleness_max_versions: 4,
+            row_tokens_max: 128,
+            lease_ms: 60_000,
+            tick_ms: 20,
+            drain_deadline_ms: 10_000,
+            attempts_max: 3,
+            backoff_first_ms: 10,
+            backoff_max_ms: 80,
+            train_share_max: 0.5,
+            train_share_min: 0.1,
+            train_share_window_ms: 2_000,
+            method: Method::BinaryReward,
+            baseline: Baseline::ScopeMean,
+            baseline_window_turns: 64,
+            baseline_prior_turns: 4.0,
+            refusals_in_row_max: 2,
+            recovery_publishes: 3,
+            lr_scale_min: 0.125,
+            scopes_tracked_max: 64,
+            learner: LearnerConfig {
+                lora_rank: 4,
+                lora_alpha: 8.0,
+                rslora: false,
+                lora_targets: hone_nn::Target::ALL.map(|t| t.module().to_owned()).to_vec(),
+                adapter_dtype: AdapterPrecision::F32,
+                lr: 2e-3,
+                beta1: 0.9,
+                beta2: 0.95,
+                eps: 1e-8,
+                weight_decay: 0.0,
+                clip_norm: 1.0,
+                warmup_steps: 0,
+                steps_per_batch: 1,
+                clip_low: 0.2,
+                clip_high: 0.28,
+                correction_cap: 5.0,
+                kl_coef: 0.05,
+                entropy_coef: 0.0,
+                minibatch_tokens: 256,
+                seed: 7,
+                learners_cached_max: 2,
+            },
+            gate: GateConfig {
+                kl_to_reference_max: 1.0,
+                kl_to_parent_max: 0.3,
+                kl_tokens_max: 4_096,
+                probe_recent: 4,
+                probe_golden: 4,
+                probe_tokens_max: 32,
+                probe_prompt_tokens_max: 64,
+                probe_temperature: 1.0,
+                empty_share_max: 0.1,
+                ended_margin: 0.3,
+                ended_drift_max: 0.5,
+                looping_margin: 0.3,
+                length_factor_max: 3.0,
+                length_drift_factor_max: 8.0,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn what_is_out_of_range_is_named() {
+        assert_eq!(Config::for_tests().validate(), Ok(()));
+        type Change = fn(&mut Config);
+        let rows: &[(Change, &str)] = &[
+            (|c| c.batch_turns_min = 9, "train.batch_turns_min"),
+            (|c| c.train_share_min = 0.0, "train.train_share_min"),
+            (|c| c.queue_turns_max = 1, "train.queue_turns_max"),
+            (|c| c.learner.lr = f32::NAN, "train.learner.lr"),
+            (|c| c.learner.kl_coef = -0.1, "train.learner.kl_coef"),
+            (
+                |c| c.learner.lora_targets = vec!["x".into()],
+                "train.learner.lora_targets",
+            ),
+            (
+                |c| c.learner.minibatch_tokens = 0,
+                "train.learner.minibatch_tokens",
+            ),
+            (
+                |c| c.gate.length_factor_max = 0.5,
+                "train.gate.length_factor_max",
+            ),
+            (
+                |c| c.gate.kl_to_parent_max = f32::NAN,
+                "train.gate.kl_to_parent_max",
+            ),
+        ];
+        for (change, key) in rows {
+            let mut config = Config::for_tests();
+            change(&mut config);
+            let message = config.validate().unwrap_err();
+            assert!(message.starts_with(key), "{message}");
+        }
+    }
+}

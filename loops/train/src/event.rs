@@ -1,0 +1,91 @@
+//! What the train room wants done, and how it went.
+
+use std::sync::Arc;
+
+use hone_domain::{BatchId, BlobKey, Millis, Policy, Scope, Token};
+use hone_store::{Claim, Publish, Ready, Refusal, SampleMaterial};
+use serde::{Deserialize, Serialize};
+
+use crate::credit::RecentMean;
+use crate::share::ShareTotals;
+use crate::trainer::{Candidate, TrainError, TrainJob};
+
+/// What the room wants done.
+#[derive(Debug)]
+pub enum Effect {
+    /// Read the heads of all scopes and make them visible.
+    Sync,
+    /// Ask the ledger which scopes have ready turns.
+    Look,
+    /// Claim a batch of a scope.
+    Claim(Scope),
+    /// Take a step and measure the candidate.
+    Train(Arc<TrainJob>),
+    /// Make the candidate's files durable.
+    Save(Scope, Arc<Candidate>),
+    /// Make the version visible.
+    Publish(Box<Publish>),
+    /// Record a refused candidate and settle its samples.
+    Refuse(Box<Refusal>),
+    /// Give claims back.
+    Release(Vec<Claim>, Millis),
+}
+
+/// How an effect went. Failures are sentences for a person.
+#[derive(Debug)]
+pub enum Report {
+    /// Heads were read.
+    Synced(Result<usize, String>),
+    /// Scopes with ready turns; none while the room is paused.
+    Looked(Result<Vec<Ready>, String>),
+    /// A batch; none where nothing was left to claim.
+    Claimed(Result<Option<Box<ClaimedBatch>>, String>),
+    /// A candidate, and what the step took of the machine.
+    Trained(Result<Arc<Candidate>, TrainError>, ShareTotals),
+    /// The files are durable under this key.
+    Saved(Result<BlobKey, String>),
+    /// The publish ended.
+    Published(PublishOutcome),
+    /// The refusal is recorded, or why not.
+    Refused(Result<(), String>),
+    /// The claims are given back, or will run out.
+    Released,
+}
+
+/// A claimed batch with what is known about its scope.
+#[derive(Debug)]
+pub struct ClaimedBatch {
+    /// Its id.
+    pub batch: BatchId,
+    /// The scope's newest version; none where nothing was published.
+    pub parent: Option<Policy>,
+    /// What the scope's last published report remembers.
+    pub memory: Option<Memory>,
+    /// Turns that may train.
+    pub materials: Vec<SampleMaterial>,
+    /// How many claimed turns were settled instead.
+    pub left_out: usize,
+    /// Prompts to probe with.
+    pub probes: Vec<Vec<Token>>,
+}
+
+/// What the room keeps about a scope from step to step; stored in every published report, so that
+/// it outlives the process.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Memory {
+    /// Mean of recent scores.
+    pub history: RecentMean,
+    /// Factor on the learning rate.
+    pub lr_scale: f32,
+}
+
+/// How a publish ended.
+#[derive(Debug)]
+pub enum PublishOutcome {
+    /// The version is visible.
+    Published(Policy),
+    /// Leases were lost or the head moved: the candidate is thrown away.
+    Lost(String),
+    /// The ledger failed and nothing became visible.
+    Failed(String),
+}

@@ -1,0 +1,125 @@
+//! The last check before training: which claimed turns may enter a policy-gradient batch.
+
+use hone_domain::{PolicyVersion, Reason, invariants};
+use hone_store::{Claim, SampleMaterial};
+
+/// What a batch accepts.
+#[derive(Clone, Copy, Debug)]
+pub struct Accepts {
+    /// The version that is trained from.
+    pub parent: PolicyVersion,
+    /// Law L1.
+    pub staleness_max_versions: u64,
+    /// Longest prompt and completion together.
+    pub row_tokens_max: usize,
+}
+
+/// Materials that may train, and claims to settle with the reason why they may not.
+#[derive(Debug, Default)]
+pub struct Filtered {
+    /// May train.
+    pub good: Vec<SampleMaterial>,
+    /// May not.
+    pub left_out: Vec<(Claim, Reason)>,
+}
+
+/// Splits a claim. The ledger has refused most of this already; what reaches training is checked
+/// here once more, on the values that are trained.
+pub fn filter(materials: Vec<SampleMaterial>, accepts: Accepts) -> Filtered {
+    let mut filtered = Filtered::default();
+    for material in materials {
+        match objection(&material, accepts) {
+            None => filtered.good.push(material),
+            Some(reason) => filtered.left_out.push((material.claim, reason)),
+        }
+    }
+    filtered
+}
+
+fn objection(material: &SampleMaterial, accepts: Accepts) -> Option<Reason> {
+    let turn = &material.turn;
+    if let Some(reason) = turn.untrainable {
+        return Some(reason);
+    }
+    if turn.completion.is_empty() {
+        return Some(Reason::EmptyCompletion);
+    }
+    if turn.sampling.temperature == 0.0 {
+        return Some(Reason::Greedy);
+    }
+    if !turn.sampling.is_replayable() || turn.prompt_tokens.is_empty() {
+        return Some(Reason::NotReplayable);
+    }
+    if !material.score.is_finite() {
+        return Some(Reason::Abstained);
+    }
+    if turn.prompt_tokens.len() + turn.completion.len() > accepts.row_tokens_max {
+        return Some(Reason::TooLong);
+    }
+    let fresh = invariants::fresh_enough(
+        turn.version(),
+        accepts.parent,
+        accepts.staleness_max_versions,
+    );
+    fresh.is_err().then_some(Reason::Stale)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use hone_domain::{Sampling, VersionSpan};
+
+    use super::*;
+    use crate::testing::{material, turn};
+
+    #[test]
+    fn every_objection_has_its_reason() {
+        let accepts = Accepts {
+            parent: PolicyVersion(5),
+            staleness_max_versions: 2,
+            row_tokens_max: 8,
+        };
+        let base = || {
+            let mut turn = turn(1, &[1, 2, 3], &[4, 5]);
+            turn.spans = vec![VersionSpan {
+                version: PolicyVersion(4),
+                start: 0,
+                end: 2,
+            }];
+            material(turn, 1.0)
+        };
+        type Change = fn(&mut SampleMaterial);
+        let rows: &[(Change, Option<Reason>)] = &[
+            (|_| {}, None),
+            (
+                |m| m.turn.untrainable = Some(Reason::Withdrawn),
+                Some(Reason::Withdrawn),
+            ),
+            (|m| m.turn.sampling.temperature = 0.0, Some(Reason::Greedy)),
+            (
+                |m| {
+                    m.turn.sampling = Sampling {
+                        presence_penalty: 1.0,
+                        ..Sampling::default()
+                    };
+                },
+                Some(Reason::NotReplayable),
+            ),
+            (|m| m.score = f32::NAN, Some(Reason::Abstained)),
+            (|m| m.turn.prompt_tokens = vec![1; 7], Some(Reason::TooLong)),
+            (
+                |m| m.turn.spans[0].version = PolicyVersion(2),
+                Some(Reason::Stale),
+            ),
+        ];
+        for (change, expected) in rows {
+            let mut material = base();
+            change(&mut material);
+            let filtered = filter(vec![material], accepts);
+            let got = filtered.left_out.first().map(|(_, reason)| *reason);
+            assert_eq!(got, *expected);
+            assert_eq!(filtered.good.len(), usize::from(expected.is_none()));
+        }
+    }
+}

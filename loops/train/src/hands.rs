@@ -1,0 +1,203 @@
+//! The room's only IO: ledger, blobs, the training thread.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hone_domain::{Blobs, Millis, Policies, Scope};
+use hone_runtime::{Board, Hands, Latest, Shutdown, Switch};
+use hone_store::{Claim, Ledger, LedgerError, Publish, Ready, Refusal};
+
+use crate::claim::Claimer;
+use crate::event::{Effect, PublishOutcome, Report};
+use crate::publish::publish;
+use crate::save::save;
+use crate::share::{Pacer, ShareLimits, ShareTotals};
+use crate::state::Train;
+use crate::trainer::{Candidate, TrainError, TrainJob, Trainer};
+use crate::worker::{Abandoned, Worker};
+use crate::{Busy, NAME};
+
+/// Longest single sleep between slices, so that a stop or an idle server is seen soon.
+const NAP_MAX: Duration = Duration::from_millis(5);
+
+#[derive(Clone)]
+pub(crate) struct TrainHands {
+    pub(crate) claimer: Claimer,
+    pub(crate) ledger: Arc<dyn Ledger>,
+    pub(crate) blobs: Arc<dyn Blobs>,
+    pub(crate) trainer: Arc<dyn Trainer>,
+    pub(crate) policies: Latest<Policies>,
+    pub(crate) worker: Worker,
+    pub(crate) limits: ShareLimits,
+    pub(crate) busy: Busy,
+    pub(crate) switch: Switch,
+    pub(crate) shutdown: Shutdown,
+    pub(crate) board: Board,
+}
+
+impl Hands<Train> for TrainHands {
+    async fn perform(&self, effect: Effect) -> Report {
+        match effect {
+            Effect::Sync => Report::Synced(self.sync().await),
+            Effect::Look => Report::Looked(self.look().await),
+            Effect::Claim(scope) => {
+                Report::Claimed(self.said("claim", self.claimer.claim(scope).await))
+            }
+            Effect::Train(job) => {
+                let (candidate, share) = self.train(job).await;
+                Report::Trained(candidate, share)
+            }
+            Effect::Save(scope, candidate) => Report::Saved(self.save(scope, candidate).await),
+            Effect::Publish(order) => Report::Published(self.publish(&order).await),
+            Effect::Refuse(refusal) => Report::Refused(self.refuse(&refusal).await),
+            Effect::Release(claims, retry_at) => {
+                self.release(&claims, retry_at).await;
+                Report::Released
+            }
+        }
+    }
+}
+
+impl TrainHands {
+    /// Makes the ledger's heads visible. A publish whose news was lost in a crash becomes visible
+    /// here.
+    async fn sync(&self) -> Result<usize, String> {
+        let heads = self.said("read the heads", self.ledger.heads().await)?;
+        let count = heads.len();
+        self.policies.update(|policies| {
+            heads
+                .into_iter()
+                .fold(policies.clone(), |p, head| p.with(head))
+        });
+        Ok(count)
+    }
+
+    async fn look(&self) -> Result<Vec<Ready>, String> {
+        if self.switch.is_paused() {
+            return Ok(Vec::new());
+        }
+        let now = self.claimer.clock.now_ms();
+        self.said("look for ready turns", self.ledger.ready(now).await)
+    }
+
+    async fn train(&self, job: Arc<TrainJob>) -> (Result<Arc<Candidate>, TrainError>, ShareTotals) {
+        let hands = self.clone();
+        let batch = job.batch;
+        let work = move |abandoned: Abandoned| hands.take_step(&job, &abandoned);
+        let (outcome, share) = match self.worker.run(work).await {
+            Ok((outcome, share)) => (outcome.map(Arc::new), share),
+            Err(panic) => (Err(TrainError::Failed(panic)), ShareTotals::default()),
+        };
+        match &outcome {
+            Err(error) => self.complain("train", &format!("batch {batch}: {error}")),
+            Ok(candidate) if candidate.parity.mismatches > 0 => {
+                let p = candidate.parity;
+                let seen = format!(
+                    "batch {batch}: {} of {} log-probs differ, by up to {}",
+                    p.mismatches, p.tokens, p.difference_max
+                );
+                self.complain("reproduce what was served", &seen);
+            }
+            Ok(_) => {}
+        }
+        (outcome, share)
+    }
+
+    /// Runs on the training thread.
+    fn take_step(
+        &self,
+        job: &TrainJob,
+        abandoned: &Abandoned,
+    ) -> (Result<Candidate, TrainError>, ShareTotals) {
+        let began = Instant::now();
+        let now_us = || began.elapsed().as_micros() as u64;
+        let stop = || abandoned.is_set() || self.shutdown.is_pulled() || self.switch.is_paused();
+        let mut pacer = Pacer::new(self.limits, 0);
+        let mut pause = || {
+            pacer.worked(now_us());
+            while !stop() {
+                let sleep = Duration::from_micros(pacer.sleep_us((self.busy)()));
+                if sleep.is_zero() {
+                    return false;
+                }
+                std::thread::sleep(sleep.min(NAP_MAX));
+                pacer.slept(now_us());
+            }
+            true
+        };
+        let outcome = self.trainer.train(job, &mut pause);
+        pacer.worked(now_us());
+        (outcome, pacer.totals())
+    }
+
+    async fn save(
+        &self,
+        scope: Scope,
+        candidate: Arc<Candidate>,
+    ) -> Result<hone_domain::BlobKey, String> {
+        let blobs = self.blobs.clone();
+        let saving = tokio::task::spawn_blocking(move || save(&*blobs, &scope, &candidate));
+        let saved = saving.await.unwrap_or_else(|e| Err(e.to_string()));
+        saved.inspect_err(|error| self.complain("save", error))
+    }
+
+    async fn publish(&self, order: &Publish) -> PublishOutcome {
+        let outcome = publish(&*self.ledger, &self.policies, order).await;
+        match &outcome {
+            PublishOutcome::Published(policy) => tracing::info!(
+                version = policy.version.0,
+                samples = order.claims.len(),
+                batch = %order.batch,
+                "published"
+            ),
+            PublishOutcome::Lost(why) | PublishOutcome::Failed(why) => {
+                self.complain("publish", why);
+            }
+        }
+        outcome
+    }
+
+    /// Records a refusal. Leases that were lost belong to somebody else now, which is as good.
+    async fn refuse(&self, refusal: &Refusal) -> Result<(), String> {
+        let reasons = refusal.report.pointer("/gate/reasons");
+        tracing::warn!(
+            batch = %refusal.batch,
+            samples = refusal.claims.len(),
+            reason = refusal.reason.as_str(),
+            reasons = reasons.map(ToString::to_string),
+            "refused"
+        );
+        match self.ledger.refuse(refusal).await {
+            Err(LedgerError::Fenced(_)) => Ok(()),
+            outcome => self.said("record a refusal", outcome),
+        }
+    }
+
+    async fn release(&self, claims: &[Claim], retry_at: Millis) {
+        for claim in claims {
+            match self.ledger.release(*claim, retry_at).await {
+                Ok(()) | Err(LedgerError::Fenced(_)) => {}
+                Err(error) => {
+                    // The lease will run out by itself.
+                    self.complain("give claims back", &error.to_string());
+                    return;
+                }
+            }
+        }
+    }
+
+    fn said<T>(&self, doing: &str, result: Result<T, LedgerError>) -> Result<T, String> {
+        result.map_err(|error| {
+            let error = error.to_string();
+            self.complain(doing, &error);
+            error
+        })
+    }
+
+    fn complain(&self, doing: &str, error: &str) {
+        tracing::warn!(room = NAME, doing, error, "failed");
+        self.board.update(NAME, |status| {
+            status.last_error = Some(format!("could not {doing}: {error}"));
+        });
+    }
+}

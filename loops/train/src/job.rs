@@ -1,0 +1,108 @@
+//! The job under way and what it will report.
+
+use std::sync::Arc;
+
+use hone_domain::{BatchId, BlobKey, Digest, Millis, PolicyVersion, Reason, Scope};
+use hone_store::{Claim, SampleMaterial};
+use serde_json::{Value, json};
+
+use crate::credit::RecentMean;
+use crate::event::Memory;
+use crate::pack::PackedRow;
+use crate::trainer::Candidate;
+
+/// What a job is doing.
+#[derive(Debug)]
+pub(crate) enum Doing {
+    Claim,
+    Train,
+    Save(Arc<Candidate>),
+    Publish(BlobKey),
+    Refuse(Reason),
+    Release(Millis),
+}
+
+/// One batch on its way through the room.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) scope: Scope,
+    pub(crate) doing: Doing,
+    pub(crate) batch: Option<BatchId>,
+    pub(crate) parent: PolicyVersion,
+    pub(crate) claims: Vec<Claim>,
+    pub(crate) digest: Option<Digest>,
+    pub(crate) history: RecentMean,
+    pub(crate) lr_scale: f32,
+    pub(crate) attempts: u32,
+    /// Set while it waits for another attempt.
+    pub(crate) retry_at_ms: Option<Millis>,
+    pub(crate) began_ms: Millis,
+    pub(crate) report: Value,
+    pub(crate) gate: Value,
+}
+
+impl Job {
+    pub(crate) fn claiming(scope: Scope, now: Millis) -> Self {
+        Self {
+            scope,
+            doing: Doing::Claim,
+            batch: None,
+            parent: PolicyVersion::BASE,
+            claims: Vec::new(),
+            digest: None,
+            history: RecentMean::default(),
+            lr_scale: 1.0,
+            attempts: 0,
+            retry_at_ms: None,
+            began_ms: now,
+            report: json!({}),
+            gate: json!({}),
+        }
+    }
+
+    /// Adds a word to the report.
+    pub(crate) fn note(&mut self, key: &str, text: String) {
+        self.report[key] = text.into();
+    }
+
+    /// What the batch is.
+    pub(crate) fn describe(
+        &mut self,
+        materials: &[SampleMaterial],
+        scores: &[f32],
+        rows: &[PackedRow],
+    ) {
+        let count = materials.len().max(1) as f64;
+        let staleness = materials
+            .iter()
+            .map(|m| self.parent.0.saturating_sub(m.turn.version().0));
+        let (sum, most) = staleness.fold((0, 0), |(sum, most), s| (sum + s, most.max(s)));
+        let prompt: usize = materials.iter().map(|m| m.turn.prompt_tokens.len()).sum();
+        self.report["batch"] = json!({
+            "turns": materials.len(),
+            "rows": rows.len(),
+            "row_tokens": rows.iter().map(|r| r.sample.tokens().len()).sum::<usize>(),
+            "prompt_tokens": prompt,
+            "loss_tokens": rows.iter().map(|r| r.sample.loss_tokens()).sum::<usize>(),
+            "score_mean": f64::from(scores.iter().sum::<f32>()) / count,
+            "staleness_mean": sum as f64 / count,
+            "staleness_max": most,
+        });
+    }
+
+    /// What the step measured.
+    pub(crate) fn measured(&mut self, candidate: &Candidate) {
+        self.report["step"] = json!(candidate.numbers);
+        self.report["parity"] = json!(candidate.parity);
+        self.gate["measured"] = json!(candidate.measured);
+    }
+
+    /// The report with what the scope remembers after it.
+    pub(crate) fn report_with(&self, memory: Memory, now: Millis) -> Value {
+        let mut report = self.report.clone();
+        report["lr_scale"] = json!(self.lr_scale);
+        report["took_ms"] = json!(now - self.began_ms);
+        report["memory"] = json!(memory);
+        report
+    }
+}

@@ -1,0 +1,156 @@
+//! The train room: verdicts → versions.
+//!
+//! - **In:** a [`Wake`] when verdicts were recorded; the work itself is claimed from the ledger, on
+//!   wakes and on every tick.
+//! - **Out:** policy versions: files in the blob store, a row in the ledger, the news in
+//!   `Latest<Policies>`.
+//! - **Rights:** claims judged transitions, writes adapters and checkpoints, publishes and refuses.
+//! - **Promises:** a sample enters at most one version of a chain; a version is durable before it
+//!   is visible; nothing that is not finite, or that the gate objects to, is ever published; what
+//!   the served adapter sampled is recomputed with the very same log-probs, and where not it is
+//!   counted; computing happens on one thread of low priority that yields to serving.
+//! - **Never:** reads text, asks the judge, waits for serve, or opens a path of another room.
+//!
+//! A step is claim → filter → credit → pack → train → gate → save → publish, one file each.
+
+mod claim;
+mod config;
+mod counters;
+mod credit;
+mod event;
+mod filter;
+mod gate;
+mod hands;
+mod job;
+mod nn_trainer;
+mod pack;
+mod probe;
+mod publish;
+mod save;
+mod scopes;
+mod share;
+mod state;
+mod trainer;
+mod worker;
+
+#[cfg(test)]
+mod faults;
+#[cfg(test)]
+mod house;
+#[cfg(test)]
+mod room_tests;
+#[cfg(test)]
+mod testing;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hone_domain::{Blobs, Policies, Token};
+use hone_runtime::{Board, Clock, DriveConfig, Ended, Ids, Inbox, Latest, Shutdown, Wake, drive};
+use hone_store::Ledger;
+
+pub use config::{AdapterPrecision, Config, GateConfig, LearnerConfig};
+pub use counters::Counters;
+pub use credit::{Baseline, CreditRule, Credited, Method, RecentMean, credit};
+pub use event::{ClaimedBatch, Effect, Memory, PublishOutcome, Report};
+pub use filter::{Accepts, Filtered, filter};
+pub use gate::{Measured, objections};
+pub use nn_trainer::{NnParts, NnTrainer};
+pub use pack::{CreditedTurn, PackedRow, pack};
+pub use probe::{ProbeCompletion, ProbeSummary, is_looping};
+pub use save::{CHECKPOINT_FILE, adapter_key, checkpoint_key, scope_hash};
+pub use share::{Pacer, ShareLimits, ShareTotals};
+pub use state::Train;
+pub use trainer::{Candidate, Parity, TrainError, TrainJob, Trainer};
+
+/// The room's name on the board.
+pub const NAME: &str = "train";
+
+/// Says whether serving has work; asked between slices, so it must not wait.
+pub type Busy = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// What the room is given.
+#[derive(Clone)]
+pub struct Ctx {
+    /// The ledger.
+    pub ledger: Arc<dyn Ledger>,
+    /// Where adapters and checkpoints go.
+    pub blobs: Arc<dyn Blobs>,
+    /// What takes steps.
+    pub trainer: Arc<dyn Trainer>,
+    /// The newest version of every scope, for serve.
+    pub policies: Latest<Policies>,
+    /// Whether serving has work.
+    pub busy: Busy,
+    /// Fixed prompts that every candidate is probed with, as tokens.
+    pub golden: Arc<Vec<Vec<Token>>>,
+    /// Makes batch ids.
+    pub ids: Arc<dyn Ids>,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// Its keys.
+    pub config: Config,
+    /// The board.
+    pub board: Board,
+}
+
+/// Why the room ended badly.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The configuration is out of range.
+    #[error("{0}")]
+    Config(String),
+    /// No thread could be started.
+    #[error("the training thread could not be started: {0}")]
+    Thread(#[from] std::io::Error),
+    /// Stopping took too long.
+    #[error("a step was still under way at the drain deadline; its samples will be claimed again")]
+    Deadline,
+}
+
+/// Runs the room until shutdown.
+///
+/// # Errors
+/// See [`Error`].
+pub async fn run(ctx: Ctx, inbox: Inbox<Wake>, shutdown: Shutdown) -> Result<(), Error> {
+    ctx.config.validate().map_err(Error::Config)?;
+    let config = Arc::new(ctx.config.clone());
+    let claimer = claim::Claimer {
+        ledger: ctx.ledger.clone(),
+        ids: ctx.ids,
+        clock: ctx.clock.clone(),
+        config: config.clone(),
+        fingerprint: ctx.trainer.fingerprint(),
+        base: ctx.trainer.base(),
+        golden: ctx.golden,
+    };
+    let hands = hands::TrainHands {
+        claimer,
+        ledger: ctx.ledger,
+        blobs: ctx.blobs,
+        trainer: ctx.trainer,
+        policies: ctx.policies,
+        worker: worker::Worker::start("hone-train")?,
+        limits: ShareLimits {
+            most: config.train_share_max,
+            least: config.train_share_min,
+            window_us: config.train_share_window_ms as f64 * 1e3,
+        },
+        busy: ctx.busy,
+        switch: ctx.board.enter(NAME),
+        shutdown: shutdown.clone(),
+        board: ctx.board.clone(),
+    };
+    let driven = DriveConfig {
+        name: NAME,
+        tick: Duration::from_millis(config.tick_ms),
+        effects_in_flight_max: 4,
+        drain_deadline: Duration::from_millis(config.drain_deadline_ms),
+        clock: ctx.clock,
+        board: ctx.board,
+    };
+    match drive(Train::new(ctx.config), hands, inbox, (shutdown, driven)).await {
+        Ended::Drained => Ok(()),
+        Ended::Deadline => Err(Error::Deadline),
+    }
+}

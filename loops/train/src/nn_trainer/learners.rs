@@ -1,0 +1,99 @@
+//! Where a scope's learner comes from: memory, its checkpoint, its adapter, or the base model.
+
+use hone_domain::{BlobError, Blobs, Digest, Policy, Scope};
+use hone_nn::{Adapter, Learner, LearnerConfig, ModelConfig, peft};
+
+use super::{NnParts, adapter_digest};
+use crate::save::{CHECKPOINT_FILE, checkpoint_key};
+
+/// The adapter a learner stands at; none is a fresh one on the base model.
+type At = Option<Digest>;
+
+/// A few learners, the newest last.
+pub(super) struct Learners {
+    kept: Vec<(Scope, At, Learner)>,
+    limit: usize,
+}
+
+impl Learners {
+    pub(super) fn new(limit: usize) -> Self {
+        Self {
+            kept: Vec::new(),
+            limit,
+        }
+    }
+
+    /// The scope's learner, if it stands exactly there. One that stands elsewhere is of no use any
+    /// more: its candidate was refused, lost or rolled back.
+    pub(super) fn take(&mut self, scope: &Scope, at: At) -> Option<Learner> {
+        let place = self.kept.iter().position(|(s, _, _)| s == scope)?;
+        let (_, stands, learner) = self.kept.remove(place);
+        (stands == at).then_some(learner)
+    }
+
+    pub(super) fn put(&mut self, scope: Scope, at: At, learner: Learner) {
+        self.kept.retain(|(s, _, _)| *s != scope);
+        self.kept.push((scope, at, learner));
+        if self.kept.len() > self.limit {
+            self.kept.remove(0);
+        }
+    }
+}
+
+/// A learner at `parent`: from its checkpoint, exactly as it was; where that is gone or of another
+/// shape, from its adapter with fresh moments; without a parent a fresh one.
+pub(super) fn load(
+    parts: &NnParts,
+    config: LearnerConfig,
+    (scope, parent): (&Scope, Option<&Policy>),
+) -> Result<Learner, String> {
+    let sentence = |e: hone_nn::LearnerError| e.to_string();
+    let Some(parent) = parent else {
+        let fresh = Learner::new(parts.model.clone(), config).map_err(sentence)?;
+        return Ok(fresh.on(parts.exec.clone()));
+    };
+    match parts
+        .blobs
+        .get(&checkpoint_key(scope, parent.digest), CHECKPOINT_FILE)
+    {
+        Ok(state) => match Learner::resume(parts.model.clone(), config.clone(), &state) {
+            Ok(learner) if adapter_digest(&adapter_of(&learner)) == parent.digest => {
+                return Ok(learner.on(parts.exec.clone()));
+            }
+            Ok(_) => tracing::warn!(version = parent.version.0, "checkpoint of another adapter"),
+            Err(error) => {
+                tracing::warn!(version = parent.version.0, %error, "checkpoint not usable");
+            }
+        },
+        Err(BlobError::Missing { .. }) => {
+            tracing::info!(version = parent.version.0, "no checkpoint; fresh moments");
+        }
+        Err(error) => return Err(error.to_string()),
+    }
+    let adapter = adapter(&*parts.blobs, parent, &parts.model.config)?;
+    let learner = Learner::from_adapter(parts.model.clone(), config, &adapter).map_err(sentence)?;
+    Ok(learner.on(parts.exec.clone()))
+}
+
+/// The adapter as it would be served.
+///
+/// # Panics
+/// Never: every learner here is made to train an adapter.
+pub(super) fn adapter_of(learner: &Learner) -> Adapter {
+    learner.adapter().expect("it trains an adapter")
+}
+
+/// Reads a published adapter and checks that it is the one that was published.
+fn adapter(blobs: &dyn Blobs, policy: &Policy, model: &ModelConfig) -> Result<Adapter, String> {
+    let file = |name: &str| blobs.get(&policy.blob, name).ok();
+    let adapter =
+        peft::load(&file, model).map_err(|e| format!("version {}: {e}", policy.version))?;
+    let digest = adapter_digest(&adapter);
+    if digest != policy.digest {
+        return Err(format!(
+            "version {} has digest {digest} on disk and {} in the ledger",
+            policy.version, policy.digest
+        ));
+    }
+    Ok(adapter)
+}

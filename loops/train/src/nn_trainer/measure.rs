@@ -1,0 +1,131 @@
+//! What the gate judges, measured: divergences on the batch and answered probes.
+
+use hone_nn::{Adapter, score};
+
+use super::NnParts;
+use super::answers::answers;
+use crate::config::GateConfig;
+use crate::gate::Measured;
+use crate::probe::ProbeSummary;
+use crate::trainer::{TrainError, TrainJob};
+
+/// The policies that are compared; the base model is the third.
+#[derive(Clone, Copy)]
+pub(super) struct Compared<'a> {
+    pub(super) candidate: &'a Adapter,
+    /// None where the candidate continues the base model.
+    pub(super) parent: Option<&'a Adapter>,
+}
+
+pub(super) fn measure(
+    (parts, gate): (&NnParts, &GateConfig),
+    job: &TrainJob,
+    policies: Compared<'_>,
+    pause: &mut dyn FnMut() -> bool,
+) -> Result<Measured, TrainError> {
+    let kl = divergences(parts, (job, gate.kl_tokens_max), policies, pause)?;
+    let mut summary = |adapter: Option<&Adapter>| {
+        let completions = answers((parts, gate), &job.probes, adapter, pause)?;
+        Ok(ProbeSummary::of(&completions))
+    };
+    let candidate = summary(Some(policies.candidate))?;
+    let base = summary(None)?;
+    let parent = match policies.parent {
+        Some(parent) => summary(Some(parent))?,
+        None => base,
+    };
+    Ok(Measured {
+        finite: true,
+        changed: true,
+        kl_to_reference: kl.to_reference,
+        kl_to_parent: kl.to_parent,
+        candidate,
+        parent,
+        base,
+    })
+}
+
+struct Divergences {
+    to_reference: f32,
+    to_parent: f32,
+}
+
+/// KL(candidate ‖ base) and KL(parent ‖ candidate): exact over the vocabulary at temperature 1,
+/// averaged over the batch's completion tokens. Estimates from the sampled tokens alone would be
+/// cheaper, but one token that the candidate gave up on can make them arbitrarily large.
+fn divergences(
+    parts: &NnParts,
+    (job, most): (&TrainJob, usize),
+    policies: Compared<'_>,
+    pause: &mut dyn FnMut() -> bool,
+) -> Result<Divergences, TrainError> {
+    let (mut reference, mut parent, mut count) = (0.0_f64, 0.0_f64, 0_usize);
+    for row in &job.rows {
+        if count >= most {
+            break;
+        }
+        let tokens = row.sample.tokens();
+        let mut scores = |adapter| {
+            if pause() {
+                return Err(TrainError::Stopped);
+            }
+            Ok(score(&parts.model, adapter, tokens, &parts.exec))
+        };
+        let candidate = scores(Some(policies.candidate))?;
+        let base = scores(None)?;
+        let before = match policies.parent {
+            Some(parent) => Some(scores(Some(parent))?),
+            None => None,
+        };
+        let spans = row
+            .sample
+            .parts()
+            .iter()
+            .map(|p| p.start..p.start + p.advantages.len());
+        for position in spans.flatten().take(most - count) {
+            let now = candidate.logits(position);
+            let start = base.logits(position);
+            let served = before.as_ref().map(|scores| scores.logits(position));
+            reference += divergence(&now, &start);
+            parent += divergence(served.as_ref().unwrap_or(&start), &now);
+            count += 1;
+        }
+    }
+    let mean = |sum: f64| (sum / count.max(1) as f64) as f32;
+    Ok(Divergences {
+        to_reference: mean(reference),
+        to_parent: mean(parent),
+    })
+}
+
+/// KL(p ‖ q) in nats of the distributions with these logits; NaN where a logit is.
+fn divergence(p: &[f32], q: &[f32]) -> f64 {
+    let (p_norm, q_norm) = (log_sum_exp(p), log_sum_exp(q));
+    let term = |(p, q): (&f32, &f32)| {
+        let log_p = f64::from(*p) - p_norm;
+        log_p.exp() * (log_p - (f64::from(*q) - q_norm))
+    };
+    p.iter().zip(q).map(term).sum()
+}
+
+fn log_sum_exp(logits: &[f32]) -> f64 {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|z| f64::from(z - most).exp()).sum();
+    f64::from(most) + sum.ln()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn divergence_is_that_of_the_distributions() {
+        let logits = |shares: [f32; 3], shift: f32| shares.map(|share| share.ln() + shift);
+        let (p, q) = ([0.5, 0.25, 0.25], [0.25, 0.25, 0.5]);
+        let expected = 0.5 * 2.0_f64.ln() + 0.25 * 0.5_f64.ln();
+        let got = divergence(&logits(p, 3.0), &logits(q, -80.0));
+        assert!((got - expected).abs() < 1e-5, "{got}");
+        assert!(divergence(&logits(p, 1.0), &logits(p, 9.0)).abs() < 1e-5);
+        assert!(divergence(&[f32::NAN, 0.0], &[0.0, 0.0]).is_nan());
+    }
+}

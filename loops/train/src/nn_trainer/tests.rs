@@ -1,0 +1,443 @@
+//! The real learner in the room: it learns, what it is given is what was sampled, it goes on
+//! exactly, and what would collapse is refused.
+#![allow(clippy::unwrap_used)]
+
+use hone_domain::{
+    Completion, Fate, Policy, PolicyVersion, Reason, Scope, StopReason, Turn, VersionSpan,
+};
+use hone_nn::sample::{SampleScratch, SamplingParams, TokenCounts, sample};
+use hone_nn::{
+    Adapter, BLOCK_TOKENS, Family, KvPool, LoadError, LogitsWanted, ModelConfig, NamedTensor,
+    Scratch, SeqInput, StoredDtype, TensorData, TensorSource, Weights, forward,
+};
+use hone_store::Ledger;
+
+use super::*;
+use crate::credit::Method;
+use crate::house::House;
+use crate::pack::{CreditedTurn, pack};
+use crate::save::save;
+use crate::testing::transition_of;
+
+const VOCAB: usize = 24;
+const END: Token = 0;
+const TOKENS_MAX: usize = 24;
+
+fn parts(house: &House) -> NnParts {
+    let config = ModelConfig {
+        family: Family::Qwen3,
+        vocab: VOCAB,
+        hidden: 32,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 8,
+        ffn: 48,
+        max_positions: 256,
+        rms_eps: 1e-6,
+        rope_theta: 10_000.0,
+        rope_scaling: None,
+        tied: true,
+        qkv_bias: false,
+        o_bias: false,
+        mlp_bias: false,
+        qk_norm: true,
+        windows: vec![None; 2],
+        dtype: StoredDtype::F32,
+    };
+    NnParts {
+        model: Arc::new(decided(config)),
+        exec: Arc::new(Executor::new(1)),
+        blobs: house.blobs.clone(),
+        base_name: "test/tiny".into(),
+        end_tokens: vec![END],
+    }
+}
+
+/// Named tensors as a model folder has them.
+struct Tensors(Vec<NamedTensor>);
+
+impl TensorSource for Tensors {
+    fn tensor(&self, name: &str, _shape: &[usize]) -> Result<TensorData, LoadError> {
+        let found = self.0.iter().find(|t| t.name == name).unwrap();
+        Ok(TensorData::F32(found.data.clone()))
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.0.iter().map(|t| t.name.clone()).collect()
+    }
+}
+
+/// A random model with strong embeddings: one that prefers some tokens to others, and that can be
+/// taught to prefer others. (A freshly drawn one is close to uniform whatever its layers do.)
+fn decided(config: ModelConfig) -> Model {
+    let mut tensors = Weights::random(&config, 11).to_tensors(&config);
+    let embed = tensors
+        .iter_mut()
+        .find(|t| t.name.contains("embed_tokens"))
+        .unwrap();
+    let square: f32 = embed.data.iter().map(|v| v * v).sum();
+    let scale = 0.3 / (square / embed.data.len() as f32).sqrt();
+    embed.data.iter_mut().for_each(|v| *v *= scale);
+    let weights = Weights::from_source(&config, &Tensors(tensors)).unwrap();
+    Model::new(config, weights)
+}
+
+fn anna() -> Scope {
+    Scope::of("o", Some("anna"))
+}
+
+/// Samples a turn as serve does: under the newest version, with its log-probs and kept sets.
+fn sampled(house: &House, parts: &NnParts, seed: u64) -> Turn {
+    let policy = house.policies.get().newest(&anna()).cloned();
+    let adapter = policy.as_ref().map(|p| {
+        let file = |name: &str| house.blobs.get(&p.blob, name).ok();
+        peft::load(&file, &parts.model.config).unwrap()
+    });
+    let prompt = [1 + (seed % 5) as u32, 6 + (seed % 3) as u32, 3];
+    let params = SamplingParams {
+        seed,
+        // Every other turn is sampled with a cut tail, so that kept sets are trained on too.
+        top_p: if seed.is_multiple_of(2) { 1.0 } else { 0.95 },
+        ..SamplingParams::default()
+    };
+    let mut turn = house.turn(&anna(), &prompt, &[]);
+    turn.completion = complete(parts, adapter.as_ref(), &prompt, &params);
+    turn.sampling.top_p = params.top_p;
+    turn.sampling.seed = seed;
+    turn.spans = vec![VersionSpan {
+        version: policy.as_ref().map_or(PolicyVersion::BASE, |p| p.version),
+        start: 0,
+        end: turn.completion.len() as u32,
+    }];
+    turn.digest = policy.map(|p| p.digest);
+    turn.base = Digest(parts.model.digest);
+    turn.fingerprint = hone_nn::fingerprint(&parts.model);
+    turn
+}
+
+fn complete(
+    parts: &NnParts,
+    adapter: Option<&Adapter>,
+    prompt: &[Token],
+    params: &SamplingParams,
+) -> Completion {
+    let count = (prompt.len() + TOKENS_MAX).div_ceil(BLOCK_TOKENS);
+    let blocks: Vec<u32> = (0..count as u32).collect();
+    let mut kv = KvPool::new(&parts.model.config, count);
+    let (mut scratch, mut sampling) = (Scratch::default(), SampleScratch::default());
+    let (mut tokens, mut behavior, mut raw, mut kept) = (vec![], vec![], vec![], vec![]);
+    let mut start = 0;
+    while tokens.len() < TOKENS_MAX && tokens.last() != Some(&END) {
+        let new = tokens.last().map_or(prompt, std::slice::from_ref);
+        let logits = LogitsWanted::Last;
+        let input = SeqInput {
+            tokens: new,
+            start,
+            blocks: &blocks,
+            adapter,
+            logits,
+        };
+        start += new.len();
+        let row = forward(&parts.model, &mut kv, &[input], &parts.exec, &mut scratch);
+        let position = tokens.len() as u64;
+        let counts = TokenCounts::default();
+        let drawn = sample(row.row(0), params, &counts, position, &mut sampling);
+        tokens.push(drawn.token);
+        behavior.push(drawn.behavior_logprob);
+        raw.push(drawn.raw_logprob);
+        kept.push(drawn.kept);
+    }
+    let stop = if tokens.last() == Some(&END) {
+        StopReason::EndToken
+    } else {
+        StopReason::Length
+    };
+    Completion::new(tokens, behavior, raw, kept, stop).unwrap()
+}
+
+fn config() -> Config {
+    let mut config = Config::for_tests();
+    config.batch_turns = 16;
+    config.queue_turns_max = 16;
+    config.gate.probe_tokens_max = TOKENS_MAX;
+    config
+}
+
+/// What a round of sixteen turns scored on average.
+type Reward = fn(&Turn) -> f32;
+
+struct Arm {
+    house: House,
+    parts: NnParts,
+    running: crate::house::Running,
+    seed: u64,
+}
+
+impl Arm {
+    async fn start(config: Config) -> Self {
+        let house = House::new().await;
+        let parts = parts(&house);
+        let trainer = Arc::new(NnTrainer::new(parts.clone(), &config).unwrap());
+        let mut ctx = house.ctx(trainer);
+        ctx.config = config;
+        let running = House::start(ctx);
+        Self {
+            house,
+            parts,
+            running,
+            seed: 0,
+        }
+    }
+
+    /// Samples sixteen turns, judges them, waits until they are trained or settled.
+    async fn round(&mut self, reward: Reward) -> f32 {
+        let mut turns = Vec::new();
+        for _ in 0..16 {
+            self.seed += 1;
+            let turn = sampled(&self.house, &self.parts, self.seed);
+            let score = reward(&turn);
+            turns.push((turn, score));
+        }
+        let mean = turns.iter().map(|(_, score)| score).sum::<f32>() / 16.0;
+        self.house.judge(&turns).await;
+        self.running.wakes.send(hone_runtime::Wake).ok();
+        self.house.until_settled(0).await;
+        self.house
+            .until(0, || async { self.house.number("job_under_way") == 0.0 })
+            .await;
+        mean
+    }
+
+    async fn end(self) -> House {
+        self.running.stop().await;
+        let model = self.parts.model.config.clone();
+        let on_disk = |policy: &Policy| {
+            let file = |name: &str| self.house.blobs.get(&policy.blob, name).ok();
+            adapter_digest(&peft::load(&file, &model).unwrap())
+        };
+        self.house.check(on_disk).await;
+        self.house
+    }
+}
+
+/// Whether the first token is even; about half of a random model's are.
+fn begins_even(turn: &Turn) -> f32 {
+    if turn.completion.tokens()[0].is_multiple_of(2) {
+        1.0
+    } else {
+        -1.0
+    }
+}
+
+fn is_short(turn: &Turn) -> f32 {
+    if turn.completion.len() <= 2 {
+        1.0
+    } else {
+        -1.0
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scores_rise_and_every_logprob_is_reproduced_to_the_bit() {
+    let mut config = config();
+    config.learner.lr = 1e-2;
+    let mut arm = Arm::start(config).await;
+    let mut means = Vec::new();
+    for _ in 0..24 {
+        means.push(arm.round(begins_even).await);
+    }
+    let house = arm.end().await;
+    let mean = |part: &[f32]| part.iter().sum::<f32>() / part.len() as f32;
+    let (before, after) = (mean(&means[..4]), mean(&means[20..]));
+    assert!(after > before + 0.4, "{means:?}");
+    assert!(
+        house.number("versions_total") >= 20.0,
+        "{:?}",
+        house.board.snapshot()
+    );
+    assert!(house.number("parity_tokens_total") > 24.0 * 16.0);
+    assert_eq!(house.number("parity_mismatches"), 0.0);
+    assert_eq!(house.number("parity_difference_max"), 0.0);
+    assert!(house.number("train_slices_total") > 24.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_policy_that_would_collapse_is_never_served() {
+    let mut config = config();
+    config.learner.kl_coef = 0.0;
+    config.learner.lr = 0.5;
+    config.learner.steps_per_batch = 4;
+    config.learner.clip_norm = 100.0;
+    let mut arm = Arm::start(config).await;
+    for _ in 0..4 {
+        arm.round(is_short).await;
+    }
+    let house = arm.end().await;
+    assert_eq!(house.number("gate_refusals_total"), 4.0);
+    assert_eq!(house.number("last_lr_scale"), 0.5);
+    assert!(house.policies.get().is_empty());
+    let rows = house.ledger.turns(Some(&anna()), 100).await.unwrap();
+    assert_eq!(rows.len(), 64);
+    let reason = Reason::GateRejected;
+    assert!(rows.iter().all(|row| row.fate == Fate::Settled { reason }));
+    assert!(rows.iter().all(|row| row.version == PolicyVersion::BASE));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_policy_that_drifts_towards_collapse_is_stopped_on_its_way() {
+    let mut config = config();
+    config.learner.kl_coef = 0.0;
+    config.learner.lr = 2e-2;
+    let gate = config.gate.clone();
+    let mut arm = Arm::start(config).await;
+    let mut refused_at = None;
+    for round in 0..40 {
+        arm.round(is_short).await;
+        if arm.house.number("gate_refusals_total") > 0.0 {
+            refused_at = Some(round);
+            break;
+        }
+    }
+    let parts = arm.parts.clone();
+    let house = arm.end().await;
+    assert!(refused_at.is_some_and(|round| round > 0), "{refused_at:?}");
+    // What is served is inside every bound.
+    let record = &house.ledger.versions(Some(&anna()), 1).await.unwrap()[0];
+    let kl = record.gate["measured"]["kl_to_reference"].as_f64().unwrap();
+    assert!(kl <= f64::from(gate.kl_to_reference_max));
+    let file = |name: &str| house.blobs.get(&record.policy.blob, name).ok();
+    let served = peft::load(&file, &parts.model.config).unwrap();
+    let probes: Vec<Vec<Token>> = (1..9).map(|i| vec![i, 6, 3]).collect();
+    let completions =
+        answers::answers((&parts, &gate), &probes, Some(&served), &mut || false).unwrap();
+    assert!(completions.iter().filter(|c| c.tokens.is_empty()).count() < 6);
+}
+
+fn job(turns: &[Turn], parent: Option<Policy>) -> TrainJob {
+    let credited = |(i, turn): (usize, _)| CreditedTurn {
+        transition: transition_of(turn),
+        turn,
+        advantage: if i % 2 == 0 { 1.0 } else { -1.0 },
+    };
+    let credited: Vec<_> = turns.iter().enumerate().map(credited).collect();
+    TrainJob {
+        scope: anna(),
+        batch: hone_domain::BatchId(uuid::Uuid::nil()),
+        parent,
+        rows: pack(&credited).unwrap(),
+        lr_scale: 1.0,
+        probes: vec![vec![1, 2], vec![3; 40]],
+    }
+}
+
+/// Saves a candidate and makes it the newest version, without a ledger.
+fn adopt(house: &House, candidate: &Candidate, version: u64) -> Policy {
+    let policy = Policy {
+        scope: anna(),
+        version: PolicyVersion(version),
+        digest: candidate.digest,
+        blob: save(&*house.blobs, &anna(), candidate).unwrap(),
+    };
+    house.policies.update(|heads| heads.with(policy.clone()));
+    policy
+}
+
+#[tokio::test]
+async fn a_step_goes_on_exactly_from_memory_from_disk_and_after_a_refusal() {
+    let house = House::new().await;
+    let parts = parts(&house);
+    let fresh = || NnTrainer::new(parts.clone(), &config()).unwrap();
+    let (warm, mut parent) = (fresh(), None);
+    for version in 1..4 {
+        let turns: Vec<Turn> = (0..6)
+            .map(|i| sampled(&house, &parts, version * 100 + i))
+            .collect();
+        let job = job(&turns, parent);
+        // A candidate that is thrown away, before: of other turns.
+        let other: Vec<Turn> = turns[..2].to_vec();
+        let thrown = fresh();
+        thrown
+            .train(&self::job(&other, job.parent.clone()), &mut || false)
+            .unwrap();
+
+        let one = warm.train(&job, &mut || false).unwrap();
+        let two = fresh().train(&job, &mut || false).unwrap();
+        let three = thrown.train(&job, &mut || false).unwrap();
+        for again in [&two, &three] {
+            assert_eq!(one.digest, again.digest, "version {version}");
+            assert!(one.checkpoint == again.checkpoint && one.files == again.files);
+            assert_eq!(one.measured, again.measured);
+        }
+        assert!(one.measured.changed && one.measured.kl_to_reference > 0.0);
+        assert_eq!(one.parity.mismatches, 0);
+        assert!(one.parity.tokens > 0);
+        parent = Some(adopt(&house, &one, version));
+    }
+}
+
+#[tokio::test]
+async fn a_step_can_be_stopped_at_every_slice() {
+    let house = House::new().await;
+    let parts = parts(&house);
+    let turns: Vec<Turn> = (0..4).map(|i| sampled(&house, &parts, i)).collect();
+    let job = job(&turns, None);
+    let trainer = NnTrainer::new(parts, &config()).unwrap();
+    let mut slices = 0;
+    let whole = trainer
+        .train(&job, &mut || {
+            slices += 1;
+            false
+        })
+        .unwrap();
+    assert!(slices > 20, "{slices}");
+    for stop_at in 0..slices {
+        let mut slice = 0;
+        let stopped = trainer.train(&job, &mut || {
+            slice += 1;
+            slice > stop_at
+        });
+        assert_eq!(stopped.unwrap_err(), TrainError::Stopped);
+    }
+    assert_eq!(
+        trainer.train(&job, &mut || false).unwrap().digest,
+        whole.digest
+    );
+}
+
+#[tokio::test]
+async fn an_adapter_that_is_not_the_published_one_is_not_trained_from() {
+    let house = House::new().await;
+    let parts = parts(&house);
+    let turns: Vec<Turn> = (0..4).map(|i| sampled(&house, &parts, i)).collect();
+    let trainer = || NnTrainer::new(parts.clone(), &config()).unwrap();
+    let candidate = trainer().train(&job(&turns, None), &mut || false).unwrap();
+    let mut policy = adopt(&house, &candidate, 1);
+    // Another digest than the files have, and so no checkpoint either.
+    policy.digest = Digest([1; 32]);
+    let refused = trainer()
+        .train(&job(&turns, Some(policy)), &mut || false)
+        .unwrap_err();
+    assert!(
+        matches!(&refused, TrainError::Failed(why) if why.contains("on disk")),
+        "{refused}"
+    );
+}
+
+#[tokio::test]
+async fn settings_reach_the_learner() {
+    let house = House::new().await;
+    let mut config = config();
+    config.method = Method::BinaryReward;
+    config.learner.lora_targets = vec!["q_proj".into()];
+    let trainer = NnTrainer::new(parts(&house), &config).unwrap();
+    let made = trainer.learner_config(0.5);
+    assert_eq!(made.lr, config.learner.lr * 0.5);
+    assert_eq!(made.kl_coef, config.learner.kl_coef);
+    let Trainable::Lora(lora) = made.trainable else {
+        panic!()
+    };
+    assert_eq!((lora.rank, lora.targets), (4, vec![hone_nn::Target::Q]));
+    config.learner.lora_targets = vec!["lm_head".into()];
+    assert!(NnTrainer::new(parts(&house), &config).is_err());
+}

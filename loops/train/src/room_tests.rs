@@ -1,0 +1,400 @@
+//! The room with a real ledger and real blobs; the trainer is replaced where its numbers do not
+//! matter.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use hone_domain::{BatchId, Blobs, Digest, Fate, Policy, PolicyVersion, Reason, Scope, TurnId};
+use hone_runtime::{Clock, Wake};
+use hone_store::{Ledger, SampleClaim};
+use sha2::Digest as _;
+use uuid::Uuid;
+
+use crate::faults::{Fault, FaultyBlobs, FaultyLedger, Plan};
+use crate::house::House;
+use crate::testing::candidate;
+use crate::{Candidate, NAME, TrainError, TrainJob, Trainer};
+
+const FILE: &str = "adapter";
+
+type Hook = dyn Fn(&TrainJob, &mut dyn FnMut() -> bool) -> Result<(), TrainError> + Send + Sync;
+
+/// A trainer whose adapter is the hash of what it learned from.
+struct Hashes {
+    hook: Box<Hook>,
+    change: fn(&mut Candidate),
+}
+
+impl Hashes {
+    fn plain() -> Arc<Self> {
+        Self::with(|_, _| Ok(()))
+    }
+
+    fn with(
+        hook: impl Fn(&TrainJob, &mut dyn FnMut() -> bool) -> Result<(), TrainError>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            hook: Box::new(hook),
+            change: |_| {},
+        })
+    }
+}
+
+impl Trainer for Hashes {
+    fn train(
+        &self,
+        job: &TrainJob,
+        pause: &mut dyn FnMut() -> bool,
+    ) -> Result<Candidate, TrainError> {
+        (self.hook)(job, pause)?;
+        let text = format!("{:?} {:?}", job.parent_digest(), job.transitions());
+        let digest = Digest(sha2::Sha256::digest(text.as_bytes()).into());
+        let mut candidate = Candidate {
+            digest,
+            files: vec![(FILE.into(), digest.0.to_vec())],
+            checkpoint: text.into_bytes(),
+            ..candidate(1)
+        };
+        (self.change)(&mut candidate);
+        Ok(candidate)
+    }
+
+    fn fingerprint(&self) -> String {
+        "test".into()
+    }
+
+    fn base(&self) -> Digest {
+        Digest([7; 32])
+    }
+}
+
+fn anna() -> Scope {
+    Scope::of("o", Some("anna"))
+}
+
+impl House {
+    /// Four judged turns of anna's.
+    async fn four_turns(&self) -> Vec<TurnId> {
+        let turn = |i: u32| {
+            (
+                self.turn(&anna(), &[1, i], &[2, 3]),
+                if i.is_multiple_of(2) { 1.0 } else { -1.0 },
+            )
+        };
+        let turns: Vec<_> = (0..4).map(turn).collect();
+        self.judge(&turns).await;
+        turns.iter().map(|(turn, _)| turn.id).collect()
+    }
+
+    fn on_disk(&self, policy: &Policy) -> Digest {
+        let bytes = self.blobs.get(&policy.blob, FILE).unwrap();
+        Digest(bytes.try_into().unwrap())
+    }
+
+    async fn check_hashes(&self) {
+        self.check(|policy| self.on_disk(policy)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wake_turns_judged_turns_into_a_version() {
+    let house = House::new().await;
+    let running = House::start(house.ctx(Hashes::plain()));
+    let turns = house.four_turns().await;
+    running.wakes.send(Wake).unwrap();
+    house.until_settled(50).await;
+    running.stop().await;
+    for turn in turns {
+        let version = PolicyVersion(1);
+        assert_eq!(house.fate(turn).await, Fate::Trained { version });
+    }
+    let record = &house.ledger.versions(Some(&anna()), 1).await.unwrap()[0];
+    assert_eq!(record.samples, 4);
+    assert_eq!(record.report["batch"]["score_mean"], 0.0);
+    assert_eq!(record.gate["passed"], true);
+    house.check_hashes().await;
+}
+
+/// Runs four turns with a fault at one call, a new room after a death, and checks that each turn
+/// is in exactly one version. Returns whether the call was reached.
+async fn survives(at: usize, fault: Fault) -> bool {
+    let house = House::new().await;
+    let turns = house.four_turns().await;
+    let plan = Plan::new(Some((at, fault)));
+    let in_step = plan.clone();
+    let trainer = Hashes::with(move |_, _| {
+        in_step.blocking(|| TrainError::Failed("injected".into()), || Ok(()))
+    });
+    let mut ctx = house.ctx(trainer);
+    ctx.ledger = Arc::new(FaultyLedger(ctx.ledger, plan.clone()));
+    ctx.blobs = Arc::new(FaultyBlobs(ctx.blobs, plan.clone()));
+    let running = House::start(ctx);
+    // Done is a version that serve was told of; one that is only in the ledger may be a dead
+    // room's, whose successor has to tell.
+    let done = || async { house.policies.get().len() == 1 };
+    tokio::select! {
+        () = plan.died.notified() => {
+            running.kill().await;
+            plan.bury();
+            let restarted = House::start(house.ctx(Hashes::plain()));
+            house.until(5_000, done).await;
+            restarted.stop().await;
+        }
+        () = house.until(500, done) => running.stop().await,
+    }
+    let versions = house.ledger.versions(Some(&anna()), 10).await.unwrap();
+    let trained: u64 = versions.iter().map(|v| v.samples).sum();
+    assert_eq!((versions.len(), trained), (1, 4), "call {at}, {fault:?}");
+    for turn in turns {
+        let version = PolicyVersion(1);
+        assert_eq!(
+            house.fate(turn).await,
+            Fate::Trained { version },
+            "call {at}, {fault:?}"
+        );
+    }
+    house.check_hashes().await;
+    plan.was_hit()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fault_at_any_call_leaves_nothing_or_one_whole_version() {
+    let faults = [
+        Fault::DiesBefore,
+        Fault::DiesAfter,
+        Fault::FailsBefore,
+        Fault::FailsAfter,
+    ];
+    for fault in faults {
+        let mut calls = 0;
+        while survives(calls, fault).await {
+            calls += 1;
+        }
+        // heads, claim, versions, turns, step, two puts, publish.
+        assert!(calls >= 8, "{fault:?} was injected at {calls} calls only");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_whose_lease_was_taken_over_is_thrown_away() {
+    let house = Arc::new(House::new().await);
+    house.four_turns().await;
+    let (runtime, inside) = (tokio::runtime::Handle::current(), house.clone());
+    let stolen = AtomicBool::new(false);
+    let trainer = Hashes::with(move |_, _| {
+        if !stolen.swap(true, Ordering::SeqCst) {
+            inside.clock.advance(120_000);
+            let thief = SampleClaim {
+                scope: anna(),
+                limit: 1,
+                queue_cap: 8,
+                staleness_max_versions: 4,
+                fingerprint: "test".into(),
+                base: Digest([7; 32]),
+                batch: BatchId(Uuid::from_u128(99)),
+                lease_ms: 30_000,
+                now_ms: inside.clock.now_ms(),
+            };
+            let taken = runtime
+                .block_on(inside.ledger.claim_samples(&thief))
+                .unwrap();
+            assert_eq!(taken.len(), 1);
+        }
+        Ok(())
+    });
+    let running = House::start(house.ctx(trainer));
+    house
+        .until(50, || async {
+            house.number("candidates_lost_total") == 1.0
+        })
+        .await;
+    assert!(house.ledger.heads().await.unwrap().is_empty());
+    assert!(house.policies.get().is_empty());
+    // The three that were given back train; the stolen one's lease runs out, and a single turn
+    // waits for company.
+    house
+        .until(50, || async { house.number("versions_total") == 1.0 })
+        .await;
+    running.stop().await;
+    let trained = house.ledger.counts().await.unwrap().trained;
+    assert!(trained == 3 || trained == 4, "{trained}");
+    house.check_hashes().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_ran_out_but_was_not_taken_over_still_publishes() {
+    let house = Arc::new(House::new().await);
+    house.four_turns().await;
+    let inside = house.clone();
+    let trainer = Hashes::with(move |_, _| {
+        inside.clock.advance(120_000);
+        Ok(())
+    });
+    let running = House::start(house.ctx(trainer));
+    house.until_settled(50).await;
+    running.stop().await;
+    assert_eq!(house.ledger.counts().await.unwrap().trained, 4);
+    house.check_hashes().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_head_that_moved_during_a_step_is_never_overwritten() {
+    let house = Arc::new(House::new().await);
+    let (runtime, inside) = (tokio::runtime::Handle::current(), house.clone());
+    let rolled_back = AtomicBool::new(false);
+    let trainer = Hashes::with(move |job, _| {
+        let parent = job.parent.as_ref().map_or(0, |p| p.version.0);
+        if parent == 2 && !rolled_back.swap(true, Ordering::SeqCst) {
+            let now = inside.clock.now_ms();
+            let scope = anna();
+            let restored = inside.ledger.rollback(&scope, PolicyVersion(1), now);
+            let policy = runtime.block_on(restored).unwrap();
+            inside.policies.update(|heads| heads.with(policy));
+        }
+        Ok(())
+    });
+    let running = House::start(house.ctx(trainer));
+    for _ in 0..3 {
+        house.four_turns().await;
+        house.until_settled(50).await;
+    }
+    running.stop().await;
+    let versions = house.ledger.versions(Some(&anna()), 10).await.unwrap();
+    let chain: Vec<_> = versions
+        .iter()
+        .map(|v| (v.policy.version.0, v.parent.0))
+        .collect();
+    assert_eq!(chain, [(4, 3), (3, 1), (2, 1), (1, 0)]);
+    assert_eq!(house.number("candidates_lost_total"), 1.0);
+    house.check_hashes().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_gate_refuses_leaves_no_trace_but_its_reasons() {
+    let house = House::new().await;
+    let trainer = Hashes {
+        hook: Box::new(|_, _| Ok(())),
+        change: |candidate| candidate.measured.candidate.empty_share = 1.0,
+    };
+    let running = House::start(house.ctx(Arc::new(trainer)));
+    let turns = house.four_turns().await;
+    house.until_settled(50).await;
+    running.stop().await;
+    for turn in turns {
+        let reason = Reason::GateRejected;
+        assert_eq!(house.fate(turn).await, Fate::Settled { reason });
+    }
+    assert!(house.policies.get().is_empty());
+    let counts = house.ledger.counts().await.unwrap();
+    assert_eq!((counts.versions, counts.refused, counts.trained), (0, 1, 0));
+    house.check_hashes().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_stops_the_step_and_a_resume_does_it_after_all() {
+    let house = House::new().await;
+    let began = Arc::new(AtomicU64::new(0));
+    let steps = began.clone();
+    // The first step never ends by itself.
+    let trainer = Hashes::with(move |_, pause| {
+        if steps.fetch_add(1, Ordering::SeqCst) == 0 {
+            while !pause() {
+                std::thread::yield_now();
+            }
+            return Err(TrainError::Stopped);
+        }
+        Ok(())
+    });
+    let running = House::start(house.ctx(trainer));
+    house.four_turns().await;
+    house
+        .until(50, || async { began.load(Ordering::SeqCst) == 1 })
+        .await;
+    let switch = house.board.switch(NAME).unwrap();
+    switch.pause(true);
+    let free = || async {
+        house
+            .ledger
+            .ready(house.clock.now_ms())
+            .await
+            .unwrap()
+            .len()
+            == 1
+    };
+    house.until(0, free).await;
+    assert_eq!(house.ledger.counts().await.unwrap().versions, 0);
+    switch.pause(false);
+    house.until_settled(50).await;
+    running.stop().await;
+    assert_eq!(began.load(Ordering::SeqCst), 2);
+    house.check_hashes().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stopping_ends_a_long_step_and_gives_its_turns_back() {
+    let house = House::new().await;
+    let began = Arc::new(AtomicBool::new(false));
+    let tell = began.clone();
+    let trainer = Hashes::with(move |_, pause| {
+        tell.store(true, Ordering::SeqCst);
+        while !pause() {
+            std::thread::yield_now();
+        }
+        Err(TrainError::Stopped)
+    });
+    let running = House::start(house.ctx(trainer));
+    house.four_turns().await;
+    house
+        .until(50, || async { began.load(Ordering::SeqCst) })
+        .await;
+    running.stop().await;
+    let ready = house.ledger.ready(house.clock.now_ms()).await.unwrap();
+    assert_eq!(ready[0].count, 4);
+    house.check_hashes().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scope_whose_steps_panic_does_not_stop_the_others() {
+    let house = House::new().await;
+    let bert = Scope::of("o", Some("bert"));
+    let trainer = Hashes::with(|job, _| {
+        assert!(job.scope == anna(), "cannot train this one");
+        Ok(())
+    });
+    let running = House::start(house.ctx(trainer));
+    let poison: Vec<_> = (0..4)
+        .map(|i| (house.turn(&bert, &[1, i], &[2]), 1.0))
+        .collect();
+    house.judge(&poison).await;
+    house.four_turns().await;
+    house.until_settled(50).await;
+    running.stop().await;
+    let reason = Reason::StepFailed;
+    assert_eq!(house.fate(poison[0].0.id).await, Fate::Settled { reason });
+    assert_eq!(house.policies.get().version(&anna()), PolicyVersion(1));
+    assert_eq!(house.policies.get().version(&bert), PolicyVersion::BASE);
+    house.check_hashes().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn turns_that_do_not_fit_are_settled_and_the_rest_trains() {
+    let house = House::new().await;
+    let running = House::start(house.ctx(Hashes::plain()));
+    let mut turns: Vec<_> = (0..3)
+        .map(|i| (house.turn(&anna(), &[1, i], &[2]), 1.0))
+        .collect();
+    turns[1].0.prompt_tokens = vec![1; 4_000];
+    house.judge(&turns).await;
+    house.until_settled(50).await;
+    running.stop().await;
+    let reason = Reason::TooLong;
+    assert_eq!(house.fate(turns[1].0.id).await, Fate::Settled { reason });
+    let version = PolicyVersion(1);
+    assert_eq!(house.fate(turns[2].0.id).await, Fate::Trained { version });
+    assert_eq!(house.number("turns_left_out_total"), 1.0);
+    house.check_hashes().await;
+}

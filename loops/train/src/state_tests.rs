@@ -1,0 +1,372 @@
+#![allow(clippy::unwrap_used)]
+
+use hone_domain::{BatchId, BlobKey, Digest, Policy};
+use hone_runtime::{Event, Room};
+use hone_store::SampleMaterial;
+use uuid::Uuid;
+
+use super::*;
+use crate::credit::RecentMean;
+use crate::event::Memory;
+use crate::share::ShareTotals;
+use crate::testing::{candidate, material, turn};
+
+fn scope(name: &str) -> Scope {
+    Scope::of(name, None)
+}
+
+fn ready(name: &str, count: usize, oldest_judged_ms: Millis) -> Ready {
+    Ready {
+        scope: scope(name),
+        count,
+        oldest_judged_ms,
+    }
+}
+
+fn materials(scores: &[f32]) -> Vec<SampleMaterial> {
+    let make = |(i, score): (usize, &f32)| material(turn(i as u8, &[1, i as u32], &[2, 3]), *score);
+    scores.iter().enumerate().map(make).collect()
+}
+
+/// A room past its start, with a hand on its clock.
+struct Bench {
+    room: Train,
+    now: Millis,
+    head: u64,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let mut bench = Self {
+            room: Train::new(Config::for_tests()),
+            now: 10_000,
+            head: 0,
+        };
+        let started = bench.room.step(bench.now, Event::Started);
+        assert!(matches!(started[..], [Effect::Sync, Effect::Look]));
+        bench.report(Report::Synced(Ok(0)));
+        assert!(bench.report(Report::Looked(Ok(Vec::new()))).is_empty());
+        bench
+    }
+
+    fn report(&mut self, report: Report) -> Vec<Effect> {
+        self.room.step(self.now, Event::Reported(report))
+    }
+
+    fn wake(&mut self) -> Vec<Effect> {
+        self.room.step(self.now, Event::Arrived(Wake))
+    }
+
+    fn tick(&mut self, after_ms: Millis) -> Vec<Effect> {
+        self.now += after_ms;
+        self.room.step(self.now, Event::Ticked)
+    }
+
+    /// From a look to the scope that is claimed.
+    fn look(&mut self, found: Vec<Ready>) -> Option<Scope> {
+        match self.report(Report::Looked(Ok(found))).pop() {
+            Some(Effect::Claim(scope)) => Some(scope),
+            None => None,
+            Some(other) => panic!("{other:?}"),
+        }
+    }
+
+    fn batch(&self, scores: &[f32], memory: Option<Memory>) -> Report {
+        Report::Claimed(Ok(Some(Box::new(ClaimedBatch {
+            batch: BatchId(Uuid::from_u128(9)),
+            parent: (self.head > 0).then(|| policy(self.head)),
+            memory,
+            materials: materials(scores),
+            left_out: 0,
+            probes: vec![vec![1]],
+        }))))
+    }
+
+    /// A wake, a look, a claim: the job that is trained.
+    fn job(&mut self, scores: &[f32]) -> Arc<TrainJob> {
+        assert!(matches!(self.wake()[..], [Effect::Look]));
+        assert!(self.look(vec![ready("a", 8, 0)]).is_some());
+        let batch = self.batch(scores, None);
+        match self.report(batch).pop() {
+            Some(Effect::Train(job)) => job,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn trained(&mut self, outcome: Result<Candidate, TrainError>) -> Effect {
+        let report = Report::Trained(outcome.map(Arc::new), ShareTotals::default());
+        let mut effects = self.report(report);
+        assert_eq!(effects.len(), 1);
+        effects.remove(0)
+    }
+}
+
+fn policy(version: u64) -> Policy {
+    Policy {
+        scope: scope("a"),
+        version: PolicyVersion(version),
+        digest: Digest([version as u8; 32]),
+        blob: blob(),
+    }
+}
+
+fn blob() -> BlobKey {
+    BlobKey::new("adapters/x/y").unwrap()
+}
+
+#[test]
+fn a_scope_trains_when_it_has_enough_or_has_waited() {
+    // batch_turns 8, batch_turns_min 2, batch_wait_ms 500; the clock stands at 10,000.
+    let rows = [
+        (ready("a", 8, 9_999), true),
+        (ready("a", 7, 9_999), false),
+        (ready("a", 2, 9_501), false),
+        (ready("a", 2, 9_500), true),
+        (ready("a", 1, 0), false),
+    ];
+    for (found, expected) in rows {
+        let mut bench = Bench::new();
+        bench.wake();
+        assert_eq!(
+            bench.look(vec![found.clone()]).is_some(),
+            expected,
+            "{found:?}"
+        );
+    }
+}
+
+#[test]
+fn a_step_goes_from_claim_to_publish_and_reports_what_it_did() {
+    let mut bench = Bench::new();
+    let job = bench.job(&[1.0, -1.0]);
+    assert_eq!((job.rows.len(), job.lr_scale, &job.parent), (2, 1.0, &None));
+    let advantages: Vec<f32> = job
+        .rows
+        .iter()
+        .map(|r| r.sample.parts()[0].advantages[0])
+        .collect();
+    assert_eq!(advantages, [1.2, -1.2]);
+
+    let Effect::Save(of, saved) = bench.trained(Ok(candidate(5))) else {
+        panic!()
+    };
+    assert_eq!((of, saved.digest), (scope("a"), Digest([5; 32])));
+    let Some(Effect::Publish(order)) = bench.report(Report::Saved(Ok(blob()))).pop() else {
+        panic!()
+    };
+    assert_eq!(order.parent, PolicyVersion::BASE);
+    assert_eq!((order.digest, order.claims.len()), (Digest([5; 32]), 2));
+    assert_eq!(order.gate["passed"], true);
+    assert_eq!(order.report["batch"]["turns"], 2);
+    assert_eq!(order.report["memory"]["history"]["weight"], 2.0);
+    let next = bench.report(Report::Published(PublishOutcome::Published(policy(1))));
+    assert!(matches!(next[..], [Effect::Look]));
+    let counters = bench.room.counters();
+    assert_eq!((counters.versions, counters.turns_trained), (1, 2));
+    assert_eq!(counters.law_violations, 0);
+    assert!(bench.look(vec![]).is_none());
+    assert!(bench.room.is_idle());
+}
+
+#[test]
+fn a_published_report_brings_the_scope_back_after_a_restart() {
+    let mut bench = Bench::new();
+    bench.wake();
+    bench.look(vec![ready("a", 8, 0)]);
+    let memory = Memory {
+        history: RecentMean {
+            mean: 0.5,
+            weight: 4.0,
+        },
+        lr_scale: 0.25,
+    };
+    let batch = bench.batch(&[1.0], Some(memory));
+    let Some(Effect::Train(job)) = bench.report(batch).pop() else {
+        panic!()
+    };
+    assert_eq!(job.lr_scale, 0.25);
+    assert_eq!(job.rows[0].sample.parts()[0].advantages, [0.75, 0.75]);
+}
+
+#[test]
+fn busy_scopes_do_not_starve_the_others_and_only_one_job_runs() {
+    let mut bench = Bench::new();
+    let mut served = std::collections::HashMap::new();
+    for _ in 0..30 {
+        bench.wake();
+        // "a" always has the oldest turns and the most of them.
+        let found = vec![ready("a", 500, 0), ready("b", 8, 5), ready("c", 8, 9)];
+        let next = bench.look(found).unwrap();
+        *served.entry(next).or_insert(0) += 1;
+        assert!(bench.wake().is_empty(), "a second job began");
+        assert!(bench.tick(1).is_empty(), "a second job began");
+        let batch = bench.batch(&[1.0, -1.0], None);
+        bench.report(batch);
+        bench.trained(Ok(candidate(1)));
+        bench.report(Report::Saved(Ok(blob())));
+        bench.report(Report::Published(PublishOutcome::Lost("x".into())));
+        let next = bench.report(Report::Released);
+        assert!(matches!(next[..], [Effect::Look]));
+        bench.look(vec![]);
+        bench.wake();
+        bench.look(vec![]);
+    }
+    assert_eq!(served.values().copied().collect::<Vec<i32>>(), [10, 10, 10]);
+    assert_eq!(bench.room.counters().lost, 30);
+    assert_eq!(bench.room.counters().versions, 0);
+}
+
+#[test]
+fn what_the_gate_refuses_is_never_saved_and_halves_the_rate_in_time() {
+    let mut bench = Bench::new();
+    let mut scales = Vec::new();
+    for _ in 0..3 {
+        let job = bench.job(&[1.0, -1.0]);
+        scales.push(job.lr_scale);
+        let mut bad = candidate(5);
+        bad.measured.kl_to_reference = 9.0;
+        let Effect::Refuse(refusal) = bench.trained(Ok(bad)) else {
+            panic!()
+        };
+        assert_eq!(refusal.reason, Reason::GateRejected);
+        assert_eq!(refusal.digest, Some(Digest([5; 32])));
+        let reasons = refusal.report["gate"]["reasons"].as_array().unwrap();
+        assert!(
+            reasons[0].as_str().unwrap().contains("base model"),
+            "{reasons:?}"
+        );
+        bench.report(Report::Refused(Ok(())));
+        bench.look(vec![]);
+    }
+    assert_eq!(scales, [1.0, 1.0, 0.5]);
+    assert_eq!(bench.room.counters().gate_refusals, 3);
+    assert_eq!(bench.room.counters().versions, 0);
+}
+
+#[test]
+fn a_step_that_is_not_finite_settles_its_batch() {
+    let mut bench = Bench::new();
+    bench.job(&[1.0, -1.0]);
+    let Effect::Refuse(refusal) = bench.trained(Err(TrainError::NotFinite("loss NaN".into())))
+    else {
+        panic!()
+    };
+    assert_eq!((refusal.reason, refusal.digest), (Reason::StepFailed, None));
+    assert_eq!(refusal.claims.len(), 2);
+}
+
+#[test]
+fn a_failing_step_is_tried_again_later_and_given_up_in_the_end() {
+    let mut bench = Bench::new();
+    for pause in [10, 20] {
+        bench.job(&[1.0, -1.0]);
+        let failed = bench.trained(Err(TrainError::Failed("no such file".into())));
+        let Effect::Release(claims, retry_at) = failed else {
+            panic!()
+        };
+        assert_eq!((claims.len(), retry_at), (2, bench.now + pause));
+        assert!(matches!(bench.report(Report::Released)[..], [Effect::Look]));
+        // Even if the ledger offered it, the scope is left alone until then.
+        assert!(bench.look(vec![ready("a", 8, 0)]).is_none());
+        bench.now += pause;
+    }
+    bench.job(&[1.0, -1.0]);
+    let failed = bench.trained(Err(TrainError::Failed("no such file".into())));
+    let Effect::Refuse(refusal) = failed else {
+        panic!()
+    };
+    assert_eq!(refusal.reason, Reason::StepFailed);
+    assert_eq!(bench.room.counters().step_failures, 3);
+}
+
+#[test]
+fn saving_and_publishing_are_tried_again_on_ticks_and_then_the_claims_go_back() {
+    let mut bench = Bench::new();
+    bench.job(&[1.0, -1.0]);
+    bench.trained(Ok(candidate(5)));
+    assert!(
+        bench
+            .report(Report::Saved(Err("disk full".into())))
+            .is_empty()
+    );
+    assert!(bench.tick(5).is_empty());
+    assert!(matches!(bench.tick(5)[..], [Effect::Save(..)]));
+    assert!(matches!(
+        bench.report(Report::Saved(Ok(blob())))[..],
+        [Effect::Publish(_)]
+    ));
+    for _ in 0..2 {
+        let failed = PublishOutcome::Failed("locked".into());
+        assert!(bench.report(Report::Published(failed)).is_empty());
+        assert!(matches!(bench.tick(50)[..], [Effect::Publish(_)]));
+    }
+    let failed = PublishOutcome::Failed("locked".into());
+    let given_up = bench.report(Report::Published(failed));
+    assert!(matches!(given_up[..], [Effect::Release(..)]));
+    assert_eq!(bench.room.counters().versions, 0);
+    assert_eq!(bench.room.counters().given_up, 1);
+}
+
+#[test]
+fn draining_begins_nothing_and_ends_what_is_under_way() {
+    // While a step runs: it is stopped, its claims go back.
+    let mut bench = Bench::new();
+    bench.job(&[1.0, -1.0]);
+    assert!(bench.room.step(bench.now, Event::Draining).is_empty());
+    assert!(!bench.room.is_idle());
+    assert!(matches!(
+        bench.trained(Err(TrainError::Stopped)),
+        Effect::Release(..)
+    ));
+    assert!(bench.report(Report::Released).is_empty());
+    assert!(bench.room.is_idle());
+    assert!(bench.wake().is_empty());
+
+    // While a save waits for another attempt: it is not waited for.
+    let mut bench = Bench::new();
+    bench.job(&[1.0, -1.0]);
+    bench.trained(Ok(candidate(5)));
+    bench.report(Report::Saved(Err("disk full".into())));
+    assert!(matches!(
+        bench.room.step(bench.now, Event::Draining)[..],
+        [Effect::Release(..)]
+    ));
+    assert!(bench.report(Report::Released).is_empty());
+    assert!(bench.room.is_idle());
+
+    // Between save and publish: the version still comes out.
+    let mut bench = Bench::new();
+    bench.job(&[1.0, -1.0]);
+    bench.trained(Ok(candidate(5)));
+    bench.room.step(bench.now, Event::Draining);
+    assert!(matches!(
+        bench.report(Report::Saved(Ok(blob())))[..],
+        [Effect::Publish(_)]
+    ));
+    bench.report(Report::Published(PublishOutcome::Published(policy(1))));
+    assert!(bench.room.is_idle());
+    assert_eq!(bench.room.counters().versions, 1);
+}
+
+#[test]
+fn a_claim_that_finds_nothing_waits_for_the_next_tick() {
+    let mut bench = Bench::new();
+    bench.wake();
+    bench.look(vec![ready("a", 8, 0)]);
+    assert!(bench.report(Report::Claimed(Ok(None))).is_empty());
+    assert!(bench.room.is_idle());
+    assert!(matches!(bench.tick(20)[..], [Effect::Look]));
+}
+
+#[test]
+fn the_heads_are_read_until_they_were_read_once() {
+    let mut room = Train::new(Config::for_tests());
+    room.step(0, Event::Started);
+    room.step(0, Event::Reported(Report::Looked(Ok(Vec::new()))));
+    room.step(0, Event::Reported(Report::Synced(Err("locked".into()))));
+    let again = room.step(20, Event::Ticked);
+    assert!(matches!(again[..], [Effect::Sync, Effect::Look]));
+    room.step(20, Event::Reported(Report::Synced(Ok(1))));
+    room.step(20, Event::Reported(Report::Looked(Ok(Vec::new()))));
+    assert!(matches!(room.step(40, Event::Ticked)[..], [Effect::Look]));
+}

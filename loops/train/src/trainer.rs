@@ -1,0 +1,190 @@
+//! What takes a step: the trait, its job, its candidate.
+
+use std::collections::BTreeMap;
+
+use hone_domain::{BatchId, Digest, Policy, Scope, Token, TransitionId};
+use serde::Serialize;
+
+use crate::gate::Measured;
+use crate::pack::PackedRow;
+
+/// One step's worth of work.
+#[derive(Clone, Debug)]
+pub struct TrainJob {
+    /// Whose policy.
+    pub scope: Scope,
+    /// The batch.
+    pub batch: BatchId,
+    /// The version it continues; none for the base model.
+    pub parent: Option<Policy>,
+    /// What it learns from.
+    pub rows: Vec<PackedRow>,
+    /// Factor on the learning rate.
+    pub lr_scale: f32,
+    /// Prompts to answer before and after.
+    pub probes: Vec<Vec<Token>>,
+}
+
+impl TrainJob {
+    /// Content hash of the adapter it continues; none for the base model.
+    pub fn parent_digest(&self) -> Option<Digest> {
+        self.parent.as_ref().map(|p| p.digest)
+    }
+
+    /// Every transition it learns from, sorted.
+    pub fn transitions(&self) -> Vec<TransitionId> {
+        let parts = self.rows.iter().flat_map(|row| row.sample.parts());
+        let mut ids: Vec<_> = parts.map(|part| part.transition).collect();
+        ids.sort_unstable();
+        ids
+    }
+}
+
+/// An adapter that was trained and measured but not published.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// Content hash of the adapter as it would be served.
+    pub digest: Digest,
+    /// Its files, in PEFT's layout. They depend on the adapter, its parent and its samples only, so
+    /// that a step repeated after a crash writes the same bytes.
+    pub files: Vec<(String, Vec<u8>)>,
+    /// Learner state, from which the next step goes on exactly.
+    pub checkpoint: Vec<u8>,
+    /// What the gate judges.
+    pub measured: Measured,
+    /// What the step reports, by name: loss, gradient norm, clip share and the like.
+    pub numbers: BTreeMap<&'static str, f64>,
+    /// Recomputed against recorded log-probs.
+    pub parity: Parity,
+}
+
+/// Promise 4 measured: at the version that sampled them, tokens have the recorded log-prob.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Parity {
+    /// Tokens sampled by the very adapter that is trained from.
+    pub tokens: u64,
+    /// Those whose recomputed log-prob has other bits than the recorded one.
+    pub mismatches: u64,
+    /// Largest difference.
+    pub difference_max: f32,
+}
+
+impl Parity {
+    /// Compares, row by row, the proximal log-probs of all loss tokens with the behavior log-probs
+    /// of those parts that the adapter `parent` sampled.
+    ///
+    /// # Errors
+    /// A sentence, where the learner did not return one log-prob per loss token.
+    pub fn compare(
+        rows: &[PackedRow],
+        proximal: &[Vec<f32>],
+        parent: Option<Digest>,
+    ) -> Result<Self, String> {
+        let mut parity = Self::default();
+        if rows.len() != proximal.len() {
+            return Err(format!(
+                "{} rows, {} of log-probs",
+                rows.len(),
+                proximal.len()
+            ));
+        }
+        for (row, proximal) in rows.iter().zip(proximal) {
+            if row.sample.loss_tokens() != proximal.len() {
+                let (wanted, got) = (row.sample.loss_tokens(), proximal.len());
+                return Err(format!("{wanted} loss tokens, {got} log-probs"));
+            }
+            let mut rest = proximal.as_slice();
+            for (part, sampled_by) in row.sample.parts().iter().zip(&row.sampled_by) {
+                let (now, later) = rest.split_at(part.behavior_logprobs.len());
+                rest = later;
+                if *sampled_by == parent {
+                    parity.add(now, &part.behavior_logprobs);
+                }
+            }
+        }
+        Ok(parity)
+    }
+
+    fn add(&mut self, proximal: &[f32], behavior: &[f32]) {
+        for (a, b) in proximal.iter().zip(behavior) {
+            self.tokens += 1;
+            self.mismatches += u64::from(a.to_bits() != b.to_bits());
+            self.difference_max = self.difference_max.max((a - b).abs());
+        }
+    }
+
+    /// Adds another batch's.
+    pub fn join(&mut self, other: Self) {
+        self.tokens += other.tokens;
+        self.mismatches += other.mismatches;
+        self.difference_max = self.difference_max.max(other.difference_max);
+    }
+}
+
+/// Why there is no candidate.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TrainError {
+    /// It was asked to stop; nothing changed.
+    #[error("the step was stopped")]
+    Stopped,
+    /// The numbers left the finite ones; the batch cannot be trained on.
+    #[error("the step was not finite: {0}")]
+    NotFinite(String),
+    /// It could not be done now.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Takes steps. The calls compute for long and run on the room's own thread.
+pub trait Trainer: Send + Sync {
+    /// One step of `job`'s scope from `job`'s parent, with the measurements the gate needs. Called
+    /// again with the same job and parent it gives the same candidate, bit for bit. `pause` is
+    /// called between slices of work and may sleep; where it returns true the step ends with
+    /// [`TrainError::Stopped`].
+    ///
+    /// # Errors
+    /// See [`TrainError`]; after each the scope continues from its published version.
+    fn train(
+        &self,
+        job: &TrainJob,
+        pause: &mut dyn FnMut() -> bool,
+    ) -> Result<Candidate, TrainError>;
+
+    /// Its arithmetic: only turns sampled by the same one can be trained on.
+    fn fingerprint(&self) -> String;
+
+    /// Content hash of the base model.
+    fn base(&self) -> Digest;
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::pack::{CreditedTurn, pack};
+    use crate::testing::{transition_of, turn};
+
+    #[test]
+    fn parity_counts_only_tokens_of_the_parent_and_every_bit() {
+        let first = turn(1, &[1, 2], &[3, 4]);
+        let mut second = turn(2, &[1, 2, 3, 4, 9], &[5]);
+        second.digest = Some(Digest([9; 32]));
+        let credited = |turn| CreditedTurn {
+            transition: transition_of(turn),
+            turn,
+            advantage: 1.0,
+        };
+        let rows = pack(&[credited(&first), credited(&second)]).unwrap();
+        let recorded = first.completion.behavior_logprobs();
+        let near = f32::from_bits(recorded[1].to_bits() + 1);
+        let proximal = [vec![recorded[0], near, 0.0]];
+        let base = Parity::compare(&rows, &proximal, None).unwrap();
+        assert_eq!((base.tokens, base.mismatches), (2, 1));
+        assert!(base.difference_max > 0.0 && base.difference_max < 1e-6);
+        let other = Parity::compare(&rows, &proximal, Some(Digest([9; 32]))).unwrap();
+        assert_eq!((other.tokens, other.mismatches), (1, 1));
+        assert!(Parity::compare(&rows, &[vec![0.0]], None).is_err());
+        assert!(Parity::compare(&rows, &[], None).is_err());
+    }
+}

@@ -1,0 +1,156 @@
+//! The room's own thread: heavy computing happens here, never on the async runtime's threads.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+
+use tokio::sync::oneshot;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// One thread of low priority that does one piece of work after the other.
+#[derive(Clone)]
+pub(crate) struct Worker(Sender<Job>);
+
+/// Tells a piece of work that nobody waits for it any more.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Abandoned(Arc<AtomicBool>);
+
+impl Abandoned {
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Sets the flag when the waiting future is dropped before its end.
+struct Waiting(Abandoned, bool);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if !self.1 {
+            self.0.0.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Worker {
+    /// Starts the thread. It ends when the last handle is gone and its work is done.
+    pub(crate) fn start(name: &str) -> std::io::Result<Self> {
+        let (send, receive) = channel::<Job>();
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                lower_priority();
+                for job in receive {
+                    job();
+                }
+            })?;
+        Ok(Self(send))
+    }
+
+    /// Runs `work` on the thread and waits for its result.
+    ///
+    /// # Errors
+    /// What a panic said, or that the thread is gone.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(Abandoned) -> T + Send + 'static,
+    ) -> Result<T, String> {
+        let abandoned = Abandoned::default();
+        let (send, receive) = oneshot::channel();
+        let flag = abandoned.clone();
+        let job: Job = Box::new(move || {
+            let result = catch_unwind(AssertUnwindSafe(|| work(flag)));
+            // A receiver that is gone no longer wants the result.
+            let _gone = send.send(result.map_err(|panic| panic_text(panic.as_ref())));
+        });
+        self.0
+            .send(job)
+            .map_err(|_| "the training thread is gone".to_owned())?;
+        let mut waiting = Waiting(abandoned, false);
+        let result = receive.await;
+        waiting.1 = true;
+        match result {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(panic)) => Err(format!("training panicked: {panic}")),
+            Err(_) => Err("the training thread is gone".to_owned()),
+        }
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    panic
+        .downcast_ref::<&str>()
+        .map(|s| (*s).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "without a message".to_owned())
+}
+
+/// Lets every other thread of the machine go first.
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code)]
+fn lower_priority() {
+    const NICENESS: libc::c_int = 10;
+    // SAFETY: a plain system call without pointers; on Linux `0` means the calling thread.
+    let failed = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS) } != 0;
+    if failed {
+        tracing::warn!("the training thread keeps normal priority");
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn lower_priority() {}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_is_a_sentence_and_the_thread_lives_on() {
+        let worker = Worker::start("test").unwrap();
+        let failed = worker.run(|_| -> u32 { panic!("boom") }).await;
+        assert_eq!(failed, Err("training panicked: boom".to_owned()));
+        assert_eq!(worker.run(|_| 7).await, Ok(7));
+    }
+
+    #[tokio::test]
+    async fn work_learns_that_nobody_waits() {
+        let worker = Worker::start("test").unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let work = worker.run(move |abandoned| {
+            while !abandoned.is_set() {
+                std::thread::yield_now();
+            }
+            tell.send(()).unwrap();
+        });
+        let mut work = Box::pin(work);
+        let none = futures_poll_once(work.as_mut()).await;
+        assert!(none);
+        drop(work);
+        told.recv_timeout(std::time::Duration::from_secs(10))
+            .unwrap();
+    }
+
+    /// Polls once; true when the future is still pending.
+    async fn futures_poll_once<F: Future + Unpin>(mut future: F) -> bool {
+        std::future::poll_fn(|cx| {
+            std::task::Poll::Ready(std::pin::Pin::new(&mut future).poll(cx).is_pending())
+        })
+        .await
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    #[allow(unsafe_code)]
+    async fn the_thread_is_nice() {
+        let worker = Worker::start("test").unwrap();
+        // SAFETY: a plain system call without pointers.
+        let niceness = worker
+            .run(|_| unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) })
+            .await;
+        assert!(niceness.unwrap() >= 10);
+    }
+}

@@ -1,0 +1,167 @@
+//! An engine by itself, with a place for adapters, and the asks that load it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hone_domain::{
+    Ask, AskContext, Blobs, Collect, Delta, Origin, Policies, PolicyChoice, Reason, RequestId,
+    Sampling, Scope, SessionId, StopRules, Token, TurnId, TurnKind,
+};
+use hone_nn::{Family, Model, ModelConfig, StoredDtype};
+use hone_runtime::{Board, Latest, SystemClock};
+use hone_serve::{Answer, Backend, Engine, ServeCtx};
+use hone_starter::rng::Rng;
+use hone_store::FsBlobs;
+use uuid::Uuid;
+
+use super::Bench;
+use super::folder::Folder;
+use crate::model::Builtin;
+
+/// A model to measure.
+pub(super) struct Subject {
+    /// Its key in the object.
+    pub(super) name: &'static str,
+    /// The model.
+    pub(super) builtin: Builtin,
+}
+
+/// The starter model, and a random one of about 30 million parameters with the starter's
+/// tokenizer: what it says means nothing, and costs what any such model costs.
+pub(super) fn subjects(bench: &Bench) -> Result<[Subject; 2], String> {
+    let starter = bench.builtin()?;
+    let random = Builtin {
+        model: Arc::new(Model::random(medium_shape(), 1)),
+        ..starter.clone()
+    };
+    let subject = |name, builtin| Subject { name, builtin };
+    Ok([
+        subject("starter", starter),
+        subject("random_30m", random),
+    ])
+}
+
+/// A Qwen3 shape of about 30 million parameters, larger than the caches of most processors.
+fn medium_shape() -> ModelConfig {
+    ModelConfig {
+        family: Family::Qwen3,
+        vocab: 8192,
+        hidden: 512,
+        layers: 8,
+        heads: 8,
+        kv_heads: 4,
+        head_dim: 64,
+        ffn: 1536,
+        max_positions: 4096,
+        rms_eps: 1e-6,
+        rope_theta: 1e6,
+        rope_scaling: None,
+        tied: true,
+        qkv_bias: false,
+        o_bias: false,
+        mlp_bias: false,
+        qk_norm: true,
+        windows: vec![None; 8],
+        dtype: StoredDtype::F32,
+    }
+}
+
+/// An engine.
+pub(super) struct Bed {
+    /// The engine.
+    pub(super) engine: Engine,
+    /// Publishes to it.
+    pub(super) policies: Latest<Policies>,
+    /// Where it reads adapters.
+    pub(super) blobs: Arc<dyn Blobs>,
+    /// The model it serves.
+    pub(super) model: Arc<Model>,
+    /// Tokens that prompts are made of.
+    vocab: usize,
+    asks: AtomicU64,
+    // Goes last, when nothing reads in it any more.
+    _folder: Folder,
+}
+
+impl Bed {
+    /// Starts an engine as configured for a house.
+    pub(super) fn new(bench: &Bench, builtin: &Builtin) -> Result<Self, String> {
+        let folder = bench.folder()?;
+        let limit = bench.config.store.blob_file_bytes_max;
+        let blobs = FsBlobs::open(&folder.path().join("blobs"), limit);
+        let blobs: Arc<dyn Blobs> = Arc::new(blobs.map_err(|error| error.to_string())?);
+        let policies = Latest::new(Policies::default());
+        let engine = Engine::start(ServeCtx {
+            model: builtin.model.clone(),
+            tokenizer: builtin.tokenizer.clone(),
+            executor: builtin.executor.clone(),
+            end_tokens: builtin.end_tokens.clone(),
+            blobs: blobs.clone(),
+            policies: policies.reader(),
+            clock: Arc::new(SystemClock::default()),
+            config: bench.config.serve.clone(),
+            board: Board::new(),
+        });
+        Ok(Self {
+            engine: engine.map_err(|error| error.to_string())?,
+            policies,
+            blobs,
+            model: builtin.model.clone(),
+            vocab: builtin.tokenizer.vocab_size().min(builtin.model.config.vocab),
+            asks: AtomicU64::new(0),
+            _folder: folder,
+        })
+    }
+
+    /// Whose policy answers.
+    pub(super) fn scope() -> Scope {
+        Scope::of("bench", None)
+    }
+
+    /// Asks for exactly `max_tokens` tokens after a prompt of `prompt_tokens` random ones that no
+    /// other ask has.
+    pub(super) fn ask(&self, prompt_tokens: usize, max_tokens: u32) -> Result<Answer, String> {
+        let number = self.asks.fetch_add(1, Ordering::Relaxed);
+        let mut rng = Rng::at(1, number);
+        let prompt = (0..prompt_tokens).map(|_| rng.below(self.vocab) as Token);
+        let ask = Ask {
+            turn: TurnId(Uuid::now_v7()),
+            request: RequestId(Uuid::now_v7()),
+            choice_index: 0,
+            group: None,
+            scope: Self::scope(),
+            policy: PolicyChoice::Newest,
+            origin: Origin::User,
+            kind: TurnKind::Main,
+            prompt_tokens: prompt.collect(),
+            sampling: Sampling {
+                seed: number,
+                ..Sampling::default()
+            },
+            stop: StopRules {
+                max_tokens,
+                strings: Vec::new(),
+                ignore_end: true,
+            },
+            collect: Collect::No(Reason::NoCollector),
+            context: AskContext {
+                session: SessionId(Uuid::now_v7()),
+                session_key: None,
+                parent: None,
+                owner: "bench".to_owned(),
+                messages: Vec::new(),
+                admitted_ms: 0,
+            },
+        };
+        self.engine.ask(ask).map_err(|error| error.to_string())
+    }
+}
+
+/// Waits for the end of an answer; false if it failed. To be called outside async threads.
+pub(super) fn ended_well(answer: &mut Answer) -> bool {
+    let mut well = false;
+    while let Some(delta) = answer.deltas.blocking_recv() {
+        well = matches!(delta, Delta::End(_));
+    }
+    well
+}

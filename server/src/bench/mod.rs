@@ -1,0 +1,249 @@
+//! `hone bench`: what this build does on this machine, in numbers.
+//!
+//! Every measurement uses the configuration of a house (defaults and environment), keeps its data
+//! in a folder of its own that goes away, and counts what failed; a bench with failures ends with
+//! a failing exit code. None of it is a test: no number is compared with a wanted one.
+
+mod bed;
+mod child;
+mod demo;
+mod folder;
+mod gap;
+mod idle;
+mod ledger;
+mod prefill;
+mod report;
+mod speed;
+mod start;
+mod swap;
+mod wire;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde_json::{Map, Value, json};
+use tokio::runtime::Runtime;
+
+use crate::config::{Config, Sources};
+use crate::model::{self, Builtin};
+use crate::{logs, outbound};
+use folder::Folder;
+use report::Report;
+
+/// What to measure.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Options {
+    /// The measurement.
+    #[arg(value_enum)]
+    name: Name,
+    /// Print one JSON object as the last line; for `all` it is keyed by measurement.
+    #[arg(long)]
+    json: bool,
+    /// Seconds of each timed part instead of the measurement's own.
+    #[arg(long, value_name = "N", value_parser = parse_seconds)]
+    seconds: Option<f64>,
+    /// Folder for data while measuring, on the disk to measure; the system's temporary one if absent.
+    #[arg(long, value_name = "FOLDER")]
+    folder: Option<PathBuf>,
+}
+
+/// The measurements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Name {
+    /// Tokens per second while decoding 1, 8 and 32 completions at once.
+    Decode,
+    /// Prompt tokens per second.
+    Prefill,
+    /// Gaps between tokens at an HTTP client, with training paused and running.
+    Gap,
+    /// Gaps between tokens while 100 versions are published under load.
+    Swap,
+    /// Turns per second recorded with durable receipts.
+    Ledger,
+    /// Memory and processor time of a server that nobody uses.
+    Idle,
+    /// Time from the start of the process to ready and to the first token.
+    Start,
+    /// A short demo.
+    Demo,
+    /// All of them.
+    All,
+}
+
+impl Name {
+    const EACH: [Self; 8] = [
+        Self::Decode,
+        Self::Prefill,
+        Self::Gap,
+        Self::Swap,
+        Self::Ledger,
+        Self::Idle,
+        Self::Start,
+        Self::Demo,
+    ];
+
+    /// What it stands for.
+    fn each(self) -> Vec<Self> {
+        if self == Self::All {
+            Self::EACH.to_vec()
+        } else {
+            vec![self]
+        }
+    }
+
+    /// As it is written on the command line.
+    fn text(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    fn measure(self, bench: &Bench) -> Result<Report, String> {
+        match self {
+            Self::Decode => speed::decode(bench),
+            Self::Prefill => prefill::prefill(bench),
+            Self::Gap => gap::gap(bench),
+            Self::Swap => swap::swap(bench),
+            Self::Ledger => ledger::ledger(bench),
+            Self::Idle => idle::idle(bench),
+            Self::Start => start::start(bench),
+            Self::Demo => demo::demo(bench),
+            Self::All => Err("all is not one measurement".to_owned()),
+        }
+    }
+}
+
+/// What every measurement works with.
+struct Bench {
+    config: Config,
+    seconds: Option<f64>,
+    root: PathBuf,
+    runtime: Runtime,
+}
+
+impl Bench {
+    fn new(options: &Options) -> Result<Self, String> {
+        let text = |key: &str, value: &str| (key.to_owned(), toml::Value::from(value));
+        let flags = vec![text("http.bind", "127.0.0.1:0"), text("log.level", "warn")];
+        let sources = Sources::read(None, flags).map_err(|error| error.to_string())?;
+        let config = Config::load(&sources).map_err(|error| error.to_string())?;
+        logs::start(&config.log)?;
+        outbound::install_tls();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(config.http.worker_threads)
+            .enable_all()
+            .build()
+            .map_err(|error| format!("the async threads could not be started: {error}"))?;
+        Ok(Self {
+            config,
+            seconds: options.seconds,
+            root: options.folder.clone().unwrap_or_else(std::env::temp_dir),
+            runtime,
+        })
+    }
+
+    /// How long a timed part lasts, where the command line does not say it.
+    fn time(&self, default_s: f64) -> Duration {
+        Duration::from_secs_f64(self.seconds.unwrap_or(default_s))
+    }
+
+    /// A new folder for data.
+    fn folder(&self) -> Result<Folder, String> {
+        Folder::new(&self.root)
+    }
+
+    /// The configured model with its threads; the starter model unless configured otherwise.
+    fn builtin(&self) -> Result<Builtin, String> {
+        let served = model::load(&self.config.model)?;
+        served
+            .builtin
+            .ok_or_else(|| "the null engine has no model to measure; unset model.engine".to_owned())
+    }
+}
+
+/// Measures and prints.
+pub(crate) fn command(options: &Options) -> Result<ExitCode, String> {
+    if cfg!(debug_assertions) {
+        eprintln!("hone: this is a debug build, so its speed says little; build with --release");
+    }
+    let bench = Bench::new(options)?;
+    let mut objects = Map::new();
+    let mut failed = false;
+    for name in options.name.each() {
+        let object = match name.measure(&bench) {
+            Ok(report) => {
+                println!("{}", report.table());
+                failed |= report.failed > 0;
+                report.into_json()
+            }
+            Err(error) if options.name == Name::All => {
+                eprintln!("hone: {}: {error}", name.text());
+                failed = true;
+                json!({ "error": error })
+            }
+            Err(error) => return Err(error),
+        };
+        objects.insert(name.text(), object);
+    }
+    if options.json {
+        println!("{}", closing(options.name, objects));
+    }
+    bench.runtime.shutdown_background();
+    Ok(if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// The object of one measurement, or all keyed by name.
+fn closing(name: Name, mut objects: Map<String, Value>) -> Value {
+    match objects.remove(&name.text()) {
+        Some(object) => object,
+        None => Value::Object(objects),
+    }
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("it must be a number of seconds from 0.1 to 3600".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_measurement_closes_with_its_object_and_all_with_one_keyed_by_name() {
+        let objects = |names: &[&str]| {
+            let pairs = names.iter().map(|n| ((*n).to_owned(), json!({ "of": n })));
+            pairs.collect::<Map<_, _>>()
+        };
+        assert_eq!(
+            closing(Name::Gap, objects(&["gap"])),
+            json!({ "of": "gap" })
+        );
+        let all = closing(Name::All, objects(&["gap", "swap"]));
+        assert_eq!(all["swap"]["of"], "swap");
+        assert_eq!(all["gap"]["of"], "gap");
+    }
+
+    #[test]
+    fn all_stands_for_every_other_name() {
+        let known: Vec<Name> = Name::value_variants().to_vec();
+        let each = Name::All.each();
+        assert!(known.iter().all(|n| *n == Name::All || each.contains(n)));
+        assert_eq!(each.len() + 1, known.len());
+    }
+
+    #[test]
+    fn seconds_have_limits() {
+        assert_eq!(parse_seconds("2.5"), Ok(2.5));
+        for bad in ["0", "-1", "nan", "inf", "1e9", "two", ""] {
+            assert!(parse_seconds(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use toml::Value;
+
+use crate::config::{Config, Sources};
+use crate::{demo, process, starter};
+
+/// Serves a language model that gets better by being used.
+#[derive(Debug, Parser)]
+#[command(name = "hone", version, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: ServeArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve (the default).
+    Serve(ServeArgs),
+    /// Watch simulated users teach the model over plain HTTP.
+    Demo(demo::Options),
+    /// Make and measure the built-in starter model.
+    #[command(subcommand)]
+    Starter(starter::StarterCommand),
+}
+
+#[derive(Debug, Args)]
+struct ServeArgs {
+    /// Configuration file (TOML); it names only what it changes.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Address and port, such as 127.0.0.1:8080; port 0 takes a free one.
+    #[arg(long, value_name = "ADDRESS")]
+    bind: Option<String>,
+    /// Folder of the ledger and the adapters.
+    #[arg(long, value_name = "FOLDER")]
+    data: Option<PathBuf>,
+    /// A Hugging Face model folder instead of the built-in starter model.
+    #[arg(long, value_name = "PATH")]
+    model: Option<PathBuf>,
+    /// What answers: builtin, or null (instant, without a model).
+    #[arg(long, value_name = "ENGINE")]
+    engine: Option<String>,
+    /// The loops to run here.
+    #[arg(long, value_name = "LOOPS", value_delimiter = ',')]
+    loops: Option<Vec<String>>,
+    /// Print the configuration that results from file, environment and flags, and exit.
+    #[arg(long)]
+    print_config: bool,
+}
+
+impl ServeArgs {
+    fn flags(&self) -> Vec<(String, Value)> {
+        let path = |p: &PathBuf| p.display().to_string();
+        let texts = [
+            ("http.bind", self.bind.clone()),
+            ("store.data_dir", self.data.as_ref().map(path)),
+            ("model.path", self.model.as_ref().map(path)),
+            ("model.engine", self.engine.clone()),
+        ];
+        let texts = texts
+            .into_iter()
+            .filter_map(|(key, text)| Some((key.to_owned(), Value::String(text?))));
+        let loops = self.loops.as_ref().map(|loops| {
+            let names = loops.iter().cloned().map(Value::String).collect();
+            ("loops".to_owned(), Value::Array(names))
+        });
+        texts.chain(loops).collect()
+    }
+}
+
+/// Runs the program.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.command {
+        None => serve(&cli.serve),
+        Some(Command::Serve(args)) => serve(&args),
+        Some(Command::Demo(options)) => demo::server::command(options),
+        Some(Command::Starter(command)) => starter::run(command),
+    };
+    match result {
+        Ok(code) => code,
+        Err(message) => {
+            eprintln!("hone: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(args: &ServeArgs) -> Result<ExitCode, String> {
+    let sources = Sources::read(args.config.as_deref(), args.flags()).map_err(|e| e.to_string())?;
+    let config = Config::load(&sources).map_err(|e| e.to_string())?;
+    if args.print_config {
+        print!("{}", config.print().map_err(|e| e.to_string())?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    process::serve(config)
+}

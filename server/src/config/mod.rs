@@ -1,0 +1,157 @@
+//! Configuration: one documented struct per crate, defaults in `configs/default.toml` alone.
+//!
+//! Order: defaults, then the file of `--config`, then `HONE__SECTION__KEY`, then flags. A key that
+//! nobody knows is an error that names it and the nearest known one.
+
+mod keys;
+mod layers;
+mod sections;
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+pub use sections::{
+    Engine, HttpConfig, KeyConfig, LogConfig, LogFormat, Loop, ModelConfig, StoreConfig,
+};
+
+/// The commented defaults; every key is in them.
+pub const DEFAULTS: &str = include_str!("../../../configs/default.toml");
+
+/// Tables that are left out by default, with the defaults of their keys once they are named.
+const OPTIONAL: &[(&[&str], &str)] = &[(
+    &["judge", "model"],
+    include_str!("../../../configs/judge-model.toml"),
+)];
+
+/// Everything that can be configured.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The loops that run in this process.
+    pub loops: Vec<Loop>,
+    /// The HTTP door.
+    pub http: HttpConfig,
+    /// Where data lives.
+    pub store: StoreConfig,
+    /// What is served.
+    pub model: ModelConfig,
+    /// The engine.
+    pub serve: hone_serve::Config,
+    /// The recorder.
+    pub collect: hone_collect::Config,
+    /// The judge.
+    pub judge: hone_judge::Config,
+    /// The trainer.
+    pub train: hone_train::Config,
+    /// Logs.
+    pub log: LogConfig,
+}
+
+/// What is wrong with a configuration, in one sentence.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(pub String);
+
+/// Where values come from, besides the defaults.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// Text and name of the configuration file.
+    pub file: Option<(String, String)>,
+    /// Environment variables.
+    pub env: Vec<(String, String)>,
+    /// `section.key` and value, as flags set them.
+    pub flags: Vec<(String, Value)>,
+}
+
+impl Sources {
+    /// Reads the file and this process's environment.
+    pub fn read(file: Option<&Path>, flags: Vec<(String, Value)>) -> Result<Self, ConfigError> {
+        let file = match file {
+            None => None,
+            Some(path) => {
+                let name = path.display().to_string();
+                let text = std::fs::read_to_string(path).map_err(|error| {
+                    ConfigError(format!(
+                        "the configuration file {name} cannot be read: {error}"
+                    ))
+                })?;
+                Some((text, name))
+            }
+        };
+        Ok(Self {
+            file,
+            env: std::env::vars().collect(),
+            flags,
+        })
+    }
+}
+
+impl Config {
+    /// Merges all layers and checks every value.
+    pub fn load(sources: &Sources) -> Result<Self, ConfigError> {
+        let merged = Self::merged(sources)?;
+        let config: Self = Value::Table(merged)
+            .try_into()
+            .map_err(|error: toml::de::Error| ConfigError(error.message().to_owned()))?;
+        config.validate().map_err(ConfigError)?;
+        Ok(config)
+    }
+
+    /// The merged layers as TOML.
+    fn merged(sources: &Sources) -> Result<Table, ConfigError> {
+        let mut merged = parse(DEFAULTS, "configs/default.toml")?;
+        let mut known = merged.clone();
+        for (path, text) in OPTIONAL {
+            layers::put_optional(&mut known, path, &parse(text, "an optional table")?);
+        }
+        if let Some((text, name)) = &sources.file {
+            let layer = parse(text, name)?;
+            layers::merge(&mut merged, &known, (layer, name))?;
+        }
+        for (name, value) in layers::env_values(&sources.env, &known)? {
+            layers::merge(&mut merged, &known, (value, &name))?;
+        }
+        for (key, value) in &sources.flags {
+            let layer = layers::nested(key, value.clone());
+            layers::merge(&mut merged, &known, (layer, "a flag"))?;
+        }
+        Ok(merged)
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        if self.loops.is_empty() {
+            return Err("loops must name at least one of serve, collect, judge, train".to_owned());
+        }
+        self.http.validate()?;
+        self.store.validate()?;
+        self.model.validate()?;
+        self.serve.validate()?;
+        self.collect.validate()?;
+        self.judge.validate()?;
+        self.train.validate()
+    }
+
+    /// Whether a loop runs in this process.
+    pub fn runs(&self, wanted: Loop) -> bool {
+        self.loops.contains(&wanted)
+    }
+
+    /// The whole configuration as TOML, with secrets left out.
+    pub fn print(&self) -> Result<String, ConfigError> {
+        let mut shown = self.clone();
+        for key in &mut shown.http.keys {
+            key.sha256 = "(hidden)".to_owned();
+        }
+        toml::to_string_pretty(&shown).map_err(|error| ConfigError(error.to_string()))
+    }
+}
+
+fn parse(text: &str, name: &str) -> Result<Table, ConfigError> {
+    text.parse::<Table>()
+        .map_err(|error| ConfigError(format!("{name} is not valid TOML: {error}")))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,299 @@
+//! The sections that belong to the server itself. Defaults stand in `configs/default.toml`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use hone_domain::{Digest, SessionIndexConfig};
+use serde::{Deserialize, Serialize};
+
+use crate::http::guard::{Key, check_bind};
+
+/// A loop of the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Loop {
+    /// Answers.
+    Serve,
+    /// Records.
+    Collect,
+    /// Judges.
+    Judge,
+    /// Trains.
+    Train,
+}
+
+impl Loop {
+    /// Its name on the board.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Serve => "serve",
+            Self::Collect => "collect",
+            Self::Judge => "judge",
+            Self::Train => "train",
+        }
+    }
+}
+
+/// What answers asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// The built-in engine with a model.
+    Builtin,
+    /// Instant fixed completions without a model, for load tests.
+    Null,
+}
+
+/// The HTTP door.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct HttpConfig {
+    /// Address and port; port 0 takes a free one.
+    pub bind: String,
+    /// Most bytes of a request body.
+    pub body_bytes_max: usize,
+    /// Longest time until a body's last byte, in milliseconds.
+    pub body_timeout_ms: u64,
+    /// Longest time until a request's headers, idle time of a connection included, in milliseconds.
+    pub header_timeout_ms: u64,
+    /// Longest time that a client may take nothing of its reply, in milliseconds.
+    pub write_timeout_ms: u64,
+    /// Most connections at once.
+    pub connections_max: usize,
+    /// Most messages of a request.
+    pub messages_max: usize,
+    /// Most choices of a request.
+    pub choices_max: usize,
+    /// Prompts with more characters are worked on off the async threads.
+    pub inline_chars_max: usize,
+    /// How long the end of a completion waits for its receipt, in milliseconds.
+    pub receipt_timeout_ms: u64,
+    /// Longest completion, in milliseconds.
+    pub completion_timeout_ms: u64,
+    /// How long feedback waits to be stored, in milliseconds.
+    pub feedback_timeout_ms: u64,
+    /// Most turns and notes that wait for the recorder; a turn beyond is not collected.
+    pub record_queue_max: usize,
+    /// Most sessions remembered; the longest idle one goes first.
+    pub sessions_max: usize,
+    /// Most turns remembered per session; the oldest goes first.
+    pub turns_per_session_max: usize,
+    /// Most bytes of texts and tokens kept for reuse; the oldest go first.
+    pub transcript_bytes_max: usize,
+    /// Shortest time between two events of `/admin/v1/events`, in milliseconds.
+    pub events_interval_ms: u64,
+    /// Most watchers of `/admin/v1/events`.
+    pub watchers_max: usize,
+    /// How long replies under way may take once the stop began, in milliseconds.
+    pub drain_deadline_ms: u64,
+    /// Async threads; engine and training have their own.
+    pub worker_threads: usize,
+    /// Further host names that count as this machine.
+    pub hosts_allowed: Vec<String>,
+    /// Web origins, besides loopback ones, whose pages may call without a key.
+    pub origins_allowed: Vec<String>,
+    /// API keys.
+    pub keys: Vec<KeyConfig>,
+}
+
+/// An API key.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyConfig {
+    /// Whose turns and policies it stands for.
+    pub owner: String,
+    /// SHA-256 of the key, in hexadecimal.
+    pub sha256: String,
+    /// Whether it opens `/admin` and `/metrics`.
+    #[serde(default)]
+    pub admin: bool,
+}
+
+impl HttpConfig {
+    /// The address.
+    pub fn address(&self) -> Result<SocketAddr, String> {
+        let bind = self.bind.replace("localhost", "127.0.0.1");
+        bind.parse().map_err(|_| {
+            format!(
+                "http.bind is {:?}, which is not an address with a port, such as 127.0.0.1:8080",
+                self.bind
+            )
+        })
+    }
+
+    /// Bounds of the session index.
+    pub fn index(&self) -> SessionIndexConfig {
+        SessionIndexConfig {
+            sessions_max: self.sessions_max,
+            turns_per_session_max: self.turns_per_session_max,
+            transcript_bytes_max: self.transcript_bytes_max,
+        }
+    }
+
+    /// The keys, ready to compare.
+    pub fn known_keys(&self) -> Result<Vec<Key>, String> {
+        let keys = self.keys.iter().enumerate();
+        keys.map(|(at, key)| {
+            let sha256 = Digest::from_hex(&key.sha256).ok_or_else(|| {
+                format!("http.keys[{at}].sha256 is not a SHA-256 in 64 hexadecimal digits")
+            })?;
+            if key.owner.is_empty() || key.owner == crate::http::guard::LOCAL_OWNER {
+                return Err(format!(
+                    "http.keys[{at}].owner must be a name other than \"local\""
+                ));
+            }
+            Ok(Key {
+                owner: key.owner.clone(),
+                sha256,
+                admin: key.admin,
+            })
+        })
+        .collect()
+    }
+
+    pub(super) fn validate(&self) -> Result<(), String> {
+        let bind = self.address()?;
+        let keys = self.known_keys()?;
+        check_bind(bind, !keys.is_empty())?;
+        let counts = [
+            ("body_bytes_max", self.body_bytes_max as u64),
+            ("body_timeout_ms", self.body_timeout_ms),
+            ("header_timeout_ms", self.header_timeout_ms),
+            ("write_timeout_ms", self.write_timeout_ms),
+            ("connections_max", self.connections_max as u64),
+            ("messages_max", self.messages_max as u64),
+            ("choices_max", self.choices_max as u64),
+            ("receipt_timeout_ms", self.receipt_timeout_ms),
+            ("completion_timeout_ms", self.completion_timeout_ms),
+            ("feedback_timeout_ms", self.feedback_timeout_ms),
+            ("record_queue_max", self.record_queue_max as u64),
+            ("sessions_max", self.sessions_max as u64),
+            ("turns_per_session_max", self.turns_per_session_max as u64),
+            ("watchers_max", self.watchers_max as u64),
+            ("worker_threads", self.worker_threads as u64),
+        ];
+        if let Some((key, _)) = counts.iter().find(|(_, value)| *value == 0) {
+            return Err(format!("http.{key} must be at least 1"));
+        }
+        if self.connections_max > 1_000_000 {
+            return Err("http.connections_max must be at most 1000000".to_owned());
+        }
+        if self.events_interval_ms < 100 {
+            return Err("http.events_interval_ms must be at least 100".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// Where data lives.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct StoreConfig {
+    /// Folder of the ledger and the adapters; empty takes the user's data folder.
+    pub data_dir: String,
+    /// Connections that only read.
+    pub readers: u32,
+    /// How long to wait for another process that holds the database's lock, in milliseconds.
+    pub busy_timeout_ms: u64,
+    /// Most bytes of the database; 0 leaves it to the disk.
+    pub database_bytes_max: u64,
+    /// Most bytes of one adapter or checkpoint file.
+    pub blob_file_bytes_max: u64,
+}
+
+impl StoreConfig {
+    /// The folder, with the default resolved.
+    pub fn folder(&self) -> Result<PathBuf, String> {
+        if !self.data_dir.is_empty() {
+            return Ok(PathBuf::from(&self.data_dir));
+        }
+        let set = |name: &str| {
+            std::env::var_os(name)
+                .filter(|v| !v.is_empty())
+                .map(PathBuf::from)
+        };
+        set("XDG_DATA_HOME")
+            .or_else(|| set("HOME").map(|home| home.join(".local/share")))
+            .map(|folder| folder.join("hone"))
+            .ok_or_else(|| {
+                "there is no home folder to keep data in; set store.data_dir or --data".to_owned()
+            })
+    }
+
+    pub(super) fn validate(&self) -> Result<(), String> {
+        if self.readers == 0 || self.blob_file_bytes_max == 0 {
+            return Err(
+                "store.readers and store.blob_file_bytes_max must be at least 1".to_owned(),
+            );
+        }
+        Ok(())
+    }
+}
+
+/// What is served.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelConfig {
+    /// What answers asks.
+    pub engine: Engine,
+    /// A Hugging Face folder; empty takes the built-in starter model.
+    pub path: String,
+    /// Name in `/v1/models`; empty takes the folder's name, or `hone-starter`.
+    pub name: String,
+    /// Further names that requests may use.
+    pub aliases: Vec<String>,
+    /// Compute threads of serving and training; 0 takes one per core.
+    pub threads: usize,
+    /// Questions that every trained candidate has to answer before it is published.
+    pub probe_prompts: Vec<String>,
+}
+
+impl ModelConfig {
+    /// The name in `/v1/models`.
+    pub fn served_name(&self) -> String {
+        if !self.name.is_empty() {
+            return self.name.clone();
+        }
+        let folder = std::path::Path::new(&self.path).file_name();
+        match (self.engine, folder) {
+            (Engine::Null, _) => "hone-null".to_owned(),
+            (Engine::Builtin, Some(folder)) => folder.to_string_lossy().into_owned(),
+            (Engine::Builtin, None) => "hone-starter".to_owned(),
+        }
+    }
+
+    /// Number of compute threads.
+    pub fn thread_count(&self) -> usize {
+        match self.threads {
+            0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            n => n,
+        }
+    }
+
+    pub(super) fn validate(&self) -> Result<(), String> {
+        if self.threads > 1_024 {
+            return Err("model.threads must be at most 1024".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// Logs.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogConfig {
+    /// What is logged, such as `info` or `warn,hone=debug`.
+    pub level: String,
+    /// How.
+    pub format: LogFormat,
+}
+
+/// The form of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}

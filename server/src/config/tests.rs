@@ -1,0 +1,135 @@
+use super::*;
+
+fn with_file(text: &str) -> Result<Config, ConfigError> {
+    Config::load(&Sources {
+        file: Some((text.to_owned(), "my.toml".to_owned())),
+        ..Sources::default()
+    })
+}
+
+fn with_env(name: &str, value: &str) -> Result<Config, ConfigError> {
+    Config::load(&Sources {
+        env: vec![(name.to_owned(), value.to_owned())],
+        ..Sources::default()
+    })
+}
+
+#[test]
+fn the_defaults_are_whole_and_valid() {
+    let config = Config::load(&Sources::default()).expect("the defaults are valid");
+    assert_eq!(config.http.bind, "127.0.0.1:8080");
+    assert!(config.judge.model.is_none());
+}
+
+#[test]
+fn every_default_key_has_a_comment_before_it() {
+    let mut commented = false;
+    for line in DEFAULTS.lines() {
+        let line = line.trim();
+        let is_key = line.contains(" = ") && !line.starts_with(['#', '"']);
+        // Keys that belong together share one comment.
+        commented = line.starts_with('#') || (commented && is_key);
+        assert!(commented || !is_key, "no comment before {line:?}");
+    }
+}
+
+#[test]
+fn later_layers_win() {
+    let config = Config::load(&Sources {
+        file: Some((
+            "[http]\nbind = \"127.0.0.1:1\"\nmessages_max = 7\nchoices_max = 3".to_owned(),
+            "my.toml".to_owned(),
+        )),
+        env: vec![
+            ("HONE__HTTP__BIND".to_owned(), "127.0.0.1:2".to_owned()),
+            ("HONE__HTTP__MESSAGES_MAX".to_owned(), "8".to_owned()),
+            ("HONE__LOOPS".to_owned(), "serve,collect".to_owned()),
+            ("PATH".to_owned(), "/bin".to_owned()),
+        ],
+        flags: vec![(
+            "http.bind".to_owned(),
+            Value::String("localhost:3".to_owned()),
+        )],
+    })
+    .expect("all layers are valid");
+    assert_eq!(config.http.bind, "localhost:3");
+    assert_eq!(config.http.address().expect("an address").port(), 3);
+    assert_eq!((config.http.messages_max, config.http.choices_max), (8, 3));
+    assert_eq!(config.loops, [Loop::Serve, Loop::Collect]);
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let rows: &[(Result<Config, ConfigError>, &[&str])] = &[
+        (
+            with_file("[http]\nbimd = \"x\""),
+            &["my.toml", "http.bimd", "http.bind"],
+        ),
+        (
+            with_file("[htpp]\nbind = \"x\""),
+            &["unknown key htpp", "did you mean http"],
+        ),
+        (
+            with_file("[http]\nmessages_max = \"many\""),
+            &["http.messages_max", "integer", "string"],
+        ),
+        (with_file("[http\n"), &["my.toml", "not valid TOML"]),
+        (with_file("loops = [\"sing\"]"), &["sing"]),
+        (with_file("loops = []"), &["loops"]),
+        (
+            with_file("[http]\nmessages_max = 0"),
+            &["http.messages_max must be at least 1"],
+        ),
+        (
+            with_file("[http]\nbind = \"here\""),
+            &["http.bind", "127.0.0.1:8080"],
+        ),
+        (
+            with_file("[http]\nbind = \"0.0.0.0:80\""),
+            &["http.bind", "[[http.keys]]", "sha256sum"],
+        ),
+        (
+            with_file("[[http.keys]]\nowner = \"a\"\nsha256 = \"zz\""),
+            &["http.keys[0].sha256"],
+        ),
+        (
+            with_file("[judge.model]\nurl = \"http://x\"\nvotez = 3"),
+            &["judge.model.votez", "judge.model.votes"],
+        ),
+        (
+            with_env("HONE__HTTP__BINDD", "x"),
+            &["HONE__HTTP__BINDD", "HONE__HTTP__BIND"],
+        ),
+        (
+            with_env("HONE__HTTP__MESSAGES_MAX", "many"),
+            &["HONE__HTTP__MESSAGES_MAX", "integer"],
+        ),
+    ];
+    for (result, parts) in rows {
+        let message = result.as_ref().expect_err("it is wrong").to_string();
+        for part in *parts {
+            assert!(message.contains(part), "{message:?} lacks {part:?}");
+        }
+    }
+}
+
+#[test]
+fn an_optional_table_brings_its_own_defaults() {
+    let config = with_file("[judge.model]\nurl = \"http://judge/v1\"").expect("it is valid");
+    let model = config.judge.model.expect("it was named");
+    assert_eq!((model.url.as_str(), model.votes), ("http://judge/v1", 3));
+    let config = with_env("HONE__JUDGE__MODEL__VOTES", "5").expect("it is valid");
+    assert_eq!(config.judge.model.map(|m| m.votes), Some(5));
+}
+
+#[test]
+fn what_is_printed_can_be_read_again_and_hides_keys() {
+    let key = "ab".repeat(32);
+    let text = format!("[[http.keys]]\nowner = \"alice\"\nsha256 = \"{key}\"\nadmin = true");
+    let config = with_file(&text).expect("it is valid");
+    let printed = config.print().expect("it prints");
+    assert!(!printed.contains(&key) && printed.contains("alice"));
+    let default = Config::load(&Sources::default()).expect("valid");
+    let again = with_file(&default.print().expect("it prints")).expect("it is valid");
+    assert_eq!(again.print(), default.print());
+}

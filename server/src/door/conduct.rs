@@ -1,0 +1,250 @@
+//! One task per choice, independent of the HTTP connection: it follows the engine to the end,
+//! records the turn, waits for its receipt, and only then lets the end go out.
+
+use std::sync::Arc;
+
+use hone_domain::{
+    Ask, Collect, Delta, End, PendingTurn, PolicyVersion, Reason, Receipt, ServeError, SessionId,
+    StopReason, Token, TokenDelta, Transcript, Turn, TurnId, TurnKind,
+};
+use hone_serve::Answer;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::Door;
+use hone_collect::Input;
+
+/// A choice on its way to the client.
+#[derive(Debug)]
+pub struct Choice {
+    /// Which of the reply's choices.
+    pub index: u32,
+    /// Its turn.
+    pub turn: TurnId,
+    /// Its pieces, in order; dropping this cancels the completion.
+    pub pieces: mpsc::Receiver<Piece>,
+}
+
+/// What happens to a choice.
+#[derive(Debug)]
+pub enum Piece {
+    /// It was admitted under this version.
+    Started {
+        /// The version.
+        version: PolicyVersion,
+        /// Prompt tokens that were not computed again.
+        cached_tokens: u32,
+    },
+    /// A token.
+    Token(TokenDelta),
+    /// Text that had been held back.
+    Text(String),
+    /// The end, with its receipt.
+    Ended(Ended),
+    /// It failed; nothing follows.
+    Failed(ServeError),
+}
+
+/// The end of a choice.
+#[derive(Debug)]
+pub struct Ended {
+    /// Why sampling ended.
+    pub stop: StopReason,
+    /// The version that sampled it.
+    pub version: PolicyVersion,
+    /// All sampled tokens.
+    pub tokens: Vec<Token>,
+    /// What became of its record.
+    pub receipt: Receipt,
+    /// Its turn.
+    pub turn: TurnId,
+    /// Its session.
+    pub session: SessionId,
+}
+
+/// A choice that was asked for.
+pub(super) struct Job {
+    pub(super) ask: Ask,
+    pub(super) answer: Answer,
+    pub(super) prompt_text: Option<Arc<str>>,
+    pub(super) collect: Collect,
+    pub(super) done: bool,
+}
+
+/// Starts the task of a choice.
+pub(super) fn conduct(door: Arc<Door>, job: Job) -> Choice {
+    // As long as the engine's own channel, so that a slow client never holds up the record.
+    let (out, pieces) = mpsc::channel(job.ask.stop.max_tokens as usize + 16);
+    let choice = Choice {
+        index: job.ask.choice_index,
+        turn: job.ask.turn,
+        pieces,
+    };
+    let live = door.live.enter();
+    tokio::spawn(async move {
+        let _live = live;
+        follow(&door, job, out).await;
+    });
+    choice
+}
+
+/// Reads deltas to the end, whether or not somebody still listens.
+async fn follow(door: &Door, mut job: Job, out: mpsc::Sender<Piece>) {
+    let late = sleep_until(Instant::now() + door.limits.completion_timeout);
+    let abort = door.abort.wait();
+    tokio::pin!(late, abort);
+    let mut text = String::new();
+    let mut cancelled: Option<ServeError> = None;
+    let mut left = false;
+    loop {
+        let delta = tokio::select! {
+            delta = job.answer.deltas.recv() => delta,
+            () = out.closed(), if !left => {
+                left = true;
+                job.answer.cancel.cancel();
+                continue;
+            }
+            () = &mut abort, if cancelled.is_none() => {
+                cancelled = Some(ServeError::Stopping);
+                job.answer.cancel.cancel();
+                continue;
+            }
+            () = &mut late, if cancelled.is_none() => {
+                let error = ServeError::Internal("the completion took too long".to_owned());
+                job.answer.cancel.cancel();
+                // The engine may hang; the client is told now, the end is still recorded.
+                send(&out, Piece::Failed(error.clone()));
+                cancelled = Some(error);
+                continue;
+            }
+        };
+        match delta {
+            Some(Delta::Started {
+                version,
+                cached_tokens,
+            }) => send(
+                &out,
+                Piece::Started {
+                    version,
+                    cached_tokens,
+                },
+            ),
+            Some(Delta::Token(token)) => {
+                text.push_str(&token.text);
+                send(&out, Piece::Token(token));
+            }
+            Some(Delta::End(end)) => {
+                text.push_str(&end.text);
+                if end.stop == StopReason::Cancelled && !left {
+                    // Nobody here cancelled it, so the engine did: it is stopping.
+                    cancelled.get_or_insert(ServeError::Stopping);
+                }
+                return finish(door, (job, text), *end, (&out, cancelled)).await;
+            }
+            Some(Delta::Failed(error)) => {
+                door.counters.failed.add(1);
+                return send(&out, Piece::Failed(error));
+            }
+            None => {
+                door.counters.failed.add(1);
+                let error = ServeError::Internal("the engine ended without an answer".to_owned());
+                return send(&out, Piece::Failed(cancelled.unwrap_or(error)));
+            }
+        }
+    }
+}
+
+/// Sends a piece; the channel has room for every one, and a client that left misses nothing.
+fn send(out: &mpsc::Sender<Piece>, piece: Piece) {
+    let _left_or_sent = out.try_send(piece).is_ok();
+}
+
+async fn finish(
+    door: &Door,
+    (job, text): (Job, String),
+    end: End,
+    (out, cancelled): (&mpsc::Sender<Piece>, Option<ServeError>),
+) {
+    door.counters.stopped(end.stop);
+    if !end.text.is_empty() {
+        send(out, Piece::Text(end.text.clone()));
+    }
+    let tokens = end.completion.tokens().to_vec();
+    let (stop, version) = (end.stop, end.version);
+    let receipt = offer(door, job.collect, end.turn);
+    remember(door, &job, (text, &tokens));
+    if job.done {
+        door.session_done(job.ask.context.session);
+    }
+    let receipt = match receipt {
+        Ok(waiting) => match timeout(door.limits.receipt_timeout, waiting).await {
+            Ok(Ok(receipt)) => receipt,
+            Ok(Err(_)) => Receipt::NotCollected(Reason::LedgerFailed),
+            // Dropping the receiver tells collect that the client was told so.
+            Err(_) => Receipt::NotCollected(Reason::LateReceipt),
+        },
+        Err(reason) => Receipt::NotCollected(reason),
+    };
+    door.counters.receipt(receipt);
+    let piece = match cancelled {
+        Some(error) => Piece::Failed(error),
+        None => Piece::Ended(Ended {
+            stop,
+            version,
+            tokens,
+            receipt,
+            turn: job.ask.turn,
+            session: job.ask.context.session,
+        }),
+    };
+    send(out, piece);
+}
+
+/// Offers a turn to collect; the receipt comes later.
+fn offer(
+    door: &Door,
+    collect: Collect,
+    turn: Option<Box<Turn>>,
+) -> Result<oneshot::Receiver<Receipt>, Reason> {
+    if let Collect::No(reason) = collect {
+        return Err(reason);
+    }
+    let Some(turn) = turn else {
+        return Err(Reason::EmptyCompletion);
+    };
+    let Some(queue) = &door.collect else {
+        return Err(Reason::NoCollector);
+    };
+    let (receipt, waiting) = oneshot::channel();
+    match queue.send(Input::Turn { turn, receipt }) {
+        Ok(()) => Ok(waiting),
+        Err(_) => Err(Reason::QueueFull),
+    }
+}
+
+/// Remembers a main turn, so that the next request can continue it.
+fn remember(door: &Door, job: &Job, (text, tokens): (String, &[Token])) {
+    let ask = &job.ask;
+    if ask.kind == TurnKind::Side {
+        return;
+    }
+    let transcript = job.prompt_text.as_ref().map(|prompt| {
+        let all: Vec<Token> = ask.prompt_tokens.iter().chain(tokens).copied().collect();
+        Transcript {
+            text: Arc::from(format!("{prompt}{}", door.language.decode(tokens))),
+            tokens: all.into(),
+        }
+    });
+    let pending = PendingTurn {
+        turn: ask.turn,
+        session: ask.context.session,
+        session_key: ask.context.session_key.clone(),
+        owner: ask.context.owner.clone(),
+        scope: ask.scope.clone(),
+        messages: ask.context.messages.clone(),
+        completion: hone_domain::Message::text(hone_domain::Role::Assistant, text),
+        continued: false,
+        ended_ms: door.clock.now_ms(),
+    };
+    door.index().record(&pending, transcript);
+}

@@ -1,0 +1,118 @@
+//! What the door counts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hone_domain::{BindHow, Reason, Receipt, StopReason};
+
+/// One rising number.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds to it.
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Reads it.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// All of them.
+#[derive(Debug)]
+pub struct DoorCounters {
+    binds: [Counter; 4],
+    stops: [Counter; 5],
+    not_collected: Vec<Counter>,
+    /// Turns with a receipt.
+    pub collected: Counter,
+    /// Prompts that began with a recorded turn's exact tokens.
+    pub prompts_reused: Counter,
+    /// Prompts whose text differed from the recorded turn's.
+    pub prompts_mismatched: Counter,
+    /// Prompt tokens taken over from recorded turns.
+    pub tokens_reused: Counter,
+    /// Next states and session ends that found collect's queue full.
+    pub notes_dropped: Counter,
+    /// Completions that failed.
+    pub failed: Counter,
+}
+
+const BINDS: [BindHow; 4] = [BindHow::Key, BindHow::Chain, BindHow::New, BindHow::Fork];
+const STOPS: [StopReason; 5] = [
+    StopReason::EndToken,
+    StopReason::StopString,
+    StopReason::Length,
+    StopReason::ToolCall,
+    StopReason::Cancelled,
+];
+
+impl Default for DoorCounters {
+    fn default() -> Self {
+        Self {
+            binds: Default::default(),
+            stops: Default::default(),
+            not_collected: Reason::ALL.iter().map(|_| Counter::default()).collect(),
+            collected: Counter::default(),
+            prompts_reused: Counter::default(),
+            prompts_mismatched: Counter::default(),
+            tokens_reused: Counter::default(),
+            notes_dropped: Counter::default(),
+            failed: Counter::default(),
+        }
+    }
+}
+
+impl DoorCounters {
+    /// Counts how a request was bound.
+    pub fn bound(&self, how: BindHow) {
+        if let Some(at) = BINDS.iter().position(|b| *b == how) {
+            self.binds[at].add(1);
+        }
+    }
+
+    /// Counts how a completion ended.
+    pub fn stopped(&self, stop: StopReason) {
+        if let Some(at) = STOPS.iter().position(|s| *s == stop) {
+            self.stops[at].add(1);
+        }
+    }
+
+    /// Counts what became of a turn's record.
+    pub fn receipt(&self, receipt: Receipt) {
+        match receipt {
+            Receipt::Collected => self.collected.add(1),
+            Receipt::NotCollected(reason) => {
+                if let Some(at) = Reason::ALL.iter().position(|r| *r == reason) {
+                    self.not_collected[at].add(1);
+                }
+            }
+        }
+    }
+
+    /// Requests by how they were bound.
+    pub fn binds(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        BINDS
+            .iter()
+            .zip(&self.binds)
+            .map(|(how, n)| (how.as_str(), n.get()))
+    }
+
+    /// Completions by how they ended.
+    pub fn stops(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        STOPS
+            .iter()
+            .zip(&self.stops)
+            .map(|(stop, n)| (stop.as_str(), n.get()))
+    }
+
+    /// Turns without a record, by reason.
+    pub fn not_collected(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        Reason::ALL
+            .iter()
+            .zip(&self.not_collected)
+            .map(|(reason, n)| (reason.as_str(), n.get()))
+    }
+}

@@ -1,0 +1,118 @@
+//! Templates and tokens of what is served.
+
+use std::sync::Arc;
+
+use hone_domain::{Sampling, Token};
+use hone_nn::template::ChatTemplate;
+use hone_nn::tokenizer::Tokenizer;
+use serde_json::{Map, Value};
+
+/// Why messages could not be rendered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the model's chat template refused the messages: {0}")]
+pub struct LanguageError(pub String);
+
+/// Text in, tokens out, and back.
+pub trait Language: Send + Sync {
+    /// The prompt's text with the opening of the assistant's turn.
+    fn render(
+        &self,
+        messages: &[Value],
+        tools: Option<&[Value]>,
+        extra: &Map<String, Value>,
+    ) -> Result<String, LanguageError>;
+
+    /// Tokens of `text`; with `special` the tokenizer adds its own, such as a begin-of-text token.
+    fn encode(&self, text: &str, special: bool) -> Vec<Token>;
+
+    /// Text of tokens, special ones included.
+    fn decode(&self, tokens: &[Token]) -> String;
+
+    /// The exact bytes of one token.
+    fn token_bytes(&self, token: Token) -> Vec<u8>;
+
+    /// How the model's makers sample it.
+    fn defaults(&self) -> Sampling;
+}
+
+/// A loaded model's own tokenizer and template.
+pub struct ModelLanguage {
+    /// Its tokenizer.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Its template.
+    pub template: Arc<ChatTemplate>,
+    /// Its sampling defaults.
+    pub defaults: Sampling,
+}
+
+impl Language for ModelLanguage {
+    fn render(
+        &self,
+        messages: &[Value],
+        tools: Option<&[Value]>,
+        extra: &Map<String, Value>,
+    ) -> Result<String, LanguageError> {
+        self.template
+            .render(messages, tools, true, extra)
+            .map_err(|error| LanguageError(error.to_string()))
+    }
+
+    fn encode(&self, text: &str, special: bool) -> Vec<Token> {
+        self.tokenizer.encode(text, special)
+    }
+
+    fn decode(&self, tokens: &[Token]) -> String {
+        self.tokenizer.decode(tokens)
+    }
+
+    fn token_bytes(&self, token: Token) -> Vec<u8> {
+        self.tokenizer.token_bytes(token).to_vec()
+    }
+
+    fn defaults(&self) -> Sampling {
+        self.defaults.clone()
+    }
+}
+
+/// One token per byte and a plain template, for the backend without a model.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ByteLanguage;
+
+impl Language for ByteLanguage {
+    fn render(
+        &self,
+        messages: &[Value],
+        _tools: Option<&[Value]>,
+        _extra: &Map<String, Value>,
+    ) -> Result<String, LanguageError> {
+        let mut text = String::new();
+        for message in messages {
+            for part in ["role", "content"] {
+                text.push_str(message[part].as_str().unwrap_or_default());
+                text.push('\n');
+            }
+        }
+        text.push_str("assistant\n");
+        Ok(text)
+    }
+
+    fn encode(&self, text: &str, _special: bool) -> Vec<Token> {
+        text.bytes().map(Token::from).collect()
+    }
+
+    fn decode(&self, tokens: &[Token]) -> String {
+        let bytes: Vec<u8> = tokens
+            .iter()
+            .filter_map(|t| u8::try_from(*t).ok())
+            .collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn token_bytes(&self, token: Token) -> Vec<u8> {
+        u8::try_from(token).into_iter().collect()
+    }
+
+    fn defaults(&self) -> Sampling {
+        Sampling::default()
+    }
+}

@@ -1,0 +1,163 @@
+//! The door without HTTP: a checked request becomes asks, asks become completions, and every
+//! completion's turn is handed to collect before its end is told to the client.
+//!
+//! In: wishes parsed from requests · Out: [`Piece`]s per choice · Rights: asks the backend, binds
+//! and records in the session index, offers to collect's queue · Promises: the end of a collected
+//! turn is released after its receipt or after `receipt_timeout_ms`; a client that leaves cancels
+//! its choices, and their turns still reach collect · Never: writes the ledger, waits for judge or
+//! train.
+
+mod conduct;
+mod counters;
+mod language;
+mod prepare;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hone_collect::{Input, SharedIndex};
+use hone_domain::{Scope, ServeError, SessionId, SessionIndex, TurnId};
+use hone_runtime::{Clock, Ids, Outbox, Shutdown};
+use hone_serve::Backend;
+use tokio::sync::Notify;
+
+pub use conduct::{Choice, Ended, Piece};
+pub use counters::{Counter, DoorCounters};
+pub use language::{ByteLanguage, Language, LanguageError, ModelLanguage};
+pub use prepare::{Opened, PromptSource, Request};
+
+/// What the door needs of the house.
+pub struct Door {
+    /// Answers asks.
+    pub backend: Arc<dyn Backend>,
+    /// Templates and tokens of the served model.
+    pub language: Arc<dyn Language>,
+    /// Sessions and what they continue.
+    pub index: SharedIndex,
+    /// Collect's queue, where collect runs in this process.
+    pub collect: Option<Outbox<Input>>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Identifiers.
+    pub ids: Arc<dyn Ids>,
+    /// Bounds.
+    pub limits: Limits,
+    /// What was counted.
+    pub counters: DoorCounters,
+    /// Completions under way.
+    pub live: Live,
+    /// Ends every completion under way, when draining has taken too long.
+    pub abort: Shutdown,
+}
+
+/// Bounds of the door.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// How long the end of a completion waits for its receipt.
+    pub receipt_timeout: Duration,
+    /// How long a completion may take in all.
+    pub completion_timeout: Duration,
+    /// Prompts with more characters are tokenised off the async threads.
+    pub inline_chars_max: usize,
+}
+
+impl Door {
+    fn index(&self) -> MutexGuard<'_, SessionIndex> {
+        // Every change of the index leaves it whole, whatever panicked later.
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The client says that its session is done: collect closes it and the index forgets it.
+    pub fn session_done(&self, session: SessionId) {
+        self.index().forget_session(session);
+        if let Some(collect) = &self.collect
+            && collect.send(Input::SessionDone(session)).is_err()
+        {
+            self.counters.notes_dropped.add(1);
+        }
+    }
+
+    /// Sessions remembered.
+    pub fn sessions(&self) -> usize {
+        self.index().len()
+    }
+
+    /// Whose policy a request is about.
+    pub fn scope(owner: &str, user: Option<&str>) -> Scope {
+        Scope::of(owner, user)
+    }
+}
+
+/// How the client sees a turn's id.
+pub fn turn_text(turn: TurnId) -> String {
+    format!("turn_{turn}")
+}
+
+/// How the client sees a session's id.
+pub fn session_text(session: SessionId) -> String {
+    format!("sess_{session}")
+}
+
+/// Counts completions under way, so that a stop can wait for them.
+#[derive(Clone, Debug, Default)]
+pub struct Live(Arc<LiveInner>);
+
+#[derive(Debug, Default)]
+struct LiveInner {
+    count: AtomicUsize,
+    changed: Notify,
+}
+
+/// One completion under way.
+#[derive(Debug)]
+pub struct LiveGuard(Live);
+
+impl Live {
+    /// Enters one.
+    pub fn enter(&self) -> LiveGuard {
+        self.0.count.fetch_add(1, Ordering::AcqRel);
+        LiveGuard(self.clone())
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.count.load(Ordering::Acquire)
+    }
+
+    /// Waits until there is none.
+    pub async fn none(&self) {
+        loop {
+            let changed = self.0.changed.notified();
+            if self.count() == 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+impl Drop for LiveGuard {
+    fn drop(&mut self) {
+        if self.0.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.0.changed.notify_waiters();
+        }
+    }
+}
+
+/// Why a request could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The model's template refused the messages.
+    #[error(transparent)]
+    Language(#[from] LanguageError),
+    /// The prompt has no tokens.
+    #[error("the prompt is empty once it is rendered")]
+    Empty,
+    /// Serve refused.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// Work on the prompt broke.
+    #[error("the prompt could not be prepared: {0}")]
+    Broken(String),
+}

@@ -1,0 +1,278 @@
+//! From a checked request to asks: render, bind, reuse recorded tokens, ask.
+
+use std::sync::Arc;
+
+use hone_collect::{Input, Observed};
+use hone_domain::{
+    Ask, AskContext, BindRequest, Binding, Collect, GroupId, Message, Millis, Origin, PolicyChoice,
+    Reason, RequestId, Sampling, Scope, ServeError, SessionId, StopRules, Token, TurnId, TurnKind,
+};
+use serde_json::{Map, Value};
+
+use super::conduct::{Choice, Job, conduct};
+use super::{Door, OpenError};
+
+/// Where the prompt comes from.
+#[derive(Clone, Debug)]
+pub enum PromptSource {
+    /// The messages, through the model's template.
+    Chat {
+        /// Messages as templates read them.
+        rendered: Vec<Value>,
+        /// Tool definitions.
+        tools: Option<Vec<Value>>,
+        /// Further template variables.
+        extra: Map<String, Value>,
+    },
+    /// A text, without template.
+    Text(String),
+    /// Tokens, as they are.
+    Tokens(Vec<Token>),
+}
+
+/// A checked request for completions of one prompt.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The HTTP request.
+    pub id: RequestId,
+    /// Owner of the API key.
+    pub owner: String,
+    /// Whose policy.
+    pub scope: Scope,
+    /// Which of its versions.
+    pub policy: PolicyChoice,
+    /// The session's key.
+    pub session_key: Option<String>,
+    /// Main or side.
+    pub kind: TurnKind,
+    /// Whether the session ends with this turn.
+    pub done: bool,
+    /// `store: false` is false here.
+    pub store: bool,
+    /// The messages.
+    pub messages: Vec<Message>,
+    /// The prompt.
+    pub prompt: PromptSource,
+    /// How many completions.
+    pub n: u32,
+    /// Index of the first of them in the reply.
+    pub first_index: u32,
+    /// How to sample; choice `i` adds `i` to the seed.
+    pub sampling: Sampling,
+    /// Most tokens to sample; cut to what fits. None takes what fits.
+    pub max_tokens: Option<u32>,
+    /// Stop strings.
+    pub stops: Vec<String>,
+    /// Whether end tokens do not stop.
+    pub ignore_end: bool,
+}
+
+/// An opened request.
+#[derive(Debug)]
+pub struct Opened {
+    /// The session it was bound to.
+    pub session: SessionId,
+    /// The prompt.
+    pub prompt_tokens: Arc<[Token]>,
+    /// One per completion.
+    pub choices: Vec<Choice>,
+}
+
+struct Prepared {
+    text: Option<Arc<str>>,
+    tokens: Vec<Token>,
+    binding: Binding,
+}
+
+impl Door {
+    /// Renders, binds, asks. Long prompts are worked on off the async threads.
+    pub async fn open(self: &Arc<Self>, request: Request) -> Result<Opened, OpenError> {
+        let admitted_ms = self.clock.now_ms();
+        let chars: usize = request.messages.iter().map(|m| m.content.len()).sum();
+        let (request, prepared) = if chars > self.limits.inline_chars_max {
+            let door = self.clone();
+            tokio::task::spawn_blocking(move || {
+                let prepared = door.prepare(&request, admitted_ms);
+                (request, prepared)
+            })
+            .await
+            .map_err(|error| OpenError::Broken(error.to_string()))?
+        } else {
+            let prepared = self.prepare(&request, admitted_ms);
+            (request, prepared)
+        };
+        self.ask_all(&request, prepared?, admitted_ms)
+    }
+
+    fn prepare(&self, request: &Request, now_ms: Millis) -> Result<Prepared, OpenError> {
+        let text = match &request.prompt {
+            PromptSource::Chat {
+                rendered,
+                tools,
+                extra,
+            } => Some(self.language.render(rendered, tools.as_deref(), extra)?),
+            PromptSource::Text(text) => Some(text.clone()),
+            PromptSource::Tokens(_) => None,
+        };
+        let binding = self.index().bind(&BindRequest {
+            owner: &request.owner,
+            scope: &request.scope,
+            session_key: request.session_key.as_deref(),
+            kind: request.kind,
+            messages: &request.messages,
+            new_session: SessionId(self.ids.next()),
+            now_ms,
+        });
+        self.counters.bound(binding.how);
+        let tokens = match (&request.prompt, &text) {
+            (PromptSource::Tokens(tokens), _) => tokens.clone(),
+            (PromptSource::Text(_), Some(text)) => self.language.encode(text, true),
+            (_, text) => self.encode_reusing(text.as_deref().unwrap_or_default(), &binding),
+        };
+        if tokens.is_empty() {
+            return Err(OpenError::Empty);
+        }
+        Ok(Prepared {
+            text: text.map(Arc::from),
+            tokens,
+            binding,
+        })
+    }
+
+    /// Tokens of a rendered prompt. Where its text begins with the recorded text of the turn it
+    /// continues, that turn's own tokens are taken, because re-tokenising a sampled text may give
+    /// other tokens than were sampled.
+    fn encode_reusing(&self, text: &str, binding: &Binding) -> Vec<Token> {
+        let Some(transcript) = &binding.transcript else {
+            return self.language.encode(text, false);
+        };
+        let Some(rest) = text.strip_prefix(&*transcript.text) else {
+            self.counters.prompts_mismatched.add(1);
+            return self.language.encode(text, false);
+        };
+        self.counters.prompts_reused.add(1);
+        self.counters
+            .tokens_reused
+            .add(transcript.tokens.len() as u64);
+        let mut tokens = transcript.tokens.to_vec();
+        tokens.extend(self.language.encode(rest, false));
+        tokens
+    }
+
+    fn ask_all(
+        self: &Arc<Self>,
+        request: &Request,
+        prepared: Prepared,
+        admitted_ms: Millis,
+    ) -> Result<Opened, OpenError> {
+        let turns: Vec<TurnId> = (0..request.n).map(|_| TurnId(self.ids.next())).collect();
+        let asked = self.ask_each(request, &prepared, (&turns, admitted_ms));
+        // Binding names a next state once, so it is handed on even if this ask was refused.
+        let next_turn = asked.is_ok().then(|| turns[0]);
+        self.observe(request, &prepared.binding, (next_turn, admitted_ms));
+        Ok(Opened {
+            session: prepared.binding.session,
+            prompt_tokens: prepared.tokens.into(),
+            choices: asked?,
+        })
+    }
+
+    fn ask_each(
+        self: &Arc<Self>,
+        request: &Request,
+        prepared: &Prepared,
+        (turns, admitted_ms): (&[TurnId], Millis),
+    ) -> Result<Vec<Choice>, ServeError> {
+        let max_tokens = self.room_for(request.max_tokens, prepared.tokens.len())?;
+        let group = (request.n > 1).then(|| GroupId(self.ids.next()));
+        let collect = if !request.store {
+            Collect::No(Reason::StoreFalse)
+        } else if self.collect.is_none() {
+            Collect::No(Reason::NoCollector)
+        } else {
+            Collect::Yes
+        };
+        let mut jobs = Vec::with_capacity(turns.len());
+        for (turn, at) in turns.iter().zip(0u32..) {
+            let ask = Ask {
+                turn: *turn,
+                request: request.id,
+                choice_index: request.first_index + at,
+                group,
+                scope: request.scope.clone(),
+                policy: request.policy.clone(),
+                origin: Origin::User,
+                kind: request.kind,
+                prompt_tokens: prepared.tokens.clone(),
+                sampling: Sampling {
+                    seed: request.sampling.seed.wrapping_add(u64::from(at)),
+                    ..request.sampling.clone()
+                },
+                stop: StopRules {
+                    max_tokens,
+                    strings: request.stops.clone(),
+                    ignore_end: request.ignore_end,
+                },
+                collect,
+                context: AskContext {
+                    session: prepared.binding.session,
+                    session_key: request.session_key.clone(),
+                    parent: prepared.binding.parent,
+                    owner: request.owner.clone(),
+                    messages: request.messages.clone(),
+                    admitted_ms,
+                },
+            };
+            jobs.push(Job {
+                prompt_text: prepared.text.clone(),
+                collect,
+                done: request.done && at + 1 == request.n,
+                ask: ask.clone(),
+                answer: self.backend.ask(ask)?,
+            });
+        }
+        Ok(jobs
+            .into_iter()
+            .map(|job| conduct(self.clone(), job))
+            .collect())
+    }
+
+    /// The completion's token limit: what was asked for, cut to what the context leaves.
+    fn room_for(&self, wanted: Option<u32>, prompt_tokens: usize) -> Result<u32, ServeError> {
+        let max_positions = self.backend.capabilities().max_positions;
+        let room = max_positions.saturating_sub(prompt_tokens);
+        if room == 0 {
+            return Err(ServeError::TooLong {
+                prompt_tokens,
+                max_positions,
+            });
+        }
+        let room = u32::try_from(room).unwrap_or(u32::MAX);
+        Ok(wanted.unwrap_or(room).min(room))
+    }
+
+    fn observe(
+        &self,
+        request: &Request,
+        binding: &Binding,
+        (next_turn, at_ms): (Option<TurnId>, Millis),
+    ) {
+        let (Some(parent), Some(collect)) = (binding.parent, &self.collect) else {
+            return;
+        };
+        if binding.next_state.is_empty() {
+            return;
+        }
+        let observed = Observed {
+            parent,
+            session: binding.session,
+            scope: request.scope.clone(),
+            next_state: binding.next_state.clone(),
+            next_turn,
+            at_ms,
+        };
+        if collect.send(Input::Next(observed)).is_err() {
+            self.counters.notes_dropped.add(1);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use toml::Value as Toml;
+
+use super::*;
+use crate::config::Sources;
+
+fn config(data: &Path, flags: &[(&str, Toml)]) -> Config {
+    let mut all = vec![
+        ("http.bind".to_owned(), Toml::from("127.0.0.1:0")),
+        (
+            "store.data_dir".to_owned(),
+            Toml::from(data.display().to_string()),
+        ),
+        ("model.engine".to_owned(), Toml::from("null")),
+    ];
+    all.extend(
+        flags
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), value.clone())),
+    );
+    let sources = Sources {
+        flags: all,
+        ..Sources::default()
+    };
+    Config::load(&sources).unwrap()
+}
+
+async fn chat(house: &House, text: &str, stream: bool) -> reqwest::Response {
+    let body = json!({
+        "model": house.model, "stream": stream, "messages": [{"role": "user", "content": text}],
+    });
+    let url = format!("http://{}/v1/chat/completions", house.addr);
+    crate::outbound::install_tls();
+    reqwest::Client::new()
+        .post(url)
+        .json(&body)
+        .send()
+        .await
+        .unwrap()
+}
+
+async fn get(house: &House, path: &str) -> Value {
+    crate::outbound::install_tls();
+    let url = format!("http://{}{path}", house.addr);
+    reqwest::get(url).await.unwrap().json().await.unwrap()
+}
+
+#[tokio::test]
+async fn a_house_answers_remembers_and_stops() {
+    let data = tempfile::tempdir().unwrap();
+    let house = House::start(config(data.path(), &[])).await.unwrap();
+    let reply: Value = chat(&house, "hi", false).await.json().await.unwrap();
+    let said = reply["choices"][0]["message"]["content"].as_str().unwrap();
+    assert_eq!(said, "This completion comes from the null engine.");
+    assert_eq!(reply["hone"]["collected"], true);
+    let streamed = chat(&house, "hi", true).await.text().await.unwrap();
+    assert!(streamed.ends_with("data: [DONE]\n\n"));
+    assert!(house.stop().await, "nothing was under way");
+
+    let house = House::start(config(data.path(), &[])).await.unwrap();
+    let path = format!("/v1/turns/{}", reply["hone"]["turn_id"].as_str().unwrap());
+    let turn = get(&house, &path).await;
+    assert_eq!(
+        (&turn["completion"], &turn["fate"]["reason"]),
+        (&json!(said), &json!("backend_cannot_train"))
+    );
+    assert_eq!(get(&house, "/admin/v1/status").await["ledger"]["turns"], 2);
+    assert!(house.stop().await);
+}
+
+#[tokio::test]
+async fn any_subset_of_loops_makes_a_house() {
+    for loops in [vec!["serve"], vec!["collect", "judge"], vec!["judge"]] {
+        let data = tempfile::tempdir().unwrap();
+        let value = Toml::from(loops.clone());
+        let house = House::start(config(data.path(), &[("loops", value)]))
+            .await
+            .unwrap();
+        let status = get(&house, "/admin/v1/status").await;
+        let reply = chat(&house, "hi", false).await;
+        let expected = if loops.contains(&"serve") { 200 } else { 503 };
+        assert_eq!(reply.status().as_u16(), expected, "{loops:?}");
+        for name in ["collect", "judge", "train"] {
+            assert_eq!(
+                status["loops"].get(name).is_some(),
+                loops.contains(&name),
+                "{loops:?}"
+            );
+        }
+        assert!(house.stop().await);
+    }
+}
+
+#[tokio::test]
+async fn what_prevents_a_start_is_said() {
+    let data = tempfile::tempdir().unwrap();
+    let first = House::start(config(data.path(), &[])).await.unwrap();
+    let taken = Toml::from(first.addr.to_string());
+    let other = tempfile::tempdir().unwrap();
+    let nowhere = data.path().join("nowhere").display().to_string();
+    let builtin = ("model.engine", Toml::from("builtin"));
+    let rows: Vec<(Config, &str)> = vec![
+        (
+            config(other.path(), &[("http.bind", taken)]),
+            "cannot be bound",
+        ),
+        (config(data.path(), &[]), "in use by another"),
+        (
+            config(
+                other.path(),
+                &[builtin, ("model.path", Toml::from(nowhere))],
+            ),
+            "nowhere",
+        ),
+    ];
+    for (config, part) in rows {
+        let error = House::start(config).await.err().unwrap();
+        assert!(error.contains(part), "{error:?} lacks {part:?}");
+    }
+    assert!(first.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_starter_model_answers() {
+    let data = tempfile::tempdir().unwrap();
+    let house = House::start(config(
+        data.path(),
+        &[("model.engine", Toml::from("builtin"))],
+    ));
+    let house = house.await.unwrap();
+    let reply: Value = chat(&house, "Hello!", false).await.json().await.unwrap();
+    let said = reply["choices"][0]["message"]["content"].as_str().unwrap();
+    assert!(!said.is_empty());
+    assert_eq!(
+        (
+            &reply["hone"]["collected"],
+            &reply["hone"]["policy_version"]
+        ),
+        (&json!(true), &json!(0))
+    );
+    assert!(house.stop().await);
+}

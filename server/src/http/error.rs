@@ -1,0 +1,267 @@
+//! Every failure a client can see, as one enum: status, OpenAI error object, headers.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use hone_domain::ServeError;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// What can go wrong with a request. Messages say what was wrong, where, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ApiError {
+    /// The body is not JSON.
+    #[error("the request body is not valid JSON: {0}")]
+    Syntax(String),
+    /// A field has the wrong type or value.
+    #[error("{message}")]
+    Invalid {
+        /// Path of the field.
+        param: String,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// A field that is known but does nothing here, so it is refused instead of ignored.
+    #[error("{message}")]
+    Unsupported {
+        /// Path of the field.
+        param: String,
+        /// What it would need.
+        message: String,
+    },
+    /// Prompt and completion do not fit.
+    #[error(
+        "this model's maximum context length is {max_positions} tokens, but the prompt has {prompt_tokens} and needs room for at least one more; shorten the messages"
+    )]
+    ContextLength {
+        /// Prompt length.
+        prompt_tokens: usize,
+        /// The model's limit.
+        max_positions: usize,
+    },
+    /// No model of that name.
+    #[error("the model `{0}` does not exist here; GET /v1/models lists what does")]
+    ModelNotFound(String),
+    /// A thing that does not exist, or that belongs to somebody else.
+    #[error("{0}")]
+    NotFound(String),
+    /// No such path.
+    #[error("unknown path {0}; GET /openapi.json lists what exists")]
+    UnknownPath(String),
+    /// The path exists for other methods.
+    #[error("{0} is not allowed on this path")]
+    Method(String),
+    /// The body is over the limit.
+    #[error("the request body is larger than {limit} bytes (http.body_bytes_max)")]
+    TooLarge {
+        /// The limit.
+        limit: usize,
+    },
+    /// Not JSON by its header.
+    #[error("{0}")]
+    MediaType(String),
+    /// The body did not arrive in time.
+    #[error("the request body did not arrive within {limit_ms} ms (http.body_timeout_ms)")]
+    BodyTimeout {
+        /// The limit.
+        limit_ms: u64,
+    },
+    /// No key, or an unknown one.
+    #[error("{0}")]
+    Unauthorized(String),
+    /// The caller may not do this.
+    #[error("{message}")]
+    Forbidden {
+        /// The stable name.
+        code: &'static str,
+        /// What to do.
+        message: String,
+    },
+    /// The engine's waiting line is full.
+    #[error("{message}")]
+    Overloaded {
+        /// What is full.
+        message: String,
+        /// When to try again.
+        retry_after_ms: u64,
+    },
+    /// A part of the process is not there, at present or at all.
+    #[error("{message}")]
+    Unavailable {
+        /// The stable name.
+        code: &'static str,
+        /// What is missing and what to do.
+        message: String,
+    },
+    /// Something inside broke.
+    #[error("{0}")]
+    Internal(String),
+}
+
+/// The `error` object of a reply.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ErrorObject {
+    /// What was wrong, where, and what to do.
+    pub message: String,
+    /// Kind of error.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// The field it is about.
+    pub param: Option<String>,
+    /// Stable name.
+    pub code: &'static str,
+}
+
+/// The body of every reply that is not a success, and of error events inside a stream.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ErrorBody {
+    /// The error.
+    pub error: ErrorObject,
+}
+
+impl ApiError {
+    /// A field with the wrong type or value.
+    pub fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Invalid {
+            param: param.into(),
+            message: message.into(),
+        }
+    }
+
+    /// A known field that does nothing here.
+    pub fn unsupported(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Unsupported {
+            param: param.into(),
+            message: message.into(),
+        }
+    }
+
+    /// Status, type and code.
+    pub fn class(&self) -> (StatusCode, &'static str, &'static str) {
+        const REQUEST: &str = "invalid_request_error";
+        match self {
+            Self::Syntax(_) => (StatusCode::BAD_REQUEST, REQUEST, "invalid_json"),
+            Self::Invalid { .. } => (StatusCode::BAD_REQUEST, REQUEST, "invalid_value"),
+            Self::Unsupported { .. } => (StatusCode::BAD_REQUEST, REQUEST, "unsupported_parameter"),
+            Self::ContextLength { .. } => {
+                (StatusCode::BAD_REQUEST, REQUEST, "context_length_exceeded")
+            }
+            Self::ModelNotFound(_) => (StatusCode::NOT_FOUND, REQUEST, "model_not_found"),
+            Self::NotFound(_) => (StatusCode::NOT_FOUND, REQUEST, "not_found"),
+            Self::UnknownPath(_) => (StatusCode::NOT_FOUND, REQUEST, "unknown_url"),
+            Self::Method(_) => (
+                StatusCode::METHOD_NOT_ALLOWED,
+                REQUEST,
+                "method_not_allowed",
+            ),
+            Self::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, REQUEST, "body_too_large"),
+            Self::MediaType(_) => (
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                REQUEST,
+                "unsupported_media_type",
+            ),
+            Self::BodyTimeout { .. } => (StatusCode::REQUEST_TIMEOUT, REQUEST, "body_timeout"),
+            Self::Unauthorized(_) => (
+                StatusCode::UNAUTHORIZED,
+                "authentication_error",
+                "invalid_api_key",
+            ),
+            Self::Forbidden { code, .. } => (StatusCode::FORBIDDEN, "permission_error", code),
+            Self::Overloaded { .. } => (
+                StatusCode::TOO_MANY_REQUESTS,
+                "rate_limit_error",
+                "overloaded",
+            ),
+            Self::Unavailable { code, .. } => {
+                (StatusCode::SERVICE_UNAVAILABLE, "server_error", code)
+            }
+            Self::Internal(_) => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "server_error",
+                "internal_error",
+            ),
+        }
+    }
+
+    /// The error object.
+    pub fn body(&self) -> ErrorBody {
+        let (_, kind, code) = self.class();
+        let param = match self {
+            Self::Invalid { param, .. } | Self::Unsupported { param, .. } if !param.is_empty() => {
+                Some(param.clone())
+            }
+            Self::ContextLength { .. } => Some("messages".to_owned()),
+            Self::ModelNotFound(_) => Some("model".to_owned()),
+            _ => None,
+        };
+        ErrorBody {
+            error: ErrorObject {
+                message: self.to_string(),
+                kind,
+                param,
+                code,
+            },
+        }
+    }
+
+    fn retry_after_ms(&self) -> Option<u64> {
+        match self {
+            Self::Overloaded { retry_after_ms, .. } => Some(*retry_after_ms),
+            Self::Unavailable { .. } => Some(1_000),
+            _ => None,
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let (status, ..) = self.class();
+        let mut response = (status, Json(self.body())).into_response();
+        let headers = response.headers_mut();
+        if let Some(ms) = self.retry_after_ms() {
+            headers.insert(
+                header::RETRY_AFTER,
+                HeaderValue::from(ms.div_ceil(1_000).max(1)),
+            );
+            headers.insert("retry-after-ms", HeaderValue::from(ms.max(1)));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(
+                header::WWW_AUTHENTICATE,
+                HeaderValue::from_static("Bearer realm=\"hone\""),
+            );
+        }
+        if matches!(self, Self::TooLarge { .. } | Self::BodyTimeout { .. }) {
+            // The rest of the body is not read, so the connection cannot be used again.
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}
+
+impl From<ServeError> for ApiError {
+    fn from(error: ServeError) -> Self {
+        match error {
+            ServeError::Overloaded { retry_after_ms, .. } => Self::Overloaded {
+                message: error.to_string(),
+                retry_after_ms,
+            },
+            ServeError::TooLong {
+                prompt_tokens,
+                max_positions,
+            } => Self::ContextLength {
+                prompt_tokens,
+                max_positions,
+            },
+            ServeError::Stopping => Self::Unavailable {
+                code: "stopping",
+                message: "the server is stopping; try again in a moment".to_owned(),
+            },
+            ServeError::Adapter(_) => Self::Unavailable {
+                code: "adapter_unavailable",
+                message: error.to_string(),
+            },
+            ServeError::Internal(_) => Self::Internal(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The HTTP door: the only axum of the house. Handlers parse, call, render.
+
+pub mod envelope;
+pub mod error;
+pub mod guard;
+pub mod listen;
+pub mod metrics;
+pub mod openapi;
+pub mod reply;
+pub mod routes;
+pub mod sse;
+pub mod traffic;
+pub mod wire;
+
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use axum::Router;
+use hone_collect::Input;
+use hone_domain::Policies;
+use hone_runtime::{Board, Clock, Ids, LatestReader, Outbox};
+use hone_store::Ledger;
+use tokio::sync::Semaphore;
+
+use crate::config::HttpConfig;
+use crate::door::Door;
+use guard::Guard;
+use traffic::Traffic;
+use wire::body::BodyLimits;
+
+/// What handlers share.
+pub struct Http {
+    /// Answers chats, where serve runs in this process.
+    pub door: Option<Arc<Door>>,
+    /// Collect's queue, where collect runs in this process.
+    pub collect: Option<Outbox<Input>>,
+    /// What became of turns.
+    pub ledger: Arc<dyn Ledger>,
+    /// Published versions.
+    pub policies: LatestReader<Policies>,
+    /// The rooms' conditions.
+    pub board: Board,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Identifiers.
+    pub ids: Arc<dyn Ids>,
+    /// Limits.
+    pub config: HttpConfig,
+    /// Names of the served model.
+    pub models: ModelNames,
+    /// Who may call.
+    pub guard: Guard,
+    /// Whether the process is stopping.
+    pub life: Life,
+    /// What was counted here.
+    pub traffic: Traffic,
+    /// Places for watchers of `/admin/v1/events`.
+    pub watchers: Arc<Semaphore>,
+    /// When the process began.
+    pub started: Instant,
+}
+
+/// The names under which the one model is served.
+#[derive(Clone, Debug)]
+pub struct ModelNames {
+    /// Its name.
+    pub name: String,
+    /// Further names.
+    pub aliases: Vec<String>,
+    /// Seconds since the Unix epoch when it was loaded.
+    pub created: i64,
+}
+
+/// Whether the process is stopping.
+#[derive(Clone, Debug, Default)]
+pub struct Life(Arc<AtomicBool>);
+
+impl Life {
+    /// From now on, new work is unwelcome.
+    pub fn drain(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Whether it is stopping.
+    pub fn is_draining(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+impl Http {
+    /// Bounds of request bodies.
+    pub fn body_limits(&self) -> BodyLimits {
+        BodyLimits {
+            bytes_max: self.config.body_bytes_max,
+            timeout_ms: self.config.body_timeout_ms,
+        }
+    }
+}
+
+/// Every route behind the envelope.
+pub fn router(http: Arc<Http>) -> Router {
+    let (routes, document) = routes::all().split_for_parts();
+    routes
+        .merge(openapi::route(document))
+        .fallback(envelope::unknown_path)
+        .method_not_allowed_fallback(envelope::wrong_method)
+        .layer(axum::middleware::from_fn_with_state(
+            http.clone(),
+            envelope::wrap,
+        ))
+        .with_state(http)
+}

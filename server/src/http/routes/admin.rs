@@ -1,0 +1,314 @@
+//! `/admin/v1`: what the console and the command line need.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use hone_runtime::RoomStatus;
+use hone_store::LedgerCounts;
+use serde::Serialize;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, timeout};
+use utoipa::ToSchema;
+
+use super::Reply;
+use crate::http::error::{ApiError, ErrorBody};
+use crate::http::{Http, sse};
+
+/// Longest that a status waits for the ledger's counts.
+const COUNTS_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What is served.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ModelStatus {
+    /// Its name.
+    pub name: String,
+    /// What answers: `builtin`, `null`.
+    pub backend: &'static str,
+    /// Whether its turns may train.
+    pub can_train: bool,
+    /// Arithmetic, weight and key-value format.
+    pub fingerprint: String,
+    /// Content hash of the base model.
+    pub base_digest: String,
+    /// Most tokens of prompt and completion together.
+    pub max_positions: usize,
+    /// Vocabulary size.
+    pub vocab: usize,
+}
+
+/// What the engine counts.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct EngineStatus {
+    /// Requests in the batch.
+    pub running: usize,
+    /// Requests in the waiting line.
+    pub waiting: usize,
+    /// Key-value blocks in use.
+    pub kv_blocks_used: usize,
+    /// All key-value blocks.
+    pub kv_blocks_total: usize,
+    /// Prompt tokens of admitted requests.
+    pub prompt_tokens_total: u64,
+    /// Of these, tokens found in the prefix cache.
+    pub cached_prompt_tokens_total: u64,
+    /// Tokens sampled.
+    pub completion_tokens_total: u64,
+    /// Requests accepted.
+    pub requests_total: u64,
+    /// Requests that failed.
+    pub failed_total: u64,
+    /// Requests whose client left.
+    pub cancelled_total: u64,
+    /// Newer versions taken while serving.
+    pub swaps_total: u64,
+    /// Loads that failed.
+    pub swap_failures_total: u64,
+    /// Adapters in memory.
+    pub adapters_resident: usize,
+    /// Microseconds between two tokens of a request that 99 of 100 do not exceed.
+    pub token_gap_p99_us: u64,
+    /// Microseconds from ask to first token that half do not exceed.
+    pub ttft_p50_us: u64,
+}
+
+/// The whole process at a glance.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct StatusReply {
+    /// Version of the program.
+    pub version: &'static str,
+    /// Seconds since the start.
+    pub uptime_s: u64,
+    /// Whether it is stopping.
+    pub draining: bool,
+    /// What is served; null where serve does not run here.
+    pub model: Option<ModelStatus>,
+    /// The engine's counters.
+    pub engine: Option<EngineStatus>,
+    /// The loops.
+    #[schema(value_type = Object)]
+    pub loops: BTreeMap<&'static str, RoomStatus>,
+    /// How many turns are where; null if the ledger did not answer in time.
+    #[schema(value_type = Option<Object>)]
+    pub ledger: Option<LedgerCounts>,
+    /// Scopes with a published policy.
+    pub scopes_with_policy: usize,
+    /// Sessions remembered.
+    pub sessions: usize,
+    /// Completions under way.
+    pub completions_live: usize,
+}
+
+fn engine(http: &Http) -> Option<EngineStatus> {
+    let stats = http.door.as_ref()?.backend.stats();
+    Some(EngineStatus {
+        running: stats.running,
+        waiting: stats.waiting,
+        kv_blocks_used: stats.kv_blocks_used,
+        kv_blocks_total: stats.kv_blocks_total,
+        prompt_tokens_total: stats.prompt_tokens_total,
+        cached_prompt_tokens_total: stats.cached_prompt_tokens_total,
+        completion_tokens_total: stats.completion_tokens_total,
+        requests_total: stats.requests_total,
+        failed_total: stats.failed_total,
+        cancelled_total: stats.cancelled_total,
+        swaps_total: stats.swaps_total,
+        swap_failures_total: stats.swap_failures_total,
+        adapters_resident: stats.adapters_resident,
+        token_gap_p99_us: stats.token_gap_us.quantile(0.99),
+        ttft_p50_us: stats.ttft_us.quantile(0.5),
+    })
+}
+
+/// The whole process at a glance.
+#[utoipa::path(
+    get,
+    path = "/admin/v1/status",
+    responses(
+        (status = 200, body = StatusReply),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+    )
+)]
+pub async fn status(State(http): State<Arc<Http>>) -> Json<StatusReply> {
+    let counts = timeout(COUNTS_TIMEOUT, http.ledger.counts()).await;
+    let ledger = match counts {
+        Ok(Ok(counts)) => Some(counts),
+        Ok(Err(error)) => {
+            tracing::error!(%error, "the ledger could not be counted");
+            None
+        }
+        Err(_) => None,
+    };
+    let model = http.door.as_ref().map(|door| {
+        let capabilities = door.backend.capabilities();
+        ModelStatus {
+            name: http.models.name.clone(),
+            backend: capabilities.name,
+            can_train: capabilities.can_train,
+            fingerprint: capabilities.fingerprint,
+            base_digest: capabilities.base.to_hex(),
+            max_positions: capabilities.max_positions,
+            vocab: capabilities.vocab,
+        }
+    });
+    let door = http.door.as_ref();
+    Json(StatusReply {
+        version: env!("CARGO_PKG_VERSION"),
+        uptime_s: http.started.elapsed().as_secs(),
+        draining: http.life.is_draining(),
+        model,
+        engine: engine(&http),
+        loops: http.board.snapshot(),
+        ledger,
+        scopes_with_policy: http.policies.get().len(),
+        sessions: door.map_or(0, |door| door.sessions()),
+        completions_live: door.map_or(0, |door| door.live.count()),
+    })
+}
+
+/// What a `status` event holds.
+#[derive(Serialize)]
+struct Event {
+    at_ms: i64,
+    loops: BTreeMap<&'static str, RoomStatus>,
+    engine: Option<EngineStatus>,
+    scopes_with_policy: usize,
+}
+
+struct Watcher {
+    http: Arc<Http>,
+    last: Option<String>,
+    beat: Instant,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Watcher {
+    /// Waits for the next change, at most one per interval, with a heartbeat in between.
+    async fn next(mut self) -> Option<(Bytes, Self)> {
+        let interval = Duration::from_millis(self.http.config.events_interval_ms);
+        loop {
+            if self.last.is_some() {
+                tokio::time::sleep(interval).await;
+            }
+            if self.http.life.is_draining() {
+                return None;
+            }
+            let mut event = Event {
+                at_ms: 0,
+                loops: self.http.board.snapshot(),
+                engine: engine(&self.http),
+                scopes_with_policy: self.http.policies.get().len(),
+            };
+            // A tick of an idle loop is no news.
+            let news = event.loops.iter().map(|(name, room)| {
+                (
+                    *name,
+                    (room.state, room.queue_depth, room.restarts, &room.numbers),
+                )
+            });
+            let news = serde_json::to_string(&(
+                news.collect::<BTreeMap<_, _>>(),
+                &event.engine,
+                event.scopes_with_policy,
+            ))
+            .unwrap_or_default();
+            if self.last.as_ref() != Some(&news) {
+                self.last = Some(news);
+                self.beat = Instant::now();
+                event.at_ms = self.http.clock.now_ms();
+                return Some((sse::named_event(Some("status"), &event), self));
+            }
+            if self.beat.elapsed() >= sse::HEARTBEAT {
+                self.beat = Instant::now();
+                return Some((Bytes::from_static(sse::COMMENT), self));
+            }
+        }
+    }
+}
+
+/// Follows the status as server-sent events, at a bounded rate.
+#[utoipa::path(
+    get,
+    path = "/admin/v1/events",
+    responses(
+        (status = 200, description = "Events named `status`", body = String, content_type = "text/event-stream"),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 429, description = "Too many watchers", body = ErrorBody),
+    )
+)]
+pub async fn events(State(http): State<Arc<Http>>) -> Result<Response, ApiError> {
+    let place = http.watchers.clone().try_acquire_owned();
+    let place = place.map_err(|_| ApiError::Overloaded {
+        message: "as many watch already as http.watchers_max allows".to_owned(),
+        retry_after_ms: 5_000,
+    })?;
+    let watcher = Watcher {
+        http,
+        last: None,
+        beat: Instant::now(),
+        _place: place,
+    };
+    Ok(sse::response(futures::stream::unfold(
+        watcher,
+        Watcher::next,
+    )))
+}
+
+/// A loop after its switch was set.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct LoopReply {
+    /// The loop.
+    pub name: String,
+    /// Whether it is switched off.
+    pub paused: bool,
+}
+
+fn switch(http: &Http, name: String, paused: bool) -> Reply<LoopReply> {
+    let Some(switch) = http.board.switch(&name) else {
+        let shown: String = name.chars().take(100).collect();
+        return Err(ApiError::NotFound(format!(
+            "no loop {shown:?} runs in this process"
+        )));
+    };
+    switch.pause(paused);
+    tracing::info!(name, paused, "a loop was switched");
+    Ok(Json(LoopReply { name, paused }))
+}
+
+/// Switches a loop off; its work waits meanwhile.
+#[utoipa::path(
+    post,
+    path = "/admin/v1/loops/{name}/pause",
+    params(("name" = String, Path, description = "serve, collect, judge or train")),
+    responses(
+        (status = 200, body = LoopReply),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 404, description = "No such loop here", body = ErrorBody),
+    )
+)]
+pub async fn pause(State(http): State<Arc<Http>>, Path(name): Path<String>) -> Reply<LoopReply> {
+    switch(&http, name, true)
+}
+
+/// Switches a loop on again.
+#[utoipa::path(
+    post,
+    path = "/admin/v1/loops/{name}/resume",
+    params(("name" = String, Path, description = "serve, collect, judge or train")),
+    responses(
+        (status = 200, body = LoopReply),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 404, description = "No such loop here", body = ErrorBody),
+    )
+)]
+pub async fn resume(State(http): State<Arc<Http>>, Path(name): Path<String>) -> Reply<LoopReply> {
+    switch(&http, name, false)
+}

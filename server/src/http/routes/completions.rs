@@ -1,0 +1,118 @@
+//! `POST /v1/completions`.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use hone_domain::{Message, Role, TurnKind};
+
+use super::chat::{Wants, answer, choose, includes_usage, limit_of, sampling_of, serving};
+use super::name_ignored;
+use crate::door::{self, Door, PromptSource};
+use crate::http::Http;
+use crate::http::envelope::Asked;
+use crate::http::error::{ApiError, ErrorBody};
+use crate::http::reply::Dialect;
+use crate::http::wire::body::read_json;
+use crate::http::wire::completions::{CompletionRequest, Prompt};
+use crate::http::wire::replies::TextCompletion;
+use crate::http::wire::sampling::whole;
+use crate::http::wire::session::SessionWish;
+
+/// Tokens sampled where the request does not say; the default this API always had.
+const MAX_TOKENS_DEFAULT: u32 = 16;
+
+/// Continues a text.
+#[utoipa::path(
+    post,
+    path = "/v1/completions",
+    request_body = CompletionRequest,
+    responses(
+        (status = 200, description = "The completion; with `stream` an event stream of the same shape", body = TextCompletion),
+        (status = 400, description = "What is wrong, and where", body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 404, description = "No such model", body = ErrorBody),
+        (status = 408, body = ErrorBody),
+        (status = 413, body = ErrorBody),
+        (status = 415, body = ErrorBody),
+        (status = 429, description = "The waiting line is full; see retry-after", body = ErrorBody),
+        (status = 500, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn completions(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let headers = request.headers().clone();
+    let object = read_json(request, http.body_limits()).await?;
+    let (body, ignored) = CompletionRequest::from_object(object)?;
+    let door = serving(&http)?;
+    let wish = body.session.resolve(&headers)?;
+    let (plans, logprobs) = plans(&http, door, (&body, &wish, &asked))?;
+    let wants = Wants {
+        stream: body.text.stream.unwrap_or(false),
+        include_usage: includes_usage(body.text.stream_options.as_ref()),
+        logprobs,
+        token_ids: body.text.return_token_ids.unwrap_or(false),
+        model: body.text.model,
+        dialect: Dialect::Text,
+    };
+    let mut opened = Vec::with_capacity(plans.len());
+    for plan in plans {
+        opened.push(door.open(plan).await?);
+    }
+    let mut response = answer(&http, door, (opened, wants)).await?;
+    name_ignored(&mut response, &ignored);
+    Ok(response)
+}
+
+/// One plan per prompt, and how many alternatives to report per token.
+fn plans(
+    http: &Http,
+    door: &Door,
+    (body, wish, asked): (&CompletionRequest, &SessionWish, &Asked),
+) -> Result<(Vec<door::Request>, Option<u8>), ApiError> {
+    let policy = choose(http, &body.text.model)?;
+    let prompts = body.prompts(door.backend.capabilities().vocab)?;
+    let choices_max = http.config.choices_max as i64;
+    let n = whole("n", body.text.n, (1, choices_max))?.unwrap_or(1) as u32;
+    if n as usize * prompts.len() > http.config.choices_max {
+        return Err(ApiError::invalid(
+            "n",
+            format!("prompts times n is at most {choices_max} (http.choices_max)"),
+        ));
+    }
+    let logprobs = whole("logprobs", body.text.logprobs, (0, 20))?.map(|l| l as u8);
+    let mut sampling = sampling_of(http, door, &body.sampling)?;
+    sampling.top_logprobs = logprobs.unwrap_or(0);
+    let max_tokens = limit_of("max_tokens", body.text.max_tokens)?;
+    let stops = body.sampling.stops()?;
+    let plans = prompts.into_iter().zip(0u32..).map(|(prompt, at)| {
+        let (text, source) = match prompt {
+            Prompt::Text(text) => (text.clone(), PromptSource::Text(text)),
+            Prompt::Tokens(tokens) => (door.language.decode(&tokens), PromptSource::Tokens(tokens)),
+        };
+        door::Request {
+            id: asked.id,
+            scope: Door::scope(&asked.caller.owner, wish.user.as_deref()),
+            owner: asked.caller.owner.clone(),
+            policy: policy.clone(),
+            session_key: wish.session_key.clone(),
+            kind: wish.kind,
+            done: wish.done && wish.kind == TurnKind::Main,
+            store: wish.store,
+            messages: vec![Message::text(Role::User, text)],
+            prompt: source,
+            n,
+            first_index: at * n,
+            sampling: sampling.clone(),
+            max_tokens: Some(max_tokens.unwrap_or(MAX_TOKENS_DEFAULT)),
+            stops: stops.clone(),
+            ignore_end: body.sampling.ignore_eos.unwrap_or(false),
+        }
+    });
+    Ok((plans.collect(), logprobs))
+}

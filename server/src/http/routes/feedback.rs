@@ -1,0 +1,109 @@
+//! `POST /v1/feedback`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use hone_collect::Input;
+use hone_domain::{Feedback, FeedbackId};
+use hone_store::FeedbackOutcome;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::Reply;
+use crate::door::turn_text;
+use crate::http::Http;
+use crate::http::envelope::Asked;
+use crate::http::error::{ApiError, ErrorBody};
+use crate::http::wire::body::read_json;
+use crate::http::wire::feedback::{FeedbackReply, FeedbackRequest};
+
+/// Says what a person thinks of a turn.
+#[utoipa::path(
+    post,
+    path = "/v1/feedback",
+    request_body = FeedbackRequest,
+    responses(
+        (status = 200, description = "It is on disk", body = FeedbackReply),
+        (status = 400, description = "What is wrong, and where", body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 404, description = "No such turn of yours", body = ErrorBody),
+        (status = 408, body = ErrorBody),
+        (status = 413, body = ErrorBody),
+        (status = 415, body = ErrorBody),
+        (status = 503, description = "It could not be stored", body = ErrorBody),
+    )
+)]
+pub async fn feedback(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    request: Request,
+) -> Reply<FeedbackReply> {
+    let body: FeedbackRequest = read_json(request, http.body_limits()).await?.read()?;
+    let wish = body.resolve()?;
+    let Some(collect) = &http.collect else {
+        return Err(unavailable(
+            "no_collector",
+            "the collect loop does not run in this process",
+        ));
+    };
+    let feedback = Feedback {
+        id: FeedbackId(http.ids.next()),
+        turn: wish.turn,
+        owner: asked.caller.owner,
+        client_id: wish.client_id,
+        score: wish.score,
+        comment: wish.comment,
+        correction: wish.correction,
+        received_ms: http.clock.now_ms(),
+    };
+    let (id, turn) = (feedback.id, feedback.turn);
+    let (reply, waiting) = oneshot::channel();
+    let feedback = Box::new(feedback);
+    if collect.send(Input::Feedback { feedback, reply }).is_err() {
+        return Err(unavailable("queue_full", "the recorder is busy; try again"));
+    }
+    let wait = Duration::from_millis(http.config.feedback_timeout_ms);
+    let outcome = match timeout(wait, waiting).await {
+        Ok(Ok(Ok(outcome))) => outcome,
+        Ok(Ok(Err(error))) => {
+            tracing::error!(error, "feedback could not be stored");
+            return Err(unavailable(
+                "ledger_failed",
+                "the ledger could not be written; see the server's log",
+            ));
+        }
+        Ok(Err(_)) | Err(_) => {
+            return Err(unavailable(
+                "feedback_timeout",
+                "the feedback was not stored in time; send it again with the same id",
+            ));
+        }
+    };
+    let outcome = match outcome {
+        FeedbackOutcome::Stored => "stored",
+        FeedbackOutcome::Replaced => "replaced",
+        FeedbackOutcome::TurnUnknown => "turn_unknown",
+        FeedbackOutcome::NotYours => {
+            return Err(ApiError::NotFound(format!(
+                "no turn {} of yours is known",
+                turn_text(turn)
+            )));
+        }
+    };
+    Ok(Json(FeedbackReply {
+        object: "feedback",
+        id: format!("fb_{id}"),
+        turn_id: turn_text(turn),
+        outcome,
+    }))
+}
+
+fn unavailable(code: &'static str, message: &str) -> ApiError {
+    ApiError::Unavailable {
+        code,
+        message: message.to_owned(),
+    }
+}

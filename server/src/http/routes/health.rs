@@ -1,0 +1,74 @@
+//! Probes and `/metrics`. None of them touches the ledger.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use hone_runtime::RoomState;
+
+use crate::http::Http;
+use crate::http::error::{ApiError, ErrorBody};
+use crate::http::metrics;
+
+/// Whether the process lives.
+#[utoipa::path(get, path = "/livez", responses((status = 200, description = "It lives", body = String, content_type = "text/plain")))]
+pub async fn livez() -> &'static str {
+    "ok\n"
+}
+
+/// Whether new requests are welcome.
+#[utoipa::path(
+    get,
+    path = "/readyz",
+    responses(
+        (status = 200, description = "They are", body = String, content_type = "text/plain"),
+        (status = 503, description = "They are not, and why", body = ErrorBody),
+    )
+)]
+pub async fn readyz(State(http): State<Arc<Http>>) -> Response {
+    if http.life.is_draining() {
+        return not_ready("the server is stopping");
+    }
+    let serve = http.board.snapshot().get("serve").map(|s| s.state);
+    match serve {
+        Some(RoomState::Stopped | RoomState::Restarting) => {
+            not_ready("the serve loop does not run at present")
+        }
+        _ => "ok\n".into_response(),
+    }
+}
+
+fn not_ready(why: &str) -> Response {
+    ApiError::Unavailable {
+        code: "not_ready",
+        message: why.to_owned(),
+    }
+    .into_response()
+}
+
+/// Whether the start is over. The port is bound after the model is loaded, so an answer is a yes.
+#[utoipa::path(get, path = "/startupz", responses((status = 200, description = "It is", body = String, content_type = "text/plain")))]
+pub async fn startupz() -> &'static str {
+    "ok\n"
+}
+
+/// Everything that is counted, for Prometheus.
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    responses(
+        (status = 200, description = "Prometheus text format 0.0.4", body = String, content_type = "text/plain"),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+    )
+)]
+pub async fn metrics(State(http): State<Arc<Http>>) -> Response {
+    let content = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    (
+        StatusCode::OK,
+        [(header::CONTENT_TYPE, content)],
+        metrics::render(&http),
+    )
+        .into_response()
+}

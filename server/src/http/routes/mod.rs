@@ -1,0 +1,95 @@
+//! Every route, registered and documented by one macro.
+
+pub mod admin;
+pub mod chat;
+pub mod completions;
+pub mod feedback;
+pub mod health;
+pub mod models;
+pub mod turns;
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::FromRequestParts;
+use axum::http::HeaderValue;
+use axum::http::request::Parts;
+use axum::response::Response;
+use hone_store::LedgerError;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::envelope::Asked;
+use super::error::ApiError;
+use super::{Http, openapi};
+
+/// All routes with their document.
+pub fn all() -> OpenApiRouter<Arc<Http>> {
+    OpenApiRouter::with_openapi(openapi::base())
+        .routes(routes!(chat::chat_completions))
+        .routes(routes!(completions::completions))
+        .routes(routes!(models::list_models))
+        .routes(routes!(models::get_model))
+        .routes(routes!(feedback::feedback))
+        .routes(routes!(turns::get_turn))
+        .routes(routes!(turns::list_versions))
+        .routes(routes!(health::livez))
+        .routes(routes!(health::readyz))
+        .routes(routes!(health::startupz))
+        .routes(routes!(health::metrics))
+        .routes(routes!(admin::status))
+        .routes(routes!(admin::events))
+        .routes(routes!(admin::pause))
+        .routes(routes!(admin::resume))
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Asked {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        parts
+            .extensions
+            .get::<Self>()
+            .cloned()
+            .ok_or_else(|| ApiError::Internal("the request passed no envelope".to_owned()))
+    }
+}
+
+/// A ledger failure as clients see it; the details are for the log.
+fn ledger_error(error: &LedgerError) -> ApiError {
+    tracing::error!(%error, "a view could not be read from the ledger");
+    ApiError::Unavailable {
+        code: "ledger_failed",
+        message: "the ledger could not be read; see the server's log".to_owned(),
+    }
+}
+
+/// Names the fields that had no effect, bounded in number and length.
+fn name_ignored(response: &mut Response, ignored: &[String]) {
+    const NAMES_MAX: usize = 32;
+    let names: Vec<&str> = ignored
+        .iter()
+        .map(String::as_str)
+        .filter(|name| name.len() <= 64 && name.bytes().all(|b| b.is_ascii_graphic() && b != b','))
+        .take(NAMES_MAX)
+        .collect();
+    let mut text = names.join(",");
+    let unnamed = ignored.len() - names.len();
+    if unnamed > 0 {
+        let comma = if text.is_empty() { "" } else { "," };
+        text.push_str(&format!("{comma}+{unnamed}"));
+    }
+    set_header(response, "x-hone-ignored-fields", &text);
+}
+
+fn set_header(response: &mut Response, name: &'static str, value: &str) {
+    if value.is_empty() {
+        return;
+    }
+    if let Ok(value) = HeaderValue::from_str(value) {
+        response.headers_mut().insert(name, value);
+    }
+}
+
+/// A JSON reply.
+type Reply<T> = Result<Json<T>, ApiError>;

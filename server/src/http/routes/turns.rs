@@ -1,0 +1,324 @@
+//! `GET /v1/turns/{id}` (what became of a turn and why) and `GET /v1/versions`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use hone_domain::{Fate, NextItem, Sampling, Stage, StopReason, TurnKind, Vote};
+use hone_store::{PolicyRecord, TurnView};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::{IntoParams, ToSchema};
+
+use super::{Reply, ledger_error};
+use crate::door::{Door, session_text, turn_text};
+use crate::http::Http;
+use crate::http::envelope::Asked;
+use crate::http::error::{ApiError, ErrorBody};
+use crate::http::wire::feedback::parse_turn_id;
+
+/// What became of a turn.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct FateReply {
+    /// `pending`, `trained` or `settled`.
+    pub state: &'static str,
+    /// Where it waits, while pending.
+    pub stage: Option<&'static str>,
+    /// The version it entered, if trained.
+    pub version: Option<u64>,
+    /// Why it will not train, if settled.
+    pub reason: Option<&'static str>,
+    /// All of that as one sentence.
+    pub explanation: String,
+}
+
+impl FateReply {
+    fn of(fate: Fate) -> Self {
+        let mut reply = Self {
+            state: "pending",
+            stage: None,
+            version: None,
+            reason: None,
+            explanation: String::new(),
+        };
+        match fate {
+            Fate::Pending { stage } => {
+                reply.stage = Some(stage.as_str());
+                reply.explanation = match stage {
+                    Stage::AwaitingNextState => "it waits for what is answered to it",
+                    Stage::AwaitingVerdict => "it waits for the judge",
+                    Stage::AwaitingTraining => "it is judged and waits for a training batch",
+                }
+                .to_owned();
+            }
+            Fate::Trained { version } => {
+                reply.state = "trained";
+                reply.version = Some(version.0);
+                reply.explanation = format!("version {version} learned from it");
+            }
+            Fate::Settled { reason } => {
+                reply.state = "settled";
+                reply.reason = Some(reason.as_str());
+                reply.explanation = reason.explain().to_owned();
+            }
+        }
+        reply
+    }
+}
+
+/// The verdict on a turn.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct VerdictReply {
+    /// -1 to 1; null when every signal abstained.
+    pub score: Option<f32>,
+    /// The signal that decided.
+    pub decided_by: Option<&'static str>,
+    /// What should have been done, where the next state says so.
+    pub hint: Option<String>,
+    /// Every vote.
+    #[schema(value_type = Vec<Object>)]
+    pub votes: Vec<Vote>,
+    /// When, in milliseconds since the Unix epoch.
+    pub judged_ms: i64,
+}
+
+/// Feedback on a turn.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct FeedbackView {
+    /// -1 to 1.
+    pub score: Option<f32>,
+    /// Free words.
+    pub comment: Option<String>,
+    /// What the answer should have been.
+    pub correction: Option<String>,
+    /// When, in milliseconds since the Unix epoch.
+    pub received_ms: i64,
+}
+
+/// A turn and what became of it.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct TurnReply {
+    /// Always `turn`.
+    pub object: &'static str,
+    /// The turn.
+    pub id: String,
+    /// Its session.
+    pub session_id: String,
+    /// The turn it continues.
+    pub parent_id: Option<String>,
+    /// Which of its request's choices.
+    pub choice_index: u32,
+    /// `main` or `side`.
+    #[schema(value_type = String)]
+    pub kind: TurnKind,
+    /// The version that sampled it.
+    pub policy_version: u64,
+    /// Content hash of that version's adapter; null for the base model.
+    pub policy_digest: Option<String>,
+    /// Content hash of the base model.
+    pub base_digest: String,
+    /// Arithmetic that sampled it.
+    pub fingerprint: String,
+    /// How it was sampled.
+    #[schema(value_type = Object)]
+    pub sampling: Sampling,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens sampled.
+    pub completion_tokens: usize,
+    /// The completion.
+    pub completion: String,
+    /// Why sampling ended.
+    #[schema(value_type = String)]
+    pub stop: StopReason,
+    /// When it was admitted, in milliseconds since the Unix epoch.
+    pub started_ms: i64,
+    /// When sampling ended, in milliseconds since the Unix epoch.
+    pub finished_ms: i64,
+    /// What became of it.
+    pub fate: FateReply,
+    /// What was answered to it.
+    #[schema(value_type = Vec<Object>)]
+    pub next_state: Vec<NextItem>,
+    /// The current verdict.
+    pub verdict: Option<VerdictReply>,
+    /// Explicit feedback.
+    pub feedback: Vec<FeedbackView>,
+}
+
+impl TurnReply {
+    fn of(view: TurnView) -> Self {
+        let version = view.turn.version();
+        let turn = view.turn;
+        Self {
+            object: "turn",
+            id: turn_text(turn.id),
+            session_id: session_text(turn.session),
+            parent_id: turn.parent.map(turn_text),
+            choice_index: turn.choice_index,
+            kind: turn.kind,
+            policy_version: version.0,
+            policy_digest: turn.digest.map(hone_domain::Digest::to_hex),
+            base_digest: turn.base.to_hex(),
+            fingerprint: turn.fingerprint,
+            sampling: turn.sampling,
+            prompt_tokens: turn.prompt_tokens.len(),
+            completion_tokens: turn.completion.len(),
+            stop: turn.completion.stop(),
+            completion: turn.completion_text,
+            started_ms: turn.started_ms,
+            finished_ms: turn.finished_ms,
+            fate: FateReply::of(view.fate),
+            next_state: view
+                .transition
+                .map(|t| t.next_state.items)
+                .unwrap_or_default(),
+            verdict: view.verdict.map(|verdict| VerdictReply {
+                score: verdict.score,
+                decided_by: verdict.decided_by.map(|s| s.as_str()),
+                hint: verdict.hint,
+                votes: verdict.votes,
+                judged_ms: verdict.judged_ms,
+            }),
+            feedback: view
+                .feedback
+                .into_iter()
+                .map(|feedback| FeedbackView {
+                    score: feedback.score,
+                    comment: feedback.comment,
+                    correction: feedback.correction,
+                    received_ms: feedback.received_ms,
+                })
+                .collect(),
+        }
+    }
+}
+
+/// What became of a turn and why.
+#[utoipa::path(
+    get,
+    path = "/v1/turns/{id}",
+    params(("id" = String, Path, description = "The turn, or the id of its reply")),
+    responses(
+        (status = 200, body = TurnReply),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 404, description = "No such turn of yours", body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn get_turn(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    Path(id): Path<String>,
+) -> Reply<TurnReply> {
+    let unknown = || {
+        let shown: String = id.chars().take(100).collect();
+        ApiError::NotFound(format!("no turn {shown} of yours is known"))
+    };
+    let turn = parse_turn_id(&id).ok_or_else(unknown)?;
+    let view = http.ledger.turn(turn).await.map_err(|e| ledger_error(&e))?;
+    let view = view.filter(|v| v.turn.owner == asked.caller.owner);
+    view.map(|v| Json(TurnReply::of(v))).ok_or_else(unknown)
+}
+
+/// Whose versions, and how many.
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+pub struct VersionsQuery {
+    /// The `user` field of the requests in question.
+    pub user: Option<String>,
+    /// Most versions, 1 to 1000; 100 if absent.
+    pub limit: Option<usize>,
+}
+
+/// One published version.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct VersionReply {
+    /// Its number.
+    pub version: u64,
+    /// The version it was trained from.
+    pub parent: u64,
+    /// `published` or `rollback`.
+    #[schema(value_type = String)]
+    pub status: hone_store::PolicyStatus,
+    /// Content hash of the adapter.
+    pub digest: String,
+    /// Turns it learned from.
+    pub samples: u64,
+    /// Mean verdict of the turns it sampled.
+    pub mean_score: Option<f64>,
+    /// How many of its turns have a verdict with a score.
+    pub scored_turns: u64,
+    /// What the trainer measured.
+    pub report: Value,
+    /// What the gate measured.
+    pub gate: Value,
+    /// When, in milliseconds since the Unix epoch.
+    pub published_ms: i64,
+}
+
+/// Versions of a scope, newest first.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct VersionList {
+    /// Always `list`.
+    pub object: &'static str,
+    /// The version that new requests get; 0 is the base model.
+    pub current: u64,
+    /// The versions.
+    pub data: Vec<VersionReply>,
+}
+
+/// Published versions of the caller's policy.
+#[utoipa::path(
+    get,
+    path = "/v1/versions",
+    params(VersionsQuery),
+    responses(
+        (status = 200, body = VersionList),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn list_versions(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    query: Result<Query<VersionsQuery>, QueryRejection>,
+) -> Reply<VersionList> {
+    let Query(query) = query.map_err(|error| ApiError::invalid("", error.body_text()))?;
+    let limit = query.limit.unwrap_or(100);
+    if !(1..=1_000).contains(&limit) {
+        return Err(ApiError::invalid(
+            "limit",
+            format!("limit must be between 1 and 1000, not {limit}"),
+        ));
+    }
+    let user = query.user.as_deref().filter(|u| !u.trim().is_empty());
+    let scope = Door::scope(&asked.caller.owner, user);
+    let records = http.ledger.versions(Some(&scope), limit).await;
+    let records = records.map_err(|e| ledger_error(&e))?;
+    let scores = http.ledger.scores_by_version(&scope).await;
+    let scores = scores.map_err(|e| ledger_error(&e))?;
+    let reply = |record: PolicyRecord| {
+        let score = scores.iter().find(|(v, ..)| *v == record.policy.version);
+        VersionReply {
+            version: record.policy.version.0,
+            parent: record.parent.0,
+            status: record.status,
+            digest: record.policy.digest.to_hex(),
+            samples: record.samples,
+            mean_score: score.map(|(_, mean, _)| *mean),
+            scored_turns: score.map_or(0, |(.., n)| *n),
+            report: record.report,
+            gate: record.gate,
+            published_ms: record.published_ms,
+        }
+    };
+    Ok(Json(VersionList {
+        object: "list",
+        current: http.policies.get().version(&scope).0,
+        data: records.into_iter().map(reply).collect(),
+    }))
+}

@@ -1,0 +1,425 @@
+//! A door with a scripted backend and a scripted recorder, called without a socket.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::http::{HeaderMap, Request, Response};
+use hone_collect::Input;
+use hone_domain::{
+    Ask, Collect, Completion, Delta, Digest, End, Policies, PolicyVersion, Reason, Receipt,
+    ServeError, SessionIndex, SessionIndexConfig, StopReason, Token, TokenDelta, Turn, VersionSpan,
+};
+use hone_runtime::{Board, Latest, ManualClock, Overflow, SeededIds, ShutdownTrigger, queue};
+use hone_serve::{Answer, Backend, Cancel, Capabilities, EngineStats};
+use hone_store::{FeedbackOutcome, SqliteConfig, SqliteLedger};
+use http_body_util::BodyExt;
+use serde_json::Value;
+use tokio::sync::{Semaphore, mpsc};
+use tower::ServiceExt;
+
+use super::guard::Guard;
+use super::traffic::Traffic;
+use super::{Http, Life, ModelNames, router};
+use crate::config::{DEFAULTS, HttpConfig};
+use crate::door::{ByteLanguage, Door, DoorCounters, Limits, Live};
+
+/// What the backend does with one ask.
+#[derive(Clone, Debug)]
+pub(crate) enum Script {
+    /// Says this, one token per piece, and ends.
+    Say(Vec<&'static str>, StopReason),
+    /// Says this, then fails.
+    Break(Vec<&'static str>, ServeError),
+    /// Refuses the ask.
+    Refuse(ServeError),
+    /// Begins and then waits until it is cancelled.
+    Hang,
+}
+
+/// A backend that follows scripts; without one left it says "ok".
+pub(crate) struct Fake {
+    pub(crate) scripts: Mutex<VecDeque<Script>>,
+    pub(crate) asks: Mutex<Vec<Ask>>,
+    pub(crate) cancelled: Arc<Semaphore>,
+}
+
+impl Default for Fake {
+    fn default() -> Self {
+        Self {
+            scripts: Mutex::default(),
+            asks: Mutex::default(),
+            cancelled: Arc::new(Semaphore::new(0)),
+        }
+    }
+}
+
+pub(crate) const END: Token = 256;
+
+fn turn_of(ask: &Ask, text: &str, completion: &Completion) -> Turn {
+    Turn {
+        id: ask.turn,
+        request: ask.request,
+        choice_index: ask.choice_index,
+        group: ask.group,
+        session: ask.context.session,
+        session_key: ask.context.session_key.clone(),
+        parent: ask.context.parent,
+        owner: ask.context.owner.clone(),
+        scope: ask.scope.clone(),
+        origin: ask.origin,
+        kind: ask.kind,
+        messages: ask.context.messages.clone(),
+        prompt_tokens: ask.prompt_tokens.clone(),
+        completion: completion.clone(),
+        completion_text: text.to_owned(),
+        sampling: ask.sampling.clone(),
+        spans: vec![VersionSpan {
+            version: PolicyVersion(3),
+            start: 0,
+            end: completion.len() as u32,
+        }],
+        digest: Some(Digest([3; 32])),
+        base: Digest([0xab; 32]),
+        fingerprint: "fake".to_owned(),
+        untrainable: None,
+        started_ms: ask.context.admitted_ms,
+        finished_ms: ask.context.admitted_ms + 1,
+    }
+}
+
+fn end_of(ask: &Ask, pieces: &[&str], stop: StopReason) -> Delta {
+    let text = pieces.concat();
+    let mut tokens: Vec<Token> = text.bytes().map(Token::from).collect();
+    if stop == StopReason::EndToken {
+        tokens.push(END);
+    }
+    let n = tokens.len();
+    let completion =
+        Completion::new(tokens, vec![-0.5; n], vec![-0.5; n], vec![None; n], stop).unwrap();
+    let turn = (ask.collect == Collect::Yes).then(|| Box::new(turn_of(ask, &text, &completion)));
+    Delta::End(Box::new(End {
+        stop,
+        text: String::new(),
+        completion,
+        version: PolicyVersion(3),
+        turn,
+    }))
+}
+
+fn token(piece: &str, top: u8) -> Delta {
+    let id = piece.bytes().next().map_or(0, Token::from);
+    Delta::Token(TokenDelta {
+        text: piece.to_owned(),
+        token: id,
+        logprob: -0.5,
+        top: vec![(id, -0.5); usize::from(top.min(1))],
+    })
+}
+
+impl Backend for Fake {
+    fn ask(&self, ask: Ask) -> Result<Answer, ServeError> {
+        let script = self.scripts.lock().unwrap().pop_front();
+        let script = script.unwrap_or(Script::Say(vec!["ok"], StopReason::EndToken));
+        self.asks.lock().unwrap().push(ask.clone());
+        if let Script::Refuse(error) = script {
+            return Err(error);
+        }
+        let (sender, deltas) = mpsc::channel(64);
+        let cancel = Cancel::default();
+        let begun = Delta::Started {
+            version: PolicyVersion(3),
+            cached_tokens: 2,
+        };
+        sender.try_send(begun).unwrap();
+        let top = ask.sampling.top_logprobs;
+        let say = |pieces: &[&str]| {
+            pieces
+                .iter()
+                .for_each(|piece| sender.try_send(token(piece, top)).unwrap());
+        };
+        match script {
+            Script::Say(pieces, stop) => {
+                say(&pieces);
+                sender.try_send(end_of(&ask, &pieces, stop)).unwrap();
+            }
+            Script::Break(pieces, error) => {
+                say(&pieces);
+                sender.try_send(Delta::Failed(error)).unwrap();
+            }
+            Script::Refuse(_) => {}
+            Script::Hang => {
+                let (cancel, cancelled) = (cancel.clone(), self.cancelled.clone());
+                say(&["he"]);
+                tokio::spawn(async move {
+                    while !cancel.is_cancelled() {
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                    let end = end_of(&ask, &["he"], StopReason::Cancelled);
+                    sender.try_send(end).unwrap();
+                    cancelled.add_permits(1);
+                });
+            }
+        }
+        Ok(Answer { deltas, cancel })
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            name: "fake",
+            exact_parity: false,
+            token_ids: true,
+            logprobs: true,
+            can_train: true,
+            max_positions: 4_096,
+            vocab: 257,
+            fingerprint: "fake".to_owned(),
+            base: Digest([0xab; 32]),
+            end_tokens: vec![END],
+        }
+    }
+
+    fn stats(&self) -> EngineStats {
+        EngineStats::default()
+    }
+}
+
+/// How the recorder answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Recorder {
+    /// Collects everything.
+    Collects,
+    /// Takes turns and never gives a receipt.
+    Silent,
+    /// Says that the ledger failed.
+    Fails,
+    /// Is not there.
+    Absent,
+}
+
+/// What the recorder was told.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) turns: Vec<Turn>,
+    pub(crate) next: Vec<hone_collect::Observed>,
+    pub(crate) feedback: Vec<hone_domain::Feedback>,
+    pub(crate) done: usize,
+}
+
+/// A door to test.
+pub(crate) struct Stage {
+    pub(crate) fake: Arc<Fake>,
+    pub(crate) told: Arc<Mutex<Told>>,
+    pub(crate) http: Arc<Http>,
+    pub(crate) app: Router,
+    pub(crate) abort: ShutdownTrigger,
+    _folder: tempfile::TempDir,
+}
+
+fn record(input: Input, recorder: Recorder, (told, held): (&Mutex<Told>, &mut Vec<Input>)) {
+    match input {
+        Input::Turn { turn, receipt } => {
+            if recorder == Recorder::Silent {
+                return held.push(Input::Turn { turn, receipt });
+            }
+            told.lock().unwrap().turns.push(*turn);
+            let answer = match recorder {
+                Recorder::Fails => Receipt::NotCollected(Reason::LedgerFailed),
+                _ => Receipt::Collected,
+            };
+            let _ = receipt.send(answer);
+        }
+        Input::Next(observed) => told.lock().unwrap().next.push(observed),
+        Input::Feedback { feedback, reply } => {
+            let outcome = match feedback.comment.as_deref() {
+                Some("not mine") => Ok(FeedbackOutcome::NotYours),
+                Some("broken") => Err("disk full".to_owned()),
+                _ => Ok(FeedbackOutcome::Stored),
+            };
+            told.lock().unwrap().feedback.push(*feedback);
+            let _ = reply.send(outcome);
+        }
+        Input::SessionDone(_) => told.lock().unwrap().done += 1,
+    }
+}
+
+pub(crate) fn http_config() -> HttpConfig {
+    let defaults: toml::Table = DEFAULTS.parse().unwrap();
+    let mut config: HttpConfig = defaults["http"].clone().try_into().unwrap();
+    config.body_bytes_max = 65_536;
+    config.receipt_timeout_ms = 50;
+    config.messages_max = 64;
+    config
+}
+
+impl Stage {
+    pub(crate) async fn new(recorder: Recorder) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let sqlite = SqliteConfig::in_folder(folder.path());
+        let ledger = Arc::new(SqliteLedger::open(&sqlite).await.unwrap());
+        let (fake, told) = (
+            Arc::new(Fake::default()),
+            Arc::new(Mutex::new(Told::default())),
+        );
+        let (outbox, inbox) = queue(64, Overflow::DropNewest);
+        let collect = (recorder != Recorder::Absent).then_some(outbox);
+        let heard = told.clone();
+        tokio::spawn(async move {
+            let mut held = Vec::new();
+            while let Some(input) = inbox.recv().await {
+                record(input, recorder, (&heard, &mut held));
+            }
+        });
+        let config = http_config();
+        let abort = ShutdownTrigger::new();
+        let clock = Arc::new(ManualClock::at(1_700_000_000_000));
+        let ids = Arc::new(SeededIds::new(1));
+        let door = Arc::new(Door {
+            backend: fake.clone(),
+            language: Arc::new(ByteLanguage),
+            index: Arc::new(Mutex::new(SessionIndex::new(SessionIndexConfig {
+                sessions_max: 100,
+                turns_per_session_max: 100,
+                transcript_bytes_max: 1 << 20,
+            }))),
+            collect: collect.clone(),
+            clock: clock.clone(),
+            ids: ids.clone(),
+            limits: Limits {
+                receipt_timeout: Duration::from_millis(config.receipt_timeout_ms),
+                completion_timeout: Duration::from_secs(5),
+                inline_chars_max: 1_000,
+            },
+            counters: DoorCounters::default(),
+            live: Live::default(),
+            abort: abort.signal(),
+        });
+        let board = Board::new();
+        board.enter("judge");
+        let http = Arc::new(Http {
+            door: Some(door),
+            collect,
+            ledger,
+            policies: Latest::new(Policies::default()).reader(),
+            board,
+            clock,
+            ids,
+            config,
+            models: ModelNames {
+                name: "org/model".to_owned(),
+                aliases: vec!["gpt".to_owned()],
+                created: 1_700_000_000,
+            },
+            guard: Guard {
+                loopback: true,
+                keys: Vec::new(),
+                hosts_allowed: vec!["box.lan".to_owned()],
+                origins_allowed: vec!["https://app.example".to_owned()],
+            },
+            life: Life::default(),
+            traffic: Traffic::default(),
+            watchers: Arc::new(Semaphore::new(1)),
+            started: Instant::now(),
+        });
+        Self {
+            app: router(http.clone()),
+            fake,
+            told,
+            http,
+            abort,
+            _folder: folder,
+        }
+    }
+
+    pub(crate) fn script(&self, scripts: impl IntoIterator<Item = Script>) -> &Self {
+        self.fake.scripts.lock().unwrap().extend(scripts);
+        self
+    }
+
+    pub(crate) async fn send(&self, request: Request<Body>) -> Response<Body> {
+        self.send_from([127, 0, 0, 1].into(), request).await
+    }
+
+    pub(crate) async fn send_from(
+        &self,
+        peer: IpAddr,
+        mut request: Request<Body>,
+    ) -> Response<Body> {
+        let peer = SocketAddr::new(peer, 5_000);
+        request.extensions_mut().insert(ConnectInfo(peer));
+        self.app.clone().oneshot(request).await.unwrap()
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &str) -> Reply {
+        let request = request("POST", path, &[("content-type", "application/json")]);
+        read(
+            self.send(request.body(Body::from(body.to_owned())).unwrap())
+                .await,
+        )
+        .await
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Reply {
+        let request = request("GET", path, &[]);
+        read(self.send(request.body(Body::empty()).unwrap()).await).await
+    }
+}
+
+pub(crate) fn request(
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+) -> axum::http::request::Builder {
+    let mut builder = Request::builder().method(method).uri(path);
+    if !headers.iter().any(|(name, _)| *name == "host") {
+        builder = builder.header("host", "127.0.0.1:8080");
+    }
+    for (name, value) in headers {
+        builder = builder.header(*name, *value);
+    }
+    builder
+}
+
+/// A reply with its body read.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) text: String,
+}
+
+pub(crate) async fn read(response: Response<Body>) -> Reply {
+    let (parts, body) = response.into_parts();
+    let bytes = body.collect().await.unwrap().to_bytes();
+    Reply {
+        status: parts.status.as_u16(),
+        headers: parts.headers,
+        text: String::from_utf8(bytes.to_vec()).unwrap(),
+    }
+}
+
+impl Reply {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("not JSON: {}", self.text))
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|v| v.to_str().unwrap())
+    }
+
+    /// The data of every event.
+    pub(crate) fn events(&self) -> Vec<Value> {
+        let lines = self
+            .text
+            .lines()
+            .filter_map(|line| line.strip_prefix("data: "));
+        lines
+            .map(|data| serde_json::from_str(data).unwrap_or_else(|_| Value::from(data)))
+            .collect()
+    }
+}

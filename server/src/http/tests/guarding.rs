@@ -1,0 +1,172 @@
+//! Who may call.
+
+use std::net::IpAddr;
+
+use axum::http::HeaderMap;
+use hone_domain::Digest;
+use sha2::{Digest as _, Sha256};
+
+use crate::http::guard::{Guard, Key, check_bind};
+use crate::http::testing::{Recorder, Stage, read, request};
+
+fn guard(loopback: bool) -> Guard {
+    let key = |owner: &str, text: &str, admin: bool| Key {
+        owner: owner.to_owned(),
+        sha256: Digest(Sha256::digest(text).into()),
+        admin,
+    };
+    Guard {
+        loopback,
+        keys: vec![key("alice", "a-key", false), key("root", "r-key", true)],
+        hosts_allowed: vec!["box.lan".to_owned()],
+        origins_allowed: vec!["https://app.example".to_owned()],
+    }
+}
+
+fn admit(
+    guard: &Guard,
+    peer: &str,
+    headers: &[(&'static str, &str)],
+) -> Result<(String, bool), String> {
+    let mut map = HeaderMap::new();
+    map.insert("host", "127.0.0.1:8080".parse().unwrap());
+    for (name, value) in headers {
+        map.insert(*name, value.parse().unwrap());
+    }
+    let peer: IpAddr = peer.parse().unwrap();
+    guard
+        .admit(peer, &map)
+        .map(|caller| (caller.owner, caller.admin))
+        .map_err(|error| error.class().2.to_owned())
+}
+
+#[test]
+fn loopback_needs_no_key_and_nothing_else_looks_like_loopback() {
+    type Row = (
+        &'static [(&'static str, &'static str)],
+        Result<(&'static str, bool), &'static str>,
+    );
+    let local = Ok(("local", true));
+    let rows: &[Row] = &[
+        (&[], local),
+        (&[("authorization", "Bearer sk-anything")], local),
+        (&[("host", "localhost")], local),
+        (&[("host", "localhost:8080")], local),
+        (&[("host", "[::1]:8080")], local),
+        (&[("host", "127.8.8.8")], local),
+        (&[("host", "BOX.lan:80")], local),
+        (&[("host", "evil.example")], Err("host_not_allowed")),
+        (
+            &[("host", "127.0.0.1.evil.example")],
+            Err("host_not_allowed"),
+        ),
+        (
+            &[("host", "localhost.evil.example")],
+            Err("host_not_allowed"),
+        ),
+        (&[("host", "10.0.0.1")], Err("host_not_allowed")),
+        (&[("host", "")], Err("host_not_allowed")),
+        (&[("origin", "http://localhost:3000")], local),
+        (&[("origin", "https://app.example")], local),
+        (
+            &[("origin", "https://evil.example")],
+            Err("origin_not_allowed"),
+        ),
+        (&[("origin", "null")], Err("origin_not_allowed")),
+        (
+            &[("origin", "http://localhost.evil.example")],
+            Err("origin_not_allowed"),
+        ),
+        (
+            &[("sec-fetch-site", "cross-site")],
+            Err("origin_not_allowed"),
+        ),
+        (&[("x-forwarded-for", "1.2.3.4")], Err("forwarded")),
+        (&[("forwarded", "for=1.2.3.4")], Err("forwarded")),
+        (&[("x-real-ip", "127.0.0.1")], Err("forwarded")),
+        (
+            &[
+                ("x-forwarded-for", "1.2.3.4"),
+                ("authorization", "Bearer a-key"),
+            ],
+            Ok(("alice", false)),
+        ),
+        (&[("authorization", "bearer r-key")], Ok(("root", true))),
+    ];
+    for (headers, wanted) in rows {
+        let got = admit(&guard(true), "127.0.0.1", headers);
+        let wanted = wanted
+            .map(|(owner, admin)| (owner.to_owned(), admin))
+            .map_err(str::to_owned);
+        assert_eq!(got, wanted, "{headers:?}");
+    }
+}
+
+#[test]
+fn other_addresses_need_a_key() {
+    for peer in ["127.0.0.1", "10.0.0.9"] {
+        assert_eq!(
+            admit(&guard(false), peer, &[]),
+            Err("invalid_api_key".to_owned())
+        );
+        let wrong = [("authorization", "Bearer b-key")];
+        assert_eq!(
+            admit(&guard(false), peer, &wrong),
+            Err("invalid_api_key".to_owned())
+        );
+        let right = [("authorization", "Bearer a-key"), ("host", "hone.example")];
+        assert_eq!(
+            admit(&guard(false), peer, &right),
+            Ok(("alice".to_owned(), false))
+        );
+    }
+    assert_eq!(
+        admit(&guard(true), "10.0.0.9", &[]),
+        Err("invalid_api_key".to_owned())
+    );
+}
+
+#[test]
+fn an_open_address_without_keys_is_refused() {
+    assert!(check_bind("127.0.0.1:80".parse().unwrap(), false).is_ok());
+    assert!(check_bind("[::1]:80".parse().unwrap(), false).is_ok());
+    assert!(check_bind("0.0.0.0:80".parse().unwrap(), true).is_ok());
+    for open in ["0.0.0.0:80", "[::]:80", "192.168.1.5:80"] {
+        let message = check_bind(open.parse().unwrap(), false).expect_err("it is open");
+        assert!(message.contains("http.keys") && message.contains("127.0.0.1"));
+    }
+}
+
+#[tokio::test]
+async fn refusals_are_error_objects_and_probes_are_open() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let from = |path: &str, headers: &[(&str, &str)]| {
+        request("GET", path, headers)
+            .body(axum::body::Body::empty())
+            .unwrap()
+    };
+    let stranger: IpAddr = [10, 0, 0, 9].into();
+    let reply = read(stage.send_from(stranger, from("/v1/models", &[])).await).await;
+    assert_eq!(reply.status, 401);
+    assert!(
+        reply
+            .header("www-authenticate")
+            .is_some_and(|v| v.starts_with("Bearer"))
+    );
+    assert_eq!(reply.json()["error"]["type"], "authentication_error");
+    for path in ["/livez", "/readyz", "/startupz"] {
+        let reply = read(
+            stage
+                .send_from(stranger, from(path, &[("host", "pod")]))
+                .await,
+        )
+        .await;
+        assert_eq!((reply.status, reply.text.as_str()), (200, "ok\n"), "{path}");
+    }
+    let evil = from("/v1/models", &[("host", "evil.example")]);
+    let reply = read(stage.send(evil).await).await;
+    assert_eq!(
+        (reply.status, &reply.json()["error"]["code"]),
+        (403, &"host_not_allowed".into())
+    );
+}

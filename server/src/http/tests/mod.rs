@@ -1,0 +1,7 @@
+#![allow(clippy::unwrap_used)]
+
+mod admin;
+mod bad_input;
+mod chat;
+mod guarding;
+mod sessions;

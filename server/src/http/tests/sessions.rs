@@ -1,0 +1,206 @@
+//! What belongs together, what answers what, and feedback.
+
+use hone_domain::{NextKind, StopReason};
+use serde_json::{Value, json};
+
+use crate::http::testing::{Recorder, Reply, Script, Stage, read, request};
+
+const CHAT: &str = "/v1/chat/completions";
+
+async fn chat(stage: &Stage, messages: Value, headers: &[(&str, &str)]) -> Reply {
+    let mut all = vec![("content-type", "application/json")];
+    all.extend(headers);
+    let body = json!({"model": "gpt", "messages": messages}).to_string();
+    let request = request("POST", CHAT, &all).body(body.into()).unwrap();
+    read(stage.send(request).await).await
+}
+
+fn user(text: &str) -> Value {
+    json!({"role": "user", "content": text})
+}
+
+fn assistant(text: &str) -> Value {
+    json!({"role": "assistant", "content": text})
+}
+
+#[tokio::test]
+async fn the_next_request_answers_the_turn_before_and_reuses_its_tokens() {
+    let stage = Stage::new(Recorder::Collects).await;
+    stage.script([Script::Say(vec!["A"], StopReason::Length)]);
+    let first = chat(&stage, json!([user("q")]), &[]).await;
+    let second = chat(
+        &stage,
+        json!([user("q"), assistant("A"), user("thanks")]),
+        &[],
+    )
+    .await;
+    assert_eq!(
+        first.header("x-hone-session-id"),
+        second.header("x-hone-session-id")
+    );
+    let told = stage.told.lock().unwrap();
+    assert_eq!(told.next.len(), 1);
+    let next = &told.next[0];
+    assert_eq!(
+        format!("turn_{}", next.parent),
+        first.header("x-hone-turn-id").unwrap()
+    );
+    assert_eq!(
+        next.next_turn.map(|t| format!("turn_{t}")).as_deref(),
+        second.header("x-hone-turn-id")
+    );
+    assert_eq!(next.next_state.items[0].text, "thanks");
+    assert_eq!(next.next_state.items[0].kind, NextKind::UserReply);
+    assert_eq!(told.turns[1].parent, Some(next.parent));
+    let door = stage.http.door.as_ref().unwrap();
+    let binds: Vec<_> = door.counters.binds().filter(|(_, n)| *n > 0).collect();
+    assert_eq!(binds, [("chain", 1), ("new", 1)]);
+    // The byte template writes "assistant\nA\n", so the second prompt continues the first's text.
+    assert_eq!(door.counters.prompts_reused.get(), 1);
+    let asks = stage.fake.asks.lock().unwrap();
+    let (one, two) = (&asks[0].prompt_tokens, &asks[1].prompt_tokens);
+    assert!(two.starts_with(one) && two.len() > one.len() + 1);
+}
+
+#[tokio::test]
+async fn a_next_state_is_handed_on_even_if_its_own_request_is_refused() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let refusal = hone_domain::ServeError::Overloaded {
+        limit: 1,
+        retry_after_ms: 1,
+    };
+    chat(&stage, json!([user("q")]), &[]).await;
+    stage.script([Script::Refuse(refusal)]);
+    let again = json!([user("q"), assistant("ok"), user("no")]);
+    assert_eq!(chat(&stage, again.clone(), &[]).await.status, 429);
+    assert_eq!(chat(&stage, again, &[]).await.status, 200);
+    tokio::task::yield_now().await;
+    let told = stage.told.lock().unwrap();
+    assert_eq!(told.next.len(), 1);
+    assert_eq!(told.next[0].next_turn, None);
+}
+
+#[tokio::test]
+async fn session_keys_come_from_many_places() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let rows: &[&[(&str, &str)]] = &[
+        &[("x-session-id", "k")],
+        &[("session_id", "k")],
+        &[("session-id", "k")],
+        &[("x-session-affinity", "k")],
+    ];
+    let mut sessions = Vec::new();
+    for headers in rows {
+        let reply = chat(&stage, json!([user("other words")]), headers).await;
+        sessions.push(reply.header("x-hone-session-id").unwrap().to_owned());
+    }
+    for field in ["session_id", "prompt_cache_key"] {
+        let mut body = json!({"model": "gpt", "messages": [user("more")]});
+        body[field] = json!("k");
+        let reply = stage.post(CHAT, &body.to_string()).await;
+        sessions.push(reply.header("x-hone-session-id").unwrap().to_owned());
+    }
+    assert!(sessions.iter().all(|s| *s == sessions[0]), "{sessions:?}");
+    let other = chat(&stage, json!([user("x")]), &[("x-session-id", "other")]).await;
+    assert_ne!(other.header("x-hone-session-id"), Some(&*sessions[0]));
+}
+
+#[tokio::test]
+async fn side_turns_and_session_ends_are_told() {
+    let stage = Stage::new(Recorder::Collects).await;
+    chat(&stage, json!([user("title?")]), &[("x-turn-type", "Side")]).await;
+    chat(&stage, json!([user("bye")]), &[("x-session-done", "yes")]).await;
+    let bad = chat(&stage, json!([user("x")]), &[("x-turn-type", "odd")]).await;
+    assert_eq!(
+        (bad.status, &bad.json()["error"]["param"]),
+        (400, &json!("x-turn-type"))
+    );
+    let told = stage.told.lock().unwrap();
+    assert_eq!(told.turns[0].kind, hone_domain::TurnKind::Side);
+    assert_eq!((told.turns.len(), told.done), (2, 1));
+}
+
+#[tokio::test]
+async fn users_of_one_owner_have_scopes_of_their_own() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let mut sessions = Vec::new();
+    for user_name in ["ann", "bob"] {
+        let messages = json!([user("q"), assistant("ok"), user("thanks")]);
+        let body = json!({"model": "gpt", "user": user_name, "messages": messages});
+        let reply = stage.post(CHAT, &body.to_string()).await;
+        sessions.push(reply.header("x-hone-session-id").unwrap().to_owned());
+    }
+    assert_ne!(sessions[0], sessions[1]);
+    assert_eq!(stage.told.lock().unwrap().next.len(), 0);
+}
+
+#[tokio::test]
+async fn feedback_reaches_the_recorder() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let turn = chat(&stage, json!([user("q")]), &[]).await;
+    let id = turn.json()["id"].as_str().unwrap().to_owned();
+    let body = json!({"turn_id": id, "thumb": "down", "comment": "no", "id": "mine"});
+    let reply = stage.post("/v1/feedback", &body.to_string()).await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    assert_eq!(reply.json()["outcome"], "stored");
+    assert_eq!(
+        reply.json()["turn_id"].as_str(),
+        turn.header("x-hone-turn-id")
+    );
+    let told = stage.told.lock().unwrap();
+    let feedback = &told.feedback[0];
+    assert_eq!(
+        (feedback.score, feedback.owner.as_str()),
+        (Some(-1.0), "local")
+    );
+    assert_eq!(feedback.client_id.as_deref(), Some("mine"));
+}
+
+#[tokio::test]
+async fn without_a_recorder_feedback_is_refused() {
+    let stage = Stage::new(Recorder::Absent).await;
+    let body = json!({"turn_id": "turn_00000000-0000-7000-8000-000000000001", "score": 1});
+    let reply = stage.post("/v1/feedback", &body.to_string()).await;
+    assert_eq!(
+        (reply.status, &reply.json()["error"]["code"]),
+        (503, &json!("no_collector"))
+    );
+}
+
+#[tokio::test]
+async fn a_turn_tells_what_became_of_it_to_its_owner_only() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let reply = chat(&stage, json!([user("q")]), &[]).await;
+    let mut turn = stage.told.lock().unwrap().turns.remove(0);
+    stage
+        .http
+        .ledger
+        .record_turns(std::slice::from_ref(&turn))
+        .await
+        .unwrap();
+    let id = reply.header("x-hone-turn-id").unwrap();
+    let json = stage.get(&format!("/v1/turns/{id}")).await.json();
+    assert_eq!((&json["id"], &json["object"]), (&json!(id), &json!("turn")));
+    assert_eq!(json["fate"]["stage"], "awaiting_next_state");
+    assert!(
+        json["fate"]["explanation"]
+            .as_str()
+            .is_some_and(|e| e.len() > 10)
+    );
+    assert_eq!(
+        (&json["completion"], &json["policy_version"]),
+        (&json!("ok"), &json!(3))
+    );
+    turn.id = hone_domain::TurnId(uuid::Uuid::from_u128(9));
+    turn.owner = "somebody".to_owned();
+    stage
+        .http
+        .ledger
+        .record_turns(&[turn.clone()])
+        .await
+        .unwrap();
+    assert_eq!(
+        stage.get(&format!("/v1/turns/{}", turn.id)).await.status,
+        404
+    );
+}

@@ -1,0 +1,178 @@
+//! Reads a JSON body: media type, size, time, syntax, then types with the path of what is wrong.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, Request, header};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::http::error::ApiError;
+
+/// Bounds of a body.
+#[derive(Clone, Copy, Debug)]
+pub struct BodyLimits {
+    /// Most bytes.
+    pub bytes_max: usize,
+    /// Longest time until the last byte.
+    pub timeout_ms: u64,
+}
+
+/// Reads the body of `request`.
+pub async fn read_json(request: Request<Body>, limits: BodyLimits) -> Result<JsonObject, ApiError> {
+    check_headers(request.headers(), limits)?;
+    let body = Limited::new(request.into_body(), limits.bytes_max).collect();
+    let bytes = match tokio::time::timeout(Duration::from_millis(limits.timeout_ms), body).await {
+        Err(_) => {
+            return Err(ApiError::BodyTimeout {
+                limit_ms: limits.timeout_ms,
+            });
+        }
+        Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(too_large(limits)),
+        Ok(Err(error)) => {
+            return Err(ApiError::Syntax(format!("the body broke off ({error})")));
+        }
+        Ok(Ok(collected)) => collected.to_bytes(),
+    };
+    JsonObject::parse(&bytes)
+}
+
+fn too_large(limits: BodyLimits) -> ApiError {
+    ApiError::TooLarge {
+        limit: limits.bytes_max,
+    }
+}
+
+fn check_headers(headers: &HeaderMap, limits: BodyLimits) -> Result<(), ApiError> {
+    // A web page can send other media types to this machine without asking it first, so JSON is
+    // demanded by name.
+    let media = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|v| v.to_str().ok())
+        .unwrap_or_default();
+    let essence = media
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase();
+    if essence != "application/json" && !essence.ends_with("+json") {
+        return Err(ApiError::MediaType(
+            "send the body as JSON with the header content-type: application/json".to_owned(),
+        ));
+    }
+    let encoding = headers.get(header::CONTENT_ENCODING);
+    if encoding.is_some_and(|e| !e.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        return Err(ApiError::MediaType(
+            "compressed bodies are not taken; send the JSON as it is".to_owned(),
+        ));
+    }
+    let announced = headers
+        .get(header::CONTENT_LENGTH)
+        .and_then(|v| v.to_str().ok())
+        .and_then(|v| v.parse::<u64>().ok());
+    if announced.is_some_and(|n| n > limits.bytes_max as u64) {
+        return Err(too_large(limits));
+    }
+    Ok(())
+}
+
+/// A JSON object on its way to typed fields.
+///
+/// Requests are read in parts (`read::<A>()`, `read::<B>()`), because a flattened struct would lose
+/// the path of what is wrong in it. What no part knows is named by [`JsonObject::unknown`].
+#[derive(Debug)]
+pub struct JsonObject {
+    value: Value,
+    known: Vec<&'static str>,
+}
+
+impl JsonObject {
+    /// Parses JSON bytes. Nesting deeper than 128 is refused by the parser.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ApiError> {
+        let value: Value =
+            serde_json::from_slice(bytes).map_err(|error| ApiError::Syntax(error.to_string()))?;
+        if !value.is_object() {
+            return Err(ApiError::invalid(
+                "",
+                "the request body must be a JSON object",
+            ));
+        }
+        Ok(Self {
+            value,
+            known: Vec::new(),
+        })
+    }
+
+    /// The fields of `T`, with the path of the first that is wrong.
+    pub fn read<T: DeserializeOwned>(&mut self) -> Result<T, ApiError> {
+        self.known.extend(field_names::<T>());
+        serde_path_to_error::deserialize(&self.value).map_err(|error| {
+            let text = error.inner().to_string();
+            let missing = text
+                .strip_prefix("missing field `")
+                .and_then(|rest| rest.split('`').next());
+            let path = error.path().to_string();
+            let param = match (missing, path.as_str()) {
+                (Some(field), ".") => field.to_owned(),
+                (None, ".") => String::new(),
+                (Some(field), path) => format!("{path}.{field}"),
+                (None, path) => path.to_owned(),
+            };
+            let message = if param.is_empty() || missing.is_some() {
+                text
+            } else {
+                format!("{param}: {text}")
+            };
+            ApiError::invalid(param, message)
+        })
+    }
+
+    /// A field as it is; null counts as absent.
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.value.get(name).filter(|v| !v.is_null())
+    }
+
+    /// Names of fields that nothing has read, nulls left out.
+    pub fn unknown(&self) -> Vec<String> {
+        let fields = self.value.as_object().into_iter().flatten();
+        fields
+            .filter(|(name, value)| !value.is_null() && !self.known.contains(&name.as_str()))
+            .map(|(name, _)| name.clone())
+            .collect()
+    }
+}
+
+/// The field names of a struct that derives `Deserialize`.
+fn field_names<T: DeserializeOwned>() -> &'static [&'static str] {
+    let mut probe = Probe(&[]);
+    // The probe answers every struct with an error; it is only asked which fields there are.
+    let _always_an_error = T::deserialize(&mut probe).is_ok();
+    probe.0
+}
+
+struct Probe(&'static [&'static str]);
+
+impl<'de> serde::Deserializer<'de> for &mut Probe {
+    type Error = serde::de::value::Error;
+
+    fn deserialize_any<V: serde::de::Visitor<'de>>(self, _: V) -> Result<V::Value, Self::Error> {
+        Err(serde::de::Error::custom("only a probe"))
+    }
+
+    fn deserialize_struct<V: serde::de::Visitor<'de>>(
+        self,
+        _name: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        self.0 = fields;
+        self.deserialize_any(visitor)
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option
+        unit unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}

@@ -1,0 +1,130 @@
+//! The body of `POST /v1/completions`: text or tokens in, text out, no chat template.
+
+use hone_domain::Token;
+use serde::Deserialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::http::error::ApiError;
+use crate::http::wire::body::JsonObject;
+use crate::http::wire::openai::{StreamOptions, refuse_known};
+use crate::http::wire::sampling::SamplingFields;
+use crate::http::wire::session::SessionFields;
+
+/// Most prompts of one request.
+const PROMPTS_MAX: usize = 16;
+
+/// A text completion request.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct CompletionRequest {
+    /// What is asked.
+    #[serde(flatten)]
+    pub text: CompletionFields,
+    /// Sampling and stopping.
+    #[serde(flatten)]
+    pub sampling: SamplingFields,
+    /// Whose, which session, what kind of turn.
+    #[serde(flatten)]
+    pub session: SessionFields,
+}
+
+/// Fields that only text completions have.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct CompletionFields {
+    /// A name that `GET /v1/models` lists.
+    pub model: String,
+    /// A text, token ids, or up to 16 of either.
+    #[schema(value_type = Object)]
+    pub prompt: Value,
+    /// Whether to send the completion as server-sent events while it is sampled.
+    pub stream: Option<bool>,
+    /// Options of the stream.
+    pub stream_options: Option<StreamOptions>,
+    /// How many completions per prompt.
+    pub n: Option<i64>,
+    /// Most tokens to sample; 16 where absent, as this API always had it.
+    pub max_tokens: Option<i64>,
+    /// How many alternatives to report per token, up to 20.
+    pub logprobs: Option<i64>,
+    /// Whether to add the token ids of prompt and completion to the reply.
+    pub return_token_ids: Option<bool>,
+}
+
+/// One prompt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Prompt {
+    /// To be tokenised.
+    Text(String),
+    /// Taken as they are.
+    Tokens(Vec<Token>),
+}
+
+impl CompletionRequest {
+    /// Reads a body; the names of its unknown fields come with it.
+    pub fn from_object(mut object: JsonObject) -> Result<(Self, Vec<String>), ApiError> {
+        let request = Self {
+            text: object.read()?,
+            sampling: object.read()?,
+            session: object.read()?,
+        };
+        refuse_known(&object)?;
+        Ok((request, object.unknown()))
+    }
+
+    /// The checked prompts; token ids are below `vocab`.
+    pub fn prompts(&self, vocab: usize) -> Result<Vec<Prompt>, ApiError> {
+        let prompts = match &self.text.prompt {
+            Value::String(text) => vec![Prompt::Text(text.clone())],
+            Value::Array(items) if items.first().is_some_and(Value::is_number) => {
+                vec![tokens("prompt", items, vocab)?]
+            }
+            Value::Array(items) if items.len() <= PROMPTS_MAX => items
+                .iter()
+                .enumerate()
+                .map(|(at, item)| match item {
+                    Value::String(text) => Ok(Prompt::Text(text.clone())),
+                    Value::Array(ids) => tokens(&format!("prompt[{at}]"), ids, vocab),
+                    _ => Err(wrong(&format!("prompt[{at}]"))),
+                })
+                .collect::<Result<_, _>>()?,
+            Value::Array(_) => {
+                return Err(ApiError::invalid(
+                    "prompt",
+                    format!("at most {PROMPTS_MAX} prompts are taken"),
+                ));
+            }
+            _ => return Err(wrong("prompt")),
+        };
+        let is_empty = |prompt: &Prompt| match prompt {
+            Prompt::Text(text) => text.is_empty(),
+            Prompt::Tokens(tokens) => tokens.is_empty(),
+        };
+        if prompts.is_empty() || prompts.iter().any(is_empty) {
+            return Err(ApiError::invalid("prompt", "the prompt cannot be empty"));
+        }
+        Ok(prompts)
+    }
+}
+
+fn wrong(path: &str) -> ApiError {
+    ApiError::invalid(
+        path,
+        format!("{path} must be a text, an array of token ids, or an array of either"),
+    )
+}
+
+fn tokens(path: &str, ids: &[Value], vocab: usize) -> Result<Prompt, ApiError> {
+    ids.iter()
+        .enumerate()
+        .map(|(at, id)| {
+            let id = id.as_u64().filter(|id| (*id as usize) < vocab);
+            id.map(|id| id as Token).ok_or_else(|| {
+                ApiError::invalid(
+                    format!("{path}[{at}]"),
+                    format!("{path}[{at}] is not a token id below {vocab}"),
+                )
+            })
+        })
+        .collect::<Result<_, _>>()
+        .map(Prompt::Tokens)
+}

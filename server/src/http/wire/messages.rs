@@ -1,0 +1,213 @@
+//! Messages as clients send them, checked and reduced to the domain's.
+
+use hone_domain::{Message, Role, ToolCall};
+use serde_json::{Map, Value, json};
+
+use crate::http::error::ApiError;
+
+/// Parses all messages of a request; errors name the exact place.
+pub fn parse_messages(wire: &[Value], messages_max: usize) -> Result<Vec<Message>, ApiError> {
+    if wire.is_empty() {
+        return Err(ApiError::invalid(
+            "messages",
+            "messages must hold at least one message",
+        ));
+    }
+    if wire.len() > messages_max {
+        return Err(ApiError::invalid(
+            "messages",
+            format!(
+                "at most {messages_max} messages are taken (http.messages_max), not {}",
+                wire.len()
+            ),
+        ));
+    }
+    wire.iter()
+        .enumerate()
+        .map(|(at, message)| parse_message(&format!("messages[{at}]"), message))
+        .collect()
+}
+
+fn parse_message(path: &str, wire: &Value) -> Result<Message, ApiError> {
+    let Some(fields) = wire.as_object() else {
+        return Err(ApiError::invalid(path, format!("{path} must be an object")));
+    };
+    let role = parse_role(path, fields.get("role"))?;
+    let tool_calls = parse_calls(path, fields)?;
+    let content = parse_content(path, fields.get("content"))?;
+    let content = match content {
+        Some(text) => text,
+        // An assistant that only called a tool, or refused, comes back without content.
+        None if role == Role::Assistant => {
+            optional_text(path, "refusal", fields)?.unwrap_or_default()
+        }
+        None => {
+            return Err(ApiError::invalid(
+                format!("{path}.content"),
+                format!("{path}.content is missing; only assistant messages may leave it out"),
+            ));
+        }
+    };
+    Ok(Message {
+        role,
+        content,
+        name: optional_text(path, "name", fields)?,
+        tool_calls,
+        tool_call_id: optional_text(path, "tool_call_id", fields)?,
+    })
+}
+
+fn parse_role(path: &str, role: Option<&Value>) -> Result<Role, ApiError> {
+    let word = role.and_then(Value::as_str).ok_or_else(|| {
+        ApiError::invalid(
+            format!("{path}.role"),
+            format!("{path}.role is missing or not a string"),
+        )
+    })?;
+    match word {
+        "system" => Ok(Role::System),
+        "developer" => Ok(Role::Developer),
+        "user" => Ok(Role::User),
+        "assistant" => Ok(Role::Assistant),
+        "tool" | "function" => Ok(Role::Tool),
+        other => Err(ApiError::invalid(
+            format!("{path}.role"),
+            format!(
+                "{path}.role must be system, developer, user, assistant or tool, not {other:?}"
+            ),
+        )),
+    }
+}
+
+fn optional_text(
+    path: &str,
+    name: &str,
+    fields: &Map<String, Value>,
+) -> Result<Option<String>, ApiError> {
+    match fields.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(_) => Err(ApiError::invalid(
+            format!("{path}.{name}"),
+            format!("{path}.{name} must be a string"),
+        )),
+    }
+}
+
+fn parse_content(path: &str, content: Option<&Value>) -> Result<Option<String>, ApiError> {
+    match content {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(Value::Array(parts)) => {
+            let texts = parts
+                .iter()
+                .enumerate()
+                .map(|(at, part)| parse_part(&format!("{path}.content[{at}]"), part))
+                .collect::<Result<Vec<_>, _>>()?;
+            Ok(Some(texts.join("\n")))
+        }
+        Some(_) => Err(ApiError::invalid(
+            format!("{path}.content"),
+            format!("{path}.content must be a string, an array of parts, or null"),
+        )),
+    }
+}
+
+fn parse_part<'a>(path: &str, part: &'a Value) -> Result<&'a str, ApiError> {
+    if let Value::String(text) = part {
+        return Ok(text);
+    }
+    let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
+    let field = match kind {
+        "text" | "input_text" | "output_text" => "text",
+        "refusal" => "refusal",
+        "" => {
+            return Err(ApiError::invalid(
+                format!("{path}.type"),
+                format!("{path} must be an object with a type"),
+            ));
+        }
+        other => {
+            return Err(ApiError::unsupported(
+                format!("{path}.type"),
+                format!("content of type {other:?} is not supported; this model reads text only"),
+            ));
+        }
+    };
+    part.get(field).and_then(Value::as_str).ok_or_else(|| {
+        ApiError::invalid(
+            format!("{path}.{field}"),
+            format!("{path}.{field} must be a string"),
+        )
+    })
+}
+
+fn parse_calls(path: &str, fields: &Map<String, Value>) -> Result<Vec<ToolCall>, ApiError> {
+    let path = format!("{path}.tool_calls");
+    let calls = match fields.get("tool_calls") {
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(Value::Array(calls)) => calls,
+        Some(_) => return Err(ApiError::invalid(&path, format!("{path} must be an array"))),
+    };
+    calls
+        .iter()
+        .enumerate()
+        .map(|(at, call)| {
+            let name = call.pointer("/function/name").and_then(Value::as_str);
+            let name = name.ok_or_else(|| {
+                ApiError::invalid(
+                    format!("{path}[{at}].function.name"),
+                    format!("{path}[{at}] needs a function with a name"),
+                )
+            })?;
+            let arguments = match call.pointer("/function/arguments") {
+                None | Some(Value::Null) => String::new(),
+                Some(Value::String(text)) => text.clone(),
+                // Some clients send the parsed object.
+                Some(other) => other.to_string(),
+            };
+            let id = call.get("id").and_then(Value::as_str).unwrap_or_default();
+            Ok(ToolCall {
+                id: id.to_owned(),
+                name: name.to_owned(),
+                arguments,
+            })
+        })
+        .collect()
+}
+
+/// A message as chat templates read it. Developer instructions become system ones, which every
+/// template knows; call arguments are parsed where they are JSON.
+pub fn template_message(message: &Message) -> Value {
+    let role = match message.role {
+        Role::Developer => Role::System,
+        role => role,
+    };
+    let mut value = json!({ "role": role.as_str(), "content": message.content });
+    let Some(fields) = value.as_object_mut() else {
+        return value;
+    };
+    if let Some(name) = &message.name {
+        fields.insert("name".to_owned(), json!(name));
+    }
+    if let Some(id) = &message.tool_call_id {
+        fields.insert("tool_call_id".to_owned(), json!(id));
+    }
+    if !message.tool_calls.is_empty() {
+        let calls: Vec<Value> = message.tool_calls.iter().map(template_call).collect();
+        fields.insert("tool_calls".to_owned(), Value::Array(calls));
+    }
+    value
+}
+
+fn template_call(call: &ToolCall) -> Value {
+    let arguments = serde_json::from_str::<Value>(&call.arguments)
+        .ok()
+        .filter(Value::is_object)
+        .unwrap_or_else(|| Value::String(call.arguments.clone()));
+    json!({
+        "id": call.id,
+        "type": "function",
+        "function": { "name": call.name, "arguments": arguments },
+    })
+}

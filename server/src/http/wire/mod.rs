@@ -1,0 +1,10 @@
+//! What goes over the wire: request bodies with their checks, and reply bodies.
+
+pub mod body;
+pub mod completions;
+pub mod feedback;
+pub mod messages;
+pub mod openai;
+pub mod replies;
+pub mod sampling;
+pub mod session;

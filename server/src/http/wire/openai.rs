@@ -1,0 +1,204 @@
+//! The body of `POST /v1/chat/completions`.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use crate::http::error::ApiError;
+use crate::http::wire::body::JsonObject;
+use crate::http::wire::sampling::SamplingFields;
+use crate::http::wire::session::SessionFields;
+
+/// A chat request. Null counts as absent for every optional field.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct ChatRequest {
+    /// What is asked.
+    #[serde(flatten)]
+    pub chat: ChatFields,
+    /// Sampling and stopping.
+    #[serde(flatten)]
+    pub sampling: SamplingFields,
+    /// Whose, which session, what kind of turn.
+    #[serde(flatten)]
+    pub session: SessionFields,
+}
+
+/// Fields that only chat has.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct ChatFields {
+    /// A name that `GET /v1/models` lists.
+    pub model: String,
+    /// The conversation so far; at least one message.
+    #[schema(value_type = Vec<Object>)]
+    pub messages: Vec<Value>,
+    /// Whether to send the completion as server-sent events while it is sampled.
+    pub stream: Option<bool>,
+    /// Options of the stream.
+    pub stream_options: Option<StreamOptions>,
+    /// How many completions.
+    pub n: Option<i64>,
+    /// Most tokens to sample.
+    pub max_completion_tokens: Option<i64>,
+    /// The older name of `max_completion_tokens`.
+    pub max_tokens: Option<i64>,
+    /// Whether to report log-probs.
+    pub logprobs: Option<bool>,
+    /// How many alternatives to report per token; needs `logprobs`.
+    pub top_logprobs: Option<i64>,
+    /// Tools the model may call; they are rendered into the prompt.
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub tools: Option<Vec<Value>>,
+    /// `auto` or `none`.
+    #[schema(value_type = Option<Object>)]
+    pub tool_choice: Option<Value>,
+    /// Only `{"type": "text"}`.
+    #[schema(value_type = Option<Object>)]
+    pub response_format: Option<Value>,
+    /// Variables for the model's chat template.
+    #[schema(value_type = Option<Object>)]
+    pub chat_template_kwargs: Option<Map<String, Value>>,
+    /// Whether to add the token ids of prompt and completion to the reply.
+    pub return_token_ids: Option<bool>,
+}
+
+/// Options of a stream.
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+pub struct StreamOptions {
+    /// Whether the last event before `[DONE]` carries the usage.
+    pub include_usage: Option<bool>,
+}
+
+impl ChatRequest {
+    /// Reads a body; the names of its unknown fields come with it.
+    pub fn from_object(mut object: JsonObject) -> Result<(Self, Vec<String>), ApiError> {
+        let request = Self {
+            chat: object.read()?,
+            sampling: object.read()?,
+            session: object.read()?,
+        };
+        refuse_known(&object)?;
+        check_tools(request.chat.tools.as_deref().unwrap_or_default())?;
+        check_tool_choice(request.chat.tool_choice.as_ref())?;
+        check_response_format(request.chat.response_format.as_ref())?;
+        Ok((request, object.unknown()))
+    }
+}
+
+/// Fields that are known, would change the completion, and cannot work here yet: refused by name
+/// instead of ignored.
+const REFUSED: &[(&str, &str)] = &[
+    ("audio", "this server answers in text only"),
+    ("functions", "use `tools`, its successor"),
+    ("function_call", "use `tool_choice`, its successor"),
+    ("web_search_options", "this server does not search the web"),
+    ("stop_token_ids", "use `stop` with the token's text"),
+    ("best_of", "use `n`"),
+    ("echo", "the prompt is not repeated"),
+    ("suffix", "text cannot be inserted before a suffix"),
+    (
+        "prompt_logprobs",
+        "log-probs are reported for the completion only",
+    ),
+    ("use_beam_search", "completions are sampled"),
+    ("logits_processors", "use `logit_bias`"),
+    ("guided_json", "it needs constrained decoding"),
+    ("guided_regex", "it needs constrained decoding"),
+    ("guided_choice", "it needs constrained decoding"),
+    ("guided_grammar", "it needs constrained decoding"),
+    ("structured_outputs", "it needs constrained decoding"),
+    (
+        "continue_final_message",
+        "the last message is never continued",
+    ),
+];
+
+/// Refuses what is in [`REFUSED`] with more than an empty value.
+pub fn refuse_known(object: &JsonObject) -> Result<(), ApiError> {
+    for (name, why) in REFUSED {
+        let wanted = object.get(name).is_some_and(|value| match value {
+            Value::Bool(wanted) => *wanted,
+            Value::Array(items) => !items.is_empty(),
+            Value::Object(map) => !map.is_empty(),
+            Value::String(text) => !text.is_empty(),
+            Value::Number(n) => *name != "best_of" || n.as_i64() != Some(1),
+            Value::Null => false,
+        });
+        if wanted {
+            let message = format!("`{name}` is not supported: {why}");
+            return Err(ApiError::unsupported(*name, message));
+        }
+    }
+    let modalities = object.get("modalities").and_then(Value::as_array);
+    if modalities.is_some_and(|list| list.iter().any(|m| m.as_str() != Some("text"))) {
+        return Err(ApiError::unsupported(
+            "modalities",
+            "this server answers in text only; leave modalities out or send [\"text\"]",
+        ));
+    }
+    Ok(())
+}
+
+fn check_tools(tools: &[Value]) -> Result<(), ApiError> {
+    const TOOLS_MAX: usize = 512;
+    if tools.len() > TOOLS_MAX {
+        return Err(ApiError::invalid(
+            "tools",
+            format!("at most {TOOLS_MAX} tools are taken"),
+        ));
+    }
+    for (at, tool) in tools.iter().enumerate() {
+        let kind = tool.get("type").and_then(Value::as_str);
+        if kind.is_some_and(|kind| kind != "function") {
+            return Err(ApiError::unsupported(
+                format!("tools[{at}].type"),
+                "only tools of type `function` are supported",
+            ));
+        }
+        let name = tool.pointer("/function/name").and_then(Value::as_str);
+        if name.is_none_or(str::is_empty) {
+            return Err(ApiError::invalid(
+                format!("tools[{at}].function.name"),
+                "every tool needs a function with a name",
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn check_tool_choice(choice: Option<&Value>) -> Result<(), ApiError> {
+    match choice {
+        None | Some(Value::Null) => Ok(()),
+        Some(Value::String(word)) if word == "auto" || word == "none" => Ok(()),
+        Some(Value::String(word)) if word == "required" => Err(ApiError::unsupported(
+            "tool_choice",
+            "tool_choice `required` needs constrained decoding, which this server does not have; use `auto`",
+        )),
+        Some(Value::Object(_)) => Err(ApiError::unsupported(
+            "tool_choice",
+            "a named tool_choice needs constrained decoding, which this server does not have; use `auto`",
+        )),
+        Some(_) => Err(ApiError::invalid(
+            "tool_choice",
+            "tool_choice must be `auto` or `none`",
+        )),
+    }
+}
+
+fn check_response_format(format: Option<&Value>) -> Result<(), ApiError> {
+    match format {
+        None | Some(Value::Null) => Ok(()),
+        Some(format) => match format.get("type").and_then(Value::as_str) {
+            Some("text") => Ok(()),
+            Some(kind @ ("json_schema" | "json_object")) => Err(ApiError::unsupported(
+                "response_format",
+                format!(
+                    "response_format {kind} needs constrained decoding, which this server does not have; ask for JSON in the messages"
+                ),
+            )),
+            _ => Err(ApiError::invalid(
+                "response_format",
+                "response_format must be an object with a type, such as {\"type\": \"text\"}",
+            )),
+        },
+    }
+}

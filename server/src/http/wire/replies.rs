@@ -1,0 +1,272 @@
+//! Reply bodies of chat and text completions, whole and in chunks.
+
+use std::collections::BTreeMap;
+
+use hone_domain::{Receipt, StopReason, Token};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::door::{Ended, session_text, turn_text};
+
+/// Token counts.
+#[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens sampled, over all choices.
+    pub completion_tokens: usize,
+    /// Both.
+    pub total_tokens: usize,
+    /// More about the prompt.
+    pub prompt_tokens_details: PromptDetails,
+}
+
+/// More about the prompt.
+#[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
+pub struct PromptDetails {
+    /// Prompt tokens that did not have to be computed again.
+    pub cached_tokens: usize,
+}
+
+/// What Hone says about a turn.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct HoneNote {
+    /// The turn; for `POST /v1/feedback` and `GET /v1/turns/{id}`.
+    pub turn_id: String,
+    /// The session it was bound to.
+    pub session_id: String,
+    /// The version that sampled it; 0 is the base model.
+    pub policy_version: u64,
+    /// Whether the turn is on disk.
+    pub collected: bool,
+    /// Why not.
+    pub reason: Option<&'static str>,
+    /// The same in words.
+    pub explanation: Option<&'static str>,
+    /// With `n > 1`, the notes of the other choices.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(no_recursion)]
+    pub others: Vec<Self>,
+}
+
+impl HoneNote {
+    /// Of an ended choice.
+    pub fn of(ended: &Ended) -> Self {
+        let reason = match ended.receipt {
+            Receipt::Collected => None,
+            Receipt::NotCollected(reason) => Some(reason),
+        };
+        Self {
+            turn_id: turn_text(ended.turn),
+            session_id: session_text(ended.session),
+            policy_version: ended.version.0,
+            collected: reason.is_none(),
+            reason: reason.map(|r| r.as_str()),
+            explanation: reason.map(|r| r.explain()),
+            others: Vec::new(),
+        }
+    }
+}
+
+/// The wire name of a stop reason.
+pub fn finish_reason(stop: StopReason) -> &'static str {
+    match stop {
+        StopReason::EndToken | StopReason::StopString | StopReason::Cancelled => "stop",
+        StopReason::Length => "length",
+        StopReason::ToolCall => "tool_calls",
+    }
+}
+
+/// One alternative of a token.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct TopLogprob {
+    /// Its text.
+    pub token: String,
+    /// Its log-prob at temperature 1 with nothing cut.
+    pub logprob: f32,
+    /// Its exact bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// A token with its log-prob.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct TokenLogprob {
+    /// The token itself.
+    #[serde(flatten)]
+    pub token: TopLogprob,
+    /// The most likely alternatives, best first.
+    pub top_logprobs: Vec<TopLogprob>,
+}
+
+/// Log-probs of a chat choice.
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+pub struct ChatLogprobs {
+    /// One entry per token.
+    pub content: Vec<TokenLogprob>,
+}
+
+/// Log-probs of a text choice, in the older form.
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+pub struct TextLogprobs {
+    /// Texts.
+    pub tokens: Vec<String>,
+    /// Log-probs.
+    pub token_logprobs: Vec<f32>,
+    /// Alternatives.
+    pub top_logprobs: Vec<BTreeMap<String, f32>>,
+    /// Where each token's text begins in the completion, in characters.
+    pub text_offset: Vec<usize>,
+}
+
+impl TextLogprobs {
+    /// Adds one token whose text begins at `offset`.
+    pub fn push(&mut self, entry: TokenLogprob, offset: usize) {
+        self.tokens.push(entry.token.token);
+        self.token_logprobs.push(entry.token.logprob);
+        let tops = entry.top_logprobs.into_iter();
+        self.top_logprobs
+            .push(tops.map(|top| (top.token, top.logprob)).collect());
+        self.text_offset.push(offset);
+    }
+}
+
+/// The assistant's message.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ReplyMessage {
+    /// Always `assistant`.
+    pub role: &'static str,
+    /// The completion.
+    pub content: String,
+    /// Always null.
+    #[schema(value_type = Option<String>)]
+    pub refusal: Option<&'static str>,
+}
+
+/// One choice of a chat completion.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ChatChoice {
+    /// Which.
+    pub index: u32,
+    /// The completion.
+    pub message: ReplyMessage,
+    /// Log-probs, where asked for.
+    pub logprobs: Option<ChatLogprobs>,
+    /// `stop`, `length` or `tool_calls`.
+    pub finish_reason: &'static str,
+    /// Sampled tokens, where asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<Token>>,
+}
+
+/// A whole chat completion.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ChatCompletion {
+    /// `chatcmpl-` and the first choice's turn.
+    pub id: String,
+    /// Always `chat.completion`.
+    pub object: &'static str,
+    /// Seconds since the Unix epoch.
+    pub created: i64,
+    /// The served model.
+    pub model: String,
+    /// The choices.
+    pub choices: Vec<ChatChoice>,
+    /// Token counts.
+    pub usage: Usage,
+    /// Base model and policy version.
+    pub system_fingerprint: String,
+    /// The prompt's tokens, where asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Vec<Token>>,
+    /// What became of the turn.
+    pub hone: HoneNote,
+}
+
+/// What a chunk adds.
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+pub struct ChatDelta {
+    /// In the first chunk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<&'static str>,
+    /// Text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+}
+
+/// One choice of a chunk.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ChatChunkChoice {
+    /// Which.
+    pub index: u32,
+    /// What is added.
+    pub delta: ChatDelta,
+    /// Log-probs of what is added.
+    pub logprobs: Option<ChatLogprobs>,
+    /// In the last chunk.
+    pub finish_reason: Option<&'static str>,
+    /// Sampled tokens, in the last chunk, where asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<Token>>,
+}
+
+/// An event of a chat stream.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ChatChunk<'a> {
+    /// The same in every chunk.
+    pub id: &'a str,
+    /// Always `chat.completion.chunk`.
+    pub object: &'static str,
+    /// Seconds since the Unix epoch.
+    pub created: i64,
+    /// The served model.
+    pub model: &'a str,
+    /// Base model and policy version.
+    pub system_fingerprint: &'a str,
+    /// One, or none in the usage chunk.
+    pub choices: Vec<ChatChunkChoice>,
+    /// Null until the usage chunk; left out where it was not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Option<Usage>>,
+    /// What became of the turn, in its last chunk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hone: Option<HoneNote>,
+}
+
+/// One choice of a text completion, whole or in a chunk.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct TextChoice {
+    /// Which.
+    pub index: u32,
+    /// The completion, or what is added to it.
+    pub text: String,
+    /// Log-probs, where asked for.
+    pub logprobs: Option<TextLogprobs>,
+    /// `stop` or `length`; null in all chunks but the last.
+    pub finish_reason: Option<&'static str>,
+    /// Sampled tokens, where asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<Token>>,
+}
+
+/// A whole text completion, or an event of its stream.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct TextCompletion {
+    /// `cmpl-` and the first choice's turn.
+    pub id: String,
+    /// Always `text_completion`.
+    pub object: &'static str,
+    /// Seconds since the Unix epoch.
+    pub created: i64,
+    /// The served model.
+    pub model: String,
+    /// The choices.
+    pub choices: Vec<TextChoice>,
+    /// Token counts; null until the usage chunk, left out where it was not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Option<Usage>>,
+    /// Base model and policy version.
+    pub system_fingerprint: String,
+    /// What became of the turn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hone: Option<HoneNote>,
+}

@@ -1,0 +1,135 @@
+//! Whose request it is, which session it belongs to, and what kind of turn it is: body fields
+//! first, then the headers that clients are known to send.
+
+use axum::http::HeaderMap;
+use hone_domain::TurnKind;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use crate::http::error::ApiError;
+
+/// Most bytes of a user name or session key.
+const KEY_BYTES_MAX: usize = 512;
+
+/// Headers that carry a session key, in order of trust.
+const SESSION_HEADERS: &[&str] = &[
+    "x-session-id",
+    "session_id",
+    "session-id",
+    "x-session-affinity",
+];
+
+/// Fields about the session.
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+pub struct SessionFields {
+    /// Whose policy answers and learns, under the owner of the key.
+    pub user: Option<String>,
+    /// Accepted for OpenAI clients; not kept.
+    #[schema(value_type = Option<Object>)]
+    pub metadata: Option<Map<String, Value>>,
+    /// False keeps the turn out of the ledger and out of training.
+    pub store: Option<bool>,
+    /// The conversation this request belongs to; also header `X-Session-Id`.
+    pub session_id: Option<String>,
+    /// `main` (default) or `side`; also header `X-Turn-Type`. Side turns never train.
+    pub turn_type: Option<String>,
+    /// Whether the session ends with this turn; also header `X-Session-Done`.
+    #[schema(value_type = Option<Object>)]
+    pub session_done: Option<Value>,
+    /// Used as the session's key where nothing else names one.
+    pub prompt_cache_key: Option<String>,
+}
+
+/// The checked outcome of body and headers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionWish {
+    /// The `user` field.
+    pub user: Option<String>,
+    /// The session's key.
+    pub session_key: Option<String>,
+    /// Main or side.
+    pub kind: TurnKind,
+    /// Whether the session ends with this turn.
+    pub done: bool,
+    /// Whether the turn may be collected.
+    pub store: bool,
+}
+
+impl SessionFields {
+    /// Body fields and headers, checked.
+    pub fn resolve(&self, headers: &HeaderMap) -> Result<SessionWish, ApiError> {
+        let key = non_empty(self.session_id.as_deref())
+            .map(|key| ("session_id", key))
+            .or_else(|| header_key(headers))
+            .or_else(|| {
+                non_empty(self.prompt_cache_key.as_deref()).map(|key| ("prompt_cache_key", key))
+            });
+        for (name, value) in key
+            .iter()
+            .copied()
+            .chain(self.user.as_deref().map(|u| ("user", u)))
+        {
+            if value.len() > KEY_BYTES_MAX {
+                return Err(ApiError::invalid(
+                    name,
+                    format!("{name} has at most {KEY_BYTES_MAX} bytes"),
+                ));
+            }
+        }
+        Ok(SessionWish {
+            user: non_empty(self.user.as_deref()).map(str::to_owned),
+            session_key: key.map(|(_, key)| key.to_owned()),
+            kind: self.kind(headers)?,
+            done: self.done(headers)?,
+            store: self.store.unwrap_or(true),
+        })
+    }
+
+    fn kind(&self, headers: &HeaderMap) -> Result<TurnKind, ApiError> {
+        let (param, word) = match (self.turn_type.as_deref(), text(headers, "x-turn-type")) {
+            (Some(word), _) => ("turn_type", word),
+            (None, Some(word)) => ("x-turn-type", word),
+            (None, None) => return Ok(TurnKind::Main),
+        };
+        match word.trim().to_ascii_lowercase().as_str() {
+            "main" | "" => Ok(TurnKind::Main),
+            "side" => Ok(TurnKind::Side),
+            other => Err(ApiError::invalid(
+                param,
+                format!("{param} must be main or side, not {other:?}"),
+            )),
+        }
+    }
+
+    fn done(&self, headers: &HeaderMap) -> Result<bool, ApiError> {
+        match &self.session_done {
+            Some(Value::Bool(done)) => Ok(*done),
+            Some(Value::Number(n)) => Ok(n.as_i64() == Some(1)),
+            Some(Value::String(word)) => Ok(is_yes(word)),
+            Some(Value::Null) | None => Ok(text(headers, "x-session-done").is_some_and(is_yes)),
+            Some(_) => Err(ApiError::invalid(
+                "session_done",
+                "session_done must be true or false",
+            )),
+        }
+    }
+}
+
+fn is_yes(word: &str) -> bool {
+    ["1", "true", "yes", "on"].contains(&word.trim().to_ascii_lowercase().as_str())
+}
+
+fn non_empty(value: Option<&str>) -> Option<&str> {
+    value.filter(|v| !v.trim().is_empty())
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).and_then(|v| v.to_str().ok())
+}
+
+fn header_key(headers: &HeaderMap) -> Option<(&'static str, &str)> {
+    SESSION_HEADERS
+        .iter()
+        .find_map(|name| Some((*name, non_empty(text(headers, name))?)))
+}

@@ -1,0 +1,17 @@
+//! The server: command line, configuration, wiring, HTTP door, life of the process.
+//!
+//! It knows every room and hands each what it needs; no room knows it. [`house::House`] is the
+//! whole of it in one value, so that tests run it in their own process on port 0.
+
+pub mod cli;
+pub mod config;
+pub mod demo;
+pub mod door;
+pub mod house;
+pub mod http;
+pub mod logs;
+pub mod model;
+pub mod outbound;
+mod process;
+mod starter;
+mod stopping;

@@ -1,0 +1,5 @@
+//! The program `hone`.
+
+fn main() -> std::process::ExitCode {
+    hone::cli::main()
+}

@@ -1,0 +1,106 @@
+//! Loads what is served, before any port is bound.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use hone_domain::{Sampling, Token};
+use hone_nn::folder::{ModelFolder, load_model};
+use hone_nn::tokenizer::Tokenizer;
+use hone_nn::{Executor, Model};
+use hone_runtime::Clock;
+use hone_serve::{NullBackend, NullCompletion};
+use serde_json::{Map, json};
+
+use crate::config::{Engine, ModelConfig};
+use crate::door::{ByteLanguage, Language, ModelLanguage};
+
+/// What the backend without a model says.
+const NULL_TEXT: &str = "This completion comes from the null engine.";
+/// The token after the 256 bytes ends it.
+const NULL_END: Token = 256;
+
+/// A loaded model with the threads that compute it; serve and train share both.
+#[derive(Clone)]
+pub struct Builtin {
+    /// Weights.
+    pub model: Arc<Model>,
+    /// Tokenizer.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Compute threads.
+    pub executor: Arc<Executor>,
+    /// Tokens that end a completion.
+    pub end_tokens: Vec<Token>,
+}
+
+/// What is served.
+pub struct Served {
+    /// Templates and tokens.
+    pub language: Arc<dyn Language>,
+    /// The model; none with the null engine.
+    pub builtin: Option<Builtin>,
+}
+
+/// Loads the configured model. The error names the file, the tensor and the remedy.
+pub fn load(config: &ModelConfig) -> Result<Served, String> {
+    if config.engine == Engine::Null {
+        return Ok(Served {
+            language: Arc::new(ByteLanguage),
+            builtin: None,
+        });
+    }
+    let folder = if config.path.is_empty() {
+        ModelFolder::embedded(hone_starter::model_files())
+    } else {
+        ModelFolder::open(Path::new(&config.path))
+    };
+    let folder = folder.map_err(|error| error.to_string())?;
+    let model = load_model(&folder, &mut |_, _| {}).map_err(|error| error.to_string())?;
+    let generation = folder.generation();
+    let base = Sampling::default();
+    let language = ModelLanguage {
+        tokenizer: folder.tokenizer(),
+        template: folder.template(),
+        defaults: Sampling {
+            temperature: generation.temperature.unwrap_or(base.temperature),
+            top_p: generation.top_p.unwrap_or(base.top_p),
+            top_k: generation.top_k.unwrap_or(base.top_k),
+            ..base
+        },
+    };
+    Ok(Served {
+        language: Arc::new(language),
+        builtin: Some(Builtin {
+            model: Arc::new(model),
+            tokenizer: folder.tokenizer(),
+            executor: Arc::new(Executor::new(config.thread_count())),
+            end_tokens: generation.eos_ids.clone(),
+        }),
+    })
+}
+
+/// The backend without a model.
+pub fn null_backend(clock: Arc<dyn Clock>) -> NullBackend {
+    let pieces = NULL_TEXT.chars().map(|c| (c as Token, c.to_string()));
+    let said = NullCompletion {
+        pieces: pieces.collect(),
+        end_token: NULL_END,
+        max_positions: 1 << 20,
+        vocab: NULL_END as usize + 1,
+    };
+    NullBackend::new(said, clock)
+}
+
+/// The questions that probe a candidate, as tokens. One that the template refuses is left out.
+pub fn probes(language: &dyn Language, prompts: &[String]) -> Vec<Vec<Token>> {
+    let render = |prompt: &String| {
+        let message = json!({ "role": "user", "content": prompt });
+        match language.render(&[message], None, &Map::new()) {
+            Ok(text) => Some(language.encode(&text, false)),
+            Err(error) => {
+                tracing::warn!(%error, "a probe prompt was left out");
+                None
+            }
+        }
+    };
+    prompts.iter().filter_map(render).collect()
+}

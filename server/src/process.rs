@@ -1,0 +1,91 @@
+//! The life of the process: runtime, signals, what a person sees at the start.
+
+use std::process::ExitCode;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::config::{Config, Loop};
+use crate::house::House;
+use crate::logs;
+
+/// Serves until a signal or until serving fails.
+pub(crate) fn serve(config: Config) -> Result<ExitCode, String> {
+    logs::start(&config.log)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(config.http.worker_threads)
+        .thread_name("hone-async")
+        .enable_all()
+        .build()
+        .map_err(|error| format!("the async threads could not be started: {error}"))?;
+    let result = runtime.block_on(live(config));
+    // A blocking read of a file may still be under way; nothing waits for its result.
+    runtime.shutdown_background();
+    result
+}
+
+async fn live(config: Config) -> Result<ExitCode, String> {
+    let mut signals = Signals::listen()?;
+    let serves = config.runs(Loop::Serve);
+    let is_first = config.store.folder().is_ok_and(|folder| !folder.exists());
+    let house = tokio::select! {
+        house = House::start(config) => house?,
+        () = signals.next() => return Ok(ExitCode::SUCCESS),
+    };
+    greet(&house, (serves, is_first));
+    let failure = tokio::select! {
+        () = signals.next() => None,
+        why = house.failed() => Some(why),
+    };
+    match &failure {
+        None => eprintln!("hone: stopping; once more stops at once"),
+        Some(why) => eprintln!("hone: {why}; stopping"),
+    }
+    tokio::select! {
+        _drained = house.stop() => {}
+        () = signals.next() => {
+            eprintln!("hone: stopped at once");
+            std::process::exit(130);
+        }
+    }
+    Ok(match failure {
+        None => ExitCode::SUCCESS,
+        Some(_) => ExitCode::FAILURE,
+    })
+}
+
+/// What a person needs to begin.
+fn greet(house: &House, (serves, is_first): (bool, bool)) {
+    let url = format!("http://{}", house.addr);
+    println!("Hone {} listens on {url}", env!("CARGO_PKG_VERSION"));
+    let new = if is_first { " (new)" } else { "" };
+    println!("  data   {}{new}", house.data_dir.display());
+    if serves {
+        println!("  model  {}", house.model);
+        println!(
+            "  try    curl {url}/v1/chat/completions -H 'content-type: application/json' -d '{{\"model\": \"{}\", \"messages\": [{{\"role\": \"user\", \"content\": \"Hello!\"}}]}}'",
+            house.model
+        );
+    }
+}
+
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Self, String> {
+        let on = |kind| signal(kind).map_err(|error| format!("signals cannot be heard: {error}"));
+        Ok(Self {
+            interrupt: on(SignalKind::interrupt())?,
+            terminate: on(SignalKind::terminate())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}

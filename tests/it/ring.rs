@@ -1,0 +1,174 @@
+//! The ring turns: talk, feedback, verdict, version, swap, restart; and what was served is what
+//! a fresh reader of the ledger and the published files computes, bit for bit.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use hone_domain::{Blobs as _, Policies, Turn};
+use hone_nn::{Executor, folder};
+use hone_store::{FsBlobs, Ledger as _, SqliteConfig, SqliteLedger};
+use hone_tests::{Changes, TestHouse, ask, temporary};
+use serde_json::json;
+
+fn quick() -> Vec<(&'static str, toml::Value)> {
+    vec![
+        ("train.batch_turns", 4.into()),
+        ("train.batch_turns_min", 2.into()),
+        ("train.batch_wait_ms", 200.into()),
+        ("train.tick_ms", 100.into()),
+    ]
+}
+
+/// Talks `n` times with feedback and returns the turn ids.
+async fn teach(house: &TestHouse, n: u64) -> Vec<String> {
+    let mut turns = Vec::new();
+    for seed in 0..n {
+        let reply = house
+            .chat(ask("What is the capital of France?", seed))
+            .await
+            .unwrap();
+        assert_eq!(reply["hone"]["collected"], true, "{reply}");
+        let id = reply["hone"]["turn_id"].as_str().unwrap().to_owned();
+        let score = if seed % 2 == 0 { 1 } else { -1 };
+        house
+            .post("/v1/feedback", json!({"turn_id": id, "score": score}))
+            .await
+            .unwrap();
+        turns.push(id);
+    }
+    turns
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn feedback_becomes_a_version_that_is_served_and_survives_a_restart() {
+    let (_guard, data) = temporary().unwrap();
+    let changes = quick();
+    let house = TestHouse::start(&data, &changes as Changes<'_>)
+        .await
+        .unwrap();
+    let turns = teach(&house, 8).await;
+    let status = house.until("/admin/v1/status", |s| {
+        s["ledger"]["versions"].as_u64() >= Some(1)
+    });
+    let status = status.await.unwrap();
+    assert_eq!(status["ledger"]["refused"], 0, "{status}");
+    let trained = house
+        .until(&format!("/v1/turns/{}", turns[0]), |t| {
+            t["fate"]["state"] == "trained"
+        })
+        .await
+        .unwrap();
+    assert!(trained["fate"]["version"].as_u64() >= Some(1), "{trained}");
+    // A swap is a matter of milliseconds after the publish; new requests then take the new version.
+    let mut version = 0;
+    for seed in 100..200 {
+        let reply = house.chat(ask("Hello!", seed)).await.unwrap();
+        version = reply["hone"]["policy_version"].as_u64().unwrap();
+        if version >= 1 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert!(version >= 1, "the new version is not served");
+    house.stop().await.unwrap();
+
+    let house = TestHouse::start(&data, &changes as Changes<'_>)
+        .await
+        .unwrap();
+    let reply = house.chat(ask("Hello!", 1)).await.unwrap();
+    assert!(
+        reply["hone"]["policy_version"].as_u64() >= Some(version),
+        "{reply}"
+    );
+    house.stop().await.unwrap();
+
+    let checked = recompute(&data).await;
+    assert!(checked.0 >= 9 && checked.1 >= 1, "{checked:?}");
+}
+
+/// Opens the ledger and the published files as another process would, and compares the recorded
+/// log-probs of every turn with a recomputation. Returns (turns compared, of which adapted).
+async fn recompute(data: &Path) -> (usize, usize) {
+    let ledger = SqliteLedger::open(&SqliteConfig::in_folder(data))
+        .await
+        .unwrap();
+    let blobs = FsBlobs::open(&data.join("blobs"), 1 << 30).unwrap();
+    let files = folder::ModelFolder::embedded(hone_starter::model_files()).unwrap();
+    let model = Arc::new(folder::load_model(&files, &mut |_, _| {}).unwrap());
+    let records = ledger.versions(None, 1000).await.unwrap();
+    let mut compared = (0, 0);
+    for row in ledger.turns(None, 1000).await.unwrap() {
+        let turn = ledger.turn(row.id).await.unwrap().unwrap().turn;
+        let adapter = turn.digest.map(|digest| {
+            let record = records.iter().find(|r| r.policy.digest == digest).unwrap();
+            let read = |file: &str| blobs.get(&record.policy.blob, file).ok();
+            hone_nn::peft::load(&read, &model.config).unwrap()
+        });
+        compare(&turn, &model, adapter.as_ref());
+        compared = (compared.0 + 1, compared.1 + usize::from(adapter.is_some()));
+    }
+    assert_eq!(ledger.check_laws().await.unwrap(), Vec::<String>::new());
+    ledger.close().await;
+    compared
+}
+
+fn compare(turn: &Turn, model: &hone_nn::Model, adapter: Option<&hone_nn::Adapter>) {
+    let mut tokens = turn.prompt_tokens.clone();
+    let start = tokens.len();
+    tokens.extend(turn.completion.tokens());
+    let exec = Executor::new(1);
+    let scores = hone_nn::score(model, adapter, &tokens, &exec);
+    for (i, recorded) in turn.completion.behavior_logprobs().iter().enumerate() {
+        let kept = turn.completion.kept()[i].as_deref();
+        let again = scores.logprob(start + i, turn.sampling.temperature, kept);
+        assert_eq!(
+            again.to_bits(),
+            recorded.to_bits(),
+            "token {i} of {}",
+            turn.id
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_next_message_is_the_next_state_without_any_client_change() {
+    let (_guard, data) = temporary().unwrap();
+    let house = TestHouse::start(&data, &[]).await.unwrap();
+    let mut messages = vec![json!({"role": "user", "content": "What is the capital of Spain?"})];
+    let body = |messages: &[serde_json::Value]| json!({"model": "hone-starter", "messages": messages, "seed": 5, "max_tokens": 48});
+    let first = house.chat(body(&messages)).await.unwrap();
+    messages
+        .push(json!({"role": "assistant", "content": first["choices"][0]["message"]["content"]}));
+    messages.push(json!({"role": "user", "content": "No, that is wrong."}));
+    let second = house.chat(body(&messages)).await.unwrap();
+    assert_eq!(first["hone"]["session_id"], second["hone"]["session_id"]);
+    let path = format!("/v1/turns/{}", first["hone"]["turn_id"].as_str().unwrap());
+    let view = house
+        .until(&path, |t| !t["verdict"].is_null())
+        .await
+        .unwrap();
+    assert_eq!(view["verdict"]["score"], -1.0, "{view}");
+    assert_eq!(view["verdict"]["decided_by"], "rules", "{view}");
+    house.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_stored_leaves_no_trace() {
+    let (_guard, data) = temporary().unwrap();
+    let house = TestHouse::start(&data, &[]).await.unwrap();
+    let mut body = ask("What is the capital of Italy?", 1);
+    body["store"] = json!(false);
+    let reply = house.chat(body).await.unwrap();
+    assert_eq!(reply["hone"]["collected"], false);
+    assert_eq!(reply["hone"]["reason"], "store_false", "{reply}");
+    let status = house.get("/admin/v1/status").await.unwrap();
+    assert_eq!(status["ledger"]["turns"], 0, "{status}");
+    house.stop().await.unwrap();
+    let ledger = SqliteLedger::open(&SqliteConfig::in_folder(&data))
+        .await
+        .unwrap();
+    assert!(ledger.turns(None, 10).await.unwrap().is_empty());
+    let heads = Policies::from_heads(ledger.heads().await.unwrap());
+    assert!(heads.is_empty());
+    ledger.close().await;
+}
