@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use toml::Value;
 
 use crate::config::{Config, Sources};
-use crate::{demo, process, starter};
+use crate::{bench, demo, process, starter};
 
 /// Serves a language model that gets better by being used.
 #[derive(Debug, Parser)]
@@ -25,6 +25,8 @@ enum Command {
     Serve(ServeArgs),
     /// Watch simulated users teach the model over plain HTTP.
     Demo(demo::Options),
+    /// Measure this build on this machine.
+    Bench(bench::Options),
     /// Make and measure the built-in starter model.
     #[command(subcommand)]
     Starter(starter::StarterCommand),
@@ -82,6 +84,7 @@ pub fn main() -> ExitCode {
         None => serve(&cli.serve),
         Some(Command::Serve(args)) => serve(&args),
         Some(Command::Demo(options)) => demo::server::command(options),
+        Some(Command::Bench(options)) => bench::command(&options),
         Some(Command::Starter(command)) => starter::run(command),
     };
     match result {

@@ -3,6 +3,7 @@
 //! It knows every room and hands each what it needs; no room knows it. [`house::House`] is the
 //! whole of it in one value, so that tests run it in their own process on port 0.
 
+mod bench;
 pub mod cli;
 pub mod config;
 pub mod demo;
@@ -14,4 +15,3 @@ pub mod model;
 pub mod outbound;
 mod process;
 mod starter;
-mod stopping;

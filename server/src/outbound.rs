@@ -247,7 +247,10 @@ mod tests {
         let elsewhere = || async { Redirect::temporary("/elsewhere") };
         let router = Router::new()
             .route("/v1/chat/completions", post(elsewhere))
-            .route("/elsewhere", post(|| async { r#"{"choices": [{"message": {"content": "followed"}}]}"# }));
+            .route(
+                "/elsewhere",
+                post(|| async { r#"{"choices": [{"message": {"content": "followed"}}]}"# }),
+            );
         let answer = ask(serve(router).await).await;
         assert!(
             matches!(answer, Err(CompleterError::Refused { status: 307, .. })),

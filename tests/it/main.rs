@@ -4,4 +4,5 @@
 mod chaos;
 mod loops;
 mod ring;
+mod sim;
 mod tidy;

@@ -22,8 +22,15 @@ pub enum Target {
 
 impl Target {
     /// Every target, in canonical order.
-    pub const ALL: [Self; 7] =
-        [Self::Q, Self::K, Self::V, Self::O, Self::Gate, Self::Up, Self::Down];
+    pub const ALL: [Self; 7] = [
+        Self::Q,
+        Self::K,
+        Self::V,
+        Self::O,
+        Self::Gate,
+        Self::Up,
+        Self::Down,
+    ];
 
     /// The module's name, as in PEFT's `target_modules`.
     pub fn module(self) -> &'static str {
@@ -160,12 +167,19 @@ impl Adapter {
             };
             if tensor.shape != wanted || tensor.data.len() != wanted[0] * wanted[1] {
                 let (found, wanted) = (tensor.shape, wanted.to_vec());
-                return Err(AdapterError::WrongShape { name, found, wanted });
+                return Err(AdapterError::WrongShape {
+                    name,
+                    found,
+                    wanted,
+                });
             }
             if tensor.data.iter().any(|v| !v.is_finite()) {
                 return Err(AdapterError::NonFinite(name));
             }
-            Ok(Panels::from_parts(wanted[1], vec![TensorData::F32(tensor.data)]))
+            Ok(Panels::from_parts(
+                wanted[1],
+                vec![TensorData::F32(tensor.data)],
+            ))
         };
         let mut layers = Vec::with_capacity(cfg.layers);
         for layer in 0..cfg.layers {
@@ -181,7 +195,11 @@ impl Adapter {
         if let Some(name) = by_name.into_keys().min() {
             return Err(AdapterError::Unexpected(name));
         }
-        Ok(Self { config: lora, layers }.served())
+        Ok(Self {
+            config: lora,
+            layers,
+        }
+        .served())
     }
 
     /// Every tensor under its PEFT name, row-major.
@@ -189,7 +207,9 @@ impl Adapter {
         let mut tensors = Vec::new();
         for (layer, pairs) in self.layers.iter().enumerate() {
             for target in Target::ALL {
-                let Some(pair) = &pairs[target as usize] else { continue };
+                let Some(pair) = &pairs[target as usize] else {
+                    continue;
+                };
                 for (part, panels) in [('A', &pair.a), ('B', &pair.b)] {
                     tensors.push(NamedTensor {
                         name: target.tensor_name(layer, part),
@@ -227,7 +247,11 @@ impl Adapter {
     }
 
     /// f32 values drawn by `draw(part, in)`.
-    fn masters(cfg: &ModelConfig, lora: LoraConfig, draw: &mut dyn FnMut(char, usize) -> f32) -> Self {
+    fn masters(
+        cfg: &ModelConfig,
+        lora: LoraConfig,
+        draw: &mut dyn FnMut(char, usize) -> f32,
+    ) -> Self {
         let lora = lora.canonical();
         let mut matrix = |part, out: usize, inp: usize| {
             let data = (0..out * inp).map(|_| draw(part, inp)).collect();
@@ -245,11 +269,17 @@ impl Adapter {
                 pairs
             })
             .collect();
-        Self { config: lora, layers }
+        Self {
+            config: lora,
+            layers,
+        }
     }
 
     fn map(&self, f: impl Fn(&Panels) -> Panels) -> Self {
-        let pair = |p: &Pair| Pair { a: f(&p.a), b: f(&p.b) };
+        let pair = |p: &Pair| Pair {
+            a: f(&p.a),
+            b: f(&p.b),
+        };
         Self {
             config: self.config.clone(),
             layers: self

@@ -16,8 +16,6 @@ use crate::simd::{Buf, Kernel, LANES, V16, dispatch, exp, padded};
 /// Query rows handled together, all heads of a group of a few tokens: enough to reuse keys from
 /// registers, few enough that their scores stay in the first-level cache.
 const TILE_ROWS: usize = 12;
-/// Key panels between two requests for the following ones: four blocks.
-const PANELS_AHEAD: usize = 8;
 
 /// One attention call over a batch.
 pub(crate) struct Attention<'a> {
@@ -114,7 +112,13 @@ impl Attention<'_> {
         exec.run(parts, &|part| {
             // SAFETY: every part has its own scratch.
             let scratch = unsafe { scratch.slice(part * need..(part + 1) * need) };
-            dispatch(Share { call: self, out, scratch, part, parts });
+            dispatch(Share {
+                call: self,
+                out,
+                scratch,
+                part,
+                parts,
+            });
         });
     }
 }
@@ -225,26 +229,18 @@ impl TileJob<'_> {
             xk: 1,
             rows: self.tile.rows(),
             k: self.call.kv.head_dim,
-            src: self.call.kv.key_panels(self.blocks, self.head, self.tile.base() / LANES),
+            src: self
+                .call
+                .kv
+                .key_panels(self.blocks, self.head, self.tile.base() / LANES),
             y: scores.as_mut_ptr(),
             ym: width,
             yn: LANES,
             cols: width,
             out: Epilogue::Set(std::ptr::null()),
         };
-        let (panels, block) = (gemm.panels(), self.tile.base() / BLOCK_TOKENS);
-        for first in (0..panels).step_by(PANELS_AHEAD) {
-            let next = block + (first + PANELS_AHEAD) * LANES / BLOCK_TOKENS;
-            for block in self.blocks.iter().take(self.last_block() + 1).skip(next).take(4) {
-                self.call.kv.prefetch_keys::<V>(*block, self.head);
-            }
-            // SAFETY: the caller sized the buffers.
-            unsafe { gemm.run::<V>(0..gemm.rows, first..(first + PANELS_AHEAD).min(panels)) }
-        }
-    }
-
-    fn last_block(&self) -> usize {
-        (self.tile.end() - 1) / BLOCK_TOKENS
+        // SAFETY: the caller sized the buffers.
+        unsafe { gemm.run::<V>(0..gemm.rows, 0..gemm.panels()) }
     }
 
     /// `sums[m] = sum_j scores[m][j] value[j]`, positions ascending, block by block.
@@ -258,10 +254,6 @@ impl TileJob<'_> {
             let slot = position % BLOCK_TOKENS;
             let count = (BLOCK_TOKENS - slot).min(self.tile.end() - position);
             let block = self.blocks[position / BLOCK_TOKENS];
-            if position / BLOCK_TOKENS < self.last_block() {
-                let next = self.blocks[position / BLOCK_TOKENS + 1];
-                self.call.kv.prefetch_values::<V>(next, self.head);
-            }
             let gemm = Gemm {
                 x: scores[position - base..].as_ptr(),
                 xm: width,
@@ -288,7 +280,11 @@ impl TileJob<'_> {
 /// # Safety
 /// `row` is whole lines; below [`dispatch`].
 #[inline(always)]
-pub(crate) unsafe fn softmax_row<V: V16>(row: &mut [f32], visible: Range<usize>, normalise: bool) -> f32 {
+pub(crate) unsafe fn softmax_row<V: V16>(
+    row: &mut [f32],
+    visible: Range<usize>,
+    normalise: bool,
+) -> f32 {
     let from = visible.start / LANES * LANES;
     let to = padded(visible.end);
     row[from..visible.start].fill(f32::NEG_INFINITY);

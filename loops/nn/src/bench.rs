@@ -8,15 +8,13 @@ use crate::config::{Family, ModelConfig, StoredDtype};
 use crate::exec::Executor;
 use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};
 use crate::kv::{BLOCK_TOKENS, KvPool};
-use crate::train::{
-    Control, Learner, LearnerConfig, Objective, TokenLoss, TrainRow, Trainable,
-};
+use crate::train::{Control, Learner, LearnerConfig, Objective, TokenLoss, TrainRow, Trainable};
 use crate::weights::Model;
 
 /// One measured speed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Speed {
-    /// What was measured, e.g. `decode batch 8`.
+    /// What was measured, e.g. `decode batch 8, context 512`.
     pub name: String,
     pub tokens_per_second: f64,
     /// The longest single call, in milliseconds.
@@ -71,7 +69,10 @@ pub fn run(cfg: &ModelConfig, threads: usize, budget: Duration) -> Vec<Speed> {
         rslora: false,
         dtype: AdapterDtype::Bf16,
     };
-    for (name, trainable) in [("train full", Trainable::Full), ("train adapter", Trainable::Lora(lora))] {
+    for (name, trainable) in [
+        ("train full", Trainable::Full),
+        ("train adapter", Trainable::Lora(lora)),
+    ] {
         let cfg = LearnerConfig::new(trainable, Objective::CrossEntropy, 1e-4);
         let learner = Learner::new(Arc::clone(&model), cfg).expect("the settings are valid");
         speeds.push(train(name, learner.on(Arc::clone(&exec)), share));
@@ -90,13 +91,18 @@ fn train(name: &str, mut learner: Learner, share: Duration) -> Speed {
         kept: None,
     };
     let row = |seed: usize| TrainRow {
-        tokens: (0..=PREFILL).map(|i| ((i * 31 + seed) % vocab) as u32).collect(),
+        tokens: (0..=PREFILL)
+            .map(|i| ((i * 31 + seed) % vocab) as u32)
+            .collect(),
         loss: (1..=PREFILL).map(loss).collect(),
     };
     let rows: Vec<TrainRow> = (0..4).map(row).collect();
     measure(name.to_owned(), 4 * PREFILL, share, &mut || {
         let report = learner.step(&rows, &mut || Control::Continue);
-        assert!(report.is_ok_and(|r| r.updates == 1), "a measured step must update");
+        assert!(
+            report.is_ok_and(|r| r.updates == 1),
+            "a measured step must update"
+        );
     })
 }
 
@@ -134,17 +140,24 @@ fn decode(model: &Model, exec: &Executor, batch: usize, share: Duration) -> Spee
             logits: LogitsWanted::Last,
         })
         .collect();
-    measure(format!("decode batch {batch}"), batch, share, &mut || {
-        let logits = forward(model, &mut kv, &seqs, exec, &mut scratch);
-        assert_eq!(logits.rows(), batch);
-    })
+    measure(
+        format!("decode batch {batch}, context {CONTEXT}"),
+        batch,
+        share,
+        &mut || {
+            let logits = forward(model, &mut kv, &seqs, exec, &mut scratch);
+            assert_eq!(logits.rows(), batch);
+        },
+    )
 }
 
 fn prefill(model: &Model, exec: &Executor, share: Duration) -> Speed {
     let blocks: Vec<u32> = (0..PREFILL.div_ceil(BLOCK_TOKENS) as u32).collect();
     let mut kv = KvPool::new(&model.config, blocks.len());
     let mut scratch = Scratch::default();
-    let tokens: Vec<u32> = (0..PREFILL).map(|i| (i % model.config.vocab) as u32).collect();
+    let tokens: Vec<u32> = (0..PREFILL)
+        .map(|i| (i % model.config.vocab) as u32)
+        .collect();
     let seq = SeqInput {
         tokens: &tokens,
         start: 0,

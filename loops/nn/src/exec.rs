@@ -158,7 +158,9 @@ impl Executor {
         }
         shared.done.store(0, Ordering::Relaxed);
         let number = (shared.state.load(Ordering::Relaxed) >> 32).wrapping_add(1) & 0xffff_ffff;
-        shared.state.store(number << 32 | (parts as u64) << 16, Ordering::SeqCst);
+        shared
+            .state
+            .store(number << 32 | (parts as u64) << 16, Ordering::SeqCst);
         for (asleep, (_, thread)) in shared.asleep.iter().zip(&self.helpers) {
             if asleep.load(Ordering::SeqCst) {
                 thread.unpark();
@@ -176,7 +178,9 @@ impl Executor {
         }
         drop(guard);
         if shared.panicked.swap(false, Ordering::Relaxed) {
-            resume_unwind(Box::new("a part of a compute job panicked; its message is above"));
+            resume_unwind(Box::new(
+                "a part of a compute job panicked; its message is above",
+            ));
         }
     }
 }

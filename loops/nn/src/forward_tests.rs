@@ -22,7 +22,12 @@ fn all_logits(model: &Model, adapter: Option<&Adapter>, text: &[u32]) -> Vec<Vec
     in_chunks(model, adapter, text, text.len())
 }
 
-fn in_chunks(model: &Model, adapter: Option<&Adapter>, text: &[u32], chunk: usize) -> Vec<Vec<f32>> {
+fn in_chunks(
+    model: &Model,
+    adapter: Option<&Adapter>,
+    text: &[u32],
+    chunk: usize,
+) -> Vec<Vec<f32>> {
     let exec = Executor::new(1);
     let count = text.len().div_ceil(BLOCK_TOKENS);
     let mut kv = KvPool::new(&model.config, count);
@@ -45,7 +50,9 @@ fn in_chunks(model: &Model, adapter: Option<&Adapter>, text: &[u32], chunk: usiz
 }
 
 fn bits(rows: &[Vec<f32>]) -> Vec<Vec<u32>> {
-    rows.iter().map(|r| r.iter().map(|v| v.to_bits()).collect()).collect()
+    rows.iter()
+        .map(|r| r.iter().map(|v| v.to_bits()).collect())
+        .collect()
 }
 
 #[test]
@@ -62,7 +69,10 @@ fn forward_matches_the_slow_form_in_f64() {
             assert!(largest > 1.0, "logits are too flat to tell anything");
             for (slow, fast) in slow.iter().flatten().zip(fast.iter().flatten()) {
                 let error = (slow - f64::from(*fast)).abs();
-                assert!(error < 3e-5 * largest, "{family:?}: {fast} should be {slow}");
+                assert!(
+                    error < 3e-5 * largest,
+                    "{family:?}: {fast} should be {slow}"
+                );
             }
         }
     }
@@ -101,7 +111,9 @@ fn bits_do_not_depend_on_the_batch() {
     let model = model(&cfg, 9);
     let exec = Executor::new(1);
     let adapters = [1, 2].map(|seed| Adapter::random(&cfg, lora(AdapterDtype::F32), seed));
-    let texts: Vec<Vec<u32>> = (0..9).map(|i| tokens(&cfg, 3 + 11 * i % 60, i as u64)).collect();
+    let texts: Vec<Vec<u32>> = (0..9)
+        .map(|i| tokens(&cfg, 3 + 11 * i % 60, i as u64))
+        .collect();
     let per_seq = 2;
     let mut kv = KvPool::new(&cfg, per_seq * texts.len());
     // Garbage from former owners of the blocks must not leak in.
@@ -110,7 +122,13 @@ fn bits_do_not_depend_on_the_batch() {
         for block in 0..(per_seq * texts.len()) as u32 {
             for slot in 0..BLOCK_TOKENS {
                 let junk: Vec<f32> = (0..20)
-                    .map(|_| if rng.uniform() < 0.5 { f32::NAN } else { f32::INFINITY })
+                    .map(|_| {
+                        if rng.uniform() < 0.5 {
+                            f32::NAN
+                        } else {
+                            f32::INFINITY
+                        }
+                    })
                     .collect();
                 layer.write(block, slot, &junk, &junk);
             }
@@ -126,7 +144,11 @@ fn bits_do_not_depend_on_the_batch() {
             start: 0,
             blocks: &blocks[i * per_seq..],
             adapter: adapter(i),
-            logits: if i % 2 == 0 { LogitsWanted::All } else { LogitsWanted::Last },
+            logits: if i % 2 == 0 {
+                LogitsWanted::All
+            } else {
+                LogitsWanted::Last
+            },
         })
         .collect();
     let mut scratch = Scratch::default();
@@ -134,9 +156,16 @@ fn bits_do_not_depend_on_the_batch() {
     let mut row = 0;
     for (i, text) in texts.iter().enumerate() {
         let alone = all_logits(&model, adapter(i), text);
-        let wanted = if i % 2 == 0 { &alone[..] } else { &alone[text.len() - 1..] };
+        let wanted = if i % 2 == 0 {
+            &alone[..]
+        } else {
+            &alone[text.len() - 1..]
+        };
         for alone in wanted {
-            assert!(bits(&[alone.clone()]) == bits(&[logits.row(row).to_vec()]), "sequence {i}");
+            assert!(
+                bits(std::slice::from_ref(alone)) == bits(&[logits.row(row).to_vec()]),
+                "sequence {i}"
+            );
             row += 1;
         }
     }
@@ -150,7 +179,9 @@ fn bits_do_not_depend_on_threads() {
     let logprobs = |threads| {
         let exec = Executor::new(threads);
         let scores = score(&model, None, &text, &exec);
-        (1..300).map(|p| scores.logprob(p, 1.0, None).to_bits()).collect::<Vec<_>>()
+        (1..300)
+            .map(|p| scores.logprob(p, 1.0, None).to_bits())
+            .collect::<Vec<_>>()
     };
     assert_eq!(logprobs(1), logprobs(3));
 }
@@ -176,7 +207,10 @@ fn bits_do_not_depend_on_the_instruction_level() {
     let portable = run();
     for level in [SimdLevel::Avx2, SimdLevel::Avx512] {
         if level.force() {
-            assert!(portable == run(), "{level:?} differs from the portable form");
+            assert!(
+                portable == run(),
+                "{level:?} differs from the portable form"
+            );
         }
     }
     assert!(best.force());
@@ -208,7 +242,11 @@ fn weights_keep_their_values_through_tensors() {
         let half = round_weights(&model.weights, &cfg);
         assert!(half.bytes() * 2 == model.weights.bytes());
         assert_ne!(half.digest(&cfg), model.digest);
-        assert_eq!(half.widened().digest(&cfg), half.digest(&cfg), "the same values in f32");
+        assert_eq!(
+            half.widened().digest(&cfg),
+            half.digest(&cfg),
+            "the same values in f32"
+        );
     }
 }
 
@@ -217,8 +255,13 @@ fn a_source_with_a_tensor_missing_is_refused_by_name() {
     let cfg = tiny(Family::Qwen2);
     let mut tensors = Weights::random(&cfg, 1).to_tensors(&cfg);
     tensors.retain(|t| t.name != "model.layers.1.self_attn.k_proj.bias");
-    let error = Weights::from_source(&cfg, &tensors).unwrap_err().to_string();
-    assert!(error.contains("model.layers.1.self_attn.k_proj.bias"), "{error}");
+    let error = Weights::from_source(&cfg, &tensors)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("model.layers.1.self_attn.k_proj.bias"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -238,8 +281,15 @@ fn linear_is_the_same_for_every_row_count_and_split() {
     }
     for rows in 1..=23 {
         let mut y = vec![0.0; rows * out];
-        let from = Rows { data: &x, stride: inp, rows };
-        let to = RowsMut { data: &mut y, stride: out };
+        let from = Rows {
+            data: &x,
+            stride: inp,
+            rows,
+        };
+        let to = RowsMut {
+            data: &mut y,
+            stride: out,
+        };
         panels.linear(from, to, Store::Set(Some(&bias)), &exec);
         assert_eq!(y, expected[..rows * out], "{rows} rows");
     }
@@ -253,17 +303,34 @@ fn gradients_of_a_linear_layer_match_sums_in_f64() {
     let (w, x, dy) = (draw(out * inp), draw(rows * inp), draw(rows * 48));
     let exec = Executor::new(2);
     let mut grad = Panels::zeros(out, inp);
-    let dys = Rows { data: &dy, stride: 48, rows };
-    let xs = Rows { data: &x, stride: inp, rows };
+    let dys = Rows {
+        data: &dy,
+        stride: 48,
+        rows,
+    };
+    let xs = Rows {
+        data: &x,
+        stride: inp,
+        rows,
+    };
     grad.add_outer(dys, xs, &exec);
     for (index, g) in grad.to_rows(0..out).iter().enumerate() {
         let (o, k) = (index / inp, index % inp);
-        let sum: f64 = (0..rows).map(|t| f64::from(dy[t * 48 + o]) * f64::from(x[t * inp + k])).sum();
-        assert!((f64::from(*g) - sum).abs() < 1e-5, "dW[{o}][{k}] = {g}, not {sum}");
+        let sum: f64 = (0..rows)
+            .map(|t| f64::from(dy[t * 48 + o]) * f64::from(x[t * inp + k]))
+            .sum();
+        assert!(
+            (f64::from(*g) - sum).abs() < 1e-5,
+            "dW[{o}][{k}] = {g}, not {sum}"
+        );
     }
     let mut transposed = Panels::zeros(0, 0);
     Panels::from_parts(inp, vec![TensorData::F32(w.clone())]).transpose(1..3, &mut transposed);
-    assert_eq!((transposed.out, transposed.inp), (inp, 19), "rows 16..35 of 35");
+    assert_eq!(
+        (transposed.out, transposed.inp),
+        (inp, 19),
+        "rows 16..35 of 35"
+    );
     for k in 0..inp {
         let row = transposed.to_rows(k..k + 1);
         let expected: Vec<f32> = (16..35).map(|o| w[o * inp + k]).collect();
@@ -278,10 +345,16 @@ fn exponential_is_accurate_and_total() {
     for &x in &row {
         let got = f64::from(token_logprob(&[0.0, x.min(0.0)], 1, 1.0, None));
         let exact = f64::from(x.min(0.0)) - f64::from(x.min(0.0)).exp().ln_1p();
-        assert!((got - exact).abs() <= 3e-7 * exact.abs().max(1.0), "x = {x}: {got} not {exact}");
+        assert!(
+            (got - exact).abs() <= 3e-7 * exact.abs().max(1.0),
+            "x = {x}: {got} not {exact}"
+        );
     }
     assert!(token_logprob(&[0.0, f32::NAN, 1.0], 0, 1.0, None).is_nan());
-    assert_eq!(token_logprob(&[0.0, -1e30, 0.0], 0, 1.0, None), -(2f32.ln()));
+    assert_eq!(
+        token_logprob(&[0.0, -1e30, 0.0], 0, 1.0, None),
+        -(2f32.ln())
+    );
 }
 
 #[test]
@@ -308,7 +381,12 @@ fn greedy_generation_agrees_with_scoring() {
     let model = model(&cfg, 7);
     let exec = Executor::new(1);
     let prompt = tokens(&cfg, 6, 1);
-    let options = GenerateOptions { max_tokens: 30, temperature: 0.0, seed: 1, stop_ids: vec![] };
+    let options = GenerateOptions {
+        max_tokens: 30,
+        temperature: 0.0,
+        seed: 1,
+        stop_ids: vec![],
+    };
     let completion = generate(&model, None, &prompt, &options, &exec);
     assert_eq!(completion.len(), 30);
     let text = [prompt.as_slice(), &completion].concat();
@@ -320,7 +398,16 @@ fn greedy_generation_agrees_with_scoring() {
     }
     let stop_ids = vec![completion[4]];
     let first = completion.iter().position(|t| *t == completion[4]).unwrap();
-    let stopped = generate(&model, None, &prompt, &GenerateOptions { stop_ids, ..options }, &exec);
+    let stopped = generate(
+        &model,
+        None,
+        &prompt,
+        &GenerateOptions {
+            stop_ids,
+            ..options
+        },
+        &exec,
+    );
     assert_eq!(stopped, completion[..=first]);
 }
 
@@ -329,8 +416,12 @@ fn sampled_generation_depends_on_the_seed_only() {
     let cfg = tiny(Family::Qwen2);
     let model = model(&cfg, 7);
     let run = |seed, threads| {
-        let options =
-            GenerateOptions { max_tokens: 20, temperature: 1.0, seed, stop_ids: vec![] };
+        let options = GenerateOptions {
+            max_tokens: 20,
+            temperature: 1.0,
+            seed,
+            stop_ids: vec![],
+        };
         generate(&model, None, &[1, 2, 3], &options, &Executor::new(threads))
     };
     assert_eq!(run(5, 1), run(5, 2));
@@ -345,7 +436,10 @@ fn adapters_keep_their_values_and_refuse_what_does_not_fit() {
         let again = Adapter::from_tensors(&cfg, lora(dtype), adapter.to_tensors()).unwrap();
         assert_eq!(again, adapter);
         assert_eq!(again.digest(), adapter.digest());
-        assert_ne!(Adapter::random(&cfg, lora(dtype), 4).digest(), adapter.digest());
+        assert_ne!(
+            Adapter::random(&cfg, lora(dtype), 4).digest(),
+            adapter.digest()
+        );
     }
     let adapter = Adapter::random(&cfg, lora(AdapterDtype::F32), 3);
     let load = |change: &dyn Fn(&mut Vec<crate::NamedTensor>)| {
@@ -354,9 +448,18 @@ fn adapters_keep_their_values_and_refuse_what_does_not_fit() {
         Adapter::from_tensors(&cfg, lora(AdapterDtype::F32), tensors).unwrap_err()
     };
     let name = adapter.to_tensors()[0].name.clone();
-    assert_eq!(load(&|t| drop(t.remove(0))), AdapterError::Missing(name.clone()));
-    assert_eq!(load(&|t| t[0].data[1] = f32::NAN), AdapterError::NonFinite(name.clone()));
-    assert!(matches!(load(&|t| t[0].shape.reverse()), AdapterError::WrongShape { .. }));
+    assert_eq!(
+        load(&|t| drop(t.remove(0))),
+        AdapterError::Missing(name.clone())
+    );
+    assert_eq!(
+        load(&|t| t[0].data[1] = f32::NAN),
+        AdapterError::NonFinite(name.clone())
+    );
+    assert!(matches!(
+        load(&|t| t[0].shape.reverse()),
+        AdapterError::WrongShape { .. }
+    ));
     let mut extra = adapter.to_tensors()[0].clone();
     extra.name = "base_model.model.lm_head.lora_A.weight".into();
     let unexpected = AdapterError::Unexpected(extra.name.clone());
@@ -374,15 +477,26 @@ fn blocks_are_shared_and_freed_once() {
     assert!(kv.release(a));
     assert!(kv.release(b));
     assert_eq!((kv.free(), kv.blocks()), (3, 3));
-    assert!(std::panic::catch_unwind(move || kv.release(a)).is_err(), "double release");
+    assert!(
+        std::panic::catch_unwind(move || kv.release(a)).is_err(),
+        "double release"
+    );
 }
 
 #[test]
 fn only_windowed_models_lose_sight_of_blocks() {
     let mut cfg = tiny(Family::Qwen3);
-    assert_eq!(blocks_out_of_sight(&cfg, 1000), 0, "one layer sees everything");
+    assert_eq!(
+        blocks_out_of_sight(&cfg, 1000),
+        0,
+        "one layer sees everything"
+    );
     cfg.windows = vec![Some(40), Some(21)];
-    assert_eq!(blocks_out_of_sight(&cfg, 70), 0, "position 31 is still seen");
+    assert_eq!(
+        blocks_out_of_sight(&cfg, 70),
+        0,
+        "position 31 is still seen"
+    );
     assert_eq!(blocks_out_of_sight(&cfg, 71), 1);
 }
 
@@ -394,7 +508,10 @@ fn executor_runs_every_part_once_and_reports_panics() {
         exec.run(parts, &|part| {
             counts[part].fetch_add(1, Ordering::Relaxed);
         });
-        assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1), "{parts} parts");
+        assert!(
+            counts.iter().all(|c| c.load(Ordering::Relaxed) == 1),
+            "{parts} parts"
+        );
     }
     let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         exec.run(5, &|part| assert!(part != 3, "part 3 fails on purpose"));

@@ -118,9 +118,13 @@ impl<S: Source> Gemm<S> {
         let work = self.rows * self.cols * self.k;
         let panels = self.panels();
         if panels >= 2 * exec.threads() {
-            exec.split(panels, work, &|part| dispatch(Part(self, 0..self.rows, part)));
+            exec.split(panels, work, &|part| {
+                dispatch(Part(self, 0..self.rows, part));
+            });
         } else {
-            exec.split(self.rows, work, &|part| dispatch(Part(self, part, 0..panels)));
+            exec.split(self.rows, work, &|part| {
+                dispatch(Part(self, part, 0..panels));
+            });
         }
     }
 
@@ -231,12 +235,13 @@ impl<S: Source> Gemm<S> {
             };
         }
         if V::WIDE {
-            shapes!((1, 8) (2, 8) (3, 8)
-                (1, 4) (2, 4) (3, 4) (4, 4) (5, 4) (6, 4)
-                (1, 2) (2, 2) (3, 2) (4, 2) (5, 2) (6, 2)
-                (1, 1) (2, 1) (3, 1) (4, 1) (5, 1) (6, 1));
+            shapes!(
+                (1, 8)(2, 8)(3, 8)(1, 4)(2, 4)(3, 4)(4, 4)(5, 4)(6, 4)(1, 2)(2, 2)(3, 2)(4, 2)(
+                    5, 2
+                )(6, 2)(1, 1)(2, 1)(3, 1)(4, 1)(5, 1)(6, 1)
+            );
         } else {
-            shapes!((1, 4) (1, 2) (2, 2) (1, 1) (2, 1) (3, 1) (4, 1) (5, 1) (6, 1));
+            shapes!((1, 4)(1, 2)(2, 2)(1, 1)(2, 1)(3, 1)(4, 1)(5, 1)(6, 1));
         }
     }
 

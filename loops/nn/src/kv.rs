@@ -3,7 +3,7 @@
 
 use crate::config::ModelConfig;
 use crate::gemm::{Source, Strided};
-use crate::simd::{LANES, Line, V16};
+use crate::simd::{LANES, Line};
 
 /// Tokens per block.
 pub const BLOCK_TOKENS: usize = 32;
@@ -67,27 +67,19 @@ impl KvLayer {
         }
     }
 
-    /// Asks for the keys of `head` in `block` to be brought near.
-    #[inline(always)]
-    pub(crate) fn prefetch_keys<V: V16>(&self, block: u32, head: usize) {
-        let start = self.key_line(block, head, 0);
-        for line in &self.keys[start..start + PANELS * self.head_dim] {
-            V::prefetch(line.0.as_ptr());
-        }
-    }
-
-    /// As [`Self::prefetch_keys`], for values.
-    #[inline(always)]
-    pub(crate) fn prefetch_values<V: V16>(&self, block: u32, head: usize) {
-        let start = self.value_line(block, head, 0);
-        for line in &self.values[start..start + BLOCK_TOKENS * self.value_lines] {
-            V::prefetch(line.0.as_ptr());
-        }
-    }
-
     /// Key panels of one sequence and head; panel `n` holds positions `16 (first + n) ..`.
-    pub(crate) fn key_panels<'a>(&'a self, blocks: &'a [u32], head: usize, first: usize) -> Keys<'a> {
-        Keys { layer: self, blocks, head, first }
+    pub(crate) fn key_panels<'a>(
+        &'a self,
+        blocks: &'a [u32],
+        head: usize,
+        first: usize,
+    ) -> Keys<'a> {
+        Keys {
+            layer: self,
+            blocks,
+            head,
+            first,
+        }
     }
 
     /// Values of `head` in `block` from `slot` on: step one position, panel sixteen dimensions.

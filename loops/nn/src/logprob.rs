@@ -13,7 +13,10 @@ use crate::simd::{Kernel, LANES, V16, dispatch, exp};
 /// # Panics
 /// When `token` or a kept id is outside the row.
 pub fn token_logprob(row: &[f32], token: u32, temperature: f32, kept: Option<&[u32]>) -> f32 {
-    assert!((token as usize) < row.len(), "token {token} is outside the row");
+    assert!(
+        (token as usize) < row.len(),
+        "token {token} is outside the row"
+    );
     if kept.is_some_and(|ids| !ids.contains(&token)) {
         return f32::NEG_INFINITY;
     }
@@ -39,7 +42,12 @@ impl Shape {
         let (most, sum) = dispatch(Stats { row, inverse, kept });
         // Through f64, so that the result does not depend on the platform's single-precision log.
         let log_sum = f64::from(sum).ln() as f32;
-        Self { inverse, most, sum, log_sum }
+        Self {
+            inverse,
+            most,
+            sum,
+            log_sum,
+        }
     }
 
     pub(crate) fn log_sum(&self) -> f32 {

@@ -76,7 +76,11 @@ impl Panels {
                     row += 1;
                 }
             }
-            return Self { out, inp, data: Data::Bf16(data) };
+            return Self {
+                out,
+                inp,
+                data: Data::Bf16(data),
+            };
         }
         let mut data = vec![Line([0.0; LANES]); lines];
         for part in parts {
@@ -87,7 +91,11 @@ impl Panels {
                 row += 1;
             }
         }
-        Self { out, inp, data: Data::F32(data) }
+        Self {
+            out,
+            inp,
+            data: Data::F32(data),
+        }
     }
 
     /// Rows `range` as row-major f32.
@@ -106,12 +114,16 @@ impl Panels {
         match &self.data {
             Data::F32(data) => {
                 let panel = &data[start..start + self.inp];
-                to.iter_mut().zip(panel).for_each(|(t, line)| *t = line.0[lane]);
+                to.iter_mut()
+                    .zip(panel)
+                    .for_each(|(t, line)| *t = line.0[lane]);
             }
             Data::Bf16(data) => {
                 let panel = &data[start..start + self.inp];
                 let widen = |bits: u16| f32::from_bits(u32::from(bits) << 16);
-                to.iter_mut().zip(panel).for_each(|(t, line)| *t = widen(line.0[lane]));
+                to.iter_mut()
+                    .zip(panel)
+                    .for_each(|(t, line)| *t = widen(line.0[lane]));
             }
         }
     }
@@ -160,7 +172,11 @@ impl Panels {
                 .map(|line| HalfLine(line.0.map(|v| half::bf16::from_f32(v).to_bits())))
                 .collect(),
         };
-        Self { out: self.out, inp: self.inp, data: Data::Bf16(lines) }
+        Self {
+            out: self.out,
+            inp: self.inp,
+            data: Data::Bf16(lines),
+        }
     }
 
     /// Bytes held.
@@ -173,6 +189,10 @@ impl Panels {
 
     /// `y [rows, out] = x [rows, in] W^T`, see [`Store`]. `y` rows start at column 0 of `y.data`.
     pub(crate) fn linear(&self, x: Rows, y: RowsMut, store: Store, exec: &Executor) {
+        let RowsMut {
+            data: y,
+            stride: ym,
+        } = y;
         let out = match store {
             Store::Set(bias) => {
                 assert!(bias.is_none_or(|b| b.len() >= self.out), "bias too short");
@@ -186,7 +206,7 @@ impl Panels {
         }
         let last = x.rows - 1;
         assert!(x.data.len() >= last * x.stride + self.inp, "x too short");
-        assert!(y.data.len() >= last * y.stride + self.out, "y too short");
+        assert!(y.len() >= last * ym + self.out, "y too short");
         let step = LANES;
         let panel = self.inp * LANES;
         macro_rules! gemm {
@@ -197,9 +217,13 @@ impl Panels {
                     xk: 1,
                     rows: x.rows,
                     k: self.inp,
-                    src: Strided { base: $base, panel, step },
-                    y: y.data.as_mut_ptr(),
-                    ym: y.stride,
+                    src: Strided {
+                        base: $base,
+                        panel,
+                        step,
+                    },
+                    y: y.as_mut_ptr(),
+                    ym,
                     yn: LANES,
                     cols: self.out,
                     out,
@@ -260,7 +284,10 @@ impl Panels {
         }
         let last = x.rows - 1;
         let (out, inp) = (self.out, self.inp);
-        assert!(dy.data.len() >= last * dy.stride + padded(out), "dy too short");
+        assert!(
+            dy.data.len() >= last * dy.stride + padded(out),
+            "dy too short"
+        );
         assert!(x.data.len() >= last * x.stride + inp, "x too short");
         let gemm = Gemm {
             x: x.data.as_ptr(),
@@ -268,7 +295,11 @@ impl Panels {
             xk: x.stride,
             rows: inp,
             k: x.rows,
-            src: Strided { base: dy.data.as_ptr(), panel: LANES, step: dy.stride },
+            src: Strided {
+                base: dy.data.as_ptr(),
+                panel: LANES,
+                step: dy.stride,
+            },
             y: self.values_mut().as_mut_ptr(),
             ym: LANES,
             yn: inp * LANES,
@@ -278,7 +309,10 @@ impl Panels {
         exec.split(out.div_ceil(LANES), x.rows * out * inp, &|panels| {
             // SAFETY: lengths were checked (the last panel of `dy` reads into its padding); the
             // gradient is exclusive and parts own disjoint panels of it.
-            dispatch(Outer { gemm: &gemm, panels });
+            dispatch(Outer {
+                gemm: &gemm,
+                panels,
+            });
         });
     }
 }

@@ -57,7 +57,12 @@ pub fn score_chunked<'a>(
         hidden.as_mut()[start * ld..][..part.len() * ld]
             .copy_from_slice(&scratch.x.as_slice()[..part.len() * ld]);
     }
-    Scores { model, exec, tokens: tokens.to_vec(), hidden }
+    Scores {
+        model,
+        exec,
+        tokens: tokens.to_vec(),
+        hidden,
+    }
 }
 
 impl Scores<'_> {
@@ -113,7 +118,10 @@ pub fn generate(
     options: &GenerateOptions,
     exec: &Executor,
 ) -> Vec<u32> {
-    assert!(!prompt.is_empty(), "a completion needs at least one prompt token");
+    assert!(
+        !prompt.is_empty(),
+        "a completion needs at least one prompt token"
+    );
     let count = (prompt.len() + options.max_tokens).div_ceil(BLOCK_TOKENS);
     let blocks: Vec<u32> = (0..count as u32).collect();
     let mut kv = KvPool::new(&model.config, count);
@@ -127,7 +135,13 @@ pub fn generate(
             Some(last) => std::slice::from_ref(last),
         };
         let logits = LogitsWanted::Last;
-        let seq = SeqInput { tokens, start, blocks: &blocks, adapter, logits };
+        let seq = SeqInput {
+            tokens,
+            start,
+            blocks: &blocks,
+            adapter,
+            logits,
+        };
         let step = tokens.len();
         let row = forward(model, &mut kv, &[seq], exec, &mut scratch);
         let token = pick(row.row(0), options.temperature, rng.uniform());

@@ -92,10 +92,6 @@ pub(crate) trait V16: Copy {
     /// Sum by the fixed tree (i, i+8), (i, i+4), (i, i+2), (0, 1).
     unsafe fn sum(self) -> f32;
 
-    /// Asks for the cache line at `p`; no effect on results.
-    #[inline(always)]
-    fn prefetch(_p: *const f32) {}
-
     #[inline(always)]
     unsafe fn zero() -> Self {
         // SAFETY: same contract as this method.
@@ -200,14 +196,19 @@ impl V16 for Portable {
     #[inline(always)]
     unsafe fn select_lt(self, limit: Self, a: Self, b: Self) -> Self {
         Self(std::array::from_fn(|i| {
-            if self.0[i] < limit.0[i] { a.0[i] } else { b.0[i] }
+            if self.0[i] < limit.0[i] {
+                a.0[i]
+            } else {
+                b.0[i]
+            }
         }))
     }
     #[inline(always)]
     unsafe fn pow2(self) -> Self {
-        Self(self.0.map(|t| {
-            f32::from_bits(t.to_bits().wrapping_add(127).wrapping_shl(23))
-        }))
+        Self(
+            self.0
+                .map(|t| f32::from_bits(t.to_bits().wrapping_add(127).wrapping_shl(23))),
+        )
     }
     #[inline(always)]
     unsafe fn sum(self) -> f32 {
@@ -222,255 +223,7 @@ impl V16 for Portable {
 }
 
 #[cfg(target_arch = "x86_64")]
-mod x86 {
-    use std::arch::x86_64::*;
-
-    use super::{LANES, V16};
-
-    /// One 512-bit register.
-    #[derive(Clone, Copy)]
-    pub(super) struct Avx512(__m512);
-
-    // SAFETY (all blocks): `dispatch` checked the features, and the caller vouches for pointers.
-    impl V16 for Avx512 {
-        const WIDE: bool = true;
-        #[inline(always)]
-        unsafe fn call<K: super::Kernel>(kernel: K) -> K::Out {
-            unsafe { run_avx512(kernel) }
-        }
-        #[inline(always)]
-        fn prefetch(p: *const f32) {
-            // SAFETY: a prefetch touches no memory and cannot fault.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
-        }
-        #[inline(always)]
-        unsafe fn splat(x: f32) -> Self {
-            // SAFETY: see the impl.
-            Self(unsafe { _mm512_set1_ps(x) })
-        }
-        #[inline(always)]
-        unsafe fn load(p: *const f32) -> Self {
-            // SAFETY: see the impl.
-            Self(unsafe { _mm512_loadu_ps(p) })
-        }
-        #[inline(always)]
-        unsafe fn store(self, p: *mut f32) {
-            // SAFETY: see the impl.
-            unsafe { _mm512_storeu_ps(p, self.0) }
-        }
-        #[inline(always)]
-        unsafe fn load_bf16(p: *const u16) -> Self {
-            // SAFETY: see the impl.
-            Self(unsafe {
-                let half = _mm256_loadu_si256(p.cast());
-                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half)))
-            })
-        }
-        #[inline(always)]
-        unsafe fn fma(self, b: Self, c: Self) -> Self {
-            // SAFETY: see the impl.
-            Self(unsafe { _mm512_fmadd_ps(self.0, b.0, c.0) })
-        }
-        #[inline(always)]
-        unsafe fn add(self, b: Self) -> Self {
-            // SAFETY: see the impl.
-            Self(unsafe { _mm512_add_ps(self.0, b.0) })
-        }
-        #[inline(always)]
-        unsafe fn sub(self, b: Self) -> Self {
-            // SAFETY: see the impl.
-            Self(unsafe { _mm512_sub_ps(self.0, b.0) })
-        }
-        #[inline(always)]
-        unsafe fn mul(self, b: Self) -> Self {
-            // SAFETY: see the impl.
-            Self(unsafe { _mm512_mul_ps(self.0, b.0) })
-        }
-        #[inline(always)]
-        unsafe fn div(self, b: Self) -> Self {
-            // SAFETY: see the impl.
-            Self(unsafe { _mm512_div_ps(self.0, b.0) })
-        }
-        #[inline(always)]
-        unsafe fn max(self, b: Self) -> Self {
-            // SAFETY: see the impl.
-            Self(unsafe { _mm512_max_ps(self.0, b.0) })
-        }
-        #[inline(always)]
-        unsafe fn select_lt(self, limit: Self, a: Self, b: Self) -> Self {
-            // SAFETY: see the impl.
-            Self(unsafe {
-                let mask = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(self.0, limit.0);
-                _mm512_mask_blend_ps(mask, b.0, a.0)
-            })
-        }
-        #[inline(always)]
-        unsafe fn pow2(self) -> Self {
-            // SAFETY: see the impl.
-            Self(unsafe {
-                let n = _mm512_add_epi32(_mm512_castps_si512(self.0), _mm512_set1_epi32(127));
-                _mm512_castsi512_ps(_mm512_slli_epi32::<23>(n))
-            })
-        }
-        #[inline(always)]
-        unsafe fn sum(self) -> f32 {
-            // SAFETY: see the impl.
-            unsafe {
-                let low = _mm512_castps512_ps256(self.0);
-                let high = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(self.0)));
-                sum8(_mm256_add_ps(low, high))
-            }
-        }
-        #[inline(always)]
-        unsafe fn load_part(p: *const f32, n: usize) -> Self {
-            // SAFETY: masked lanes are not read; the caller vouches for `n` values.
-            Self(unsafe { _mm512_maskz_loadu_ps(mask(n), p) })
-        }
-        #[inline(always)]
-        unsafe fn store_part(self, p: *mut f32, n: usize) {
-            // SAFETY: masked lanes are not written; the caller vouches for `n` values.
-            unsafe { _mm512_mask_storeu_ps(p, mask(n), self.0) }
-        }
-    }
-
-    #[inline(always)]
-    fn mask(n: usize) -> u16 {
-        debug_assert!(n <= LANES);
-        ((1u32 << n) - 1) as u16
-    }
-
-    /// The tree of [`V16::sum`] from eight lanes on.
-    #[inline(always)]
-    unsafe fn sum8(v: __m256) -> f32 {
-        // SAFETY: called below the feature check only.
-        unsafe {
-            let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
-            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-            _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
-        }
-    }
-
-    /// Two 256-bit registers: lanes 0..8 and 8..16.
-    #[derive(Clone, Copy)]
-    pub(super) struct Avx2(__m256, __m256);
-
-    // SAFETY (all blocks): `dispatch` checked the features, and the caller vouches for pointers.
-    impl V16 for Avx2 {
-        const WIDE: bool = false;
-        #[inline(always)]
-        unsafe fn call<K: super::Kernel>(kernel: K) -> K::Out {
-            unsafe { run_avx2(kernel) }
-        }
-        #[inline(always)]
-        unsafe fn splat(x: f32) -> Self {
-            // SAFETY: see the impl.
-            unsafe { Self(_mm256_set1_ps(x), _mm256_set1_ps(x)) }
-        }
-        #[inline(always)]
-        unsafe fn load(p: *const f32) -> Self {
-            // SAFETY: see the impl.
-            unsafe { Self(_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))) }
-        }
-        #[inline(always)]
-        unsafe fn store(self, p: *mut f32) {
-            // SAFETY: see the impl.
-            unsafe {
-                _mm256_storeu_ps(p, self.0);
-                _mm256_storeu_ps(p.add(8), self.1);
-            }
-        }
-        #[inline(always)]
-        unsafe fn load_bf16(p: *const u16) -> Self {
-            // SAFETY: see the impl.
-            unsafe { Self(widen(p), widen(p.add(8))) }
-        }
-        #[inline(always)]
-        unsafe fn fma(self, b: Self, c: Self) -> Self {
-            // SAFETY: see the impl.
-            unsafe {
-                Self(
-                    _mm256_fmadd_ps(self.0, b.0, c.0),
-                    _mm256_fmadd_ps(self.1, b.1, c.1),
-                )
-            }
-        }
-        #[inline(always)]
-        unsafe fn add(self, b: Self) -> Self {
-            // SAFETY: see the impl.
-            unsafe { Self(_mm256_add_ps(self.0, b.0), _mm256_add_ps(self.1, b.1)) }
-        }
-        #[inline(always)]
-        unsafe fn sub(self, b: Self) -> Self {
-            // SAFETY: see the impl.
-            unsafe { Self(_mm256_sub_ps(self.0, b.0), _mm256_sub_ps(self.1, b.1)) }
-        }
-        #[inline(always)]
-        unsafe fn mul(self, b: Self) -> Self {
-            // SAFETY: see the impl.
-            unsafe { Self(_mm256_mul_ps(self.0, b.0), _mm256_mul_ps(self.1, b.1)) }
-        }
-        #[inline(always)]
-        unsafe fn div(self, b: Self) -> Self {
-            // SAFETY: see the impl.
-            unsafe { Self(_mm256_div_ps(self.0, b.0), _mm256_div_ps(self.1, b.1)) }
-        }
-        #[inline(always)]
-        unsafe fn max(self, b: Self) -> Self {
-            // SAFETY: see the impl.
-            unsafe { Self(_mm256_max_ps(self.0, b.0), _mm256_max_ps(self.1, b.1)) }
-        }
-        #[inline(always)]
-        unsafe fn select_lt(self, limit: Self, a: Self, b: Self) -> Self {
-            // SAFETY: see the impl.
-            unsafe {
-                let low = _mm256_cmp_ps::<_CMP_LT_OQ>(self.0, limit.0);
-                let high = _mm256_cmp_ps::<_CMP_LT_OQ>(self.1, limit.1);
-                Self(
-                    _mm256_blendv_ps(b.0, a.0, low),
-                    _mm256_blendv_ps(b.1, a.1, high),
-                )
-            }
-        }
-        #[inline(always)]
-        unsafe fn pow2(self) -> Self {
-            // SAFETY: see the impl.
-            unsafe { Self(pow2_8(self.0), pow2_8(self.1)) }
-        }
-        #[inline(always)]
-        unsafe fn sum(self) -> f32 {
-            // SAFETY: see the impl.
-            unsafe { sum8(_mm256_add_ps(self.0, self.1)) }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn widen(p: *const u16) -> __m256 {
-        // SAFETY: the caller vouches for eight values at `p`.
-        unsafe {
-            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
-            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn pow2_8(t: __m256) -> __m256 {
-        // SAFETY: called below the feature check only.
-        unsafe {
-            let n = _mm256_add_epi32(_mm256_castps_si256(t), _mm256_set1_epi32(127));
-            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(n))
-        }
-    }
-
-    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-    pub(super) fn run_avx512<K: super::Kernel>(kernel: K) -> K::Out {
-        kernel.run::<Avx512>()
-    }
-
-    #[target_feature(enable = "avx2,fma")]
-    pub(super) fn run_avx2<K: super::Kernel>(kernel: K) -> K::Out {
-        kernel.run::<Avx2>()
-    }
-}
+mod x86;
 
 /// Work that can run at any level. `run` must be `#[inline(always)]` so that its vector code is
 /// compiled inside the wrapper that enables the instructions.
@@ -573,10 +326,16 @@ pub(crate) unsafe fn exp<V: V16>(x: V) -> V {
         let safe = capped.select_lt(low, low, capped);
         let t = safe.fma(V::splat(std::f32::consts::LOG2_E), V::splat(MAGIC));
         let n = t.sub(V::splat(MAGIC));
-        let r = n.fma(V::splat(-0.693_359_375), safe);
+        let r = n.fma(V::splat(-0.693_359_4), safe);
         let r = n.fma(V::splat(2.121_944_4e-4), r);
         let mut p = V::splat(1.987_569_2e-4);
-        for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+        for c in [
+            1.398_199_9e-3,
+            8.333_452e-3,
+            4.166_579_6e-2,
+            1.666_666_5e-1,
+            0.5,
+        ] {
             p = p.fma(r, V::splat(c));
         }
         let one_plus_r = r.add(V::splat(1.0));

@@ -48,21 +48,34 @@ pub(crate) fn model(cfg: &ModelConfig, seed: u64) -> Model {
     let mut rng = Rng::new(seed);
     for (array, matrix) in weights.arrays_mut() {
         if !matrix {
-            array.iter_mut().for_each(|v| *v += (rng.normal() * 0.2) as f32);
+            array
+                .iter_mut()
+                .for_each(|v| *v += (rng.normal() * 0.2) as f32);
         }
     }
     // A livelier embedding, so that logits differ enough to matter.
-    weights.arrays_mut()[0].0.iter_mut().for_each(|v| *v *= 20.0);
+    weights.arrays_mut()[0]
+        .0
+        .iter_mut()
+        .for_each(|v| *v *= 20.0);
     Model::new(cfg.clone(), weights)
 }
 
 pub(crate) fn lora(dtype: AdapterDtype) -> LoraConfig {
-    LoraConfig { rank: 3, alpha: 6.0, targets: Target::ALL.to_vec(), rslora: false, dtype }
+    LoraConfig {
+        rank: 3,
+        alpha: 6.0,
+        targets: Target::ALL.to_vec(),
+        rslora: false,
+        dtype,
+    }
 }
 
 pub(crate) fn tokens(cfg: &ModelConfig, count: usize, seed: u64) -> Vec<u32> {
     let mut rng = Rng::new(seed);
-    (0..count).map(|_| (rng.next() % cfg.vocab as u64) as u32).collect()
+    (0..count)
+        .map(|_| (rng.next() % cfg.vocab as u64) as u32)
+        .collect()
 }
 
 /// A transformer as the papers write it, in f64, with no cache and no tricks.
@@ -86,7 +99,9 @@ impl Oracle {
 
     fn product(&self, name: &str, x: &[f64]) -> Vec<f64> {
         let w = &self.tensors[name];
-        w.chunks(x.len()).map(|row| row.iter().zip(x).map(|(a, b)| a * b).sum()).collect()
+        w.chunks(x.len())
+            .map(|row| row.iter().zip(x).map(|(a, b)| a * b).sum())
+            .collect()
     }
 
     fn linear(&self, layer: usize, module: &str, x: &[f64]) -> Vec<f64> {
@@ -99,7 +114,9 @@ impl Oracle {
         if self.tensors.contains_key(&format!("{adapter}A.weight")) {
             let s = self.product(&format!("{adapter}A.weight"), x);
             let delta = self.product(&format!("{adapter}B.weight"), &s);
-            y.iter_mut().zip(delta).for_each(|(y, d)| *y += self.scale * d);
+            y.iter_mut()
+                .zip(delta)
+                .for_each(|(y, d)| *y += self.scale * d);
         }
         y
     }
@@ -113,7 +130,9 @@ impl Oracle {
 
     fn frequency(&self, i: usize) -> f64 {
         let f = f64::from(self.cfg.rope_theta).powf(-2.0 * i as f64 / self.cfg.head_dim as f64);
-        let Some(RopeScaling::Llama3 { .. }) = self.cfg.rope_scaling else { return f };
+        let Some(RopeScaling::Llama3 { .. }) = self.cfg.rope_scaling else {
+            return f;
+        };
         let wavelength = 2.0 * std::f64::consts::PI / f;
         let smooth = ((64.0 / wavelength - 1.0) / 3.0).clamp(0.0, 1.0);
         f * ((1.0 - smooth) / 8.0 + smooth)
@@ -123,7 +142,11 @@ impl Oracle {
         let dim = self.cfg.head_dim;
         let head = |x: &[f64]| {
             let weight = format!("model.layers.{layer}.self_attn.{name}.weight");
-            let x = if self.cfg.qk_norm { self.norm(&weight, x) } else { x.to_vec() };
+            let x = if self.cfg.qk_norm {
+                self.norm(&weight, x)
+            } else {
+                x.to_vec()
+            };
             let half = dim / 2;
             let turn = |i: usize| {
                 let (sin, cos) = (position as f64 * self.frequency(i % half)).sin_cos();
@@ -141,11 +164,15 @@ impl Oracle {
     fn attention(&self, layer: usize, normed: &[Vec<f64>]) -> Vec<Vec<f64>> {
         let (dim, group) = (self.cfg.head_dim, self.cfg.heads / self.cfg.kv_heads);
         let project = |module: &str| -> Vec<Vec<f64>> {
-            normed.iter().map(|x| self.linear(layer, module, x)).collect()
+            normed
+                .iter()
+                .map(|x| self.linear(layer, module, x))
+                .collect()
         };
         let turn = |rows: Vec<Vec<f64>>, norm: &str| -> Vec<Vec<Vec<f64>>> {
             let rows = rows.iter().enumerate();
-            rows.map(|(t, row)| self.heads(layer, norm, row, t)).collect()
+            rows.map(|(t, row)| self.heads(layer, norm, row, t))
+                .collect()
         };
         let q = turn(project("self_attn.q_proj"), "q_norm");
         let k = turn(project("self_attn.k_proj"), "k_norm");
@@ -165,7 +192,12 @@ impl Oracle {
                 let sum: f64 = e.iter().sum();
                 for d in 0..dim {
                     let column = h / group * dim + d;
-                    out.push((from..=t).zip(&e).map(|(j, e)| e / sum * v[j][column]).sum());
+                    out.push(
+                        (from..=t)
+                            .zip(&e)
+                            .map(|(j, e)| e / sum * v[j][column])
+                            .sum(),
+                    );
                 }
             }
             self.linear(layer, "self_attn.o_proj", &out)
@@ -176,7 +208,11 @@ impl Oracle {
     fn mlp(&self, layer: usize, x: &[f64]) -> Vec<f64> {
         let gate = self.linear(layer, "mlp.gate_proj", x);
         let up = self.linear(layer, "mlp.up_proj", x);
-        let act: Vec<f64> = gate.iter().zip(up).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect();
+        let act: Vec<f64> = gate
+            .iter()
+            .zip(up)
+            .map(|(g, u)| g / (1.0 + (-g).exp()) * u)
+            .collect();
         self.linear(layer, "mlp.down_proj", &act)
     }
 
@@ -193,14 +229,23 @@ impl Oracle {
         };
         for layer in 0..self.cfg.layers {
             let name = |n: &str| format!("model.layers.{layer}.{n}.weight");
-            let normed: Vec<_> = x.iter().map(|x| self.norm(&name("input_layernorm"), x)).collect();
+            let normed: Vec<_> = x
+                .iter()
+                .map(|x| self.norm(&name("input_layernorm"), x))
+                .collect();
             let attention = self.attention(layer, &normed);
             plus(&mut x, attention);
-            let normed = x.iter().map(|x| self.norm(&name("post_attention_layernorm"), x));
+            let normed = x
+                .iter()
+                .map(|x| self.norm(&name("post_attention_layernorm"), x));
             let mlp = normed.map(|x| self.mlp(layer, &x)).collect();
             plus(&mut x, mlp);
         }
-        let head = if self.cfg.tied { "model.embed_tokens.weight" } else { "lm_head.weight" };
+        let head = if self.cfg.tied {
+            "model.embed_tokens.weight"
+        } else {
+            "lm_head.weight"
+        };
         let last = |x: &Vec<f64>| self.product(head, &self.norm("model.norm.weight", x));
         x.iter().map(last).collect()
     }

@@ -3,9 +3,9 @@
 use sha2::{Digest, Sha256};
 
 use crate::config::ModelConfig;
-use crate::ops::Rope;
 use crate::panels::Panels;
 use crate::rng::Rng;
+use crate::rope::Rope;
 use crate::source::{LoadError, NamedTensor, TensorData, TensorSource};
 
 /// A SHA-256 digest.
@@ -24,7 +24,11 @@ impl Model {
     /// A model of these weights; computes the digest.
     pub fn new(config: ModelConfig, weights: Weights) -> Self {
         let digest = weights.digest(&config);
-        Self { config, weights, digest }
+        Self {
+            config,
+            weights,
+            digest,
+        }
     }
 
     /// A small random model, for tests and measurements.
@@ -38,7 +42,11 @@ impl Model {
 /// bit-equal log-probs for the same tokens and version. Independent of threads and of the
 /// instruction level.
 pub fn fingerprint(model: &Model) -> String {
-    let stored = if model.weights.embed.is_bf16() { "bf16" } else { "f32" };
+    let stored = if model.weights.embed.is_bf16() {
+        "bf16"
+    } else {
+        "f32"
+    };
     format!("cpu-f32-fma-k1;w={stored};kv=f32")
 }
 
@@ -93,13 +101,21 @@ fn stacks(cfg: &ModelConfig) -> [Stack; 4] {
             inp: cfg.hidden,
             bias: cfg.qkv_bias,
         },
-        Stack { parts: vec![("self_attn.o_proj", cfg.hidden)], inp: q, bias: cfg.o_bias },
+        Stack {
+            parts: vec![("self_attn.o_proj", cfg.hidden)],
+            inp: q,
+            bias: cfg.o_bias,
+        },
         Stack {
             parts: vec![("mlp.gate_proj", cfg.ffn), ("mlp.up_proj", cfg.ffn)],
             inp: cfg.hidden,
             bias: cfg.mlp_bias,
         },
-        Stack { parts: vec![("mlp.down_proj", cfg.hidden)], inp: cfg.ffn, bias: cfg.mlp_bias },
+        Stack {
+            parts: vec![("mlp.down_proj", cfg.hidden)],
+            inp: cfg.ffn,
+            bias: cfg.mlp_bias,
+        },
     ]
 }
 
@@ -123,7 +139,10 @@ impl Loader<'_> {
         let mut bias = Vec::new();
         for (name, out) in &stack.parts {
             let name = format!("model.layers.{layer}.{name}");
-            parts.push(self.src.tensor(&format!("{name}.weight"), &[*out, stack.inp])?);
+            parts.push(
+                self.src
+                    .tensor(&format!("{name}.weight"), &[*out, stack.inp])?,
+            );
             if stack.bias {
                 bias.extend(self.vector(&format!("{name}.bias"), *out)?);
             }
@@ -178,7 +197,10 @@ impl Weights {
     /// matrices (those that write into the residual stream divided by `sqrt(2 layers)`), ones for
     /// norms, zeros for biases.
     pub fn random(cfg: &ModelConfig, seed: u64) -> Self {
-        let source = RandomSource { layers: cfg.layers, seed };
+        let source = RandomSource {
+            layers: cfg.layers,
+            seed,
+        };
         Self::from_source(cfg, &source).expect("a random source has every tensor")
     }
 
@@ -188,7 +210,10 @@ impl Weights {
 
     /// The same weights in f32, the form that is trained.
     pub(crate) fn widened(&self) -> Self {
-        let linear = |l: &Linear| Linear { w: l.w.widened(), bias: l.bias.clone() };
+        let linear = |l: &Linear| Linear {
+            w: l.w.widened(),
+            bias: l.bias.clone(),
+        };
         Self {
             embed: self.embed.widened(),
             head: self.head.as_ref().map(Panels::widened),
@@ -216,13 +241,18 @@ impl Weights {
         let layers = self.layers.iter();
         let matrices = layers.flat_map(|l| [&l.qkv.w, &l.o.w, &l.gate_up.w, &l.down.w]);
         let ends = [Some(&self.embed), self.head.as_ref()];
-        matrices.chain(ends.into_iter().flatten()).map(Panels::bytes).sum()
+        matrices
+            .chain(ends.into_iter().flatten())
+            .map(Panels::bytes)
+            .sum()
     }
 
     /// Number of parameters (a tied head counts once).
     pub fn parameters(&self, cfg: &ModelConfig) -> usize {
         let mut count = 0;
-        self.each_tensor(cfg, &mut |_, shape, _| count += shape.iter().product::<usize>());
+        self.each_tensor(cfg, &mut |_, shape, _| {
+            count += shape.iter().product::<usize>();
+        });
         count
     }
 
@@ -250,7 +280,11 @@ impl Weights {
     fn each_tensor(&self, cfg: &ModelConfig, each: &mut EachTensor) {
         let matrix = |w: &Panels| w.to_rows(0..w.out);
         let embed_shape = vec![cfg.vocab, cfg.hidden];
-        each("model.embed_tokens.weight".into(), embed_shape.clone(), &|| matrix(&self.embed));
+        each(
+            "model.embed_tokens.weight".into(),
+            embed_shape.clone(),
+            &|| matrix(&self.embed),
+        );
         for (index, layer) in self.layers.iter().enumerate() {
             let name = |suffix: &str| format!("model.layers.{index}.{suffix}");
             let norms = [
@@ -261,7 +295,9 @@ impl Weights {
             ];
             for (suffix, norm) in norms {
                 if let Some(norm) = norm {
-                    each(name(&format!("{suffix}.weight")), vec![norm.len()], &|| norm.clone());
+                    each(name(&format!("{suffix}.weight")), vec![norm.len()], &|| {
+                        norm.clone()
+                    });
                 }
             }
             let linears = [&layer.qkv, &layer.o, &layer.gate_up, &layer.down];
@@ -270,7 +306,9 @@ impl Weights {
                 for (part, out) in &stack.parts {
                     let rows = row..row + out;
                     let shape = vec![*out, stack.inp];
-                    each(name(&format!("{part}.weight")), shape, &|| linear.w.to_rows(rows.clone()));
+                    each(name(&format!("{part}.weight")), shape, &|| {
+                        linear.w.to_rows(rows.clone())
+                    });
                     if let Some(bias) = &linear.bias {
                         each(name(&format!("{part}.bias")), vec![*out], &|| {
                             bias[rows.clone()].to_vec()
@@ -280,7 +318,9 @@ impl Weights {
                 }
             }
         }
-        each("model.norm.weight".into(), vec![cfg.hidden], &|| self.norm.clone());
+        each("model.norm.weight".into(), vec![cfg.hidden], &|| {
+            self.norm.clone()
+        });
         if let Some(head) = &self.head {
             each("lm_head.weight".into(), embed_shape, &|| matrix(head));
         }
@@ -290,7 +330,12 @@ impl Weights {
     pub(crate) fn arrays_mut(&mut self) -> Vec<(&mut [f32], bool)> {
         let mut arrays: Vec<(&mut [f32], bool)> = vec![(self.embed.values_mut(), true)];
         for layer in &mut self.layers {
-            for linear in [&mut layer.qkv, &mut layer.o, &mut layer.gate_up, &mut layer.down] {
+            for linear in [
+                &mut layer.qkv,
+                &mut layer.o,
+                &mut layer.gate_up,
+                &mut layer.down,
+            ] {
                 arrays.push((linear.w.values_mut(), true));
                 arrays.extend(linear.bias.as_deref_mut().map(|b| (b, false)));
             }

@@ -67,7 +67,8 @@ where
             let hands = hands.clone();
             effects.push(async move { hands.perform(effect).await });
         }
-        if draining.is_some() && effects.is_empty() && waiting.is_empty() && room.is_idle() {
+        let at_rest = effects.is_empty() && waiting.is_empty() && room.is_idle();
+        if draining.is_some() && at_rest && inbox.stats().depth == 0 {
             return Ended::Drained;
         }
         let deadline = draining.unwrap_or_else(|| Instant::now() + Duration::from_secs(86_400));

@@ -133,3 +133,18 @@ async fn a_paused_room_takes_nothing_until_it_is_resumed() {
     trigger.pull();
     assert_eq!(drive.await.expect("no panic"), Ended::Drained);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_in_the_inbox_when_the_stop_begins_is_taken() {
+    let (board, trigger) = (Board::new(), ShutdownTrigger::new());
+    let (out, inbox) = queue(16, Overflow::DropNewest);
+    for n in 1..=5 {
+        out.send(n).expect("there is room");
+    }
+    trigger.pull();
+    let hands = Slow(Duration::from_millis(1));
+    let room = Adder::default();
+    let ended = drive(room, hands, inbox, (trigger.signal(), config(&board))).await;
+    assert_eq!(ended, Ended::Drained);
+    assert_eq!(board.snapshot()["adder"].numbers["sum"], 15.0);
+}

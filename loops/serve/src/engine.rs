@@ -134,7 +134,13 @@ impl Engine {
             fault: AtomicBool::new(false),
         });
         let (commands, inbox) = channel();
-        let (jobs, job_inbox) = tokio::sync::mpsc::unbounded_channel();
+        // At most one load per known scope and per request that waits for one.
+        let loads_max = ctx
+            .config
+            .scopes_known_max
+            .saturating_add(ctx.config.waiting_max);
+        let (jobs, job_inbox) =
+            tokio::sync::mpsc::channel(loads_max.min(tokio::sync::Semaphore::MAX_PERMITS));
         let thread = |e: std::io::Error| internal(format!("a thread could not be started: {e}"));
         let loader = LoaderCtx {
             model: Arc::clone(&ctx.model),

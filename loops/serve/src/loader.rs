@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use hone_domain::{Blobs, Digest, Policies, Policy, Scope};
 use hone_nn::{Model, peft};
 use hone_runtime::LatestReader;
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::Receiver;
 
 use crate::adapters::{LoadResult, Loaded};
 use crate::engine::Command;
@@ -27,7 +27,7 @@ pub(crate) struct LoaderCtx {
 
 /// Starts the loader's thread. It tells the engine which scopes have a newer version, loads the
 /// newest version of every scope it is sent, and ends when the sender of `jobs` is gone.
-pub(crate) fn spawn(ctx: LoaderCtx, jobs: UnboundedReceiver<Scope>) -> io::Result<JoinHandle<()>> {
+pub(crate) fn spawn(ctx: LoaderCtx, jobs: Receiver<Scope>) -> io::Result<JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(ctx.parallel)
         .thread_name("hone-serve-load")
@@ -41,7 +41,7 @@ pub(crate) fn spawn(ctx: LoaderCtx, jobs: UnboundedReceiver<Scope>) -> io::Resul
         })
 }
 
-async fn run(mut ctx: LoaderCtx, mut jobs: UnboundedReceiver<Scope>) {
+async fn run(mut ctx: LoaderCtx, mut jobs: Receiver<Scope>) {
     let mut seen = ctx.policies.get();
     let mut published = true;
     loop {

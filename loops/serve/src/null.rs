@@ -110,7 +110,7 @@ impl Backend for NullBackend {
         let send = |delta| {
             sender
                 .try_send(delta)
-                .expect("there is room for the whole completion")
+                .expect("there is room for the whole completion");
         };
         send(Delta::Started {
             version: PolicyVersion::BASE,

@@ -1,6 +1,6 @@
 //! Trains the starter model (`train OUT`) or measures a folder (`eval FOLDER`). Further arguments
 //! are `key=value`: steps, threads, seed, lr, batch (tokens), noise (share of rows), hidden, layers,
-//! ffn, window, temperature (of the measures). Progress goes to stderr, the result to stdout as JSON.
+//! ffn, window, temperature (of the measures). Progress goes to stderr, the result to stdout.
 
 use std::path::PathBuf;
 
@@ -21,16 +21,14 @@ fn main() -> Result<(), StarterError> {
         let talker = Talker::open(&ModelFolder::open(&folder)?, options.threads)?;
         let mut told = |share: f64| eprintln!("evaluating {:.0} %", share * 100.0);
         let evaluation = evaluate(&talker, options.eval, &mut told)?;
-        println!(
-            "{}",
-            serde_json::to_string_pretty(&evaluation).expect("plain data prints")
-        );
+        println!("{evaluation}");
         return Ok(());
     }
     let report = train(&options, &mut tell)?;
+    println!("{}", report.evaluation);
     println!(
         "{}",
-        serde_json::to_string_pretty(&report).expect("plain data prints")
+        serde_json::to_string(&report).expect("plain data prints")
     );
     Ok(())
 }

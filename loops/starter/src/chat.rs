@@ -217,7 +217,7 @@ mod tests {
             reply.ended && grammar.check_fact(question.fact, &reply.text).exact
         });
         let exact = exact.count();
-        assert!(exact >= 34, "{exact} of 40 held-out questions");
+        assert!(exact >= 36, "{exact} of 40 held-out questions");
 
         let system = noise::text(noise::Split::Unseen, 8_000, &mut Rng::new(6));
         let mut chat = talker.chat(Some(&system), None, 8_192);

@@ -27,7 +27,8 @@ pub const VOCABULARY: usize = 2048;
 const WORDS: &str =
     r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// Trains the tokenizer and returns its tokenizer.json. The same grammar and seed give the same file.
+/// Trains the tokenizer and returns its tokenizer.json. The same grammar and seed give the same
+/// file.
 pub fn train_tokenizer(grammar: &Grammar, seed: u64) -> Result<String, StarterError> {
     let mut trainer = BpeTrainerBuilder::new()
         .vocab_size(VOCABULARY)

@@ -15,13 +15,14 @@ use crate::share::{Pacer, ShareLimits, ShareTotals};
 use crate::state::Train;
 use crate::trainer::{Candidate, TrainError, TrainJob, Trainer};
 use crate::worker::{Abandoned, Worker};
-use crate::{Busy, NAME};
+use crate::{Busy, Ctx, NAME};
 
 /// Longest single sleep between slices, so that a stop or an idle server is seen soon.
 const NAP_MAX: Duration = Duration::from_millis(5);
 
+/// Performs the room's effects.
 #[derive(Clone)]
-pub(crate) struct TrainHands {
+pub struct TrainHands {
     pub(crate) claimer: Claimer,
     pub(crate) ledger: Arc<dyn Ledger>,
     pub(crate) blobs: Arc<dyn Blobs>,
@@ -59,6 +60,40 @@ impl Hands<Train> for TrainHands {
 }
 
 impl TrainHands {
+    /// Hands with a training thread of their own; it ends with the last clone.
+    ///
+    /// # Errors
+    /// No thread could be started.
+    pub fn start(ctx: Ctx, shutdown: Shutdown) -> std::io::Result<Self> {
+        let config = Arc::new(ctx.config);
+        let claimer = Claimer {
+            ledger: ctx.ledger.clone(),
+            ids: ctx.ids,
+            clock: ctx.clock,
+            config: config.clone(),
+            fingerprint: ctx.trainer.fingerprint(),
+            base: ctx.trainer.base(),
+            golden: ctx.golden,
+        };
+        Ok(Self {
+            claimer,
+            ledger: ctx.ledger,
+            blobs: ctx.blobs,
+            trainer: ctx.trainer,
+            policies: ctx.policies,
+            worker: Worker::start("hone-train")?,
+            limits: ShareLimits {
+                most: config.train_share_max,
+                least: config.train_share_min,
+                window_us: config.train_share_window_ms as f64 * 1e3,
+            },
+            busy: ctx.busy,
+            switch: ctx.board.enter(NAME),
+            shutdown,
+            board: ctx.board,
+        })
+    }
+
     /// Makes the ledger's heads visible. A publish whose news was lost in a crash becomes visible
     /// here.
     async fn sync(&self) -> Result<usize, String> {

@@ -55,6 +55,7 @@ pub use credit::{Baseline, CreditRule, Credited, Method, RecentMean, credit};
 pub use event::{ClaimedBatch, Effect, Memory, PublishOutcome, Report};
 pub use filter::{Accepts, Filtered, filter};
 pub use gate::{Measured, objections};
+pub use hands::TrainHands;
 pub use nn_trainer::{NnParts, NnTrainer};
 pub use pack::{CreditedTurn, PackedRow, pack};
 pub use probe::{ProbeCompletion, ProbeSummary, is_looping};
@@ -114,42 +115,17 @@ pub enum Error {
 /// See [`Error`].
 pub async fn run(ctx: Ctx, inbox: Inbox<Wake>, shutdown: Shutdown) -> Result<(), Error> {
     ctx.config.validate().map_err(Error::Config)?;
-    let config = Arc::new(ctx.config.clone());
-    let claimer = claim::Claimer {
-        ledger: ctx.ledger.clone(),
-        ids: ctx.ids,
-        clock: ctx.clock.clone(),
-        config: config.clone(),
-        fingerprint: ctx.trainer.fingerprint(),
-        base: ctx.trainer.base(),
-        golden: ctx.golden,
-    };
-    let hands = hands::TrainHands {
-        claimer,
-        ledger: ctx.ledger,
-        blobs: ctx.blobs,
-        trainer: ctx.trainer,
-        policies: ctx.policies,
-        worker: worker::Worker::start("hone-train")?,
-        limits: ShareLimits {
-            most: config.train_share_max,
-            least: config.train_share_min,
-            window_us: config.train_share_window_ms as f64 * 1e3,
-        },
-        busy: ctx.busy,
-        switch: ctx.board.enter(NAME),
-        shutdown: shutdown.clone(),
-        board: ctx.board.clone(),
-    };
+    let (config, clock, board) = (ctx.config.clone(), ctx.clock.clone(), ctx.board.clone());
+    let hands = TrainHands::start(ctx, shutdown.clone())?;
     let driven = DriveConfig {
         name: NAME,
         tick: Duration::from_millis(config.tick_ms),
         effects_in_flight_max: 4,
         drain_deadline: Duration::from_millis(config.drain_deadline_ms),
-        clock: ctx.clock,
-        board: ctx.board,
+        clock,
+        board,
     };
-    match drive(Train::new(ctx.config), hands, inbox, (shutdown, driven)).await {
+    match drive(Train::new(config), hands, inbox, (shutdown, driven)).await {
         Ended::Drained => Ok(()),
         Ended::Deadline => Err(Error::Deadline),
     }

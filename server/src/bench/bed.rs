@@ -35,10 +35,7 @@ pub(super) fn subjects(bench: &Bench) -> Result<[Subject; 2], String> {
         ..starter.clone()
     };
     let subject = |name, builtin| Subject { name, builtin };
-    Ok([
-        subject("starter", starter),
-        subject("random_30m", random),
-    ])
+    Ok([subject("starter", starter), subject("random_30m", random)])
 }
 
 /// A Qwen3 shape of about 30 million parameters, larger than the caches of most processors.
@@ -107,7 +104,10 @@ impl Bed {
             policies,
             blobs,
             model: builtin.model.clone(),
-            vocab: builtin.tokenizer.vocab_size().min(builtin.model.config.vocab),
+            vocab: builtin
+                .tokenizer
+                .vocab_size()
+                .min(builtin.model.config.vocab),
             asks: AtomicU64::new(0),
             _folder: folder,
         })

@@ -33,10 +33,16 @@ struct Decoded {
 /// `hone bench decode`.
 pub(super) fn decode(bench: &Bench) -> Result<Report, String> {
     let time = bench.time(4.0);
-    let title = format!(
-        "decode: tokens/s through the engine, from a context of {PROMPT_TOKENS} tokens on"
-    );
-    let head = ["model", "parameters", "at once", "tokens/s", "gap p50 ms", "gap p99 ms"];
+    let title =
+        format!("decode: tokens/s through the engine, from a context of {PROMPT_TOKENS} tokens on");
+    let head = [
+        "model",
+        "parameters",
+        "at once",
+        "tokens/s",
+        "gap p50 ms",
+        "gap p99 ms",
+    ];
     let mut report = Report::new(title, &head);
     for subject in subjects(bench)? {
         let bed = Bed::new(bench, &subject.builtin)?;
@@ -71,24 +77,18 @@ pub(super) fn decode(bench: &Bench) -> Result<Report, String> {
 /// Rounds of `concurrent` completions, until `time` was spent with all of them decoding.
 fn measure(bed: &Bed, concurrent: usize, time: Duration) -> Result<Decoded, String> {
     let mut decoded = Decoded::default();
-    let began = Instant::now();
-    let before = bed.engine.stats();
+    let (began, before) = (Instant::now(), bed.engine.stats());
     // Rounds have a beginning and an end that do not count, so the whole has a limit of its own.
-    while decoded.time < time && began.elapsed() < 3 * time + PATIENCE {
-        let asked = (0..concurrent).map(|_| bed.ask(PROMPT_TOKENS, COMPLETION_TOKENS));
-        let mut answers = asked.collect::<Result<Vec<Answer>, String>>()?;
-        let left = time.saturating_sub(decoded.time);
-        let (tokens, spent) = round(bed, concurrent, left)?;
+    while decoded.time < time && began.elapsed() < 3 * time {
+        let (tokens, spent, failed) = round(bed, concurrent, time.saturating_sub(decoded.time))?;
         decoded.tokens += tokens;
         decoded.time += spent;
-        for answer in &answers {
-            answer.cancel.cancel();
-        }
-        let well = answers.iter_mut().filter_map(|a| ended_well(a).then_some(())).count();
-        decoded.failed += (concurrent - well) as u64;
+        decoded.failed += failed;
     }
     if decoded.time.is_zero() {
-        return Err(format!("{concurrent} completions never decoded at the same time"));
+        return Err(format!(
+            "{concurrent} completions were never seen decoding at the same time"
+        ));
     }
     let gaps = bed.engine.stats().token_gap_us.since(&before.token_gap_us);
     decoded.gap_p50_us = gaps.quantile(0.5);
@@ -96,36 +96,45 @@ fn measure(bed: &Bed, concurrent: usize, time: Duration) -> Result<Decoded, Stri
     Ok(decoded)
 }
 
-/// Tokens and time from when all completions decode until the first ends or `most` is over. The
-/// answers' channels hold whole completions, so nobody has to read them meanwhile.
-fn round(bed: &Bed, concurrent: usize, most: Duration) -> Result<(u64, Duration), String> {
-    let asked = Instant::now();
-    let first = loop {
-        let stats = bed.engine.stats();
-        let is_decoding = stats.running == concurrent && stats.waiting == 0;
-        if is_decoding && stats.batch_rows.count() > 0 && stats.ttft_us.count() >= asked_so_far(&stats)
-        {
-            break stats.completion_tokens_total;
-        }
-        if asked.elapsed() > PATIENCE {
-            return Err(format!("no first tokens within {} s", PATIENCE.as_secs()));
-        }
-        sleep(LOOK);
-    };
+/// Tokens and time from when all completions decode until the first ends or `most` is over, and
+/// completions that failed. The answers' channels hold whole completions, so nobody has to read
+/// them meanwhile.
+fn round(bed: &Bed, concurrent: usize, most: Duration) -> Result<(u64, Duration, u64), String> {
+    let due = bed.engine.stats().ttft_us.count() + concurrent as u64;
+    let asked = (0..concurrent).map(|_| bed.ask(PROMPT_TOKENS, COMPLETION_TOKENS));
+    let mut answers = asked.collect::<Result<Vec<Answer>, String>>()?;
+    let first = until_decoding(bed, concurrent, due)?;
     let start = Instant::now();
-    let mut last = (0, Duration::ZERO);
-    while last.1 < most {
+    let (mut tokens, mut time) = (0, Duration::ZERO);
+    while time < most {
         sleep(LOOK);
         let stats = bed.engine.stats();
         if stats.running < concurrent {
             break;
         }
-        last = (stats.completion_tokens_total - first, start.elapsed());
+        (tokens, time) = (stats.completion_tokens_total - first, start.elapsed());
     }
-    Ok(last)
+    for answer in &answers {
+        answer.cancel.cancel();
+    }
+    let well = answers.iter_mut().map(ended_well);
+    let failed = well.filter(|well| !well).count();
+    Ok((tokens, time, failed as u64))
 }
 
-/// Requests whose first token is due: all that were accepted, but for those that failed.
-fn asked_so_far(stats: &hone_serve::EngineStats) -> u64 {
-    stats.requests_total - stats.failed_total
+/// Waits until `concurrent` completions have their first token, `due` of all time; returns the
+/// tokens sampled so far.
+fn until_decoding(bed: &Bed, concurrent: usize, due: u64) -> Result<u64, String> {
+    let began = Instant::now();
+    while began.elapsed() < PATIENCE {
+        let stats = bed.engine.stats();
+        if stats.running == concurrent && stats.ttft_us.count() >= due {
+            return Ok(stats.completion_tokens_total);
+        }
+        sleep(LOOK);
+    }
+    Err(format!(
+        "{concurrent} completions had no first tokens within {} s",
+        PATIENCE.as_secs()
+    ))
 }

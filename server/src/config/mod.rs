@@ -92,9 +92,11 @@ impl Config {
     /// Merges all layers and checks every value.
     pub fn load(sources: &Sources) -> Result<Self, ConfigError> {
         let merged = Self::merged(sources)?;
-        let config: Self = Value::Table(merged)
-            .try_into()
-            .map_err(|error: toml::de::Error| ConfigError(error.message().to_owned()))?;
+        let config: Self =
+            serde_path_to_error::deserialize(Value::Table(merged)).map_err(|error| {
+                let path = error.path().to_string();
+                ConfigError(format!("{path}: {}", error.inner().message()))
+            })?;
         config.validate().map_err(ConfigError)?;
         Ok(config)
     }

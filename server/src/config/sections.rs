@@ -2,11 +2,14 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use hone_domain::{Digest, SessionIndexConfig};
 use serde::{Deserialize, Serialize};
 
+use crate::door::Limits;
 use crate::http::guard::{Key, check_bind};
+use crate::http::listen::ListenLimits;
 
 /// A loop of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -127,6 +130,24 @@ impl HttpConfig {
             sessions_max: self.sessions_max,
             turns_per_session_max: self.turns_per_session_max,
             transcript_bytes_max: self.transcript_bytes_max,
+        }
+    }
+
+    /// Bounds of the door.
+    pub fn door_limits(&self) -> Limits {
+        Limits {
+            receipt_timeout: Duration::from_millis(self.receipt_timeout_ms),
+            completion_timeout: Duration::from_millis(self.completion_timeout_ms),
+            inline_chars_max: self.inline_chars_max,
+        }
+    }
+
+    /// Bounds of connections.
+    pub fn listen_limits(&self) -> ListenLimits {
+        ListenLimits {
+            connections_max: self.connections_max,
+            header_timeout: Duration::from_millis(self.header_timeout_ms),
+            write_timeout: Duration::from_millis(self.write_timeout_ms),
         }
     }
 

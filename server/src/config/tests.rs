@@ -74,7 +74,14 @@ fn what_is_wrong_is_named() {
             &["http.messages_max", "integer", "string"],
         ),
         (with_file("[http\n"), &["my.toml", "not valid TOML"]),
-        (with_file("loops = [\"sing\"]"), &["sing"]),
+        (
+            with_file("loops = [\"sing\"]"),
+            &["loops", "sing", "collect"],
+        ),
+        (
+            with_env("HONE__MODEL__ENGINE", "nul"),
+            &["model.engine", "nul"],
+        ),
         (with_file("loops = []"), &["loops"]),
         (
             with_file("[http]\nmessages_max = 0"),

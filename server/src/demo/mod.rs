@@ -5,8 +5,8 @@
 //! nothing can be learned from it. A score is the share of held-out questions that are answered
 //! correctly *and* to the user's taste. The scorer shares nothing with the judge.
 
-mod client;
-mod numbers;
+pub(crate) mod client;
+pub(crate) mod numbers;
 mod plot;
 pub(crate) mod server;
 mod show;

@@ -107,7 +107,10 @@ impl Guard {
                 .fold(0, |d, (a, b)| d | (a ^ b))
                 == 0
         };
-        self.keys.iter().filter(|key| same(key)).last()
+        self.keys
+            .iter()
+            .rev()
+            .fold(None, |found, key| if same(key) { Some(key) } else { found })
     }
 
     fn check_host(&self, headers: &HeaderMap) -> Result<(), ApiError> {

@@ -25,7 +25,11 @@ pub(crate) struct AdamW {
 impl Moments {
     pub(crate) fn zeros(lengths: &[usize]) -> Self {
         let arrays = || lengths.iter().map(|&n| vec![0.0; n]).collect();
-        Self { first: arrays(), second: arrays(), updates: 0 }
+        Self {
+            first: arrays(),
+            second: arrays(),
+            updates: 0,
+        }
     }
 
     /// One update of every array. `values` says per array whether weight decay applies.
@@ -40,8 +44,14 @@ impl Moments {
         let correction1 = 1.0 - f64::from(adam.beta1).powf(count);
         let correction2 = 1.0 - f64::from(adam.beta2).powf(count);
         let moments = self.first.iter_mut().zip(&mut self.second);
-        for (((value, decays), (grad, _)), (first, second)) in values.into_iter().zip(grads).zip(moments) {
-            let decay = if decays { adam.lr * adam.weight_decay } else { 0.0 };
+        for (((value, decays), (grad, _)), (first, second)) in
+            values.into_iter().zip(grads).zip(moments)
+        {
+            let decay = if decays {
+                adam.lr * adam.weight_decay
+            } else {
+                0.0
+            };
             dispatch(Update {
                 value,
                 grad,
@@ -72,7 +82,13 @@ impl Kernel for Update<'_> {
     /// Plain element-wise arithmetic: the compiler widens it at each level without changing bits.
     #[inline(always)]
     fn run<V: V16>(self) {
-        let AdamW { beta1, beta2, eps, grad_scale, .. } = self.adam;
+        let AdamW {
+            beta1,
+            beta2,
+            eps,
+            grad_scale,
+            ..
+        } = self.adam;
         let moments = self.first.iter_mut().zip(self.second);
         for ((p, g), (m, v)) in self.value.iter_mut().zip(self.grad).zip(moments) {
             let g = g * grad_scale;
@@ -86,6 +102,8 @@ impl Kernel for Update<'_> {
 /// Euclidean norm over all arrays.
 pub(crate) fn norm(arrays: &[(&mut [f32], bool)]) -> f64 {
     let square = |v: &f32| f64::from(*v) * f64::from(*v);
-    let sums = arrays.iter().map(|(a, _)| a.iter().map(square).sum::<f64>());
+    let sums = arrays
+        .iter()
+        .map(|(a, _)| a.iter().map(square).sum::<f64>());
     sums.sum::<f64>().sqrt()
 }

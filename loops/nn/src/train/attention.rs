@@ -3,9 +3,9 @@
 
 use crate::attention::{Tile, softmax_row};
 use crate::exec::Shards;
-use crate::forward::{Dims, Pass};
 use crate::gemm::{Epilogue, Gemm, Source, Strided};
 use crate::kv::{BLOCK_TOKENS, KvLayer};
+use crate::layer::{Dims, Pass};
 use crate::simd::{Buf, Kernel, LANES, V16, dispatch, padded};
 
 /// Query tokens handled together: their probabilities are one matrix, against which key and value
@@ -31,13 +31,22 @@ impl AttentionGrad<'_> {
     pub(crate) fn run(&self, dqkv: &mut [f32], scratch: &mut Buf) {
         let (cfg, d) = (self.pass.cfg, self.pass.dims);
         let group = cfg.heads / cfg.kv_heads;
-        let longest = self.pass.batch.iter().map(|s| s.tokens.len()).max().unwrap_or(0);
-        let span = longest.min(self.window.unwrap_or(usize::MAX).saturating_add(TILE_TOKENS));
+        let longest = self
+            .pass
+            .batch
+            .iter()
+            .map(|s| s.tokens.len())
+            .max()
+            .unwrap_or(0);
+        let span = longest.min(
+            self.window
+                .unwrap_or(usize::MAX)
+                .saturating_add(TILE_TOKENS),
+        );
         let rows = group * TILE_TOKENS;
         let line = padded(cfg.head_dim);
-        let need = padded(longest) * line
-            + rows * (2 * (padded(span) + 2 * LANES) + 2 * line)
-            + 4 * LANES;
+        let need =
+            padded(longest) * line + rows * (2 * (padded(span) + 2 * LANES) + 2 * line) + 4 * LANES;
         let items = self.pass.batch.len() * cfg.kv_heads;
         let work = self.pass.tokens * span * cfg.heads * cfg.head_dim * 5;
         let parts = self.pass.exec.parts(work).min(items);
@@ -52,7 +61,15 @@ impl AttentionGrad<'_> {
                 for head in 0..cfg.kv_heads {
                     if (index * cfg.kv_heads + head) % parts == part {
                         let tokens = seq.tokens.len();
-                        let item = Item { call: self, d, blocks: seq.blocks, head, row, tokens, group };
+                        let item = Item {
+                            call: self,
+                            d,
+                            blocks: seq.blocks,
+                            head,
+                            row,
+                            tokens,
+                            group,
+                        };
                         dispatch(ItemKernel { item, out, scratch });
                     }
                 }
@@ -92,7 +109,12 @@ impl Kernel for ItemKernel<'_, '_> {
         while first < item.tokens {
             let tokens = TILE_TOKENS.min(item.tokens - first);
             let window = item.call.window.unwrap_or(usize::MAX);
-            let tile = Tile { group: item.group, first, tokens, window };
+            let tile = Tile {
+                group: item.group,
+                first,
+                tokens,
+                window,
+            };
             // SAFETY: an item writes its own rows and heads only; scratch is sized for a tile.
             unsafe { item.tile::<V>(&tile, values, self.out.ptr(), rest) };
             first += tokens;
@@ -137,19 +159,41 @@ impl Item<'_> {
         let (q, rest) = scratch.split_at_mut(rows * line);
         let (dout, rest) = rest.split_at_mut(rows * line);
         let (p, rest) = rest.split_at_mut(rows * width);
-        let mut bufs = TileBufs { q, dout, p, ds: &mut rest[..rows * width] };
+        let mut bufs = TileBufs {
+            q,
+            dout,
+            p,
+            ds: &mut rest[..rows * width],
+        };
         self.gather(tile, &mut bufs);
         // SAFETY: buffers were cut to size; sources cover the tile's positions; outputs are this
         // item's columns of its own rows.
         unsafe {
-            let keys = self.call.kv.key_panels(self.blocks, self.head, tile.base() / LANES);
-            product::<V, _>(Shape { rows, k: dim, cols: width }, (bufs.q, line, 1), keys, bufs.p, width);
+            let keys = self
+                .call
+                .kv
+                .key_panels(self.blocks, self.head, tile.base() / LANES);
+            product::<V, _>(
+                Shape {
+                    rows,
+                    k: dim,
+                    cols: width,
+                },
+                (bufs.q, line, 1),
+                keys,
+                bufs.p,
+                width,
+            );
             let values = Strided {
                 base: values[tile.base() * dim..].as_ptr(),
                 panel: dim * LANES,
                 step: LANES,
             };
-            let shape = Shape { rows, k: dim, cols: width };
+            let shape = Shape {
+                rows,
+                k: dim,
+                cols: width,
+            };
             product::<V, _>(shape, (bufs.dout, line, 1), values, bufs.ds, width);
             for m in 0..rows {
                 let p = &mut bufs.p[m * width..(m + 1) * width];
@@ -161,7 +205,11 @@ impl Item<'_> {
             let row = self.row + tile.lo();
             let dk = out.add(row * self.d.ld_qkv + self.d.q + self.head * dim);
             let dv = dk.add(self.d.kv);
-            let shape = Shape { rows: tile.end() - tile.lo(), k: rows, cols: dim };
+            let shape = Shape {
+                rows: tile.end() - tile.lo(),
+                k: rows,
+                cols: dim,
+            };
             self.outer::<V>(&shape, &bufs.ds[skip..], (width, bufs.q), dk);
             self.outer::<V>(&shape, &bufs.p[skip..], (width, bufs.dout), dv);
         }
@@ -177,7 +225,8 @@ impl Item<'_> {
             let row = self.row + tile.first + m / self.group;
             let from = row * self.d.ld_q + self.query_column(m % self.group);
             let q = bufs.q[m * line..][..dim].iter_mut();
-            q.zip(&self.call.q[from..]).for_each(|(to, q)| *to = q * scale);
+            q.zip(&self.call.q[from..])
+                .for_each(|(to, q)| *to = q * scale);
             bufs.dout[m * line..][..dim].copy_from_slice(&self.call.dout[from..from + dim]);
         }
     }
@@ -220,7 +269,13 @@ impl Item<'_> {
 
     /// `to[j] += sum_m weights[m][j] rows[m]`, query rows ascending.
     #[inline(always)]
-    unsafe fn outer<V: V16>(&self, shape: &Shape, weights: &[f32], from: (usize, &[f32]), to: *mut f32) {
+    unsafe fn outer<V: V16>(
+        &self,
+        shape: &Shape,
+        weights: &[f32],
+        from: (usize, &[f32]),
+        to: *mut f32,
+    ) {
         let (width, rows) = from;
         let gemm = Gemm {
             x: weights.as_ptr(),
@@ -228,7 +283,11 @@ impl Item<'_> {
             xk: width,
             rows: shape.rows,
             k: shape.k,
-            src: Strided { base: rows.as_ptr(), panel: LANES, step: padded(shape.cols) },
+            src: Strided {
+                base: rows.as_ptr(),
+                panel: LANES,
+                step: padded(shape.cols),
+            },
             y: to,
             ym: self.d.ld_qkv,
             yn: LANES,
@@ -240,6 +299,7 @@ impl Item<'_> {
     }
 }
 
+#[derive(Clone, Copy)]
 struct Shape {
     rows: usize,
     k: usize,

@@ -7,8 +7,9 @@ use super::layer::{GradBufs, LayerBack, LayerSink, embedding_grad};
 use super::{Control, StepError, TrainRow};
 use crate::adapter::{Adapter, Pair};
 use crate::exec::{Executor, Shards};
-use crate::forward::{Acts, LayerAt, LogitsWanted, Pass, SeqInput, Temp};
+use crate::forward::{LogitsWanted, SeqInput};
 use crate::kv::{BLOCK_TOKENS, KvLayer};
+use crate::layer::{Acts, Bufs, LayerAt, Pass, Temp};
 use crate::simd::Buf;
 use crate::weights::{Model, Weights};
 
@@ -26,7 +27,12 @@ pub(crate) struct Pacer<'a> {
 
 impl<'a> Pacer<'a> {
     pub(crate) fn new(pause: &'a mut dyn FnMut() -> Control) -> Self {
-        Self { pause, last: Instant::now(), slices: 0, longest_us: 0 }
+        Self {
+            pause,
+            last: Instant::now(),
+            slices: 0,
+            longest_us: 0,
+        }
     }
 
     /// End of a slice.
@@ -71,19 +77,33 @@ impl<'a> Micro<'a> {
         let mut packed: Vec<Self> = Vec::new();
         for index in range {
             let row = &rows[index];
-            let Some(length) = row.loss.iter().map(|l| l.position).max() else { continue };
+            let Some(length) = row.loss.iter().map(|l| l.position).max() else {
+                continue;
+            };
             let full = packed.last().is_none_or(|m| m.tokens + length > limit);
             if full {
-                packed.push(Self { rows: vec![], blocks: vec![], sites: vec![], tokens: 0 });
+                packed.push(Self {
+                    rows: vec![],
+                    blocks: vec![],
+                    sites: vec![],
+                    tokens: 0,
+                });
             }
             let micro = packed.last_mut().expect("pushed above");
             for (item, loss) in row.loss.iter().enumerate() {
                 let at = micro.tokens + loss.position - 1;
-                micro.sites.push(Site { at, token: row.tokens[loss.position], row: index, item });
+                micro.sites.push(Site {
+                    at,
+                    token: row.tokens[loss.position],
+                    row: index,
+                    item,
+                });
             }
             let first = micro.blocks.len();
             micro.rows.push((first, &row.tokens[..length]));
-            micro.blocks.extend((0..length.div_ceil(BLOCK_TOKENS)).map(|i| (first + i) as u32));
+            micro
+                .blocks
+                .extend((0..length.div_ceil(BLOCK_TOKENS)).map(|i| (first + i) as u32));
             micro.tokens += length;
         }
         packed
@@ -201,8 +221,16 @@ impl Buffers {
                 input[..used].copy_from_slice(&self.x.as_slice()[..used]);
             }
             let slot = if keep { index } else { 0 };
-            let bufs = (&mut self.acts[slot], &mut self.temp);
-            pass.layer(LayerAt { index, weights }, &mut self.kv[slot], &mut self.x, bufs);
+            let bufs = Bufs {
+                acts: &mut self.acts[slot],
+                tmp: &mut self.temp,
+            };
+            pass.layer(
+                LayerAt { index, weights },
+                &mut self.kv[slot],
+                &mut self.x,
+                bufs,
+            );
             pacer.tick()?;
         }
         Ok(())
@@ -224,8 +252,16 @@ impl Buffers {
             let slot = if keep { index } else { 0 };
             if !keep {
                 self.x.as_mut()[..used].copy_from_slice(&self.inputs[index].as_slice()[..used]);
-                let bufs = (&mut self.acts[slot], &mut self.temp);
-                pass.layer(LayerAt { index, weights }, &mut self.kv[slot], &mut self.x, bufs);
+                let bufs = Bufs {
+                    acts: &mut self.acts[slot],
+                    tmp: &mut self.temp,
+                };
+                pass.layer(
+                    LayerAt { index, weights },
+                    &mut self.kv[slot],
+                    &mut self.x,
+                    bufs,
+                );
                 pacer.tick()?;
             }
             let layer = LayerBack {
@@ -237,7 +273,11 @@ impl Buffers {
                 temp: &self.temp,
                 input: &self.inputs[index],
             };
-            layer.run(&mut self.acts[slot], &mut self.grads, &mut sink.layer(index));
+            layer.run(
+                &mut self.acts[slot],
+                &mut self.grads,
+                &mut sink.layer(index),
+            );
             pacer.tick()?;
         }
         if let Sink::Full(grads) = sink {

@@ -2,12 +2,12 @@
 
 use super::attention::AttentionGrad;
 use crate::adapter::{Adapter, Pair, Target};
-use crate::forward::{Acts, Pass, Temp};
 use crate::kv::KvLayer;
-use crate::ops::{NormGrad, RmsNorm, add_to, rotate, swiglu_backward};
+use crate::layer::{Acts, Pass, Temp};
+use crate::ops::{NormGrad, RmsNorm, add_to, swiglu_backward};
 use crate::panels::{Panels, Rows, RowsMut, Store};
-use crate::simd::Buf;
-use crate::simd::padded;
+use crate::rope::rotate;
+use crate::simd::{Buf, LANES, padded};
 use crate::weights::{LayerWeights, Linear};
 
 /// Where the gradients of one layer's parameters go.
@@ -139,24 +139,47 @@ impl LayerBack<'_> {
             LayerSink::Lora(_) => None,
         };
         let norm = self.pass.norm(&self.weights.norm1);
-        self.norm(&norm, (self.input.as_slice(), dnormed), bufs.dx.as_mut(), dw);
+        self.norm(
+            &norm,
+            (self.input.as_slice(), dnormed),
+            bufs.dx.as_mut(),
+            dw,
+        );
     }
 
     /// Adds the gradient through a norm to `dx` (the residual path is there already).
-    fn norm(&self, norm: &RmsNorm, from: (&[f32], &[f32]), dx: &mut [f32], mut dw: Option<&mut [f32]>) {
+    fn norm(
+        &self,
+        norm: &RmsNorm,
+        from: (&[f32], &[f32]),
+        dx: &mut [f32],
+        mut dw: Option<&mut [f32]>,
+    ) {
         let (n, ld) = (self.pass.tokens, self.pass.dims.ld_hidden);
         let (x, dy) = from;
         if dw.is_some() {
             // One weight gradient for all rows: rows in order, on one thread.
             for (row, dx) in dx[..n * ld].chunks_exact_mut(ld).enumerate() {
                 let (x, dy) = (&x[row * ld..], &dy[row * ld..]);
-                norm.backward_row(NormGrad { x, dy, dx, dw: dw.as_deref_mut(), add: true });
+                norm.backward_row(NormGrad {
+                    x,
+                    dy,
+                    dx,
+                    dw: dw.as_deref_mut(),
+                    add: true,
+                });
             }
             return;
         }
         super::batch::each_row(dx, (n, ld), self.pass.exec, &|row, dx| {
             let (x, dy) = (&x[row * ld..], &dy[row * ld..]);
-            norm.backward_row(NormGrad { x, dy, dx, dw: None, add: true });
+            norm.backward_row(NormGrad {
+                x,
+                dy,
+                dx,
+                dw: None,
+                add: true,
+            });
         });
     }
 
@@ -185,8 +208,18 @@ impl LayerBack<'_> {
                 };
                 if let Some(weight) = weight {
                     dy.copy_from_slice(dx);
-                    let norm = RmsNorm { weight, eps: cfg.rms_eps, groups: 1 };
-                    norm.backward_row(NormGrad { x, dy, dx, dw, add: false });
+                    let norm = RmsNorm {
+                        weight,
+                        eps: cfg.rms_eps,
+                        groups: 1,
+                    };
+                    norm.backward_row(NormGrad {
+                        x,
+                        dy,
+                        dx,
+                        dw,
+                        add: false,
+                    });
                 }
             }
         }
@@ -197,11 +230,27 @@ impl LayerBack<'_> {
         let exec = self.pass.exec;
         let rows = self.pass.tokens;
         let w = &step.linear.w;
-        let transposed = bufs.transposed.get_or_insert_with(|| Panels::zeros(0, 0));
-        w.transpose(0..w.out.div_ceil(crate::simd::LANES), transposed);
-        let dy = Rows { data: step.dy.0, stride: step.dy.1, rows };
-        let x = Rows { data: step.x.0, stride: step.x.1, rows };
-        let to = RowsMut { data: dx, stride: x.stride };
+        let LinearBufs {
+            transposed,
+            low,
+            dlow,
+        } = bufs;
+        let transposed = transposed.get_or_insert_with(|| Panels::zeros(0, 0));
+        w.transpose(0..w.out.div_ceil(LANES), transposed);
+        let dy = Rows {
+            data: step.dy.0,
+            stride: step.dy.1,
+            rows,
+        };
+        let x = Rows {
+            data: step.x.0,
+            stride: step.x.1,
+            rows,
+        };
+        let to = RowsMut {
+            data: dx,
+            stride: x.stride,
+        };
         transposed.linear(dy, to, Store::Set(None), exec);
         match sink {
             LayerSink::Full(grads) => {
@@ -220,10 +269,19 @@ impl LayerBack<'_> {
                     let (Some(pair), Some(grad)) = (pair, &mut grads[target as usize]) else {
                         continue;
                     };
-                    let dy = Rows { data: &step.dy.0[column..], ..dy };
+                    let dy = Rows {
+                        data: &step.dy.0[column..],
+                        ..dy
+                    };
                     let scale = adapter.config.scale();
-                    let low = LowRank { pair, scale, x, dy, exec };
-                    low.run(grad, (bufs.low, bufs.dlow), transposed, dx);
+                    let path = LowRank {
+                        pair,
+                        scale,
+                        x,
+                        dy,
+                        exec,
+                    };
+                    path.run(grad, (&mut *low, &mut *dlow), transposed, dx);
                 }
             }
         }
@@ -256,23 +314,67 @@ struct LowRank<'a> {
 
 impl LowRank<'_> {
     /// With `s = x A^T`: `dB += dy^T (scale s)`, `ds = scale (dy B)`, `dA += ds^T x`, `dx += ds A`.
-    fn run(&self, grad: &mut Pair, low: (&mut Buf, &mut Buf), transposed: &mut Panels, dx: &mut [f32]) {
+    fn run(
+        &self,
+        grad: &mut Pair,
+        (low, dlow): (&mut Buf, &mut Buf),
+        transposed: &mut Panels,
+        dx: &mut [f32],
+    ) {
         let (rows, exec) = (self.x.rows, self.exec);
         let rank = self.pair.a.out;
         let ld = padded(rank);
-        let s = low.0.take(rows * ld);
-        self.pair.a.linear(self.x, RowsMut { data: s, stride: ld }, Store::Set(None), exec);
+        let s = low.take(rows * ld);
+        self.pair.a.linear(
+            self.x,
+            RowsMut {
+                data: s,
+                stride: ld,
+            },
+            Store::Set(None),
+            exec,
+        );
         s[..rows * ld].iter_mut().for_each(|v| *v *= self.scale);
-        grad.b.add_outer(self.dy, Rows { data: s, stride: ld, rows }, exec);
+        grad.b.add_outer(
+            self.dy,
+            Rows {
+                data: s,
+                stride: ld,
+                rows,
+            },
+            exec,
+        );
 
-        let ds = low.1.take(rows * ld);
-        self.pair.b.transpose(0..self.pair.b.out.div_ceil(crate::simd::LANES), transposed);
-        transposed.linear(self.dy, RowsMut { data: ds, stride: ld }, Store::Set(None), exec);
+        let ds = dlow.take(rows * ld);
+        self.pair
+            .b
+            .transpose(0..self.pair.b.out.div_ceil(LANES), transposed);
+        transposed.linear(
+            self.dy,
+            RowsMut {
+                data: ds,
+                stride: ld,
+            },
+            Store::Set(None),
+            exec,
+        );
         ds[..rows * ld].iter_mut().for_each(|v| *v *= self.scale);
-        let ds = Rows { data: ds, stride: ld, rows };
+        let ds = Rows {
+            data: ds,
+            stride: ld,
+            rows,
+        };
         grad.a.add_outer(ds, self.x, exec);
-        self.pair.a.transpose(0..rank.div_ceil(crate::simd::LANES), transposed);
-        transposed.linear(ds, RowsMut { data: dx, stride: self.x.stride }, Store::Continue, exec);
+        self.pair.a.transpose(0..rank.div_ceil(LANES), transposed);
+        transposed.linear(
+            ds,
+            RowsMut {
+                data: dx,
+                stride: self.x.stride,
+            },
+            Store::Continue,
+            exec,
+        );
     }
 }
 

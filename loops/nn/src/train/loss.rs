@@ -70,7 +70,12 @@ pub(crate) struct Term {
 }
 
 /// The policy term, see [`Objective`].
-pub(crate) fn policy_term(objective: &Objective, loss: &TokenLoss, current: f32, proximal: f32) -> Term {
+pub(crate) fn policy_term(
+    objective: &Objective,
+    loss: &TokenLoss,
+    current: f32,
+    proximal: f32,
+) -> Term {
     let advantage = loss.advantage;
     match *objective {
         Objective::CrossEntropy => Term {
@@ -80,7 +85,11 @@ pub(crate) fn policy_term(objective: &Objective, loss: &TokenLoss, current: f32,
             correction: 1.0,
             weight: 1.0,
         },
-        Objective::DecoupledPpo { clip_low, clip_high, correction_cap } => {
+        Objective::DecoupledPpo {
+            clip_low,
+            clip_high,
+            correction_cap,
+        } => {
             let ratio = bounded_exp(current - proximal);
             let correction = bounded_exp(proximal - loss.behavior_logprob);
             let weight = correction.min(correction_cap);
@@ -88,7 +97,13 @@ pub(crate) fn policy_term(objective: &Objective, loss: &TokenLoss, current: f32,
             let cut = ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantage;
             let clipped = cut < free;
             let slope = if clipped { 0.0 } else { -weight * free };
-            Term { loss: -weight * free.min(cut), slope, clipped, correction, weight }
+            Term {
+                loss: -weight * free.min(cut),
+                slope,
+                clipped,
+                correction,
+                weight,
+            }
         }
     }
 }
@@ -174,30 +189,62 @@ impl Buffers {
         let (dlogits, normed) = self.logits.as_slice().split_at(n * stride);
         let dnormed = self.dpicked.take(n * ld);
         dnormed.fill(0.0);
-        let transposed = self.grads.transposed.get_or_insert_with(|| Panels::zeros(0, 0));
+        let transposed = self
+            .grads
+            .transposed
+            .get_or_insert_with(|| Panels::zeros(0, 0));
         let w = weights.head();
         let panels = w.out.div_ceil(LANES);
         // Continued sums over slices of the vocabulary: ascending, and no transposed copy of a
         // large head.
         for first in (0..panels).step_by(VOCAB_PANELS) {
             w.transpose(first..(first + VOCAB_PANELS).min(panels), transposed);
-            let dy = Rows { data: &dlogits[first * LANES..], stride, rows: n };
-            let to = RowsMut { data: &mut *dnormed, stride: ld };
+            let dy = Rows {
+                data: &dlogits[first * LANES..],
+                stride,
+                rows: n,
+            };
+            let to = RowsMut {
+                data: &mut *dnormed,
+                stride: ld,
+            };
             transposed.linear(dy, to, Store::Continue, run.exec);
         }
         let mut dw = None;
         if let Sink::Full(grads) = sink {
             let grad = grads.head.as_mut().unwrap_or(&mut grads.embed);
-            let dy = Rows { data: self.logits.as_slice(), stride, rows: n };
-            grad.add_outer(dy, Rows { data: normed, stride: ld, rows: n }, run.exec);
+            let dy = Rows {
+                data: self.logits.as_slice(),
+                stride,
+                rows: n,
+            };
+            grad.add_outer(
+                dy,
+                Rows {
+                    data: normed,
+                    stride: ld,
+                    rows: n,
+                },
+                run.exec,
+            );
             dw = Some(grads.norm.as_mut_slice());
         }
-        let norm = RmsNorm { weight: &weights.norm, eps: cfg.rms_eps, groups: 1 };
+        let norm = RmsNorm {
+            weight: &weights.norm,
+            eps: cfg.rms_eps,
+            groups: 1,
+        };
         for (i, site) in sites.iter().enumerate() {
             let x = &self.picked.as_slice()[i * ld..];
             let dy = &dnormed[i * ld..];
             let dx = &mut self.grads.dx.as_mut()[site.at * ld..][..ld];
-            norm.backward_row(NormGrad { x, dy, dx, dw: dw.as_deref_mut(), add: true });
+            norm.backward_row(NormGrad {
+                x,
+                dy,
+                dx,
+                dw: dw.as_deref_mut(),
+                add: true,
+            });
         }
     }
 }
@@ -213,7 +260,13 @@ pub(crate) struct LossStep<'a> {
 impl LossStep<'_> {
     /// Takes the logits of one loss token and leaves their gradient in `row`.
     fn token(&mut self, site: &Site, row: &mut [f32]) {
-        let LossInputs { rows, cfg, proximal, reference, count } = self.inputs;
+        let LossInputs {
+            rows,
+            cfg,
+            proximal,
+            reference,
+            count,
+        } = self.inputs;
         let loss = &rows[site.row].loss[site.item];
         let kept = loss.kept.as_deref();
         let shape = Shape::of(row, loss.temperature, kept);
@@ -264,11 +317,19 @@ impl RowGrad {
     /// Replaces `row` by its gradient and returns the entropy.
     fn run(&self, row: &mut [f32], kept: Option<&[u32]>) -> f32 {
         let Some(kept) = kept else {
-            return dispatch(RowGradKernel { grad: self, row, token: Some(self.token) });
+            return dispatch(RowGradKernel {
+                grad: self,
+                row,
+                token: Some(self.token),
+            });
         };
         let mut picked: Vec<f32> = kept.iter().map(|&id| row[id as usize]).collect();
         let token = kept.iter().position(|&id| id as usize == self.token);
-        let entropy = dispatch(RowGradKernel { grad: self, row: &mut picked, token });
+        let entropy = dispatch(RowGradKernel {
+            grad: self,
+            row: &mut picked,
+            token,
+        });
         row.fill(0.0);
         for (&id, g) in kept.iter().zip(picked) {
             row[id as usize] += g;
@@ -310,7 +371,12 @@ impl Kernel for RowGradKernel<'_> {
     #[inline(always)]
     fn run<V: V16>(self) -> f32 {
         let n = self.row.len();
-        let RowGrad { shape, slope, entropy: bonus, .. } = self.grad;
+        let RowGrad {
+            shape,
+            slope,
+            entropy: bonus,
+            ..
+        } = self.grad;
         // SAFETY: groups stay inside the row.
         unsafe {
             let mut sum = V::zero();

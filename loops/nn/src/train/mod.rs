@@ -3,6 +3,7 @@
 mod adam;
 mod attention;
 mod batch;
+mod check;
 mod layer;
 mod learner;
 mod loss;

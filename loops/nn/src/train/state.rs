@@ -39,7 +39,10 @@ pub(crate) struct Identity {
 
 impl Identity {
     pub(crate) fn full() -> Self {
-        Self { trained: "full".to_owned(), base: String::new() }
+        Self {
+            trained: "full".to_owned(),
+            base: String::new(),
+        }
     }
 
     pub(crate) fn lora(lora: &LoraConfig, base: &Digest32) -> Self {
@@ -84,7 +87,11 @@ pub(crate) fn save(identity: &Identity, masters: &[&[f32]], moments: &Moments) -
 }
 
 /// Reads back what [`save`] wrote; `lengths` are those of the learner's arrays.
-pub(crate) fn load(bytes: &[u8], identity: &Identity, lengths: &[usize]) -> Result<Saved, StateError> {
+pub(crate) fn load(
+    bytes: &[u8],
+    identity: &Identity,
+    lengths: &[usize],
+) -> Result<Saved, StateError> {
     let damaged = |why: String| StateError::Damaged(why);
     let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| damaged(e.to_string()))?;
     let about = header.metadata().as_ref().and_then(|m| m.get(KEY));
@@ -99,7 +106,11 @@ pub(crate) fn load(bytes: &[u8], identity: &Identity, lengths: &[usize]) -> Resu
         let found = about[what].as_str().unwrap_or("nothing");
         if found != wanted {
             let (found, wanted) = (found.to_owned(), wanted.to_owned());
-            return Err(StateError::Other { what, found, wanted });
+            return Err(StateError::Other {
+                what,
+                found,
+                wanted,
+            });
         }
     }
     let updates = about["updates"].as_u64();
@@ -117,8 +128,17 @@ pub(crate) fn load(bytes: &[u8], identity: &Identity, lengths: &[usize]) -> Resu
     };
     let all = |kind: &str| {
         let lengths = lengths.iter().enumerate();
-        lengths.map(|(i, &n)| array(kind, i, n)).collect::<Result<Vec<_>, _>>()
+        lengths
+            .map(|(i, &n)| array(kind, i, n))
+            .collect::<Result<Vec<_>, _>>()
     };
-    let moments = Moments { first: all("m")?, second: all("v")?, updates };
-    Ok(Saved { masters: all("master")?, moments })
+    let moments = Moments {
+        first: all("m")?,
+        second: all("v")?,
+        updates,
+    };
+    Ok(Saved {
+        masters: all("master")?,
+        moments,
+    })
 }

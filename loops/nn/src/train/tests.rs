@@ -16,7 +16,11 @@ use crate::source::NamedTensor;
 use crate::testing::{FAMILIES, Oracle, lora, model, tiny, tokens};
 use crate::weights::Model;
 
-const PPO: Objective = Objective::DecoupledPpo { clip_low: 0.2, clip_high: 0.28, correction_cap: 2.0 };
+const PPO: Objective = Objective::DecoupledPpo {
+    clip_low: 0.2,
+    clip_high: 0.28,
+    correction_cap: 2.0,
+};
 
 fn go_on() -> Control {
     Control::Continue
@@ -57,7 +61,10 @@ fn rows(cfg: &ModelConfig, seed: u64) -> Vec<TrainRow> {
 }
 
 fn config(trainable: Trainable, objective: Objective) -> LearnerConfig {
-    LearnerConfig { minibatch_tokens: 50, ..LearnerConfig::new(trainable, objective, 1e-2) }
+    LearnerConfig {
+        minibatch_tokens: 50,
+        ..LearnerConfig::new(trainable, objective, 1e-2)
+    }
 }
 
 fn learner(model: &Arc<Model>, cfg: LearnerConfig) -> Learner {
@@ -101,7 +108,10 @@ impl SlowLoss<'_> {
 
     fn logprobs(oracle: &Oracle, rows: &[TrainRow]) -> Vec<Vec<f64>> {
         let predictions = Self::predictions(oracle, rows);
-        predictions.into_iter().map(|r| r.into_iter().map(|p| p.0).collect()).collect()
+        predictions
+            .into_iter()
+            .map(|r| r.into_iter().map(|p| p.0).collect())
+            .collect()
     }
 
     fn loss(&self, oracle: &Oracle) -> f64 {
@@ -113,11 +123,16 @@ impl SlowLoss<'_> {
                 let (prox, reference) = (self.proximal[row][item], self.reference[row][item]);
                 sum += match self.cfg.objective {
                     Objective::CrossEntropy => -a * current,
-                    Objective::DecoupledPpo { clip_low, clip_high, correction_cap } => {
+                    Objective::DecoupledPpo {
+                        clip_low,
+                        clip_high,
+                        correction_cap,
+                    } => {
                         let ratio = (current - prox).exp();
                         let (low, high) = (1.0 - f64::from(clip_low), 1.0 + f64::from(clip_high));
                         let w = (prox - f64::from(loss.behavior_logprob)).exp();
-                        -w.min(f64::from(correction_cap)) * (ratio * a).min(ratio.clamp(low, high) * a)
+                        -w.min(f64::from(correction_cap))
+                            * (ratio * a).min(ratio.clamp(low, high) * a)
                     }
                 };
                 let x = current - reference;
@@ -154,11 +169,19 @@ fn check_gradients(family: Family, cfg: LearnerConfig) {
         reference: SlowLoss::logprobs(&Oracle::new(&base, None), &rows),
     };
     let loss = slow.loss(&oracle);
-    assert!((report.loss - loss).abs() < 1e-4 * loss.abs().max(1.0), "{} not {loss}", report.loss);
+    assert!(
+        (report.loss - loss).abs() < 1e-4 * loss.abs().max(1.0),
+        "{} not {loss}",
+        report.loss
+    );
     let mut rng = Rng::new(1);
     for tensor in gradients(&learner, &shape) {
         let largest = (0..tensor.data.len()).fold(0, |best, i| {
-            if tensor.data[i].abs() > tensor.data[best].abs() { i } else { best }
+            if tensor.data[i].abs() > tensor.data[best].abs() {
+                i
+            } else {
+                best
+            }
         });
         let scale = f64::from(tensor.data[largest].abs());
         assert!(scale > 1e-7, "{family:?}: {} has no gradient", tensor.name);
@@ -187,7 +210,13 @@ fn full_gradients_match_finite_differences() {
     for family in FAMILIES {
         check_gradients(family, config(Trainable::Full, Objective::CrossEntropy));
         let ppo = config(Trainable::Full, PPO);
-        check_gradients(family, LearnerConfig { entropy_coef: 0.3, ..ppo });
+        check_gradients(
+            family,
+            LearnerConfig {
+                entropy_coef: 0.3,
+                ..ppo
+            },
+        );
     }
 }
 
@@ -197,7 +226,14 @@ fn adapter_gradients_match_finite_differences() {
         let trainable = Trainable::Lora(lora(AdapterDtype::F32));
         check_gradients(family, config(trainable.clone(), Objective::CrossEntropy));
         let ppo = config(trainable, PPO);
-        check_gradients(family, LearnerConfig { entropy_coef: 0.1, kl_coef: 0.5, ..ppo });
+        check_gradients(
+            family,
+            LearnerConfig {
+                entropy_coef: 0.1,
+                kl_coef: 0.5,
+                ..ppo
+            },
+        );
     }
 }
 
@@ -220,7 +256,12 @@ fn the_learner_sees_the_served_logprobs_bit_for_bit() {
             for (loss, seen) in row.loss.iter().zip(seen) {
                 let kept = loss.kept.as_deref();
                 let served = scores.logprob(loss.position, loss.temperature, kept);
-                assert_eq!(served.to_bits(), seen.to_bits(), "{family:?} at {}", loss.position);
+                assert_eq!(
+                    served.to_bits(),
+                    seen.to_bits(),
+                    "{family:?} at {}",
+                    loss.position
+                );
             }
         }
     }
@@ -240,8 +281,14 @@ fn on_policy_a_step_has_ratio_one() {
     }
     let report = learner.step(&rows, &mut go_on).unwrap();
     assert_eq!(report.mean_importance_ratio, 1.0);
-    assert_eq!((report.max_correction, report.ess, report.clip_share), (1.0, 1.0, 0.0));
-    assert_eq!(report.loss_tokens, rows.iter().map(|r| r.loss.len()).sum::<usize>());
+    assert_eq!(
+        (report.max_correction, report.ess, report.clip_share),
+        (1.0, 1.0, 0.0)
+    );
+    assert_eq!(
+        report.loss_tokens,
+        rows.iter().map(|r| r.loss.len()).sum::<usize>()
+    );
     let after = learner.logprobs(&rows, &mut go_on).unwrap();
     assert_ne!(after, behavior, "the step changed nothing");
 }
@@ -268,8 +315,14 @@ fn the_policy_term_clips_on_the_harmful_side_only() {
             kept: None,
         };
         let term = policy_term(&PPO, &loss, proximal + ratio, proximal);
-        assert!((term.loss - value).abs() < 1e-6, "{advantage} {ratio}: {term:?}");
-        assert!((term.slope - slope).abs() < 1e-6, "{advantage} {ratio}: {term:?}");
+        assert!(
+            (term.loss - value).abs() < 1e-6,
+            "{advantage} {ratio}: {term:?}"
+        );
+        assert!(
+            (term.slope - slope).abs() < 1e-6,
+            "{advantage} {ratio}: {term:?}"
+        );
         assert_eq!(term.clipped, clipped, "{advantage} {ratio}");
     }
     assert_eq!(k3(-1.0, -1.0), (0.0, 0.0));
@@ -310,7 +363,10 @@ fn resume_goes_on_with_the_same_bits() {
         let other = Arc::new(model(&shape, 8));
         if trainable != Trainable::Full {
             let refused = Learner::resume(other, cfg, &saved);
-            assert!(matches!(refused, Err(StateError::Other { what: "base", .. })));
+            assert!(matches!(
+                refused,
+                Err(StateError::Other { what: "base", .. })
+            ));
         }
     }
 }
@@ -321,7 +377,10 @@ fn a_stopped_step_changes_nothing() {
     let base = Arc::new(model(&shape, 7));
     let rows = rows(&shape, 2);
     for updates_per_step in [1, 3] {
-        let cfg = LearnerConfig { updates_per_step, ..config(Trainable::Full, PPO) };
+        let cfg = LearnerConfig {
+            updates_per_step,
+            ..config(Trainable::Full, PPO)
+        };
         let mut learner = learner(&base, cfg);
         learner.step(&rows, &mut go_on).unwrap();
         let before = learner.state();
@@ -331,7 +390,11 @@ fn a_stopped_step_changes_nothing() {
             let mut seen = 0;
             let mut pause = || {
                 seen += 1;
-                if seen > stop_at { Control::Stop } else { Control::Continue }
+                if seen > stop_at {
+                    Control::Stop
+                } else {
+                    Control::Continue
+                }
             };
             assert_eq!(learner.step(&rows, &mut pause), Err(StepError::Stopped));
             assert!(learner.state() == before, "stopped at slice {stop_at}");
@@ -345,13 +408,20 @@ fn several_updates_move_the_ratio_and_keep_the_proximal_point() {
     let base = Arc::new(model(&shape, 7));
     let mut rows = rows(&shape, 2);
     rows.extend(rows.clone());
-    let cfg = LearnerConfig { updates_per_step: 2, lr: 0.05, ..config(Trainable::Full, PPO) };
+    let cfg = LearnerConfig {
+        updates_per_step: 2,
+        lr: 0.05,
+        ..config(Trainable::Full, PPO)
+    };
     let mut learner = learner(&base, cfg);
     let start = learner.logprobs(&rows, &mut go_on).unwrap();
     let report = learner.step(&rows, &mut go_on).unwrap();
     assert_eq!(report.updates, 2);
     assert_eq!(report.proximal_logprobs, start);
-    assert!(report.clip_share > 0.0, "the second half should have moved: {report:?}");
+    assert!(
+        report.clip_share > 0.0,
+        "the second half should have moved: {report:?}"
+    );
 }
 
 #[test]
@@ -373,7 +443,10 @@ fn impossible_rows_and_settings_are_refused() {
     let shape = tiny(Family::Qwen2);
     let base = Arc::new(model(&shape, 7));
     let mut learner = learner(&base, config(Trainable::Full, PPO));
-    assert_eq!(learner.step(&[], &mut go_on), Err(StepError::NothingToLearn));
+    assert_eq!(
+        learner.step(&[], &mut go_on),
+        Err(StepError::NothingToLearn)
+    );
     let changes: [&dyn Fn(&mut TrainRow); 6] = [
         &|r| r.tokens[0] = 53,
         &|r| r.loss[0].position = 0,
@@ -386,12 +459,21 @@ fn impossible_rows_and_settings_are_refused() {
         let mut rows = rows(&shape, 2);
         change(&mut rows[1]);
         let result = learner.step(&rows, &mut go_on);
-        assert!(matches!(result, Err(StepError::BadRow { row: 1, .. })), "{index}: {result:?}");
+        assert!(
+            matches!(result, Err(StepError::BadRow { row: 1, .. })),
+            "{index}: {result:?}"
+        );
     }
-    let bad = LearnerConfig { kl_coef: 0.1, ..config(Trainable::Full, PPO) };
+    let bad = LearnerConfig {
+        kl_coef: 0.1,
+        ..config(Trainable::Full, PPO)
+    };
     let refused = Learner::new(Arc::clone(&base), bad).err();
     assert_eq!(refused, Some(LearnerError::NoReference));
-    let bad = LearnerConfig { lr: f32::NAN, ..config(Trainable::Full, PPO) };
+    let bad = LearnerConfig {
+        lr: f32::NAN,
+        ..config(Trainable::Full, PPO)
+    };
     assert!(Learner::new(base, bad).is_err());
 }
 
@@ -415,7 +497,10 @@ fn bits_do_not_depend_on_threads_levels_or_kept_layers() {
         })
         .collect();
     let run = |trainable: Trainable, threads, keep_bytes| {
-        let cfg = LearnerConfig { minibatch_tokens: 300, ..config(trainable, PPO) };
+        let cfg = LearnerConfig {
+            minibatch_tokens: 300,
+            ..config(trainable, PPO)
+        };
         let mut learner = learner(&base, cfg).on(Arc::new(Executor::new(threads)));
         learner.buffers.keep_bytes = keep_bytes;
         learner.step(&rows, &mut go_on).unwrap();
@@ -440,7 +525,10 @@ fn packing_does_not_change_what_a_row_sees() {
     let base = Arc::new(model(&shape, 7));
     let rows = rows(&shape, 2);
     let run = |minibatch_tokens| {
-        let cfg = LearnerConfig { minibatch_tokens, ..config(Trainable::Full, PPO) };
+        let cfg = LearnerConfig {
+            minibatch_tokens,
+            ..config(Trainable::Full, PPO)
+        };
         let mut learner = learner(&base, cfg);
         let report = learner.step(&rows, &mut go_on).unwrap();
         (report.proximal_logprobs, report.grad_norm)
@@ -464,14 +552,26 @@ fn training_makes_rewarded_tokens_likely() {
             temperature: 1.0,
             kept: None,
         };
-        let row = TrainRow { tokens: text, loss: (1..24).map(token).collect() };
+        let row = TrainRow {
+            tokens: text,
+            loss: (1..24).map(token).collect(),
+        };
         let cfg = LearnerConfig::new(trainable, Objective::CrossEntropy, 1e-2);
         let mut learner = Learner::new(Arc::clone(&base), cfg).unwrap();
-        let first = learner.step(std::slice::from_ref(&row), &mut go_on).unwrap().loss;
+        let first = learner
+            .step(std::slice::from_ref(&row), &mut go_on)
+            .unwrap()
+            .loss;
         let mut last = first;
         for _ in 0..150 {
-            last = learner.step(std::slice::from_ref(&row), &mut go_on).unwrap().loss;
+            last = learner
+                .step(std::slice::from_ref(&row), &mut go_on)
+                .unwrap()
+                .loss;
         }
-        assert!(first > 3.0 && last < 0.1 * first, "loss went from {first} to {last}");
+        assert!(
+            first > 3.0 && last < 0.1 * first,
+            "loss went from {first} to {last}"
+        );
     }
 }

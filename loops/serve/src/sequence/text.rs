@@ -95,7 +95,7 @@ impl Sequence {
     }
 
     /// Sends the end. Its blocks were given back before.
-    pub(crate) fn end(mut self: Box<Self>, stop: StopReason, facts: TurnFacts) {
+    pub(crate) fn end(mut self: Box<Self>, stop: StopReason, facts: &TurnFacts) {
         let text = self.last_text(stop);
         let completion_tokens = self.tokens.split_off(self.prompt);
         let logprobs = (
@@ -120,7 +120,7 @@ impl Sequence {
         let collected = ask.collect == Collect::Yes && !completion.is_empty();
         let version = facts.version;
         let turn =
-            collected.then(|| Box::new(turn_of(ask, tokens, (completion.clone(), shown), &facts)));
+            collected.then(|| Box::new(turn_of(ask, tokens, (completion.clone(), shown), facts)));
         // A reader that is gone wants no end.
         let _ = out.try_send(Delta::End(Box::new(End {
             stop,

@@ -376,7 +376,7 @@ impl World {
         let before = sim.view.computed / BLOCK_TOKENS;
         sim.view.computed += row.tokens;
         for index in before..sim.view.computed / BLOCK_TOKENS {
-            let (parent, tokens) = World::block(sim.family, index);
+            let (parent, tokens) = Self::block(sim.family, index);
             self.pool.publish(sim.table[index], parent, &tokens);
         }
         if sim.view.remaining() == 0 {

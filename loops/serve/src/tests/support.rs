@@ -33,7 +33,7 @@ pub(crate) fn model_config() -> ModelConfig {
         kv_heads: 2,
         head_dim: 16,
         ffn: 48,
-        max_positions: 2_048,
+        max_positions: 16_384,
         rms_eps: 1e-6,
         rope_theta: 10_000.0,
         rope_scaling: None,

@@ -26,12 +26,13 @@ impl Core {
         let scope = sequence.ask().scope.clone();
         let policies = &self.ctx.policies;
         let (pick, load) = self.table.pick(&scope, now_ms, || policies.get());
-        if load {
-            self.load(scope.clone());
-        }
         match pick {
             Pick::Ready(pinned) => self.line_up(sequence, pinned),
-            Pick::Wait => self.parked.entry(scope).or_default().push(sequence),
+            Pick::Wait => self.parked.entry(scope.clone()).or_default().push(sequence),
+        }
+        // After it was parked, so that a load that fails at once finds it.
+        if load {
+            self.load(scope);
         }
     }
 
@@ -52,19 +53,25 @@ impl Core {
         sequence.pin(pinned, root);
     }
 
-    pub(super) fn load(&self, scope: Scope) {
-        // The loader lives as long as the sender, which is ours.
-        let _ = self.ctx.jobs.send(scope);
+    pub(super) fn load(&mut self, scope: Scope) {
+        // The loader lives as long as the sender, which is ours, so it can only be too busy.
+        if let Err(full) = self.ctx.jobs.try_send(scope) {
+            let scope = full.into_inner();
+            self.loaded(
+                &scope,
+                &Err("too many adapters are waiting to be loaded".to_owned()),
+            );
+        }
     }
 
     /// Takes a finished load at the boundary between two steps.
-    pub(super) fn loaded(&mut self, scope: Scope, result: &LoadResult) {
+    pub(super) fn loaded(&mut self, scope: &Scope, result: &LoadResult) {
         let began = Instant::now();
         let counters = &self.ctx.shared.counters;
-        let changed = self.table.finish(&scope, result, self.ctx.clock.now_ms());
+        let changed = self.table.finish(scope, result, self.ctx.clock.now_ms());
         if changed.swapped {
             counters.swaps.fetch_add(1, Relaxed);
-            self.repin(&scope);
+            self.repin(scope);
             let us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
             self.ctx.shared.counters.last_swap_us.store(us, Relaxed);
         }
@@ -82,7 +89,7 @@ impl Core {
         if changed.load {
             self.load(scope.clone());
         }
-        self.unpark(&scope, result, changed.load);
+        self.unpark(scope, result, changed.load);
     }
 
     /// Requests that have not begun take the newest version as well.

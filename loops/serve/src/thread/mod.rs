@@ -14,7 +14,7 @@ use hone_domain::{Delta, Policies, Scope, ServeError, StopReason};
 use hone_nn::sample::SampleScratch;
 use hone_nn::{Executor, KvPool, Model, Scratch};
 use hone_runtime::{Board, Clock, LatestReader, RoomState, Switch};
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::mpsc;
 
 use crate::adapters::{AdapterTable, TableLimits};
 use crate::config::Config;
@@ -38,7 +38,7 @@ pub(crate) struct CoreCtx {
     pub(crate) board: Board,
     pub(crate) blocks_each: usize,
     pub(crate) inbox: Receiver<Command>,
-    pub(crate) jobs: UnboundedSender<Scope>,
+    pub(crate) jobs: mpsc::Sender<Scope>,
 }
 
 /// All the engine thread owns.
@@ -52,9 +52,11 @@ pub(crate) struct Core {
     sampler: SampleScratch,
 
     /// Requests in the batch, ascending by place.
+    #[expect(clippy::vec_box, reason = "large values that move between lists")]
     running: Vec<Box<Sequence>>,
     waiting: BTreeMap<Place, Box<Sequence>>,
     /// Requests that wait for their adapter.
+    #[expect(clippy::vec_box, reason = "large values that move between lists")]
     parked: HashMap<Scope, Vec<Box<Sequence>>>,
     arrivals: u64,
 
@@ -200,7 +202,7 @@ impl Core {
                     self.load(scope);
                 }
             }
-            Command::Loaded { scope, result } => self.loaded(scope, &result),
+            Command::Loaded { scope, result } => self.loaded(&scope, &result),
             Command::Stop(at) => {
                 self.stop_at = Some(at);
                 self.show(RoomState::Draining);
@@ -245,7 +247,7 @@ impl Core {
             untrainable: None,
             finished_ms: self.ctx.clock.now_ms(),
         };
-        sequence.end(stop, facts);
+        sequence.end(stop, &facts);
         drop(pinned);
         if self.table.has_retired() {
             self.table.drop_retired();

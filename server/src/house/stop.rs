@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::house::House;
+use super::House;
 
 /// How long aborted completions may take to reach their end.
 const ABORT_GRACE: Duration = Duration::from_secs(3);
@@ -31,7 +31,7 @@ impl House {
         self.http.life.drain();
         self.stop_listening.pull();
         // Judge and train have nothing to do with replies, so they stop at the same time.
-        self.commons_stop[0].pull();
+        self.stops[0].pull();
         let drained = timeout(self.drain, self.replies()).await.is_ok();
         if !drained {
             tracing::warn!("replies were cut at http.drain_deadline_ms");
@@ -45,7 +45,7 @@ impl House {
                 tracing::error!("the engine could not be stopped");
             }
         }
-        self.commons_stop[1].pull();
+        self.stops[1].pull();
         while self.rooms.join_next().await.is_some() {}
         self.ledger.close().await;
         drained

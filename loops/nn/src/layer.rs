@@ -1,0 +1,385 @@
+//! One transformer layer, forward: the same code for serving and training.
+
+use crate::adapter::{Adapter, Target};
+use crate::attention::Attention;
+use crate::config::ModelConfig;
+use crate::exec::Executor;
+use crate::forward::SeqInput;
+use crate::kv::{BLOCK_TOKENS, KvLayer};
+use crate::ops::{GluShape, RmsNorm, add, swiglu};
+use crate::panels::{Panels, Rows, RowsMut, Store};
+use crate::rope::{Rope, rotate};
+use crate::simd::{Buf, padded};
+use crate::weights::{LayerWeights, Linear, Model};
+
+/// Intermediate results of one layer, kept apart so that training can use them again.
+#[derive(Default)]
+pub(crate) struct Acts {
+    /// Normed input `[tokens][hidden]`.
+    pub(crate) h1: Buf,
+    /// Query, key and value before norm and rotation `[tokens][q + 2 kv]`.
+    pub(crate) qkv: Buf,
+    /// Query and key after norm and rotation `[tokens][q]`, `[tokens][kv]`.
+    pub(crate) q: Buf,
+    pub(crate) k: Buf,
+    /// Attention output before the projection `[tokens][q]`.
+    pub(crate) attn: Buf,
+    /// Residual stream after attention `[tokens][hidden]`.
+    pub(crate) mid: Buf,
+    pub(crate) h2: Buf,
+    /// Gate and up `[tokens][2 ffn]`.
+    pub(crate) gate_up: Buf,
+    pub(crate) act: Buf,
+}
+
+/// Short-lived buffers shared by all layers.
+#[derive(Default)]
+pub(crate) struct Temp {
+    /// cos and sin per token `[tokens][2][pairs]`.
+    pub(crate) angles: Buf,
+    proj: Buf,
+    pub(crate) low_rank: Buf,
+    attention: Buf,
+}
+
+/// Row lengths of a model's buffers: widths and padded strides.
+#[derive(Clone, Copy)]
+pub(crate) struct Dims {
+    pub(crate) hidden: usize,
+    pub(crate) q: usize,
+    pub(crate) kv: usize,
+    pub(crate) ffn: usize,
+    pub(crate) ld_hidden: usize,
+    pub(crate) ld_q: usize,
+    pub(crate) ld_kv: usize,
+    pub(crate) ld_qkv: usize,
+    pub(crate) ld_gate_up: usize,
+    pub(crate) ld_ffn: usize,
+}
+
+impl Dims {
+    pub(crate) fn new(cfg: &ModelConfig) -> Self {
+        let (q, kv) = (cfg.heads * cfg.head_dim, cfg.kv_heads * cfg.head_dim);
+        Self {
+            hidden: cfg.hidden,
+            q,
+            kv,
+            ffn: cfg.ffn,
+            ld_hidden: padded(cfg.hidden),
+            ld_q: padded(q),
+            ld_kv: padded(kv),
+            ld_qkv: padded(q + 2 * kv),
+            ld_gate_up: padded(2 * cfg.ffn),
+            ld_ffn: padded(cfg.ffn),
+        }
+    }
+}
+
+/// What every layer of one pass needs.
+pub(crate) struct Pass<'a> {
+    pub(crate) cfg: &'a ModelConfig,
+    pub(crate) dims: Dims,
+    pub(crate) rope: &'a Rope,
+    pub(crate) batch: &'a [SeqInput<'a>],
+    pub(crate) tokens: usize,
+    pub(crate) exec: &'a Executor,
+}
+
+impl<'a> Pass<'a> {
+    pub(crate) fn new(model: &'a Model, batch: &'a [SeqInput<'a>], exec: &'a Executor) -> Self {
+        Self {
+            cfg: &model.config,
+            dims: Dims::new(&model.config),
+            rope: &model.weights.rope,
+            batch,
+            tokens: batch.iter().map(|s| s.tokens.len()).sum(),
+            exec,
+        }
+    }
+
+    /// Token index in the batch, id, position and block of every new token.
+    pub(crate) fn each_token(&self, mut each: impl FnMut(Place)) {
+        let mut row = 0;
+        for seq in self.batch {
+            for (i, &id) in seq.tokens.iter().enumerate() {
+                let position = seq.start + i;
+                let block = seq.blocks[position / BLOCK_TOKENS];
+                each(Place {
+                    row,
+                    id,
+                    position,
+                    block,
+                });
+                row += 1;
+            }
+        }
+    }
+
+    /// Looks up embeddings into `x [tokens][hidden]` and prepares rotation angles.
+    pub(crate) fn embed(&self, embed: &Panels, x: &mut Buf, angles: &mut Buf) {
+        let ld = self.dims.ld_hidden;
+        let x = x.take(self.tokens * ld);
+        let pair = 2 * self.rope.pairs();
+        let angles = angles.take(self.tokens * pair);
+        self.each_token(|at| {
+            assert!(
+                (at.id as usize) < self.cfg.vocab,
+                "token {} is not in the vocabulary",
+                at.id
+            );
+            embed.lookup(at.id as usize, &mut x[at.row * ld..][..self.dims.hidden]);
+            self.rope
+                .angles(at.position, &mut angles[at.row * pair..][..pair]);
+        });
+    }
+
+    pub(crate) fn norm<'w>(&self, weight: &'w [f32]) -> RmsNorm<'w> {
+        RmsNorm {
+            weight,
+            eps: self.cfg.rms_eps,
+            groups: 1,
+        }
+    }
+
+    /// One layer: `x` in place, intermediates to `acts`, keys and values to `kv`.
+    pub(crate) fn layer(&self, at: LayerAt, kv: &mut KvLayer, x: &mut Buf, bufs: Bufs) {
+        let Bufs { acts, tmp } = bufs;
+        self.attention_half(at, kv, x, (&mut *acts, &mut *tmp));
+        self.mlp_half(at, x, (acts, tmp));
+    }
+
+    /// `mid = x + O(attention(norm(x)))`.
+    fn attention_half(
+        &self,
+        at: LayerAt,
+        kv: &mut KvLayer,
+        x: &Buf,
+        (acts, tmp): (&mut Acts, &mut Temp),
+    ) {
+        let LayerAt { index, weights } = at;
+        let (d, n) = (self.dims, self.tokens);
+        let norm = self.norm(&weights.norm1);
+        let h1 = acts.h1.take(n * d.ld_hidden);
+        norm.forward(x.as_slice(), h1, (n, d.ld_hidden), self.exec);
+        let qkv = Projection {
+            layer: index,
+            linear: &weights.qkv,
+            x: (&acts.h1, d.ld_hidden),
+            stride: d.ld_qkv,
+            targets: &[(Target::Q, 0), (Target::K, d.q), (Target::V, d.q + d.kv)],
+        };
+        self.project(&qkv, &mut acts.qkv, &mut tmp.low_rank);
+        self.rotate_and_store(weights, kv, acts, &tmp.angles);
+        let attention = Attention {
+            batch: self.batch,
+            kv,
+            heads: self.cfg.heads,
+            window: self.cfg.windows[index],
+            queries: acts.q.as_slice(),
+            stride: d.ld_q,
+        };
+        attention.run(acts.attn.take(n * d.ld_q), &mut tmp.attention, self.exec);
+        let o = Projection {
+            layer: index,
+            linear: &weights.o,
+            x: (&acts.attn, d.ld_q),
+            stride: d.ld_hidden,
+            targets: &[(Target::O, 0)],
+        };
+        self.project(&o, &mut tmp.proj, &mut tmp.low_rank);
+        let mid = &mut acts.mid.take(n * d.ld_hidden)[..n * d.ld_hidden];
+        add(x.as_slice(), tmp.proj.as_slice(), mid, self.exec);
+    }
+
+    /// `x = mid + down(silu(gate) up)`, gate and up of `norm(mid)`.
+    fn mlp_half(&self, at: LayerAt, x: &mut Buf, (acts, tmp): (&mut Acts, &mut Temp)) {
+        let LayerAt { index, weights } = at;
+        let (d, n) = (self.dims, self.tokens);
+        let norm = self.norm(&weights.norm2);
+        let h2 = acts.h2.take(n * d.ld_hidden);
+        norm.forward(acts.mid.as_slice(), h2, (n, d.ld_hidden), self.exec);
+        let gate_up = Projection {
+            layer: index,
+            linear: &weights.gate_up,
+            x: (&acts.h2, d.ld_hidden),
+            stride: d.ld_gate_up,
+            targets: &[(Target::Gate, 0), (Target::Up, d.ffn)],
+        };
+        self.project(&gate_up, &mut acts.gate_up, &mut tmp.low_rank);
+        let act = acts.act.take(n * d.ld_ffn);
+        swiglu(self.glu(), acts.gate_up.as_slice(), act, self.exec);
+        let down = Projection {
+            layer: index,
+            linear: &weights.down,
+            x: (&acts.act, d.ld_ffn),
+            stride: d.ld_hidden,
+            targets: &[(Target::Down, 0)],
+        };
+        self.project(&down, &mut tmp.proj, &mut tmp.low_rank);
+        let x = &mut x.take(n * d.ld_hidden)[..n * d.ld_hidden];
+        add(acts.mid.as_slice(), tmp.proj.as_slice(), x, self.exec);
+    }
+
+    pub(crate) fn glu(&self) -> GluShape {
+        GluShape {
+            rows: self.tokens,
+            ffn: self.dims.ffn,
+            ld_gate_up: self.dims.ld_gate_up,
+            ld_act: self.dims.ld_ffn,
+        }
+    }
+
+    /// Head norms, rotation, and the write of keys and values into the pool.
+    fn rotate_and_store(
+        &self,
+        weights: &LayerWeights,
+        kv: &mut KvLayer,
+        acts: &mut Acts,
+        angles: &Buf,
+    ) {
+        let (d, dim) = (self.dims, self.cfg.head_dim);
+        let q = acts.q.take(self.tokens * d.ld_q);
+        let k = acts.k.take(self.tokens * d.ld_kv);
+        let qkv = acts.qkv.as_slice();
+        let pair = 2 * self.rope.pairs();
+        self.each_token(|at| {
+            let raw = &qkv[at.row * d.ld_qkv..][..d.q + 2 * d.kv];
+            let q = &mut q[at.row * d.ld_q..][..d.q];
+            let k = &mut k[at.row * d.ld_kv..][..d.kv];
+            head_norm(weights.q_norm.as_deref(), self.cfg, &raw[..d.q], q);
+            head_norm(
+                weights.k_norm.as_deref(),
+                self.cfg,
+                &raw[d.q..d.q + d.kv],
+                k,
+            );
+            let angles = &angles.as_slice()[at.row * pair..][..pair];
+            q.chunks_exact_mut(dim)
+                .for_each(|head| rotate(head, angles, false));
+            k.chunks_exact_mut(dim)
+                .for_each(|head| rotate(head, angles, false));
+            kv.write(at.block, at.position % BLOCK_TOKENS, k, &raw[d.q + d.kv..]);
+        });
+    }
+
+    /// `y = x W^T + b`, plus the adapters of each run of sequences.
+    fn project(&self, step: &Projection, y: &mut Buf, low_rank: &mut Buf) {
+        let (x, ldx) = (step.x.0.as_slice(), step.x.1);
+        let stride = step.stride;
+        let y = y.take(self.tokens * stride);
+        let rows = Rows {
+            data: x,
+            stride: ldx,
+            rows: self.tokens,
+        };
+        let store = Store::Set(step.linear.bias.as_deref());
+        let Linear { w, .. } = step.linear;
+        w.linear(rows, RowsMut { data: y, stride }, store, self.exec);
+        let mut row = 0;
+        let runs = self
+            .batch
+            .chunk_by(|a, b| same_adapter(a.adapter, b.adapter));
+        for run in runs {
+            let count = run.iter().map(|s| s.tokens.len()).sum();
+            if let Some(adapter) = run[0].adapter {
+                let rows = Rows {
+                    data: &x[row * ldx..],
+                    stride: ldx,
+                    rows: count,
+                };
+                self.adapt(adapter, step, rows, (&mut y[row * stride..], low_rank));
+            }
+            row += count;
+        }
+    }
+
+    /// `y += scale (x A^T) B^T` for every target of the projection.
+    fn adapt(
+        &self,
+        adapter: &Adapter,
+        step: &Projection,
+        x: Rows,
+        (y, low_rank): (&mut [f32], &mut Buf),
+    ) {
+        for &(target, column) in step.targets {
+            let Some(pair) = adapter.pair(step.layer, target) else {
+                continue;
+            };
+            let stride = padded(pair.a.out);
+            let s = low_rank.take(x.rows * stride);
+            let to = RowsMut {
+                data: &mut *s,
+                stride,
+            };
+            pair.a.linear(x, to, Store::Set(None), self.exec);
+            let s = Rows {
+                data: s,
+                stride,
+                rows: x.rows,
+            };
+            let to = RowsMut {
+                data: &mut y[column..],
+                stride: step.stride,
+            };
+            let store = Store::AddScaled(adapter.config.scale());
+            pair.b.linear(s, to, store, self.exec);
+        }
+    }
+}
+
+/// A linear layer at its place in the model.
+struct Projection<'a> {
+    layer: usize,
+    linear: &'a Linear,
+    /// Input rows and their stride.
+    x: (&'a Buf, usize),
+    /// Stride of the output rows.
+    stride: usize,
+    /// Adapter targets and their first output column.
+    targets: &'a [(Target, usize)],
+}
+
+/// Buffers of a layer call.
+pub(crate) struct Bufs<'a> {
+    pub(crate) acts: &'a mut Acts,
+    pub(crate) tmp: &'a mut Temp,
+}
+
+fn same_adapter(a: Option<&Adapter>, b: Option<&Adapter>) -> bool {
+    match (a, b) {
+        (None, None) => true,
+        (Some(a), Some(b)) => std::ptr::eq(a, b),
+        _ => false,
+    }
+}
+
+/// Norm of each head where the model has one, else a copy.
+fn head_norm(weight: Option<&[f32]>, cfg: &ModelConfig, raw: &[f32], to: &mut [f32]) {
+    match weight {
+        Some(weight) => {
+            let groups = raw.len() / weight.len();
+            RmsNorm {
+                weight,
+                eps: cfg.rms_eps,
+                groups,
+            }
+            .forward_row(raw, to);
+        }
+        None => to.copy_from_slice(raw),
+    }
+}
+
+/// Which layer a call computes.
+#[derive(Clone, Copy)]
+pub(crate) struct LayerAt<'a> {
+    pub(crate) index: usize,
+    pub(crate) weights: &'a LayerWeights,
+}
+
+/// One new token of a batch.
+pub(crate) struct Place {
+    pub(crate) row: usize,
+    pub(crate) id: u32,
+    pub(crate) position: usize,
+    pub(crate) block: u32,
+}

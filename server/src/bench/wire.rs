@@ -1,0 +1,114 @@
+//! The little HTTP that measurements need besides the demo's client.
+
+use std::time::{Duration, Instant};
+
+use futures::StreamExt as _;
+use serde_json::{Value, json};
+
+/// Longest time for one request.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// How often a server that is starting is asked whether it is ready.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Talks to one server.
+pub(super) struct Wire {
+    http: reqwest::Client,
+    url: String,
+}
+
+impl Wire {
+    /// For the server at `url`.
+    pub(super) fn new(url: &str) -> Result<Self, String> {
+        let http = reqwest::Client::builder()
+            .timeout(TIMEOUT)
+            .no_proxy()
+            .build()
+            .map_err(|error| format!("the HTTP client could not be made: {error}"))?;
+        Ok(Self {
+            http,
+            url: url.to_owned(),
+        })
+    }
+
+    /// `/admin/v1/status`.
+    pub(super) async fn status(&self) -> Result<Value, String> {
+        self.get("/admin/v1/status").await
+    }
+
+    /// Waits until the server says that it is ready.
+    pub(super) async fn ready(&self) -> Result<(), String> {
+        let (url, began) = (format!("{}/readyz", self.url), Instant::now());
+        while began.elapsed() < TIMEOUT {
+            let reply = self.http.get(&url).send().await;
+            if reply.is_ok_and(|reply| reply.status().is_success()) {
+                return Ok(());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Err(format!(
+            "{url} was not ready within {} s",
+            TIMEOUT.as_secs()
+        ))
+    }
+
+    /// Asks something and waits for the first piece of text.
+    pub(super) async fn first_text(&self) -> Result<(), String> {
+        let models = self.get("/v1/models").await?;
+        let body = json!({
+            "model": models["data"][0]["id"],
+            "messages": [{ "role": "user", "content": "Hello!" }],
+            "stream": true,
+        });
+        let url = format!("{}/v1/chat/completions", self.url);
+        let reply = self.http.post(&url).json(&body).send().await;
+        let reply = reply.and_then(reqwest::Response::error_for_status);
+        let reply = reply.map_err(|error| error.to_string())?;
+        let (mut pieces, mut text) = (reply.bytes_stream(), Vec::new());
+        while let Some(piece) = pieces.next().await {
+            text.extend_from_slice(&piece.map_err(|error| error.to_string())?);
+            if has_text(&String::from_utf8_lossy(&text)) {
+                return Ok(());
+            }
+        }
+        Err(format!("{url} streamed no text"))
+    }
+
+    async fn get(&self, path: &str) -> Result<Value, String> {
+        let url = format!("{}{path}", self.url);
+        let reply = self.http.get(&url).send().await;
+        let reply = reply.and_then(reqwest::Response::error_for_status);
+        let reply = reply.map_err(|error| error.to_string())?;
+        reply
+            .json()
+            .await
+            .map_err(|error| format!("{url}: {error}"))
+    }
+}
+
+/// Whether a stream of events holds text so far; the last event may still be cut.
+fn has_text(events: &str) -> bool {
+    let data = events
+        .split("\n\n")
+        .filter_map(|event| event.trim().strip_prefix("data:"));
+    let values = data.filter_map(|data| serde_json::from_str::<Value>(data).ok());
+    values.into_iter().any(|value| {
+        let text = value["choices"][0]["delta"]["content"].as_str();
+        text.is_some_and(|text| !text.is_empty())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_seen_with_the_last_byte_of_its_event() {
+        let role =
+            "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n";
+        let word = "data: {\"choices\":[{\"delta\":{\"content\":\"Hi\"}}]}";
+        assert!(!has_text(role));
+        assert!(!has_text(&format!("{role}{}", &word[..word.len() - 1])));
+        assert!(has_text(&format!("{role}{word}")));
+        assert!(!has_text(": heartbeat\n\ndata: [DONE]\n\n"));
+    }
+}

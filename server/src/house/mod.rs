@@ -1,0 +1,140 @@
+//! The wiring: which room holds which end of which link.
+
+mod commons;
+mod rooms;
+mod stop;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hone_collect::Input;
+use hone_runtime::{Outbox, Overflow, ShutdownTrigger, queue};
+use hone_serve::Engine;
+use hone_store::Ledger;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::config::Config;
+use crate::door::{Door, DoorCounters, Live};
+use crate::http::guard::Guard;
+use crate::http::listen::listen;
+use crate::http::traffic::Traffic;
+use crate::http::{Http, Life, ModelNames, router};
+use crate::model;
+use commons::Commons;
+
+/// A running house.
+pub struct House {
+    /// Where the door listens.
+    pub addr: SocketAddr,
+    /// Where data lives.
+    pub data_dir: PathBuf,
+    /// Name of the served model.
+    pub model: String,
+    stops: [ShutdownTrigger; 2],
+    http: Arc<Http>,
+    ledger: Arc<dyn Ledger>,
+    engine: Option<Arc<Engine>>,
+    rooms: JoinSet<()>,
+    listening: JoinHandle<()>,
+    stop_listening: ShutdownTrigger,
+    abort: ShutdownTrigger,
+    drain: Duration,
+}
+
+impl House {
+    /// Opens the store, loads the model, binds the port, starts the rooms, opens the door, in this
+    /// order; the error says what to do.
+    pub async fn start(config: Config) -> Result<Self, String> {
+        let config = Arc::new(config);
+        let wanted = config.model.clone();
+        let served = tokio::task::spawn_blocking(move || model::load(&wanted))
+            .await
+            .map_err(|error| format!("the model could not be loaded: {error}"))??;
+        let address = config.http.address()?;
+        let listener = TcpListener::bind(address).await.map_err(|error| {
+            format!("{address} cannot be bound ({error}); is another server running there? --bind 127.0.0.1:0 takes a free port")
+        })?;
+        let addr = listener.local_addr().map_err(|error| error.to_string())?;
+        let commons = commons::open(&config).await?;
+        let mut tasks = JoinSet::new();
+        let (to_judge, from_collect) = queue(1, Overflow::DropOldest);
+        let (to_train, from_judge) = queue(1, Overflow::DropOldest);
+        let collect = rooms::collect(&commons, to_judge, &mut tasks);
+        rooms::judge(&commons, (from_collect, to_train), &mut tasks)?;
+        let (backend, engine) = rooms::serve(&commons, &served)?;
+        rooms::train(&commons, (&served, engine.clone()), from_judge, &mut tasks)?;
+        let abort = ShutdownTrigger::new();
+        let door = backend.map(|backend| {
+            Arc::new(Door {
+                backend,
+                language: served.language.clone(),
+                index: commons.index.clone(),
+                collect: collect.clone(),
+                clock: commons.clock.clone(),
+                ids: commons.ids.clone(),
+                limits: config.http.door_limits(),
+                counters: DoorCounters::default(),
+                live: Live::default(),
+                abort: abort.signal(),
+            })
+        });
+        let http = Arc::new(http_of(&commons, (door, collect), addr)?);
+        let stop_listening = ShutdownTrigger::new();
+        let limits = (config.http.listen_limits(), stop_listening.signal());
+        let listening = tokio::spawn(listen(listener, router(http.clone()), limits));
+        Ok(Self {
+            addr,
+            data_dir: config.store.folder()?,
+            model: config.model.served_name(),
+            stops: commons.stops,
+            http,
+            ledger: commons.ledger,
+            engine,
+            rooms: tasks,
+            listening,
+            stop_listening,
+            abort,
+            drain: Duration::from_millis(config.http.drain_deadline_ms),
+        })
+    }
+}
+
+fn http_of(
+    commons: &Commons,
+    (door, collect): (Option<Arc<Door>>, Option<Outbox<Input>>),
+    addr: SocketAddr,
+) -> Result<Http, String> {
+    let config = &commons.config;
+    Ok(Http {
+        door,
+        collect,
+        ledger: commons.ledger.clone(),
+        policies: commons.policies.reader(),
+        board: commons.board.clone(),
+        clock: commons.clock.clone(),
+        ids: commons.ids.clone(),
+        models: ModelNames {
+            name: config.model.served_name(),
+            aliases: config.model.aliases.clone(),
+            created: commons.clock.now_ms() / 1_000,
+        },
+        guard: Guard {
+            loopback: addr.ip().is_loopback(),
+            keys: config.http.known_keys()?,
+            hosts_allowed: config.http.hosts_allowed.clone(),
+            origins_allowed: config.http.origins_allowed.clone(),
+        },
+        life: Life::default(),
+        traffic: Traffic::default(),
+        watchers: Arc::new(Semaphore::new(config.http.watchers_max)),
+        config: config.http.clone(),
+        started: Instant::now(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

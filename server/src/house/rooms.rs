@@ -1,0 +1,174 @@
+//! One function per room: which end of which link it holds.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hone_collect::Input;
+use hone_runtime::{Backoff, Inbox, Outbox, Overflow, Wake, queue, supervise};
+use hone_serve::{Backend, Engine};
+use tokio::task::JoinSet;
+
+use super::commons::Commons;
+use crate::config::Loop;
+use crate::model::{self, Served};
+use crate::outbound::HttpCompleter;
+
+/// Pauses before a failed room begins again.
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(200),
+    most: Duration::from_secs(30),
+    good: Duration::from_secs(60),
+};
+
+/// Serve: asks and the newest policies in, deltas out.
+pub(super) type Serving = (Option<Arc<dyn Backend>>, Option<Arc<Engine>>);
+
+pub(super) fn serve(commons: &Commons, served: &Served) -> Result<Serving, String> {
+    if !commons.config.runs(Loop::Serve) {
+        return Ok((None, None));
+    }
+    let Some(builtin) = served.builtin.clone() else {
+        let null = model::null_backend(commons.clock.clone());
+        return Ok((Some(Arc::new(null)), None));
+    };
+    let engine = Engine::start(hone_serve::ServeCtx {
+        model: builtin.model,
+        tokenizer: builtin.tokenizer,
+        executor: builtin.executor,
+        end_tokens: builtin.end_tokens,
+        blobs: commons.blobs.clone(),
+        policies: commons.policies.reader(),
+        clock: commons.clock.clone(),
+        config: commons.config.serve.clone(),
+        board: commons.board.clone(),
+    });
+    let engine = Arc::new(engine.map_err(|error| error.to_string())?);
+    Ok((Some(engine.clone()), Some(engine)))
+}
+
+/// Collect: turns, next states and feedback in, wakes to the judge out.
+pub(super) fn collect(
+    commons: &Commons,
+    to_judge: Outbox<Wake>,
+    rooms: &mut JoinSet<()>,
+) -> Option<Outbox<Input>> {
+    if !commons.config.runs(Loop::Collect) {
+        return None;
+    }
+    let (outbox, inbox) = queue(commons.config.http.record_queue_max, Overflow::DropNewest);
+    let ctx = hone_collect::Ctx {
+        ledger: commons.ledger.clone(),
+        ids: commons.ids.clone(),
+        index: commons.index.clone(),
+        carry: hone_collect::Carry::default(),
+        clock: commons.clock.clone(),
+        config: commons.config.collect.clone(),
+        board: commons.board.clone(),
+    };
+    let shutdown = commons.stops[1].signal();
+    let (name, board) = (Loop::Collect.name(), commons.board.clone());
+    rooms.spawn(supervise(
+        (name, board),
+        BACKOFF,
+        shutdown.clone(),
+        move || {
+            let run = hone_collect::run(
+                ctx.clone(),
+                inbox.clone(),
+                to_judge.clone(),
+                shutdown.clone(),
+            );
+            async { run.await.map_err(|error| error.to_string()) }
+        },
+    ));
+    Some(outbox)
+}
+
+/// Judge: wakes from collect in, wakes to train out.
+pub(super) fn judge(
+    commons: &Commons,
+    (inbox, to_train): (Inbox<Wake>, Outbox<Wake>),
+    rooms: &mut JoinSet<()>,
+) -> Result<(), String> {
+    if !commons.config.runs(Loop::Judge) {
+        return Ok(());
+    }
+    let model = commons.config.judge.model.as_ref();
+    let ctx = hone_judge::Ctx {
+        ledger: commons.ledger.clone(),
+        completer: model.map(HttpCompleter::shared).transpose()?,
+        ids: commons.ids.clone(),
+        clock: commons.clock.clone(),
+        config: commons.config.judge.clone(),
+        board: commons.board.clone(),
+    };
+    let shutdown = commons.stops[0].signal();
+    let (name, board) = (Loop::Judge.name(), commons.board.clone());
+    rooms.spawn(supervise(
+        (name, board),
+        BACKOFF,
+        shutdown.clone(),
+        move || {
+            let run = hone_judge::run(
+                ctx.clone(),
+                inbox.clone(),
+                to_train.clone(),
+                shutdown.clone(),
+            );
+            async { run.await.map_err(|error| error.to_string()) }
+        },
+    ));
+    Ok(())
+}
+
+/// Train: wakes from the judge in, the newest policies out. Without a model there is nothing to
+/// train.
+pub(super) fn train(
+    commons: &Commons,
+    (served, engine): (&Served, Option<Arc<Engine>>),
+    inbox: Inbox<Wake>,
+    rooms: &mut JoinSet<()>,
+) -> Result<(), String> {
+    let Some(builtin) = served
+        .builtin
+        .clone()
+        .filter(|_| commons.config.runs(Loop::Train))
+    else {
+        return Ok(());
+    };
+    let parts = hone_train::NnParts {
+        model: builtin.model,
+        exec: builtin.executor,
+        blobs: commons.blobs.clone(),
+        base_name: commons.config.model.served_name(),
+        end_tokens: builtin.end_tokens,
+    };
+    let golden = model::probes(&*served.language, &commons.config.model.probe_prompts);
+    let ctx = hone_train::Ctx {
+        ledger: commons.ledger.clone(),
+        blobs: commons.blobs.clone(),
+        trainer: Arc::new(hone_train::NnTrainer::new(parts, &commons.config.train)?),
+        policies: commons.policies.clone(),
+        busy: Arc::new(move || {
+            let stats = engine.as_ref().map(|engine| engine.stats());
+            stats.is_some_and(|stats| stats.running + stats.waiting > 0)
+        }),
+        golden: Arc::new(golden),
+        ids: commons.ids.clone(),
+        clock: commons.clock.clone(),
+        config: commons.config.train.clone(),
+        board: commons.board.clone(),
+    };
+    let shutdown = commons.stops[0].signal();
+    let (name, board) = (Loop::Train.name(), commons.board.clone());
+    rooms.spawn(supervise(
+        (name, board),
+        BACKOFF,
+        shutdown.clone(),
+        move || {
+            let run = hone_train::run(ctx.clone(), inbox.clone(), shutdown.clone());
+            async { run.await.map_err(|error| error.to_string()) }
+        },
+    ));
+    Ok(())
+}

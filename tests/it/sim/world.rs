@@ -1,0 +1,625 @@
+//! The ring in one process: real rooms, a real ledger, and one seeded scheduler that moves them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use hone_collect::{Carry, CollectHands, SharedIndex};
+use hone_domain::{Fate, Policies, PolicyVersion, Scope, SessionIndex, SessionIndexConfig};
+use hone_judge::JudgeHands;
+use hone_runtime::{
+    Board, Clock, Event, Latest, ManualClock, Outbox, Overflow, SeededIds, ShutdownTrigger, Wake,
+    queue,
+};
+use hone_store::{FsBlobs, Ledger, SqliteConfig, SqliteLedger};
+use hone_train::{Train, TrainHands};
+
+use super::ledger::{Plant, SimLedger};
+use super::rng::{Rng, mix};
+use super::seat::{Seat, crash};
+use super::trainer::{FakeTrainer, Mood, SimBlobs};
+use super::users::{Door, Moment, OWNERS, Told, Users};
+
+/// Steps of the scheduler in one run.
+const STEPS: usize = 700;
+/// Laws are checked after so many steps, and after every crash.
+const STEPS_PER_CHECK: usize = 50;
+/// Rounds in which everything must come to rest without faults.
+const ROUNDS: usize = 120;
+/// When a run begins.
+const BEGINNING_MS: i64 = 1_700_000_000_000;
+
+/// A room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    Collect,
+    Judge,
+    Train,
+}
+
+const ROOMS: [Which; 3] = [Which::Collect, Which::Judge, Which::Train];
+
+/// Everything that can happen next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Ask,
+    Finish,
+    Look,
+    TimeOut,
+    Feedback,
+    EndSession,
+    Deliver,
+    Tick,
+    Perform,
+    Hear,
+    LoseWake,
+    ExtraWake,
+    Crash,
+    CrashAll,
+    Stop,
+    Start,
+    Leftover,
+    Wait,
+    Trouble,
+    Calm,
+    Rollback,
+}
+
+/// How often each is chosen, relative to the others.
+const ACTIONS: [(Action, usize); 21] = [
+    (Action::Ask, 110),
+    (Action::Finish, 110),
+    (Action::Look, 40),
+    (Action::TimeOut, 12),
+    (Action::Feedback, 35),
+    (Action::EndSession, 8),
+    (Action::Deliver, 190),
+    (Action::Tick, 100),
+    (Action::Perform, 230),
+    (Action::Hear, 220),
+    (Action::LoseWake, 15),
+    (Action::ExtraWake, 15),
+    (Action::Crash, 20),
+    (Action::CrashAll, 3),
+    (Action::Stop, 6),
+    (Action::Start, 60),
+    (Action::Leftover, 20),
+    (Action::Wait, 60),
+    (Action::Trouble, 12),
+    (Action::Calm, 40),
+    (Action::Rollback, 3),
+];
+
+/// What a run did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    /// Hash over every action and fate: equal for equal seeds.
+    pub(super) trace: u64,
+    /// How often what happened, by name.
+    pub(super) counts: BTreeMap<String, usize>,
+}
+
+impl Tally {
+    pub(super) fn count(&mut self, what: impl Into<String>, times: usize) {
+        *self.counts.entry(what.into()).or_default() += times;
+    }
+
+    pub(super) fn join(&mut self, other: &Self) {
+        for (what, times) in &other.counts {
+            self.count(what.clone(), *times);
+        }
+    }
+
+    pub(super) fn of(&self, what: &str) -> usize {
+        self.counts.get(what).copied().unwrap_or(0)
+    }
+}
+
+/// One run.
+pub(super) struct World {
+    folder: tempfile::TempDir,
+    rng: Rng,
+    clock: Arc<ManualClock>,
+    ids: Arc<SeededIds>,
+    board: Board,
+    carry: Carry,
+    stop: ShutdownTrigger,
+    trainer: Arc<FakeTrainer>,
+    to_judge: Outbox<Wake>,
+    to_train: Outbox<Wake>,
+    judge: Seat<hone_judge::State, JudgeHands>,
+    collect_config: hone_collect::Config,
+    tally: Tally,
+    pub(super) collect: Seat<hone_collect::State, CollectHands>,
+    pub(super) train: Seat<Train, TrainHands>,
+    pub(super) train_config: hone_train::Config,
+    pub(super) raw: Arc<SqliteLedger>,
+    pub(super) ledger: Arc<SimLedger>,
+    pub(super) blobs: Arc<SimBlobs>,
+    pub(super) door: Door,
+    pub(super) users: Users,
+}
+
+/// Does the same with whichever room it is.
+macro_rules! at {
+    ($world:expr, $which:expr, $seat:ident => $done:expr) => {
+        match $which {
+            Which::Collect => {
+                let $seat = &mut $world.collect;
+                $done
+            }
+            Which::Judge => {
+                let $seat = &mut $world.judge;
+                $done
+            }
+            Which::Train => {
+                let $seat = &mut $world.train;
+                $done
+            }
+        }
+    };
+}
+
+fn collect_config() -> hone_collect::Config {
+    hone_collect::Config {
+        batch_turns_max: 4,
+        held_max: 12,
+        session_ttl_ms: 4_000,
+        open_ms_max: 20_000,
+        open_max: 24,
+        early_max: 4,
+        load_max: 32,
+        ..hone_collect::Config::for_tests()
+    }
+}
+
+fn judge_config() -> hone_judge::Config {
+    hone_judge::Config {
+        lease_ms: 3_000,
+        ..hone_judge::Config::for_tests()
+    }
+}
+
+/// The defaults with small numbers.
+fn train_config(folder: &std::path::Path) -> hone_train::Config {
+    let mut config = hone_tests::config(folder, &[]).unwrap().train;
+    (config.batch_turns, config.batch_turns_min) = (4, 2);
+    (config.batch_wait_ms, config.queue_turns_max) = (500, 6);
+    (config.staleness_max_versions, config.row_tokens_max) = (1, 32);
+    (config.lease_ms, config.attempts_max) = (4_000, 3);
+    (config.backoff_first_ms, config.backoff_max_ms) = (10, 80);
+    config.validate().unwrap();
+    config
+}
+
+fn empty_index() -> SessionIndex {
+    SessionIndex::new(SessionIndexConfig {
+        sessions_max: 12,
+        turns_per_session_max: 8,
+        transcript_bytes_max: 1 << 20,
+    })
+}
+
+/// In memory where the machine has it: nothing here tests the disk.
+fn folder() -> tempfile::TempDir {
+    let memory = PathBuf::from("/dev/shm");
+    tempfile::tempdir_in(memory)
+        .or_else(|_| tempfile::tempdir())
+        .unwrap()
+}
+
+impl World {
+    async fn new(seed: u64, plant: Plant) -> Self {
+        let folder = folder();
+        let train_config = train_config(folder.path());
+        let config = SqliteConfig {
+            readers: 1,
+            ..SqliteConfig::in_folder(folder.path())
+        };
+        let raw = Arc::new(SqliteLedger::open(&config).await.unwrap());
+        let staleness_max = train_config.staleness_max_versions;
+        let ledger = SimLedger::new(raw.clone(), plant, (staleness_max, seed ^ 1));
+        let blobs = FsBlobs::open(&folder.path().join("blobs"), 1 << 20).unwrap();
+        let (to_collect, collect_inbox) = queue(24, Overflow::DropNewest);
+        let (to_judge, judge_inbox) = queue(4, Overflow::DropNewest);
+        let (to_train, train_inbox) = queue(4, Overflow::DropNewest);
+        let index: SharedIndex = Arc::new(Mutex::new(empty_index()));
+        Self {
+            folder,
+            rng: Rng::new(seed),
+            clock: Arc::new(ManualClock::at(BEGINNING_MS)),
+            ids: Arc::new(SeededIds::new(seed)),
+            board: Board::new(),
+            carry: Carry::default(),
+            stop: ShutdownTrigger::new(),
+            trainer: Arc::new(FakeTrainer::new()),
+            to_judge,
+            to_train,
+            judge: Seat::empty(judge_inbox),
+            collect_config: collect_config(),
+            tally: Tally::default(),
+            collect: Seat::empty(collect_inbox),
+            train: Seat::empty(train_inbox),
+            train_config,
+            raw,
+            ledger: Arc::new(ledger),
+            blobs: Arc::new(SimBlobs::new(blobs, seed ^ 2)),
+            door: Door {
+                index,
+                policies: Latest::new(Policies::default()),
+                to_collect,
+            },
+            users: Users::default(),
+        }
+    }
+
+    fn now(&self) -> i64 {
+        self.clock.now_ms()
+    }
+
+    // === rooms ===
+
+    fn start(&mut self, which: Which) {
+        let now_ms = self.now();
+        match which {
+            Which::Collect if !self.collect.is_up() => {
+                let state = hone_collect::State::new(self.collect_config.clone(), self.ids.clone());
+                let hands = CollectHands::new(self.collect_ctx(), self.to_judge.clone());
+                self.collect.start(now_ms, state, hands);
+            }
+            Which::Judge if !self.judge.is_up() => {
+                let ctx = hone_judge::Ctx {
+                    ledger: self.ledger.clone(),
+                    completer: None,
+                    ids: self.ids.clone(),
+                    clock: self.clock.clone(),
+                    config: judge_config(),
+                    board: self.board.clone(),
+                };
+                let state = hone_judge::State::new(judge_config(), self.ids.clone(), false);
+                let hands = JudgeHands::new(ctx, self.to_train.clone());
+                self.judge.start(now_ms, state, hands);
+            }
+            Which::Train if !self.train.is_up() => {
+                let state = Train::new(self.train_config.clone());
+                let hands = TrainHands::start(self.train_ctx(), self.stop.signal()).unwrap();
+                self.train.start(now_ms, state, hands);
+            }
+            _ => {}
+        }
+    }
+
+    fn collect_ctx(&self) -> hone_collect::Ctx {
+        hone_collect::Ctx {
+            ledger: self.ledger.clone(),
+            ids: self.ids.clone(),
+            index: self.door.index.clone(),
+            carry: self.carry.clone(),
+            clock: self.clock.clone(),
+            config: self.collect_config.clone(),
+            board: self.board.clone(),
+        }
+    }
+
+    fn train_ctx(&self) -> hone_train::Ctx {
+        hone_train::Ctx {
+            ledger: self.ledger.clone(),
+            blobs: self.blobs.clone(),
+            trainer: self.trainer.clone(),
+            policies: self.door.policies.clone(),
+            busy: Arc::new(|| false),
+            golden: Arc::new(vec![vec![1, 2, 3]]),
+            ids: self.ids.clone(),
+            clock: self.clock.clone(),
+            config: self.train_config.clone(),
+            board: self.board.clone(),
+        }
+    }
+
+    async fn crash(&mut self, which: Which) {
+        let faults = (&*self.ledger, &mut self.rng);
+        match which {
+            // Collect's process is the door's: nobody else performs what it left.
+            Which::Collect => crash(&mut self.collect, faults, false).await,
+            Which::Judge => crash(&mut self.judge, faults, true).await,
+            Which::Train => crash(&mut self.train, faults, true).await,
+        }
+    }
+
+    /// The process dies and begins again, with nothing but the disk.
+    async fn crash_all(&mut self) {
+        for which in ROOMS {
+            self.crash(which).await;
+        }
+        self.users.cut();
+        while self.collect.inbox.try_recv().is_some() {}
+        for inbox in [&self.judge.inbox, &self.train.inbox] {
+            while inbox.try_recv().is_some() {}
+        }
+        self.carry = Carry::default();
+        *self.door.index.lock().unwrap() = empty_index();
+        self.door.policies.set(Policies::default());
+        for which in ROOMS {
+            self.start(which);
+        }
+    }
+
+    async fn perform(&mut self, which: Which) {
+        let due = at!(self, which, seat => seat.due(self.clock.now_ms()));
+        if due.is_empty() {
+            return;
+        }
+        let moods = [
+            (Mood::Good, 75),
+            (Mood::TooFar, 8),
+            (Mood::Fails, 6),
+            (Mood::NotFinite, 5),
+            (Mood::Stops, 6),
+        ];
+        self.trainer.set(weighted(&mut self.rng, &moods));
+        let place = *self.rng.pick(&due);
+        at!(self, which, seat => seat.perform(place).await);
+    }
+
+    fn hear(&mut self, which: Which) {
+        let now_ms = self.now();
+        let rng = &mut self.rng;
+        at!(self, which, seat => {
+            if !seat.reports.is_empty() {
+                let place = rng.below(seat.reports.len());
+                seat.hear(now_ms, place);
+            }
+        });
+    }
+
+    async fn leftover(&mut self) {
+        use hone_runtime::Hands as _;
+        if !self.judge.leftovers.is_empty() {
+            let place = self.rng.below(self.judge.leftovers.len());
+            let (hands, effect) = self.judge.leftovers.remove(place);
+            drop(Box::pin(hands.perform(effect)).await);
+        }
+        if !self.train.leftovers.is_empty() {
+            let place = self.rng.below(self.train.leftovers.len());
+            let (hands, effect) = self.train.leftovers.remove(place);
+            drop(Box::pin(hands.perform(effect)).await);
+        }
+    }
+
+    // === the scheduler ===
+
+    fn user(&mut self, act: impl FnOnce(&mut Users, &mut Moment<'_>)) {
+        let mut moment = Moment {
+            door: &self.door,
+            ids: &*self.ids,
+            now_ms: self.clock.now_ms(),
+            rng: &mut self.rng,
+        };
+        act(&mut self.users, &mut moment);
+    }
+
+    async fn act(&mut self, action: Action) {
+        let which = *self.rng.pick(&ROOMS);
+        let now_ms = self.now();
+        match action {
+            Action::Ask => self.user(Users::ask),
+            Action::Finish => self.user(Users::finish),
+            Action::Look => self.users.look(),
+            Action::TimeOut => self.users.time_out(&mut self.rng),
+            Action::Feedback => self.user(|users, moment| users.give_feedback(moment)),
+            Action::EndSession => self.user(|users, moment| users.end_session(moment)),
+            Action::Deliver => {
+                at!(self, which, seat => seat.deliver(now_ms));
+            }
+            Action::Tick => at!(self, which, seat => seat.step(now_ms, Event::Ticked)),
+            Action::Perform => self.perform(which).await,
+            Action::Hear => self.hear(which),
+            Action::LoseWake => drop(self.wakes(which).0.try_recv()),
+            Action::ExtraWake => drop(self.wakes(which).1.send(Wake)),
+            Action::Crash => self.crash(which).await,
+            Action::CrashAll => self.crash_all().await,
+            Action::Stop => at!(self, which, seat => if seat.is_up() && !seat.draining {
+                seat.draining = true;
+                seat.step(now_ms, Event::Draining);
+            }),
+            Action::Start => self.start(which),
+            Action::Leftover => self.leftover().await,
+            Action::Wait => {
+                let most = if self.rng.chance(15) { 3_000 } else { 200 };
+                self.clock.advance(1 + self.rng.below(most) as i64);
+            }
+            Action::Trouble => {
+                let (fails, loses) = (self.rng.below(60), self.rng.below(20));
+                self.ledger.trouble(fails, loses);
+                self.blobs.trouble(self.rng.below(40));
+            }
+            Action::Calm => self.calm(),
+            Action::Rollback => self.roll_back().await,
+        }
+        self.replace_drained();
+    }
+
+    /// The two ends of the wakes to a room other than collect, which gets none.
+    fn wakes(&self, which: Which) -> (&hone_runtime::Inbox<Wake>, &Outbox<Wake>) {
+        match which {
+            Which::Collect | Which::Judge => (&self.judge.inbox, &self.to_judge),
+            Which::Train => (&self.train.inbox, &self.to_train),
+        }
+    }
+
+    fn calm(&self) {
+        self.ledger.trouble(0, 0);
+        self.blobs.trouble(0);
+    }
+
+    fn replace_drained(&mut self) {
+        for which in ROOMS {
+            at!(self, which, seat => if seat.is_drained() {
+                seat.at_work = None;
+                seat.draining = false;
+            });
+        }
+    }
+
+    /// An operator goes back to an older version.
+    async fn roll_back(&mut self) {
+        let scope = Scope::of(OWNERS[self.rng.below(OWNERS.len())], None);
+        let head = self.door.policies.get().version(&scope);
+        if head.0 < 2 {
+            return;
+        }
+        let to = PolicyVersion(1 + self.rng.next() % (head.0 - 1));
+        if let Ok(policy) = self.raw.rollback(&scope, to, self.now()).await {
+            self.ledger.log(|log| log.rolled_back(&policy));
+            self.tally.count("rollbacks", 1);
+            self.door.policies.update(|policies| policies.with(policy));
+        }
+    }
+
+    // === the end ===
+
+    /// Everything that can happen without chance, once.
+    async fn round(&mut self) {
+        while self.users.is_sampling() {
+            self.user(Users::finish);
+        }
+        self.replace_drained();
+        for which in ROOMS {
+            self.start(which);
+            let now_ms = self.now();
+            while at!(self, which, seat => seat.deliver(now_ms)) {}
+            at!(self, which, seat => seat.step(now_ms, Event::Ticked));
+            loop {
+                let due = at!(self, which, seat => seat.due(now_ms));
+                let Some(place) = due.first() else { break };
+                at!(self, which, seat => {
+                    seat.perform(*place).await;
+                    seat.hear(now_ms, seat.reports.len() - 1);
+                });
+            }
+            while at!(self, which, seat => !seat.reports.is_empty()) {
+                at!(self, which, seat => seat.hear(now_ms, 0));
+            }
+        }
+        self.users.look();
+        self.clock.advance(400);
+    }
+
+    async fn come_to_rest(&mut self) -> Vec<String> {
+        self.calm();
+        self.trainer.set(Mood::Good);
+        while !(self.judge.leftovers.is_empty() && self.train.leftovers.is_empty()) {
+            self.leftover().await;
+        }
+        let mut unfinished = Vec::new();
+        for _ in 0..ROUNDS / 10 {
+            for _ in 0..10 {
+                self.round().await;
+            }
+            unfinished = super::laws::unfinished(self).await;
+            if unfinished.is_empty() {
+                break;
+            }
+        }
+        unfinished
+    }
+
+    async fn steps(&mut self) -> Vec<String> {
+        for step in 1..=STEPS {
+            let action = weighted(&mut self.rng, &ACTIONS);
+            self.act(action).await;
+            self.tally.trace = mix(self.tally.trace ^ action as u64 ^ (self.now() as u64) << 8);
+            self.tally.count(format!("{action:?}"), 1);
+            let crashed = matches!(action, Action::Crash | Action::CrashAll);
+            if crashed || step % STEPS_PER_CHECK == 0 {
+                let broken = super::laws::broken(self).await;
+                if !broken.is_empty() {
+                    return described(&format!("at step {step} after {action:?}"), &broken);
+                }
+            }
+        }
+        let unfinished = self.come_to_rest().await;
+        if !unfinished.is_empty() {
+            return described("after everything came to rest", &unfinished);
+        }
+        described("at the end", &super::laws::broken(self).await)
+    }
+
+    /// Closes the ledger and opens it again: what was acknowledged is still there.
+    async fn reopen(&mut self) -> Vec<String> {
+        self.raw.close().await;
+        let opened = SqliteLedger::open(&SqliteConfig::in_folder(self.folder.path())).await;
+        self.raw = Arc::new(opened.unwrap());
+        described("after a new start", &super::laws::unfinished(self).await)
+    }
+
+    async fn sum_up(&mut self) {
+        for row in self.raw.turns(None, usize::MAX >> 1).await.unwrap() {
+            let fate = match row.fate {
+                Fate::Trained { .. } => "trained".to_owned(),
+                Fate::Settled { reason } => reason.as_str().to_owned(),
+                Fate::Pending { stage } => stage.as_str().to_owned(),
+            };
+            let hash = fate.bytes().fold(0, |hash, b| mix(hash ^ u64::from(b)));
+            self.tally.trace = mix(self.tally.trace ^ hash);
+            self.tally.count(fate, 1);
+        }
+        for asked in &self.users.asked {
+            let told = match asked.told {
+                Told::Nothing => "told nothing",
+                Told::Collected => "told collected",
+                Told::NotCollected => "told not collected",
+            };
+            self.tally.count(told, 1);
+        }
+        let (publishes, refusals, fenced) =
+            (self.ledger).log(|log| (log.publishes, log.refusals, log.fenced));
+        self.tally.count("publishes", publishes);
+        self.tally.count("refusals", refusals);
+        self.tally.count("fenced", fenced);
+    }
+}
+
+fn described(when: &str, broken: &[String]) -> Vec<String> {
+    broken
+        .iter()
+        .map(|what| format!("{when}: {what}"))
+        .collect()
+}
+
+fn weighted<T: Copy>(rng: &mut Rng, choices: &[(T, usize)]) -> T {
+    let sum: usize = choices.iter().map(|(_, weight)| weight).sum();
+    let mut at = rng.below(sum);
+    for (choice, weight) in choices {
+        if at < *weight {
+            return *choice;
+        }
+        at -= weight;
+    }
+    unreachable!("the number is below the sum of the weights")
+}
+
+/// One run: what it did, or what it broke.
+pub(super) fn run(seed: u64, plant: Plant) -> Result<Tally, Vec<String>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(Box::pin(async {
+        let mut world = World::new(seed, plant).await;
+        for which in ROOMS {
+            world.start(which);
+        }
+        let mut broken = Box::pin(world.steps()).await;
+        if broken.is_empty() {
+            world.sum_up().await;
+            broken = world.reopen().await;
+        }
+        world.raw.close().await;
+        if broken.is_empty() {
+            Ok(world.tally)
+        } else {
+            Err(broken)
+        }
+    }))
+}
