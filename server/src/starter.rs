@@ -97,7 +97,7 @@ fn run_train(args: TrainArgs) -> Result<ExitCode, String> {
             }
         }
         Progress::Evaluating { share } => {
-            bar.set_message(format!("measuring, {:.0} %", share * 100.0))
+            bar.set_message(format!("measuring, {:.0} %", share * 100.0));
         }
     })
     .map_err(|error| error.to_string())?;

@@ -23,6 +23,8 @@ const SAYS: [&str; 2] = [
     "That is wrong, please try again.",
     "Perfect, thank you, exactly what I wanted!",
 ];
+/// Longest that training may take to stop.
+const STOP_MS: u64 = 1_000;
 /// Talk before anything is measured.
 const WARM_UP: Duration = Duration::from_secs(2);
 
@@ -42,6 +44,8 @@ pub(super) fn gap(bench: &Bench) -> Result<Report, String> {
         let folder = bench.folder()?;
         let mut config = bench.config.clone();
         config.store.data_dir = folder.text();
+        // Nothing is kept, so a training step under way need not come to its end.
+        config.train.drain_deadline_ms = STOP_MS;
         let house = House::start(config).await?;
         let report = measure(&format!("http://{}", house.addr), time).await;
         house.stop().await;

@@ -30,7 +30,7 @@ impl Report {
 
     /// Adds a row; one cell per column.
     pub(super) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.to_vec());
+        self.rows.push(Vec::from(cells));
     }
 
     /// Sets a field of the object.

@@ -41,6 +41,7 @@ pub(crate) struct Answer {
 impl Client {
     /// For the server at `url`.
     pub(crate) fn new(url: &str) -> Result<Self> {
+        crate::outbound::install_tls();
         let http = reqwest::Client::builder()
             .timeout(Duration::from_secs(60))
             .pool_max_idle_per_host(64)

@@ -194,7 +194,12 @@ impl User {
     }
 
     /// Asks held-out questions, never stored: (share right and to taste, share right).
-    pub(crate) async fn score(&self, client: &Client, n: usize, progress: &Phase) -> Result<(f64, f64)> {
+    pub(crate) async fn score(
+        &self,
+        client: &Client,
+        n: usize,
+        progress: &Phase,
+    ) -> Result<(f64, f64)> {
         let (mut good, mut correct) = (0.0, 0.0);
         let questions = self.grammar.held_out_questions(self.seed, n);
         for (i, question) in questions.iter().enumerate() {

@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use hone_domain::Digest;
 use sha2::{Digest as _, Sha256};
 
@@ -131,7 +131,7 @@ impl Guard {
 
     fn check_origin(&self, headers: &HeaderMap) -> Result<(), ApiError> {
         let Some(origin) = headers.get(header::ORIGIN) else {
-            let site = headers.get("sec-fetch-site").map(|v| v.as_bytes());
+            let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
             if site == Some(b"cross-site") {
                 return Err(other_origin("another site"));
             }

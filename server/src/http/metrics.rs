@@ -9,6 +9,7 @@ use hone_serve::{EngineStats, HistogramSnapshot};
 
 use super::Http;
 use super::traffic::BOUNDS_S;
+use crate::door::Door;
 
 /// A page in the text format 0.0.4.
 #[derive(Default)]
@@ -71,7 +72,7 @@ pub fn render(http: &Http) -> String {
     traffic(&mut page, http);
     if let Some(door) = &http.door {
         engine(&mut page, &door.backend.stats());
-        completions(&mut page, http);
+        completions(&mut page, http, door);
     }
     loops(&mut page, http);
     process(&mut page, http);
@@ -119,147 +120,50 @@ fn traffic(page: &mut Page, http: &Http) {
     );
 }
 
+/// One number of the engine: name, type, help, and where it is read.
+type EngineRow = (
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&EngineStats) -> f64,
+);
+
+#[rustfmt::skip]
+const ENGINE: &[EngineRow] = &[
+    ("num_requests_running", "gauge", "Requests in the batch.", |s| s.running as f64),
+    ("num_requests_waiting", "gauge", "Requests in the waiting line.", |s| s.waiting as f64),
+    ("requests_waiting_limit", "gauge", "Places in the waiting line.", |s| s.waiting_limit as f64),
+    ("kv_cache_usage_perc", "gauge", "Share of key-value blocks in use, 0 to 1.", |s| s.kv_blocks_used as f64 / s.kv_blocks_total.max(1) as f64),
+    ("prompt_tokens_total", "counter", "Prompt tokens of admitted requests.", |s| s.prompt_tokens_total as f64),
+    ("prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.", |s| s.prompt_tokens_total as f64),
+    ("prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.", |s| s.cached_prompt_tokens_total as f64),
+    ("generation_tokens_total", "counter", "Tokens sampled.", |s| s.completion_tokens_total as f64),
+    ("engine_steps_total", "counter", "Steps computed.", |s| s.steps_total as f64),
+    ("engine_step_failures_total", "counter", "Steps that failed.", |s| s.step_failures_total as f64),
+    ("requests_total", "counter", "Requests accepted by the engine.", |s| s.requests_total as f64),
+    ("requests_overloaded_total", "counter", "Requests refused because the line was full.", |s| s.overloaded_total as f64),
+    ("requests_cancelled_total", "counter", "Requests whose client left.", |s| s.cancelled_total as f64),
+    ("requests_failed_total", "counter", "Requests that failed in the engine.", |s| s.failed_total as f64),
+    ("num_preemptions_total", "counter", "Requests paused for lack of blocks.", |s| s.preemptions_total as f64),
+    ("policy_swaps_total", "counter", "Newer versions taken while serving.", |s| s.swaps_total as f64),
+    ("policy_swap_failures_total", "counter", "Adapters that could not be loaded.", |s| s.swap_failures_total as f64),
+    ("policy_last_swap_seconds", "gauge", "Time between two steps that the last swap took.", |s| s.last_swap_us as f64 / 1e6),
+    ("adapters_resident", "gauge", "Adapters in memory.", |s| s.adapters_resident as f64),
+    ("adapter_bytes", "gauge", "Bytes of adapters in memory.", |s| s.adapter_bytes as f64),
+];
+
 fn engine(page: &mut Page, stats: &EngineStats) {
-    let cache = stats.kv_blocks_used as f64 / stats.kv_blocks_total.max(1) as f64;
-    let rows: &[(&str, &str, &str, f64)] = &[
-        (
-            "num_requests_running",
-            "gauge",
-            "Requests in the batch.",
-            stats.running as f64,
-        ),
-        (
-            "num_requests_waiting",
-            "gauge",
-            "Requests in the waiting line.",
-            stats.waiting as f64,
-        ),
-        (
-            "requests_waiting_limit",
-            "gauge",
-            "Places in the waiting line.",
-            stats.waiting_limit as f64,
-        ),
-        (
-            "kv_cache_usage_perc",
-            "gauge",
-            "Share of key-value blocks in use, 0 to 1.",
-            cache,
-        ),
-        (
-            "prompt_tokens_total",
-            "counter",
-            "Prompt tokens of admitted requests.",
-            stats.prompt_tokens_total as f64,
-        ),
-        (
-            "prefix_cache_queries_total",
-            "counter",
-            "Prompt tokens looked up in the prefix cache.",
-            stats.prompt_tokens_total as f64,
-        ),
-        (
-            "prefix_cache_hits_total",
-            "counter",
-            "Prompt tokens found in the prefix cache.",
-            stats.cached_prompt_tokens_total as f64,
-        ),
-        (
-            "generation_tokens_total",
-            "counter",
-            "Tokens sampled.",
-            stats.completion_tokens_total as f64,
-        ),
-        (
-            "engine_steps_total",
-            "counter",
-            "Steps computed.",
-            stats.steps_total as f64,
-        ),
-        (
-            "engine_step_failures_total",
-            "counter",
-            "Steps that failed.",
-            stats.step_failures_total as f64,
-        ),
-        (
-            "requests_total",
-            "counter",
-            "Requests accepted by the engine.",
-            stats.requests_total as f64,
-        ),
-        (
-            "requests_overloaded_total",
-            "counter",
-            "Requests refused because the line was full.",
-            stats.overloaded_total as f64,
-        ),
-        (
-            "requests_cancelled_total",
-            "counter",
-            "Requests whose client left.",
-            stats.cancelled_total as f64,
-        ),
-        (
-            "requests_failed_total",
-            "counter",
-            "Requests that failed in the engine.",
-            stats.failed_total as f64,
-        ),
-        (
-            "num_preemptions_total",
-            "counter",
-            "Requests paused for lack of blocks.",
-            stats.preemptions_total as f64,
-        ),
-        (
-            "policy_swaps_total",
-            "counter",
-            "Newer versions taken while serving.",
-            stats.swaps_total as f64,
-        ),
-        (
-            "policy_swap_failures_total",
-            "counter",
-            "Adapters that could not be loaded.",
-            stats.swap_failures_total as f64,
-        ),
-        (
-            "policy_last_swap_seconds",
-            "gauge",
-            "Time between two steps that the last swap took.",
-            stats.last_swap_us as f64 / 1e6,
-        ),
-        (
-            "adapters_resident",
-            "gauge",
-            "Adapters in memory.",
-            stats.adapters_resident as f64,
-        ),
-        (
-            "adapter_bytes",
-            "gauge",
-            "Bytes of adapters in memory.",
-            stats.adapter_bytes as f64,
-        ),
-    ];
-    for (name, kind, help, value) in rows {
-        page.one((name, kind, help), *value);
+    for (name, kind, help, read) in ENGINE {
+        page.one((name, kind, help), read(stats));
     }
     let us = 1e6;
-    page.histogram(
-        ("time_to_first_token_seconds", "From ask to first token."),
-        &stats.ttft_us,
-        us,
+    let ttft = ("time_to_first_token_seconds", "From ask to first token.");
+    page.histogram(ttft, &stats.ttft_us, us);
+    let gap = (
+        "inter_token_latency_seconds",
+        "Between two tokens of a request.",
     );
-    page.histogram(
-        (
-            "inter_token_latency_seconds",
-            "Between two tokens of a request.",
-        ),
-        &stats.token_gap_us,
-        us,
-    );
+    page.histogram(gap, &stats.token_gap_us, us);
     page.histogram(
         ("engine_step_seconds", "Time of a step."),
         &stats.step_us,
@@ -272,8 +176,7 @@ fn engine(page: &mut Page, stats: &EngineStats) {
     );
 }
 
-fn completions(page: &mut Page, http: &Http) {
-    let Some(door) = &http.door else { return };
+fn completions(page: &mut Page, http: &Http, door: &Door) {
     let counters = &door.counters;
     page.family(
         "request_success_total",
@@ -310,97 +213,50 @@ fn completions(page: &mut Page, http: &Http) {
     for (how, count) in counters.binds() {
         page.value("binds_total", &[("how", how)], count as f64);
     }
+    counters_page(page, http, door);
+}
+
+#[rustfmt::skip]
+fn counters_page(page: &mut Page, http: &Http, door: &Door) {
+    let counters = &door.counters;
     let rows = [
-        (
-            "prompts_reused_total",
-            "Prompts that began with a recorded turn's exact tokens.",
-            &counters.prompts_reused,
-        ),
-        (
-            "prompts_mismatched_total",
-            "Prompts whose text differed from the recorded turn's.",
-            &counters.prompts_mismatched,
-        ),
-        (
-            "prompt_tokens_reused_total",
-            "Prompt tokens taken over from recorded turns.",
-            &counters.tokens_reused,
-        ),
-        (
-            "collect_notes_dropped_total",
-            "Next states and session ends that found the queue full.",
-            &counters.notes_dropped,
-        ),
-        (
-            "completions_failed_total",
-            "Completions that failed.",
-            &counters.failed,
-        ),
+        ("prompts_reused_total", "Prompts that began with a recorded turn's exact tokens.", &counters.prompts_reused),
+        ("prompts_mismatched_total", "Prompts whose text differed from the recorded turn's.", &counters.prompts_mismatched),
+        ("prompt_tokens_reused_total", "Prompt tokens taken over from recorded turns.", &counters.tokens_reused),
+        ("collect_notes_dropped_total", "Next states and session ends that found the queue full.", &counters.notes_dropped),
+        ("completions_failed_total", "Completions that failed.", &counters.failed),
     ];
     for (name, help, counter) in rows {
         page.one((name, "counter", help), counter.get() as f64);
     }
-    page.one(
-        ("completions_live", "gauge", "Completions under way."),
-        door.live.count() as f64,
-    );
-    page.one(
-        ("sessions", "gauge", "Sessions remembered."),
-        door.sessions() as f64,
-    );
+    page.one(("completions_live", "gauge", "Completions under way."), door.live.count() as f64);
+    page.one(("sessions", "gauge", "Sessions remembered."), door.sessions() as f64);
     let scopes = http.policies.get().len() as f64;
-    page.one(
-        (
-            "scopes_with_policy",
-            "gauge",
-            "Scopes with a published policy.",
-        ),
-        scopes,
-    );
+    page.one(("scopes_with_policy", "gauge", "Scopes with a published policy."), scopes);
 }
+
+/// One number of every loop: name, type, help, and where it is read.
+type LoopRow = (
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&RoomStatus) -> f64,
+);
+
+#[rustfmt::skip]
+const LOOPS: &[LoopRow] = &[
+    ("loop_up", "gauge", "1 while the loop runs.", |s| f64::from(s.state == RoomState::Running)),
+    ("loop_paused", "gauge", "1 while the loop is switched off.", |s| f64::from(s.state == RoomState::Paused)),
+    ("loop_steps_total", "counter", "Steps taken.", |s| s.steps as f64),
+    ("loop_restarts_total", "counter", "Restarts after a failure.", |s| s.restarts as f64),
+    ("loop_queue_depth", "gauge", "Values waiting in the inbox.", |s| s.queue_depth as f64),
+    ("loop_queue_dropped_total", "counter", "Values the inbox dropped.", |s| s.queue_dropped as f64),
+    ("loop_last_step_timestamp_seconds", "gauge", "When the last step was taken.", |s| s.last_step_ms as f64 / 1e3),
+];
 
 fn loops(page: &mut Page, http: &Http) {
     let board = http.board.snapshot();
-    type Read = fn(&RoomStatus) -> f64;
-    let rows: [(&str, &str, &str, Read); 7] = [
-        ("loop_up", "gauge", "1 while the loop runs.", |s| {
-            f64::from(s.state == RoomState::Running)
-        }),
-        (
-            "loop_paused",
-            "gauge",
-            "1 while the loop is switched off.",
-            |s| f64::from(s.state == RoomState::Paused),
-        ),
-        ("loop_steps_total", "counter", "Steps taken.", |s| {
-            s.steps as f64
-        }),
-        (
-            "loop_restarts_total",
-            "counter",
-            "Restarts after a failure.",
-            |s| s.restarts as f64,
-        ),
-        (
-            "loop_queue_depth",
-            "gauge",
-            "Values waiting in the inbox.",
-            |s| s.queue_depth as f64,
-        ),
-        (
-            "loop_queue_dropped_total",
-            "counter",
-            "Values the inbox dropped.",
-            |s| s.queue_dropped as f64,
-        ),
-        (
-            "loop_last_step_timestamp_seconds",
-            "gauge",
-            "When the last step was taken.",
-            |s| s.last_step_ms as f64 / 1e3,
-        ),
-    ];
-    for (name, kind, help, read) in rows {
+    for (name, kind, help, read) in LOOPS {
         page.family(name, kind, help);
         for (room, status) in &board {
             page.value(name, &[("loop", room)], read(status));

@@ -107,7 +107,7 @@ impl Http {
 pub fn router(http: Arc<Http>) -> Router {
     let (routes, document) = routes::all().split_for_parts();
     routes
-        .merge(openapi::route(document))
+        .merge(openapi::route(&document))
         .fallback(envelope::unknown_path)
         .method_not_allowed_fallback(envelope::wrong_method)
         .layer(axum::middleware::from_fn_with_state(

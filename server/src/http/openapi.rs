@@ -23,7 +23,7 @@ pub fn base() -> OpenApi {
 }
 
 /// The route that serves the finished document.
-pub fn route(document: OpenApi) -> Router<Arc<Http>> {
+pub fn route(document: &OpenApi) -> Router<Arc<Http>> {
     let text = document
         .to_json()
         .expect("the document is made of strings and maps");

@@ -13,9 +13,11 @@ use axum::http::{HeaderMap, Request, Response};
 use hone_collect::Input;
 use hone_domain::{
     Ask, Collect, Completion, Delta, Digest, End, Policies, PolicyVersion, Reason, Receipt,
-    ServeError, SessionIndex, SessionIndexConfig, StopReason, Token, TokenDelta, Turn, VersionSpan,
+    ServeError, SessionIndex, StopReason, Token, TokenDelta, Turn, VersionSpan,
 };
-use hone_runtime::{Board, Latest, ManualClock, Overflow, SeededIds, ShutdownTrigger, queue};
+use hone_runtime::{
+    Board, Latest, ManualClock, Outbox, Overflow, SeededIds, Shutdown, ShutdownTrigger, queue,
+};
 use hone_serve::{Answer, Backend, Cancel, Capabilities, EngineStats};
 use hone_store::{FeedbackOutcome, SqliteConfig, SqliteLedger};
 use http_body_util::BodyExt;
@@ -257,6 +259,31 @@ pub(crate) fn http_config() -> HttpConfig {
     config
 }
 
+type Times = (Arc<ManualClock>, Arc<SeededIds>, Shutdown);
+
+fn door_of(
+    fake: Arc<Fake>,
+    collect: Option<Outbox<Input>>,
+    (config, (clock, ids, abort)): (&HttpConfig, Times),
+) -> Arc<Door> {
+    Arc::new(Door {
+        backend: fake,
+        language: Arc::new(ByteLanguage),
+        index: Arc::new(Mutex::new(SessionIndex::new(config.index()))),
+        collect,
+        clock,
+        ids,
+        limits: Limits {
+            completion_timeout: Duration::from_secs(5),
+            inline_chars_max: 1_000,
+            ..config.door_limits()
+        },
+        counters: DoorCounters::default(),
+        live: Live::default(),
+        abort,
+    })
+}
+
 impl Stage {
     pub(crate) async fn new(recorder: Recorder) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -279,26 +306,8 @@ impl Stage {
         let abort = ShutdownTrigger::new();
         let clock = Arc::new(ManualClock::at(1_700_000_000_000));
         let ids = Arc::new(SeededIds::new(1));
-        let door = Arc::new(Door {
-            backend: fake.clone(),
-            language: Arc::new(ByteLanguage),
-            index: Arc::new(Mutex::new(SessionIndex::new(SessionIndexConfig {
-                sessions_max: 100,
-                turns_per_session_max: 100,
-                transcript_bytes_max: 1 << 20,
-            }))),
-            collect: collect.clone(),
-            clock: clock.clone(),
-            ids: ids.clone(),
-            limits: Limits {
-                receipt_timeout: Duration::from_millis(config.receipt_timeout_ms),
-                completion_timeout: Duration::from_secs(5),
-                inline_chars_max: 1_000,
-            },
-            counters: DoorCounters::default(),
-            live: Live::default(),
-            abort: abort.signal(),
-        });
+        let times = (clock.clone(), ids.clone(), abort.signal());
+        let door = door_of(fake.clone(), collect.clone(), (&config, times));
         let board = Board::new();
         board.enter("judge");
         let http = Arc::new(Http {

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use hone_domain::{
-    Feedback, Millis, Policy, PolicyVersion, Reason, Scope, Transition, TransitionId, Turn, TurnId,
-    Verdict, invariants,
+    Feedback, Millis, Policy, PolicyVersion, Reason, Receipt, Scope, Transition, TransitionId,
+    Turn, TurnId, Verdict, invariants,
 };
 use hone_store::{
     Claim, Claimed, FeedbackOutcome, Ledger, LedgerCounts, LedgerError, OpenTurn, PolicyRecord,
     Publish, Ready, Refusal, SampleClaim, SampleMaterial, TurnRow, TurnView,
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use super::rng::Rng;
 
@@ -80,7 +80,11 @@ pub(super) struct SimLedger {
     hung: Notify,
     log: Mutex<Log>,
     writes: Mutex<usize>,
+    leaves: Mutex<Option<Waiting>>,
 }
+
+/// A client's end of a receipt.
+type Waiting = oneshot::Receiver<Receipt>;
 
 impl SimLedger {
     pub(super) fn new(
@@ -101,6 +105,7 @@ impl SimLedger {
             hung: Notify::new(),
             log: Mutex::default(),
             writes: Mutex::default(),
+            leaves: Mutex::default(),
         }
     }
 
@@ -126,6 +131,11 @@ impl SimLedger {
 
     pub(super) fn log<T>(&self, read: impl FnOnce(&mut Log) -> T) -> T {
         read(&mut self.log.lock().unwrap())
+    }
+
+    /// This client stops waiting while the next turns are written; none if nobody does.
+    pub(super) fn client_leaves(&self, client: Option<Waiting>) {
+        *self.leaves.lock().unwrap() = client;
     }
 
     fn outcome(&self) -> Outcome {
@@ -155,8 +165,16 @@ impl SimLedger {
         &self,
         work: impl Future<Output = Result<T, LedgerError>> + Send,
     ) -> Result<T, LedgerError> {
+        self.ended(self.outcome(), work).await
+    }
+
+    async fn ended<T>(
+        &self,
+        outcome: Outcome,
+        work: impl Future<Output = Result<T, LedgerError>> + Send,
+    ) -> Result<T, LedgerError> {
         let failed = |what: &str| Err(LedgerError::Failed(what.to_owned()));
-        match self.outcome() {
+        match outcome {
             Outcome::Passes => work.await,
             Outcome::Fails => failed("the disk is full, says the simulator"),
             Outcome::LosesAnswer => {
@@ -260,7 +278,17 @@ impl Ledger for SimLedger {
                 turns = turns.split_last().map_or(turns, |(_, rest)| rest);
             }
         }
-        self.call(self.inner.record_turns(turns)).await
+        // A write of turns fails whole: SQLite says so before it returns, and collect counts on it.
+        let outcome = match self.outcome() {
+            Outcome::LosesAnswer => Outcome::Fails,
+            other => other,
+        };
+        let write = async {
+            let done = self.inner.record_turns(turns).await;
+            self.client_leaves(None);
+            done
+        };
+        self.ended(outcome, write).await
     }
 
     async fn record_transitions(

@@ -78,11 +78,11 @@ fn a_seed_replays_exactly() {
 }
 
 /// The first seed that finds the mistake, and what it says.
-fn found(plant: Plant) -> (u64, String) {
+fn found(plant: Plant) -> String {
     for seed in 0..SEEDS {
         if let Err(broken) = run(seed, plant) {
             println!("{plant:?} at seed {seed}: {}", broken.join("\n"));
-            return (seed, broken.join("\n"));
+            return broken.join("\n");
         }
     }
     panic!("{plant:?} was not found within {SEEDS} seeds");
@@ -90,20 +90,19 @@ fn found(plant: Plant) -> (u64, String) {
 
 #[test]
 fn planted_mistakes_are_found() {
-    let plants = [
-        (
-            Plant::AcknowledgesWithoutRecording,
-            "was acknowledged and is not in the ledger",
-        ),
-        (Plant::PublishMarksNothing, "and entered version"),
+    let acknowledged = "was acknowledged and is not in the ledger";
+    let plants: [(Plant, &[&str]); 4] = [
+        (Plant::AcknowledgesWithoutRecording, &[acknowledged]),
+        (Plant::PublishMarksNothing, &["and entered version"]),
         (
             Plant::ForgetsLateReceipts,
-            "its client was told it is not collected",
+            &["was told it is not collected", "AwaitingNextState"],
         ),
-        (Plant::HandsOutStale, "law L1 is broken"),
+        (Plant::HandsOutStale, &["law L1 is broken"]),
     ];
-    for (plant, sentence) in plants {
-        let (_, said) = found(plant);
-        assert!(said.contains(sentence), "{plant:?}: {said}");
+    for (plant, sentences) in plants {
+        let said = found(plant);
+        let told = sentences.iter().any(|sentence| said.contains(sentence));
+        assert!(told, "{plant:?}: {said}");
     }
 }

@@ -6,7 +6,7 @@ pub(super) struct Rng(u64);
 
 impl Rng {
     pub(super) fn new(seed: u64) -> Self {
-        Self(mix(seed ^ 0x5eed_0f_5eed))
+        Self(mix(seed ^ 0x005e_ed0f_5eed))
     }
 
     pub(super) fn next(&mut self) -> u64 {

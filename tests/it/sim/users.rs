@@ -210,17 +210,19 @@ impl Users {
         }
     }
 
-    /// The door stops waiting for one receipt and says no.
-    pub(super) fn time_out(&mut self, rng: &mut Rng) {
+    /// The door stops waiting for one receipt and says no; the receipt's place is gone when what
+    /// is returned is dropped.
+    pub(super) fn time_out(&mut self, rng: &mut Rng) -> Option<oneshot::Receiver<Receipt>> {
         self.look();
         let waiting: Vec<usize> = (0..self.asked.len())
             .filter(|n| self.asked[*n].waiting.is_some())
             .collect();
-        if !waiting.is_empty() {
-            let asked = &mut self.asked[*rng.pick(&waiting)];
-            asked.waiting = None;
-            asked.told = Told::NotCollected;
+        if waiting.is_empty() {
+            return None;
         }
+        let asked = &mut self.asked[*rng.pick(&waiting)];
+        asked.told = Told::NotCollected;
+        asked.waiting.take()
     }
 
     /// The process died: completions under way are lost, and nobody is told anything any more.

@@ -21,9 +21,9 @@ use super::trainer::{FakeTrainer, Mood, SimBlobs};
 use super::users::{Door, Moment, OWNERS, Told, Users};
 
 /// Steps of the scheduler in one run.
-const STEPS: usize = 700;
+const STEPS: usize = 2_500;
 /// Laws are checked after so many steps, and after every crash.
-const STEPS_PER_CHECK: usize = 50;
+const STEPS_PER_CHECK: usize = 100;
 /// Rounds in which everything must come to rest without faults.
 const ROUNDS: usize = 120;
 /// When a run begins.
@@ -67,27 +67,27 @@ enum Action {
 
 /// How often each is chosen, relative to the others.
 const ACTIONS: [(Action, usize); 21] = [
-    (Action::Ask, 110),
-    (Action::Finish, 110),
+    (Action::Ask, 60),
+    (Action::Finish, 75),
     (Action::Look, 40),
-    (Action::TimeOut, 12),
-    (Action::Feedback, 35),
-    (Action::EndSession, 8),
-    (Action::Deliver, 190),
-    (Action::Tick, 100),
-    (Action::Perform, 230),
-    (Action::Hear, 220),
-    (Action::LoseWake, 15),
-    (Action::ExtraWake, 15),
-    (Action::Crash, 20),
-    (Action::CrashAll, 3),
-    (Action::Stop, 6),
+    (Action::TimeOut, 5),
+    (Action::Feedback, 20),
+    (Action::EndSession, 4),
+    (Action::Deliver, 200),
+    (Action::Tick, 60),
+    (Action::Perform, 300),
+    (Action::Hear, 300),
+    (Action::LoseWake, 10),
+    (Action::ExtraWake, 10),
+    (Action::Crash, 8),
+    (Action::CrashAll, 1),
+    (Action::Stop, 3),
     (Action::Start, 60),
-    (Action::Leftover, 20),
-    (Action::Wait, 60),
-    (Action::Trouble, 12),
-    (Action::Calm, 40),
-    (Action::Rollback, 3),
+    (Action::Leftover, 12),
+    (Action::Wait, 50),
+    (Action::Trouble, 6),
+    (Action::Calm, 30),
+    (Action::Rollback, 5),
 ];
 
 /// What a run did.
@@ -358,7 +358,12 @@ impl World {
         ];
         self.trainer.set(weighted(&mut self.rng, &moods));
         let place = *self.rng.pick(&due);
+        if which == Which::Collect && self.rng.chance(8) {
+            let leaves = self.users.time_out(&mut self.rng);
+            self.ledger.client_leaves(leaves);
+        }
         at!(self, which, seat => seat.perform(place).await);
+        self.ledger.client_leaves(None);
     }
 
     fn hear(&mut self, which: Which) {
@@ -398,14 +403,34 @@ impl World {
         act(&mut self.users, &mut moment);
     }
 
+    /// A room; where there is a choice, one that has something to do.
+    fn choose(&mut self, action: Action) -> Which {
+        let now_ms = self.now();
+        let mut useful = Vec::new();
+        for which in ROOMS {
+            let has_work = at!(self, which, seat => match action {
+                Action::Deliver => seat.is_up() && seat.inbox.stats().depth > 0,
+                Action::Perform => !seat.due(now_ms).is_empty(),
+                Action::Hear => !seat.reports.is_empty(),
+                Action::Start => !seat.is_up(),
+                _ => true,
+            });
+            if has_work {
+                useful.push(which);
+            }
+        }
+        let of: &[Which] = if useful.is_empty() { &ROOMS } else { &useful };
+        *self.rng.pick(of)
+    }
+
     async fn act(&mut self, action: Action) {
-        let which = *self.rng.pick(&ROOMS);
+        let which = self.choose(action);
         let now_ms = self.now();
         match action {
             Action::Ask => self.user(Users::ask),
             Action::Finish => self.user(Users::finish),
             Action::Look => self.users.look(),
-            Action::TimeOut => self.users.time_out(&mut self.rng),
+            Action::TimeOut => drop(self.users.time_out(&mut self.rng)),
             Action::Feedback => self.user(|users, moment| users.give_feedback(moment)),
             Action::EndSession => self.user(|users, moment| users.end_session(moment)),
             Action::Deliver => {

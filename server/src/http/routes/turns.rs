@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use hone_domain::{Fate, NextItem, Sampling, Stage, StopReason, TurnKind, Vote};
+use hone_domain::{Fate, NextItem, Sampling, Signal, Stage, StopReason, TurnKind, Vote};
 use hone_store::{PolicyRecord, TurnView};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -176,7 +176,7 @@ impl TurnReply {
                 .unwrap_or_default(),
             verdict: view.verdict.map(|verdict| VerdictReply {
                 score: verdict.score,
-                decided_by: verdict.decided_by.map(|s| s.as_str()),
+                decided_by: verdict.decided_by.map(Signal::as_str),
                 hint: verdict.hint,
                 votes: verdict.votes,
                 judged_ms: verdict.judged_ms,

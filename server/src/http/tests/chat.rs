@@ -407,10 +407,9 @@ async fn text_completions_take_texts_and_tokens() {
     );
     assert_eq!(choices[0]["logprobs"]["tokens"], json!(["a"]));
     assert_eq!(choices[0]["logprobs"]["text_offset"], json!([0]));
-    let asks = stage.fake.asks.lock().unwrap();
+    let asks = stage.fake.asks.lock().unwrap().clone();
     assert_eq!(asks[2].prompt_tokens, [104, 105]);
     assert_eq!(asks[0].stop.max_tokens, 16);
-    drop(asks);
     let body = json!({"model": "gpt", "prompt": "x", "stream": true});
     let events = stage
         .post("/v1/completions", &body.to_string())

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hone_domain::{Receipt, StopReason, Token};
+use hone_domain::{Reason, Receipt, StopReason, Token};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -61,8 +61,8 @@ impl HoneNote {
             session_id: session_text(ended.session),
             policy_version: ended.version.0,
             collected: reason.is_none(),
-            reason: reason.map(|r| r.as_str()),
-            explanation: reason.map(|r| r.explain()),
+            reason: reason.map(Reason::as_str),
+            explanation: reason.map(Reason::explain),
             others: Vec::new(),
         }
     }
