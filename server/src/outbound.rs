@@ -68,7 +68,7 @@ impl HttpCompleter {
 }
 
 /// One TLS provider for the process. Another one being there already is just as well.
-pub(crate) fn install_tls() {
+pub fn install_tls() {
     let _first = rustls::crypto::ring::default_provider()
         .install_default()
         .is_ok();

@@ -92,6 +92,7 @@ impl TestHouse {
 
 /// A client without proxies.
 pub fn client() -> Result<reqwest::Client> {
+    hone::outbound::install_tls();
     let timeout = std::time::Duration::from_secs(60);
     Ok(reqwest::Client::builder()
         .no_proxy()

@@ -176,7 +176,8 @@ pub struct Wrote {
     pub recorded: u64,
     /// Recorded turns whose client had been told that they are not.
     pub late: Vec<TurnId>,
-    /// Turns dropped, because the ledger failed and nobody waited any more.
+    /// Turns dropped, because the ledger failed and nobody waited any more. They may be in the
+    /// ledger all the same, where the answer was lost and not the write.
     pub dropped: Vec<TurnId>,
     /// New transitions.
     pub transitions: u64,

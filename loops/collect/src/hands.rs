@@ -24,6 +24,7 @@ impl CollectHands {
     /// Hands that wake the judge through `outbox`.
     pub fn new(ctx: Ctx, outbox: Outbox<Wake>) -> Self {
         let began_ms = ctx.clock.now_ms();
+        ctx.carry.begin_run();
         Self {
             ctx: Arc::new(ctx),
             outbox,
@@ -36,11 +37,11 @@ impl CollectHands {
     async fn load(&self) -> Result<Loaded, LedgerError> {
         let (ledger, carry) = (&self.ctx.ledger, &self.ctx.carry);
         // Their clients heard no receipt from the run that failed.
-        let in_doubt = carry.in_doubt();
-        if !in_doubt.is_empty() {
-            let late: Vec<_> = in_doubt.iter().map(|t| (*t, Reason::LateReceipt)).collect();
+        let orphaned = carry.orphaned();
+        if !orphaned.is_empty() {
+            let late: Vec<_> = orphaned.iter().map(|t| (*t, Reason::LateReceipt)).collect();
             ledger.settle_turns(&late).await?;
-            carry.clear(in_doubt);
+            carry.clear(orphaned);
         }
         let limit = self.ctx.config.load_max;
         let turns = ledger.open_turns(limit).await?;
@@ -128,7 +129,7 @@ impl CollectHands {
         }
         carry.doubt(batch.turns.iter().map(|turn| turn.id));
         if let Err(error) = self.ctx.ledger.record_turns(&batch.turns).await {
-            carry.clear(batch.turns.iter().map(|turn| turn.id));
+            // They stay in doubt: the answer may be lost and not the write.
             wrote.dropped = drop_unawaited(batch);
             return Err(error);
         }
@@ -143,15 +144,7 @@ impl CollectHands {
                 batch.settles.push((turn.id, Reason::LateReceipt));
             }
         }
-        if wrote.late.is_empty() {
-            return Ok(());
-        }
-        // A next state must not come first, or the turn would go to the judge.
-        let late = |transition: &Transition| wrote.late.contains(&transition.turn);
-        let before = batch.transitions.len();
-        batch.transitions.retain(|transition| !late(transition));
-        wrote.ignored += (before - batch.transitions.len()) as u64;
-        self.write_settles(batch, wrote).await
+        Ok(())
     }
 
     async fn write_transitions(
@@ -159,6 +152,11 @@ impl CollectHands {
         batch: &mut Batch,
         wrote: &mut Wrote,
     ) -> Result<(), LedgerError> {
+        // The queue has no next state before its turn, so a turn still in doubt here will be
+        // settled as late. A next state must not come first, or the turn would go to the judge.
+        let (carry, before) = (&self.ctx.carry, batch.transitions.len());
+        batch.transitions.retain(|next| !carry.doubts(next.turn));
+        wrote.ignored += (before - batch.transitions.len()) as u64;
         if batch.transitions.is_empty() {
             return Ok(());
         }

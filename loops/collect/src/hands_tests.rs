@@ -96,7 +96,7 @@ async fn a_receipt_is_signed_for_what_is_on_disk_and_late_turns_do_not_train() {
         (vec![id(2)], 0, None)
     );
     assert_eq!(fate(&*rig.ctx.ledger, 2).await, LATE);
-    assert!(rig.ctx.carry.in_doubt().is_empty());
+    assert!(!rig.ctx.carry.doubts(id(1)) && !rig.ctx.carry.doubts(id(2)));
 }
 
 fn next(n: u128) -> Transition {
@@ -207,6 +207,7 @@ async fn a_failing_ledger_keeps_what_is_awaited_and_answers_feedback() {
     let wrote = rig.hands.write(batch).await;
     assert!(wrote.error.is_some());
     assert_eq!(wrote.dropped, [id(2)]);
+    assert!(rig.ctx.carry.doubts(id(1)) && rig.ctx.carry.doubts(id(2)));
     assert_eq!(
         (
             wrote.unfinished.turns.len(),
@@ -220,7 +221,7 @@ async fn a_failing_ledger_keeps_what_is_awaited_and_answers_feedback() {
 
 #[tokio::test]
 async fn a_start_restores_the_index_once_and_settles_what_is_in_doubt() {
-    let rig = rig().await;
+    let mut rig = rig().await;
     for n in 1..=3 {
         let (batch, _signed) = with_turn(turn(n, n));
         rig.hands.write(batch).await;
@@ -232,6 +233,9 @@ async fn a_start_restores_the_index_once_and_settles_what_is_in_doubt() {
         .await
         .unwrap();
     rig.ctx.carry.doubt([id(3)]);
+    rig.hands.load().await.unwrap();
+    assert_eq!(fate(&*rig.ctx.ledger, 3).await, WAITS, "its run goes on");
+    rig.ctx.carry = rig.hands.ctx.carry.clone();
     let loaded = rig.hands.load().await.unwrap();
     let mut open: Vec<_> = loaded
         .open

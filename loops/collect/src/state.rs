@@ -360,6 +360,9 @@ impl State {
         for turn in wrote.late.iter().chain(&wrote.dropped).chain(&wrote.closed) {
             self.open.close(*turn);
         }
+        for turn in wrote.dropped {
+            self.queue.push(Item::Settle(turn, Reason::LateReceipt));
+        }
         for heard in wrote.heard {
             self.heard(now_ms, heard);
         }
@@ -447,6 +450,8 @@ impl State {
             Item::Turn(turn, receipt) => {
                 self.counts.dropped_failed += 1;
                 self.open.close(turn.id);
+                // One of the failed writes may have been done and its answer lost.
+                self.queue.push(Item::Settle(turn.id, Reason::LateReceipt));
                 return Some(Effect::Refuse(receipt, Reason::LedgerFailed));
             }
             Item::Said(said) => {

@@ -16,20 +16,49 @@ const PANELS: usize = BLOCK_TOKENS / LANES;
 /// sixteen keys is a panel product; values are `[block][kv head][32 positions][head_dim]`, rows
 /// padded to whole lines, so that a weighted sum of values is one too.
 pub(crate) struct KvLayer {
-    keys: Vec<Line>,
-    values: Vec<Line>,
+    keys: ZeroLines,
+    values: ZeroLines,
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
     value_lines: usize,
 }
 
+/// Zeroed lines that take memory only once they are written: an idle cache costs nothing.
+pub(crate) struct ZeroLines {
+    map: memmap2::MmapMut,
+    len: usize,
+}
+
+impl ZeroLines {
+    fn new(len: usize) -> Self {
+        let bytes = (len * size_of::<Line>()).max(1);
+        let map = memmap2::MmapMut::map_anon(bytes).expect("address space for the KV cache");
+        Self { map, len }
+    }
+}
+
+impl std::ops::Deref for ZeroLines {
+    type Target = [Line];
+
+    fn deref(&self) -> &[Line] {
+        // SAFETY: the map is page-aligned, holds `len` lines, and any bits are valid f32 values.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast(), self.len) }
+    }
+}
+
+impl std::ops::DerefMut for ZeroLines {
+    fn deref_mut(&mut self) -> &mut [Line] {
+        // SAFETY: as in `deref`, and the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr().cast(), self.len) }
+    }
+}
+
 impl KvLayer {
     pub(crate) fn new(cfg: &ModelConfig, blocks: usize) -> Self {
         let value_lines = cfg.head_dim.div_ceil(LANES);
-        let zero = Line([0.0; LANES]);
         Self {
-            keys: vec![zero; blocks * cfg.kv_heads * PANELS * cfg.head_dim],
-            values: vec![zero; blocks * cfg.kv_heads * BLOCK_TOKENS * value_lines],
+            keys: ZeroLines::new(blocks * cfg.kv_heads * PANELS * cfg.head_dim),
+            values: ZeroLines::new(blocks * cfg.kv_heads * BLOCK_TOKENS * value_lines),
             kv_heads: cfg.kv_heads,
             head_dim: cfg.head_dim,
             value_lines,

@@ -54,11 +54,22 @@ where
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.tick().await;
     let mut draining: Option<Instant> = None;
+    let mut closed = false;
     let mut next = Some(Event::Started);
     loop {
         if let Some(event) = next.take() {
             waiting.extend(room.step(config.clock.now_ms(), event));
-            write_status(&config, &room, &inbox, effects.len() + waiting.len());
+            let state = if draining.is_some() {
+                RoomState::Draining
+            } else {
+                RoomState::Running
+            };
+            write_status(
+                (&config, state),
+                &room,
+                &inbox,
+                effects.len() + waiting.len(),
+            );
         }
         while effects.len() < config.effects_in_flight_max.max(1) {
             let Some(effect) = waiting.pop_front() else {
@@ -86,26 +97,25 @@ where
                 Some(Event::Draining)
             }
             Some(report) = effects.next(), if !effects.is_empty() => Some(Event::Reported(report)),
-            () = switch.until_running(), if paused => None,
-            value = inbox.recv(), if waiting.is_empty() && !paused => match value {
-                Some(value) => Some(Event::Arrived(value)),
-                None if draining.is_some() => { ticks.tick().await; Some(Event::Ticked) }
-                None => { shutdown.wait().await; None }
-            },
+            () = switch.until(!paused), if draining.is_none() => None,
+            value = inbox.recv(), if waiting.is_empty() && !paused && !closed => {
+                closed = value.is_none();
+                value.map(Event::Arrived)
+            }
             _ = ticks.tick(), if !paused => Some(Event::Ticked),
         };
     }
 }
 
 fn write_status<R: Room>(
-    config: &DriveConfig,
+    (config, state): (&DriveConfig, RoomState),
     room: &R,
     inbox: &Inbox<R::Input>,
     in_flight: usize,
 ) {
     let stats = inbox.stats();
     config.board.update(config.name, |s| {
-        s.state = RoomState::Running;
+        s.state = state;
         s.steps += 1;
         s.last_step_ms = config.clock.now_ms();
         s.effects_in_flight = in_flight;

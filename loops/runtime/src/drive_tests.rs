@@ -148,3 +148,30 @@ async fn what_waits_in_the_inbox_when_the_stop_begins_is_taken() {
     assert_eq!(ended, Ended::Drained);
     assert_eq!(board.snapshot()["adder"].numbers["sum"], 15.0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_inbox_slows_nobody_down() {
+    let (board, trigger) = (Board::new(), ShutdownTrigger::new());
+    let (out, inbox) = queue(64, Overflow::DropNewest);
+    for n in 1..=40 {
+        out.send(n).expect("there is room");
+    }
+    drop(out);
+    let hands = Slow(Duration::from_millis(10));
+    let room = Adder::default();
+    let drive = tokio::spawn(drive(
+        room,
+        hands,
+        inbox,
+        (trigger.signal(), config(&board)),
+    ));
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    trigger.pull();
+    // Forty effects of 10 ms, two at a time, and nothing that waits for a tick of one second.
+    let ended = tokio::time::timeout(Duration::from_millis(400), drive).await;
+    assert_eq!(
+        ended.expect("within its time").expect("no panic"),
+        Ended::Drained
+    );
+    assert_eq!(board.snapshot()["adder"].numbers["sum"], 820.0);
+}

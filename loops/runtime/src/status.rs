@@ -85,11 +85,11 @@ impl Switch {
         *self.0.borrow()
     }
 
-    /// Waits until it is not paused.
-    pub async fn until_running(&self) {
+    /// Waits until it is paused (true) or running (false).
+    pub async fn until(&self, paused: bool) {
         let mut receiver = self.0.subscribe();
         // The sender lives in `self`, so this cannot fail.
-        let _running = receiver.wait_for(|paused| !paused).await.is_ok();
+        let _there = receiver.wait_for(|now| *now == paused).await.is_ok();
     }
 }
 

@@ -165,16 +165,8 @@ impl SimLedger {
         &self,
         work: impl Future<Output = Result<T, LedgerError>> + Send,
     ) -> Result<T, LedgerError> {
-        self.ended(self.outcome(), work).await
-    }
-
-    async fn ended<T>(
-        &self,
-        outcome: Outcome,
-        work: impl Future<Output = Result<T, LedgerError>> + Send,
-    ) -> Result<T, LedgerError> {
         let failed = |what: &str| Err(LedgerError::Failed(what.to_owned()));
-        match outcome {
+        match self.outcome() {
             Outcome::Passes => work.await,
             Outcome::Fails => failed("the disk is full, says the simulator"),
             Outcome::LosesAnswer => {
@@ -278,17 +270,12 @@ impl Ledger for SimLedger {
                 turns = turns.split_last().map_or(turns, |(_, rest)| rest);
             }
         }
-        // A write of turns fails whole: SQLite says so before it returns, and collect counts on it.
-        let outcome = match self.outcome() {
-            Outcome::LosesAnswer => Outcome::Fails,
-            other => other,
-        };
         let write = async {
             let done = self.inner.record_turns(turns).await;
             self.client_leaves(None);
             done
         };
-        self.ended(outcome, write).await
+        self.call(write).await
     }
 
     async fn record_transitions(
