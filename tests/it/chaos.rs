@@ -84,7 +84,7 @@ async fn talk(url: String, user: u64, round: u64, acknowledged: Arc<Mutex<Vec<St
         if reply["hone"]["collected"] == true {
             let id = reply["hone"]["turn_id"].as_str().unwrap().to_owned();
             acknowledged.lock().unwrap().push(id.clone());
-            let score = if random(n) % 2 == 0 { 1 } else { -1 };
+            let score = if random(n).is_multiple_of(2) { 1 } else { -1 };
             let said = json!({"turn_id": id, "score": score});
             if post(&http, &url, "/v1/feedback", said).await.is_err() {
                 return;

@@ -29,7 +29,7 @@ async fn teach(house: &TestHouse, n: u64) -> Vec<String> {
             .unwrap();
         assert_eq!(reply["hone"]["collected"], true, "{reply}");
         let id = reply["hone"]["turn_id"].as_str().unwrap().to_owned();
-        let score = if seed % 2 == 0 { 1 } else { -1 };
+        let score = if seed.is_multiple_of(2) { 1 } else { -1 };
         house
             .post("/v1/feedback", json!({"turn_id": id, "score": score}))
             .await

@@ -220,6 +220,43 @@ async fn a_failing_ledger_keeps_what_is_awaited_and_answers_feedback() {
 }
 
 #[tokio::test]
+async fn a_turn_whose_answer_was_lost_learns_nothing_until_it_is_settled() {
+    let rig = rig().await;
+    let ledger = &*rig.ctx.ledger;
+    ledger.record_turns(&[turn(1, 1)]).await.unwrap();
+    rig.ctx.carry.doubt([id(1)]);
+    let (reply, told) = oneshot::channel();
+    let batch = Batch {
+        transitions: vec![next(1)],
+        said: vec![Said {
+            feedback: Box::new(feedback(1, 1, Some(1.0))),
+            reply,
+            place: None,
+            transition: hone_domain::TransitionId(Uuid::from_u128(1)),
+        }],
+        ..Batch::default()
+    };
+    let wrote = rig.hands.write(batch).await;
+    assert_eq!(
+        (wrote.transitions, wrote.ignored, wrote.error),
+        (0, 2, None)
+    );
+    assert_eq!(told.await.unwrap(), Ok(FeedbackOutcome::Stored));
+    assert_eq!(fate(ledger, 1).await, WAITS);
+
+    let settle = Batch {
+        // The other one is not in the ledger at all.
+        settles: vec![(id(1), Reason::LateReceipt), (id(2), Reason::LateReceipt)],
+        transitions: vec![next(1)],
+        ..Batch::default()
+    };
+    let wrote = rig.hands.write(settle).await;
+    assert_eq!((wrote.settled, wrote.ignored, wrote.error), (2, 1, None));
+    assert_eq!(fate(ledger, 1).await, LATE);
+    assert!(!rig.ctx.carry.doubts(id(1)));
+}
+
+#[tokio::test]
 async fn a_start_restores_the_index_once_and_settles_what_is_in_doubt() {
     let mut rig = rig().await;
     for n in 1..=3 {
@@ -235,7 +272,8 @@ async fn a_start_restores_the_index_once_and_settles_what_is_in_doubt() {
     rig.ctx.carry.doubt([id(3)]);
     rig.hands.load().await.unwrap();
     assert_eq!(fate(&*rig.ctx.ledger, 3).await, WAITS, "its run goes on");
-    rig.ctx.carry = rig.hands.ctx.carry.clone();
+    let (outbox, _wakes) = queue(4, Overflow::DropNewest);
+    rig.hands = CollectHands::new(rig.ctx.clone(), outbox);
     let loaded = rig.hands.load().await.unwrap();
     let mut open: Vec<_> = loaded
         .open

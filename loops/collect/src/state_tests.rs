@@ -356,6 +356,55 @@ fn what_cannot_be_written_is_isolated_and_left_for_the_others() {
     );
 }
 
+/// Reports that nothing of a write was done, as far as anybody knows; the next write.
+fn failed(state: &mut State, wrote: Wrote) -> (Vec<Effect>, Batch) {
+    let error = Some("disk full".into());
+    let wrote = Box::new(Wrote { error, ..wrote });
+    let effects = state.step(2, Event::Reported(Report::Wrote(wrote)));
+    let resumed = state.step(3, Event::Reported(Report::Resumed));
+    (effects, batch(resumed))
+}
+
+#[test]
+fn turns_dropped_or_refused_after_a_failed_write_are_settled_as_late() {
+    let mut state = loaded_state();
+    let (effects, _gone) = send_turn(&mut state, 1, turn(1, 1));
+    assert_eq!(batch(effects).turns.len(), 1);
+    let dropped = vec![id(1)];
+    let wrote = Wrote {
+        dropped,
+        ..Wrote::default()
+    };
+    let (_, next) = failed(&mut state, wrote);
+    assert_eq!(next.settles, [(id(1), Reason::LateReceipt)]);
+    assert!(!state.is_idle());
+    assert!(state.open.get(id(1)).is_none());
+    all_written(&mut state, 3, next);
+    assert!(state.is_idle());
+
+    let (effects, mut signed) = send_turn(&mut state, 4, turn(2, 2));
+    let mut next = batch(effects);
+    let mut refused = None;
+    while next.settles.is_empty() {
+        assert_eq!(next.turns[0].id, id(2));
+        let wrote = Wrote {
+            unfinished: next,
+            ..Wrote::default()
+        };
+        let (effects, then) = failed(&mut state, wrote);
+        next = then;
+        refused = effects.into_iter().find_map(|effect| match effect {
+            Effect::Refuse(receipt, reason) => Some((receipt, reason)),
+            _ => None,
+        });
+    }
+    let (receipt, reason) = refused.unwrap();
+    assert_eq!(reason, Reason::LedgerFailed);
+    receipt.send(Receipt::NotCollected(reason)).unwrap();
+    assert!(signed.try_recv().is_ok());
+    assert_eq!(next.settles, [(id(2), Reason::LateReceipt)]);
+}
+
 #[test]
 fn loading_is_repeated_until_it_works_and_until_all_is_read() {
     let mut state = state();

@@ -170,7 +170,11 @@ async fn one(options: &Options, seed: u64, url: &str) -> Result<Summary> {
         &users,
         (&before, &after),
         (&off, &on),
-        (versions, client.counts(), began.elapsed()),
+        Closing {
+            versions,
+            counts: client.counts(),
+            took: began.elapsed(),
+        },
     ))
 }
 
@@ -190,7 +194,7 @@ async fn measure(
     users: &[User],
     options: &Options,
     progress: &show::Phase,
-) -> Result<Vec<(f64, f64)>> {
+) -> Result<Vec<Score>> {
     let mut scores = Vec::new();
     for group in users.chunks(4) {
         let asked = group
@@ -228,7 +232,7 @@ async fn converse(
     Ok(tally)
 }
 
-fn mean_of(scores: &[(f64, f64)], users: &[User], arm: Arm) -> (f64, f64) {
+fn mean_of(scores: &[Score], users: &[User], arm: Arm) -> (f64, f64) {
     let of_arm: Vec<_> = users
         .iter()
         .zip(scores)
@@ -241,12 +245,27 @@ fn mean_of(scores: &[(f64, f64)], users: &[User], arm: Arm) -> (f64, f64) {
     (sum.0 / n, sum.1 / n)
 }
 
+/// Shares of one user's held-out questions: (right and to taste, right).
+type Score = (f64, f64);
+
+/// What is known at the end besides scores and gaps.
+struct Closing {
+    versions: u64,
+    counts: (u64, u64),
+    took: Duration,
+}
+
 fn summary(
     users: &[User],
-    (before, after): (&[(f64, f64)], &[(f64, f64)]),
-    (off, on): (&Tally, &Tally),
-    (versions, (requests, failed), took): (u64, (u64, u64), Duration),
+    (before, after): (&[Score], &[Score]),
+    talks: (&Tally, &Tally),
+    Closing {
+        versions,
+        counts: (requests, failed),
+        took,
+    }: Closing,
 ) -> Summary {
+    let (off, on) = talks;
     let gains: Vec<f64> = before.iter().zip(after).map(|(b, a)| a.0 - b.0).collect();
     let pairs: Vec<f64> = gains.chunks(2).map(|pair| pair[0] - pair[1]).collect();
     let learn = (
