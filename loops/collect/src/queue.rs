@@ -1,6 +1,6 @@
 //! What waits to be written, in the order in which it came.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use hone_domain::{Reason, Receipt, Transition, Turn, TurnId};
 use tokio::sync::oneshot;
@@ -31,6 +31,15 @@ impl Queue {
     /// Number of turns in it.
     pub(crate) fn turns(&self) -> usize {
         self.turns
+    }
+
+    /// The turns in it.
+    pub(crate) fn turn_ids(&self) -> HashSet<TurnId> {
+        let id = |item: &Item| match item {
+            Item::Turn(turn, _) => Some(turn.id),
+            Item::Transition(_) | Item::Said(_) | Item::Settle(..) => None,
+        };
+        self.items.iter().filter_map(id).collect()
     }
 
     pub(crate) fn push(&mut self, item: Item) {

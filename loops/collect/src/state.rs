@@ -357,8 +357,18 @@ impl State {
         self.counts.transitions += wrote.transitions;
         self.counts.next_states_ignored += wrote.ignored;
         self.counts.settled += wrote.settled;
-        for turn in wrote.late.iter().chain(&wrote.dropped).chain(&wrote.closed) {
+        for turn in wrote.late.iter().chain(&wrote.dropped) {
             self.open.close(*turn);
+        }
+        // An early next state that was given up meant nothing to the ledger if its turn arrived
+        // while it was being written; that turn is still to be recorded and settled.
+        let queued = self.queue.turn_ids();
+        for turn in wrote.closed {
+            if queued.contains(&turn) {
+                self.reopen(turn);
+            } else {
+                self.open.close(turn);
+            }
         }
         for turn in wrote.dropped {
             self.queue.push(Item::Settle(turn, Reason::LateReceipt));
@@ -461,12 +471,17 @@ impl State {
             Item::Transition(transition) => transition.turn,
             Item::Settle(turn, _) => turn,
         };
+        self.reopen(turn);
+        None
+    }
+
+    /// Lets a turn wait for a next state again.
+    fn reopen(&mut self, turn: TurnId) {
         if let Some(open) = self.open.get_mut(turn) {
             open.closing = false;
             let (meta, alive_ms) = (open.meta.clone(), open.meta.finished_ms);
             self.open.open(meta, alive_ms);
         }
-        None
     }
 }
 

@@ -45,7 +45,7 @@ reasons! {
     /// The ledger could not be written.
     LedgerFailed = "ledger_failed", "the ledger could not be written; see the server's log";
     /// The receipt came after the client was told it would not.
-    LateReceipt = "late_receipt", "it was recorded after the client had been told that it was not";
+    LateReceipt = "late_receipt", "its record was not confirmed in time, and the client was told that it is not collected";
     /// A housekeeping call.
     SideTurn = "side_turn", "it was a side turn (title, summary, memory), which is never trained on";
     /// The client left before the end.

@@ -72,7 +72,17 @@ impl SqliteLedger {
 
     /// Begins a writing transaction; the lock is taken at once, so that it cannot fail half-way.
     async fn begin(&self) -> Result<Transaction<'static, Sqlite>, LedgerError> {
-        let begun = self.writer.begin_with("begin immediate").await;
+        let mut begun = self.writer.begin_with("begin immediate").await;
+        if matches!(begun, Err(sqlx::Error::InvalidSavePointStatement)) {
+            // SQLite ended a failed transaction (a full disk) by itself, and the connection still
+            // counts it as open: only a new connection can write again.
+            if let Ok(stale) = self.writer.acquire().await
+                && let Err(error) = stale.close().await
+            {
+                tracing::debug!(%error, "a stale ledger connection could not be closed");
+            }
+            begun = self.writer.begin_with("begin immediate").await;
+        }
         begun.map_err(|e| Fault::Sql(e).explain(&self.file))
     }
 
@@ -89,8 +99,7 @@ impl SqliteLedger {
                 .map(|()| value)
                 .map_err(Fault::Sql),
             Err(fault) => {
-                // The first failure is the one to tell; an undo that fails too is repeated by
-                // SQLite before the next transaction.
+                // The first failure is the one to tell; `begin` deals with an undo that fails too.
                 if let Err(error) = transaction.rollback().await {
                     tracing::debug!(%error, "the ledger could not undo a transaction");
                 }
