@@ -12,6 +12,7 @@ mod fate;
 mod ids;
 pub mod invariants;
 mod message;
+mod people;
 mod policy;
 mod sample;
 mod transition;
@@ -28,6 +29,7 @@ pub use ids::{
     BatchId, FeedbackId, GroupId, RequestId, SessionId, TransitionId, TurnId, VerdictId,
 };
 pub use message::{Message, Role, ToolCall};
+pub use people::UserRole;
 pub use policy::{Digest, Policies, Policy, PolicyChoice, PolicyVersion, Scope};
 pub use sample::{Sample, SampleError, SamplePart};
 pub use transition::{NextItem, NextKind, NextState, Transition};

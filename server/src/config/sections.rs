@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hone_domain::{Digest, SessionIndexConfig};
+use hone_domain::{Digest, SessionIndexConfig, UserRole};
 use serde::{Deserialize, Serialize};
 
 use crate::door::Limits;
@@ -166,7 +166,11 @@ impl HttpConfig {
             Ok(Key {
                 owner: key.owner.clone(),
                 sha256,
-                admin: key.admin,
+                role: if key.admin {
+                    UserRole::Admin
+                } else {
+                    UserRole::Developer
+                },
             })
         })
         .collect()

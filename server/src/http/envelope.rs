@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::{ConnectInfo, MatchedPath, Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, Uri};
+use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
@@ -15,6 +15,7 @@ use hone_domain::RequestId;
 use super::Http;
 use super::error::ApiError;
 use super::guard::Caller;
+use super::rights::{self, Right};
 
 /// Longest request id taken over from a client.
 const ID_BYTES_MAX: usize = 128;
@@ -34,17 +35,16 @@ pub async fn wrap(State(http): State<Arc<Http>>, mut request: Request, next: Nex
     let id = RequestId(http.ids.next());
     let shown = shown_id(request.headers(), id);
     let method = method_name(request.method());
-    let path = request
-        .extensions()
-        .get::<MatchedPath>()
-        .map_or_else(|| "unmatched".to_owned(), |path| path.as_str().to_owned());
+    let matched = request.extensions().get::<MatchedPath>().cloned();
+    let route = matched.as_ref().map(MatchedPath::as_str);
+    let path = route.unwrap_or("unmatched").to_owned();
     let _in_flight = http.traffic.enter();
     let peer = request
         .extensions()
         .get::<ConnectInfo<SocketAddr>>()
         .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0.ip());
-    let mut response = match admit(&http, &path, (peer, request.headers())) {
-        Err(error) => error.into_response(),
+    let mut response = match admit(&http, (request.method(), route), (peer, request.headers())) {
+        Err(error) => refused(&error, route),
         Ok(caller) => {
             request.extensions_mut().insert(Asked { id, caller });
             match AssertUnwindSafe(next.run(request)).catch_unwind().await {
@@ -73,26 +73,29 @@ pub async fn wrap(State(http): State<Arc<Http>>, mut request: Request, next: Nex
     response
 }
 
-/// Probes are open to everybody: an orchestrator has no key, and they say nothing.
+fn refused(error: &ApiError, route: Option<&str>) -> Response {
+    let mut response = error.clone().into_response();
+    if let (ApiError::Method(_), Some(route)) = (error, route)
+        && let Ok(methods) = HeaderValue::from_str(&rights::methods(route))
+    {
+        response.headers_mut().insert(header::ALLOW, methods);
+    }
+    response
+}
+
+/// Who calls, if they may: the table of rights decides.
 fn admit(
     http: &Http,
-    path: &str,
+    (method, path): (&Method, Option<&str>),
     (peer, headers): (IpAddr, &HeaderMap),
 ) -> Result<Caller, ApiError> {
-    if ["/livez", "/readyz", "/startupz"].contains(&path) {
-        return Ok(Caller {
-            owner: String::new(),
-            admin: false,
-        });
+    let needed = rights::needed(method, path);
+    if matches!(needed, Ok(Right::Open)) {
+        return Ok(Caller::stranger());
     }
+    // Who is calling comes before what they want: strangers learn nothing about routes.
     let caller = http.guard.admit(peer, headers)?;
-    let is_admin_path = path.starts_with("/admin") || path == "/metrics";
-    if is_admin_path && !caller.admin {
-        return Err(ApiError::Forbidden {
-            code: "not_admin",
-            message: "this key may not use /admin and /metrics; it needs admin = true".to_owned(),
-        });
-    }
+    caller.check(needed?)?;
     Ok(caller)
 }
 

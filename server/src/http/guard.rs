@@ -7,8 +7,10 @@
 use std::net::{IpAddr, SocketAddr};
 
 use axum::http::{HeaderMap, HeaderValue, header};
-use hone_domain::Digest;
+use hone_domain::{Digest, UserRole};
+use serde::Serialize;
 use sha2::{Digest as _, Sha256};
+use utoipa::ToSchema;
 
 use crate::http::error::ApiError;
 
@@ -34,8 +36,8 @@ pub struct Key {
     pub owner: String,
     /// SHA-256 of the key.
     pub sha256: Digest,
-    /// Whether it may use `/admin`.
-    pub admin: bool,
+    /// What it may do.
+    pub role: UserRole,
 }
 
 /// What decides who is calling.
@@ -51,13 +53,38 @@ pub struct Guard {
     pub origins_allowed: Vec<String>,
 }
 
+/// How a caller is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Via {
+    /// By being at this machine.
+    Loopback,
+    /// By an API key or a token of the identity provider.
+    Key,
+    /// By the cookie of a sign-in.
+    Session,
+}
+
 /// Who is calling.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// Owner of the key, or `local`.
+    /// Owner of the key, name of the user, or `local`.
     pub owner: String,
-    /// Whether `/admin` is open.
-    pub admin: bool,
+    /// What they may do.
+    pub role: UserRole,
+    /// How they are known.
+    pub via: Via,
+}
+
+impl Caller {
+    /// Whoever calls what is open to everybody; owns nothing.
+    pub fn stranger() -> Self {
+        Self {
+            owner: String::new(),
+            role: UserRole::User,
+            via: Via::Loopback,
+        }
+    }
 }
 
 impl Guard {
@@ -67,7 +94,8 @@ impl Guard {
         if let Some(key) = sent.and_then(|sent| self.find(sent)) {
             return Ok(Caller {
                 owner: key.owner.clone(),
-                admin: key.admin,
+                role: key.role,
+                via: Via::Key,
             });
         }
         if !self.loopback || !peer.is_loopback() {
@@ -92,7 +120,8 @@ impl Guard {
         self.check_origin(headers)?;
         Ok(Caller {
             owner: LOCAL_OWNER.to_owned(),
-            admin: true,
+            role: UserRole::Admin,
+            via: Via::Loopback,
         })
     }
 

@@ -7,6 +7,7 @@ pub mod listen;
 pub mod metrics;
 pub mod openapi;
 pub mod reply;
+pub mod rights;
 pub mod routes;
 pub mod sse;
 pub mod traffic;

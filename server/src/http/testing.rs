@@ -13,7 +13,7 @@ use axum::http::{HeaderMap, Request, Response};
 use hone_collect::Input;
 use hone_domain::{
     Ask, Collect, Completion, Delta, Digest, End, Policies, PolicyVersion, Reason, Receipt,
-    ServeError, SessionIndex, StopReason, Token, TokenDelta, Turn, VersionSpan,
+    ServeError, SessionIndex, StopReason, Token, TokenDelta, Turn, UserRole, VersionSpan,
 };
 use hone_runtime::{
     Board, Latest, ManualClock, Outbox, Overflow, SeededIds, Shutdown, ShutdownTrigger, queue,
@@ -22,10 +22,11 @@ use hone_serve::{Answer, Backend, Cancel, Capabilities, EngineStats};
 use hone_store::{FeedbackOutcome, SqliteConfig, SqliteLedger};
 use http_body_util::BodyExt;
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 use tokio::sync::{Semaphore, mpsc};
 use tower::ServiceExt;
 
-use super::guard::Guard;
+use super::guard::{Guard, Key};
 use super::traffic::Traffic;
 use super::{Http, Life, ModelNames, router};
 use crate::config::{DEFAULTS, HttpConfig};
@@ -259,6 +260,23 @@ pub(crate) fn http_config() -> HttpConfig {
     config
 }
 
+/// Keys whose owner has the key's own text as a name.
+fn known_keys() -> Vec<Key> {
+    let rows = [
+        ("user-a", UserRole::User),
+        ("user-b", UserRole::User),
+        ("developer", UserRole::Developer),
+        ("auditor", UserRole::Auditor),
+        ("admin", UserRole::Admin),
+    ];
+    let key = |(name, role): (&str, UserRole)| Key {
+        owner: name.to_owned(),
+        sha256: Digest(Sha256::digest(name).into()),
+        role,
+    };
+    rows.map(key).into()
+}
+
 type Times = (Arc<ManualClock>, Arc<SeededIds>, Shutdown);
 
 fn door_of(
@@ -326,7 +344,7 @@ impl Stage {
             },
             guard: Guard {
                 loopback: true,
-                keys: Vec::new(),
+                keys: known_keys(),
                 hosts_allowed: vec!["box.lan".to_owned()],
                 origins_allowed: vec!["https://app.example".to_owned()],
             },

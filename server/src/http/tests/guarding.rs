@@ -3,21 +3,24 @@
 use std::net::IpAddr;
 
 use axum::http::HeaderMap;
-use hone_domain::Digest;
+use hone_domain::{Digest, UserRole};
 use sha2::{Digest as _, Sha256};
 
 use crate::http::guard::{Guard, Key, check_bind};
 use crate::http::testing::{Recorder, Stage, read, request};
 
 fn guard(loopback: bool) -> Guard {
-    let key = |owner: &str, text: &str, admin: bool| Key {
+    let key = |owner: &str, text: &str, role| Key {
         owner: owner.to_owned(),
         sha256: Digest(Sha256::digest(text).into()),
-        admin,
+        role,
     };
     Guard {
         loopback,
-        keys: vec![key("alice", "a-key", false), key("root", "r-key", true)],
+        keys: vec![
+            key("alice", "a-key", UserRole::Developer),
+            key("root", "r-key", UserRole::Admin),
+        ],
         hosts_allowed: vec!["box.lan".to_owned()],
         origins_allowed: vec!["https://app.example".to_owned()],
     }
@@ -36,7 +39,7 @@ fn admit(
     let peer: IpAddr = peer.parse().unwrap();
     guard
         .admit(peer, &map)
-        .map(|caller| (caller.owner, caller.admin))
+        .map(|caller| (caller.owner, caller.role == UserRole::Admin))
         .map_err(|error| error.class().2.to_owned())
 }
 

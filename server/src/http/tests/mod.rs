@@ -4,4 +4,5 @@ mod admin;
 mod bad_input;
 mod chat;
 mod guarding;
+mod rights;
 mod sessions;

@@ -1,0 +1,80 @@
+//! Who may do what, as far as it needs no request: roles and their order.
+
+use serde::{Deserialize, Serialize};
+
+/// What a person, or a key of theirs, may do. Admins may do everything; developers what users
+/// may, and make keys; auditors what users may, and read what admins read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UserRole {
+    /// Uses the model and sees what is their own.
+    User,
+    /// Writes programs: makes keys.
+    Developer,
+    /// Reads everything, changes nothing but their own.
+    Auditor,
+    /// May do everything.
+    Admin,
+}
+
+impl UserRole {
+    /// Every role.
+    pub const ALL: [Self; 4] = [Self::User, Self::Developer, Self::Auditor, Self::Admin];
+
+    /// Whether whoever has this role may do all that `other` may.
+    pub fn covers(self, other: Self) -> bool {
+        self == Self::Admin || self == other || other == Self::User
+    }
+
+    /// The most that both roles may do.
+    #[must_use]
+    pub fn meet(self, other: Self) -> Self {
+        if self.covers(other) {
+            other
+        } else if other.covers(self) {
+            self
+        } else {
+            Self::User
+        }
+    }
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Developer => "developer",
+            Self::Auditor => "auditor",
+            Self::Admin => "admin",
+        }
+    }
+
+    /// The role of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|role| role.as_str() == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_are_ordered_and_their_meet_is_the_most_that_both_cover() {
+        for a in UserRole::ALL {
+            assert!(a.covers(a) && UserRole::Admin.covers(a) && a.covers(UserRole::User));
+            assert_eq!(UserRole::from_name(a.as_str()), Some(a));
+            for b in UserRole::ALL {
+                let meet = a.meet(b);
+                assert_eq!(meet, b.meet(a));
+                assert!(a.covers(meet) && b.covers(meet), "{a:?} {b:?}");
+                let lower = UserRole::ALL
+                    .into_iter()
+                    .filter(|c| a.covers(*c) && b.covers(*c));
+                assert!(lower.into_iter().all(|c| meet.covers(c)), "{a:?} {b:?}");
+            }
+        }
+        assert!(!UserRole::Developer.covers(UserRole::Auditor));
+        assert!(!UserRole::Auditor.covers(UserRole::Developer));
+        assert_eq!(UserRole::from_name("root"), None);
+    }
+}

@@ -1,0 +1,124 @@
+//! What a request needs: one row per route. A route without a row is refused, so that a new one
+//! is closed until somebody says who may use it.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use axum::http::Method;
+use hone_domain::UserRole;
+
+use super::error::ApiError;
+use super::guard::Caller;
+
+/// What a route needs of its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Right {
+    /// Nothing: probes, files of the page, signing in.
+    Open,
+    /// Anybody known, for what is their own.
+    User,
+    /// A developer or an admin.
+    Developer,
+    /// An admin or an auditor.
+    AdminRead,
+    /// An admin.
+    AdminWrite,
+}
+
+use Right::{AdminRead, AdminWrite, Open, User};
+
+/// Every route of the house: method, path as the router matches it, right. One row each.
+pub const RIGHTS: &[(&str, &str, Right)] = &[
+    // Probes and the document.
+    ("GET", "/livez", Open),
+    ("GET", "/readyz", Open),
+    ("GET", "/startupz", Open),
+    ("GET", "/metrics", AdminRead),
+    ("GET", "/openapi.json", User),
+    // Completions.
+    ("POST", "/v1/chat/completions", User),
+    ("POST", "/v1/completions", User),
+    ("GET", "/v1/models", User),
+    ("GET", "/v1/models/{*id}", User),
+    // What became of it.
+    ("POST", "/v1/feedback", User),
+    ("GET", "/v1/turns/{id}", User),
+    ("GET", "/v1/versions", User),
+    // The console.
+    ("GET", "/admin/v1/status", AdminRead),
+    ("GET", "/admin/v1/events", AdminRead),
+    ("POST", "/admin/v1/loops/{name}/pause", AdminWrite),
+    ("POST", "/admin/v1/loops/{name}/resume", AdminWrite),
+];
+
+static TABLE: LazyLock<HashMap<&str, Vec<(&str, Right)>>> = LazyLock::new(|| {
+    let mut table: HashMap<&str, Vec<(&str, Right)>> = HashMap::new();
+    for (method, path, right) in RIGHTS {
+        table.entry(path).or_default().push((method, *right));
+    }
+    table
+});
+
+/// What a request to a matched route needs; none where nothing matched. HEAD needs what GET does.
+pub fn needed(method: &Method, path: Option<&str>) -> Result<Right, ApiError> {
+    // An unknown path is answered with 404, but not to strangers.
+    let Some(path) = path else {
+        return Ok(User);
+    };
+    let Some(rows) = TABLE.get(path) else {
+        tracing::error!(path, "a route has no row in the table of rights");
+        return Err(ApiError::Forbidden {
+            code: "no_right",
+            message: "this path is closed: it has no row in the server's table of rights"
+                .to_owned(),
+        });
+    };
+    let method = if *method == Method::HEAD {
+        "GET"
+    } else {
+        method.as_str()
+    };
+    let row = rows.iter().find(|(m, _)| *m == method);
+    row.map(|(_, right)| *right)
+        .ok_or_else(|| ApiError::Method(method.chars().take(40).collect()))
+}
+
+/// The methods of a route, for the header Allow.
+pub fn methods(path: &str) -> String {
+    let rows = TABLE.get(path).map(Vec::as_slice).unwrap_or_default();
+    let names: Vec<&str> = rows.iter().map(|(method, _)| *method).collect();
+    names.join(",")
+}
+
+impl Caller {
+    /// Whether this caller has a right.
+    pub fn may(&self, right: Right) -> bool {
+        let least = match right {
+            Open | User => UserRole::User,
+            Right::Developer => UserRole::Developer,
+            AdminRead => UserRole::Auditor,
+            AdminWrite => UserRole::Admin,
+        };
+        self.role.covers(least)
+    }
+
+    /// Refuses without the right; the message names the roles that have it.
+    pub fn check(&self, right: Right) -> Result<(), ApiError> {
+        if self.may(right) {
+            return Ok(());
+        }
+        let needs = match right {
+            Open | User => "any role",
+            Right::Developer => "the role developer or admin",
+            AdminRead => "the role admin or auditor",
+            AdminWrite => "the role admin",
+        };
+        Err(ApiError::Forbidden {
+            code: "not_allowed",
+            message: format!(
+                "this path needs {needs}, and yours is {}; ask an admin of this server",
+                self.role.as_str()
+            ),
+        })
+    }
+}
