@@ -29,7 +29,7 @@ pub use ids::{
     BatchId, FeedbackId, GroupId, RequestId, SessionId, TransitionId, TurnId, VerdictId,
 };
 pub use message::{Message, Role, ToolCall};
-pub use people::UserRole;
+pub use people::{RateLimits, UserRole};
 pub use policy::{Digest, Policies, Policy, PolicyChoice, PolicyVersion, Scope};
 pub use sample::{Sample, SampleError, SamplePart};
 pub use transition::{NextItem, NextKind, NextState, Transition};

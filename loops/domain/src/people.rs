@@ -54,6 +54,38 @@ impl UserRole {
     }
 }
 
+/// Exceptions from the configured limits of one user or key. None leaves what is configured, 0 is
+/// no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RateLimits {
+    /// Most requests in a minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests_per_minute: Option<u64>,
+    /// Most tokens in a minute, prompts and completions together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_minute: Option<u64>,
+    /// Most tokens in a day.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_day: Option<u64>,
+    /// Most completions at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams_max: Option<u64>,
+}
+
+impl RateLimits {
+    /// These, and `other` where these say nothing.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            requests_per_minute: self.requests_per_minute.or(other.requests_per_minute),
+            tokens_per_minute: self.tokens_per_minute.or(other.tokens_per_minute),
+            tokens_per_day: self.tokens_per_day.or(other.tokens_per_day),
+            streams_max: self.streams_max.or(other.streams_max),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

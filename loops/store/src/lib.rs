@@ -8,6 +8,7 @@ mod blobs;
 mod codec;
 mod error;
 mod ledger;
+mod people;
 mod sqlite;
 pub mod suite;
 
@@ -17,5 +18,9 @@ pub use ledger::{
     Claim, Claimed, Consumer, FeedbackOutcome, Ledger, LedgerCounts, OpenTurn, PolicyRecord,
     PolicyStatus, Publish, Ready, Refusal, SampleClaim, SampleMaterial, TurnRow, TurnView,
     reason_at_record,
+};
+pub use people::{
+    AUDIT_ORIGIN, ApiKey, AuditCheck, AuditEntry, AuditQuery, AuditRecord, Changed, Invite, People,
+    PeopleChange, SignIn, User, UserChange, Uses,
 };
 pub use sqlite::{SqliteConfig, SqliteLedger};

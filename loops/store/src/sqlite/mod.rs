@@ -3,6 +3,7 @@
 //! Every method that writes is one `begin immediate` transaction with `synchronous = full`: when it
 //! returns, the disk has it. Readers see the last commit and never wait for the writer (WAL).
 
+mod audit;
 mod chains;
 mod collect;
 mod fault;
@@ -10,6 +11,7 @@ mod judge;
 mod laws;
 mod leases;
 mod open;
+mod people;
 mod policies;
 mod rows;
 mod texts;
@@ -23,6 +25,8 @@ mod law_tests;
 #[cfg(test)]
 mod open_tests;
 #[cfg(test)]
+mod people_tests;
+#[cfg(test)]
 mod tests;
 
 use std::fs::File;
@@ -31,8 +35,8 @@ use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
 use hone_domain::{
-    Feedback, Millis, Policy, PolicyVersion, Reason, Scope, Transition, TransitionId, Turn, TurnId,
-    Verdict,
+    Digest, Feedback, Millis, Policy, PolicyVersion, Reason, Scope, Transition, TransitionId, Turn,
+    TurnId, Verdict,
 };
 use sqlx::sqlite::SqlitePool;
 use sqlx::{Sqlite, Transaction};
@@ -41,6 +45,10 @@ use crate::LedgerError;
 use crate::ledger::{
     Claim, Claimed, FeedbackOutcome, Ledger, LedgerCounts, OpenTurn, PolicyRecord, Publish, Ready,
     Refusal, SampleClaim, SampleMaterial, TurnRow, TurnView,
+};
+use crate::people::{
+    ApiKey, AuditCheck, AuditEntry, AuditQuery, AuditRecord, Changed, Invite, People, PeopleChange,
+    SignIn, User, Uses,
 };
 use fault::Fault;
 pub use open::SqliteConfig;
@@ -66,7 +74,22 @@ impl SqliteLedger {
             file: config.file.clone(),
             writer: opened.writer,
             readers: opened.readers,
-            owner: Mutex::new(Some(opened.lock)),
+            owner: Mutex::new(opened.lock),
+        })
+    }
+
+    /// Opens the file also while another process owns its folder, for short work beside it:
+    /// SQLite's own lock orders the writes. Creates and updates the schema only where it is owner.
+    ///
+    /// # Errors
+    /// As [`Self::open`], but for a folder in use; also where the running process has another schema.
+    pub async fn open_beside(config: &SqliteConfig) -> Result<Self, LedgerError> {
+        let opened = open::open_beside(config).await?;
+        Ok(Self {
+            file: config.file.clone(),
+            writer: opened.writer,
+            readers: opened.readers,
+            owner: Mutex::new(opened.lock),
         })
     }
 
@@ -117,6 +140,76 @@ impl SqliteLedger {
 
     fn explain<T>(&self, done: Result<T, Fault>) -> Result<T, LedgerError> {
         done.map_err(|fault| fault.explain(&self.file))
+    }
+}
+
+#[async_trait]
+impl People for SqliteLedger {
+    async fn change(
+        &self,
+        change: &PeopleChange,
+        entry: &AuditEntry,
+    ) -> Result<Changed, LedgerError> {
+        let mut transaction = self.begin().await?;
+        let done = people::change(&mut transaction, change, entry).await;
+        self.finish(transaction, done).await
+    }
+
+    async fn user(&self, name: &str) -> Result<Option<User>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(people::user(&mut moment, name).await)
+    }
+
+    async fn users(&self) -> Result<Vec<User>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(people::users(&mut moment).await)
+    }
+
+    async fn key(&self, id: &str) -> Result<Option<ApiKey>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(people::key(&mut moment, id).await)
+    }
+
+    async fn keys(&self, owner: Option<&str>) -> Result<Vec<ApiKey>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(people::keys(&mut moment, owner).await)
+    }
+
+    async fn sign_in(&self, token: Digest) -> Result<Option<SignIn>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(people::sign_in(&mut moment, token).await)
+    }
+
+    async fn invite(&self, token: Digest) -> Result<Option<Invite>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(people::invite(&mut moment, token).await)
+    }
+
+    async fn note_uses(&self, uses: &Uses, idle_ms: Millis) -> Result<(), LedgerError> {
+        let mut transaction = self.begin().await?;
+        let done = people::note_uses(&mut transaction, uses, idle_ms).await;
+        self.finish(transaction, done).await
+    }
+
+    async fn revision(&self) -> Result<u64, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(people::revision(&mut moment).await)
+    }
+
+    async fn record(&self, entry: &AuditEntry) -> Result<AuditRecord, LedgerError> {
+        let mut transaction = self.begin().await?;
+        let done = audit::record(&mut transaction, entry).await;
+        self.finish(transaction, done).await
+    }
+
+    async fn audit(&self, query: &AuditQuery) -> Result<Vec<AuditRecord>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(audit::list(&mut moment, query).await)
+    }
+
+    async fn verify_audit(&self) -> Result<AuditCheck, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(audit::verify(&mut moment).await)
     }
 }
 

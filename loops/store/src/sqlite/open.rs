@@ -51,7 +51,8 @@ impl SqliteConfig {
 
 /// What an open ledger holds.
 pub(super) struct Opened {
-    pub(super) lock: File,
+    /// None where another process owns the folder.
+    pub(super) lock: Option<File>,
     pub(super) writer: SqlitePool,
     pub(super) readers: SqlitePool,
 }
@@ -69,9 +70,57 @@ pub(super) async fn open(config: &SqliteConfig) -> Result<Opened, LedgerError> {
         )));
     }
     let lock = take_folder(folder)?;
+    own(config).await?;
+    connect(config, Some(lock)).await
+}
+
+/// Brings the schema up to date; the folder is this process's.
+async fn own(config: &SqliteConfig) -> Result<(), LedgerError> {
+    let file = config.file.as_path();
+    let folder = folder_of(file);
+    let prepared = prepare(options(config), file).await;
+    prepared.map_err(|fault| fault.explain_opening(file))?;
+    sync_folder(folder).map_err(|e| folder_unusable(folder, &e))
+}
+
+/// As [`open`], but works beside a process that owns the folder.
+pub(super) async fn open_beside(config: &SqliteConfig) -> Result<Opened, LedgerError> {
+    let file = config.file.as_path();
+    let folder = folder_of(file);
+    std::fs::create_dir_all(folder).map_err(|e| folder_unusable(folder, &e))?;
+    let lock = try_folder(folder)?;
+    if lock.is_some() {
+        own(config).await?;
+    } else {
+        let same = check_same(config, file).await;
+        same.map_err(|fault| fault.explain_opening(file))?;
+    }
+    connect(config, lock).await
+}
+
+/// Refuses a schema that is not this program's, without changing anything.
+async fn check_same(config: &SqliteConfig, file: &Path) -> Result<(), Fault> {
+    let options = options(config).create_if_missing(false);
+    let mut connection = options.connect().await?;
+    check_ours(&mut connection, file).await?;
+    let version: i64 = sqlx::query_scalar("pragma user_version")
+        .fetch_one(&mut connection)
+        .await?;
+    connection.close().await?;
+    if version == known_version() {
+        return Ok(());
+    }
+    Err(Fault::Ledger(LedgerError::Unusable(format!(
+        "the running hone that owns {} has another schema (version {version}, this program knows \
+         {}); use the program that runs, or restart the server with this one first",
+        file.display(),
+        known_version()
+    ))))
+}
+
+async fn connect(config: &SqliteConfig, lock: Option<File>) -> Result<Opened, LedgerError> {
+    let file = config.file.as_path();
     let explain = |fault: Fault| fault.explain_opening(file);
-    prepare(options(config), file).await.map_err(explain)?;
-    sync_folder(folder).map_err(|e| folder_unusable(folder, &e))?;
     let writer = pool(1, writer_options(config)).await.map_err(explain)?;
     let reading = options(config).pragma("query_only", "on");
     let readers = pool(config.readers.max(1), reading)
@@ -103,30 +152,39 @@ fn folder_unusable(folder: &Path, error: &std::io::Error) -> LedgerError {
 /// Makes this process the folder's only owner until the returned file is dropped. The lock dies
 /// with its process, so nothing is left over after a crash.
 fn take_folder(folder: &Path) -> Result<File, LedgerError> {
-    let path = folder.join("owner.lock");
+    if let Some(lock) = try_folder(folder)? {
+        return Ok(lock);
+    }
+    let mut owner = String::new();
+    let read = File::open(lock_path(folder)).and_then(|f| f.take(32).read_to_string(&mut owner));
+    // Only for the message: without a readable number it is shorter.
+    let owner = match (read.is_ok(), owner.trim()) {
+        (false, _) | (_, "") => String::new(),
+        (true, pid) => format!(" (process {pid})"),
+    };
+    Err(LedgerError::Unusable(format!(
+        "the data folder {} is in use by another hone{owner}; stop that one, or choose another \
+         data folder",
+        folder.display()
+    )))
+}
+
+fn lock_path(folder: &Path) -> PathBuf {
+    folder.join("owner.lock")
+}
+
+/// The same; none where another process owns it.
+fn try_folder(folder: &Path) -> Result<Option<File>, LedgerError> {
     let mut lock = OpenOptions::new()
         .create(true)
         .truncate(false)
         .read(true)
         .write(true)
-        .open(&path)
+        .open(lock_path(folder))
         .map_err(|e| folder_unusable(folder, &e))?;
     match lock.try_lock() {
         Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let mut owner = String::new();
-            // Only for the message: without a readable number it is shorter.
-            let _ = lock.take(32).read_to_string(&mut owner);
-            let owner = match owner.trim() {
-                "" => String::new(),
-                pid => format!(" (process {pid})"),
-            };
-            return Err(LedgerError::Unusable(format!(
-                "the data folder {} is in use by another hone{owner}; stop that one, or choose \
-                 another data folder",
-                folder.display()
-            )));
-        }
+        Err(TryLockError::WouldBlock) => return Ok(None),
         Err(TryLockError::Error(e)) => return Err(folder_unusable(folder, &e)),
     }
     let note = |lock: &mut File| {
@@ -135,7 +193,7 @@ fn take_folder(folder: &Path) -> Result<File, LedgerError> {
         writeln!(lock, "{}", std::process::id())
     };
     note(&mut lock).map_err(|e| folder_unusable(folder, &e))?;
-    Ok(lock)
+    Ok(Some(lock))
 }
 
 /// Makes the database file's own name durable.

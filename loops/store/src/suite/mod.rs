@@ -6,6 +6,7 @@
 mod collect;
 mod feedback;
 mod judge;
+mod people;
 mod policies;
 mod random;
 mod train;
@@ -15,6 +16,7 @@ mod world;
 use std::sync::Arc;
 
 use crate::Ledger;
+pub use people::people;
 pub use random::random;
 pub use world::World;
 
