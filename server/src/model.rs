@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use hone_domain::{Sampling, Token};
+use hone_domain::{Message, Sampling, Token};
 use hone_nn::folder::{ModelFolder, load_model};
 use hone_nn::tokenizer::Tokenizer;
 use hone_nn::{Executor, Model};
@@ -13,6 +13,7 @@ use serde_json::{Map, json};
 
 use crate::config::{Engine, ModelConfig};
 use crate::door::{ByteLanguage, Language, ModelLanguage};
+use crate::http::wire::messages::template_message;
 
 /// What the backend without a model says.
 const NULL_TEXT: &str = "This completion comes from the null engine.";
@@ -88,6 +89,21 @@ pub fn null_backend(clock: Arc<dyn Clock>) -> NullBackend {
         vocab: NULL_END as usize + 1,
     };
     NullBackend::new(said, clock)
+}
+
+/// The served language for training: hints and corrections become tokens as requests do.
+pub struct Words(pub Arc<dyn Language>);
+
+impl hone_train::Wording for Words {
+    fn render(&self, messages: &[Message]) -> Result<String, String> {
+        let messages: Vec<_> = messages.iter().map(template_message).collect();
+        let text = self.0.render(&messages, None, &Map::new());
+        text.map_err(|error| error.to_string())
+    }
+
+    fn encode(&self, text: &str) -> Vec<Token> {
+        self.0.encode(text, false)
+    }
 }
 
 /// The questions that probe a candidate, as tokens. One that the template refuses is left out.

@@ -70,6 +70,8 @@ reasons! {
     Stale = "stale", "its weights version was too old when its batch was made";
     /// The ready queue was full of newer ones.
     QueueDropped = "queue_dropped", "newer turns filled the ready queue (drop oldest)";
+    /// The method needs a hint or a correction.
+    NoLesson = "no_lesson", "the training method learns from hints or corrections only, and it had neither";
     /// The tokens do not fit a training row.
     TooLong = "too_long", "prompt and completion are longer than a training row";
     /// The candidate trained from it was refused.

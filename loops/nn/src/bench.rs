@@ -83,13 +83,7 @@ pub fn run(cfg: &ModelConfig, threads: usize, budget: Duration) -> Vec<Speed> {
 /// Steps on four rows of 512 tokens, all of them learned from.
 fn train(name: &str, mut learner: Learner, share: Duration) -> Speed {
     let vocab = learner.current().config.vocab;
-    let loss = |position| TokenLoss {
-        position,
-        advantage: 1.0,
-        behavior_logprob: 0.0,
-        temperature: 1.0,
-        kept: None,
-    };
+    let loss = TokenLoss::imitated;
     let row = |seed: usize| TrainRow {
         tokens: (0..=PREFILL)
             .map(|i| ((i * 31 + seed) % vocab) as u32)

@@ -49,8 +49,9 @@ pub use score::{GenerateOptions, Scores, generate, score, score_chunked};
 pub use simd::SimdLevel;
 pub use source::{LoadError, NamedTensor, TensorData, TensorSource};
 pub use train::{
-    Control, Learner, LearnerConfig, LearnerError, Objective, StateError, StepError, StepReport,
-    TokenLoss, TrainRow, Trainable,
+    Control, Distill, KlEstimator, Learner, LearnerConfig, LearnerError, LossKind, Objective,
+    SequenceView, StateError, StepError, StepReport, Term, TokenLoss, TokenView, TopK, TrainRow,
+    Trainable, ess_scale,
 };
 pub use weights::{Digest32, Model, Weights, fingerprint};
 

@@ -254,13 +254,7 @@ impl<'a> Run<'a> {
 }
 
 fn train_row(row: Row) -> TrainRow {
-    let loss = |position| TokenLoss {
-        position,
-        advantage: 1.0,
-        behavior_logprob: 0.0,
-        temperature: 1.0,
-        kept: None,
-    };
+    let loss = TokenLoss::imitated;
     TrainRow {
         loss: row.learned.into_iter().map(loss).collect(),
         tokens: row.tokens,

@@ -63,6 +63,9 @@ pub struct Ready {
     pub count: usize,
     /// When the oldest of them was judged.
     pub oldest_judged_ms: Millis,
+    /// When the oldest of those was judged whose verdict is a person's explicit feedback; none
+    /// where none is.
+    pub oldest_explicit_ms: Option<Millis>,
 }
 
 /// What the trainer wants to claim.
@@ -99,6 +102,8 @@ pub struct SampleMaterial {
     pub score: f32,
     /// Its current verdict's hint.
     pub hint: Option<String>,
+    /// What its owner says the completion should have been, newest first to count.
+    pub correction: Option<String>,
 }
 
 /// A publish: one transaction that makes a version visible and its samples trained.

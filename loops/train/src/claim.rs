@@ -47,6 +47,7 @@ impl Claimer {
             parent: version_of(parent.as_ref()),
             staleness_max_versions: self.config.staleness_max_versions,
             row_tokens_max: self.config.row_tokens_max,
+            method: self.config.method,
         };
         let filtered = filter(materials, accepts);
         let left_out = filtered.left_out.len();

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::credit::{Baseline, Method};
+use crate::objective::{DistillForm, KlName, ObjectiveName, refused};
 
 /// How the train room works. The defaults are in `configs/default.toml`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -14,6 +15,9 @@ pub struct Config {
     pub batch_turns_min: usize,
     /// Longest that a ready turn waits for `batch_turns`, in milliseconds.
     pub batch_wait_ms: i64,
+    /// Longest that a turn with explicit feedback waits, in milliseconds; then its scope trains
+    /// with however few turns are ready.
+    pub explicit_wait_ms: i64,
     /// Most ready turns per scope; older ones are dropped, counted as `queue_dropped`.
     pub queue_turns_max: usize,
     /// Most publishes between the version that sampled a turn and the one that is trained from.
@@ -39,8 +43,10 @@ pub struct Config {
     pub train_share_min: f64,
     /// Over how long the share is measured, in milliseconds.
     pub train_share_window_ms: u64,
-    /// How verdicts become advantages.
+    /// What of a verdict a turn is learned by.
     pub method: Method,
+    /// Weight of the score's advantage.
+    pub score_weight: f32,
     /// What a score is compared with.
     pub baseline: Baseline,
     /// Scores that a scope's mean remembers.
@@ -92,15 +98,44 @@ pub struct LearnerConfig {
     pub warmup_steps: u32,
     /// Optimizer steps per batch; each recomputes the proximal log-probs.
     pub steps_per_batch: u32,
+    /// Optimizer updates per step, each on its part of the batch, around one proximal policy.
+    pub updates_per_step: usize,
+    /// What a sampled token's advantage does to its log-prob.
+    pub objective: ObjectiveName,
     /// Lower clip range of the importance ratio: 1 − this.
     pub clip_low: f32,
     /// Upper clip range of the importance ratio: 1 + this (clip-higher, DAPO).
     pub clip_high: f32,
-    /// Cap of the correction ratio (decoupled PPO, AReaL).
+    /// Cap of the correction ratio (decoupled PPO, AReaL), or of CISPO's ratio.
     pub correction_cap: f32,
+    /// Largest move in probability of a token that `dppo_tv` still trains.
+    pub tv_threshold: f32,
+    /// Weight of its pull back to the policy that sampled.
+    pub tv_anchor: f32,
+    /// Effective share of samples from which the learning rate shrinks by its root (VCPO); 0 is
+    /// off.
+    pub ess_base: f32,
     /// Weight of the KL penalty to the base model. Without one a small model collapses within
     /// a minute of training.
     pub kl_coef: f32,
+    /// Which estimate of it.
+    pub kl_estimator: KlName,
+    /// What the teacher reads behind the last user message, with `{hint}` for the hint.
+    pub hint_template: String,
+    /// On which tokens the hint's teacher is followed.
+    pub hint_form: DistillForm,
+    /// Weight of the teacher beside the score.
+    pub hint_coef: f32,
+    /// Largest |log teacher − log student| that counts.
+    pub hint_clip: f32,
+    /// Candidates per place of the form `top_k`.
+    pub hint_top_k: usize,
+    /// Weight of a correction's tokens beside the sampled ones.
+    pub correction_coef: f32,
+    /// Most optimizer steps on a batch with a correction.
+    pub correction_steps_max: usize,
+    /// Mean log-prob per token at which a correction counts as learned.
+    pub correction_logprob: f32,
     /// Weight of the entropy bonus.
     pub entropy_coef: f32,
     /// Most tokens of one forward.
@@ -168,6 +203,8 @@ impl Config {
             }
         }
         self.learner.validate()?;
+        self.learner.validate_objective()?;
+        refused(self)?;
         self.gate.validate()
     }
 
@@ -180,8 +217,12 @@ impl Config {
                 "batch_turns_min must be between 1 and batch_turns",
             ),
             (
-                self.batch_wait_ms >= 0,
-                "batch_wait_ms must not be negative",
+                self.batch_wait_ms >= 0 && self.explicit_wait_ms >= 0,
+                "batch_wait_ms and explicit_wait_ms must not be negative",
+            ),
+            (
+                self.score_weight.is_finite() && self.score_weight >= 0.0,
+                "score_weight must not be negative",
             ),
             (
                 self.queue_turns_max >= self.batch_turns,
@@ -354,6 +395,7 @@ impl Config {
             batch_turns: 8,
             batch_turns_min: 2,
             batch_wait_ms: 500,
+            explicit_wait_ms: 100,
             queue_turns_max: 8,
             staleness_max_versions: 4,
             row_tokens_max: 128,
@@ -366,7 +408,8 @@ impl Config {
             train_share_max: 0.5,
             train_share_min: 0.1,
             train_share_window_ms: 2_000,
-            method: Method::BinaryReward,
+            method: Method::Combined,
+            score_weight: 1.0,
             baseline: Baseline::ScopeMean,
             baseline_window_turns: 64,
             baseline_prior_turns: 4.0,
@@ -388,6 +431,20 @@ impl Config {
                 clip_norm: 1.0,
                 warmup_steps: 0,
                 steps_per_batch: 1,
+                updates_per_step: 1,
+                objective: ObjectiveName::DecoupledPpo,
+                tv_threshold: 0.2,
+                tv_anchor: 1e-3,
+                ess_base: 0.0,
+                kl_estimator: KlName::K3,
+                hint_template: " {hint}".to_owned(),
+                hint_form: DistillForm::SampledToken,
+                hint_coef: 1.0,
+                hint_clip: 1.0,
+                hint_top_k: 4,
+                correction_coef: 1.0,
+                correction_steps_max: 8,
+                correction_logprob: -0.5,
                 clip_low: 0.2,
                 clip_high: 0.28,
                 correction_cap: 5.0,

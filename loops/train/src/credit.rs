@@ -1,14 +1,59 @@
 //! Credit: from scores to advantages. A method is a value of [`Method`]; the rule is one pure
 //! function.
 
+use hone_domain::GroupId;
 use serde::{Deserialize, Serialize};
 
-/// How a verdict becomes an advantage.
+/// What of a verdict a turn is learned by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
     /// The score is the reward; every token of the completion gets the same advantage.
     BinaryReward,
+    /// Hindsight distillation: where the verdict has a hint, the served model with the hint in its
+    /// prompt is the teacher of the tokens that were sampled without it.
+    Distillation,
+    /// Only what the user says the completion should have been is imitated.
+    Supervised,
+    /// All three, each where there is something to learn by it.
+    Combined,
+}
+
+/// What of a turn a method uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uses {
+    /// The score.
+    pub score: bool,
+    /// The hint.
+    pub hint: bool,
+    /// The correction.
+    pub correction: bool,
+}
+
+impl Method {
+    /// What it uses of a turn that has these. A correction says all that its turn's hint could say,
+    /// so the hint is left alone then.
+    pub fn uses(self, has_hint: bool, has_correction: bool) -> Uses {
+        let (score, hint, correction) = match self {
+            Self::BinaryReward => (true, false, false),
+            Self::Distillation => (false, true, false),
+            Self::Supervised => (false, false, true),
+            Self::Combined => (true, true, true),
+        };
+        let correction = correction && has_correction;
+        Uses {
+            score,
+            hint: hint && has_hint && !correction,
+            correction,
+        }
+    }
+}
+
+impl Uses {
+    /// Whether anything is left to learn by.
+    pub fn any(self) -> bool {
+        self.score || self.hint || self.correction
+    }
 }
 
 /// What a score is compared with.
@@ -21,6 +66,27 @@ pub enum Baseline {
     /// is left out of its baseline, so that the gradient stays unbiased (RLOO over a sliding
     /// window, because live traffic has one completion per prompt).
     ScopeMean,
+    /// The mean of the group's other scores (RLOO, Ahmadian et al. 2024, arXiv 2402.14740).
+    Rloo,
+    /// The group's mean, divided by its standard deviation (GRPO, arXiv 2402.03300, section 4.1).
+    Grpo,
+    /// The group's mean, not divided (Dr. GRPO, arXiv 2503.20783; its constant length divisor is
+    /// the mean over all tokens of a batch that every objective here takes).
+    DrGrpo,
+    /// The batch's mean, divided by its standard deviation (REINFORCE++, arXiv 2501.03262).
+    ReinforcePp,
+}
+
+/// Added to standard deviations.
+const TINY: f32 = 1e-4;
+
+/// A score with the completions it is compared to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scored {
+    /// In [−1, 1].
+    pub score: f32,
+    /// The request's several completions; group baselines take the scope's mean without one.
+    pub group: Option<GroupId>,
 }
 
 /// A mean of recent values with the number of values it stands for.
@@ -52,8 +118,8 @@ impl RecentMean {
 /// The rule for a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct CreditRule {
-    /// Method.
-    pub method: Method,
+    /// Weight of the score.
+    pub weight: f32,
     /// Baseline.
     pub baseline: Baseline,
     /// Scores the scope's mean remembers.
@@ -72,23 +138,73 @@ pub struct Credited {
     pub history: RecentMean,
 }
 
-/// Advantages of a batch of `scores` in [−1, 1] of a scope whose recent scores are `history`.
+/// Advantages of a batch of scores of a scope whose recent scores are `history`.
 ///
-/// Binary reward: A_i = s_i − b_i, with b_i = (w·m + Σ_{j≠i} s_j) / (w + n − 1 + p) for the scope
-/// mean m of weight w and p prior turns, and 0 where nothing is known.
-pub fn credit(rule: CreditRule, history: RecentMean, scores: &[f32]) -> Credited {
-    let Method::BinaryReward = rule.method;
+/// With the scope's mean m of weight w and p prior turns, `A_i = s_i − b_i` with
+/// `b_i = (w·m + Σ_{j≠i} s_j) / (w + n − 1 + p)`, and 0 where nothing is known. The other baselines
+/// are their papers' (see [`Baseline`]); a group, or for REINFORCE++ a batch, of one takes the
+/// scope's mean. All are multiplied by the rule's weight.
+pub fn credit(rule: CreditRule, history: RecentMean, scored: &[Scored]) -> Credited {
+    let scores: Vec<f32> = scored.iter().map(|s| s.score).collect();
     let sum: f32 = scores.iter().sum();
     let others = history.weight + scores.len() as f32 - 1.0 + rule.prior_turns;
-    let baseline_of = |score: f32| match rule.baseline {
-        Baseline::ScopeMean if others > 0.0 => {
-            (history.mean * history.weight + sum - score) / others
+    let against_scope = |score: f32| {
+        if others > 0.0 {
+            score - (history.mean * history.weight + sum - score) / others
+        } else {
+            score
         }
-        Baseline::ScopeMean | Baseline::None => 0.0,
+    };
+    let group_of = |s: &Scored| -> Vec<f32> {
+        let same = |other: &&Scored| s.group.is_some() && other.group == s.group;
+        scored.iter().filter(same).map(|s| s.score).collect()
+    };
+    let advantage = |s: &Scored| {
+        let peers = match rule.baseline {
+            Baseline::None => return s.score,
+            Baseline::ScopeMean => return against_scope(s.score),
+            Baseline::ReinforcePp => scores.clone(),
+            Baseline::Rloo | Baseline::Grpo | Baseline::DrGrpo => group_of(s),
+        };
+        against_peers(rule.baseline, s.score, &peers).unwrap_or_else(|| against_scope(s.score))
     };
     Credited {
-        advantages: scores.iter().map(|s| s - baseline_of(*s)).collect(),
-        history: history.with(scores, rule.window_turns),
+        advantages: scored.iter().map(|s| rule.weight * advantage(s)).collect(),
+        history: history.with(&scores, rule.window_turns),
+    }
+}
+
+/// The score against those of its peers, itself among them; none where it has none.
+fn against_peers(baseline: Baseline, score: f32, peers: &[f32]) -> Option<f32> {
+    let n = peers.len() as f32;
+    if n < 2.0 {
+        return None;
+    }
+    let sum: f32 = peers.iter().sum();
+    let mean = sum / n;
+    let deviation = || {
+        let squares: f32 = peers.iter().map(|p| (p - mean) * (p - mean)).sum();
+        (squares / (n - 1.0)).sqrt()
+    };
+    Some(match baseline {
+        Baseline::Rloo => score - (sum - score) / (n - 1.0),
+        Baseline::Grpo | Baseline::ReinforcePp => (score - mean) / (deviation() + TINY),
+        Baseline::DrGrpo | Baseline::ScopeMean | Baseline::None => score - mean,
+    })
+}
+
+/// Advantages of sampled tokens from a teacher: `weight · clip(log teacher − log student, ±clip)`
+/// per token, added to what they have (OpenClaw-RL, arXiv 2603.10165: the sampled-token form; the
+/// student's log-probs are those at the start of the step, not the recorded ones, which keeps the
+/// signal right for stale turns).
+pub fn follow(
+    advantages: &mut [f32],
+    teacher: &[f32],
+    student: &[f32],
+    (weight, clip): (f32, f32),
+) {
+    for ((advantage, teacher), student) in advantages.iter_mut().zip(teacher).zip(student) {
+        *advantage += weight * (teacher - student).clamp(-clip, clip);
     }
 }
 
@@ -102,11 +218,83 @@ mod tests {
 
     fn rule(baseline: Baseline) -> CreditRule {
         CreditRule {
-            method: Method::BinaryReward,
+            weight: 1.0,
             baseline,
             window_turns: 32,
             prior_turns: 0.0,
         }
+    }
+
+    fn singles(scores: &[f32]) -> Vec<Scored> {
+        let single = |score: &f32| Scored {
+            score: *score,
+            group: None,
+        };
+        scores.iter().map(single).collect()
+    }
+
+    #[test]
+    fn group_baselines_are_as_pytorch_computes_them() {
+        const GOLDEN: &str = include_str!("../../../tests/goldens/objectives.json");
+        let golden: serde_json::Value = serde_json::from_str(GOLDEN).unwrap();
+        let golden = &golden["baselines"];
+        let numbers = |key: &str| -> Vec<f64> {
+            let values = golden[key].as_array().unwrap();
+            values.iter().map(|v| v.as_f64().unwrap()).collect()
+        };
+        let group = |n: &f64| GroupId(uuid::Uuid::from_u128(*n as u128));
+        let scored: Vec<Scored> = numbers("scores")
+            .iter()
+            .zip(numbers("groups"))
+            .map(|(score, g)| Scored {
+                score: *score as f32,
+                group: Some(group(&g)),
+            })
+            .collect();
+        for (name, baseline) in [
+            ("rloo", Baseline::Rloo),
+            ("grpo", Baseline::Grpo),
+            ("dr_grpo", Baseline::DrGrpo),
+            ("reinforce_pp", Baseline::ReinforcePp),
+        ] {
+            let got = credit(rule(baseline), RecentMean::default(), &scored).advantages;
+            for (a, b) in got.iter().zip(numbers(name)) {
+                assert!((f64::from(*a) - b).abs() < 1e-5, "{name}: {a} not {b}");
+            }
+            // Without groups, or alone in a batch, the scope's mean is what is left.
+            let alone = credit(rule(baseline), RecentMean::default(), &singles(&[-1.0]));
+            assert_eq!(alone.advantages, [-1.0], "{name}");
+        }
+    }
+
+    #[test]
+    fn a_method_uses_what_it_is_for_and_what_is_there() {
+        use Method::{BinaryReward, Combined, Distillation, Supervised};
+        for (method, hint, correction, used) in [
+            (BinaryReward, true, true, [true, false, false]),
+            (Distillation, true, true, [false, true, false]),
+            (Distillation, false, true, [false, false, false]),
+            (Supervised, true, false, [false, false, false]),
+            (Supervised, true, true, [false, false, true]),
+            (Combined, true, false, [true, true, false]),
+            (Combined, true, true, [true, false, true]),
+        ] {
+            let uses = method.uses(hint, correction);
+            assert_eq!([uses.score, uses.hint, uses.correction], used, "{method:?}");
+            assert_eq!(uses.any(), used.contains(&true));
+        }
+    }
+
+    #[test]
+    fn a_teacher_pulls_within_its_clip() {
+        let mut advantages = [0.5, 0.5, 0.5];
+        follow(
+            &mut advantages,
+            &[-1.0, -5.0, -0.1],
+            &[-1.5, -1.0, -4.0],
+            (2.0, 1.0),
+        );
+        assert_eq!(advantages, [1.5, -1.5, 2.5]);
     }
 
     #[test]
@@ -115,10 +303,10 @@ mod tests {
             prior_turns: 4.0,
             ..rule(Baseline::ScopeMean)
         };
-        let advantages = credit(rule, RecentMean::default(), &[-1.0; 5]).advantages;
+        let advantages = credit(rule, RecentMean::default(), &singles(&[-1.0; 5])).advantages;
         assert_eq!(advantages, [-0.5; 5]);
         assert_eq!(
-            credit(rule, RecentMean::default(), &[1.0]).advantages,
+            credit(rule, RecentMean::default(), &singles(&[1.0])).advantages,
             [1.0]
         );
     }
@@ -144,7 +332,7 @@ mod tests {
             (Baseline::ScopeMean, known, &[], &[]),
         ];
         for (baseline, history, scores, expected) in rows {
-            let got = credit(rule(*baseline), *history, scores).advantages;
+            let got = credit(rule(*baseline), *history, &singles(scores)).advantages;
             assert_eq!(got.len(), expected.len());
             for (a, b) in got.iter().zip(*expected) {
                 assert!((a - b).abs() < 1e-6, "{scores:?}: {got:?}");
@@ -156,7 +344,7 @@ mod tests {
         #[test]
         fn equal_scores_teach_nothing_once_they_are_the_mean(score in -1.0f32..1.0, n in 2usize..40) {
             let history = RecentMean { mean: score, weight: 16.0 };
-            let credited = credit(rule(Baseline::ScopeMean), history, &vec![score; n]);
+            let credited = credit(rule(Baseline::ScopeMean), history, &singles(&vec![score; n]));
             prop_assert!(credited.advantages.iter().all(|a| a.abs() < 1e-5));
         }
 

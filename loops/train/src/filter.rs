@@ -3,6 +3,8 @@
 use hone_domain::{PolicyVersion, Reason, invariants};
 use hone_store::{Claim, SampleMaterial};
 
+use crate::credit::Method;
+
 /// What a batch accepts.
 #[derive(Clone, Copy, Debug)]
 pub struct Accepts {
@@ -12,6 +14,8 @@ pub struct Accepts {
     pub staleness_max_versions: u64,
     /// Longest prompt and completion together.
     pub row_tokens_max: usize,
+    /// What turns are learned by.
+    pub method: Method,
 }
 
 /// Materials that may train, and claims to settle with the reason why they may not.
@@ -53,6 +57,12 @@ fn objection(material: &SampleMaterial, accepts: Accepts) -> Option<Reason> {
     if !material.score.is_finite() {
         return Some(Reason::Abstained);
     }
+    let uses = accepts
+        .method
+        .uses(material.hint.is_some(), material.correction.is_some());
+    if !uses.any() {
+        return Some(Reason::NoLesson);
+    }
     if turn.prompt_tokens.len() + turn.completion.len() > accepts.row_tokens_max {
         return Some(Reason::TooLong);
     }
@@ -79,6 +89,7 @@ mod tests {
             parent: PolicyVersion(5),
             staleness_max_versions: 2,
             row_tokens_max: 8,
+            method: Method::BinaryReward,
         };
         let base = || {
             let mut turn = turn(1, &[1, 2, 3], &[4, 5]);
@@ -121,5 +132,12 @@ mod tests {
             assert_eq!(got, *expected);
             assert_eq!(filtered.good.len(), usize::from(expected.is_none()));
         }
+        let method = Method::Distillation;
+        let filtered = filter(vec![base()], Accepts { method, ..accepts });
+        assert_eq!(filtered.left_out[0].1, Reason::NoLesson);
+        let mut hinted = base();
+        hinted.hint = Some("shorter".into());
+        let filtered = filter(vec![hinted], Accepts { method, ..accepts });
+        assert_eq!(filtered.good.len(), 1);
     }
 }

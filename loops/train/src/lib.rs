@@ -9,7 +9,7 @@
 //!   is visible; nothing that is not finite, or that the gate objects to, is ever published; what
 //!   the served adapter sampled is recomputed with the very same log-probs, and where not it is
 //!   counted; computing happens on one thread of low priority that yields to serving.
-//! - **Never:** reads text, asks the judge, waits for serve, or opens a path of another room.
+//! - **Never:** reads text (hints and corrections become tokens unread), asks the judge, waits for serve, or opens a path of another room.
 //!
 //! A step is claim → filter → credit → pack → train → gate → save → publish, one file each.
 
@@ -23,6 +23,7 @@ mod gate;
 mod hands;
 mod job;
 mod nn_trainer;
+mod objective;
 mod pack;
 mod probe;
 mod publish;
@@ -51,18 +52,21 @@ use hone_store::Ledger;
 
 pub use config::{AdapterPrecision, Config, GateConfig, LearnerConfig};
 pub use counters::Counters;
-pub use credit::{Baseline, CreditRule, Credited, Method, RecentMean, credit};
+pub use credit::{
+    Baseline, CreditRule, Credited, Method, RecentMean, Scored, Uses, credit, follow,
+};
 pub use event::{ClaimedBatch, Effect, Memory, PublishOutcome, Report};
 pub use filter::{Accepts, Filtered, filter};
 pub use gate::{Measured, objections};
 pub use hands::TrainHands;
 pub use nn_trainer::{NnParts, NnTrainer};
+pub use objective::{DistillForm, KlName, ObjectiveName};
 pub use pack::{CreditedTurn, PackedRow, pack};
 pub use probe::{ProbeCompletion, ProbeSummary, is_looping};
 pub use save::{CHECKPOINT_FILE, adapter_key, checkpoint_key, scope_hash};
 pub use share::{Pacer, ShareLimits, ShareTotals};
 pub use state::Train;
-pub use trainer::{Candidate, Parity, TrainError, TrainJob, Trainer};
+pub use trainer::{Candidate, Lesson, Parity, TrainError, TrainJob, Trainer, Wording};
 
 /// The room's name on the board.
 pub const NAME: &str = "train";

@@ -7,17 +7,17 @@ use std::sync::Arc;
 
 use hone_domain::{Millis, PolicyVersion, Reason, Scope, invariants};
 use hone_runtime::{Event, Room, Wake};
-use hone_store::{Publish, Ready, Refusal};
+use hone_store::{Publish, Ready, Refusal, SampleMaterial};
 
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::credit::{CreditRule, credit};
+use crate::credit::{CreditRule, Scored, credit};
 use crate::event::{ClaimedBatch, Effect, PublishOutcome, Report};
 use crate::gate;
 use crate::job::{Doing, Job};
 use crate::pack::{CreditedTurn, pack};
 use crate::scopes::Scopes;
-use crate::trainer::{Candidate, TrainError, TrainJob};
+use crate::trainer::{Candidate, Lesson, TrainError, TrainJob};
 
 /// The room's state.
 pub struct Train {
@@ -102,7 +102,11 @@ impl Train {
     fn pick(&self, now: Millis, ready: &[Ready]) -> Option<Scope> {
         let due = |r: &&Ready| {
             let waited = now - r.oldest_judged_ms >= self.config.batch_wait_ms;
+            let told = r
+                .oldest_explicit_ms
+                .is_some_and(|at| now - at >= self.config.explicit_wait_ms);
             (r.count >= self.config.batch_turns
+                || told
                 || (waited && r.count >= self.config.batch_turns_min))
                 && self.scopes.may_begin(&r.scope, now)
         };
@@ -164,17 +168,22 @@ impl Train {
         let scope = self.scopes.entry(&job.scope);
         scope.remember(batch.memory);
         let rule = CreditRule {
-            method: self.config.method,
+            weight: self.config.score_weight,
             baseline: self.config.baseline,
             window_turns: self.config.baseline_window_turns,
             prior_turns: self.config.baseline_prior_turns,
         };
-        let scores: Vec<f32> = batch
+        let scored: Vec<Scored> = batch
             .materials
             .iter()
-            .map(|m| m.score.clamp(-1.0, 1.0))
+            .map(|m| Scored {
+                score: m.score.clamp(-1.0, 1.0),
+                group: m.turn.group,
+            })
             .collect();
-        let credited = credit(rule, scope.memory.history, &scores);
+        let credited = credit(rule, scope.memory.history, &scored);
+        let method = self.config.method;
+        let uses = |m: &SampleMaterial| method.uses(m.hint.is_some(), m.correction.is_some());
         let turns: Vec<CreditedTurn> = batch
             .materials
             .iter()
@@ -182,9 +191,20 @@ impl Train {
             .map(|(m, advantage)| CreditedTurn {
                 transition: m.claim.transition,
                 turn: &m.turn,
-                advantage: *advantage,
+                advantage: if uses(m).score { *advantage } else { 0.0 },
             })
             .collect();
+        let lessons = batch.materials.iter().filter_map(|m| {
+            let uses = uses(m);
+            (uses.hint || uses.correction).then(|| Lesson {
+                transition: m.claim.transition,
+                turn: m.turn.clone(),
+                hint: m.hint.clone().filter(|_| uses.hint),
+                correction: m.correction.clone().filter(|_| uses.correction),
+            })
+        });
+        let lessons: Vec<Lesson> = lessons.collect();
+        let scores: Vec<f32> = scored.iter().map(|s| s.score).collect();
         let rows = pack(&turns).map_err(|e| e.to_string())?;
         job.describe(&batch.materials, &scores, &rows);
         job.lr_scale = scope.memory.lr_scale;
@@ -194,6 +214,7 @@ impl Train {
             batch: batch.batch,
             parent: batch.parent,
             rows,
+            lessons,
             lr_scale: job.lr_scale,
             probes: batch.probes,
         })

@@ -6,7 +6,7 @@ use hone_store::SampleMaterial;
 use uuid::Uuid;
 
 use super::*;
-use crate::credit::RecentMean;
+use crate::credit::{Baseline, Method, RecentMean};
 use crate::event::Memory;
 use crate::share::ShareTotals;
 use crate::testing::{candidate, material, turn};
@@ -20,6 +20,7 @@ fn ready(name: &str, count: usize, oldest_judged_ms: Millis) -> Ready {
         scope: scope(name),
         count,
         oldest_judged_ms,
+        oldest_explicit_ms: None,
     }
 }
 
@@ -132,6 +133,61 @@ fn a_scope_trains_when_it_has_enough_or_has_waited() {
             expected,
             "{found:?}"
         );
+    }
+}
+
+#[test]
+fn explicit_feedback_trains_alone_and_soon() {
+    // explicit_wait_ms 100; the clock stands at 10,000.
+    for (explicit, expected) in [(Some(9_900), true), (Some(9_901), false), (None, false)] {
+        let mut bench = Bench::new();
+        bench.wake();
+        let found = Ready {
+            oldest_explicit_ms: explicit,
+            ..ready("a", 1, 9_900)
+        };
+        assert_eq!(bench.look(vec![found]).is_some(), expected, "{explicit:?}");
+    }
+}
+
+#[test]
+fn lessons_go_along_and_a_method_may_leave_scores_out() {
+    for (method, advantages, lessons) in [
+        (Method::BinaryReward, [1.0, -1.0], vec![]),
+        (Method::Combined, [1.0, -1.0], vec!["hint", "correction"]),
+        (Method::Distillation, [0.0, 0.0], vec!["hint"]),
+        (Method::Supervised, [0.0, 0.0], vec!["correction"]),
+    ] {
+        let mut bench = Bench::new();
+        bench.room.config.method = method;
+        bench.room.config.baseline = Baseline::None;
+        bench.wake();
+        bench.look(vec![ready("a", 8, 0)]);
+        let mut materials = materials(&[1.0, -1.0]);
+        materials[0].hint = Some("hint".into());
+        materials[1].hint = Some("what is corrected needs no hint".into());
+        materials[1].correction = Some("correction".into());
+        let Report::Claimed(Ok(Some(mut batch))) = bench.batch(&[], None) else {
+            panic!("a batch")
+        };
+        batch.materials = materials;
+        let Some(Effect::Train(job)) = bench.report(Report::Claimed(Ok(Some(batch)))).pop() else {
+            panic!("it trains")
+        };
+        let given: Vec<f32> = job
+            .rows
+            .iter()
+            .map(|r| r.sample.parts()[0].advantages[0])
+            .collect();
+        assert_eq!(given, advantages, "{method:?}");
+        let words = |l: &crate::trainer::Lesson| l.hint.clone().or(l.correction.clone());
+        let said: Vec<String> = job.lessons.iter().filter_map(words).collect();
+        if method == Method::Distillation {
+            // Nothing else is used, so the hint is.
+            assert_eq!(said.len(), 2);
+        } else {
+            assert_eq!(said, lessons, "{method:?}");
+        }
     }
 }
 

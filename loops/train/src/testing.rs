@@ -80,6 +80,7 @@ pub(crate) fn material(turn: Turn, score: f32) -> SampleMaterial {
         turn,
         score,
         hint: None,
+        correction: None,
     }
 }
 

@@ -2,11 +2,36 @@
 
 use std::collections::BTreeMap;
 
-use hone_domain::{BatchId, Digest, Policy, Scope, Token, TransitionId};
+use hone_domain::{BatchId, Digest, Message, Policy, Scope, Token, TransitionId, Turn};
 use serde::Serialize;
 
 use crate::gate::Measured;
 use crate::pack::PackedRow;
+
+/// What a person's words teach about a turn, besides its score.
+#[derive(Clone, Debug)]
+pub struct Lesson {
+    /// The transition; one of the job's rows holds its completion.
+    pub transition: TransitionId,
+    /// Its turn.
+    pub turn: Turn,
+    /// What should have been done: followed by the teacher.
+    pub hint: Option<String>,
+    /// What should have been said: imitated.
+    pub correction: Option<String>,
+}
+
+/// Makes tokens of words, as the door does.
+pub trait Wording: Send + Sync {
+    /// The prompt's text of a conversation, with the opening of the assistant's turn.
+    ///
+    /// # Errors
+    /// What the template said.
+    fn render(&self, messages: &[Message]) -> Result<String, String>;
+
+    /// Tokens of a text in the middle of a prompt; special tokens' names stand for them.
+    fn encode(&self, text: &str) -> Vec<Token>;
+}
 
 /// One step's worth of work.
 #[derive(Clone, Debug)]
@@ -19,6 +44,8 @@ pub struct TrainJob {
     pub parent: Option<Policy>,
     /// What it learns from.
     pub rows: Vec<PackedRow>,
+    /// What else is known of some of their turns.
+    pub lessons: Vec<Lesson>,
     /// Factor on the learning rate.
     pub lr_scale: f32,
     /// Prompts to answer before and after.

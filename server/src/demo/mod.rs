@@ -7,11 +7,11 @@
 
 pub(crate) mod client;
 pub(crate) mod numbers;
-mod plot;
+pub(crate) mod plot;
 pub(crate) mod server;
 mod show;
 mod talk;
-mod taste;
+pub(crate) mod taste;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -80,6 +80,16 @@ impl Taste {
         }
     }
 
+    /// The taste as a wish, said with a question.
+    pub(crate) fn wish(self) -> &'static str {
+        match self {
+            Self::List => "use bullet points",
+            Self::Brief => "keep it short",
+            Self::Greeted => "greet me first",
+            Self::Prose => "no bullets please",
+        }
+    }
+
     /// What the user says when the answer is right and to taste.
     pub(crate) fn praises(self) -> &'static [&'static str] {
         &[

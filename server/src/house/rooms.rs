@@ -142,6 +142,7 @@ pub(super) fn train(
         blobs: commons.blobs.clone(),
         base_name: commons.config.model.served_name(),
         end_tokens: builtin.end_tokens,
+        wording: Arc::new(model::Words(served.language.clone())),
     };
     let golden = model::probes(&*served.language, &commons.config.model.probe_prompts);
     let ctx = hone_train::Ctx {

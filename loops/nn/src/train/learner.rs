@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use super::adam::{AdamW, Moments, norm};
-use super::batch::{Buffers, Micro, Pacer, Run, Sink};
+use super::batch::{Buffers, Micro, Pacer, Run, Sink, Site};
 use super::check::{check, check_rows};
-use super::loss::{Logprobs, LossInputs, LossStep, Sums};
+use super::loss::{Counts, Logprobs, LossInputs, LossStep, Sums, sequences};
 use super::state::{Identity, StateError, load, save};
 use super::{
-    Control, LearnerConfig, LearnerError, Objective, StepError, StepReport, TrainRow, Trainable,
+    Control, LearnerConfig, LearnerError, StepError, StepReport, TrainRow, Trainable, ess_scale,
 };
 use crate::adapter::Adapter;
 use crate::config::StoredDtype;
 use crate::exec::Executor;
+use crate::logprob::{Shape, token_logprob};
 use crate::weights::Model;
 
 /// What is trained, with its f32 masters.
@@ -225,6 +226,50 @@ impl Learner {
         self.forward_logprobs(rows, true, &mut Pacer::new(pause))
     }
 
+    /// The `k` most likely ids at every loss token with their log-probs, the likeliest first
+    /// (lower ids first among equals), under the current weights and each token's own temperature
+    /// and kept ids; `[row][loss token][k]`, fewer where fewer were kept.
+    pub fn top_logprobs(
+        &mut self,
+        rows: &[TrainRow],
+        k: usize,
+        pause: &mut dyn FnMut() -> Control,
+    ) -> Result<Vec<Vec<Vec<(u32, f32)>>>, StepError> {
+        check_rows(rows, self.params.model().config.vocab)?;
+        let mut to = per_token(rows, Vec::new());
+        self.see_logits(rows, true, &mut Pacer::new(pause), &mut |site, logits| {
+            let loss = &rows[site.row].loss[site.item];
+            let kept = loss.kept.as_deref();
+            let shape = Shape::of(logits, loss.temperature, kept);
+            let all = 0..logits.len() as u32;
+            let mut ids: Vec<u32> = kept.map_or_else(|| all.collect(), <[u32]>::to_vec);
+            let logit = |id: &u32| logits[*id as usize];
+            ids.sort_by(|a, b| logit(b).total_cmp(&logit(a)).then(a.cmp(b)));
+            let with_logprob = |id: u32| (id, shape.logprob(logits[id as usize]));
+            to[site.row][site.item] = ids.into_iter().take(k).map(with_logprob).collect();
+        })?;
+        Ok(to)
+    }
+
+    /// Log-probs of `ids[row][loss token]` under the current weights, in the order given.
+    pub fn logprobs_of(
+        &mut self,
+        rows: &[TrainRow],
+        ids: &[Vec<Vec<u32>>],
+        pause: &mut dyn FnMut() -> Control,
+    ) -> Result<Vec<Vec<Vec<f32>>>, StepError> {
+        check_rows(rows, self.params.model().config.vocab)?;
+        let mut to = per_token(rows, Vec::new());
+        self.see_logits(rows, true, &mut Pacer::new(pause), &mut |site, logits| {
+            let loss = &rows[site.row].loss[site.item];
+            let shape = Shape::of(logits, loss.temperature, loss.kept.as_deref());
+            let logprob = |id: &u32| shape.logprob(logits[*id as usize]);
+            let asked = ids.get(site.row).and_then(|row| row.get(site.item));
+            to[site.row][site.item] = asked.into_iter().flatten().map(logprob).collect();
+        })?;
+        Ok(to)
+    }
+
     /// One step: `updates_per_step` optimizer updates on `rows`.
     ///
     /// `pause` is asked between slices (one layer forward or backward of one micro-batch, or one
@@ -258,9 +303,10 @@ impl Learner {
         parts: usize,
         pacer: &mut Pacer,
     ) -> Result<StepReport, StepError> {
-        let ppo = matches!(self.cfg.objective, Objective::DecoupledPpo { .. });
+        let objective = self.cfg.objective;
         // In the first (often only) update the proximal log-probs are the current ones.
-        let proximal = if ppo && parts > 1 {
+        let ahead = (objective.has_proximal() && parts > 1) || objective.is_sequential();
+        let proximal = if ahead {
             Some(self.forward_logprobs(rows, true, pacer)?)
         } else {
             None
@@ -273,10 +319,17 @@ impl Learner {
         let mut totals = Totals::new(rows);
         for part in 0..parts {
             let range = rows.len() * part / parts..rows.len() * (part + 1) / parts;
-            let count = rows[range.clone()].iter().map(|r| r.loss.len()).sum();
-            if count == 0 {
+            let counts = Counts::of(&rows[range.clone()]);
+            if counts.all() == 0 {
                 continue;
             }
+            let sequences = match &proximal {
+                Some(proximal) if objective.is_sequential() => {
+                    let current = self.forward_logprobs(rows, true, pacer)?;
+                    Some(sequences(rows, &current, proximal))
+                }
+                _ => None,
+            };
             let micros = Micro::pack(rows, range, self.cfg.minibatch_tokens);
             let cfg = self.cfg.clone();
             let inputs = LossInputs {
@@ -284,7 +337,8 @@ impl Learner {
                 cfg: &cfg,
                 proximal: proximal.as_ref(),
                 reference: reference.as_ref(),
-                count,
+                sequences,
+                counts,
             };
             self.update(&micros, &inputs, &mut totals, pacer)?;
         }
@@ -332,8 +386,9 @@ impl Learner {
         totals.updates += 1;
         let warm = (self.moments.updates + 1) as f32 / self.cfg.warmup_steps.max(1) as f32;
         let clip = f64::from(self.cfg.clip_norm) / (grad_norm + 1e-6);
+        let trust = ess_scale(sums.ess() as f32, self.cfg.ess_base);
         let adam = AdamW {
-            lr: self.cfg.lr * warm.min(1.0),
+            lr: self.cfg.lr * warm.min(1.0) * trust,
             beta1: self.cfg.beta1,
             beta2: self.cfg.beta2,
             eps: self.cfg.eps,
@@ -352,24 +407,41 @@ impl Learner {
         with_adapter: bool,
         pacer: &mut Pacer,
     ) -> Result<Logprobs, StepError> {
+        let mut to = per_token(rows, 0.0);
+        self.see_logits(rows, with_adapter, pacer, &mut |site, logits| {
+            let loss = &rows[site.row].loss[site.item];
+            let kept = loss.kept.as_deref();
+            to[site.row][site.item] = token_logprob(logits, site.token, loss.temperature, kept);
+        })?;
+        Ok(to)
+    }
+
+    /// Shows the logits that predict every loss token.
+    fn see_logits(
+        &mut self,
+        rows: &[TrainRow],
+        with_adapter: bool,
+        pacer: &mut Pacer,
+        see: &mut dyn FnMut(&Site, &[f32]),
+    ) -> Result<(), StepError> {
         let run = Run {
             model: self.params.model(),
             adapter: self.params.adapter().filter(|_| with_adapter),
             exec: &self.exec,
             for_backward: false,
         };
-        let mut to = empty(rows);
         for micro in &Micro::pack(rows, 0..rows.len(), self.cfg.minibatch_tokens) {
             self.buffers.forward(&run, micro, pacer)?;
-            self.buffers.logprobs(&run, micro, (rows, &mut to), pacer)?;
+            self.buffers.visit(&run, micro, see, pacer)?;
         }
-        Ok(to)
+        Ok(())
     }
 }
 
-/// Log-probs to be filled in, one per loss token.
-fn empty(rows: &[TrainRow]) -> Logprobs {
-    rows.iter().map(|r| vec![0.0; r.loss.len()]).collect()
+/// A value to be filled in per loss token.
+fn per_token<T: Clone>(rows: &[TrainRow], value: T) -> Vec<Vec<T>> {
+    let of_row = |row: &TrainRow| vec![value.clone(); row.loss.len()];
+    rows.iter().map(of_row).collect()
 }
 
 fn clear(sink: &mut Sink) {
@@ -390,7 +462,7 @@ impl Totals {
     fn new(rows: &[TrainRow]) -> Self {
         Self {
             sums: Sums::default(),
-            current: empty(rows),
+            current: per_token(rows, 0.0),
             tokens: 0,
             grad_norm: 0.0,
             updates: 0,
@@ -401,15 +473,16 @@ impl Totals {
     fn report(self, proximal_logprobs: Logprobs, with_kl: bool) -> StepReport {
         let sums = self.sums;
         let mean = |sum: f64| sum / sums.tokens as f64;
+        let of_policy = |sum: f64| sum / sums.policy.max(1) as f64;
         StepReport {
             tokens: self.tokens,
             loss_tokens: sums.tokens,
             loss: mean(sums.loss),
             kl_to_reference: with_kl.then(|| mean(sums.kl)),
-            clip_share: mean(sums.clipped as f64),
-            mean_importance_ratio: mean(sums.importance),
+            clip_share: of_policy(sums.clipped as f64),
+            mean_importance_ratio: of_policy(sums.importance),
             max_correction: sums.max_correction,
-            ess: sums.weight * sums.weight / (sums.weight2 * sums.tokens as f64),
+            ess: sums.ess(),
             entropy: mean(sums.entropy),
             grad_norm: self.grad_norm,
             updates: self.updates,

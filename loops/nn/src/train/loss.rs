@@ -1,10 +1,13 @@
 //! The head and the loss, for the tokens to learn from only.
 #![allow(unsafe_code)]
 
+use std::collections::BTreeMap;
+
 use super::batch::{Buffers, Micro, Pacer, Run, Sink, Site};
-use super::{LearnerConfig, Objective, StepError, TokenLoss, TrainRow};
+use super::objective::{SequenceView, TokenView, bounded_exp};
+use super::{LearnerConfig, LossKind, Objective, StepError, Term, TokenLoss, TrainRow};
 use crate::forward::head;
-use crate::logprob::{Shape, token_logprob};
+use crate::logprob::Shape;
 use crate::ops::{NormGrad, RmsNorm};
 use crate::panels::{Panels, Rows, RowsMut, Store};
 use crate::simd::{Kernel, LANES, V16, dispatch, exp, padded};
@@ -13,8 +16,6 @@ use crate::simd::{Kernel, LANES, V16, dispatch, exp, padded};
 const CHUNK: usize = 64;
 /// Vocabulary panels transposed at a time for the input gradient.
 const VOCAB_PANELS: usize = 256;
-/// Log-ratios are cut to this before exponentials.
-const MAX_LOG_RATIO: f32 = 20.0;
 
 /// Log-probs of every loss token, `[row][item]` as in the step's rows.
 pub(crate) type Logprobs = Vec<Vec<f32>>;
@@ -26,14 +27,73 @@ pub(crate) struct LossInputs<'a> {
     /// Log-probs at the start of the step; `None` takes the current ones (the first update).
     pub(crate) proximal: Option<&'a Logprobs>,
     pub(crate) reference: Option<&'a Logprobs>,
-    /// Loss tokens in the update, over which the loss is a mean.
-    pub(crate) count: usize,
+    /// Sequence ratios per row and loss token, where the objective reads them.
+    pub(crate) sequences: Option<Vec<Vec<SequenceView>>>,
+    pub(crate) counts: Counts,
+}
+
+/// Loss tokens of an update, by what they are learned by.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    policy: usize,
+    supervised: usize,
+    taught: usize,
+}
+
+impl Counts {
+    pub(crate) fn of(rows: &[TrainRow]) -> Self {
+        let mut counts = Self::default();
+        for loss in rows.iter().flat_map(|row| &row.loss) {
+            match loss.kind {
+                LossKind::Policy => counts.policy += 1,
+                LossKind::Supervised => counts.supervised += 1,
+            }
+            counts.taught += usize::from(loss.teacher.is_some());
+        }
+        counts
+    }
+
+    /// All loss tokens; a taught token is one of the others as well.
+    pub(crate) fn all(&self) -> usize {
+        self.policy + self.supervised
+    }
+}
+
+/// Means over the tokens of each sequence, given to each of its tokens.
+pub(crate) fn sequences(
+    rows: &[TrainRow],
+    current: &Logprobs,
+    proximal: &Logprobs,
+) -> Vec<Vec<SequenceView>> {
+    let of_row = |(row, (current, proximal)): (&TrainRow, (&Vec<f32>, &Vec<f32>))| {
+        let mut sums: BTreeMap<u32, (f32, f32, f32)> = BTreeMap::new();
+        for (item, loss) in row.loss.iter().enumerate() {
+            let sum = sums.entry(loss.sequence).or_default();
+            sum.0 += current[item] - proximal[item];
+            sum.1 += proximal[item] - loss.behavior_logprob;
+            sum.2 += 1.0;
+        }
+        let view = |loss: &TokenLoss| {
+            let (importance, correction, n) = sums[&loss.sequence];
+            SequenceView {
+                importance: importance / n,
+                correction: correction / n,
+            }
+        };
+        row.loss.iter().map(view).collect()
+    };
+    rows.iter()
+        .zip(current.iter().zip(proximal))
+        .map(of_row)
+        .collect()
 }
 
 /// Sums over loss tokens.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sums {
     pub(crate) tokens: usize,
+    /// Those of the policy.
+    pub(crate) policy: usize,
     pub(crate) loss: f64,
     pub(crate) kl: f64,
     pub(crate) clipped: usize,
@@ -47,6 +107,7 @@ pub(crate) struct Sums {
 impl Sums {
     pub(crate) fn add(&mut self, more: &Self) {
         self.tokens += more.tokens;
+        self.policy += more.policy;
         self.loss += more.loss;
         self.kl += more.kl;
         self.clipped += more.clipped;
@@ -56,86 +117,29 @@ impl Sums {
         self.weight2 += more.weight2;
         self.entropy += more.entropy;
     }
-}
 
-/// Loss of one token and its derivative by the token's log-prob.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Term {
-    pub(crate) loss: f32,
-    pub(crate) slope: f32,
-    pub(crate) clipped: bool,
-    /// Correction before and after the cap.
-    pub(crate) correction: f32,
-    pub(crate) weight: f32,
-}
-
-/// The policy term, see [`Objective`].
-pub(crate) fn policy_term(
-    objective: &Objective,
-    loss: &TokenLoss,
-    current: f32,
-    proximal: f32,
-) -> Term {
-    let advantage = loss.advantage;
-    match *objective {
-        Objective::CrossEntropy => Term {
-            loss: -advantage * current,
-            slope: -advantage,
-            clipped: false,
-            correction: 1.0,
-            weight: 1.0,
-        },
-        Objective::DecoupledPpo {
-            clip_low,
-            clip_high,
-            correction_cap,
-        } => {
-            let ratio = bounded_exp(current - proximal);
-            let correction = bounded_exp(proximal - loss.behavior_logprob);
-            let weight = correction.min(correction_cap);
-            let free = ratio * advantage;
-            let cut = ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantage;
-            let clipped = cut < free;
-            let slope = if clipped { 0.0 } else { -weight * free };
-            Term {
-                loss: -weight * free.min(cut),
-                slope,
-                clipped,
-                correction,
-                weight,
-            }
+    /// Effective share of samples over the policy's tokens.
+    pub(crate) fn ess(&self) -> f64 {
+        if self.policy == 0 {
+            return 1.0;
         }
+        self.weight * self.weight / (self.weight2 * self.policy as f64)
     }
 }
 
-/// `e^x` with `x` cut to a sane range; NaN stays NaN.
-fn bounded_exp(x: f32) -> f32 {
-    x.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-}
-
-/// k3 estimate of KL(current || reference) (Schulman 2020) from one sample, and its derivative by
-/// the current log-prob: `e^-x + x - 1`, `1 - e^-x` with `x = current - reference`.
-pub(crate) fn k3(current: f32, reference: f32) -> (f32, f32) {
-    let inverse = bounded_exp(reference - current);
-    (inverse + (current - reference) - 1.0, 1.0 - inverse)
-}
-
 impl Buffers {
-    /// Log-probs of the micro-batch's sites from `self.x`, into `to`.
-    pub(crate) fn logprobs(
+    /// Shows the logits of the micro-batch's sites, from `self.x`, one after the other.
+    pub(crate) fn visit(
         &mut self,
         run: &Run,
         micro: &Micro,
-        (rows, to): (&[TrainRow], &mut Logprobs),
+        see: &mut dyn FnMut(&Site, &[f32]),
         pacer: &mut Pacer,
     ) -> Result<(), StepError> {
         for sites in micro.sites.chunks(CHUNK) {
             self.chunk_logits(run, sites);
             for (i, site) in sites.iter().enumerate() {
-                let loss = &rows[site.row].loss[site.item];
-                let row = self.logits_row(run, i);
-                let kept = loss.kept.as_deref();
-                to[site.row][site.item] = token_logprob(row, site.token, loss.temperature, kept);
+                see(site, self.logits_row(run, i));
             }
             pacer.tick()?;
         }
@@ -261,74 +265,115 @@ impl LossStep<'_> {
     /// Takes the logits of one loss token and leaves their gradient in `row`.
     fn token(&mut self, site: &Site, row: &mut [f32]) {
         let LossInputs {
-            rows,
-            cfg,
-            proximal,
-            reference,
-            count,
+            rows, cfg, counts, ..
         } = self.inputs;
         let loss = &rows[site.row].loss[site.item];
         let kept = loss.kept.as_deref();
         let shape = Shape::of(row, loss.temperature, kept);
         let current = shape.logprob(row[site.token as usize]);
         self.current[site.row][site.item] = current;
-        let proximal = proximal.map_or(current, |p| p[site.row][site.item]);
-        let term = policy_term(&cfg.objective, loss, current, proximal);
-        let (mut value, mut slope) = (term.loss, term.slope);
-        if let Some(reference) = reference {
-            let (kl, kl_slope) = k3(current, reference[site.row][site.item]);
+        let (term, share) = self.policy(loss, site, current);
+        let (mut value, mut slope) = (term.loss * share, term.slope * share);
+        let per_token = 1.0 / counts.all() as f32;
+        if let Some(reference) = self.inputs.reference {
+            let reference = reference[site.row][site.item];
+            let (kl, kl_slope) = cfg.kl_estimator.term(current, reference);
             self.sums.kl += f64::from(kl);
-            value += cfg.kl_coef * kl;
-            slope += cfg.kl_coef * kl_slope;
+            value += cfg.kl_coef * kl * per_token;
+            slope += cfg.kl_coef * kl_slope * per_token;
         }
-        let share = 1.0 / *count as f32;
+        let mut slopes = vec![(site.token, slope)];
+        if let Some(top) = &loss.teacher {
+            let now: Vec<f32> = top
+                .ids
+                .iter()
+                .map(|&id| shape.logprob(row[id as usize]))
+                .collect();
+            let (taught, by_id) = cfg.distill.terms(top, &now);
+            let share = cfg.distill.coef / counts.taught as f32;
+            value += taught * share;
+            slopes.extend(top.ids.iter().zip(by_id).map(|(&id, s)| (id, s * share)));
+        }
         let grad = RowGrad {
             shape,
-            token: site.token as usize,
-            slope: slope * share,
-            entropy: cfg.entropy_coef * share,
+            slopes: &slopes,
+            entropy: cfg.entropy_coef * per_token,
         };
         let entropy = grad.run(row, kept);
-        value -= cfg.entropy_coef * entropy;
+        value -= cfg.entropy_coef * entropy * per_token;
         let sums = &mut *self.sums;
         sums.tokens += 1;
-        sums.loss += f64::from(value);
+        // A sum over tokens again, so that parts of a step of different size weigh by their tokens.
+        sums.loss += f64::from(value) * counts.all() as f64;
+        sums.entropy += f64::from(entropy);
+    }
+
+    /// What the token is learned by, and its weight in the sum.
+    fn policy(&mut self, loss: &TokenLoss, site: &Site, current: f32) -> (Term, f32) {
+        let LossInputs {
+            cfg,
+            proximal,
+            sequences,
+            counts,
+            ..
+        } = self.inputs;
+        let at = |of: &Logprobs| of[site.row][site.item];
+        let view = TokenView {
+            advantage: loss.advantage,
+            behavior: loss.behavior_logprob,
+            proximal: proximal.map_or(current, at),
+            current,
+            sequence: sequences
+                .as_ref()
+                .map_or_else(SequenceView::default, |s| s[site.row][site.item]),
+        };
+        if loss.kind == LossKind::Supervised {
+            let share = cfg.supervised_coef / counts.supervised as f32;
+            return (Objective::CrossEntropy.term(&view), share);
+        }
+        let term = cfg.objective.term(&view);
+        let sums = &mut *self.sums;
+        sums.policy += 1;
         sums.clipped += usize::from(term.clipped);
         sums.importance += f64::from(bounded_exp(current - loss.behavior_logprob));
         sums.max_correction = sums.max_correction.max(f64::from(term.correction));
         sums.weight += f64::from(term.weight);
         sums.weight2 += f64::from(term.weight) * f64::from(term.weight);
-        sums.entropy += f64::from(entropy);
+        (term, 1.0 / counts.policy as f32)
     }
 }
 
 /// Gradient of one row of logits. With scaled logits `s = z / temperature`, `p = softmax(s)`,
-/// `H` its entropy: `dz_i = (slope (1[i = token] - p_i) + entropy p_i (ln p_i + H)) / temperature`.
-struct RowGrad {
+/// `H` its entropy:
+/// `dz_i = (sum_v slope_v (1[i = v] - p_i) + entropy p_i (ln p_i + H)) / temperature`.
+struct RowGrad<'a> {
     shape: Shape,
-    token: usize,
-    /// Derivative of the loss by the log-prob.
-    slope: f32,
+    /// Derivatives of the loss by log-probs of these tokens.
+    slopes: &'a [(u32, f32)],
     /// Weight of the entropy bonus.
     entropy: f32,
 }
 
-impl RowGrad {
+impl RowGrad<'_> {
     /// Replaces `row` by its gradient and returns the entropy.
     fn run(&self, row: &mut [f32], kept: Option<&[u32]>) -> f32 {
         let Some(kept) = kept else {
             return dispatch(RowGradKernel {
                 grad: self,
                 row,
-                token: Some(self.token),
+                slopes: self.slopes,
             });
         };
         let mut picked: Vec<f32> = kept.iter().map(|&id| row[id as usize]).collect();
-        let token = kept.iter().position(|&id| id as usize == self.token);
+        let place = |(id, slope): &(u32, f32)| {
+            let place = kept.iter().position(|kept| kept == id)?;
+            Some((place as u32, *slope))
+        };
+        let slopes: Vec<(u32, f32)> = self.slopes.iter().filter_map(place).collect();
         let entropy = dispatch(RowGradKernel {
             grad: self,
             row: &mut picked,
-            token,
+            slopes: &slopes,
         });
         row.fill(0.0);
         for (&id, g) in kept.iter().zip(picked) {
@@ -339,9 +384,10 @@ impl RowGrad {
 }
 
 struct RowGradKernel<'a> {
-    grad: &'a RowGrad,
+    grad: &'a RowGrad<'a>,
     row: &'a mut [f32],
-    token: Option<usize>,
+    /// As in `grad`, by place in `row`.
+    slopes: &'a [(u32, f32)],
 }
 
 impl RowGradKernel<'_> {
@@ -373,10 +419,10 @@ impl Kernel for RowGradKernel<'_> {
         let n = self.row.len();
         let RowGrad {
             shape,
-            slope,
             entropy: bonus,
             ..
         } = self.grad;
+        let slope: f32 = self.slopes.iter().map(|(_, slope)| slope).sum();
         // SAFETY: groups stay inside the row.
         unsafe {
             let mut sum = V::zero();
@@ -398,8 +444,8 @@ impl Kernel for RowGradKernel<'_> {
                     grad.store_part(out.add(at), width);
                 }
             }
-            if let Some(token) = self.token {
-                self.row[token] += slope * shape.inverse;
+            for (place, slope) in self.slopes {
+                self.row[*place as usize] += slope * shape.inverse;
             }
             entropy
         }

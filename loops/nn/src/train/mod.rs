@@ -7,12 +7,18 @@ mod check;
 mod layer;
 mod learner;
 mod loss;
+mod objective;
 mod state;
 
+#[cfg(test)]
+mod objective_tests;
 #[cfg(test)]
 mod tests;
 
 pub use learner::Learner;
+pub use objective::{
+    Distill, KlEstimator, Objective, SequenceView, Term, TokenView, TopK, ess_scale,
+};
 pub use state::StateError;
 
 use crate::adapter::LoraConfig;
@@ -25,21 +31,6 @@ pub enum Trainable {
     /// An adapter over frozen weights. The forward uses the rounded adapter that would be served;
     /// gradients go straight through to f32 masters.
     Lora(LoraConfig),
-}
-
-/// The loss, a mean over the loss tokens of an update.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Objective {
-    /// `-weight * logprob`, the weight given in [`TokenLoss::advantage`].
-    CrossEntropy,
-    /// Decoupled PPO (AReaL, arXiv 2505.24298, eq. 5):
-    /// `-min(w, cap) * min(r A, clip(r, 1 - low, 1 + high) A)` with `r = current / proximal`
-    /// and `w = proximal / behavior`, held constant.
-    DecoupledPpo {
-        clip_low: f32,
-        clip_high: f32,
-        correction_cap: f32,
-    },
 }
 
 /// One independent token sequence with any number of tokens to learn from.
@@ -62,6 +53,39 @@ pub struct TokenLoss {
     pub temperature: f32,
     /// Ids that truncated sampling (top-k, top-p, min-p) had kept.
     pub kept: Option<Vec<u32>>,
+    /// Which of the row's sampled sequences it belongs to; read by objectives with one ratio per
+    /// sequence.
+    pub sequence: u32,
+    /// What it is learned by.
+    pub kind: LossKind,
+    /// A teacher to follow besides.
+    pub teacher: Option<TopK>,
+}
+
+impl TokenLoss {
+    /// A token to imitate at `position`, at temperature 1 with nothing cut.
+    pub fn imitated(position: usize) -> Self {
+        Self {
+            position,
+            advantage: 1.0,
+            behavior_logprob: 0.0,
+            temperature: 1.0,
+            kept: None,
+            sequence: 0,
+            kind: LossKind::Supervised,
+            teacher: None,
+        }
+    }
+}
+
+/// What a token is learned by. Each kind is a mean over its own tokens of the update, so that a
+/// few tokens of one kind are not drowned by many of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LossKind {
+    /// [`LearnerConfig::objective`].
+    Policy,
+    /// Cross-entropy with the advantage as weight, times [`LearnerConfig::supervised_coef`].
+    Supervised,
 }
 
 /// How a learner learns.
@@ -77,9 +101,17 @@ pub struct LearnerConfig {
     pub weight_decay: f32,
     /// Largest global gradient norm.
     pub clip_norm: f32,
-    /// Weight of the k3 estimate of KL(current || reference); the reference is the model without
+    /// Weight of the estimate of KL(current || reference); the reference is the model without
     /// adapter, so this must be 0 for [`Trainable::Full`].
     pub kl_coef: f32,
+    /// Which estimate.
+    pub kl_estimator: KlEstimator,
+    /// Weight of imitated tokens beside the policy's.
+    pub supervised_coef: f32,
+    /// How teachers are followed.
+    pub distill: Distill,
+    /// Effective share of samples from which the rate shrinks, see [`ess_scale`]; 0 is off.
+    pub ess_base: f32,
     /// Weight of the entropy bonus.
     pub entropy_coef: f32,
     /// Updates over which the learning rate rises linearly.
@@ -106,6 +138,15 @@ impl LearnerConfig {
             weight_decay: 0.0,
             clip_norm: 1.0,
             kl_coef: 0.0,
+            kl_estimator: KlEstimator::K3,
+            supervised_coef: 1.0,
+            distill: Distill {
+                coef: 1.0,
+                clip: 1.0,
+                ratio_low: 0.2,
+                ratio_high: 0.28,
+            },
+            ess_base: 0.0,
             entropy_coef: 0.0,
             warmup_steps: 0,
             minibatch_tokens: 2048,
@@ -131,7 +172,7 @@ pub struct StepReport {
     pub loss_tokens: usize,
     /// Mean loss (all terms) over loss tokens.
     pub loss: f64,
-    /// Mean k3 estimate of KL(current || reference); `None` when `kl_coef` is 0.
+    /// Mean estimate of KL(current || reference); `None` when `kl_coef` is 0.
     pub kl_to_reference: Option<f64>,
     /// Share of loss tokens whose ratio was clipped (no gradient from the policy term).
     pub clip_share: f64,
@@ -139,7 +180,8 @@ pub struct StepReport {
     pub mean_importance_ratio: f64,
     /// Largest `proximal / behavior` before the cap.
     pub max_correction: f64,
-    /// Effective share of samples `(sum w)^2 / (n sum w^2)` over capped corrections `w`.
+    /// Effective share of samples `(sum w)^2 / (n sum w^2)` over capped corrections `w` of the
+    /// policy's tokens; 1 where there are none.
     pub ess: f64,
     /// Mean entropy (nats) of the predicted distributions.
     pub entropy: f64,

@@ -20,7 +20,9 @@ pub(super) async fn ready(
     now_ms: i64,
 ) -> Result<Vec<Ready>, Fault> {
     let rows = sqlx::query(
-        "select scopes.name as scope, count(*) as count, min(verdicts.judged_ms) as oldest
+        "select scopes.name as scope, count(*) as count, min(verdicts.judged_ms) as oldest,
+                min(case when verdicts.decided_by = 'feedback' then verdicts.judged_ms end)
+                    as oldest_explicit
          from turns indexed by turns_ready
          join transitions on transitions.turn_number = turns.number
          join verdicts on verdicts.transition_number = transitions.number and verdicts.current = 1
@@ -40,6 +42,7 @@ pub(super) async fn ready(
                 scope: rows::scope(row.try_get("scope")?)?,
                 count: usize::try_from(count).map_err(|_| corrupt("a count beyond memory"))?,
                 oldest_judged_ms: row.try_get("oldest")?,
+                oldest_explicit_ms: row.try_get("oldest_explicit")?,
             })
         })
         .collect()
@@ -171,6 +174,8 @@ async fn take(
     let score = verdict
         .score
         .ok_or_else(|| corrupt(format!("no score of transition {transition}")))?;
+    let feedback = rows::load_feedback(connection, &turn).await?;
+    let said = feedback.into_iter().rev().find_map(|said| said.correction);
     Ok(SampleMaterial {
         claim: Claim {
             transition,
@@ -180,6 +185,7 @@ async fn take(
         turn,
         score,
         hint: verdict.hint,
+        correction: said.filter(|text| !text.trim().is_empty()),
     })
 }
 

@@ -1,6 +1,6 @@
 //! Cases of training.
 
-use hone_domain::{Digest, Fate, PolicyVersion, Reason, Stage};
+use hone_domain::{Digest, Fate, PolicyVersion, Reason, Signal, Stage};
 use serde_json::json;
 
 use super::world::{
@@ -159,6 +159,33 @@ pub(super) async fn a_publish_is_all_or_nothing(world: &World) {
         let version = PolicyVersion(1);
         assert_eq!(world.fate(turn).await, Fate::Trained { version });
     }
+}
+
+pub(super) async fn a_correction_is_handed_over_and_makes_its_scope_explicit(world: &World) {
+    world.ready_turns(1, 0).await;
+    let ready = world.ledger.ready(NOW).await.expect("read");
+    assert_eq!(ready[0].oldest_explicit_ms, None, "rules are not explicit");
+    let turn = world.turn();
+    world.answered(&turn).await;
+    for (words, at) in [("first", 1), ("second", 2)] {
+        let mut said = world.feedback(&turn, -1.0);
+        said.correction = Some(words.into());
+        said.received_ms = NOW + at;
+        world.ledger.record_feedback(&said).await.expect("stored");
+    }
+    for claimed in world.claim(1, NOW).await {
+        let mut verdict = world.verdict(claimed.claim, Some(-1.0));
+        verdict.decided_by = Some(Signal::Feedback);
+        verdict.judged_ms = NOW + 25;
+        let done = world.ledger.record_verdict(claimed.claim, &verdict).await;
+        done.expect("a verdict is recorded");
+    }
+    let ready = world.ledger.ready(NOW + 30).await.expect("read");
+    assert_eq!(ready[0].count, 2);
+    assert_eq!(ready[0].oldest_explicit_ms, Some(NOW + 25));
+    let samples = world.claim_samples(&world.sample_claim()).await;
+    let corrections: Vec<_> = samples.iter().map(|s| s.correction.as_deref()).collect();
+    assert_eq!(corrections, [None, Some("second")]);
 }
 
 pub(super) async fn a_publish_needs_the_head(world: &World) {

@@ -2,8 +2,11 @@
 
 mod answers;
 mod learners;
+mod lessons;
 mod measure;
 
+#[cfg(test)]
+mod lesson_tests;
 #[cfg(test)]
 mod tests;
 
@@ -12,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use hone_domain::{Blobs, Digest, SamplePart, Token};
 use hone_nn::{
-    AdapterDtype, Control, Executor, Learner, LoraConfig, Model, Objective, StepError, StepReport,
+    AdapterDtype, Control, Executor, Learner, LoraConfig, LossKind, Model, StepError, StepReport,
     TokenLoss, TrainRow, Trainable, peft,
 };
 use serde_json::json;
@@ -21,7 +24,7 @@ use crate::config::{AdapterPrecision, Config, GateConfig, LearnerConfig};
 use crate::nn_trainer::learners::Learners;
 use crate::pack::PackedRow;
 use crate::save::scope_hash;
-use crate::trainer::{Candidate, Parity, TrainError, TrainJob, Trainer};
+use crate::trainer::{Candidate, Parity, TrainError, TrainJob, Trainer, Wording};
 
 /// What the trainer shares with the rest of the process.
 #[derive(Clone)]
@@ -36,6 +39,8 @@ pub struct NnParts {
     pub base_name: String,
     /// Tokens that end a completion.
     pub end_tokens: Vec<Token>,
+    /// Makes tokens of hints and corrections.
+    pub wording: Arc<dyn Wording>,
 }
 
 /// Trains adapters on [`NnParts::model`].
@@ -44,6 +49,7 @@ pub struct NnTrainer {
     learner: LearnerConfig,
     lora: LoraConfig,
     gate: GateConfig,
+    row_tokens_max: usize,
     fingerprint: String,
     /// Learners by the adapter they stand at. A learner is taken out while it steps, so that one
     /// that was stopped, failed or panicked is simply gone and read back from its checkpoint.
@@ -72,6 +78,7 @@ impl NnTrainer {
             fingerprint: hone_nn::fingerprint(&parts.model),
             learners: Mutex::new(Learners::new(learner.learners_cached_max)),
             gate: config.gate.clone(),
+            row_tokens_max: config.row_tokens_max,
             parts,
             learner,
             lora,
@@ -82,11 +89,7 @@ impl NnTrainer {
         let l = &self.learner;
         hone_nn::LearnerConfig {
             trainable: Trainable::Lora(self.lora.clone()),
-            objective: Objective::DecoupledPpo {
-                clip_low: l.clip_low,
-                clip_high: l.clip_high,
-                correction_cap: l.correction_cap,
-            },
+            objective: l.objective(),
             lr: l.lr * lr_scale,
             beta1: l.beta1,
             beta2: l.beta2,
@@ -94,10 +97,14 @@ impl NnTrainer {
             weight_decay: l.weight_decay,
             clip_norm: l.clip_norm,
             kl_coef: l.kl_coef,
+            kl_estimator: l.kl_estimator(),
+            supervised_coef: l.correction_coef,
+            distill: l.distill(),
+            ess_base: l.ess_base,
             entropy_coef: l.entropy_coef,
             warmup_steps: u64::from(l.warmup_steps),
             minibatch_tokens: l.minibatch_tokens,
-            updates_per_step: 1,
+            updates_per_step: l.updates_per_step,
             seed: l.seed,
         }
     }
@@ -107,35 +114,46 @@ impl NnTrainer {
         self.learners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The steps on a batch, and how well its corrections are known after them.
     fn steps(
         &self,
         learner: &mut Learner,
-        rows: &[PackedRow],
+        job: &TrainJob,
         pause: &mut dyn FnMut() -> bool,
-    ) -> Result<Vec<StepReport>, TrainError> {
-        let rows: Vec<TrainRow> = rows.iter().map(train_row).collect();
+    ) -> Result<Stepped, TrainError> {
         let mut control = || match pause() {
             true => Control::Stop,
             false => Control::Continue,
         };
+        let mut rows: Vec<TrainRow> = job.rows.iter().map(train_row).collect();
+        let taught = self.teach(learner, (job, &mut rows), &mut control)?;
+        let mut known = Known::new(learner, &taught.corrections, &mut control)?;
+        rows.extend(taught.corrections.iter().cloned());
         let mut reports = Vec::new();
         for _ in 0..self.learner.steps_per_batch {
-            let report = learner
-                .step(&rows, &mut control)
-                .map_err(|error| match error {
-                    StepError::Stopped => TrainError::Stopped,
-                    error => TrainError::Failed(error.to_string()),
-                })?;
-            if report.skipped_nonfinite || !report.loss.is_finite() || !report.grad_norm.is_finite()
-            {
-                return Err(TrainError::NotFinite(format!(
-                    "loss {}, gradient norm {}",
-                    report.loss, report.grad_norm
-                )));
-            }
-            reports.push(report);
+            reports.push(finite(learner.step(&rows, &mut control))?);
         }
-        Ok(reports)
+        // What was sampled trains once; further steps are held to it by the divergence alone.
+        for loss in rows.iter_mut().flat_map(|row| &mut row.loss) {
+            if loss.kind == LossKind::Policy {
+                loss.advantage = 0.0;
+                loss.teacher = None;
+            }
+        }
+        for step in 1..=self.learner.correction_steps_max {
+            known.look(learner, &taught.corrections, &mut control)?;
+            if known.all(self.learner.correction_logprob)
+                || step == self.learner.correction_steps_max
+            {
+                break;
+            }
+            reports.push(finite(learner.step(&rows, &mut control))?);
+        }
+        Ok(Stepped {
+            reports,
+            taught,
+            known,
+        })
     }
 
     fn files(&self, job: &TrainJob, adapter: &hone_nn::Adapter) -> Vec<(String, Vec<u8>)> {
@@ -167,7 +185,7 @@ impl Trainer for NnTrainer {
         };
         learner.set_lr(lr);
         let parent = learners::adapter_of(&learner);
-        let reports = self.steps(&mut learner, &job.rows, pause)?;
+        let stepped = self.steps(&mut learner, job, pause)?;
         let adapter = learners::adapter_of(&learner);
         if adapter
             .to_tensors()
@@ -178,7 +196,7 @@ impl Trainer for NnTrainer {
         }
         let parity = Parity::compare(
             &job.rows,
-            &reports[0].proximal_logprobs,
+            &stepped.reports[0].proximal_logprobs[..job.rows.len()],
             job.parent_digest(),
         )
         .map_err(TrainError::Failed)?;
@@ -194,7 +212,7 @@ impl Trainer for NnTrainer {
             files: self.files(job, &adapter),
             checkpoint: learner.state(),
             measured,
-            numbers: numbers(&reports, f64::from(lr)),
+            numbers: numbers(&stepped, f64::from(lr)),
             parity,
         };
         self.learners()
@@ -215,30 +233,103 @@ fn adapter_digest(adapter: &hone_nn::Adapter) -> Digest {
     Digest(adapter.digest())
 }
 
-/// A packed row as nn's learner reads it.
-fn train_row(row: &PackedRow) -> TrainRow {
-    TrainRow {
-        tokens: row.sample.tokens().to_vec(),
-        loss: row.sample.parts().iter().flat_map(token_losses).collect(),
+/// What the steps on a batch did.
+struct Stepped {
+    reports: Vec<StepReport>,
+    taught: lessons::Taught,
+    known: Known,
+}
+
+/// Mean log-prob per token of each correction, before and now.
+#[derive(Default)]
+struct Known {
+    before: Vec<f32>,
+    now: Vec<f32>,
+}
+
+impl Known {
+    fn new(
+        learner: &mut Learner,
+        corrections: &[TrainRow],
+        control: &mut dyn FnMut() -> Control,
+    ) -> Result<Self, TrainError> {
+        let mut known = Self::default();
+        known.look(learner, corrections, control)?;
+        known.before.clone_from(&known.now);
+        Ok(known)
+    }
+
+    fn look(
+        &mut self,
+        learner: &mut Learner,
+        corrections: &[TrainRow],
+        control: &mut dyn FnMut() -> Control,
+    ) -> Result<(), TrainError> {
+        if corrections.is_empty() {
+            return Ok(());
+        }
+        let logprobs = learner.logprobs(corrections, control).map_err(stopped)?;
+        let mean = |row: &Vec<f32>| row.iter().sum::<f32>() / row.len() as f32;
+        self.now = logprobs.iter().map(mean).collect();
+        Ok(())
+    }
+
+    fn all(&self, enough: f32) -> bool {
+        self.now.iter().all(|mean| *mean >= enough)
     }
 }
 
-fn token_losses(part: &SamplePart) -> impl Iterator<Item = TokenLoss> + '_ {
-    part.advantages
-        .iter()
-        .enumerate()
-        .map(|(i, advantage)| TokenLoss {
-            position: part.start + i,
-            advantage: *advantage,
-            behavior_logprob: part.behavior_logprobs[i],
-            temperature: part.temperature,
-            kept: part.kept[i].clone(),
-        })
+fn stopped(error: StepError) -> TrainError {
+    match error {
+        StepError::Stopped => TrainError::Stopped,
+        error => TrainError::Failed(error.to_string()),
+    }
+}
+
+/// A step whose numbers can be trusted.
+fn finite(report: Result<StepReport, StepError>) -> Result<StepReport, TrainError> {
+    let report = report.map_err(stopped)?;
+    if report.skipped_nonfinite || !report.loss.is_finite() || !report.grad_norm.is_finite() {
+        return Err(TrainError::NotFinite(format!(
+            "loss {}, gradient norm {}",
+            report.loss, report.grad_norm
+        )));
+    }
+    Ok(report)
+}
+
+/// A packed row as nn's learner reads it.
+fn train_row(row: &PackedRow) -> TrainRow {
+    let parts = row.sample.parts().iter().enumerate();
+    TrainRow {
+        tokens: row.sample.tokens().to_vec(),
+        loss: parts.flat_map(token_losses).collect(),
+    }
+}
+
+fn token_losses((sequence, part): (usize, &SamplePart)) -> impl Iterator<Item = TokenLoss> + '_ {
+    let loss = move |(i, advantage): (usize, &f32)| TokenLoss {
+        position: part.start + i,
+        advantage: *advantage,
+        behavior_logprob: part.behavior_logprobs[i],
+        temperature: part.temperature,
+        kept: part.kept[i].clone(),
+        sequence: sequence as u32,
+        kind: LossKind::Policy,
+        teacher: None,
+    };
+    part.advantages.iter().enumerate().map(loss)
 }
 
 /// What is reported of the steps on one batch: readings of the first, where the proximal policy is
 /// the served one, and the largest gradient norm.
-fn numbers(reports: &[StepReport], lr: f64) -> BTreeMap<&'static str, f64> {
+fn numbers(stepped: &Stepped, lr: f64) -> BTreeMap<&'static str, f64> {
+    let Stepped {
+        reports,
+        taught,
+        known,
+    } = stepped;
+    let lowest = |of: &[f32]| of.iter().copied().fold(0.0_f32, f32::min);
     let first = &reports[0];
     let norm = reports.iter().map(|r| r.grad_norm).fold(0.0, f64::max);
     let slice_us = reports
@@ -269,5 +360,13 @@ fn numbers(reports: &[StepReport], lr: f64) -> BTreeMap<&'static str, f64> {
         ),
         ("slice_ms_max", slice_us as f64 / 1e3),
         ("lr", lr),
+        ("hints", taught.hints as f64),
+        ("corrections", taught.corrections.len() as f64),
+        ("lessons_unusable", taught.unusable as f64),
+        (
+            "correction_logprob_before",
+            f64::from(lowest(&known.before)),
+        ),
+        ("correction_logprob_after", f64::from(lowest(&known.now))),
     ])
 }

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use hone_domain::{
-    Completion, Fate, Policy, PolicyVersion, Reason, Scope, StopReason, Turn, VersionSpan,
+    Completion, Fate, Message, Policy, PolicyVersion, Reason, Role, Scope, StopReason, Turn,
+    VersionSpan,
 };
 use hone_nn::sample::{SampleScratch, SamplingParams, TokenCounts, sample};
 use hone_nn::{
@@ -18,12 +19,13 @@ use crate::house::House;
 use crate::pack::{CreditedTurn, pack};
 use crate::save::save;
 use crate::testing::transition_of;
+use crate::trainer::Lesson;
 
 const VOCAB: usize = 24;
 const END: Token = 0;
 const TOKENS_MAX: usize = 24;
 
-fn parts(house: &House) -> NnParts {
+pub(super) fn parts(house: &House) -> NnParts {
     let config = ModelConfig {
         family: Family::Qwen3,
         vocab: VOCAB,
@@ -51,6 +53,22 @@ fn parts(house: &House) -> NnParts {
         blobs: house.blobs.clone(),
         base_name: "test/tiny".into(),
         end_tokens: vec![END],
+        wording: Arc::new(Digits),
+    }
+}
+
+/// A language of numbers: each word is a token; token 3 opens the assistant's turn.
+pub(super) struct Digits;
+
+impl crate::trainer::Wording for Digits {
+    fn render(&self, messages: &[hone_domain::Message]) -> Result<String, String> {
+        let message = |m: &hone_domain::Message| format!("{} ", m.content);
+        Ok(messages.iter().map(message).collect::<String>() + "3")
+    }
+
+    fn encode(&self, text: &str) -> Vec<Token> {
+        let words = text.split_whitespace();
+        words.map(|word| word.parse().unwrap()).collect()
     }
 }
 
@@ -83,12 +101,12 @@ fn decided(config: ModelConfig) -> Model {
     Model::new(config, weights)
 }
 
-fn anna() -> Scope {
+pub(super) fn anna() -> Scope {
     Scope::of("o", Some("anna"))
 }
 
 /// Samples a turn as serve does: under the newest version, with its log-probs and kept sets.
-fn sampled(house: &House, parts: &NnParts, seed: u64) -> Turn {
+pub(super) fn sampled(house: &House, parts: &NnParts, seed: u64) -> Turn {
     let policy = house.policies.get().newest(&anna()).cloned();
     let adapter = policy.as_ref().map(|p| {
         let file = |name: &str| house.blobs.get(&p.blob, name).ok();
@@ -102,6 +120,8 @@ fn sampled(house: &House, parts: &NnParts, seed: u64) -> Turn {
         ..SamplingParams::default()
     };
     let mut turn = house.turn(&anna(), &prompt, &[]);
+    let words = format!("{} {}", prompt[0], prompt[1]);
+    turn.messages = vec![Message::text(Role::User, words)];
     turn.completion = complete(parts, adapter.as_ref(), &prompt, &params);
     turn.sampling.top_p = params.top_p;
     turn.sampling.seed = seed;
@@ -156,7 +176,7 @@ fn complete(
     Completion::new(tokens, behavior, raw, kept, stop).unwrap()
 }
 
-fn config() -> Config {
+pub(super) fn config() -> Config {
     let mut config = Config::for_tests();
     config.batch_turns = 16;
     config.queue_turns_max = 16;
@@ -167,7 +187,7 @@ fn config() -> Config {
 /// What a round of sixteen turns scored on average.
 type Reward = fn(&Turn) -> f32;
 
-struct Arm {
+pub(super) struct Arm {
     house: House,
     parts: NnParts,
     running: crate::house::Running,
@@ -314,14 +334,22 @@ async fn a_policy_that_drifts_towards_collapse_is_stopped_on_its_way() {
     assert!(completions.iter().filter(|c| c.tokens.is_empty()).count() < 6);
 }
 
-fn job(turns: &[Turn], parent: Option<Policy>) -> TrainJob {
+/// The first turn has a correction, the second a hint.
+pub(super) fn job(turns: &[Turn], parent: Option<Policy>) -> TrainJob {
     let credited = |(i, turn): (usize, _)| CreditedTurn {
         transition: transition_of(turn),
         turn,
         advantage: if i % 2 == 0 { 1.0 } else { -1.0 },
     };
     let credited: Vec<_> = turns.iter().enumerate().map(credited).collect();
+    let lesson = |(i, turn): (usize, &Turn)| Lesson {
+        transition: transition_of(turn),
+        turn: turn.clone(),
+        hint: (i == 1).then(|| "9 11".to_owned()),
+        correction: (i == 0).then(|| "14 15 16".to_owned()),
+    };
     TrainJob {
+        lessons: turns.iter().take(2).enumerate().map(lesson).collect(),
         scope: anna(),
         batch: hone_domain::BatchId(uuid::Uuid::nil()),
         parent,

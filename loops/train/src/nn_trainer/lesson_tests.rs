@@ -1,0 +1,167 @@
+//! Corrections are learned, hints are followed, and neither moves what it should not.
+#![allow(clippy::unwrap_used)]
+
+use hone_domain::{Message, Role, Turn};
+use hone_nn::{Adapter, score};
+
+use super::lessons::hinted_prompt;
+use super::tests::{Digits, config, job, parts, sampled};
+use super::*;
+use crate::house::House;
+use crate::objective::DistillForm;
+use crate::trainer::Lesson;
+
+fn adapter(parts: &NnParts, candidate: &Candidate) -> Adapter {
+    let file = |name: &str| {
+        let found = candidate.files.iter().find(|(n, _)| n == name);
+        found.map(|(_, bytes)| bytes.clone())
+    };
+    peft::load(&file, &parts.model.config).unwrap()
+}
+
+/// Log-probs of `completion` behind `prompt`.
+fn logprobs(
+    parts: &NnParts,
+    adapter: Option<&Adapter>,
+    (prompt, completion): (&[Token], &[Token]),
+) -> Vec<f32> {
+    let text = [prompt, completion].concat();
+    let scores = score(&parts.model, adapter, &text, &parts.exec);
+    (prompt.len()..text.len())
+        .map(|at| scores.logprob(at, 1.0, None))
+        .collect()
+}
+
+fn mean(values: &[f32]) -> f32 {
+    values.iter().sum::<f32>() / values.len() as f32
+}
+
+/// A job of one turn with one lesson and no advantage.
+fn lesson_of(turn: &Turn, hint: Option<&str>, correction: Option<&str>) -> TrainJob {
+    let mut job = job(std::slice::from_ref(turn), None);
+    job.lessons[0].hint = hint.map(str::to_owned);
+    job.lessons[0].correction = correction.map(str::to_owned);
+    job
+}
+
+#[tokio::test]
+async fn one_correction_is_known_after_one_batch() {
+    let house = House::new().await;
+    let parts = parts(&house);
+    let turn = sampled(&house, &parts, 1);
+    let mut config = config();
+    config.learner.lr = 1e-2;
+    config.learner.correction_steps_max = 40;
+    let trainer = NnTrainer::new(parts.clone(), &config).unwrap();
+    let job = lesson_of(&turn, None, Some(" 14 15 16 "));
+    let candidate = trainer.train(&job, &mut || false).unwrap();
+    assert_eq!(candidate.numbers["corrections"], 1.0);
+    assert_eq!(candidate.numbers["lessons_unusable"], 0.0);
+
+    // Seen from outside: the correction with the end token, by the adapter as it would be served.
+    let said = (turn.prompt_tokens.as_slice(), [14, 15, 16, 0].as_slice());
+    let before = mean(&logprobs(&parts, None, said));
+    let after = mean(&logprobs(&parts, Some(&adapter(&parts, &candidate)), said));
+    assert!(before < -1.5, "{before}");
+    assert!(after >= config.learner.correction_logprob, "{after}");
+    let reported = candidate.numbers["correction_logprob_after"];
+    assert!((reported - f64::from(after)).abs() < 1e-4);
+    assert!(candidate.numbers["updates"] > 1.0);
+
+    // The sampled turn is still in the batch once, with its own log-probs.
+    assert_eq!(candidate.parity.tokens as usize, turn.completion.len());
+    assert_eq!(candidate.parity.mismatches, 0);
+}
+
+#[tokio::test]
+async fn the_hinted_model_is_followed_in_either_form() {
+    let house = House::new().await;
+    let parts = parts(&house);
+    let turn = (0..40)
+        .map(|seed| sampled(&house, &parts, seed * 2))
+        .find(|turn| turn.completion.len() > 6)
+        .unwrap();
+    for form in [DistillForm::SampledToken, DistillForm::TopK] {
+        let mut config = config();
+        config.learner.hint_form = form;
+        config.learner.kl_coef = 0.0;
+        config.learner.lr = 1e-3;
+        let trainer = NnTrainer::new(parts.clone(), &config).unwrap();
+        let mut job = lesson_of(&turn, Some("9 11"), None);
+        // Only the hint teaches.
+        let part = job.rows[0].sample.parts()[0].clone();
+        let part = SamplePart {
+            advantages: vec![0.0; part.advantages.len()],
+            ..part
+        };
+        let tokens = job.rows[0].sample.tokens().to_vec();
+        job.rows[0].sample = hone_domain::Sample::new(tokens, vec![part]).unwrap();
+        let candidate = trainer.train(&job, &mut || false).unwrap();
+        assert_eq!(candidate.numbers["hints"], 1.0);
+
+        let learned = adapter(&parts, &candidate);
+        let own = (turn.prompt_tokens.as_slice(), turn.completion.tokens());
+        let prompt = &turn.prompt_tokens;
+        let hinted = [&prompt[..2], &[9, 11], &prompt[2..]].concat();
+        let teacher = logprobs(&parts, None, (&hinted, turn.completion.tokens()));
+        let before = logprobs(&parts, None, own);
+        let after = logprobs(&parts, Some(&learned), own);
+        // Tokens that the hint makes likelier became likelier, by how much it does.
+        let pull = |i: usize| (teacher[i] - before[i]) * (after[i] - before[i]);
+        let agreement: f32 = (0..before.len()).map(pull).sum();
+        assert!(agreement > 0.0, "{form:?}: {agreement}");
+    }
+}
+
+#[test]
+fn a_hint_goes_to_the_end_of_the_last_user_message() {
+    let turn = |messages: &[(Role, &str)], prompt: &[Token]| {
+        let mut turn = crate::testing::turn(1, prompt, &[4]);
+        let message = |(role, text): &(Role, &str)| Message::text(*role, *text);
+        turn.messages = messages.iter().map(message).collect();
+        Lesson {
+            transition: crate::testing::transition_of(&turn),
+            turn,
+            hint: None,
+            correction: None,
+        }
+    };
+    let asked = [
+        (Role::User, "5 6"),
+        (Role::Assistant, "7"),
+        (Role::User, "8"),
+    ];
+    let in_loop = [
+        (Role::User, "5 6"),
+        (Role::Assistant, "7"),
+        (Role::Tool, "8"),
+    ];
+    type Row<'a> = (&'a [(Role, &'a str)], &'a [Token], Option<&'a [Token]>);
+    let rows: &[Row] = &[
+        // Whatever stands before it was recorded otherwise than it renders: the record counts.
+        (&asked, &[1, 2, 7, 8, 3], Some(&[1, 2, 7, 8, 20, 21, 3])),
+        (&in_loop, &[5, 6, 7, 8, 3], Some(&[5, 6, 20, 21, 7, 8, 3])),
+        // Behind it the record is not what the template writes: no teacher.
+        (&in_loop, &[5, 6, 7, 9, 3], None),
+        (&[(Role::System, "5")], &[5, 3], None),
+    ];
+    for (messages, prompt, expected) in rows {
+        let found = hinted_prompt(&Digits, &turn(messages, prompt), " 20 21");
+        assert_eq!(found.as_deref(), *expected, "{messages:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_lesson_that_does_not_fit_is_counted_and_left() {
+    let house = House::new().await;
+    let parts = parts(&house);
+    let turn = sampled(&house, &parts, 1);
+    let trainer = NnTrainer::new(parts, &config()).unwrap();
+    let long = vec!["5"; 400].join(" ");
+    for (hint, correction) in [(Some(long.as_str()), None), (None, Some(long.as_str()))] {
+        let job = lesson_of(&turn, hint, correction);
+        let candidate = trainer.train(&job, &mut || false).unwrap();
+        assert_eq!(candidate.numbers["lessons_unusable"], 1.0);
+        assert_eq!(candidate.numbers["updates"], 1.0);
+    }
+}

@@ -1,0 +1,204 @@
+//! Hints and corrections as tokens: rows to imitate, and what the served model would have said had
+//! it known the hint.
+
+use hone_domain::{Role, Token, TransitionId};
+use hone_nn::{Control, Learner, StepError, TokenLoss, TopK, TrainRow};
+
+use super::{NnTrainer, TrainError, TrainJob, Wording};
+use crate::credit::follow;
+use crate::objective::DistillForm;
+use crate::trainer::Lesson;
+
+/// Stands where a hint goes while the template is rendered: no chat template and no person writes
+/// this private character.
+const MARK: char = '\u{f8ff}';
+
+/// What a batch's lessons came to.
+#[derive(Debug, Default)]
+pub(super) struct Taught {
+    /// One row per correction.
+    pub(super) corrections: Vec<TrainRow>,
+    /// Hints whose teacher was followed.
+    pub(super) hints: usize,
+    /// Hints and corrections that could not be put into tokens, or do not fit a row.
+    pub(super) unusable: usize,
+}
+
+/// A completion with its teacher's prompt.
+struct Hinted {
+    row: usize,
+    /// First of its loss tokens in the row.
+    first: usize,
+    teacher: TrainRow,
+}
+
+/// The turn's prompt with `hint` at the end of the last user message, around the recorded tokens.
+/// None where the template's text behind that place is not what the prompt ends with.
+pub(super) fn hinted_prompt(
+    wording: &dyn Wording,
+    lesson: &Lesson,
+    hint: &str,
+) -> Option<Vec<Token>> {
+    let mut messages = lesson.turn.messages.clone();
+    let asked = messages.iter_mut().rfind(|m| m.role == Role::User)?;
+    asked.content.push(MARK);
+    let text = wording.render(&messages).ok()?;
+    let (_, tail) = text.rsplit_once(MARK)?;
+    let tail = wording.encode(tail);
+    let head = lesson.turn.prompt_tokens.strip_suffix(tail.as_slice())?;
+    Some([head, &wording.encode(hint), &tail].concat())
+}
+
+impl NnTrainer {
+    /// Puts the job's lessons into `rows`, which stand as packed, one loss token per sampled one.
+    pub(super) fn teach(
+        &self,
+        learner: &mut Learner,
+        (job, rows): (&TrainJob, &mut [TrainRow]),
+        control: &mut dyn FnMut() -> Control,
+    ) -> Result<Taught, TrainError> {
+        let mut taught = Taught::default();
+        let mut hinted = Vec::new();
+        for lesson in &job.lessons {
+            if let Some(words) = &lesson.correction {
+                match self.correction(lesson, words) {
+                    Some(row) => taught.corrections.push(row),
+                    None => taught.unusable += 1,
+                }
+            }
+            if let Some(hint) = &lesson.hint {
+                match self.hinted(job, lesson, hint, rows) {
+                    Some(one) => hinted.push(one),
+                    None => taught.unusable += 1,
+                }
+            }
+        }
+        taught.hints = hinted.len();
+        if !hinted.is_empty() {
+            let followed = match self.learner.hint_form {
+                DistillForm::SampledToken => self.follow_sampled(learner, &hinted, rows, control),
+                DistillForm::TopK => self.follow_top(learner, &hinted, rows, control),
+            };
+            followed.map_err(super::stopped)?;
+        }
+        Ok(taught)
+    }
+
+    fn fits(&self, tokens: usize) -> bool {
+        tokens <= self.row_tokens_max && tokens <= self.parts.model.config.max_positions
+    }
+
+    /// The correction behind the turn's own prompt, ended as the sampled completion was.
+    fn correction(&self, lesson: &Lesson, words: &str) -> Option<TrainRow> {
+        let said = self.parts.wording.encode(words.trim());
+        let last = lesson.turn.completion.tokens().last();
+        let ends = &self.parts.end_tokens;
+        let end = last.filter(|t| ends.contains(t)).or(ends.first());
+        let start = lesson.turn.prompt_tokens.len();
+        let mut tokens = lesson.turn.prompt_tokens.clone();
+        tokens.extend(said.iter().chain(end));
+        if said.is_empty() || !self.fits(tokens.len()) {
+            return None;
+        }
+        let loss = (start..tokens.len()).map(TokenLoss::imitated).collect();
+        Some(TrainRow { tokens, loss })
+    }
+
+    fn hinted(
+        &self,
+        job: &TrainJob,
+        lesson: &Lesson,
+        hint: &str,
+        rows: &[TrainRow],
+    ) -> Option<Hinted> {
+        let (row, first) = place(job, lesson.transition)?;
+        let words = self.learner.hint_template.replace("{hint}", hint.trim());
+        let mut tokens = hinted_prompt(&*self.parts.wording, lesson, &words)?;
+        let start = tokens.len();
+        let completion = lesson.turn.completion.tokens();
+        tokens.extend_from_slice(completion);
+        if !self.fits(tokens.len()) {
+            return None;
+        }
+        let own = &rows[row].loss[first..first + completion.len()];
+        let moved = |(i, loss): (usize, &TokenLoss)| TokenLoss {
+            position: start + i,
+            ..loss.clone()
+        };
+        let loss = own.iter().enumerate().map(moved).collect();
+        let teacher = TrainRow { tokens, loss };
+        Some(Hinted {
+            row,
+            first,
+            teacher,
+        })
+    }
+
+    /// The sampled-token form: the teacher's pull is an advantage.
+    fn follow_sampled(
+        &self,
+        learner: &mut Learner,
+        hinted: &[Hinted],
+        rows: &mut [TrainRow],
+        control: &mut dyn FnMut() -> Control,
+    ) -> Result<(), StepError> {
+        let teachers: Vec<TrainRow> = hinted.iter().map(|h| h.teacher.clone()).collect();
+        let teacher = learner.logprobs(&teachers, control)?;
+        let student = learner.logprobs(rows, control)?;
+        let rule = (self.learner.hint_coef, self.learner.hint_clip);
+        for (one, teacher) in hinted.iter().zip(&teacher) {
+            let own = &mut rows[one.row].loss[one.first..][..teacher.len()];
+            let mut advantages: Vec<f32> = own.iter().map(|loss| loss.advantage).collect();
+            let student = &student[one.row][one.first..];
+            follow(&mut advantages, teacher, student, rule);
+            for (loss, advantage) in own.iter_mut().zip(advantages) {
+                loss.advantage = advantage;
+            }
+        }
+        Ok(())
+    }
+
+    /// The top-k form: the teacher's distribution over the student's likeliest tokens.
+    fn follow_top(
+        &self,
+        learner: &mut Learner,
+        hinted: &[Hinted],
+        rows: &mut [TrainRow],
+        control: &mut dyn FnMut() -> Control,
+    ) -> Result<(), StepError> {
+        let tops = learner.top_logprobs(rows, self.learner.hint_top_k, control)?;
+        let ids: Vec<Vec<Vec<u32>>> = hinted
+            .iter()
+            .map(|h| {
+                let own = &tops[h.row][h.first..][..h.teacher.loss.len()];
+                let ids = |top: &Vec<(u32, f32)>| top.iter().map(|(id, _)| *id).collect();
+                own.iter().map(ids).collect()
+            })
+            .collect();
+        let teachers: Vec<TrainRow> = hinted.iter().map(|h| h.teacher.clone()).collect();
+        let teacher = learner.logprobs_of(&teachers, &ids, control)?;
+        for (one, teacher) in hinted.iter().zip(teacher) {
+            let own = &mut rows[one.row].loss[one.first..];
+            let tops = &tops[one.row][one.first..];
+            for ((loss, top), teacher) in own.iter_mut().zip(tops).zip(teacher) {
+                let (ids, proximal) = top.iter().copied().unzip();
+                loss.teacher = Some(TopK {
+                    ids,
+                    proximal,
+                    teacher,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Row and first loss token of a transition's part.
+fn place(job: &TrainJob, transition: TransitionId) -> Option<(usize, usize)> {
+    job.rows.iter().enumerate().find_map(|(index, row)| {
+        let parts = row.sample.parts();
+        let at = parts.iter().position(|p| p.transition == transition)?;
+        let before = parts[..at].iter().map(|p| p.advantages.len()).sum();
+        Some((index, before))
+    })
+}

@@ -1,0 +1,230 @@
+//! Users, their sessions, and the pause between two sessions.
+
+use std::time::{Duration, Instant};
+
+use hone_starter::grammar::{FactId, Grammar};
+use hone_starter::rng::Rng;
+use serde_json::{Value, json};
+
+use super::arms::Arm;
+use super::curve::Curve;
+use super::talker::{Ask, Talker};
+use crate::bench::Bench;
+use crate::bench::wire::Wire;
+use crate::demo::client::Client;
+use crate::demo::taste::Taste;
+use crate::house::House;
+
+/// Preferences of users with a policy of their own: each needs two things at once, which an answer
+/// of the model as it ships does in about one of five.
+const PAIRS: [[Taste; 2]; 3] = [
+    [Taste::List, Taste::Greeted],
+    [Taste::Brief, Taste::Greeted],
+    [Taste::Brief, Taste::List],
+];
+/// Most answers a user asks for in a session.
+const EXCHANGES: usize = 3;
+/// Held-out questions, before and after.
+const GOLDEN: usize = 40;
+/// Longest pause between two sessions, and how often it is looked whether it is over.
+const PAUSE_MAX: Duration = Duration::from_secs(20);
+const LOOK: Duration = Duration::from_millis(10);
+/// Looks in a row at rooms at rest before the pause is over: a verdict may be on its way to a claim.
+const AT_REST: u32 = 3;
+
+struct User {
+    tastes: [Taste; 2],
+    talker: Talker,
+    grammar: Grammar,
+    seed: u64,
+    curve: Curve,
+}
+
+/// All sessions of one arm and seed; one curve per user.
+pub(super) async fn run(
+    bench: &Bench,
+    arm: Arm,
+    (seed, sessions): (u64, usize),
+) -> Result<Vec<Curve>, String> {
+    let folder = bench.folder()?;
+    let mut config = bench.config.clone();
+    config.store.data_dir = folder.text();
+    arm.configure(&mut config);
+    let house = House::start(config).await?;
+    let url = format!("http://{}", house.addr);
+    let curves = hold(&url, arm, (seed, sessions)).await;
+    house.stop().await;
+    curves
+}
+
+async fn hold(url: &str, arm: Arm, (seed, sessions): (u64, usize)) -> Result<Vec<Curve>, String> {
+    let wire = Wire::new(url)?;
+    let client = Client::new(url).map_err(|error| format!("{error:#}"))?;
+    let pause = client.pause_training(!arm.trains()).await;
+    pause.map_err(|error| format!("training could not be paused or resumed: {error:#}"))?;
+    let mut users = Vec::new();
+    for (number, tastes) in PAIRS.into_iter().enumerate() {
+        users.push(User::new(url, (arm, number), tastes, seed).await?);
+    }
+    for user in &mut users {
+        user.curve.golden_before = user.golden().await;
+    }
+    for session in 0..sessions {
+        futures::future::join_all(users.iter_mut().map(|user| user.session(arm, session))).await;
+        if arm.trains() {
+            rest(&wire).await?;
+        }
+    }
+    let status = wire.status().await?;
+    let number = |value: &Value| value.as_f64().unwrap_or_default() as u64;
+    let share = users.len() as u64;
+    let mut curves = Vec::new();
+    for mut user in users {
+        user.curve.golden_after = user.golden().await;
+        user.curve.failed = user.talker.failed;
+        user.curve.versions = number(&status["ledger"]["versions"]) / share;
+        user.curve.refused = number(&status["ledger"]["refused"]) / share;
+        curves.push(user.curve);
+    }
+    Ok(curves)
+}
+
+/// Waits until what was said is judged and trained or settled.
+async fn rest(wire: &Wire) -> Result<(), String> {
+    let began = Instant::now();
+    let mut still = 0;
+    while began.elapsed() < PAUSE_MAX {
+        let status = wire.status().await?;
+        let pending = status["ledger"]["pending"].as_array();
+        let waiting = pending.into_iter().flatten().any(|stage| {
+            let name = stage[0].as_str().unwrap_or_default();
+            matches!(name, "awaiting_verdict" | "awaiting_training")
+                && stage[1].as_u64().unwrap_or_default() > 0
+        });
+        still = if waiting { 0 } else { still + 1 };
+        if still >= AT_REST {
+            return Ok(());
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    Ok(())
+}
+
+impl User {
+    async fn new(
+        url: &str,
+        (arm, number): (Arm, usize),
+        tastes: [Taste; 2],
+        seed: u64,
+    ) -> Result<Self, String> {
+        // In the joint arm each wants one thing, and the things go together.
+        let joint = [Taste::List, Taste::Greeted, Taste::Brief][number];
+        let tastes = if arm == Arm::Joint { [joint; 2] } else { tastes };
+        let own = tastes.map(Taste::name).join("+");
+        let name = if arm == Arm::Joint {
+            "joint".to_owned()
+        } else {
+            own.clone()
+        };
+        Ok(Self {
+            tastes,
+            talker: Talker::new(url, name).await?,
+            grammar: Grammar::new(),
+            seed: seed * 1_000_003 + number as u64,
+            curve: Curve {
+                user: own,
+                seed,
+                ..Curve::default()
+            },
+        })
+    }
+
+    fn likes(&self, answer: &str) -> bool {
+        self.tastes.iter().all(|taste| taste.likes(answer))
+    }
+
+    /// Share of held-out questions answered correctly, whatever the style.
+    async fn golden(&mut self) -> f64 {
+        let questions = self.grammar.held_out_questions(self.seed, GOLDEN);
+        let mut right = 0;
+        for (i, question) in questions.iter().enumerate() {
+            let messages = [json!({ "role": "user", "content": question.text })];
+            let ask = Ask {
+                messages: &messages,
+                session: None,
+                seed: self.seed.wrapping_add(i as u64),
+                temperature: 1.0,
+            };
+            let answer = self.talker.ask(ask).await.text;
+            right += usize::from(self.grammar.check_fact(question.fact, &answer).exact);
+        }
+        right as f64 / questions.len().max(1) as f64
+    }
+
+    async fn session(&mut self, arm: Arm, number: usize) {
+        let mut rng = Rng::at(self.seed, number as u64);
+        let key = format!("{}-{}-{number}", self.curve.user, self.seed);
+        let fact = FactId(rng.below(self.grammar.facts().len()));
+        let mut question = self.grammar.question(fact, &mut rng).text;
+        if arm == Arm::Told {
+            for taste in self.tastes {
+                question = format!("{question} {}", taste.wish());
+            }
+        }
+        let mut messages = vec![json!({ "role": "user", "content": question })];
+        for exchange in 0..=EXCHANGES {
+            let ask = Ask {
+                messages: &messages,
+                session: Some(&key),
+                seed: rng.below(1 << 30) as u64,
+                temperature: 1.0,
+            };
+            let answer = self.talker.ask(ask).await;
+            let liked = self.likes(&answer.text);
+            if exchange == 0 {
+                self.curve.liked.push(liked);
+                if arm == Arm::Corrected && !liked {
+                    self.correct(fact, &answer.turn, &mut rng).await;
+                }
+            }
+            // After its last words the user reads one more answer and goes.
+            let last = messages.len() > 1 && (liked || exchange == EXCHANGES);
+            if last {
+                break;
+            }
+            let says = self.reaction(arm, &answer.text, &mut rng);
+            messages.push(json!({ "role": "assistant", "content": answer.text }));
+            messages.push(json!({ "role": "user", "content": says }));
+        }
+    }
+
+    /// What the user says about an answer.
+    fn reaction(&self, arm: Arm, answer: &str, rng: &mut Rng) -> &'static str {
+        let missing = self.tastes.into_iter().find(|taste| !taste.likes(answer));
+        let words = match (arm, missing) {
+            (Arm::Shuffled, _) => {
+                let other = Taste::ALL[rng.below(Taste::ALL.len())];
+                if rng.chance(0.5) {
+                    other.praises()
+                } else {
+                    other.complaints()
+                }
+            }
+            (Arm::Inverted, None) => Taste::corrections(),
+            (Arm::Inverted, Some(_)) | (_, None) => self.tastes[0].praises(),
+            (_, Some(taste)) => taste.complaints(),
+        };
+        words[rng.below(words.len())]
+    }
+
+    /// Sends the answer the user wanted, of the same fact.
+    async fn correct(&mut self, fact: FactId, turn: &str, rng: &mut Rng) {
+        let wanted = hone_starter::grammar::Style::all().find_map(|style| {
+            let answer = self.grammar.answer(fact, style, rng);
+            self.likes(&answer).then_some(answer)
+        });
+        if let Some(wanted) = wanted {
+            self.talker.correct(turn, &wanted).await;
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Plain chat over HTTP, with what the reply says about itself.
+
+use serde_json::{Value, json};
+
+/// A user of the server.
+pub(super) struct Talker {
+    http: reqwest::Client,
+    url: String,
+    model: String,
+    user: String,
+    pub(super) failed: u64,
+}
+
+/// An answer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Answer {
+    pub(super) text: String,
+    pub(super) turn: String,
+    pub(super) version: u64,
+}
+
+/// A request.
+#[derive(Clone, Copy)]
+pub(super) struct Ask<'a> {
+    pub(super) messages: &'a [Value],
+    /// None: not stored.
+    pub(super) session: Option<&'a str>,
+    pub(super) seed: u64,
+    pub(super) temperature: f64,
+}
+
+impl Talker {
+    pub(super) async fn new(url: &str, user: String) -> Result<Self, String> {
+        let http = reqwest::Client::builder()
+            .timeout(std::time::Duration::from_secs(60))
+            .no_proxy()
+            .build()
+            .map_err(|error| format!("the HTTP client could not be made: {error}"))?;
+        let mut talker = Self {
+            http,
+            url: url.to_owned(),
+            model: String::new(),
+            user,
+            failed: 0,
+        };
+        let models = talker.send("/v1/models", None).await?;
+        let id = models["data"][0]["id"].as_str();
+        talker.model = id.ok_or("the server lists no model")?.to_owned();
+        Ok(talker)
+    }
+
+    /// Asks; a failure is counted and gives an empty answer.
+    pub(super) async fn ask(&mut self, ask: Ask<'_>) -> Answer {
+        let mut body = json!({
+            "model": self.model,
+            "messages": ask.messages,
+            "user": self.user,
+            "seed": ask.seed,
+            "temperature": ask.temperature,
+            "max_tokens": 160,
+            "store": ask.session.is_some(),
+        });
+        if let Some(session) = ask.session {
+            body["session_id"] = json!(session);
+        }
+        match self.send("/v1/chat/completions", Some(body)).await {
+            Ok(reply) => {
+                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                Answer {
+                    text: text(&reply["choices"][0]["message"]["content"]),
+                    turn: text(&reply["hone"]["turn_id"]),
+                    version: reply["hone"]["policy_version"].as_u64().unwrap_or_default(),
+                }
+            }
+            Err(error) => {
+                self.failed += 1;
+                tracing::warn!("a request failed: {error}");
+                Answer::default()
+            }
+        }
+    }
+
+    /// Says what an answer should have been.
+    pub(super) async fn correct(&mut self, turn: &str, correction: &str) {
+        let body = json!({ "turn_id": turn, "correction": correction });
+        if let Err(error) = self.send("/v1/feedback", Some(body)).await {
+            self.failed += 1;
+            tracing::warn!("feedback failed: {error}");
+        }
+    }
+
+    async fn send(&self, path: &str, body: Option<Value>) -> Result<Value, String> {
+        let url = format!("{}{path}", self.url);
+        let request = match body {
+            Some(body) => self.http.post(&url).json(&body),
+            None => self.http.get(&url),
+        };
+        let reply = request.send().await.map_err(|error| error.to_string())?;
+        let status = reply.status();
+        let text = reply.text().await.map_err(|error| error.to_string())?;
+        if !status.is_success() {
+            return Err(format!("{url}: {status}: {text}"));
+        }
+        serde_json::from_str(&text).map_err(|error| format!("{url}: {error}"))
+    }
+}
