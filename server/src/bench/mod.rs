@@ -10,6 +10,7 @@ mod demo;
 mod folder;
 mod gap;
 mod idle;
+mod learn;
 mod ledger;
 mod prefill;
 mod report;
@@ -44,6 +45,12 @@ pub(crate) struct Options {
     /// Seconds of each timed part instead of the measurement's own.
     #[arg(long, value_name = "N", value_parser = parse_seconds)]
     seconds: Option<f64>,
+    /// Seeds of a measurement that has several.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    seeds: Option<u64>,
+    /// Sessions per simulated user of `learn`.
+    #[arg(long, value_name = "N", value_parser = parse_sessions)]
+    sessions: Option<usize>,
     /// Folder for data while measuring, on the disk to measure; the system's temporary one if absent.
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
@@ -68,6 +75,9 @@ enum Name {
     Start,
     /// A short demo.
     Demo,
+    /// Sessions until simulated users are answered as they like it, per method, with controls
+    /// (long; not part of `all`).
+    Learn,
     /// All of them.
     All,
 }
@@ -109,6 +119,7 @@ impl Name {
             Self::Idle => idle::idle(bench),
             Self::Start => start::start(bench),
             Self::Demo => demo::demo(bench),
+            Self::Learn => learn::learn(bench, bench.size),
             Self::All => Err("all is not one measurement".to_owned()),
         }
     }
@@ -118,6 +129,7 @@ impl Name {
 struct Bench {
     config: Config,
     seconds: Option<f64>,
+    size: learn::Size,
     root: PathBuf,
     runtime: Runtime,
 }
@@ -138,6 +150,7 @@ impl Bench {
         Ok(Self {
             config,
             seconds: options.seconds,
+            size: learn::Size::of(options.seeds, options.sessions),
             root: options.folder.clone().unwrap_or_else(std::env::temp_dir),
             runtime,
         })
@@ -205,6 +218,13 @@ fn closing(name: Name, mut objects: Map<String, Value>) -> Value {
     }
 }
 
+fn parse_sessions(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(sessions) if (1..=10_000).contains(&sessions) => Ok(sessions),
+        _ => Err("it must be a number of sessions from 1 to 10000".to_owned()),
+    }
+}
+
 fn parse_seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
@@ -232,11 +252,12 @@ mod tests {
     }
 
     #[test]
-    fn all_stands_for_every_other_name() {
+    fn all_stands_for_every_other_short_name() {
         let known: Vec<Name> = Name::value_variants().to_vec();
         let each = Name::All.each();
-        assert!(known.iter().all(|n| *n == Name::All || each.contains(n)));
-        assert_eq!(each.len() + 1, known.len());
+        let apart = [Name::All, Name::Learn];
+        assert!(known.iter().all(|n| apart.contains(n) || each.contains(n)));
+        assert_eq!(each.len() + apart.len(), known.len());
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub(super) struct Report {
     title: String,
     head: Vec<&'static str>,
     rows: Vec<Vec<String>>,
+    notes: Vec<String>,
     json: Map<String, Value>,
     /// Requests (or whatever is measured) that failed.
     pub(super) failed: u64,
@@ -23,6 +24,7 @@ impl Report {
             title: title.into(),
             head: head.to_vec(),
             rows: Vec::new(),
+            notes: Vec::new(),
             json: Map::new(),
             failed: 0,
         }
@@ -31,6 +33,11 @@ impl Report {
     /// Adds a row; one cell per column.
     pub(super) fn row<const N: usize>(&mut self, cells: [String; N]) {
         self.rows.push(Vec::from(cells));
+    }
+
+    /// Adds a sentence under the table.
+    pub(super) fn note(&mut self, sentence: String) {
+        self.notes.push(sentence);
     }
 
     /// Sets a field of the object.
@@ -66,6 +73,9 @@ impl Report {
         for row in [&head].into_iter().chain(&self.rows) {
             text.push_str(line(row).trim_end());
             text.push('\n');
+        }
+        for note in &self.notes {
+            text.push_str(&format!("  {note}\n"));
         }
         if self.failed > 0 {
             text.push_str(&format!("  FAILED: {}\n", self.failed));

@@ -119,7 +119,11 @@ impl User {
     ) -> Result<Self, String> {
         // In the joint arm each wants one thing, and the things go together.
         let joint = [Taste::List, Taste::Greeted, Taste::Brief][number];
-        let tastes = if arm == Arm::Joint { [joint; 2] } else { tastes };
+        let tastes = if arm == Arm::Joint {
+            [joint; 2]
+        } else {
+            tastes
+        };
         let own = tastes.map(Taste::name).join("+");
         let name = if arm == Arm::Joint {
             "joint".to_owned()
