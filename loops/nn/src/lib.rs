@@ -50,8 +50,8 @@ pub use simd::SimdLevel;
 pub use source::{LoadError, NamedTensor, TensorData, TensorSource};
 pub use train::{
     Control, Distill, KlEstimator, Learner, LearnerConfig, LearnerError, LossKind, Objective,
-    SequenceView, StateError, StepError, StepReport, Term, TokenLoss, TokenView, TopK, TrainRow,
-    Trainable, ess_scale,
+    PerToken, SequenceView, StateError, StepError, StepReport, Term, TokenLoss, TokenView, TopK,
+    TrainRow, Trainable, ess_scale,
 };
 pub use weights::{Digest32, Model, Weights, fingerprint};
 

@@ -51,6 +51,9 @@ pub(crate) struct Options {
     /// Sessions per simulated user of `learn`.
     #[arg(long, value_name = "N", value_parser = parse_sessions)]
     sessions: Option<usize>,
+    /// Arms of `learn`, all if absent.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    arms: Vec<String>,
     /// Folder for data while measuring, on the disk to measure; the system's temporary one if absent.
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
@@ -119,7 +122,7 @@ impl Name {
             Self::Idle => idle::idle(bench),
             Self::Start => start::start(bench),
             Self::Demo => demo::demo(bench),
-            Self::Learn => learn::learn(bench, bench.size),
+            Self::Learn => learn::learn(bench, &bench.size),
             Self::All => Err("all is not one measurement".to_owned()),
         }
     }
@@ -150,7 +153,7 @@ impl Bench {
         Ok(Self {
             config,
             seconds: options.seconds,
-            size: learn::Size::of(options.seeds, options.sessions),
+            size: learn::Size::of(options.seeds, options.sessions, options.arms.clone()),
             root: options.folder.clone().unwrap_or_else(std::env::temp_dir),
             runtime,
         })

@@ -2,83 +2,19 @@
 
 use super::{LearnerConfig, LearnerError, Objective, StepError, TokenLoss, TrainRow, Trainable};
 
+/// A setting, its value, whether it may be that, and what it must be.
+type Rule = (&'static str, f32, bool, &'static str);
+
+const AT_LEAST_0: &str = "finite and at least 0";
+const ABOVE_0: &str = "finite and above 0";
+
 /// Refuses settings that cannot train.
 pub(crate) fn check(cfg: &LearnerConfig) -> Result<(), LearnerError> {
     if cfg.trainable == Trainable::Full && cfg.kl_coef != 0.0 {
         return Err(LearnerError::NoReference);
     }
-    let at_least_0 = "finite and at least 0";
-    let (low, high, cap) = match cfg.objective {
-        Objective::CrossEntropy => (0.0, 0.0, 1.0),
-        Objective::Ppo {
-            clip_low,
-            clip_high,
-        } => (clip_low, clip_high, 1.0),
-        Objective::DecoupledPpo {
-            clip_low,
-            clip_high,
-            correction_cap,
-        }
-        | Objective::Gspo {
-            clip_low,
-            clip_high,
-            correction_cap,
-        } => (clip_low, clip_high, correction_cap),
-        Objective::Cispo { ratio_cap: cap }
-        | Objective::TokenTis {
-            correction_cap: cap,
-        } => (0.0, 0.0, cap),
-        Objective::DppoTv { threshold, anchor } => (0.0, anchor, threshold),
-    };
-    let unit = |v: f32| (0.0..1.0).contains(&v);
-    let rules: [(&'static str, f32, bool, &'static str); 15] = [
-        ("lr", cfg.lr, cfg.lr >= 0.0, at_least_0),
-        ("beta1", cfg.beta1, unit(cfg.beta1), "in 0 .. 1"),
-        ("beta2", cfg.beta2, unit(cfg.beta2), "in 0 .. 1"),
-        ("eps", cfg.eps, cfg.eps > 0.0, "finite and above 0"),
-        (
-            "weight_decay",
-            cfg.weight_decay,
-            cfg.weight_decay >= 0.0,
-            at_least_0,
-        ),
-        (
-            "clip_norm",
-            cfg.clip_norm,
-            cfg.clip_norm > 0.0,
-            "finite and above 0",
-        ),
-        ("kl_coef", cfg.kl_coef, cfg.kl_coef >= 0.0, at_least_0),
-        (
-            "entropy_coef",
-            cfg.entropy_coef,
-            cfg.entropy_coef >= 0.0,
-            at_least_0,
-        ),
-        ("clip_low", low, (0.0..=1.0).contains(&low), "in 0 ..= 1"),
-        ("clip_high", high, high >= 0.0, at_least_0),
-        ("correction_cap", cap, cap > 0.0, "finite and above 0"),
-        (
-            "supervised_coef",
-            cfg.supervised_coef,
-            cfg.supervised_coef >= 0.0,
-            at_least_0,
-        ),
-        (
-            "distill.coef",
-            cfg.distill.coef,
-            cfg.distill.coef >= 0.0,
-            at_least_0,
-        ),
-        (
-            "distill.clip",
-            cfg.distill.clip,
-            cfg.distill.clip > 0.0,
-            "finite and above 0",
-        ),
-        ("ess_base", cfg.ess_base, cfg.ess_base >= 0.0, at_least_0),
-    ];
-    for (name, value, holds, rule) in rules {
+    let rules = optimizer_rules(cfg).into_iter().chain(loss_rules(cfg));
+    for (name, value, holds, rule) in rules.chain(objective_rules(&cfg.objective)) {
         if !holds || !value.is_finite() {
             return Err(LearnerError::BadSetting {
                 name,
@@ -100,6 +36,76 @@ pub(crate) fn check(cfg: &LearnerConfig) -> Result<(), LearnerError> {
         }
     }
     Ok(())
+}
+
+fn not_negative(name: &'static str, value: f32) -> Rule {
+    (name, value, value >= 0.0, AT_LEAST_0)
+}
+
+fn positive(name: &'static str, value: f32) -> Rule {
+    (name, value, value > 0.0, ABOVE_0)
+}
+
+fn optimizer_rules(cfg: &LearnerConfig) -> Vec<Rule> {
+    let unit = |name, v: f32| (name, v, (0.0..1.0).contains(&v), "in 0 .. 1");
+    vec![
+        not_negative("lr", cfg.lr),
+        unit("beta1", cfg.beta1),
+        unit("beta2", cfg.beta2),
+        positive("eps", cfg.eps),
+        not_negative("weight_decay", cfg.weight_decay),
+        positive("clip_norm", cfg.clip_norm),
+        not_negative("ess_base", cfg.ess_base),
+    ]
+}
+
+fn loss_rules(cfg: &LearnerConfig) -> Vec<Rule> {
+    vec![
+        not_negative("kl_coef", cfg.kl_coef),
+        not_negative("entropy_coef", cfg.entropy_coef),
+        not_negative("supervised_coef", cfg.supervised_coef),
+        not_negative("distill.coef", cfg.distill.coef),
+        positive("distill.clip", cfg.distill.clip),
+    ]
+}
+
+fn objective_rules(objective: &Objective) -> Vec<Rule> {
+    let range = |low: f32, high| {
+        let holds = (0.0..=1.0).contains(&low);
+        [
+            ("clip_low", low, holds, "in 0 ..= 1"),
+            not_negative("clip_high", high),
+        ]
+    };
+    match *objective {
+        Objective::CrossEntropy => Vec::new(),
+        Objective::Ppo {
+            clip_low,
+            clip_high,
+        } => range(clip_low, clip_high).to_vec(),
+        Objective::DecoupledPpo {
+            clip_low,
+            clip_high,
+            correction_cap,
+        }
+        | Objective::Gspo {
+            clip_low,
+            clip_high,
+            correction_cap,
+        } => [
+            &range(clip_low, clip_high)[..],
+            &[positive("correction_cap", correction_cap)],
+        ]
+        .concat(),
+        Objective::Cispo { ratio_cap } => vec![positive("ratio_cap", ratio_cap)],
+        Objective::TokenTis { correction_cap } => {
+            vec![positive("correction_cap", correction_cap)]
+        }
+        Objective::DppoTv { threshold, anchor } => vec![
+            positive("threshold", threshold),
+            not_negative("anchor", anchor),
+        ],
+    }
 }
 
 /// Refuses rows that point outside themselves or hold impossible numbers.

@@ -234,7 +234,7 @@ impl Learner {
         rows: &[TrainRow],
         k: usize,
         pause: &mut dyn FnMut() -> Control,
-    ) -> Result<Vec<Vec<Vec<(u32, f32)>>>, StepError> {
+    ) -> Result<PerToken<Vec<(u32, f32)>>, StepError> {
         check_rows(rows, self.params.model().config.vocab)?;
         let mut to = per_token(rows, Vec::new());
         self.see_logits(rows, true, &mut Pacer::new(pause), &mut |site, logits| {
@@ -257,7 +257,7 @@ impl Learner {
         rows: &[TrainRow],
         ids: &[Vec<Vec<u32>>],
         pause: &mut dyn FnMut() -> Control,
-    ) -> Result<Vec<Vec<Vec<f32>>>, StepError> {
+    ) -> Result<PerToken<Vec<f32>>, StepError> {
         check_rows(rows, self.params.model().config.vocab)?;
         let mut to = per_token(rows, Vec::new());
         self.see_logits(rows, true, &mut Pacer::new(pause), &mut |site, logits| {
@@ -438,8 +438,11 @@ impl Learner {
     }
 }
 
+/// A value per row and loss token.
+pub type PerToken<T> = Vec<Vec<T>>;
+
 /// A value to be filled in per loss token.
-fn per_token<T: Clone>(rows: &[TrainRow], value: T) -> Vec<Vec<T>> {
+fn per_token<T: Clone>(rows: &[TrainRow], value: T) -> PerToken<T> {
     let of_row = |row: &TrainRow| vec![value.clone(); row.loss.len()];
     rows.iter().map(of_row).collect()
 }

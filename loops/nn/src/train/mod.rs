@@ -15,7 +15,7 @@ mod objective_tests;
 #[cfg(test)]
 mod tests;
 
-pub use learner::Learner;
+pub use learner::{Learner, PerToken};
 pub use objective::{
     Distill, KlEstimator, Objective, SequenceView, Term, TokenView, TopK, ess_scale,
 };

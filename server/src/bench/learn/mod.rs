@@ -28,23 +28,41 @@ const SEEDS: u64 = 5;
 const HELD_FROM: usize = 14;
 
 /// What the command line says.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Size {
-    pub(super) seeds: u64,
-    pub(super) sessions: usize,
+    seeds: u64,
+    sessions: usize,
+    arms: Vec<String>,
 }
 
 impl Size {
-    pub(super) fn of(seeds: Option<u64>, sessions: Option<usize>) -> Self {
+    pub(super) fn of(seeds: Option<u64>, sessions: Option<usize>, arms: Vec<String>) -> Self {
         Self {
+            arms,
             seeds: seeds.unwrap_or(SEEDS),
             sessions: sessions.unwrap_or(SESSIONS),
         }
     }
 }
 
+impl Size {
+    /// The arms that were named, or all.
+    fn arms(&self) -> Result<Vec<Arm>, String> {
+        let names = || Arm::ALL.map(Arm::name).join(", ");
+        let arm = |name: &String| {
+            let found = Arm::ALL.into_iter().find(|arm| arm.name() == name);
+            found.ok_or_else(|| format!("{name:?} is not an arm; there are {}", names()))
+        };
+        match self.arms.is_empty() {
+            true => Ok(Arm::ALL.to_vec()),
+            false => self.arms.iter().map(arm).collect(),
+        }
+    }
+}
+
 /// `hone bench learn`.
-pub(super) fn learn(bench: &Bench, size: Size) -> Result<Report, String> {
+pub(super) fn learn(bench: &Bench, size: &Size) -> Result<Report, String> {
+    let arms = size.arms()?;
     bench.runtime.block_on(async {
         let title = format!(
             "learn: sessions until three first answers in a row are as liked, {} seeds, {} sessions",
@@ -63,7 +81,7 @@ pub(super) fn learn(bench: &Bench, size: Size) -> Result<Report, String> {
         ];
         let mut report = Report::new(title, &head);
         let mut objects = serde_json::Map::new();
-        for arm in Arm::ALL {
+        for arm in arms {
             let mut curves = Vec::new();
             for seed in 1..=size.seeds {
                 let curve = protocol::run(bench, arm, (seed, size.sessions)).await?;
@@ -71,10 +89,15 @@ pub(super) fn learn(bench: &Bench, size: Size) -> Result<Report, String> {
                 curves.extend(curve);
             }
             row(&mut report, arm, &curves);
-            println!("  {:<14} {}", arm.name(), curve::plot(&curves));
+            println!(
+                "  {:<14} {} {:.1}",
+                arm.name(),
+                curve::plot(&curves),
+                Summary::of(&curves).sessions.mean
+            );
             objects.insert(arm.name().to_owned(), object(&curves));
         }
-        for batch in [1, 16] {
+        for batch in [1, 16].into_iter().filter(|_| size.arms.is_empty()) {
             let live = correction::measure(bench, batch).await?;
             report.failed += live.failed;
             report.note(live.sentence());
