@@ -13,5 +13,6 @@ pub mod http;
 pub mod logs;
 pub mod model;
 pub mod outbound;
+pub mod people;
 mod process;
 mod starter;

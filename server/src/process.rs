@@ -59,6 +59,10 @@ fn greet(house: &House, (serves, is_first): (bool, bool)) {
     println!("Hone {} listens on {url}", env!("CARGO_PKG_VERSION"));
     let new = if is_first { " (new)" } else { "" };
     println!("  data   {}{new}", house.data_dir.display());
+    if let Some(link) = &house.first_link {
+        println!("  first  nobody has an account yet; this link makes the first admin, once:");
+        println!("         {link}");
+    }
     if serves {
         println!("  model  {}", house.model);
         println!(

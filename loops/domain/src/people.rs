@@ -84,6 +84,38 @@ impl RateLimits {
             streams_max: self.streams_max.or(other.streams_max),
         }
     }
+
+    /// These, but none looser than what whoever asks has: `own` exceptions, else `configured`.
+    /// Where these say nothing, `own` holds.
+    #[must_use]
+    pub fn within(self, own: Self, configured: Self) -> Self {
+        let stricter = |wanted: Option<u64>, own: Option<u64>, configured: Option<u64>| match (
+            wanted,
+            own.or(configured),
+        ) {
+            (Some(0) | None, _) => own,
+            (wanted, None | Some(0)) => wanted,
+            (Some(wanted), Some(most)) => Some(wanted.min(most)),
+        };
+        Self {
+            requests_per_minute: stricter(
+                self.requests_per_minute,
+                own.requests_per_minute,
+                configured.requests_per_minute,
+            ),
+            tokens_per_minute: stricter(
+                self.tokens_per_minute,
+                own.tokens_per_minute,
+                configured.tokens_per_minute,
+            ),
+            tokens_per_day: stricter(
+                self.tokens_per_day,
+                own.tokens_per_day,
+                configured.tokens_per_day,
+            ),
+            streams_max: stricter(self.streams_max, own.streams_max, configured.streams_max),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -108,5 +140,29 @@ mod tests {
         assert!(!UserRole::Developer.covers(UserRole::Auditor));
         assert!(!UserRole::Auditor.covers(UserRole::Developer));
         assert_eq!(UserRole::from_name("root"), None);
+    }
+
+    #[test]
+    fn nobody_hands_on_looser_limits_than_their_own() {
+        let per_minute = |n: Option<u64>| RateLimits {
+            requests_per_minute: n,
+            ..RateLimits::default()
+        };
+        // wanted, own, configured: result
+        let rows = [
+            (None, None, Some(60), None),
+            (None, Some(9), Some(60), Some(9)),
+            (Some(0), Some(9), Some(60), Some(9)),
+            (Some(0), None, Some(60), None),
+            (Some(99), None, Some(60), Some(60)),
+            (Some(99), Some(9), Some(60), Some(9)),
+            (Some(5), Some(9), Some(60), Some(5)),
+            (Some(99), Some(0), Some(60), Some(99)),
+            (Some(99), None, Some(0), Some(99)),
+        ];
+        for (wanted, own, configured, result) in rows {
+            let got = per_minute(wanted).within(per_minute(own), per_minute(configured));
+            assert_eq!(got, per_minute(result), "{wanted:?} {own:?} {configured:?}");
+        }
     }
 }

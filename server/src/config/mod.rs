@@ -5,6 +5,7 @@
 
 mod keys;
 mod layers;
+mod people;
 mod sections;
 
 use std::path::Path;
@@ -12,6 +13,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+pub use people::{LimitSet, LimitsConfig, PeopleConfig};
 pub use sections::{
     Engine, HttpConfig, KeyConfig, LogConfig, LogFormat, Loop, ModelConfig, StoreConfig,
 };
@@ -33,6 +35,10 @@ pub struct Config {
     pub loops: Vec<Loop>,
     /// The HTTP door.
     pub http: HttpConfig,
+    /// Accounts, keys, sign-ins.
+    pub people: PeopleConfig,
+    /// Limits of callers.
+    pub limits: LimitsConfig,
     /// Where data lives.
     pub store: StoreConfig,
     /// What is served.
@@ -127,6 +133,8 @@ impl Config {
             return Err("loops must name at least one of serve, collect, judge, train".to_owned());
         }
         self.http.validate()?;
+        self.people.validate()?;
+        self.limits.validate()?;
         self.store.validate()?;
         self.model.validate()?;
         self.serve.validate()?;

@@ -92,8 +92,12 @@ fn what_is_wrong_is_named() {
             &["http.bind", "127.0.0.1:8080"],
         ),
         (
-            with_file("[http]\nbind = \"0.0.0.0:80\""),
-            &["http.bind", "[[http.keys]]", "sha256sum"],
+            with_file("[people]\npublic_url = \"hone.example\""),
+            &["people.public_url", "https://"],
+        ),
+        (
+            with_file("[limits.key]\nstreams_max = -1"),
+            &["limits.key.streams_max"],
         ),
         (
             with_file("[[http.keys]]\nowner = \"a\"\nsha256 = \"zz\""),

@@ -5,15 +5,18 @@ use std::sync::{Arc, Mutex};
 use hone_collect::SharedIndex;
 use hone_domain::{Blobs, Policies, SessionIndex};
 use hone_runtime::{Board, Clock, Ids, Latest, ShutdownTrigger, SystemClock, SystemIds};
-use hone_store::{FsBlobs, Ledger, SqliteConfig, SqliteLedger};
+use hone_store::{FsBlobs, Ledger, People, SqliteLedger};
 
 use crate::config::Config;
+use crate::people::Directory;
 
 /// What every room shares.
 #[derive(Clone)]
 pub(super) struct Commons {
     pub(super) config: Arc<Config>,
     pub(super) ledger: Arc<dyn Ledger>,
+    pub(super) people: Arc<Directory>,
+    pub(super) audit: Arc<dyn People>,
     pub(super) blobs: Arc<dyn Blobs>,
     pub(super) policies: Latest<Policies>,
     pub(super) index: SharedIndex,
@@ -27,25 +30,25 @@ pub(super) struct Commons {
 /// Opens ledger and blobs; the error names the file and the remedy.
 pub(super) async fn open(config: &Arc<Config>) -> Result<Commons, String> {
     let folder = config.store.folder()?;
-    let sqlite = SqliteConfig {
-        readers: config.store.readers,
-        busy_timeout_ms: config.store.busy_timeout_ms,
-        bytes_max: Some(config.store.database_bytes_max).filter(|n| *n > 0),
-        ..SqliteConfig::in_folder(&folder)
-    };
-    let ledger = SqliteLedger::open(&sqlite)
+    let ledger = SqliteLedger::open(&config.store.sqlite(&folder))
         .await
         .map_err(|e| e.to_string())?;
     let blobs = FsBlobs::open(&folder.join("blobs"), config.store.blob_file_bytes_max);
     let heads = ledger.heads().await.map_err(|e| e.to_string())?;
+    let ledger = Arc::new(ledger);
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    let store: Arc<dyn People> = ledger.clone();
+    let people = Directory::open((store.clone(), clock.clone()), config.people.clone()).await;
     Ok(Commons {
+        people: Arc::new(people.map_err(|e| e.to_string())?),
+        audit: store,
         index: Arc::new(Mutex::new(SessionIndex::new(config.http.index()))),
         config: config.clone(),
-        ledger: Arc::new(ledger),
+        ledger,
         blobs: Arc::new(blobs.map_err(|e| e.to_string())?),
         policies: Latest::new(Policies::from_heads(heads)),
         board: Board::new(),
-        clock: Arc::new(SystemClock::default()),
+        clock,
         ids: Arc::new(SystemIds),
         stops: [ShutdownTrigger::new(), ShutdownTrigger::new()],
     })

@@ -1,6 +1,7 @@
 //! The wiring: which room holds which end of which link.
 
 mod commons;
+mod people;
 mod rooms;
 mod stop;
 
@@ -24,6 +25,7 @@ use crate::http::listen::listen;
 use crate::http::traffic::Traffic;
 use crate::http::{Http, Life, ModelNames, router};
 use crate::model;
+use crate::people::audit::Audit;
 use commons::Commons;
 
 /// A running house.
@@ -34,6 +36,8 @@ pub struct House {
     pub data_dir: PathBuf,
     /// Name of the served model.
     pub model: String,
+    /// Where people sign in and nobody has an account yet: the link that makes the first admin.
+    pub first_link: Option<String>,
     stops: [ShutdownTrigger; 2],
     http: Arc<Http>,
     ledger: Arc<dyn Ledger>,
@@ -83,6 +87,8 @@ impl House {
             })
         });
         let http = Arc::new(http_of(&commons, (door, collect), addr)?);
+        people::watch(&commons, &mut tasks);
+        let first_link = people::first_link(&commons, addr).await?;
         let stop_listening = ShutdownTrigger::new();
         let limits = (config.http.listen_limits(), stop_listening.signal());
         let listening = tokio::spawn(listen(listener, router(http.clone()), limits));
@@ -90,6 +96,7 @@ impl House {
             addr,
             data_dir: config.store.folder()?,
             model: config.model.served_name(),
+            first_link,
             stops: commons.stops,
             http,
             ledger: commons.ledger,
@@ -122,8 +129,12 @@ fn http_of(
             aliases: config.model.aliases.clone(),
             created: commons.clock.now_ms() / 1_000,
         },
+        people: commons.people.clone(),
+        audit: Audit::new(commons.audit.clone(), commons.clock.clone()),
+        limits: config.limits,
         guard: Guard {
             loopback: addr.ip().is_loopback(),
+            sign_in: config.people.sign_in,
             keys: config.http.known_keys()?,
             hosts_allowed: config.http.hosts_allowed.clone(),
             origins_allowed: config.http.origins_allowed.clone(),

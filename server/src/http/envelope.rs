@@ -14,8 +14,9 @@ use hone_domain::RequestId;
 
 use super::Http;
 use super::error::ApiError;
-use super::guard::Caller;
+use super::guard::{self, Caller, Shown};
 use super::rights::{self, Right};
+use crate::people::secrets::{csrf, same};
 
 /// Longest request id taken over from a client.
 const ID_BYTES_MAX: usize = 128;
@@ -27,6 +28,8 @@ pub struct Asked {
     pub id: RequestId,
     /// Who calls.
     pub caller: Caller,
+    /// From where.
+    pub peer: IpAddr,
 }
 
 /// The middleware.
@@ -43,10 +46,16 @@ pub async fn wrap(State(http): State<Arc<Http>>, mut request: Request, next: Nex
         .extensions()
         .get::<ConnectInfo<SocketAddr>>()
         .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0.ip());
-    let mut response = match admit(&http, (request.method(), route), (peer, request.headers())) {
+    let seen = Seen {
+        method: request.method(),
+        route,
+        peer,
+        headers: request.headers(),
+    };
+    let mut response = match admit(&http, seen).await {
         Err(error) => refused(&error, route),
         Ok(caller) => {
-            request.extensions_mut().insert(Asked { id, caller });
+            request.extensions_mut().insert(Asked { id, caller, peer });
             match AssertUnwindSafe(next.run(request)).catch_unwind().await {
                 Ok(response) => response,
                 Err(_) => {
@@ -80,23 +89,68 @@ fn refused(error: &ApiError, route: Option<&str>) -> Response {
     {
         response.headers_mut().insert(header::ALLOW, methods);
     }
+    if error.class().2 == "signed_out" {
+        // The next request goes without it.
+        response
+            .headers_mut()
+            .insert(header::SET_COOKIE, guard::ended_cookie());
+    }
     response
 }
 
+/// What decides about a request before it is read.
+struct Seen<'a> {
+    method: &'a Method,
+    route: Option<&'a str>,
+    peer: IpAddr,
+    headers: &'a HeaderMap,
+}
+
 /// Who calls, if they may: the table of rights decides.
-fn admit(
-    http: &Http,
-    (method, path): (&Method, Option<&str>),
-    (peer, headers): (IpAddr, &HeaderMap),
-) -> Result<Caller, ApiError> {
-    let needed = rights::needed(method, path);
+async fn admit(http: &Http, seen: Seen<'_>) -> Result<Caller, ApiError> {
+    let needed = rights::needed(seen.method, seen.route);
     if matches!(needed, Ok(Right::Open)) {
         return Ok(Caller::stranger());
     }
     // Who is calling comes before what they want: strangers learn nothing about routes.
-    let caller = http.guard.admit(peer, headers)?;
+    let caller = identify(http, &seen).await?;
     caller.check(needed?)?;
     Ok(caller)
+}
+
+async fn identify(http: &Http, seen: &Seen<'_>) -> Result<Caller, ApiError> {
+    let shown = guard::shown(seen.headers);
+    let found = match shown {
+        Shown::Nothing => None,
+        Shown::Key(key) => match http.guard.find(key) {
+            Some(caller) => Some(caller),
+            None => http.people.key(seen.peer, key).await?,
+        },
+        Shown::Cookie(token) => http.people.session(token).await?,
+    };
+    if let (Shown::Cookie(token), Some(_)) = (shown, &found) {
+        check_csrf(seen, token)?;
+    }
+    let people = &http.people;
+    let strict = !http.guard.keys.is_empty() || people.has_users() || people.has_keys();
+    http.guard
+        .admit((seen.peer, seen.headers), (shown, found), strict)
+}
+
+/// A cookie is sent by the browser whoever asks it to; the value beside it is not.
+fn check_csrf(seen: &Seen<'_>, token: &str) -> Result<(), ApiError> {
+    if [Method::GET, Method::HEAD].contains(seen.method) {
+        return Ok(());
+    }
+    let sent = seen.headers.get("x-hone-csrf").map(HeaderValue::as_bytes);
+    if sent.is_some_and(|sent| same(sent, csrf(token).as_bytes())) {
+        return Ok(());
+    }
+    Err(ApiError::Forbidden {
+        code: "csrf",
+        message: "with a cookie this needs the header x-hone-csrf; GET /v1/me tells its value"
+            .to_owned(),
+    })
 }
 
 /// Clients cannot mint counter labels.

@@ -69,6 +69,14 @@ pub enum ApiError {
     /// No key, or an unknown one.
     #[error("{0}")]
     Unauthorized(String),
+    /// A password or a sign-in that is not valid.
+    #[error("{message}")]
+    Credentials {
+        /// The stable name.
+        code: &'static str,
+        /// What to do.
+        message: String,
+    },
     /// The caller may not do this.
     #[error("{message}")]
     Forbidden {
@@ -84,6 +92,24 @@ pub enum ApiError {
         message: String,
         /// When to try again.
         retry_after_ms: u64,
+    },
+    /// The caller is over a limit of their own.
+    #[error("{message}")]
+    Limited {
+        /// The stable name.
+        code: &'static str,
+        /// Which limit, and what to do.
+        message: String,
+        /// When to try again.
+        retry_after_ms: u64,
+    },
+    /// What is asked for does not fit how things stand.
+    #[error("{message}")]
+    Conflict {
+        /// The stable name.
+        code: &'static str,
+        /// What stands in the way.
+        message: String,
     },
     /// A part of the process is not there, at present or at all.
     #[error("{message}")]
@@ -166,6 +192,11 @@ impl ApiError {
                 "authentication_error",
                 "invalid_api_key",
             ),
+            Self::Credentials { code, .. } => {
+                (StatusCode::UNAUTHORIZED, "authentication_error", code)
+            }
+            Self::Limited { code, .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", code),
+            Self::Conflict { code, .. } => (StatusCode::CONFLICT, REQUEST, code),
             Self::Forbidden { code, .. } => (StatusCode::FORBIDDEN, "permission_error", code),
             Self::Overloaded { .. } => (
                 StatusCode::TOO_MANY_REQUESTS,
@@ -206,7 +237,9 @@ impl ApiError {
 
     fn retry_after_ms(&self) -> Option<u64> {
         match self {
-            Self::Overloaded { retry_after_ms, .. } => Some(*retry_after_ms),
+            Self::Overloaded { retry_after_ms, .. } | Self::Limited { retry_after_ms, .. } => {
+                Some(*retry_after_ms)
+            }
             Self::Unavailable { .. } => Some(1_000),
             _ => None,
         }

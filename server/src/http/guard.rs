@@ -4,15 +4,17 @@
 //! the peer's address, the Host header (a web page whose name resolves to 127.0.0.1), the Origin
 //! (a web page in this machine's browser), and the marks of a proxy.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use axum::http::{HeaderMap, HeaderValue, header};
-use hone_domain::{Digest, UserRole};
+use hone_domain::{Digest, RateLimits, UserRole};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use utoipa::ToSchema;
 
+use crate::config::PeopleConfig;
 use crate::http::error::ApiError;
+use crate::people::secrets::{looks_like_key, same};
 
 /// The owner of everything that loopback sends without a key.
 pub const LOCAL_OWNER: &str = "local";
@@ -45,6 +47,8 @@ pub struct Key {
 pub struct Guard {
     /// The bound address is a loopback address.
     pub loopback: bool,
+    /// Somebody at this machine has to sign in as well.
+    pub sign_in: bool,
     /// Known keys.
     pub keys: Vec<Key>,
     /// Further host names that count as this machine.
@@ -65,6 +69,15 @@ pub enum Via {
     Session,
 }
 
+/// The limits that a caller has of their own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Allowance {
+    /// The key's public part and its exceptions.
+    pub key: Option<(String, RateLimits)>,
+    /// The owner's exceptions.
+    pub owner: RateLimits,
+}
+
 /// Who is calling.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
@@ -74,6 +87,8 @@ pub struct Caller {
     pub role: UserRole,
     /// How they are known.
     pub via: Via,
+    /// Their own limits.
+    pub allowance: Allowance,
 }
 
 impl Caller {
@@ -83,36 +98,97 @@ impl Caller {
             owner: String::new(),
             role: UserRole::User,
             via: Via::Loopback,
+            allowance: Allowance::default(),
         }
     }
 }
 
+/// What a request shows of who sends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown<'a> {
+    /// Nothing.
+    Nothing,
+    /// A key, or a token of the identity provider.
+    Key(&'a str),
+    /// The cookie of a sign-in.
+    Cookie(&'a str),
+}
+
+/// Name of the sign-in's cookie.
+pub const COOKIE: &str = "hone_session";
+
+/// What a request shows of who sends it. A key goes before a cookie.
+pub fn shown(headers: &HeaderMap) -> Shown<'_> {
+    let api_key = headers.get("x-api-key").and_then(|v| v.to_str().ok());
+    if let Some(key) = bearer(headers).or(api_key.map(str::trim)) {
+        return Shown::Key(key);
+    }
+    let cookies = headers.get_all(header::COOKIE).iter();
+    let mut pairs = cookies
+        .filter_map(|v| v.to_str().ok())
+        .flat_map(|v| v.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='));
+    match pairs.find(|(name, _)| *name == COOKIE) {
+        Some((_, token)) => Shown::Cookie(token),
+        None => Shown::Nothing,
+    }
+}
+
+/// Tells the browser to drop the cookie.
+pub fn ended_cookie() -> HeaderValue {
+    HeaderValue::from_static("hone_session=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0")
+}
+
+/// Hands the browser its cookie.
+pub fn fresh_cookie(token: &str, config: &PeopleConfig) -> Option<HeaderValue> {
+    let secure = if config.is_tls() { "; Secure" } else { "" };
+    let age_s = config.session_absolute_ms / 1_000;
+    let cookie =
+        format!("{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/; Max-Age={age_s}{secure}");
+    HeaderValue::from_str(&cookie).ok()
+}
+
 impl Guard {
-    /// Decides; the error says what to do.
-    pub fn admit(&self, peer: IpAddr, headers: &HeaderMap) -> Result<Caller, ApiError> {
-        let sent = bearer(headers);
-        if let Some(key) = sent.and_then(|sent| self.find(sent)) {
-            return Ok(Caller {
-                owner: key.owner.clone(),
-                role: key.role,
-                via: Via::Key,
-            });
+    /// Decides, given whom the key or cookie was found to belong to; the error says what to do.
+    /// `strict` is false where no key and no account exists at all: then a placeholder that a
+    /// program sends because its library demands a key is no key.
+    pub fn admit(
+        &self,
+        (peer, headers): (IpAddr, &HeaderMap),
+        (shown, found): (Shown<'_>, Option<Caller>),
+        strict: bool,
+    ) -> Result<Caller, ApiError> {
+        if let Some(caller) = found {
+            return Ok(caller);
         }
-        if !self.loopback || !peer.is_loopback() {
+        match shown {
+            Shown::Nothing => self.local(peer, headers),
+            Shown::Cookie(_) => Err(ApiError::Credentials {
+                code: "signed_out",
+                message: "this sign-in has ended; sign in again".to_owned(),
+            }),
+            Shown::Key(key) if !strict && self.loopback && !looks_like_key(key) => {
+                self.local(peer, headers)
+            }
+            Shown::Key(_) => Err(ApiError::Unauthorized(
+                "this API key is not known here, or it has expired or was revoked".to_owned(),
+            )),
+        }
+    }
+
+    /// Whoever sends neither key nor cookie is somebody at this machine, or nobody.
+    fn local(&self, peer: IpAddr, headers: &HeaderMap) -> Result<Caller, ApiError> {
+        if !self.loopback || !peer.is_loopback() || self.sign_in {
             return Err(ApiError::Unauthorized(
-                if sent.is_some() {
-                    "this API key is not known here"
-                } else {
-                    "this address needs an API key: send the header Authorization: Bearer KEY"
-                }
-                .to_owned(),
+                "this address needs an API key or a sign-in: send the header Authorization: Bearer KEY, or sign in on the page"
+                    .to_owned(),
             ));
         }
         if let Some(name) = FORWARDED.iter().find(|name| headers.contains_key(**name)) {
             return Err(forbidden(
                 "forwarded",
                 format!(
-                    "the header {name} says that this request was forwarded, so it does not count as loopback; configure http.keys and send one as a Bearer token"
+                    "the header {name} says that this request was forwarded, so it does not count as loopback; make a key (hone key add) and send it as a Bearer token"
                 ),
             ));
         }
@@ -122,24 +198,27 @@ impl Guard {
             owner: LOCAL_OWNER.to_owned(),
             role: UserRole::Admin,
             via: Via::Loopback,
+            allowance: Allowance::default(),
         })
     }
 
-    fn find(&self, sent: &str) -> Option<&Key> {
+    /// Whose key of the configuration this is.
+    pub fn find(&self, sent: &str) -> Option<Caller> {
         let sent: [u8; 32] = Sha256::digest(sent.as_bytes()).into();
         // Hashes of two secrets are compared without an early end; every key is looked at.
-        let same = |key: &Key| {
-            key.sha256
-                .0
-                .iter()
-                .zip(&sent)
-                .fold(0, |d, (a, b)| d | (a ^ b))
-                == 0
-        };
-        self.keys
-            .iter()
-            .rev()
-            .fold(None, |found, key| if same(key) { Some(key) } else { found })
+        let found = self.keys.iter().rev().fold(None, |found, key| {
+            if same(&key.sha256.0, &sent) {
+                Some(key)
+            } else {
+                found
+            }
+        });
+        found.map(|key| Caller {
+            owner: key.owner.clone(),
+            role: key.role,
+            via: Via::Key,
+            allowance: Allowance::default(),
+        })
     }
 
     fn check_host(&self, headers: &HeaderMap) -> Result<(), ApiError> {
@@ -218,16 +297,4 @@ fn host_name(host: &str) -> &str {
         Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
         _ => host,
     }
-}
-
-/// Refuses addresses that would be open to strangers.
-pub fn check_bind(bind: SocketAddr, has_keys: bool) -> Result<(), String> {
-    if bind.ip().is_loopback() || has_keys {
-        return Ok(());
-    }
-    Err(format!(
-        "http.bind is {bind}, which other machines can reach, but no key is configured, so anybody could use and train this server. \
-         Bind to 127.0.0.1, or add a key to the configuration file: [[http.keys]] with owner = \"NAME\" and sha256 = \"...\" \
-         (make one: KEY=$(openssl rand -hex 32); printf %s \"$KEY\" | sha256sum)"
-    ))
 }

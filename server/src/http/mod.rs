@@ -29,8 +29,10 @@ use hone_runtime::{Board, Clock, Ids, LatestReader, Outbox};
 use hone_store::Ledger;
 use tokio::sync::Semaphore;
 
-use crate::config::HttpConfig;
+use crate::config::{HttpConfig, LimitsConfig};
 use crate::door::Door;
+use crate::people::Directory;
+use crate::people::audit::Audit;
 use guard::Guard;
 use traffic::Traffic;
 use wire::body::BodyLimits;
@@ -51,12 +53,18 @@ pub struct Http {
     pub clock: Arc<dyn Clock>,
     /// Identifiers.
     pub ids: Arc<dyn Ids>,
-    /// Limits.
+    /// Bounds of requests and replies.
     pub config: HttpConfig,
+    /// Limits of callers.
+    pub limits: LimitsConfig,
     /// Names of the served model.
     pub models: ModelNames,
     /// Who may call.
     pub guard: Guard,
+    /// Accounts, keys and sign-ins.
+    pub people: Arc<Directory>,
+    /// The record of who did what.
+    pub audit: Audit,
     /// Whether the process is stopping.
     pub life: Life,
     /// What was counted here.

@@ -25,7 +25,7 @@ pub enum Right {
     AdminWrite,
 }
 
-use Right::{AdminRead, AdminWrite, Open, User};
+use Right::{AdminRead, AdminWrite, Developer, Open, User};
 
 /// Every route of the house: method, path as the router matches it, right. One row each.
 pub const RIGHTS: &[(&str, &str, Right)] = &[
@@ -44,6 +44,24 @@ pub const RIGHTS: &[(&str, &str, Right)] = &[
     ("POST", "/v1/feedback", User),
     ("GET", "/v1/turns/{id}", User),
     ("GET", "/v1/versions", User),
+    // People.
+    ("GET", "/v1/me", User),
+    ("POST", "/v1/auth/sign-in", Open),
+    ("POST", "/v1/auth/sign-out", Open),
+    ("POST", "/v1/auth/invite", Open),
+    ("POST", "/v1/auth/password", User),
+    ("GET", "/v1/keys", User),
+    ("POST", "/v1/keys", Developer),
+    ("POST", "/v1/keys/{id}/rotate", Developer),
+    ("DELETE", "/v1/keys/{id}", User),
+    ("GET", "/admin/v1/keys", AdminRead),
+    ("DELETE", "/admin/v1/keys/{id}", AdminWrite),
+    ("GET", "/admin/v1/users", AdminRead),
+    ("POST", "/admin/v1/users", AdminWrite),
+    ("PATCH", "/admin/v1/users/{name}", AdminWrite),
+    ("POST", "/admin/v1/invites", AdminWrite),
+    ("GET", "/admin/v1/audit", AdminRead),
+    ("GET", "/admin/v1/audit/verify", AdminRead),
     // The console.
     ("GET", "/admin/v1/status", AdminRead),
     ("GET", "/admin/v1/events", AdminRead),
@@ -95,7 +113,7 @@ impl Caller {
     pub fn may(&self, right: Right) -> bool {
         let least = match right {
             Open | User => UserRole::User,
-            Right::Developer => UserRole::Developer,
+            Developer => UserRole::Developer,
             AdminRead => UserRole::Auditor,
             AdminWrite => UserRole::Admin,
         };
@@ -109,7 +127,7 @@ impl Caller {
         }
         let needs = match right {
             Open | User => "any role",
-            Right::Developer => "the role developer or admin",
+            Developer => "the role developer or admin",
             AdminRead => "the role admin or auditor",
             AdminWrite => "the role admin",
         };

@@ -19,7 +19,7 @@ use hone_runtime::{
     Board, Latest, ManualClock, Outbox, Overflow, SeededIds, Shutdown, ShutdownTrigger, queue,
 };
 use hone_serve::{Answer, Backend, Cancel, Capabilities, EngineStats};
-use hone_store::{FeedbackOutcome, SqliteConfig, SqliteLedger};
+use hone_store::{FeedbackOutcome, People, SqliteConfig, SqliteLedger};
 use http_body_util::BodyExt;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -31,6 +31,8 @@ use super::traffic::Traffic;
 use super::{Http, Life, ModelNames, router};
 use crate::config::{DEFAULTS, HttpConfig};
 use crate::door::{ByteLanguage, Door, DoorCounters, Limits, Live};
+use crate::people::Directory;
+use crate::people::audit::Audit;
 
 /// What the backend does with one ask.
 #[derive(Clone, Debug)]
@@ -221,6 +223,7 @@ pub(crate) struct Stage {
     pub(crate) http: Arc<Http>,
     pub(crate) app: Router,
     pub(crate) abort: ShutdownTrigger,
+    pub(crate) clock: Arc<ManualClock>,
     _folder: tempfile::TempDir,
 }
 
@@ -277,6 +280,12 @@ fn known_keys() -> Vec<Key> {
     rows.map(key).into()
 }
 
+/// The section of the default configuration.
+pub(crate) fn defaults<T: serde::de::DeserializeOwned>(section: &str) -> T {
+    let defaults: toml::Table = DEFAULTS.parse().unwrap();
+    defaults[section].clone().try_into().unwrap()
+}
+
 type Times = (Arc<ManualClock>, Arc<SeededIds>, Shutdown);
 
 fn door_of(
@@ -328,13 +337,18 @@ impl Stage {
         let door = door_of(fake.clone(), collect.clone(), (&config, times));
         let board = Board::new();
         board.enter("judge");
+        let people: Arc<dyn People> = ledger.clone();
+        let directory = Directory::open((people.clone(), clock.clone()), defaults("people"));
         let http = Arc::new(Http {
+            people: Arc::new(directory.await.unwrap()),
+            audit: Audit::new(people, clock.clone()),
+            limits: defaults("limits"),
             door: Some(door),
             collect,
             ledger,
             policies: Latest::new(Policies::default()).reader(),
             board,
-            clock,
+            clock: clock.clone(),
             ids,
             config,
             models: ModelNames {
@@ -344,6 +358,7 @@ impl Stage {
             },
             guard: Guard {
                 loopback: true,
+                sign_in: false,
                 keys: known_keys(),
                 hosts_allowed: vec!["box.lan".to_owned()],
                 origins_allowed: vec!["https://app.example".to_owned()],
@@ -359,6 +374,7 @@ impl Stage {
             told,
             http,
             abort,
+            clock,
             _folder: folder,
         }
     }

@@ -11,12 +11,15 @@ use axum::response::Response;
 use hone_runtime::RoomStatus;
 use hone_store::LedgerCounts;
 use serde::Serialize;
+use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout};
 use utoipa::ToSchema;
 
 use super::Reply;
+use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
+use crate::http::guard::Caller;
 use crate::http::{Http, sse};
 
 /// Longest that a status waits for the ledger's counts.
@@ -269,13 +272,15 @@ pub struct LoopReply {
     pub paused: bool,
 }
 
-fn switch(http: &Http, name: String, paused: bool) -> Reply<LoopReply> {
+async fn switch(http: &Http, caller: &Caller, name: String, paused: bool) -> Reply<LoopReply> {
     let Some(switch) = http.board.switch(&name) else {
         let shown: String = name.chars().take(100).collect();
         return Err(ApiError::NotFound(format!(
             "no loop {shown:?} runs in this process"
         )));
     };
+    let act = if paused { "loop.pause" } else { "loop.resume" };
+    http.audit.record(caller, act, &name, json!({})).await?;
     switch.pause(paused);
     tracing::info!(name, paused, "a loop was switched");
     Ok(Json(LoopReply { name, paused }))
@@ -291,10 +296,15 @@ fn switch(http: &Http, name: String, paused: bool) -> Reply<LoopReply> {
         (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody),
         (status = 404, description = "No such loop here", body = ErrorBody),
+        (status = 503, description = "The act could not be recorded", body = ErrorBody),
     )
 )]
-pub async fn pause(State(http): State<Arc<Http>>, Path(name): Path<String>) -> Reply<LoopReply> {
-    switch(&http, name, true)
+pub async fn pause(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    Path(name): Path<String>,
+) -> Reply<LoopReply> {
+    switch(&http, &asked.caller, name, true).await
 }
 
 /// Switches a loop on again.
@@ -307,8 +317,13 @@ pub async fn pause(State(http): State<Arc<Http>>, Path(name): Path<String>) -> R
         (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody),
         (status = 404, description = "No such loop here", body = ErrorBody),
+        (status = 503, description = "The act could not be recorded", body = ErrorBody),
     )
 )]
-pub async fn resume(State(http): State<Arc<Http>>, Path(name): Path<String>) -> Reply<LoopReply> {
-    switch(&http, name, false)
+pub async fn resume(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    Path(name): Path<String>,
+) -> Reply<LoopReply> {
+    switch(&http, &asked.caller, name, false).await
 }

@@ -1,12 +1,16 @@
 //! Every route, registered and documented by one macro.
 
 pub mod admin;
+pub mod audit;
+pub mod auth;
 pub mod chat;
 pub mod completions;
 pub mod feedback;
 pub mod health;
+pub mod keys;
 pub mod models;
 pub mod turns;
+pub mod users;
 
 use std::sync::Arc;
 
@@ -41,6 +45,21 @@ pub fn all() -> OpenApiRouter<Arc<Http>> {
         .routes(routes!(admin::events))
         .routes(routes!(admin::pause))
         .routes(routes!(admin::resume))
+        .routes(routes!(auth::me))
+        .routes(routes!(auth::sign_in))
+        .routes(routes!(auth::sign_out))
+        .routes(routes!(auth::take_invite))
+        .routes(routes!(auth::password))
+        .routes(routes!(keys::list_keys, keys::make_key))
+        .routes(routes!(keys::revoke_key))
+        .routes(routes!(keys::rotate_key))
+        .routes(routes!(keys::list_all_keys))
+        .routes(routes!(keys::revoke_any_key))
+        .routes(routes!(users::list_users, users::add_user))
+        .routes(routes!(users::change_user))
+        .routes(routes!(users::invite))
+        .routes(routes!(audit::list_audit))
+        .routes(routes!(audit::verify_audit))
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Asked {

@@ -166,6 +166,11 @@ async fn the_document_names_every_route_and_only_real_ones() {
         "/admin/v1/events",
         "/admin/v1/loops/{name}/pause",
         "/admin/v1/loops/{name}/resume",
+        "/v1/me",
+        "/v1/auth/sign-in",
+        "/v1/keys",
+        "/admin/v1/users",
+        "/admin/v1/audit",
     ] {
         assert!(paths.contains_key(path), "{path} is missing");
     }

@@ -6,7 +6,7 @@ use axum::http::HeaderMap;
 use hone_domain::{Digest, UserRole};
 use sha2::{Digest as _, Sha256};
 
-use crate::http::guard::{Guard, Key, check_bind};
+use crate::http::guard::{Guard, Key, Shown, shown};
 use crate::http::testing::{Recorder, Stage, read, request};
 
 fn guard(loopback: bool) -> Guard {
@@ -17,6 +17,7 @@ fn guard(loopback: bool) -> Guard {
     };
     Guard {
         loopback,
+        sign_in: false,
         keys: vec![
             key("alice", "a-key", UserRole::Developer),
             key("root", "r-key", UserRole::Admin),
@@ -37,8 +38,13 @@ fn admit(
         map.insert(*name, value.parse().unwrap());
     }
     let peer: IpAddr = peer.parse().unwrap();
+    let shown = shown(&map);
+    let found = match shown {
+        Shown::Key(key) => guard.find(key),
+        _ => None,
+    };
     guard
-        .admit(peer, &map)
+        .admit((peer, &map), (shown, found), !guard.keys.is_empty())
         .map(|caller| (caller.owner, caller.role == UserRole::Admin))
         .map_err(|error| error.class().2.to_owned())
 }
@@ -50,9 +56,18 @@ fn loopback_needs_no_key_and_nothing_else_looks_like_loopback() {
         Result<(&'static str, bool), &'static str>,
     );
     let local = Ok(("local", true));
+    let unknown = Err("invalid_api_key");
     let rows: &[Row] = &[
         (&[], local),
-        (&[("authorization", "Bearer sk-anything")], local),
+        (&[("authorization", "Bearer sk-anything")], unknown),
+        (&[("x-api-key", "sk-anything")], unknown),
+        (&[("cookie", "hone_session=x")], Err("signed_out")),
+        (&[("cookie", "other=x")], local),
+        (&[("x-api-key", "a-key")], Ok(("alice", false))),
+        (
+            &[("cookie", "a=b; hone_session=x"), ("x-api-key", "a-key")],
+            Ok(("alice", false)),
+        ),
         (&[("host", "localhost")], local),
         (&[("host", "localhost:8080")], local),
         (&[("host", "[::1]:8080")], local),
@@ -130,14 +145,20 @@ fn other_addresses_need_a_key() {
 }
 
 #[test]
-fn an_open_address_without_keys_is_refused() {
-    assert!(check_bind("127.0.0.1:80".parse().unwrap(), false).is_ok());
-    assert!(check_bind("[::1]:80".parse().unwrap(), false).is_ok());
-    assert!(check_bind("0.0.0.0:80".parse().unwrap(), true).is_ok());
-    for open in ["0.0.0.0:80", "[::]:80", "192.168.1.5:80"] {
-        let message = check_bind(open.parse().unwrap(), false).expect_err("it is open");
-        assert!(message.contains("http.keys") && message.contains("127.0.0.1"));
-    }
+fn a_placeholder_is_no_key_where_no_key_exists() {
+    let mut nobody = guard(true);
+    nobody.keys.clear();
+    let local = Ok(("local".to_owned(), true));
+    let unknown = Err("invalid_api_key".to_owned());
+    let placeholder = [("authorization", "Bearer sk-anything")];
+    assert_eq!(admit(&nobody, "127.0.0.1", &placeholder), local);
+    // What looks like a key of ours was one: its end must not open more than it did.
+    let ours = [("authorization", "Bearer hone_abc")];
+    assert_eq!(admit(&nobody, "127.0.0.1", &ours), unknown);
+    assert_eq!(admit(&nobody, "10.0.0.9", &placeholder), unknown);
+    nobody.sign_in = true;
+    assert_eq!(admit(&nobody, "127.0.0.1", &[]), unknown);
+    assert_eq!(admit(&nobody, "127.0.0.1", &placeholder), unknown);
 }
 
 #[tokio::test]

@@ -4,5 +4,6 @@ mod admin;
 mod bad_input;
 mod chat;
 mod guarding;
+mod people;
 mod rights;
 mod sessions;

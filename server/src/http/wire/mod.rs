@@ -5,6 +5,7 @@ pub mod completions;
 pub mod feedback;
 pub mod messages;
 pub mod openai;
+pub mod people;
 pub mod replies;
 pub mod sampling;
 pub mod session;

@@ -1,0 +1,118 @@
+//! Accounts, keys, sign-ins, and the limits of callers.
+
+use hone_domain::{Millis, RateLimits};
+use serde::{Deserialize, Serialize};
+
+/// Accounts, keys, sign-ins. Defaults stand in `configs/default.toml`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeopleConfig {
+    /// Whether loopback needs a key or a sign-in as well.
+    pub sign_in: bool,
+    /// How the page is reached from outside, such as `https://hone.example`; empty takes the
+    /// request's own.
+    pub public_url: String,
+    /// Longest that a sign-in may go unused, in milliseconds.
+    pub session_idle_ms: Millis,
+    /// Longest sign-in, in milliseconds.
+    pub session_absolute_ms: Millis,
+    /// How long an invitation is valid, in milliseconds.
+    pub invite_ms: Millis,
+    /// How long a rotated key goes on beside its successor, in milliseconds.
+    pub key_overlap_ms: Millis,
+    /// Most keys of one owner that are neither revoked nor expired.
+    pub keys_per_owner_max: usize,
+    /// Most failed passwords of one name in a window; of one address five times as many.
+    pub attempts_max: u32,
+    /// The window, in milliseconds.
+    pub attempts_window_ms: Millis,
+    /// Most verified keys and sign-ins remembered, and names and addresses counted.
+    pub remembered_max: usize,
+    /// Most secrets hashed at once.
+    pub hashing_parallel: usize,
+    /// How often changes of other processes are looked for, in milliseconds.
+    pub look_ms: u64,
+}
+
+impl PeopleConfig {
+    /// Whether the page is reached by TLS, so that cookies may say so.
+    pub fn is_tls(&self) -> bool {
+        self.public_url.starts_with("https://")
+    }
+
+    pub(super) fn validate(&self) -> Result<(), String> {
+        let url = &self.public_url;
+        if !url.is_empty() && !url.starts_with("http://") && !url.starts_with("https://") {
+            return Err(format!(
+                "people.public_url is {url:?}; it begins with http:// or https://"
+            ));
+        }
+        let counts = [
+            ("session_idle_ms", self.session_idle_ms),
+            ("session_absolute_ms", self.session_absolute_ms),
+            ("invite_ms", self.invite_ms),
+            ("attempts_max", i64::from(self.attempts_max)),
+            ("attempts_window_ms", self.attempts_window_ms),
+            ("remembered_max", self.remembered_max as i64),
+            ("hashing_parallel", self.hashing_parallel as i64),
+            ("look_ms", self.look_ms as i64),
+        ];
+        if let Some((key, _)) = counts.iter().find(|(_, value)| *value <= 0) {
+            return Err(format!("people.{key} must be at least 1"));
+        }
+        if self.attempts_max > 1_000_000 {
+            return Err("people.attempts_max must be at most 1000000".to_owned());
+        }
+        if self.key_overlap_ms < 0 {
+            return Err("people.key_overlap_ms must be at least 0".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// Limits of one key, or of one owner's keys together. 0 is no limit.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct LimitSet {
+    /// Most completion requests in a minute.
+    pub requests_per_minute: u64,
+    /// Most tokens in a minute, prompts and completions together.
+    pub tokens_per_minute: u64,
+    /// Most tokens in a day.
+    pub tokens_per_day: u64,
+    /// Most completion requests at once.
+    pub streams_max: u64,
+}
+
+impl LimitSet {
+    /// The same as exceptions are written.
+    pub fn rates(self) -> RateLimits {
+        RateLimits {
+            requests_per_minute: Some(self.requests_per_minute),
+            tokens_per_minute: Some(self.tokens_per_minute),
+            tokens_per_day: Some(self.tokens_per_day),
+            streams_max: Some(self.streams_max),
+        }
+    }
+}
+
+/// Limits of callers. Defaults stand in `configs/default.toml`.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct LimitsConfig {
+    /// Of one key.
+    pub key: LimitSet,
+    /// Of all requests of one owner.
+    pub owner: LimitSet,
+    /// Most keys and owners counted.
+    pub counted_max: usize,
+}
+
+impl LimitsConfig {
+    pub(super) fn validate(&self) -> Result<(), String> {
+        if self.counted_max == 0 {
+            return Err("limits.counted_max must be at least 1".to_owned());
+        }
+        Ok(())
+    }
+}

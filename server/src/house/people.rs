@@ -1,0 +1,65 @@
+//! People: keeps what is remembered of them fresh, and lets the first one in.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use hone_domain::UserRole;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use super::commons::Commons;
+use crate::http::guard::{Caller, LOCAL_OWNER};
+use crate::people::links;
+
+/// How often uses of keys and sign-ins are noted.
+const NOTE_EVERY: Duration = Duration::from_secs(60);
+
+/// Looks for changes of other processes, and notes uses, until the house stops.
+pub(super) fn watch(commons: &Commons, tasks: &mut JoinSet<()>) {
+    let (people, stop) = (commons.people.clone(), commons.stops[1].signal());
+    let every = Duration::from_millis(commons.config.people.look_ms);
+    tasks.spawn(async move {
+        let mut noted = Instant::now();
+        let mut stopping = false;
+        while !stopping {
+            tokio::select! {
+                () = sleep(every) => {}
+                () = stop.wait() => stopping = true,
+            }
+            if let Err(error) = people.look().await {
+                tracing::warn!(%error, "changes among people could not be looked for");
+            }
+            if !stopping && noted.elapsed() < NOTE_EVERY {
+                continue;
+            }
+            noted = Instant::now();
+            if let Err(error) = people.note_uses().await {
+                tracing::warn!(%error, "uses of keys could not be noted");
+            }
+        }
+    });
+}
+
+/// A link for the first admin, where people have to sign in and nobody could.
+pub(super) async fn first_link(
+    commons: &Commons,
+    addr: SocketAddr,
+) -> Result<Option<String>, String> {
+    let (config, people) = (&commons.config, &commons.people);
+    let needed = config.people.sign_in || !addr.ip().is_loopback();
+    if !needed || people.has_users() || people.has_keys() || !config.http.keys.is_empty() {
+        return Ok(None);
+    }
+    let host = Caller {
+        owner: LOCAL_OWNER.to_owned(),
+        role: UserRole::Admin,
+        ..Caller::stranger()
+    };
+    let link = people.invite(&host, (UserRole::Admin, None)).await;
+    let link = link.map_err(|error| error.to_string())?;
+    let base = match config.people.public_url.as_str() {
+        "" => format!("http://{addr}"),
+        public => public.to_owned(),
+    };
+    Ok(Some(links::url(&base, &link.token)))
+}

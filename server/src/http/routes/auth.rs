@@ -1,0 +1,228 @@
+//! `/v1/me` and `/v1/auth`: who is calling, signing in and out.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use hone_store::{Changed, PeopleChange, UserChange};
+use serde_json::json;
+
+use crate::http::Http;
+use crate::http::envelope::Asked;
+use crate::http::error::{ApiError, ErrorBody};
+use crate::http::guard::{Caller, Shown, Via, ended_cookie, fresh_cookie, shown};
+use crate::http::wire::body::read_json;
+use crate::http::wire::people::{
+    InviteTaken, MeReply, PasswordRequest, SignInRequest, parse_name, parse_password,
+};
+use crate::people::links::Guest;
+use crate::people::secrets::{self, Cost, csrf};
+use crate::people::{Signed, audit, store_error};
+
+fn me_of(http: &Http, caller: &Caller, token: Option<&str>) -> MeReply {
+    MeReply {
+        object: "me",
+        name: caller.owner.clone(),
+        role: caller.role,
+        via: caller.via,
+        csrf: token.map(csrf),
+        users_exist: http.people.has_users(),
+    }
+}
+
+/// Who is calling.
+#[utoipa::path(
+    get,
+    path = "/v1/me",
+    responses(
+        (status = 200, body = MeReply),
+        (status = 401, description = "Nobody: sign in, or send a key", body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn me(State(http): State<Arc<Http>>, asked: Asked, headers: HeaderMap) -> Json<MeReply> {
+    let token = match (asked.caller.via, shown(&headers)) {
+        (Via::Session, Shown::Cookie(token)) => Some(token),
+        _ => None,
+    };
+    Json(me_of(&http, &asked.caller, token))
+}
+
+/// The reply to somebody who is signed in from now on.
+fn signed(http: &Http, signed: &Signed) -> Response {
+    let me = me_of(http, &signed.caller, Some(&signed.token));
+    let mut response = Json(me).into_response();
+    if let Some(cookie) = fresh_cookie(&signed.token, http.people.config()) {
+        response.headers_mut().insert(header::SET_COOKIE, cookie);
+    }
+    response
+}
+
+/// Signs in; the reply sets the cookie `hone_session`.
+#[utoipa::path(
+    post,
+    path = "/v1/auth/sign-in",
+    request_body = SignInRequest,
+    responses(
+        (status = 200, description = "Signed in", body = MeReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, description = "Name or password is wrong", body = ErrorBody),
+        (status = 408, body = ErrorBody),
+        (status = 413, body = ErrorBody),
+        (status = 415, body = ErrorBody),
+        (status = 429, description = "Too many failed attempts", body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn sign_in(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let body: SignInRequest = read_json(request, http.body_limits()).await?.read()?;
+    let entry = http
+        .people
+        .sign_in(asked.peer, (&body.name, body.password))
+        .await?;
+    Ok(signed(&http, &entry))
+}
+
+/// Ends the sign-in of the cookie; without one it changes nothing.
+#[utoipa::path(
+    post,
+    path = "/v1/auth/sign-out",
+    responses(
+        (status = 204, description = "Signed out"),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn sign_out(
+    State(http): State<Arc<Http>>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    if let Shown::Cookie(token) = shown(&headers)
+        && let Some(caller) = http.people.session(token).await?
+    {
+        let change = PeopleChange::SignOut(secrets::digest(token));
+        let act = ("sign_out", caller.owner.as_str());
+        let entry = audit::entry(&caller, http.people.now_ms(), act, json!({}));
+        let ended = http.people.change(&change, &entry).await;
+        ended.map_err(|e| store_error(&e))?;
+    }
+    Ok((
+        StatusCode::NO_CONTENT,
+        [(header::SET_COOKIE, ended_cookie())],
+    )
+        .into_response())
+}
+
+/// Takes an invitation: makes its account and signs in.
+#[utoipa::path(
+    post,
+    path = "/v1/auth/invite",
+    request_body = InviteTaken,
+    responses(
+        (status = 200, description = "The account exists and is signed in", body = MeReply),
+        (status = 400, body = ErrorBody),
+        (status = 404, description = "The link was used, or is too old", body = ErrorBody),
+        (status = 408, body = ErrorBody),
+        (status = 409, description = "The name is taken", body = ErrorBody),
+        (status = 413, body = ErrorBody),
+        (status = 415, body = ErrorBody),
+        (status = 429, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn take_invite(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let body: InviteTaken = read_json(request, http.body_limits()).await?.read()?;
+    parse_name(&body.name)?;
+    parse_password("password", &body.password)?;
+    let guest = Guest {
+        token: body.token,
+        name: body.name,
+        password: body.password,
+    };
+    let taken = |name: &str| http.guard.keys.iter().any(|key| key.owner == name);
+    let entry = http.people.take_invite(asked.peer, guest, taken).await?;
+    Ok(signed(&http, &entry))
+}
+
+/// Changes one's own password; ends every sign-in, this one as well.
+#[utoipa::path(
+    post,
+    path = "/v1/auth/password",
+    request_body = PasswordRequest,
+    responses(
+        (status = 204, description = "Changed; sign in again"),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 408, body = ErrorBody),
+        (status = 413, body = ErrorBody),
+        (status = 415, body = ErrorBody),
+        (status = 429, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn password(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let body: PasswordRequest = read_json(request, http.body_limits()).await?.read()?;
+    parse_password("new", &body.new)?;
+    let (people, caller) = (&http.people, &asked.caller);
+    // A key that leaked must not be able to take over its owner's account.
+    if caller.via != Via::Session {
+        return Err(ApiError::Forbidden {
+            code: "needs_sign_in",
+            message: "sign in on the page to change your password".to_owned(),
+        });
+    }
+    if !people.check_password(&caller.owner, body.old).await? {
+        return Err(ApiError::invalid("old", "the present password is another"));
+    }
+    let change = UserChange {
+        password: Some(people.hash(body.new, Cost::PASSWORD).await?),
+        ..UserChange::default()
+    };
+    let change = PeopleChange::ChangeUser(caller.owner.clone(), change);
+    let act = ("user.password", caller.owner.as_str());
+    let entry = audit::entry(caller, people.now_ms(), act, json!({}));
+    match people.change(&change, &entry).await {
+        Err(error) => Err(store_error(&error)),
+        Ok(Changed::Done) => Ok((
+            StatusCode::NO_CONTENT,
+            [(header::SET_COOKIE, ended_cookie())],
+        )
+            .into_response()),
+        Ok(_) => Err(ApiError::NotFound("this account is gone".to_owned())),
+    }
+}
+
+/// Reads a body of JSON into `T`, refusing fields that it lacks.
+pub(super) async fn strict<T: serde::de::DeserializeOwned>(
+    http: &Http,
+    request: Request,
+) -> Result<T, ApiError> {
+    let mut object = read_json(request, http.body_limits()).await?;
+    let body = object.read()?;
+    match object.unknown().first() {
+        None => Ok(body),
+        Some(field) => {
+            let shown: String = field.chars().take(64).collect();
+            let message = format!("there is no field {shown:?} here");
+            Err(ApiError::invalid(shown, message))
+        }
+    }
+}
+
+/// A JSON reply with a status of its own.
+pub(super) type Made<T> = Result<(StatusCode, Json<T>), ApiError>;

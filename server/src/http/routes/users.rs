@@ -1,0 +1,213 @@
+//! `/admin/v1/users` and `/admin/v1/invites`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use hone_domain::{RateLimits, UserRole};
+use hone_store::{Changed, PeopleChange, User, UserChange};
+use serde_json::json;
+
+use super::Reply;
+use super::auth::{Made, strict};
+use crate::http::Http;
+use crate::http::envelope::Asked;
+use crate::http::error::{ApiError, ErrorBody};
+use crate::http::wire::people::{
+    InviteReply, InviteRequest, UserList, UserPatch, UserReply, UserRequest, parse_name,
+    parse_password, parse_role,
+};
+use crate::people::links::{name_taken, url};
+use crate::people::secrets::{self, Cost};
+use crate::people::{audit, store_error};
+
+/// Every account.
+#[utoipa::path(
+    get,
+    path = "/admin/v1/users",
+    responses(
+        (status = 200, body = UserList),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn list_users(State(http): State<Arc<Http>>) -> Reply<UserList> {
+    let users = http.people.store().users().await;
+    let users = users.map_err(|e| store_error(&e))?;
+    Ok(Json(UserList {
+        object: "list",
+        data: users.into_iter().map(|u| UserReply::of(u, None)).collect(),
+        next: None,
+    }))
+}
+
+/// Makes an account.
+#[utoipa::path(
+    post,
+    path = "/admin/v1/users",
+    request_body = UserRequest,
+    responses(
+        (status = 201, body = UserReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 408, body = ErrorBody),
+        (status = 409, description = "The name is taken", body = ErrorBody),
+        (status = 413, body = ErrorBody),
+        (status = 415, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn add_user(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    request: Request,
+) -> Made<UserReply> {
+    let body: UserRequest = strict(&http, request).await?;
+    parse_name(&body.name)?;
+    let role = parse_role(body.role.as_deref())?;
+    let people = &http.people;
+    let password = match body.password {
+        None => None,
+        Some(password) => {
+            parse_password("password", &password)?;
+            Some(people.hash(password, Cost::PASSWORD).await?)
+        }
+    };
+    let user = User {
+        name: body.name,
+        role,
+        password,
+        disabled: false,
+        limits: body.limits.map(RateLimits::from).unwrap_or_default(),
+        created_ms: people.now_ms(),
+        signed_in_ms: None,
+    };
+    let detail = json!({"role": role.as_str()});
+    let act = ("user.add", user.name.as_str());
+    let entry = audit::entry(&asked.caller, people.now_ms(), act, detail);
+    let change = PeopleChange::AddUser(user.clone());
+    match people.change(&change, &entry).await {
+        Err(error) => Err(store_error(&error)),
+        Ok(Changed::Done) => Ok((StatusCode::CREATED, Json(UserReply::of(user, None)))),
+        Ok(_) => Err(name_taken(&user.name)),
+    }
+}
+
+/// Changes an account: role, limits, closed or not, a new password.
+#[utoipa::path(
+    patch,
+    path = "/admin/v1/users/{name}",
+    params(("name" = String, Path, description = "The account")),
+    request_body = UserPatch,
+    responses(
+        (status = 200, body = UserReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 404, description = "No such account", body = ErrorBody),
+        (status = 408, body = ErrorBody),
+        (status = 409, description = "An admin cannot close or demote their own account", body = ErrorBody),
+        (status = 413, body = ErrorBody),
+        (status = 415, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn change_user(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    Path(name): Path<String>,
+    request: Request,
+) -> Reply<UserReply> {
+    let body: UserPatch = strict(&http, request).await?;
+    let people = &http.people;
+    let role = match &body.role {
+        None => None,
+        Some(role) => Some(parse_role(Some(role))?),
+    };
+    if name == asked.caller.owner && (role.is_some() || body.disabled == Some(true)) {
+        return Err(ApiError::Conflict {
+            code: "own_account",
+            message: "you cannot close your own account or change its role; another admin can"
+                .to_owned(),
+        });
+    }
+    let password = match body.password_reset {
+        Some(true) => Some(secrets::new_token().map_err(|e| ApiError::Internal(e.to_string()))?),
+        _ => None,
+    };
+    let hashed = match &password {
+        None => None,
+        Some(password) => Some(people.hash(password.clone(), Cost::PASSWORD).await?),
+    };
+    let detail = json!({
+        "role": role.map(UserRole::as_str), "disabled": body.disabled,
+        "password_reset": password.is_some(), "limits": body.limits,
+    });
+    let change = UserChange {
+        role,
+        disabled: body.disabled,
+        password: hashed,
+        limits: body.limits.map(RateLimits::from),
+    };
+    let entry = audit::entry(
+        &asked.caller,
+        people.now_ms(),
+        ("user.change", &name),
+        detail,
+    );
+    let change = PeopleChange::ChangeUser(name.clone(), change);
+    let changed = people.change(&change, &entry).await;
+    changed.map_err(|e| store_error(&e))?;
+    let user = people.store().user(&name).await;
+    let user = user.map_err(|e| store_error(&e))?;
+    user.map(|user| Json(UserReply::of(user, password)))
+        .ok_or_else(|| {
+            let shown: String = name.chars().take(64).collect();
+            ApiError::NotFound(format!("no account {shown} is known"))
+        })
+}
+
+/// Makes a link with which somebody makes one account.
+#[utoipa::path(
+    post,
+    path = "/admin/v1/invites",
+    request_body = InviteRequest,
+    responses(
+        (status = 201, body = InviteReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 408, body = ErrorBody),
+        (status = 413, body = ErrorBody),
+        (status = 415, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn invite(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    headers: HeaderMap,
+    request: Request,
+) -> Made<InviteReply> {
+    let body: InviteRequest = strict(&http, request).await?;
+    let role = parse_role(body.role.as_deref())?;
+    if let Some(name) = &body.name {
+        parse_name(name)?;
+    }
+    let link = http.people.invite(&asked.caller, (role, body.name)).await?;
+    let host = headers.get(header::HOST).and_then(|v| v.to_str().ok());
+    let base = match http.people.config().public_url.as_str() {
+        "" => format!("http://{}", host.unwrap_or("127.0.0.1")),
+        public => public.to_owned(),
+    };
+    let reply = InviteReply {
+        object: "invite",
+        url: url(&base, &link.token),
+        token: link.token,
+        expires_ms: link.expires_ms,
+    };
+    Ok((StatusCode::CREATED, Json(reply)))
+}

@@ -1,0 +1,61 @@
+//! Records who did what.
+
+use std::sync::Arc;
+
+use hone_domain::Millis;
+use hone_runtime::Clock;
+use hone_store::{AuditEntry, People};
+use serde_json::{Value, json};
+
+use super::store_error;
+use crate::http::error::ApiError;
+use crate::http::guard::Caller;
+
+/// The audit log as handlers use it.
+pub struct Audit {
+    store: Arc<dyn People>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Audit {
+    /// A log in a store.
+    pub fn new(store: Arc<dyn People>, clock: Arc<dyn Clock>) -> Self {
+        Self { store, clock }
+    }
+
+    /// Records an act before it is done; without a record there is no act. `detail` is an object
+    /// with names and numbers, never with secrets or user text.
+    pub async fn record(
+        &self,
+        caller: &Caller,
+        act: &'static str,
+        object: &str,
+        detail: Value,
+    ) -> Result<(), ApiError> {
+        let entry = entry(caller, self.clock.now_ms(), (act, object), detail);
+        let recorded = self.store.record(&entry).await;
+        recorded.map(drop).map_err(|error| store_error(&error))
+    }
+}
+
+/// An entry of what a caller does; notes how the caller was known.
+pub fn entry(
+    caller: &Caller,
+    at_ms: Millis,
+    (act, object): (&str, &str),
+    mut detail: Value,
+) -> AuditEntry {
+    if let Some(detail) = detail.as_object_mut() {
+        detail.insert("via".to_owned(), json!(caller.via));
+        if let Some((key, _)) = &caller.allowance.key {
+            detail.insert("key".to_owned(), json!(key));
+        }
+    }
+    AuditEntry {
+        at_ms,
+        actor: caller.owner.clone(),
+        act: act.to_owned(),
+        object: object.to_owned(),
+        detail,
+    }
+}

@@ -1,0 +1,454 @@
+//! People as the door knows them: verifies keys and sign-ins, remembers whom it verified, limits
+//! guessing. What lasts is in the store.
+
+mod attempts;
+pub mod audit;
+mod known;
+pub mod links;
+pub mod secrets;
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use hone_domain::{Digest, Millis, UserRole};
+use hone_runtime::Clock;
+use hone_store::{AuditEntry, Changed, LedgerError, People, PeopleChange, SignIn, User};
+use serde_json::json;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::config::PeopleConfig;
+use crate::http::error::ApiError;
+use crate::http::guard::{Allowance, Caller, Via};
+use attempts::Attempts;
+use known::{Known, Memory, Recall};
+use secrets::Cost;
+
+/// Longest that somebody waits for others' secrets to be hashed.
+const HASHING_TIMEOUT: Duration = Duration::from_secs(10);
+/// Failed tries of one address per failed try that one name may have.
+const TRIES_PER_ADDRESS: u32 = 5;
+/// Wrong keys of one address per failed try that one name may have.
+const KEYS_PER_ADDRESS: u32 = 20;
+
+/// People, in front of their store.
+pub struct Directory {
+    store: Arc<dyn People>,
+    clock: Arc<dyn Clock>,
+    config: PeopleConfig,
+    memory: Mutex<Memory>,
+    hashing: Arc<Semaphore>,
+    names: Mutex<Attempts<String>>,
+    addresses: Mutex<Attempts<IpAddr>>,
+    key_addresses: Mutex<Attempts<IpAddr>>,
+    revision: AtomicU64,
+    has_users: AtomicBool,
+    has_keys: AtomicBool,
+}
+
+/// A fresh sign-in.
+#[derive(Debug)]
+pub struct Signed {
+    /// The cookie's value.
+    pub token: String,
+    /// Whose.
+    pub caller: Caller,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The address that tries are counted by: of IPv6 the network, which one person has as a whole.
+fn counted(peer: IpAddr) -> IpAddr {
+    match peer {
+        IpAddr::V4(_) => peer,
+        IpAddr::V6(v6) => {
+            let [a, b, c, d, ..] = v6.segments();
+            IpAddr::from([a, b, c, d, 0, 0, 0, 0])
+        }
+    }
+}
+
+/// A failure of the store as clients see it; the details are for the log.
+pub fn store_error(error: &LedgerError) -> ApiError {
+    tracing::error!(%error, "people could not be read or written");
+    ApiError::Unavailable {
+        code: "ledger_failed",
+        message: "the ledger could not be used; see the server's log".to_owned(),
+    }
+}
+
+fn secret_error(error: &secrets::SecretError) -> ApiError {
+    tracing::error!(%error, "a secret could not be made");
+    ApiError::Internal("a secret could not be made; see the server's log".to_owned())
+}
+
+impl Directory {
+    /// A directory over a store.
+    pub async fn open(
+        (store, clock): (Arc<dyn People>, Arc<dyn Clock>),
+        config: PeopleConfig,
+    ) -> Result<Self, LedgerError> {
+        let (tries, window_ms) = (config.attempts_max, config.attempts_window_ms);
+        let rows = config.remembered_max;
+        let directory = Self {
+            memory: Mutex::new(Memory::new(rows)),
+            hashing: Arc::new(Semaphore::new(config.hashing_parallel)),
+            names: Mutex::new(Attempts::new(tries, window_ms, rows)),
+            addresses: Mutex::new(Attempts::new(tries * TRIES_PER_ADDRESS, window_ms, rows)),
+            key_addresses: Mutex::new(Attempts::new(tries * KEYS_PER_ADDRESS, window_ms, rows)),
+            revision: AtomicU64::new(store.revision().await?),
+            has_users: AtomicBool::new(false),
+            has_keys: AtomicBool::new(false),
+            store,
+            clock,
+            config,
+        };
+        directory.count().await?;
+        Ok(directory)
+    }
+
+    /// What lasts.
+    pub fn store(&self) -> &dyn People {
+        &*self.store
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &PeopleConfig {
+        &self.config
+    }
+
+    /// Now.
+    pub fn now_ms(&self) -> Millis {
+        self.clock.now_ms()
+    }
+
+    /// Whether there are accounts.
+    pub fn has_users(&self) -> bool {
+        self.has_users.load(Ordering::Relaxed)
+    }
+
+    /// Whether there are or were keys in the store.
+    pub fn has_keys(&self) -> bool {
+        self.has_keys.load(Ordering::Relaxed)
+    }
+
+    async fn count(&self) -> Result<(), LedgerError> {
+        let has_users = !self.store.users().await?.is_empty();
+        let has_keys = !self.store.keys(None).await?.is_empty();
+        self.has_users.store(has_users, Ordering::Relaxed);
+        self.has_keys.store(has_keys, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Does a change, forgets what it outdates.
+    pub async fn change(
+        &self,
+        change: &PeopleChange,
+        entry: &AuditEntry,
+    ) -> Result<Changed, LedgerError> {
+        let changed = self.store.change(change, entry).await?;
+        locked(&self.memory).forget();
+        self.count().await?;
+        Ok(changed)
+    }
+
+    /// Forgets what another process changed, and notes uses; to be called now and then.
+    pub async fn look(&self) -> Result<(), LedgerError> {
+        let revision = self.store.revision().await?;
+        if self.revision.swap(revision, Ordering::Relaxed) != revision {
+            locked(&self.memory).forget();
+            self.count().await?;
+        }
+        Ok(())
+    }
+
+    /// Tells the store when keys and sign-ins were used.
+    pub async fn note_uses(&self) -> Result<(), LedgerError> {
+        let uses = locked(&self.memory).uses();
+        let idle_ms = self.now_ms() - self.config.session_idle_ms;
+        self.store.note_uses(&uses, idle_ms).await
+    }
+
+    /// Whose key this is; none if it is nobody's.
+    pub async fn key(&self, peer: IpAddr, key: &str) -> Result<Option<Caller>, ApiError> {
+        let (secret, now_ms) = (secrets::digest(key), self.now_ms());
+        let asked = match locked(&self.memory).recall(&secret, now_ms) {
+            Recall::Known(caller) => return Ok(Some(*caller)),
+            Recall::Wrong => return Ok(None),
+            Recall::Ask(asked) => asked,
+        };
+        let found = self.find_key((peer, key), now_ms).await?;
+        let caller = found.as_ref().map(|known| known.caller.clone());
+        locked(&self.memory).learn(secret, asked, found, now_ms);
+        Ok(caller)
+    }
+
+    async fn find_key(
+        &self,
+        (peer, key): (IpAddr, &str),
+        now_ms: Millis,
+    ) -> Result<Option<Known>, ApiError> {
+        let Some(id) = secrets::id_of(key) else {
+            return Ok(None);
+        };
+        let stored = self.store.key(id).await.map_err(|e| store_error(&e))?;
+        let ends_ms = |expires: Option<Millis>| expires.unwrap_or(Millis::MAX);
+        let stored = stored.filter(|k| k.revoked_ms.is_none() && ends_ms(k.expires_ms) > now_ms);
+        let Some(stored) = stored else {
+            return Ok(None);
+        };
+        let address = counted(peer);
+        let wait_ms = locked(&self.key_addresses).wait_ms(&address, now_ms);
+        if let Some(wait_ms) = wait_ms {
+            return Err(too_many(wait_ms));
+        }
+        if !self.is_of(stored.hash.clone(), key.to_owned()).await? {
+            locked(&self.key_addresses).failed(&address, now_ms);
+            return Ok(None);
+        }
+        let owner = self.store.user(&stored.owner).await;
+        let owner = owner.map_err(|e| store_error(&e))?;
+        if owner.as_ref().is_some_and(|owner| owner.disabled) {
+            return Ok(None);
+        }
+        let most = owner.as_ref().map_or(UserRole::Admin, |owner| owner.role);
+        Ok(Some(Known {
+            key: Some(stored.id.clone()),
+            ends_ms: ends_ms(stored.expires_ms),
+            idle_ms: Millis::MAX / 2,
+            used_ms: now_ms,
+            noted: false,
+            caller: Caller {
+                owner: stored.owner,
+                role: stored.role.meet(most),
+                via: Via::Key,
+                allowance: Allowance {
+                    key: Some((stored.id, stored.limits)),
+                    owner: owner.map(|owner| owner.limits).unwrap_or_default(),
+                },
+            },
+        }))
+    }
+
+    /// Who signed in with this cookie; none if nobody did, or too long ago.
+    pub async fn session(&self, token: &str) -> Result<Option<Caller>, ApiError> {
+        let (secret, now_ms) = (secrets::digest(token), self.now_ms());
+        let asked = match locked(&self.memory).recall(&secret, now_ms) {
+            Recall::Known(caller) => return Ok(Some(*caller)),
+            Recall::Wrong => return Ok(None),
+            Recall::Ask(asked) => asked,
+        };
+        let found = self.find_session(secret, now_ms).await;
+        let found = found.map_err(|e| store_error(&e))?;
+        let caller = found.as_ref().map(|known| known.caller.clone());
+        locked(&self.memory).learn(secret, asked, found, now_ms);
+        Ok(caller)
+    }
+
+    async fn find_session(
+        &self,
+        secret: Digest,
+        now_ms: Millis,
+    ) -> Result<Option<Known>, LedgerError> {
+        let Some(stored) = self.store.sign_in(secret).await? else {
+            return Ok(None);
+        };
+        let ends_ms = stored.created_ms + self.config.session_absolute_ms;
+        if ends_ms <= now_ms || stored.used_ms + self.config.session_idle_ms <= now_ms {
+            return Ok(None);
+        }
+        let user = self.store.user(&stored.user).await?;
+        Ok(user.filter(|user| !user.disabled).map(|user| Known {
+            key: None,
+            ends_ms,
+            idle_ms: self.config.session_idle_ms,
+            used_ms: now_ms,
+            noted: false,
+            caller: caller_of(user),
+        }))
+    }
+
+    /// Checks name and password and signs in.
+    pub async fn sign_in(
+        &self,
+        peer: IpAddr,
+        (name, password): (&str, String),
+    ) -> Result<Signed, ApiError> {
+        let now_ms = self.now_ms();
+        let address = counted(peer);
+        let waits = [
+            locked(&self.names).wait_ms(&name.to_owned(), now_ms),
+            locked(&self.addresses).wait_ms(&address, now_ms),
+        ];
+        if let Some(wait_ms) = waits.into_iter().flatten().max() {
+            return Err(too_many(wait_ms));
+        }
+        let user = self.store.user(name).await.map_err(|e| store_error(&e))?;
+        let user = user.filter(|user| !user.disabled);
+        let stored = user.as_ref().and_then(|user| user.password.clone());
+        // Nobody learns from the time it takes whether there is such a name.
+        let hash = match &stored {
+            Some(hash) => hash.clone(),
+            None => self.nobodys_hash().await?,
+        };
+        let is_right = self.is_of(hash, password).await? && stored.is_some();
+        let Some(user) = user.filter(|_| is_right) else {
+            let is_full = locked(&self.names).failed(&name.to_owned(), now_ms)
+                | locked(&self.addresses).failed(&address, now_ms);
+            if is_full {
+                let entry = AuditEntry {
+                    at_ms: now_ms,
+                    actor: String::new(),
+                    act: "sign_in.blocked".to_owned(),
+                    object: shown(name),
+                    detail: json!({"address": address.to_string()}),
+                };
+                self.store
+                    .record(&entry)
+                    .await
+                    .map_err(|e| store_error(&e))?;
+            }
+            return Err(wrong_password());
+        };
+        locked(&self.names).succeeded(&name.to_owned());
+        self.begin_session(user).await
+    }
+
+    /// Begins a session of somebody who has just shown who they are.
+    pub async fn begin_session(&self, user: User) -> Result<Signed, ApiError> {
+        let token = secrets::new_token().map_err(|e| secret_error(&e))?;
+        let now_ms = self.now_ms();
+        let change = PeopleChange::SignIn(SignIn {
+            token: secrets::digest(&token),
+            user: user.name.clone(),
+            created_ms: now_ms,
+            used_ms: now_ms,
+        });
+        let caller = caller_of(user);
+        let entry = audit::entry(&caller, now_ms, ("sign_in", &caller.owner), json!({}));
+        match self.change(&change, &entry).await {
+            Err(error) => Err(store_error(&error)),
+            Ok(Changed::Done) => Ok(Signed { token, caller }),
+            Ok(_) => Err(wrong_password()),
+        }
+    }
+
+    /// Whether this is the caller's password; counts tries as signing in does.
+    pub async fn check_password(&self, name: &str, password: String) -> Result<bool, ApiError> {
+        let now_ms = self.now_ms();
+        if let Some(wait_ms) = locked(&self.names).wait_ms(&name.to_owned(), now_ms) {
+            return Err(too_many(wait_ms));
+        }
+        let user = self.store.user(name).await.map_err(|e| store_error(&e))?;
+        let Some(hash) = user.and_then(|user| user.password) else {
+            return Ok(false);
+        };
+        let is_right = self.is_of(hash, password).await?;
+        if !is_right {
+            locked(&self.names).failed(&name.to_owned(), now_ms);
+        }
+        Ok(is_right)
+    }
+
+    /// Hashes a secret off the async threads, few at a time.
+    pub async fn hash(&self, secret: String, cost: Cost) -> Result<String, ApiError> {
+        let hash = self.slowly(move || secrets::hash(&secret, cost)).await?;
+        hash.map_err(|e| secret_error(&e))
+    }
+
+    async fn is_of(&self, hash: String, secret: String) -> Result<bool, ApiError> {
+        self.slowly(move || secrets::is_of(&hash, &secret)).await
+    }
+
+    async fn slowly<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let busy = || ApiError::Unavailable {
+            code: "busy",
+            message: "too many secrets are being checked; try again in a moment".to_owned(),
+        };
+        let place = timeout(HASHING_TIMEOUT, self.hashing.clone().acquire_owned()).await;
+        let place = place.map_err(|_| busy())?.map_err(|_| busy())?;
+        let done = tokio::task::spawn_blocking(move || {
+            let _place = place;
+            work()
+        });
+        done.await
+            .map_err(|_| ApiError::Internal("a secret could not be checked".to_owned()))
+    }
+
+    async fn nobodys_hash(&self) -> Result<String, ApiError> {
+        static HASH: OnceLock<String> = OnceLock::new();
+        if let Some(hash) = HASH.get() {
+            return Ok(hash.clone());
+        }
+        let hash = self.hash("nobody".to_owned(), Cost::PASSWORD).await?;
+        Ok(HASH.get_or_init(|| hash).clone())
+    }
+}
+
+fn caller_of(user: User) -> Caller {
+    Caller {
+        owner: user.name,
+        role: user.role,
+        via: Via::Session,
+        allowance: Allowance {
+            key: None,
+            owner: user.limits,
+        },
+    }
+}
+
+/// A name as somebody typed it, for the log: bounded, and plain signs only.
+fn shown(name: &str) -> String {
+    if is_name(name) {
+        name.to_owned()
+    } else {
+        "(not a name)".to_owned()
+    }
+}
+
+fn too_many(wait_ms: u64) -> ApiError {
+    ApiError::Limited {
+        code: "too_many_attempts",
+        message: format!(
+            "too many failed attempts; wait {} s and try again",
+            wait_ms.div_ceil(1_000)
+        ),
+        retry_after_ms: wait_ms,
+    }
+}
+
+fn wrong_password() -> ApiError {
+    ApiError::Credentials {
+        code: "wrong_password",
+        message: "name or password is wrong".to_owned(),
+    }
+}
+
+/// Fewest and most characters of a password.
+pub const PASSWORD_CHARS: (usize, usize) = (10, 1_000);
+
+/// What is wrong with a password, if anything.
+pub fn password_fault(password: &str) -> Option<String> {
+    let (least, most) = PASSWORD_CHARS;
+    let chars = password.chars().count();
+    (!(least..=most).contains(&chars))
+        .then(|| format!("a password has {least} to {most} characters, not {chars}"))
+}
+
+/// Whether a text can name a user: 1 to 64 of a-z, 0-9, `.`, `_`, `-`, `@`, beginning with a
+/// letter or digit.
+pub fn is_name(text: &str) -> bool {
+    let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let fits = |b: u8| is_plain(b) || b"._-@".contains(&b);
+    (1..=64).contains(&text.len())
+        && text.bytes().all(fits)
+        && text.bytes().next().is_some_and(is_plain)
+        && text != crate::http::guard::LOCAL_OWNER
+}

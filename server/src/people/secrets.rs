@@ -1,0 +1,175 @@
+//! Secrets: how they are made, hashed and compared. None of these functions logs or stores one.
+
+use argon2::password_hash::phc::PasswordHash;
+use argon2::{Algorithm, Argon2, Params, PasswordHasher, PasswordVerifier, Version};
+use hone_domain::Digest;
+use sha2::{Digest as _, Sha256};
+
+/// Begin of every key.
+const KEY_BEGIN: &str = "hone_";
+/// Signs of a key's public part: 60 bits.
+const ID_SIGNS: usize = 12;
+/// Signs of a secret: 260 bits.
+const SECRET_SIGNS: usize = 52;
+/// 32 signs that are hard to take for one another.
+const SIGNS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+
+/// Why a secret could not be made or hashed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SecretError(String);
+
+/// A fresh key.
+pub struct NewKey {
+    /// Its public part.
+    pub id: String,
+    /// The whole key, to be shown once.
+    pub key: String,
+}
+
+/// Makes a key: `hone_` + public part + `_` + secret.
+pub fn new_key() -> Result<NewKey, SecretError> {
+    let id = random_signs(ID_SIGNS)?;
+    let key = format!("{}_{}", prefix(&id), random_signs(SECRET_SIGNS)?);
+    Ok(NewKey { id, key })
+}
+
+/// What of a key may be shown.
+pub fn prefix(id: &str) -> String {
+    format!("{KEY_BEGIN}{id}")
+}
+
+/// Whether a text begins like a key of ours.
+pub fn looks_like_key(text: &str) -> bool {
+    text.starts_with(KEY_BEGIN)
+}
+
+/// The public part of a key, where the text has a key's form.
+pub fn id_of(key: &str) -> Option<&str> {
+    let rest = key.strip_prefix(KEY_BEGIN)?;
+    let (id, secret) = rest.split_once('_')?;
+    let is_made_of_signs = |text: &str| text.bytes().all(|b| SIGNS.contains(&b));
+    let fits = id.len() == ID_SIGNS && secret.len() == SECRET_SIGNS;
+    (fits && is_made_of_signs(id) && is_made_of_signs(secret)).then_some(id)
+}
+
+/// A random token for a cookie or a link.
+pub fn new_token() -> Result<String, SecretError> {
+    random_signs(SECRET_SIGNS)
+}
+
+fn random_signs(count: usize) -> Result<String, SecretError> {
+    let mut bytes = [0u8; SECRET_SIGNS];
+    let bytes = &mut bytes[..count];
+    getrandom::fill(bytes)
+        .map_err(|error| SecretError(format!("no randomness from the system: {error}")))?;
+    let sign = |byte: &u8| char::from(SIGNS[usize::from(byte % 32)]);
+    Ok(bytes.iter().map(sign).collect())
+}
+
+/// What of a token is stored. It has 260 random bits, so a fast hash is enough.
+pub fn digest(token: &str) -> Digest {
+    Digest(Sha256::digest(token.as_bytes()).into())
+}
+
+/// The value that a page sends beside its cookie.
+pub fn csrf(token: &str) -> String {
+    let mut hash = Sha256::new();
+    hash.update(b"hone csrf\0");
+    hash.update(token.as_bytes());
+    Digest(hash.finalize().into()).to_hex()
+}
+
+/// Compares without an early end.
+pub fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |d, (a, b)| d | (a ^ b)) == 0
+}
+
+/// Memory in KiB and passes of Argon2id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cost {
+    memory_kib: u32,
+    passes: u32,
+}
+
+impl Cost {
+    /// For what a person thinks of: OWASP's minimum (19 MiB, 2 passes).
+    pub const PASSWORD: Self = Self {
+        memory_kib: 19_456,
+        passes: 2,
+    };
+    /// For keys: 260 random bits cannot be guessed, so the hash only has to be one-way.
+    pub const KEY: Self = Self {
+        memory_kib: 1_024,
+        passes: 1,
+    };
+}
+
+/// Argon2id as a PHC string. Slow on purpose: not for async threads.
+pub fn hash(secret: &str, cost: Cost) -> Result<String, SecretError> {
+    let failed = |what: String| SecretError(format!("a secret could not be hashed: {what}"));
+    let params = Params::new(cost.memory_kib, cost.passes, 1, None);
+    let params = params.map_err(|error| failed(error.to_string()))?;
+    let argon = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
+    let mut salt = [0u8; 16];
+    getrandom::fill(&mut salt).map_err(|error| failed(error.to_string()))?;
+    let hash = argon.hash_password_with_salt(secret.as_bytes(), &salt);
+    hash.map(|hash| hash.to_string())
+        .map_err(|error| failed(error.to_string()))
+}
+
+/// Whether the hash is of this secret. Slow on purpose: not for async threads.
+pub fn is_of(hash: &str, secret: &str) -> bool {
+    let Ok(parsed) = PasswordHash::new(hash) else {
+        tracing::error!("a stored hash cannot be read; what it protects stays closed");
+        return false;
+    };
+    Argon2::default()
+        .verify_password(secret.as_bytes(), &parsed)
+        .is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn keys_have_a_public_part_and_never_repeat() {
+        let (a, b) = (new_key().unwrap(), new_key().unwrap());
+        assert_ne!(a.key, b.key);
+        assert_eq!(id_of(&a.key), Some(a.id.as_str()));
+        assert!(a.key.starts_with(&prefix(&a.id)) && looks_like_key(&a.key));
+        let cut = &a.key[..a.key.len() - 1];
+        for wrong in [
+            "",
+            "hone_",
+            "sk-x",
+            cut,
+            &format!("{}x", a.key),
+            &a.key.to_uppercase(),
+        ] {
+            assert_eq!(id_of(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn hashes_are_salted_and_tell_secrets_apart() {
+        for cost in [Cost::KEY, Cost::PASSWORD] {
+            let hash = hash("right", cost).unwrap();
+            assert!(hash.starts_with("$argon2id$v=19$"), "{hash}");
+            assert!(is_of(&hash, "right") && !is_of(&hash, "wrong"));
+            assert_ne!(hash, super::hash("right", cost).unwrap());
+        }
+        assert!(!is_of("nonsense", "right"));
+    }
+
+    #[test]
+    fn tokens_and_their_csrf_values_differ() {
+        let token = new_token().unwrap();
+        assert_eq!(token.len(), SECRET_SIGNS);
+        assert_ne!(csrf(&token), digest(&token).to_hex());
+        assert!(same(b"ab", b"ab") && !same(b"ab", b"ac") && !same(b"ab", b"a"));
+    }
+}
