@@ -1,0 +1,106 @@
+/** The one place that calls the server. */
+
+/** What went wrong, in words that can be shown. */
+export class ApiError extends Error {
+  constructor(
+    message: string,
+    /** HTTP status; 0 where no reply came. */
+    readonly status: number,
+    readonly code: string | null = null,
+    readonly retryAfterMs: number | null = null,
+  ) {
+    super(message)
+  }
+}
+
+export type Query = Record<string, string | number | boolean | null | undefined>
+
+interface Options {
+  query?: Query
+  body?: unknown
+  signal?: AbortSignal
+}
+
+/** Set from `/v1/me`; sent with everything but GET under a cookie session. */
+let csrf: string | null = null
+export function useCsrf(token: string | null) {
+  csrf = token
+}
+
+/** Called when the server says that nobody is signed in. */
+let onSignedOut: () => void = () => {}
+export function whenSignedOut(then: () => void) {
+  onSignedOut = then
+}
+
+export function url(path: string, query: Query = {}): string {
+  const params = new URLSearchParams()
+  for (const [name, value] of Object.entries(query)) {
+    if (value !== null && value !== undefined && value !== '') params.set(name, String(value))
+  }
+  const text = params.toString()
+  return text ? `${path}?${text}` : path
+}
+
+/** Sends a request; throws an ApiError unless the reply is a success. */
+export async function send(method: string, path: string, options: Options = {}): Promise<Response> {
+  const headers: Record<string, string> = { accept: 'application/json' }
+  if (options.body !== undefined) headers['content-type'] = 'application/json'
+  if (csrf && method !== 'GET') headers['x-hone-csrf'] = csrf
+  let reply: Response
+  try {
+    reply = await fetch(url(path, options.query), {
+      method,
+      headers,
+      body: options.body === undefined ? undefined : JSON.stringify(options.body),
+      signal: options.signal,
+      credentials: 'same-origin',
+      cache: 'no-store',
+    })
+  } catch (error) {
+    if (options.signal?.aborted) throw error
+    throw new ApiError('The server does not answer. It may be restarting; try again in a moment.', 0, 'unreachable')
+  }
+  if (reply.ok) return reply
+  const failure = await failureOf(reply)
+  if (failure.status === 401 && !path.startsWith('/v1/auth/')) onSignedOut()
+  throw failure
+}
+
+/** Sends a request and reads the reply as JSON. */
+export async function call<T>(method: string, path: string, options: Options = {}): Promise<T> {
+  const reply = await send(method, path, options)
+  if (reply.status === 204) return undefined as T
+  return (await reply.json()) as T
+}
+
+export const get = <T>(path: string, query?: Query, signal?: AbortSignal) =>
+  call<T>('GET', path, { query, signal })
+export const post = <T>(path: string, body: unknown = {}) => call<T>('POST', path, { body })
+
+async function failureOf(reply: Response): Promise<ApiError> {
+  let message = `The server answered with status ${reply.status}.`
+  let code: string | null = null
+  try {
+    const { error } = await reply.json()
+    if (typeof error?.message === 'string') message = error.message
+    if (typeof error?.code === 'string') code = error.code
+  } catch {
+    // Not one of Hone's replies (a proxy's page, say): the status says enough.
+  }
+  const retry = Number(reply.headers.get('retry-after-ms'))
+  return new ApiError(message, reply.status, code, retry > 0 ? retry : null)
+}
+
+/** What to show for anything that was thrown. */
+export function explain(error: unknown): string {
+  if (error instanceof ApiError) return sentence(error.message)
+  if (error instanceof Error) return error.message
+  return String(error)
+}
+
+function sentence(text: string): string {
+  const trimmed = text.trim()
+  const first = trimmed.charAt(0).toUpperCase() + trimmed.slice(1)
+  return /[.!?…)]$/.test(first) ? first : `${first}.`
+}

@@ -1,0 +1,236 @@
+/**
+ * One conversation as a tree: a node is what was said and the answer to it. Editing or retrying
+ * adds a sibling; the path in sight follows the chosen child at every fork.
+ */
+
+import { ApiError, explain } from '../api/client'
+import type { Fate, Feedback, HoneNote, Message, ToolCall } from '../api/types'
+import { complete } from './complete'
+import { loadSession } from './session'
+
+export type NodeState = 'waiting' | 'streaming' | 'done' | 'stopped' | 'failed'
+
+export class TurnNode {
+  readonly id: string
+  readonly parent: string | null
+  /** What is new before this answer; the last is usually the person's. */
+  messages: Message[]
+  completion = $state('')
+  reasoning = $state('')
+  tools = $state<ToolCall[]>([])
+  state = $state<NodeState>('waiting')
+  stop = $state<string | null>(null)
+  failure = $state('')
+  turnId = $state<string | null>(null)
+  version = $state<number | null>(null)
+  note = $state<HoneNote | null>(null)
+  fate = $state<Fate | null>(null)
+  feedback = $state<Feedback | null>(null)
+  startedMs: number
+
+  constructor(id: string, parent: string | null, messages: Message[], startedMs: number) {
+    this.id = id
+    this.parent = parent
+    this.messages = messages
+    this.startedMs = startedMs
+  }
+
+  /** The answer as the next request repeats it. */
+  answer(): Message {
+    const message: Message = { role: 'assistant', content: this.completion }
+    if (this.tools.length) message.tool_calls = $state.snapshot(this.tools)
+    return message
+  }
+
+  get said(): string {
+    return this.messages.findLast((m) => m.role === 'user')?.content ?? ''
+  }
+
+  get live(): boolean {
+    return this.state === 'waiting' || this.state === 'streaming'
+  }
+}
+
+/** Longest pause between two times that text is put on the page. */
+const PAINT_MS = 33
+
+export class Conversation {
+  /** The server's id, once it is known. */
+  sessionId = $state<string | null>(null)
+  /** What requests are sent under. */
+  key: string | null
+  nodes = $state<TurnNode[]>([])
+  /** Which child is in sight, by parent. */
+  chosen = $state<Record<string, string>>({})
+  private running: AbortController | null = null
+  private count = 0
+
+  path = $derived(this.pathOf())
+  live = $derived(this.path.some((node) => node.live))
+
+  constructor(sessionId: string | null, key: string | null) {
+    this.sessionId = sessionId
+    this.key = key
+  }
+
+  static fresh(): Conversation {
+    return new Conversation(null, `chat-${crypto.randomUUID()}`)
+  }
+
+  static async load(id: string, signal?: AbortSignal): Promise<Conversation> {
+    const view = await loadSession(id, signal)
+    const conversation = new Conversation(view.id, view.key ?? null)
+    const known = new Set(view.turns.map((turn) => turn.turn_id))
+    conversation.nodes = view.turns.map((turn) => {
+      const parent = turn.parent_id && known.has(turn.parent_id) ? turn.parent_id : null
+      const node = new TurnNode(turn.turn_id, parent, turn.messages, turn.started_ms)
+      node.turnId = turn.turn_id
+      node.completion = turn.completion
+      node.tools = turn.tool_calls ?? []
+      node.version = turn.policy_version
+      node.fate = turn.fate
+      node.feedback = turn.feedback.at(-1) ?? null
+      node.state = turn.fate.reason === 'cancelled' ? 'stopped' : 'done'
+      return node
+    })
+    return conversation
+  }
+
+  siblings(node: TurnNode): TurnNode[] {
+    return this.nodes.filter((other) => other.parent === node.parent)
+  }
+
+  choose(node: TurnNode) {
+    this.chosen[node.parent ?? ''] = node.id
+  }
+
+  private pathOf(): TurnNode[] {
+    const children = new Map<string, TurnNode[]>()
+    for (const node of this.nodes) {
+      const at = node.parent ?? ''
+      children.set(at, [...(children.get(at) ?? []), node])
+    }
+    const path: TurnNode[] = []
+    for (let at = ''; ; ) {
+      const here = children.get(at)
+      const next = here?.find((node) => node.id === this.chosen[at]) ?? here?.at(-1)
+      if (!next || path.includes(next)) return path
+      path.push(next)
+      at = next.id
+    }
+  }
+
+  /** Says something after `parent` (the last answer in sight if not given). */
+  say(text: string, model: string, parent: TurnNode | null = this.path.at(-1) ?? null) {
+    return this.ask([{ role: 'user', content: text }], model, parent)
+  }
+
+  /** Says something else instead of what led to `node`. */
+  edit(node: TurnNode, text: string, model: string) {
+    const messages = [...node.messages]
+    const last = messages.findLastIndex((m) => m.role === 'user')
+    messages[last < 0 ? messages.length : last] = { role: 'user', content: text }
+    return this.ask(messages, model, this.find(node.parent))
+  }
+
+  /** Asks for another answer to the same. One that failed makes place for it. */
+  retry(node: TurnNode, model: string) {
+    if (node.state === 'failed' && !node.completion) this.nodes = this.nodes.filter((n) => n !== node)
+    return this.ask(node.messages, model, this.find(node.parent))
+  }
+
+  stop() {
+    this.running?.abort()
+  }
+
+  private find(id: string | null): TurnNode | null {
+    return this.nodes.find((node) => node.id === id) ?? null
+  }
+
+  /** Everything up to and with `node`, as the server wants it. */
+  private history(node: TurnNode | null): Message[] {
+    const parts: Message[] = []
+    for (let at = node; at; at = this.find(at.parent)) {
+      const answer = at.completion || at.tools.length ? [at.answer()] : []
+      parts.unshift(...at.messages, ...answer)
+    }
+    return parts
+  }
+
+  private async ask(messages: Message[], model: string, parent: TurnNode | null) {
+    const node = new TurnNode(`local-${++this.count}`, parent?.id ?? null, messages, Date.now())
+    this.nodes.push(node)
+    this.choose(node)
+    const abort = new AbortController()
+    this.running = abort
+    const paint = new Painter(node)
+    try {
+      const request = { model, messages: [...this.history(parent), ...messages], session_id: this.key ?? undefined }
+      await complete(request, this.listener(node, paint), abort.signal)
+      paint.flush()
+      node.state = 'done'
+    } catch (error) {
+      paint.flush()
+      node.state = abort.signal.aborted ? 'stopped' : 'failed'
+      if (!abort.signal.aborted) node.failure = describe(error)
+    } finally {
+      if (this.running === abort) this.running = null
+    }
+    return node
+  }
+
+  private listener(node: TurnNode, paint: Painter) {
+    return {
+      begun: (turnId: string | null, sessionId: string | null, version: number | null) => {
+        node.turnId = turnId
+        node.version = version
+        this.sessionId ??= sessionId
+        node.state = 'streaming'
+      },
+      text: (piece: string) => paint.add(piece),
+      reasoning: (piece: string) => {
+        node.reasoning += piece
+      },
+      tool: (index: number, call: ToolCall) => mergeTool(node.tools, index, call),
+      ended: (reason: string | null, note: HoneNote | null) => {
+        paint.flush()
+        node.stop = reason
+        node.note = note
+        if (note) node.version = note.policy_version
+      },
+    }
+  }
+}
+
+/** Puts text on the page at most once a frame or so, however fast tokens come. */
+class Painter {
+  private held = ''
+  private timer: ReturnType<typeof setTimeout> | null = null
+
+  constructor(private readonly node: TurnNode) {}
+
+  add(piece: string) {
+    this.held += piece
+    this.timer ??= setTimeout(() => this.flush(), PAINT_MS)
+  }
+
+  flush() {
+    if (this.timer !== null) clearTimeout(this.timer)
+    this.timer = null
+    this.node.completion += this.held
+    this.held = ''
+  }
+}
+
+function mergeTool(tools: ToolCall[], index: number, piece: ToolCall) {
+  const call = (tools[index] ??= { type: 'function', function: { name: '', arguments: '' } })
+  call.id ??= piece.id
+  call.function ??= {}
+  if (piece.function?.name) call.function.name = (call.function.name ?? '') + piece.function.name
+  if (piece.function?.arguments) call.function.arguments = (call.function.arguments ?? '') + piece.function.arguments
+}
+
+function describe(error: unknown): string {
+  const wait = error instanceof ApiError && error.retryAfterMs ? ` Try again in ${Math.ceil(error.retryAfterMs / 1000)} s.` : ''
+  return explain(error) + wait
+}

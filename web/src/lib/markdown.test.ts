@@ -1,0 +1,101 @@
+import { describe, expect, it } from 'vitest'
+import { type Block, type Inline, parseMarkdown } from './markdown'
+
+/** The tree as a short line: enough to see structure and text. */
+function sketch(blocks: Block[]): string {
+  return blocks.map(block).join('|')
+}
+
+function block(b: Block): string {
+  switch (b.kind) {
+    case 'heading':
+      return `h${b.level}(${line(b.children)})`
+    case 'paragraph':
+      return `p(${line(b.children)})`
+    case 'code':
+      return `code:${b.language}(${b.text})`
+    case 'quote':
+      return `quote(${sketch(b.children)})`
+    case 'list':
+      return `${b.ordered ? `ol${b.start}` : 'ul'}(${b.items.map((i) => (i.task === null ? '' : i.task ? 'x ' : 'o ') + sketch(i.children)).join(';')})`
+    case 'table':
+      return `table(${b.head.map(line)};${b.rows.map((r) => r.map(line))};${b.align})`
+    case 'rule':
+      return 'rule'
+  }
+}
+
+function line(nodes: Inline[]): string {
+  return nodes
+    .map((n) => {
+      switch (n.kind) {
+        case 'text':
+          return n.text
+        case 'code':
+          return `\`${n.text}\``
+        case 'break':
+          return '/'
+        case 'link':
+          return `<${n.href}>(${line(n.children)})`
+        default:
+          return `${n.kind}(${line(n.children)})`
+      }
+    })
+    .join('')
+}
+
+const check = (text: string, expected: string) => expect(sketch(parseMarkdown(text))).toBe(expected)
+
+describe('markdown', () => {
+  it.each([
+    ['plain words', 'p(plain words)'],
+    ['# One #\n## Two', 'h1(One)|h2(Two)'],
+    ['a\nb\n\nc', 'p(a/b)|p(c)'],
+    ['**b** and *i* and _i_ and ~~d~~', 'p(strong(b) and em(i) and em(i) and del(d))'],
+    ['***both***', 'p(strong(em(both)))'],
+    ['snake_case_name and 2*3*4', 'p(snake_case_name and 2em(3)4)'],
+    ['a * b * c', 'p(a * b * c)'],
+    ['`a*b` ``x`y``', 'p(`a*b` `x`y`)'],
+    ['\\*not\\*', 'p(*not*)'],
+    ['```rust\nfn a() {}\n```\nafter', 'code:rust(fn a() {})|p(after)'],
+    ['```\nnot closed *yet*', 'code:(not closed *yet*)'],
+    ['> q\n> - a', 'quote(p(q)|ul(p(a)))'],
+    ['- a\n- b\n  more\n- c', 'ul(p(a);p(b/more);p(c))'],
+    ['- a\n  - inner\n- b', 'ul(p(a)|ul(p(inner));p(b))'],
+    ['3. three\n4. four', 'ol3(p(three);p(four))'],
+    ['- a\n\n- b', 'ul(p(a);p(b))'],
+    ['- [x] done\n- [ ] open', 'ul(x p(done);o p(open))'],
+    ['|a|b|\n|:-|-:|\n|1|2|', 'table(a,b;1,2;left,right)'],
+    ['---', 'rule'],
+    ['text\n- item', 'p(text)|ul(p(item))'],
+  ])('%j', check)
+})
+
+describe('hostile text stays text', () => {
+  it.each([
+    ['<img src=x onerror=alert(1)>', 'p(<img src=x onerror=alert(1)>)'],
+    ['<script>alert(1)</script>', 'p(<script>alert(1)</script>)'],
+    ['[x](javascript:alert(1))', 'p(em(x)))'],
+    ['[x](JaVaScRiPt:a)', 'p(em(x))'],
+    ['[x](data:text/html,a)', 'p(em(x))'],
+    ['![spy](http://evil/?q=1)', 'p(<http://evil/?q=1>(spy))'],
+    ['[ok](https://a.example/b)', 'p(<https://a.example/b>(ok))'],
+    ['see https://a.example/b.', 'p(see <https://a.example/b>(https://a.example/b).)'],
+  ])('%j', check)
+
+  it('no link of any kind leaves http, https and mailto', () => {
+    const hostile = ['javascript:a', 'vbscript:a', 'data:a', 'file:///etc', '//evil', '/v1/keys', 'java\nscript:a']
+    for (const href of hostile) {
+      expect(JSON.stringify(parseMarkdown(`[a](${href}) <${href}> ![b](${href})`))).not.toContain('"href"')
+    }
+  })
+
+  it.each(['['.repeat(5000), '*'.repeat(5000), '> '.repeat(5000), '- '.repeat(3000), '`'.repeat(5001)])(
+    'ends in good time (%#)',
+    (text) => {
+      const begun = performance.now()
+      parseMarkdown(text)
+      expect(performance.now() - begun).toBeLessThan(1000)
+    },
+  )
+})
