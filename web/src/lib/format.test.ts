@@ -26,4 +26,4 @@ it.each([
   [plural(2, 'turn'), '2 turns'],
   [versionName(0), 'base'],
   [versionName(12), 'v12'],
-])('%j is %j', (found, expected) => expect(found).toBe(expected))
+])('%j is %j', (found, expected) => expect(found.replaceAll('\u00a0', ' ')).toBe(expected))

@@ -36,10 +36,10 @@ export function bytes(count: Value): string {
 /** A length of time. */
 export function duration(ms: Value): string {
   if (!isNumber(ms)) return NONE
-  if (ms < 1) return `${number(ms * 1000, 0)} µs`
-  if (ms < 1000) return `${number(ms, ms < 10 ? 1 : 0)} ms`
+  if (ms < 1) return `${number(ms * 1000, 0)}\u00a0µs`
+  if (ms < 1000) return `${number(ms, ms < 10 ? 1 : 0)}\u00a0ms`
   const seconds = ms / 1000
-  if (seconds < 60) return `${number(seconds, seconds < 10 ? 1 : 0)} s`
+  if (seconds < 60) return `${number(seconds, seconds < 10 ? 1 : 0)}\u00a0s`
   const minutes = Math.floor(seconds / 60)
   if (minutes < 60) return join(minutes, 'min', Math.floor(seconds % 60), 's')
   const hours = Math.floor(minutes / 60)
@@ -48,7 +48,7 @@ export function duration(ms: Value): string {
 }
 
 const join = (big: number, bigUnit: string, small: number, smallUnit: string) =>
-  small ? `${big} ${bigUnit} ${small} ${smallUnit}` : `${big} ${bigUnit}`
+  small ? `${big}\u00a0${bigUnit} ${small}\u00a0${smallUnit}` : `${big}\u00a0${bigUnit}`
 
 /** How long ago, or how far ahead. */
 export function ago(atMs: Value, nowMs: number): string {
