@@ -1,13 +1,11 @@
 /** Who is here, and what they allowed. */
 
 import { ApiError, call, explain, get, post, useCsrf, whenSignedOut } from '../api/client'
-import type { Consent, Me } from '../api/types'
-
-/** Who calls a server that knows no people: whoever sits at it. */
-const LOCAL: Me = { name: 'local', role: 'admin', via: 'loopback', csrf: null, users_exist: false, consent: 'full' }
+import type { Consent, ConsentView, Me } from '../api/types'
 
 class Account {
   me = $state<Me | null>(null)
+  consent = $state<ConsentView | null>(null)
   phase = $state<'loading' | 'in' | 'out' | 'failed'>('loading')
   failure = $state('')
   isAdmin = $derived(this.me?.role === 'admin' || this.me?.role === 'auditor')
@@ -22,7 +20,6 @@ class Account {
       this.welcome(await get<Me>('/v1/me'))
     } catch (error) {
       if (error instanceof ApiError && error.status === 401) return this.forget()
-      if (error instanceof ApiError && error.code === 'unknown_url') return this.welcome(LOCAL)
       this.failure = explain(error)
       this.phase = 'failed'
     }
@@ -43,20 +40,31 @@ class Account {
     this.forget()
   }
 
-  async consent(learning: Consent) {
-    await call('PUT', '/v1/consent', { body: { learning } })
-    if (this.me) this.me.consent = learning
+  /** Decides about learning; what is not said stays. */
+  async decide(learning: Consent, holdback = this.consent?.holdback) {
+    this.consent = await call<ConsentView>('PUT', '/v1/consent', { body: { learning, holdback } })
   }
 
   private welcome(me: Me) {
     useCsrf(me.csrf)
     this.me = me
     this.phase = 'in'
+    void this.readConsent()
+  }
+
+  private async readConsent() {
+    try {
+      this.consent = await get<ConsentView>('/v1/consent')
+    } catch {
+      // The switch is not shown while nobody knows where it stands; the next load asks again.
+      this.consent = null
+    }
   }
 
   private forget() {
     useCsrf(null)
     this.me = null
+    this.consent = null
     this.phase = 'out'
   }
 }

@@ -14,7 +14,14 @@ export interface Me {
   via: 'loopback' | 'key' | 'session'
   csrf: string | null
   users_exist: boolean
-  consent: Consent
+}
+
+export interface ConsentView {
+  learning: Consent
+  /** Whether a share of one's chats may be answered by the base model, to measure what learning does. */
+  holdback: boolean
+  explanation: string
+  withdrawn_turns: number
 }
 
 export interface ToolCall {
@@ -176,6 +183,7 @@ export interface LearnedVersion {
   samples: number
   score_before: number | null
   score_after: number | null
+  tainted: boolean
   words: string
 }
 
@@ -186,13 +194,16 @@ export interface Improvement {
   n_base: number
   smallest_detectable: number | null
   corrections_per_100: number | null
+  corrections_per_100_base: number | null
   repeat_mistake_rate: number | null
-  per_version: { version: number; difference?: number | null; mean?: number | null; n?: number; turns?: number; interval?: [number, number] | null }[]
+  holdback_share: number
+  per_version: { version: number; turns: number; sessions: number; mean_score: number; corrections_per_100: number }[]
   sentence: string
 }
 
 export interface ForgetPlan {
-  id: string
+  /** None for a dry run. */
+  id: string | null
   dry_run: boolean
   turns: number
   transitions: number
@@ -201,7 +212,7 @@ export interface ForgetPlan {
   rolls_back_to: number | null
   cannot_undo: string[]
   state: 'done' | 'running'
-  turns_left?: number
+  turns_left: number
 }
 
 export interface Answered {
@@ -371,6 +382,9 @@ export interface User {
   name: string
   role: string
   disabled: boolean
+  has_password: boolean
+  /** A new one; only in the reply that made it. */
+  password?: string
   limits: Limits
   created_ms: number
   signed_in_ms: number | null
