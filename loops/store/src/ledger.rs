@@ -7,7 +7,7 @@ use hone_domain::{
 };
 use serde::Serialize;
 
-use crate::LedgerError;
+use crate::{LedgerError, Reading};
 
 /// Who claims work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -261,7 +261,7 @@ pub fn reason_at_record(turn: &Turn) -> Option<Reason> {
 
 /// The durable record. Implementations pass [`crate::suite`].
 #[async_trait]
-pub trait Ledger: Send + Sync {
+pub trait Ledger: Reading {
     // === collect ===
 
     /// Records ended turns. Idempotent by turn id: what was recorded first stays. A turn that can

@@ -9,6 +9,7 @@ mod codec;
 mod error;
 mod ledger;
 mod people;
+mod reading;
 mod sqlite;
 pub mod suite;
 
@@ -22,5 +23,9 @@ pub use ledger::{
 pub use people::{
     AUDIT_ORIGIN, ApiKey, AuditCheck, AuditEntry, AuditQuery, AuditRecord, Changed, Invite, People,
     PeopleChange, SignIn, User, UserChange, Uses,
+};
+pub use reading::{
+    FateState, OldestPending, PREVIEW_CHARS_MAX, Page, Reading, SCAN_MAX, SampleAge, SessionCursor,
+    SessionLine, SessionTurn, SessionView, TITLE_CHARS_MAX, TurnEntry, TurnFilter, TurnLine,
 };
 pub use sqlite::{SqliteConfig, SqliteLedger};

@@ -4,6 +4,7 @@ pub mod envelope;
 pub mod error;
 pub mod guard;
 pub mod listen;
+pub mod lists;
 pub mod metrics;
 pub mod openapi;
 pub mod reply;

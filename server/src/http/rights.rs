@@ -42,6 +42,9 @@ pub const RIGHTS: &[(&str, &str, Right)] = &[
     ("GET", "/v1/models/{*id}", User),
     // What became of it.
     ("POST", "/v1/feedback", User),
+    ("GET", "/v1/sessions", User),
+    ("GET", "/v1/sessions/{id}", User),
+    ("GET", "/v1/turns", User),
     ("GET", "/v1/turns/{id}", User),
     ("GET", "/v1/versions", User),
     // People.
@@ -63,6 +66,8 @@ pub const RIGHTS: &[(&str, &str, Right)] = &[
     ("GET", "/admin/v1/audit", AdminRead),
     ("GET", "/admin/v1/audit/verify", AdminRead),
     // The console.
+    ("GET", "/admin/v1/turns", AdminRead),
+    ("GET", "/admin/v1/turns/{id}", AdminRead),
     ("GET", "/admin/v1/status", AdminRead),
     ("GET", "/admin/v1/events", AdminRead),
     ("POST", "/admin/v1/loops/{name}/pause", AdminWrite),

@@ -73,7 +73,7 @@ pub(super) struct Log {
 
 /// The ledger that the rooms see.
 pub(super) struct SimLedger {
-    inner: Arc<dyn Ledger>,
+    pub(super) inner: Arc<dyn Ledger>,
     plant: Plant,
     staleness_max_versions: u64,
     faults: Mutex<Faults>,
@@ -161,7 +161,7 @@ impl SimLedger {
         }
     }
 
-    async fn call<T>(
+    pub(super) async fn call<T>(
         &self,
         work: impl Future<Output = Result<T, LedgerError>> + Send,
     ) -> Result<T, LedgerError> {

@@ -7,6 +7,7 @@
 
 mod laws;
 mod ledger;
+mod reading;
 mod rng;
 mod seat;
 mod trainer;

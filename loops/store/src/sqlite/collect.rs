@@ -1,8 +1,10 @@
 //! What collect writes: turns, transitions, reasons, feedback.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use hone_domain::{Feedback, Reason, Stage, Transition, TransitionId, Turn, TurnId};
+use hone_domain::{
+    Feedback, Reason, Role, SessionId, Stage, Transition, TransitionId, Turn, TurnId, TurnKind,
+};
 use sqlx::SqliteConnection;
 
 use super::chains::{self, BlockLink, MessageLink, Seen};
@@ -10,6 +12,7 @@ use super::fault::Fault;
 use super::texts::{name_of, signed, text_bytes};
 use crate::codec::{floats_to_bytes, kept_to_bytes, spans_to_bytes, tokens_to_bytes};
 use crate::ledger::{FeedbackOutcome, reason_at_record};
+use crate::reading::TITLE_CHARS_MAX;
 
 /// A turn with everything encoded that does not need the database, so that the writer is held
 /// only for writing.
@@ -83,24 +86,53 @@ async fn store_surroundings(
             .await?;
         }
     }
+    let titles = titles(turns);
     // From the last turn, so that a session of several turns ends with its newest time.
     for Encoded { turn, .. } in turns.iter().rev() {
         if sessions.insert(turn.session) {
+            let title = titles.get(&turn.session);
             sqlx::query(
-                "insert into sessions (id, owner, scope_number, first_ms, last_ms)
-                 values (?1, ?2, (select number from scopes where name = ?3), ?4, ?5)
-                 on conflict (id) do update set last_ms = max(last_ms, excluded.last_ms)",
+                "insert into sessions (
+                     id, owner, scope_number, first_ms, last_ms, title, title_folded
+                 )
+                 values (?1, ?2, (select number from scopes where name = ?3), ?4, ?5, ?6, ?7)
+                 on conflict (id) do update set
+                     last_ms = max(last_ms, excluded.last_ms),
+                     title = coalesce(title, excluded.title),
+                     title_folded = coalesce(title_folded, excluded.title_folded)",
             )
             .bind(&turn.session.0.as_bytes()[..])
             .bind(&turn.owner)
             .bind(turn.scope.as_str().as_bytes())
             .bind(turn.started_ms)
             .bind(turn.finished_ms)
+            .bind(title.map(String::as_bytes))
+            .bind(title.map(|title| title.to_lowercase().into_bytes()))
             .execute(&mut *connection)
             .await?;
         }
     }
     Ok(())
+}
+
+/// What the sessions of a batch are called: how the first user message of their first main turn
+/// begins, in one line.
+fn titles(turns: &[Encoded<'_>]) -> HashMap<SessionId, String> {
+    let mut titles = HashMap::new();
+    for Encoded { turn, .. } in turns.iter().filter(|t| t.turn.kind == TurnKind::Main) {
+        let asked = turn.messages.iter().find(|m| m.role == Role::User);
+        let Some(asked) = asked.filter(|_| !titles.contains_key(&turn.session)) else {
+            continue;
+        };
+        // Cut first: a message may be very long.
+        let begin: String = asked.content.chars().take(2 * TITLE_CHARS_MAX).collect();
+        let line = begin.split_whitespace().collect::<Vec<_>>().join(" ");
+        let title: String = line.chars().take(TITLE_CHARS_MAX).collect();
+        if !title.is_empty() {
+            titles.insert(turn.session, title);
+        }
+    }
+    titles
 }
 
 /// Returns the new row's number, none where the turn is known already.

@@ -13,6 +13,7 @@ mod leases;
 mod open;
 mod people;
 mod policies;
+mod reading;
 mod rows;
 mod texts;
 mod train;
@@ -24,6 +25,8 @@ mod crash_tests;
 mod law_tests;
 #[cfg(test)]
 mod open_tests;
+#[cfg(test)]
+mod page_tests;
 #[cfg(test)]
 mod people_tests;
 #[cfg(test)]

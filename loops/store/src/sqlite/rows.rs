@@ -1,7 +1,7 @@
 //! Rows back into the domain's nouns.
 
 use hone_domain::{
-    BlobKey, Completion, Digest, Fate, Feedback, FeedbackId, GroupId, Millis, Policy,
+    BatchId, BlobKey, Completion, Digest, Fate, Feedback, FeedbackId, GroupId, Millis, Policy,
     PolicyVersion, Reason, RequestId, Scope, SessionId, Stage, Transition, TransitionId, Turn,
     TurnId, Verdict, VerdictId, Vote,
 };
@@ -33,6 +33,7 @@ id_from! {
     transition_id -> TransitionId;
     verdict_id -> VerdictId;
     feedback_id -> FeedbackId;
+    batch_id -> BatchId;
 }
 
 pub(super) fn digest(bytes: &[u8]) -> Result<Digest, Fault> {
@@ -219,20 +220,28 @@ pub(super) async fn load_feedback(
     connection: &mut SqliteConnection,
     turn: &Turn,
 ) -> Result<Vec<Feedback>, Fault> {
+    load_feedback_of(connection, (turn.id, &turn.owner)).await
+}
+
+/// The same by the turn's id and owner.
+pub(super) async fn load_feedback_of(
+    connection: &mut SqliteConnection,
+    (turn, owner): (TurnId, &str),
+) -> Result<Vec<Feedback>, Fault> {
     let rows = sqlx::query(
         "select id, client_id, score, comment, correction, received_ms from feedback
          where turn_id = ? and owner = ? order by received_ms, number",
     )
-    .bind(&turn.id.0.as_bytes()[..])
-    .bind(&turn.owner)
+    .bind(&turn.0.as_bytes()[..])
+    .bind(owner)
     .fetch_all(connection)
     .await?;
     rows.into_iter()
         .map(|row| {
             Ok(Feedback {
                 id: feedback_id(row.try_get("id")?)?,
-                turn: turn.id,
-                owner: turn.owner.clone(),
+                turn,
+                owner: owner.to_owned(),
                 client_id: some_text(row.try_get("client_id")?)?,
                 score: score(row.try_get("score")?),
                 comment: some_text(row.try_get("comment")?)?,

@@ -9,6 +9,7 @@ mod judge;
 mod people;
 mod policies;
 mod random;
+mod reading;
 mod train;
 mod views;
 mod world;
@@ -70,6 +71,13 @@ pub async fn run(make: impl AsyncFn() -> Arc<dyn Ledger>) {
         views::counts_follow_every_turn,
         views::lists_are_newest_first,
         views::scores_are_averaged_by_version,
+        reading::pages_cover_every_turn_once,
+        reading::filters_narrow_a_list,
+        reading::a_line_says_what_a_turn_is,
+        reading::a_session_is_told_without_repeating_itself,
+        reading::sessions_are_listed_by_last_use_and_found_by_title,
+        reading::a_turn_tells_the_batches_it_entered,
+        reading::ages_and_waits_are_told,
         views::the_unknown_is_none,
         views::a_closed_ledger_fails,
     }

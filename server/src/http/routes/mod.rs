@@ -1,6 +1,7 @@
 //! Every route, registered and documented by one macro.
 
 pub mod admin;
+pub mod admin_turns;
 pub mod audit;
 pub mod auth;
 pub mod chat;
@@ -9,6 +10,7 @@ pub mod feedback;
 pub mod health;
 pub mod keys;
 pub mod models;
+pub mod sessions;
 pub mod turns;
 pub mod users;
 
@@ -35,12 +37,17 @@ pub fn all() -> OpenApiRouter<Arc<Http>> {
         .routes(routes!(models::list_models))
         .routes(routes!(models::get_model))
         .routes(routes!(feedback::feedback))
+        .routes(routes!(sessions::list_sessions))
+        .routes(routes!(sessions::get_session))
+        .routes(routes!(sessions::list_turns))
         .routes(routes!(turns::get_turn))
         .routes(routes!(turns::list_versions))
         .routes(routes!(health::livez))
         .routes(routes!(health::readyz))
         .routes(routes!(health::startupz))
         .routes(routes!(health::metrics))
+        .routes(routes!(admin_turns::list_turns))
+        .routes(routes!(admin_turns::get_turn))
         .routes(routes!(admin::status))
         .routes(routes!(admin::events))
         .routes(routes!(admin::pause))

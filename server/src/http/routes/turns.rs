@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use hone_domain::{Fate, NextItem, Sampling, Signal, Stage, StopReason, TurnKind, Vote};
+use hone_domain::{Fate, Feedback, NextItem, Sampling, Signal, Stage, StopReason, TurnKind, Vote};
 use hone_store::{PolicyRecord, TurnView};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -34,7 +34,7 @@ pub struct FateReply {
 }
 
 impl FateReply {
-    fn of(fate: Fate) -> Self {
+    pub(super) fn of(fate: Fate) -> Self {
         let mut reply = Self {
             state: "pending",
             stage: None,
@@ -96,6 +96,17 @@ pub struct FeedbackView {
     pub received_ms: i64,
 }
 
+impl FeedbackView {
+    pub(super) fn of(feedback: Feedback) -> Self {
+        Self {
+            score: feedback.score,
+            comment: feedback.comment,
+            correction: feedback.correction,
+            received_ms: feedback.received_ms,
+        }
+    }
+}
+
 /// A turn and what became of it.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct TurnReply {
@@ -148,7 +159,7 @@ pub struct TurnReply {
 }
 
 impl TurnReply {
-    fn of(view: TurnView) -> Self {
+    pub(super) fn of(view: TurnView) -> Self {
         let version = view.turn.version();
         let turn = view.turn;
         Self {
@@ -181,16 +192,7 @@ impl TurnReply {
                 votes: verdict.votes,
                 judged_ms: verdict.judged_ms,
             }),
-            feedback: view
-                .feedback
-                .into_iter()
-                .map(|feedback| FeedbackView {
-                    score: feedback.score,
-                    comment: feedback.comment,
-                    correction: feedback.correction,
-                    received_ms: feedback.received_ms,
-                })
-                .collect(),
+            feedback: view.feedback.into_iter().map(FeedbackView::of).collect(),
         }
     }
 }

@@ -5,5 +5,6 @@ mod bad_input;
 mod chat;
 mod guarding;
 mod people;
+mod reading;
 mod rights;
 mod sessions;

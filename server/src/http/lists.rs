@@ -1,0 +1,101 @@
+//! What every list has in common: how many rows, where a page begins, and words of a filter.
+
+use axum::extract::Query;
+use axum::extract::rejection::QueryRejection;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::error::ApiError;
+
+/// Most rows of a page.
+pub const LIMIT_MAX: usize = 200;
+/// Rows of a page where nothing is said.
+const LIMIT: usize = 50;
+
+/// A page of a list, newest first.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct List<T> {
+    /// Always `list`.
+    pub object: &'static str,
+    /// The rows. A page may hold fewer than asked for although there are more: `next` decides.
+    pub data: Vec<T>,
+    /// Send it as `before` to get the next page; null where there is nothing more.
+    pub next: Option<String>,
+}
+
+impl<T> List<T> {
+    /// A page with its cursor.
+    pub fn of(data: Vec<T>, next: Option<String>) -> Self {
+        Self {
+            object: "list",
+            data,
+            next,
+        }
+    }
+}
+
+/// The query, or what is wrong with it.
+pub fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiError> {
+    query
+        .map(|Query(query)| query)
+        .map_err(|error| ApiError::invalid("", error.body_text()))
+}
+
+/// Checks `limit`.
+pub fn limit(limit: Option<usize>) -> Result<usize, ApiError> {
+    let limit = limit.unwrap_or(LIMIT);
+    if (1..=LIMIT_MAX).contains(&limit) {
+        return Ok(limit);
+    }
+    Err(ApiError::invalid(
+        "limit",
+        format!("limit must be between 1 and {LIMIT_MAX}, not {limit}"),
+    ))
+}
+
+/// Reads `before`, a row's number.
+pub fn before(before: Option<&str>) -> Result<Option<u64>, ApiError> {
+    before
+        .map(|text| number(text).ok_or_else(wrong_cursor))
+        .transpose()
+}
+
+/// Reads `before`, a time and a row's number.
+pub fn before_ms(before: Option<&str>) -> Result<Option<(i64, u64)>, ApiError> {
+    let read = |text: &str| {
+        let (ms, row) = text.split_once('.')?;
+        Some((i64::try_from(number(ms)?).ok()?, number(row)?))
+    };
+    before
+        .map(|text| read(text).ok_or_else(wrong_cursor))
+        .transpose()
+}
+
+/// Rows are numbered as the database can: up to 2^63 - 1.
+fn number(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|n| i64::try_from(*n).is_ok())
+}
+
+fn wrong_cursor() -> ApiError {
+    ApiError::invalid("before", "before must be the `next` of an earlier page")
+}
+
+/// A word of a closed set.
+pub fn word<T>(
+    param: &'static str,
+    text: Option<&str>,
+    (parse, known): (impl Fn(&str) -> Option<T>, &str),
+) -> Result<Option<T>, ApiError> {
+    let Some(text) = text.filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    let shown: String = text.chars().take(60).collect();
+    let wrong = || ApiError::invalid(param, format!("{param} must be {known}, not {shown:?}"));
+    parse(text).map(Some).ok_or_else(wrong)
+}
+
+/// A field that says something.
+pub fn said(text: Option<&String>) -> Option<&str> {
+    text.map(String::as_str)
+        .filter(|text| !text.trim().is_empty())
+}
