@@ -1,5 +1,5 @@
 # The commands of Hone. `make run` and `make test` are all a newcomer needs.
-.PHONY: help run demo test setup lint unit clients bench starter goldens clean
+.PHONY: help run demo test setup lint unit clients bench openapi starter goldens clean
 
 CARGO ?= cargo
 HONE := target/release/hone
@@ -35,6 +35,11 @@ clients: setup ## real clients from PyPI and npm against the real server
 bench: ## every measurement, as tables
 	$(CARGO) build --release --locked -p hone
 	$(HONE) bench all
+
+openapi: ## write docs/openapi.json, from which the page's types are made
+	@mkdir -p target
+	$(CARGO) run --quiet --locked -p hone -- openapi > target/openapi.json
+	mv target/openapi.json docs/openapi.json
 
 starter: ## train the built-in model again from its seed (about fifteen minutes)
 	$(CARGO) build --release --locked -p hone

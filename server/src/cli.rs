@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use toml::Value;
 
 use crate::config::{Config, Sources};
+use crate::http::openapi;
 use crate::{bench, demo, process, starter};
 
 /// Serves a language model that gets better by being used.
@@ -27,6 +28,8 @@ enum Command {
     Demo(demo::Options),
     /// Measure this build on this machine.
     Bench(bench::Options),
+    /// Print the API's OpenAPI document.
+    Openapi,
     /// Make and measure the built-in starter model.
     #[command(subcommand)]
     Starter(starter::StarterCommand),
@@ -84,6 +87,10 @@ pub fn main() -> ExitCode {
         None => serve(&cli.serve),
         Some(Command::Serve(args)) => serve(&args),
         Some(Command::Demo(options)) => demo::server::command(options),
+        Some(Command::Openapi) => {
+            print!("{}", openapi::text());
+            Ok(ExitCode::SUCCESS)
+        }
         Some(Command::Bench(options)) => bench::command(&options),
         Some(Command::Starter(command)) => starter::run(command),
     };

@@ -16,3 +16,4 @@ pub mod outbound;
 pub mod people;
 mod process;
 mod starter;
+pub mod watch;

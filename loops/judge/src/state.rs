@@ -43,6 +43,7 @@ struct Counts {
     by_feedback: u64,
     by_model: u64,
     by_rules: u64,
+    score_sum: f64,
 }
 
 /// The room's pure half.
@@ -394,6 +395,7 @@ impl State {
     fn count(&mut self, verdict: &Verdict) {
         let counts = &mut self.counts;
         counts.judged += 1;
+        counts.score_sum += f64::from(verdict.score.unwrap_or_default());
         match verdict.score {
             Some(score) if score > 0.0 => counts.good += 1,
             Some(score) if score < 0.0 => counts.bad += 1,
@@ -448,6 +450,7 @@ impl Room for State {
             number("bad_total", counts.bad),
             number("neutral_total", counts.neutral),
             number("abstained_total", counts.abstained),
+            ("score_sum", counts.score_sum),
             number("hinted_total", counts.hinted),
             number("by_feedback_total", counts.by_feedback),
             number("by_model_total", counts.by_model),

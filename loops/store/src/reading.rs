@@ -112,6 +112,8 @@ pub type SessionCursor = (Millis, u64);
 pub struct SessionLine {
     /// The session.
     pub id: SessionId,
+    /// Its key as the client gave it, if it did.
+    pub key: Option<String>,
     /// How its first user message begins; none where it has no conversation.
     pub title: Option<String>,
     /// When its first turn was admitted.

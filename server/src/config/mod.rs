@@ -3,20 +3,25 @@
 //! Order: defaults, then the file of `--config`, then `HONE__SECTION__KEY`, then flags. A key that
 //! nobody knows is an error that names it and the nearest known one.
 
+mod console;
 mod keys;
 mod layers;
 mod people;
 mod sections;
+mod settings;
 
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+pub use console::ConsoleConfig;
 pub use people::{LimitSet, LimitsConfig, PeopleConfig};
 pub use sections::{
     Engine, HttpConfig, KeyConfig, LogConfig, LogFormat, Loop, ModelConfig, StoreConfig,
 };
+
+pub use settings::{Origin, Origins, Setting};
 
 /// The commented defaults; every key is in them.
 pub const DEFAULTS: &str = include_str!("../../../configs/default.toml");
@@ -39,6 +44,8 @@ pub struct Config {
     pub people: PeopleConfig,
     /// Limits of callers.
     pub limits: LimitsConfig,
+    /// The console.
+    pub console: ConsoleConfig,
     /// Where data lives.
     pub store: StoreConfig,
     /// What is served.
@@ -53,6 +60,9 @@ pub struct Config {
     pub train: hone_train::Config,
     /// Logs.
     pub log: LogConfig,
+    /// Where the values come from.
+    #[serde(skip)]
+    pub origins: Origins,
 }
 
 /// What is wrong with a configuration, in one sentence.
@@ -97,18 +107,20 @@ impl Sources {
 impl Config {
     /// Merges all layers and checks every value.
     pub fn load(sources: &Sources) -> Result<Self, ConfigError> {
-        let merged = Self::merged(sources)?;
-        let config: Self =
+        let (merged, origins) = Self::merged(sources)?;
+        let mut config: Self =
             serde_path_to_error::deserialize(Value::Table(merged)).map_err(|error| {
                 let path = error.path().to_string();
                 ConfigError(format!("{path}: {}", error.inner().message()))
             })?;
         config.validate().map_err(ConfigError)?;
+        config.origins = origins;
         Ok(config)
     }
 
-    /// The merged layers as TOML.
-    fn merged(sources: &Sources) -> Result<Table, ConfigError> {
+    /// The merged layers as TOML, and where each value comes from.
+    fn merged(sources: &Sources) -> Result<(Table, Origins), ConfigError> {
+        let mut origins = Origins::default();
         let mut merged = parse(DEFAULTS, "configs/default.toml")?;
         let mut known = merged.clone();
         for (path, text) in OPTIONAL {
@@ -116,16 +128,19 @@ impl Config {
         }
         if let Some((text, name)) = &sources.file {
             let layer = parse(text, name)?;
+            origins.note(&layer, (Origin::File, name));
             layers::merge(&mut merged, &known, (layer, name))?;
         }
         for (name, value) in layers::env_values(&sources.env, &known)? {
+            origins.note(&value, (Origin::Environment, &name));
             layers::merge(&mut merged, &known, (value, &name))?;
         }
         for (key, value) in &sources.flags {
             let layer = layers::nested(key, value.clone());
+            origins.note(&layer, (Origin::Flag, ""));
             layers::merge(&mut merged, &known, (layer, "a flag"))?;
         }
-        Ok(merged)
+        Ok((merged, origins))
     }
 
     fn validate(&self) -> Result<(), String> {
@@ -135,6 +150,7 @@ impl Config {
         self.http.validate()?;
         self.people.validate()?;
         self.limits.validate()?;
+        self.console.validate()?;
         self.store.validate()?;
         self.model.validate()?;
         self.serve.validate()?;

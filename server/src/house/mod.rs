@@ -22,10 +22,12 @@ use crate::config::Config;
 use crate::door::{Door, DoorCounters, Live};
 use crate::http::guard::Guard;
 use crate::http::listen::listen;
+use crate::http::page::Page;
 use crate::http::traffic::Traffic;
 use crate::http::{Http, Life, ModelNames, router};
 use crate::model;
 use crate::people::audit::Audit;
+use crate::watch::{self, Watch};
 use commons::Commons;
 
 /// A running house.
@@ -89,6 +91,7 @@ impl House {
         let http = Arc::new(http_of(&commons, (door, collect), addr)?);
         people::watch(&commons, &mut tasks);
         let first_link = people::first_link(&commons, addr).await?;
+        tasks.spawn(watch::run(http.clone(), commons.stops[0].signal()));
         let stop_listening = ShutdownTrigger::new();
         let limits = (config.http.listen_limits(), stop_listening.signal());
         let listening = tokio::spawn(listen(listener, router(http.clone()), limits));
@@ -141,6 +144,9 @@ fn http_of(
         },
         life: Life::default(),
         traffic: Traffic::default(),
+        watch: Watch::new(config.console.clone(), config.train.batch_turns_min),
+        settings: config.settings().map_err(|error| error.to_string())?,
+        page: Page::from_config(&config.console.page_dir),
         watchers: Arc::new(Semaphore::new(config.http.watchers_max)),
         config: config.http.clone(),
         started: Instant::now(),

@@ -28,7 +28,7 @@ impl House {
     /// Stops accepting, lets replies finish within the drain deadline, ends the others with an
     /// error event, then drains the rooms and closes the ledger. True if nothing was cut.
     pub async fn stop(mut self) -> bool {
-        self.http.life.drain();
+        self.http.life.stop();
         self.stop_listening.pull();
         // Judge and train have nothing to do with replies, so they stop at the same time.
         self.stops[0].pull();

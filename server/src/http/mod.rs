@@ -7,6 +7,7 @@ pub mod listen;
 pub mod lists;
 pub mod metrics;
 pub mod openapi;
+pub mod page;
 pub mod reply;
 pub mod rights;
 pub mod routes;
@@ -30,11 +31,13 @@ use hone_runtime::{Board, Clock, Ids, LatestReader, Outbox};
 use hone_store::Ledger;
 use tokio::sync::Semaphore;
 
-use crate::config::{HttpConfig, LimitsConfig};
+use crate::config::{HttpConfig, LimitsConfig, Setting};
 use crate::door::Door;
 use crate::people::Directory;
 use crate::people::audit::Audit;
+use crate::watch::Watch;
 use guard::Guard;
+use page::Page;
 use traffic::Traffic;
 use wire::body::BodyLimits;
 
@@ -74,6 +77,12 @@ pub struct Http {
     pub watchers: Arc<Semaphore>,
     /// When the process began.
     pub started: Instant,
+    /// What was measured lately.
+    pub watch: Watch,
+    /// Every setting, for admins.
+    pub settings: Vec<Setting>,
+    /// The page's files.
+    pub page: Page,
 }
 
 /// The names under which the one model is served.
@@ -87,19 +96,40 @@ pub struct ModelNames {
     pub created: i64,
 }
 
-/// Whether the process is stopping.
+/// Whether new work is welcome, and whether the process is stopping.
 #[derive(Clone, Debug, Default)]
-pub struct Life(Arc<AtomicBool>);
+pub struct Life(Arc<LifeFlags>);
+
+#[derive(Debug, Default)]
+struct LifeFlags {
+    draining: AtomicBool,
+    stopping: AtomicBool,
+}
 
 impl Life {
-    /// From now on, new work is unwelcome.
+    /// From now on, new completions are unwelcome.
     pub fn drain(&self) {
-        self.0.store(true, Ordering::Release);
+        self.0.draining.store(true, Ordering::Release);
     }
 
-    /// Whether it is stopping.
+    /// New completions are welcome again, unless the process is stopping.
+    pub fn resume(&self) {
+        self.0.draining.store(false, Ordering::Release);
+    }
+
+    /// The process is stopping, and nothing takes that back.
+    pub fn stop(&self) {
+        self.0.stopping.store(true, Ordering::Release);
+    }
+
+    /// Whether new completions are unwelcome.
     pub fn is_draining(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.0.draining.load(Ordering::Acquire) || self.is_stopping()
+    }
+
+    /// Whether the process is stopping.
+    pub fn is_stopping(&self) -> bool {
+        self.0.stopping.load(Ordering::Acquire)
     }
 }
 
@@ -118,6 +148,7 @@ pub fn router(http: Arc<Http>) -> Router {
     let (routes, document) = routes::all().split_for_parts();
     routes
         .merge(openapi::route(&document))
+        .merge(page::routes())
         .fallback(envelope::unknown_path)
         .method_not_allowed_fallback(envelope::wrong_method)
         .layer(axum::middleware::from_fn_with_state(

@@ -8,7 +8,7 @@ use axum::routing::get;
 use utoipa::OpenApi as _;
 use utoipa::openapi::OpenApi;
 
-use super::Http;
+use super::{Http, routes};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(info(
@@ -20,6 +20,14 @@ struct Document;
 /// The document without paths.
 pub fn base() -> OpenApi {
     Document::openapi()
+}
+
+/// The finished document, for people's tools and the page's types.
+pub fn text() -> String {
+    let (_, document) = routes::all().split_for_parts();
+    let text = document.to_pretty_json();
+    let text = text.expect("the document is made of strings and maps");
+    text.replace("/{*id}", "/{id}") + "\n"
 }
 
 /// The route that serves the finished document.

@@ -35,6 +35,9 @@ pub const RIGHTS: &[(&str, &str, Right)] = &[
     ("GET", "/startupz", Open),
     ("GET", "/metrics", AdminRead),
     ("GET", "/openapi.json", User),
+    // Files of the page.
+    ("GET", "/", Open),
+    ("GET", "/assets/{*path}", Open),
     // Completions.
     ("POST", "/v1/chat/completions", User),
     ("POST", "/v1/completions", User),
@@ -70,6 +73,10 @@ pub const RIGHTS: &[(&str, &str, Right)] = &[
     ("GET", "/admin/v1/turns/{id}", AdminRead),
     ("GET", "/admin/v1/status", AdminRead),
     ("GET", "/admin/v1/events", AdminRead),
+    ("GET", "/admin/v1/series", AdminRead),
+    ("GET", "/admin/v1/why", AdminRead),
+    ("GET", "/admin/v1/config", AdminRead),
+    ("POST", "/admin/v1/drain", AdminWrite),
     ("POST", "/admin/v1/loops/{name}/pause", AdminWrite),
     ("POST", "/admin/v1/loops/{name}/resume", AdminWrite),
 ];

@@ -23,6 +23,13 @@ pub fn event(value: &impl Serialize) -> Bytes {
     named_event(None, value)
 }
 
+/// One event with a name and an id: a follower that comes back says the last id it got.
+pub fn numbered_event(name: &str, id: i64, value: &impl Serialize) -> Bytes {
+    let mut text = format!("id: {id}\n").into_bytes();
+    text.extend_from_slice(&named_event(Some(name), value));
+    text.into()
+}
+
 /// One event, with its name where it has one.
 pub fn named_event(name: Option<&str>, value: &impl Serialize) -> Bytes {
     let mut text = Vec::with_capacity(256);

@@ -27,12 +27,14 @@ use tokio::sync::{Semaphore, mpsc};
 use tower::ServiceExt;
 
 use super::guard::{Guard, Key};
+use super::page::Page;
 use super::traffic::Traffic;
 use super::{Http, Life, ModelNames, router};
-use crate::config::{DEFAULTS, HttpConfig};
+use crate::config::{Config, DEFAULTS, HttpConfig, Sources};
 use crate::door::{ByteLanguage, Door, DoorCounters, Limits, Live};
 use crate::people::Directory;
 use crate::people::audit::Audit;
+use crate::watch::Watch;
 
 /// What the backend does with one ask.
 #[derive(Clone, Debug)]
@@ -313,6 +315,11 @@ fn door_of(
 
 impl Stage {
     pub(crate) async fn new(recorder: Recorder) -> Self {
+        Self::with_page(recorder, Page::Built).await
+    }
+
+    /// A door whose page comes from there.
+    pub(crate) async fn with_page(recorder: Recorder, page: Page) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let sqlite = SqliteConfig::in_folder(folder.path());
         let ledger = Arc::new(SqliteLedger::open(&sqlite).await.unwrap());
@@ -330,6 +337,7 @@ impl Stage {
             }
         });
         let config = http_config();
+        let whole = Config::load(&Sources::default()).unwrap();
         let abort = ShutdownTrigger::new();
         let clock = Arc::new(ManualClock::at(1_700_000_000_000));
         let ids = Arc::new(SeededIds::new(1));
@@ -365,6 +373,9 @@ impl Stage {
             },
             life: Life::default(),
             traffic: Traffic::default(),
+            watch: Watch::new(whole.console.clone(), whole.train.batch_turns_min),
+            settings: whole.settings().unwrap(),
+            page,
             watchers: Arc::new(Semaphore::new(1)),
             started: Instant::now(),
         });

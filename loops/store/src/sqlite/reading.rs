@@ -252,6 +252,9 @@ async fn session_page(
     let (floor_ms, floor_number) = floor.unwrap_or((Millis::MIN, 0));
     let found = sqlx::query(
         "select number, id, title, first_ms, last_ms,
+                (select session_key from turn_payloads where turn_number = (
+                     select max(turns.number) from turns where session_number = sessions.number
+                 )) as key,
                 (select count(*) from turns where session_number = sessions.number) as turns
          from sessions indexed by sessions_recent
          where scope_number = ?1 and (last_ms, number) < (?2, ?3)
@@ -285,6 +288,7 @@ async fn session_page(
 fn session_line(row: &SqliteRow) -> Result<SessionLine, Fault> {
     Ok(SessionLine {
         id: rows::session_id(row.try_get("id")?)?,
+        key: some_text(row.try_get("key")?)?,
         title: some_text(row.try_get("title")?)?,
         first_ms: row.try_get("first_ms")?,
         last_ms: row.try_get("last_ms")?,
@@ -299,6 +303,9 @@ async fn session(
 ) -> Result<Option<SessionView>, Fault> {
     let row = sqlx::query(
         "select sessions.number, id, title, first_ms, last_ms, owner, scopes.name as scope,
+                (select session_key from turn_payloads where turn_number = (
+                     select max(turns.number) from turns where session_number = sessions.number
+                 )) as key,
                 (select count(*) from turns where session_number = sessions.number) as turns
          from sessions join scopes on scopes.number = sessions.scope_number
          where id = ?",

@@ -204,6 +204,7 @@ pub(super) async fn sessions_are_listed_by_last_use_and_found_by_title(world: &W
     // The oldest session is used again.
     let mut again = next_turn(world, &turns[0], "More.");
     again.finished_ms = NOW + 100;
+    again.session_key = Some("my key".into());
     world.record(&again).await;
     let (first, second, third) = (turns[0].session, turns[1].session, turns[2].session);
     let rows = [
@@ -233,7 +234,8 @@ pub(super) async fn sessions_are_listed_by_last_use_and_found_by_title(world: &W
         (Some("Über Wien"), 2)
     );
     assert_eq!((lines[0].first_ms, lines[0].last_ms), (NOW, NOW + 100));
-    assert_eq!(lines[3].title, None);
+    assert_eq!((&lines[3].title, &lines[3].key), (&None, &None));
+    assert_eq!(lines[0].key.as_deref(), Some("my key"));
 }
 
 pub(super) async fn a_turn_tells_the_batches_it_entered(world: &World) {

@@ -6,21 +6,23 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::HeaderMap;
 use axum::response::Response;
 use hone_runtime::RoomStatus;
 use hone_store::LedgerCounts;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use super::Reply;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::guard::Caller;
-use crate::http::{Http, sse};
+use crate::http::{Http, lists, sse};
 
 /// Longest that a status waits for the ledger's counts.
 const COUNTS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -183,22 +185,38 @@ struct Event {
     scopes_with_policy: usize,
 }
 
+/// From when on samples are sent.
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+pub struct EventsQuery {
+    /// Samples after this time, in milliseconds since the Unix epoch; the newest one if absent. The
+    /// header Last-Event-ID, which browsers send when they come back, wins.
+    pub since_ms: Option<i64>,
+}
+
 struct Watcher {
     http: Arc<Http>,
+    /// The last sample that was sent.
+    sampled_ms: i64,
     last: Option<String>,
     beat: Instant,
     _place: OwnedSemaphorePermit,
 }
 
 impl Watcher {
-    /// Waits for the next change, at most one per interval, with a heartbeat in between.
+    /// Gives the samples that were not sent yet, then waits for the next change, at most one per
+    /// interval, with a heartbeat in between.
     async fn next(mut self) -> Option<(Bytes, Self)> {
         let interval = Duration::from_millis(self.http.config.events_interval_ms);
         loop {
+            if let Some(sample) = self.http.watch.after(self.sampled_ms) {
+                self.sampled_ms = sample.at_ms;
+                let event = sse::numbered_event("sample", sample.at_ms, &sample);
+                return Some((event, self));
+            }
             if self.last.is_some() {
                 tokio::time::sleep(interval).await;
             }
-            if self.http.life.is_draining() {
+            if self.http.life.is_stopping() {
                 return None;
             }
             let mut event = Event {
@@ -234,18 +252,30 @@ impl Watcher {
     }
 }
 
-/// Follows the status as server-sent events, at a bounded rate.
+/// Follows samples and status as server-sent events. A sample's id is its time, so that a follower
+/// that comes back gets every sample once; the status comes on change, at a bounded rate.
 #[utoipa::path(
     get,
     path = "/admin/v1/events",
+    params(EventsQuery),
     responses(
-        (status = 200, description = "Events named `status`", body = String, content_type = "text/event-stream"),
+        (status = 200, description = "Events named `sample` and `status`", body = String, content_type = "text/event-stream"),
         (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody),
         (status = 429, description = "Too many watchers", body = ErrorBody),
     )
 )]
-pub async fn events(State(http): State<Arc<Http>>) -> Result<Response, ApiError> {
+pub async fn events(
+    State(http): State<Arc<Http>>,
+    headers: HeaderMap,
+    query: Result<Query<EventsQuery>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    let query = lists::query(query)?;
+    let last = headers.get("last-event-id").and_then(|id| id.to_str().ok());
+    let last = last.and_then(|id| id.parse().ok());
+    // Somebody new begins with the newest sample.
+    let newest = || http.watch.newest_ms().map_or(i64::MIN, |newest| newest - 1);
+    let sampled_ms = last.or(query.since_ms).unwrap_or_else(newest);
     let place = http.watchers.clone().try_acquire_owned();
     let place = place.map_err(|_| ApiError::Overloaded {
         message: "as many watch already as http.watchers_max allows".to_owned(),
@@ -253,6 +283,7 @@ pub async fn events(State(http): State<Arc<Http>>) -> Result<Response, ApiError>
     })?;
     let watcher = Watcher {
         http,
+        sampled_ms,
         last: None,
         beat: Instant::now(),
         _place: place,

@@ -6,6 +6,7 @@ pub mod audit;
 pub mod auth;
 pub mod chat;
 pub mod completions;
+pub mod console;
 pub mod feedback;
 pub mod health;
 pub mod keys;
@@ -50,6 +51,10 @@ pub fn all() -> OpenApiRouter<Arc<Http>> {
         .routes(routes!(admin_turns::get_turn))
         .routes(routes!(admin::status))
         .routes(routes!(admin::events))
+        .routes(routes!(console::series))
+        .routes(routes!(console::why))
+        .routes(routes!(console::config))
+        .routes(routes!(console::drain))
         .routes(routes!(admin::pause))
         .routes(routes!(admin::resume))
         .routes(routes!(auth::me))

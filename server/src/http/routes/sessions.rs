@@ -39,6 +39,8 @@ pub struct SessionsQuery {
 pub struct SessionReply {
     /// The session.
     pub id: String,
+    /// Its key as the client gave it (`session_id` of the requests); null where it gave none.
+    pub key: Option<String>,
     /// How its first user message begins; null where it has none.
     pub title: Option<String>,
     /// When its first turn was admitted, in milliseconds since the Unix epoch.
@@ -53,6 +55,7 @@ impl SessionReply {
     fn of(line: SessionLine) -> Self {
         Self {
             id: session_text(line.id),
+            key: line.key,
             title: line.title,
             first_ms: line.first_ms,
             last_ms: line.last_ms,
@@ -172,6 +175,8 @@ pub struct ConversationReply {
 pub struct SessionHead {
     /// The session.
     pub id: String,
+    /// Its key as the client gave it (`session_id` of the requests); null where it gave none.
+    pub key: Option<String>,
     /// How its first user message begins; null where it has none.
     pub title: Option<String>,
     /// When its first turn was admitted, in milliseconds since the Unix epoch.
@@ -219,6 +224,7 @@ pub async fn get_session(
         object: "session",
         session: SessionHead {
             id: session_text(line.id),
+            key: line.key,
             title: line.title,
             first_ms: line.first_ms,
             last_ms: line.last_ms,

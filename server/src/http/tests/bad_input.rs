@@ -249,7 +249,7 @@ async fn feedback_that_cannot_be_stored() {
 
 /// Method, path, headers, body, status, code.
 const PLACES: &str = r#"
-GET | / | | | 404 | unknown_url
+GET | /nowhere | | | 404 | unknown_url
 GET | /v1/nothing | | | 404 | unknown_url
 GET | /v1/models/nothing/here | | | 404 | model_not_found
 GET | /v1/turns/nothing | | | 404 | not_found

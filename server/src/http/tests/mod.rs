@@ -3,7 +3,10 @@
 mod admin;
 mod bad_input;
 mod chat;
+mod console;
 mod guarding;
+mod openapi;
+mod page;
 mod people;
 mod reading;
 mod rights;

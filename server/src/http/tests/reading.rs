@@ -53,7 +53,7 @@ async fn a_conversation_is_listed_and_told() {
     let expected = json!({
         "object": "list", "next": null,
         "data": [{
-            "id": id, "title": "What is tea?", "first_ms": second.started_ms,
+            "id": id, "key": null, "title": "What is tea?", "first_ms": second.started_ms,
             "last_ms": second.finished_ms, "turns": 2,
         }],
     });

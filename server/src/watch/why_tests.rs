@@ -1,0 +1,217 @@
+//! Situations and what is said of them.
+
+use hone_domain::Reason;
+use hone_runtime::Board;
+use hone_serve::EngineStats;
+use hone_store::LedgerCounts;
+
+use super::*;
+
+const NOW: i64 = 1_700_000_000_000;
+
+/// A whole ring at work, with nothing to do.
+fn idle() -> Facts {
+    let board = Board::new();
+    for name in ["serve", "collect", "judge", "train"] {
+        board.enter(name);
+        board.update(name, |s| s.state = RoomState::Running);
+    }
+    Facts {
+        now: Look {
+            at_ms: NOW,
+            loops: board.snapshot(),
+            counts: Some(LedgerCounts::default()),
+            ..Look::default()
+        },
+        can_train: Some(true),
+        batch_turns_min: 8,
+        ..Facts::default()
+    }
+}
+
+fn with(change: impl FnOnce(&mut Facts)) -> Facts {
+    let mut facts = idle();
+    change(&mut facts);
+    facts
+}
+
+fn counted(change: impl FnOnce(&mut LedgerCounts)) -> Facts {
+    with(|facts| change(facts.now.counts.as_mut().expect("counted")))
+}
+
+fn room<'a>(facts: &'a mut Facts, name: &str) -> &'a mut RoomStatus {
+    facts.now.loops.get_mut(name).expect("a loop")
+}
+
+/// A situation, the word and a part of the sentence.
+type Said = (Facts, Learning, &'static str);
+
+fn in_the_way() -> Vec<Said> {
+    let state = |name: &'static str, state: RoomState| with(|f| room(f, name).state = state);
+    let (paused, failed) = (RoomState::Paused, RoomState::Restarting);
+    let all_settled = counted(|c| {
+        c.turns = 5;
+        c.settled = vec![(Reason::Greedy, 1), (Reason::SideTurn, 4)];
+    });
+    let rows = [
+        (with(|f| f.draining = true), "draining"),
+        (with(|f| f.now.counts = None), "the ledger does not answer"),
+        (with(|f| f.can_train = Some(false)), "the exact tokens"),
+        (
+            state("judge", paused),
+            "the judge loop, which gives verdicts, is paused",
+        ),
+        (
+            state("train", failed),
+            "the train loop, which makes new versions, has failed",
+        ),
+        (
+            with(|f| drop(f.now.loops.remove("collect"))),
+            "does not run in this process",
+        ),
+        (
+            with(|f| f.refused_since = 3),
+            "the gate refused the last 3 candidates",
+        ),
+        (all_settled, "Most often (4): it was a side turn"),
+    ];
+    rows.map(|(facts, part)| (facts, Learning::No, part)).into()
+}
+
+fn on_its_way() -> Vec<Said> {
+    let pending = |stage, n| counted(|c| c.pending = vec![(stage, n)]);
+    let under_way = with(|f| {
+        room(f, "train").numbers.insert("job_under_way", 1.0);
+    });
+    let judged = "1 turn is judged and waits for a batch, which needs 8 of one scope";
+    let rows = [
+        (idle(), "nobody has talked to it"),
+        (under_way, "a batch is being trained"),
+        (pending(Stage::AwaitingTraining, 1), judged),
+        (
+            pending(Stage::AwaitingVerdict, 2),
+            "2 turns wait for the judge",
+        ),
+        (
+            pending(Stage::AwaitingNextState, 2),
+            "2 turns wait for what is answered",
+        ),
+        (
+            counted(|c| (c.turns, c.trained) = (5, 5)),
+            "everything there was to learn from",
+        ),
+    ];
+    rows.map(|(facts, part)| (facts, Learning::Soon, part))
+        .into()
+}
+
+fn at_work() -> Vec<Said> {
+    let published = |ago_ms| with(|f| f.last_publish_ms = Some(NOW - ago_ms));
+    let rows = [
+        (published(30_000), "published 30 s ago"),
+        (published(600_000), "published 10 min ago"),
+    ];
+    rows.map(|(facts, part)| (facts, Learning::Yes, part))
+        .into()
+}
+
+#[test]
+fn the_sentence_says_what_is_the_matter() {
+    for (facts, learning, part) in [in_the_way(), on_its_way(), at_work()].concat() {
+        let why = why(&facts);
+        assert_eq!(why.learning, learning, "{}", why.sentence);
+        assert!(
+            why.sentence.contains(part),
+            "{:?} lacks {part:?}",
+            why.sentence
+        );
+    }
+}
+
+#[test]
+fn what_is_in_the_way_comes_before_what_is_on_its_way() {
+    let facts = with(|f| {
+        f.last_publish_ms = Some(NOW);
+        room(f, "judge").state = RoomState::Paused;
+    });
+    assert_eq!(why(&facts).learning, Learning::No);
+}
+
+/// A situation and the only alert in it, if any.
+type Told = (Facts, Option<&'static str>);
+
+fn of_loops() -> Vec<Told> {
+    let state = |name: &'static str, state: RoomState| with(|f| room(f, name).state = state);
+    let line = |name: &'static str, depth: usize, limit: usize| {
+        with(|f| {
+            let room = room(f, name);
+            (room.queue_depth, room.queue_limit) = (depth, limit);
+        })
+    };
+    vec![
+        (idle(), None),
+        (state("judge", RoomState::Paused), Some("judge_paused")),
+        (
+            state("train", RoomState::Restarting),
+            Some("train_restarting"),
+        ),
+        (line("collect", 80, 100), Some("collect_line_full")),
+        (line("collect", 79, 100), None),
+        (line("judge", 1, 1), None),
+    ]
+}
+
+fn of_serving() -> Vec<Told> {
+    let full = EngineStats {
+        kv_blocks_used: 97,
+        kv_blocks_total: 100,
+        ..EngineStats::default()
+    };
+    vec![
+        (with(|f| f.now.engine = Some(full)), Some("kv_full")),
+        (with(|f| f.overloaded = 1), Some("overloaded")),
+        (with(|f| f.dropped = 2), Some("turns_dropped")),
+        (with(|f| f.swap_failures = 1), Some("adapter_loads_failed")),
+    ]
+}
+
+fn of_learning() -> Vec<Told> {
+    let numbers = |name: &'static str, rows: &[(&'static str, f64)]| {
+        with(|f| room(f, name).numbers.extend(rows.iter().copied()))
+    };
+    let abstained = |judged, abstained| {
+        numbers(
+            "judge",
+            &[("judged_total", judged), ("abstained_total", abstained)],
+        )
+    };
+    vec![
+        (with(|f| f.now.counts = None), Some("ledger_silent")),
+        (with(|f| f.refused_since = 3), Some("gate_refuses")),
+        (with(|f| f.refused_since = 2), None),
+        (abstained(20.0, 19.0), Some("judge_abstains")),
+        (abstained(10.0, 10.0), None),
+        (
+            numbers("judge", &[("breaker_open", 1.0)]),
+            Some("judge_model_silent"),
+        ),
+        (
+            numbers("train", &[("law_violations_total", 1.0)]),
+            Some("laws_broken"),
+        ),
+        (
+            numbers("train", &[("parity_mismatches", 1.0)]),
+            Some("parity_lost"),
+        ),
+    ]
+}
+
+#[test]
+fn alerts_say_what_to_do() {
+    for (facts, expected) in [of_loops(), of_serving(), of_learning()].concat() {
+        let found = alerts(&facts);
+        let ids: Vec<&str> = found.iter().map(|alert| alert.id.as_str()).collect();
+        assert_eq!(ids, expected.into_iter().collect::<Vec<_>>());
+        assert!(found.iter().all(|alert| !alert.what_to_do.is_empty()));
+    }
+}
