@@ -1,5 +1,5 @@
 # The commands of Hone. `make run` and `make test` are all a newcomer needs.
-.PHONY: help run demo test setup lint unit clients bench openapi starter goldens clean
+.PHONY: help run web page demo test setup lint unit clients page-tests bench openapi starter goldens clean
 
 CARGO ?= cargo
 HONE := target/release/hone
@@ -8,15 +8,30 @@ VENV := target/venv
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-run: ## build and start Hone on http://127.0.0.1:8080 with the built-in model
+run: page ## build and start Hone on http://127.0.0.1:8080 with the built-in model
 	$(CARGO) build --release --locked -p hone
 	$(HONE) serve
+
+web: web/dist/index.html ## build the page that the program shows (needs Node 20 or newer)
+
+web/dist/index.html: web/node_modules/.ready $(shell find web/src web/index.html web/*.json web/*.ts web/*.mjs)
+	cd web && npm run --silent build
+	@touch $@ server/build.rs
+
+web/node_modules/.ready: web/package-lock.json
+	@command -v npm >/dev/null || { echo "The page needs Node 20 or newer with npm. Install them (apt-get install nodejs npm), then: make web"; exit 1; }
+	cd web && npm ci --silent --no-audit --no-fund
+	@touch $@
+
+page:
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory web; \
+	else echo "There is no Node here, so the page is left out; everything else works. Install Node 20 and npm, then run make again."; fi
 
 demo: ## watch simulated users teach the model over plain HTTP (about five minutes)
 	$(CARGO) build --release --locked -p hone
 	$(HONE) demo
 
-test: setup lint unit clients ## set up what the tests need, then run everything
+test: setup lint unit clients page-tests ## set up what the tests need, then run everything
 
 setup: ## install what the tests need (a C compiler; Python and Node clients)
 	@sh tests/setup.sh
@@ -31,6 +46,9 @@ unit: ## all Rust tests
 clients: setup ## real clients from PyPI and npm against the real server
 	$(CARGO) build --locked -p hone
 	HONE=target/debug/hone $(VENV)/bin/python tests/clients/run.py
+
+page-tests: web/node_modules/.ready ## the page's own tests
+	cd web && npm run --silent check && npm test --silent
 
 bench: ## every measurement, as tables
 	$(CARGO) build --release --locked -p hone

@@ -7,10 +7,12 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use utoipa::{IntoParams, ToSchema};
 
 use super::Reply;
 use crate::config::Setting;
+use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::wire::body::read_json;
 use crate::http::{Http, lists};
@@ -180,9 +182,15 @@ pub struct DrainRequest {
         (status = 415, body = ErrorBody),
     )
 )]
-pub async fn drain(State(http): State<Arc<Http>>, request: Request) -> Reply<DrainReply> {
+pub async fn drain(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    request: Request,
+) -> Reply<DrainReply> {
     let wish: DrainRequest = read_json(request, http.body_limits()).await?.read()?;
     let draining = wish.draining.unwrap_or(true);
+    let act = if draining { "drain.begin" } else { "drain.end" };
+    http.audit.record(&asked.caller, act, "", json!({})).await?;
     match draining {
         true => http.life.drain(),
         false => http.life.resume(),
