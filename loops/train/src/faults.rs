@@ -185,3 +185,24 @@ passes! {
     release(claim: Claim, retry_at_ms: Millis) -> ();
     }
 }
+
+macro_rules! reads {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {
+        #[async_trait]
+        impl Reading for FaultyLedger {
+            $(async fn $name(&self, $($arg: $type),*) -> Result<$out, LedgerError> {
+                self.0.$name($($arg),*).await
+            })*
+        }
+    };
+}
+
+reads! {
+    turn_page(filter: &TurnFilter, before: Option<u64>, limit: usize) -> Page<TurnLine, u64>;
+    session_page(which: (&Scope, Option<&str>), before: Option<SessionCursor>, limit: usize)
+        -> Page<SessionLine, SessionCursor>;
+    session(id: SessionId, before: Option<u64>, limit: usize) -> Option<SessionView>;
+    turn_entries(id: TurnId) -> Vec<TurnEntry>;
+    sample_ages(scope: &Scope, version: PolicyVersion) -> Vec<SampleAge>;
+    oldest_pending() -> OldestPending;
+}
