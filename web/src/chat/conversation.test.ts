@@ -1,0 +1,44 @@
+import { expect, it } from 'vitest'
+import { Conversation, TurnNode } from './conversation.svelte'
+
+function tree(...turns: [id: string, parent: string | null][]): Conversation {
+  const chat = new Conversation('sess_1', null)
+  chat.nodes = turns.map(([id, parent], at) => new TurnNode(id, parent, [{ role: 'user', content: `to ${id}` }], at))
+  return chat
+}
+
+const path = (chat: Conversation) => chat.path.map((node) => node.id).join(' ')
+const node = (chat: Conversation, id: string) => {
+  const found = chat.nodes.find((node) => node.id === id)
+  if (!found) throw new Error(id)
+  return found
+}
+
+it('shows the newest branch, and another one when it is chosen', () => {
+  const chat = tree(['a', null], ['b', 'a'], ['c', 'b'], ['b2', 'a'])
+  expect(path(chat)).toBe('a b2')
+  chat.choose(node(chat, 'b'))
+  expect(path(chat)).toBe('a b c')
+  expect(chat.siblings(node(chat, 'b')).map((n) => n.id)).toEqual(['b', 'b2'])
+})
+
+it('a first message that was edited is a branch as well', () => {
+  const chat = tree(['a', null], ['b', 'a'], ['a2', null])
+  expect(path(chat)).toBe('a2')
+  chat.choose(node(chat, 'a'))
+  expect(path(chat)).toBe('a b')
+})
+
+it('a turn that names itself as its parent does not hang the page', () => {
+  expect(path(tree(['a', 'a']))).toBe('')
+  expect(path(tree(['a', null], ['b', 'c'], ['c', 'b']))).toBe('a')
+})
+
+it('what was said last is found among what was new', () => {
+  const turn = new TurnNode('a', null, [
+    { role: 'system', content: 'be kind' },
+    { role: 'tool', content: '{}' },
+    { role: 'user', content: 'hello' },
+  ], 0)
+  expect(turn.said).toBe('hello')
+})
