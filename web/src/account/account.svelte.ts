@@ -3,6 +3,11 @@
 import { ApiError, call, explain, get, post, useCsrf, whenSignedOut } from '../api/client'
 import type { Consent, ConsentView, Me } from '../api/types'
 
+/** What one person was shown must not be there for the next: only a fresh page is surely empty. */
+function beginAnew() {
+  location.reload()
+}
+
 class Account {
   me = $state<Me | null>(null)
   consent = $state<ConsentView | null>(null)
@@ -27,17 +32,19 @@ class Account {
 
   async signIn(name: string, password: string) {
     await post('/v1/auth/sign-in', { name, password })
-    await this.load()
+    beginAnew()
   }
 
   async acceptInvite(token: string, name: string, password: string) {
     await post('/v1/auth/invite', { token, name, password })
-    await this.load()
+    location.hash = '#/chat'
+    beginAnew()
   }
 
   async signOut() {
     await post('/v1/auth/sign-out')
-    this.forget()
+    location.hash = ''
+    beginAnew()
   }
 
   /** Decides about learning; what is not said stays. */

@@ -1,4 +1,24 @@
-/** Shapes of replies that the page reads. */
+/**
+ * Shapes of replies that the page reads: those of the OpenAPI document (`npm run types`), with what
+ * it leaves open (values it calls plain objects) said more closely.
+ */
+
+import type { components } from './schema'
+
+type Schemas = components['schemas']
+
+/** Hone always sends a reply's optional fields, as null where there is nothing. */
+type Present<T> = T extends (infer Item)[]
+  ? Present<Item>[]
+  : T extends object
+    ? { [Field in keyof T]-?: Present<Exclude<T[Field], undefined>> }
+    : T
+
+/** A reply, by its name in the document. */
+type Reply<Name extends keyof Schemas> = Present<Schemas[Name]>
+
+/** A reply some fields of which are known more closely. */
+type Closer<Name extends keyof Schemas, Fields> = Omit<Reply<Name>, keyof Fields> & Fields
 
 export interface List<T> {
   object: 'list'
@@ -37,82 +57,17 @@ export interface Message {
   tool_call_id?: string
 }
 
-export interface Fate {
-  state: 'pending' | 'trained' | 'settled'
-  stage: string | null
-  version: number | null
-  reason: string | null
-  explanation: string
-}
-
-export interface Feedback {
-  score: number | null
-  comment: string | null
-  correction: string | null
-  received_ms: number
-}
-
-export interface HoneNote {
-  turn_id: string
-  session_id: string
-  policy_version: number
-  collected: boolean
-  reason: string | null
-  explanation: string | null
-}
-
-export interface SessionRow {
-  id: string
-  key: string | null
-  title: string
-  first_ms: number
-  last_ms: number
-  turns: number
-}
-
-export interface SessionTurn {
-  turn_id: string
-  parent_id: string | null
-  messages: Message[]
-  completion: string
-  tool_calls?: ToolCall[]
-  policy_version: number
-  fate: Fate
-  feedback: Feedback[]
-  started_ms: number
-}
-
-export interface SessionView {
-  id: string
-  key: string | null
-  title?: string
-  turns: SessionTurn[]
-  /** Where older turns begin. */
-  next?: string | null
-}
-
-export interface Turn {
-  id: string
-  session_id: string
-  parent_id: string | null
-  kind: string
-  choice_index: number
-  policy_version: number
-  policy_digest: string | null
-  base_digest: string
-  fingerprint: string
-  sampling: Record<string, unknown>
-  prompt_tokens: number
-  completion_tokens: number
-  completion: string
-  stop: string
-  started_ms: number
-  finished_ms: number
-  fate: Fate
-  next_state: { kind: string; text: string }[]
-  verdict: Verdict | null
-  feedback: Feedback[]
-}
+export type Fate = Reply<'FateReply'>
+export type Feedback = Reply<'FeedbackView'>
+export type HoneNote = Omit<Reply<'HoneNote'>, 'others'>
+export type SessionRow = Reply<'SessionReply'>
+export type SessionTurn = Closer<'SessionTurnReply', { messages: Message[] }>
+export type SessionView = Reply<'SessionHead'> & { turns: SessionTurn[]; next: string | null }
+export type Verdict = Closer<'VerdictReply', { votes: Vote[] }>
+export type Turn = Closer<
+  'TurnReply',
+  { sampling: Record<string, unknown>; next_state: { kind: string; text: string }[]; verdict: Verdict | null }
+>
 
 export interface Vote {
   signal: string
@@ -121,14 +76,6 @@ export interface Vote {
   model: string | null
   latency_ms: number
   words?: string | null
-}
-
-export interface Verdict {
-  score: number | null
-  decided_by: string | null
-  hint: string | null
-  votes: Vote[]
-  judged_ms: number
 }
 
 export interface Version {
@@ -260,6 +207,34 @@ export interface NewKey {
 
 // === The console ===
 
+export type Alert = Reply<'Since'>
+export type Why = Reply<'WhyReply'>
+export type EngineStatus = Reply<'EngineStatus'>
+export type Status = Closer<
+  'StatusReply',
+  {
+    loops: Record<string, LoopStatus>
+    ledger: {
+      turns: number
+      pending: [stage: string, count: number][]
+      trained: number
+      settled: [reason: string, count: number][]
+      versions: number
+      refused: number
+    } | null
+  }
+>
+export type SeriesReply = Closer<'SeriesReply', { data: Record<string, [number, number | null][]> }>
+export type TurnLine = Reply<'TurnLineReply'>
+export type AdminTurn = Turn & {
+  scope: string
+  owner: string
+  messages: Message[]
+  tokens: Reply<'TokenReply'>[] | null
+  entered: Closer<'EntryReply', { report: Record<string, unknown> }>[]
+}
+export type ConfigRow = Closer<'Setting', { value: unknown }>
+
 export interface LoopStatus {
   state: 'starting' | 'running' | 'paused' | 'restarting' | 'draining' | 'stopped'
   steps: number
@@ -271,64 +246,6 @@ export interface LoopStatus {
   restarts: number
   last_error: string | null
   numbers: Record<string, number>
-}
-
-export interface Alert {
-  id: string
-  severity: 'warn' | 'bad'
-  since_ms: number
-  text: string
-  what_to_do: string
-}
-
-export interface Why {
-  learning: 'yes' | 'soon' | 'no'
-  sentence: string
-  alerts: Alert[]
-}
-
-export interface EngineStatus {
-  running: number
-  waiting: number
-  kv_blocks_used: number
-  kv_blocks_total: number
-  prompt_tokens_total: number
-  cached_prompt_tokens_total: number
-  completion_tokens_total: number
-  requests_total: number
-  failed_total: number
-  cancelled_total: number
-  swaps_total: number
-  swap_failures_total: number
-  adapters_resident: number
-  token_gap_p99_us: number
-  ttft_p50_us: number
-}
-
-export interface Status {
-  version: string
-  uptime_s: number
-  draining: boolean
-  model: {
-    name: string
-    backend: string
-    can_train: boolean
-    fingerprint: string
-    base_digest: string
-    max_positions: number
-    vocab: number
-  } | null
-  engine: EngineStatus | null
-  loops: Record<string, LoopStatus>
-  ledger: { turns: number; pending: [string, number][]; trained: number; settled: [string, number][]; versions: number; refused: number } | null
-  scopes_with_policy: number
-  sessions: number
-  completions_live: number
-}
-
-export interface SeriesReply {
-  step_ms: number
-  data: Record<string, [number, number | null][]>
 }
 
 export interface ScopeRow {
@@ -356,28 +273,6 @@ export interface Refusal {
   refused_ms: number
 }
 
-export interface TurnLine {
-  id: string
-  session_id: string
-  scope: string
-  owner: string
-  kind: string
-  policy_version: number
-  fate: Fate
-  score: number | null
-  preview: string
-  started_ms: number
-  finished_ms: number
-}
-
-export interface AdminTurn extends Turn {
-  scope: string
-  owner: string
-  messages: Message[]
-  tokens: { text: string; logprob: number; advantage: number | null }[] | null
-  entered: { batch_id: string | null; version: number | null; refused: string | null; at_ms: number; report: Record<string, unknown> }[]
-}
-
 export interface User {
   name: string
   role: string
@@ -398,11 +293,4 @@ export interface AuditRow {
   object: string
   detail: unknown
   hash: string
-}
-
-export interface ConfigRow {
-  key: string
-  value: unknown
-  origin: string
-  doc?: string
 }

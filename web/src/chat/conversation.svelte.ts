@@ -81,12 +81,12 @@ export class Conversation {
     const view = await loadSession(id, signal)
     const conversation = new Conversation(view.id, view.key ?? null)
     const known = new Set(view.turns.map((turn) => turn.turn_id))
-    conversation.nodes = view.turns.map((turn) => {
+    // Titles and summaries that programs ask for on the side are no part of the talk.
+    conversation.nodes = view.turns.filter((turn) => turn.kind === 'main').map((turn) => {
       const parent = turn.parent_id && known.has(turn.parent_id) ? turn.parent_id : null
       const node = new TurnNode(turn.turn_id, parent, turn.messages, turn.started_ms)
       node.turnId = turn.turn_id
       node.completion = turn.completion
-      node.tools = turn.tool_calls ?? []
       node.version = turn.policy_version
       node.fate = turn.fate
       node.feedback = turn.feedback.at(-1) ?? null
