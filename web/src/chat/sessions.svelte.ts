@@ -13,15 +13,17 @@ class Sessions {
   private next: string | null = null
   private busy: AbortController | null = null
 
-  /** From the top, with the words now searched for. */
-  async refresh() {
+  /** From the top, with the words now searched for; further pages stay if they are `kept`. */
+  async refresh(kept: 'kept' | 'dropped' = 'dropped') {
     this.busy?.abort()
     const abort = new AbortController()
     this.busy = abort
     try {
       const page = await this.page(null, abort.signal)
-      this.rows = page.data
-      this.next = page.next ?? null
+      const fresh = new Set(page.data.map((row) => row.id))
+      const older = kept === 'kept' ? this.rows.filter((row) => !fresh.has(row.id)) : []
+      this.rows = [...page.data, ...older]
+      if (older.length === 0) this.next = page.next ?? null
       this.failure = ''
       this.loaded = true
     } catch (error) {
