@@ -43,6 +43,7 @@ pub(crate) fn turn(n: u128, session: u128) -> Turn {
         digest: None,
         base: Digest([1; 32]),
         fingerprint: "cpu-f32".to_owned(),
+        admission: Default::default(),
         untrainable: None,
         started_ms: 0,
         finished_ms: i64::try_from(n).expect("a small number"),

@@ -1,8 +1,8 @@
 //! Asks: what enters serve, and what comes out of it.
 
 use crate::{
-    Completion, GroupId, Message, Millis, Origin, PolicyChoice, PolicyVersion, Reason, RequestId,
-    Sampling, Scope, SessionId, StopReason, Token, Turn, TurnId, TurnKind,
+    Admission, Completion, GroupId, Message, Millis, Origin, PolicyChoice, PolicyVersion, Reason,
+    RequestId, Sampling, Scope, SessionId, StopReason, Token, Turn, TurnId, TurnKind,
 };
 
 /// When sampling ends.
@@ -38,6 +38,10 @@ pub struct AskContext {
     pub owner: String,
     /// The request's messages.
     pub messages: Vec<Message>,
+    /// How it was admitted.
+    pub admission: Admission,
+    /// Why the turn will not train, where admission knows that already.
+    pub untrainable: Option<Reason>,
     /// When it was admitted.
     pub admitted_ms: Millis,
 }

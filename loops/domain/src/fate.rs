@@ -37,7 +37,7 @@ reasons! {
     /// `store: false`.
     StoreFalse = "store_false", "the request said store: false";
     /// Learning is switched off for this user or server.
-    LearningOff = "learning_off", "learning is switched off here";
+    LearningOff = "learning_off", "learning from this user is switched off";
     /// The collect loop does not run in this process.
     NoCollector = "no_collector", "this process does not collect turns";
     /// The queue to collect was full.
@@ -78,8 +78,10 @@ reasons! {
     GateRejected = "gate_rejected", "the candidate trained from it did not pass the gate";
     /// The optimizer step failed.
     StepFailed = "step_failed", "the optimizer step was not finite and was skipped";
+    /// The control group.
+    Holdback = "holdback", "the base model answered it, to measure what learning brings; it is judged and never trained on";
     /// The user withdrew it.
-    Withdrawn = "withdrawn", "the user withdrew it";
+    Withdrawn = "withdrawn", "the user withdrew the consent to learn from it";
     /// Another arithmetic sampled it.
     OtherFingerprint = "other_fingerprint", "another arithmetic or base model sampled it";
 }

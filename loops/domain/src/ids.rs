@@ -83,3 +83,8 @@ id!(
     FeedbackId,
     "fb_"
 );
+id!(
+    /// One wish to be forgotten.
+    ForgetId,
+    "fgt_"
+);

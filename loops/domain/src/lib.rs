@@ -8,9 +8,12 @@
 mod ask;
 mod binding;
 mod blobs;
+mod consent;
+mod fair;
 mod fate;
 mod ids;
 pub mod invariants;
+pub mod lift;
 mod message;
 mod people;
 mod policy;
@@ -24,9 +27,11 @@ pub use binding::{
     BindHow, BindRequest, Binding, PendingTurn, SessionIndex, SessionIndexConfig, Transcript,
 };
 pub use blobs::{BlobError, BlobKey, Blobs};
+pub use consent::{Admitted, Consent, Consents, Holdback, Learning, Wanted, admit};
+pub use fair::take_fairly;
 pub use fate::{Fate, Reason, Stage};
 pub use ids::{
-    BatchId, FeedbackId, GroupId, RequestId, SessionId, TransitionId, TurnId, VerdictId,
+    BatchId, FeedbackId, ForgetId, GroupId, RequestId, SessionId, TransitionId, TurnId, VerdictId,
 };
 pub use message::{Message, Role, ToolCall};
 pub use people::{RateLimits, UserRole};
@@ -34,7 +39,8 @@ pub use policy::{Digest, Policies, Policy, PolicyChoice, PolicyVersion, Scope};
 pub use sample::{Sample, SampleError, SamplePart};
 pub use transition::{NextItem, NextKind, NextState, Transition};
 pub use turn::{
-    Completion, CompletionError, Origin, Sampling, StopReason, Turn, TurnKind, VersionSpan,
+    Admission, Completion, CompletionError, Origin, Sampling, StopReason, Turn, TurnKind,
+    VersionSpan,
 };
 pub use verdict::{Feedback, Outcome, Signal, Verdict, Vote};
 

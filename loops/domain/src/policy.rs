@@ -125,6 +125,26 @@ pub struct Policy {
     pub blob: BlobKey,
 }
 
+impl Policy {
+    /// The base model published again as `version`, after a rollback to 0. It has no files.
+    ///
+    /// # Panics
+    /// Never: the key is a plain name.
+    pub fn base(scope: Scope, version: PolicyVersion) -> Self {
+        Self {
+            scope,
+            version,
+            digest: Digest([0; 32]),
+            blob: BlobKey::new("base").expect("a plain name"),
+        }
+    }
+
+    /// Whether it is the base model, published again.
+    pub fn is_base(&self) -> bool {
+        self.digest == Digest([0; 32])
+    }
+}
+
 /// The newest policy of every scope that has one; scopes without an entry are served the base.
 #[derive(Clone, Debug, Default)]
 pub struct Policies(Arc<HashMap<Scope, Policy>>);

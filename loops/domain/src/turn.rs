@@ -236,6 +236,15 @@ impl Completion {
     }
 }
 
+/// How a turn was admitted, besides its session.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Admission {
+    /// The base model answered because the session belongs to the control group.
+    pub holdback: bool,
+    /// Who of a shared scope said it; none where the scope belongs to one person.
+    pub source: Option<String>,
+}
+
 /// One model call, as it really happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Turn {
@@ -279,6 +288,9 @@ pub struct Turn {
     pub base: Digest,
     /// Kernel family, weight and KV format; log-prob equality holds within one fingerprint.
     pub fingerprint: String,
+    /// How it was admitted.
+    #[serde(default)]
+    pub admission: Admission,
     /// Why it can never train, where that is known at the end of the call.
     pub untrainable: Option<crate::Reason>,
     /// When the ask was admitted.

@@ -41,6 +41,7 @@ pub(crate) fn turn(n: u128) -> Turn {
         digest: None,
         base: Digest([1; 32]),
         fingerprint: "cpu-f32".to_owned(),
+        admission: Default::default(),
         untrainable: None,
         started_ms: 0,
         finished_ms: 10,

@@ -7,10 +7,11 @@ use std::sync::{Arc, Weak};
 use hone_domain::{Digest, Policies, PolicyVersion, Scope};
 use hone_nn::Adapter;
 
-/// An adapter in memory. Requests hold it by `Arc`, to their end.
+/// A published version in memory. Requests hold it by `Arc`, to their end.
 #[derive(Debug)]
 pub(crate) struct Loaded {
-    pub(crate) adapter: Adapter,
+    /// None where the version is the base model, published again.
+    pub(crate) adapter: Option<Adapter>,
     pub(crate) version: PolicyVersion,
     pub(crate) digest: Digest,
     pub(crate) bytes: u64,
@@ -32,11 +33,12 @@ impl Pinned {
     }
 
     pub(crate) fn digest(&self) -> Option<Digest> {
-        self.0.as_ref().map(|loaded| loaded.digest)
+        let adapted = self.0.as_ref().filter(|loaded| loaded.adapter.is_some());
+        adapted.map(|loaded| loaded.digest)
     }
 
     pub(crate) fn adapter(&self) -> Option<&Adapter> {
-        self.0.as_deref().map(|loaded| &loaded.adapter)
+        self.0.as_deref()?.adapter.as_ref()
     }
 
     /// Sorts requests into runs with the same adapter.

@@ -94,6 +94,14 @@ fn load_guarded(ctx: &LoaderCtx, scope: &Scope) -> LoadResult {
 
 /// Reads, checks and verifies the adapter of `policy`.
 fn load(ctx: &LoaderCtx, policy: &Policy) -> Result<Arc<Loaded>, String> {
+    if policy.is_base() {
+        return Ok(Arc::new(Loaded {
+            adapter: None,
+            version: policy.version,
+            digest: policy.digest,
+            bytes: 0,
+        }));
+    }
     let failed = RefCell::new(None);
     let read = |file: &str| match ctx.blobs.get(&policy.blob, file) {
         Ok(bytes) => Some(bytes),
@@ -116,7 +124,7 @@ fn load(ctx: &LoaderCtx, policy: &Policy) -> Result<Arc<Loaded>, String> {
     }
     let bytes = adapter.bytes() as u64;
     Ok(Arc::new(Loaded {
-        adapter,
+        adapter: Some(adapter),
         version: policy.version,
         digest,
         bytes,

@@ -79,6 +79,9 @@ pub struct SampleClaim {
     pub queue_cap: usize,
     /// Older turns are settled as `stale`.
     pub staleness_max_versions: u64,
+    /// Most of a batch, and of the queue, that one source of a shared scope may take; a batch that
+    /// cannot keep to it waits for other sources. 1 is off.
+    pub source_share_max: f64,
     /// Turns of another arithmetic or base are settled as `other_fingerprint`.
     pub fingerprint: String,
     /// Content hash of the base model.
@@ -98,6 +101,9 @@ pub struct SampleMaterial {
     pub claim: Claim,
     /// The turn.
     pub turn: Turn,
+    /// Versions learned between the one that sampled the turn and the newest, along the lineage;
+    /// a rollback learns nothing.
+    pub staleness: u64,
     /// Its current verdict's score.
     pub score: f32,
     /// Its current verdict's hint.
@@ -169,6 +175,8 @@ pub struct PolicyRecord {
     pub parent: PolicyVersion,
     /// How it came about.
     pub status: PolicyStatus,
+    /// It learned from something that was erased since.
+    pub is_tainted: bool,
     /// Transitions it learned from.
     pub samples: u64,
     /// What the trainer measured.
@@ -286,7 +294,7 @@ pub trait Ledger: Reading {
     /// Stores feedback, or replaces what the same (turn, owner, client id) said before; the same
     /// feedback id again changes nothing. A turn that waits for training, abstained or failed to
     /// be judged goes (back) to the judge, and a judge that claimed it before the feedback came is
-    /// fenced. A batch that holds the turn at `received_ms` keeps it. Feedback that came before
+    /// fenced. What is said about an erased turn is not kept. A batch that holds the turn at `received_ms` keeps it. Feedback that came before
     /// its turn counts if the turn turns out to be the same owner's.
     async fn record_feedback(&self, feedback: &Feedback) -> Result<FeedbackOutcome, LedgerError>;
 
@@ -322,8 +330,10 @@ pub trait Ledger: Reading {
 
     /// In one transaction: settles what is stale, of another fingerprint, or beyond the queue cap
     /// (drop oldest), then leases the newest `limit` of the rest and returns them oldest first.
-    /// Stale is a turn whose version is more than `staleness_max_versions` publishes behind the
-    /// head, or that a rollback left behind.
+    /// Stale is a turn whose version is more than `staleness_max_versions` learned versions behind
+    /// the head on its lineage, or that a rollback left behind. A scope without full consent has
+    /// its ready turns settled as `withdrawn` and gives none. Of a scope with several sources, each
+    /// gets at most `source_share_max` of the batch.
     async fn claim_samples(&self, claim: &SampleClaim) -> Result<Vec<SampleMaterial>, LedgerError>;
 
     /// Gives claimed transitions a final reason without a candidate (`too_long`, `withdrawn`).
@@ -332,7 +342,7 @@ pub trait Ledger: Reading {
     async fn settle_claims(&self, claims: &[Claim], reason: Reason) -> Result<u64, LedgerError>;
 
     /// Makes a version visible and marks its samples trained, or changes nothing: `Fenced` if a
-    /// lease was lost, `Conflict` if the head moved. Idempotent by batch and digest.
+    /// lease was lost, `Conflict` if the head moved or consent was withdrawn. Idempotent by batch and digest.
     async fn publish(&self, publish: &Publish) -> Result<Policy, LedgerError>;
 
     /// Records a refused candidate and settles its samples, as far as their leases still hold.
@@ -351,9 +361,9 @@ pub trait Ledger: Reading {
         limit: usize,
     ) -> Result<Vec<PolicyRecord>, LedgerError>;
 
-    /// Publishes the adapter of `to` again as a new version. `Conflict` if `to` was not published
-    /// (0 cannot be restored this way) or is the newest already. Samples of the versions that are
-    /// left behind stay spent.
+    /// Publishes the adapter of `to` again as a new version; 0 is the base model. `Conflict` if
+    /// `to` was not published, is the newest already, or learned from something that was erased.
+    /// Samples of the versions that are left behind stay spent.
     async fn rollback(
         &self,
         scope: &Scope,

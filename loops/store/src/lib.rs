@@ -9,6 +9,7 @@ mod codec;
 mod error;
 mod ledger;
 mod people;
+mod personal;
 mod reading;
 mod sqlite;
 pub mod suite;
@@ -23,6 +24,10 @@ pub use ledger::{
 pub use people::{
     AUDIT_ORIGIN, ApiKey, AuditCheck, AuditEntry, AuditQuery, AuditRecord, Changed, Invite, People,
     PeopleChange, SignIn, User, UserChange, Uses,
+};
+pub use personal::{
+    ForgetBegun, ForgetReport, ForgetStep, ForgetWhat, ForgetWish, Learned, LearnedVersion,
+    LooseBlob, Personal,
 };
 pub use reading::{
     FateState, OldestPending, PREVIEW_CHARS_MAX, Page, Reading, SCAN_MAX, SampleAge, SessionCursor,

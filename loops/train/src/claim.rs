@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use hone_domain::{BatchId, Policy, PolicyVersion, Reason, Scope, Token, TurnId};
+use hone_domain::{BatchId, Reason, Scope, Token, TurnId};
 use hone_runtime::{Clock, Ids};
 use hone_store::{Claim, Ledger, LedgerError, PolicyRecord, SampleClaim, SampleMaterial};
 
@@ -44,7 +44,6 @@ impl Claimer {
         let versions = self.ledger.versions(Some(&scope), MEMORY_VERSIONS).await?;
         let parent = versions.first().map(|record| record.policy.clone());
         let accepts = Accepts {
-            parent: version_of(parent.as_ref()),
             staleness_max_versions: self.config.staleness_max_versions,
             row_tokens_max: self.config.row_tokens_max,
             method: self.config.method,
@@ -69,6 +68,7 @@ impl Claimer {
             limit: self.config.batch_turns,
             queue_cap: self.config.queue_turns_max,
             staleness_max_versions: self.config.staleness_max_versions,
+            source_share_max: self.config.source_share_max,
             fingerprint: self.fingerprint.clone(),
             base: self.base,
             batch,
@@ -136,10 +136,6 @@ impl Claimer {
         }
         Ok(probes)
     }
-}
-
-fn version_of(policy: Option<&Policy>) -> PolicyVersion {
-    policy.map_or(PolicyVersion::BASE, |p| p.version)
 }
 
 /// What the newest report with a memory says.

@@ -20,8 +20,11 @@ pub struct Config {
     pub explicit_wait_ms: i64,
     /// Most ready turns per scope; older ones are dropped, counted as `queue_dropped`.
     pub queue_turns_max: usize,
-    /// Most publishes between the version that sampled a turn and the one that is trained from.
+    /// Most versions learned between the one that sampled a turn and the one that is trained from.
     pub staleness_max_versions: u64,
+    /// Most of a batch, and of the ready queue, that one source of a shared scope may take, above 0,
+    /// at most 1.
+    pub source_share_max: f64,
     /// Longest prompt and completion together, in tokens; longer turns are settled as `too_long`.
     pub row_tokens_max: usize,
     /// How long claimed turns are held, in milliseconds. A step that takes longer may lose them to
@@ -227,6 +230,10 @@ impl Config {
             (
                 self.queue_turns_max >= self.batch_turns,
                 "queue_turns_max must be at least batch_turns",
+            ),
+            (
+                self.source_share_max > 0.0 && self.source_share_max <= 1.0,
+                "source_share_max must be above 0 and at most 1",
             ),
             (
                 self.row_tokens_max >= 2,
@@ -441,6 +448,7 @@ impl Config {
             explicit_wait_ms: 100,
             queue_turns_max: 8,
             staleness_max_versions: 4,
+            source_share_max: 1.0,
             row_tokens_max: 128,
             lease_ms: 60_000,
             tick_ms: 20,
@@ -494,6 +502,7 @@ mod tests {
         let rows: &[(Change, &str)] = &[
             (|c| c.batch_turns_min = 9, "train.batch_turns_min"),
             (|c| c.train_share_min = 0.0, "train.train_share_min"),
+            (|c| c.source_share_max = 0.0, "train.source_share_max"),
             (|c| c.queue_turns_max = 1, "train.queue_turns_max"),
             (|c| c.learner.lr = f32::NAN, "train.learner.lr"),
             (|c| c.learner.kl_coef = -0.1, "train.learner.kl_coef"),

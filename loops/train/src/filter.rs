@@ -1,6 +1,6 @@
 //! The last check before training: which claimed turns may enter a policy-gradient batch.
 
-use hone_domain::{PolicyVersion, Reason, invariants};
+use hone_domain::{Reason, invariants};
 use hone_store::{Claim, SampleMaterial};
 
 use crate::credit::Method;
@@ -8,8 +8,6 @@ use crate::credit::Method;
 /// What a batch accepts.
 #[derive(Clone, Copy, Debug)]
 pub struct Accepts {
-    /// The version that is trained from.
-    pub parent: PolicyVersion,
     /// Law L1.
     pub staleness_max_versions: u64,
     /// Longest prompt and completion together.
@@ -66,11 +64,7 @@ fn objection(material: &SampleMaterial, accepts: Accepts) -> Option<Reason> {
     if turn.prompt_tokens.len() + turn.completion.len() > accepts.row_tokens_max {
         return Some(Reason::TooLong);
     }
-    let fresh = invariants::fresh_enough(
-        turn.version(),
-        accepts.parent,
-        accepts.staleness_max_versions,
-    );
+    let fresh = invariants::fresh_enough(material.staleness, accepts.staleness_max_versions);
     fresh.is_err().then_some(Reason::Stale)
 }
 
@@ -78,7 +72,7 @@ fn objection(material: &SampleMaterial, accepts: Accepts) -> Option<Reason> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use hone_domain::{Sampling, VersionSpan};
+    use hone_domain::Sampling;
 
     use super::*;
     use crate::testing::{material, turn};
@@ -86,20 +80,11 @@ mod tests {
     #[test]
     fn every_objection_has_its_reason() {
         let accepts = Accepts {
-            parent: PolicyVersion(5),
             staleness_max_versions: 2,
             row_tokens_max: 8,
             method: Method::BinaryReward,
         };
-        let base = || {
-            let mut turn = turn(1, &[1, 2, 3], &[4, 5]);
-            turn.spans = vec![VersionSpan {
-                version: PolicyVersion(4),
-                start: 0,
-                end: 2,
-            }];
-            material(turn, 1.0)
-        };
+        let base = || material(turn(1, &[1, 2, 3], &[4, 5]), 1.0);
         type Change = fn(&mut SampleMaterial);
         let rows: &[(Change, Option<Reason>)] = &[
             (|_| {}, None),
@@ -119,10 +104,8 @@ mod tests {
             ),
             (|m| m.score = f32::NAN, Some(Reason::Abstained)),
             (|m| m.turn.prompt_tokens = vec![1; 7], Some(Reason::TooLong)),
-            (
-                |m| m.turn.spans[0].version = PolicyVersion(2),
-                Some(Reason::Stale),
-            ),
+            (|m| m.staleness = 2, None),
+            (|m| m.staleness = 3, Some(Reason::Stale)),
         ];
         for (change, expected) in rows {
             let mut material = base();

@@ -73,9 +73,7 @@ impl Job {
         rows: &[PackedRow],
     ) {
         let count = materials.len().max(1) as f64;
-        let staleness = materials
-            .iter()
-            .map(|m| self.parent.0.saturating_sub(m.turn.version().0));
+        let staleness = materials.iter().map(|m| m.staleness);
         let (sum, most) = staleness.fold((0, 0), |(sum, most), s| (sum + s, most.max(s)));
         let prompt: usize = materials.iter().map(|m| m.turn.prompt_tokens.len()).sum();
         self.report["batch"] = json!({

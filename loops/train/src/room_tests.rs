@@ -193,6 +193,7 @@ async fn a_step_whose_lease_was_taken_over_is_thrown_away() {
                 limit: 1,
                 queue_cap: 8,
                 staleness_max_versions: 4,
+                source_share_max: 1.0,
                 fingerprint: "test".into(),
                 base: Digest([7; 32]),
                 batch: BatchId(Uuid::from_u128(99)),

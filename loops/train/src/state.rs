@@ -212,7 +212,7 @@ impl Train {
         Ok(TrainJob {
             scope: job.scope.clone(),
             batch: batch.batch,
-            parent: batch.parent,
+            parent: batch.parent.filter(|parent| !parent.is_base()),
             rows,
             lessons,
             lr_scale: job.lr_scale,

@@ -150,6 +150,8 @@ impl Bed {
                 parent: None,
                 owner: "bench".to_owned(),
                 messages: Vec::new(),
+                admission: Default::default(),
+                untrainable: None,
                 admitted_ms: 0,
             },
         };

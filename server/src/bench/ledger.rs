@@ -176,6 +176,8 @@ impl Load {
                 parent: None,
                 owner: "bench".to_owned(),
                 messages: vec![Message::text(Role::User, self.said.as_str())],
+                admission: Default::default(),
+                untrainable: None,
                 admitted_ms: 0,
             },
         };

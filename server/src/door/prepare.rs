@@ -220,6 +220,8 @@ impl Door {
                     parent: prepared.binding.parent,
                     owner: request.owner.clone(),
                     messages: request.messages.clone(),
+                    admission: Default::default(),
+                    untrainable: None,
                     admitted_ms,
                 },
             };

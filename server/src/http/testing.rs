@@ -94,7 +94,8 @@ fn turn_of(ask: &Ask, text: &str, completion: &Completion) -> Turn {
         digest: Some(Digest([3; 32])),
         base: Digest([0xab; 32]),
         fingerprint: "fake".to_owned(),
-        untrainable: None,
+        admission: ask.context.admission.clone(),
+        untrainable: ask.context.untrainable,
         started_ms: ask.context.admitted_ms,
         finished_ms: ask.context.admitted_ms + 1,
     }

@@ -57,6 +57,8 @@ enum Outcome {
 pub(super) struct Log {
     /// Newest version of each scope.
     heads: HashMap<Scope, PolicyVersion>,
+    /// What each version continues, and whether it learned anything.
+    parents: HashMap<(Scope, PolicyVersion), (PolicyVersion, bool)>,
     /// Which turn a claimed transition belongs to, and the version that sampled it.
     claimed: HashMap<TransitionId, (TurnId, PolicyVersion)>,
     /// In which version a turn was trained.
@@ -198,7 +200,8 @@ impl SimLedger {
         self.log(|log| {
             for material in &materials {
                 let version = material.turn.version();
-                let law = invariants::fresh_enough(version, head, self.staleness_max_versions);
+                let staleness = log.staleness(&claim.scope, head, version);
+                let law = invariants::fresh_enough(staleness, self.staleness_max_versions);
                 log.broken
                     .extend(law.err().map(|e| format!("at a claim: {e}")));
                 let turn = (material.turn.id, version);
@@ -223,6 +226,19 @@ impl SimLedger {
 }
 
 impl Log {
+    /// Versions learned between two, by what passed through here; everything where the older one
+    /// is not an ancestor.
+    fn staleness(&self, scope: &Scope, head: PolicyVersion, sampled: PolicyVersion) -> u64 {
+        let (mut at, mut steps) = (head, 0);
+        while at != sampled {
+            let Some((parent, learned)) = self.parents.get(&(scope.clone(), at)) else {
+                return u64::MAX;
+            };
+            (at, steps) = (*parent, steps + u64::from(*learned));
+        }
+        steps
+    }
+
     fn published(&mut self, order: &Publish, version: PolicyVersion, staleness_max: u64) {
         let head = self.heads.get(&order.scope).copied().unwrap_or_default();
         if version <= head {
@@ -232,6 +248,8 @@ impl Log {
         let law = invariants::versions_grow_by_one(head, version);
         self.broken.extend(law.err().map(|e| e.to_string()));
         self.heads.insert(order.scope.clone(), version);
+        let place = (order.scope.clone(), version);
+        self.parents.insert(place, (order.parent, true));
         self.publishes += 1;
         for claim in &order.claims {
             let Some((turn, sampled)) = self.claimed.get(&claim.transition).copied() else {
@@ -242,7 +260,10 @@ impl Log {
             let times = 1 + usize::from(self.trained.insert(turn, version).is_some());
             let laws = [
                 invariants::trained_once(times),
-                invariants::fresh_enough(sampled, order.parent, staleness_max),
+                invariants::fresh_enough(
+                    self.staleness(&order.scope, order.parent, sampled),
+                    staleness_max,
+                ),
             ];
             let broken = laws.into_iter().filter_map(Result::err);
             self.broken
@@ -251,11 +272,13 @@ impl Log {
     }
 
     /// An operator restored an older version.
-    pub(super) fn rolled_back(&mut self, policy: &Policy) {
+    pub(super) fn rolled_back(&mut self, policy: &Policy, to: PolicyVersion) {
         let head = self.heads.get(&policy.scope).copied().unwrap_or_default();
         let law = invariants::versions_grow_by_one(head, policy.version);
         self.broken.extend(law.err().map(|e| e.to_string()));
         self.heads.insert(policy.scope.clone(), policy.version);
+        let place = (policy.scope.clone(), policy.version);
+        self.parents.insert(place, (to, false));
     }
 }
 

@@ -311,6 +311,7 @@ fn sampled(
         digest: policy.map(|p| p.digest),
         base: BASE,
         fingerprint: if rng.chance(3) { "other" } else { FINGERPRINT }.to_owned(),
+        admission: Default::default(),
         untrainable: rng.chance(3).then_some(Reason::BackendCannotTrain),
         started_ms: moment.now_ms,
         finished_ms: moment.now_ms,

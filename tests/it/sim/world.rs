@@ -495,7 +495,7 @@ impl World {
         }
         let to = PolicyVersion(1 + self.rng.next() % (head.0 - 1));
         if let Ok(policy) = self.raw.rollback(&scope, to, self.now()).await {
-            self.ledger.log(|log| log.rolled_back(&policy));
+            self.ledger.log(|log| log.rolled_back(&policy, to));
             self.tally.count("rollbacks", 1);
             self.door.policies.update(|policies| policies.with(policy));
         }

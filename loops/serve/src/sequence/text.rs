@@ -176,7 +176,8 @@ pub(crate) fn turn_of(
         digest: facts.digest,
         base: facts.base,
         fingerprint: facts.fingerprint.to_owned(),
-        untrainable: facts.untrainable,
+        admission: ask.context.admission,
+        untrainable: ask.context.untrainable.or(facts.untrainable),
         started_ms: ask.context.admitted_ms,
         finished_ms: facts.finished_ms,
     }

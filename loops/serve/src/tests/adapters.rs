@@ -16,7 +16,7 @@ fn loaded(version: u64, bytes: u64) -> Arc<Loaded> {
     let adapter = Adapter::zero(&model_config(), lora);
     let digest = Digest([version as u8; 32]);
     Arc::new(Loaded {
-        adapter,
+        adapter: Some(adapter),
         version: PolicyVersion(version),
         digest,
         bytes,

@@ -314,6 +314,8 @@ pub(crate) fn ask(prompt: &[Token], max_tokens: u32, seed: u64) -> Ask {
             parent: None,
             owner: "owner".to_owned(),
             messages: Vec::new(),
+            admission: Default::default(),
+            untrainable: None,
             admitted_ms: 1,
         },
     }

@@ -8,6 +8,7 @@ use hone_domain::{
 use sqlx::SqliteConnection;
 
 use super::chains::{self, BlockLink, MessageLink, Seen};
+use super::consent::{self, Bars};
 use super::fault::Fault;
 use super::texts::{name_of, signed, text_bytes};
 use crate::codec::{floats_to_bytes, kept_to_bytes, spans_to_bytes, tokens_to_bytes};
@@ -49,16 +50,33 @@ pub(super) async fn record_turns(
     turns: &[Encoded<'_>],
 ) -> Result<(), Fault> {
     store_surroundings(connection, turns).await?;
-    let (mut histories, mut blocks) = (Seen::default(), Seen::default());
+    let bars = Bars::look(connection, turns.iter().map(|encoded| encoded.turn)).await?;
+    let mut seen = (Seen::default(), Seen::default());
     for encoded in turns {
-        let Some(number) = store_turn(connection, encoded).await? else {
-            continue;
-        };
-        let history = chains::store_messages(connection, &encoded.messages, &mut histories).await?;
-        let block = chains::store_blocks(connection, &encoded.blocks, &mut blocks).await?;
-        store_payload(connection, encoded, (number, history, block)).await?;
+        if bars.is_forgotten(encoded.turn) {
+            let bare = [consent::wordless(encoded.turn)?];
+            for bare in encode(&bare)? {
+                store(connection, &bare, (&bars, &mut seen)).await?;
+            }
+        } else {
+            store(connection, encoded, (&bars, &mut seen)).await?;
+        }
     }
     Ok(())
+}
+
+async fn store(
+    connection: &mut SqliteConnection,
+    encoded: &Encoded<'_>,
+    (bars, (histories, blocks)): (&Bars, &mut (Seen, Seen)),
+) -> Result<(), Fault> {
+    let reason = reason_at_record(encoded.turn).or_else(|| bars.objection(encoded.turn));
+    let Some(number) = store_turn(connection, encoded, reason).await? else {
+        return Ok(());
+    };
+    let history = chains::store_messages(connection, &encoded.messages, histories).await?;
+    let block = chains::store_blocks(connection, &encoded.blocks, blocks).await?;
+    store_payload(connection, encoded, (number, history, block)).await
 }
 
 /// Scopes, sessions and arithmetics of the batch, each once.
@@ -139,9 +157,9 @@ fn titles(turns: &[Encoded<'_>]) -> HashMap<SessionId, String> {
 async fn store_turn(
     connection: &mut SqliteConnection,
     encoded: &Encoded<'_>,
+    reason: Option<Reason>,
 ) -> Result<Option<i64>, Fault> {
     let turn = encoded.turn;
-    let reason = reason_at_record(turn);
     let stage = match reason {
         None => Some(Stage::AwaitingNextState.as_str()),
         Some(_) => None,
@@ -150,12 +168,12 @@ async fn store_turn(
         "insert into turns (
              id, request_id, choice_index, group_id, session_number, parent_id, owner,
              scope_number, arithmetic_number, origin, kind, version, stage, reason,
-             started_ms, finished_ms
+             started_ms, finished_ms, holdback, source
          ) values (
              ?1, ?2, ?3, ?4, (select number from sessions where id = ?5), ?6, ?7,
              (select number from scopes where name = ?8),
              (select number from arithmetics where fingerprint = ?9 and base = ?10),
-             ?11, ?12, ?13, ?14, ?15, ?16, ?17
+             ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19
          ) on conflict (id) do nothing returning number",
     )
     .bind(&turn.id.0.as_bytes()[..])
@@ -175,6 +193,8 @@ async fn store_turn(
     .bind(reason.map(Reason::as_str))
     .bind(turn.started_ms)
     .bind(turn.finished_ms)
+    .bind(turn.admission.holdback)
+    .bind(text_bytes(turn.admission.source.as_ref()))
     .fetch_optional(connection)
     .await?;
     Ok(number)
@@ -275,6 +295,9 @@ pub(super) async fn record_feedback(
     {
         return Ok(FeedbackOutcome::NotYours);
     }
+    if turn.is_none() && was_forgotten(connection, feedback).await? {
+        return Ok(FeedbackOutcome::NotYours);
+    }
     let replaced = match &feedback.client_id {
         None => false,
         Some(client_id) => {
@@ -301,6 +324,18 @@ pub(super) async fn record_feedback(
     } else {
         FeedbackOutcome::Stored
     })
+}
+
+/// Whether the turn was erased; what is said about it then is not kept either.
+async fn was_forgotten(
+    connection: &mut SqliteConnection,
+    feedback: &Feedback,
+) -> Result<bool, Fault> {
+    let gone: Option<i64> = sqlx::query_scalar("select 1 from forgotten_turns where id = ?")
+        .bind(&feedback.turn.0.as_bytes()[..])
+        .fetch_optional(connection)
+        .await?;
+    Ok(gone.is_some())
 }
 
 /// Whether it was new; the same id twice is a client that tries again.
@@ -336,6 +371,7 @@ async fn send_back(connection: &mut SqliteConnection, turn: i64, now_ms: i64) ->
            and (
                stage in ('awaiting_verdict', 'awaiting_training')
                or reason in ('abstained', 'judge_failed')
+               or (reason = 'holdback' and score is not null)
            )
            and not exists (
                select 1 from transitions

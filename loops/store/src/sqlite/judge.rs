@@ -1,6 +1,6 @@
 //! What the judge claims and writes.
 
-use hone_domain::{Millis, Verdict};
+use hone_domain::{Millis, Reason, Stage, Verdict};
 use sqlx::SqliteConnection;
 
 use super::fault::{Fault, corrupt};
@@ -75,13 +75,18 @@ pub(super) async fn record_verdict(
     let held = leases::hold(connection, claim).await?;
     let number = store_verdict(connection, held, verdict).await?;
     store_votes(connection, number, verdict).await?;
+    let is_held_back: bool = sqlx::query_scalar("select holdback from turns where number = ?")
+        .bind(held.turn_number)
+        .fetch_one(&mut *connection)
+        .await?;
     let (stage, reason) = match verdict.score {
-        Some(_) => (Some("awaiting_training"), None),
-        None => (None, Some("abstained")),
+        Some(_) if is_held_back => (None, Some(Reason::Holdback)),
+        Some(_) => (Some(Stage::AwaitingTraining), None),
+        None => (None, Some(Reason::Abstained)),
     };
     sqlx::query("update turns set stage = ?, reason = ?, score = ? where number = ?")
-        .bind(stage)
-        .bind(reason)
+        .bind(stage.map(Stage::as_str))
+        .bind(reason.map(Reason::as_str))
         .bind(verdict.score.map(f64::from))
         .bind(held.turn_number)
         .execute(&mut *connection)

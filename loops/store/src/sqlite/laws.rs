@@ -21,6 +21,7 @@ pub(super) async fn check(connection: &mut SqliteConnection) -> Result<Vec<Strin
     transitions_are_single(connection, &mut broken).await?;
     verdicts_are_single(connection, &mut broken).await?;
     samples_train_once(connection, &mut broken).await?;
+    what_is_served_is_clean(connection, &mut broken).await?;
     spans_cover(connection, &mut broken).await?;
     fates_fit(connection, &mut broken).await?;
     counts_fit(connection, &mut broken).await?;
@@ -155,7 +156,7 @@ async fn samples_train_once(
         ));
     }
     let miscounted: Vec<(i64, i64)> = sqlx::query_as(
-        "select scope_number, version from versions where samples <> (
+        "select scope_number, version from versions where samples - samples_gone <> (
              select count(*) from version_samples
              where version_samples.scope_number = versions.scope_number
                and version_samples.version = versions.version
@@ -166,6 +167,34 @@ async fn samples_train_once(
     for (scope, version) in miscounted {
         broken.push(format!(
             "version {version} does not have as many samples as it says (scope number {scope})"
+        ));
+    }
+    Ok(())
+}
+
+/// What was erased is served by nobody: the newest version is clean, and who learned from a
+/// tainted version is tainted.
+async fn what_is_served_is_clean(
+    connection: &mut SqliteConnection,
+    broken: &mut Vec<String>,
+) -> Result<(), Fault> {
+    let wrong: Vec<(i64, i64)> = sqlx::query_as(
+        "select scope_number, version from versions
+         where tainted_ms is not null and version = (
+             select max(newest.version) from versions as newest
+             where newest.scope_number = versions.scope_number
+         )
+         union
+         select versions.scope_number, versions.version from versions
+         join versions as parents on parents.scope_number = versions.scope_number
+             and parents.version = versions.parent
+         where versions.tainted_ms is null and parents.tainted_ms is not null",
+    )
+    .fetch_all(connection)
+    .await?;
+    for (scope, version) in wrong {
+        broken.push(format!(
+            "version {version} still holds what was erased (scope number {scope})"
         ));
     }
     Ok(())
@@ -231,6 +260,7 @@ fn bare_turn(row: &SqliteRow) -> Result<Turn, Fault> {
         digest: None,
         base: Digest([0; 32]),
         fingerprint: String::new(),
+        admission: Default::default(),
         untrainable: None,
         started_ms: 0,
         finished_ms: 0,

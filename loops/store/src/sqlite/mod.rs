@@ -6,12 +6,17 @@
 mod audit;
 mod chains;
 mod collect;
+mod consent;
+mod erase;
 mod fault;
+mod forget;
 mod judge;
 mod laws;
 mod leases;
+mod lift;
 mod open;
 mod people;
+mod personal;
 mod policies;
 mod reading;
 mod rows;
@@ -41,6 +46,7 @@ use hone_domain::{
     Digest, Feedback, Millis, Policy, PolicyVersion, Reason, Scope, Transition, TransitionId, Turn,
     TurnId, Verdict,
 };
+use sqlx::pool::PoolConnection;
 use sqlx::sqlite::SqlitePool;
 use sqlx::{Sqlite, Transaction};
 
@@ -110,6 +116,12 @@ impl SqliteLedger {
             begun = self.writer.begin_with("begin immediate").await;
         }
         begun.map_err(|e| Fault::Sql(e).explain(&self.file))
+    }
+
+    /// The writing connection without a transaction.
+    async fn writer(&self) -> Result<PoolConnection<Sqlite>, LedgerError> {
+        let acquired = self.writer.acquire().await;
+        acquired.map_err(|e| Fault::Sql(e).explain(&self.file))
     }
 
     /// Makes the work durable, or undoes all of it.

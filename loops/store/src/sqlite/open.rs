@@ -210,6 +210,8 @@ pub(super) fn options(config: &SqliteConfig) -> SqliteConnectOptions {
         .busy_timeout(Duration::from_millis(config.busy_timeout_ms))
         .synchronous(SqliteSynchronous::Full)
         .pragma("temp_store", "memory")
+        // What is removed is overwritten, in the main file and in every later copy of a page.
+        .pragma("secure_delete", "on")
         .disable_statement_logging()
 }
 

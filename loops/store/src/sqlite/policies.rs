@@ -2,7 +2,7 @@
 
 use hone_domain::{BatchId, Millis, Policy, PolicyVersion, Scope};
 use serde_json::Value;
-use sqlx::SqliteConnection;
+use sqlx::{Row, SqliteConnection};
 
 use super::fault::Fault;
 use super::rows;
@@ -115,7 +115,8 @@ pub(super) async fn versions(
         Some(scope) => {
             sqlx::query(
                 "select scopes.name as scope, versions.version, parent, digest, blob, status,
-                        samples, report, gate, published_ms
+                        samples, report, gate, published_ms,
+                        tainted_ms is not null as is_tainted
                  from versions join scopes on scopes.number = versions.scope_number
                  where scopes.name = ? order by versions.version desc limit ?",
             )
@@ -127,7 +128,8 @@ pub(super) async fn versions(
         None => {
             sqlx::query(
                 "select scopes.name as scope, versions.version, parent, digest, blob, status,
-                        samples, report, gate, published_ms
+                        samples, report, gate, published_ms,
+                        tainted_ms is not null as is_tainted
                  from versions join scopes on scopes.number = versions.scope_number
                  order by versions.number desc limit ?",
             )
@@ -152,24 +154,33 @@ pub(super) async fn rollback(
     let number = find_scope(connection, scope)
         .await?
         .ok_or_else(|| conflict("nothing was published".into()))?;
-    let row = sqlx::query(
-        "select scopes.name as scope, version, digest, blob from versions
-         join scopes on scopes.number = versions.scope_number
-         where scope_number = ? and version = ?",
-    )
-    .bind(number)
-    .bind(signed(to.0)?)
-    .fetch_optional(&mut *connection)
-    .await?
-    .ok_or_else(|| conflict(format!("there is no published version {to}")))?;
     let head = unsigned(head(connection, number).await?)?;
+    let next = PolicyVersion(head).next();
+    let policy = if to == PolicyVersion::BASE {
+        Policy::base(scope.clone(), next)
+    } else {
+        let row = sqlx::query(
+            "select scopes.name as scope, version, digest, blob, tainted_ms is not null as tainted
+             from versions join scopes on scopes.number = versions.scope_number
+             where scope_number = ? and version = ?",
+        )
+        .bind(number)
+        .bind(signed(to.0)?)
+        .fetch_optional(&mut *connection)
+        .await?
+        .ok_or_else(|| conflict(format!("there is no published version {to}")))?;
+        if row.try_get("tainted")? {
+            let what = format!("version {to} learned from something that was erased");
+            return Err(conflict(what));
+        }
+        Policy {
+            version: next,
+            ..rows::policy(&row)?
+        }
+    };
     if head == to.0 {
         return Err(conflict(format!("version {to} is the newest already")));
     }
-    let policy = Policy {
-        version: PolicyVersion(head).next(),
-        ..rows::policy(&row)?
-    };
     store(
         connection,
         &NewVersion {

@@ -1,9 +1,9 @@
 //! Rows back into the domain's nouns.
 
 use hone_domain::{
-    BatchId, BlobKey, Completion, Digest, Fate, Feedback, FeedbackId, GroupId, Millis, Policy,
-    PolicyVersion, Reason, RequestId, Scope, SessionId, Stage, Transition, TransitionId, Turn,
-    TurnId, Verdict, VerdictId, Vote,
+    Admission, BatchId, BlobKey, Completion, Digest, Fate, Feedback, FeedbackId, ForgetId, GroupId,
+    Millis, Policy, PolicyVersion, Reason, RequestId, Scope, SessionId, Stage, Transition,
+    TransitionId, Turn, TurnId, Verdict, VerdictId, Vote,
 };
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
@@ -34,6 +34,7 @@ id_from! {
     verdict_id -> VerdictId;
     feedback_id -> FeedbackId;
     batch_id -> BatchId;
+    forget_id -> ForgetId;
 }
 
 pub(super) fn digest(bytes: &[u8]) -> Result<Digest, Fault> {
@@ -80,7 +81,7 @@ pub(super) async fn load_turn(
                 history_number, block_number, prompt_tail, completion_tokens, behavior_logprobs,
                 raw_logprobs, kept, stop, completion_text, sampling, spans, digest,
                 arithmetics.base, arithmetics.fingerprint, untrainable, started_ms, finished_ms,
-                stage, reason, trained_version
+                stage, reason, trained_version, holdback, source
          from turns
          join turn_payloads on turn_payloads.turn_number = turns.number
          join sessions on sessions.number = turns.session_number
@@ -116,6 +117,10 @@ pub(super) async fn load_turn(
         digest: optional("digest")?.map(digest).transpose()?,
         base: digest(row.try_get("base")?)?,
         fingerprint: row.try_get("fingerprint")?,
+        admission: Admission {
+            holdback: row.try_get("holdback")?,
+            source: some_text(row.try_get("source")?)?,
+        },
         untrainable: row
             .try_get::<Option<&str>, _>("untrainable")?
             .map(reason)
@@ -273,6 +278,7 @@ pub(super) fn policy_record(row: &SqliteRow) -> Result<PolicyRecord, Fault> {
         policy: policy(row)?,
         parent: version(row.try_get("parent")?)?,
         status,
+        is_tainted: row.try_get("is_tainted")?,
         samples: unsigned(row.try_get("samples")?)?,
         report: serde_json::from_str(row.try_get("report")?)?,
         gate: serde_json::from_str(row.try_get("gate")?)?,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
 use super::{SqliteConfig, SqliteLedger};
-use crate::{Ledger, suite};
+use crate::{Ledger, Personal, suite};
 
 /// Ledgers in folders that live as long as this.
 #[derive(Default)]
@@ -15,6 +15,10 @@ struct Folders(Mutex<Vec<TempDir>>);
 
 impl Folders {
     async fn make(&self) -> Arc<dyn Ledger> {
+        self.open().await
+    }
+
+    async fn open(&self) -> Arc<SqliteLedger> {
         let folder = tempfile::tempdir().unwrap();
         let config = SqliteConfig::in_folder(folder.path());
         let ledger = SqliteLedger::open(&config).await.unwrap();
@@ -27,6 +31,19 @@ impl Folders {
 async fn sqlite_passes_the_suite() {
     let folders = Folders::default();
     suite::run(async || folders.make().await).await;
+}
+
+#[tokio::test]
+async fn sqlite_passes_the_suite_of_people() {
+    let folders = Folders::default();
+    suite::personal(async || {
+        let ledger = folders.open().await;
+        (
+            ledger.clone() as Arc<dyn Ledger>,
+            ledger as Arc<dyn Personal>,
+        )
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -1,10 +1,11 @@
 //! What the trainer claims and writes.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
-use hone_domain::{Policy, PolicyVersion, Reason};
+use hone_domain::{Policy, PolicyVersion, Reason, take_fairly};
 use sqlx::{Row, SqliteConnection};
 
+use super::consent;
 use super::fault::{Fault, corrupt};
 use super::leases::{self, Taking};
 use super::policies;
@@ -53,7 +54,9 @@ struct Candidate {
     transition_number: i64,
     turn_number: i64,
     version: i64,
+    staleness: u64,
     same_arithmetic: bool,
+    source: Option<Vec<u8>>,
 }
 
 pub(super) async fn claim_samples(
@@ -63,54 +66,97 @@ pub(super) async fn claim_samples(
     let Some(scope) = policies::find_scope(connection, &claim.scope).await? else {
         return Ok(Vec::new());
     };
+    let is_barred = consent::is_barred(connection, scope).await?;
     let fresh = fresh_versions(connection, scope, claim.staleness_max_versions).await?;
+    let mut queue = Queue::new(claim);
     let mut good = Vec::new();
-    for candidate in candidates(connection, scope, claim).await? {
-        let reason = if !fresh.contains(&candidate.version) {
+    for mut candidate in candidates(connection, scope, claim).await? {
+        let staleness = fresh.get(&candidate.version);
+        let reason = if is_barred {
+            Reason::Withdrawn
+        } else if staleness.is_none() {
             Reason::Stale
         } else if !candidate.same_arithmetic {
             Reason::OtherFingerprint
-        } else if good.len() >= claim.queue_cap {
+        } else if !queue.has_room(candidate.source.as_deref()) {
             Reason::QueueDropped
         } else {
+            candidate.staleness = staleness.copied().unwrap_or_default();
             good.push(candidate);
             continue;
         };
         leases::settle_turn(connection, candidate.turn_number, reason).await?;
     }
-    good.truncate(claim.limit);
-    let mut materials = Vec::with_capacity(good.len());
-    for candidate in good.iter().rev() {
-        materials.push(take(connection, claim, candidate).await?);
+    let sources: Vec<Option<&[u8]>> = good.iter().map(|c| c.source.as_deref()).collect();
+    let fair = take_fairly(&sources, claim.limit, claim.source_share_max);
+    let mut materials = Vec::with_capacity(fair.len());
+    for at in fair.into_iter().rev() {
+        materials.push(take(connection, claim, &good[at]).await?);
     }
     Ok(materials)
 }
 
-/// Versions young enough: on the lineage of the head, and not more publishes back than allowed.
-/// What a rollback left behind is not on it.
+/// The ready queue, with a place for everybody of a shared scope.
+struct Queue {
+    room: usize,
+    room_per_source: usize,
+    held: HashMap<Vec<u8>, usize>,
+}
+
+impl Queue {
+    fn new(claim: &SampleClaim) -> Self {
+        let share = (claim.queue_cap as f64 * claim.source_share_max).floor() as usize;
+        Self {
+            room: claim.queue_cap,
+            room_per_source: share.max(1),
+            held: HashMap::new(),
+        }
+    }
+
+    /// Takes a place for the newest first.
+    fn has_room(&mut self, source: Option<&[u8]>) -> bool {
+        if self.room == 0 {
+            return false;
+        }
+        if let Some(source) = source {
+            let held = self.held.entry(source.to_vec()).or_default();
+            if *held >= self.room_per_source {
+                return false;
+            }
+            *held += 1;
+        }
+        self.room -= 1;
+        true
+    }
+}
+
+/// Versions young enough with their age: on the lineage of the head, and not more learned versions
+/// back than allowed. What a rollback left behind is not on it, and going back costs no age.
 async fn fresh_versions(
     connection: &mut SqliteConnection,
     scope: i64,
     staleness_max: u64,
-) -> Result<HashSet<i64>, Fault> {
+) -> Result<HashMap<i64, u64>, Fault> {
     let head = policies::head(connection, scope).await?;
-    let oldest = head.saturating_sub(i64::try_from(staleness_max).unwrap_or(i64::MAX));
-    let fresh = sqlx::query_scalar(
-        "with recursive lineage (version) as (
-             select ?1
+    let fresh: Vec<(i64, i64)> = sqlx::query_as(
+        "with recursive lineage (version, age) as (
+             select ?1, 0
              union all
-             select versions.parent from lineage
+             select versions.parent, age + (versions.status = 'published') from lineage
              join versions on versions.scope_number = ?2 and versions.version = lineage.version
-             where versions.parent >= ?3
+             where age + (versions.status = 'published') <= ?3
          )
-         select version from lineage",
+         select version, age from lineage",
     )
     .bind(head)
     .bind(scope)
-    .bind(oldest)
+    .bind(i64::try_from(staleness_max).unwrap_or(i64::MAX))
     .fetch_all(connection)
     .await?;
-    Ok(fresh.into_iter().collect())
+    fresh
+        .into_iter()
+        .map(|(version, age)| Ok((version, unsigned(age)?)))
+        .collect()
 }
 
 /// Newest first.
@@ -119,9 +165,9 @@ async fn candidates(
     scope: i64,
     claim: &SampleClaim,
 ) -> Result<Vec<Candidate>, Fault> {
-    let rows: Vec<(i64, i64, i64, bool)> = sqlx::query_as(
+    let rows: Vec<(i64, i64, i64, bool, Option<Vec<u8>>)> = sqlx::query_as(
         "select transitions.number, turns.number, turns.version,
-                arithmetics.fingerprint = ?1 and arithmetics.base = ?2
+                arithmetics.fingerprint = ?1 and arithmetics.base = ?2, turns.source
          from turns indexed by turns_ready
          join transitions on transitions.turn_number = turns.number
          join arithmetics on arithmetics.number = turns.arithmetic_number
@@ -140,11 +186,13 @@ async fn candidates(
     Ok(rows
         .into_iter()
         .map(
-            |(transition_number, turn_number, version, same_arithmetic)| Candidate {
+            |(transition_number, turn_number, version, same_arithmetic, source)| Candidate {
                 transition_number,
                 turn_number,
                 version,
+                staleness: 0,
                 same_arithmetic,
+                source,
             },
         )
         .collect())
@@ -183,6 +231,7 @@ async fn take(
             fence,
         },
         turn,
+        staleness: candidate.staleness,
         score,
         hint: verdict.hint,
         correction: said.filter(|text| !text.trim().is_empty()),
@@ -197,6 +246,12 @@ pub(super) async fn publish(
         return Ok(policy);
     }
     let scope = policies::make_scope(connection, &publish.scope).await?;
+    if consent::is_barred(connection, scope).await? {
+        return Err(conflict(format!(
+            "consent to learn from scope {:?} was withdrawn",
+            publish.scope.as_str()
+        )));
+    }
     let head = policies::head(connection, scope).await?;
     if signed(publish.parent.0)? != head {
         return Err(conflict(format!(

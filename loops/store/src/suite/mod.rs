@@ -7,6 +7,7 @@ mod collect;
 mod feedback;
 mod judge;
 mod people;
+mod personal;
 mod policies;
 mod random;
 mod reading;
@@ -16,7 +17,7 @@ mod world;
 
 use std::sync::Arc;
 
-use crate::Ledger;
+use crate::{Ledger, Personal};
 pub use people::people;
 pub use random::random;
 pub use world::World;
@@ -28,6 +29,39 @@ macro_rules! cases {
         world.assert_lawful(concat!(stringify!($module), "::", stringify!($case))).await;
         world.ledger.close().await;
     )*};
+}
+
+/// Runs every case of [`Personal`]; `make` returns the two views of one empty ledger each time.
+pub async fn personal(make: impl AsyncFn() -> (Arc<dyn Ledger>, Arc<dyn Personal>)) {
+    macro_rules! personal_cases {
+        ($($case:ident,)*) => {$(
+            let (ledger, people) = make().await;
+            let world = World::new(ledger);
+            Box::pin(personal::$case(&world, &*people)).await;
+            world.assert_lawful(concat!("personal::", stringify!($case))).await;
+            world.ledger.close().await;
+        )*};
+    }
+    personal_cases! {
+        a_decision_is_kept_and_replaced,
+        without_consent_nothing_is_learned,
+        a_publish_needs_consent,
+        a_held_back_turn_is_judged_and_never_trained,
+        a_session_goes_with_everything_in_it,
+        a_turn_goes_with_what_repeats_it,
+        a_plan_changes_nothing,
+        what_is_shared_stays_for_the_others,
+        versions_that_learned_from_it_are_tainted,
+        samples_of_clean_versions_train_again,
+        everything_of_a_scope_goes,
+        what_comes_late_brings_nothing_back,
+        an_erasure_goes_on_where_it_stopped,
+        only_ones_own_can_be_forgotten,
+        a_loud_source_takes_its_share,
+        staleness_is_counted_along_the_lineage,
+        scored_turns_tell_arms_and_complaints,
+        what_was_learned_is_told,
+    }
 }
 
 /// Runs every case; `make` returns an empty ledger each time.

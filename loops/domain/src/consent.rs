@@ -1,0 +1,346 @@
+//! Consent: what a person allows to be learned from them, and what follows for one request.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Collect, PolicyChoice, Reason, Scope, SessionId, TurnKind};
+
+/// What may be learned from a scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Learning {
+    /// Nothing: the base model answers and nothing is collected.
+    Off,
+    /// What was learned before answers; nothing new is learned.
+    Serve,
+    /// Everything is learned from.
+    Full,
+}
+
+impl Learning {
+    /// The stored name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Serve => "serve",
+            Self::Full => "full",
+        }
+    }
+
+    /// Restores it from its stored name.
+    pub fn from_stored(text: &str) -> Option<Self> {
+        [Self::Off, Self::Serve, Self::Full]
+            .into_iter()
+            .find(|learning| learning.as_str() == text)
+    }
+}
+
+/// What a person decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Consent {
+    /// What may be learned.
+    pub learning: Learning,
+    /// Whether requests that say `store: false` are collected all the same, because the client
+    /// says so on every call without its user's knowledge.
+    pub despite_store_false: bool,
+    /// Whether sessions may be held back as a control; none leaves it to the operator.
+    pub holdback: Option<bool>,
+}
+
+impl Consent {
+    /// Consent to `learning` and nothing beyond.
+    pub fn to(learning: Learning) -> Self {
+        Self {
+            learning,
+            despite_store_false: false,
+            holdback: None,
+        }
+    }
+}
+
+/// Every decision; cheap to clone. Scopes without an entry have the operator's default.
+#[derive(Clone, Debug, Default)]
+pub struct Consents(Arc<HashMap<Scope, Consent>>);
+
+impl Consents {
+    /// From what the ledger holds.
+    pub fn from_stored(decided: impl IntoIterator<Item = (Scope, Consent)>) -> Self {
+        Self(Arc::new(decided.into_iter().collect()))
+    }
+
+    /// What `scope` decided.
+    pub fn of(&self, scope: &Scope) -> Option<Consent> {
+        self.0.get(scope).copied()
+    }
+
+    /// The same with one more decision.
+    #[must_use]
+    pub fn with(&self, scope: Scope, consent: Consent) -> Self {
+        let mut map = (*self.0).clone();
+        map.insert(scope, consent);
+        Self(Arc::new(map))
+    }
+}
+
+/// The share of sessions that the base model answers, so that what learning brings can be measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Holdback {
+    /// In [0, 1].
+    pub share: f64,
+    /// Makes the draw repeatable.
+    pub seed: u64,
+}
+
+impl Holdback {
+    /// Whether a session belongs to the control group. A function of seed and session alone, so a
+    /// session stays where it is; a larger share only adds sessions.
+    pub fn draws(self, session: SessionId) -> bool {
+        let (high, low) = session.0.as_u64_pair();
+        let mixed = mix(mix(high ^ self.seed) ^ low);
+        // 53 bits make every value of the unit interval that an f64 can tell apart.
+        ((mixed >> 11) as f64) < self.share * (1u64 << 53) as f64
+    }
+}
+
+/// The finaliser of SplitMix64 (Steele, Lea and Flood 2014).
+fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+/// What a request wants, as far as consent decides about it.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// The version it asks for.
+    pub policy: PolicyChoice,
+    /// `store: false` is false here.
+    pub store: bool,
+    /// Main or side.
+    pub kind: TurnKind,
+    /// The session it was bound to.
+    pub session: SessionId,
+}
+
+/// What a request gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admitted {
+    /// The version that answers.
+    pub policy: PolicyChoice,
+    /// Whether the turn is recorded.
+    pub collect: Collect,
+    /// Why the recorded turn will not train, where that is known already.
+    pub untrainable: Option<Reason>,
+    /// Whether the base model answers because the session is held back.
+    pub holdback: bool,
+}
+
+/// Decides who answers and what may be kept. The person's word comes first, then the client's
+/// `store`, then the draw of the control group. A request that names a version is never held back.
+pub fn admit(consent: Consent, holdback: Holdback, wanted: Wanted) -> Admitted {
+    let not_collected = |policy, reason| Admitted {
+        policy,
+        collect: Collect::No(reason),
+        untrainable: None,
+        holdback: false,
+    };
+    if consent.learning == Learning::Off {
+        return not_collected(PolicyChoice::Base, Reason::LearningOff);
+    }
+    let learns = consent.learning == Learning::Full;
+    if !wanted.store && !(learns && consent.despite_store_false) {
+        return not_collected(wanted.policy, Reason::StoreFalse);
+    }
+    let held = consent.holdback.unwrap_or(true)
+        && learns
+        && wanted.policy == PolicyChoice::Newest
+        && wanted.kind == TurnKind::Main
+        && holdback.draws(wanted.session);
+    Admitted {
+        policy: if held {
+            PolicyChoice::Base
+        } else {
+            wanted.policy
+        },
+        collect: Collect::Yes,
+        untrainable: (!learns).then_some(Reason::LearningOff),
+        holdback: held,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn session(n: u128) -> SessionId {
+        SessionId(Uuid::from_u128(n << 64 | n))
+    }
+
+    #[test]
+    fn the_person_decides_before_the_client_and_the_draw() {
+        use Learning::{Full, Off, Serve};
+        let all = Holdback {
+            share: 1.0,
+            seed: 3,
+        };
+        let none = Holdback { share: 0.0, ..all };
+        let yes = Collect::Yes;
+        let no = Collect::No;
+        // consent, despite store:false, draw, store → policy, collected, untrainable, held back
+        let rows = [
+            (
+                Off,
+                false,
+                all,
+                true,
+                PolicyChoice::Base,
+                no(Reason::LearningOff),
+                None,
+                false,
+            ),
+            (
+                Off,
+                true,
+                none,
+                false,
+                PolicyChoice::Base,
+                no(Reason::LearningOff),
+                None,
+                false,
+            ),
+            (
+                Serve,
+                false,
+                all,
+                true,
+                PolicyChoice::Newest,
+                yes,
+                Some(Reason::LearningOff),
+                false,
+            ),
+            (
+                Serve,
+                true,
+                none,
+                false,
+                PolicyChoice::Newest,
+                no(Reason::StoreFalse),
+                None,
+                false,
+            ),
+            (
+                Full,
+                false,
+                none,
+                true,
+                PolicyChoice::Newest,
+                yes,
+                None,
+                false,
+            ),
+            (Full, false, all, true, PolicyChoice::Base, yes, None, true),
+            (
+                Full,
+                false,
+                all,
+                false,
+                PolicyChoice::Newest,
+                no(Reason::StoreFalse),
+                None,
+                false,
+            ),
+            (
+                Full,
+                true,
+                none,
+                false,
+                PolicyChoice::Newest,
+                yes,
+                None,
+                false,
+            ),
+        ];
+        for (learning, despite_store_false, draw, store, policy, collect, untrainable, holdback) in
+            rows
+        {
+            let consent = Consent {
+                despite_store_false,
+                ..Consent::to(learning)
+            };
+            let wanted = Wanted {
+                policy: PolicyChoice::Newest,
+                store,
+                kind: TurnKind::Main,
+                session: session(1),
+            };
+            let expected = Admitted {
+                policy,
+                collect,
+                untrainable,
+                holdback,
+            };
+            let said = format!("{learning:?} {despite_store_false} {store}");
+            assert_eq!(admit(consent, draw, wanted), expected, "{said}");
+        }
+    }
+
+    #[test]
+    fn who_names_a_version_opts_out_or_keeps_house_is_not_held_back() {
+        let draw = Holdback {
+            share: 1.0,
+            seed: 3,
+        };
+        let wanted = Wanted {
+            policy: PolicyChoice::Newest,
+            store: true,
+            kind: TurnKind::Main,
+            session: session(1),
+        };
+        let full = Consent::to(Learning::Full);
+        let opted_out = Consent {
+            holdback: Some(false),
+            ..full
+        };
+        let base = Wanted {
+            policy: PolicyChoice::Base,
+            ..wanted.clone()
+        };
+        let side = Wanted {
+            kind: TurnKind::Side,
+            ..wanted.clone()
+        };
+        assert!(admit(full, draw, wanted.clone()).holdback);
+        assert!(!admit(opted_out, draw, wanted).holdback);
+        assert!(!admit(full, draw, base).holdback);
+        assert!(!admit(full, draw, side).holdback);
+    }
+
+    #[test]
+    fn the_draw_keeps_its_share_and_only_grows() {
+        let at = |share| Holdback { share, seed: 11 };
+        let drawn =
+            |share| -> Vec<bool> { (0..20_000).map(|n| at(share).draws(session(n))).collect() };
+        for share in [0.0, 0.05, 0.1, 0.5, 1.0] {
+            let share_drawn = drawn(share).iter().filter(|d| **d).count() as f64 / 20_000.0;
+            // Four standard deviations of a binomial share.
+            assert!((share_drawn - share).abs() <= 4.0 * (share * (1.0 - share) / 2e4).sqrt());
+        }
+        let (few, many) = (drawn(0.1), drawn(0.2));
+        assert!(few.iter().zip(&many).all(|(few, many)| !few | many));
+        let other: Vec<bool> = (0..20_000)
+            .map(|n| {
+                Holdback {
+                    share: 0.1,
+                    seed: 12,
+                }
+                .draws(session(n))
+            })
+            .collect();
+        assert_ne!(few, other);
+    }
+}

@@ -1,0 +1,179 @@
+//! Consent: decisions, and what they keep out of training.
+
+use std::collections::{HashMap, HashSet};
+
+use hone_domain::{Completion, Consent, Learning, Millis, Reason, Scope, Turn, VersionSpan};
+use sqlx::{Row, SqliteConnection};
+
+use super::fault::{Fault, corrupt};
+use super::policies;
+use super::rows;
+
+pub(super) async fn consents(
+    connection: &mut SqliteConnection,
+) -> Result<Vec<(Scope, Consent)>, Fault> {
+    let rows = sqlx::query(
+        "select scopes.name as scope, learning, despite_store_false, holdback
+         from consents join scopes on scopes.number = consents.scope_number",
+    )
+    .fetch_all(connection)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let name: &str = row.try_get("learning")?;
+            let learning = Learning::from_stored(name)
+                .ok_or_else(|| corrupt(format!("the consent {name:?}")))?;
+            let consent = Consent {
+                learning,
+                despite_store_false: row.try_get("despite_store_false")?,
+                holdback: row.try_get("holdback")?,
+            };
+            Ok((rows::scope(row.try_get("scope")?)?, consent))
+        })
+        .collect()
+}
+
+pub(super) async fn set_consent(
+    connection: &mut SqliteConnection,
+    (scope, consent): (&Scope, Consent),
+    now_ms: Millis,
+) -> Result<u64, Fault> {
+    let scope = policies::make_scope(connection, scope).await?;
+    sqlx::query(
+        "insert into consents (scope_number, learning, despite_store_false, holdback, decided_ms)
+         values (?, ?, ?, ?, ?)
+         on conflict (scope_number) do update set
+             learning = excluded.learning, despite_store_false = excluded.despite_store_false,
+             holdback = excluded.holdback, decided_ms = excluded.decided_ms",
+    )
+    .bind(scope)
+    .bind(consent.learning.as_str())
+    .bind(consent.despite_store_false)
+    .bind(consent.holdback)
+    .bind(now_ms)
+    .execute(&mut *connection)
+    .await?;
+    if consent.learning == Learning::Full {
+        return Ok(0);
+    }
+    let settled = sqlx::query(
+        "update turns set stage = null, reason = ?
+         where scope_number = ? and stage is not null",
+    )
+    .bind(Reason::Withdrawn.as_str())
+    .bind(scope)
+    .execute(connection)
+    .await?;
+    Ok(settled.rows_affected())
+}
+
+/// Whether the scope said that nothing new may be learned from it. One that never decided was
+/// asked about every turn when it was admitted.
+pub(super) async fn is_barred(
+    connection: &mut SqliteConnection,
+    scope: i64,
+) -> Result<bool, Fault> {
+    let barred: Option<bool> =
+        sqlx::query_scalar("select learning <> 'full' from consents where scope_number = ?")
+            .bind(scope)
+            .fetch_optional(connection)
+            .await?;
+    Ok(barred.unwrap_or(false))
+}
+
+/// What must not come in, or not be learned from, although its request was admitted.
+#[derive(Default)]
+pub(super) struct Bars {
+    barred: HashSet<Scope>,
+    /// Everything of a scope that began up to then was erased.
+    forgotten: HashMap<Scope, Millis>,
+    sessions: HashSet<[u8; 16]>,
+}
+
+impl Bars {
+    /// Looks up the scopes and sessions of a batch.
+    pub(super) async fn look<'a>(
+        connection: &mut SqliteConnection,
+        turns: impl Iterator<Item = &'a Turn>,
+    ) -> Result<Self, Fault> {
+        let mut bars = Self::default();
+        let (mut scopes, mut sessions) = (HashSet::new(), HashSet::new());
+        for turn in turns {
+            if scopes.insert(&turn.scope)
+                && let Some(number) = policies::find_scope(connection, &turn.scope).await?
+            {
+                bars.look_at_scope(connection, (&turn.scope, number))
+                    .await?;
+            }
+            if sessions.insert(turn.session) {
+                let id = turn.session.0.into_bytes();
+                let gone: Option<i64> =
+                    sqlx::query_scalar("select 1 from forgotten_sessions where id = ?")
+                        .bind(&id[..])
+                        .fetch_optional(&mut *connection)
+                        .await?;
+                bars.sessions.extend(gone.map(|_| id));
+            }
+        }
+        Ok(bars)
+    }
+
+    async fn look_at_scope(
+        &mut self,
+        connection: &mut SqliteConnection,
+        (scope, number): (&Scope, i64),
+    ) -> Result<(), Fault> {
+        if is_barred(connection, number).await? {
+            self.barred.insert(scope.clone());
+        }
+        let until: Option<i64> = sqlx::query_scalar(
+            "select max(at_ms) from forgets where scope_number = ? and whole = 1",
+        )
+        .bind(number)
+        .fetch_one(connection)
+        .await?;
+        self.forgotten
+            .extend(until.map(|at_ms| (scope.clone(), at_ms)));
+        Ok(())
+    }
+
+    /// Why a turn that could train must not.
+    pub(super) fn objection(&self, turn: &Turn) -> Option<Reason> {
+        self.barred
+            .contains(&turn.scope)
+            .then_some(Reason::LearningOff)
+    }
+
+    /// Whether its session or its whole scope was erased while it was being answered.
+    pub(super) fn is_forgotten(&self, turn: &Turn) -> bool {
+        let until = self.forgotten.get(&turn.scope);
+        until.is_some_and(|at_ms| turn.started_ms <= *at_ms)
+            || self.sessions.contains(&turn.session.0.into_bytes())
+    }
+}
+
+/// The turn without a word of what was said: its receipt stays true, and nothing comes back that
+/// was erased.
+pub(super) fn wordless(turn: &Turn) -> Result<Turn, Fault> {
+    let none = Completion::new(
+        Vec::new(),
+        Vec::new(),
+        Vec::new(),
+        Vec::new(),
+        turn.completion.stop(),
+    )?;
+    Ok(Turn {
+        session_key: None,
+        messages: Vec::new(),
+        prompt_tokens: Vec::new(),
+        completion: none,
+        completion_text: String::new(),
+        spans: vec![VersionSpan {
+            version: turn.version(),
+            start: 0,
+            end: 0,
+        }],
+        untrainable: Some(Reason::Withdrawn),
+        ..turn.clone()
+    })
+}

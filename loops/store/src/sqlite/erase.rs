@@ -1,0 +1,263 @@
+//! Erasure, second half: removing what was marked, piece by piece, until no byte is left in the
+//! ledger's files. Every piece is a transaction of its own and can be repeated.
+
+use hone_domain::{BlobKey, Digest, ForgetId, Scope};
+use sqlx::{Row, SqliteConnection};
+
+use super::fault::Fault;
+use super::rows;
+use super::texts::limit;
+use crate::personal::LooseBlob;
+
+/// Where a wish stands after a piece.
+pub(super) enum Piece {
+    /// There is more to remove.
+    More,
+    /// Rows are gone, these files are not.
+    Blobs(Vec<LooseBlob>),
+    /// Rows and files are gone.
+    Emptied,
+}
+
+pub(super) async fn piece(
+    connection: &mut SqliteConnection,
+    id: ForgetId,
+    most: usize,
+) -> Result<Piece, Fault> {
+    let turns: Vec<i64> = sqlx::query_scalar(
+        "select turn_number from forget_turns
+         where forget_number = (select number from forgets where id = ?)
+         order by turn_number desc limit ?",
+    )
+    .bind(&id.0.as_bytes()[..])
+    .bind(limit(most))
+    .fetch_all(&mut *connection)
+    .await?;
+    if !turns.is_empty() {
+        for turn in turns {
+            remove_turn(connection, turn).await?;
+        }
+        return Ok(Piece::More);
+    }
+    let swept = sweep_histories(connection, most).await?
+        + sweep_blocks(connection, most).await?
+        + sweep_sessions(connection, most).await?;
+    if swept > 0 {
+        return Ok(Piece::More);
+    }
+    let blobs = loose_blobs(connection, most).await?;
+    if blobs.is_empty() {
+        Ok(Piece::Emptied)
+    } else {
+        Ok(Piece::Blobs(blobs))
+    }
+}
+
+async fn remove_turn(connection: &mut SqliteConnection, turn: i64) -> Result<(), Fault> {
+    let statements = [
+        "insert or ignore into loose_histories (number)
+         select history_number from turn_payloads
+         where turn_number = ? and history_number is not null",
+        "insert or ignore into loose_blocks (number)
+         select block_number from turn_payloads
+         where turn_number = ? and block_number is not null",
+        "insert or ignore into loose_sessions (number)
+         select session_number from turns where number = ?",
+        "delete from votes where verdict_number in (
+             select verdicts.number from verdicts
+             join transitions on transitions.number = verdicts.transition_number
+             where transitions.turn_number = ?
+         )",
+        "delete from verdicts where transition_number in (
+             select number from transitions where turn_number = ?
+         )",
+        "delete from leases where transition_number in (
+             select number from transitions where turn_number = ?
+         )",
+        "delete from transitions where turn_number = ?",
+        "delete from feedback where turn_id = (select id from turns where number = ?)",
+        "delete from turn_payloads where turn_number = ?",
+        "delete from turns where number = ?",
+        "delete from forget_turns where turn_number = ?",
+    ];
+    for statement in statements {
+        sqlx::query(statement)
+            .bind(turn)
+            .execute(&mut *connection)
+            .await?;
+    }
+    Ok(())
+}
+
+/// Removes messages nobody else has, from the last one up.
+async fn sweep_histories(connection: &mut SqliteConnection, most: usize) -> Result<usize, Fault> {
+    let loose: Vec<(i64, bool)> = sqlx::query_as(
+        "select loose_histories.number, exists (
+             select 1 from histories as child
+             where child.parent_number = loose_histories.number
+         ) or exists (
+             select 1 from turn_payloads where history_number = loose_histories.number
+         )
+         from loose_histories order by number desc limit ?",
+    )
+    .bind(limit(most))
+    .fetch_all(&mut *connection)
+    .await?;
+    for (node, is_used) in &loose {
+        if !is_used {
+            remove_history(connection, *node).await?;
+        }
+        sqlx::query("delete from loose_histories where number = ?")
+            .bind(node)
+            .execute(&mut *connection)
+            .await?;
+    }
+    Ok(loose.len())
+}
+
+async fn remove_history(connection: &mut SqliteConnection, node: i64) -> Result<(), Fault> {
+    let gone: Option<(Option<i64>, i64)> = sqlx::query_as(
+        "delete from histories where number = ? returning parent_number, message_number",
+    )
+    .bind(node)
+    .fetch_optional(&mut *connection)
+    .await?;
+    let Some((parent, message)) = gone else {
+        return Ok(());
+    };
+    sqlx::query(
+        "delete from messages where number = ?1
+         and not exists (select 1 from histories where message_number = ?1)",
+    )
+    .bind(message)
+    .execute(&mut *connection)
+    .await?;
+    if let Some(parent) = parent {
+        sqlx::query("insert or ignore into loose_histories (number) values (?)")
+            .bind(parent)
+            .execute(connection)
+            .await?;
+    }
+    Ok(())
+}
+
+/// Removes prompt tokens nobody else has, likewise.
+async fn sweep_blocks(connection: &mut SqliteConnection, most: usize) -> Result<usize, Fault> {
+    let loose: Vec<(i64, bool)> = sqlx::query_as(
+        "select loose_blocks.number, exists (
+             select 1 from token_blocks as child
+             where child.parent_number = loose_blocks.number
+         ) or exists (
+             select 1 from turn_payloads where block_number = loose_blocks.number
+         )
+         from loose_blocks order by number desc limit ?",
+    )
+    .bind(limit(most))
+    .fetch_all(&mut *connection)
+    .await?;
+    for (node, is_used) in &loose {
+        if !is_used {
+            let parent: Option<Option<i64>> = sqlx::query_scalar(
+                "delete from token_blocks where number = ? returning parent_number",
+            )
+            .bind(node)
+            .fetch_optional(&mut *connection)
+            .await?;
+            if let Some(parent) = parent.flatten() {
+                sqlx::query("insert or ignore into loose_blocks (number) values (?)")
+                    .bind(parent)
+                    .execute(&mut *connection)
+                    .await?;
+            }
+        }
+        sqlx::query("delete from loose_blocks where number = ?")
+            .bind(node)
+            .execute(&mut *connection)
+            .await?;
+    }
+    Ok(loose.len())
+}
+
+async fn sweep_sessions(connection: &mut SqliteConnection, most: usize) -> Result<usize, Fault> {
+    let loose: Vec<i64> = sqlx::query_scalar("select number from loose_sessions limit ?")
+        .bind(limit(most))
+        .fetch_all(&mut *connection)
+        .await?;
+    for session in &loose {
+        for statement in [
+            "delete from sessions where number = ?1
+             and not exists (select 1 from turns where session_number = ?1)",
+            "delete from loose_sessions where number = ?1",
+        ] {
+            sqlx::query(statement)
+                .bind(session)
+                .execute(&mut *connection)
+                .await?;
+        }
+    }
+    Ok(loose.len())
+}
+
+async fn loose_blobs(
+    connection: &mut SqliteConnection,
+    most: usize,
+) -> Result<Vec<LooseBlob>, Fault> {
+    // A clean version may have come to the very same weights since.
+    sqlx::query(
+        "delete from loose_blobs where exists (
+             select 1 from versions
+             where versions.blob = loose_blobs.blob and versions.tainted_ms is null
+         )",
+    )
+    .execute(&mut *connection)
+    .await?;
+    let rows = sqlx::query(
+        "select loose_blobs.blob, scopes.name as scope, loose_blobs.digest from loose_blobs
+         join scopes on scopes.number = loose_blobs.scope_number limit ?",
+    )
+    .bind(limit(most))
+    .fetch_all(connection)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let scope: Scope = rows::scope(row.try_get("scope")?)?;
+            let digest: Digest = rows::digest(row.try_get("digest")?)?;
+            Ok(LooseBlob {
+                blob: BlobKey::new(row.try_get::<String, _>("blob")?)?,
+                scope,
+                digest,
+            })
+        })
+        .collect()
+}
+
+pub(super) async fn blobs_removed(
+    connection: &mut SqliteConnection,
+    blobs: &[LooseBlob],
+) -> Result<(), Fault> {
+    for blob in blobs {
+        sqlx::query("delete from loose_blobs where blob = ?")
+            .bind(blob.blob.as_str())
+            .execute(&mut *connection)
+            .await?;
+    }
+    Ok(())
+}
+
+/// Moves the write-ahead log into the main file and empties it. False while a reader still looks
+/// at an older moment.
+pub(super) async fn empty_log(connection: &mut SqliteConnection) -> Result<bool, Fault> {
+    let row = sqlx::query("pragma wal_checkpoint(truncate)")
+        .fetch_one(connection)
+        .await?;
+    let busy: i64 = row.try_get(0)?;
+    Ok(busy == 0)
+}
+
+pub(super) async fn finish(connection: &mut SqliteConnection, id: ForgetId) -> Result<(), Fault> {
+    sqlx::query("update forgets set done = 1 where id = ?")
+        .bind(&id.0.as_bytes()[..])
+        .execute(connection)
+        .await?;
+    Ok(())
+}

@@ -1,0 +1,133 @@
+//! What shows whether learning helps a scope.
+
+use hone_domain::Scope;
+use hone_domain::lift::ScoredTurn;
+use sqlx::{Row, SqliteConnection};
+
+use super::fault::Fault;
+use super::policies;
+use super::rows;
+use super::texts::{limit, some_text, unsigned};
+use crate::personal::{Learned, LearnedVersion};
+
+pub(super) async fn scored_turns(
+    connection: &mut SqliteConnection,
+    scope: &Scope,
+    most: usize,
+) -> Result<Vec<ScoredTurn>, Fault> {
+    let Some(number) = policies::find_scope(connection, scope).await? else {
+        return Ok(Vec::new());
+    };
+    // A complaint is what the person wrote, or what the judge understood should have been done,
+    // where the turn was bad.
+    let rows = sqlx::query(
+        "select turns.id, sessions.id as session_id, turns.version, turns.holdback, turns.score,
+                turns.finished_ms, verdicts.hint,
+                (select coalesce(feedback.correction, feedback.comment) from feedback
+                 where feedback.turn_id = turns.id and feedback.owner = turns.owner
+                 order by feedback.number desc limit 1) as said
+         from turns
+         join sessions on sessions.number = turns.session_number
+         left join transitions on transitions.turn_number = turns.number
+         left join verdicts on verdicts.transition_number = transitions.number
+             and verdicts.current = 1
+         where turns.scope_number = ?1 and turns.score is not null
+           and turns.started_ms >= (
+               select coalesce(min(published_ms), 9223372036854775807) from versions
+               where scope_number = ?1
+           )
+         order by turns.number desc limit ?2",
+    )
+    .bind(number)
+    .bind(limit(most))
+    .fetch_all(connection)
+    .await?;
+    rows.into_iter()
+        .rev()
+        .map(|row| {
+            let score: f64 = row.try_get("score")?;
+            let said = some_text(row.try_get("said")?)?;
+            let hint = some_text(row.try_get("hint")?)?;
+            Ok(ScoredTurn {
+                session: rows::session_id(row.try_get("session_id")?)?,
+                version: rows::version(row.try_get("version")?)?,
+                holdback: row.try_get("holdback")?,
+                score: score as f32,
+                at_ms: row.try_get("finished_ms")?,
+                complaint: said.or(hint).filter(|text| score < 0.0 && !text.is_empty()),
+            })
+        })
+        .collect()
+}
+
+pub(super) async fn learned(
+    connection: &mut SqliteConnection,
+    scope: &Scope,
+    versions_max: usize,
+) -> Result<Learned, Fault> {
+    let Some(number) = policies::find_scope(connection, scope).await? else {
+        return Ok(Learned::default());
+    };
+    let fates: Vec<(String, i64, i64)> = sqlx::query_as(
+        "select coalesce(stage, reason, 'trained'), count(*), count(score) from turns
+         where scope_number = ? group by 1 order by 2 desc",
+    )
+    .bind(number)
+    .fetch_all(&mut *connection)
+    .await?;
+    let mut learned = Learned {
+        versions: versions(connection, (number, versions_max)).await?,
+        ..Learned::default()
+    };
+    for (fate, turns, judged) in fates {
+        let turns = unsigned(turns)?;
+        learned.turns += turns;
+        learned.judged += unsigned(judged)?;
+        if fate == "trained" {
+            learned.trained = turns;
+        } else {
+            learned.waiting.push((fate, turns));
+        }
+    }
+    Ok(learned)
+}
+
+async fn versions(
+    connection: &mut SqliteConnection,
+    (scope, most): (i64, usize),
+) -> Result<Vec<LearnedVersion>, Fault> {
+    let rows = sqlx::query(
+        "select version, status = 'rollback' as is_rollback, tainted_ms is not null as is_tainted,
+                published_ms, samples,
+                (select avg(turns.score) from version_samples
+                 join transitions on transitions.number = version_samples.transition_number
+                 join turns on turns.number = transitions.turn_number
+                 where version_samples.scope_number = versions.scope_number
+                   and version_samples.version = versions.version) as learned_score,
+                (select avg(score) from turns
+                 where turns.scope_number = versions.scope_number
+                   and turns.version = versions.parent and score is not null) as before,
+                (select avg(score) from turns
+                 where turns.scope_number = versions.scope_number
+                   and turns.version = versions.version and score is not null) as after
+         from versions where scope_number = ? order by version desc limit ?",
+    )
+    .bind(scope)
+    .bind(limit(most))
+    .fetch_all(connection)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(LearnedVersion {
+                version: rows::version(row.try_get("version")?)?,
+                is_rollback: row.try_get("is_rollback")?,
+                is_tainted: row.try_get("is_tainted")?,
+                published_ms: row.try_get("published_ms")?,
+                samples: unsigned(row.try_get("samples")?)?,
+                learned_score: row.try_get("learned_score")?,
+                score_before: row.try_get("before")?,
+                score_after: row.try_get("after")?,
+            })
+        })
+        .collect()
+}

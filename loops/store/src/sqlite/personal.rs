@@ -1,0 +1,100 @@
+//! [`Personal`] on SQLite.
+
+use async_trait::async_trait;
+use hone_domain::lift::ScoredTurn;
+use hone_domain::{Consent, ForgetId, Millis, Scope};
+
+use super::{SqliteLedger, consent, erase, forget, lift};
+use crate::LedgerError;
+use crate::personal::{
+    ForgetBegun, ForgetReport, ForgetStep, ForgetWish, Learned, LooseBlob, Personal,
+};
+
+#[async_trait]
+impl Personal for SqliteLedger {
+    async fn consents(&self) -> Result<Vec<(Scope, Consent)>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(consent::consents(&mut moment).await)
+    }
+
+    async fn set_consent(
+        &self,
+        scope: &Scope,
+        consent: Consent,
+        now_ms: Millis,
+    ) -> Result<u64, LedgerError> {
+        let mut transaction = self.begin().await?;
+        let done = consent::set_consent(&mut transaction, (scope, consent), now_ms).await;
+        self.finish(transaction, done).await
+    }
+
+    async fn plan_forget(&self, wish: &ForgetWish) -> Result<ForgetReport, LedgerError> {
+        let mut transaction = self.begin().await?;
+        let planned = forget::begin(&mut transaction, wish).await;
+        // What a plan changed to find out is undone.
+        if let Err(error) = transaction.rollback().await {
+            tracing::debug!(%error, "the ledger could not undo a plan");
+        }
+        let report = self.explain(planned)?.report;
+        Ok(ForgetReport {
+            turns_left: 0,
+            ..report
+        })
+    }
+
+    async fn begin_forget(&self, wish: &ForgetWish) -> Result<ForgetBegun, LedgerError> {
+        let mut transaction = self.begin().await?;
+        let done = forget::begin(&mut transaction, wish).await;
+        self.finish(transaction, done).await
+    }
+
+    async fn forget_piece(&self, id: ForgetId, limit: usize) -> Result<ForgetStep, LedgerError> {
+        let mut transaction = self.begin().await?;
+        let done = erase::piece(&mut transaction, id, limit.max(1)).await;
+        match self.finish(transaction, done).await? {
+            erase::Piece::More => return Ok(ForgetStep::More),
+            erase::Piece::Blobs(blobs) => return Ok(ForgetStep::RemoveBlobs(blobs)),
+            erase::Piece::Emptied => {}
+        }
+        // Outside of a transaction: a checkpoint is none.
+        let mut writer = self.writer().await?;
+        if !self.explain(erase::empty_log(&mut writer).await)? {
+            return Ok(ForgetStep::More);
+        }
+        drop(writer);
+        let mut transaction = self.begin().await?;
+        let done = erase::finish(&mut transaction, id).await;
+        self.finish(transaction, done).await?;
+        Ok(ForgetStep::Done)
+    }
+
+    async fn blobs_removed(&self, blobs: &[LooseBlob]) -> Result<(), LedgerError> {
+        let mut transaction = self.begin().await?;
+        let done = erase::blobs_removed(&mut transaction, blobs).await;
+        self.finish(transaction, done).await
+    }
+
+    async fn forget(&self, id: ForgetId) -> Result<Option<ForgetReport>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(forget::report(&mut moment, id).await)
+    }
+
+    async fn forgets_under_way(&self) -> Result<Vec<ForgetId>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(forget::under_way(&mut moment).await)
+    }
+
+    async fn scored_turns(
+        &self,
+        scope: &Scope,
+        limit: usize,
+    ) -> Result<Vec<ScoredTurn>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(lift::scored_turns(&mut moment, scope, limit).await)
+    }
+
+    async fn learned(&self, scope: &Scope, versions_max: usize) -> Result<Learned, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(lift::learned(&mut moment, scope, versions_max).await)
+    }
+}

@@ -1,0 +1,556 @@
+//! Cases of consent, control group and erasure.
+
+use hone_domain::{
+    BlobKey, Consent, Fate, ForgetId, Learning, Message, PolicyVersion, Reason, Role, Scope,
+    SessionId, Turn, TurnId,
+};
+use uuid::Uuid;
+
+use super::world::{NOW, World, assert_conflict, digest_of, ids, sample_turns};
+use crate::{
+    FeedbackOutcome, ForgetReport, ForgetStep, ForgetWhat, ForgetWish, Personal, SampleClaim,
+};
+
+fn withdrawn(reason: Reason) -> Fate {
+    Fate::Settled { reason }
+}
+
+fn wish(world: &World, what: ForgetWhat) -> ForgetWish {
+    ForgetWish {
+        id: ForgetId(world.batch().0),
+        scope: world.scope(),
+        owner: "owner".into(),
+        what,
+        now_ms: NOW + 50,
+    }
+}
+
+/// Removes until nothing is left; the names of files that went.
+async fn remove_all(people: &dyn Personal, id: ForgetId) -> Vec<BlobKey> {
+    let mut files = Vec::new();
+    for _ in 0..1_000 {
+        match people.forget_piece(id, 2).await.expect("a piece") {
+            ForgetStep::More => {}
+            ForgetStep::RemoveBlobs(blobs) => {
+                people.blobs_removed(&blobs).await.expect("noted");
+                files.extend(blobs.into_iter().map(|b| b.blob));
+            }
+            ForgetStep::Done => return files,
+        }
+    }
+    panic!("the erasure does not end");
+}
+
+async fn forget(world: &World, people: &dyn Personal, what: ForgetWhat) -> ForgetReport {
+    let wish = wish(world, what);
+    let begun = people.begin_forget(&wish).await.expect("it begins");
+    remove_all(people, wish.id).await;
+    let report = people.forget(wish.id).await.expect("read").expect("known");
+    assert!(report.is_done && report.turns_left == 0);
+    assert_eq!(begun.report.turns, report.turns);
+    report
+}
+
+async fn is_known(world: &World, turn: &Turn) -> bool {
+    let view = world.ledger.turn(turn.id).await.expect("read");
+    view.is_some()
+}
+
+/// `n` turns of one session; each continues the one before and repeats what was said.
+async fn conversation(world: &World, n: usize) -> Vec<Turn> {
+    let mut turns: Vec<Turn> = Vec::new();
+    for i in 0..n {
+        let mut turn = world.turn();
+        turn.completion_text = format!("answer {i} of {}", turn.id);
+        if let Some(before) = turns.last() {
+            turn.session = before.session;
+            turn.parent = Some(before.id);
+            turn.messages = before.messages.clone();
+            turn.messages.push(before.completion_message());
+        }
+        let said = format!("message {i} of {}", turn.id);
+        turn.messages.push(Message::text(Role::User, said));
+        world.record(&turn).await;
+        if let Some(before) = turns.last() {
+            let mut transition = world.transition(before);
+            transition.next_turn = Some(turn.id);
+            let new = world.ledger.record_transitions(&[transition]).await;
+            assert_eq!(new.expect("recorded").len(), 1);
+        }
+        turns.push(turn);
+    }
+    turns
+}
+
+pub(super) async fn a_decision_is_kept_and_replaced(world: &World, people: &dyn Personal) {
+    assert_eq!(people.consents().await.expect("read"), []);
+    let careful = Consent {
+        learning: Learning::Serve,
+        despite_store_false: true,
+        holdback: Some(false),
+    };
+    for consent in [Consent::to(Learning::Off), careful] {
+        let set = people.set_consent(&world.scope(), consent, NOW).await;
+        assert_eq!(set.expect("stored"), 0);
+        let all = people.consents().await.expect("read");
+        assert_eq!(all, [(world.scope(), consent)]);
+    }
+}
+
+pub(super) async fn without_consent_nothing_is_learned(world: &World, people: &dyn Personal) {
+    let open = world.turn();
+    world.record(&open).await;
+    let waiting = world.turn();
+    world.answered(&waiting).await;
+    let ready = world.ready_turns(2, 0).await;
+    let mut other = world.turn();
+    other.scope = Scope::of("owner", Some("other"));
+    world.record(&other).await;
+    let off = Consent::to(Learning::Serve);
+    let settled = people.set_consent(&world.scope(), off, NOW).await;
+    // What was judged together with the ready turns is ready as well.
+    assert_eq!(settled.expect("stored"), 4);
+    for turn in [&open, &waiting, &ready[0], &ready[1]] {
+        assert_eq!(world.fate(turn).await, withdrawn(Reason::Withdrawn));
+    }
+    assert_ne!(world.fate(&other).await, withdrawn(Reason::Withdrawn));
+    let late = world.turn();
+    world.record(&late).await;
+    assert_eq!(world.fate(&late).await, withdrawn(Reason::LearningOff));
+    assert!(world.claim_samples(&world.sample_claim()).await.is_empty());
+    let full = Consent::to(Learning::Full);
+    let set = people.set_consent(&world.scope(), full, NOW).await;
+    assert_eq!(set.expect("stored"), 0);
+    world.ready_turns(1, 0).await;
+    assert_eq!(world.claim_samples(&world.sample_claim()).await.len(), 1);
+}
+
+pub(super) async fn a_publish_needs_consent(world: &World, people: &dyn Personal) {
+    world.ready_turns(2, 0).await;
+    let samples = world.claim_samples(&world.sample_claim()).await;
+    let off = Consent::to(Learning::Off);
+    let set = people.set_consent(&world.scope(), off, NOW).await;
+    set.expect("stored");
+    let done = world.ledger.publish(&world.publishing(0, &samples)).await;
+    assert_conflict(&done);
+    assert!(world.ledger.heads().await.expect("read").is_empty());
+}
+
+pub(super) async fn a_held_back_turn_is_judged_and_never_trained(
+    world: &World,
+    people: &dyn Personal,
+) {
+    let mut turn = world.turn();
+    turn.admission.holdback = true;
+    world.answered(&turn).await;
+    world.judge_all(Some(1.0)).await;
+    assert_eq!(world.fate(&turn).await, withdrawn(Reason::Holdback));
+    let view = world.ledger.turn(turn.id).await.expect("read");
+    let view = view.expect("known");
+    assert!(view.turn.admission.holdback);
+    assert_eq!(view.verdict.and_then(|v| v.score), Some(1.0));
+    let feedback = world.feedback(&turn, -1.0);
+    let stored = world.ledger.record_feedback(&feedback).await;
+    assert_eq!(stored.expect("stored"), FeedbackOutcome::Stored);
+    world.judge_all(Some(-1.0)).await;
+    assert_eq!(world.fate(&turn).await, withdrawn(Reason::Holdback));
+    assert!(world.claim_samples(&world.sample_claim()).await.is_empty());
+    assert!(people.forgets_under_way().await.expect("read").is_empty());
+}
+
+pub(super) async fn a_session_goes_with_everything_in_it(world: &World, people: &dyn Personal) {
+    let mine = conversation(world, 3).await;
+    let other = conversation(world, 2).await;
+    world.judge_all(Some(1.0)).await;
+    let said = world
+        .ledger
+        .record_feedback(&world.feedback(&mine[1], 1.0))
+        .await;
+    said.expect("stored");
+    let report = forget(world, people, ForgetWhat::Session(mine[0].session)).await;
+    assert_eq!(
+        (report.turns, report.transitions, report.samples),
+        (3, 2, 0)
+    );
+    assert_eq!(
+        (report.versions_tainted.len(), report.rolls_back_to),
+        (0, None)
+    );
+    for turn in &mine {
+        assert!(!is_known(world, turn).await);
+    }
+    for turn in &other {
+        assert!(is_known(world, turn).await);
+    }
+    assert_eq!(world.ledger.counts().await.expect("read").turns, 2);
+    assert_eq!(world.claim_samples(&world.sample_claim()).await.len(), 1);
+}
+
+pub(super) async fn a_turn_goes_with_what_repeats_it(world: &World, people: &dyn Personal) {
+    let turns = conversation(world, 4).await;
+    // A summary under the same session, by its history and not by its parent.
+    let mut side = world.turn();
+    side.session = turns[0].session;
+    side.messages = turns[2].messages.clone();
+    side.messages
+        .push(Message::text(Role::User, "a title, please"));
+    world.record(&side).await;
+    // Another choice of the same request.
+    let mut sibling = world.turn();
+    sibling.session = turns[0].session;
+    sibling.request = turns[2].request;
+    sibling.messages = turns[2].messages.clone();
+    world.record(&sibling).await;
+    world.judge_all(Some(1.0)).await;
+    let report = forget(world, people, ForgetWhat::Turns(vec![turns[2].id])).await;
+    // Turns 2 and 3, title and sibling go; turn 1 loses the answer that turn 2 held.
+    assert_eq!((report.turns, report.transitions), (4, 2));
+    assert!(is_known(world, &turns[0]).await);
+    assert_eq!(world.fate(&turns[1]).await, withdrawn(Reason::Withdrawn));
+    let view = world.ledger.turn(turns[1].id).await.expect("read");
+    let view = view.expect("known");
+    assert!(view.transition.is_none() && view.verdict.is_none());
+    for turn in [&turns[2], &turns[3], &side, &sibling] {
+        assert!(!is_known(world, turn).await);
+    }
+}
+
+pub(super) async fn a_plan_changes_nothing(world: &World, people: &dyn Personal) {
+    world.publish_next(0).await;
+    let turns = conversation(world, 3).await;
+    let before = world.ledger.counts().await.expect("read");
+    for what in [
+        ForgetWhat::All,
+        ForgetWhat::Session(turns[0].session),
+        ForgetWhat::Turns(vec![turns[1].id]),
+    ] {
+        let wish = wish(world, what);
+        let plan = people.plan_forget(&wish).await.expect("planned");
+        assert_eq!(people.forget(wish.id).await.expect("read"), None);
+        let again = people.plan_forget(&wish).await.expect("planned");
+        assert_eq!(plan, again);
+    }
+    let after = world.ledger.counts().await.expect("read");
+    assert_eq!(after.turns, before.turns);
+    assert_eq!(world.ledger.heads().await.expect("read").len(), 1);
+    let what = ForgetWhat::Session(turns[0].session);
+    let plan = people
+        .plan_forget(&wish(world, what.clone()))
+        .await
+        .expect("planned");
+    let real = forget(world, people, what).await;
+    assert_eq!(
+        (plan.turns, plan.transitions, plan.samples),
+        (real.turns, real.transitions, real.samples)
+    );
+}
+
+pub(super) async fn what_is_shared_stays_for_the_others(world: &World, people: &dyn Personal) {
+    let long: Vec<u32> = (0..1_300).collect();
+    let mut turns = Vec::new();
+    for i in 0..3 {
+        let mut turn = world.turn();
+        turn.prompt_tokens = long.clone();
+        turn.messages
+            .push(Message::text(Role::User, format!("own words {}", i / 2)));
+        world.record(&turn).await;
+        turns.push(turn);
+    }
+    forget(world, people, ForgetWhat::Session(turns[0].session)).await;
+    forget(world, people, ForgetWhat::Session(turns[2].session)).await;
+    let view = world.ledger.turn(turns[1].id).await.expect("read");
+    let view = view.expect("known");
+    assert_eq!(view.turn, turns[1]);
+    let again = world.turn();
+    world.record(&again).await;
+    assert!(is_known(world, &again).await);
+}
+
+/// Versions 1 to 3 of two turns each; the turns of each version.
+async fn three_versions(world: &World) -> Vec<Vec<Turn>> {
+    let mut all = Vec::new();
+    for parent in 0..3 {
+        let turns = world.ready_turns(2, parent).await;
+        let samples = world.claim_samples(&world.sample_claim()).await;
+        assert_eq!(sample_turns(&samples), ids(&turns));
+        let done = world
+            .ledger
+            .publish(&world.publishing(parent, &samples))
+            .await;
+        done.expect("published");
+        all.push(turns);
+    }
+    all
+}
+
+pub(super) async fn versions_that_learned_from_it_are_tainted(
+    world: &World,
+    people: &dyn Personal,
+) {
+    let turns = three_versions(world).await;
+    let wish = wish(world, ForgetWhat::Turns(vec![turns[1][0].id]));
+    let begun = people.begin_forget(&wish).await.expect("it begins");
+    let report = &begun.report;
+    assert_eq!(
+        report.versions_tainted,
+        [PolicyVersion(2), PolicyVersion(3)]
+    );
+    assert_eq!(report.rolls_back_to, Some(PolicyVersion(1)));
+    assert_eq!(report.samples, 1);
+    let restored = begun.restored.clone().expect("rolled back");
+    assert_eq!(
+        (restored.version, restored.digest),
+        (PolicyVersion(4), digest_of(1))
+    );
+    assert_eq!(world.ledger.heads().await.expect("read"), [restored]);
+    let tainted: Vec<u64> = world
+        .ledger
+        .versions(Some(&world.scope()), 9)
+        .await
+        .expect("read")
+        .iter()
+        .filter(|v| v.is_tainted)
+        .map(|v| v.policy.version.0)
+        .collect();
+    assert_eq!(tainted, [3, 2]);
+    let again = people.begin_forget(&wish).await.expect("repeated");
+    assert_eq!((&again.report, again.restored), (report, None));
+    let files = remove_all(people, wish.id).await;
+    let names: Vec<&str> = files.iter().map(BlobKey::as_str).collect();
+    assert_eq!(names, ["adapters/2", "adapters/3"]);
+    for to in [2, 3] {
+        let done = world
+            .ledger
+            .rollback(&world.scope(), PolicyVersion(to), NOW)
+            .await;
+        assert_conflict(&done);
+    }
+}
+
+pub(super) async fn samples_of_clean_versions_train_again(world: &World, people: &dyn Personal) {
+    let turns = three_versions(world).await;
+    let report = forget(world, people, ForgetWhat::Turns(vec![turns[1][0].id])).await;
+    // Version 1 sampled the other turn of version 2. Version 2 sampled those of version 3.
+    assert_eq!(report.samples_freed, 1);
+    let samples = world.claim_samples(&world.sample_claim()).await;
+    assert_eq!(sample_turns(&samples), [turns[1][1].id]);
+    assert_eq!(samples[0].staleness, 0);
+    let done = world.ledger.publish(&world.publishing(4, &samples)).await;
+    assert_eq!(done.expect("published").version, PolicyVersion(5));
+    let version = PolicyVersion(3);
+    assert_eq!(world.fate(&turns[2][0]).await, Fate::Trained { version });
+}
+
+pub(super) async fn everything_of_a_scope_goes(world: &World, people: &dyn Personal) {
+    three_versions(world).await;
+    conversation(world, 3).await;
+    let mut other = world.turn();
+    other.scope = Scope::of("owner", Some("other"));
+    world.record(&other).await;
+    let orphan = world.feedback(&world.turn(), 1.0);
+    let early = world.ledger.record_feedback(&orphan).await;
+    assert_eq!(early.expect("stored"), FeedbackOutcome::TurnUnknown);
+    let report = forget(world, people, ForgetWhat::All).await;
+    assert_eq!((report.turns, report.samples), (9, 6));
+    assert_eq!(report.rolls_back_to, Some(PolicyVersion(0)));
+    let heads = world.ledger.heads().await.expect("read");
+    assert!(heads[0].is_base() && heads[0].version == PolicyVersion(4));
+    assert_eq!(world.ledger.counts().await.expect("read").turns, 1);
+    assert!(is_known(world, &other).await);
+    let mut anew = world.turn_of(PolicyVersion(4));
+    anew.started_ms = NOW + 100;
+    world.answered(&anew).await;
+    world.judge_all(Some(1.0)).await;
+    let samples = world.claim_samples(&world.sample_claim()).await;
+    let next = world.ledger.publish(&world.publishing(4, &samples)).await;
+    assert_eq!(next.expect("published").version, PolicyVersion(5));
+    let clean = forget(world, people, ForgetWhat::All).await;
+    assert_eq!(clean.versions_tainted, [PolicyVersion(5)]);
+}
+
+pub(super) async fn what_comes_late_brings_nothing_back(world: &World, people: &dyn Personal) {
+    let turns = conversation(world, 2).await;
+    forget(world, people, ForgetWhat::Session(turns[0].session)).await;
+    // An answer that was under way, feedback on what is gone, and a turn recorded twice.
+    let mut late = world.turn();
+    late.session = turns[0].session;
+    world.record(&late).await;
+    world.record(&turns[1]).await;
+    for turn in [&late, &turns[1]] {
+        assert_eq!(world.fate(turn).await, withdrawn(Reason::Withdrawn));
+        let view = world.ledger.turn(turn.id).await.expect("read");
+        let turn = view.expect("known").turn;
+        assert!(turn.messages.is_empty() && turn.prompt_tokens.is_empty());
+        assert!(turn.completion.is_empty() && turn.completion_text.is_empty());
+    }
+    let said = world
+        .ledger
+        .record_feedback(&world.feedback(&turns[0], 1.0))
+        .await;
+    assert_eq!(said.expect("heard"), FeedbackOutcome::NotYours);
+    forget(world, people, ForgetWhat::All).await;
+    let mut before = world.turn();
+    before.started_ms = NOW + 50;
+    world.record(&before).await;
+    assert_eq!(world.fate(&before).await, withdrawn(Reason::Withdrawn));
+    let mut after = world.turn();
+    after.started_ms = NOW + 51;
+    world.record(&after).await;
+    assert_ne!(world.fate(&after).await, withdrawn(Reason::Withdrawn));
+}
+
+pub(super) async fn an_erasure_goes_on_where_it_stopped(world: &World, people: &dyn Personal) {
+    conversation(world, 5).await;
+    let wish = wish(world, ForgetWhat::All);
+    people.begin_forget(&wish).await.expect("it begins");
+    let left = |report: Option<ForgetReport>| report.map(|r| (r.turns_left, r.is_done));
+    assert_eq!(
+        left(people.forget(wish.id).await.expect("read")),
+        Some((5, false))
+    );
+    assert_eq!(people.forgets_under_way().await.expect("read"), [wish.id]);
+    let step = people.forget_piece(wish.id, 2).await.expect("a piece");
+    assert_eq!(step, ForgetStep::More);
+    assert_eq!(
+        left(people.forget(wish.id).await.expect("read")),
+        Some((3, false))
+    );
+    world.assert_lawful("half an erasure").await;
+    remove_all(people, wish.id).await;
+    assert!(people.forgets_under_way().await.expect("read").is_empty());
+    assert_eq!(
+        people.forget_piece(wish.id, 2).await.expect("again"),
+        ForgetStep::Done
+    );
+}
+
+pub(super) async fn only_ones_own_can_be_forgotten(world: &World, people: &dyn Personal) {
+    let mut other = world.turn();
+    other.scope = Scope::of("owner", Some("other"));
+    world.record(&other).await;
+    let nobody = Uuid::from_u128(7);
+    for what in [
+        ForgetWhat::Turns(vec![other.id]),
+        ForgetWhat::Session(other.session),
+        ForgetWhat::Turns(vec![TurnId(nobody)]),
+        ForgetWhat::Session(SessionId(nobody)),
+    ] {
+        let wish = wish(world, what);
+        assert_conflict(&people.plan_forget(&wish).await.map(|_| ()));
+        assert_conflict(&people.begin_forget(&wish).await.map(|_| ()));
+        assert_eq!(people.forget(wish.id).await.expect("read"), None);
+    }
+    assert!(is_known(world, &other).await);
+}
+
+pub(super) async fn a_loud_source_takes_its_share(world: &World, _people: &dyn Personal) {
+    let say = async |source: &str, n: usize| {
+        for _ in 0..n {
+            let mut turn = world.turn();
+            turn.admission.source = Some(source.into());
+            world.answered(&turn).await;
+        }
+        world.judge_all(Some(1.0)).await;
+    };
+    let claim = SampleClaim {
+        source_share_max: 0.5,
+        limit: 8,
+        ..world.sample_claim()
+    };
+    say("loud", 20).await;
+    assert!(
+        world.claim_samples(&claim).await.is_empty(),
+        "it waits for others"
+    );
+    say("quiet", 2).await;
+    say("shy", 1).await;
+    let samples = world.claim_samples(&claim).await;
+    let of = |name: &str| {
+        let source = |s: &&crate::SampleMaterial| s.turn.admission.source.as_deref() == Some(name);
+        samples.iter().filter(source).count()
+    };
+    assert_eq!((of("loud"), of("quiet"), of("shy")), (3, 2, 1));
+}
+
+pub(super) async fn staleness_is_counted_along_the_lineage(world: &World, _people: &dyn Personal) {
+    for parent in 0..4 {
+        world.publish_next(parent).await;
+    }
+    let turns = [world.ready_turns(1, 1).await, world.ready_turns(1, 0).await].concat();
+    let back = world
+        .ledger
+        .rollback(&world.scope(), PolicyVersion(1), NOW)
+        .await;
+    back.expect("rolled back");
+    let samples = world.claim_samples(&world.sample_claim()).await;
+    let staleness: Vec<u64> = samples.iter().map(|s| s.staleness).collect();
+    assert_eq!(
+        (sample_turns(&samples), staleness),
+        (ids(&turns), vec![0, 1])
+    );
+}
+
+pub(super) async fn scored_turns_tell_arms_and_complaints(world: &World, people: &dyn Personal) {
+    world.ready_turns(1, 0).await;
+    let none = people.scored_turns(&world.scope(), 99).await.expect("read");
+    assert!(none.is_empty(), "nothing was learned yet");
+    world.publish_next(0).await;
+    let mut learned = world.turn_of(PolicyVersion(1));
+    let mut held = world.turn();
+    for turn in [&mut learned, &mut held] {
+        turn.started_ms = NOW + 100;
+    }
+    held.admission.holdback = true;
+    let mut said = world.feedback(&held, -1.0);
+    said.correction = Some("be brief".into());
+    world.answered(&learned).await;
+    world.answered(&held).await;
+    world.ledger.record_feedback(&said).await.expect("stored");
+    world.judge_all(Some(-0.5)).await;
+    let turns = people.scored_turns(&world.scope(), 99).await.expect("read");
+    let seen: Vec<_> = turns
+        .iter()
+        .map(|t| (t.version.0, t.holdback, t.score, t.complaint.as_deref()))
+        .collect();
+    assert_eq!(
+        seen,
+        [(1, false, -0.5, None), (0, true, -0.5, Some("be brief"))]
+    );
+    assert_eq!(turns[0].session, learned.session);
+    assert_eq!(
+        people
+            .scored_turns(&world.scope(), 1)
+            .await
+            .expect("read")
+            .len(),
+        1
+    );
+}
+
+pub(super) async fn what_was_learned_is_told(world: &World, people: &dyn Personal) {
+    let none = people.learned(&world.scope(), 9).await.expect("read");
+    assert_eq!(none, crate::Learned::default());
+    world.publish_next(0).await;
+    let turn = world.turn_of(PolicyVersion(1));
+    world.answered(&turn).await;
+    world.judge_all(Some(-1.0)).await;
+    world.record(&world.turn()).await;
+    let learned = people.learned(&world.scope(), 9).await.expect("read");
+    assert_eq!((learned.turns, learned.judged, learned.trained), (3, 2, 1));
+    let mut waiting = learned.waiting.clone();
+    waiting.sort();
+    let expected = [("awaiting_next_state", 1), ("awaiting_training", 1)];
+    assert_eq!(waiting, expected.map(|(name, n)| (name.to_owned(), n)));
+    let [version] = &learned.versions[..] else {
+        panic!("one version: {learned:?}");
+    };
+    assert_eq!((version.version, version.samples), (PolicyVersion(1), 1));
+    assert_eq!(
+        (
+            version.learned_score,
+            version.score_before,
+            version.score_after
+        ),
+        (Some(1.0), Some(1.0), Some(-1.0))
+    );
+}
