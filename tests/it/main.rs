@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod chaos;
+mod forget;
 mod loops;
 mod ring;
 mod sim;

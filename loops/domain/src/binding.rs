@@ -258,6 +258,20 @@ impl SessionIndex {
         }
     }
 
+    /// Forgets turns of one session; what came before them can still be continued.
+    pub fn forget_turns(&mut self, id: SessionId, turns: &[TurnId]) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let (gone, kept): (Vec<Known>, Vec<Known>) = std::mem::take(&mut session.turns)
+            .into_iter()
+            .partition(|known| turns.contains(&known.turn));
+        session.turns = kept;
+        for known in gone {
+            self.forget_turn(&known);
+        }
+    }
+
     /// The session a client's key stands for.
     pub fn session_of_key(&self, owner: &str, key: &str) -> Option<SessionId> {
         self.by_key

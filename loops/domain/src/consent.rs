@@ -151,7 +151,8 @@ pub fn admit(consent: Consent, holdback: Holdback, wanted: Wanted) -> Admitted {
         return not_collected(PolicyChoice::Base, Reason::LearningOff);
     }
     let learns = consent.learning == Learning::Full;
-    if !wanted.store && !(learns && consent.despite_store_false) {
+    let stores = wanted.store || (learns && consent.despite_store_false);
+    if !stores {
         return not_collected(wanted.policy, Reason::StoreFalse);
     }
     let held = consent.holdback.unwrap_or(true)
@@ -184,90 +185,18 @@ mod tests {
     #[test]
     fn the_person_decides_before_the_client_and_the_draw() {
         use Learning::{Full, Off, Serve};
-        let all = Holdback {
-            share: 1.0,
-            seed: 3,
-        };
-        let none = Holdback { share: 0.0, ..all };
-        let yes = Collect::Yes;
-        let no = Collect::No;
-        // consent, despite store:false, draw, store → policy, collected, untrainable, held back
+        // consent, despite store: false, share held back, store → what is admitted
         let rows = [
-            (
-                Off,
-                false,
-                all,
-                true,
-                PolicyChoice::Base,
-                no(Reason::LearningOff),
-                None,
-                false,
-            ),
-            (
-                Off,
-                true,
-                none,
-                false,
-                PolicyChoice::Base,
-                no(Reason::LearningOff),
-                None,
-                false,
-            ),
-            (
-                Serve,
-                false,
-                all,
-                true,
-                PolicyChoice::Newest,
-                yes,
-                Some(Reason::LearningOff),
-                false,
-            ),
-            (
-                Serve,
-                true,
-                none,
-                false,
-                PolicyChoice::Newest,
-                no(Reason::StoreFalse),
-                None,
-                false,
-            ),
-            (
-                Full,
-                false,
-                none,
-                true,
-                PolicyChoice::Newest,
-                yes,
-                None,
-                false,
-            ),
-            (Full, false, all, true, PolicyChoice::Base, yes, None, true),
-            (
-                Full,
-                false,
-                all,
-                false,
-                PolicyChoice::Newest,
-                no(Reason::StoreFalse),
-                None,
-                false,
-            ),
-            (
-                Full,
-                true,
-                none,
-                false,
-                PolicyChoice::Newest,
-                yes,
-                None,
-                false,
-            ),
+            ((Off, false, 1.0, true), "Base No(LearningOff) None"),
+            ((Off, true, 0.0, false), "Base No(LearningOff) None"),
+            ((Serve, false, 1.0, true), "Newest Yes Some(LearningOff)"),
+            ((Serve, true, 0.0, false), "Newest No(StoreFalse) None"),
+            ((Full, false, 0.0, true), "Newest Yes None"),
+            ((Full, false, 1.0, true), "Base Yes None held"),
+            ((Full, false, 1.0, false), "Newest No(StoreFalse) None"),
+            ((Full, true, 0.0, false), "Newest Yes None"),
         ];
-        for (learning, despite_store_false, draw, store, policy, collect, untrainable, holdback) in
-            rows
-        {
+        for ((learning, despite_store_false, share, store), expected) in rows {
             let consent = Consent {
                 despite_store_false,
                 ..Consent::to(learning)
@@ -278,14 +207,13 @@ mod tests {
                 kind: TurnKind::Main,
                 session: session(1),
             };
-            let expected = Admitted {
-                policy,
-                collect,
-                untrainable,
-                holdback,
-            };
-            let said = format!("{learning:?} {despite_store_false} {store}");
-            assert_eq!(admit(consent, draw, wanted), expected, "{said}");
+            let got = admit(consent, Holdback { share, seed: 3 }, wanted);
+            let held = if got.holdback { " held" } else { "" };
+            let got = format!(
+                "{:?} {:?} {:?}{held}",
+                got.policy, got.collect, got.untrainable
+            );
+            assert_eq!(got, expected, "{learning:?} {despite_store_false} {store}");
         }
     }
 

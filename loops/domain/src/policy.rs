@@ -23,6 +23,12 @@ impl Scope {
         }
     }
 
+    /// Owner of the key; none where the text is no scope.
+    pub fn owner(&self) -> Option<&str> {
+        let (length, rest) = self.0.split_once(':')?;
+        rest.get(..length.parse().ok()?)
+    }
+
     /// Restores a scope from its stored text.
     pub fn from_stored(text: impl Into<String>) -> Self {
         Self(text.into())
@@ -213,6 +219,9 @@ mod tests {
     fn scopes_of_different_owners_never_collide() {
         assert_ne!(Scope::of("a/b", None), Scope::of("a", Some("b")));
         assert_ne!(Scope::of("a/b", Some("c")), Scope::of("a", Some("b/c")));
+        assert_eq!(Scope::of("ä/b:", Some("c")).owner(), Some("ä/b:"));
+        assert_eq!(Scope::of("a", None).owner(), Some("a"));
+        assert_eq!(Scope::from_stored("9:a").owner(), None);
     }
 
     #[test]

@@ -69,7 +69,7 @@ pub struct ForgetBegun {
     pub restored: Option<Policy>,
     /// The turns that go.
     pub turns: Vec<TurnId>,
-    /// Sessions that go as a whole.
+    /// Their sessions; those of a wish for single turns do not go as a whole.
     pub sessions: Vec<SessionId>,
 }
 

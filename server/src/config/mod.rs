@@ -6,6 +6,7 @@
 mod console;
 mod keys;
 mod layers;
+mod learning;
 mod people;
 mod sections;
 mod settings;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 pub use console::ConsoleConfig;
+pub use learning::LearningConfig;
 pub use people::{LimitSet, LimitsConfig, PeopleConfig};
 pub use sections::{
     Engine, HttpConfig, KeyConfig, LogConfig, LogFormat, Loop, ModelConfig, StoreConfig,
@@ -46,6 +48,8 @@ pub struct Config {
     pub limits: LimitsConfig,
     /// The console.
     pub console: ConsoleConfig,
+    /// What may be learned from whom.
+    pub learning: LearningConfig,
     /// Where data lives.
     pub store: StoreConfig,
     /// What is served.
@@ -151,6 +155,7 @@ impl Config {
         self.people.validate()?;
         self.limits.validate()?;
         self.console.validate()?;
+        self.learning.validate()?;
         self.store.validate()?;
         self.model.validate()?;
         self.serve.validate()?;

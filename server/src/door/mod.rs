@@ -22,6 +22,8 @@ use hone_runtime::{Clock, Ids, Outbox, Shutdown};
 use hone_serve::Backend;
 use tokio::sync::Notify;
 
+use crate::learning::Rules;
+
 pub use conduct::{Choice, Ended, Piece};
 pub use counters::{Counter, DoorCounters};
 pub use language::{ByteLanguage, Language, LanguageError, ModelLanguage};
@@ -37,6 +39,8 @@ pub struct Door {
     pub index: SharedIndex,
     /// Collect's queue, where collect runs in this process.
     pub collect: Option<Outbox<Input>>,
+    /// What may be learned from whom.
+    pub rules: Arc<Rules>,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Identifiers.

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use hone_collect::{Input, Observed};
 use hone_domain::{
-    Ask, AskContext, BindRequest, Binding, Collect, GroupId, Message, Millis, Origin, PolicyChoice,
-    Reason, RequestId, Sampling, Scope, ServeError, SessionId, StopRules, Token, TurnId, TurnKind,
+    Admission, Ask, AskContext, BindRequest, Binding, Collect, GroupId, Message, Millis, Origin,
+    PolicyChoice, Reason, RequestId, Sampling, Scope, ServeError, SessionId, StopRules, Token,
+    TurnId, TurnKind, Wanted,
 };
 use serde_json::{Map, Value};
 
@@ -39,6 +40,8 @@ pub struct Request {
     pub owner: String,
     /// Whose policy.
     pub scope: Scope,
+    /// Who says it, where several share the policy.
+    pub source: Option<String>,
     /// Which of its versions.
     pub policy: PolicyChoice,
     /// The session's key.
@@ -185,12 +188,19 @@ impl Door {
     ) -> Result<Vec<Choice>, ServeError> {
         let max_tokens = self.room_for(request.max_tokens, prepared.tokens.len())?;
         let group = (request.n > 1).then(|| GroupId(self.ids.next()));
-        let collect = if !request.store {
-            Collect::No(Reason::StoreFalse)
-        } else if self.collect.is_none() {
-            Collect::No(Reason::NoCollector)
-        } else {
-            Collect::Yes
+        let admitted = self.rules.admit(
+            &request.owner,
+            &request.scope,
+            Wanted {
+                policy: request.policy.clone(),
+                store: request.store,
+                kind: request.kind,
+                session: prepared.binding.session,
+            },
+        );
+        let collect = match admitted.collect {
+            Collect::Yes if self.collect.is_none() => Collect::No(Reason::NoCollector),
+            collect => collect,
         };
         let mut jobs = Vec::with_capacity(turns.len());
         for (turn, at) in turns.iter().zip(0u32..) {
@@ -200,7 +210,7 @@ impl Door {
                 choice_index: request.first_index + at,
                 group,
                 scope: request.scope.clone(),
-                policy: request.policy.clone(),
+                policy: admitted.policy.clone(),
                 origin: Origin::User,
                 kind: request.kind,
                 prompt_tokens: prepared.tokens.clone(),
@@ -220,8 +230,11 @@ impl Door {
                     parent: prepared.binding.parent,
                     owner: request.owner.clone(),
                     messages: request.messages.clone(),
-                    admission: Default::default(),
-                    untrainable: None,
+                    admission: Admission {
+                        holdback: admitted.holdback,
+                        source: request.source.clone(),
+                    },
+                    untrainable: admitted.untrainable,
                     admitted_ms,
                 },
             };

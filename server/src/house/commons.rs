@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex};
 
 use hone_collect::SharedIndex;
-use hone_domain::{Blobs, Policies, SessionIndex};
+use hone_domain::{Blobs, Consents, Policies, SessionIndex};
 use hone_runtime::{Board, Clock, Ids, Latest, ShutdownTrigger, SystemClock, SystemIds};
-use hone_store::{FsBlobs, Ledger, People, SqliteLedger};
+use hone_store::{FsBlobs, Ledger, People, Personal, SqliteLedger};
 
 use crate::config::Config;
+use crate::learning::Rules;
 use crate::people::Directory;
 
 /// What every room shares.
@@ -17,6 +18,9 @@ pub(super) struct Commons {
     pub(super) ledger: Arc<dyn Ledger>,
     pub(super) people: Arc<Directory>,
     pub(super) audit: Arc<dyn People>,
+    /// The same ledger, as people see it.
+    pub(super) personal: Arc<dyn Personal>,
+    pub(super) rules: Arc<Rules>,
     pub(super) blobs: Arc<dyn Blobs>,
     pub(super) policies: Latest<Policies>,
     pub(super) index: SharedIndex,
@@ -35,6 +39,8 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Commons, String> {
         .map_err(|e| e.to_string())?;
     let blobs = FsBlobs::open(&folder.join("blobs"), config.store.blob_file_bytes_max);
     let heads = ledger.heads().await.map_err(|e| e.to_string())?;
+    let decided = ledger.consents().await.map_err(|e| e.to_string())?;
+    let rules = Rules::new(config.learning.clone(), Consents::from_stored(decided));
     let ledger = Arc::new(ledger);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let store: Arc<dyn People> = ledger.clone();
@@ -44,7 +50,9 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Commons, String> {
         audit: store,
         index: Arc::new(Mutex::new(SessionIndex::new(config.http.index()))),
         config: config.clone(),
-        ledger,
+        ledger: ledger.clone(),
+        personal: ledger,
+        rules: Arc::new(rules),
         blobs: Arc::new(blobs.map_err(|e| e.to_string())?),
         policies: Latest::new(Policies::from_heads(heads)),
         board: Board::new(),

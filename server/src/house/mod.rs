@@ -20,6 +20,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::config::Config;
 use crate::door::{Door, DoorCounters, Live};
+use crate::eraser::Eraser;
 use crate::http::guard::Guard;
 use crate::http::listen::listen;
 use crate::http::page::Page;
@@ -80,6 +81,7 @@ impl House {
                 language: served.language.clone(),
                 index: commons.index.clone(),
                 collect: collect.clone(),
+                rules: commons.rules.clone(),
                 clock: commons.clock.clone(),
                 ids: commons.ids.clone(),
                 limits: config.http.door_limits(),
@@ -88,7 +90,8 @@ impl House {
                 abort: abort.signal(),
             })
         });
-        let http = Arc::new(http_of(&commons, (door, collect), addr)?);
+        let eraser = rooms::eraser(&commons, &mut tasks);
+        let http = Arc::new(http_of(&commons, (door, collect, eraser), addr)?);
         people::watch(&commons, &mut tasks);
         let first_link = people::first_link(&commons, addr).await?;
         tasks.spawn(watch::run(http.clone(), commons.stops[0].signal()));
@@ -115,7 +118,7 @@ impl House {
 
 fn http_of(
     commons: &Commons,
-    (door, collect): (Option<Arc<Door>>, Option<Outbox<Input>>),
+    (door, collect, eraser): (Option<Arc<Door>>, Option<Outbox<Input>>, Arc<Eraser>),
     addr: SocketAddr,
 ) -> Result<Http, String> {
     let config = &commons.config;
@@ -123,6 +126,9 @@ fn http_of(
         door,
         collect,
         ledger: commons.ledger.clone(),
+        personal: commons.personal.clone(),
+        eraser,
+        rules: commons.rules.clone(),
         policies: commons.policies.reader(),
         board: commons.board.clone(),
         clock: commons.clock.clone(),

@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 
 use super::commons::Commons;
 use crate::config::Loop;
+use crate::eraser::Eraser;
 use crate::model::{self, Served};
 use crate::outbound::HttpCompleter;
 
@@ -82,6 +83,18 @@ pub(super) fn collect(
         },
     ));
     Some(outbox)
+}
+
+/// The eraser: wishes to be forgotten in, nothing out.
+pub(super) fn eraser(commons: &Commons, rooms: &mut JoinSet<()>) -> Arc<Eraser> {
+    let eraser = Arc::new(Eraser::new(
+        commons.personal.clone(),
+        (commons.blobs.clone(), commons.policies.clone()),
+        commons.index.clone(),
+        commons.config.learning.forget_piece_turns,
+    ));
+    rooms.spawn(eraser.clone().run(commons.stops[0].signal()));
+    eraser
 }
 
 /// Judge: wakes from collect in, wakes to train out.

@@ -28,11 +28,13 @@ use axum::Router;
 use hone_collect::Input;
 use hone_domain::Policies;
 use hone_runtime::{Board, Clock, Ids, LatestReader, Outbox};
-use hone_store::Ledger;
+use hone_store::{Ledger, Personal};
 use tokio::sync::Semaphore;
 
 use crate::config::{HttpConfig, LimitsConfig, Setting};
 use crate::door::Door;
+use crate::eraser::Eraser;
+use crate::learning::Rules;
 use crate::people::Directory;
 use crate::people::audit::Audit;
 use crate::watch::Watch;
@@ -49,6 +51,12 @@ pub struct Http {
     pub collect: Option<Outbox<Input>>,
     /// What became of turns.
     pub ledger: Arc<dyn Ledger>,
+    /// What people decide about their own data; the same ledger.
+    pub personal: Arc<dyn Personal>,
+    /// Carries out wishes to be forgotten.
+    pub eraser: Arc<Eraser>,
+    /// What may be learned from whom.
+    pub rules: Arc<Rules>,
     /// Published versions.
     pub policies: LatestReader<Policies>,
     /// The rooms' conditions.

@@ -68,6 +68,14 @@ pub const RIGHTS: &[(&str, &str, Right)] = &[
     ("POST", "/admin/v1/invites", AdminWrite),
     ("GET", "/admin/v1/audit", AdminRead),
     ("GET", "/admin/v1/audit/verify", AdminRead),
+    // One's own data and what it brings.
+    ("GET", "/v1/consent", User),
+    ("PUT", "/v1/consent", User),
+    ("POST", "/v1/forget", User),
+    ("GET", "/v1/forget/{id}", User),
+    ("GET", "/v1/improvement", User),
+    ("GET", "/v1/learned", User),
+    ("GET", "/admin/v1/improvement", AdminRead),
     // The console.
     ("GET", "/admin/v1/turns", AdminRead),
     ("GET", "/admin/v1/turns/{id}", AdminRead),

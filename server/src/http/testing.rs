@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,14 +13,15 @@ use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Request, Response};
 use hone_collect::Input;
 use hone_domain::{
-    Ask, Collect, Completion, Delta, Digest, End, Policies, PolicyVersion, Reason, Receipt,
-    ServeError, SessionIndex, StopReason, Token, TokenDelta, Turn, UserRole, VersionSpan,
+    Ask, Collect, Completion, Consents, Delta, Digest, End, Policies, PolicyVersion, Reason,
+    Receipt, ServeError, SessionIndex, StopReason, Token, TokenDelta, Turn, UserRole, VersionSpan,
 };
 use hone_runtime::{
-    Board, Latest, ManualClock, Outbox, Overflow, SeededIds, Shutdown, ShutdownTrigger, queue,
+    Board, Inbox, Latest, ManualClock, Outbox, Overflow, SeededIds, Shutdown, ShutdownTrigger,
+    queue,
 };
 use hone_serve::{Answer, Backend, Cancel, Capabilities, EngineStats};
-use hone_store::{FeedbackOutcome, People, SqliteConfig, SqliteLedger};
+use hone_store::{FeedbackOutcome, FsBlobs, People, SqliteConfig, SqliteLedger};
 use http_body_util::BodyExt;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -30,8 +32,10 @@ use super::guard::{Guard, Key};
 use super::page::Page;
 use super::traffic::Traffic;
 use super::{Http, Life, ModelNames, router};
-use crate::config::{Config, DEFAULTS, HttpConfig, Sources};
+use crate::config::{Config, DEFAULTS, HttpConfig, LearningConfig, Sources};
 use crate::door::{ByteLanguage, Door, DoorCounters, Limits, Live};
+use crate::eraser::Eraser;
+use crate::learning::Rules;
 use crate::people::Directory;
 use crate::people::audit::Audit;
 use crate::watch::Watch;
@@ -257,6 +261,11 @@ fn record(input: Input, recorder: Recorder, (told, held): (&Mutex<Told>, &mut Ve
     }
 }
 
+pub(crate) fn learning_config() -> LearningConfig {
+    let defaults: toml::Table = DEFAULTS.parse().unwrap();
+    defaults["learning"].clone().try_into().unwrap()
+}
+
 pub(crate) fn http_config() -> HttpConfig {
     let defaults: toml::Table = DEFAULTS.parse().unwrap();
     let mut config: HttpConfig = defaults["http"].clone().try_into().unwrap();
@@ -293,7 +302,7 @@ type Times = (Arc<ManualClock>, Arc<SeededIds>, Shutdown);
 
 fn door_of(
     fake: Arc<Fake>,
-    collect: Option<Outbox<Input>>,
+    (collect, rules): (Option<Outbox<Input>>, Arc<Rules>),
     (config, (clock, ids, abort)): (&HttpConfig, Times),
 ) -> Arc<Door> {
     Arc::new(Door {
@@ -301,6 +310,7 @@ fn door_of(
         language: Arc::new(ByteLanguage),
         index: Arc::new(Mutex::new(SessionIndex::new(config.index()))),
         collect,
+        rules,
         clock,
         ids,
         limits: Limits {
@@ -312,6 +322,27 @@ fn door_of(
         live: Live::default(),
         abort,
     })
+}
+
+fn eraser_of(
+    ledger: &Arc<SqliteLedger>,
+    folder: &Path,
+    (policies, door): (Latest<Policies>, &Door),
+) -> Arc<Eraser> {
+    let blobs = FsBlobs::open(&folder.join("blobs"), 1 << 20).unwrap();
+    Arc::new(Eraser::new(
+        ledger.clone(),
+        (Arc::new(blobs), policies),
+        door.index.clone(),
+        2,
+    ))
+}
+
+async fn listen(inbox: Inbox<Input>, recorder: Recorder, told: Arc<Mutex<Told>>) {
+    let mut held = Vec::new();
+    while let Some(input) = inbox.recv().await {
+        record(input, recorder, (&told, &mut held));
+    }
 }
 
 impl Stage {
@@ -330,20 +361,22 @@ impl Stage {
         );
         let (outbox, inbox) = queue(64, Overflow::DropNewest);
         let collect = (recorder != Recorder::Absent).then_some(outbox);
-        let heard = told.clone();
-        tokio::spawn(async move {
-            let mut held = Vec::new();
-            while let Some(input) = inbox.recv().await {
-                record(input, recorder, (&heard, &mut held));
-            }
-        });
+        tokio::spawn(listen(inbox, recorder, told.clone()));
         let config = http_config();
         let whole = Config::load(&Sources::default()).unwrap();
         let abort = ShutdownTrigger::new();
         let clock = Arc::new(ManualClock::at(1_700_000_000_000));
         let ids = Arc::new(SeededIds::new(1));
         let times = (clock.clone(), ids.clone(), abort.signal());
-        let door = door_of(fake.clone(), collect.clone(), (&config, times));
+        let rules = Arc::new(Rules::new(learning_config(), Consents::default()));
+        let door = door_of(
+            fake.clone(),
+            (collect.clone(), rules.clone()),
+            (&config, times),
+        );
+        let policies = Latest::new(Policies::default());
+        let eraser = eraser_of(&ledger, folder.path(), (policies.clone(), &door));
+        tokio::spawn(eraser.clone().run(abort.signal()));
         let board = Board::new();
         board.enter("judge");
         let people: Arc<dyn People> = ledger.clone();
@@ -354,8 +387,11 @@ impl Stage {
             limits: defaults("limits"),
             door: Some(door),
             collect,
+            personal: ledger.clone(),
+            eraser,
+            rules,
             ledger,
-            policies: Latest::new(Policies::default()).reader(),
+            policies: policies.reader(),
             board,
             clock: clock.clone(),
             ids,

@@ -295,7 +295,7 @@ pub(super) async fn record_feedback(
     {
         return Ok(FeedbackOutcome::NotYours);
     }
-    if turn.is_none() && was_forgotten(connection, feedback).await? {
+    if turn.is_none() && consent::was_forgotten(connection, feedback.turn).await? {
         return Ok(FeedbackOutcome::NotYours);
     }
     let replaced = match &feedback.client_id {
@@ -324,18 +324,6 @@ pub(super) async fn record_feedback(
     } else {
         FeedbackOutcome::Stored
     })
-}
-
-/// Whether the turn was erased; what is said about it then is not kept either.
-async fn was_forgotten(
-    connection: &mut SqliteConnection,
-    feedback: &Feedback,
-) -> Result<bool, Fault> {
-    let gone: Option<i64> = sqlx::query_scalar("select 1 from forgotten_turns where id = ?")
-        .bind(&feedback.turn.0.as_bytes()[..])
-        .fetch_optional(connection)
-        .await?;
-    Ok(gone.is_some())
 }
 
 /// Whether it was new; the same id twice is a client that tries again.

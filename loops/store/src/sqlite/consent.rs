@@ -2,7 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use hone_domain::{Completion, Consent, Learning, Millis, Reason, Scope, Turn, VersionSpan};
+use hone_domain::{
+    Completion, Consent, Learning, Millis, Reason, Scope, Turn, TurnId, VersionSpan,
+};
 use sqlx::{Row, SqliteConnection};
 
 use super::fault::{Fault, corrupt};
@@ -88,6 +90,7 @@ pub(super) struct Bars {
     /// Everything of a scope that began up to then was erased.
     forgotten: HashMap<Scope, Millis>,
     sessions: HashSet<[u8; 16]>,
+    parents: HashSet<TurnId>,
 }
 
 impl Bars {
@@ -104,6 +107,11 @@ impl Bars {
             {
                 bars.look_at_scope(connection, (&turn.scope, number))
                     .await?;
+            }
+            if let Some(parent) = turn.parent
+                && was_forgotten(connection, parent).await?
+            {
+                bars.parents.insert(parent);
             }
             if sessions.insert(turn.session) {
                 let id = turn.session.0.into_bytes();
@@ -144,12 +152,28 @@ impl Bars {
             .then_some(Reason::LearningOff)
     }
 
-    /// Whether its session or its whole scope was erased while it was being answered.
+    /// Whether its session, the turn it continues or its whole scope was erased while it was being
+    /// answered.
     pub(super) fn is_forgotten(&self, turn: &Turn) -> bool {
         let until = self.forgotten.get(&turn.scope);
         until.is_some_and(|at_ms| turn.started_ms <= *at_ms)
             || self.sessions.contains(&turn.session.0.into_bytes())
+            || turn
+                .parent
+                .is_some_and(|parent| self.parents.contains(&parent))
     }
+}
+
+/// Whether a turn was erased.
+pub(super) async fn was_forgotten(
+    connection: &mut SqliteConnection,
+    turn: TurnId,
+) -> Result<bool, Fault> {
+    let gone: Option<i64> = sqlx::query_scalar("select 1 from forgotten_turns where id = ?")
+        .bind(&turn.0.as_bytes()[..])
+        .fetch_optional(connection)
+        .await?;
+    Ok(gone.is_some())
 }
 
 /// The turn without a word of what was said: its receipt stays true, and nothing comes back that

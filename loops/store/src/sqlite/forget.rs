@@ -26,7 +26,7 @@ pub(super) async fn begin(
     let scope = policies::make_scope(connection, &wish.scope).await?;
     let forget = open(connection, wish, scope).await?;
     choose(connection, wish, (forget, scope)).await?;
-    let sessions = sessions_that_go(connection, wish, forget).await?;
+    let sessions = sessions_touched(connection, wish, forget).await?;
     let transitions = gather(connection, forget).await?;
     let tainted = taint(connection, scope, wish.now_ms).await?;
     let samples = drop_samples(connection, scope).await?;
@@ -209,15 +209,12 @@ async fn spread(
     }
 }
 
-/// Names the sessions that go as a whole, so that a turn of theirs that comes late stays out.
-async fn sessions_that_go(
+/// The sessions of what goes. Where they go as a whole, a turn of theirs that comes late stays out.
+async fn sessions_touched(
     connection: &mut SqliteConnection,
     wish: &ForgetWish,
     forget: i64,
 ) -> Result<Vec<SessionId>, Fault> {
-    if matches!(wish.what, ForgetWhat::Turns(_)) {
-        return Ok(Vec::new());
-    }
     let ids: Vec<Vec<u8>> = sqlx::query_scalar(
         "select distinct sessions.id from forget_turns
          join turns on turns.number = forget_turns.turn_number
@@ -227,7 +224,8 @@ async fn sessions_that_go(
     .bind(forget)
     .fetch_all(&mut *connection)
     .await?;
-    for id in &ids {
+    let stays = matches!(wish.what, ForgetWhat::Turns(_));
+    for id in ids.iter().filter(|_| !stays) {
         sqlx::query("insert or ignore into forgotten_sessions (id) values (?)")
             .bind(&id[..])
             .execute(&mut *connection)

@@ -165,9 +165,10 @@ async fn candidates(
     scope: i64,
     claim: &SampleClaim,
 ) -> Result<Vec<Candidate>, Fault> {
-    let rows: Vec<(i64, i64, i64, bool, Option<Vec<u8>>)> = sqlx::query_as(
-        "select transitions.number, turns.number, turns.version,
-                arithmetics.fingerprint = ?1 and arithmetics.base = ?2, turns.source
+    let rows = sqlx::query(
+        "select transitions.number as transition_number, turns.number as turn_number,
+                turns.version, turns.source,
+                arithmetics.fingerprint = ?1 and arithmetics.base = ?2 as same_arithmetic
          from turns indexed by turns_ready
          join transitions on transitions.turn_number = turns.number
          join arithmetics on arithmetics.number = turns.arithmetic_number
@@ -183,19 +184,18 @@ async fn candidates(
     .bind(claim.now_ms)
     .fetch_all(connection)
     .await?;
-    Ok(rows
-        .into_iter()
-        .map(
-            |(transition_number, turn_number, version, same_arithmetic, source)| Candidate {
-                transition_number,
-                turn_number,
-                version,
+    rows.into_iter()
+        .map(|row| {
+            Ok(Candidate {
+                transition_number: row.try_get("transition_number")?,
+                turn_number: row.try_get("turn_number")?,
+                version: row.try_get("version")?,
                 staleness: 0,
-                same_arithmetic,
-                source,
-            },
-        )
-        .collect())
+                same_arithmetic: row.try_get("same_arithmetic")?,
+                source: row.try_get("source")?,
+            })
+        })
+        .collect()
 }
 
 async fn take(

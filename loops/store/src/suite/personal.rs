@@ -388,6 +388,12 @@ pub(super) async fn what_comes_late_brings_nothing_back(world: &World, people: &
         .record_feedback(&world.feedback(&turns[0], 1.0))
         .await;
     assert_eq!(said.expect("heard"), FeedbackOutcome::NotYours);
+    let more = conversation(world, 2).await;
+    forget(world, people, ForgetWhat::Turns(vec![more[1].id])).await;
+    let mut child = world.turn();
+    (child.session, child.parent) = (more[0].session, Some(more[1].id));
+    world.record(&child).await;
+    assert_eq!(world.fate(&child).await, withdrawn(Reason::Withdrawn));
     forget(world, people, ForgetWhat::All).await;
     let mut before = world.turn();
     before.started_ms = NOW + 50;

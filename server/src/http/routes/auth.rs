@@ -29,6 +29,7 @@ fn me_of(http: &Http, caller: &Caller, token: Option<&str>) -> MeReply {
         via: caller.via,
         csrf: token.map(csrf),
         users_exist: http.people.has_users(),
+        consent: http.rules.own_consent(&caller.owner).learning,
     }
 }
 

@@ -138,9 +138,11 @@ fn plan(
         None => limit_of("max_tokens", chat.max_tokens)?,
     };
     let rendered = merge_leading_system(&messages);
+    let (scope, source) = door.rules.scope(&asked.caller.owner, wish.user.as_deref());
     Ok(door::Request {
         id: asked.id,
-        scope: Door::scope(&asked.caller.owner, wish.user.as_deref()),
+        scope,
+        source,
         owner: asked.caller.owner.clone(),
         policy,
         session_key: wish.session_key,

@@ -90,6 +90,7 @@ fn plans(
     sampling.top_logprobs = logprobs.unwrap_or(0);
     let max_tokens = limit_of("max_tokens", body.text.max_tokens)?;
     let stops = body.sampling.stops()?;
+    let (scope, said_by) = door.rules.scope(&asked.caller.owner, wish.user.as_deref());
     let plans = prompts.into_iter().zip(0u32..).map(|(prompt, at)| {
         let (text, source) = match prompt {
             Prompt::Text(text) => (text.clone(), PromptSource::Text(text)),
@@ -97,7 +98,8 @@ fn plans(
         };
         door::Request {
             id: asked.id,
-            scope: Door::scope(&asked.caller.owner, wish.user.as_deref()),
+            scope: scope.clone(),
+            source: said_by.clone(),
             owner: asked.caller.owner.clone(),
             policy: policy.clone(),
             session_key: wish.session_key.clone(),

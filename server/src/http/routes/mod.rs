@@ -10,6 +10,7 @@ pub mod console;
 pub mod feedback;
 pub mod health;
 pub mod keys;
+pub mod learning;
 pub mod models;
 pub mod sessions;
 pub mod turns;
@@ -43,6 +44,12 @@ pub fn all() -> OpenApiRouter<Arc<Http>> {
         .routes(routes!(sessions::list_turns))
         .routes(routes!(turns::get_turn))
         .routes(routes!(turns::list_versions))
+        .routes(routes!(learning::get_consent, learning::put_consent))
+        .routes(routes!(learning::forget))
+        .routes(routes!(learning::get_forget))
+        .routes(routes!(learning::improvement))
+        .routes(routes!(learning::admin_improvement))
+        .routes(routes!(learning::learned))
         .routes(routes!(health::livez))
         .routes(routes!(health::readyz))
         .routes(routes!(health::startupz))

@@ -12,7 +12,7 @@ use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{Reply, ledger_error};
-use crate::door::{Door, session_text, turn_text};
+use crate::door::{session_text, turn_text};
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
@@ -298,7 +298,7 @@ pub async fn list_versions(
         ));
     }
     let user = query.user.as_deref().filter(|u| !u.trim().is_empty());
-    let scope = Door::scope(&asked.caller.owner, user);
+    let (scope, _) = http.rules.scope(&asked.caller.owner, user);
     let records = http.ledger.versions(Some(&scope), limit).await;
     let records = records.map_err(|e| ledger_error(&e))?;
     let scores = http.ledger.scores_by_version(&scope).await;

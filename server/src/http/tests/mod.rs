@@ -5,6 +5,7 @@ mod bad_input;
 mod chat;
 mod console;
 mod guarding;
+mod learning;
 mod openapi;
 mod page;
 mod people;

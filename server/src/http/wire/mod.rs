@@ -3,6 +3,7 @@
 pub mod body;
 pub mod completions;
 pub mod feedback;
+pub mod learning;
 pub mod messages;
 pub mod openai;
 pub mod people;

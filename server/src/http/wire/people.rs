@@ -1,6 +1,6 @@
 //! Bodies and replies about people.
 
-use hone_domain::{Millis, RateLimits, UserRole};
+use hone_domain::{Learning, Millis, RateLimits, UserRole};
 use hone_store::{ApiKey, AuditRecord, User};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -57,6 +57,9 @@ pub struct MeReply {
     pub csrf: Option<String>,
     /// Whether there are accounts to sign in to.
     pub users_exist: bool,
+    /// What may be learned from them: `off`, `serve`, `full`.
+    #[schema(value_type = String)]
+    pub consent: Learning,
 }
 
 /// Exceptions from the configured limits; absent or null leaves what is configured, 0 is no limit.

@@ -1,0 +1,182 @@
+//! Carries out wishes to be forgotten: what decides at once, the removing piece by piece beside
+//! everything else. A wish that was under way when the process ended goes on at the next start.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use hone_collect::SharedIndex;
+use hone_domain::{BlobError, Blobs, ForgetId, Policies};
+use hone_runtime::{Latest, Shutdown};
+use hone_store::{
+    ForgetReport, ForgetStep, ForgetWhat, ForgetWish, LedgerError, LooseBlob, Personal,
+};
+use tokio::sync::Notify;
+
+/// Pause between two pieces, so that the recorder gets the ledger in between.
+const BREATH: Duration = Duration::from_millis(2);
+/// First and longest pause after a failure, or while a reader keeps the log from being emptied.
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(30));
+
+/// What the eraser works with.
+pub struct Eraser {
+    /// The ledger.
+    pub personal: Arc<dyn Personal>,
+    /// Where adapters and checkpoints lie.
+    pub blobs: Arc<dyn Blobs>,
+    /// Tells serve what is served now.
+    pub policies: Latest<Policies>,
+    /// What the door remembers of sessions.
+    pub index: SharedIndex,
+    /// Turns that one transaction removes.
+    pub piece_turns: usize,
+    wake: Notify,
+    ended: Latest<u64>,
+}
+
+impl Eraser {
+    /// An eraser that waits for [`Self::run`].
+    pub fn new(
+        personal: Arc<dyn Personal>,
+        (blobs, policies): (Arc<dyn Blobs>, Latest<Policies>),
+        index: SharedIndex,
+        piece_turns: usize,
+    ) -> Self {
+        Self {
+            personal,
+            blobs,
+            policies,
+            index,
+            piece_turns,
+            wake: Notify::new(),
+            ended: Latest::new(0),
+        }
+    }
+
+    /// Takes a wish: from its return on nothing that goes is trained on, served or remembered.
+    ///
+    /// # Errors
+    /// The ledger's; nothing has changed then.
+    pub async fn begin(&self, wish: &ForgetWish) -> Result<ForgetReport, LedgerError> {
+        let begun = self.personal.begin_forget(wish).await?;
+        if let Some(policy) = begun.restored {
+            self.policies.update(|heads| heads.with(policy.clone()));
+        }
+        {
+            // Whatever panicked while it was held, every change leaves the index whole.
+            let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+            for session in &begun.sessions {
+                match wish.what {
+                    ForgetWhat::Turns(_) => index.forget_turns(*session, &begun.turns),
+                    ForgetWhat::All | ForgetWhat::Session(_) => index.forget_session(*session),
+                }
+            }
+        }
+        let report = &begun.report;
+        tracing::info!(
+            forget = %report.id,
+            turns = report.turns,
+            versions_tainted = report.versions_tainted.len(),
+            rolls_back_to = report.rolls_back_to.map(|version| version.0),
+            "a wish to be forgotten begins"
+        );
+        self.wake.notify_one();
+        Ok(begun.report)
+    }
+
+    /// Waits until a wish is done, at most so long; then how far it has come.
+    ///
+    /// # Errors
+    /// The ledger's.
+    pub async fn wait(
+        &self,
+        id: ForgetId,
+        at_most: Duration,
+    ) -> Result<Option<ForgetReport>, LedgerError> {
+        let mut ended = self.ended.reader();
+        let done = async {
+            loop {
+                let report = self.personal.forget(id).await?;
+                if report.as_ref().is_none_or(|report| report.is_done) {
+                    return Ok(report);
+                }
+                if ended.changed().await.is_none() {
+                    return Ok(report);
+                }
+            }
+        };
+        match tokio::time::timeout(at_most, done).await {
+            Ok(report) => report,
+            Err(_) => self.personal.forget(id).await,
+        }
+    }
+
+    /// Removes what is to be removed until the shutdown.
+    pub async fn run(self: Arc<Self>, shutdown: Shutdown) {
+        let stopped = shutdown.wait();
+        tokio::pin!(stopped);
+        let mut pause = RETRY.0;
+        loop {
+            let done = tokio::select! {
+                done = self.work() => done,
+                () = &mut stopped => return,
+            };
+            let waiting = async {
+                match &done {
+                    Ok(()) => self.wake.notified().await,
+                    Err(error) => {
+                        tracing::warn!(error, "erasing goes on in a moment");
+                        tokio::time::sleep(pause).await;
+                    }
+                }
+            };
+            tokio::select! {
+                () = waiting => {}
+                () = &mut stopped => return,
+            }
+            pause = match done {
+                Ok(()) => RETRY.0,
+                Err(_) => (pause * 2).min(RETRY.1),
+            };
+        }
+    }
+
+    /// Finishes every wish that is under way.
+    async fn work(&self) -> Result<(), String> {
+        let sentence = |error: LedgerError| error.to_string();
+        for id in self.personal.forgets_under_way().await.map_err(sentence)? {
+            self.finish(id).await?;
+            tracing::info!(forget = %id, "a wish to be forgotten is done");
+            self.ended.update(|n| n + 1);
+        }
+        Ok(())
+    }
+
+    async fn finish(&self, id: ForgetId) -> Result<(), String> {
+        let sentence = |error: LedgerError| error.to_string();
+        loop {
+            let step = self.personal.forget_piece(id, self.piece_turns).await;
+            match step.map_err(sentence)? {
+                ForgetStep::Done => return Ok(()),
+                ForgetStep::More => tokio::time::sleep(BREATH).await,
+                ForgetStep::RemoveBlobs(files) => {
+                    self.remove(files.clone()).await?;
+                    let noted = self.personal.blobs_removed(&files).await;
+                    noted.map_err(sentence)?;
+                }
+            }
+        }
+    }
+
+    /// Removes adapters and the learners' checkpoints beside them.
+    async fn remove(&self, files: Vec<LooseBlob>) -> Result<(), String> {
+        let blobs = self.blobs.clone();
+        let removing = tokio::task::spawn_blocking(move || {
+            files.iter().try_for_each(|file| {
+                blobs.remove(&file.blob)?;
+                blobs.remove(&hone_train::checkpoint_key(&file.scope, file.digest))
+            })
+        });
+        let removed = removing.await.map_err(|error| error.to_string())?;
+        removed.map_err(|error: BlobError| error.to_string())
+    }
+}

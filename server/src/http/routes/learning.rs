@@ -1,0 +1,282 @@
+//! Consent, forgetting, and whether learning helps.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, Request, State};
+use hone_domain::{ForgetId, Scope, lift};
+use hone_store::{ForgetReport, ForgetWhat, ForgetWish, LedgerError};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use super::{Reply, ledger_error};
+use crate::http::Http;
+use crate::http::envelope::Asked;
+use crate::http::error::{ApiError, ErrorBody};
+use crate::http::wire::body::read_json;
+use crate::http::wire::learning::{
+    ConsentReply, ConsentRequest, ForgetReply, ForgetRequest, ImprovementReply, LearnedReply,
+    ScopeQuery, UserQuery,
+};
+
+/// Versions that "what was learned" names.
+const VERSIONS_MAX: usize = 100;
+
+/// The caller's own scope.
+fn own_scope(http: &Http, asked: &Asked, user: Option<&str>) -> Scope {
+    let user = user.filter(|user| !user.trim().is_empty());
+    http.rules.scope(&asked.caller.owner, user).0
+}
+
+/// A body whose every field is known: a misspelt `dry_run` must not erase.
+async fn strictly<T: DeserializeOwned>(http: &Http, request: Request) -> Result<T, ApiError> {
+    let mut object = read_json(request, http.body_limits()).await?;
+    let body = object.read()?;
+    match object.unknown().first() {
+        None => Ok(body),
+        Some(name) => {
+            let shown: String = name.chars().take(100).collect();
+            Err(ApiError::invalid(
+                &*shown,
+                format!("{shown} is no field of this request"),
+            ))
+        }
+    }
+}
+
+fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiError> {
+    let Query(query) = query.map_err(|error| ApiError::invalid("", error.body_text()))?;
+    Ok(query)
+}
+
+/// What may be learned from the caller.
+#[utoipa::path(
+    get,
+    path = "/v1/consent",
+    params(UserQuery),
+    responses(
+        (status = 200, body = ConsentReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+    )
+)]
+pub async fn get_consent(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    wanted: Result<Query<UserQuery>, QueryRejection>,
+) -> Reply<ConsentReply> {
+    let scope = own_scope(&http, &asked, query(wanted)?.user.as_deref());
+    let owner = &asked.caller.owner;
+    let consent = http.rules.consent(owner, &scope);
+    let share = http.rules.holdback_share(owner);
+    Ok(Json(ConsentReply::new(consent, share, 0)))
+}
+
+/// Decides what may be learned from the caller. Holds from the reply on, for turns that are on
+/// their way too.
+#[utoipa::path(
+    put,
+    path = "/v1/consent",
+    request_body = ConsentRequest,
+    responses(
+        (status = 200, description = "It is on disk", body = ConsentReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 408, body = ErrorBody),
+        (status = 413, body = ErrorBody),
+        (status = 415, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn put_consent(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    request: Request,
+) -> Reply<ConsentReply> {
+    let body: ConsentRequest = strictly(&http, request).await?;
+    let scope = own_scope(&http, &asked, body.user.as_deref());
+    let consent = body.consent();
+    let detail =
+        json!({"learning": consent.learning, "despite_store_false": consent.despite_store_false});
+    let recorded = http
+        .audit
+        .record(&asked.caller, "consent.decide", scope.as_str(), detail);
+    recorded.await?;
+    let now_ms = http.clock.now_ms();
+    let stored = http.personal.set_consent(&scope, consent, now_ms).await;
+    let withdrawn = stored.map_err(|error| ledger_error(&error))?;
+    http.rules.decided(&scope, consent);
+    let share = http.rules.holdback_share(&asked.caller.owner);
+    Ok(Json(ConsentReply::new((consent, true), share, withdrawn)))
+}
+
+fn forget_error(error: LedgerError) -> ApiError {
+    match error {
+        LedgerError::Conflict(what) => ApiError::NotFound(what),
+        other => ledger_error(&other),
+    }
+}
+
+/// Forgets a session, turns or everything of the caller. A dry run says what that means.
+#[utoipa::path(
+    post,
+    path = "/v1/forget",
+    request_body = ForgetRequest,
+    responses(
+        (status = 200, description = "Nothing of it is learned from or served any more; `state` says whether the last byte is gone", body = ForgetReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 404, description = "No such session or turn of yours", body = ErrorBody),
+        (status = 408, body = ErrorBody),
+        (status = 413, body = ErrorBody),
+        (status = 415, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn forget(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    request: Request,
+) -> Reply<ForgetReply> {
+    let body: ForgetRequest = strictly(&http, request).await?;
+    let wish = ForgetWish {
+        id: ForgetId(http.ids.next()),
+        scope: own_scope(&http, &asked, body.user.as_deref()),
+        owner: asked.caller.owner.clone(),
+        what: body.what()?,
+        now_ms: http.clock.now_ms(),
+    };
+    if body.dry_run.unwrap_or(false) {
+        let plan = http.personal.plan_forget(&wish).await;
+        return Ok(Json(ForgetReply::new(&plan.map_err(forget_error)?, true)));
+    }
+    let kind = match &wish.what {
+        ForgetWhat::All => "all",
+        ForgetWhat::Session(_) => "session",
+        ForgetWhat::Turns(_) => "turns",
+    };
+    let object = format!("fgt_{}", wish.id);
+    let detail = json!({"scope": wish.scope.as_str(), "what": kind});
+    let recorded = http.audit.record(&asked.caller, "forget", &object, detail);
+    recorded.await?;
+    let begun = http.eraser.begin(&wish).await.map_err(forget_error)?;
+    let at_most = Duration::from_millis(http.rules.config().forget_wait_ms);
+    let report = http.eraser.wait(wish.id, at_most).await;
+    let report = report.map_err(|error| ledger_error(&error))?;
+    Ok(Json(ForgetReply::new(&report.unwrap_or(begun), false)))
+}
+
+/// How far a wish to be forgotten has come.
+#[utoipa::path(
+    get,
+    path = "/v1/forget/{id}",
+    params(("id" = String, Path, description = "The wish")),
+    responses(
+        (status = 200, body = ForgetReply),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 404, description = "No such wish of yours", body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn get_forget(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    Path(id): Path<String>,
+) -> Reply<ForgetReply> {
+    let unknown = || {
+        let shown: String = id.chars().take(100).collect();
+        ApiError::NotFound(format!("no wish {shown} of yours is known"))
+    };
+    let wish = ForgetId::parse(&id).ok_or_else(unknown)?;
+    let report = http.personal.forget(wish).await;
+    let report: Option<ForgetReport> = report.map_err(|error| ledger_error(&error))?;
+    let is_own = |report: &ForgetReport| report.scope.owner() == Some(&*asked.caller.owner);
+    let report = report.filter(is_own);
+    Ok(Json(ForgetReply::new(&report.ok_or_else(unknown)?, false)))
+}
+
+async fn measured(http: &Http, scope: &Scope, share: f64) -> Reply<ImprovementReply> {
+    let most = http.rules.config().report_turns_max;
+    let turns = http.personal.scored_turns(scope, most).await;
+    let turns = turns.map_err(|error| ledger_error(&error))?;
+    let measuring = tokio::task::spawn_blocking(move || lift::measure(&turns));
+    let lift = measuring
+        .await
+        .map_err(|error| ApiError::Internal(error.to_string()))?;
+    Ok(Json(ImprovementReply::new(&lift, share)))
+}
+
+/// Whether learning helps the caller.
+#[utoipa::path(
+    get,
+    path = "/v1/improvement",
+    params(UserQuery),
+    responses(
+        (status = 200, body = ImprovementReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn improvement(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    wanted: Result<Query<UserQuery>, QueryRejection>,
+) -> Reply<ImprovementReply> {
+    let scope = own_scope(&http, &asked, query(wanted)?.user.as_deref());
+    let share = http.rules.holdback_share(&asked.caller.owner);
+    measured(&http, &scope, share).await
+}
+
+/// Whether learning helps a scope.
+#[utoipa::path(
+    get,
+    path = "/admin/v1/improvement",
+    params(ScopeQuery),
+    responses(
+        (status = 200, body = ImprovementReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn admin_improvement(
+    State(http): State<Arc<Http>>,
+    wanted: Result<Query<ScopeQuery>, QueryRejection>,
+) -> Reply<ImprovementReply> {
+    let scope = Scope::from_stored(query(wanted)?.scope);
+    let share = http.rules.holdback_share(scope.owner().unwrap_or_default());
+    measured(&http, &scope, share).await
+}
+
+/// What was learned from the caller, in plain words.
+#[utoipa::path(
+    get,
+    path = "/v1/learned",
+    params(UserQuery),
+    responses(
+        (status = 200, body = LearnedReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn learned(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    wanted: Result<Query<UserQuery>, QueryRejection>,
+) -> Reply<LearnedReply> {
+    let scope = own_scope(&http, &asked, query(wanted)?.user.as_deref());
+    let learned = http.personal.learned(&scope, VERSIONS_MAX).await;
+    let learned = learned.map_err(|error| ledger_error(&error))?;
+    Ok(Json(LearnedReply::new(learned)))
+}

@@ -1,0 +1,243 @@
+//! Consent, forgetting, and whether learning helps.
+
+use hone_domain::{Message, PolicyChoice, Reason, Role, SessionId, Turn};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::http::testing::{Recorder, Reply, Stage, read, request};
+
+const CHAT: &str = "/v1/chat/completions";
+
+async fn put(stage: &Stage, body: &Value) -> Reply {
+    let json = [("content-type", "application/json")];
+    let request = request("PUT", "/v1/consent", &json).body(body.to_string().into());
+    read(stage.send(request.unwrap()).await).await
+}
+
+async fn chat(stage: &Stage, body: Value) -> Value {
+    let mut all = json!({"model": "gpt", "messages": [{"role": "user", "content": "q"}]});
+    for (key, value) in body.as_object().unwrap() {
+        all[key] = value.clone();
+    }
+    stage.post(CHAT, &all.to_string()).await.json()
+}
+
+#[tokio::test]
+async fn consent_decides_who_answers_and_what_is_kept() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let first = stage.get("/v1/consent").await.json();
+    assert_eq!(
+        (&first["learning"], &first["decided"]),
+        (&json!("full"), &json!(false))
+    );
+    // Consent, what the request says → collected, reason, version asked for, why it cannot train.
+    let base = PolicyChoice::Base;
+    let newest = PolicyChoice::Newest;
+    let off = Some(Reason::LearningOff);
+    let rows = [
+        (
+            json!({"learning": "full"}),
+            json!({}),
+            (true, None),
+            (newest.clone(), None),
+        ),
+        (
+            json!({"learning": "serve"}),
+            json!({}),
+            (true, None),
+            (newest.clone(), off),
+        ),
+        (
+            json!({"learning": "off"}),
+            json!({}),
+            (false, Some("learning_off")),
+            (base, None),
+        ),
+        (
+            json!({"learning": "full"}),
+            json!({"store": false}),
+            (false, Some("store_false")),
+            (newest.clone(), None),
+        ),
+        (
+            json!({"learning": "full", "despite_store_false": true}),
+            json!({"store": false}),
+            (true, None),
+            (newest, None),
+        ),
+    ];
+    for (consent, wish, (collected, reason), (policy, untrainable)) in rows {
+        let reply = put(&stage, &consent).await;
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        assert_eq!(reply.json()["decided"], true);
+        let said = chat(&stage, wish).await;
+        let got = (&said["hone"]["collected"], said["hone"]["reason"].as_str());
+        assert_eq!(got, (&json!(collected), reason), "{consent}");
+        let asks = stage.fake.asks.lock().unwrap();
+        let ask = asks.last().unwrap();
+        assert_eq!(
+            (&ask.policy, ask.context.untrainable),
+            (&policy, untrainable),
+            "{consent}"
+        );
+    }
+    let kept = stage.get("/v1/consent").await.json();
+    assert_eq!(
+        (&kept["learning"], &kept["despite_store_false"]),
+        (&json!("full"), &json!(true))
+    );
+    let other = stage.get("/v1/consent?user=ann").await.json();
+    assert_eq!(
+        other["decided"], false,
+        "one user's decision is not another's"
+    );
+}
+
+#[tokio::test]
+async fn keys_owners_are_not_learned_from_until_they_say_so() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let ask = async |body: &str| {
+        let headers = [
+            ("content-type", "application/json"),
+            ("authorization", "Bearer user"),
+        ];
+        let request = request("POST", CHAT, &headers).body(body.to_owned().into());
+        read(stage.send(request.unwrap()).await).await.json()
+    };
+    let body = json!({"model": "gpt", "messages": [{"role": "user", "content": "q"}]});
+    let reply = ask(&body.to_string()).await;
+    assert_eq!(reply["hone"]["collected"], true, "{reply}");
+    let told = stage.told.lock().unwrap();
+    assert_eq!(told.turns[0].owner, "user");
+    let asks = stage.fake.asks.lock().unwrap();
+    assert_eq!(asks[0].context.untrainable, Some(Reason::LearningOff));
+}
+
+/// Turns of one session in the ledger: each repeats the one before.
+async fn conversation(stage: &Stage, session: u128, n: u128) -> Vec<Turn> {
+    chat(stage, json!({})).await;
+    let like = stage.told.lock().unwrap().turns[0].clone();
+    let mut turns: Vec<Turn> = Vec::new();
+    for i in 0..n {
+        let mut turn = like.clone();
+        turn.id.0 = Uuid::from_u128(session * 100 + i);
+        turn.request.0 = turn.id.0;
+        turn.session = SessionId(Uuid::from_u128(session));
+        turn.parent = turns.last().map(|before| before.id);
+        turn.messages = match turns.last() {
+            None => Vec::new(),
+            Some(before) => [before.messages.clone(), vec![before.completion_message()]].concat(),
+        };
+        let said = format!("message {i} of session {session}");
+        turn.messages.push(Message::text(Role::User, said));
+        turns.push(turn);
+    }
+    stage.http.ledger.record_turns(&turns).await.unwrap();
+    turns
+}
+
+#[tokio::test]
+async fn forgetting_says_first_what_it_will_do() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let turns = conversation(&stage, 7, 3).await;
+    conversation(&stage, 8, 2).await;
+    let session = format!("sess_{}", turns[0].session);
+    let dry = json!({"session_id": session, "dry_run": true});
+    let plan = stage.post("/v1/forget", &dry.to_string()).await.json();
+    let shown = (
+        &plan["turns"],
+        &plan["dry_run"],
+        &plan["state"],
+        &plan["id"],
+    );
+    assert_eq!(
+        shown,
+        (&json!(3), &json!(true), &json!("done"), &Value::Null)
+    );
+    assert!(
+        plan["cannot_undo"]
+            .as_array()
+            .is_some_and(|lines| lines.len() >= 3)
+    );
+    let path = format!("/v1/turns/{}", turns[0].id);
+    assert_eq!(stage.get(&path).await.status, 200, "a plan changes nothing");
+
+    let real = json!({"session_id": session});
+    let reply = stage.post("/v1/forget", &real.to_string()).await.json();
+    assert_eq!(
+        (&reply["turns"], &reply["state"]),
+        (&json!(3), &json!("done")),
+        "{reply}"
+    );
+    let id = reply["id"].as_str().unwrap();
+    assert_eq!(stage.get(&path).await.status, 404);
+    let again = stage.get(&format!("/v1/forget/{id}")).await.json();
+    assert_eq!(again, reply);
+    let gone = stage.post("/v1/forget", &real.to_string()).await;
+    assert_eq!(
+        (gone.status, &gone.json()["error"]["code"]),
+        (404, &json!("not_found"))
+    );
+    let all = stage.post("/v1/forget", r#"{"all": true}"#).await.json();
+    assert_eq!(all["turns"], 2, "{all}");
+}
+
+#[tokio::test]
+async fn unclear_wishes_forget_nothing() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let turns = conversation(&stage, 7, 1).await;
+    let session = format!("sess_{}", turns[0].session);
+    let rows = [
+        (json!({}), ""),
+        (json!({"all": false}), ""),
+        (json!({"all": true, "session_id": session}), ""),
+        (json!({"all": true, "dryrun": true}), "dryrun"),
+        (json!({"session_id": "mine"}), "session_id"),
+        (json!({"turn_ids": []}), "turn_ids"),
+        (json!({"turn_ids": ["x"]}), "turn_ids[0]"),
+        (json!({"all": "yes"}), "all"),
+    ];
+    for (body, param) in rows {
+        let reply = stage.post("/v1/forget", &body.to_string()).await;
+        assert_eq!(reply.status, 400, "{body}: {}", reply.text);
+        let said = reply.json()["error"]["param"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        assert_eq!(said, param, "{body}");
+    }
+    assert_eq!(stage.http.ledger.counts().await.unwrap().turns, 1);
+    for body in [
+        json!({"learning": "sometimes"}),
+        json!({"learning": "off", "usr": "ann"}),
+    ] {
+        assert_eq!(put(&stage, &body).await.status, 400, "{body}");
+    }
+    let theirs = json!({"session_id": session, "user": "somebody"});
+    assert_eq!(
+        stage.post("/v1/forget", &theirs.to_string()).await.status,
+        404
+    );
+}
+
+#[tokio::test]
+async fn improvement_and_what_was_learned_have_a_sentence() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let nothing = stage.get("/v1/improvement").await.json();
+    assert_eq!(nothing["sentence"], "Nothing was learned yet.");
+    assert_eq!(
+        (&nothing["difference"], &nothing["n_base"]),
+        (&Value::Null, &json!(0))
+    );
+    conversation(&stage, 7, 2).await;
+    let learned = stage.get("/v1/learned").await.json();
+    assert_eq!(
+        learned["sentence"],
+        "Nothing was learned yet: 2 turns kept, 0 of them judged."
+    );
+    assert_eq!(learned["waiting"]["awaiting_next_state"], 2);
+    let scope = stage.told.lock().unwrap().turns[0].scope.clone();
+    let path = format!("/admin/v1/improvement?scope={scope}");
+    let admin = stage.get(&path).await.json();
+    assert_eq!(admin, nothing);
+}

@@ -1,0 +1,224 @@
+//! What a person withdraws is gone: from what is served, from what is trained on, and from every
+//! byte of the data folder, also when the process dies on the way.
+
+use std::path::Path;
+use std::time::Duration;
+
+use hone_store::{Ledger as _, SqliteConfig, SqliteLedger};
+use hone_tests::{Changes, TestHouse, ask, client, config, get, post, temporary};
+use serde_json::{Value, json};
+
+/// Words that occur nowhere else.
+const CANARY: &str = "zebra7731quokka";
+
+/// Every file under `folder` that holds `needle`.
+fn files_with(folder: &Path, needle: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let bytes = std::fs::read(&path).unwrap();
+            if bytes.windows(needle.len()).any(|w| w == needle.as_bytes()) {
+                found.push(path.display().to_string());
+            }
+        }
+    }
+    found
+}
+
+/// Talks in one session and says what it thinks; returns the session.
+async fn teach(house: &TestHouse, key: &str, words: &str, n: u64) -> String {
+    let mut messages = Vec::new();
+    let mut session = String::new();
+    for seed in 0..n {
+        messages
+            .push(json!({"role": "user", "content": format!("What color is the sky? {words}")}));
+        let mut body = ask("", seed);
+        body["messages"] = json!(messages);
+        body["session_id"] = json!(key);
+        body["max_tokens"] = json!(12);
+        let reply = house.chat(body).await.unwrap();
+        assert_eq!(reply["hone"]["collected"], true, "{reply}");
+        messages.push(reply["choices"][0]["message"].clone());
+        session = reply["hone"]["session_id"].as_str().unwrap().to_owned();
+        let score = if seed.is_multiple_of(2) { 1 } else { -1 };
+        let comment = format!("said {words}");
+        let said = json!({"turn_id": reply["hone"]["turn_id"], "score": score, "comment": comment});
+        house.post("/v1/feedback", said).await.unwrap();
+    }
+    session
+}
+
+async fn versions(house: &TestHouse, least: u64) -> Value {
+    let enough = |v: &Value| v["current"].as_u64() >= Some(least);
+    house.until("/v1/versions", enough).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_erased_session_leaves_no_byte_and_no_version_behind() {
+    let (_guard, data) = temporary().unwrap();
+    let quick: Vec<(&str, toml::Value)> = vec![
+        ("train.batch_turns", 4.into()),
+        ("train.batch_turns_min", 2.into()),
+        ("train.batch_wait_ms", 200.into()),
+        ("train.tick_ms", 100.into()),
+        ("train.gate.probe_recent", 1.into()),
+        ("train.gate.probe_golden", 1.into()),
+    ];
+    let house = TestHouse::start(&data, &quick as Changes<'_>)
+        .await
+        .unwrap();
+    teach(&house, "clean", "please", 4).await;
+    let clean = versions(&house, 1).await["current"].as_u64().unwrap();
+    let session = teach(&house, "secret", CANARY, 4).await;
+    let before = versions(&house, clean + 1).await;
+    assert!(
+        !files_with(&data, CANARY).is_empty(),
+        "the search finds what is there"
+    );
+
+    let dry = json!({"session_id": session, "dry_run": true});
+    let plan = house.post("/v1/forget", dry).await.unwrap();
+    assert_eq!(plan["turns"], 4, "{plan}");
+    assert!(plan["samples"].as_u64() >= Some(1), "{plan}");
+    let reply = house
+        .post("/v1/forget", json!({"session_id": session}))
+        .await
+        .unwrap();
+    let path = format!("/v1/forget/{}", reply["id"].as_str().unwrap());
+    let done = house.until(&path, |r| r["state"] == "done").await.unwrap();
+    let tainted = done["versions_tainted"].as_array().unwrap();
+    assert!(!tainted.is_empty(), "{done}");
+    let back = done["rolls_back_to"].as_u64().unwrap();
+    assert!(!tainted.contains(&json!(back)), "{done}");
+
+    assert_eq!(files_with(&data, CANARY), Vec::<String>::new());
+    let head = before["current"].as_u64().unwrap();
+    let after = versions(&house, head + 1).await;
+    let restored = after["data"].as_array().unwrap().iter();
+    let restored = restored.filter(|v| v["status"] == "rollback").count();
+    assert_eq!(restored, 1, "{after}");
+    // The restored version is served within moments, and learning goes on from it.
+    let mut served = 0;
+    for seed in 0..200 {
+        let reply = house.chat(ask("Hello!", seed)).await.unwrap();
+        served = reply["hone"]["policy_version"].as_u64().unwrap();
+        if served > head {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(
+        served > head,
+        "version {served} is served, {head} was tainted"
+    );
+    teach(&house, "later", "thanks", 4).await;
+    versions(&house, after["current"].as_u64().unwrap() + 1).await;
+    house.stop().await.unwrap();
+    assert_eq!(files_with(&data, CANARY), Vec::<String>::new());
+    let ledger = SqliteLedger::open(&SqliteConfig::in_folder(&data))
+        .await
+        .unwrap();
+    assert_eq!(ledger.check_laws().await.unwrap(), Vec::<String>::new());
+    ledger.close().await;
+}
+
+/// Names the data folder of a child; set only in children.
+const CHILD: &str = "HONE_TEST_CHILD_FORGETS";
+
+/// Not a test of its own: the child's whole life when `CHILD` is set, nothing otherwise.
+#[test]
+fn child_server() {
+    let Ok(data) = std::env::var(CHILD) else {
+        return;
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    runtime.unwrap().block_on(async {
+        let slow: Vec<(&str, toml::Value)> = vec![
+            ("model.engine", "null".into()),
+            ("learning.forget_piece_turns", 1.into()),
+            ("learning.forget_wait_ms", 0.into()),
+        ];
+        let config = config(Path::new(&data), &slow as Changes<'_>).unwrap();
+        let house = hone::house::House::start(config).await.unwrap();
+        println!("listening on http://{}", house.addr);
+        // A parent that is gone must not leave a child behind.
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        std::process::exit(3);
+    });
+}
+
+fn spawn(data: &Path) -> (std::process::Child, String) {
+    use std::io::BufRead as _;
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["forget::child_server", "--exact", "--nocapture"])
+        .env(CHILD, data)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+    for line in lines.map_while(Result::ok) {
+        if let Some((_, url)) = line.split_once("listening on ") {
+            return (child, url.to_owned());
+        }
+    }
+    panic!("the child did not start: {:?}", child.wait());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_erasure_survives_being_killed() {
+    let (_guard, data) = temporary().unwrap();
+    let http = client().unwrap();
+    let (mut child, url) = spawn(&data);
+    for n in 0..120 {
+        let words = format!("{CANARY} number {n} {}", "long ".repeat(400));
+        let mut body = ask(&words, n);
+        body["model"] = json!("hone-null");
+        let reply = post(&http, &url, "/v1/chat/completions", body)
+            .await
+            .unwrap();
+        assert_eq!(reply["hone"]["collected"], true, "{reply}");
+    }
+    let reply = post(&http, &url, "/v1/forget", json!({"all": true}))
+        .await
+        .unwrap();
+    assert_eq!(
+        (&reply["turns"], &reply["state"]),
+        (&json!(120), &json!("running"))
+    );
+    let path = format!("/v1/forget/{}", reply["id"].as_str().unwrap());
+    let mut kills = 0;
+    let mut url = url;
+    loop {
+        let state = get(&http, &url, &path).await.unwrap();
+        if state["state"] == "done" {
+            break;
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        kills += 1;
+        assert!(kills < 100, "it never ends: {state}");
+        (child, url) = spawn(&data);
+        // Each life gets a little further.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(kills >= 2, "it was over before it could be killed");
+    assert_eq!(files_with(&data, CANARY), Vec::<String>::new());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(files_with(&data, CANARY), Vec::<String>::new());
+    let ledger = SqliteLedger::open(&SqliteConfig::in_folder(&data))
+        .await
+        .unwrap();
+    assert_eq!(ledger.check_laws().await.unwrap(), Vec::<String>::new());
+    assert_eq!(ledger.counts().await.unwrap().turns, 0);
+    ledger.close().await;
+}
