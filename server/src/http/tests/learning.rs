@@ -99,7 +99,7 @@ async fn keys_owners_are_not_learned_from_until_they_say_so() {
     let ask = async |body: &str| {
         let headers = [
             ("content-type", "application/json"),
-            ("authorization", "Bearer user"),
+            ("authorization", "Bearer user-a"),
         ];
         let request = request("POST", CHAT, &headers).body(body.to_owned().into());
         read(stage.send(request.unwrap()).await).await.json()
@@ -108,7 +108,7 @@ async fn keys_owners_are_not_learned_from_until_they_say_so() {
     let reply = ask(&body.to_string()).await;
     assert_eq!(reply["hone"]["collected"], true, "{reply}");
     let told = stage.told.lock().unwrap();
-    assert_eq!(told.turns[0].owner, "user");
+    assert_eq!(told.turns[0].owner, "user-a");
     let asks = stage.fake.asks.lock().unwrap();
     assert_eq!(asks[0].context.untrainable, Some(Reason::LearningOff));
 }
