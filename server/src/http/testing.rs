@@ -355,10 +355,8 @@ impl Stage {
         let folder = tempfile::tempdir().unwrap();
         let sqlite = SqliteConfig::in_folder(folder.path());
         let ledger = Arc::new(SqliteLedger::open(&sqlite).await.unwrap());
-        let (fake, told) = (
-            Arc::new(Fake::default()),
-            Arc::new(Mutex::new(Told::default())),
-        );
+        let fake = Arc::new(Fake::default());
+        let told = Arc::new(Mutex::new(Told::default()));
         let (outbox, inbox) = queue(64, Overflow::DropNewest);
         let collect = (recorder != Recorder::Absent).then_some(outbox);
         tokio::spawn(listen(inbox, recorder, told.clone()));
@@ -369,11 +367,8 @@ impl Stage {
         let ids = Arc::new(SeededIds::new(1));
         let times = (clock.clone(), ids.clone(), abort.signal());
         let rules = Arc::new(Rules::new(learning_config(), Consents::default()));
-        let door = door_of(
-            fake.clone(),
-            (collect.clone(), rules.clone()),
-            (&config, times),
-        );
+        let links = (collect.clone(), rules.clone());
+        let door = door_of(fake.clone(), links, (&config, times));
         let policies = Latest::new(Policies::default());
         let eraser = eraser_of(&ledger, folder.path(), (policies.clone(), &door));
         tokio::spawn(eraser.clone().run(abort.signal()));
