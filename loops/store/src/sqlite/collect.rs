@@ -49,18 +49,21 @@ pub(super) async fn record_turns(
     connection: &mut SqliteConnection,
     turns: &[Encoded<'_>],
 ) -> Result<(), Fault> {
-    store_surroundings(connection, turns).await?;
     let bars = Bars::look(connection, turns.iter().map(|encoded| encoded.turn)).await?;
+    let (forgotten, kept): (Vec<_>, Vec<_>) = turns
+        .iter()
+        .partition(|encoded| bars.is_forgotten(encoded.turn));
+    // Nothing of a forgotten turn's words comes in, the session's title included.
+    let bare = forgotten
+        .iter()
+        .map(|encoded| consent::wordless(encoded.turn));
+    let bare = bare.collect::<Result<Vec<Turn>, Fault>>()?;
+    let bare = encode(&bare)?;
+    let turns: Vec<&Encoded<'_>> = kept.into_iter().chain(&bare).collect();
+    store_surroundings(connection, &turns).await?;
     let mut seen = (Seen::default(), Seen::default());
     for encoded in turns {
-        if bars.is_forgotten(encoded.turn) {
-            let bare = [consent::wordless(encoded.turn)?];
-            for bare in encode(&bare)? {
-                store(connection, &bare, (&bars, &mut seen)).await?;
-            }
-        } else {
-            store(connection, encoded, (&bars, &mut seen)).await?;
-        }
+        store(connection, encoded, (&bars, &mut seen)).await?;
     }
     Ok(())
 }
@@ -82,7 +85,7 @@ async fn store(
 /// Scopes, sessions and arithmetics of the batch, each once.
 async fn store_surroundings(
     connection: &mut SqliteConnection,
-    turns: &[Encoded<'_>],
+    turns: &[&Encoded<'_>],
 ) -> Result<(), Fault> {
     let (mut scopes, mut arithmetics, mut sessions) =
         (HashSet::new(), HashSet::new(), HashSet::new());
@@ -135,7 +138,7 @@ async fn store_surroundings(
 
 /// What the sessions of a batch are called: how the first user message of their first main turn
 /// begins, in one line.
-fn titles(turns: &[Encoded<'_>]) -> HashMap<SessionId, String> {
+fn titles(turns: &[&Encoded<'_>]) -> HashMap<SessionId, String> {
     let mut titles = HashMap::new();
     for Encoded { turn, .. } in turns.iter().filter(|t| t.turn.kind == TurnKind::Main) {
         let asked = turn.messages.iter().find(|m| m.role == Role::User);

@@ -63,6 +63,13 @@ async fn remove_turn(connection: &mut SqliteConnection, turn: i64) -> Result<(),
          where turn_number = ? and block_number is not null",
         "insert or ignore into loose_sessions (number)
          select session_number from turns where number = ?",
+        // A title is made of the first question.
+        "update sessions set title = null, title_folded = null
+         where number = (select session_number from turns where number = ?1) and not exists (
+             select 1 from turns as earlier
+             where earlier.session_number = sessions.number and earlier.number < ?1
+               and earlier.kind = 'main'
+         )",
         "delete from votes where verdict_number in (
              select verdicts.number from verdicts
              join transitions on transitions.number = verdicts.transition_number
