@@ -360,6 +360,7 @@ mod tests {
                 },
                 parent: PolicyVersion(n - 1),
                 status: PolicyStatus::Published,
+                is_tainted: false,
                 samples: 1,
                 report: json!({"step": {"loss": loss, "why": "text"}, "batch": {"turns": 2}}),
                 gate: json!({"measured": {"kl_to_parent": 0.5, "base": {"n": 1}}}),
