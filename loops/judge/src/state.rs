@@ -52,7 +52,8 @@ pub struct State {
     model: Option<ModelConfig>,
     ids: Arc<dyn Ids>,
     breaker: Breaker,
-    claiming: bool,
+    /// How many the claim under way asked for.
+    claiming: Option<usize>,
     more: bool,
     claim_after_ms: Millis,
     claim_failures: u32,
@@ -78,7 +79,7 @@ impl State {
             model,
             ids,
             breaker,
-            claiming: false,
+            claiming: None,
             more: false,
             claim_after_ms: Millis::MIN,
             claim_failures: 0,
@@ -96,19 +97,19 @@ impl State {
     fn claim(&mut self, now_ms: Millis) -> Vec<Effect> {
         let in_hand = self.cases.len() + self.recordings.len();
         let free = self.config.in_hand_max.saturating_sub(in_hand);
-        if self.draining || self.claiming || free == 0 || now_ms < self.claim_after_ms {
+        if self.draining || self.claiming.is_some() || free == 0 || now_ms < self.claim_after_ms {
             // Whoever asked is answered when a place becomes free, or by the tick.
             self.more = true;
             return Vec::new();
         }
-        self.claiming = true;
         self.more = false;
         let limit = free.min(self.config.claim_batch);
+        self.claiming = Some(limit);
         vec![Effect::Claim { limit }]
     }
 
     fn claimed(&mut self, now_ms: Millis, result: Result<Vec<Claimed>, String>) -> Vec<Effect> {
-        self.claiming = false;
+        let asked = self.claiming.take();
         let claimed = match result {
             Ok(claimed) => claimed,
             Err(error) => {
@@ -121,7 +122,8 @@ impl State {
             }
         };
         self.claim_failures = 0;
-        self.more |= claimed.len() >= self.config.claim_batch;
+        // A claim that got all it asked for may have left some.
+        self.more |= asked.is_some_and(|limit| claimed.len() >= limit);
         let mut effects = Vec::new();
         for one in claimed {
             effects.extend(self.take(now_ms, &one));
@@ -432,7 +434,7 @@ impl Room for State {
     }
 
     fn is_idle(&self) -> bool {
-        !self.claiming
+        self.claiming.is_none()
             && self.cases.is_empty()
             && self.recordings.is_empty()
             && self.votes_in_flight == 0

@@ -52,6 +52,39 @@ fn vote(state: &mut State, ask: (Claim, usize), result: Result<&str, VoteError>)
 }
 
 #[test]
+fn a_claim_for_the_last_free_place_is_followed_by_the_next() {
+    let mut state = State::new(
+        Config {
+            in_hand_max: 1,
+            ..Config::for_tests()
+        },
+        Arc::new(SeededIds::new(1)),
+        false,
+    );
+    let is_claim = |e: &&Effect| matches!(e, Effect::Claim { limit: 1 });
+    assert_eq!(
+        state
+            .step(0, Event::Started)
+            .iter()
+            .filter(is_claim)
+            .count(),
+        1
+    );
+    let effects = arrive(&mut state, 1, vec![claimed(1, 1, "Thanks!")]);
+    let Some(Effect::Record { claim, verdict, .. }) = effects.into_iter().next() else {
+        panic!("the rules can tell");
+    };
+    let report = Report::Recorded {
+        claim,
+        verdict,
+        result: Ok(()),
+    };
+    let effects = state.step(2, Event::Reported(report));
+    // Nobody wakes it: one of one was found, so there may be more.
+    assert_eq!(effects.iter().filter(is_claim).count(), 1);
+}
+
+#[test]
 fn a_wake_claims_once_and_a_second_one_is_not_lost() {
     let mut state = state(None);
     let claims = |effects: &[Effect]| {

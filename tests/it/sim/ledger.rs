@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::{Future, pending};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -30,6 +31,10 @@ pub(super) enum Plant {
     ForgetsLateReceipts,
     /// Claims ignore how old a turn is.
     HandsOutStale,
+    /// While one room's call hangs, the calls of the others fail.
+    HungCallKeepsTheLedger,
+    /// The judge rests until the trainer has taken its wake.
+    JudgeWaitsForTrain,
 }
 
 /// What happens to the next calls.
@@ -42,6 +47,8 @@ struct Faults {
     loses_percent: usize,
     /// After so many calls one hangs: done before it hangs, or not at all.
     hangs_after: Option<(usize, bool)>,
+    /// Every call hangs.
+    hangs: bool,
 }
 
 enum Outcome {
@@ -83,6 +90,8 @@ pub(super) struct SimLedger {
     log: Mutex<Log>,
     writes: Mutex<usize>,
     leaves: Mutex<Option<Waiting>>,
+    /// A call that hangs has taken the whole ledger along; shared with the ledgers beside this one.
+    kept: Arc<AtomicBool>,
 }
 
 /// A client's end of a receipt.
@@ -103,12 +112,32 @@ impl SimLedger {
                 fails_percent: 0,
                 loses_percent: 0,
                 hangs_after: None,
+                hangs: false,
             }),
             hung: Notify::new(),
             log: Mutex::default(),
             writes: Mutex::default(),
             leaves: Mutex::default(),
+            kept: Arc::default(),
         }
+    }
+
+    /// The same ledger as another room sees it: with faults of its own.
+    pub(super) fn beside(&self) -> Self {
+        let seen = Self::new(
+            self.inner.clone(),
+            self.plant,
+            (self.staleness_max_versions, 0),
+        );
+        Self {
+            kept: self.kept.clone(),
+            ..seen
+        }
+    }
+
+    /// From now on every call hangs.
+    pub(super) fn hang(&self) {
+        self.faults.lock().unwrap().hangs = true;
     }
 
     /// From now on this share of calls fails, and this share loses its answer.
@@ -142,6 +171,14 @@ impl SimLedger {
 
     fn outcome(&self) -> Outcome {
         let mut faults = self.faults.lock().unwrap();
+        if faults.hangs {
+            let keeps = self.plant == Plant::HungCallKeepsTheLedger;
+            self.kept.store(keeps, Ordering::Relaxed);
+            return Outcome::HangsBefore;
+        }
+        if self.kept.load(Ordering::Relaxed) {
+            return Outcome::Fails;
+        }
         match &mut faults.hangs_after {
             Some((0, done)) => {
                 let done = *done;

@@ -5,11 +5,14 @@
 //! fail, lose answers and hang half-way. `HONE_SIM_SEED=n` replays one seed, `HONE_SIM_SEEDS=n`
 //! runs as many.
 
+mod lane;
 mod laws;
 mod ledger;
 mod reading;
 mod rng;
 mod seat;
+mod stalls;
+mod stock;
 mod trainer;
 mod users;
 mod world;

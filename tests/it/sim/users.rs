@@ -274,7 +274,7 @@ impl Users {
 }
 
 /// A turn that is being sampled by the newest version that serve sees.
-fn sampled(
+pub(super) fn sampled(
     moment: &mut Moment<'_>,
     (owner, scope): (&str, &Scope),
     (messages, binding): (&[Message], &Binding),

@@ -1,0 +1,426 @@
+//! Each loop stopped, then hung, in turn: the others do the same work in the same virtual time.
+//!
+//! A stock of open, unjudged and untrained turns gives every loop work for the whole span, whoever
+//! else stands still. A stopped loop takes nothing; the hands of a hung one call the ledger and
+//! never get an answer, so that whatever they hold at that moment stays held.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+
+use hone_collect::{Carry, CollectHands, Input};
+use hone_domain::{Feedback, FeedbackId, Turn};
+use hone_judge::JudgeHands;
+use hone_runtime::{
+    Board, Clock, Ids, ManualClock, Overflow, SeededIds, ShutdownTrigger, Wake, queue,
+};
+use hone_store::{FeedbackOutcome, FsBlobs, Ledger, SqliteLedger};
+use hone_train::{Train, TrainHands};
+use tokio::sync::oneshot;
+
+use super::lane::{Lane, Mode};
+use super::ledger::{Plant, SimLedger};
+use super::rng::Rng;
+use super::stock::{BEGINNING_MS, Stock, door, open};
+use super::trainer::FakeTrainer;
+use super::users::{Door, Moment, Users};
+
+/// How long a run lasts.
+const SPAN_MS: i64 = 6_000;
+/// Between two requests, and between two pieces of feedback.
+const ASK_EVERY_MS: i64 = 20;
+/// From a request to the end of its completion.
+const SAMPLING_MS: i64 = 10;
+/// Longer than a run.
+const NEVER_MS: u64 = 10_000_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loop {
+    Serve,
+    Collect,
+    Judge,
+    Train,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stall {
+    Nobody,
+    Stopped(Loop),
+    Hung(Loop),
+}
+
+impl Stall {
+    fn mode(self, of: Loop) -> Mode {
+        match self {
+            Self::Stopped(stalled) if stalled == of => Mode::Stopped,
+            Self::Hung(stalled) if stalled == of => Mode::Hung,
+            _ => Mode::AtWork,
+        }
+    }
+}
+
+/// What was done in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Work {
+    /// Completions that ended.
+    completions: u64,
+    /// Turns recorded with a signed receipt.
+    recorded: u64,
+    /// Pieces of feedback taken.
+    heard: u64,
+    /// Verdicts.
+    judged: u64,
+    /// Versions and refused candidates.
+    steps: u64,
+}
+
+impl Work {
+    /// What the loop did that it could do without the stalled one.
+    fn of(&self, of: Loop, stalled: Loop) -> u64 {
+        match of {
+            Loop::Serve => self.completions,
+            // Without completions there are no turns to record.
+            Loop::Collect if stalled == Loop::Serve => self.heard,
+            Loop::Collect => self.heard + self.recorded,
+            Loop::Judge => self.judged,
+            Loop::Train => self.steps,
+        }
+    }
+}
+
+fn collect_config() -> hone_collect::Config {
+    hone_collect::Config {
+        batch_turns_max: 16,
+        held_max: 256,
+        session_ttl_ms: NEVER_MS,
+        open_ms_max: NEVER_MS,
+        open_max: 4_096,
+        load_max: 4_096,
+        ..hone_collect::Config::for_tests()
+    }
+}
+
+fn judge_config() -> hone_judge::Config {
+    hone_judge::Config {
+        in_hand_max: 4,
+        lease_ms: 60_000,
+        ..hone_judge::Config::for_tests()
+    }
+}
+
+fn train_config(folder: &Path) -> hone_train::Config {
+    let mut config = hone_tests::config(folder, &[]).unwrap().train;
+    (config.batch_turns, config.batch_turns_min) = (4, 2);
+    (config.batch_wait_ms, config.queue_turns_max) = (500, 10_000);
+    (config.staleness_max_versions, config.row_tokens_max) = (10_000, 64);
+    config.lease_ms = 60_000;
+    config.validate().unwrap();
+    config
+}
+
+/// Who says something about the open turns, at a steady rate, and hears what became of it.
+#[derive(Default)]
+struct Voices {
+    next: usize,
+    replies: Vec<oneshot::Receiver<Result<FeedbackOutcome, String>>>,
+}
+
+impl Voices {
+    fn speak(&mut self, open: &[Turn], (ids, door): (&SeededIds, &Door), now_ms: i64) {
+        let turn = &open[self.next];
+        self.next += 1;
+        let feedback = Feedback {
+            id: FeedbackId(ids.next()),
+            turn: turn.id,
+            owner: turn.owner.clone(),
+            client_id: None,
+            score: Some(1.0),
+            comment: None,
+            correction: None,
+            received_ms: now_ms,
+        };
+        let (reply, waiting) = oneshot::channel();
+        let feedback = Box::new(feedback);
+        // A full queue closes the reply, which then counts as not heard.
+        let _taken = door.to_collect.send(Input::Feedback { feedback, reply });
+        self.replies.push(waiting);
+    }
+
+    fn heard(&mut self) -> u64 {
+        let heard = self.replies.iter_mut().map(|r| r.try_recv());
+        heard.filter(|said| matches!(said, Ok(Ok(_)))).count() as u64
+    }
+}
+
+/// Everything of one run.
+struct Run {
+    clock: Arc<ManualClock>,
+    ids: Arc<SeededIds>,
+    door: Door,
+    raw: Arc<SqliteLedger>,
+    collect: Lane<hone_collect::State, CollectHands>,
+    judge: Lane<hone_judge::State, JudgeHands>,
+    train: Lane<Train, TrainHands>,
+    plant: Plant,
+    serve: Mode,
+    // Keeps the train room's hands from taking its fall for a stop.
+    _stop: ShutdownTrigger,
+    folder: tempfile::TempDir,
+}
+
+impl Run {
+    async fn new(stock: &Stock, stall: Stall, plant: Plant) -> Self {
+        let folder = stock.copy();
+        let raw = Arc::new(open(folder.path()).await);
+        let first = SimLedger::new(raw.clone(), plant, (10_000, 0));
+        let ledgers = [(); 3].map(|()| Arc::new(first.beside()));
+        let clock = Arc::new(ManualClock::at(BEGINNING_MS));
+        let (ids, board) = (Arc::new(SeededIds::new(2)), Board::new());
+        let (to_collect, collect_inbox) = queue(256, Overflow::DropNewest);
+        let (to_judge, judge_inbox) = queue::<Wake>(1, Overflow::DropOldest);
+        let (to_train, train_inbox) = queue::<Wake>(1, Overflow::DropOldest);
+        let door = door(to_collect);
+        let collect = hone_collect::Ctx {
+            ledger: ledgers[0].clone(),
+            ids: ids.clone(),
+            index: door.index.clone(),
+            carry: Carry::default(),
+            clock: clock.clone(),
+            config: collect_config(),
+            board: board.clone(),
+        };
+        let judge = hone_judge::Ctx {
+            ledger: ledgers[1].clone(),
+            completer: None,
+            ids: ids.clone(),
+            clock: clock.clone(),
+            config: judge_config(),
+            board: board.clone(),
+        };
+        let stop = ShutdownTrigger::new();
+        let train = hone_train::Ctx {
+            ledger: ledgers[2].clone(),
+            blobs: Arc::new(FsBlobs::open(&folder.path().join("blobs"), 1 << 20).unwrap()),
+            trainer: Arc::new(FakeTrainer::new()),
+            policies: door.policies.clone(),
+            busy: Arc::new(|| true),
+            golden: Arc::new(vec![vec![1, 2, 3]]),
+            ids: ids.clone(),
+            clock: clock.clone(),
+            config: train_config(folder.path()),
+            board,
+        };
+        for (ledger, of) in ledgers
+            .iter()
+            .zip([Loop::Collect, Loop::Judge, Loop::Train])
+        {
+            if stall.mode(of) == Mode::Hung {
+                ledger.hang();
+            }
+        }
+        let [collects, judges, trains] = ledgers;
+        Self {
+            collect: Lane {
+                room: hone_collect::State::new(collect_config(), ids.clone()),
+                hands: CollectHands::new(collect, to_judge),
+                inbox: collect_inbox,
+                ledger: collects,
+                mode: stall.mode(Loop::Collect),
+                tick_ms: 100,
+                slots: 16,
+                waiting: VecDeque::new(),
+                under_way: Vec::new(),
+                endless: Vec::new(),
+            },
+            judge: Lane {
+                room: hone_judge::State::new(judge_config(), ids.clone(), false),
+                hands: JudgeHands::new(judge, to_train),
+                inbox: judge_inbox,
+                ledger: judges,
+                mode: stall.mode(Loop::Judge),
+                tick_ms: 100,
+                slots: 12,
+                waiting: VecDeque::new(),
+                under_way: Vec::new(),
+                endless: Vec::new(),
+            },
+            train: Lane {
+                room: Train::new(train.config.clone()),
+                hands: TrainHands::start(train, stop.signal()).unwrap(),
+                inbox: train_inbox,
+                ledger: trains,
+                mode: stall.mode(Loop::Train),
+                tick_ms: 100,
+                slots: 4,
+                waiting: VecDeque::new(),
+                under_way: Vec::new(),
+                endless: Vec::new(),
+            },
+            clock,
+            ids,
+            door,
+            raw,
+            plant,
+            serve: stall.mode(Loop::Serve),
+            _stop: stop,
+            folder,
+        }
+    }
+
+    /// Lets the span pass.
+    async fn pass(mut self, stock: &Stock) -> Work {
+        let (mut users, mut voices) = (Users::default(), Voices::default());
+        let (mut rng, mut completions) = (Rng::new(5), 0);
+        for at_ms in 0..SPAN_MS {
+            let now_ms = self.clock.now_ms();
+            let mut moment = Moment {
+                door: &self.door,
+                ids: &*self.ids,
+                rng: &mut rng,
+                now_ms,
+            };
+            // A hung engine takes requests and never ends one.
+            if at_ms % ASK_EVERY_MS == 0 && self.serve != Mode::Stopped {
+                users.ask(&mut moment);
+            }
+            if at_ms % ASK_EVERY_MS == SAMPLING_MS && self.serve == Mode::AtWork {
+                while users.is_sampling() {
+                    users.finish(&mut moment);
+                    completions += 1;
+                }
+            }
+            users.look();
+            if at_ms % ASK_EVERY_MS == 0 {
+                voices.speak(&stock.open, (&self.ids, &self.door), now_ms);
+            }
+            self.collect.pass(now_ms).await;
+            let rests = self.plant == Plant::JudgeWaitsForTrain && {
+                self.train.mode == Mode::Stopped && self.train.inbox.stats().depth > 0
+            };
+            if !rests {
+                self.judge.pass(now_ms).await;
+            }
+            self.train.pass(now_ms).await;
+            self.clock.advance(1);
+        }
+        self.sum_up(completions, voices.heard()).await
+    }
+
+    async fn sum_up(self, completions: u64, heard: u64) -> Work {
+        let counts = self.raw.counts().await.unwrap();
+        let work = Work {
+            completions,
+            recorded: self.collect.number("turns_recorded_total"),
+            heard,
+            judged: self.judge.number("judged_total"),
+            steps: counts.versions + counts.refused,
+        };
+        // A loop that ran out of work would say nothing about its throughput.
+        let now_ms = self.clock.now_ms();
+        let left = self.raw.ready(now_ms).await.unwrap();
+        let left = left.iter().map(|ready| ready.count).sum::<usize>();
+        assert!(left > 4, "the trainer ran out of work: {work:?}");
+        let left = self.raw.claim_transitions(10, 1, now_ms).await.unwrap();
+        assert!(left.len() == 10, "the judge ran out of work: {work:?}");
+        assert!(self.raw.check_laws().await.unwrap().is_empty());
+        self.raw.close().await;
+        drop(self.folder);
+        work
+    }
+}
+
+/// The work of a run, on a runtime of its own.
+fn run(stock: &Stock, stall: Stall, plant: Plant) -> Work {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let run = Box::pin(Run::new(stock, stall, plant)).await;
+        Box::pin(run.pass(stock)).await
+    })
+}
+
+fn stocked() -> Stock {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(Box::pin(Stock::new()))
+}
+
+const LOOPS: [Loop; 4] = [Loop::Serve, Loop::Collect, Loop::Judge, Loop::Train];
+
+/// Who did less than 99 % of the undisturbed work while another one stood still.
+fn suffering(stock: &Stock, stalls: &[Stall], plant: Plant) -> Vec<String> {
+    let undisturbed = run(stock, Stall::Nobody, Plant::None);
+    println!("nobody: {undisturbed:?}");
+    let mut suffering = Vec::new();
+    for &stall in stalls {
+        let (Stall::Stopped(stalled) | Stall::Hung(stalled)) = stall else {
+            continue;
+        };
+        let work = run(stock, stall, plant);
+        println!("{stall:?}: {work:?}");
+        for other in LOOPS.into_iter().filter(|other| *other != stalled) {
+            let (wanted, done) = (undisturbed.of(other, stalled), work.of(other, stalled));
+            assert!(wanted >= 100, "{other:?} has too little to do: {wanted}");
+            if done * 100 < wanted * 99 {
+                suffering.push(format!("{stall:?}: {other:?} did {done} of {wanted}"));
+            }
+        }
+        if stalled != Loop::Serve {
+            let own = work.of(stalled, stalled);
+            assert_eq!(own, 0, "{stall:?} stalls nobody");
+        }
+    }
+    suffering
+}
+
+#[test]
+fn a_loop_that_stands_still_costs_the_others_nothing() {
+    let stock = stocked();
+    let stalls: Vec<Stall> = LOOPS
+        .into_iter()
+        .flat_map(|one| [Stall::Stopped(one), Stall::Hung(one)])
+        .collect();
+    assert_eq!(
+        suffering(&stock, &stalls, Plant::None),
+        Vec::<String>::new()
+    );
+}
+
+#[test]
+fn planted_couplings_are_found() {
+    let stock = stocked();
+    let plants = [
+        (
+            Plant::HungCallKeepsTheLedger,
+            Stall::Hung(Loop::Collect),
+            "Judge",
+        ),
+        (
+            Plant::HungCallKeepsTheLedger,
+            Stall::Hung(Loop::Train),
+            "Collect",
+        ),
+        (
+            Plant::JudgeWaitsForTrain,
+            Stall::Stopped(Loop::Train),
+            "Judge",
+        ),
+    ];
+    for (plant, stall, who) in plants {
+        let found = suffering(&stock, &[stall], plant);
+        let named = found.iter().any(|line| line.contains(who));
+        assert!(named, "{plant:?}: {found:?}");
+    }
+}
+
+#[test]
+fn a_run_replays_exactly() {
+    let stock = stocked();
+    let stall = Stall::Hung(Loop::Judge);
+    let first = run(&stock, stall, Plant::None);
+    assert_eq!(first, run(&stock, stall, Plant::None));
+}
