@@ -293,6 +293,19 @@ impl<'a> Pass<'a> {
         }
     }
 
+    /// The output projection of the first layer alone, for the test of this operation.
+    #[cfg(test)]
+    pub(crate) fn project_o(&self, weights: &LayerWeights, x: &Buf, y: &mut Buf) {
+        let o = Projection {
+            layer: 0,
+            linear: &weights.o,
+            x: (x, self.dims.ld_q),
+            stride: self.dims.ld_hidden,
+            targets: &[(Target::O, 0)],
+        };
+        self.project(&o, y, &mut Buf::default());
+    }
+
     /// `y += scale (x A^T) B^T` for every target of the projection.
     fn adapt(
         &self,

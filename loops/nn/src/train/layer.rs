@@ -45,11 +45,11 @@ pub(crate) struct LayerBack<'a> {
 }
 
 /// A linear layer backwards: its input, and its place in the layer.
-struct Step<'a> {
-    linear: &'a Linear,
-    x: (&'a [f32], usize),
-    dy: (&'a [f32], usize),
-    targets: &'a [(Target, usize)],
+pub(super) struct Step<'a> {
+    pub(super) linear: &'a Linear,
+    pub(super) x: (&'a [f32], usize),
+    pub(super) dy: (&'a [f32], usize),
+    pub(super) targets: &'a [(Target, usize)],
 }
 
 /// Parts of [`GradBufs`] a linear layer needs.
@@ -285,6 +285,18 @@ impl LayerBack<'_> {
                 }
             }
         }
+    }
+
+    /// [`Self::linear`] alone, for the test of this operation.
+    #[cfg(test)]
+    pub(super) fn linear_in(
+        &self,
+        step: &Step,
+        dx: &mut [f32],
+        bufs: &mut GradBufs,
+        sink: &mut LayerSink,
+    ) {
+        self.linear(step, dx, linear_bufs!(bufs), sink);
     }
 
     /// The gradient that belongs to the weights of `step`.

@@ -186,7 +186,7 @@ impl Buffers {
     }
 
     /// From `dlogits` (in place of the logits) to the residual stream.
-    fn head_backward(&mut self, run: &Run, sites: &[Site], sink: &mut Sink) {
+    pub(super) fn head_backward(&mut self, run: &Run, sites: &[Site], sink: &mut Sink) {
         let (cfg, weights) = (&run.model.config, &run.model.weights);
         let (ld, stride) = (padded(cfg.hidden), padded(cfg.vocab));
         let n = sites.len();
@@ -346,17 +346,17 @@ impl LossStep<'_> {
 /// Gradient of one row of logits. With scaled logits `s = z / temperature`, `p = softmax(s)`,
 /// `H` its entropy:
 /// `dz_i = (sum_v slope_v (1[i = v] - p_i) + entropy p_i (ln p_i + H)) / temperature`.
-struct RowGrad<'a> {
-    shape: Shape,
+pub(super) struct RowGrad<'a> {
+    pub(super) shape: Shape,
     /// Derivatives of the loss by log-probs of these tokens.
-    slopes: &'a [(u32, f32)],
+    pub(super) slopes: &'a [(u32, f32)],
     /// Weight of the entropy bonus.
-    entropy: f32,
+    pub(super) entropy: f32,
 }
 
 impl RowGrad<'_> {
     /// Replaces `row` by its gradient and returns the entropy.
-    fn run(&self, row: &mut [f32], kept: Option<&[u32]>) -> f32 {
+    pub(super) fn run(&self, row: &mut [f32], kept: Option<&[u32]>) -> f32 {
         let Some(kept) = kept else {
             return dispatch(RowGradKernel {
                 grad: self,

@@ -13,6 +13,8 @@ mod state;
 #[cfg(test)]
 mod objective_tests;
 #[cfg(test)]
+mod op_tests;
+#[cfg(test)]
 mod tests;
 
 pub use learner::{Learner, PerToken};

@@ -488,6 +488,57 @@ fn bits_do_not_depend_on_threads_levels_or_kept_layers() {
     }
 }
 
+/// Forward, backward and optimizer at every supported level, portable included.
+#[test]
+fn training_bits_do_not_depend_on_the_instruction_level() {
+    let mut wide = tiny(Family::Qwen3);
+    (wide.hidden, wide.head_dim, wide.ffn, wide.vocab) = (48, 16, 96, 144);
+    let shapes = FAMILIES.map(tiny).into_iter().chain([wide]);
+    let cases: Vec<(ModelConfig, Trainable)> = shapes
+        .flat_map(|shape| {
+            let dtypes = [AdapterDtype::F32, AdapterDtype::Bf16];
+            let adapters = dtypes.map(|dtype| Trainable::Lora(lora(dtype)));
+            let all = adapters.into_iter().chain([Trainable::Full]);
+            all.map(|trainable| (shape.clone(), trainable))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    let run = || -> Vec<Vec<u8>> {
+        let trained = cases.iter().map(|(shape, trainable)| {
+            let kl_coef = if *trainable == Trainable::Full {
+                0.0
+            } else {
+                0.3
+            };
+            let cfg = LearnerConfig {
+                kl_coef,
+                entropy_coef: 0.1,
+                weight_decay: 0.1,
+                ..config(trainable.clone(), PPO)
+            };
+            let base = Arc::new(model(shape, 7));
+            let mut learner = learner(&base, cfg);
+            for seed in 2..4 {
+                let report = learner.step(&rows(shape, seed), &mut go_on).unwrap();
+                assert_eq!(report.updates, 1);
+            }
+            learner.state()
+        });
+        trained.collect()
+    };
+    let best = SimdLevel::current();
+    assert!(SimdLevel::Portable.force());
+    let portable = run();
+    for level in [SimdLevel::Avx2, SimdLevel::Avx512] {
+        if level.force() {
+            let found = run();
+            let differ = portable.iter().zip(&found).position(|(a, b)| a != b);
+            assert!(differ.is_none(), "{level:?} differs in case {differ:?}");
+        }
+    }
+    assert!(best.force());
+}
+
 #[test]
 fn packing_does_not_change_what_a_row_sees() {
     let shape = tiny(Family::Qwen3);
