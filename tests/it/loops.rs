@@ -1,4 +1,4 @@
-//! Each loop stopped in turn: the others finish all the work they have.
+//! Each loop stopped, then hung, in turn: the others finish all the work they have.
 
 use hone_tests::{TestHouse, ask, temporary};
 use serde_json::json;
@@ -95,5 +95,128 @@ async fn a_hung_recorder_costs_the_receipt_and_never_the_answer() {
         .await
         .unwrap();
     assert_eq!(view["fate"]["reason"], "late_receipt", "{view}");
+    house.stop().await.unwrap();
+}
+
+/// How a house of these tests differs: many small steps, and nobody waits long for a receipt.
+fn quick() -> Vec<(&'static str, toml::Value)> {
+    vec![
+        ("train.batch_turns", 4.into()),
+        ("train.batch_turns_min", 2.into()),
+        ("train.batch_wait_ms", 100.into()),
+        ("train.gate.probe_recent", 1.into()),
+        ("train.gate.probe_golden", 1.into()),
+        ("train.staleness_max_versions", 1_000.into()),
+        ("train.drain_deadline_ms", 2_000.into()),
+        ("judge.drain_ms", 500.into()),
+        ("collect.drain_ms", 500.into()),
+        ("http.receipt_timeout_ms", 200.into()),
+    ]
+}
+
+async fn praise(house: &TestHouse, turns: &[String]) {
+    for id in turns {
+        let said = json!({"turn_id": id, "score": 1});
+        house.post("/v1/feedback", said).await.unwrap();
+    }
+}
+
+async fn count(house: &TestHouse, read: impl Fn(&serde_json::Value) -> u64, least: u64) {
+    let seen = house.until("/admin/v1/status", |s| read(s) >= least).await;
+    seen.unwrap();
+}
+
+fn judged(status: &serde_json::Value) -> u64 {
+    let number = status["loops"]["judge"]["numbers"]["judged_total"].as_f64();
+    number.unwrap_or(0.0) as u64
+}
+
+fn decided(status: &serde_json::Value) -> u64 {
+    let ledger = &status["ledger"];
+    ledger["versions"].as_u64().unwrap_or(0) + ledger["refused"].as_u64().unwrap_or(0)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hung_judge_or_trainer_stops_nobody_else() {
+    let (_guard, data) = temporary().unwrap();
+    let house = TestHouse::start(&data, &quick()).await.unwrap();
+    house.hold("judge", true);
+    let turns = work(&house, 8, 0).await;
+    praise(&house, &turns).await;
+    let status = house.get("/admin/v1/status").await.unwrap();
+    assert_eq!(status["ledger"]["turns"], 8, "collect went on: {status}");
+    assert_eq!((judged(&status), decided(&status)), (0, 0), "{status}");
+
+    house.hold("train", true);
+    house.hold("judge", false);
+    count(&house, judged, 8).await;
+    let more = work(&house, 4, 100).await;
+    praise(&house, &more).await;
+    count(&house, judged, 12).await;
+    let status = house.get("/admin/v1/status").await.unwrap();
+    assert_eq!(decided(&status), 0, "training hangs: {status}");
+
+    house.hold("train", false);
+    count(&house, decided, 1).await;
+    // A judge and a trainer that hang cost the stop its deadlines and nothing else.
+    house.hold("judge", true);
+    house.hold("train", true);
+    house.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hung_recorder_costs_receipts_and_neither_answers_nor_steps() {
+    let (_guard, data) = temporary().unwrap();
+    let house = TestHouse::start(&data, &quick()).await.unwrap();
+    switch(&house, "judge", "pause").await;
+    praise(&house, &work(&house, 8, 0).await).await;
+    house.hold("collect", true);
+    switch(&house, "judge", "resume").await;
+    let reply = house.chat(ask("What color is the sky?", 50)).await.unwrap();
+    assert_eq!(reply["hone"]["collected"], false, "{reply}");
+    count(&house, judged, 8).await;
+    count(&house, decided, 1).await;
+    house.hold("collect", false);
+    let again = house.chat(ask("What color is the sky?", 51)).await.unwrap();
+    assert_eq!(again["hone"]["collected"], true, "{again}");
+    house.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stopped_or_hung_engine_costs_answers_only() {
+    let (_guard, data) = temporary().unwrap();
+    let house = TestHouse::start(&data, &quick()).await.unwrap();
+    switch(&house, "judge", "pause").await;
+    let turns = work(&house, 12, 0).await;
+    for (round, hung) in [(0, false), (1, true)] {
+        if hung {
+            house.hold("serve", true);
+        } else {
+            switch(&house, "serve", "pause").await;
+        }
+        let url = house.url.clone();
+        let waits = tokio::spawn(async move {
+            let body = ask("What color is the sky?", 70);
+            let http = hone_tests::client().unwrap();
+            hone_tests::post(&http, &url, "/v1/chat/completions", body).await
+        });
+        // What is said about earlier answers is recorded, judged and trained.
+        praise(&house, &turns[round * 6..(round + 1) * 6]).await;
+        if round == 0 {
+            switch(&house, "judge", "resume").await;
+        }
+        let status = house.get("/admin/v1/status").await.unwrap();
+        let before = decided(&status);
+        count(&house, judged, (round as u64 + 1) * 6).await;
+        count(&house, decided, before.max(round as u64 + 1)).await;
+        assert!(!waits.is_finished(), "the engine stands still");
+        if hung {
+            house.hold("serve", false);
+        } else {
+            switch(&house, "serve", "resume").await;
+        }
+        let reply = waits.await.unwrap().unwrap();
+        assert_eq!(reply["hone"]["collected"], true, "{reply}");
+    }
     house.stop().await.unwrap();
 }

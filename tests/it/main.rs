@@ -6,4 +6,5 @@ mod forget;
 mod loops;
 mod ring;
 mod sim;
+mod snapshots;
 mod tidy;

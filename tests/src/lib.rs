@@ -61,6 +61,14 @@ impl TestHouse {
         }
     }
 
+    /// Holds the hands of a loop, so that it hangs, or lets them go.
+    ///
+    /// # Panics
+    /// Where no such loop runs.
+    pub fn hold(&self, room: &str, held: bool) {
+        assert!(self.house.hold(room, held), "{room} does not run");
+    }
+
     /// One chat turn: the parsed reply.
     pub async fn chat(&self, body: Value) -> Result<Value> {
         post(&self.http, &self.url, "/v1/chat/completions", body).await

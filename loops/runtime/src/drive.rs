@@ -75,8 +75,13 @@ where
             let Some(effect) = waiting.pop_front() else {
                 break;
             };
-            let hands = hands.clone();
-            effects.push(async move { hands.perform(effect).await });
+            let (hands, switch) = (hands.clone(), switch.clone());
+            effects.push(async move {
+                switch.free().await;
+                let report = hands.perform(effect).await;
+                switch.free().await;
+                report
+            });
         }
         let at_rest = effects.is_empty() && waiting.is_empty() && room.is_idle();
         if draining.is_some() && at_rest && inbox.stats().depth == 0 {

@@ -135,6 +135,33 @@ async fn a_paused_room_takes_nothing_until_it_is_resumed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn held_hands_end_nothing_until_they_are_let_go() {
+    let (board, trigger) = (Board::new(), ShutdownTrigger::new());
+    let switch = board.enter("adder");
+    let (out, inbox) = queue(16, Overflow::DropNewest);
+    let hands = Slow(Duration::from_secs(10));
+    let drive = tokio::spawn(drive(
+        Adder::default(),
+        hands,
+        inbox,
+        (trigger.signal(), config(&board)),
+    ));
+    // One is under way when the hands are held, the other begins after that.
+    out.send(1).expect("there is room");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    switch.hold(true);
+    out.send(2).expect("there is room");
+    tokio::time::sleep(Duration::from_secs(1_000)).await;
+    assert_eq!(board.snapshot()["adder"].numbers["sum"], 0.0);
+    assert!(board.snapshot()["adder"].steps > 100, "it still ticks");
+    switch.hold(false);
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    assert_eq!(board.snapshot()["adder"].numbers["sum"], 3.0);
+    trigger.pull();
+    assert_eq!(drive.await.expect("no panic"), Ended::Drained);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_waits_in_the_inbox_when_the_stop_begins_is_taken() {
     let (board, trigger) = (Board::new(), ShutdownTrigger::new());
     let (out, inbox) = queue(16, Overflow::DropNewest);

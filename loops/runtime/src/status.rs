@@ -68,28 +68,53 @@ impl RoomStatus {
 
 /// Pauses and resumes a room from outside.
 #[derive(Clone, Debug)]
-pub struct Switch(watch::Sender<bool>);
+pub struct Switch {
+    paused: watch::Sender<bool>,
+    held: watch::Sender<bool>,
+}
 
 impl Switch {
     fn new() -> Self {
-        Self(watch::Sender::new(false))
+        Self {
+            paused: watch::Sender::new(false),
+            held: watch::Sender::new(false),
+        }
     }
 
     /// Pauses (true) or resumes (false).
     pub fn pause(&self, paused: bool) {
-        self.0.send_replace(paused);
+        self.paused.send_replace(paused);
     }
 
     /// Whether it is paused.
     pub fn is_paused(&self) -> bool {
-        *self.0.borrow()
+        *self.paused.borrow()
     }
 
     /// Waits until it is paused (true) or running (false).
     pub async fn until(&self, paused: bool) {
-        let mut receiver = self.0.subscribe();
+        let mut receiver = self.paused.subscribe();
         // The sender lives in `self`, so this cannot fail.
         let _there = receiver.wait_for(|now| *now == paused).await.is_ok();
+    }
+
+    /// Holds the room's hands (true) or lets them go (false): while they are held, nothing that
+    /// the room wants done comes to an end, as with a disk or a machine that does not answer.
+    /// For tests and measurements of what a room that hangs does to the others.
+    pub fn hold(&self, held: bool) {
+        self.held.send_replace(held);
+    }
+
+    /// Whether the hands are held.
+    pub fn is_held(&self) -> bool {
+        *self.held.borrow()
+    }
+
+    /// Waits until the hands are free.
+    pub async fn free(&self) {
+        let mut receiver = self.held.subscribe();
+        // The sender lives in `self`, so this cannot fail.
+        let _free = receiver.wait_for(|held| !*held).await.is_ok();
     }
 }
 

@@ -12,6 +12,7 @@ mod gap;
 mod idle;
 mod learn;
 mod ledger;
+mod loops;
 mod prefill;
 mod report;
 mod speed;
@@ -72,6 +73,8 @@ enum Name {
     Swap,
     /// Turns per second recorded with durable receipts.
     Ledger,
+    /// What every loop still does while another one is stopped or hangs.
+    Loops,
     /// Memory and processor time of a server that nobody uses.
     Idle,
     /// Time from the start of the process to ready and to the first token.
@@ -86,12 +89,13 @@ enum Name {
 }
 
 impl Name {
-    const EACH: [Self; 8] = [
+    const EACH: [Self; 9] = [
         Self::Decode,
         Self::Prefill,
         Self::Gap,
         Self::Swap,
         Self::Ledger,
+        Self::Loops,
         Self::Idle,
         Self::Start,
         Self::Demo,
@@ -119,6 +123,7 @@ impl Name {
             Self::Gap => gap::gap(bench),
             Self::Swap => swap::swap(bench),
             Self::Ledger => ledger::ledger(bench),
+            Self::Loops => loops::loops(bench),
             Self::Idle => idle::idle(bench),
             Self::Start => start::start(bench),
             Self::Demo => demo::demo(bench),

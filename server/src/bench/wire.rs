@@ -35,6 +35,16 @@ impl Wire {
         self.get("/admin/v1/status").await
     }
 
+    /// Posts and returns the reply; an error on any other status than 2xx.
+    pub(super) async fn post(&self, path: &str, body: &Value) -> Result<Value, String> {
+        let url = format!("{}{path}", self.url);
+        let reply = self.http.post(&url).json(body).send().await;
+        let reply = reply.and_then(reqwest::Response::error_for_status);
+        let reply = reply.map_err(|error| error.to_string())?;
+        let value = reply.json().await;
+        value.map_err(|error| format!("{url}: {error}"))
+    }
+
     /// Waits until the server says that it is ready.
     pub(super) async fn ready(&self) -> Result<(), String> {
         let (url, began) = (format!("{}/readyz", self.url), Instant::now());

@@ -114,6 +114,16 @@ impl House {
             drain: Duration::from_millis(config.http.drain_deadline_ms),
         })
     }
+
+    /// Holds the hands of a loop, or lets them go: see [`hone_runtime::Switch::hold`]. False where
+    /// no such loop runs. Only whoever holds the house itself can do that; no request can.
+    pub fn hold(&self, name: &str, held: bool) -> bool {
+        let switch = self.http.board.switch(name);
+        switch.is_some_and(|switch| {
+            switch.hold(held);
+            true
+        })
+    }
 }
 
 fn http_of(

@@ -25,6 +25,8 @@ use crate::sequence::{Sequence, TurnFacts};
 
 /// How often a switched-off engine looks whether it was switched on again.
 const PAUSED_LOOK: Duration = Duration::from_millis(50);
+/// How often an engine that is held looks whether it was let go.
+const HELD_LOOK: Duration = Duration::from_millis(2);
 /// Least time between two entries on the board while working.
 const BOARD_EVERY: Duration = Duration::from_millis(250);
 
@@ -120,6 +122,7 @@ impl Core {
     pub(crate) fn run(mut self) {
         self.show(RoomState::Running);
         while self.take_commands() {
+            self.wait_until_free();
             match self.next() {
                 Next::Step => self.guarded_step(),
                 Next::Look => {}
@@ -130,6 +133,13 @@ impl Core {
             }
         }
         self.leave();
+    }
+
+    /// Stands still while its hands are held, as a step would that never ends. A stop goes first.
+    fn wait_until_free(&self) {
+        while self.switch.is_held() && self.ctx.shared.live() == Life::Running {
+            std::thread::sleep(HELD_LOOK);
+        }
     }
 
     fn is_idle(&self) -> bool {
