@@ -62,6 +62,9 @@ pub enum BlobError {
         /// File name.
         file: String,
     },
+    /// The store itself cannot be opened; the text names the folder and the remedy.
+    #[error("{0}")]
+    Unusable(String),
     /// The medium failed.
     #[error("blob {key}: {message}")]
     Io {

@@ -29,7 +29,7 @@ impl FsBlobs {
     /// unfinished. No file may be larger than `file_bytes_max`.
     ///
     /// # Errors
-    /// `Io` where the folder cannot be made or written.
+    /// `Unusable` where the folder cannot be made or written.
     pub fn open(root: &Path, file_bytes_max: u64) -> Result<Self, BlobError> {
         let prepare = || {
             fs::create_dir_all(root)?;
@@ -43,13 +43,12 @@ impl FsBlobs {
             sync_folder(&root)?;
             Ok(root)
         };
-        let root = prepare().map_err(|e: std::io::Error| BlobError::Io {
-            key: String::new(),
-            message: format!(
+        let root = prepare().map_err(|e: std::io::Error| {
+            BlobError::Unusable(format!(
                 "the folder {} cannot be used ({e}); make it writable for this user, or choose \
                  another data folder",
                 root.display()
-            ),
+            ))
         })?;
         Ok(Self {
             root,

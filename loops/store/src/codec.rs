@@ -61,8 +61,10 @@ pub(crate) fn spans_from_bytes(bytes: &[u8]) -> Result<Vec<VersionSpan>, Malform
 }
 
 /// Kept sets: per token a variable-length count plus one (0 where nothing was cut), then the
-/// differences between neighbouring ids, zigzag, variable length. Order is kept. None where no
-/// token has a set, which is the usual case.
+/// differences between neighbouring ids, zigzag, variable length. Order is kept. A set that is
+/// mostly runs of neighbouring ids (a few tokens banned from a whole vocabulary) is written as
+/// [`RUNS`], the number of runs, and per run the difference of its first id to the last one
+/// before and its length. None where no token has a set, which is the usual case.
 pub(crate) fn kept_to_bytes(kept: &[Option<Vec<Token>>]) -> Option<Vec<u8>> {
     if kept.iter().all(Option::is_none) {
         return None;
@@ -73,15 +75,73 @@ pub(crate) fn kept_to_bytes(kept: &[Option<Vec<Token>>]) -> Option<Vec<u8>> {
             out.push(0);
             continue;
         };
+        let runs = runs_of(set);
+        if set.is_empty() || 2 * runs.len() + 2 < set.len() {
+            push_runs(&mut out, &runs);
+            continue;
+        }
         push_varint(&mut out, set.len() as u64 + 1);
         let mut before = 0i64;
         for id in set {
-            let step = i64::from(*id) - before;
-            push_varint(&mut out, ((step << 1) ^ (step >> 63)) as u64);
+            push_step(&mut out, i64::from(*id) - before);
             before = i64::from(*id);
         }
     }
     Some(out)
+}
+
+/// Marks a set of runs: no set is empty, so its count plus one is never 1.
+const RUNS: u64 = 1;
+/// Most ids in one set, far above every vocabulary: a broken length cannot ask for much memory.
+const SET_IDS_MAX: u64 = 1 << 22;
+
+fn push_step(out: &mut Vec<u8>, step: i64) {
+    push_varint(out, ((step << 1) ^ (step >> 63)) as u64);
+}
+
+fn step_of(read: u64) -> i64 {
+    ((read >> 1) as i64) ^ -((read & 1) as i64)
+}
+
+/// First ids and lengths of runs of neighbouring ids.
+fn runs_of(set: &[Token]) -> Vec<(Token, u64)> {
+    let mut runs: Vec<(Token, u64)> = Vec::new();
+    for id in set {
+        match runs.last_mut() {
+            Some((first, length)) if u64::from(*first) + *length == u64::from(*id) => *length += 1,
+            _ => runs.push((*id, 1)),
+        }
+    }
+    runs
+}
+
+fn push_runs(out: &mut Vec<u8>, runs: &[(Token, u64)]) {
+    push_varint(out, RUNS);
+    push_varint(out, runs.len() as u64);
+    let mut before = 0i64;
+    for (first, length) in runs {
+        push_step(out, i64::from(*first) - before);
+        push_varint(out, *length);
+        before = i64::from(*first) + *length as i64 - 1;
+    }
+}
+
+fn read_runs(reader: &mut Reader<'_>) -> Result<Vec<Token>, Malformed> {
+    let (count, mut set, mut before) = (reader.varint()?, Vec::new(), 0i64);
+    for _ in 0..count {
+        let first = before.wrapping_add(step_of(reader.varint()?));
+        let length = reader.varint()?;
+        if length == 0 || length.saturating_add(set.len() as u64) > SET_IDS_MAX {
+            return Err(Malformed("a run of kept ids of an impossible length"));
+        }
+        let end = first.checked_add(length as i64);
+        let ids = first..end.ok_or(Malformed("a kept id that is no token"))?;
+        for id in ids {
+            set.push(Token::try_from(id).map_err(|_| Malformed("a kept id that is no token"))?);
+            before = id;
+        }
+    }
+    Ok(set)
 }
 
 /// The inverse of [`kept_to_bytes`] for `n` tokens.
@@ -100,6 +160,10 @@ pub(crate) fn kept_from_bytes(
             kept.push(None);
             continue;
         }
+        if count == RUNS {
+            kept.push(Some(read_runs(&mut reader)?));
+            continue;
+        }
         // A set of k ids takes at least k bytes, so a broken count cannot ask for much memory.
         let count = usize::try_from(count - 1)
             .ok()
@@ -108,8 +172,7 @@ pub(crate) fn kept_from_bytes(
         let mut set = Vec::with_capacity(count);
         let mut id = 0i64;
         for _ in 0..count {
-            let step = reader.varint()?;
-            id = id.wrapping_add(((step >> 1) as i64) ^ -((step & 1) as i64));
+            id = id.wrapping_add(step_of(reader.varint()?));
             set.push(Token::try_from(id).map_err(|_| Malformed("a kept id that is no token"))?);
         }
         kept.push(Some(set));
@@ -262,7 +325,26 @@ mod tests {
     fn kept_sets_are_compact() {
         let kept = vec![Some((1000..1050).collect::<Vec<_>>()), None];
         let bytes = kept_to_bytes(&kept).unwrap();
-        assert!(bytes.len() <= 54, "{} bytes", bytes.len());
+        assert!(bytes.len() <= 8, "{} bytes", bytes.len());
+        // A vocabulary without its end tokens, as a minimum length leaves it.
+        let all: Vec<u32> = (0..151_936)
+            .filter(|id| ![151_643, 151_645].contains(id))
+            .collect();
+        let scattered: Vec<u32> = (0..100).map(|i| i * 7).collect();
+        let kept = vec![
+            Some(all),
+            Some(scattered),
+            Some(vec![]),
+            Some(vec![9, 8, 7]),
+        ];
+        let bytes = kept_to_bytes(&kept).unwrap();
+        assert!(bytes.len() <= 130, "{} bytes", bytes.len());
+        assert_eq!(kept_from_bytes(Some(&bytes), 4).unwrap(), kept);
+        // As it was written before there were runs.
+        assert_eq!(
+            kept_from_bytes(Some(&[4, 2, 2, 2]), 1).unwrap(),
+            [Some(vec![1, 2, 3])]
+        );
         assert_eq!(kept_to_bytes(&[None, None]), None);
     }
 }

@@ -341,6 +341,10 @@ pub trait Ledger: Reading {
     /// settled.
     async fn settle_claims(&self, claims: &[Claim], reason: Reason) -> Result<u64, LedgerError>;
 
+    /// Keeps claims until `until_ms`, as far as they still hold; returns how many do. For work
+    /// that takes longer than a lease.
+    async fn renew(&self, claims: &[Claim], until_ms: Millis) -> Result<u64, LedgerError>;
+
     /// Makes a version visible and marks its samples trained, or changes nothing: `Fenced` if a
     /// lease was lost, `Conflict` if the head moved or consent was withdrawn. Idempotent by batch and digest.
     async fn publish(&self, publish: &Publish) -> Result<Policy, LedgerError>;

@@ -33,6 +33,8 @@ pub struct Counters {
     pub stopped: u64,
     /// Claimed turns that were settled instead of trained.
     pub left_out: u64,
+    /// Claims that somebody else took over while their job went on.
+    pub leases_lost: u64,
     /// Broken laws.
     pub law_violations: u64,
     /// Recomputed against recorded log-probs.
@@ -98,6 +100,7 @@ impl Counters {
             ("jobs_given_up_total", self.given_up as f64),
             ("steps_stopped_total", self.stopped as f64),
             ("turns_left_out_total", self.left_out as f64),
+            ("leases_lost_total", self.leases_lost as f64),
             ("law_violations_total", self.law_violations as f64),
             ("parity_tokens_total", self.parity.tokens as f64),
             ("parity_mismatches", self.parity.mismatches as f64),

@@ -29,6 +29,8 @@ pub enum Effect {
     Refuse(Box<Refusal>),
     /// Give claims back.
     Release(Vec<Claim>, Millis),
+    /// Keep claims until a later time.
+    Renew(Vec<Claim>, Millis),
 }
 
 /// How an effect went. Failures are sentences for a person.
@@ -50,6 +52,8 @@ pub enum Report {
     Refused(Result<(), String>),
     /// The claims are given back, or will run out.
     Released,
+    /// How many claims are kept, or why none could be.
+    Renewed(Result<u64, String>),
 }
 
 /// A claimed batch with what is known about its scope.

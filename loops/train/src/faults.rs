@@ -180,6 +180,7 @@ passes! {
     settle_claims(claims: &[Claim], reason: Reason) -> u64;
     versions(scope: Option<&Scope>, limit: usize) -> Vec<PolicyRecord>;
     turns(scope: Option<&Scope>, limit: usize) -> Vec<TurnRow>;
+    renew(claims: &[Claim], until_ms: Millis) -> u64;
     publish(publish: &Publish) -> Policy;
     refuse(refusal: &Refusal) -> ();
     release(claim: Claim, retry_at_ms: Millis) -> ();

@@ -55,6 +55,10 @@ impl Hands<Train> for TrainHands {
                 self.release(&claims, retry_at).await;
                 Report::Released
             }
+            Effect::Renew(claims, until_ms) => {
+                let renewed = self.ledger.renew(&claims, until_ms).await;
+                Report::Renewed(self.said("renew leases", renewed))
+            }
         }
     }
 }

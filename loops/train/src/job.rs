@@ -37,6 +37,8 @@ pub(crate) struct Job {
     /// Set while it waits for another attempt.
     pub(crate) retry_at_ms: Option<Millis>,
     pub(crate) began_ms: Millis,
+    /// When its leases were taken or renewed.
+    pub(crate) leased_ms: Millis,
     pub(crate) report: Value,
     pub(crate) gate: Value,
 }
@@ -55,6 +57,7 @@ impl Job {
             attempts: 0,
             retry_at_ms: None,
             began_ms: now,
+            leased_ms: now,
             report: json!({}),
             gate: json!({}),
         }

@@ -426,6 +426,31 @@ impl Train {
                 self.job = None;
                 self.look()
             }
+            Report::Renewed(renewed) => {
+                self.renewed(&renewed);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Keeps the leases of a job that takes long: three times within each.
+    fn renew(&mut self, now: Millis) -> Option<Effect> {
+        let job = self.job.as_mut()?;
+        let busy = !matches!(job.doing, Doing::Claim | Doing::Release(_));
+        if !busy || now < job.leased_ms + self.config.lease_ms / 3 {
+            return None;
+        }
+        job.leased_ms = now;
+        let until_ms = now + self.config.lease_ms;
+        Some(Effect::Renew(job.claims.clone(), until_ms))
+    }
+
+    fn renewed(&mut self, renewed: &Result<u64, String>) {
+        let held = self.job.as_ref().map_or(0, |job| job.claims.len() as u64);
+        match renewed {
+            // The publish or the refusal will find out which, and change nothing.
+            Ok(kept) => self.counters.leases_lost += held.saturating_sub(*kept),
+            Err(_) => self.counters.ledger_failures += 1,
         }
     }
 
@@ -435,6 +460,7 @@ impl Train {
             return self.go_on(now, job);
         }
         let mut effects = self.sync();
+        effects.extend(self.renew(now));
         if self.job.is_none() && !self.looking {
             effects.extend(self.look());
         }

@@ -364,6 +364,30 @@ fn saving_and_publishing_are_tried_again_on_ticks_and_then_the_claims_go_back() 
 }
 
 #[test]
+fn a_step_longer_than_its_leases_keeps_them() {
+    let mut bench = Bench::new();
+    let job = bench.job(&[1.0, -1.0]);
+    let lease_ms = Config::for_tests().lease_ms;
+    let renewal = |effects: Vec<Effect>| match &effects[..] {
+        [] => None,
+        [Effect::Renew(claims, until_ms)] => Some((claims.len(), *until_ms)),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(renewal(bench.tick(lease_ms / 3 - 1)), None);
+    for _ in 0..5 {
+        let found = renewal(bench.tick(lease_ms / 3));
+        assert_eq!(found, Some((job.transitions().len(), bench.now + lease_ms)));
+        assert_eq!(renewal(bench.tick(1)), None, "once per third of a lease");
+        assert!(bench.report(Report::Renewed(Ok(2))).is_empty());
+    }
+    assert_eq!(bench.room.counters().leases_lost, 0);
+    bench.report(Report::Renewed(Ok(1)));
+    assert_eq!(bench.room.counters().leases_lost, 1);
+    // The step goes on; the publish will be refused by the ledger.
+    assert!(matches!(bench.trained(Ok(candidate(1))), Effect::Save(..)));
+}
+
+#[test]
 fn draining_begins_nothing_and_ends_what_is_under_way() {
     // While a step runs: it is stopped, its claims go back.
     let mut bench = Bench::new();

@@ -399,6 +399,10 @@ impl Ledger for SimLedger {
         self.call(self.inner.settle_claims(claims, reason)).await
     }
 
+    async fn renew(&self, claims: &[Claim], until_ms: Millis) -> Result<u64, LedgerError> {
+        self.call(self.inner.renew(claims, until_ms)).await
+    }
+
     async fn publish(&self, publish: &Publish) -> Result<Policy, LedgerError> {
         self.call(self.watched_publish(publish)).await
     }

@@ -117,6 +117,31 @@ pub(super) async fn finish(
     Ok(())
 }
 
+/// Puts off the end of leases that still hold; returns how many do.
+pub(super) async fn renew(
+    connection: &mut SqliteConnection,
+    claims: &[Claim],
+    until_ms: Millis,
+) -> Result<u64, Fault> {
+    let mut renewed = 0;
+    for claim in claims {
+        let Some(held) = find(connection, *claim).await? else {
+            continue;
+        };
+        sqlx::query(
+            "update leases set free_from_ms = max(free_from_ms, ?)
+             where transition_number = ? and consumer = ?",
+        )
+        .bind(until_ms)
+        .bind(held.transition_number)
+        .bind(name(claim.consumer))
+        .execute(&mut *connection)
+        .await?;
+        renewed += 1;
+    }
+    Ok(renewed)
+}
+
 /// Gives a lease back; a lost one is left to its new holder.
 pub(super) async fn release(
     connection: &mut SqliteConnection,

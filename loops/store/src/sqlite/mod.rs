@@ -298,6 +298,12 @@ impl Ledger for SqliteLedger {
         self.finish(transaction, done).await
     }
 
+    async fn renew(&self, claims: &[Claim], until_ms: Millis) -> Result<u64, LedgerError> {
+        let mut transaction = self.begin().await?;
+        let done = leases::renew(&mut transaction, claims, until_ms).await;
+        self.finish(transaction, done).await
+    }
+
     async fn ready(&self, now_ms: Millis) -> Result<Vec<Ready>, LedgerError> {
         let mut moment = self.look().await?;
         self.explain(train::ready(&mut moment, now_ms).await)

@@ -70,6 +70,7 @@ pub(super) async fn open(config: &SqliteConfig) -> Result<Opened, LedgerError> {
         )));
     }
     let lock = take_folder(folder)?;
+    check_writable(file)?;
     own(config).await?;
     connect(config, Some(lock)).await
 }
@@ -131,6 +132,27 @@ async fn connect(config: &SqliteConfig, lock: Option<File>) -> Result<Opened, Le
         writer,
         readers,
     })
+}
+
+/// A file that is there and cannot be written would be found by the first turn only: SQLite opens
+/// it for reading then, and says nothing.
+fn check_writable(file: &Path) -> Result<(), LedgerError> {
+    for end in ["", "-wal", "-shm"] {
+        let mut name = file.as_os_str().to_owned();
+        name.push(end);
+        let path = PathBuf::from(name);
+        match OpenOptions::new().write(true).open(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(LedgerError::Unusable(format!(
+                    "the ledger's file {} cannot be written ({error}); make it writable for this \
+                     user (and not in use by another program), or choose another data folder",
+                    path.display()
+                )));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// The folder of a file, `.` for a bare name.

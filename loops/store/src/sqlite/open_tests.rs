@@ -194,6 +194,21 @@ async fn a_folder_that_cannot_be_written_is_named() {
     assert_unusable(&config, &["file/data", "cannot be written", "another"]).await;
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_file_that_cannot_be_written_in_a_good_folder_is_found_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    // Also for root: nobody may write a program that runs.
+    let running = std::env::current_exe().unwrap();
+    for name in ["ledger.db", "ledger.db-wal"] {
+        let link = folder.path().join(name);
+        std::os::unix::fs::symlink(&running, &link).unwrap();
+        let config = config(folder.path());
+        assert_unusable(&config, &[name, "cannot be written", "make it writable"]).await;
+        std::fs::remove_file(link).unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_file_that_cannot_be_written_is_named() {
     let folder = tempfile::tempdir().unwrap();

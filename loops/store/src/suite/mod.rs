@@ -91,6 +91,7 @@ pub async fn run(make: impl AsyncFn() -> Arc<dyn Ledger>) {
         train::ready_counts_what_is_free,
         train::the_newest_are_claimed_once,
         train::a_correction_is_handed_over_and_makes_its_scope_explicit,
+        train::a_renewed_lease_is_not_taken_over,
         train::the_old_the_strange_and_the_many_are_settled,
         train::a_publish_is_all_or_nothing,
         train::a_publish_needs_the_head,

@@ -81,6 +81,43 @@ pub(super) async fn the_newest_are_claimed_once(world: &World) {
     assert_fenced(&world.ledger.publish(&world.publishing(0, &samples)).await);
 }
 
+pub(super) async fn a_renewed_lease_is_not_taken_over(world: &World) {
+    world.ready_turns(2, 0).await;
+    let samples = world.claim_samples(&world.sample_claim()).await;
+    let claims: Vec<_> = samples.iter().map(|s| s.claim).collect();
+    let later = NOW + 3 * LEASE;
+    assert_eq!(
+        world.ledger.renew(&claims, later).await.expect("renewed"),
+        2
+    );
+    // An earlier end than the one that was promised changes nothing.
+    assert_eq!(world.ledger.renew(&claims, NOW).await.expect("renewed"), 2);
+    let at = |now_ms| SampleClaim {
+        now_ms,
+        ..world.sample_claim()
+    };
+    assert!(world.claim_samples(&at(NOW + 2 * LEASE)).await.is_empty());
+    let taken = world.claim_samples(&at(later)).await;
+    assert_eq!(taken.len(), 2, "it runs out in the end");
+    // What was taken over is no longer theirs to renew.
+    assert_eq!(
+        world
+            .ledger
+            .renew(&claims, later + LEASE)
+            .await
+            .expect("read"),
+        0
+    );
+    world
+        .ledger
+        .release(taken[0].claim, later)
+        .await
+        .expect("released");
+    let theirs: Vec<_> = taken.iter().map(|s| s.claim).collect();
+    let held = world.ledger.renew(&theirs, later + LEASE).await;
+    assert_eq!(held.expect("renewed"), 1, "one was given back");
+}
+
 pub(super) async fn the_old_the_strange_and_the_many_are_settled(world: &World) {
     for parent in 0..3 {
         world.publish_next(parent).await;
