@@ -4,6 +4,7 @@
 //! fallback (Llama 2). In both every text can be written and every token stands for fixed bytes, so
 //! a completion can be turned into text token by token without asking the decoder again.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use tokenizers::Tokenizer as Inner;
@@ -17,6 +18,8 @@ pub struct Tokenizer {
     bytes: Vec<u8>,
     starts: Vec<u32>,
     special: BTreeSet<u32>,
+    /// How control tokens are written.
+    special_texts: Vec<String>,
     /// Token of each single byte.
     byte_ids: Vec<u32>,
 }
@@ -28,6 +31,10 @@ impl std::fmt::Debug for Tokenizer {
             .finish_non_exhaustive()
     }
 }
+
+/// Stands in guarded text where a control token must not begin: a code point that Unicode keeps out
+/// of text for ever. [`Tokenizer::encode`] cuts there and leaves it out.
+pub const GUARD: char = '\u{fdd0}';
 
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
@@ -59,12 +66,11 @@ impl Tokenizer {
             )
         })?;
         let (bytes, starts) = all_bytes(&inner, kind).map_err(bad)?;
-        let special = inner
-            .get_added_tokens_decoder()
-            .into_iter()
-            .filter(|(_, token)| token.special)
-            .map(|(id, _)| id)
-            .collect();
+        let added = inner.get_added_tokens_decoder().into_iter();
+        let controls: Vec<_> = added.filter(|(_, token)| token.special).collect();
+        let special = controls.iter().map(|(id, _)| *id).collect();
+        let texts = controls.into_iter().map(|(_, token)| token.content);
+        let special_texts = texts.filter(|text| !text.is_empty()).collect();
         let byte_ids = (0..=255u8)
             .map(|byte| byte_token(&inner, kind, byte))
             .collect::<Option<_>>();
@@ -76,13 +82,49 @@ impl Tokenizer {
             bytes,
             starts,
             special,
+            special_texts,
             byte_ids,
         })
     }
 
-    /// Token ids of `text`. Special tokens written out in the text become their ids; with
-    /// `special` the tokenizer also adds its own (such as a begin-of-text token).
+    /// `text` with a [`GUARD`] inside everything that is written like a control token, so that
+    /// [`Self::encode`] reads it as plain text. For what users and tools say: only the template
+    /// may write control tokens. A guard that was there before becomes U+FFFD.
+    pub fn guard<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        let begins = |at: usize| {
+            let rest = &text[at..];
+            self.special_texts
+                .iter()
+                .any(|s| rest.starts_with(s.as_str()))
+        };
+        let harmless = !text.contains(GUARD)
+            && (self.special_texts.iter()).all(|special| !text.contains(special.as_str()));
+        if harmless {
+            return Cow::Borrowed(text);
+        }
+        let mut out = String::with_capacity(text.len() + 16);
+        for (at, c) in text.char_indices() {
+            out.push(if c == GUARD { '\u{fffd}' } else { c });
+            if begins(at) {
+                out.push(GUARD);
+            }
+        }
+        Cow::Owned(out)
+    }
+
+    /// Token ids of `text`. Special tokens written out in the text become their ids, except where
+    /// a [`GUARD`] stands in them; with `special` the tokenizer also adds its own (such as a
+    /// begin-of-text token).
     pub fn encode(&self, text: &str, special: bool) -> Vec<u32> {
+        let mut pieces = text.split(GUARD);
+        let mut ids = self.encode_piece(pieces.next().unwrap_or_default(), special);
+        for piece in pieces {
+            ids.extend(self.encode_piece(piece, false));
+        }
+        ids
+    }
+
+    fn encode_piece(&self, text: &str, special: bool) -> Vec<u32> {
         match self.inner.encode_fast(text, special) {
             Ok(encoding) => encoding.get_ids().to_vec(),
             // No merge table can fail once all bytes are covered; should a later version of the

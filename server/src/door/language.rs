@@ -45,6 +45,23 @@ pub struct ModelLanguage {
     pub defaults: Sampling,
 }
 
+impl ModelLanguage {
+    /// A value whose texts cannot become control tokens, whatever they spell.
+    fn guarded(&self, value: &Value) -> Value {
+        let guard = |text: &str| self.tokenizer.guard(text).into_owned();
+        match value {
+            Value::String(text) => Value::String(guard(text)),
+            Value::Array(all) => all.iter().map(|one| self.guarded(one)).collect(),
+            Value::Object(map) => {
+                let pairs = map.iter();
+                let pairs = pairs.map(|(key, value)| (guard(key), self.guarded(value)));
+                Value::Object(pairs.collect())
+            }
+            other => other.clone(),
+        }
+    }
+}
+
 impl Language for ModelLanguage {
     fn render(
         &self,
@@ -52,8 +69,14 @@ impl Language for ModelLanguage {
         tools: Option<&[Value]>,
         extra: &Map<String, Value>,
     ) -> Result<String, LanguageError> {
+        let guarded = |values: &[Value]| -> Vec<Value> {
+            values.iter().map(|value| self.guarded(value)).collect()
+        };
+        let (messages, tools) = (guarded(messages), tools.map(guarded));
+        let extra = extra.iter();
+        let extra = extra.map(|(key, value)| (key.clone(), self.guarded(value)));
         self.template
-            .render(messages, tools, true, extra)
+            .render(&messages, tools.as_deref(), true, &extra.collect())
             .map_err(|error| LanguageError(error.to_string()))
     }
 

@@ -57,6 +57,8 @@ pub(crate) struct Sequence {
     behavior: Vec<f32>,
     raw: Vec<f32>,
     kept: Vec<Option<Vec<Token>>>,
+    /// Ids in `kept`, those of sets that were given up included.
+    kept_ids: usize,
 
     detok: IncrementalDetokenizer,
     stop: StopMatcher,
@@ -115,6 +117,7 @@ impl Sequence {
             behavior: Vec::new(),
             raw: Vec::new(),
             kept: Vec::new(),
+            kept_ids: 0,
             detok: IncrementalDetokenizer::without_special(Arc::clone(&setup.tokenizer)),
             stop: StopMatcher::new(&ask.stop.strings),
             text: String::new(),

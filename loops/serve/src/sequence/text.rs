@@ -9,6 +9,10 @@ use hone_nn::token_logprob;
 
 use crate::sequence::Sequence;
 
+/// Most ids in the kept sets of one completion (16 MiB). A minimum length or a wide top-p over a
+/// large vocabulary leaves a large set at every position.
+const KEPT_IDS_MAX: usize = 1 << 22;
+
 impl Sequence {
     /// Samples the next token from its logits; says why it ended, if it did.
     pub(crate) fn sample(
@@ -37,7 +41,7 @@ impl Sequence {
         self.tokens.push(token);
         self.raw.push(raw_logprob);
         self.behavior.push(behavior_logprob);
-        self.kept.push(kept);
+        self.keep(kept);
         if self.penalizes {
             self.counts.push(token);
         }
@@ -60,6 +64,18 @@ impl Sequence {
             return Ok(Some(StopReason::StopString));
         }
         Ok((self.completion_tokens() >= self.max_tokens).then_some(StopReason::Length))
+    }
+
+    /// Records a kept set. Past [`KEPT_IDS_MAX`] all sets of the completion are given up: it is
+    /// answered as any other, and its turn does not train.
+    fn keep(&mut self, kept: Option<Vec<Token>>) {
+        self.kept_ids += kept.as_ref().map_or(0, Vec::len);
+        if self.kept_ids <= KEPT_IDS_MAX {
+            self.kept.push(kept);
+            return;
+        }
+        self.kept.fill(None);
+        self.kept.push(None);
     }
 
     /// A ban on tokens is recorded as a kept set, so that the log-prob can be recomputed from
@@ -115,9 +131,15 @@ impl Sequence {
             tokens,
             text: shown,
             out,
+            kept_ids,
             ..
         } = *self;
         let collected = ask.collect == Collect::Yes && !completion.is_empty();
+        let given_up = (kept_ids > KEPT_IDS_MAX).then_some(Reason::NotReplayable);
+        let facts = &TurnFacts {
+            untrainable: facts.untrainable.or(given_up),
+            ..*facts
+        };
         let version = facts.version;
         let turn =
             collected.then(|| Box::new(turn_of(ask, tokens, (completion.clone(), shown), facts)));
