@@ -1,6 +1,6 @@
 //! Each loop stopped, then hung, in turn: the others finish all the work they have.
 
-use hone_tests::{TestHouse, ask, temporary};
+use hone_tests::{TestHouse, ask, client, temporary};
 use serde_json::json;
 
 /// Chats `n` times with feedback; every answer must come.
@@ -194,10 +194,14 @@ async fn a_stopped_or_hung_engine_costs_answers_only() {
         } else {
             switch(&house, "serve", "pause").await;
         }
+        if !hung {
+            let ready = client().unwrap().get(format!("{}/readyz", house.url));
+            assert_eq!(ready.send().await.unwrap().status(), 503, "serve is paused");
+        }
         let url = house.url.clone();
         let waits = tokio::spawn(async move {
             let body = ask("What color is the sky?", 70);
-            let http = hone_tests::client().unwrap();
+            let http = client().unwrap();
             hone_tests::post(&http, &url, "/v1/chat/completions", body).await
         });
         // What is said about earlier answers is recorded, judged and trained.

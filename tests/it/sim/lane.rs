@@ -51,21 +51,23 @@ impl Costed for hone_train::Effect {
     }
 }
 
+/// How often a room looks for work.
+const TICK_MS: i64 = 100;
+
 /// An effect that never ends.
 type Endless<R> = Pin<Box<dyn Future<Output = R>>>;
 
 /// A room as the one loop drives it, with virtual time for what its hands do.
 pub(super) struct Lane<R: Room, H> {
-    pub(super) room: R,
-    pub(super) hands: H,
+    room: R,
+    hands: H,
     pub(super) inbox: Inbox<R::Input>,
-    pub(super) ledger: Arc<SimLedger>,
+    ledger: Arc<SimLedger>,
     pub(super) mode: Mode,
-    pub(super) tick_ms: i64,
-    pub(super) slots: usize,
-    pub(super) waiting: VecDeque<R::Effect>,
-    pub(super) under_way: Vec<(i64, R::Report)>,
-    pub(super) endless: Vec<Endless<R::Report>>,
+    slots: usize,
+    waiting: VecDeque<R::Effect>,
+    under_way: Vec<(i64, R::Report)>,
+    endless: Vec<Endless<R::Report>>,
 }
 
 impl<R, H> Lane<R, H>
@@ -74,6 +76,28 @@ where
     R::Effect: Timed + Costed,
     H: Hands<R>,
 {
+    pub(super) fn new(
+        (room, hands): (R, H),
+        inbox: Inbox<R::Input>,
+        ledger: Arc<SimLedger>,
+        (mode, slots): (Mode, usize),
+    ) -> Self {
+        if mode == Mode::Hung {
+            ledger.hang();
+        }
+        Self {
+            room,
+            hands,
+            inbox,
+            ledger,
+            mode,
+            slots,
+            waiting: VecDeque::new(),
+            under_way: Vec::new(),
+            endless: Vec::new(),
+        }
+    }
+
     fn step(&mut self, now_ms: i64, event: Event<R::Input, R::Report>) {
         self.waiting.extend(self.room.step(now_ms, event));
     }
@@ -85,7 +109,7 @@ where
         }
         if now_ms == BEGINNING_MS {
             self.step(now_ms, Event::Started);
-        } else if (now_ms - BEGINNING_MS) % self.tick_ms == 0 {
+        } else if (now_ms - BEGINNING_MS) % TICK_MS == 0 {
             self.step(now_ms, Event::Ticked);
         }
         loop {

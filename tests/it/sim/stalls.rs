@@ -4,7 +4,6 @@
 //! else stands still. A stopped loop takes nothing; the hands of a hung one call the ledger and
 //! never get an answer, so that whatever they hold at that moment stays held.
 
-use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -147,17 +146,14 @@ impl Voices {
     }
 
     fn heard(&mut self) -> u64 {
-        let heard = self.replies.iter_mut().map(|r| r.try_recv());
+        let heard = self.replies.iter_mut().map(oneshot::Receiver::try_recv);
         heard.filter(|said| matches!(said, Ok(Ok(_)))).count() as u64
     }
 }
 
 /// Everything of one run.
 struct Run {
-    clock: Arc<ManualClock>,
-    ids: Arc<SeededIds>,
-    door: Door,
-    raw: Arc<SqliteLedger>,
+    commons: Commons,
     collect: Lane<hone_collect::State, CollectHands>,
     judge: Lane<hone_judge::State, JudgeHands>,
     train: Lane<Train, TrainHands>,
@@ -165,7 +161,57 @@ struct Run {
     serve: Mode,
     // Keeps the train room's hands from taking its fall for a stop.
     _stop: ShutdownTrigger,
+}
+
+/// What the rooms share.
+struct Commons {
     folder: tempfile::TempDir,
+    raw: Arc<SqliteLedger>,
+    clock: Arc<ManualClock>,
+    ids: Arc<SeededIds>,
+    board: Board,
+    door: Door,
+}
+
+impl Commons {
+    fn collect(&self, ledger: Arc<SimLedger>) -> hone_collect::Ctx {
+        hone_collect::Ctx {
+            ledger,
+            ids: self.ids.clone(),
+            index: self.door.index.clone(),
+            carry: Carry::default(),
+            clock: self.clock.clone(),
+            config: collect_config(),
+            board: self.board.clone(),
+        }
+    }
+
+    fn judge(&self, ledger: Arc<SimLedger>) -> hone_judge::Ctx {
+        hone_judge::Ctx {
+            ledger,
+            completer: None,
+            ids: self.ids.clone(),
+            clock: self.clock.clone(),
+            config: judge_config(),
+            board: self.board.clone(),
+        }
+    }
+
+    fn train(&self, ledger: Arc<SimLedger>) -> hone_train::Ctx {
+        let blobs = FsBlobs::open(&self.folder.path().join("blobs"), 1 << 20);
+        hone_train::Ctx {
+            ledger,
+            blobs: Arc::new(blobs.unwrap()),
+            trainer: Arc::new(FakeTrainer::new()),
+            policies: self.door.policies.clone(),
+            busy: Arc::new(|| true),
+            golden: Arc::new(vec![vec![1, 2, 3]]),
+            ids: self.ids.clone(),
+            clock: self.clock.clone(),
+            config: train_config(self.folder.path()),
+            board: self.board.clone(),
+        }
+    }
 }
 
 impl Run {
@@ -173,97 +219,40 @@ impl Run {
         let folder = stock.copy();
         let raw = Arc::new(open(folder.path()).await);
         let first = SimLedger::new(raw.clone(), plant, (10_000, 0));
-        let ledgers = [(); 3].map(|()| Arc::new(first.beside()));
-        let clock = Arc::new(ManualClock::at(BEGINNING_MS));
-        let (ids, board) = (Arc::new(SeededIds::new(2)), Board::new());
+        let [collects, judges, trains] = [(); 3].map(|()| Arc::new(first.beside()));
         let (to_collect, collect_inbox) = queue(256, Overflow::DropNewest);
         let (to_judge, judge_inbox) = queue::<Wake>(1, Overflow::DropOldest);
         let (to_train, train_inbox) = queue::<Wake>(1, Overflow::DropOldest);
-        let door = door(to_collect);
-        let collect = hone_collect::Ctx {
-            ledger: ledgers[0].clone(),
-            ids: ids.clone(),
-            index: door.index.clone(),
-            carry: Carry::default(),
-            clock: clock.clone(),
-            config: collect_config(),
-            board: board.clone(),
-        };
-        let judge = hone_judge::Ctx {
-            ledger: ledgers[1].clone(),
-            completer: None,
-            ids: ids.clone(),
-            clock: clock.clone(),
-            config: judge_config(),
-            board: board.clone(),
+        let commons = Commons {
+            folder,
+            raw,
+            clock: Arc::new(ManualClock::at(BEGINNING_MS)),
+            ids: Arc::new(SeededIds::new(2)),
+            board: Board::new(),
+            door: door(to_collect),
         };
         let stop = ShutdownTrigger::new();
-        let train = hone_train::Ctx {
-            ledger: ledgers[2].clone(),
-            blobs: Arc::new(FsBlobs::open(&folder.path().join("blobs"), 1 << 20).unwrap()),
-            trainer: Arc::new(FakeTrainer::new()),
-            policies: door.policies.clone(),
-            busy: Arc::new(|| true),
-            golden: Arc::new(vec![vec![1, 2, 3]]),
-            ids: ids.clone(),
-            clock: clock.clone(),
-            config: train_config(folder.path()),
-            board,
-        };
-        for (ledger, of) in ledgers
-            .iter()
-            .zip([Loop::Collect, Loop::Judge, Loop::Train])
-        {
-            if stall.mode(of) == Mode::Hung {
-                ledger.hang();
-            }
-        }
-        let [collects, judges, trains] = ledgers;
+        let collect = (
+            hone_collect::State::new(collect_config(), commons.ids.clone()),
+            CollectHands::new(commons.collect(collects.clone()), to_judge),
+        );
+        let judge = (
+            hone_judge::State::new(judge_config(), commons.ids.clone(), false),
+            JudgeHands::new(commons.judge(judges.clone()), to_train),
+        );
+        let train = (
+            Train::new(train_config(commons.folder.path())),
+            TrainHands::start(commons.train(trains.clone()), stop.signal()).unwrap(),
+        );
+        let mode = |of| stall.mode(of);
         Self {
-            collect: Lane {
-                room: hone_collect::State::new(collect_config(), ids.clone()),
-                hands: CollectHands::new(collect, to_judge),
-                inbox: collect_inbox,
-                ledger: collects,
-                mode: stall.mode(Loop::Collect),
-                tick_ms: 100,
-                slots: 16,
-                waiting: VecDeque::new(),
-                under_way: Vec::new(),
-                endless: Vec::new(),
-            },
-            judge: Lane {
-                room: hone_judge::State::new(judge_config(), ids.clone(), false),
-                hands: JudgeHands::new(judge, to_train),
-                inbox: judge_inbox,
-                ledger: judges,
-                mode: stall.mode(Loop::Judge),
-                tick_ms: 100,
-                slots: 12,
-                waiting: VecDeque::new(),
-                under_way: Vec::new(),
-                endless: Vec::new(),
-            },
-            train: Lane {
-                room: Train::new(train.config.clone()),
-                hands: TrainHands::start(train, stop.signal()).unwrap(),
-                inbox: train_inbox,
-                ledger: trains,
-                mode: stall.mode(Loop::Train),
-                tick_ms: 100,
-                slots: 4,
-                waiting: VecDeque::new(),
-                under_way: Vec::new(),
-                endless: Vec::new(),
-            },
-            clock,
-            ids,
-            door,
-            raw,
+            collect: Lane::new(collect, collect_inbox, collects, (mode(Loop::Collect), 16)),
+            judge: Lane::new(judge, judge_inbox, judges, (mode(Loop::Judge), 12)),
+            train: Lane::new(train, train_inbox, trains, (mode(Loop::Train), 4)),
+            commons,
             plant,
-            serve: stall.mode(Loop::Serve),
+            serve: mode(Loop::Serve),
             _stop: stop,
-            folder,
         }
     }
 
@@ -272,10 +261,10 @@ impl Run {
         let (mut users, mut voices) = (Users::default(), Voices::default());
         let (mut rng, mut completions) = (Rng::new(5), 0);
         for at_ms in 0..SPAN_MS {
-            let now_ms = self.clock.now_ms();
+            let now_ms = self.commons.clock.now_ms();
             let mut moment = Moment {
-                door: &self.door,
-                ids: &*self.ids,
+                door: &self.commons.door,
+                ids: &*self.commons.ids,
                 rng: &mut rng,
                 now_ms,
             };
@@ -291,7 +280,7 @@ impl Run {
             }
             users.look();
             if at_ms % ASK_EVERY_MS == 0 {
-                voices.speak(&stock.open, (&self.ids, &self.door), now_ms);
+                voices.speak(&stock.open, (&self.commons.ids, &self.commons.door), now_ms);
             }
             self.collect.pass(now_ms).await;
             let rests = self.plant == Plant::JudgeWaitsForTrain && {
@@ -301,13 +290,13 @@ impl Run {
                 self.judge.pass(now_ms).await;
             }
             self.train.pass(now_ms).await;
-            self.clock.advance(1);
+            self.commons.clock.advance(1);
         }
         self.sum_up(completions, voices.heard()).await
     }
 
     async fn sum_up(self, completions: u64, heard: u64) -> Work {
-        let counts = self.raw.counts().await.unwrap();
+        let counts = self.commons.raw.counts().await.unwrap();
         let work = Work {
             completions,
             recorded: self.collect.number("turns_recorded_total"),
@@ -316,15 +305,19 @@ impl Run {
             steps: counts.versions + counts.refused,
         };
         // A loop that ran out of work would say nothing about its throughput.
-        let now_ms = self.clock.now_ms();
-        let left = self.raw.ready(now_ms).await.unwrap();
+        let now_ms = self.commons.clock.now_ms();
+        let left = self.commons.raw.ready(now_ms).await.unwrap();
         let left = left.iter().map(|ready| ready.count).sum::<usize>();
         assert!(left > 4, "the trainer ran out of work: {work:?}");
-        let left = self.raw.claim_transitions(10, 1, now_ms).await.unwrap();
+        let left = self
+            .commons
+            .raw
+            .claim_transitions(10, 1, now_ms)
+            .await
+            .unwrap();
         assert!(left.len() == 10, "the judge ran out of work: {work:?}");
-        assert!(self.raw.check_laws().await.unwrap().is_empty());
-        self.raw.close().await;
-        drop(self.folder);
+        assert!(self.commons.raw.check_laws().await.unwrap().is_empty());
+        self.commons.raw.close().await;
         work
     }
 }

@@ -32,7 +32,7 @@ const COUNTS_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct ModelStatus {
     /// Its name.
     pub name: String,
-    /// What answers: `builtin`, `null`.
+    /// What answers: `hone` (the built-in engine) or `null` (no model, for load tests).
     pub backend: &'static str,
     /// Whether its turns may train.
     pub can_train: bool,

@@ -30,6 +30,13 @@ pub async fn readyz(State(http): State<Arc<Http>>) -> Response {
     if http.life.is_draining() {
         return not_ready("the server is stopping");
     }
+    // An engine without work learns of its switch with the next request.
+    let switch = http.board.switch("serve");
+    if switch.is_some_and(|switch| switch.is_paused()) {
+        return not_ready(
+            "the serve loop is switched off; POST /admin/v1/loops/serve/resume switches it on",
+        );
+    }
     let serve = http.board.snapshot().get("serve").map(|s| s.state);
     match serve {
         Some(RoomState::Stopped | RoomState::Restarting) => {
