@@ -1,5 +1,5 @@
 # The commands of Hone. `make run` and `make test` are all a newcomer needs.
-.PHONY: help run web page demo test setup lint unit clients page-tests bench openapi starter goldens clean
+.PHONY: help run web page demo test setup lint unit hub clients page-tests bench openapi starter goldens clean
 
 CARGO ?= cargo
 HONE := target/release/hone
@@ -31,7 +31,7 @@ demo: ## watch simulated users teach the model over plain HTTP (about five minut
 	$(CARGO) build --release --locked -p hone
 	$(HONE) demo
 
-test: setup lint unit clients page-tests ## set up what the tests need, then run everything
+test: setup lint unit hub clients page-tests ## set up what the tests need, then run everything
 
 setup: ## install what the tests need (a C compiler; Python and Node clients)
 	@sh tests/setup.sh
@@ -42,6 +42,9 @@ lint: ## formatting and lints
 
 unit: ## all Rust tests
 	$(CARGO) test --workspace --locked
+
+hub: ## models by id, against a hub on this machine
+	$(CARGO) test --locked -p hone --features hub --lib hub
 
 clients: setup ## real clients from PyPI and npm against the real server
 	$(CARGO) build --locked -p hone

@@ -46,7 +46,8 @@ struct ServeArgs {
     /// Folder of the ledger and the adapters.
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
-    /// A Hugging Face model folder instead of the built-in starter model.
+    /// A Hugging Face model folder instead of the built-in starter model, or, in a build with the
+    /// feature `hub`, an id such as org/name or org/name@revision.
     #[arg(long, value_name = "PATH")]
     model: Option<PathBuf>,
     /// What answers: builtin, or null (instant, without a model).

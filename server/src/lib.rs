@@ -11,6 +11,7 @@ pub mod door;
 pub mod eraser;
 pub mod house;
 pub mod http;
+pub mod hub;
 pub mod learning;
 pub mod logs;
 pub mod model;

@@ -1,6 +1,5 @@
 //! Loads what is served, before any port is bound.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use hone_domain::{Message, Sampling, Token};
@@ -14,6 +13,7 @@ use serde_json::{Map, json};
 use crate::config::{Engine, ModelConfig};
 use crate::door::{ByteLanguage, Language, ModelLanguage};
 use crate::http::wire::messages::template_message;
+use crate::hub::{self, HubAccess};
 
 /// What the backend without a model says.
 const NULL_TEXT: &str = "This completion comes from the null engine.";
@@ -42,7 +42,7 @@ pub struct Served {
 }
 
 /// Loads the configured model. The error names the file, the tensor and the remedy.
-pub fn load(config: &ModelConfig) -> Result<Served, String> {
+pub fn load(config: &ModelConfig, access: &HubAccess) -> Result<Served, String> {
     if config.engine == Engine::Null {
         return Ok(Served {
             language: Arc::new(ByteLanguage),
@@ -52,7 +52,7 @@ pub fn load(config: &ModelConfig) -> Result<Served, String> {
     let folder = if config.path.is_empty() {
         ModelFolder::embedded(hone_starter::model_files())
     } else {
-        ModelFolder::open(Path::new(&config.path))
+        ModelFolder::open(&hub::folder(&config.path, access)?)
     };
     let folder = folder.map_err(|error| error.to_string())?;
     let model = load_model(&folder, &mut |_, _| {}).map_err(|error| error.to_string())?;

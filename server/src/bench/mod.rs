@@ -29,6 +29,7 @@ use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 
 use crate::config::{Config, Sources};
+use crate::hub::HubAccess;
 use crate::model::{self, Builtin};
 use crate::{logs, outbound};
 use folder::Folder;
@@ -176,7 +177,8 @@ impl Bench {
 
     /// The configured model with its threads; the starter model unless configured otherwise.
     fn builtin(&self) -> Result<Builtin, String> {
-        let served = model::load(&self.config.model)?;
+        let access = HubAccess::from_env(&self.config.store.folder()?);
+        let served = model::load(&self.config.model, &access)?;
         served
             .builtin
             .ok_or_else(|| "the null engine has no model to measure; unset model.engine".to_owned())

@@ -271,7 +271,7 @@ impl StoreConfig {
 pub struct ModelConfig {
     /// What answers asks.
     pub engine: Engine,
-    /// A Hugging Face folder; empty takes the built-in starter model.
+    /// A Hugging Face folder, or a hub id; empty takes the built-in starter model.
     pub path: String,
     /// Name in `/v1/models`; empty takes the folder's name, or `hone-starter`.
     pub name: String,
@@ -292,7 +292,11 @@ impl ModelConfig {
         let folder = std::path::Path::new(&self.path).file_name();
         match (self.engine, folder) {
             (Engine::Null, _) => "hone-null".to_owned(),
-            (Engine::Builtin, Some(folder)) => folder.to_string_lossy().into_owned(),
+            (Engine::Builtin, Some(folder)) => {
+                let name = folder.to_string_lossy();
+                // `NAME@...` names policies; here it is the revision of a hub id.
+                name.split('@').next().unwrap_or_default().to_owned()
+            }
             (Engine::Builtin, None) => "hone-starter".to_owned(),
         }
     }

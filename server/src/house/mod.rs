@@ -26,6 +26,7 @@ use crate::http::listen::listen;
 use crate::http::page::Page;
 use crate::http::traffic::Traffic;
 use crate::http::{Http, Life, ModelNames, router};
+use crate::hub::HubAccess;
 use crate::model;
 use crate::people::audit::Audit;
 use crate::watch::{self, Watch};
@@ -58,7 +59,8 @@ impl House {
     pub async fn start(config: Config) -> Result<Self, String> {
         let config = Arc::new(config);
         let wanted = config.model.clone();
-        let served = tokio::task::spawn_blocking(move || model::load(&wanted))
+        let access = HubAccess::from_env(&config.store.folder()?);
+        let served = tokio::task::spawn_blocking(move || model::load(&wanted, &access))
             .await
             .map_err(|error| format!("the model could not be loaded: {error}"))??;
         let address = config.http.address()?;
