@@ -153,7 +153,7 @@ impl World<'_> {
                 ids.extend(next(&mut asks).await?);
             }
             self.asked += 1;
-            let (wire, body) = (self.wire.clone(), question(self.asked));
+            let (wire, body) = (self.wire.clone(), self.question());
             asks.spawn(async move {
                 let id = ask(&wire, &body).await?;
                 if number >= answered {
@@ -183,7 +183,7 @@ impl World<'_> {
                 break;
             }
             self.asked += 1;
-            let (wire, body) = (self.wire.clone(), question(self.asked));
+            let (wire, body) = (self.wire.clone(), self.question());
             asks.spawn(async move {
                 let reply = wire.post("/v1/chat/completions", &body).await?;
                 Ok(reply["hone"]["collected"] == true)
@@ -213,6 +213,18 @@ impl World<'_> {
             heard,
             collected,
         }
+    }
+
+    /// A question that nobody has asked before.
+    fn question(&self) -> Value {
+        let said = format!("What is the capital of France? ({})", self.asked);
+        json!({
+            "model": self.house.model,
+            "user": "bench",
+            "messages": [{ "role": "user", "content": said }],
+            "max_tokens": MAX_TOKENS,
+            "seed": self.asked,
+        })
     }
 
     async fn begin(&self, stall: Option<Stall>) -> Result<(), String> {
@@ -312,15 +324,6 @@ fn shares(stalled: Loop, (before, during, after): (&Done, &Done, &Done)) -> [Opt
 
 fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
-}
-
-fn question(number: u64) -> Value {
-    json!({
-        "user": "bench",
-        "messages": [{ "role": "user", "content": format!("What is the capital of France? ({number})") }],
-        "max_tokens": MAX_TOKENS,
-        "seed": number,
-    })
 }
 
 /// The id of the answer's turn.
