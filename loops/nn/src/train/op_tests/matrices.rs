@@ -257,44 +257,7 @@ pub(super) fn final_head(family: Family) -> Op {
         head(&with(x), &rows, ROWS, &mut logits, &Executor::new(1));
         dense(logits.as_slice(), vocab, padded(vocab))
     };
-    let grads = move |x: &[Vec<f32>], dy: &[f32]| {
-        let (model, exec, mut bufs) = (with(x), Executor::new(1), Buffers::default());
-        let (ld, stride) = (padded(hidden), padded(vocab));
-        let rows = strided(&x[0], hidden, ld);
-        bufs.picked.take(rows.len())[..rows.len()].copy_from_slice(&rows);
-        head(
-            &model,
-            bufs.picked.as_slice(),
-            ROWS,
-            &mut bufs.logits,
-            &exec,
-        );
-        let logits = strided(dy, vocab, stride);
-        bufs.logits.as_mut()[..ROWS * stride].copy_from_slice(&logits[..ROWS * stride]);
-        bufs.grads.dx.take(ROWS * ld).fill(0.0);
-        let mut sums = Sink::Full(Box::new(model.weights.clone()));
-        sums.arrays_mut().into_iter().for_each(|(a, _)| a.fill(0.0));
-        let sites: Vec<Site> = (0..ROWS)
-            .map(|at| Site {
-                at,
-                token: 0,
-                row: 0,
-                item: at,
-            })
-            .collect();
-        let run = Run {
-            model: &model,
-            adapter: None,
-            exec: &exec,
-            for_backward: true,
-        };
-        bufs.head_backward(&run, &sites, &mut sums);
-        let Sink::Full(sums) = sums else {
-            unreachable!("made above");
-        };
-        let dx = dense(bufs.grads.dx.as_slice(), hidden, ld);
-        vec![dx, sums.norm.clone(), sums.head().to_rows(0..vocab)]
-    };
+    let grads = move |x: &[Vec<f32>], dy: &[f32]| head_grads(&with(x), &x[0], dy);
     Op {
         name: format!("final norm and head of {family:?}"),
         inputs: vec![
@@ -306,4 +269,38 @@ pub(super) fn final_head(family: Family) -> Op {
         fast: Box::new(fast),
         grads: Box::new(grads),
     }
+}
+
+/// Gradients of residual rows, the final norm's weight and the head.
+fn head_grads(model: &Model, x: &[f32], dy: &[f32]) -> Vec<Vec<f32>> {
+    let (hidden, vocab) = (model.config.hidden, model.config.vocab);
+    let (exec, mut bufs) = (Executor::new(1), Buffers::default());
+    let (ld, stride) = (padded(hidden), padded(vocab));
+    let rows = strided(x, hidden, ld);
+    bufs.picked.take(rows.len())[..rows.len()].copy_from_slice(&rows);
+    head(model, bufs.picked.as_slice(), ROWS, &mut bufs.logits, &exec);
+    let logits = strided(dy, vocab, stride);
+    bufs.logits.as_mut()[..ROWS * stride].copy_from_slice(&logits[..ROWS * stride]);
+    bufs.grads.dx.take(ROWS * ld).fill(0.0);
+    let mut sums = Sink::Full(Box::new(model.weights.clone()));
+    sums.arrays_mut().into_iter().for_each(|(a, _)| a.fill(0.0));
+    let site = |at| Site {
+        at,
+        token: 0,
+        row: 0,
+        item: at,
+    };
+    let sites: Vec<Site> = (0..ROWS).map(site).collect();
+    let run = Run {
+        model,
+        adapter: None,
+        exec: &exec,
+        for_backward: true,
+    };
+    bufs.head_backward(&run, &sites, &mut sums);
+    let Sink::Full(sums) = sums else {
+        unreachable!("made above");
+    };
+    let dx = dense(bufs.grads.dx.as_slice(), hidden, ld);
+    vec![dx, sums.norm.clone(), sums.head().to_rows(0..vocab)]
 }
