@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -8,6 +9,7 @@ use toml::Value;
 
 use crate::config::{Config, Sources};
 use crate::http::openapi;
+use crate::people::command::{self, AuditCommand, KeyCommand, UserCommand};
 use crate::{bench, demo, process, starter};
 
 /// Serves a language model that gets better by being used.
@@ -30,6 +32,15 @@ enum Command {
     Bench(bench::Options),
     /// Print the API's OpenAPI document.
     Openapi,
+    /// Accounts of people and programs.
+    #[command(subcommand)]
+    User(UserCommand),
+    /// API keys.
+    #[command(subcommand)]
+    Key(KeyCommand),
+    /// The record of who did what.
+    #[command(subcommand)]
+    Audit(AuditCommand),
     /// Make and measure the built-in starter model.
     #[command(subcommand)]
     Starter(starter::StarterCommand),
@@ -83,7 +94,12 @@ impl ServeArgs {
 
 /// Runs the program.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    run(std::env::args_os())
+}
+
+/// Runs the program with these arguments; the first is its name.
+pub(crate) fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> ExitCode {
+    let cli = Cli::parse_from(arguments);
     let result = match cli.command {
         None => serve(&cli.serve),
         Some(Command::Serve(args)) => serve(&args),
@@ -93,6 +109,9 @@ pub fn main() -> ExitCode {
             Ok(ExitCode::SUCCESS)
         }
         Some(Command::Bench(options)) => bench::command(&options),
+        Some(Command::User(command)) => command::user(command),
+        Some(Command::Key(command)) => command::key(command),
+        Some(Command::Audit(command)) => command::audit(command),
         Some(Command::Starter(command)) => starter::run(command),
     };
     match result {

@@ -67,6 +67,36 @@ impl HttpCompleter {
     }
 }
 
+/// Gets JSON from an address of the configuration: no redirects, bounded in time and size.
+pub async fn get_json(url: &str, deadline: Duration) -> Result<Value, String> {
+    install_tls();
+    let client = reqwest::Client::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .timeout(deadline)
+        .redirect(reqwest::redirect::Policy::none())
+        .user_agent(concat!("hone/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .map_err(|error| error.to_string())?;
+    let said = |error: reqwest::Error| error.without_url().to_string();
+    let response = client.get(url).send().await.map_err(said)?;
+    if !response.status().is_success() {
+        return Err(format!(
+            "it answered with status {}",
+            response.status().as_u16()
+        ));
+    }
+    let mut bytes = Vec::new();
+    let mut chunks = response.bytes_stream();
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(said)?;
+        if bytes.len() + chunk.len() > ANSWER_BYTES_MAX {
+            return Err(format!("it is longer than {ANSWER_BYTES_MAX} bytes"));
+        }
+        bytes.extend_from_slice(&chunk);
+    }
+    serde_json::from_slice(&bytes).map_err(|error| format!("it is not JSON: {error}"))
+}
+
 /// One TLS provider for the process. Another one being there already is just as well.
 pub fn install_tls() {
     let _first = rustls::crypto::ring::default_provider()

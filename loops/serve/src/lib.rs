@@ -15,6 +15,7 @@ mod adapters;
 mod backend;
 mod config;
 mod engine;
+mod fair;
 mod loader;
 mod null;
 mod plan;

@@ -66,11 +66,12 @@ impl View {
     }
 }
 
-/// All a plan depends on. Both lists ascend by place.
+/// All a plan depends on.
 #[derive(Debug)]
 pub(crate) struct Situation<'a> {
+    /// Ascends by place.
     pub(crate) running: &'a [View],
-    /// The first of the waiting line; as many as are worth a look.
+    /// The first of the waiting line, in the order of admission; as many as are worth a look.
     pub(crate) waiting: &'a [View],
     /// Blocks that can be taken now.
     pub(crate) free: usize,

@@ -18,7 +18,7 @@ use toml::{Table, Value};
 
 pub use console::ConsoleConfig;
 pub use learning::LearningConfig;
-pub use people::{LimitSet, LimitsConfig, PeopleConfig};
+pub use people::{LimitSet, LimitsConfig, OidcConfig, PeopleConfig};
 pub use sections::{
     Engine, HttpConfig, KeyConfig, LogConfig, LogFormat, Loop, ModelConfig, StoreConfig,
 };
@@ -29,10 +29,16 @@ pub use settings::{Origin, Origins, Setting};
 pub const DEFAULTS: &str = include_str!("../../../configs/default.toml");
 
 /// Tables that are left out by default, with the defaults of their keys once they are named.
-const OPTIONAL: &[(&[&str], &str)] = &[(
-    &["judge", "model"],
-    include_str!("../../../configs/judge-model.toml"),
-)];
+const OPTIONAL: &[(&[&str], &str)] = &[
+    (
+        &["judge", "model"],
+        include_str!("../../../configs/judge-model.toml"),
+    ),
+    (
+        &["people", "oidc"],
+        include_str!("../../../configs/oidc.toml"),
+    ),
+];
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, Deserialize, Serialize)]

@@ -1,7 +1,9 @@
 //! Accounts, keys, sign-ins, and the limits of callers.
 
-use hone_domain::{Millis, RateLimits};
+use hone_domain::{Millis, RateLimits, UserRole};
 use serde::{Deserialize, Serialize};
+
+use crate::people::oidc::algorithms;
 
 /// Accounts, keys, sign-ins. Defaults stand in `configs/default.toml`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -32,6 +34,63 @@ pub struct PeopleConfig {
     pub hashing_parallel: usize,
     /// How often changes of other processes are looked for, in milliseconds.
     pub look_ms: u64,
+    /// Tokens of an identity provider; none are taken without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oidc: Option<OidcConfig>,
+}
+
+/// Tokens of an identity provider. Defaults stand in `configs/oidc.toml`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct OidcConfig {
+    /// The claim `iss`.
+    pub issuer: String,
+    /// The claim `aud`.
+    pub audience: String,
+    /// Where the provider's keys are.
+    pub jwks_url: String,
+    /// Signatures that are taken.
+    pub algorithms: Vec<String>,
+    /// The claim that names the owner.
+    pub owner_claim: String,
+    /// The claim that names the role.
+    pub role_claim: String,
+    /// The role where that claim names none.
+    pub role: String,
+    /// After how long the keys are asked for again, in milliseconds.
+    pub refresh_ms: Millis,
+    /// How often at most because of an unknown key, in milliseconds.
+    pub refetch_ms: Millis,
+}
+
+impl OidcConfig {
+    fn validate(&self) -> Result<(), String> {
+        let texts = [
+            ("issuer", &self.issuer),
+            ("audience", &self.audience),
+            ("jwks_url", &self.jwks_url),
+            ("owner_claim", &self.owner_claim),
+        ];
+        if let Some((key, _)) = texts.iter().find(|(_, text)| text.is_empty()) {
+            return Err(format!("people.oidc.{key} must not be empty"));
+        }
+        if !self.jwks_url.starts_with("https://") && !self.jwks_url.starts_with("http://") {
+            return Err("people.oidc.jwks_url begins with https://".to_owned());
+        }
+        if algorithms(&self.algorithms)?.is_empty() {
+            return Err("people.oidc.algorithms must name at least one".to_owned());
+        }
+        if UserRole::from_name(&self.role).is_none() {
+            return Err("people.oidc.role is one of user, developer, auditor, admin".to_owned());
+        }
+        if self.refresh_ms < 1 || self.refetch_ms < 1_000 {
+            return Err(
+                "people.oidc.refetch_ms must be at least 1000, and refresh_ms at least 1"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
 }
 
 impl PeopleConfig {
@@ -59,6 +118,9 @@ impl PeopleConfig {
         ];
         if let Some((key, _)) = counts.iter().find(|(_, value)| *value <= 0) {
             return Err(format!("people.{key} must be at least 1"));
+        }
+        if let Some(oidc) = &self.oidc {
+            oidc.validate()?;
         }
         if self.attempts_max > 1_000_000 {
             return Err("people.attempts_max must be at most 1000000".to_owned());

@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Door;
+use crate::people::meter::Spender;
 use hone_collect::Input;
 
 /// A choice on its way to the client.
@@ -69,6 +70,8 @@ pub(super) struct Job {
     pub(super) prompt_text: Option<Arc<str>>,
     pub(super) collect: Collect,
     pub(super) done: bool,
+    /// Who pays for its tokens, where somebody counts them.
+    pub(super) payer: Option<Spender>,
 }
 
 /// Starts the task of a choice.
@@ -170,6 +173,9 @@ async fn finish(
         send(out, Piece::Text(end.text.clone()));
     }
     let tokens = end.completion.tokens().to_vec();
+    if let Some(payer) = &job.payer {
+        payer.spend(tokens.len());
+    }
     let (stop, version) = (end.stop, end.version);
     let receipt = offer(door, job.collect, end.turn);
     remember(door, &job, (text, &tokens));

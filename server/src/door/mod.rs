@@ -23,6 +23,7 @@ use hone_serve::Backend;
 use tokio::sync::Notify;
 
 use crate::learning::Rules;
+use crate::people::meter::Meters;
 
 pub use conduct::{Choice, Ended, Piece};
 pub use counters::{Counter, DoorCounters};
@@ -47,6 +48,8 @@ pub struct Door {
     pub ids: Arc<dyn Ids>,
     /// Bounds.
     pub limits: Limits,
+    /// Who pays for the tokens.
+    pub meters: Arc<Meters>,
     /// What was counted.
     pub counters: DoorCounters,
     /// Completions under way.

@@ -239,12 +239,17 @@ impl Door {
                 },
             };
             jobs.push(Job {
+                payer: self.meters.spender(request.id),
                 prompt_text: prepared.text.clone(),
                 collect,
                 done: request.done && at + 1 == request.n,
                 ask: ask.clone(),
                 answer: self.backend.ask(ask)?,
             });
+        }
+        // The prompt is paid once, and only where every ask was taken.
+        if let Some(payer) = jobs.first().and_then(|job| job.payer.as_ref()) {
+            payer.spend(prepared.tokens.len());
         }
         Ok(jobs
             .into_iter()

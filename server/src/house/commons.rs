@@ -10,6 +10,7 @@ use hone_store::{FsBlobs, Ledger, People, Personal, SqliteLedger};
 use crate::config::Config;
 use crate::learning::Rules;
 use crate::people::Directory;
+use crate::people::meter::Meters;
 
 /// What every room shares.
 #[derive(Clone)]
@@ -21,6 +22,7 @@ pub(super) struct Commons {
     /// The same ledger, as people see it.
     pub(super) personal: Arc<dyn Personal>,
     pub(super) rules: Arc<Rules>,
+    pub(super) meters: Arc<Meters>,
     pub(super) blobs: Arc<dyn Blobs>,
     pub(super) policies: Latest<Policies>,
     pub(super) index: SharedIndex,
@@ -48,6 +50,7 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Commons, String> {
     Ok(Commons {
         people: Arc::new(people.map_err(|e| e.to_string())?),
         audit: store,
+        meters: Arc::new(Meters::new(config.limits, clock.clone())),
         index: Arc::new(Mutex::new(SessionIndex::new(config.http.index()))),
         config: config.clone(),
         ledger: ledger.clone(),

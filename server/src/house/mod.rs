@@ -87,6 +87,7 @@ impl House {
                 clock: commons.clock.clone(),
                 ids: commons.ids.clone(),
                 limits: config.http.door_limits(),
+                meters: commons.meters.clone(),
                 counters: DoorCounters::default(),
                 live: Live::default(),
                 abort: abort.signal(),
@@ -153,6 +154,7 @@ fn http_of(
         people: commons.people.clone(),
         audit: Audit::new(commons.audit.clone(), commons.clock.clone()),
         limits: config.limits,
+        meters: commons.meters.clone(),
         guard: Guard {
             loopback: addr.ip().is_loopback(),
             sign_in: config.people.sign_in,
@@ -171,5 +173,7 @@ fn http_of(
     })
 }
 
+#[cfg(test)]
+mod people_tests;
 #[cfg(test)]
 mod tests;

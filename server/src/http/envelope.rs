@@ -5,17 +5,20 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
 
+use axum::body::Body;
 use axum::extract::{ConnectInfo, MatchedPath, Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
 use hone_domain::RequestId;
+use http_body_util::BodyExt;
 
 use super::Http;
 use super::error::ApiError;
 use super::guard::{self, Caller, Shown};
 use super::rights::{self, Right};
+use crate::people::meter::{Standing, reset_text};
 use crate::people::secrets::{csrf, same};
 
 /// Longest request id taken over from a client.
@@ -33,7 +36,7 @@ pub struct Asked {
 }
 
 /// The middleware.
-pub async fn wrap(State(http): State<Arc<Http>>, mut request: Request, next: Next) -> Response {
+pub async fn wrap(State(http): State<Arc<Http>>, request: Request, next: Next) -> Response {
     let began = Instant::now();
     let id = RequestId(http.ids.next());
     let shown = shown_id(request.headers(), id);
@@ -55,15 +58,8 @@ pub async fn wrap(State(http): State<Arc<Http>>, mut request: Request, next: Nex
     let mut response = match admit(&http, seen).await {
         Err(error) => refused(&error, route),
         Ok(caller) => {
-            request.extensions_mut().insert(Asked { id, caller, peer });
-            match AssertUnwindSafe(next.run(request)).catch_unwind().await {
-                Ok(response) => response,
-                Err(_) => {
-                    tracing::error!(request = %shown, path, "a handler panicked");
-                    ApiError::Internal("the request could not be handled".to_owned())
-                        .into_response()
-                }
-            }
+            let asked = Asked { id, caller, peer };
+            within_limits(&http, (asked, route), (request, next)).await
         }
     };
     if let Ok(value) = HeaderValue::from_str(&shown) {
@@ -80,6 +76,65 @@ pub async fn wrap(State(http): State<Arc<Http>>, mut request: Request, next: Nex
         "answered"
     );
     response
+}
+
+/// Answers, within the caller's limits where the route has any.
+async fn within_limits(
+    http: &Http,
+    (asked, route): (Asked, Option<&str>),
+    (request, next): (Request, Next),
+) -> Response {
+    if !rights::is_metered(route) {
+        return answer(asked, (request, next)).await;
+    }
+    let caller = asked.caller.clone();
+    let (mut response, ticket) = match http.meters.admit(&caller, asked.id) {
+        Err(error) => (error.into_response(), None),
+        Ok(ticket) => (answer(asked, (request, next)).await, ticket),
+    };
+    tell_standing(&mut response, http.meters.standing(&caller));
+    let Some(ticket) = ticket else {
+        return response;
+    };
+    // A stream counts as one until its last byte is out or its client has left.
+    response.map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            let _counted = &ticket;
+            frame
+        }))
+    })
+}
+
+/// What is left of the caller's limits, in headers.
+fn tell_standing(response: &mut Response, standing: Standing) {
+    let rows = [("requests", standing.requests), ("tokens", standing.tokens)];
+    for (what, shown) in rows {
+        let Some(shown) = shown else { continue };
+        let values = [
+            ("limit", shown.limit.to_string()),
+            ("remaining", shown.remaining.to_string()),
+            ("reset", reset_text(shown.reset_ms)),
+        ];
+        for (name, value) in values {
+            let name = HeaderName::try_from(format!("x-ratelimit-{name}-{what}"));
+            if let (Ok(name), Ok(value)) = (name, HeaderValue::from_str(&value)) {
+                response.headers_mut().insert(name, value);
+            }
+        }
+    }
+}
+
+/// Runs the handler; a panic of it is an answer as well.
+async fn answer(asked: Asked, (mut request, next): (Request, Next)) -> Response {
+    let id = asked.id;
+    request.extensions_mut().insert(asked);
+    match AssertUnwindSafe(next.run(request)).catch_unwind().await {
+        Ok(response) => response,
+        Err(_) => {
+            tracing::error!(request = %id, "a handler panicked");
+            ApiError::Internal("the request could not be handled".to_owned()).into_response()
+        }
+    }
 }
 
 fn refused(error: &ApiError, route: Option<&str>) -> Response {
@@ -132,7 +187,10 @@ async fn identify(http: &Http, seen: &Seen<'_>) -> Result<Caller, ApiError> {
         check_csrf(seen, token)?;
     }
     let people = &http.people;
-    let strict = !http.guard.keys.is_empty() || people.has_users() || people.has_keys();
+    let strict = !http.guard.keys.is_empty()
+        || people.has_users()
+        || people.has_keys()
+        || people.takes_tokens();
     http.guard
         .admit((seen.peer, seen.headers), (shown, found), strict)
 }

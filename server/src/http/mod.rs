@@ -37,6 +37,7 @@ use crate::eraser::Eraser;
 use crate::learning::Rules;
 use crate::people::Directory;
 use crate::people::audit::Audit;
+use crate::people::meter::Meters;
 use crate::watch::Watch;
 use guard::Guard;
 use page::Page;
@@ -77,6 +78,8 @@ pub struct Http {
     pub people: Arc<Directory>,
     /// The record of who did what.
     pub audit: Audit,
+    /// What callers used of their limits.
+    pub meters: Arc<Meters>,
     /// Whether the process is stopping.
     pub life: Life,
     /// What was counted here.

@@ -89,6 +89,20 @@ pub const RIGHTS: &[(&str, &str, Right)] = &[
     ("POST", "/admin/v1/loops/{name}/resume", AdminWrite),
 ];
 
+/// Routes that ask the model, and so count against the limits of whoever calls.
+const METERED: &[&str] = &[
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/messages",
+    "/v1/responses",
+];
+
+/// Whether requests to a route count against the limits of whoever calls.
+pub fn is_metered(path: Option<&str>) -> bool {
+    path.is_some_and(|path| METERED.contains(&path))
+}
+
 static TABLE: LazyLock<HashMap<&str, Vec<(&str, Right)>>> = LazyLock::new(|| {
     let mut table: HashMap<&str, Vec<(&str, Right)>> = HashMap::new();
     for (method, path, right) in RIGHTS {

@@ -32,12 +32,13 @@ use super::guard::{Guard, Key};
 use super::page::Page;
 use super::traffic::Traffic;
 use super::{Http, Life, ModelNames, router};
-use crate::config::{Config, DEFAULTS, HttpConfig, LearningConfig, Sources};
+use crate::config::{Config, DEFAULTS, HttpConfig, LearningConfig, LimitsConfig, Sources};
 use crate::door::{ByteLanguage, Door, DoorCounters, Limits, Live};
 use crate::eraser::Eraser;
 use crate::learning::Rules;
 use crate::people::Directory;
 use crate::people::audit::Audit;
+use crate::people::meter::Meters;
 use crate::watch::Watch;
 
 /// What the backend does with one ask.
@@ -292,6 +293,16 @@ fn known_keys() -> Vec<Key> {
     rows.map(key).into()
 }
 
+fn known_guard() -> Guard {
+    Guard {
+        loopback: true,
+        sign_in: false,
+        keys: known_keys(),
+        hosts_allowed: vec!["box.lan".to_owned()],
+        origins_allowed: vec!["https://app.example".to_owned()],
+    }
+}
+
 /// The section of the default configuration.
 pub(crate) fn defaults<T: serde::de::DeserializeOwned>(section: &str) -> T {
     let defaults: toml::Table = DEFAULTS.parse().unwrap();
@@ -303,7 +314,7 @@ type Times = (Arc<ManualClock>, Arc<SeededIds>, Shutdown);
 fn door_of(
     fake: Arc<Fake>,
     (collect, rules): (Option<Outbox<Input>>, Arc<Rules>),
-    (config, (clock, ids, abort)): (&HttpConfig, Times),
+    (config, meters, (clock, ids, abort)): (&HttpConfig, Arc<Meters>, Times),
 ) -> Arc<Door> {
     Arc::new(Door {
         backend: fake,
@@ -313,6 +324,7 @@ fn door_of(
         rules,
         clock,
         ids,
+        meters,
         limits: Limits {
             completion_timeout: Duration::from_secs(5),
             inline_chars_max: 1_000,
@@ -347,11 +359,20 @@ async fn listen(inbox: Inbox<Input>, recorder: Recorder, told: Arc<Mutex<Told>>)
 
 impl Stage {
     pub(crate) async fn new(recorder: Recorder) -> Self {
-        Self::with_page(recorder, Page::Built).await
+        Self::with(recorder, (Page::Built, defaults("limits"))).await
     }
 
     /// A door whose page comes from there.
     pub(crate) async fn with_page(recorder: Recorder, page: Page) -> Self {
+        Self::with(recorder, (page, defaults("limits"))).await
+    }
+
+    /// A door whose callers have limits.
+    pub(crate) async fn with_limits(recorder: Recorder, limits: LimitsConfig) -> Self {
+        Self::with(recorder, (Page::Built, limits)).await
+    }
+
+    async fn with(recorder: Recorder, (page, limits): (Page, LimitsConfig)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let sqlite = SqliteConfig::in_folder(folder.path());
         let ledger = Arc::new(SqliteLedger::open(&sqlite).await.unwrap());
@@ -368,7 +389,8 @@ impl Stage {
         let times = (clock.clone(), ids.clone(), abort.signal());
         let rules = Arc::new(Rules::new(learning_config(), Consents::default()));
         let links = (collect.clone(), rules.clone());
-        let door = door_of(fake.clone(), links, (&config, times));
+        let meters = Arc::new(Meters::new(limits, clock.clone()));
+        let door = door_of(fake.clone(), links, (&config, meters.clone(), times));
         let policies = Latest::new(Policies::default());
         let eraser = eraser_of(&ledger, folder.path(), (policies.clone(), &door));
         tokio::spawn(eraser.clone().run(abort.signal()));
@@ -379,7 +401,8 @@ impl Stage {
         let http = Arc::new(Http {
             people: Arc::new(directory.await.unwrap()),
             audit: Audit::new(people, clock.clone()),
-            limits: defaults("limits"),
+            limits,
+            meters,
             door: Some(door),
             collect,
             personal: ledger.clone(),
@@ -396,13 +419,7 @@ impl Stage {
                 aliases: vec!["gpt".to_owned()],
                 created: 1_700_000_000,
             },
-            guard: Guard {
-                loopback: true,
-                sign_in: false,
-                keys: known_keys(),
-                hosts_allowed: vec!["box.lan".to_owned()],
-                origins_allowed: vec!["https://app.example".to_owned()],
-            },
+            guard: known_guard(),
             life: Life::default(),
             traffic: Traffic::default(),
             watch: Watch::new(whole.console.clone(), whole.train.batch_turns_min),

@@ -3,8 +3,12 @@
 
 mod attempts;
 pub mod audit;
+pub(crate) mod command;
+mod crypto;
 mod known;
 pub mod links;
+pub mod meter;
+pub mod oidc;
 pub mod secrets;
 
 use std::net::IpAddr;
@@ -24,6 +28,7 @@ use crate::http::error::ApiError;
 use crate::http::guard::{Allowance, Caller, Via};
 use attempts::Attempts;
 use known::{Known, Memory, Recall};
+use oidc::Tokens;
 use secrets::Cost;
 
 /// Longest that somebody waits for others' secrets to be hashed.
@@ -46,6 +51,7 @@ pub struct Directory {
     revision: AtomicU64,
     has_users: AtomicBool,
     has_keys: AtomicBool,
+    tokens: Option<Tokens>,
 }
 
 /// A fresh sign-in.
@@ -94,6 +100,7 @@ impl Directory {
     ) -> Result<Self, LedgerError> {
         let (tries, window_ms) = (config.attempts_max, config.attempts_window_ms);
         let rows = config.remembered_max;
+        let tokens = config.oidc.clone().map(Tokens::new).transpose();
         let directory = Self {
             memory: Mutex::new(Memory::new(rows)),
             hashing: Arc::new(Semaphore::new(config.hashing_parallel)),
@@ -103,6 +110,7 @@ impl Directory {
             revision: AtomicU64::new(store.revision().await?),
             has_users: AtomicBool::new(false),
             has_keys: AtomicBool::new(false),
+            tokens: tokens.map_err(LedgerError::Unusable)?,
             store,
             clock,
             config,
@@ -129,6 +137,11 @@ impl Directory {
     /// Whether there are accounts.
     pub fn has_users(&self) -> bool {
         self.has_users.load(Ordering::Relaxed)
+    }
+
+    /// Whether tokens of an identity provider are taken.
+    pub fn takes_tokens(&self) -> bool {
+        self.tokens.is_some()
     }
 
     /// Whether there are or were keys in the store.
@@ -175,6 +188,11 @@ impl Directory {
 
     /// Whose key this is; none if it is nobody's.
     pub async fn key(&self, peer: IpAddr, key: &str) -> Result<Option<Caller>, ApiError> {
+        if let Some(tokens) = &self.tokens
+            && oidc::looks_like_token(key)
+        {
+            return Ok(tokens.caller(key, self.now_ms()).await);
+        }
         let (secret, now_ms) = (secrets::digest(key), self.now_ms());
         let asked = match locked(&self.memory).recall(&secret, now_ms) {
             Recall::Known(caller) => return Ok(Some(*caller)),

@@ -3,6 +3,7 @@
 mod cache;
 mod text;
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -46,6 +47,8 @@ pub(crate) struct Sequence {
     ask: Ask,
     pub(crate) place: Place,
     pub(crate) class: u8,
+    /// Whose it is, as a hash; two owners of one hash would share their turns in the line.
+    pub(crate) owner: u64,
     /// Prompt and completion.
     tokens: Vec<Token>,
     prompt: usize,
@@ -88,6 +91,12 @@ pub(crate) struct Sequence {
     pub(crate) last_token: Option<Instant>,
 }
 
+fn hash_of(owner: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    owner.hash(&mut hasher);
+    hasher.finish()
+}
+
 impl Sequence {
     /// Everything a request needs but its place and version; made on the asker's thread.
     pub(crate) fn new(mut ask: Ask, setup: &Setup) -> (Box<Self>, mpsc::Receiver<Delta>, Cancel) {
@@ -109,6 +118,7 @@ impl Sequence {
         let sequence = Self {
             place: (0, 0),
             class: class_of(ask.origin),
+            owner: hash_of(&ask.context.owner),
             prompt,
             max_tokens,
             params,

@@ -95,6 +95,29 @@ fn a_full_line_refuses_and_says_when_to_come_back() {
 }
 
 #[test]
+fn many_requests_of_one_owner_hold_up_nobody_else() {
+    let config = Config {
+        running_max: 1,
+        ..Config::for_tests()
+    };
+    let world = World::with(config, model_config());
+    let of = |owner: &str, mut wanted: Ask| {
+        wanted.context.owner = owner.to_owned();
+        world.ask(wanted)
+    };
+    let running = of("many", endless(1));
+    until("it to run", || world.engine.stats().running == 1);
+    let flood: Vec<_> = (2..8).map(|seed| of("many", endless(seed))).collect();
+    let few = of("few", ask(&prompt(9, 9), 3, 9));
+    until("all to wait", || world.engine.stats().waiting == 7);
+    drop(running);
+    read(few).unwrap();
+    // In the order of arrival it would have waited for six endless ones.
+    assert!(world.engine.stats().waiting >= 5);
+    drop(flood);
+}
+
+#[test]
 fn a_user_goes_before_a_rollout() {
     let config = Config {
         running_max: 1,

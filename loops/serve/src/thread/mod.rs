@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 use crate::adapters::{AdapterTable, TableLimits};
 use crate::config::Config;
 use crate::engine::{Command, Life, ROOM, Shared};
+use crate::fair::{Turns, Waiter};
 use crate::plan::{Place, Plan, PlanScratch, View};
 use crate::prefix::{BlockPool, ChainKey};
 use crate::sequence::{Sequence, TurnFacts};
@@ -65,6 +66,10 @@ pub(crate) struct Core {
     plan: Plan,
     plan_scratch: PlanScratch,
     views: (Vec<View>, Vec<View>),
+    waiters: Vec<Waiter>,
+    turns: Turns,
+    /// The first of the waiting line.
+    line: Vec<Place>,
     coming: Vec<ChainKey>,
     order: Vec<(usize, usize, usize)>,
     ended: Vec<(usize, Result<StopReason, ServeError>)>,
@@ -106,6 +111,9 @@ impl Core {
             plan: Plan::default(),
             plan_scratch: PlanScratch::default(),
             views: (Vec::new(), Vec::new()),
+            waiters: Vec::new(),
+            turns: Turns::default(),
+            line: Vec::new(),
             coming: Vec::new(),
             order: Vec::new(),
             ended: Vec::new(),

@@ -6,6 +6,7 @@ use std::time::Instant;
 use hone_domain::{Delta, StopReason};
 use hone_nn::{LogitsWanted, SeqInput, blocks_out_of_sight, forward};
 
+use crate::fair::Waiter;
 use crate::plan::{Limits, Place, Situation, plan};
 use crate::thread::Core;
 
@@ -63,7 +64,26 @@ impl Core {
         }
     }
 
+    /// The first of the waiting line: owners take turns.
+    fn order_line(&mut self) {
+        self.line.clear();
+        if self.waiting.len() < 2 {
+            return self.line.extend(self.waiting.keys());
+        }
+        self.waiters.clear();
+        self.waiters.extend(self.waiting.values().map(|s| Waiter {
+            place: s.place,
+            class: s.class,
+            owner: s.owner,
+            begun: s.started,
+        }));
+        let running = self.running.iter().map(|s| (s.class, s.owner));
+        self.turns
+            .order((running, &self.waiters), LOOK_AHEAD, &mut self.line);
+    }
+
     fn make_plan(&mut self) {
+        self.order_line();
         let config = &self.ctx.config;
         let (running, waiting) = &mut self.views;
         running.clear();
@@ -73,7 +93,10 @@ impl Core {
             self.coming.clear();
             self.coming
                 .extend(self.running.iter_mut().filter_map(|s| s.coming_key()));
-            for sequence in self.waiting.values_mut().take(LOOK_AHEAD) {
+            for place in &self.line {
+                let Some(sequence) = self.waiting.get_mut(place) else {
+                    continue;
+                };
                 sequence.find_prefix(&self.pool);
                 let missing = sequence.missing_key();
                 let hold = missing.is_some_and(|key| self.coming.contains(&key));
@@ -138,6 +161,7 @@ impl Core {
             let cached = sequence.take_found(&mut self.pool);
             if !sequence.started {
                 sequence.started = true;
+                self.turns.served(sequence.class, sequence.owner);
                 sequence.begun = Some(Instant::now());
                 counters.waiting.fetch_sub(1, Relaxed);
                 counters

@@ -5,10 +5,19 @@ use std::net::IpAddr;
 use axum::body::Body;
 use serde_json::{Value, json};
 
-use crate::http::testing::{Recorder, Reply, Stage, read, request};
+use crate::config::{LimitSet, LimitsConfig};
+use crate::http::rights::{RIGHTS, Right};
+use crate::http::testing::{Recorder, Reply, Script, Stage, read, request};
 
 const PASSWORD: &str = "correct horse";
 const STRANGER: [u8; 4] = [10, 0, 0, 9];
+
+const NO_LIMITS: LimitSet = LimitSet {
+    requests_per_minute: 0,
+    tokens_per_minute: 0,
+    tokens_per_day: 0,
+    streams_max: 0,
+};
 
 /// A browser or program at another machine.
 #[derive(Default)]
@@ -421,4 +430,156 @@ async fn every_act_is_in_the_log_and_the_log_holds_no_secret() {
         .await;
     assert_eq!(rest.json()["data"].as_array().unwrap().len(), 2);
     assert_eq!(rest.json()["next"], Value::Null);
+}
+
+#[tokio::test]
+async fn limits_are_told_in_headers_and_end_in_429() {
+    let limits = LimitsConfig {
+        key: NO_LIMITS,
+        owner: LimitSet {
+            requests_per_minute: 3,
+            tokens_per_minute: 40,
+            ..NO_LIMITS
+        },
+        counted_max: 10,
+    };
+    let stage = Stage::with_limits(Recorder::Collects, limits).await;
+    let chat = json!({"model": "gpt", "messages": [{"role": "user", "content": "hello"}]});
+    let user = Client::with_key("user-a");
+    let header = |reply: &Reply, name: &str| reply.header(name).map(str::to_owned);
+    for left in ["2", "1"] {
+        let reply = user
+            .send(&stage, "POST", "/v1/chat/completions", chat.clone())
+            .await;
+        check(&reply, 200, "");
+        assert_eq!(
+            header(&reply, "x-ratelimit-limit-requests").as_deref(),
+            Some("3")
+        );
+        assert_eq!(
+            header(&reply, "x-ratelimit-remaining-requests").as_deref(),
+            Some(left)
+        );
+        assert!(
+            header(&reply, "x-ratelimit-reset-requests")
+                .unwrap()
+                .ends_with('s')
+        );
+        assert_eq!(
+            header(&reply, "x-ratelimit-limit-tokens").as_deref(),
+            Some("40")
+        );
+        // Prompt and completion are charged, whatever they are.
+        let usage = reply.json()["usage"]["total_tokens"].as_u64().unwrap();
+        assert!(usage > 20, "two of them are more than 40");
+    }
+    let reply = user
+        .send(&stage, "POST", "/v1/chat/completions", chat.clone())
+        .await;
+    check(&reply, 429, "rate_limit_exceeded");
+    assert_eq!(
+        header(&reply, "x-ratelimit-remaining-tokens").as_deref(),
+        Some("0")
+    );
+    assert!(header(&reply, "retry-after").is_some());
+    assert_eq!(reply.json()["error"]["type"], "rate_limit_error");
+    assert_eq!(
+        stage.fake.asks.lock().unwrap().len(),
+        2,
+        "the third was not asked"
+    );
+    let other = Client::with_key("user-b");
+    let reply = other
+        .send(&stage, "POST", "/v1/chat/completions", chat.clone())
+        .await;
+    check(&reply, 200, "");
+    check(&user.get(&stage, "/v1/models").await, 200, "");
+    stage.clock.advance(600_000);
+    let reply = user
+        .send(&stage, "POST", "/v1/chat/completions", chat)
+        .await;
+    check(&reply, 200, "");
+}
+
+#[tokio::test]
+async fn a_stream_counts_until_its_client_has_it_or_leaves() {
+    let limits = LimitsConfig {
+        key: NO_LIMITS,
+        owner: LimitSet {
+            streams_max: 1,
+            ..NO_LIMITS
+        },
+        counted_max: 10,
+    };
+    let stage = Stage::with_limits(Recorder::Collects, limits).await;
+    stage.script([Script::Hang]);
+    let chat = |stream: bool| {
+        let message = json!({"role": "user", "content": "hello"});
+        let body = json!({"model": "gpt", "stream": stream, "messages": [message]});
+        let headers = [
+            ("content-type", "application/json"),
+            ("authorization", "Bearer user-a"),
+        ];
+        let request = request("POST", "/v1/chat/completions", &headers);
+        stage.send(request.body(Body::from(body.to_string())).unwrap())
+    };
+    let first = chat(true).await;
+    assert_eq!(first.status().as_u16(), 200);
+    assert_eq!(chat(false).await.status().as_u16(), 429);
+    drop(first);
+    assert_eq!(chat(false).await.status().as_u16(), 200);
+    assert_eq!(
+        chat(false).await.status().as_u16(),
+        200,
+        "a whole reply ends as well"
+    );
+}
+
+/// User A reads everything there is to read and finds nothing of user B.
+#[tokio::test]
+async fn nobody_sees_a_byte_of_somebody_else() {
+    const CANARY: &str = "zebra-canary-77";
+    let stage = Stage::new(Recorder::Collects).await;
+    let b = Client::with_key("user-b");
+    stage.script([Script::Say(vec![CANARY], hone_domain::StopReason::EndToken)]);
+    let message = json!({"role": "user", "content": CANARY});
+    let chat =
+        json!({"model": "gpt", "session_id": CANARY, "user": "b-user", "messages": [message]});
+    let reply = b.send(&stage, "POST", "/v1/chat/completions", chat).await;
+    check(&reply, 200, "");
+    let turn = stage.told.lock().unwrap().turns[0].clone();
+    stage
+        .http
+        .ledger
+        .record_turns(std::slice::from_ref(&turn))
+        .await
+        .unwrap();
+    let turn_id = reply.header("x-hone-turn-id").unwrap().to_owned();
+    let session_id = reply.header("x-hone-session-id").unwrap().to_owned();
+    let own = b.get(&stage, &format!("/v1/turns/{turn_id}")).await;
+    assert!(own.text.contains(CANARY), "its owner sees it");
+    let admin = Client::with_key("admin");
+    let key = admin
+        .send(&stage, "POST", "/v1/keys", json!({"name": CANARY}))
+        .await;
+    check(&key, 201, "");
+
+    let a = Client::with_key("user-a");
+    for (method, path, right) in RIGHTS {
+        if *method != "GET" || path.starts_with("/admin") || *right == Right::Open {
+            continue;
+        }
+        for id in [&turn_id, &session_id, "1"] {
+            let path = path.replace("{*id}", id).replace("{id}", id);
+            let path = path.replace("{n}", "1").replace("{name}", "x");
+            for query in ["", "?user=b-user", &format!("?session_id={session_id}")] {
+                let reply = a.get(&stage, &format!("{path}{query}")).await;
+                let text = format!("{}{:?}", reply.text, reply.headers);
+                assert!(!text.contains(CANARY), "{path}{query} shows it: {text}");
+            }
+        }
+    }
+    let feedback = json!({"turn_id": turn_id, "score": -1, "comment": "not mine"});
+    let reply = a.send(&stage, "POST", "/v1/feedback", feedback).await;
+    check(&reply, 404, "not_found");
 }

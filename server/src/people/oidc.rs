@@ -1,0 +1,194 @@
+//! Tokens of an identity provider (OpenID Connect): bearer JWTs, checked with the provider's
+//! published keys. Algorithms are pinned by the configuration; issuer, audience, expiry and
+//! subject are required.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use hone_domain::{Millis, UserRole};
+use jsonwebtoken::jwk::{Jwk, JwkSet, KeyAlgorithm};
+use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
+use serde_json::{Map, Value};
+
+use super::{crypto, locked};
+use crate::config::OidcConfig;
+use crate::http::guard::{Allowance, Caller, Via};
+use crate::outbound;
+
+/// Most bytes of a token.
+const TOKEN_BYTES_MAX: usize = 16_384;
+/// Most bytes of an owner's name.
+const OWNER_BYTES_MAX: usize = 200;
+/// Difference of clocks that is forgiven.
+const SKEW_S: u64 = 60;
+/// Most time for the provider's keys.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Checks tokens.
+pub struct Tokens {
+    config: OidcConfig,
+    algorithms: Vec<Algorithm>,
+    role: UserRole,
+    keys: Mutex<Keys>,
+    fetching: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct Keys {
+    set: Option<JwkSet>,
+    /// When they were last asked for, with success or without.
+    asked_ms: Option<Millis>,
+}
+
+/// Whether a text has a token's form.
+pub fn looks_like_token(text: &str) -> bool {
+    text.len() <= TOKEN_BYTES_MAX && text.split('.').count() == 3
+}
+
+/// The algorithms of those names; an error names one that is not taken. Shared secrets never are.
+pub fn algorithms(names: &[String]) -> Result<Vec<Algorithm>, String> {
+    let known = [
+        ("RS256", Algorithm::RS256),
+        ("RS384", Algorithm::RS384),
+        ("RS512", Algorithm::RS512),
+        ("PS256", Algorithm::PS256),
+        ("PS384", Algorithm::PS384),
+        ("PS512", Algorithm::PS512),
+        ("ES256", Algorithm::ES256),
+        ("ES384", Algorithm::ES384),
+        ("EdDSA", Algorithm::EdDSA),
+    ];
+    let of = |name: &String| {
+        let found = known.iter().find(|(known, _)| known == name);
+        found.map(|(_, algorithm)| *algorithm).ok_or_else(|| {
+            let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+            format!(
+                "people.oidc.algorithms names {name:?}; it may name {}",
+                names.join(", ")
+            )
+        })
+    };
+    names.iter().map(of).collect()
+}
+
+impl Tokens {
+    /// Checks tokens as configured.
+    pub fn new(config: OidcConfig) -> Result<Self, String> {
+        crypto::install();
+        Ok(Self {
+            algorithms: algorithms(&config.algorithms)?,
+            role: UserRole::from_name(&config.role)
+                .ok_or_else(|| "people.oidc.role is no role".to_owned())?,
+            config,
+            keys: Mutex::new(Keys::default()),
+            fetching: tokio::sync::Mutex::new(()),
+        })
+    }
+
+    /// Whose token this is; none if it is nobody's. The reason goes to the log, not to the caller.
+    pub async fn caller(&self, token: &str, now_ms: Millis) -> Option<Caller> {
+        let header = decode_header(token).ok()?;
+        if !self.algorithms.contains(&header.alg) {
+            tracing::debug!(algorithm = ?header.alg, "a token of another algorithm was refused");
+            return None;
+        }
+        let key = self.key(header.kid.as_deref(), header.alg, now_ms).await?;
+        match self.claims(token, &key, header.alg) {
+            Ok(claims) => self.caller_of(&claims),
+            Err(error) => {
+                tracing::debug!(%error, "a token was refused");
+                None
+            }
+        }
+    }
+
+    fn claims(
+        &self,
+        token: &str,
+        key: &DecodingKey,
+        algorithm: Algorithm,
+    ) -> jsonwebtoken::errors::Result<Map<String, Value>> {
+        let mut validation = Validation::new(algorithm);
+        validation.leeway = SKEW_S;
+        validation.validate_nbf = true;
+        validation.set_audience(&[&self.config.audience]);
+        validation.set_issuer(&[&self.config.issuer]);
+        validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
+        decode(token, key, &validation).map(|decoded| decoded.claims)
+    }
+
+    fn caller_of(&self, claims: &Map<String, Value>) -> Option<Caller> {
+        let owner = claims.get(&self.config.owner_claim)?.as_str()?;
+        let is_fit = (1..=OWNER_BYTES_MAX).contains(&owner.len());
+        if !is_fit || owner.chars().any(char::is_control) {
+            tracing::debug!("a token whose owner claim cannot name an owner was refused");
+            return None;
+        }
+        let named = claims.get(&self.config.role_claim);
+        let named = named.and_then(Value::as_str).and_then(UserRole::from_name);
+        Some(Caller {
+            // No account has a colon in its name, so nobody becomes somebody else.
+            owner: format!("oidc:{owner}"),
+            role: named.unwrap_or(self.role),
+            via: Via::Key,
+            allowance: Allowance::default(),
+        })
+    }
+
+    /// The provider's key of that id. An unknown id may be a rotated key, so the keys are asked
+    /// for again, but at most once in `refetch_ms`; keys that are known go on if that fails.
+    async fn key(
+        &self,
+        id: Option<&str>,
+        algorithm: Algorithm,
+        now_ms: Millis,
+    ) -> Option<DecodingKey> {
+        let known = self.known(id, algorithm);
+        if known.is_some() && !self.is_older(self.config.refresh_ms, now_ms) {
+            return known;
+        }
+        let _one = self.fetching.lock().await;
+        if self.is_older(self.config.refetch_ms, now_ms) {
+            locked(&self.keys).asked_ms = Some(now_ms);
+            match outbound::get_json(&self.config.jwks_url, FETCH_TIMEOUT).await {
+                Err(error) => {
+                    tracing::warn!(error, "the identity provider's keys are not to be had");
+                }
+                Ok(value) => match serde_json::from_value(value) {
+                    Ok(set) => locked(&self.keys).set = Some(set),
+                    Err(error) => {
+                        tracing::warn!(%error, "the identity provider's keys are no JWKS");
+                    }
+                },
+            }
+        }
+        self.known(id, algorithm)
+    }
+
+    fn is_older(&self, age_ms: Millis, now_ms: Millis) -> bool {
+        let asked_ms = locked(&self.keys).asked_ms;
+        asked_ms.is_none_or(|asked_ms| asked_ms + age_ms <= now_ms)
+    }
+
+    fn known(&self, id: Option<&str>, algorithm: Algorithm) -> Option<DecodingKey> {
+        let keys = locked(&self.keys);
+        let set = keys.set.as_ref()?;
+        let found = match id {
+            Some(id) => set.find(id),
+            // Without an id there must be no choice.
+            None => set.keys.first().filter(|_| set.keys.len() == 1),
+        };
+        let key = found.filter(|key| is_for(key, algorithm))?;
+        DecodingKey::from_jwk(key).ok()
+    }
+}
+
+/// Whether the provider says nothing else about what the key is for.
+fn is_for(key: &Jwk, algorithm: Algorithm) -> bool {
+    let named = key.common.key_algorithm;
+    named.is_none_or(|named: KeyAlgorithm| named.to_string() == format!("{algorithm:?}"))
+}
+
+#[cfg(test)]
+#[path = "oidc_tests.rs"]
+mod tests;
