@@ -14,7 +14,8 @@ const STATUS_MS = 5_000
 interface Sample {
   at_ms: number
   values: Values
-  why?: Why
+  why: Pick<Why, 'learning' | 'sentence'>
+  alerts: Why['alerts']
 }
 
 class Live {
@@ -113,7 +114,7 @@ class Live {
       this.held.push(sample)
       return
     }
-    if (sample.why) this.why = sample.why
+    this.why = { object: 'why', ...sample.why, alerts: sample.alerts }
     if (this.series.push(sample.at_ms, sample.values)) this.redraw()
   }
 
