@@ -1,5 +1,5 @@
 # The commands of Hone. `make run` and `make test` are all a newcomer needs.
-.PHONY: help run web page demo test setup lint unit hub clients page-tests bench openapi starter goldens clean
+.PHONY: help run web page demo test setup lint unit hub clients page-tests browser bench openapi starter goldens clean
 
 CARGO ?= cargo
 HONE := target/release/hone
@@ -52,6 +52,10 @@ clients: setup ## real clients from PyPI and npm against the real server
 
 page-tests: web/node_modules/.ready ## the page's own tests
 	cd web && npm run --silent check && npm test --silent
+
+browser: setup web ## the page in a browser against the real server; pictures in target/screenshots
+	$(CARGO) build --locked -p hone
+	HONE=target/debug/hone node --test --test-concurrency=1 tests/browser/
 
 bench: ## every measurement, as tables
 	$(CARGO) build --release --locked -p hone

@@ -10,6 +10,7 @@ python3 -c 'import venv, ensurepip' >/dev/null 2>&1 || need="$need python3-venv"
 command -v node >/dev/null 2>&1 || need="$need nodejs"
 command -v npm >/dev/null 2>&1 || need="$need npm"
 command -v curl >/dev/null 2>&1 || need="$need curl"
+command -v chromium >/dev/null 2>&1 || need="$need chromium"
 if [ -n "$need" ]; then
     echo "installing$need"
     apt-get update -qq
@@ -24,6 +25,8 @@ if ! cmp -s tests/clients/requirements.txt "$stamp"; then
     "$venv/bin/pip" install --quiet --disable-pip-version-check -r tests/clients/requirements.txt
     cp tests/clients/requirements.txt "$stamp"
 fi
-if [ ! -d tests/clients/node_modules ] || [ tests/clients/package-lock.json -nt tests/clients/node_modules ]; then
-    (cd tests/clients && npm ci --silent --no-audit --no-fund && touch node_modules)
-fi
+for folder in tests/clients tests/browser; do
+    if [ ! -d $folder/node_modules ] || [ $folder/package-lock.json -nt $folder/node_modules ]; then
+        (cd $folder && npm ci --silent --no-audit --no-fund && touch node_modules)
+    fi
+done

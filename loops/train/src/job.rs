@@ -1,8 +1,11 @@
 //! The job under way and what it will report.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use hone_domain::{BatchId, BlobKey, Digest, Millis, PolicyVersion, Reason, Scope};
+use hone_domain::{
+    BatchId, BlobKey, Digest, Millis, PolicyVersion, Reason, Scope, TransitionId, TurnId,
+};
 use hone_store::{Claim, SampleMaterial};
 use serde_json::{Value, json};
 
@@ -10,6 +13,23 @@ use crate::credit::RecentMean;
 use crate::event::Memory;
 use crate::pack::PackedRow;
 use crate::trainer::Candidate;
+
+/// The advantage that its verdict gave each turn, by the turn's id: what the console shows of a
+/// trained turn. Bounded by the batch.
+fn advantages(materials: &[SampleMaterial], rows: &[PackedRow]) -> Value {
+    let turns: HashMap<TransitionId, TurnId> = materials
+        .iter()
+        .map(|m| (m.claim.transition, m.turn.id))
+        .collect();
+    let parts = rows.iter().flat_map(|row| row.sample.parts());
+    let noted = parts.filter_map(|part| {
+        let turn = turns.get(&part.transition)?;
+        let advantage = f64::from(*part.advantages.first()?);
+        // Three digits tell what there is to see.
+        Some((turn.to_string(), json!((advantage * 1e3).round() / 1e3)))
+    });
+    Value::Object(noted.collect())
+}
 
 /// What a job is doing.
 #[derive(Debug)]
@@ -89,6 +109,7 @@ impl Job {
             "staleness_mean": sum as f64 / count,
             "staleness_max": most,
         });
+        self.report["advantages"] = advantages(materials, rows);
     }
 
     /// What the step measured.

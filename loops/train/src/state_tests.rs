@@ -214,6 +214,10 @@ fn a_step_goes_from_claim_to_publish_and_reports_what_it_did() {
     assert_eq!((order.digest, order.claims.len()), (Digest([5; 32]), 2));
     assert_eq!(order.gate["passed"], true);
     assert_eq!(order.report["batch"]["turns"], 2);
+    let noted = order.report["advantages"].as_object().unwrap().values();
+    let mut noted: Vec<f64> = noted.filter_map(serde_json::Value::as_f64).collect();
+    noted.sort_by(f64::total_cmp);
+    assert_eq!(noted, [-1.2, 1.2]);
     assert_eq!(order.report["memory"]["history"]["weight"], 2.0);
     let next = bench.report(Report::Published(PublishOutcome::Published(policy(1))));
     assert!(matches!(next[..], [Effect::Look]));

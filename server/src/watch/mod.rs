@@ -48,8 +48,16 @@ pub struct SampleEvent {
     /// Numbers by name.
     pub values: Values,
     /// Whether it is learning now.
+    pub why: WhyNow,
+}
+
+/// The answer with what needs attention.
+#[derive(Clone, Debug, Serialize)]
+pub struct WhyNow {
+    /// The answer.
+    #[serde(flatten)]
     pub why: Why,
-    /// What needs attention now.
+    /// What needs attention.
     pub alerts: Vec<Since>,
 }
 
@@ -189,8 +197,10 @@ impl Watch {
         Some(SampleEvent {
             at_ms,
             values,
-            why: why::why(&state.facts),
-            alerts: state.alerts(),
+            why: WhyNow {
+                why: why::why(&state.facts),
+                alerts: state.alerts(),
+            },
         })
     }
 

@@ -98,6 +98,7 @@ async fn a_follower_that_comes_back_loses_and_repeats_nothing() {
     );
     assert_eq!(seen[0].1["values"]["turns_total"], 0.0);
     assert_eq!(seen[0].1["why"]["learning"], "soon");
+    assert_eq!(seen[0].1["why"]["alerts"], json!([]));
     let path = format!("/admin/v1/events?since_ms={}", times[0]);
     let seen = followed(&stage, &path, None, 1).await;
     assert_eq!(seen[0].0, times[1]);

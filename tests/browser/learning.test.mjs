@@ -1,0 +1,94 @@
+// From a first visit to a version of one's own, back to the base model, and forgotten.
+
+import assert from 'node:assert/strict'
+import { after, before, test } from 'node:test'
+import { Hone, confirm, launch, open, say, until } from './hone.mjs'
+
+let hone, browser
+before(async () => {
+  ;[hone, browser] = await Promise.all([Hone.start(), launch()])
+})
+after(async () => {
+  await browser?.close()
+  await hone?.stop()
+})
+
+test('a first visit, a correction, a version, a comparison, the way back, and forgetting', async () => {
+  const page = await open(browser, hone)
+  await page.goto(hone.url)
+
+  // A thumb down with a better answer, on each of a few answers.
+  const corrected = []
+  for (let at = 0; at < 4; at += 1) {
+    if (at > 0) await page.getByTestId('new-chat').click()
+    const turn = await say(page, 'What is the capital of France?')
+    corrected.push(await turn.getAttribute('data-turn'))
+    await turn.getByTestId('thumb-down').click()
+    await turn.getByTestId('correction').fill('The capital of France is Paris.')
+    await turn.getByTestId('feedback-send').click()
+    await turn.getByTestId('feedback-panel').waitFor({ state: 'detached' })
+  }
+
+  // It was judged, by what was said.
+  const judged = await until(async () => {
+    const turn = await hone.get(`/v1/turns/${corrected[0]}`)
+    return turn.verdict && turn
+  })
+  assert.equal(judged.verdict.decided_by, 'feedback')
+  assert.equal(judged.feedback[0].correction, 'The capital of France is Paris.')
+
+  // A version learned from it, and the page says so without being asked again.
+  await until(async () => (await hone.get('/v1/versions')).data.length > 0)
+  await page.getByTestId('nav-learned').click()
+  const learned = page.getByTestId('learned-version')
+  await learned.first().waitFor()
+  const version = await learned.first().getAttribute('data-version')
+  assert.ok(Number(version) >= 1, version)
+  assert.match(await page.getByTestId('learned-sentence').innerText(), /\w/)
+
+  // Both answer side by side.
+  await learned.first().getByTestId('compare').click()
+  await page.getByTestId('compare-run').click()
+  await page.getByTestId('comparison').waitFor()
+  assert.ok((await page.getByTestId('comparison').locator('section').count()) > 0)
+
+  // Back to the base model.
+  await page.goto(`${hone.url}/#/learned`)
+  const base = page.locator('[data-testid="learned-version"][data-version="0"]')
+  await base.getByTestId('go-back').click()
+  await confirm(page)
+  const restored = await until(async () => {
+    const versions = await hone.get('/v1/versions')
+    return versions.data.find((row) => row.status === 'rollback')
+  })
+  assert.equal(restored.parent, 0)
+
+  // Forget me: what would go is said first, then it goes.
+  await page.goto(`${hone.url}/#/learned`)
+  await page.getByTestId('forget-all').click()
+  await page.getByTestId('forget-plan').waitFor()
+  await confirm(page)
+  await page.getByTestId('forget-done').waitFor()
+  assert.deepEqual((await hone.get('/v1/sessions')).data, [])
+  const gone = await fetch(`${hone.url}/v1/turns/${corrected[0]}`)
+  assert.equal(gone.status, 404)
+  assert.deepEqual(page.complaints, [])
+})
+
+test('an answer can be stopped, asked again and edited, and chats are found again', async () => {
+  const page = await open(browser, hone)
+  await page.goto(hone.url)
+  const first = await say(page, 'Tell me about tea in winter.')
+  await first.getByTestId('retry').click()
+  await page.getByText('2 / 2').waitFor()
+  await first.hover()
+  await page.getByTestId('edit').last().click()
+  await page.getByTestId('edit-text').fill('Tell me about coffee.')
+  await page.getByTestId('edit-send').click()
+  await page.getByTestId('said').filter({ hasText: 'coffee' }).waitFor()
+  await page.getByTestId('session-search').fill('winter')
+  await page.getByTestId('session').filter({ hasText: 'tea in winter' }).first().click()
+  await page.getByTestId('answer').first().waitFor()
+  assert.match(page.url(), /#\/chat\/sess_/)
+  assert.deepEqual(page.complaints, [])
+})

@@ -1,0 +1,89 @@
+// Two people in two browsers never see each other's data.
+
+import assert from 'node:assert/strict'
+import { after, before, test } from 'node:test'
+import { Hone, QUICK, launch, open, say, until } from './hone.mjs'
+
+let hone, browser
+before(async () => {
+  ;[hone, browser] = await Promise.all([Hone.start({ ...QUICK, HONE__PEOPLE__SIGN_IN: 'true' }), launch()])
+})
+after(async () => {
+  await browser?.close()
+  await hone?.stop()
+})
+
+/** Opens an invitation and chooses a name and a password. */
+async function arrive(link, name) {
+  const page = await open(browser, hone)
+  await page.goto(link)
+  await page.getByTestId('name').fill(name)
+  await page.getByTestId('password').fill(`${name} has a long password`)
+  await page.getByTestId('sign-in').locator('button.primary').click()
+  await page.getByTestId('composer').waitFor()
+  return page
+}
+
+/** A request as the signed-in page would send it. */
+function ask(page, method, path, body) {
+  return page.evaluate(
+    async ({ method, path, body }) => {
+      const me = await (await fetch('/v1/me')).json()
+      const reply = await fetch(path, {
+        method,
+        headers: { 'content-type': 'application/json', 'x-hone-csrf': me.csrf },
+        body: body && JSON.stringify(body),
+      })
+      return { status: reply.status, text: await reply.text() }
+    },
+    { method, path, body },
+  )
+}
+
+test('two people in two browsers see only what is theirs', async () => {
+  const first = await until(() => /(http\S+#\/invite\/\S+)/.exec(hone.output)?.[1])
+  const admin = await arrive(first, 'root')
+  const invite = async () => {
+    const made = await ask(admin, 'POST', '/admin/v1/invites', { role: 'user' })
+    assert.ok(made.status < 300, made.text)
+    return new URL(JSON.parse(made.text).url, hone.url).href
+  }
+  const pages = { ann: await arrive(await invite(), 'ann'), bob: await arrive(await invite(), 'bob') }
+  const turns = {}
+  for (const [name, page] of Object.entries(pages)) {
+    const turn = await say(page, `canary of ${name}`)
+    turns[name] = await turn.getAttribute('data-turn')
+  }
+  for (const [name, page] of Object.entries(pages)) {
+    const other = name === 'ann' ? 'bob' : 'ann'
+    await page.reload()
+    await page.getByTestId('session').first().waitFor()
+    const shown = await page.locator('body').innerText()
+    assert.ok(shown.includes(`canary of ${name}`), shown)
+    assert.ok(!shown.includes(`canary of ${other}`), shown)
+    assert.equal(await page.getByTestId('nav-console').count(), 0)
+    for (const path of ['/v1/sessions', '/v1/turns', '/v1/versions', '/v1/learned', `/v1/sessions?user=${other}`]) {
+      const reply = await ask(page, 'GET', path)
+      assert.ok(!reply.text.includes(`canary of ${other}`), `${path}: ${reply.text}`)
+    }
+    const theirs = await ask(page, 'GET', `/v1/turns/${turns[other]}`)
+    assert.equal(theirs.status, 404, theirs.text)
+    for (const path of ['/admin/v1/turns', '/admin/v1/status', `/admin/v1/turns/${turns[other]}`]) {
+      assert.equal((await ask(page, 'GET', path)).status, 403, path)
+    }
+  }
+})
+
+test('who is not signed in is asked to, and a sign-in lasts over a reload', async () => {
+  const page = await open(browser, hone)
+  await page.goto(hone.url)
+  await page.getByTestId('name').fill('ann')
+  await page.getByTestId('password').fill('ann has a long password')
+  await page.getByTestId('sign-in').locator('button.primary').click()
+  await page.getByTestId('composer').waitFor()
+  await page.reload()
+  await page.getByTestId('composer').waitFor()
+  await page.goto(`${hone.url}/#/account`)
+  await page.getByTestId('sign-out').click()
+  await page.getByTestId('sign-in').waitFor()
+})

@@ -1,0 +1,134 @@
+// Every screen, light and dark, wide and narrow: looked at by axe, and pictured for people in
+// target/screenshots. The first load is small and quick.
+
+import assert from 'node:assert/strict'
+import { mkdirSync } from 'node:fs'
+import { createRequire } from 'node:module'
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { after, before, test } from 'node:test'
+import { Hone, launch, open, until } from './hone.mjs'
+
+const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8')
+const PICTURES = process.env.SCREENSHOTS ?? 'target/screenshots'
+const FIRST_LOAD_BYTES_MAX = 200_000
+const FIRST_LOAD_MS_MAX = 1_000
+
+let hone, browser, screens
+before(async () => {
+  ;[hone, browser] = await Promise.all([Hone.start(), launch()])
+  mkdirSync(PICTURES, { recursive: true })
+  await hone.teach()
+  const talked = await hone.chat('Tell me a joke.', { session_id: 'screens' })
+  const turn = (await hone.get('/v1/turns?state=trained')).data[0] ?? (await hone.get('/v1/turns')).data[0]
+  screens = {
+    chat: '#/chat',
+    'chat-session': `#/chat/${talked.hone.session_id}`,
+    learned: '#/learned',
+    'learned-version': '#/learned/v/1',
+    'learned-compare': '#/learned/compare?a=0&b=1',
+    account: '#/account',
+    overview: '#/console/overview',
+    learning: '#/console/learning',
+    versions: '#/console/versions',
+    turns: '#/console/turns',
+    turn: `#/console/turns/${turn.id}`,
+    serving: '#/console/serving',
+    people: '#/console/people',
+    settings: '#/console/settings',
+  }
+})
+after(async () => {
+  await browser?.close()
+  await hone?.stop()
+})
+
+/** Waits until nothing has been drawn anew for a moment. */
+async function settled(page) {
+  await page.locator('main :is(h1, form, [data-testid]):visible').first().waitFor()
+  let last = ''
+  await until(async () => {
+    const now = await page.locator('main').innerHTML()
+    const same = now.replace(/\d/g, '') === last
+    last = now.replace(/\d/g, '')
+    return same
+  }, 10_000).catch(() => {})
+}
+
+async function issues(page) {
+  await page.evaluate(AXE)
+  const found = await page.evaluate(() =>
+    window.axe.run(document, { resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa'] }),
+  )
+  const serious = found.violations.filter((v) => ['serious', 'critical'].includes(v.impact))
+  return serious.map((v) => `${v.id}: ${v.nodes.map((node) => node.html.slice(0, 160)).join(' | ')}`)
+}
+
+const LOOKS = [
+  { name: 'light', colorScheme: 'light', viewport: { width: 1280, height: 860 } },
+  { name: 'dark', colorScheme: 'dark', viewport: { width: 1280, height: 860 } },
+  { name: 'narrow', colorScheme: 'light', viewport: { width: 390, height: 780 } },
+]
+
+for (const { name: look, ...options } of LOOKS) {
+  test(`every screen is accessible and pictured: ${look}`, async () => {
+    const page = await open(browser, hone, options)
+    const wrong = []
+    for (const [name, hash] of Object.entries(screens)) {
+      await page.goto('about:blank')
+      await page.goto(`${hone.url}/${hash}`)
+      await settled(page)
+      await page.screenshot({ path: join(PICTURES, `${name}-${look}.png`) })
+      wrong.push(...(await issues(page)).map((issue) => `${name}: ${issue}`))
+      const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth)
+      if (overflow > 1) wrong.push(`${name}: ${overflow} pixels wider than the window`)
+    }
+    assert.deepEqual(wrong, [])
+    assert.deepEqual(page.complaints, [])
+  })
+}
+
+test('the first load is small and quick', async () => {
+  const loads = []
+  for (let at = 0; at < 5; at += 1) {
+    const page = await open(browser, hone)
+    const cdp = await page.context().newCDPSession(page)
+    await cdp.send('Network.enable')
+    let bytes = 0
+    cdp.on('Network.loadingFinished', (event) => (bytes += event.encodedDataLength))
+    const began = performance.now()
+    await page.goto(hone.url)
+    await page.getByTestId('composer').waitFor()
+    loads.push({ bytes, ms: performance.now() - began })
+    await page.context().close()
+  }
+  const [bytes, ms] = ['bytes', 'ms'].map((key) => Math.min(...loads.map((load) => load[key])))
+  console.log(`first load: ${bytes} bytes, ${ms.toFixed(0)} ms (best of ${loads.length})`)
+  assert.ok(bytes > 0 && bytes <= FIRST_LOAD_BYTES_MAX, `${bytes} bytes`)
+  assert.ok(ms <= FIRST_LOAD_MS_MAX, `${ms} ms`)
+})
+
+test('the page is drawn smoothly while an answer streams', async () => {
+  const page = await open(browser, hone)
+  await page.goto(hone.url)
+  await page.getByTestId('composer').fill('Tell me everything you know about the sea.')
+  const frames = page.evaluate(
+    () =>
+      new Promise((resolve) => {
+        const times = []
+        const step = (at) => {
+          times.push(at)
+          if (at - times[0] < 2_000) requestAnimationFrame(step)
+          else resolve(times)
+        }
+        requestAnimationFrame(step)
+      }),
+  )
+  await page.getByTestId('send').click()
+  const times = await frames
+  const gaps = times.slice(1).map((at, index) => at - times[index])
+  const per_s = (gaps.length / (times.at(-1) - times[0])) * 1_000
+  console.log(`frames while streaming: ${per_s.toFixed(0)} per second, longest gap ${Math.max(...gaps).toFixed(0)} ms`)
+  // A shared machine without a graphics card: what is checked is that nothing blocks the page.
+  assert.ok(Math.max(...gaps) < 500, `a frame took ${Math.max(...gaps)} ms`)
+})
