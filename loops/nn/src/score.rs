@@ -5,6 +5,7 @@ use crate::exec::Executor;
 use crate::forward::{LogitsWanted, Scratch, SeqInput, forward, head, hidden_states};
 use crate::kv::{BLOCK_TOKENS, KvPool};
 use crate::logprob::token_logprob;
+use crate::ops::RmsNorm;
 use crate::rng::Rng;
 use crate::simd::{Buf, padded};
 use crate::weights::Model;
@@ -63,6 +64,44 @@ pub fn score_chunked<'a>(
         tokens: tokens.to_vec(),
         hidden,
     }
+}
+
+/// The base model's embedding of a text: the mean over all tokens of the final hidden states after
+/// the last norm, scaled to length 1. `[hidden]` numbers; zeros for an empty text.
+pub fn embed(model: &Model, tokens: &[u32], exec: &Executor) -> Vec<f32> {
+    let count = tokens.len().div_ceil(BLOCK_TOKENS);
+    let blocks: Vec<u32> = (0..count as u32).collect();
+    let mut kv = KvPool::new(&model.config, count);
+    let mut scratch = Scratch::default();
+    let (hidden, ld) = (model.config.hidden, padded(model.config.hidden));
+    let norm = RmsNorm {
+        weight: &model.weights.norm,
+        eps: model.config.rms_eps,
+        groups: 1,
+    };
+    let mut normed = Buf::default();
+    let mut sums = vec![0f64; hidden];
+    for (index, part) in tokens.chunks(CHUNK).enumerate() {
+        let seq = SeqInput {
+            tokens: part,
+            start: index * CHUNK,
+            blocks: &blocks,
+            adapter: None,
+            logits: LogitsWanted::None,
+        };
+        hidden_states(model, &mut kv, &[seq], exec, &mut scratch);
+        let rows = part.len();
+        let normed = normed.take(rows * ld);
+        norm.forward(&scratch.x.as_slice()[..rows * ld], normed, (rows, ld), exec);
+        for row in normed.chunks(ld) {
+            for (sum, value) in sums.iter_mut().zip(row) {
+                *sum += f64::from(*value);
+            }
+        }
+    }
+    let length = sums.iter().map(|sum| sum * sum).sum::<f64>().sqrt();
+    let scale = if length > 0.0 { 1.0 / length } else { 0.0 };
+    sums.iter().map(|sum| (sum * scale) as f32).collect()
 }
 
 impl Scores<'_> {

@@ -13,7 +13,7 @@ use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Request, Response};
 use hone_collect::Input;
 use hone_domain::{
-    Ask, Collect, Completion, Consents, Delta, Digest, End, Policies, PolicyVersion, Reason,
+    Ask, Collect, Completion, Consents, Delta, Digest, End, Grammar, Policies, PolicyVersion, Reason,
     Receipt, ServeError, SessionIndex, StopReason, Token, TokenDelta, Turn, UserRole, VersionSpan,
 };
 use hone_runtime::{
@@ -30,6 +30,7 @@ use tower::ServiceExt;
 
 use super::guard::{Guard, Key};
 use super::page::Page;
+use super::replays::Replays;
 use super::traffic::Traffic;
 use super::{Http, Life, ModelNames, router};
 use crate::config::{Config, DEFAULTS, HttpConfig, LearningConfig, LimitsConfig, Sources};
@@ -182,6 +183,17 @@ impl Backend for Fake {
         Ok(Answer { deltas, cancel })
     }
 
+    fn check_grammar(&self, grammar: &Grammar) -> Result<(), ServeError> {
+        match grammar.0.contains("unsound") {
+            true => Err(ServeError::Grammar("it is unsound".to_owned())),
+            false => Ok(()),
+        }
+    }
+
+    fn embed(&self, tokens: &[Token]) -> Result<Vec<f32>, ServeError> {
+        Ok(vec![0.6, 0.8, tokens.len() as f32])
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             name: "fake",
@@ -273,6 +285,7 @@ pub(crate) fn http_config() -> HttpConfig {
     config.body_bytes_max = 65_536;
     config.receipt_timeout_ms = 50;
     config.messages_max = 64;
+    config.replays_max = 8;
     config
 }
 
@@ -332,6 +345,7 @@ fn door_of(
         },
         counters: DoorCounters::default(),
         live: Live::default(),
+        embedding: Semaphore::new(1),
         abort,
     })
 }
@@ -395,6 +409,7 @@ impl Stage {
         let eraser = eraser_of(&ledger, folder.path(), (policies.clone(), &door));
         tokio::spawn(eraser.clone().run(abort.signal()));
         let board = Board::new();
+        let replays = config.replay_limits();
         board.enter("judge");
         let people: Arc<dyn People> = ledger.clone();
         let directory = Directory::open((people.clone(), clock.clone()), defaults("people"));
@@ -425,6 +440,7 @@ impl Stage {
             watch: Watch::new(whole.console.clone(), whole.train.batch_turns_min),
             settings: whole.settings().unwrap(),
             page,
+            replays: Replays::new(replays),
             watchers: Arc::new(Semaphore::new(1)),
             started: Instant::now(),
         });
