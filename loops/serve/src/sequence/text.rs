@@ -14,8 +14,8 @@ use crate::sequence::Sequence;
 /// Most ids in the kept sets of one completion (16 MiB). A minimum length or a wide top-p over a
 /// large vocabulary leaves a large set at every position.
 const KEPT_IDS_MAX: usize = 1 << 22;
-/// How long a step waits for a mask that is not ready when the logits are; most are ready long
-/// before.
+/// How long a step waits in all for masks that are not ready when the logits are; most are ready
+/// long before.
 pub(crate) const MASK_WAIT: Duration = Duration::from_micros(200);
 
 impl Sequence {

@@ -239,6 +239,7 @@ impl Core {
             .collect();
         let logits = forward(&ctx.model, kv, &batch, &ctx.executor, scratch);
         let now = Instant::now();
+        let masks_until = now + MASK_WAIT;
         let sliding = ctx.blocks_each != usize::MAX;
         let counters = &ctx.shared.counters;
         let (mut row, mut sampled) = (0, 0);
@@ -257,7 +258,8 @@ impl Core {
             }
             let logits = logits.row(row);
             row += 1;
-            if !sequence.is_ready(logits, MASK_WAIT) {
+            let left = masks_until.saturating_duration_since(Instant::now());
+            if !sequence.is_ready(logits, left) {
                 continue;
             }
             sampled += 1;
