@@ -209,3 +209,38 @@ fn pick(row: &[f32], temperature: f32, u: f64) -> u32 {
     }
     best as u32
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Family;
+    use crate::testing::{model, tiny, tokens};
+
+    #[test]
+    fn an_embedding_is_the_mean_of_the_normed_hidden_states_at_length_one() {
+        let cfg = tiny(Family::Qwen3);
+        let (model, exec) = (model(&cfg, 3), Executor::new(2));
+        // More than one chunk.
+        let text = tokens(&cfg, CHUNK + 40, 5);
+        let got = embed(&model, &text, &exec);
+        let hidden = score(&model, None, &text, &exec).hidden;
+        let mut mean = vec![0f64; cfg.hidden];
+        for row in hidden.as_slice().chunks(padded(cfg.hidden)) {
+            let row = &row[..cfg.hidden];
+            let square: f64 = row.iter().map(|x| f64::from(*x).powi(2)).sum();
+            let scale = 1.0 / (square / cfg.hidden as f64 + f64::from(cfg.rms_eps)).sqrt();
+            for ((sum, x), w) in mean.iter_mut().zip(row).zip(&model.weights.norm) {
+                *sum += f64::from(*x) * scale * f64::from(*w);
+            }
+        }
+        let length = mean.iter().map(|x| x * x).sum::<f64>().sqrt();
+        assert_eq!(got.len(), cfg.hidden);
+        for (got, wanted) in got.iter().zip(&mean) {
+            assert!((f64::from(*got) - wanted / length).abs() < 1e-5);
+        }
+        let one = Executor::new(1);
+        assert_eq!(got, embed(&model, &text, &one), "threads change nothing");
+        assert_ne!(got, embed(&model, &text[1..], &exec));
+        assert!(embed(&model, &[], &exec).iter().all(|x| *x == 0.0));
+    }
+}
