@@ -409,7 +409,6 @@ impl Stage {
         let eraser = eraser_of(&ledger, folder.path(), (policies.clone(), &door));
         tokio::spawn(eraser.clone().run(abort.signal()));
         let board = Board::new();
-        let replays = config.replay_limits();
         board.enter("judge");
         let people: Arc<dyn People> = ledger.clone();
         let directory = Directory::open((people.clone(), clock.clone()), defaults("people"));
@@ -425,6 +424,7 @@ impl Stage {
             rules,
             ledger,
             policies: policies.reader(),
+            replays: Replays::new(config.replay_limits()),
             board,
             clock: clock.clone(),
             ids,
@@ -440,7 +440,6 @@ impl Stage {
             watch: Watch::new(whole.console.clone(), whole.train.batch_turns_min),
             settings: whole.settings().unwrap(),
             page,
-            replays: Replays::new(replays),
             watchers: Arc::new(Semaphore::new(1)),
             started: Instant::now(),
         });

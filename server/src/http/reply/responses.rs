@@ -116,7 +116,7 @@ impl Told {
     }
 }
 
-fn message_item(id: &str, status: &str, content: Vec<Value>) -> Value {
+fn message_item(id: &str, status: &str, content: &[Value]) -> Value {
     json!({"type": "message", "id": id, "status": status, "role": "assistant", "content": content})
 }
 
@@ -151,7 +151,7 @@ pub async fn whole(
         let id = told.item_id("msg");
         let part = told.text_part(&heard.content);
         told.output
-            .push(message_item(&id, word_of(&ended), vec![part]));
+            .push(message_item(&id, word_of(&ended), &[part]));
     }
     for call in &heard.calls {
         let item = told.call_item(call, "completed");
@@ -286,7 +286,7 @@ impl Telling {
                 json!({"type": "reasoning_text", "text": ""}),
             ),
             false => (
-                message_item(&id, "in_progress", Vec::new()),
+                message_item(&id, "in_progress", &[]),
                 json!({"type": "output_text", "text": "", "annotations": [], "logprobs": []}),
             ),
         };
@@ -328,7 +328,10 @@ impl Telling {
                 let mut data = with("text", json!(open.text));
                 data["logprobs"] = part["logprobs"].clone();
                 self.emit("response.output_text.done", data, out);
-                (message_item(&open.id, status, vec![part.clone()]), part)
+                (
+                    message_item(&open.id, status, std::slice::from_ref(&part)),
+                    part,
+                )
             }
         };
         self.emit("response.content_part.done", with("part", part), out);
