@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use hone_collect::{Input, Observed};
 use hone_domain::{
-    Admission, Ask, AskContext, BindRequest, Binding, Collect, Grammar, GroupId, Listening, Message,
-    Millis, Origin, PolicyChoice, Reason, Reasoning, RequestId, Sampling, Scope, ServeError,
-    SessionId, StopRules, Token, TurnId, TurnKind, Wanted,
+    Admission, Ask, AskContext, BindRequest, Binding, Collect, Grammar, GroupId, Listening,
+    Message, Millis, Origin, PolicyChoice, Reason, Reasoning, RequestId, Sampling, Scope,
+    ServeError, SessionId, StopRules, Token, TurnId, TurnKind, Wanted,
 };
 use serde_json::{Map, Value};
 

@@ -13,8 +13,9 @@ use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Request, Response};
 use hone_collect::Input;
 use hone_domain::{
-    Ask, Collect, Completion, Consents, Delta, Digest, End, Grammar, Policies, PolicyVersion, Reason,
-    Receipt, ServeError, SessionIndex, StopReason, Token, TokenDelta, Turn, UserRole, VersionSpan,
+    Ask, Collect, Completion, Consents, Delta, Digest, End, Grammar, Policies, PolicyVersion,
+    Reason, Receipt, ServeError, SessionIndex, StopReason, Token, TokenDelta, Turn, UserRole,
+    VersionSpan,
 };
 use hone_runtime::{
     Board, Inbox, Latest, ManualClock, Outbox, Overflow, SeededIds, Shutdown, ShutdownTrigger,

@@ -128,9 +128,7 @@ impl Talk {
             // Nothing is sampled behind the only call.
             stops.push(CALL_CLOSE.to_owned());
         }
-        let (scope, source) = door
-            .rules
-            .scope(&asked.caller.owner, wish.user.as_deref());
+        let (scope, source) = door.rules.scope(&asked.caller.owner, wish.user.as_deref());
         Ok(door::Request {
             id: asked.id,
             scope,
