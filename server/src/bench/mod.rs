@@ -93,7 +93,7 @@ enum Name {
 }
 
 impl Name {
-    const EACH: [Self; 9] = [
+    const EACH: [Self; 10] = [
         Self::Decode,
         Self::Prefill,
         Self::Gap,
