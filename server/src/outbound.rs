@@ -9,7 +9,7 @@ use hone_domain::Message;
 use hone_judge::{CompleteOptions, Completer, CompleterError, ModelConfig};
 use serde_json::{Value, json};
 
-use crate::http::wire::messages::template_message;
+use crate::door::template_message;
 
 /// Most bytes of an answer that are read.
 const ANSWER_BYTES_MAX: usize = 1 << 20;

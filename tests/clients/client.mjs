@@ -23,4 +23,33 @@ await assert.rejects(
   client.chat.completions.create({ model: "nobody", messages }),
   (error) => error.status === 404,
 );
+
+const tool = {
+  type: "function",
+  function: {
+    name: "weather",
+    parameters: { type: "object", properties: { city: { enum: ["Rome", "Oslo"] } }, required: ["city"], additionalProperties: false },
+  },
+};
+const called = await client.chat.completions.create({
+  model,
+  messages,
+  tools: [tool],
+  tool_choice: "required",
+  parallel_tool_calls: false,
+});
+const call = called.choices[0].message.tool_calls[0];
+assert.strictEqual(called.choices[0].finish_reason, "tool_calls");
+assert(["Rome", "Oslo"].includes(JSON.parse(call.function.arguments).city));
+const after = await client.chat.completions.create({
+  model,
+  messages: [...messages, called.choices[0].message, { role: "tool", tool_call_id: call.id, content: "sunny" }],
+  tools: [tool],
+});
+assert.strictEqual(after.hone.session_id, called.hone.session_id);
+
+const response = await client.responses.create({ model, input: "Hello!", stream: true });
+const kinds = [];
+for await (const event of response) kinds.push(event.type);
+assert.strictEqual(kinds.at(-1), "response.completed");
 console.log("1 passed, 0 failed");

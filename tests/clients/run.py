@@ -1,4 +1,5 @@
-"""Real clients against the real server: openai-python, openai-node and curl on loopback.
+"""Real clients against the real server on loopback: openai-python, openai-node, the Anthropic SDK,
+LangChain, LiteLLM and curl.
 
 Starts the binary named by HONE with the built-in model on a free port, runs one scripted
 conversation per client, and ends the server by its process id.
@@ -14,6 +15,8 @@ import tempfile
 import time
 
 import openai
+
+import dialects
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 passed = failed = 0
@@ -133,6 +136,11 @@ def main():
             model = python_client(base)
             feedback_and_turn(base, model)
             other_clients(base, model)
+            dialects.openai_tools(base, model, check)
+            dialects.openai_responses(base, model, check)
+            dialects.anthropic_messages(base, model, check)
+            dialects.langchain(base, model, check)
+            dialects.litellm_client(base, model, check)
         finally:
             server.send_signal(signal.SIGTERM)
             try:

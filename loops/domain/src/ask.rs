@@ -16,6 +16,11 @@ pub struct StopRules {
     pub ignore_end: bool,
 }
 
+/// What the text of a completion must look like: a grammar in llguidance's Lark notation, which
+/// embeds JSON schemas and regular expressions.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Grammar(pub std::sync::Arc<str>);
+
 /// Whether a turn is collected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collect {
@@ -71,6 +76,8 @@ pub struct Ask {
     pub sampling: Sampling,
     /// When to stop.
     pub stop: StopRules,
+    /// The grammar its text has to follow.
+    pub grammar: Option<Grammar>,
     /// Whether to collect.
     pub collect: Collect,
     /// Passed through to the turn.
@@ -154,6 +161,12 @@ pub enum ServeError {
         /// The model's limit.
         max_positions: usize,
     },
+    /// This backend cannot do it at all.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The grammar cannot be followed.
+    #[error("{0}")]
+    Grammar(String),
     /// The adapter of the wanted version could not be loaded.
     #[error("the adapter of this policy could not be loaded: {0}")]
     Adapter(String),

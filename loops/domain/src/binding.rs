@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
+use crate::speech::Heard;
 use crate::{Message, Millis, NextState, Role, Scope, SessionId, Token, TurnId, TurnKind};
 
 type Hash = [u8; 32];
@@ -98,6 +99,10 @@ pub struct Binding {
     pub next_state: NextState,
     /// The parent's recorded tokens, for reuse.
     pub transcript: Option<Transcript>,
+    /// Messages of the request that are recorded completions of its session which clients send
+    /// back in another form (calls apart, reasoning left out): their places, and the texts as
+    /// they were sampled.
+    pub recorded: Vec<(usize, Arc<str>)>,
 }
 
 /// A turn that requests may continue.
@@ -130,6 +135,22 @@ struct Known {
     completion: Hash,
     continued_with: Option<Hash>,
     transcript: Option<Transcript>,
+    /// The completion as sampled, where clients send it back in another form.
+    sampled: Option<Arc<str>>,
+}
+
+impl Known {
+    fn bytes(&self) -> usize {
+        self.transcript.as_ref().map_or(0, Transcript::bytes)
+            + self.sampled.as_ref().map_or(0, |text| text.len())
+    }
+
+    /// Gives up what only saves re-tokenising.
+    fn shrink(&mut self) -> usize {
+        let bytes = self.bytes();
+        (self.transcript, self.sampled) = (None, None);
+        bytes
+    }
 }
 
 #[derive(Debug)]
@@ -188,7 +209,35 @@ impl SessionIndex {
         let Some((turn, next_from)) = place else {
             return self.bind_without_parent(request, session);
         };
-        self.continue_turn(request, session, (turn, next_from))
+        let recorded = self.recorded(session, &request.messages[..next_from]);
+        Binding {
+            recorded,
+            ..self.continue_turn(request, session, (turn, next_from))
+        }
+    }
+
+    /// Which of `messages` are completions of the session that came back in another form.
+    fn recorded(&self, session: SessionId, messages: &[Message]) -> Vec<(usize, Arc<str>)> {
+        let Some(session) = self.sessions.get(&session) else {
+            return Vec::new();
+        };
+        let sampled: HashMap<Hash, &Arc<str>> = session
+            .turns
+            .iter()
+            .filter_map(|known| Some((known.completion, known.sampled.as_ref()?)))
+            .collect();
+        if sampled.is_empty() {
+            return Vec::new();
+        }
+        let places = messages.iter().enumerate();
+        places
+            .filter(|(_, message)| message.role == Role::Assistant)
+            .filter_map(|(at, message)| {
+                let text = *sampled.get(&message.chain_hash())?;
+                let differs = !message.tool_calls.is_empty() || *message.content != **text;
+                differs.then(|| (at, text.clone()))
+            })
+            .collect()
     }
 
     /// Remembers an ended turn, so that the next request can continue it. Side turns are not
@@ -217,14 +266,16 @@ impl SessionIndex {
         self.by_age.remove(&(session.last_ms, turn.session));
         session.last_ms = session.last_ms.max(turn.ended_ms);
         self.by_age.insert((session.last_ms, turn.session), ());
-        self.transcript_bytes += transcript.as_ref().map_or(0, Transcript::bytes);
-        session.turns.push(Known {
+        let known = Known {
             turn: turn.turn,
             chain: whole,
             completion,
             continued_with: turn.continued.then_some([0; 32]),
+            sampled: transcript.as_ref().and_then(|_| sampled(&turn.completion)),
             transcript,
-        });
+        };
+        self.transcript_bytes += known.bytes();
+        session.turns.push(known);
         self.by_chain.insert(whole, (turn.session, turn.turn));
         if session.turns.len() > most {
             let old = session.turns.remove(0);
@@ -337,6 +388,7 @@ impl SessionIndex {
             parent: None,
             next_state,
             transcript: None,
+            recorded: Vec::new(),
         }
     }
 
@@ -376,6 +428,7 @@ impl SessionIndex {
             parent: None,
             next_state: NextState::default(),
             transcript: None,
+            recorded: Vec::new(),
         }
     }
 
@@ -396,6 +449,7 @@ impl SessionIndex {
             parent: None,
             next_state: NextState::default(),
             transcript: None,
+            recorded: Vec::new(),
         };
         let Some(session) = self.sessions.get_mut(&id) else {
             return binding;
@@ -442,7 +496,7 @@ impl SessionIndex {
         {
             self.by_chain.remove(&known.chain);
         }
-        self.transcript_bytes -= known.transcript.as_ref().map_or(0, Transcript::bytes);
+        self.transcript_bytes -= known.bytes();
     }
 
     fn enforce_bounds(&mut self) {
@@ -464,12 +518,17 @@ impl SessionIndex {
                 if self.transcript_bytes <= self.config.transcript_bytes_max {
                     return;
                 }
-                if let Some(transcript) = known.transcript.take() {
-                    self.transcript_bytes -= transcript.bytes();
-                }
+                self.transcript_bytes -= known.shrink();
             }
         }
     }
+}
+
+/// The completion's text, where clients send it back in another form.
+fn sampled(completion: &Message) -> Option<Arc<str>> {
+    let heard = Heard::meaning(&completion.content);
+    let differs = !heard.calls.is_empty() || heard.content != completion.content;
+    differs.then(|| Arc::from(completion.content.as_str()))
 }
 
 fn extend(chain: Hash, message: Hash) -> Hash {

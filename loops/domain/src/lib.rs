@@ -18,11 +18,14 @@ mod message;
 mod people;
 mod policy;
 mod sample;
+mod speech;
 mod transition;
 mod turn;
 mod verdict;
 
-pub use ask::{Ask, AskContext, Collect, Delta, End, Receipt, ServeError, StopRules, TokenDelta};
+pub use ask::{
+    Ask, AskContext, Collect, Delta, End, Grammar, Receipt, ServeError, StopRules, TokenDelta,
+};
 pub use binding::{
     BindHow, BindRequest, Binding, PendingTurn, SessionIndex, SessionIndexConfig, Transcript,
 };
@@ -37,6 +40,9 @@ pub use message::{Message, Role, ToolCall};
 pub use people::{RateLimits, UserRole};
 pub use policy::{Digest, Policies, Policy, PolicyChoice, PolicyVersion, Scope};
 pub use sample::{Sample, SampleError, SamplePart};
+pub use speech::{
+    CALL_CLOSE, CALL_OPEN, CallStyle, Called, Heard, Listener, Listening, Part, Reasoning,
+};
 pub use transition::{NextItem, NextKind, NextState, Transition};
 pub use turn::{
     Admission, Completion, CompletionError, Origin, Sampling, StopReason, Turn, TurnKind,

@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
+use crate::speech::Heard;
+
 /// Who speaks. `developer` is kept apart from `system` because clients re-send what they sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -76,22 +78,41 @@ impl Message {
 
     /// Hash of what the message means to a conversation: role, trimmed text, and each call's name
     /// with parsed arguments. Call ids are left out because clients rewrite them, and arguments
-    /// are compared parsed because clients re-serialise them.
+    /// are compared parsed because clients re-serialise them. An assistant's text counts by its
+    /// [`Heard::meaning`], so a turn is found again whether a client sends back the text as it was
+    /// sampled, or content and calls apart, with or without the reasoning.
     pub fn chain_hash(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
         hash.update(self.role.as_str());
         hash.update([0]);
-        hash.update(self.content.trim());
-        for call in &self.tool_calls {
-            hash.update([1]);
-            hash.update(&call.name);
-            hash.update([2]);
-            match serde_json::from_str::<Value>(&call.arguments) {
-                Ok(value) => hash_json(&mut hash, &value),
-                Err(_) => hash.update(call.arguments.trim()),
+        if self.role == Role::Assistant {
+            let heard = Heard::meaning(&self.content);
+            hash.update(heard.content.trim());
+            for call in &heard.calls {
+                hash_call(&mut hash, &call.name, &call.arguments);
             }
+        } else {
+            hash.update(self.content.trim());
+        }
+        for call in &self.tool_calls {
+            hash_call(&mut hash, &call.name, &call.arguments);
         }
         hash.finalize().into()
+    }
+}
+
+fn hash_call(hash: &mut Sha256, name: &str, arguments: &str) {
+    hash.update([1]);
+    hash.update(name);
+    hash.update([2]);
+    // No arguments are sent as nothing or as an empty object.
+    let arguments = match arguments.trim() {
+        "" => "{}",
+        text => text,
+    };
+    match serde_json::from_str::<Value>(arguments) {
+        Ok(value) => hash_json(hash, &value),
+        Err(_) => hash.update(arguments),
     }
 }
 
@@ -134,6 +155,37 @@ mod tests {
             }],
             ..Message::text(Role::Assistant, "")
         }
+    }
+
+    #[test]
+    fn a_turn_is_the_same_as_sampled_and_as_clients_send_it_back() {
+        let sampled = |text: &str| Message::text(Role::Assistant, text).chain_hash();
+        let raw = "<think>\nhm\n</think>\n\nLooking.\n<tool_call>\n{\"name\": \"f\", \
+                   \"arguments\": {\"a\": 1}}\n</tool_call>";
+        let apart = Message {
+            content: "Looking.".into(),
+            ..call("calla", r#"{"a":1}"#)
+        };
+        assert_eq!(sampled(raw), apart.chain_hash());
+        let with_reasoning = Message {
+            content: "<think>hm</think>Looking.".into(),
+            ..apart.clone()
+        };
+        assert_eq!(sampled(raw), with_reasoning.chain_hash());
+        let llama = r#"{"name": "f", "parameters": {"a": 1}}"#;
+        assert_eq!(sampled(llama), call("x", r#"{"a":1}"#).chain_hash());
+        assert_eq!(
+            sampled(r#"{"name": "f"}"#),
+            call("x", "").chain_hash(),
+            "no arguments are an empty object"
+        );
+        assert_ne!(sampled(raw), sampled("Looking."));
+        // What a person writes is never read as a call.
+        let person = |text: &str| Message::text(Role::User, text).chain_hash();
+        assert_ne!(
+            person(llama),
+            person(r#"{"name":"f","parameters":{"a":1}}"#)
+        );
     }
 
     #[test]

@@ -225,6 +225,11 @@ impl Completion {
         self.stop
     }
 
+    /// Names its end anew, where the text says more about it than the sampler knew.
+    pub fn set_stop(&mut self, stop: StopReason) {
+        self.stop = stop;
+    }
+
     /// Number of tokens.
     pub fn len(&self) -> usize {
         self.tokens.len()

@@ -32,6 +32,7 @@ mod testing;
 pub mod config;
 pub mod detok;
 pub mod folder;
+pub mod grammar;
 pub mod peft;
 pub mod sample;
 pub mod source;
@@ -45,7 +46,7 @@ pub use exec::Executor;
 pub use forward::{Logits, LogitsWanted, Scratch, SeqInput, forward};
 pub use kv::{BLOCK_TOKENS, KvAllocator, KvPool, blocks_out_of_sight};
 pub use logprob::token_logprob;
-pub use score::{GenerateOptions, Scores, generate, score, score_chunked};
+pub use score::{GenerateOptions, Scores, embed, generate, score, score_chunked};
 pub use simd::SimdLevel;
 pub use source::{LoadError, NamedTensor, TensorData, TensorSource};
 pub use train::{

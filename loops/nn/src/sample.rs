@@ -1,12 +1,13 @@
 //! Draws the next token, and says with which probability it was drawn.
 //!
-//! Order of operations, as in vLLM: banned tokens, logit bias, penalties, then temperature, min-p,
-//! top-k, top-p. Two log-probs leave here: the *raw* one (of the model's own distribution, what the
+//! Order of operations: logit bias, penalties, then the grammar's mask and banned tokens, which
+//! nothing can bring back, then temperature, min-p, top-k, top-p. Two log-probs leave here: the *raw* one (of the model's own distribution, what the
 //! API shows) and the *behavior* one (of the distribution really drawn from, what training needs).
 //! Both come from [`token_logprob`], the function that the scorer and the learner call.
 
 use std::collections::HashMap;
 
+use crate::grammar::TokenMask;
 use crate::logprob::token_logprob;
 
 /// Below this a temperature means "take the most likely token".
@@ -35,6 +36,9 @@ pub struct SamplingParams {
     pub top_logprobs: u8,
     /// Tokens that must not be drawn now, such as end of turn before the minimum length.
     pub banned: Vec<u32>,
+    /// The only tokens that may be drawn now, where a grammar rules. What was left to draw from is
+    /// then always reported as the kept set.
+    pub allowed: Option<TokenMask>,
 }
 
 impl Default for SamplingParams {
@@ -51,6 +55,7 @@ impl Default for SamplingParams {
             logit_bias: Vec::new(),
             top_logprobs: 0,
             banned: Vec::new(),
+            allowed: None,
         }
     }
 }
@@ -63,7 +68,10 @@ impl SamplingParams {
     }
 
     fn adjusts(&self) -> bool {
-        self.penalizes() || !self.logit_bias.is_empty() || !self.banned.is_empty()
+        self.penalizes()
+            || !self.logit_bias.is_empty()
+            || !self.banned.is_empty()
+            || self.allowed.is_some()
     }
 }
 
@@ -213,15 +221,29 @@ fn adjust(row: &[f32], params: &SamplingParams, history: &TokenCounts, adjusted:
             *logit = finite(repeated - frequent - present);
         }
     }
-    // Last, so that no bias or penalty can bring a banned token back.
+    // Last, so that no bias or penalty can bring a token back.
+    mask(adjusted, params);
     for id in &params.banned {
         if let Some(logit) = adjusted.get_mut(*id as usize) {
             *logit = IMPOSSIBLE;
         }
     }
     if adjusted.iter().all(|v| *v <= IMPOSSIBLE) {
-        // Nothing is allowed: a completion still has to end somehow, so the bans are lifted.
+        // Nothing is allowed: a completion still has to end somehow, so the bans are lifted. The
+        // grammar stands.
         adjusted.copy_from_slice(row);
+        mask(adjusted, params);
+    }
+}
+
+/// Rules out what the grammar does not allow.
+fn mask(adjusted: &mut [f32], params: &SamplingParams) {
+    if let Some(allowed) = &params.allowed {
+        for (logit, id) in adjusted.iter_mut().zip(0u32..) {
+            if !allowed.allows(id) {
+                *logit = IMPOSSIBLE;
+            }
+        }
     }
 }
 
@@ -251,9 +273,11 @@ fn cut(logits: &[f32], params: &SamplingParams, candidates: &mut Vec<(f32, u32)>
     } else {
         f32::NEG_INFINITY
     };
+    let masked = params.allowed.is_some();
     candidates.clear();
     let all = logits.iter().copied().zip(0u32..);
-    candidates.extend(all.filter(|(logit, _)| *logit >= floor));
+    candidates
+        .extend(all.filter(|(logit, _)| *logit >= floor && !(masked && *logit <= IMPOSSIBLE)));
     let k = params.top_k as usize;
     if k > 0 && k < candidates.len() {
         candidates.select_nth_unstable_by(k - 1, by_rank);

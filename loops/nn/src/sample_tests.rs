@@ -356,3 +356,69 @@ fn the_most_likely_tokens_are_reported_best_first() {
     };
     assert_eq!(take(&ROW, &all, 1).top.len(), ROW.len());
 }
+
+#[test]
+fn a_mask_comes_before_the_cuts_and_stands_above_bans_and_bias() {
+    let masked = |tokens: &[u32]| SamplingParams {
+        allowed: Some(TokenMask::of(tokens)),
+        ..SamplingParams::default()
+    };
+    // Of 2, 6 and 9 (the best), only 9 is allowed besides the poor 1 and 7.
+    let two = SamplingParams {
+        top_k: 2,
+        ..masked(&[1, 7, 9])
+    };
+    for position in 0..200 {
+        let drawn = take(&ROW, &two, position);
+        assert_eq!(drawn.kept.as_deref(), Some(&[1, 9][..]));
+        let kept = token_logprob(&ROW, drawn.token, 1.0, Some(&[1, 9]));
+        assert_eq!(drawn.behavior_logprob, kept);
+        assert_eq!(
+            drawn.raw_logprob,
+            token_logprob(&ROW, drawn.token, 1.0, None)
+        );
+    }
+    let greedy = SamplingParams {
+        temperature: 0.0,
+        logit_bias: vec![(2, 100.0)],
+        ..masked(&[7, 8])
+    };
+    assert_eq!(take(&ROW, &greedy, 0).token, 8);
+    let banned = SamplingParams {
+        banned: vec![7, 8],
+        ..masked(&[7, 8])
+    };
+    let drawn = take(&ROW, &banned, 0);
+    assert_eq!(
+        drawn.kept.as_deref(),
+        Some(&[7, 8][..]),
+        "bans yield, the mask does not"
+    );
+}
+
+proptest! {
+    /// The kept set of a masked draw is what cutting the allowed tokens alone would keep.
+    #[test]
+    fn a_masked_draw_is_a_draw_among_the_allowed(
+        row in prop::collection::vec(-4.0f32..4.0, 2..40),
+        picks in prop::collection::vec(any::<bool>(), 40),
+        (top_k, top_p, temperature) in (0u32..6, 0.2f32..=1.0, 0.3f32..2.0),
+        position in 0u64..50,
+    ) {
+        let mut allowed: Vec<u32> = (0..row.len() as u32).filter(|i| picks[*i as usize]).collect();
+        if allowed.is_empty() {
+            allowed.push(0);
+        }
+        let plain = SamplingParams { top_k, top_p, temperature, ..SamplingParams::default() };
+        let masked = SamplingParams { allowed: Some(TokenMask::of(&allowed)), ..plain.clone() };
+        let drawn = take(&row, &masked, position);
+        let alone: Vec<f32> = allowed.iter().map(|id| row[*id as usize]).collect();
+        let among = take(&alone, &plain, position);
+        prop_assert_eq!(drawn.token, allowed[among.token as usize]);
+        let every: Vec<u32> = (0..alone.len() as u32).collect();
+        let kept: Vec<u32> = among.kept.unwrap_or(every).iter().map(|at| allowed[*at as usize]).collect();
+        prop_assert_eq!(drawn.kept.as_deref(), Some(&kept[..]));
+        let again = token_logprob(&row, drawn.token, temperature, Some(&kept));
+        prop_assert_eq!(drawn.behavior_logprob.to_bits(), again.to_bits());
+    }
+}

@@ -5,6 +5,7 @@ use crate::exec::Executor;
 use crate::forward::{LogitsWanted, Scratch, SeqInput, forward, head, hidden_states};
 use crate::kv::{BLOCK_TOKENS, KvPool};
 use crate::logprob::token_logprob;
+use crate::ops::RmsNorm;
 use crate::rng::Rng;
 use crate::simd::{Buf, padded};
 use crate::weights::Model;
@@ -63,6 +64,44 @@ pub fn score_chunked<'a>(
         tokens: tokens.to_vec(),
         hidden,
     }
+}
+
+/// The base model's embedding of a text: the mean over all tokens of the final hidden states after
+/// the last norm, scaled to length 1. `[hidden]` numbers; zeros for an empty text.
+pub fn embed(model: &Model, tokens: &[u32], exec: &Executor) -> Vec<f32> {
+    let count = tokens.len().div_ceil(BLOCK_TOKENS);
+    let blocks: Vec<u32> = (0..count as u32).collect();
+    let mut kv = KvPool::new(&model.config, count);
+    let mut scratch = Scratch::default();
+    let (hidden, ld) = (model.config.hidden, padded(model.config.hidden));
+    let norm = RmsNorm {
+        weight: &model.weights.norm,
+        eps: model.config.rms_eps,
+        groups: 1,
+    };
+    let mut normed = Buf::default();
+    let mut sums = vec![0f64; hidden];
+    for (index, part) in tokens.chunks(CHUNK).enumerate() {
+        let seq = SeqInput {
+            tokens: part,
+            start: index * CHUNK,
+            blocks: &blocks,
+            adapter: None,
+            logits: LogitsWanted::None,
+        };
+        hidden_states(model, &mut kv, &[seq], exec, &mut scratch);
+        let rows = part.len();
+        let normed = normed.take(rows * ld);
+        norm.forward(&scratch.x.as_slice()[..rows * ld], normed, (rows, ld), exec);
+        for row in normed.chunks(ld) {
+            for (sum, value) in sums.iter_mut().zip(row) {
+                *sum += f64::from(*value);
+            }
+        }
+    }
+    let length = sums.iter().map(|sum| sum * sum).sum::<f64>().sqrt();
+    let scale = if length > 0.0 { 1.0 / length } else { 0.0 };
+    sums.iter().map(|sum| (sum * scale) as f32).collect()
 }
 
 impl Scores<'_> {
@@ -169,4 +208,39 @@ fn pick(row: &[f32], temperature: f32, u: f64) -> u32 {
         }
     }
     best as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Family;
+    use crate::testing::{model, tiny, tokens};
+
+    #[test]
+    fn an_embedding_is_the_mean_of_the_normed_hidden_states_at_length_one() {
+        let cfg = tiny(Family::Qwen3);
+        let (model, exec) = (model(&cfg, 3), Executor::new(2));
+        // More than one chunk.
+        let text = tokens(&cfg, CHUNK + 40, 5);
+        let got = embed(&model, &text, &exec);
+        let hidden = score(&model, None, &text, &exec).hidden;
+        let mut mean = vec![0f64; cfg.hidden];
+        for row in hidden.as_slice().chunks(padded(cfg.hidden)) {
+            let row = &row[..cfg.hidden];
+            let square: f64 = row.iter().map(|x| f64::from(*x).powi(2)).sum();
+            let scale = 1.0 / (square / cfg.hidden as f64 + f64::from(cfg.rms_eps)).sqrt();
+            for ((sum, x), w) in mean.iter_mut().zip(row).zip(&model.weights.norm) {
+                *sum += f64::from(*x) * scale * f64::from(*w);
+            }
+        }
+        let length = mean.iter().map(|x| x * x).sum::<f64>().sqrt();
+        assert_eq!(got.len(), cfg.hidden);
+        for (got, wanted) in got.iter().zip(&mean) {
+            assert!((f64::from(*got) - wanted / length).abs() < 1e-5);
+        }
+        let one = Executor::new(1);
+        assert_eq!(got, embed(&model, &text, &one), "threads change nothing");
+        assert_ne!(got, embed(&model, &text[1..], &exec));
+        assert!(embed(&model, &[], &exec).iter().all(|x| *x == 0.0));
+    }
 }

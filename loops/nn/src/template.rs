@@ -87,6 +87,11 @@ impl ChatTemplate {
         self.source.is_some()
     }
 
+    /// The template's text, for those who need to know what it teaches the model.
+    pub fn source(&self) -> Option<&str> {
+        self.source.as_deref()
+    }
+
     /// The prompt for `messages`. `extra` holds further variables of the template, such as
     /// `enable_thinking`; it may replace anything but messages and tools.
     pub fn render(

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use hone_domain::{Ask, Delta, Digest, ServeError, Token};
+use hone_domain::{Ask, Delta, Digest, Grammar, ServeError, Token};
 use tokio::sync::mpsc;
 
 use crate::stats::EngineStats;
@@ -39,6 +39,23 @@ pub struct Answer {
 pub trait Backend: Send + Sync {
     /// Takes an ask or refuses it; never waits.
     fn ask(&self, ask: Ask) -> Result<Answer, ServeError>;
+
+    /// Whether asks with this grammar can be answered; says what is wrong with it. May take a
+    /// while for a large grammar.
+    fn check_grammar(&self, grammar: &Grammar) -> Result<(), ServeError> {
+        let _unread = grammar;
+        Err(ServeError::Grammar(
+            "this backend cannot hold its completions to a grammar".to_owned(),
+        ))
+    }
+
+    /// The base model's embedding of a text. Computes on the calling thread, so not for async ones.
+    fn embed(&self, tokens: &[Token]) -> Result<Vec<f32>, ServeError> {
+        let _unread = tokens;
+        Err(ServeError::Unsupported(
+            "this backend has no embeddings".to_owned(),
+        ))
+    }
 
     /// What this backend can do.
     fn capabilities(&self) -> Capabilities;

@@ -7,15 +7,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hone_domain::{Ask, Blobs, Digest, Policies, Scope, ServeError, Token};
+use hone_domain::{Ask, Blobs, Digest, Grammar, Policies, Scope, ServeError, Token};
+use hone_nn::grammar::Constraint;
 use hone_nn::tokenizer::Tokenizer;
-use hone_nn::{BLOCK_TOKENS, Executor, KvPool, Model, blocks_out_of_sight, fingerprint};
+use hone_nn::{BLOCK_TOKENS, Executor, KvPool, Model, blocks_out_of_sight, embed, fingerprint};
 use hone_runtime::{Board, Clock, LatestReader, RoomState};
 
 use crate::adapters::LoadResult;
 use crate::backend::{Answer, Backend, Capabilities};
 use crate::config::Config;
 use crate::loader::{self, LoaderCtx};
+use crate::masks::{GrammarBook, Masked, Masks};
 use crate::sequence::{Sequence, Setup};
 use crate::stats::{Counters, EngineStats};
 use crate::thread::{Core, CoreCtx};
@@ -74,6 +76,8 @@ pub(crate) struct Shared {
     pub(crate) setup: Setup,
     pub(crate) capabilities: Capabilities,
     pub(crate) kv_blocks: usize,
+    grammars: GrammarBook,
+    pub(crate) masks: Masks,
     life: AtomicU8,
     /// Makes the next step panic.
     pub(crate) fault: AtomicBool,
@@ -88,6 +92,11 @@ impl Shared {
         }
     }
 
+    fn constraint(&self, grammar: &Grammar) -> Result<Constraint, ServeError> {
+        let model = (&self.setup, self.capabilities.vocab);
+        self.grammars.constraint(grammar, model)
+    }
+
     /// Moves on; there is no way back.
     pub(crate) fn set_life(&self, life: Life) {
         self.life.fetch_max(life as u8, Ordering::AcqRel);
@@ -97,6 +106,7 @@ impl Shared {
 /// The built-in engine.
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
+    model: Arc<Model>,
     config: Config,
     commands: Sender<Command>,
     threads: Mutex<Option<Threads>>,
@@ -121,8 +131,11 @@ impl Engine {
             kv_blocks * BLOCK_TOKENS
         };
         let max_positions = ctx.model.config.max_positions.min(fitting);
+        let thread = |e: std::io::Error| internal(format!("a thread could not be started: {e}"));
         let shared = Arc::new(Shared {
             counters: Counters::new(),
+            grammars: GrammarBook::default(),
+            masks: Masks::start().map_err(thread)?,
             capabilities: capabilities(&ctx, max_positions),
             setup: Setup {
                 tokenizer: ctx.tokenizer,
@@ -141,7 +154,6 @@ impl Engine {
             .saturating_add(ctx.config.waiting_max);
         let (jobs, job_inbox) =
             tokio::sync::mpsc::channel(loads_max.min(tokio::sync::Semaphore::MAX_PERMITS));
-        let thread = |e: std::io::Error| internal(format!("a thread could not be started: {e}"));
         let loader = LoaderCtx {
             model: Arc::clone(&ctx.model),
             blobs: ctx.blobs,
@@ -150,7 +162,7 @@ impl Engine {
             commands: commands.clone(),
         };
         let loader = loader::spawn(loader, job_inbox).map_err(thread)?;
-        let config = ctx.config.clone();
+        let (config, model) = (ctx.config.clone(), Arc::clone(&ctx.model));
         let core = CoreCtx {
             shared: Arc::clone(&shared),
             model: ctx.model,
@@ -171,6 +183,7 @@ impl Engine {
         let threads = Mutex::new(Some(Threads { engine, loader }));
         Ok(Self {
             shared,
+            model,
             config,
             commands,
             threads,
@@ -256,8 +269,15 @@ impl Engine {
 impl Backend for Engine {
     fn ask(&self, ask: Ask) -> Result<Answer, ServeError> {
         self.check(&ask)?;
+        let masked = match &ask.grammar {
+            None => None,
+            Some(grammar) => {
+                let constraint = self.shared.constraint(grammar)?;
+                Some(Masked::new(constraint, self.shared.masks.clone()))
+            }
+        };
         self.line_up()?;
-        let (sequence, deltas, cancel) = Sequence::new(ask, &self.shared.setup);
+        let (sequence, deltas, cancel) = Sequence::new(ask, masked, &self.shared.setup);
         if self.commands.send(Command::Ask(sequence)).is_err() {
             self.shared.counters.waiting.fetch_sub(1, Ordering::Relaxed);
             return Err(ServeError::Stopping);
@@ -267,6 +287,20 @@ impl Backend for Engine {
             .requests
             .fetch_add(1, Ordering::Relaxed);
         Ok(Answer { deltas, cancel })
+    }
+
+    fn check_grammar(&self, grammar: &Grammar) -> Result<(), ServeError> {
+        self.shared.constraint(grammar).map(drop)
+    }
+
+    fn embed(&self, tokens: &[Token]) -> Result<Vec<f32>, ServeError> {
+        let vocab = self.shared.capabilities.vocab;
+        if tokens.is_empty() || tokens.iter().any(|token| *token as usize >= vocab) {
+            let why = format!("an embedding needs tokens below {vocab}");
+            return Err(ServeError::Internal(why));
+        }
+        // A thread of its own, so that no step of the engine waits for it.
+        Ok(embed(&self.model, tokens, &Executor::new(1)))
     }
 
     fn capabilities(&self) -> Capabilities {

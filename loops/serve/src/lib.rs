@@ -17,6 +17,7 @@ mod config;
 mod engine;
 mod fair;
 mod loader;
+mod masks;
 mod null;
 mod plan;
 mod prefix;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hone_domain::{
-    Ask, AskContext, Blobs, Collect, Delta, Origin, Policies, PolicyChoice, Reason, RequestId,
-    Sampling, Scope, SessionId, StopRules, Token, TurnId, TurnKind,
+    Ask, AskContext, Blobs, Collect, Delta, Grammar, Origin, Policies, PolicyChoice, Reason,
+    RequestId, Sampling, Scope, SessionId, StopRules, Token, TurnId, TurnKind,
 };
 use hone_nn::{Family, Model, ModelConfig, StoredDtype};
 use hone_runtime::{Board, Latest, SystemClock};
@@ -121,6 +121,16 @@ impl Bed {
     /// Asks for exactly `max_tokens` tokens after a prompt of `prompt_tokens` random ones that no
     /// other ask has.
     pub(super) fn ask(&self, prompt_tokens: usize, max_tokens: u32) -> Result<Answer, String> {
+        self.ask_in(prompt_tokens, max_tokens, None)
+    }
+
+    /// As [`Self::ask`], held to a grammar where there is one; then it may end before.
+    pub(super) fn ask_in(
+        &self,
+        prompt_tokens: usize,
+        max_tokens: u32,
+        grammar: Option<Grammar>,
+    ) -> Result<Answer, String> {
         let number = self.asks.fetch_add(1, Ordering::Relaxed);
         let mut rng = Rng::at(1, number);
         let prompt = (0..prompt_tokens).map(|_| rng.below(self.vocab) as Token);
@@ -141,8 +151,9 @@ impl Bed {
             stop: StopRules {
                 max_tokens,
                 strings: Vec::new(),
-                ignore_end: true,
+                ignore_end: grammar.is_none(),
             },
+            grammar,
             collect: Collect::No(Reason::NoCollector),
             context: AskContext {
                 session: SessionId(Uuid::now_v7()),

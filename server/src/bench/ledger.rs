@@ -155,6 +155,7 @@ impl Load {
     /// A turn as the backend without a model makes it.
     async fn turn(&self, session: SessionId) -> Option<Box<Turn>> {
         let ask = Ask {
+            grammar: None,
             turn: TurnId(Uuid::now_v7()),
             request: RequestId(Uuid::now_v7()),
             choice_index: 0,

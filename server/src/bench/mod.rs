@@ -8,6 +8,7 @@ mod bed;
 mod child;
 mod demo;
 mod folder;
+mod form;
 mod gap;
 mod idle;
 mod learn;
@@ -72,6 +73,8 @@ enum Name {
     Gap,
     /// Gaps between tokens while 100 versions are published under load.
     Swap,
+    /// Gaps between tokens of completions held to a JSON schema, and of others beside them.
+    Form,
     /// Turns per second recorded with durable receipts.
     Ledger,
     /// What every loop still does while another one is stopped or hangs.
@@ -90,11 +93,12 @@ enum Name {
 }
 
 impl Name {
-    const EACH: [Self; 9] = [
+    const EACH: [Self; 10] = [
         Self::Decode,
         Self::Prefill,
         Self::Gap,
         Self::Swap,
+        Self::Form,
         Self::Ledger,
         Self::Loops,
         Self::Idle,
@@ -123,6 +127,7 @@ impl Name {
             Self::Prefill => prefill::prefill(bench),
             Self::Gap => gap::gap(bench),
             Self::Swap => swap::swap(bench),
+            Self::Form => form::form(bench),
             Self::Ledger => ledger::ledger(bench),
             Self::Loops => loops::loops(bench),
             Self::Idle => idle::idle(bench),

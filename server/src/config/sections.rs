@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::door::Limits;
 use crate::http::guard::Key;
 use crate::http::listen::ListenLimits;
+use crate::http::replays::ReplayLimits;
 
 /// A loop of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -86,6 +87,12 @@ pub struct HttpConfig {
     pub transcript_bytes_max: usize,
     /// Shortest time between two events of `/admin/v1/events`, in milliseconds.
     pub events_interval_ms: u64,
+    /// Most answers kept for retries with the same `Idempotency-Key`; the oldest goes first.
+    pub replays_max: usize,
+    /// Most bytes of such answers; the oldest goes first.
+    pub replay_bytes_max: usize,
+    /// How long such an answer is kept, in milliseconds.
+    pub replay_keep_ms: u64,
     /// Most watchers of `/admin/v1/events`.
     pub watchers_max: usize,
     /// How long replies under way may take once the stop began, in milliseconds.
@@ -131,6 +138,15 @@ impl HttpConfig {
             sessions_max: self.sessions_max,
             turns_per_session_max: self.turns_per_session_max,
             transcript_bytes_max: self.transcript_bytes_max,
+        }
+    }
+
+    /// Bounds of the answers kept for retries.
+    pub fn replay_limits(&self) -> ReplayLimits {
+        ReplayLimits {
+            answers_max: self.replays_max,
+            bytes_max: self.replay_bytes_max,
+            keep_ms: i64::try_from(self.replay_keep_ms).unwrap_or(i64::MAX),
         }
     }
 
@@ -194,6 +210,7 @@ impl HttpConfig {
             ("record_queue_max", self.record_queue_max as u64),
             ("sessions_max", self.sessions_max as u64),
             ("turns_per_session_max", self.turns_per_session_max as u64),
+            ("replays_max", self.replays_max as u64),
             ("watchers_max", self.watchers_max as u64),
             ("worker_threads", self.worker_threads as u64),
         ];

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use hone_domain::{
-    Ask, Collect, Delta, End, PendingTurn, PolicyVersion, Reason, Receipt, ServeError, SessionId,
-    StopReason, Token, TokenDelta, Transcript, Turn, TurnId, TurnKind,
+    Ask, Collect, Delta, End, Listener, Listening, Part, PendingTurn, PolicyVersion, Reason,
+    Receipt, ServeError, SessionId, StopReason, Token, TokenDelta, Transcript, Turn, TurnId,
+    TurnKind,
 };
 use hone_serve::Answer;
 use tokio::sync::{mpsc, oneshot};
@@ -36,10 +37,10 @@ pub enum Piece {
         /// Prompt tokens that were not computed again.
         cached_tokens: u32,
     },
-    /// A token.
-    Token(TokenDelta),
-    /// Text that had been held back.
-    Text(String),
+    /// A token, and what of the answer became certain with it.
+    Token(TokenDelta, Vec<Part>),
+    /// What had been held back until the end.
+    Rest(Vec<Part>),
     /// The end, with its receipt.
     Ended(Ended),
     /// It failed; nothing follows.
@@ -68,6 +69,7 @@ pub(super) struct Job {
     pub(super) ask: Ask,
     pub(super) answer: Answer,
     pub(super) prompt_text: Option<Arc<str>>,
+    pub(super) listening: Listening,
     pub(super) collect: Collect,
     pub(super) done: bool,
     /// Who pays for its tokens, where somebody counts them.
@@ -96,7 +98,7 @@ async fn follow(door: &Door, mut job: Job, out: mpsc::Sender<Piece>) {
     let late = sleep_until(Instant::now() + door.limits.completion_timeout);
     let abort = door.abort.wait();
     tokio::pin!(late, abort);
-    let mut text = String::new();
+    let mut heard = Hearing::new(job.listening);
     let mut cancelled: Option<ServeError> = None;
     let mut left = false;
     loop {
@@ -133,16 +135,15 @@ async fn follow(door: &Door, mut job: Job, out: mpsc::Sender<Piece>) {
                 },
             ),
             Some(Delta::Token(token)) => {
-                text.push_str(&token.text);
-                send(&out, Piece::Token(token));
+                let parts = heard.push(&token.text);
+                send(&out, Piece::Token(token, parts));
             }
             Some(Delta::End(end)) => {
-                text.push_str(&end.text);
                 if end.stop == StopReason::Cancelled && !left {
                     // Nobody here cancelled it, so the engine did: it is stopping.
                     cancelled.get_or_insert(ServeError::Stopping);
                 }
-                return finish(door, (job, text), *end, (&out, cancelled)).await;
+                return finish(door, (job, heard), *end, (&out, cancelled)).await;
             }
             Some(Delta::Failed(error)) => {
                 door.counters.failed.add(1);
@@ -157,6 +158,50 @@ async fn follow(door: &Door, mut job: Job, out: mpsc::Sender<Piece>) {
     }
 }
 
+/// What was said so far: its text as sampled, and the listener that takes it apart.
+struct Hearing {
+    text: String,
+    listener: Listener,
+    calls: usize,
+}
+
+impl Hearing {
+    fn new(listening: Listening) -> Self {
+        Self {
+            text: String::new(),
+            listener: Listener::new(listening),
+            calls: 0,
+        }
+    }
+
+    fn push(&mut self, text: &str) -> Vec<Part> {
+        self.text.push_str(text);
+        let parts = self.listener.push(text);
+        self.count(&parts);
+        parts
+    }
+
+    fn finish(&mut self, text: &str) -> Vec<Part> {
+        let mut parts = self.push(text);
+        let rest = self.listener.finish();
+        self.count(&rest);
+        parts.extend(rest);
+        parts
+    }
+
+    fn count(&mut self, parts: &[Part]) {
+        self.calls += parts.iter().filter(|p| matches!(p, Part::Call(_))).count();
+    }
+
+    /// An answer that calls and ends by itself ends with its calls.
+    fn stop(&self, stop: StopReason) -> StopReason {
+        match stop {
+            StopReason::EndToken | StopReason::StopString if self.calls > 0 => StopReason::ToolCall,
+            stop => stop,
+        }
+    }
+}
+
 /// Sends a piece; the channel has room for every one, and a client that left misses nothing.
 fn send(out: &mpsc::Sender<Piece>, piece: Piece) {
     let _left_or_sent = out.try_send(piece).is_ok();
@@ -164,21 +209,26 @@ fn send(out: &mpsc::Sender<Piece>, piece: Piece) {
 
 async fn finish(
     door: &Door,
-    (job, text): (Job, String),
-    end: End,
+    (job, mut heard): (Job, Hearing),
+    mut end: End,
     (out, cancelled): (&mpsc::Sender<Piece>, Option<ServeError>),
 ) {
-    door.counters.stopped(end.stop);
-    if !end.text.is_empty() {
-        send(out, Piece::Text(end.text.clone()));
+    let rest = heard.finish(&end.text);
+    if !rest.is_empty() {
+        send(out, Piece::Rest(rest));
     }
+    let stop = heard.stop(end.stop);
+    if let Some(turn) = &mut end.turn {
+        turn.completion.set_stop(stop);
+    }
+    door.counters.stopped(stop);
     let tokens = end.completion.tokens().to_vec();
     if let Some(payer) = &job.payer {
         payer.spend(tokens.len());
     }
-    let (stop, version) = (end.stop, end.version);
+    let version = end.version;
     let receipt = offer(door, job.collect, end.turn);
-    remember(door, &job, (text, &tokens));
+    remember(door, &job, (heard.text, &tokens));
     if job.done {
         door.session_done(job.ask.context.session);
     }

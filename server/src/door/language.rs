@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hone_domain::{Sampling, Token};
+use hone_domain::{CallStyle, Reasoning, Sampling, Token};
 use hone_nn::template::ChatTemplate;
 use hone_nn::tokenizer::Tokenizer;
 use serde_json::{Map, Value};
@@ -11,6 +11,15 @@ use serde_json::{Map, Value};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the model's chat template refused the messages: {0}")]
 pub struct LanguageError(pub String);
+
+/// How the model writes what is not plain text; its chat template tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Manner {
+    /// How it writes tool calls; none where its template teaches none.
+    pub calls: Option<CallStyle>,
+    /// Whether it may reason before it answers.
+    pub reasons: bool,
+}
 
 /// Text in, tokens out, and back.
 pub trait Language: Send + Sync {
@@ -33,6 +42,9 @@ pub trait Language: Send + Sync {
 
     /// How the model's makers sample it.
     fn defaults(&self) -> Sampling;
+
+    /// How it writes calls and reasoning.
+    fn manner(&self) -> Manner;
 }
 
 /// A loaded model's own tokenizer and template.
@@ -95,6 +107,14 @@ impl Language for ModelLanguage {
     fn defaults(&self) -> Sampling {
         self.defaults.clone()
     }
+
+    fn manner(&self) -> Manner {
+        let source = self.template.source().unwrap_or_default();
+        Manner {
+            calls: CallStyle::of_template(source),
+            reasons: Reasoning::in_template(source),
+        }
+    }
 }
 
 /// One token per byte and a plain template, for the backend without a model.
@@ -105,14 +125,20 @@ impl Language for ByteLanguage {
     fn render(
         &self,
         messages: &[Value],
-        _tools: Option<&[Value]>,
+        tools: Option<&[Value]>,
         _extra: &Map<String, Value>,
     ) -> Result<String, LanguageError> {
         let mut text = String::new();
+        for tool in tools.unwrap_or_default() {
+            text.push_str(&format!("tool {tool}\n"));
+        }
         for message in messages {
             for part in ["role", "content"] {
                 text.push_str(message[part].as_str().unwrap_or_default());
                 text.push('\n');
+            }
+            for call in message["tool_calls"].as_array().into_iter().flatten() {
+                text.push_str(&format!("call {}\n", call["function"]));
             }
         }
         text.push_str("assistant\n");
@@ -137,5 +163,12 @@ impl Language for ByteLanguage {
 
     fn defaults(&self) -> Sampling {
         Sampling::default()
+    }
+
+    fn manner(&self) -> Manner {
+        Manner {
+            calls: Some(CallStyle::Tags),
+            reasons: true,
+        }
     }
 }

@@ -11,24 +11,26 @@ mod conduct;
 mod counters;
 mod language;
 mod prepare;
+mod render;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hone_collect::{Input, SharedIndex};
-use hone_domain::{Scope, ServeError, SessionId, SessionIndex, TurnId};
+use hone_domain::{Scope, ServeError, SessionId, SessionIndex, Token, TurnId};
 use hone_runtime::{Clock, Ids, Outbox, Shutdown};
 use hone_serve::Backend;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::learning::Rules;
 use crate::people::meter::Meters;
 
 pub use conduct::{Choice, Ended, Piece};
 pub use counters::{Counter, DoorCounters};
-pub use language::{ByteLanguage, Language, LanguageError, ModelLanguage};
-pub use prepare::{Opened, PromptSource, Request};
+pub use language::{ByteLanguage, Language, LanguageError, Manner, ModelLanguage};
+pub use prepare::{Opened, PromptSource, Request, Shape};
+pub use render::template_message;
 
 /// What the door needs of the house.
 pub struct Door {
@@ -54,6 +56,8 @@ pub struct Door {
     pub counters: DoorCounters,
     /// Completions under way.
     pub live: Live,
+    /// One embedding at a time, because each takes a thread from the others.
+    pub embedding: Semaphore,
     /// Ends every completion under way, when draining has taken too long.
     pub abort: Shutdown,
 }
@@ -85,6 +89,22 @@ impl Door {
         }
     }
 
+    /// Embeddings of texts, in order. They wait for each other.
+    pub async fn embed(
+        self: &Arc<Self>,
+        inputs: Vec<Vec<Token>>,
+    ) -> Result<Vec<Vec<f32>>, OpenError> {
+        let broken = OpenError::Broken;
+        let place = self.embedding.acquire().await;
+        let _place = place.map_err(|error| broken(error.to_string()))?;
+        let backend = self.backend.clone();
+        let work = move || inputs.iter().map(|tokens| backend.embed(tokens)).collect();
+        let done: Result<Vec<Vec<f32>>, ServeError> = tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|error| broken(error.to_string()))?;
+        Ok(done?)
+    }
+
     /// Sessions remembered.
     pub fn sessions(&self) -> usize {
         self.index().len()
@@ -99,6 +119,11 @@ impl Door {
 /// How the client sees a turn's id.
 pub fn turn_text(turn: TurnId) -> String {
     format!("turn_{turn}")
+}
+
+/// How the client sees a tool call's id. Without underscores, because some clients drop them.
+pub fn call_id(turn: TurnId, number: usize) -> String {
+    format!("call{}{number}", turn.0.simple())
 }
 
 /// How the client sees a session's id.
@@ -161,6 +186,14 @@ pub enum OpenError {
     /// The prompt has no tokens.
     #[error("the prompt is empty once it is rendered")]
     Empty,
+    /// The form of the answer cannot be followed.
+    #[error("{param}: {message}")]
+    Shape {
+        /// The field it is from.
+        param: String,
+        /// What is wrong with it.
+        message: String,
+    },
     /// Serve refused.
     #[error(transparent)]
     Serve(#[from] ServeError),

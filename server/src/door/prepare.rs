@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use hone_collect::{Input, Observed};
 use hone_domain::{
-    Admission, Ask, AskContext, BindRequest, Binding, Collect, GroupId, Message, Millis, Origin,
-    PolicyChoice, Reason, RequestId, Sampling, Scope, ServeError, SessionId, StopRules, Token,
-    TurnId, TurnKind, Wanted,
+    Admission, Ask, AskContext, BindRequest, Binding, Collect, Grammar, GroupId, Listening,
+    Message, Millis, Origin, PolicyChoice, Reason, Reasoning, RequestId, Sampling, Scope,
+    ServeError, SessionId, StopRules, Token, TurnId, TurnKind, Wanted,
 };
 use serde_json::{Map, Value};
 
 use super::conduct::{Choice, Job, conduct};
+use super::render::template_messages;
 use super::{Door, OpenError};
 
 /// Where the prompt comes from.
@@ -18,9 +19,7 @@ use super::{Door, OpenError};
 pub enum PromptSource {
     /// The messages, through the model's template.
     Chat {
-        /// Messages as templates read them.
-        rendered: Vec<Value>,
-        /// Tool definitions.
+        /// Tool definitions; with some, calls are taken out of the completion's text.
         tools: Option<Vec<Value>>,
         /// Further template variables.
         extra: Map<String, Value>,
@@ -29,6 +28,37 @@ pub enum PromptSource {
     Text(String),
     /// Tokens, as they are.
     Tokens(Vec<Token>),
+}
+
+/// The form an answer has to have, as rules of a grammar: either its own `start`, or `answer` where
+/// reasoning may stand before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// The field of the request that it is from.
+    pub param: String,
+    /// The rules, in Lark notation.
+    pub rules: String,
+}
+
+impl Shape {
+    /// The grammar of a completion whose prompt says where reasoning may stand.
+    fn grammar(&self, reasoning: Reasoning) -> Grammar {
+        if !self.rules.starts_with("answer:") && !self.rules.starts_with("calls:") {
+            return Grammar(Arc::from(self.rules.as_str()));
+        }
+        let start = match reasoning {
+            Reasoning::Never => "start: answer\n",
+            Reasoning::Maybe => concat!(
+                "start: (\"<think>\" thought GAP?)? answer\n",
+                "thought[suffix=\"</think>\"]: /(?s:.*)/\nGAP: /[ \\n]{1,4}/\n",
+            ),
+            Reasoning::Open => concat!(
+                "start: thought GAP? answer\n",
+                "thought[suffix=\"</think>\"]: /(?s:.*)/\nGAP: /[ \\n]{1,4}/\n",
+            ),
+        };
+        Grammar(Arc::from(format!("{start}{}", self.rules)))
+    }
 }
 
 /// A checked request for completions of one prompt.
@@ -68,6 +98,10 @@ pub struct Request {
     pub stops: Vec<String>,
     /// Whether end tokens do not stop.
     pub ignore_end: bool,
+    /// Whether at most one tool call is told.
+    pub single_call: bool,
+    /// The form of the answer.
+    pub shape: Option<Shape>,
 }
 
 /// An opened request.
@@ -85,6 +119,8 @@ struct Prepared {
     text: Option<Arc<str>>,
     tokens: Vec<Token>,
     binding: Binding,
+    listening: Listening,
+    grammar: Option<Grammar>,
 }
 
 impl Door {
@@ -92,7 +128,9 @@ impl Door {
     pub async fn open(self: &Arc<Self>, request: Request) -> Result<Opened, OpenError> {
         let admitted_ms = self.clock.now_ms();
         let chars: usize = request.messages.iter().map(|m| m.content.len()).sum();
-        let (request, prepared) = if chars > self.limits.inline_chars_max {
+        // A large grammar takes a moment to compile as well.
+        let long = chars > self.limits.inline_chars_max || request.shape.is_some();
+        let (request, prepared) = if long {
             let door = self.clone();
             tokio::task::spawn_blocking(move || {
                 let prepared = door.prepare(&request, admitted_ms);
@@ -107,16 +145,24 @@ impl Door {
         self.ask_all(&request, prepared?, admitted_ms)
     }
 
-    fn prepare(&self, request: &Request, now_ms: Millis) -> Result<Prepared, OpenError> {
-        let text = match &request.prompt {
-            PromptSource::Chat {
-                rendered,
-                tools,
-                extra,
-            } => Some(self.language.render(rendered, tools.as_deref(), extra)?),
-            PromptSource::Text(text) => Some(text.clone()),
-            PromptSource::Tokens(_) => None,
+    /// The tokens of a request's prompt, asking and remembering nothing.
+    pub async fn tokens_of(self: &Arc<Self>, request: Request) -> Result<Vec<Token>, OpenError> {
+        let door = self.clone();
+        let work = move || {
+            Ok(match (&request.prompt, door.text_of(&request, &[])?) {
+                (PromptSource::Tokens(tokens), _) => tokens.clone(),
+                (PromptSource::Text(_), Some(text)) => door.language.encode(&text, true),
+                (_, text) => door.language.encode(&text.unwrap_or_default(), false),
+            })
         };
+        let done = tokio::task::spawn_blocking(work).await;
+        done.map_err(|error| OpenError::Broken(error.to_string()))?
+    }
+
+    fn prepare(&self, request: &Request, now_ms: Millis) -> Result<Prepared, OpenError> {
+        let text = self.text_of(request, &[])?;
+        let listening = self.listening(request, text.as_deref());
+        let grammar = self.grammar(request, listening.reasoning)?;
         let binding = self.index().bind(&BindRequest {
             owner: &request.owner,
             scope: &request.scope,
@@ -127,6 +173,10 @@ impl Door {
             now_ms,
         });
         self.counters.bound(binding.how);
+        let text = match self.text_as_sampled(request, &binding) {
+            Some(sampled) => Some(sampled),
+            None => text,
+        };
         let tokens = match (&request.prompt, &text) {
             (PromptSource::Tokens(tokens), _) => tokens.clone(),
             (PromptSource::Text(_), Some(text)) => self.language.encode(text, true),
@@ -136,10 +186,73 @@ impl Door {
             return Err(OpenError::Empty);
         }
         Ok(Prepared {
+            listening,
+            grammar,
             text: text.map(Arc::from),
             tokens,
             binding,
         })
+    }
+
+    /// The prompt's text; none where the request gave tokens.
+    fn text_of(
+        &self,
+        request: &Request,
+        recorded: &[(usize, Arc<str>)],
+    ) -> Result<Option<String>, OpenError> {
+        Ok(match &request.prompt {
+            PromptSource::Chat { tools, extra } => {
+                let messages = template_messages(&request.messages, recorded);
+                let tools = tools.as_deref();
+                Some(self.language.render(&messages, tools, extra)?)
+            }
+            PromptSource::Text(text) => Some(text.clone()),
+            PromptSource::Tokens(_) => None,
+        })
+    }
+
+    /// The prompt with the session's completions as they were sampled, where that continues the
+    /// recorded transcript: calls come back re-serialised, and their tokens would differ.
+    fn text_as_sampled(&self, request: &Request, binding: &Binding) -> Option<String> {
+        let transcript = binding.transcript.as_ref()?;
+        if binding.recorded.is_empty() {
+            return None;
+        }
+        let text = self.text_of(request, &binding.recorded).ok()??;
+        text.starts_with(&*transcript.text).then_some(text)
+    }
+
+    /// The grammar of the completion, which the backend has found to be sound.
+    fn grammar(
+        &self,
+        request: &Request,
+        reasoning: Reasoning,
+    ) -> Result<Option<Grammar>, OpenError> {
+        let Some(shape) = &request.shape else {
+            return Ok(None);
+        };
+        let grammar = shape.grammar(reasoning);
+        match self.backend.check_grammar(&grammar) {
+            Ok(()) => Ok(Some(grammar)),
+            Err(ServeError::Grammar(message)) => Err(OpenError::Shape {
+                param: shape.param.clone(),
+                message,
+            }),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What the completion's text may hold besides content.
+    fn listening(&self, request: &Request, prompt: Option<&str>) -> Listening {
+        let PromptSource::Chat { tools, .. } = &request.prompt else {
+            return Listening::default();
+        };
+        let manner = self.language.manner();
+        Listening {
+            calls: manner.calls.filter(|_| tools.is_some()),
+            reasoning: Reasoning::of(manner.reasons, prompt.unwrap_or_default()),
+            single: request.single_call,
+        }
     }
 
     /// Tokens of a rendered prompt. Where its text begins with the recorded text of the turn it
@@ -223,6 +336,7 @@ impl Door {
                     strings: request.stops.clone(),
                     ignore_end: request.ignore_end,
                 },
+                grammar: prepared.grammar.clone(),
                 collect,
                 context: AskContext {
                     session: prepared.binding.session,
@@ -241,6 +355,7 @@ impl Door {
             jobs.push(Job {
                 payer: self.meters.spender(request.id),
                 prompt_text: prepared.text.clone(),
+                listening: prepared.listening,
                 collect,
                 done: request.done && at + 1 == request.n,
                 ask: ask.clone(),

@@ -24,6 +24,7 @@ use crate::eraser::Eraser;
 use crate::http::guard::Guard;
 use crate::http::listen::listen;
 use crate::http::page::Page;
+use crate::http::replays::Replays;
 use crate::http::traffic::Traffic;
 use crate::http::{Http, Life, ModelNames, router};
 use crate::hub::HubAccess;
@@ -90,6 +91,7 @@ impl House {
                 meters: commons.meters.clone(),
                 counters: DoorCounters::default(),
                 live: Live::default(),
+                embedding: Semaphore::new(1),
                 abort: abort.signal(),
             })
         });
@@ -167,6 +169,7 @@ fn http_of(
         watch: Watch::new(config.console.clone(), config.train.batch_turns_min),
         settings: config.settings().map_err(|error| error.to_string())?,
         page: Page::from_config(&config.console.page_dir),
+        replays: Replays::new(config.http.replay_limits()),
         watchers: Arc::new(Semaphore::new(config.http.watchers_max)),
         config: config.http.clone(),
         started: Instant::now(),

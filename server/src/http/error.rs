@@ -85,6 +85,9 @@ pub enum ApiError {
         /// What to do.
         message: String,
     },
+    /// A key that belongs to another request.
+    #[error("{0}")]
+    Mismatch(String),
     /// The engine's waiting line is full.
     #[error("{message}")]
     Overloaded {
@@ -198,6 +201,11 @@ impl ApiError {
             Self::Limited { code, .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", code),
             Self::Conflict { code, .. } => (StatusCode::CONFLICT, REQUEST, code),
             Self::Forbidden { code, .. } => (StatusCode::FORBIDDEN, "permission_error", code),
+            Self::Mismatch(_) => (
+                StatusCode::UNPROCESSABLE_ENTITY,
+                REQUEST,
+                "idempotency_mismatch",
+            ),
             Self::Overloaded { .. } => (
                 StatusCode::TOO_MANY_REQUESTS,
                 "rate_limit_error",
@@ -286,6 +294,8 @@ impl From<ServeError> for ApiError {
                 prompt_tokens,
                 max_positions,
             },
+            ServeError::Unsupported(message) => Self::unsupported("model", message),
+            ServeError::Grammar(message) => Self::invalid("response_format", message),
             ServeError::Stopping => Self::Unavailable {
                 code: "stopping",
                 message: "the server is stopping; try again in a moment".to_owned(),

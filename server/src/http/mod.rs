@@ -8,6 +8,7 @@ pub mod lists;
 pub mod metrics;
 pub mod openapi;
 pub mod page;
+pub mod replays;
 pub mod reply;
 pub mod rights;
 pub mod routes;
@@ -84,6 +85,8 @@ pub struct Http {
     pub life: Life,
     /// What was counted here.
     pub traffic: Traffic,
+    /// Answers that retries get.
+    pub replays: replays::Replays,
     /// Places for watchers of `/admin/v1/events`.
     pub watchers: Arc<Semaphore>,
     /// When the process began.
@@ -162,6 +165,10 @@ pub fn router(http: Arc<Http>) -> Router {
         .merge(page::routes())
         .fallback(envelope::unknown_path)
         .method_not_allowed_fallback(envelope::wrong_method)
+        .layer(axum::middleware::from_fn_with_state(
+            http.clone(),
+            replays::layer,
+        ))
         .layer(axum::middleware::from_fn_with_state(
             http.clone(),
             envelope::wrap,

@@ -41,6 +41,12 @@ pub const RIGHTS: &[(&str, &str, Right)] = &[
     // Completions.
     ("POST", "/v1/chat/completions", User),
     ("POST", "/v1/completions", User),
+    ("POST", "/v1/responses", User),
+    ("POST", "/v1/messages", User),
+    ("POST", "/v1/messages/count_tokens", User),
+    ("POST", "/v1/embeddings", User),
+    ("POST", "/tokenize", User),
+    ("POST", "/detokenize", User),
     ("GET", "/v1/models", User),
     ("GET", "/v1/models/{*id}", User),
     // What became of it.

@@ -13,8 +13,9 @@ use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Request, Response};
 use hone_collect::Input;
 use hone_domain::{
-    Ask, Collect, Completion, Consents, Delta, Digest, End, Policies, PolicyVersion, Reason,
-    Receipt, ServeError, SessionIndex, StopReason, Token, TokenDelta, Turn, UserRole, VersionSpan,
+    Ask, Collect, Completion, Consents, Delta, Digest, End, Grammar, Policies, PolicyVersion,
+    Reason, Receipt, ServeError, SessionIndex, StopReason, Token, TokenDelta, Turn, UserRole,
+    VersionSpan,
 };
 use hone_runtime::{
     Board, Inbox, Latest, ManualClock, Outbox, Overflow, SeededIds, Shutdown, ShutdownTrigger,
@@ -30,6 +31,7 @@ use tower::ServiceExt;
 
 use super::guard::{Guard, Key};
 use super::page::Page;
+use super::replays::Replays;
 use super::traffic::Traffic;
 use super::{Http, Life, ModelNames, router};
 use crate::config::{Config, DEFAULTS, HttpConfig, LearningConfig, LimitsConfig, Sources};
@@ -182,6 +184,17 @@ impl Backend for Fake {
         Ok(Answer { deltas, cancel })
     }
 
+    fn check_grammar(&self, grammar: &Grammar) -> Result<(), ServeError> {
+        match grammar.0.contains("unsound") {
+            true => Err(ServeError::Grammar("it is unsound".to_owned())),
+            false => Ok(()),
+        }
+    }
+
+    fn embed(&self, tokens: &[Token]) -> Result<Vec<f32>, ServeError> {
+        Ok(vec![0.6, 0.8, tokens.len() as f32])
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             name: "fake",
@@ -273,6 +286,7 @@ pub(crate) fn http_config() -> HttpConfig {
     config.body_bytes_max = 65_536;
     config.receipt_timeout_ms = 50;
     config.messages_max = 64;
+    config.replays_max = 8;
     config
 }
 
@@ -332,6 +346,7 @@ fn door_of(
         },
         counters: DoorCounters::default(),
         live: Live::default(),
+        embedding: Semaphore::new(1),
         abort,
     })
 }
@@ -410,6 +425,7 @@ impl Stage {
             rules,
             ledger,
             policies: policies.reader(),
+            replays: Replays::new(config.replay_limits()),
             board,
             clock: clock.clone(),
             ids,

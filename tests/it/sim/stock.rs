@@ -69,6 +69,7 @@ fn turn(number: usize, moment: &mut Moment<'_>) -> Turn {
         parent: None,
         next_state: NextState::default(),
         transcript: None,
+        recorded: Vec::new(),
     };
     let scope = Scope::of(owner, None);
     let mut turn = sampled(moment, (owner, &scope), (&messages, &binding));

@@ -130,6 +130,8 @@ impl Sequence {
 
     /// Its blocks are gone; everything is to be computed again.
     pub(crate) fn forget_blocks(&mut self) {
+        // Its last token is computed again as well, and brings the logits again.
+        self.drop_late();
         self.table.clear();
         (self.computed, self.published, self.unseen) = (0, 0, 0);
     }

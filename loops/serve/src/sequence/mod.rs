@@ -15,11 +15,12 @@ use tokio::sync::mpsc;
 
 use crate::adapters::Pinned;
 use crate::backend::Cancel;
+use crate::masks::Masked;
 use crate::plan::Place;
 use crate::prefix::ChainKey;
 use crate::stop::StopMatcher;
 
-pub(crate) use text::{TurnFacts, turn_of};
+pub(crate) use text::{MASK_WAIT, TurnFacts, turn_of};
 
 /// Room in the channel beyond the tokens: start, end, and some to spare.
 const CHANNEL_SPARE: usize = 8;
@@ -62,6 +63,10 @@ pub(crate) struct Sequence {
     kept: Vec<Option<Vec<Token>>>,
     /// Ids in `kept`, those of sets that were given up included.
     kept_ids: usize,
+    /// Where a grammar rules.
+    masked: Option<Masked>,
+    /// Logits of the next token whose mask was not there in time.
+    late: Option<Vec<f32>>,
 
     detok: IncrementalDetokenizer,
     stop: StopMatcher,
@@ -99,7 +104,11 @@ fn hash_of(owner: &str) -> u64 {
 
 impl Sequence {
     /// Everything a request needs but its place and version; made on the asker's thread.
-    pub(crate) fn new(mut ask: Ask, setup: &Setup) -> (Box<Self>, mpsc::Receiver<Delta>, Cancel) {
+    pub(crate) fn new(
+        mut ask: Ask,
+        masked: Option<Masked>,
+        setup: &Setup,
+    ) -> (Box<Self>, mpsc::Receiver<Delta>, Cancel) {
         let tokens = std::mem::take(&mut ask.prompt_tokens);
         let prompt = tokens.len();
         let room = setup.max_positions - prompt;
@@ -128,6 +137,8 @@ impl Sequence {
             raw: Vec::new(),
             kept: Vec::new(),
             kept_ids: 0,
+            masked,
+            late: None,
             detok: IncrementalDetokenizer::without_special(Arc::clone(&setup.tokenizer)),
             stop: StopMatcher::new(&ask.stop.strings),
             text: String::new(),
@@ -223,5 +234,6 @@ fn params_of(ask: &Ask, end_tokens: &[Token]) -> SamplingParams {
         } else {
             Vec::new()
         },
+        allowed: None,
     }
 }

@@ -1,5 +1,7 @@
 //! A request's side towards its reader: sampling, text, and the turn at the end.
 
+use std::time::Duration;
+
 use hone_domain::{
     Ask, Collect, Completion, Delta, Digest, End, Millis, PolicyVersion, Reason, ServeError,
     StopReason, Token, TokenDelta, Turn, VersionSpan,
@@ -12,8 +14,37 @@ use crate::sequence::Sequence;
 /// Most ids in the kept sets of one completion (16 MiB). A minimum length or a wide top-p over a
 /// large vocabulary leaves a large set at every position.
 const KEPT_IDS_MAX: usize = 1 << 22;
+/// How long a step waits in all for masks that are not ready when the logits are; most are ready
+/// long before.
+pub(crate) const MASK_WAIT: Duration = Duration::from_micros(200);
 
 impl Sequence {
+    /// Whether the next token can be drawn from `row` now. Where its mask takes longer than
+    /// `wait`, the row is put aside and drawn from later, so that no other completion waits.
+    pub(crate) fn is_ready(&mut self, row: &[f32], wait: Duration) -> bool {
+        let ready = self.masked.as_mut().is_none_or(|m| m.is_ready(wait));
+        if !ready {
+            self.late = Some(row.to_vec());
+        }
+        ready
+    }
+
+    /// Whether its logits wait for a mask.
+    pub(crate) fn is_late(&self) -> bool {
+        self.late.is_some()
+    }
+
+    /// The row that was put aside, once its mask is there; waits at most this long.
+    pub(crate) fn late_row(&mut self, wait: Duration) -> Option<Vec<f32>> {
+        self.late.as_ref()?;
+        let ready = self.masked.as_mut().is_none_or(|m| m.is_ready(wait));
+        if ready { self.late.take() } else { None }
+    }
+
+    pub(super) fn drop_late(&mut self) {
+        self.late = None;
+    }
+
     /// Samples the next token from its logits; says why it ended, if it did.
     pub(crate) fn sample(
         &mut self,
@@ -21,6 +52,9 @@ impl Sequence {
         end_tokens: &[Token],
         scratch: &mut SampleScratch,
     ) -> Result<Option<StopReason>, ServeError> {
+        if let Some(masked) = &mut self.masked {
+            self.params.allowed = Some(masked.mask()?);
+        }
         let position = self.completion_tokens() as u64;
         let drawn = sample(row, &self.params, &self.counts, position, scratch);
         if drawn.nonfinite {
@@ -50,6 +84,9 @@ impl Sequence {
         }
         if !self.ask.stop.ignore_end && end_tokens.contains(&token) {
             return Ok(Some(StopReason::EndToken));
+        }
+        if let Some(masked) = &mut self.masked {
+            masked.drew(token);
         }
         let matched = self.stop.push(self.detok.push(token));
         self.text.push_str(&matched.text);

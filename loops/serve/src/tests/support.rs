@@ -289,6 +289,7 @@ fn id() -> Uuid {
 /// An ask that samples at temperature 1 and is collected.
 pub(crate) fn ask(prompt: &[Token], max_tokens: u32, seed: u64) -> Ask {
     Ask {
+        grammar: None,
         turn: TurnId(id()),
         request: RequestId(id()),
         choice_index: 0,

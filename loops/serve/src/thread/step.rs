@@ -1,19 +1,24 @@
 //! One step of the engine: what the plan says, done.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use hone_domain::{Delta, StopReason};
+use hone_domain::{Delta, ServeError, StopReason, Token};
+use hone_nn::sample::SampleScratch;
 use hone_nn::{LogitsWanted, SeqInput, blocks_out_of_sight, forward};
 
 use crate::fair::Waiter;
 use crate::plan::{Limits, Place, Situation, plan};
+use crate::sequence::{MASK_WAIT, Sequence};
+use crate::stats::Counters;
 use crate::thread::Core;
 
 /// Waiting requests that one plan looks at.
 const LOOK_AHEAD: usize = 8;
 /// Tokens of a step below which its time says little about the time per token.
 const TELLING_TOKENS: usize = 8;
+/// How long the engine sleeps at a time while every request waits for its mask.
+const LATE_WAIT: Duration = Duration::from_millis(2);
 
 impl Core {
     /// Everything between two looks at the inbox.
@@ -21,6 +26,7 @@ impl Core {
         let began = Instant::now();
         self.plan.rows.clear();
         self.drop_cancelled();
+        self.sample_late();
         self.make_plan();
         self.pause_and_admit();
         if self.plan.rows.is_empty() {
@@ -233,6 +239,7 @@ impl Core {
             .collect();
         let logits = forward(&ctx.model, kv, &batch, &ctx.executor, scratch);
         let now = Instant::now();
+        let masks_until = now + MASK_WAIT;
         let sliding = ctx.blocks_each != usize::MAX;
         let counters = &ctx.shared.counters;
         let (mut row, mut sampled) = (0, 0);
@@ -249,20 +256,46 @@ impl Core {
             if !samples {
                 continue;
             }
-            let result = sequence.sample(logits.row(row), &ctx.shared.setup.end_tokens, sampler);
+            let logits = logits.row(row);
             row += 1;
-            sampled += 1;
-            match sequence.last_token.replace(now) {
-                Some(before) => counters.token_gap_us.record(micros(now - before)),
-                None => counters.ttft_us.record(micros(now - sequence.arrived)),
+            let left = masks_until.saturating_duration_since(Instant::now());
+            if !sequence.is_ready(logits, left) {
+                continue;
             }
-            match result {
-                Ok(None) => {}
-                Ok(Some(stop)) => ended.push((index, Ok(stop))),
-                Err(error) => ended.push((index, Err(error))),
+            sampled += 1;
+            let end_tokens = &ctx.shared.setup.end_tokens;
+            if let Some(how) = draw(
+                sequence,
+                logits,
+                (end_tokens.as_slice(), &mut *sampler),
+                (counters, now),
+            ) {
+                ended.push((index, how));
             }
         }
         counters.completion_tokens.fetch_add(sampled, Relaxed);
+    }
+
+    /// Draws where a mask came after its logits. While nothing else can be done, it waits for one.
+    fn sample_late(&mut self) {
+        if !self.running.iter().any(|s| s.is_late()) {
+            return;
+        }
+        let all = self.waiting.is_empty() && self.running.iter().all(|s| s.is_late());
+        let mut wait = if all { LATE_WAIT } else { Duration::ZERO };
+        let end_tokens = &self.ctx.shared.setup.end_tokens;
+        let counters = &self.ctx.shared.counters;
+        for (index, sequence) in self.running.iter_mut().enumerate() {
+            let Some(row) = sequence.late_row(std::mem::take(&mut wait)) else {
+                continue;
+            };
+            counters.completion_tokens.fetch_add(1, Relaxed);
+            let from = (end_tokens.as_slice(), &mut self.sampler);
+            if let Some(how) = draw(sequence, &row, from, (counters, Instant::now())) {
+                self.ended.push((index, how));
+            }
+        }
+        self.remove_ended();
     }
 
     fn remove_ended(&mut self) {
@@ -278,6 +311,23 @@ impl Core {
             }
         }
     }
+}
+
+/// Draws the next token of a completion; says how it ended, if it did.
+fn draw(
+    sequence: &mut Sequence,
+    logits: &[f32],
+    (end_tokens, sampler): (&[Token], &mut SampleScratch),
+    (counters, now): (&Counters, Instant),
+) -> Option<Result<StopReason, ServeError>> {
+    let result = sequence.sample(logits, end_tokens, sampler);
+    match sequence.last_token.replace(now) {
+        Some(before) => counters
+            .token_gap_us
+            .record(micros(now.saturating_duration_since(before))),
+        None => counters.ttft_us.record(micros(now - sequence.arrived)),
+    }
+    result.transpose()
 }
 
 fn micros(time: std::time::Duration) -> u64 {

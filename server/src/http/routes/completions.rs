@@ -6,13 +6,16 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use hone_domain::{Message, Role, TurnKind};
 
-use super::chat::{Wants, answer, choose, includes_usage, limit_of, sampling_of, serving};
 use super::name_ignored;
+use super::talk::{
+    Admitted, Wants, admit, choose, includes_usage, limit_of, sampling_of, serving, shape_of,
+};
 use crate::door::{self, Door, PromptSource};
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::reply::Dialect;
+use crate::http::reply::openai::{streamed, whole as reply_whole};
 use crate::http::wire::body::read_json;
 use crate::http::wire::completions::{CompletionRequest, Prompt};
 use crate::http::wire::replies::TextCompletion;
@@ -48,7 +51,8 @@ pub async fn completions(
 ) -> Result<Response, ApiError> {
     let headers = request.headers().clone();
     let object = read_json(request, http.body_limits()).await?;
-    let (body, ignored) = CompletionRequest::from_object(object)?;
+    let (body, mut ignored) = CompletionRequest::from_object(object)?;
+    ignored.extend(body.session.not_kept());
     let door = serving(&http)?;
     let wish = body.session.resolve(&headers)?;
     let (plans, logprobs) = plans(&http, door, (&body, &wish, &asked))?;
@@ -64,7 +68,14 @@ pub async fn completions(
     for plan in plans {
         opened.push(door.open(plan).await?);
     }
-    let mut response = answer(&http, door, (opened, wants)).await?;
+    let admitted = admit(&http, door, (opened, &wants)).await?;
+    let (frame, merged, begun, about) = admitted.parts();
+    let mut response = if wants.stream {
+        streamed(frame, merged, begun)
+    } else {
+        reply_whole(frame, merged, begun).await?
+    };
+    Admitted::headers(&about, &mut response);
     name_ignored(&mut response, &ignored);
     Ok(response)
 }
@@ -91,6 +102,7 @@ fn plans(
     let max_tokens = limit_of("max_tokens", body.text.max_tokens)?;
     let stops = body.sampling.stops()?;
     let (scope, said_by) = door.rules.scope(&asked.caller.owner, wish.user.as_deref());
+    let shape = shape_of(&body.shape, &body.sampling)?;
     let plans = prompts.into_iter().zip(0u32..).map(|(prompt, at)| {
         let (text, source) = match prompt {
             Prompt::Text(text) => (text.clone(), PromptSource::Text(text)),
@@ -114,6 +126,8 @@ fn plans(
             max_tokens: Some(max_tokens.unwrap_or(MAX_TOKENS_DEFAULT)),
             stops: stops.clone(),
             ignore_end: body.sampling.ignore_eos.unwrap_or(false),
+            single_call: false,
+            shape: shape.clone(),
         }
     });
     Ok((plans.collect(), logprobs))

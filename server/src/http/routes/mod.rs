@@ -2,17 +2,22 @@
 
 pub mod admin;
 pub mod admin_turns;
+pub mod anthropic;
 pub mod audit;
 pub mod auth;
 pub mod chat;
 pub mod completions;
 pub mod console;
+pub mod embeddings;
 pub mod feedback;
 pub mod health;
 pub mod keys;
 pub mod learning;
 pub mod models;
+pub mod responses;
 pub mod sessions;
+mod talk;
+pub mod tokens;
 pub mod turns;
 pub mod users;
 
@@ -36,6 +41,12 @@ pub fn all() -> OpenApiRouter<Arc<Http>> {
     OpenApiRouter::with_openapi(openapi::base())
         .routes(routes!(chat::chat_completions))
         .routes(routes!(completions::completions))
+        .routes(routes!(responses::create_response))
+        .routes(routes!(embeddings::embeddings))
+        .routes(routes!(tokens::tokenize))
+        .routes(routes!(tokens::detokenize))
+        .routes(routes!(anthropic::create_message))
+        .routes(routes!(anthropic::count_tokens))
         .routes(routes!(models::list_models))
         .routes(routes!(models::get_model))
         .routes(routes!(feedback::feedback))

@@ -106,15 +106,26 @@ user | ["x"] | invalid_value | user
 metadata | "x" | invalid_value | metadata
 tools | [{"type": "function"}] | invalid_value | tools[0].function.name
 tools | [{"type": "web"}] | unsupported_parameter | tools[0].type
-tool_choice | "required" | unsupported_parameter | tool_choice
-tool_choice | {"type": "function"} | unsupported_parameter | tool_choice
+tool_choice | "required" | invalid_value | tool_choice
+tool_choice | {"type": "function"} | invalid_value | tool_choice
+tool_choice | {"type": "function", "function": {"name": "f"}} | invalid_value | tool_choice
+parallel_tool_calls | "no" | invalid_value | parallel_tool_calls
 tool_choice | "maybe" | invalid_value | tool_choice
-response_format | {"type": "json_schema"} | unsupported_parameter | response_format
+response_format | {"type": "json_schema"} | invalid_value | response_format.json_schema.name
+response_format | {"type": "json_schema", "json_schema": {"name": "x"}} | invalid_value | response_format.json_schema.schema
+response_format | {"type": "json_schema", "json_schema": {"name": "x", "schema": 5}} | invalid_value | response_format.json_schema.schema
+response_format | {"type": "json_schema", "json_schema": {"name": "x", "schema": {"title": "unsound"}}} | invalid_value | response_format.json_schema.schema
+guided_regex | "" | invalid_value | guided_regex
+guided_choice | [] | invalid_value | guided_choice
+guided_choice | ["a", ""] | invalid_value | guided_choice
+guided_grammar | "a grammar of nothing" | invalid_value | guided_grammar
+guided_json | "{" | invalid_value | guided_json
+structured_outputs | {"regex": 5} | invalid_value | structured_outputs.regex
+structured_outputs | {"structural_tag": {}} | unsupported_parameter | structured_outputs.structural_tag
 response_format | "text" | invalid_value | response_format
 modalities | ["audio"] | unsupported_parameter | modalities
 audio | {"voice": "x"} | unsupported_parameter | audio
 functions | [{"name": "f"}] | unsupported_parameter | functions
-guided_json | {"a": 1} | unsupported_parameter | guided_json
 "#;
 
 const TEXT_ROWS: &str = r#"

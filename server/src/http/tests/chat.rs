@@ -377,12 +377,12 @@ async fn token_limits_are_cut_to_what_the_context_leaves() {
 async fn unknown_fields_are_named_in_a_header() {
     let stage = Stage::new(Recorder::Collects).await;
     let body = hi_with(&json!({
-        "service_tier": "auto", "x": null, "reasoning_effort": "low", "bad name\n": 1, "ü": 2,
+        "metadata": {"a": "b"}, "service_tier": "auto", "x": null, "reasoning_effort": "low", "bad name\n": 1, "ü": 2,
     }));
     let reply = stage.post(CHAT, &body).await;
     assert_eq!(reply.status, 200);
     let ignored = reply.header("x-hone-ignored-fields");
-    assert_eq!(ignored, Some("service_tier,reasoning_effort,+2"));
+    assert_eq!(ignored, Some("service_tier,reasoning_effort,metadata,+2"));
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Request, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
@@ -21,21 +21,33 @@ pub struct BodyLimits {
 
 /// Reads the body of `request`.
 pub async fn read_json(request: Request<Body>, limits: BodyLimits) -> Result<JsonObject, ApiError> {
-    check_headers(request.headers(), limits)?;
-    let body = Limited::new(request.into_body(), limits.bytes_max).collect();
-    let bytes = match tokio::time::timeout(Duration::from_millis(limits.timeout_ms), body).await {
-        Err(_) => {
-            return Err(ApiError::BodyTimeout {
-                limit_ms: limits.timeout_ms,
-            });
-        }
-        Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(too_large(limits)),
-        Ok(Err(error)) => {
-            return Err(ApiError::Syntax(format!("the body broke off ({error})")));
-        }
-        Ok(Ok(collected)) => collected.to_bytes(),
-    };
+    let (parts, body) = request.into_parts();
+    let bytes = read_bytes(&parts.headers, body, limits).await?;
     JsonObject::parse(&bytes)
+}
+
+/// Reads a body that its headers say is JSON.
+pub async fn read_bytes(
+    headers: &HeaderMap,
+    body: Body,
+    limits: BodyLimits,
+) -> Result<Bytes, ApiError> {
+    check_headers(headers, limits)?;
+    let body = Limited::new(body, limits.bytes_max).collect();
+    Ok(
+        match tokio::time::timeout(Duration::from_millis(limits.timeout_ms), body).await {
+            Err(_) => {
+                return Err(ApiError::BodyTimeout {
+                    limit_ms: limits.timeout_ms,
+                });
+            }
+            Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(too_large(limits)),
+            Ok(Err(error)) => {
+                return Err(ApiError::Syntax(format!("the body broke off ({error})")));
+            }
+            Ok(Ok(collected)) => collected.to_bytes(),
+        },
+    )
 }
 
 fn too_large(limits: BodyLimits) -> ApiError {

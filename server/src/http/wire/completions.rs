@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use crate::http::error::ApiError;
 use crate::http::wire::body::JsonObject;
+use crate::http::wire::formats::ShapeFields;
 use crate::http::wire::openai::{StreamOptions, refuse_known};
 use crate::http::wire::sampling::SamplingFields;
 use crate::http::wire::session::SessionFields;
@@ -23,6 +24,9 @@ pub struct CompletionRequest {
     /// Sampling and stopping.
     #[serde(flatten)]
     pub sampling: SamplingFields,
+    /// What the completion has to look like.
+    #[serde(flatten)]
+    pub shape: ShapeFields,
     /// Whose, which session, what kind of turn.
     #[serde(flatten)]
     pub session: SessionFields,
@@ -65,6 +69,7 @@ impl CompletionRequest {
         let request = Self {
             text: object.read()?,
             sampling: object.read()?,
+            shape: object.read()?,
             session: object.read()?,
         };
         refuse_known(&object)?;
@@ -73,37 +78,44 @@ impl CompletionRequest {
 
     /// The checked prompts; token ids are below `vocab`.
     pub fn prompts(&self, vocab: usize) -> Result<Vec<Prompt>, ApiError> {
-        let prompts = match &self.text.prompt {
-            Value::String(text) => vec![Prompt::Text(text.clone())],
-            Value::Array(items) if items.first().is_some_and(Value::is_number) => {
-                vec![tokens("prompt", items, vocab)?]
-            }
-            Value::Array(items) if items.len() <= PROMPTS_MAX => items
-                .iter()
-                .enumerate()
-                .map(|(at, item)| match item {
-                    Value::String(text) => Ok(Prompt::Text(text.clone())),
-                    Value::Array(ids) => tokens(&format!("prompt[{at}]"), ids, vocab),
-                    _ => Err(wrong(&format!("prompt[{at}]"))),
-                })
-                .collect::<Result<_, _>>()?,
-            Value::Array(_) => {
-                return Err(ApiError::invalid(
-                    "prompt",
-                    format!("at most {PROMPTS_MAX} prompts are taken"),
-                ));
-            }
-            _ => return Err(wrong("prompt")),
-        };
-        let is_empty = |prompt: &Prompt| match prompt {
-            Prompt::Text(text) => text.is_empty(),
-            Prompt::Tokens(tokens) => tokens.is_empty(),
-        };
-        if prompts.is_empty() || prompts.iter().any(is_empty) {
-            return Err(ApiError::invalid("prompt", "the prompt cannot be empty"));
-        }
-        Ok(prompts)
+        prompts_of(("prompt", &self.text.prompt), vocab, PROMPTS_MAX)
     }
+}
+
+/// The checked texts or token ids of a field, at most `most`; ids are below `vocab`.
+pub fn prompts_of(
+    (name, value): (&str, &Value),
+    vocab: usize,
+    most: usize,
+) -> Result<Vec<Prompt>, ApiError> {
+    let prompts = match value {
+        Value::String(text) => vec![Prompt::Text(text.clone())],
+        Value::Array(items) if items.first().is_some_and(Value::is_number) => {
+            vec![tokens(name, items, vocab)?]
+        }
+        Value::Array(items) if items.len() <= most => items
+            .iter()
+            .enumerate()
+            .map(|(at, item)| match item {
+                Value::String(text) => Ok(Prompt::Text(text.clone())),
+                Value::Array(ids) => tokens(&format!("{name}[{at}]"), ids, vocab),
+                _ => Err(wrong(&format!("{name}[{at}]"))),
+            })
+            .collect::<Result<_, _>>()?,
+        Value::Array(_) => {
+            let message = format!("at most {most} are taken in {name}");
+            return Err(ApiError::invalid(name, message));
+        }
+        _ => return Err(wrong(name)),
+    };
+    let is_empty = |prompt: &Prompt| match prompt {
+        Prompt::Text(text) => text.is_empty(),
+        Prompt::Tokens(tokens) => tokens.is_empty(),
+    };
+    if prompts.is_empty() || prompts.iter().any(is_empty) {
+        return Err(ApiError::invalid(name, format!("{name} cannot be empty")));
+    }
+    Ok(prompts)
 }
 
 fn wrong(path: &str) -> ApiError {

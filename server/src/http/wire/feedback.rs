@@ -56,10 +56,9 @@ pub struct FeedbackReply {
 
 /// Reads a turn id in any form a client has seen it in.
 pub fn parse_turn_id(text: &str) -> Option<TurnId> {
-    let bare = text
-        .strip_prefix("chatcmpl-")
-        .or_else(|| text.strip_prefix("cmpl-"))
-        .unwrap_or(text);
+    let prefixes = ["chatcmpl-", "cmpl-", "resp_", "msg_"];
+    let bare = prefixes.iter().find_map(|prefix| text.strip_prefix(prefix));
+    let bare = bare.unwrap_or(text);
     TurnId::parse(bare)
 }
 

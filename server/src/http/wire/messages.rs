@@ -1,8 +1,9 @@
 //! Messages as clients send them, checked and reduced to the domain's.
 
 use hone_domain::{Message, Role, ToolCall};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
+pub use crate::door::template_message;
 use crate::http::error::ApiError;
 
 /// Parses all messages of a request; errors name the exact place.
@@ -94,7 +95,8 @@ fn optional_text(
     }
 }
 
-fn parse_content(path: &str, content: Option<&Value>) -> Result<Option<String>, ApiError> {
+/// The text of a content: a string, or an array of parts, one line each.
+pub fn parse_content(path: &str, content: Option<&Value>) -> Result<Option<String>, ApiError> {
     match content {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone())),
@@ -174,40 +176,4 @@ fn parse_calls(path: &str, fields: &Map<String, Value>) -> Result<Vec<ToolCall>,
             })
         })
         .collect()
-}
-
-/// A message as chat templates read it. Developer instructions become system ones, which every
-/// template knows; call arguments are parsed where they are JSON.
-pub fn template_message(message: &Message) -> Value {
-    let role = match message.role {
-        Role::Developer => Role::System,
-        role => role,
-    };
-    let mut value = json!({ "role": role.as_str(), "content": message.content });
-    let Some(fields) = value.as_object_mut() else {
-        return value;
-    };
-    if let Some(name) = &message.name {
-        fields.insert("name".to_owned(), json!(name));
-    }
-    if let Some(id) = &message.tool_call_id {
-        fields.insert("tool_call_id".to_owned(), json!(id));
-    }
-    if !message.tool_calls.is_empty() {
-        let calls: Vec<Value> = message.tool_calls.iter().map(template_call).collect();
-        fields.insert("tool_calls".to_owned(), Value::Array(calls));
-    }
-    value
-}
-
-fn template_call(call: &ToolCall) -> Value {
-    let arguments = serde_json::from_str::<Value>(&call.arguments)
-        .ok()
-        .filter(Value::is_object)
-        .unwrap_or_else(|| Value::String(call.arguments.clone()));
-    json!({
-        "id": call.id,
-        "type": "function",
-        "function": { "name": call.name, "arguments": arguments },
-    })
 }

@@ -1,12 +1,15 @@
 //! What goes over the wire: request bodies with their checks, and reply bodies.
 
+pub mod anthropic;
 pub mod body;
 pub mod completions;
 pub mod feedback;
+pub mod formats;
 pub mod learning;
 pub mod messages;
 pub mod openai;
 pub mod people;
 pub mod replies;
+pub mod responses;
 pub mod sampling;
 pub mod session;

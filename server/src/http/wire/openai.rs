@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 
 use crate::http::error::ApiError;
 use crate::http::wire::body::JsonObject;
+use crate::http::wire::formats::ShapeFields;
 use crate::http::wire::sampling::SamplingFields;
 use crate::http::wire::session::SessionFields;
 
@@ -18,6 +19,9 @@ pub struct ChatRequest {
     /// Sampling and stopping.
     #[serde(flatten)]
     pub sampling: SamplingFields,
+    /// What the answer has to look like.
+    #[serde(flatten)]
+    pub shape: ShapeFields,
     /// Whose, which session, what kind of turn.
     #[serde(flatten)]
     pub session: SessionFields,
@@ -48,12 +52,11 @@ pub struct ChatFields {
     /// Tools the model may call; they are rendered into the prompt.
     #[schema(value_type = Option<Vec<Object>>)]
     pub tools: Option<Vec<Value>>,
-    /// `auto` or `none`.
+    /// `auto`, `none`, `required`, or an object that names a function or the allowed tools.
     #[schema(value_type = Option<Object>)]
     pub tool_choice: Option<Value>,
-    /// Only `{"type": "text"}`.
-    #[schema(value_type = Option<Object>)]
-    pub response_format: Option<Value>,
+    /// False ends the answer with its first call.
+    pub parallel_tool_calls: Option<bool>,
     /// Variables for the model's chat template.
     #[schema(value_type = Option<Object>)]
     pub chat_template_kwargs: Option<Map<String, Value>>,
@@ -74,12 +77,11 @@ impl ChatRequest {
         let request = Self {
             chat: object.read()?,
             sampling: object.read()?,
+            shape: object.read()?,
             session: object.read()?,
         };
         refuse_known(&object)?;
         check_tools(request.chat.tools.as_deref().unwrap_or_default())?;
-        check_tool_choice(request.chat.tool_choice.as_ref())?;
-        check_response_format(request.chat.response_format.as_ref())?;
         Ok((request, object.unknown()))
     }
 }
@@ -100,12 +102,14 @@ const REFUSED: &[(&str, &str)] = &[
         "log-probs are reported for the completion only",
     ),
     ("use_beam_search", "completions are sampled"),
+    ("bad_words", "use `logit_bias`"),
+    ("allowed_token_ids", "use `logit_bias` or `guided_choice`"),
+    ("truncate_prompt_tokens", "prompts are never cut"),
+    (
+        "include_stop_str_in_output",
+        "a stop string is never part of the completion",
+    ),
     ("logits_processors", "use `logit_bias`"),
-    ("guided_json", "it needs constrained decoding"),
-    ("guided_regex", "it needs constrained decoding"),
-    ("guided_choice", "it needs constrained decoding"),
-    ("guided_grammar", "it needs constrained decoding"),
-    ("structured_outputs", "it needs constrained decoding"),
     (
         "continue_final_message",
         "the last message is never continued",
@@ -163,42 +167,4 @@ fn check_tools(tools: &[Value]) -> Result<(), ApiError> {
         }
     }
     Ok(())
-}
-
-fn check_tool_choice(choice: Option<&Value>) -> Result<(), ApiError> {
-    match choice {
-        None | Some(Value::Null) => Ok(()),
-        Some(Value::String(word)) if word == "auto" || word == "none" => Ok(()),
-        Some(Value::String(word)) if word == "required" => Err(ApiError::unsupported(
-            "tool_choice",
-            "tool_choice `required` needs constrained decoding, which this server does not have; use `auto`",
-        )),
-        Some(Value::Object(_)) => Err(ApiError::unsupported(
-            "tool_choice",
-            "a named tool_choice needs constrained decoding, which this server does not have; use `auto`",
-        )),
-        Some(_) => Err(ApiError::invalid(
-            "tool_choice",
-            "tool_choice must be `auto` or `none`",
-        )),
-    }
-}
-
-fn check_response_format(format: Option<&Value>) -> Result<(), ApiError> {
-    match format {
-        None | Some(Value::Null) => Ok(()),
-        Some(format) => match format.get("type").and_then(Value::as_str) {
-            Some("text") => Ok(()),
-            Some(kind @ ("json_schema" | "json_object")) => Err(ApiError::unsupported(
-                "response_format",
-                format!(
-                    "response_format {kind} needs constrained decoding, which this server does not have; ask for JSON in the messages"
-                ),
-            )),
-            _ => Err(ApiError::invalid(
-                "response_format",
-                "response_format must be an object with a type, such as {\"type\": \"text\"}",
-            )),
-        },
-    }
 }

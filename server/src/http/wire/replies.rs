@@ -103,6 +103,9 @@ pub struct TokenLogprob {
 pub struct ChatLogprobs {
     /// One entry per token.
     pub content: Vec<TokenLogprob>,
+    /// Always null.
+    #[schema(value_type = Option<Object>)]
+    pub refusal: Option<()>,
 }
 
 /// Log-probs of a text choice, in the older form.
@@ -135,11 +138,90 @@ impl TextLogprobs {
 pub struct ReplyMessage {
     /// Always `assistant`.
     pub role: &'static str,
-    /// The completion.
-    pub content: String,
+    /// Text for the user; null where the model only called tools.
+    pub content: Option<String>,
     /// Always null.
     #[schema(value_type = Option<String>)]
     pub refusal: Option<&'static str>,
+    /// What the model thought before it answered, where its template knows reasoning.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+    /// Tools the model calls.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ReplyCall>,
+}
+
+/// A call of a tool.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ReplyCall {
+    /// For the message that brings the tool's result.
+    pub id: String,
+    /// Always `function`.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// What is called.
+    pub function: ReplyFunction,
+}
+
+/// What is called.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ReplyFunction {
+    /// The tool's name.
+    pub name: String,
+    /// JSON text of an object, as the model wrote it.
+    pub arguments: String,
+}
+
+/// What a chunk adds to a call.
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+pub struct CallDelta {
+    /// Which call.
+    pub index: usize,
+    /// In its first chunk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// `function`, in its first chunk.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<&'static str>,
+    /// What is added.
+    pub function: FunctionDelta,
+}
+
+/// What a chunk adds to a call's function.
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+pub struct FunctionDelta {
+    /// In the first chunk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// A piece of the arguments.
+    pub arguments: String,
+}
+
+impl CallDelta {
+    /// The first of a call.
+    pub fn begin(index: usize, id: String, name: String) -> Self {
+        Self {
+            index,
+            id: Some(id),
+            kind: Some("function"),
+            function: FunctionDelta {
+                name: Some(name),
+                arguments: String::new(),
+            },
+        }
+    }
+
+    /// More of its arguments.
+    pub fn more(index: usize, arguments: String) -> Self {
+        Self {
+            index,
+            function: FunctionDelta {
+                name: None,
+                arguments,
+            },
+            ..Self::default()
+        }
+    }
 }
 
 /// One choice of a chat completion.
@@ -191,6 +273,12 @@ pub struct ChatDelta {
     /// Text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
+    /// What the model thinks before it answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+    /// A piece of a call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_calls: Option<[CallDelta; 1]>,
 }
 
 /// One choice of a chunk.

@@ -57,6 +57,12 @@ pub struct SessionWish {
 }
 
 impl SessionFields {
+    /// Fields that were taken and are not kept.
+    pub fn not_kept(&self) -> Option<String> {
+        let metadata = self.metadata.as_ref().filter(|map| !map.is_empty());
+        metadata.map(|_| "metadata".to_owned())
+    }
+
     /// Body fields and headers, checked.
     pub fn resolve(&self, headers: &HeaderMap) -> Result<SessionWish, ApiError> {
         let key = non_empty(self.session_id.as_deref())

@@ -1,0 +1,586 @@
+//! What a completion's text says: reasoning, content and tool calls, told apart while it streams.
+//!
+//! A [`Listener`] is a pure function of the text: however the text is cut into pieces, the parts
+//! say the same. A call is told only once it is whole and its JSON is sound; anything else that
+//! looks like one stays content, as it was written.
+
+use serde::de::IgnoredAny;
+use serde_json::{Deserializer, Value};
+
+/// How a model family writes tool calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallStyle {
+    /// `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, as Hermes and Qwen write it.
+    Tags,
+    /// The whole answer is `{"name": ..., "parameters": {...}}`, one or several, as Llama 3 writes.
+    Json,
+}
+
+/// What opens a call in [`CallStyle::Tags`].
+pub const CALL_OPEN: &str = "<tool_call>";
+/// What closes it.
+pub const CALL_CLOSE: &str = "</tool_call>";
+/// What Llama writes before a call.
+const PYTHON_TAG: &str = "<|python_tag|>";
+const THINK_OPEN: &str = "<think>";
+const THINK_CLOSE: &str = "</think>";
+
+impl CallStyle {
+    /// The style that a chat template teaches its model; none where it teaches none that is known.
+    pub fn of_template(source: &str) -> Option<Self> {
+        if source.contains(CALL_OPEN) && !source.contains("<function=") {
+            Some(Self::Tags)
+        } else if source.contains(PYTHON_TAG) || source.contains("\"parameters\": ") {
+            Some(Self::Json)
+        } else {
+            None
+        }
+    }
+}
+
+/// Where reasoning may stand in a completion.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reasoning {
+    /// Nowhere: `<think>` is text like any other.
+    #[default]
+    Never,
+    /// At its beginning, between `<think>` and `</think>`.
+    Maybe,
+    /// The prompt opened it already.
+    Open,
+}
+
+impl Reasoning {
+    /// Of a template and the prompt it rendered.
+    pub fn of(template_reasons: bool, prompt: &str) -> Self {
+        match template_reasons {
+            false => Self::Never,
+            true if prompt.trim_end().ends_with(THINK_OPEN) => Self::Open,
+            true => Self::Maybe,
+        }
+    }
+
+    /// Whether a template knows reasoning.
+    pub fn in_template(source: &str) -> bool {
+        source.contains(THINK_CLOSE)
+    }
+}
+
+/// A part of what was said, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Reasoning.
+    Reasoning(String),
+    /// Text for the user.
+    Content(String),
+    /// A whole call.
+    Call(Called),
+}
+
+/// A call without an id; `arguments` is the JSON text of an object as the model wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Called {
+    /// Function name.
+    pub name: String,
+    /// JSON text of the arguments.
+    pub arguments: String,
+}
+
+/// What to listen for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Listening {
+    /// Calls in this style; none leaves them in the content.
+    pub calls: Option<CallStyle>,
+    /// Reasoning.
+    pub reasoning: Reasoning,
+    /// Whether the first call is the only one; what follows it is content.
+    pub single: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    /// Before anything but space.
+    Opening,
+    Thinking,
+    Text,
+    Call,
+    /// Between calls of the JSON style.
+    Between,
+    /// No call can come any more.
+    Plain,
+}
+
+/// Reads a completion piece by piece.
+#[derive(Clone, Debug)]
+pub struct Listener {
+    calls: Option<CallStyle>,
+    single: bool,
+    at: At,
+    /// Text that may still turn out to be something else.
+    held: String,
+    scan: ObjectScan,
+    /// Space that goes out with the text after it.
+    gap: String,
+    /// The gap follows reasoning or a call, so it is only kept between texts.
+    after_other: bool,
+    content_said: bool,
+    reasoning_said: bool,
+}
+
+impl Listener {
+    /// At the beginning of a completion.
+    pub fn new(listening: Listening) -> Self {
+        Self {
+            calls: listening.calls,
+            single: listening.single,
+            at: match listening.reasoning {
+                Reasoning::Never => At::Text,
+                Reasoning::Maybe => At::Opening,
+                Reasoning::Open => At::Thinking,
+            },
+            held: String::new(),
+            scan: ObjectScan::default(),
+            gap: String::new(),
+            after_other: false,
+            content_said: false,
+            reasoning_said: false,
+        }
+    }
+
+    /// Takes more text; gives what became certain with it.
+    pub fn push(&mut self, text: &str) -> Vec<Part> {
+        let mut out = Vec::new();
+        if text.is_empty() {
+            return out;
+        }
+        self.held.push_str(text);
+        while self.step(&mut out) {}
+        out
+    }
+
+    /// The completion is over: what was held back is decided now.
+    pub fn finish(&mut self) -> Vec<Part> {
+        let mut out = Vec::new();
+        // Each round settles the front of what is held; a broken call may hide another behind it.
+        while !self.held.is_empty() {
+            match self.at {
+                At::Thinking => {
+                    let held = std::mem::take(&mut self.held);
+                    self.reason(held.trim_end(), &mut out);
+                }
+                At::Call => {
+                    let (start, end) = (self.call_start(), self.scan.end);
+                    let call = end.and_then(|end| Called::parse(&self.held[start..end]));
+                    let tail_is_close = |tail: &str| CALL_CLOSE.starts_with(tail.trim());
+                    match (call, end) {
+                        (Some(call), Some(end)) if tail_is_close(&self.held[end..]) => {
+                            self.held.clear();
+                            self.call(call, &mut out);
+                        }
+                        _ => {
+                            self.broken_call(&mut out);
+                        }
+                    }
+                }
+                At::Opening => self.at = At::Text,
+                At::Between => {
+                    let rest = std::mem::take(&mut self.held);
+                    if !rest
+                        .trim_matches(|c: char| c.is_whitespace() || c == ';')
+                        .is_empty()
+                    {
+                        self.say(&rest, &mut out);
+                    }
+                }
+                At::Text | At::Plain => {
+                    let held = std::mem::take(&mut self.held);
+                    self.say(&held, &mut out);
+                }
+            }
+            while self.step(&mut out) {}
+            if self.at == At::Text && !self.held.is_empty() {
+                let held = std::mem::take(&mut self.held);
+                self.say(&held, &mut out);
+            }
+        }
+        let gap = std::mem::take(&mut self.gap);
+        if !self.after_other && !gap.is_empty() {
+            out.push(Part::Content(gap));
+        }
+        out
+    }
+
+    /// Works on what is held; true if there may be more to do.
+    fn step(&mut self, out: &mut Vec<Part>) -> bool {
+        match self.at {
+            At::Opening => self.open(),
+            At::Thinking => self.think(out),
+            At::Text => match self.calls {
+                None => self.pass(out),
+                Some(CallStyle::Tags) => self.find_tag(out),
+                Some(CallStyle::Json) => self.find_json(),
+            },
+            At::Call => self.scan_call(out),
+            At::Between => self.between(),
+            At::Plain => self.pass(out),
+        }
+    }
+
+    fn open(&mut self) -> bool {
+        let text = self.held.trim_start();
+        if text.starts_with(THINK_OPEN) {
+            let at = self.held.len() - text.len() + THINK_OPEN.len();
+            self.held.drain(..at);
+            self.at = At::Thinking;
+            return true;
+        }
+        if THINK_OPEN.starts_with(text) {
+            return false;
+        }
+        self.at = At::Text;
+        true
+    }
+
+    fn think(&mut self, out: &mut Vec<Part>) -> bool {
+        if let Some(at) = self.held.find(THINK_CLOSE) {
+            let rest = self.held.split_off(at);
+            let thought = std::mem::replace(&mut self.held, rest[THINK_CLOSE.len()..].to_owned());
+            self.reason(thought.trim_end(), out);
+            self.at = At::Text;
+            self.after_other = true;
+            return true;
+        }
+        // The start of the closing tag and the space before it wait.
+        let keep = overlap(&self.held, THINK_CLOSE);
+        let certain = self.held[..self.held.len() - keep].trim_end().len();
+        let rest = self.held.split_off(certain);
+        let thought = std::mem::replace(&mut self.held, rest);
+        self.reason(&thought, out);
+        false
+    }
+
+    fn reason(&mut self, text: &str, out: &mut Vec<Part>) {
+        let text = if self.reasoning_said {
+            text
+        } else {
+            text.trim_start()
+        };
+        if !text.is_empty() {
+            self.reasoning_said = true;
+            out.push(Part::Reasoning(text.to_owned()));
+        }
+    }
+
+    fn pass(&mut self, out: &mut Vec<Part>) -> bool {
+        let text = std::mem::take(&mut self.held);
+        self.say(&text, out);
+        false
+    }
+
+    fn find_tag(&mut self, out: &mut Vec<Part>) -> bool {
+        if let Some(at) = self.held.find(CALL_OPEN) {
+            let rest = self.held.split_off(at);
+            let before = std::mem::replace(&mut self.held, rest);
+            self.say(&before, out);
+            self.at = At::Call;
+            self.scan = ObjectScan::default();
+            return true;
+        }
+        let keep = overlap(&self.held, CALL_OPEN);
+        let rest = self.held.split_off(self.held.len() - keep);
+        let text = std::mem::replace(&mut self.held, rest);
+        self.say(&text, out);
+        false
+    }
+
+    fn find_json(&mut self) -> bool {
+        let text = self.held.trim_start();
+        if text.is_empty() || (PYTHON_TAG.starts_with(text) && text != PYTHON_TAG) {
+            return false;
+        }
+        self.scan = ObjectScan::default();
+        let begins = text.starts_with('{') || text.starts_with(PYTHON_TAG);
+        self.at = if begins { At::Call } else { At::Plain };
+        true
+    }
+
+    /// Where the object of the held call may begin.
+    fn call_start(&self) -> usize {
+        let space = |text: &str| text.len() - text.trim_start().len();
+        let tag = match self.calls {
+            Some(CallStyle::Tags) => CALL_OPEN,
+            _ => PYTHON_TAG,
+        };
+        let before = space(&self.held);
+        let after_tag = match self.held[before..].strip_prefix(tag) {
+            Some(_) => before + tag.len(),
+            None => before,
+        };
+        after_tag + space(&self.held[after_tag..])
+    }
+
+    fn scan_call(&mut self, out: &mut Vec<Part>) -> bool {
+        let start = self.call_start();
+        match self.held[start..].chars().next() {
+            None => return false,
+            Some('{') => {}
+            Some(_) => return self.broken_call(out),
+        }
+        let Some(end) = self.scan.advance(&self.held, start) else {
+            return false;
+        };
+        let closed = match self.calls {
+            Some(CallStyle::Tags) => {
+                let rest = self.held[end..].trim_start();
+                if CALL_CLOSE.starts_with(rest) && rest != CALL_CLOSE {
+                    return false;
+                }
+                if !rest.starts_with(CALL_CLOSE) {
+                    return self.broken_call(out);
+                }
+                self.held.len() - rest.len() + CALL_CLOSE.len()
+            }
+            _ => end,
+        };
+        let Some(call) = Called::parse(&self.held[start..end]) else {
+            return self.broken_call(out);
+        };
+        self.held.drain(..closed);
+        self.call(call, out);
+        true
+    }
+
+    fn call(&mut self, call: Called, out: &mut Vec<Part>) {
+        self.gap.clear();
+        self.after_other = true;
+        self.scan = ObjectScan::default();
+        self.at = match self.calls {
+            _ if self.single => At::Plain,
+            Some(CallStyle::Tags) => At::Text,
+            _ => At::Between,
+        };
+        out.push(Part::Call(call));
+    }
+
+    /// What looked like a call is text. Only its opening is certain to be, so that a sound call
+    /// behind it is still found.
+    fn broken_call(&mut self, out: &mut Vec<Part>) -> bool {
+        self.scan = ObjectScan::default();
+        if self.calls == Some(CallStyle::Tags) {
+            let rest = self.held.split_off(CALL_OPEN.len());
+            let open = std::mem::replace(&mut self.held, rest);
+            self.say(&open, out);
+            self.at = At::Text;
+        } else {
+            self.at = At::Plain;
+        }
+        true
+    }
+
+    fn between(&mut self) -> bool {
+        let text = self
+            .held
+            .trim_start_matches(|c: char| c.is_whitespace() || c == ';');
+        if text.is_empty() {
+            return false;
+        }
+        if text.starts_with('{') {
+            self.held = text.to_owned();
+            self.at = At::Call;
+        } else {
+            self.at = At::Plain;
+        }
+        true
+    }
+
+    /// Gives text out, and keeps the space at its end back while a call may follow.
+    fn say(&mut self, text: &str, out: &mut Vec<Part>) {
+        let body = text.trim_end();
+        if body.is_empty() {
+            return self.gap.push_str(text);
+        }
+        let mut said = std::mem::take(&mut self.gap);
+        said.push_str(body);
+        let said = if self.after_other && !self.content_said {
+            said.trim_start().to_owned()
+        } else {
+            said
+        };
+        self.after_other = false;
+        self.content_said = true;
+        self.gap.push_str(&text[body.len()..]);
+        if self.calls.is_none() || self.at == At::Plain {
+            // Nothing can follow that would take the space away.
+            let gap = std::mem::take(&mut self.gap);
+            out.push(Part::Content(said + &gap));
+        } else {
+            out.push(Part::Content(said));
+        }
+    }
+}
+
+/// A whole completion, heard.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Heard {
+    /// Reasoning; empty where there was none.
+    pub reasoning: String,
+    /// Text for the user.
+    pub content: String,
+    /// Calls, in order.
+    pub calls: Vec<Called>,
+}
+
+impl Heard {
+    /// Of a whole text.
+    pub fn of(text: &str, listening: Listening) -> Self {
+        let mut listener = Listener::new(listening);
+        let mut heard = Self::default();
+        heard.add(listener.push(text));
+        heard.add(listener.finish());
+        heard
+    }
+
+    /// Adds what came next.
+    pub fn add(&mut self, parts: Vec<Part>) {
+        for part in parts {
+            match part {
+                Part::Reasoning(text) => self.reasoning.push_str(&text),
+                Part::Content(text) => self.content.push_str(&text),
+                Part::Call(call) => self.calls.push(call),
+            }
+        }
+    }
+
+    /// What an assistant's text means to a conversation, whichever way a client sends it back:
+    /// reasoning left out, calls taken out of the text in the style it is written in.
+    pub fn meaning(text: &str) -> Self {
+        let after = match text.rfind(THINK_CLOSE) {
+            Some(at) => &text[at + THINK_CLOSE.len()..],
+            None if text.trim_start().starts_with(THINK_OPEN) => "",
+            None => text,
+        };
+        let trimmed = after.trim_start();
+        let calls = if after.contains(CALL_OPEN) {
+            Some(CallStyle::Tags)
+        } else if trimmed.starts_with('{') || trimmed.starts_with(PYTHON_TAG) {
+            Some(CallStyle::Json)
+        } else {
+            None
+        };
+        let listening = Listening {
+            calls,
+            ..Listening::default()
+        };
+        Self::of(after, listening)
+    }
+}
+
+impl Called {
+    /// A call from the text of one JSON object: a name, and arguments that are an object or the
+    /// text of one.
+    fn parse(object: &str) -> Option<Self> {
+        let whole: Value = serde_json::from_str(object).ok()?;
+        whole.as_object()?;
+        let name: String = serde_json::from_str(member(object, "name")?).ok()?;
+        if name.is_empty() {
+            return None;
+        }
+        let arguments = member(object, "arguments").or_else(|| member(object, "parameters"));
+        let arguments = match arguments {
+            None | Some("null") => "{}".to_owned(),
+            Some(text) if text.starts_with('{') => text.to_owned(),
+            Some(text) => {
+                let inner: String = serde_json::from_str(text).ok()?;
+                serde_json::from_str::<Value>(&inner).ok()?.as_object()?;
+                inner
+            }
+        };
+        Some(Self { name, arguments })
+    }
+}
+
+/// The text of a member's value in a sound JSON object, exactly as written, so that no number
+/// changes on its way.
+fn member<'a>(object: &'a str, wanted: &str) -> Option<&'a str> {
+    let mut at = skip_space(object, 1);
+    while object[at..].starts_with('"') {
+        let mut keys = Deserializer::from_str(&object[at..]).into_iter::<String>();
+        let key = keys.next()?.ok()?;
+        at = skip_space(object, at + keys.byte_offset());
+        at = skip_space(object, at + object[at..].starts_with(':').then_some(1)?);
+        let mut values = Deserializer::from_str(&object[at..]).into_iter::<IgnoredAny>();
+        values.next()?.ok()?;
+        let end = at + values.byte_offset();
+        if key == wanted {
+            return Some(&object[at..end]);
+        }
+        at = skip_space(object, end);
+        at = skip_space(object, at + usize::from(object[at..].starts_with(',')));
+    }
+    None
+}
+
+fn skip_space(text: &str, at: usize) -> usize {
+    text.len() - text[at..].trim_start().len()
+}
+
+/// Finds the end of a JSON object without reading any byte twice.
+#[derive(Clone, Copy, Debug, Default)]
+struct ObjectScan {
+    at: usize,
+    depth: usize,
+    in_text: bool,
+    escaped: bool,
+    end: Option<usize>,
+}
+
+impl ObjectScan {
+    /// One past the object's closing brace in `text`, whose object begins at `start`.
+    fn advance(&mut self, text: &str, start: usize) -> Option<usize> {
+        if self.end.is_some() {
+            return self.end;
+        }
+        self.at = self.at.max(start);
+        while let Some(byte) = text.as_bytes().get(self.at) {
+            self.at += 1;
+            if self.in_text {
+                match byte {
+                    _ if self.escaped => self.escaped = false,
+                    b'\\' => self.escaped = true,
+                    b'"' => self.in_text = false,
+                    _ => {}
+                }
+                continue;
+            }
+            match byte {
+                b'"' => self.in_text = true,
+                b'{' | b'[' => self.depth += 1,
+                b'}' | b']' => {
+                    self.depth = self.depth.saturating_sub(1);
+                    if self.depth == 0 {
+                        self.end = Some(self.at);
+                        return self.end;
+                    }
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+}
+
+/// Length of the longest end of `text` that begins `tag` without completing it.
+fn overlap(text: &str, tag: &str) -> usize {
+    let most = text.len().min(tag.len() - 1);
+    (1..=most)
+        .rev()
+        .find(|n| {
+            tag.as_bytes()
+                .starts_with(&text.as_bytes()[text.len() - n..])
+        })
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+#[path = "speech_tests.rs"]
+mod tests;

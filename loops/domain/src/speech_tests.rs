@@ -1,0 +1,256 @@
+#![allow(clippy::unwrap_used)]
+
+use proptest::prelude::*;
+
+use super::*;
+
+const TAGS: Listening = Listening {
+    calls: Some(CallStyle::Tags),
+    reasoning: Reasoning::Maybe,
+    single: false,
+};
+const JSON: Listening = Listening {
+    calls: Some(CallStyle::Json),
+    reasoning: Reasoning::Never,
+    single: false,
+};
+
+fn heard(reasoning: &str, content: &str, calls: &[(&str, &str)]) -> Heard {
+    let call = |(name, arguments): &(&str, &str)| Called {
+        name: (*name).to_owned(),
+        arguments: (*arguments).to_owned(),
+    };
+    Heard {
+        reasoning: reasoning.to_owned(),
+        content: content.to_owned(),
+        calls: calls.iter().map(call).collect(),
+    }
+}
+
+fn by_char(text: &str, listening: Listening) -> Heard {
+    let mut listener = Listener::new(listening);
+    let mut all = Heard::default();
+    for piece in text.split_inclusive(|_| true) {
+        all.add(listener.push(piece));
+    }
+    all.add(listener.finish());
+    all
+}
+
+/// One text with what it says, heard whole and character by character.
+fn check(text: &str, listening: Listening, expected: &Heard) {
+    assert_eq!(&Heard::of(text, listening), expected, "whole: {text:?}");
+    assert_eq!(
+        &by_char(text, listening),
+        expected,
+        "by character: {text:?}"
+    );
+}
+
+#[test]
+fn calls_in_tags() {
+    let f = r#"{"name": "f", "arguments": {"a": 1}}"#;
+    let one = [("f", r#"{"a": 1}"#)];
+    for (text, expected) in [
+        (
+            format!("<tool_call>\n{f}\n</tool_call>"),
+            heard("", "", &one),
+        ),
+        (format!("<tool_call>{f}</tool_call>"), heard("", "", &one)),
+        (
+            format!("Hi.\n<tool_call>\n{f}\n</tool_call>\n"),
+            heard("", "Hi.", &one),
+        ),
+        (
+            format!("<think>\nhm\n\nso\n</think>\n\nHi.\n<tool_call>\n{f}\n</tool_call>"),
+            heard("hm\n\nso", "Hi.", &one),
+        ),
+        (
+            format!("<tool_call>{f}</tool_call>\n<tool_call>{f}</tool_call>"),
+            heard("", "", &[one[0], one[0]]),
+        ),
+        (
+            format!("A <tool_call>{f}</tool_call> B"),
+            heard("", "A B", &one),
+        ),
+        (
+            format!("<tool_call>{f}</tool_call>\n\nB "),
+            heard("", "B ", &one),
+        ),
+        // Cut by a limit or a stop string after the object.
+        (format!("<tool_call>\n{f}"), heard("", "", &one)),
+        (format!("<tool_call>\n{f}\n</tool"), heard("", "", &one)),
+        (
+            r#"<tool_call>{"name":"f"}</tool_call>"#.to_owned(),
+            heard("", "", &[("f", "{}")]),
+        ),
+        (
+            r#"<tool_call>{"arguments": "{\"a\":1}", "name":"f"}</tool_call>"#.to_owned(),
+            heard("", "", &[("f", r#"{"a":1}"#)]),
+        ),
+        (
+            r#"<tool_call>{"name":"f","arguments":{"t":"}</tool_call>\"{"}}</tool_call>"#
+                .to_owned(),
+            heard("", "", &[("f", r#"{"t":"}</tool_call>\"{"}"#)]),
+        ),
+        (
+            r#"<tool_call>{"name":"f","arguments":{"n":12345678901234567890123.0}}</tool_call>"#
+                .to_owned(),
+            heard("", "", &[("f", r#"{"n":12345678901234567890123.0}"#)]),
+        ),
+    ] {
+        check(&text, TAGS, &expected);
+    }
+}
+
+#[test]
+fn what_is_no_sound_call_stays_content_as_it_was_written() {
+    let f = r#"<tool_call>{"name":"f"}</tool_call>"#;
+    for text in [
+        "  plain text \n",
+        "a < b, <tool, <tool_cal",
+        "<tool_call>not json</tool_call>",
+        "<tool_call>{\"name\": \"f\", \"arguments\": {</tool_call>",
+        "<tool_call>{\"name\": 3}</tool_call>",
+        "<tool_call>{\"name\": \"\"}</tool_call>",
+        "<tool_call>{\"name\": \"f\", \"arguments\": [1]}</tool_call>",
+        "<tool_call>{\"name\": \"f\", \"arguments\": \"no\"}</tool_call>",
+        "<tool_call>{'name': 'f'}</tool_call>",
+        "<tool_call>{\"name\": \"f\"} and more",
+        "<tool_call>",
+        "<tool_call>  ",
+        "<tool_call>{\"a",
+        "see <think> here",
+    ] {
+        check(text, TAGS, &heard("", text, &[]));
+    }
+    let hidden = format!("<tool_call>oops {f}");
+    check(&hidden, TAGS, &heard("", "<tool_call>oops", &[("f", "{}")]));
+    let untouched = Listening::default();
+    check(f, untouched, &heard("", f, &[]));
+    check(
+        "<think>x</think>y",
+        untouched,
+        &heard("", "<think>x</think>y", &[]),
+    );
+}
+
+#[test]
+fn calls_as_the_whole_answer() {
+    let f = r#"{"name": "f", "parameters": {"a": "x"}}"#;
+    let one = ("f", r#"{"a": "x"}"#);
+    for (text, expected) in [
+        (f.to_owned(), heard("", "", &[one])),
+        (format!(" \n<|python_tag|>{f}"), heard("", "", &[one])),
+        (format!("{f}; {f}\n"), heard("", "", &[one, one])),
+        (format!("{f}\nDone."), heard("", "Done.", &[one])),
+        (format!("So: {f}"), heard("", &format!("So: {f}"), &[])),
+        (r#"{"a": 1}"#.to_owned(), heard("", r#"{"a": 1}"#, &[])),
+        (r#" {"name": "#.to_owned(), heard("", r#" {"name": "#, &[])),
+        ("<|py".to_owned(), heard("", "<|py", &[])),
+        (
+            "<|python_tag|>print(1)".to_owned(),
+            heard("", "<|python_tag|>print(1)", &[]),
+        ),
+    ] {
+        check(&text, JSON, &expected);
+    }
+}
+
+#[test]
+fn reasoning_the_prompt_opened() {
+    let open = Listening {
+        reasoning: Reasoning::Open,
+        ..TAGS
+    };
+    check("hm\n</think>\n\nYes.", open, &heard("hm", "Yes.", &[]));
+    check("\nhm </thi", open, &heard("hm </thi", "", &[]));
+    check("<think>\nhm", TAGS, &heard("hm", "", &[]));
+    assert_eq!(
+        Reasoning::of(true, "<|im_start|>assistant\n<think>\n"),
+        Reasoning::Open
+    );
+    assert_eq!(
+        Reasoning::of(true, "assistant\n<think>\n\n</think>\n\n"),
+        Reasoning::Maybe
+    );
+    assert_eq!(Reasoning::of(false, "<think>"), Reasoning::Never);
+}
+
+#[test]
+fn templates_tell_the_style() {
+    let of = CallStyle::of_template;
+    assert_eq!(
+        of("{{- '<tool_call>\\n{\"name\": \"' }}"),
+        Some(CallStyle::Tags)
+    );
+    assert_eq!(of("{{- \"<|python_tag|>\" }}"), Some(CallStyle::Json));
+    assert_eq!(of("<tool_call>\n<function=f>"), None);
+    assert_eq!(of("{{ messages[0].content }}"), None);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// However a text is cut, it says the same; and nothing but space, tags and calls gets lost.
+    #[test]
+    fn cuts_change_nothing(
+        parts in prop::collection::vec(prop::sample::select(vec![
+            "<tool_call>", "</tool_call>", "<think>", "</think>", "{\"name\": \"f\"", ", ",
+            "\"arguments\": ", "{\"a\": [1, {}]}", "}", "{", "\"", "\\", " ", "\n", "é", "text", ";",
+            "<|python_tag|>", "<tool", "_call>", "{\"name\":\"g\",\"parameters\":{}}", "\"parameters\": ",
+        ]), 0..14),
+        cuts in prop::collection::vec(0usize..200, 0..10),
+        style in prop::sample::select(vec![None, Some(CallStyle::Tags), Some(CallStyle::Json)]),
+        reasoning in prop::sample::select(vec![Reasoning::Never, Reasoning::Maybe, Reasoning::Open]),
+    ) {
+        let text = parts.concat();
+        let listening = Listening { calls: style, reasoning, single: false };
+        let whole = Heard::of(&text, listening);
+        prop_assert_eq!(&by_char(&text, listening), &whole);
+        let chars: Vec<&str> = text.split_inclusive(|_| true).collect();
+        let mut bounds: Vec<usize> = cuts.iter().map(|c| (*c).min(chars.len())).collect();
+        bounds.extend([0, chars.len()]);
+        bounds.sort_unstable();
+        let mut listener = Listener::new(listening);
+        let mut cut = Heard::default();
+        for window in bounds.windows(2) {
+            cut.add(listener.push(&chars[window[0]..window[1]].concat()));
+        }
+        cut.add(listener.finish());
+        prop_assert_eq!(&cut, &whole);
+        if whole.calls.is_empty() && reasoning == Reasoning::Never {
+            prop_assert_eq!(&whole.content, &text);
+        }
+        for call in &whole.calls {
+            let sound: Value = serde_json::from_str(&call.arguments).unwrap();
+            prop_assert!(sound.is_object() && text.contains("name"));
+        }
+    }
+
+    /// What a client sends back binds like what was sampled.
+    #[test]
+    fn the_meaning_survives_the_way_over_the_client(
+        parts in prop::collection::vec(prop::sample::select(vec![
+            "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1.50, \"b\": \"x\"}}</tool_call>",
+            "Looking. ", "\n", "done", "<tool_call>", "{",
+        ]), 0..6),
+        thought in prop::sample::select(vec!["", "<think>\nhm\n</think>\n\n"]),
+    ) {
+        let text = format!("{thought}{}", parts.concat());
+        let heard = Heard::of(&text, TAGS);
+        let calls = heard.calls.iter().map(|call| crate::ToolCall {
+            id: "callx".to_owned(),
+            name: call.name.clone(),
+            arguments: serde_json::from_str::<Value>(&call.arguments).unwrap().to_string(),
+        });
+        let back = crate::Message {
+            tool_calls: calls.collect(),
+            ..crate::Message::text(crate::Role::Assistant, heard.content.clone())
+        };
+        let sampled = crate::Message::text(crate::Role::Assistant, text.clone());
+        // A text that says one thing before a call and another after it has one order when
+        // sampled and another when sent back; the hash reads both alike.
+        prop_assert_eq!(back.chain_hash(), sampled.chain_hash(), "{:?}", text);
+    }
+}

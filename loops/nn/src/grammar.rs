@@ -1,0 +1,152 @@
+//! Constrained sampling: which tokens may come next so that the text stays inside a grammar.
+//!
+//! Grammars are written in llguidance's Lark notation, which embeds JSON schemas (`%json`) and
+//! regular expressions. A [`Constraint`] follows one completion; its [`TokenMask`] depends on the
+//! tokens alone, never on logits, so it can be made while the model computes.
+
+use std::sync::Arc;
+
+use llguidance::api::{ParserLimits, TopLevelGrammar};
+use llguidance::toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
+use llguidance::{Matcher, ParserFactory};
+
+use crate::tokenizer::Tokenizer;
+
+/// Why a grammar cannot be followed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct GrammarError(String);
+
+/// Compiles grammars for one tokenizer.
+pub struct Grammars {
+    factory: ParserFactory,
+}
+
+impl std::fmt::Debug for Grammars {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Grammars").finish_non_exhaustive()
+    }
+}
+
+/// Longest explanation of what is wrong with a grammar, in characters.
+const WHY_CHARS: usize = 400;
+
+impl Grammars {
+    /// For a model with `vocab` logits whose completions end with one of `end_tokens`.
+    pub fn new(
+        tokenizer: &Tokenizer,
+        vocab: usize,
+        end_tokens: &[u32],
+    ) -> Result<Self, GrammarError> {
+        let Some(first_end) = end_tokens.first() else {
+            return Err(GrammarError(
+                "this model has no end token, so no grammar can say where to end".to_owned(),
+            ));
+        };
+        let words: Vec<Vec<u8>> = (0..vocab as u32)
+            .map(|id| word(tokenizer, id, end_tokens))
+            .collect();
+        let trie = TokTrie::from(&TokRxInfo::new(vocab as u32, *first_end), &words)
+            .with_eos_tokens(end_tokens);
+        let env: llguidance::toktrie::TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+        let mut factory = ParserFactory::new_simple(&env).map_err(|e| explain(&e.to_string()))?;
+        factory.quiet();
+        *factory.limits_mut() = ParserLimits {
+            verbose_errors: false,
+            ..ParserLimits::default()
+        };
+        Ok(Self { factory })
+    }
+
+    /// A constraint at the beginning of a completion. The work is bounded by the library's limits
+    /// on grammar size and lexer states.
+    pub fn compile(&self, lark: &str) -> Result<Constraint, GrammarError> {
+        let grammar = TopLevelGrammar::from_lark(lark.to_owned());
+        let matcher = Matcher::new(self.factory.create_parser(grammar));
+        match matcher.get_error() {
+            None => Ok(Constraint { matcher }),
+            Some(error) => Err(explain(&error)),
+        }
+    }
+}
+
+/// The bytes of a token. Control tokens are marked, so that no text in a grammar matches them;
+/// end tokens have none, because only the end of the grammar allows them.
+fn word(tokenizer: &Tokenizer, id: u32, end_tokens: &[u32]) -> Vec<u8> {
+    let bytes = tokenizer.token_bytes(id);
+    if tokenizer.is_special(id) || end_tokens.contains(&id) {
+        let mut marked = vec![TokTrie::SPECIAL_TOKEN_MARKER];
+        marked.extend_from_slice(bytes);
+        return marked;
+    }
+    bytes.to_vec()
+}
+
+/// The first line of an explanation, bounded.
+fn explain(error: &str) -> GrammarError {
+    let line = error.lines().next().unwrap_or("unknown reason");
+    GrammarError(line.chars().take(WHY_CHARS).collect())
+}
+
+/// Where one completion is in its grammar.
+pub struct Constraint {
+    matcher: Matcher,
+}
+
+impl std::fmt::Debug for Constraint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Constraint").finish_non_exhaustive()
+    }
+}
+
+impl Constraint {
+    /// Another completion at the same place, independent of this one.
+    pub fn fork(&self) -> Self {
+        Self {
+            matcher: self.matcher.deep_clone(),
+        }
+    }
+
+    /// Which tokens may come next; the end tokens alone where the grammar is at its end.
+    pub fn mask(&mut self) -> Result<TokenMask, GrammarError> {
+        let mask = self.matcher.compute_mask_or_eos();
+        let mask = mask.map_err(|e| explain(&e.to_string()))?;
+        Ok(TokenMask(mask.as_slice().to_vec()))
+    }
+
+    /// Moves on by a token that the mask allowed.
+    pub fn take(&mut self, token: u32) -> Result<(), GrammarError> {
+        self.matcher
+            .consume_token(token)
+            .map_err(|e| explain(&e.to_string()))
+    }
+}
+
+/// A set of tokens, one bit each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TokenMask(Vec<u32>);
+
+impl TokenMask {
+    /// Of these tokens.
+    pub fn of(tokens: &[u32]) -> Self {
+        let words = tokens
+            .iter()
+            .max()
+            .map_or(0, |most| *most as usize / 32 + 1);
+        let mut bits = vec![0; words];
+        for token in tokens {
+            bits[*token as usize / 32] |= 1 << (token % 32);
+        }
+        Self(bits)
+    }
+
+    /// Whether `token` is in it.
+    pub fn allows(&self, token: u32) -> bool {
+        let word = self.0.get(token as usize / 32);
+        word.is_some_and(|word| word >> (token % 32) & 1 == 1)
+    }
+}
+
+#[cfg(test)]
+#[path = "grammar_tests.rs"]
+mod tests;

@@ -1,0 +1,152 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+use crate::sample::uniform;
+use crate::tokenizer::tests::byte_tokenizer;
+
+/// `<|im_end|>` of the byte tokenizer.
+const END: u32 = 259;
+/// Rows of logits are often wider than the tokenizer.
+const VOCAB: usize = 264;
+
+fn grammars() -> Grammars {
+    Grammars::new(&byte_tokenizer(), VOCAB, &[END]).unwrap()
+}
+
+/// A text drawn at random from everything the grammar allows; none if it did not end in time.
+fn wander(lark: &str, seed: u64) -> Option<String> {
+    let mut constraint = grammars().compile(lark).unwrap();
+    let mut tokens = Vec::new();
+    for position in 0..3_000 {
+        let mask = constraint.mask().unwrap();
+        let allowed: Vec<u32> = (0..VOCAB as u32).filter(|id| mask.allows(*id)).collect();
+        let at = (uniform(seed, position) * allowed.len() as f64) as usize;
+        let token = if mask.allows(END) { END } else { allowed[at] };
+        if token == END {
+            return Some(byte_tokenizer().decode(&tokens));
+        }
+        tokens.push(token);
+        constraint.take(token).unwrap();
+    }
+    None
+}
+
+/// Whether the whole text follows the grammar, token by token.
+fn follows(lark: &str, text: &str) -> bool {
+    let mut constraint = grammars().compile(lark).unwrap();
+    for token in byte_tokenizer().encode(text, false) {
+        if !constraint.mask().unwrap().allows(token) {
+            return false;
+        }
+        constraint.take(token).unwrap();
+    }
+    constraint.mask().unwrap().allows(END)
+}
+
+#[test]
+fn whatever_is_drawn_is_inside_the_grammar() {
+    let schema = r#"start: %json {"type": "object", "properties": {"n": {"type": "integer"},
+        "s": {"type": "string", "maxLength": 5}, "e": {"enum": ["x", "yé"]}},
+        "required": ["n", "s", "e"], "additionalProperties": false,
+        "x-guidance": {"whitespace_flexible": true, "whitespace_pattern": "[ \\n]{1,4}"}}"#;
+    let schema = schema.replace('\n', " ");
+    let mut ended = 0;
+    for seed in 0..20 {
+        let Some(text) = wander(&schema, seed) else {
+            continue;
+        };
+        ended += 1;
+        let value: serde_json::Value =
+            serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        assert!(
+            value["n"].is_i64() || value["n"].is_u64() || value["n"].is_number(),
+            "{text}"
+        );
+        assert!(value["s"].as_str().unwrap().chars().count() <= 5, "{text}");
+        assert!(
+            ["x", "yé"].contains(&value["e"].as_str().unwrap()),
+            "{text}"
+        );
+    }
+    assert!(ended > 5, "most wanderings come to an end, {ended} did");
+    for seed in 0..20 {
+        let choice = wander("start: \"hello\" | \"help\" | \"y\"", seed).unwrap();
+        assert!(["hello", "help", "y"].contains(&choice.as_str()));
+    }
+}
+
+#[test]
+fn grammars_as_the_door_writes_them() {
+    let calls = "start: answer\ncalls: call (\"\\n\" call){0,2}\n\
+        call0: \"<tool_call>\\n{\\\"name\\\": \\\"f\\\", \\\"arguments\\\": \" args0 \"}\\n</tool_call>\"\n\
+        args0: %json {\"type\": \"object\"}\ncall: call0\nanswer: calls\n";
+    let one = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, \"</tool_call>\"]}}\n</tool_call>";
+    assert!(follows(calls, one));
+    assert!(follows(calls, &format!("{one}\n{one}")));
+    assert!(!follows(calls, "hello"));
+    assert!(!follows(calls, &one.replace("\"f\"", "\"g\"")));
+    let reasoning = "start: (\"<think>\" thought GAP?)? answer\n\
+        thought[suffix=\"</think>\"]: /(?s:.*)/\nGAP: /[ \\n]{1,4}/\nanswer: %json {\"type\": \"boolean\"}\n";
+    assert!(follows(reasoning, "true"));
+    assert!(follows(
+        reasoning,
+        "<think>\nis 1 < 2?\nyes</think>\n\ntrue"
+    ));
+    assert!(!follows(reasoning, "<think>hm</think>\n\nno"));
+    let open = "start: thought GAP? answer\nthought[suffix=\"</think>\"]: /(?s:.*)/\n\
+        GAP: /[ \\n]{1,4}/\nanswer: /a\\/b\\n/\n";
+    assert!(follows(open, "so</think>a/b\n"));
+    let either = "start: answer\nanswer: calls | content\ncalls: \"<tool_call>\"\n\
+        content: %json {\"type\": \"object\"}\n";
+    assert!(follows(either, "{\"a\":1}") && follows(either, "<tool_call>"));
+}
+
+#[test]
+fn unsound_grammars_are_explained_in_one_line() {
+    for lark in [
+        "start: nowhere",
+        "answer: \"a\"",
+        "start: /[/",
+        "start: %json {\"type\": \"no such type\"}",
+        "start: %json {\"type\": \"string\", \"minLength\": 5, \"maxLength\": 2}",
+    ] {
+        let error = grammars()
+            .compile(lark)
+            .err()
+            .unwrap_or_else(|| panic!("{lark} was taken"));
+        let text = error.to_string();
+        assert!(
+            !text.is_empty() && !text.contains('\n') && text.chars().count() <= WHY_CHARS,
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn control_tokens_are_never_text() {
+    let mut constraint = grammars().compile("start: /(?s:.*)/").unwrap();
+    let mask = constraint.mask().unwrap();
+    assert!(mask.allows(END), "an empty text may end");
+    assert!(!mask.allows(258), "<|im_start|> is no text");
+    assert!(
+        (260..VOCAB as u32).all(|id| !mask.allows(id)),
+        "ids without text are never drawn"
+    );
+    assert!(mask.allows(b'a'.into()) && mask.allows(257));
+}
+
+#[test]
+fn forks_go_their_own_ways() {
+    let mut one = grammars().compile("start: \"ab\" | \"cd\"").unwrap();
+    let mut two = one.fork();
+    one.take(b'a'.into()).unwrap();
+    two.take(b'c'.into()).unwrap();
+    assert!(one.mask().unwrap().allows(b'b'.into()));
+    assert_eq!(two.mask().unwrap(), {
+        let mask = TokenMask::of(&[b'd'.into()]);
+        let mut all = two.mask().unwrap();
+        all.0.truncate(mask.0.len());
+        assert_eq!(all, mask);
+        two.mask().unwrap()
+    });
+    assert!(one.take(b'x'.into()).is_err());
+}

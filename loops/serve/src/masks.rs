@@ -1,0 +1,206 @@
+//! Masks of constrained completions, made on a thread of their own while the model computes: which
+//! tokens a grammar allows next depends on the tokens so far and on nothing else. A mask that takes
+//! longer than the step delays its own completion and no other.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use hone_domain::{Grammar, ServeError, Token};
+use hone_nn::grammar::{Constraint, GrammarError, Grammars, TokenMask};
+
+use crate::sequence::Setup;
+
+/// Compiled grammars that are kept; the longest unused goes first.
+const GRAMMARS_MAX: usize = 64;
+/// Stack of the thread: grammars nest.
+const STACK_BYTES: usize = 8 << 20;
+
+/// Compiled grammars, because clients send the same schema with every request.
+#[derive(Default)]
+pub(crate) struct GrammarBook {
+    /// Made at the first grammar: a large vocabulary takes a moment.
+    compiler: OnceLock<Result<Grammars, GrammarError>>,
+    known: Mutex<VecDeque<(Grammar, Constraint)>>,
+}
+
+impl GrammarBook {
+    /// A constraint at the beginning of a completion.
+    pub(crate) fn constraint(
+        &self,
+        grammar: &Grammar,
+        (setup, vocab): (&Setup, usize),
+    ) -> Result<Constraint, ServeError> {
+        if let Some(known) = self.find(grammar) {
+            return Ok(known);
+        }
+        let refused = |error: GrammarError| ServeError::Grammar(error.to_string());
+        let compiler = self
+            .compiler
+            .get_or_init(|| Grammars::new(&setup.tokenizer, vocab, &setup.end_tokens));
+        let compiler = compiler.as_ref().map_err(|error| refused(error.clone()))?;
+        let constraint = compiler.compile(&grammar.0).map_err(refused)?;
+        let fork = constraint.fork();
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.push_back((grammar.clone(), constraint));
+        if known.len() > GRAMMARS_MAX {
+            known.pop_front();
+        }
+        Ok(fork)
+    }
+
+    fn find(&self, grammar: &Grammar) -> Option<Constraint> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = known.iter().position(|(g, _)| g == grammar)?;
+        let entry = known.remove(at)?;
+        let fork = entry.1.fork();
+        known.push_back(entry);
+        Some(fork)
+    }
+}
+
+/// The thread that makes masks; it ends with the last clone of this.
+#[derive(Clone, Debug)]
+pub(crate) struct Masks {
+    jobs: Sender<Job>,
+    /// Added to every mask, in microseconds.
+    #[cfg(test)]
+    delay_us: std::sync::Arc<std::sync::atomic::AtomicU64>,
+}
+
+struct Job {
+    constraint: Constraint,
+    /// The token drawn under the last mask.
+    took: Option<Token>,
+    back: SyncSender<Made>,
+}
+
+type Made = Result<(Constraint, TokenMask), GrammarError>;
+
+impl Masks {
+    pub(crate) fn start() -> std::io::Result<Self> {
+        let (jobs, inbox) = channel::<Job>();
+        #[cfg(test)]
+        let (delay_us, delay) = {
+            let delay = std::sync::Arc::<std::sync::atomic::AtomicU64>::default();
+            (delay.clone(), delay)
+        };
+        std::thread::Builder::new()
+            .name("hone-masks".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn(move || {
+                while let Ok(job) = inbox.recv() {
+                    #[cfg(test)]
+                    std::thread::sleep(Duration::from_micros(
+                        delay.load(std::sync::atomic::Ordering::Relaxed),
+                    ));
+                    let made = make(job.constraint, job.took);
+                    // A completion that was cancelled wants no mask.
+                    let _gone = job.back.send(made).is_err();
+                }
+            })?;
+        Ok(Self {
+            jobs,
+            #[cfg(test)]
+            delay_us,
+        })
+    }
+
+    /// Makes every mask from now on take this long.
+    #[cfg(test)]
+    pub(crate) fn slow(&self, delay: Duration) {
+        let us = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
+        self.delay_us
+            .store(us, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+fn make(mut constraint: Constraint, took: Option<Token>) -> Made {
+    if let Some(token) = took {
+        constraint.take(token)?;
+    }
+    let mask = constraint.mask()?;
+    Ok((constraint, mask))
+}
+
+/// The grammar's side of one completion.
+pub(crate) struct Masked {
+    masks: Masks,
+    state: State,
+}
+
+enum State {
+    /// Being made.
+    Away(Receiver<Made>),
+    /// The mask of the next token.
+    Here(Box<(Constraint, TokenMask)>),
+    /// A token is drawn under the mask that was given out.
+    Drawing(Box<Constraint>),
+    Broken(String),
+}
+
+impl Masked {
+    /// At the beginning of a completion; its first mask is on its way.
+    pub(crate) fn new(constraint: Constraint, masks: Masks) -> Self {
+        let mut masked = Self {
+            masks,
+            state: State::Broken(String::new()),
+        };
+        masked.send(constraint, None);
+        masked
+    }
+
+    fn send(&mut self, constraint: Constraint, took: Option<Token>) {
+        let (back, made) = sync_channel(1);
+        let job = Job {
+            constraint,
+            took,
+            back,
+        };
+        self.state = match self.masks.jobs.send(job) {
+            Ok(()) => State::Away(made),
+            Err(_) => State::Broken("the thread that makes masks is gone".to_owned()),
+        };
+    }
+
+    /// Whether a token can be drawn now; waits at most this long for the mask.
+    pub(crate) fn is_ready(&mut self, wait: Duration) -> bool {
+        let State::Away(made) = &self.state else {
+            return true;
+        };
+        self.state = match made.recv_timeout(wait) {
+            Ok(Ok(here)) => State::Here(Box::new(here)),
+            Ok(Err(error)) => State::Broken(error.to_string()),
+            Err(RecvTimeoutError::Timeout) => return false,
+            Err(RecvTimeoutError::Disconnected) => State::Broken("making a mask failed".to_owned()),
+        };
+        true
+    }
+
+    /// The mask of the next token, once it is ready.
+    pub(crate) fn mask(&mut self) -> Result<TokenMask, ServeError> {
+        let empty = State::Broken("the mask was not ready".to_owned());
+        match std::mem::replace(&mut self.state, empty) {
+            State::Here(here) => {
+                let (constraint, mask) = *here;
+                self.state = State::Drawing(Box::new(constraint));
+                Ok(mask)
+            }
+            State::Broken(why) => Err(ServeError::Internal(format!(
+                "the completion could not be held to its grammar: {why}"
+            ))),
+            State::Away(_) | State::Drawing(_) => Err(ServeError::Internal(
+                "a mask was drawn from twice".to_owned(),
+            )),
+        }
+    }
+
+    /// A token was drawn and the completion goes on: its next mask is made from now on.
+    pub(crate) fn drew(&mut self, token: Token) {
+        let empty = State::Broken("a token came before its mask".to_owned());
+        if let State::Drawing(constraint) = std::mem::replace(&mut self.state, empty) {
+            self.send(*constraint, Some(token));
+        }
+    }
+}

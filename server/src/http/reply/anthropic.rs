@@ -1,0 +1,246 @@
+//! The replies of `/v1/messages`: one message, whole or grown by events.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::response::{IntoResponse, Response};
+use hone_domain::{Called, Part, StopReason, TurnId};
+use serde_json::{Value, json};
+
+use super::openai::pieces;
+use super::{Begun, Events, Frame, Merged, Teller, gather};
+use crate::door::{Ended, Piece, call_id};
+use crate::http::error::ApiError;
+use crate::http::sse;
+use crate::http::wire::replies::HoneNote;
+
+struct Told {
+    frame: Frame,
+    begun: Begun,
+    /// The request's stop strings.
+    stops: Vec<String>,
+    turn: TurnId,
+}
+
+impl Told {
+    fn new(frame: Frame, merged: &Merged, (begun, stops): (Begun, Vec<String>)) -> Self {
+        let turn = merged.choices().next().map(|choice| choice.turn);
+        Self {
+            turn: turn.unwrap_or(TurnId(uuid::Uuid::nil())),
+            frame,
+            begun,
+            stops,
+        }
+    }
+
+    fn usage(&self, output_tokens: usize) -> Value {
+        let usage = self.frame.usage(self.begun, output_tokens);
+        let cached = usage.prompt_tokens_details.cached_tokens;
+        json!({
+            "input_tokens": usage.prompt_tokens.saturating_sub(cached),
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": cached,
+            "output_tokens": output_tokens,
+        })
+    }
+
+    /// Why it ended, and by which stop string.
+    fn stop(&self, ended: &Ended) -> (&'static str, Option<String>) {
+        match ended.stop {
+            StopReason::ToolCall => ("tool_use", None),
+            StopReason::Length => ("max_tokens", None),
+            StopReason::StopString => {
+                let text = self.frame.language.decode(&ended.tokens);
+                let ends = self.stops.iter().filter_map(|stop| {
+                    let at = text.find(stop.as_str())?;
+                    Some((at + stop.len(), stop))
+                });
+                let first = ends.min_by_key(|(end, _)| *end);
+                ("stop_sequence", first.map(|(_, stop)| stop.clone()))
+            }
+            StopReason::EndToken | StopReason::Cancelled => ("end_turn", None),
+        }
+    }
+
+    fn message(&self, content: &[Value], ended: Option<&Ended>) -> Value {
+        let stop = ended.map(|ended| self.stop(ended));
+        let mut message = json!({
+            "id": self.frame.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self.frame.model,
+            "content": content,
+            "stop_reason": stop.as_ref().map(|(reason, _)| reason),
+            "stop_sequence": stop.as_ref().and_then(|(_, text)| text.as_ref()),
+            "usage": self.usage(ended.map_or(0, |ended| ended.tokens.len())),
+        });
+        if let Some(ended) = ended {
+            message["hone"] = json!(HoneNote::of(ended));
+        }
+        message
+    }
+
+    fn tool_use(&self, number: usize, call: &Called) -> Value {
+        let input: Value = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
+        let id = call_id(self.turn, number);
+        json!({"type": "tool_use", "id": id, "name": call.name, "input": input})
+    }
+}
+
+/// Gathers the message to its end.
+pub async fn whole(
+    frame: Frame,
+    mut merged: Merged,
+    begun: (Begun, Vec<String>),
+) -> Result<Response, ApiError> {
+    let told = Told::new(frame, &merged, begun);
+    let one = gather(&told.frame, &mut merged).await?.swap_remove(0);
+    let Some(ended) = one.ended else {
+        return Err(ApiError::Internal("the message came to no end".to_owned()));
+    };
+    let heard = one.heard;
+    let mut content = Vec::new();
+    if !heard.reasoning.is_empty() {
+        content.push(json!({"type": "thinking", "thinking": heard.reasoning, "signature": ""}));
+    }
+    if !heard.content.is_empty() {
+        content.push(json!({"type": "text", "text": heard.content}));
+    }
+    let calls = heard.calls.iter().enumerate();
+    content.extend(calls.map(|(number, call)| told.tool_use(number, call)));
+    Ok(Json(told.message(&content, Some(&ended))).into_response())
+}
+
+/// Answers with events.
+pub fn streamed(frame: Frame, merged: Merged, begun: (Begun, Vec<String>)) -> Response {
+    let telling = Telling {
+        told: Told::new(frame, &merged, begun),
+        open: None,
+        blocks: 0,
+        calls: 0,
+    };
+    let mut out = Events::new();
+    let message = telling.told.message(&[], None);
+    emit("message_start", json!({"message": message}), &mut out);
+    super::stream(telling, merged, out)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Block {
+    Thinking,
+    Text,
+}
+
+struct Telling {
+    told: Told,
+    open: Option<Block>,
+    blocks: usize,
+    calls: usize,
+}
+
+fn emit(kind: &str, mut data: Value, out: &mut Events) {
+    data["type"] = json!(kind);
+    out.push_back(sse::named_event(Some(kind), &data));
+}
+
+impl Teller for Telling {
+    fn piece(&mut self, _at: usize, piece: Piece, out: &mut Events) {
+        match piece {
+            Piece::Started { .. } | Piece::Failed(_) => {}
+            Piece::Token(_, parts) | Piece::Rest(parts) => {
+                parts.into_iter().for_each(|part| self.part(part, out));
+            }
+            Piece::Ended(ended) => {
+                self.shut(out);
+                let (reason, text) = self.told.stop(&ended);
+                let data = json!({
+                    "delta": {"stop_reason": reason, "stop_sequence": text},
+                    "usage": self.told.usage(ended.tokens.len()),
+                    "hone": HoneNote::of(&ended),
+                });
+                emit("message_delta", data, out);
+                emit("message_stop", json!({}), out);
+            }
+        }
+    }
+
+    fn close(&mut self, _out: &mut Events) {}
+
+    fn fail(&mut self, error: ApiError, out: &mut Events) {
+        emit("error", json!({"error": error.body().error}), out);
+    }
+
+    fn idle(&self) -> Bytes {
+        sse::named_event(Some("ping"), &json!({"type": "ping"}))
+    }
+}
+
+impl Telling {
+    fn part(&mut self, part: Part, out: &mut Events) {
+        match part {
+            Part::Reasoning(text) => {
+                self.text(
+                    Block::Thinking,
+                    &json!({"type": "thinking_delta", "thinking": text}),
+                    out,
+                );
+            }
+            Part::Content(text) => {
+                self.text(
+                    Block::Text,
+                    &json!({"type": "text_delta", "text": text}),
+                    out,
+                );
+            }
+            Part::Call(call) => self.call(&call, out),
+        }
+    }
+
+    fn begin(&mut self, block: &Value, out: &mut Events) {
+        let data = json!({"index": self.blocks, "content_block": block});
+        emit("content_block_start", data, out);
+    }
+
+    fn delta(&self, delta: &Value, out: &mut Events) {
+        let data = json!({"index": self.blocks, "delta": delta});
+        emit("content_block_delta", data, out);
+    }
+
+    fn end(&mut self, out: &mut Events) {
+        emit("content_block_stop", json!({"index": self.blocks}), out);
+        self.blocks += 1;
+    }
+
+    fn text(&mut self, block: Block, delta: &Value, out: &mut Events) {
+        if self.open != Some(block) {
+            self.shut(out);
+            let empty = match block {
+                Block::Thinking => json!({"type": "thinking", "thinking": "", "signature": ""}),
+                Block::Text => json!({"type": "text", "text": ""}),
+            };
+            self.begin(&empty, out);
+            self.open = Some(block);
+        }
+        self.delta(delta, out);
+    }
+
+    fn shut(&mut self, out: &mut Events) {
+        if self.open.take().is_some() {
+            self.end(out);
+        }
+    }
+
+    fn call(&mut self, call: &Called, out: &mut Events) {
+        self.shut(out);
+        let mut block = self.told.tool_use(self.calls, call);
+        block["input"] = json!({});
+        self.begin(&block, out);
+        for piece in pieces(&call.arguments) {
+            self.delta(
+                &json!({"type": "input_json_delta", "partial_json": piece}),
+                out,
+            );
+        }
+        self.end(out);
+        self.calls += 1;
+    }
+}

@@ -1,0 +1,309 @@
+//! From pieces to replies: one merge of all choices, told whole or as a stream of events, in the
+//! words of whichever API was asked.
+
+pub mod anthropic;
+pub mod openai;
+pub mod responses;
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use axum::body::Bytes;
+use axum::response::Response;
+use futures::Stream;
+use hone_domain::{Heard, PolicyVersion, ServeError, Token, TokenDelta};
+
+use crate::door::{Choice, Ended, Language, Piece};
+use crate::http::error::ApiError;
+use crate::http::sse;
+use crate::http::wire::replies::{HoneNote, PromptDetails, TokenLogprob, TopLogprob, Usage};
+
+/// Which of the APIs is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// `/v1/chat/completions`.
+    Chat,
+    /// `/v1/completions`.
+    Text,
+    /// `/v1/responses`.
+    Responses,
+    /// `/v1/messages`.
+    Messages,
+}
+
+impl Dialect {
+    /// What stands before the turn in a reply's id.
+    pub fn id_prefix(self) -> &'static str {
+        match self {
+            Self::Chat => "chatcmpl-",
+            Self::Text => "cmpl-",
+            Self::Responses => "resp_",
+            Self::Messages => "msg_",
+        }
+    }
+}
+
+/// What every part of a reply repeats or depends on.
+pub struct Frame {
+    /// The API.
+    pub dialect: Dialect,
+    /// The reply's id.
+    pub id: String,
+    /// Seconds since the Unix epoch.
+    pub created: i64,
+    /// The name the client asked for.
+    pub model: String,
+    /// First half of the system fingerprint.
+    pub base: String,
+    /// Token texts.
+    pub language: Arc<dyn Language>,
+    /// Tokens that end a turn; they are not reported.
+    pub end_tokens: Vec<Token>,
+    /// How many alternatives to report; none leaves log-probs out.
+    pub logprobs: Option<u8>,
+    /// Whether a stream ends with a usage chunk.
+    pub include_usage: bool,
+    /// Whether to report token ids.
+    pub token_ids: bool,
+    /// Length of all prompts.
+    pub prompt_tokens: usize,
+    /// The prompt, where its ids are reported.
+    pub prompt_token_ids: Option<Vec<Token>>,
+}
+
+/// How a reply began.
+#[derive(Clone, Copy, Debug)]
+pub struct Begun {
+    /// The version of the first choice.
+    pub version: PolicyVersion,
+    /// Its prompt tokens that were not computed again.
+    pub cached_tokens: u32,
+}
+
+impl Frame {
+    /// Base model and version.
+    pub fn fingerprint(&self, version: PolicyVersion) -> String {
+        format!("{}@v{version}", self.base)
+    }
+
+    /// The log-probs of a token, where they are reported.
+    fn logprob(&self, delta: &TokenDelta) -> Option<TokenLogprob> {
+        self.logprobs?;
+        if delta.text.is_empty() && self.end_tokens.contains(&delta.token) {
+            return None;
+        }
+        let entry = |token: Token, logprob: f32| {
+            let bytes = self.language.token_bytes(token);
+            TopLogprob {
+                token: String::from_utf8_lossy(&bytes).into_owned(),
+                // JSON has no infinity; -9999 is what peers write for "impossible".
+                logprob: logprob.max(-9_999.0),
+                bytes,
+            }
+        };
+        Some(TokenLogprob {
+            token: entry(delta.token, delta.logprob),
+            top_logprobs: delta.top.iter().map(|(t, l)| entry(*t, *l)).collect(),
+        })
+    }
+
+    /// Token counts.
+    pub fn usage(&self, begun: Begun, completion_tokens: usize) -> Usage {
+        Usage {
+            prompt_tokens: self.prompt_tokens,
+            completion_tokens,
+            total_tokens: self.prompt_tokens + completion_tokens,
+            prompt_tokens_details: PromptDetails {
+                cached_tokens: begun.cached_tokens as usize,
+            },
+        }
+    }
+}
+
+/// All choices of a reply as one sequence of pieces.
+pub struct Merged {
+    choices: Vec<(Choice, bool)>,
+    next: usize,
+}
+
+impl Merged {
+    /// Of these choices.
+    pub fn new(choices: Vec<Choice>) -> Self {
+        Self {
+            choices: choices.into_iter().map(|c| (c, false)).collect(),
+            next: 0,
+        }
+    }
+
+    /// Waits until the first choice is admitted, so that failures before that have a status.
+    pub async fn begin(&mut self) -> Result<Begun, ServeError> {
+        let (first, _) = &mut self.choices[0];
+        match first.pieces.recv().await {
+            Some(Piece::Started {
+                version,
+                cached_tokens,
+            }) => Ok(Begun {
+                version,
+                cached_tokens,
+            }),
+            Some(Piece::Failed(error)) => Err(error),
+            Some(_) | None => Err(ServeError::Internal("it ended before it began".to_owned())),
+        }
+    }
+
+    /// The next piece with its choice's place; none when every choice has ended.
+    pub async fn next(&mut self) -> Option<(usize, Piece)> {
+        poll_fn(|cx| {
+            let count = self.choices.len();
+            let mut open = false;
+            for step in 0..count {
+                let at = (self.next + step) % count;
+                let (choice, ended) = &mut self.choices[at];
+                if *ended {
+                    continue;
+                }
+                open = true;
+                let Poll::Ready(piece) = choice.pieces.poll_recv(cx) else {
+                    continue;
+                };
+                let piece = piece.unwrap_or_else(|| {
+                    Piece::Failed(ServeError::Internal("it ended without an end".to_owned()))
+                });
+                *ended = matches!(piece, Piece::Ended(_) | Piece::Failed(_));
+                self.next = at + 1;
+                return Poll::Ready(Some((at, piece)));
+            }
+            if open {
+                Poll::Pending
+            } else {
+                Poll::Ready(None)
+            }
+        })
+        .await
+    }
+
+    /// The choices, by place.
+    fn choices(&self) -> impl Iterator<Item = &Choice> {
+        self.choices.iter().map(|(choice, _)| choice)
+    }
+}
+
+/// One choice, from its beginning to its end.
+#[derive(Default)]
+pub struct Gathered {
+    /// What was said.
+    pub heard: Heard,
+    /// Log-probs, each with where its token's text begins in the content, in characters.
+    logprobs: Vec<(TokenLogprob, usize)>,
+    /// Its end.
+    pub ended: Option<Ended>,
+}
+
+/// Gathers every choice to its end.
+pub async fn gather(frame: &Frame, merged: &mut Merged) -> Result<Vec<Gathered>, ApiError> {
+    let mut all: Vec<Gathered> = merged.choices().map(|_| Gathered::default()).collect();
+    while let Some((at, piece)) = merged.next().await {
+        let gathered = &mut all[at];
+        match piece {
+            Piece::Started { .. } => {}
+            Piece::Token(delta, parts) => {
+                if let Some(entry) = frame.logprob(&delta) {
+                    let offset = gathered.heard.content.chars().count();
+                    gathered.logprobs.push((entry, offset));
+                }
+                gathered.heard.add(parts);
+            }
+            Piece::Rest(parts) => gathered.heard.add(parts),
+            Piece::Ended(ended) => gathered.ended = Some(ended),
+            Piece::Failed(error) => return Err(error.into()),
+        }
+    }
+    Ok(all)
+}
+
+/// The note about all choices, and how many tokens they have.
+pub fn note_of(all: &[Gathered]) -> Result<(HoneNote, usize), ApiError> {
+    let mut notes: VecDeque<HoneNote> = VecDeque::new();
+    let mut completion_tokens = 0;
+    for ended in all.iter().filter_map(|g| g.ended.as_ref()) {
+        notes.push_back(HoneNote::of(ended));
+        completion_tokens += ended.tokens.len();
+    }
+    let Some(mut hone) = notes.pop_front() else {
+        return Err(ApiError::Internal("no choice came to an end".to_owned()));
+    };
+    hone.others = notes.into();
+    Ok((hone, completion_tokens))
+}
+
+/// Tells pieces as events of one API.
+pub trait Teller: Send + 'static {
+    /// Takes a piece of the choice at this place. A failure never comes here.
+    fn piece(&mut self, at: usize, piece: Piece, out: &mut Events);
+
+    /// Every choice has ended.
+    fn close(&mut self, out: &mut Events);
+
+    /// A choice failed; nothing follows.
+    fn fail(&mut self, error: ApiError, out: &mut Events);
+
+    /// Keeps the connection open while nothing happens.
+    fn idle(&self) -> Bytes {
+        Bytes::from_static(sse::COMMENT)
+    }
+}
+
+/// Events that are ready to go out.
+pub type Events = VecDeque<Bytes>;
+
+/// Answers with server-sent events; `begin` are the first.
+pub fn stream(teller: impl Teller, merged: Merged, begin: Events) -> Response {
+    let state = Told {
+        teller,
+        merged,
+        ready: begin,
+        closed: false,
+    };
+    sse::response(state.into_stream())
+}
+
+struct Told<T> {
+    teller: T,
+    merged: Merged,
+    ready: Events,
+    closed: bool,
+}
+
+impl<T: Teller> Told<T> {
+    fn into_stream(self) -> impl Stream<Item = Bytes> + Send {
+        futures::stream::unfold(self, |mut told| async move {
+            loop {
+                if let Some(bytes) = told.ready.pop_front() {
+                    return Some((bytes, told));
+                }
+                if told.closed {
+                    return None;
+                }
+                match tokio::time::timeout(sse::HEARTBEAT, told.merged.next()).await {
+                    Err(_) => {
+                        let idle = told.teller.idle();
+                        told.ready.push_back(idle);
+                    }
+                    Ok(Some((_, Piece::Failed(error)))) => {
+                        told.teller.fail(error.into(), &mut told.ready);
+                        // Dropping the merge cancels the other choices.
+                        told.merged.choices.clear();
+                        told.closed = true;
+                    }
+                    Ok(Some((at, piece))) => told.teller.piece(at, piece, &mut told.ready),
+                    Ok(None) => {
+                        told.teller.close(&mut told.ready);
+                        told.closed = true;
+                    }
+                }
+            }
+        })
+    }
+}

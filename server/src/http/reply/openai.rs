@@ -1,0 +1,352 @@
+//! The replies of chat and text completions.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::response::{IntoResponse, Response};
+use hone_domain::{Called, Part, Token, TurnId};
+
+use super::{Begun, Dialect, Events, Frame, Gathered, Merged, Teller, gather, note_of};
+use crate::door::{Ended, Piece, call_id};
+use crate::http::error::ApiError;
+use crate::http::sse;
+use crate::http::wire::replies::{
+    CallDelta, ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatDelta, ChatLogprobs,
+    HoneNote, ReplyCall, ReplyFunction, ReplyMessage, TextChoice, TextCompletion, TextLogprobs,
+    TokenLogprob, finish_reason,
+};
+
+/// Longest piece of a call's arguments in one event, in bytes.
+const ARGUMENTS_PIECE: usize = 256;
+
+/// Gathers every choice to its end and answers with one JSON body.
+pub async fn whole(frame: Frame, mut merged: Merged, begun: Begun) -> Result<Response, ApiError> {
+    let all = gather(&frame, &mut merged).await?;
+    let (hone, completion_tokens) = note_of(&all)?;
+    let usage = frame.usage(begun, completion_tokens);
+    let indexes: Vec<u32> = merged.choices().map(|choice| choice.index).collect();
+    let choices = indexes.into_iter().zip(all);
+    Ok(match frame.dialect {
+        Dialect::Chat => Json(ChatCompletion {
+            object: "chat.completion",
+            created: frame.created,
+            choices: choices.map(|(i, g)| chat_choice(&frame, i, g)).collect(),
+            usage,
+            system_fingerprint: frame.fingerprint(begun.version),
+            id: frame.id,
+            model: frame.model,
+            prompt_token_ids: frame.prompt_token_ids,
+            hone,
+        })
+        .into_response(),
+        Dialect::Text | Dialect::Responses | Dialect::Messages => Json(TextCompletion {
+            object: "text_completion",
+            created: frame.created,
+            choices: choices.map(|(i, g)| text_choice(&frame, i, g)).collect(),
+            usage: Some(Some(usage)),
+            system_fingerprint: frame.fingerprint(begun.version),
+            id: frame.id,
+            model: frame.model,
+            hone: Some(hone),
+        })
+        .into_response(),
+    })
+}
+
+fn end_of(frame: &Frame, ended: Option<Ended>) -> (&'static str, Option<Vec<Token>>) {
+    let reason = ended.as_ref().map_or("stop", |e| finish_reason(e.stop));
+    (reason, ended.map(|e| e.tokens).filter(|_| frame.token_ids))
+}
+
+fn chat_choice(frame: &Frame, index: u32, gathered: Gathered) -> ChatChoice {
+    let turn = gathered.ended.as_ref().map(|ended| ended.turn);
+    let (finish_reason, token_ids) = end_of(frame, gathered.ended);
+    let logprobs = frame.logprobs.map(|_| ChatLogprobs {
+        content: gathered.logprobs.into_iter().map(|(e, _)| e).collect(),
+        refusal: None,
+    });
+    let heard = gathered.heard;
+    let calls = heard.calls.into_iter().enumerate();
+    let tool_calls: Vec<ReplyCall> = turn
+        .map(|turn| calls.map(|(n, call)| reply_call(turn, n, call)).collect())
+        .unwrap_or_default();
+    let only_calls = heard.content.is_empty() && !tool_calls.is_empty();
+    ChatChoice {
+        index,
+        message: ReplyMessage {
+            role: "assistant",
+            content: (!only_calls).then_some(heard.content),
+            refusal: None,
+            reasoning_content: Some(heard.reasoning).filter(|text| !text.is_empty()),
+            tool_calls,
+        },
+        logprobs,
+        finish_reason,
+        token_ids,
+    }
+}
+
+fn reply_call(turn: TurnId, number: usize, call: Called) -> ReplyCall {
+    ReplyCall {
+        id: call_id(turn, number),
+        kind: "function",
+        function: ReplyFunction {
+            name: call.name,
+            arguments: call.arguments,
+        },
+    }
+}
+
+fn text_choice(frame: &Frame, index: u32, gathered: Gathered) -> TextChoice {
+    let (finish_reason, token_ids) = end_of(frame, gathered.ended);
+    let logprobs = frame.logprobs.map(|_| {
+        let mut all = TextLogprobs::default();
+        for (entry, offset) in gathered.logprobs {
+            all.push(entry, offset);
+        }
+        all
+    });
+    TextChoice {
+        index,
+        text: gathered.heard.content,
+        logprobs,
+        finish_reason: Some(finish_reason),
+        token_ids,
+    }
+}
+
+/// Answers with server-sent events.
+pub fn streamed(frame: Frame, merged: Merged, begun: Begun) -> Response {
+    let mut begin = Events::new();
+    let choices = merged.choices().map(|choice| Telling {
+        index: choice.index,
+        turn: choice.turn,
+        chars: 0,
+        calls: 0,
+    });
+    let teller = Chunks {
+        fingerprint: frame.fingerprint(begun.version),
+        choices: choices.collect(),
+        frame,
+        begun,
+        completion_tokens: 0,
+    };
+    if teller.frame.dialect == Dialect::Chat {
+        for at in 0..teller.choices.len() {
+            let delta = ChatDelta {
+                role: Some("assistant"),
+                content: Some(String::new()),
+                ..ChatDelta::default()
+            };
+            teller.chat(at, delta, None, &mut begin);
+        }
+    }
+    super::stream(teller, merged, begin)
+}
+
+/// How far a choice is.
+struct Telling {
+    index: u32,
+    turn: TurnId,
+    chars: usize,
+    calls: usize,
+}
+
+struct Chunks {
+    fingerprint: String,
+    frame: Frame,
+    begun: Begun,
+    choices: Vec<Telling>,
+    completion_tokens: usize,
+}
+
+impl Teller for Chunks {
+    fn piece(&mut self, at: usize, piece: Piece, out: &mut Events) {
+        match piece {
+            Piece::Started { .. } | Piece::Failed(_) => {}
+            Piece::Token(delta, parts) => {
+                let mut entry = self.frame.logprob(&delta);
+                for part in parts {
+                    self.part(at, part, entry.take(), out);
+                }
+                if entry.is_some() {
+                    self.text(at, String::new(), entry, out);
+                }
+            }
+            Piece::Rest(parts) => {
+                for part in parts {
+                    self.part(at, part, None, out);
+                }
+            }
+            Piece::Ended(ended) => self.end(at, &ended, out),
+        }
+    }
+
+    fn close(&mut self, out: &mut Events) {
+        if self.frame.include_usage {
+            let usage = self.frame.usage(self.begun, self.completion_tokens);
+            out.push_back(match self.frame.dialect {
+                Dialect::Chat => sse::event(&ChatChunk {
+                    usage: Some(Some(usage)),
+                    ..self.chat_chunk(Vec::new())
+                }),
+                Dialect::Text | Dialect::Responses | Dialect::Messages => {
+                    sse::event(&TextCompletion {
+                        usage: Some(Some(usage)),
+                        ..self.text_chunk(Vec::new())
+                    })
+                }
+            });
+        }
+        out.push_back(Bytes::from_static(sse::DONE));
+    }
+
+    fn fail(&mut self, error: ApiError, out: &mut Events) {
+        out.push_back(sse::event(&error.body()));
+        out.push_back(Bytes::from_static(sse::DONE));
+    }
+}
+
+impl Chunks {
+    fn part(&mut self, at: usize, part: Part, entry: Option<TokenLogprob>, out: &mut Events) {
+        match part {
+            Part::Content(text) => self.text(at, text, entry, out),
+            Part::Reasoning(text) => {
+                let delta = ChatDelta {
+                    reasoning_content: Some(text),
+                    ..ChatDelta::default()
+                };
+                self.chat(at, delta, entry, out);
+            }
+            Part::Call(call) => self.call(at, call, entry, out),
+        }
+    }
+
+    /// A call: its id and name first, then its arguments in pieces.
+    fn call(&mut self, at: usize, call: Called, entry: Option<TokenLogprob>, out: &mut Events) {
+        let choice = &mut self.choices[at];
+        let (index, turn) = (choice.calls, choice.turn);
+        choice.calls += 1;
+        let mut first = CallDelta::begin(index, call_id(turn, index), call.name);
+        let mut entry = entry;
+        for piece in std::iter::once("").chain(pieces(&call.arguments)) {
+            let delta = match piece {
+                "" => std::mem::take(&mut first),
+                piece => CallDelta::more(index, piece.to_owned()),
+            };
+            let delta = ChatDelta {
+                tool_calls: Some([delta]),
+                ..ChatDelta::default()
+            };
+            self.chat(at, delta, entry.take(), out);
+        }
+    }
+
+    fn text(&mut self, at: usize, text: String, entry: Option<TokenLogprob>, out: &mut Events) {
+        if self.frame.dialect == Dialect::Chat {
+            let delta = ChatDelta {
+                content: Some(text),
+                ..ChatDelta::default()
+            };
+            return self.chat(at, delta, entry, out);
+        }
+        let choice = &mut self.choices[at];
+        let offset = choice.chars;
+        choice.chars += text.chars().count();
+        let logprobs = entry.map(|entry| {
+            let mut one = TextLogprobs::default();
+            one.push(entry, offset);
+            one
+        });
+        let choice = TextChoice {
+            index: choice.index,
+            text,
+            logprobs,
+            finish_reason: None,
+            token_ids: None,
+        };
+        out.push_back(sse::event(&self.text_chunk(vec![choice])));
+    }
+
+    fn chat(&self, at: usize, delta: ChatDelta, entry: Option<TokenLogprob>, out: &mut Events) {
+        let choice = ChatChunkChoice {
+            index: self.choices[at].index,
+            delta,
+            logprobs: entry.map(|entry| ChatLogprobs {
+                content: vec![entry],
+                refusal: None,
+            }),
+            finish_reason: None,
+            token_ids: None,
+        };
+        out.push_back(sse::event(&self.chat_chunk(vec![choice])));
+    }
+
+    fn end(&mut self, at: usize, ended: &Ended, out: &mut Events) {
+        self.completion_tokens += ended.tokens.len();
+        let index = self.choices[at].index;
+        let token_ids = self.frame.token_ids.then(|| ended.tokens.clone());
+        let reason = Some(finish_reason(ended.stop));
+        let hone = Some(HoneNote::of(ended));
+        out.push_back(match self.frame.dialect {
+            Dialect::Chat => sse::event(&ChatChunk {
+                hone,
+                ..self.chat_chunk(vec![ChatChunkChoice {
+                    index,
+                    delta: ChatDelta::default(),
+                    logprobs: None,
+                    finish_reason: reason,
+                    token_ids,
+                }])
+            }),
+            Dialect::Text | Dialect::Responses | Dialect::Messages => sse::event(&TextCompletion {
+                hone,
+                ..self.text_chunk(vec![TextChoice {
+                    index,
+                    text: String::new(),
+                    logprobs: None,
+                    finish_reason: reason,
+                    token_ids,
+                }])
+            }),
+        });
+    }
+
+    fn chat_chunk(&self, choices: Vec<ChatChunkChoice>) -> ChatChunk<'_> {
+        ChatChunk {
+            id: &self.frame.id,
+            object: "chat.completion.chunk",
+            created: self.frame.created,
+            model: &self.frame.model,
+            system_fingerprint: &self.fingerprint,
+            choices,
+            usage: self.frame.include_usage.then_some(None),
+            hone: None,
+        }
+    }
+
+    fn text_chunk(&self, choices: Vec<TextChoice>) -> TextCompletion {
+        TextCompletion {
+            id: self.frame.id.clone(),
+            object: "text_completion",
+            created: self.frame.created,
+            model: self.frame.model.clone(),
+            choices,
+            usage: self.frame.include_usage.then_some(None),
+            system_fingerprint: self.fingerprint.clone(),
+            hone: None,
+        }
+    }
+}
+
+/// A text in pieces of whole characters.
+pub(super) fn pieces(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let piece;
+        (piece, rest) = rest.split_at(rest.ceil_char_boundary(ARGUMENTS_PIECE));
+        Some(piece)
+    })
+}

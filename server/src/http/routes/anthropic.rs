@@ -1,0 +1,139 @@
+//! `POST /v1/messages` and `POST /v1/messages/count_tokens`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::talk::{Admitted, Talk, Wants, admit, choose, limit_of, sampling_of, serving, shape_of};
+use super::{Reply, name_ignored};
+use crate::door::Door;
+use crate::http::Http;
+use crate::http::envelope::Asked;
+use crate::http::error::{ApiError, ErrorBody};
+use crate::http::reply::{Dialect, anthropic as reply};
+use crate::http::wire::anthropic::MessagesRequest;
+use crate::http::wire::body::read_json;
+use crate::http::wire::formats::Offer;
+use crate::http::wire::sampling::Stop;
+
+/// Answers a conversation in Anthropic's form.
+#[utoipa::path(
+    post,
+    path = "/v1/messages",
+    request_body = MessagesRequest,
+    responses(
+        (status = 200, description = "The message; with `stream` its events", body = Value),
+        (status = 400, description = "What is wrong, and where", body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 404, description = "No such model", body = ErrorBody),
+        (status = 408, body = ErrorBody),
+        (status = 413, body = ErrorBody),
+        (status = 415, body = ErrorBody),
+        (status = 429, description = "The waiting line is full; see retry-after", body = ErrorBody),
+        (status = 500, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn create_message(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let headers = request.headers().clone();
+    let object = read_json(request, http.body_limits()).await?;
+    let (body, mut ignored) = MessagesRequest::from_object(object)?;
+    ignored.extend(body.session.not_kept());
+    let door = serving(&http)?;
+    let wish = body.session.resolve(&headers)?;
+    let policy = choose(&http, &body.message.model)?;
+    if body.message.max_tokens.is_none() {
+        return Err(ApiError::invalid("max_tokens", "max_tokens is missing"));
+    }
+    let talk = talk(&http, door, &body)?;
+    let stops = talk.stops.clone();
+    let wants = Wants {
+        stream: body.message.stream.unwrap_or(false),
+        include_usage: true,
+        logprobs: None,
+        token_ids: false,
+        model: body.message.model,
+        dialect: Dialect::Messages,
+    };
+    let opened = door.open(talk.plan(door, policy, (wish, &asked))?).await?;
+    let admitted = admit(&http, door, (vec![opened], &wants)).await?;
+    let (frame, merged, begun, about) = admitted.parts();
+    let mut response = if wants.stream {
+        reply::streamed(frame, merged, (begun, stops))
+    } else {
+        reply::whole(frame, merged, (begun, stops)).await?
+    };
+    Admitted::headers(&about, &mut response);
+    name_ignored(&mut response, &ignored);
+    Ok(response)
+}
+
+/// How long a conversation is.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct TokenCount {
+    /// Tokens of the prompt.
+    pub input_tokens: usize,
+}
+
+/// Counts the tokens of a conversation, and asks nothing.
+#[utoipa::path(
+    post,
+    path = "/v1/messages/count_tokens",
+    request_body = MessagesRequest,
+    responses(
+        (status = 200, body = TokenCount),
+        (status = 400, description = "What is wrong, and where", body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 404, description = "No such model", body = ErrorBody),
+        (status = 408, body = ErrorBody),
+        (status = 413, body = ErrorBody),
+        (status = 415, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn count_tokens(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    request: Request,
+) -> Reply<TokenCount> {
+    let headers = request.headers().clone();
+    let object = read_json(request, http.body_limits()).await?;
+    let (body, _) = MessagesRequest::from_object(object)?;
+    let door = serving(&http)?;
+    let wish = body.session.resolve(&headers)?;
+    let policy = choose(&http, &body.message.model)?;
+    let plan = talk(&http, door, &body)?.plan(door, policy, (wish, &asked))?;
+    let input_tokens = door.tokens_of(plan).await?.len();
+    Ok(Json(TokenCount { input_tokens }))
+}
+
+fn talk(http: &Http, door: &Door, body: &MessagesRequest) -> Result<Talk, ApiError> {
+    let fields = &body.message;
+    let (choice, parallel) = body.chat_choice()?;
+    let tools = body.chat_tools()?;
+    let mut sampling = body.sampling.clone();
+    if let Some(stops) = &fields.stop_sequences {
+        sampling.stop = Some(Stop::Many(stops.clone()));
+    }
+    Ok(Talk {
+        messages: body.messages(http.config.messages_max)?,
+        offer: Offer::of(&tools, choice.as_ref(), parallel)?,
+        shape: shape_of(&body.shape_fields(), &sampling)?,
+        stops: sampling.stops()?,
+        ignore_end: sampling.ignore_eos.unwrap_or(false),
+        max_tokens: limit_of("max_tokens", fields.max_tokens)?,
+        n: 1,
+        template: body.template(),
+        sampling: sampling_of(http, door, &sampling)?,
+    })
+}

@@ -1,0 +1,182 @@
+//! `POST /v1/responses`.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use hone_domain::{Message, Role, Turn};
+use serde_json::{Map, Value, json};
+
+use super::talk::{Admitted, Talk, Wants, admit, choose, limit_of, sampling_of, serving, shape_of};
+use super::{ledger_error, name_ignored};
+use crate::http::Http;
+use crate::http::envelope::Asked;
+use crate::http::error::{ApiError, ErrorBody};
+use crate::http::reply::{Dialect, responses as reply};
+use crate::http::wire::body::read_json;
+use crate::http::wire::feedback::parse_turn_id;
+use crate::http::wire::formats::Offer;
+use crate::http::wire::responses::ResponsesRequest;
+use crate::http::wire::sampling::whole as whole_number;
+
+/// Marks the message that holds a response's instructions, which the next response does not
+/// inherit.
+const INSTRUCTIONS: &str = "instructions";
+
+/// Answers with a response.
+#[utoipa::path(
+    post,
+    path = "/v1/responses",
+    request_body = ResponsesRequest,
+    responses(
+        (status = 200, description = "The response; with `stream` its events", body = Value),
+        (status = 400, description = "What is wrong, and where", body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 404, description = "No such model, or no such previous response", body = ErrorBody),
+        (status = 408, body = ErrorBody),
+        (status = 413, body = ErrorBody),
+        (status = 415, body = ErrorBody),
+        (status = 429, description = "The waiting line is full; see retry-after", body = ErrorBody),
+        (status = 500, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn create_response(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let headers = request.headers().clone();
+    let object = read_json(request, http.body_limits()).await?;
+    let (body, mut ignored) = ResponsesRequest::from_object(object)?;
+    ignored.extend(body.session.not_kept());
+    let door = serving(&http)?;
+    let mut wish = body.session.resolve(&headers)?;
+    let policy = choose(&http, &body.response.model)?;
+    let previous = previous(&http, &body, &asked).await?;
+    if let Some(turn) = &previous
+        && wish.session_key.is_none()
+    {
+        wish.session_key.clone_from(&turn.session_key);
+    }
+    let echo = echo(&body, wish.store);
+    let talk = talk(&http, door, (&body, previous))?;
+    let wants = Wants {
+        stream: body.response.stream.unwrap_or(false),
+        include_usage: true,
+        logprobs: body.wants_logprobs().then_some(talk.sampling.top_logprobs),
+        token_ids: false,
+        model: body.response.model,
+        dialect: Dialect::Responses,
+    };
+    let opened = door.open(talk.plan(door, policy, (wish, &asked))?).await?;
+    let admitted = admit(&http, door, (vec![opened], &wants)).await?;
+    let (frame, merged, begun, about) = admitted.parts();
+    let mut response = if wants.stream {
+        reply::streamed(frame, merged, (begun, echo))
+    } else {
+        reply::whole(frame, merged, (begun, echo)).await?
+    };
+    Admitted::headers(&about, &mut response);
+    name_ignored(&mut response, &ignored);
+    Ok(response)
+}
+
+/// The turn of the response that this one continues.
+async fn previous(
+    http: &Http,
+    body: &ResponsesRequest,
+    asked: &Asked,
+) -> Result<Option<Turn>, ApiError> {
+    let Some(id) = &body.response.previous_response_id else {
+        return Ok(None);
+    };
+    let unknown = || {
+        let shown: String = id.chars().take(100).collect();
+        ApiError::NotFound(format!(
+            "no response {shown} of yours is known; responses with store false are not kept"
+        ))
+    };
+    let turn = parse_turn_id(id).ok_or_else(unknown)?;
+    let view = http.ledger.turn(turn).await.map_err(|e| ledger_error(&e))?;
+    let view = view.filter(|view| view.turn.owner == asked.caller.owner);
+    view.map(|view| Some(view.turn)).ok_or_else(unknown)
+}
+
+fn talk(
+    http: &Http,
+    door: &crate::door::Door,
+    (body, previous): (&ResponsesRequest, Option<Turn>),
+) -> Result<Talk, ApiError> {
+    let fields = &body.response;
+    let instructions = fields.instructions.as_ref().map(|text| Message {
+        name: Some(INSTRUCTIONS.to_owned()),
+        ..Message::text(Role::System, text)
+    });
+    let mut messages: Vec<Message> = instructions.into_iter().collect();
+    if let Some(turn) = previous {
+        let said = turn.completion_message();
+        let is_instructions = |m: &Message| m.name.as_deref() == Some(INSTRUCTIONS);
+        messages.extend(turn.messages.into_iter().filter(|m| !is_instructions(m)));
+        messages.push(said);
+    }
+    messages.extend(body.messages(http.config.messages_max)?);
+    let tools = body.chat_tools()?;
+    let offer = Offer::of(
+        &tools,
+        fields.tool_choice.as_ref(),
+        fields.parallel_tool_calls,
+    )?;
+    let mut sampling = sampling_of(http, door, &body.sampling)?;
+    let top = whole_number("top_logprobs", fields.top_logprobs, (0, 20))?;
+    sampling.top_logprobs = top.unwrap_or(0) as u8;
+    Ok(Talk {
+        messages,
+        offer,
+        shape: shape_of(&body.shape_fields(), &body.sampling)?,
+        sampling,
+        stops: body.sampling.stops()?,
+        ignore_end: body.sampling.ignore_eos.unwrap_or(false),
+        max_tokens: limit_of("max_output_tokens", fields.max_output_tokens)?,
+        n: 1,
+        template: fields.chat_template_kwargs.clone().unwrap_or_default(),
+    })
+}
+
+/// What the response object repeats of its request.
+fn echo(body: &ResponsesRequest, store: bool) -> Map<String, Value> {
+    let fields = &body.response;
+    let text = fields
+        .text
+        .clone()
+        .map_or_else(|| json!({"format": {"type": "text"}}), Value::Object);
+    let echo = json!({
+        "instructions": fields.instructions,
+        "previous_response_id": fields.previous_response_id,
+        "max_output_tokens": fields.max_output_tokens,
+        "max_tool_calls": Value::Null,
+        "tools": fields.tools.clone().unwrap_or_default(),
+        "tool_choice": fields.tool_choice.clone().unwrap_or_else(|| json!("auto")),
+        "parallel_tool_calls": fields.parallel_tool_calls.unwrap_or(true),
+        "text": text,
+        "temperature": body.sampling.temperature,
+        "top_p": body.sampling.top_p,
+        "top_logprobs": fields.top_logprobs.unwrap_or(0),
+        "presence_penalty": body.sampling.presence_penalty.unwrap_or(0.0),
+        "frequency_penalty": body.sampling.frequency_penalty.unwrap_or(0.0),
+        "reasoning": {"effort": Value::Null, "summary": Value::Null},
+        "truncation": "disabled",
+        "background": false,
+        "service_tier": "default",
+        "store": store,
+        "user": body.session.user,
+        "metadata": body.session.metadata.clone().unwrap_or_default(),
+        "safety_identifier": Value::Null,
+        "prompt_cache_key": body.session.prompt_cache_key,
+    });
+    match echo {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
+}

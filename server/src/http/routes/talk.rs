@@ -1,0 +1,242 @@
+//! What every API of completions does: one way from a checked conversation to the ask, and one way
+//! from its choices to a reply.
+
+use hone_domain::{CALL_CLOSE, CallStyle, Message, PolicyChoice, Sampling};
+use serde_json::{Map, Value};
+
+use super::set_header;
+use crate::door::{self, Door, OpenError, Opened, PromptSource, Shape, session_text, turn_text};
+use crate::http::Http;
+use crate::http::envelope::Asked;
+use crate::http::error::ApiError;
+use crate::http::reply::{Begun, Dialect, Frame, Merged};
+use crate::http::wire::formats::{Offer, ShapeFields};
+use crate::http::wire::sampling::{SamplingBounds, SamplingFields, whole as whole_number};
+use crate::http::wire::session::SessionWish;
+
+use std::sync::Arc;
+
+use axum::response::Response;
+
+/// The door, or why there is none.
+pub(super) fn serving(http: &Http) -> Result<&Arc<Door>, ApiError> {
+    if http.life.is_draining() {
+        return Err(ApiError::Unavailable {
+            code: "stopping",
+            message: "the server is stopping; try again in a moment".to_owned(),
+        });
+    }
+    http.door.as_ref().ok_or_else(|| ApiError::Unavailable {
+        code: "no_serve",
+        message: "the serve loop does not run in this process; start it with --loops serve,..."
+            .to_owned(),
+    })
+}
+
+/// Which version a model name asks for; an error where there is no such model.
+pub(super) fn choose(http: &Http, model: &str) -> Result<PolicyChoice, ApiError> {
+    let unknown = || ApiError::ModelNotFound(model.chars().take(200).collect());
+    let (name, choice) = match model.rsplit_once('@') {
+        None => (model, PolicyChoice::Newest),
+        Some((name, "base")) => (name, PolicyChoice::Base),
+        Some(_) => return Err(unknown()),
+    };
+    let models = &http.models;
+    if models.name == name || models.aliases.iter().any(|alias| alias == name) {
+        return Ok(choice);
+    }
+    Err(unknown())
+}
+
+/// Sampling of a request; without a seed, fresh randomness.
+pub(super) fn sampling_of(
+    http: &Http,
+    door: &Door,
+    fields: &SamplingFields,
+) -> Result<Sampling, ApiError> {
+    let bounds = SamplingBounds {
+        defaults: door.language.defaults(),
+        vocab: door.backend.capabilities().vocab,
+    };
+    let (high, low) = http.ids.next().as_u64_pair();
+    fields.sampling(&bounds, high.rotate_left(32) ^ low)
+}
+
+/// Whether a stream ends with its usage.
+pub(super) fn includes_usage(options: Option<&crate::http::wire::openai::StreamOptions>) -> bool {
+    options.is_some_and(|o| o.include_usage.unwrap_or(false))
+}
+
+/// The token limit of a request.
+pub(super) fn limit_of(name: &str, value: Option<i64>) -> Result<Option<u32>, ApiError> {
+    let value = whole_number(name, value, (1, i64::from(i32::MAX)))?;
+    Ok(value.map(|v| v as u32))
+}
+
+/// The form of an answer.
+pub(super) fn shape_of(
+    fields: &ShapeFields,
+    sampling: &SamplingFields,
+) -> Result<Option<Shape>, ApiError> {
+    let shape = fields.shape()?;
+    if shape.is_some() && sampling.ignore_eos == Some(true) {
+        return Err(ApiError::invalid(
+            "ignore_eos",
+            "an answer that is held to a form ends where the form ends; leave ignore_eos out",
+        ));
+    }
+    Ok(shape)
+}
+
+/// A conversation that wants its next turn, whichever API it came by.
+pub(super) struct Talk {
+    /// The checked messages.
+    pub(super) messages: Vec<Message>,
+    /// Tools the model is shown.
+    pub(super) offer: Option<Offer>,
+    /// The form of the answer.
+    pub(super) shape: Option<Shape>,
+    /// How to sample.
+    pub(super) sampling: Sampling,
+    /// Stop strings.
+    pub(super) stops: Vec<String>,
+    /// Whether end tokens do not stop.
+    pub(super) ignore_end: bool,
+    /// Most tokens to sample.
+    pub(super) max_tokens: Option<u32>,
+    /// How many completions.
+    pub(super) n: u32,
+    /// Variables for the model's chat template.
+    pub(super) template: Map<String, Value>,
+}
+
+impl Talk {
+    /// The ask.
+    pub(super) fn plan(
+        self,
+        door: &Door,
+        policy: PolicyChoice,
+        (wish, asked): (SessionWish, &Asked),
+    ) -> Result<door::Request, ApiError> {
+        let style = door.language.manner().calls;
+        let (mut shape, mut stops) = (self.shape, self.stops);
+        if let Some(offer) = &self.offer {
+            shape = offer.shape(style, shape)?;
+        }
+        let single_call = self.offer.as_ref().is_some_and(|offer| offer.single);
+        if single_call && shape.is_none() && style == Some(CallStyle::Tags) {
+            // Nothing is sampled behind the only call.
+            stops.push(CALL_CLOSE.to_owned());
+        }
+        let (scope, source) = door.rules.scope(&asked.caller.owner, wish.user.as_deref());
+        Ok(door::Request {
+            id: asked.id,
+            scope,
+            source,
+            owner: asked.caller.owner.clone(),
+            policy,
+            session_key: wish.session_key,
+            kind: wish.kind,
+            done: wish.done,
+            store: wish.store,
+            prompt: PromptSource::Chat {
+                tools: self.offer.map(|offer| offer.tools),
+                extra: self.template,
+            },
+            messages: self.messages,
+            n: self.n,
+            first_index: 0,
+            sampling: self.sampling,
+            max_tokens: self.max_tokens,
+            stops,
+            ignore_end: self.ignore_end,
+            single_call,
+            shape,
+        })
+    }
+}
+
+/// What the reply should look like.
+pub(super) struct Wants {
+    pub(super) stream: bool,
+    pub(super) include_usage: bool,
+    pub(super) logprobs: Option<u8>,
+    pub(super) token_ids: bool,
+    pub(super) model: String,
+    pub(super) dialect: Dialect,
+}
+
+/// An admitted request, on its way to a reply.
+pub(super) struct Admitted {
+    /// What its reply repeats.
+    pub(super) frame: Frame,
+    /// Its choices.
+    pub(super) merged: Merged,
+    /// How it began.
+    pub(super) begun: Begun,
+    headers: [(&'static str, String); 3],
+}
+
+impl Admitted {
+    /// Adds the headers that every completion has.
+    pub(super) fn headers(headers: &[(&'static str, String)], response: &mut Response) {
+        for (name, value) in headers {
+            set_header(response, name, value);
+        }
+    }
+
+    /// The parts, and the headers for the response made of them.
+    pub(super) fn parts(self) -> (Frame, Merged, Begun, [(&'static str, String); 3]) {
+        (self.frame, self.merged, self.begun, self.headers)
+    }
+}
+
+/// Waits for the first choice to be admitted, so that failures before that have a status.
+pub(super) async fn admit(
+    http: &Http,
+    door: &Door,
+    (mut opened, wants): (Vec<Opened>, &Wants),
+) -> Result<Admitted, ApiError> {
+    let capabilities = door.backend.capabilities();
+    let (session, turn) = (opened[0].session, opened[0].choices[0].turn);
+    let frame = Frame {
+        dialect: wants.dialect,
+        id: format!("{}{turn}", wants.dialect.id_prefix()),
+        created: http.clock.now_ms() / 1_000,
+        model: wants.model.clone(),
+        base: capabilities.base.to_hex()[..12].to_owned(),
+        language: door.language.clone(),
+        end_tokens: capabilities.end_tokens,
+        logprobs: wants.logprobs,
+        include_usage: wants.include_usage,
+        token_ids: wants.token_ids,
+        prompt_tokens: opened.iter().map(|o| o.prompt_tokens.len()).sum(),
+        prompt_token_ids: wants.token_ids.then(|| opened[0].prompt_tokens.to_vec()),
+    };
+    let choices = opened.iter_mut().flat_map(|o| o.choices.drain(..));
+    let mut merged = Merged::new(choices.collect());
+    let begun = merged.begin().await?;
+    let headers = [
+        ("x-hone-turn-id", turn_text(turn)),
+        ("x-hone-session-id", session_text(session)),
+        ("x-hone-policy-version", begun.version.to_string()),
+    ];
+    Ok(Admitted {
+        frame,
+        merged,
+        begun,
+        headers,
+    })
+}
+
+impl From<OpenError> for ApiError {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Language(error) => Self::invalid("messages", error.to_string()),
+            OpenError::Empty => Self::invalid("messages", error.to_string()),
+            OpenError::Shape { param, message } => Self::invalid(param, message),
+            OpenError::Serve(error) => error.into(),
+            OpenError::Broken(_) => Self::Internal(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Tool calls and reasoning: told apart from the text, and bound when they come back.
+
+use hone_domain::StopReason;
+use serde_json::{Value, json};
+
+use crate::http::testing::{Recorder, Reply, Script, Stage};
+
+const CHAT: &str = "/v1/chat/completions";
+const CALL: &str = r#"<tool_call>{"name": "look", "arguments": {"city":  "Köln"}}</tool_call>"#;
+
+fn tools() -> Value {
+    json!([{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}])
+}
+
+async fn ask(stage: &Stage, messages: Value, fields: &Value) -> Reply {
+    let mut body = json!({"model": "gpt", "messages": messages, "tools": tools()});
+    for (name, value) in fields.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    stage.post(CHAT, &body.to_string()).await
+}
+
+fn weather() -> Value {
+    json!([{"role": "user", "content": "weather?"}])
+}
+
+#[tokio::test]
+async fn calls_come_out_of_the_text_whole_and_streamed() {
+    let says = || {
+        let pieces = vec![
+            "<think>\nhm",
+            "m\n</th",
+            "ink>\n\nLooking.\n<tool",
+            CALL_REST,
+        ];
+        Script::Say(pieces, StopReason::EndToken)
+    };
+    const CALL_REST: &str =
+        "_call>{\"name\": \"look\", \"arguments\": {\"city\":  \"K\u{f6}ln\"}}</tool_call>";
+    let stage = Stage::new(Recorder::Collects).await;
+    stage.script([says(), says()]);
+    let whole = ask(&stage, weather(), &json!({})).await.json();
+    let choice = &whole["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls");
+    let id = choice["message"]["tool_calls"][0]["id"].as_str().unwrap();
+    assert!(
+        id.starts_with("call") && id.chars().all(|c| c.is_ascii_alphanumeric()),
+        "{id}"
+    );
+    assert_eq!(
+        choice["message"],
+        json!({
+            "role": "assistant", "content": "Looking.", "refusal": null,
+            "reasoning_content": "hmm",
+            "tool_calls": [{"id": id, "type": "function",
+                "function": {"name": "look", "arguments": "{\"city\":  \"Köln\"}"}}],
+        })
+    );
+    let turn = stage.told.lock().unwrap().turns[0].clone();
+    assert_eq!(turn.completion.stop(), StopReason::ToolCall);
+    assert!(
+        turn.completion_text.contains("<tool_call>"),
+        "the record keeps the text as sampled"
+    );
+
+    let events = ask(&stage, weather(), &json!({"stream": true}))
+        .await
+        .events();
+    let deltas: Vec<&Value> = events.iter().map(|e| &e["choices"][0]["delta"]).collect();
+    let text = |name: &str| -> String { deltas.iter().filter_map(|d| d[name].as_str()).collect() };
+    assert_eq!(
+        (text("reasoning_content"), text("content")),
+        ("hmm".to_owned(), "Looking.".to_owned())
+    );
+    let calls: Vec<&Value> = deltas
+        .iter()
+        .filter_map(|d| d["tool_calls"].get(0))
+        .collect();
+    assert_eq!(
+        (&calls[0]["index"], &calls[0]["type"], &calls[0]["function"]),
+        (
+            &json!(0),
+            &json!("function"),
+            &json!({"name": "look", "arguments": ""})
+        )
+    );
+    let arguments: String = calls
+        .iter()
+        .filter_map(|c| c["function"]["arguments"].as_str())
+        .collect();
+    assert_eq!(arguments, "{\"city\":  \"Köln\"}");
+    assert!(calls[1..].iter().all(|c| c.get("id").is_none()));
+    let finish: Vec<&str> = events
+        .iter()
+        .filter_map(|e| e["choices"][0]["finish_reason"].as_str())
+        .collect();
+    assert_eq!(finish, ["tool_calls"]);
+}
+
+#[tokio::test]
+async fn a_conversation_with_tools_binds_and_reuses_its_tokens() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let say = |text: &'static str| Script::Say(vec![text], StopReason::Length);
+    stage.script([say(CALL), say("Sunny.")]);
+    let first = ask(&stage, weather(), &json!({})).await;
+    // As agents send it back: another id, other spacing, content null.
+    let mut history = weather();
+    let all = history.as_array_mut().unwrap();
+    all.push(
+        json!({"role": "assistant", "content": null, "tool_calls": [{"id": "callx9",
+        "type": "function", "function": {"name": "look", "arguments": "{\"city\":\"Köln\"}"}}]}),
+    );
+    all.push(json!({"role": "tool", "tool_call_id": "callx9", "content": "sunny"}));
+    let second = ask(&stage, history.clone(), &json!({})).await;
+    assert_eq!(
+        first.header("x-hone-session-id"),
+        second.header("x-hone-session-id")
+    );
+    history.as_array_mut().unwrap().extend([
+        json!({"role": "assistant", "content": "Sunny."}),
+        json!({"role": "user", "content": "thanks"}),
+    ]);
+    ask(&stage, history, &json!({})).await;
+    let told = stage.told.lock().unwrap();
+    assert_eq!(told.turns[1].parent, Some(told.turns[0].id));
+    assert_eq!(told.turns[2].parent, Some(told.turns[1].id));
+    assert_eq!(
+        told.next[0].next_state.items[0].kind,
+        hone_domain::NextKind::ToolResult
+    );
+    let door = stage.http.door.as_ref().unwrap();
+    assert_eq!(
+        (
+            door.counters.prompts_reused.get(),
+            door.counters.prompts_mismatched.get()
+        ),
+        (2, 0)
+    );
+    let asks = stage.fake.asks.lock().unwrap();
+    for pair in asks.windows(2) {
+        assert!(pair[1].prompt_tokens.starts_with(&pair[0].prompt_tokens));
+    }
+}
+
+#[tokio::test]
+async fn without_tools_what_looks_like_a_call_is_text() {
+    for fields in [json!({"tool_choice": "none"}), json!({"tools": null})] {
+        let stage = Stage::new(Recorder::Collects).await;
+        stage.script([Script::Say(vec![CALL], StopReason::EndToken)]);
+        let reply = ask(&stage, weather(), &fields).await.json();
+        let choice = &reply["choices"][0];
+        assert_eq!(choice["message"]["content"], CALL);
+        assert_eq!(choice["finish_reason"], "stop");
+        let prompt = stage.fake.asks.lock().unwrap()[0].prompt_tokens.clone();
+        let prompt: String = prompt.iter().map(|t| *t as u8 as char).collect();
+        assert!(!prompt.contains("tool "), "{fields}: tools were rendered");
+    }
+}
+
+#[tokio::test]
+async fn broken_calls_stay_content_and_a_limit_is_told_as_one() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let cut = "<tool_call>{\"name\": \"look\", \"argu";
+    stage.script([Script::Say(
+        vec!["<tool_call>{\"name\": \"look\", ", "\"argu"],
+        StopReason::Length,
+    )]);
+    let reply = ask(&stage, weather(), &json!({})).await.json();
+    assert_eq!(reply["choices"][0]["message"]["content"], cut);
+    assert_eq!(reply["choices"][0]["finish_reason"], "length");
+}
+
+#[tokio::test]
+async fn one_call_at_a_time_where_the_request_says_so() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let cut = "<tool_call>{\"name\": \"look\", \"arguments\": {}}";
+    stage.script([Script::Say(vec![cut], StopReason::StopString)]);
+    let reply = ask(&stage, weather(), &json!({"parallel_tool_calls": false}))
+        .await
+        .json();
+    assert_eq!(
+        stage.fake.asks.lock().unwrap()[0].stop.strings,
+        ["</tool_call>"]
+    );
+    assert_eq!(
+        reply["choices"][0]["message"]["tool_calls"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    assert_eq!(reply["choices"][0]["message"]["content"], Value::Null);
+    assert_eq!(reply["choices"][0]["finish_reason"], "tool_calls");
+}

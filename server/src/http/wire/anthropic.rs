@@ -1,0 +1,286 @@
+//! The body of `POST /v1/messages`, reduced to a conversation.
+
+use hone_domain::{Message, Role, ToolCall};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+
+use crate::http::error::ApiError;
+use crate::http::wire::body::JsonObject;
+use crate::http::wire::formats::ShapeFields;
+use crate::http::wire::messages::parse_content;
+use crate::http::wire::sampling::SamplingFields;
+use crate::http::wire::session::SessionFields;
+
+/// A request for a message. Null counts as absent for every optional field.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct MessagesRequest {
+    /// What is asked.
+    #[serde(flatten)]
+    pub message: MessageFields,
+    /// Sampling and stopping.
+    #[serde(flatten)]
+    pub sampling: SamplingFields,
+    /// Whose, which session, what kind of turn.
+    #[serde(flatten)]
+    pub session: SessionFields,
+}
+
+/// Fields that only messages have.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct MessageFields {
+    /// A name that `GET /v1/models` lists.
+    pub model: String,
+    /// The conversation so far, by turns of `user` and `assistant`.
+    #[schema(value_type = Vec<Object>)]
+    pub messages: Vec<Value>,
+    /// Instructions: a text or blocks of text.
+    #[schema(value_type = Option<Object>)]
+    pub system: Option<Value>,
+    /// Most tokens to sample; required, but for counting.
+    pub max_tokens: Option<i64>,
+    /// Whether to send events.
+    pub stream: Option<bool>,
+    /// Up to 16 texts that end the message.
+    pub stop_sequences: Option<Vec<String>>,
+    /// Functions the model may call.
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub tools: Option<Vec<Value>>,
+    /// `auto`, `any`, `none`, or `tool` with a name.
+    #[schema(value_type = Option<Object>)]
+    pub tool_choice: Option<Map<String, Value>>,
+    /// The form of the answer, in `output_config.format`.
+    #[schema(value_type = Option<Object>)]
+    pub output_config: Option<Map<String, Value>>,
+    /// `enabled` and `disabled` reach the model's template as `enable_thinking`.
+    #[schema(value_type = Option<Object>)]
+    pub thinking: Option<Map<String, Value>>,
+    /// Variables for the model's chat template.
+    #[schema(value_type = Option<Object>)]
+    pub chat_template_kwargs: Option<Map<String, Value>>,
+}
+
+/// Fields that are known and cannot work here.
+const REFUSED: &[(&str, &str)] = &[
+    ("mcp_servers", "this server connects to no tools by itself"),
+    ("container", "this server runs no code"),
+    (
+        "context_management",
+        "messages are never left out here without a word",
+    ),
+];
+
+impl MessagesRequest {
+    /// Reads a body; the names of its unknown fields come with it.
+    pub fn from_object(mut object: JsonObject) -> Result<(Self, Vec<String>), ApiError> {
+        let request = Self {
+            message: object.read()?,
+            sampling: object.read()?,
+            session: object.read()?,
+        };
+        for (name, why) in REFUSED {
+            let wanted = object
+                .get(name)
+                .is_some_and(|v| *v != json!([]) && *v != json!({}));
+            if wanted {
+                let message = format!("`{name}` is not supported: {why}");
+                return Err(ApiError::unsupported(*name, message));
+            }
+        }
+        Ok((request, object.unknown()))
+    }
+
+    /// The form of the answer.
+    pub fn shape_fields(&self) -> ShapeFields {
+        let format = self
+            .message
+            .output_config
+            .as_ref()
+            .and_then(|c| c.get("format"));
+        let response_format = format.filter(|f| !f.is_null()).map(|format| {
+            json!({
+                "type": format.get("type"),
+                "json_schema": {"name": "output", "schema": format.get("schema")},
+            })
+        });
+        ShapeFields {
+            response_format,
+            ..ShapeFields::default()
+        }
+    }
+
+    /// The tools, as chat templates know them.
+    pub fn chat_tools(&self) -> Result<Vec<Value>, ApiError> {
+        let tools = self.message.tools.iter().flatten().enumerate();
+        tools
+            .map(|(at, tool)| chat_tool(&format!("tools[{at}]"), tool))
+            .collect()
+    }
+
+    /// The tool choice as chat requests write it, and whether calls may come in parallel.
+    pub fn chat_choice(&self) -> Result<(Option<Value>, Option<bool>), ApiError> {
+        let Some(choice) = &self.message.tool_choice else {
+            return Ok((None, None));
+        };
+        let single = choice
+            .get("disable_parallel_tool_use")
+            .and_then(Value::as_bool);
+        let parallel = single.map(|single| !single);
+        let chat = match choice.get("type").and_then(Value::as_str) {
+            Some("auto") => json!("auto"),
+            Some("none") => json!("none"),
+            Some("any") => json!("required"),
+            Some("tool") => json!({"type": "function", "name": choice.get("name")}),
+            _ => {
+                return Err(ApiError::invalid(
+                    "tool_choice.type",
+                    "tool_choice.type must be auto, any, none or tool",
+                ));
+            }
+        };
+        Ok((Some(chat), parallel))
+    }
+
+    /// Variables of the template.
+    pub fn template(&self) -> Map<String, Value> {
+        let mut variables = self
+            .message
+            .chat_template_kwargs
+            .clone()
+            .unwrap_or_default();
+        let thinking = self.message.thinking.as_ref().and_then(|t| t.get("type"));
+        match thinking.and_then(Value::as_str) {
+            Some("disabled") => variables.insert("enable_thinking".to_owned(), json!(false)),
+            Some(_) => variables.insert("enable_thinking".to_owned(), json!(true)),
+            None => None,
+        };
+        variables
+    }
+
+    /// The conversation, instructions first.
+    pub fn messages(&self, messages_max: usize) -> Result<Vec<Message>, ApiError> {
+        let wire = &self.message.messages;
+        if wire.is_empty() || wire.len() > messages_max {
+            return Err(ApiError::invalid(
+                "messages",
+                format!("messages must hold 1 to {messages_max} messages (http.messages_max)"),
+            ));
+        }
+        let mut all = Vec::with_capacity(wire.len() + 1);
+        if let Some(text) = parse_content("system", self.message.system.as_ref())? {
+            all.push(Message::text(Role::System, text));
+        }
+        for (at, message) in wire.iter().enumerate() {
+            push_message(&format!("messages[{at}]"), message, &mut all)?;
+        }
+        if all.last().is_some_and(|last| last.role == Role::Assistant) {
+            return Err(ApiError::unsupported(
+                "messages",
+                "the last message must be the user's; an answer is never continued from its \
+                 beginning here",
+            ));
+        }
+        Ok(all)
+    }
+}
+
+fn chat_tool(path: &str, tool: &Value) -> Result<Value, ApiError> {
+    let kind = tool.get("type").and_then(Value::as_str).unwrap_or("custom");
+    if kind != "custom" {
+        return Err(ApiError::unsupported(
+            format!("{path}.type"),
+            format!("tools of type {kind:?} are not run here; only custom tools are supported"),
+        ));
+    }
+    let name = tool.get("name").and_then(Value::as_str);
+    let name = name
+        .filter(|name| !name.is_empty())
+        .ok_or_else(|| ApiError::invalid(format!("{path}.name"), "every tool needs a name"))?;
+    let mut function = json!({"name": name});
+    if let Some(text) = tool.get("description").filter(|v| !v.is_null()) {
+        function["description"] = text.clone();
+    }
+    if let Some(schema) = tool.get("input_schema").filter(|v| !v.is_null()) {
+        function["parameters"] = schema.clone();
+    }
+    Ok(json!({"type": "function", "function": function}))
+}
+
+fn push_message(path: &str, wire: &Value, all: &mut Vec<Message>) -> Result<(), ApiError> {
+    let role = match wire.get("role").and_then(Value::as_str) {
+        Some("user") => Role::User,
+        Some("assistant") => Role::Assistant,
+        Some("system") => Role::System,
+        _ => {
+            return Err(ApiError::invalid(
+                format!("{path}.role"),
+                format!("{path}.role must be user or assistant"),
+            ));
+        }
+    };
+    let blocks = match wire.get("content") {
+        Some(Value::String(text)) => {
+            all.push(Message::text(role, text));
+            return Ok(());
+        }
+        Some(Value::Array(blocks)) => blocks,
+        _ => {
+            return Err(ApiError::invalid(
+                format!("{path}.content"),
+                format!("{path}.content must be a text or an array of blocks"),
+            ));
+        }
+    };
+    let mut message = Message::text(role, "");
+    let mut texts: Vec<String> = Vec::new();
+    for (at, block) in blocks.iter().enumerate() {
+        let path = format!("{path}.content[{at}]");
+        match block.get("type").and_then(Value::as_str).unwrap_or("text") {
+            "tool_use" => message.tool_calls.push(tool_use(&path, block)?),
+            "tool_result" => all.push(tool_result(&path, block)?),
+            // What the model thought is not put before it again.
+            "thinking" | "redacted_thinking" => {}
+            _ => texts.extend(parse_content(&path, Some(&json!([block])))?),
+        }
+    }
+    let only_results = texts.is_empty() && message.tool_calls.is_empty() && role == Role::User;
+    if !only_results {
+        message.content = texts.join("\n");
+        all.push(message);
+    }
+    Ok(())
+}
+
+fn text_of(path: &str, block: &Value, name: &str) -> Result<String, ApiError> {
+    let text = block.get(name).and_then(Value::as_str).map(str::to_owned);
+    text.ok_or_else(|| {
+        ApiError::invalid(
+            format!("{path}.{name}"),
+            format!("{path}.{name} must be a string"),
+        )
+    })
+}
+
+fn tool_use(path: &str, block: &Value) -> Result<ToolCall, ApiError> {
+    let input = block.get("input").filter(|input| input.is_object());
+    let input = input.map_or_else(|| "{}".to_owned(), Value::to_string);
+    Ok(ToolCall {
+        id: text_of(path, block, "id")?,
+        name: text_of(path, block, "name")?,
+        arguments: input,
+    })
+}
+
+fn tool_result(path: &str, block: &Value) -> Result<Message, ApiError> {
+    let content = parse_content(path, block.get("content"))?.unwrap_or_default();
+    let failed = block.get("is_error").and_then(Value::as_bool) == Some(true);
+    let content = match failed && !content.to_ascii_lowercase().contains("error") {
+        // Templates know no failed results; the word reaches the model and the judge.
+        true => format!("Error: {content}"),
+        false => content,
+    };
+    Ok(Message {
+        tool_call_id: Some(text_of(path, block, "tool_use_id")?),
+        ..Message::text(Role::Tool, content)
+    })
+}

@@ -1,0 +1,517 @@
+//! What an answer has to look like: `response_format`, `tool_choice`, and vLLM's guided fields,
+//! all as one grammar.
+
+use hone_domain::{CALL_CLOSE, CALL_OPEN, CallStyle};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+
+use crate::door::Shape;
+use crate::http::error::ApiError;
+
+/// Most choices of `guided_choice`.
+const CHOICES_MAX: usize = 512;
+/// Most bytes of a grammar that a request sends or its schemas become.
+const GRAMMAR_BYTES_MAX: usize = 512 * 1_024;
+/// Most calls of one answer that is held to calls.
+const CALLS_MAX: usize = 16;
+/// Space between the parts of a JSON answer: a model that says nothing but space would never end.
+const JSON_SPACE: &str = r"[ \n\r\t]{1,32}";
+
+/// Fields that hold an answer to a form. At most one of them has an effect at a time.
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+pub struct ShapeFields {
+    /// `{"type": "text"}`, `{"type": "json_object"}` or `{"type": "json_schema", ...}`.
+    #[schema(value_type = Option<Object>)]
+    pub response_format: Option<Value>,
+    /// A JSON schema, as vLLM takes it.
+    #[schema(value_type = Option<Object>)]
+    pub guided_json: Option<Value>,
+    /// A regular expression that the whole answer matches.
+    pub guided_regex: Option<String>,
+    /// Texts of which the answer is one.
+    pub guided_choice: Option<Vec<String>>,
+    /// A grammar in Lark notation.
+    pub guided_grammar: Option<String>,
+    /// The same four as one object: `json`, `regex`, `choice`, `grammar`.
+    #[schema(value_type = Option<Object>)]
+    pub structured_outputs: Option<Map<String, Value>>,
+}
+
+/// The rule of the answer, before it is known where reasoning may stand.
+struct Rule {
+    param: String,
+    body: String,
+}
+
+impl ShapeFields {
+    /// The form of an answer without tools.
+    pub fn shape(&self) -> Result<Option<Shape>, ApiError> {
+        let mut found = self.found()?.into_iter();
+        match (found.next(), found.next()) {
+            (Some(one), None) => one.shape().map(Some),
+            (None, _) => Ok(None),
+            (Some(_), Some(other)) => Err(ApiError::invalid(
+                other.param,
+                "an answer can have one form only: send one of response_format, guided_json, \
+                 guided_regex, guided_choice, guided_grammar and structured_outputs",
+            )),
+        }
+    }
+
+    fn found(&self) -> Result<Vec<Rule>, ApiError> {
+        let mut found = Vec::new();
+        found.extend(format_rule(self.response_format.as_ref())?);
+        if let Some(schema) = &self.guided_json {
+            found.push(json_rule("guided_json", schema)?);
+        }
+        if let Some(regex) = &self.guided_regex {
+            found.push(regex_rule("guided_regex", regex)?);
+        }
+        if let Some(choices) = &self.guided_choice {
+            found.push(choice_rule("guided_choice", choices)?);
+        }
+        if let Some(grammar) = &self.guided_grammar {
+            found.push(lark_rule("guided_grammar", grammar)?);
+        }
+        let outputs = self.structured_outputs.iter().flatten();
+        for (name, value) in outputs.filter(|(_, value)| !value.is_null()) {
+            found.extend(structured_rule(name, value)?);
+        }
+        Ok(found)
+    }
+}
+
+impl Rule {
+    fn new(param: &str, body: String) -> Self {
+        Self {
+            param: param.to_owned(),
+            body,
+        }
+    }
+
+    fn shape(self) -> Result<Shape, ApiError> {
+        if self.body.len() > GRAMMAR_BYTES_MAX {
+            let message = format!("the form of the answer has more than {GRAMMAR_BYTES_MAX} bytes");
+            return Err(ApiError::invalid(self.param, message));
+        }
+        Ok(Shape {
+            param: self.param,
+            rules: self.body,
+        })
+    }
+}
+
+fn format_rule(format: Option<&Value>) -> Result<Option<Rule>, ApiError> {
+    let Some(format) = format.filter(|format| !format.is_null()) else {
+        return Ok(None);
+    };
+    match format.get("type").and_then(Value::as_str) {
+        Some("text") => Ok(None),
+        Some("json_object") => json_rule("response_format", &json!({"type": "object"})).map(Some),
+        Some("json_schema") => {
+            let path = "response_format.json_schema";
+            let name = format.pointer("/json_schema/name").and_then(Value::as_str);
+            if name.is_none_or(str::is_empty) {
+                return Err(ApiError::invalid(
+                    format!("{path}.name"),
+                    format!("{path} needs a name"),
+                ));
+            }
+            let schema = format.pointer("/json_schema/schema").ok_or_else(|| {
+                ApiError::invalid(format!("{path}.schema"), format!("{path} needs a schema"))
+            })?;
+            json_rule("response_format.json_schema.schema", schema).map(Some)
+        }
+        _ => Err(ApiError::invalid(
+            "response_format",
+            "response_format must be an object with the type text, json_object or json_schema",
+        )),
+    }
+}
+
+fn structured_rule(name: &str, value: &Value) -> Result<Option<Rule>, ApiError> {
+    let param = format!("structured_outputs.{name}");
+    let wrong = |what: &str| ApiError::invalid(param.clone(), format!("{param} must be {what}"));
+    match name {
+        "json" => json_rule(&param, value).map(Some),
+        "json_object" => match value.as_bool() {
+            Some(true) => json_rule(&param, &json!({"type": "object"})).map(Some),
+            Some(false) => Ok(None),
+            None => Err(wrong("true or false")),
+        },
+        "regex" => {
+            let regex = value.as_str().ok_or_else(|| wrong("a string"))?;
+            regex_rule(&param, regex).map(Some)
+        }
+        "grammar" => {
+            let grammar = value.as_str().ok_or_else(|| wrong("a string"))?;
+            lark_rule(&param, grammar).map(Some)
+        }
+        "choice" => {
+            let texts = value.as_array().into_iter().flatten();
+            let texts: Option<Vec<String>> = texts.map(|v| v.as_str().map(str::to_owned)).collect();
+            choice_rule(&param, &texts.unwrap_or_default()).map(Some)
+        }
+        _ => Err(ApiError::unsupported(
+            param.clone(),
+            format!("{param} is not supported; send json, regex, choice or grammar"),
+        )),
+    }
+}
+
+/// A schema with how space is written around its parts.
+fn schema_text(param: &str, schema: &Value) -> Result<String, ApiError> {
+    let parsed: Value;
+    let schema = match schema {
+        // vLLM also takes the schema's text.
+        Value::String(text) => {
+            parsed = serde_json::from_str(text).map_err(|error| {
+                ApiError::invalid(param, format!("{param} is not valid JSON: {error}"))
+            })?;
+            &parsed
+        }
+        other => other,
+    };
+    let mut schema = match schema {
+        Value::Object(map) => map.clone(),
+        Value::Bool(true) => Map::new(),
+        _ => {
+            return Err(ApiError::invalid(
+                param,
+                format!("{param} must be a JSON schema, which is an object"),
+            ));
+        }
+    };
+    let options = json!({"whitespace_flexible": true, "whitespace_pattern": JSON_SPACE});
+    schema.insert("x-guidance".to_owned(), options);
+    Ok(Value::Object(schema).to_string())
+}
+
+fn json_rule(param: &str, schema: &Value) -> Result<Rule, ApiError> {
+    let schema = schema_text(param, schema)?;
+    Ok(Rule::new(param, format!("answer: %json {schema}\n")))
+}
+
+fn regex_rule(param: &str, regex: &str) -> Result<Rule, ApiError> {
+    if regex.is_empty() {
+        return Err(ApiError::invalid(param, format!("{param} cannot be empty")));
+    }
+    Ok(Rule::new(
+        param,
+        format!("answer: /{}/\n", in_slashes(regex)),
+    ))
+}
+
+/// A regular expression as it stands between slashes.
+fn in_slashes(regex: &str) -> String {
+    let mut out = String::with_capacity(regex.len() + 8);
+    let mut escaped = false;
+    for c in regex.chars() {
+        match c {
+            '/' if !escaped => out.push_str("\\/"),
+            '\n' if !escaped => out.push_str("\\n"),
+            c => out.push(c),
+        }
+        escaped = c == '\\' && !escaped;
+    }
+    out
+}
+
+fn choice_rule(param: &str, choices: &[String]) -> Result<Rule, ApiError> {
+    if choices.is_empty() || choices.len() > CHOICES_MAX || choices.iter().any(String::is_empty) {
+        return Err(ApiError::invalid(
+            param,
+            format!("{param} must be 1 to {CHOICES_MAX} texts that are not empty"),
+        ));
+    }
+    let texts: Vec<String> = choices.iter().map(|choice| quoted(choice)).collect();
+    Ok(Rule::new(param, format!("answer: {}\n", texts.join(" | "))))
+}
+
+fn lark_rule(param: &str, grammar: &str) -> Result<Rule, ApiError> {
+    if !grammar
+        .lines()
+        .any(|line| line.trim_start().starts_with("start"))
+    {
+        return Err(ApiError::invalid(
+            param,
+            format!("{param} must be a grammar in Lark notation with a rule `start`"),
+        ));
+    }
+    Ok(Rule::new(param, grammar.to_owned()))
+}
+
+/// A text as a grammar writes it.
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+/// Which tools an answer may, must or must not call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ToolChoice {
+    /// The model decides.
+    Auto,
+    /// No call; the tools are not even shown.
+    None,
+    /// At least one call.
+    Required,
+    /// One call of this tool.
+    Named(String),
+}
+
+impl ToolChoice {
+    /// Of the request's field; the second part is the tools it leaves, where it names some.
+    pub fn parse(choice: Option<&Value>) -> Result<(Self, Option<Vec<String>>), ApiError> {
+        let wrong = || {
+            ApiError::invalid(
+                "tool_choice",
+                "tool_choice must be auto, none, required, or an object that names a function",
+            )
+        };
+        let word = |word: &str| match word {
+            "auto" => Ok(Self::Auto),
+            "none" => Ok(Self::None),
+            "required" => Ok(Self::Required),
+            _ => Err(wrong()),
+        };
+        match choice {
+            None | Some(Value::Null) => Ok((Self::Auto, None)),
+            Some(Value::String(text)) => Ok((word(text)?, None)),
+            Some(object) => match object.get("type").and_then(Value::as_str) {
+                Some("function") => {
+                    let name = object
+                        .pointer("/function/name")
+                        .or_else(|| object.get("name"));
+                    let name = name.and_then(Value::as_str).ok_or_else(wrong)?;
+                    Ok((Self::Named(name.to_owned()), None))
+                }
+                Some("allowed_tools") => {
+                    let allowed = object.get("allowed_tools").unwrap_or(object);
+                    let mode = allowed
+                        .get("mode")
+                        .and_then(Value::as_str)
+                        .unwrap_or("auto");
+                    let tools = allowed.get("tools").and_then(Value::as_array);
+                    let names = tools.ok_or_else(wrong)?.iter().map(|tool| {
+                        let name = tool.pointer("/function/name").or_else(|| tool.get("name"));
+                        name.and_then(Value::as_str).map(str::to_owned)
+                    });
+                    let names: Option<Vec<String>> = names.collect();
+                    Ok((word(mode)?, Some(names.ok_or_else(wrong)?)))
+                }
+                _ => Err(wrong()),
+            },
+        }
+    }
+}
+
+/// The tools an answer is about.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Offer {
+    /// Tools that are shown to the model.
+    pub tools: Vec<Value>,
+    /// What it may do with them.
+    pub choice: ToolChoice,
+    /// Whether it calls one at most.
+    pub single: bool,
+}
+
+fn name_of(tool: &Value) -> &str {
+    let name = tool.pointer("/function/name").and_then(Value::as_str);
+    name.unwrap_or_default()
+}
+
+impl Offer {
+    /// Of a request; none where the model is shown no tools.
+    pub fn of(
+        tools: &[Value],
+        choice: Option<&Value>,
+        parallel: Option<bool>,
+    ) -> Result<Option<Self>, ApiError> {
+        let (choice, allowed) = ToolChoice::parse(choice)?;
+        let is_known = |name: &str| tools.iter().any(|tool| name_of(tool) == name);
+        let named = match &choice {
+            ToolChoice::Named(name) => std::slice::from_ref(name),
+            _ => allowed.as_deref().unwrap_or_default(),
+        };
+        if let Some(unknown) = named.iter().find(|name| !is_known(name)) {
+            let message = format!("tool_choice names {unknown:?}, which is not in tools");
+            return Err(ApiError::invalid("tool_choice", message));
+        }
+        let shown: Vec<Value> = tools
+            .iter()
+            .filter(|t| {
+                allowed
+                    .as_ref()
+                    .is_none_or(|all| all.iter().any(|n| n == name_of(t)))
+            })
+            .cloned()
+            .collect();
+        if shown.is_empty() {
+            return match choice {
+                ToolChoice::Auto | ToolChoice::None => Ok(None),
+                _ => Err(ApiError::invalid(
+                    "tool_choice",
+                    "tool_choice demands a call, and there are no tools",
+                )),
+            };
+        }
+        let single = parallel == Some(false) || matches!(choice, ToolChoice::Named(_));
+        Ok((choice != ToolChoice::None).then_some(Self {
+            tools: shown,
+            choice,
+            single,
+        }))
+    }
+
+    /// The form of an answer with these tools, where it also has to be of the form `other`.
+    pub fn shape(
+        &self,
+        style: Option<CallStyle>,
+        other: Option<Shape>,
+    ) -> Result<Option<Shape>, ApiError> {
+        let demanded = !matches!(self.choice, ToolChoice::Auto);
+        if !demanded && other.is_none() {
+            return Ok(None);
+        }
+        let Some(style) = style else {
+            return match demanded {
+                false => Ok(other),
+                true => Err(ApiError::unsupported(
+                    "tool_choice",
+                    "this model's chat template teaches no form of calls that is known here, so \
+                     none can be demanded; use tool_choice auto",
+                )),
+            };
+        };
+        let mut rules = self.call_rules(style)?;
+        let param = match (demanded, other) {
+            (true, _) => {
+                rules.push_str("answer: calls\n");
+                "tools".to_owned()
+            }
+            (false, Some(other)) if other.rules.starts_with("answer:") => {
+                rules.push_str("answer: calls | content\n");
+                rules.push_str(&other.rules.replacen("answer:", "content:", 1));
+                other.param
+            }
+            (false, other) => return Ok(other),
+        };
+        Rule { param, body: rules }.shape().map(Some)
+    }
+
+    /// Rules of `calls` in the words of the model's family.
+    fn call_rules(&self, style: CallStyle) -> Result<String, ApiError> {
+        let named = |tool: &&Value| match &self.choice {
+            ToolChoice::Named(name) => name_of(tool) == name,
+            _ => true,
+        };
+        let (open, close, between, arguments) = match style {
+            CallStyle::Tags => (
+                format!("{CALL_OPEN}\n"),
+                format!("\n{CALL_CLOSE}"),
+                "\n",
+                "arguments",
+            ),
+            CallStyle::Json => (String::new(), String::new(), "; ", "parameters"),
+        };
+        let mut rules = match self.single {
+            true => "calls: call\n".to_owned(),
+            false => format!(
+                "calls: call ({} call){{0,{}}}\n",
+                quoted(between),
+                CALLS_MAX - 1
+            ),
+        };
+        let mut names = Vec::new();
+        for (at, tool) in self.tools.iter().filter(named).enumerate() {
+            let begin = format!(
+                "{open}{{\"name\": {}, \"{arguments}\": ",
+                quoted(name_of(tool))
+            );
+            let end = format!("}}{close}");
+            let schema = tool
+                .pointer("/function/parameters")
+                .filter(|p| !p.is_null());
+            let any = json!({"type": "object"});
+            let schema = schema_text(
+                &format!("tools[{at}].function.parameters"),
+                schema.unwrap_or(&any),
+            )?;
+            rules.push_str(&format!(
+                "call{at}: {} args{at} {}\n",
+                quoted(&begin),
+                quoted(&end)
+            ));
+            rules.push_str(&format!("args{at}: %json {schema}\n"));
+            names.push(format!("call{at}"));
+        }
+        rules.push_str(&format!("call: {}\n", names.join(" | ")));
+        Ok(rules)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(fields: Value) -> Result<Option<Shape>, ApiError> {
+        let fields: ShapeFields = serde_json::from_value(fields).expect("fields");
+        fields.shape()
+    }
+
+    #[test]
+    fn one_form_at_a_time() {
+        assert!(shape(json!({})).expect("sound").is_none());
+        assert!(
+            shape(json!({"response_format": {"type": "text"}}))
+                .expect("sound")
+                .is_none()
+        );
+        let both = json!({"guided_regex": "a", "structured_outputs": {"choice": ["b"]}});
+        let error = shape(both).expect_err("two forms");
+        assert!(error.to_string().contains("one form only"), "{error}");
+    }
+
+    #[test]
+    fn texts_are_written_as_grammars_read_them() {
+        let of = |fields: Value| shape(fields).expect("sound").expect("a form").rules;
+        assert_eq!(
+            of(json!({"guided_choice": ["a \"b\"", "c"]})),
+            "answer: \"a \\\"b\\\"\" | \"c\"\n"
+        );
+        assert_eq!(
+            of(json!({"guided_regex": "a/b\\/c\n"})),
+            "answer: /a\\/b\\/c\\n/\n"
+        );
+        let schema = of(json!({"guided_json": "{\"type\": \"integer\"}"}));
+        assert!(
+            schema.starts_with("answer: %json {\"type\":\"integer\",\"x-guidance\""),
+            "{schema}"
+        );
+    }
+
+    #[test]
+    fn tools_that_are_left_out_are_not_shown() {
+        let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
+        let tools = [tool("a"), tool("b")];
+        let allowed = json!({"type": "allowed_tools", "allowed_tools": {"mode": "required",
+            "tools": [{"type": "function", "function": {"name": "b"}}]}});
+        let offer = Offer::of(&tools, Some(&allowed), None)
+            .expect("sound")
+            .expect("tools");
+        assert_eq!(
+            (offer.tools.len(), &offer.choice),
+            (1, &ToolChoice::Required)
+        );
+        assert!(
+            Offer::of(&tools, Some(&json!("none")), None)
+                .expect("sound")
+                .is_none()
+        );
+        assert!(Offer::of(&[], Some(&json!("required")), None).is_err());
+        let unknown = json!({"type": "function", "function": {"name": "c"}});
+        assert!(Offer::of(&tools, Some(&unknown), None).is_err());
+    }
+}
