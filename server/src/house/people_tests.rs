@@ -270,9 +270,10 @@ async fn a_debug_log_of_a_whole_session_holds_no_text_and_no_secret() {
         "",
     );
     secrets.push(key.clone());
+    let (_, models) = server.send("GET", "/v1/models", &Value::Null, &key).await;
     let message = json!({"role": "user", "content": "canary question \u{0} ?"});
     let chat = json!({
-        "model": "hone-starter", "messages": [message], "user": "canary-user",
+        "model": models["data"][0]["id"], "messages": [message], "user": "canary-user",
         "session_id": "canary-session", "stop": ["canary stop"], "store": true,
     });
     let (status, reply) = server
