@@ -15,8 +15,10 @@ mod ledger;
 mod prefill;
 mod report;
 mod speed;
+mod stale;
 mod start;
 mod swap;
+mod trainer;
 mod wire;
 
 use std::path::PathBuf;
@@ -76,6 +78,10 @@ enum Name {
     Idle,
     /// Time from the start of the process to ready and to the first token.
     Start,
+    /// A session of twenty turns trained in one row, and turn by turn.
+    Trainer,
+    /// What staleness costs each objective, and how stale turns are under load.
+    Async,
     /// A short demo.
     Demo,
     /// Sessions until simulated users are answered as they like it, per method, with controls
@@ -86,7 +92,7 @@ enum Name {
 }
 
 impl Name {
-    const EACH: [Self; 8] = [
+    const EACH: [Self; 10] = [
         Self::Decode,
         Self::Prefill,
         Self::Gap,
@@ -94,6 +100,8 @@ impl Name {
         Self::Ledger,
         Self::Idle,
         Self::Start,
+        Self::Trainer,
+        Self::Async,
         Self::Demo,
     ];
 
@@ -121,6 +129,8 @@ impl Name {
             Self::Ledger => ledger::ledger(bench),
             Self::Idle => idle::idle(bench),
             Self::Start => start::start(bench),
+            Self::Trainer => trainer::trainer(bench),
+            Self::Async => stale::stale(bench, &bench.size),
             Self::Demo => demo::demo(bench),
             Self::Learn => learn::learn(bench, &bench.size),
             Self::All => Err("all is not one measurement".to_owned()),

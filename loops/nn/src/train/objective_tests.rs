@@ -346,3 +346,39 @@ fn a_sequence_ratio_is_one_ratio_for_all_its_tokens() {
         "{report:?}"
     );
 }
+
+#[test]
+fn a_session_in_one_row_has_the_gradient_of_its_turns() {
+    // Bounds: log-probs to the bit, gradients to 1e-4 of the largest entry (sums in another order).
+    let shape = tiny(Family::Qwen3);
+    let tokens = crate::testing::tokens(&shape, 40, 9);
+    let turn = |n: usize| -> Vec<TokenLoss> {
+        let one = |position| TokenLoss {
+            advantage: [1.0, -0.5, 0.25, -1.0][n],
+            behavior_logprob: -3.0,
+            sequence: n as u32,
+            kind: LossKind::Policy,
+            ..TokenLoss::imitated(position)
+        };
+        (10 * n + 4..10 * n + 10).map(one).collect()
+    };
+    let whole = [TrainRow {
+        tokens: tokens.clone(),
+        loss: (0..4).flat_map(turn).collect(),
+    }];
+    let by_turn: Vec<TrainRow> = (0..4)
+        .map(|n| TrainRow {
+            tokens: tokens[..10 * n + 10].to_vec(),
+            loss: turn(n),
+        })
+        .collect();
+    let with_kl = |cfg: &mut LearnerConfig| cfg.kl_coef = 0.1;
+    same(&gradient(&whole, with_kl), &gradient(&by_turn, with_kl));
+    let base = Arc::new(model(&shape, 7));
+    let trainable = Trainable::Lora(lora(crate::adapter::AdapterDtype::F32));
+    let logprobs = |rows: &[TrainRow]| {
+        let mut learner = learner(&base, config(trainable.clone(), Objective::CrossEntropy));
+        learner.logprobs(rows, &mut go_on).unwrap().concat()
+    };
+    assert_eq!(logprobs(&whole), logprobs(&by_turn));
+}
