@@ -317,7 +317,7 @@ impl Load {
         let mut turns: Vec<(f64, f64)> = Vec::new();
         let mut at = 0.0;
         while at < units {
-            at += -(1.0 - uniform(&mut rng)).ln() / rate;
+            at += -(1.0 - rng.unit()).ln() / rate;
             let delay = DELAY * (SPREAD * normal(&mut rng) - SPREAD * SPREAD / 2.0).exp();
             turns.push((at + delay, at));
         }
@@ -353,14 +353,10 @@ impl Load {
     }
 }
 
-fn uniform(rng: &mut Rng) -> f64 {
-    rng.below(1 << 30) as f64 / f64::from(1 << 30)
-}
-
 /// Box and Muller.
 fn normal(rng: &mut Rng) -> f64 {
-    let radius = (-2.0 * (1.0 - uniform(rng)).ln()).sqrt();
-    radius * (std::f64::consts::TAU * uniform(rng)).cos()
+    let radius = (-2.0 * (1.0 - rng.unit()).ln()).sqrt();
+    radius * (std::f64::consts::TAU * rng.unit()).cos()
 }
 
 #[cfg(test)]
