@@ -120,7 +120,7 @@ fn session(model: &Arc<Model>, exec: &Arc<Executor>, time: Duration) -> Result<M
         Ok::<_, String>(learner.on(exec.clone()))
     };
     let (mut one, mut other) = (learner()?, learner()?);
-    let mut step = |learner: &mut Learner, rows: &[TrainRow]| {
+    let step = |learner: &mut Learner, rows: &[TrainRow]| {
         let began = Instant::now();
         let report = learner.step(rows, &mut || Control::Continue);
         report
