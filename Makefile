@@ -75,6 +75,7 @@ goldens: ## make the reference files again with PyTorch, transformers and PEFT (
 	python3 -m venv target/venv-goldens
 	target/venv-goldens/bin/pip install --quiet torch transformers peft safetensors numpy
 	target/venv-goldens/bin/python tests/goldens/make_goldens.py
+	target/venv-goldens/bin/python tests/goldens/make_objective_goldens.py
 
 clean:
 	$(CARGO) clean

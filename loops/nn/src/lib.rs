@@ -52,7 +52,7 @@ pub use source::{LoadError, NamedTensor, TensorData, TensorSource};
 pub use train::{
     Control, Distill, KlEstimator, Learner, LearnerConfig, LearnerError, LossKind, Objective,
     PerToken, SequenceView, StateError, StepError, StepReport, Term, TokenLoss, TokenView, TopK,
-    TrainRow, Trainable, ess_scale,
+    TrainRow, Trainable, Under, ess_scale,
 };
 pub use weights::{Digest32, Model, Weights, fingerprint};
 

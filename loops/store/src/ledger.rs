@@ -112,6 +112,32 @@ pub struct SampleMaterial {
     pub correction: Option<String>,
 }
 
+/// What the trainer wants to see again.
+#[derive(Clone, Debug)]
+pub struct ReplayQuery {
+    /// Of which scope.
+    pub scope: Scope,
+    /// Most turns.
+    pub limit: usize,
+    /// Of this arithmetic only.
+    pub fingerprint: String,
+    /// Content hash of the base model.
+    pub base: Digest,
+}
+
+/// A turn that was trained before and whose words can still teach.
+#[derive(Clone, Debug)]
+pub struct Replayed {
+    /// Its transition.
+    pub transition: TransitionId,
+    /// The turn.
+    pub turn: Turn,
+    /// Its current verdict's hint.
+    pub hint: Option<String>,
+    /// What its owner says the completion should have been.
+    pub correction: Option<String>,
+}
+
 /// A publish: one transaction that makes a version visible and its samples trained.
 #[derive(Clone, Debug)]
 pub struct Publish {
@@ -335,6 +361,12 @@ pub trait Ledger: Reading {
     /// its ready turns settled as `withdrawn` and gives none. Of a scope with several sources, each
     /// gets at most `source_share_max` of the batch.
     async fn claim_samples(&self, claim: &SampleClaim) -> Result<Vec<SampleMaterial>, LedgerError>;
+
+    /// Turns that entered a version and whose verdict has a hint or whose owner corrected them: those
+    /// whose votes disagreed most first, the newest first among equals. Nothing is claimed: they are
+    /// learned from by their words, not by their score. What was withdrawn or erased is settled or
+    /// gone and so not among them.
+    async fn replay(&self, query: &ReplayQuery) -> Result<Vec<Replayed>, LedgerError>;
 
     /// Gives claimed transitions a final reason without a candidate (`too_long`, `withdrawn`).
     /// Those whose lease was taken over are left to their new holder; returns how many were

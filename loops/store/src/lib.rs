@@ -18,8 +18,8 @@ pub use blobs::FsBlobs;
 pub use error::LedgerError;
 pub use ledger::{
     Claim, Claimed, Consumer, FeedbackOutcome, Ledger, LedgerCounts, OpenTurn, PolicyRecord,
-    PolicyStatus, Publish, Ready, Refusal, SampleClaim, SampleMaterial, TurnRow, TurnView,
-    reason_at_record,
+    PolicyStatus, Publish, Ready, Refusal, ReplayQuery, Replayed, SampleClaim, SampleMaterial,
+    TurnRow, TurnView, reason_at_record,
 };
 pub use people::{
     AUDIT_ORIGIN, ApiKey, AuditCheck, AuditEntry, AuditQuery, AuditRecord, Changed, Invite, People,

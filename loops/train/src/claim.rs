@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use hone_domain::{BatchId, Reason, Scope, Token, TurnId};
 use hone_runtime::{Clock, Ids};
-use hone_store::{Claim, Ledger, LedgerError, PolicyRecord, SampleClaim, SampleMaterial};
+use hone_store::{
+    Claim, Ledger, LedgerError, PolicyRecord, ReplayQuery, Replayed, SampleClaim, SampleMaterial,
+};
 
 use crate::config::Config;
 use crate::event::{ClaimedBatch, Memory};
@@ -52,14 +54,32 @@ impl Claimer {
         let left_out = filtered.left_out.len();
         self.settle(&filtered.left_out).await?;
         let probes = self.probes(&scope, &filtered.good).await?;
+        let replayed = self.replayed(&scope).await?;
         Ok(Some(Box::new(ClaimedBatch {
             batch,
+            replayed,
             parent,
             memory: memory_in(&versions),
             materials: filtered.good,
             left_out,
             probes,
         })))
+    }
+
+    /// What was trained before and the method can learn from again.
+    async fn replayed(&self, scope: &Scope) -> Result<Vec<Replayed>, LedgerError> {
+        let uses = self.config.method.uses(true, false).hint
+            || self.config.method.uses(true, true).correction;
+        if self.config.replay_turns == 0 || !uses {
+            return Ok(Vec::new());
+        }
+        let query = ReplayQuery {
+            scope: scope.clone(),
+            limit: self.config.replay_turns,
+            fingerprint: self.fingerprint.clone(),
+            base: self.base,
+        };
+        self.ledger.replay(&query).await
     }
 
     fn order(&self, scope: &Scope, batch: BatchId) -> SampleClaim {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::credit::{Baseline, Method};
-use crate::objective::{DistillForm, KlName, ObjectiveName, refused};
+use crate::objective::{DistillForm, KlName, ObjectiveName, Teacher, refused};
 
 /// How the train room works. The defaults are in `configs/default.toml`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -48,6 +48,9 @@ pub struct Config {
     pub train_share_window_ms: u64,
     /// What of a verdict a turn is learned by.
     pub method: Method,
+    /// Most turns that were trained before and are learned from again by their hint or correction,
+    /// per batch.
+    pub replay_turns: usize,
     /// Weight of the score's advantage.
     pub score_weight: f32,
     /// What a score is compared with.
@@ -125,6 +128,8 @@ pub struct LearnerConfig {
     pub kl_estimator: KlName,
     /// What the teacher reads behind the last user message, with `{hint}` for the hint.
     pub hint_template: String,
+    /// Who reads it.
+    pub hint_teacher: Teacher,
     /// On which tokens the hint's teacher is followed.
     pub hint_form: DistillForm,
     /// Weight of the teacher beside the score.
@@ -418,6 +423,7 @@ impl LearnerConfig {
             ess_base: 0.0,
             kl_estimator: KlName::K3,
             hint_template: " {hint}".to_owned(),
+            hint_teacher: Teacher::Served,
             hint_form: DistillForm::SampledToken,
             hint_coef: 1.0,
             hint_clip: 1.0,
@@ -460,6 +466,7 @@ impl Config {
             train_share_min: 0.1,
             train_share_window_ms: 2_000,
             method: Method::Combined,
+            replay_turns: 4,
             score_weight: 1.0,
             baseline: Baseline::ScopeMean,
             baseline_window_turns: 64,

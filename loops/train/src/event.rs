@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hone_domain::{BatchId, BlobKey, Millis, Policy, Scope, Token};
-use hone_store::{Claim, Publish, Ready, Refusal, SampleMaterial};
+use hone_store::{Claim, Publish, Ready, Refusal, Replayed, SampleMaterial};
 use serde::{Deserialize, Serialize};
 
 use crate::credit::RecentMean;
@@ -67,6 +67,8 @@ pub struct ClaimedBatch {
     pub memory: Option<Memory>,
     /// Turns that may train.
     pub materials: Vec<SampleMaterial>,
+    /// Turns of the scope that were trained before, to learn from again by their words.
+    pub replayed: Vec<Replayed>,
     /// How many claimed turns were settled instead.
     pub left_out: usize,
     /// Prompts to probe with.

@@ -60,7 +60,7 @@ pub use filter::{Accepts, Filtered, filter};
 pub use gate::{Measured, objections};
 pub use hands::TrainHands;
 pub use nn_trainer::{NnParts, NnTrainer};
-pub use objective::{DistillForm, KlName, ObjectiveName};
+pub use objective::{DistillForm, KlName, ObjectiveName, Teacher};
 pub use pack::{CreditedTurn, PackedRow, pack};
 pub use probe::{ProbeCompletion, ProbeSummary, is_looping};
 pub use save::{CHECKPOINT_FILE, adapter_key, checkpoint_key, scope_hash};

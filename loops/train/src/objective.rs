@@ -46,6 +46,16 @@ pub enum DistillForm {
     TopK,
 }
 
+/// Who reads the hint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Teacher {
+    /// The version that is trained from: keeps what was learned, and can drift with it.
+    Served,
+    /// The base model: a fixed target.
+    Base,
+}
+
 impl LearnerConfig {
     /// The objective as nn computes it.
     pub fn objective(&self) -> Objective {

@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
-use hone_domain::{Millis, PolicyVersion, Reason, Scope, invariants};
+use hone_domain::{Millis, PolicyVersion, Reason, Scope, TransitionId, Turn, invariants};
 use hone_runtime::{Event, Room, Wake};
 use hone_store::{Publish, Ready, Refusal, SampleMaterial};
 
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::credit::{CreditRule, Scored, credit};
+use crate::credit::{CreditRule, Method, Scored, credit};
 use crate::event::{ClaimedBatch, Effect, PublishOutcome, Report};
 use crate::gate;
 use crate::job::{Doing, Job};
@@ -195,15 +195,15 @@ impl Train {
             })
             .collect();
         let lessons = batch.materials.iter().filter_map(|m| {
-            let uses = uses(m);
-            (uses.hint || uses.correction).then(|| Lesson {
-                transition: m.claim.transition,
-                turn: m.turn.clone(),
-                hint: m.hint.clone().filter(|_| uses.hint),
-                correction: m.correction.clone().filter(|_| uses.correction),
-            })
+            let words = (m.hint.clone(), m.correction.clone());
+            lesson(method, (m.claim.transition, &m.turn), words)
         });
         let lessons: Vec<Lesson> = lessons.collect();
+        let replayed = batch
+            .replayed
+            .into_iter()
+            .filter_map(|r| lesson(method, (r.transition, &r.turn), (r.hint, r.correction)));
+        let replayed: Vec<Lesson> = replayed.collect();
         let scores: Vec<f32> = scored.iter().map(|s| s.score).collect();
         let rows = pack(&turns).map_err(|e| e.to_string())?;
         job.describe(&batch.materials, &scores, &rows);
@@ -215,6 +215,7 @@ impl Train {
             parent: batch.parent.filter(|parent| !parent.is_base()),
             rows,
             lessons,
+            replayed,
             lr_scale: job.lr_scale,
             probes: batch.probes,
         })
@@ -475,6 +476,21 @@ impl Train {
             None => Vec::new(),
         }
     }
+}
+
+/// What `method` learns from a turn's words.
+fn lesson(
+    method: Method,
+    (transition, turn): (TransitionId, &Turn),
+    (hint, correction): (Option<String>, Option<String>),
+) -> Option<Lesson> {
+    let uses = method.uses(hint.is_some(), correction.is_some());
+    (uses.hint || uses.correction).then(|| Lesson {
+        transition,
+        turn: turn.clone(),
+        hint: hint.filter(|_| uses.hint),
+        correction: correction.filter(|_| uses.correction),
+    })
 }
 
 impl Room for Train {

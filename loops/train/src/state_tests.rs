@@ -6,7 +6,7 @@ use hone_store::SampleMaterial;
 use uuid::Uuid;
 
 use super::*;
-use crate::credit::{Baseline, Method, RecentMean};
+use crate::credit::{Baseline, RecentMean};
 use crate::event::Memory;
 use crate::share::ShareTotals;
 use crate::testing::{candidate, material, turn};
@@ -79,6 +79,7 @@ impl Bench {
             memory,
             materials: materials(scores),
             left_out: 0,
+            replayed: Vec::new(),
             probes: vec![vec![1]],
         }))))
     }

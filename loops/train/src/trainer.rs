@@ -11,7 +11,7 @@ use crate::pack::PackedRow;
 /// What a person's words teach about a turn, besides its score.
 #[derive(Clone, Debug)]
 pub struct Lesson {
-    /// The transition; one of the job's rows holds its completion.
+    /// The transition; one of the job's rows holds its completion, unless it is replayed.
     pub transition: TransitionId,
     /// Its turn.
     pub turn: Turn,
@@ -46,6 +46,8 @@ pub struct TrainJob {
     pub rows: Vec<PackedRow>,
     /// What else is known of some of their turns.
     pub lessons: Vec<Lesson>,
+    /// Lessons of turns that were trained before; learned from by their words only.
+    pub replayed: Vec<Lesson>,
     /// Factor on the learning rate.
     pub lr_scale: f32,
     /// Prompts to answer before and after.

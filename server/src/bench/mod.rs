@@ -17,8 +17,10 @@ mod loops;
 mod prefill;
 mod report;
 mod speed;
+mod stale;
 mod start;
 mod swap;
+mod trainer;
 mod wire;
 
 use std::path::PathBuf;
@@ -83,6 +85,10 @@ enum Name {
     Idle,
     /// Time from the start of the process to ready and to the first token.
     Start,
+    /// A session of twenty turns trained in one row, and turn by turn.
+    Trainer,
+    /// What staleness costs each objective, and how stale turns are under load.
+    Async,
     /// A short demo.
     Demo,
     /// Sessions until simulated users are answered as they like it, per method, with controls
@@ -103,6 +109,8 @@ impl Name {
         Self::Loops,
         Self::Idle,
         Self::Start,
+        Self::Trainer,
+        Self::Async,
         Self::Demo,
     ];
 
@@ -132,6 +140,8 @@ impl Name {
             Self::Loops => loops::loops(bench),
             Self::Idle => idle::idle(bench),
             Self::Start => start::start(bench),
+            Self::Trainer => trainer::trainer(bench),
+            Self::Async => stale::stale(bench, &bench.size),
             Self::Demo => demo::demo(bench),
             Self::Learn => learn::learn(bench, &bench.size),
             Self::All => Err("all is not one measurement".to_owned()),

@@ -12,7 +12,7 @@ use hone_domain::{
 };
 use hone_store::{
     Claim, Claimed, FeedbackOutcome, Ledger, LedgerCounts, LedgerError, OpenTurn, PolicyRecord,
-    Publish, Ready, Refusal, SampleClaim, SampleMaterial, TurnRow, TurnView,
+    Publish, Ready, Refusal, ReplayQuery, Replayed, SampleClaim, SampleMaterial, TurnRow, TurnView,
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -393,6 +393,10 @@ impl Ledger for SimLedger {
 
     async fn claim_samples(&self, claim: &SampleClaim) -> Result<Vec<SampleMaterial>, LedgerError> {
         self.call(self.watched_claim(claim)).await
+    }
+
+    async fn replay(&self, query: &ReplayQuery) -> Result<Vec<Replayed>, LedgerError> {
+        self.call(self.inner.replay(query)).await
     }
 
     async fn settle_claims(&self, claims: &[Claim], reason: Reason) -> Result<u64, LedgerError> {

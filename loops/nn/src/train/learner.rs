@@ -8,7 +8,8 @@ use super::check::{check, check_rows};
 use super::loss::{Counts, Logprobs, LossInputs, LossStep, Sums, sequences};
 use super::state::{Identity, StateError, load, save};
 use super::{
-    Control, LearnerConfig, LearnerError, StepError, StepReport, TrainRow, Trainable, ess_scale,
+    Control, LearnerConfig, LearnerError, StepError, StepReport, TrainRow, Trainable, Under,
+    ess_scale,
 };
 use crate::adapter::Adapter;
 use crate::config::StoredDtype;
@@ -251,16 +252,18 @@ impl Learner {
         Ok(to)
     }
 
-    /// Log-probs of `ids[row][loss token]` under the current weights, in the order given.
+    /// Log-probs of `ids[row][loss token]`, in the order given.
     pub fn logprobs_of(
         &mut self,
-        rows: &[TrainRow],
+        (rows, under): (&[TrainRow], Under),
         ids: &[Vec<Vec<u32>>],
         pause: &mut dyn FnMut() -> Control,
     ) -> Result<PerToken<Vec<f32>>, StepError> {
         check_rows(rows, self.params.model().config.vocab)?;
         let mut to = per_token(rows, Vec::new());
-        self.see_logits(rows, true, &mut Pacer::new(pause), &mut |site, logits| {
+        let current = under == Under::Current;
+        let pacer = &mut Pacer::new(pause);
+        self.see_logits(rows, current, pacer, &mut |site, logits| {
             let loss = &rows[site.row].loss[site.item];
             let shape = Shape::of(logits, loss.temperature, loss.kept.as_deref());
             let logprob = |id: &u32| shape.logprob(logits[*id as usize]);

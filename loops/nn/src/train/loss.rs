@@ -37,6 +37,9 @@ pub(crate) struct LossInputs<'a> {
 pub(crate) struct Counts {
     policy: usize,
     supervised: usize,
+    /// Those that have a teacher only.
+    apart: usize,
+    /// All that have a teacher.
     taught: usize,
 }
 
@@ -47,15 +50,16 @@ impl Counts {
             match loss.kind {
                 LossKind::Policy => counts.policy += 1,
                 LossKind::Supervised => counts.supervised += 1,
+                LossKind::Taught => counts.apart += 1,
             }
             counts.taught += usize::from(loss.teacher.is_some());
         }
         counts
     }
 
-    /// All loss tokens; a taught token is one of the others as well.
+    /// All loss tokens.
     pub(crate) fn all(&self) -> usize {
-        self.policy + self.supervised
+        self.policy + self.supervised + self.apart
     }
 }
 
@@ -327,6 +331,13 @@ impl LossStep<'_> {
                 .as_ref()
                 .map_or_else(SequenceView::default, |s| s[site.row][site.item]),
         };
+        if loss.kind == LossKind::Taught {
+            let nothing = TokenView {
+                advantage: 0.0,
+                ..view
+            };
+            return (Objective::CrossEntropy.term(&nothing), 0.0);
+        }
         if loss.kind == LossKind::Supervised {
             let share = cfg.supervised_coef / counts.supervised as f32;
             return (Objective::CrossEntropy.term(&view), share);

@@ -88,6 +88,17 @@ pub enum LossKind {
     Policy,
     /// Cross-entropy with the advantage as weight, times [`LearnerConfig::supervised_coef`].
     Supervised,
+    /// Its teacher only.
+    Taught,
+}
+
+/// Whose log-probs are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Under {
+    /// The current weights.
+    Current,
+    /// The model without adapter.
+    Reference,
 }
 
 /// How a learner learns.

@@ -284,7 +284,10 @@ fn a_teacher_of_one_candidate_is_an_advantage_and_of_two_their_sum() {
     let mut plain = learner(&base, cfg);
     let ids = vec![vec![vec![a, b]]];
     let rows = [at(a, 0.0, None)];
-    let proximal = plain.logprobs_of(&rows, &ids, &mut go_on).unwrap()[0][0].clone();
+    let proximal = plain
+        .logprobs_of((&rows, Under::Current), &ids, &mut go_on)
+        .unwrap()[0][0]
+        .clone();
     let tops = plain.top_logprobs(&rows, 4, &mut go_on).unwrap();
     assert!(tops[0][0].windows(2).all(|pair| pair[0].1 >= pair[1].1));
     assert_eq!(
@@ -293,13 +296,21 @@ fn a_teacher_of_one_candidate_is_an_advantage_and_of_two_their_sum() {
     );
 
     let teacher: Vec<f32> = vec![proximal[0] + 0.5, proximal[1] - 0.25];
+    let reference = plain
+        .logprobs_of((&rows, Under::Reference), &ids, &mut go_on)
+        .unwrap();
+    assert_ne!(reference[0][0], proximal, "the adapter is random");
     let share = 1.0 / (1.0 + (proximal[1] - proximal[0]).exp());
     let two = TopK {
         ids: vec![a, b],
         proximal: proximal.clone(),
         teacher: teacher.clone(),
     };
-    let found = gradient(&[at(a, 0.0, Some(two))], |_| ());
+    let found = gradient(&[at(a, 0.0, Some(two.clone()))], |_| ());
+    // A token that has a teacher only is pulled by it alike.
+    let mut apart = at(a, 0.7, Some(two));
+    apart.loss[0].kind = LossKind::Taught;
+    same(&gradient(&[apart], |_| ()), &found);
     let of = |id, advantage: f32| gradient(&[at(id, advantage / 2.0, None)], |_| ());
     let (first, second) = (of(a, 0.5 * share), of(b, -0.25 * (1.0 - share)));
     let wanted: Vec<f32> = first.iter().zip(&second).map(|(a, b)| a + b).collect();
@@ -334,4 +345,40 @@ fn a_sequence_ratio_is_one_ratio_for_all_its_tokens() {
         report.clip_share > 0.0 && report.clip_share < 1.0,
         "{report:?}"
     );
+}
+
+#[test]
+fn a_session_in_one_row_has_the_gradient_of_its_turns() {
+    // Bounds: log-probs to the bit, gradients to 1e-4 of the largest entry (sums in another order).
+    let shape = tiny(Family::Qwen3);
+    let tokens = crate::testing::tokens(&shape, 40, 9);
+    let turn = |n: usize| -> Vec<TokenLoss> {
+        let one = |position| TokenLoss {
+            advantage: [1.0, -0.5, 0.25, -1.0][n],
+            behavior_logprob: -3.0,
+            sequence: n as u32,
+            kind: LossKind::Policy,
+            ..TokenLoss::imitated(position)
+        };
+        (10 * n + 4..10 * n + 10).map(one).collect()
+    };
+    let whole = [TrainRow {
+        tokens: tokens.clone(),
+        loss: (0..4).flat_map(turn).collect(),
+    }];
+    let by_turn: Vec<TrainRow> = (0..4)
+        .map(|n| TrainRow {
+            tokens: tokens[..10 * n + 10].to_vec(),
+            loss: turn(n),
+        })
+        .collect();
+    let with_kl = |cfg: &mut LearnerConfig| cfg.kl_coef = 0.1;
+    same(&gradient(&whole, with_kl), &gradient(&by_turn, with_kl));
+    let base = Arc::new(model(&shape, 7));
+    let trainable = Trainable::Lora(lora(crate::adapter::AdapterDtype::F32));
+    let logprobs = |rows: &[TrainRow]| {
+        let mut learner = learner(&base, config(trainable.clone(), Objective::CrossEntropy));
+        learner.logprobs(rows, &mut go_on).unwrap().concat()
+    };
+    assert_eq!(logprobs(&whole), logprobs(&by_turn));
 }

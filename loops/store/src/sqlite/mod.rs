@@ -19,6 +19,7 @@ mod people;
 mod personal;
 mod policies;
 mod reading;
+mod replay;
 mod rows;
 mod texts;
 mod train;
@@ -53,7 +54,7 @@ use sqlx::{Sqlite, Transaction};
 use crate::LedgerError;
 use crate::ledger::{
     Claim, Claimed, FeedbackOutcome, Ledger, LedgerCounts, OpenTurn, PolicyRecord, Publish, Ready,
-    Refusal, SampleClaim, SampleMaterial, TurnRow, TurnView,
+    Refusal, ReplayQuery, Replayed, SampleClaim, SampleMaterial, TurnRow, TurnView,
 };
 use crate::people::{
     ApiKey, AuditCheck, AuditEntry, AuditQuery, AuditRecord, Changed, Invite, People, PeopleChange,
@@ -313,6 +314,11 @@ impl Ledger for SqliteLedger {
         let mut transaction = self.begin().await?;
         let done = train::claim_samples(&mut transaction, claim).await;
         self.finish(transaction, done).await
+    }
+
+    async fn replay(&self, query: &ReplayQuery) -> Result<Vec<Replayed>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(replay::replay(&mut moment, query).await)
     }
 
     async fn publish(&self, publish: &Publish) -> Result<Policy, LedgerError> {

@@ -257,6 +257,12 @@ pub(super) async fn load_feedback_of(
         .collect()
 }
 
+/// What the owner said last that the completion should have been.
+pub(super) fn newest_correction(feedback: Vec<Feedback>) -> Option<String> {
+    let said = feedback.into_iter().rev().filter_map(|f| f.correction);
+    said.into_iter().find(|text| !text.trim().is_empty())
+}
+
 /// A policy from a row with `scope`, `version`, `digest` and `blob`.
 pub(super) fn policy(row: &SqliteRow) -> Result<Policy, Fault> {
     Ok(Policy {

@@ -223,7 +223,6 @@ async fn take(
         .score
         .ok_or_else(|| corrupt(format!("no score of transition {transition}")))?;
     let feedback = rows::load_feedback(connection, &turn).await?;
-    let said = feedback.into_iter().rev().find_map(|said| said.correction);
     Ok(SampleMaterial {
         claim: Claim {
             transition,
@@ -234,7 +233,7 @@ async fn take(
         staleness: candidate.staleness,
         score,
         hint: verdict.hint,
-        correction: said.filter(|text| !text.trim().is_empty()),
+        correction: rows::newest_correction(feedback),
     })
 }
 

@@ -93,6 +93,7 @@ pub async fn run(make: impl AsyncFn() -> Arc<dyn Ledger>) {
         train::a_correction_is_handed_over_and_makes_its_scope_explicit,
         train::a_renewed_lease_is_not_taken_over,
         train::the_old_the_strange_and_the_many_are_settled,
+        train::what_was_trained_teaches_again_by_its_words,
         train::a_publish_is_all_or_nothing,
         train::a_publish_needs_the_head,
         train::a_publish_is_repeated_safely,

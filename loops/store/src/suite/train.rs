@@ -1,13 +1,13 @@
 //! Cases of training.
 
-use hone_domain::{Digest, Fate, PolicyVersion, Reason, Signal, Stage};
+use hone_domain::{Digest, Fate, Outcome, PolicyVersion, Reason, Signal, Stage};
 use serde_json::json;
 
 use super::world::{
     ALL, LEASE, NOW, World, assert_conflict, assert_fenced, digest_of, ids, other_room,
     sample_turns, stranger,
 };
-use crate::{Refusal, SampleClaim, SampleMaterial};
+use crate::{Refusal, ReplayQuery, SampleClaim, SampleMaterial};
 
 const TO_TRAIN: Fate = Fate::Pending {
     stage: Stage::AwaitingTraining,
@@ -223,6 +223,71 @@ pub(super) async fn a_correction_is_handed_over_and_makes_its_scope_explicit(wor
     let samples = world.claim_samples(&world.sample_claim()).await;
     let corrections: Vec<_> = samples.iter().map(|s| s.correction.as_deref()).collect();
     assert_eq!(corrections, [None, Some("second")]);
+}
+
+pub(super) async fn what_was_trained_teaches_again_by_its_words(world: &World) {
+    let query = ReplayQuery {
+        scope: world.scope(),
+        limit: 2,
+        fingerprint: "cpu-f32".into(),
+        base: Digest([1; 32]),
+    };
+    let replay = async |query: &ReplayQuery| world.ledger.replay(query).await.expect("read");
+    assert!(replay(&query).await.is_empty(), "the scope is unknown");
+    // Without words, with a hint of one mind, with a hint of two minds, corrected, not trained yet.
+    let turns: Vec<_> = (0..5).map(|_| world.turn()).collect();
+    for turn in &turns {
+        world.answered(turn).await;
+    }
+    let mut said = world.feedback(&turns[3], -1.0);
+    said.correction = Some("42".into());
+    world.ledger.record_feedback(&said).await.expect("stored");
+    for (number, claimed) in world.claim(4, NOW).await.into_iter().enumerate() {
+        let mut verdict = world.verdict(claimed.claim, Some(-1.0));
+        verdict.hint = (number == 1 || number == 2).then(|| format!("hint {number}"));
+        if number == 2 {
+            let mut against = verdict.votes[0].clone();
+            against.outcome = Outcome::Bad;
+            verdict.votes.push(against);
+        }
+        let done = world.ledger.record_verdict(claimed.claim, &verdict).await;
+        done.expect("a verdict is recorded");
+    }
+    assert!(replay(&query).await.is_empty(), "nothing was trained");
+    let samples = world.claim_samples(&world.sample_claim()).await;
+    let published = world.ledger.publish(&world.publishing(0, &samples)).await;
+    published.expect("a version is published");
+
+    let seen = replay(&query).await;
+    let ids: Vec<_> = seen.iter().map(|r| r.turn.id).collect();
+    assert_eq!(
+        ids,
+        [turns[2].id, turns[3].id],
+        "two minds first, then the newest"
+    );
+    assert_eq!(seen[0].hint.as_deref(), Some("hint 2"));
+    assert_eq!(seen[1].correction.as_deref(), Some("42"));
+    let all = ReplayQuery {
+        limit: ALL,
+        ..query.clone()
+    };
+    assert_eq!(replay(&all).await.len(), 3);
+    for other in [
+        ReplayQuery {
+            fingerprint: "gpu".into(),
+            ..all.clone()
+        },
+        ReplayQuery {
+            base: Digest([9; 32]),
+            ..all.clone()
+        },
+        ReplayQuery {
+            scope: hone_domain::Scope::of("somebody", None),
+            ..all.clone()
+        },
+    ] {
+        assert!(replay(&other).await.is_empty(), "{other:?}");
+    }
 }
 
 pub(super) async fn a_publish_needs_the_head(world: &World) {

@@ -165,3 +165,41 @@ async fn a_lesson_that_does_not_fit_is_counted_and_left() {
         assert_eq!(candidate.numbers["updates"], 1.0);
     }
 }
+
+#[tokio::test]
+async fn a_replayed_turn_teaches_by_its_words_and_nothing_else() {
+    let house = House::new().await;
+    let parts = parts(&house);
+    let turns: Vec<Turn> = (0..3).map(|i| sampled(&house, &parts, 20 + i)).collect();
+    let mut config = config();
+    config.learner.hint_form = DistillForm::SampledToken;
+    let trainer = NnTrainer::new(parts.clone(), &config).unwrap();
+    let mut plain = job(&turns[..1], None);
+    plain.lessons.clear();
+    let without = trainer.train(&plain, &mut || false).unwrap();
+    let lesson = |turn: &Turn, hint: bool| Lesson {
+        transition: crate::testing::transition_of(turn),
+        turn: turn.clone(),
+        hint: hint.then(|| "9 11".to_owned()),
+        correction: (!hint).then(|| "14 15 16".to_owned()),
+    };
+    let mut with = plain.clone();
+    with.replayed = vec![lesson(&turns[1], true), lesson(&turns[2], false)];
+    let candidate = trainer.train(&with, &mut || false).unwrap();
+    assert_eq!(candidate.numbers["replayed"], 2.0);
+    assert_eq!(candidate.numbers["hints"], 1.0);
+    assert_eq!(candidate.numbers["corrections"], 0.0);
+    // It is no sample: not in the lineage, not in the parity check, and one step is enough.
+    assert_eq!(with.transitions(), plain.transitions());
+    assert_eq!(candidate.parity, without.parity);
+    assert_eq!(candidate.numbers["updates"], 1.0);
+    assert!(candidate.numbers["loss_tokens"] > without.numbers["loss_tokens"]);
+    assert_ne!(candidate.digest, without.digest);
+    // What was said about the replayed turn became likelier than without it.
+    let said = (
+        turns[2].prompt_tokens.as_slice(),
+        [14, 15, 16, 0].as_slice(),
+    );
+    let known = |c: &Candidate| mean(&logprobs(&parts, Some(&adapter(&parts, c)), said));
+    assert!(known(&candidate) > known(&without));
+}

@@ -2,11 +2,11 @@
 //! it known the hint.
 
 use hone_domain::{Role, Token, TransitionId};
-use hone_nn::{Control, Learner, StepError, TokenLoss, TopK, TrainRow};
+use hone_nn::{Control, Learner, LossKind, PerToken, StepError, TokenLoss, TopK, TrainRow, Under};
 
 use super::{NnTrainer, TrainError, TrainJob, Wording};
 use crate::credit::follow;
-use crate::objective::DistillForm;
+use crate::objective::{DistillForm, Teacher};
 use crate::trainer::Lesson;
 
 /// Stands where a hint goes while the template is rendered: no chat template and no person writes
@@ -18,8 +18,10 @@ const MARK: char = '\u{f8ff}';
 pub(super) struct Taught {
     /// One row per correction.
     pub(super) corrections: Vec<TrainRow>,
-    /// Hints whose teacher was followed.
+    /// Hints whose teacher was followed, replayed ones among them.
     pub(super) hints: usize,
+    /// Lessons of turns that were trained before.
+    pub(super) replayed: usize,
     /// Hints and corrections that could not be put into tokens, or do not fit a row.
     pub(super) unusable: usize,
 }
@@ -50,38 +52,65 @@ pub(super) fn hinted_prompt(
 }
 
 impl NnTrainer {
-    /// Puts the job's lessons into `rows`, which stand as packed, one loss token per sampled one.
+    /// Puts the job's lessons into `rows`, which stand as packed, one loss token per sampled one;
+    /// replayed turns and corrections come behind them.
     pub(super) fn teach(
         &self,
         learner: &mut Learner,
-        (job, rows): (&TrainJob, &mut [TrainRow]),
+        (job, rows): (&TrainJob, &mut Vec<TrainRow>),
         control: &mut dyn FnMut() -> Control,
     ) -> Result<Taught, TrainError> {
         let mut taught = Taught::default();
-        let mut hinted = Vec::new();
+        let (mut fresh, mut again) = (Vec::new(), Vec::new());
         for lesson in &job.lessons {
-            if let Some(words) = &lesson.correction {
-                match self.correction(lesson, words) {
-                    Some(row) => taught.corrections.push(row),
-                    None => taught.unusable += 1,
-                }
-            }
-            if let Some(hint) = &lesson.hint {
-                match self.hinted(job, lesson, hint, rows) {
-                    Some(one) => hinted.push(one),
-                    None => taught.unusable += 1,
-                }
+            let correction = lesson.correction.as_ref();
+            let row = correction.map(|words| self.correction(lesson, words));
+            taught.unusable += usize::from(matches!(row, Some(None)));
+            taught.corrections.extend(row.flatten());
+            let place = place(job, lesson.transition);
+            let hinted = lesson.hint.as_ref().map(|hint| {
+                let (row, first) = place?;
+                let own = &rows[row].loss[first..][..lesson.turn.completion.len()];
+                self.hinted(lesson, hint, (row, first, own))
+            });
+            taught.unusable += usize::from(matches!(hinted, Some(None)));
+            fresh.extend(hinted.flatten());
+        }
+        let mut corrected = taught.corrections.clone();
+        for lesson in &job.replayed {
+            let correction = lesson.correction.as_ref();
+            let row = correction.and_then(|words| self.correction(lesson, words));
+            let own = sampled(lesson);
+            let at = (rows.len(), 0, own.loss.as_slice());
+            let hint = lesson.hint.as_ref();
+            let hinted = hint.and_then(|hint| self.hinted(lesson, hint, at));
+            taught.replayed += usize::from(row.is_some() || hinted.is_some());
+            corrected.extend(row);
+            if let Some(hinted) = hinted {
+                again.push(hinted);
+                rows.push(own);
             }
         }
-        taught.hints = hinted.len();
-        if !hinted.is_empty() {
-            let followed = match self.learner.hint_form {
-                DistillForm::SampledToken => self.follow_sampled(learner, &hinted, rows, control),
-                DistillForm::TopK => self.follow_top(learner, &hinted, rows, control),
-            };
-            followed.map_err(super::stopped)?;
-        }
+        taught.hints = fresh.len() + again.len();
+        let followed = match self.learner.hint_form {
+            DistillForm::SampledToken => self
+                .follow_sampled(learner, &fresh, rows, control)
+                .and_then(|()| self.follow_top(learner, &again, rows, control)),
+            DistillForm::TopK => {
+                fresh.extend(again);
+                self.follow_top(learner, &fresh, rows, control)
+            }
+        };
+        followed.map_err(super::stopped)?;
+        rows.extend(corrected);
         Ok(taught)
+    }
+
+    fn under(&self) -> Under {
+        match self.learner.hint_teacher {
+            Teacher::Served => Under::Current,
+            Teacher::Base => Under::Reference,
+        }
     }
 
     fn fits(&self, tokens: usize) -> bool {
@@ -104,23 +133,21 @@ impl NnTrainer {
         Some(TrainRow { tokens, loss })
     }
 
+    /// The completion whose loss tokens `own` are in row `row` from `first` on, behind the prompt
+    /// with the hint.
     fn hinted(
         &self,
-        job: &TrainJob,
         lesson: &Lesson,
         hint: &str,
-        rows: &[TrainRow],
+        (row, first, own): (usize, usize, &[TokenLoss]),
     ) -> Option<Hinted> {
-        let (row, first) = place(job, lesson.transition)?;
         let words = self.learner.hint_template.replace("{hint}", hint.trim());
         let mut tokens = hinted_prompt(&*self.parts.wording, lesson, &words)?;
         let start = tokens.len();
-        let completion = lesson.turn.completion.tokens();
-        tokens.extend_from_slice(completion);
+        tokens.extend_from_slice(lesson.turn.completion.tokens());
         if !self.fits(tokens.len()) {
             return None;
         }
-        let own = &rows[row].loss[first..first + completion.len()];
         let moved = |(i, loss): (usize, &TokenLoss)| TokenLoss {
             position: start + i,
             ..loss.clone()
@@ -142,15 +169,25 @@ impl NnTrainer {
         rows: &mut [TrainRow],
         control: &mut dyn FnMut() -> Control,
     ) -> Result<(), StepError> {
+        if hinted.is_empty() {
+            return Ok(());
+        }
+        let token = |row: &TrainRow, loss: &TokenLoss| vec![row.tokens[loss.position]];
+        let own = |h: &Hinted| {
+            let losses = h.teacher.loss.iter();
+            losses.map(|loss| token(&h.teacher, loss)).collect()
+        };
+        let ids: PerToken<Vec<u32>> = hinted.iter().map(own).collect();
         let teachers: Vec<TrainRow> = hinted.iter().map(|h| h.teacher.clone()).collect();
-        let teacher = learner.logprobs(&teachers, control)?;
+        let teacher = learner.logprobs_of((&teachers, self.under()), &ids, control)?;
         let student = learner.logprobs(rows, control)?;
         let rule = (self.learner.hint_coef, self.learner.hint_clip);
         for (one, teacher) in hinted.iter().zip(&teacher) {
             let own = &mut rows[one.row].loss[one.first..][..teacher.len()];
             let mut advantages: Vec<f32> = own.iter().map(|loss| loss.advantage).collect();
+            let teacher: Vec<f32> = teacher.iter().flatten().copied().collect();
             let student = &student[one.row][one.first..];
-            follow(&mut advantages, teacher, student, rule);
+            follow(&mut advantages, &teacher, student, rule);
             for (loss, advantage) in own.iter_mut().zip(advantages) {
                 loss.advantage = advantage;
             }
@@ -166,6 +203,9 @@ impl NnTrainer {
         rows: &mut [TrainRow],
         control: &mut dyn FnMut() -> Control,
     ) -> Result<(), StepError> {
+        if hinted.is_empty() {
+            return Ok(());
+        }
         let tops = learner.top_logprobs(rows, self.learner.hint_top_k, control)?;
         let ids: Vec<Vec<Vec<u32>>> = hinted
             .iter()
@@ -176,7 +216,7 @@ impl NnTrainer {
             })
             .collect();
         let teachers: Vec<TrainRow> = hinted.iter().map(|h| h.teacher.clone()).collect();
-        let teacher = learner.logprobs_of(&teachers, &ids, control)?;
+        let teacher = learner.logprobs_of((&teachers, self.under()), &ids, control)?;
         for (one, teacher) in hinted.iter().zip(teacher) {
             let own = &mut rows[one.row].loss[one.first..];
             let tops = &tops[one.row][one.first..];
@@ -190,6 +230,28 @@ impl NnTrainer {
             }
         }
         Ok(())
+    }
+}
+
+/// A turn that was trained before, as a row that only its teacher moves.
+fn sampled(lesson: &Lesson) -> TrainRow {
+    let turn = &lesson.turn;
+    let start = turn.prompt_tokens.len();
+    let loss = |(i, kept): (usize, &Option<Vec<Token>>)| TokenLoss {
+        temperature: turn.sampling.temperature,
+        kept: kept.clone(),
+        kind: LossKind::Taught,
+        ..TokenLoss::imitated(start + i)
+    };
+    TrainRow {
+        tokens: [turn.prompt_tokens.as_slice(), turn.completion.tokens()].concat(),
+        loss: turn
+            .completion
+            .kept()
+            .iter()
+            .enumerate()
+            .map(loss)
+            .collect(),
     }
 }
 

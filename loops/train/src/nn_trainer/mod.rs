@@ -128,7 +128,6 @@ impl NnTrainer {
         let mut rows: Vec<TrainRow> = job.rows.iter().map(train_row).collect();
         let taught = self.teach(learner, (job, &mut rows), &mut control)?;
         let mut known = Known::new(learner, &taught.corrections, &mut control)?;
-        rows.extend(taught.corrections.iter().cloned());
         let mut reports = Vec::new();
         for _ in 0..self.learner.steps_per_batch {
             reports.push(finite(learner.step(&rows, &mut control))?);
@@ -362,6 +361,7 @@ fn numbers(stepped: &Stepped, lr: f64) -> BTreeMap<&'static str, f64> {
         ("lr", lr),
         ("hints", taught.hints as f64),
         ("corrections", taught.corrections.len() as f64),
+        ("replayed", taught.replayed as f64),
         ("lessons_unusable", taught.unusable as f64),
         (
             "correction_logprob_before",

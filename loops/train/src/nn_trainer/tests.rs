@@ -349,6 +349,7 @@ pub(super) fn job(turns: &[Turn], parent: Option<Policy>) -> TrainJob {
         correction: (i == 0).then(|| "14 15 16".to_owned()),
     };
     TrainJob {
+        replayed: Vec::new(),
         lessons: turns.iter().take(2).enumerate().map(lesson).collect(),
         scope: anna(),
         batch: hone_domain::BatchId(uuid::Uuid::nil()),

@@ -46,6 +46,11 @@ impl Size {
 }
 
 impl Size {
+    /// How many seeds.
+    pub(super) fn seeds(&self) -> u64 {
+        self.seeds
+    }
+
     /// The arms that were named, or all.
     fn arms(&self) -> Result<Vec<Arm>, String> {
         let names = || Arm::ALL.map(Arm::name).join(", ");
