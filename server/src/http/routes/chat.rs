@@ -49,7 +49,7 @@ pub async fn chat_completions(
     let object = read_json(request, http.body_limits()).await?;
     let (body, ignored) = ChatRequest::from_object(object)?;
     let door = serving(&http)?;
-    let wish = body.session.resolve(&headers)?;
+    let wish = body.session.resolve(&headers, &http.binding)?;
     let plan = plan(&http, door, (&body, wish, &asked))?;
     let wants = Wants {
         stream: body.chat.stream.unwrap_or(false),

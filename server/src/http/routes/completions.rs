@@ -50,7 +50,7 @@ pub async fn completions(
     let object = read_json(request, http.body_limits()).await?;
     let (body, ignored) = CompletionRequest::from_object(object)?;
     let door = serving(&http)?;
-    let wish = body.session.resolve(&headers)?;
+    let wish = body.session.resolve(&headers, &http.binding)?;
     let (plans, logprobs) = plans(&http, door, (&body, &wish, &asked))?;
     let wants = Wants {
         stream: body.text.stream.unwrap_or(false),
@@ -104,7 +104,7 @@ fn plans(
             policy: policy.clone(),
             session_key: wish.session_key.clone(),
             kind: wish.kind,
-            done: wish.done && wish.kind == TurnKind::Main,
+            done: wish.done && wish.kind != Some(TurnKind::Side),
             store: wish.store,
             messages: vec![Message::text(Role::User, text)],
             prompt: source,
