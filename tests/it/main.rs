@@ -1,6 +1,7 @@
 //! The house from outside, in one binary.
 #![allow(clippy::unwrap_used)]
 
+mod binding;
 mod chaos;
 mod forget;
 mod loops;

@@ -280,6 +280,9 @@ fn pending(turn: &Turn) -> PendingTurn {
         scope: turn.scope.clone(),
         messages: turn.messages.clone(),
         completion: turn.completion_message(),
+        parent: turn.parent,
+        kind: turn.kind,
+        delivered: true,
         continued: false,
         ended_ms: turn.finished_ms,
     }

@@ -32,6 +32,7 @@ async fn rig() -> Rig {
         sessions_max: 100,
         turns_per_session_max: 100,
         transcript_bytes_max: 1 << 20,
+        retry_ms: 180_000,
     };
     let ctx = Ctx {
         ledger,

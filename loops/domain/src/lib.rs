@@ -27,7 +27,8 @@ pub use ask::{
     Ask, AskContext, Collect, Delta, End, Grammar, Receipt, ServeError, StopRules, TokenDelta,
 };
 pub use binding::{
-    BindHow, BindRequest, Binding, PendingTurn, SessionIndex, SessionIndexConfig, Transcript,
+    BindHow, BindRequest, Binding, Habits, PendingTurn, SessionIndex, SessionIndexConfig,
+    Transcript,
 };
 pub use blobs::{BlobError, BlobKey, Blobs};
 pub use consent::{Admitted, Consent, Consents, Holdback, Learning, Wanted, admit};

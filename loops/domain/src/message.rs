@@ -116,7 +116,7 @@ fn hash_call(hash: &mut Sha256, name: &str, arguments: &str) {
     }
 }
 
-/// Feeds a JSON value in a canonical form: object keys in order, numbers by their text.
+/// Feeds a JSON value in a canonical form: object keys in order, numbers by their value.
 fn hash_json(hash: &mut Sha256, value: &Value) {
     match value {
         Value::Object(map) => {
@@ -138,6 +138,11 @@ fn hash_json(hash: &mut Sha256, value: &Value) {
             }
             hash.update(b"]");
         }
+        Value::Number(number) => match number.as_f64() {
+            // 1.0 and 1 are one number to most clients.
+            Some(n) if n.fract() == 0.0 && n.abs() < 9e15 => hash.update((n as i64).to_string()),
+            _ => hash.update(number.to_string()),
+        },
         other => hash.update(other.to_string()),
     }
 }

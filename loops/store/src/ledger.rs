@@ -298,7 +298,8 @@ pub fn reason_at_record(turn: &Turn) -> Option<Reason> {
 pub trait Ledger: Reading {
     // === collect ===
 
-    /// Records ended turns. Idempotent by turn id: what was recorded first stays. A turn that can
+    /// Records ended turns. Idempotent by turn id: what was recorded first stays, unless that was
+    /// settled as `cancelled` and this one is its repetition to the end. A turn that can
     /// train begins in stage `awaiting_next_state`; one with a [`reason_at_record`] is settled
     /// with it at once.
     async fn record_turns(&self, turns: &[Turn]) -> Result<(), LedgerError>;

@@ -61,10 +61,11 @@ async fn record(bench: &Bench, time: Duration) -> Result<Report, String> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let (recorder, inbox) = queue(bench.config.http.record_queue_max, Overflow::DropNewest);
     let (to_judge, _from_collect) = queue::<Wake>(1, Overflow::DropOldest);
+    let index = bench.config.http.index(bench.config.binding.retry_ms);
     let ctx = Ctx {
         ledger: ledger.clone(),
         ids: Arc::new(SystemIds),
-        index: Arc::new(Mutex::new(SessionIndex::new(bench.config.http.index()))),
+        index: Arc::new(Mutex::new(SessionIndex::new(index))),
         carry: Carry::default(),
         clock: clock.clone(),
         config: bench.config.collect.clone(),

@@ -3,6 +3,7 @@
 //! Order: defaults, then the file of `--config`, then `HONE__SECTION__KEY`, then flags. A key that
 //! nobody knows is an error that names it and the nearest known one.
 
+mod binding;
 mod console;
 mod keys;
 mod layers;
@@ -16,6 +17,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+pub use binding::{BindingConfig, SESSION_FIELDS};
 pub use console::ConsoleConfig;
 pub use learning::LearningConfig;
 pub use people::{LimitSet, LimitsConfig, OidcConfig, PeopleConfig};
@@ -54,6 +56,8 @@ pub struct Config {
     pub limits: LimitsConfig,
     /// The console.
     pub console: ConsoleConfig,
+    /// Which conversation a request belongs to.
+    pub binding: BindingConfig,
     /// What may be learned from whom.
     pub learning: LearningConfig,
     /// Where data lives.
@@ -161,6 +165,7 @@ impl Config {
         self.people.validate()?;
         self.limits.validate()?;
         self.console.validate()?;
+        self.binding.validate()?;
         self.learning.validate()?;
         self.store.validate()?;
         self.model.validate()?;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hone_domain::{Digest, SessionIndexConfig, UserRole};
+use hone_domain::{Digest, Millis, SessionIndexConfig, UserRole};
 use hone_store::SqliteConfig;
 use serde::{Deserialize, Serialize};
 
@@ -133,11 +133,12 @@ impl HttpConfig {
     }
 
     /// Bounds of the session index.
-    pub fn index(&self) -> SessionIndexConfig {
+    pub fn index(&self, retry_ms: Millis) -> SessionIndexConfig {
         SessionIndexConfig {
             sessions_max: self.sessions_max,
             turns_per_session_max: self.turns_per_session_max,
             transcript_bytes_max: self.transcript_bytes_max,
+            retry_ms,
         }
     }
 

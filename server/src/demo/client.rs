@@ -146,6 +146,15 @@ impl Client {
             .context("the status has no ledger.versions")
     }
 
+    /// What the server itself says about whether it helps this user.
+    pub(crate) async fn improvement(&self, user: &str) -> Result<String> {
+        let reply = self.get(&format!("/v1/improvement?user={user}")).await?;
+        let sentence = reply["sentence"].as_str();
+        Ok(sentence
+            .context("no sentence about improvement")?
+            .to_owned())
+    }
+
     async fn get(&self, path: &str) -> Result<Value> {
         let reply = self.http.get(format!("{}{path}", self.url)).send().await?;
         Ok(reply.error_for_status()?.json().await?)

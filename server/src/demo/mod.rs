@@ -166,6 +166,10 @@ async fn one(options: &Options, seed: u64, url: &str) -> Result<Summary> {
     let after = measure(&client, &users, options, &show.phase("after")).await?;
     let versions = client.versions().await?;
     show.finish(&on);
+    for user in users.iter().filter(|user| user.arm == Arm::Learn) {
+        let sentence = client.improvement(user.name()).await?;
+        show.says(user.taste.name(), &sentence);
+    }
     Ok(summary(
         &users,
         (&before, &after),

@@ -31,7 +31,12 @@ pub(crate) fn command(options: Options) -> Result<ExitCode, String> {
 
 fn config(options: &Options, data: Option<&Path>) -> Result<Config> {
     let text = |key: &str, value: &str| (key.to_owned(), Value::String(value.to_owned()));
-    let mut flags = vec![text("http.bind", "127.0.0.1:0"), text("log.level", "warn")];
+    let mut flags = vec![
+        text("http.bind", "127.0.0.1:0"),
+        text("log.level", "warn"),
+        // So that the server can tell by itself whether it helps.
+        ("learning.holdback_local".to_owned(), Value::Float(0.1)),
+    ];
     if let Some(data) = data {
         flags.push(text("store.data_dir", &data.display().to_string()));
     }

@@ -79,6 +79,13 @@ impl Show {
         ));
     }
 
+    /// What the server says about one user's control sessions, a tenth of all.
+    pub(crate) fn says(&self, taste: &str, sentence: &str) {
+        if !self.quiet {
+            eprintln!("{taste}: {sentence}");
+        }
+    }
+
     /// Draws the curve.
     pub(crate) fn finish(&self, tally: &Tally) {
         self.bar.finish_and_clear();

@@ -126,6 +126,11 @@ impl User {
         }
     }
 
+    /// Its name on the server.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Holds one session after another until the time is over.
     pub(crate) async fn talk(
         &self,

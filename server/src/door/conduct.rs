@@ -228,7 +228,7 @@ async fn finish(
     }
     let version = end.version;
     let receipt = offer(door, job.collect, end.turn);
-    remember(door, &job, (heard.text, &tokens));
+    remember(door, &job, (heard.text, &tokens), stop);
     if job.done {
         door.session_done(job.ask.context.session);
     }
@@ -278,12 +278,10 @@ fn offer(
     }
 }
 
-/// Remembers a main turn, so that the next request can continue it.
-fn remember(door: &Door, job: &Job, (text, tokens): (String, &[Token])) {
+/// Remembers a turn, so that the next request can continue it, or repeat it where its answer never
+/// arrived. Nothing continues a side turn.
+fn remember(door: &Door, job: &Job, (text, tokens): (String, &[Token]), stop: StopReason) {
     let ask = &job.ask;
-    if ask.kind == TurnKind::Side {
-        return;
-    }
     let transcript = job.prompt_text.as_ref().map(|prompt| {
         let all: Vec<Token> = ask.prompt_tokens.iter().chain(tokens).copied().collect();
         Transcript {
@@ -299,6 +297,9 @@ fn remember(door: &Door, job: &Job, (text, tokens): (String, &[Token])) {
         scope: ask.scope.clone(),
         messages: ask.context.messages.clone(),
         completion: hone_domain::Message::text(hone_domain::Role::Assistant, text),
+        parent: ask.context.parent,
+        kind: ask.kind,
+        delivered: stop != StopReason::Cancelled,
         continued: false,
         ended_ms: door.clock.now_ms(),
     };

@@ -23,7 +23,7 @@ impl Counter {
 /// All of them.
 #[derive(Debug)]
 pub struct DoorCounters {
-    binds: [Counter; 4],
+    binds: [Counter; 5],
     stops: [Counter; 5],
     not_collected: Vec<Counter>,
     /// Turns with a receipt.
@@ -40,7 +40,13 @@ pub struct DoorCounters {
     pub failed: Counter,
 }
 
-const BINDS: [BindHow; 4] = [BindHow::Key, BindHow::Chain, BindHow::New, BindHow::Fork];
+const BINDS: [BindHow; 5] = [
+    BindHow::Key,
+    BindHow::Chain,
+    BindHow::New,
+    BindHow::Fork,
+    BindHow::Ambiguous,
+];
 const STOPS: [StopReason; 5] = [
     StopReason::EndToken,
     StopReason::StopString,

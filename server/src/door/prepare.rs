@@ -76,8 +76,8 @@ pub struct Request {
     pub policy: PolicyChoice,
     /// The session's key.
     pub session_key: Option<String>,
-    /// Main or side.
-    pub kind: TurnKind,
+    /// Main or side; by its words where the client does not say so.
+    pub kind: Option<TurnKind>,
     /// Whether the session ends with this turn.
     pub done: bool,
     /// `store: false` is false here.
@@ -104,6 +104,12 @@ pub struct Request {
     pub shape: Option<Shape>,
 }
 
+impl Request {
+    fn kind(&self) -> TurnKind {
+        self.kind.unwrap_or(TurnKind::Main)
+    }
+}
+
 /// An opened request.
 #[derive(Debug)]
 pub struct Opened {
@@ -125,7 +131,10 @@ struct Prepared {
 
 impl Door {
     /// Renders, binds, asks. Long prompts are worked on off the async threads.
-    pub async fn open(self: &Arc<Self>, request: Request) -> Result<Opened, OpenError> {
+    pub async fn open(self: &Arc<Self>, mut request: Request) -> Result<Opened, OpenError> {
+        if request.kind.is_none() {
+            request.kind = Some(self.index().kind_of(&request.messages));
+        }
         let admitted_ms = self.clock.now_ms();
         let chars: usize = request.messages.iter().map(|m| m.content.len()).sum();
         // A large grammar takes a moment to compile as well.
@@ -167,7 +176,7 @@ impl Door {
             owner: &request.owner,
             scope: &request.scope,
             session_key: request.session_key.as_deref(),
-            kind: request.kind,
+            kind: request.kind(),
             messages: &request.messages,
             new_session: SessionId(self.ids.next()),
             now_ms,
@@ -281,7 +290,10 @@ impl Door {
         prepared: Prepared,
         admitted_ms: Millis,
     ) -> Result<Opened, OpenError> {
-        let turns: Vec<TurnId> = (0..request.n).map(|_| TurnId(self.ids.next())).collect();
+        let mut turns: Vec<TurnId> = (0..request.n).map(|_| TurnId(self.ids.next())).collect();
+        if let ([only], Some(cut)) = (&mut turns[..], prepared.binding.retry_of) {
+            *only = cut;
+        }
         let asked = self.ask_each(request, &prepared, (&turns, admitted_ms));
         // Binding names a next state once, so it is handed on even if this ask was refused.
         let next_turn = asked.is_ok().then(|| turns[0]);
@@ -307,7 +319,7 @@ impl Door {
             Wanted {
                 policy: request.policy.clone(),
                 store: request.store,
-                kind: request.kind,
+                kind: request.kind(),
                 session: prepared.binding.session,
             },
         );
@@ -325,7 +337,7 @@ impl Door {
                 scope: request.scope.clone(),
                 policy: admitted.policy.clone(),
                 origin: Origin::User,
-                kind: request.kind,
+                kind: request.kind(),
                 prompt_tokens: prepared.tokens.clone(),
                 sampling: Sampling {
                     seed: request.sampling.seed.wrapping_add(u64::from(at)),

@@ -47,11 +47,13 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Commons, String> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let store: Arc<dyn People> = ledger.clone();
     let people = Directory::open((store.clone(), clock.clone()), config.people.clone()).await;
+    let bounds = config.http.index(config.binding.retry_ms);
+    let index = SessionIndex::new(bounds).with_habits(config.binding.habits()?);
     Ok(Commons {
         people: Arc::new(people.map_err(|e| e.to_string())?),
         audit: store,
         meters: Arc::new(Meters::new(config.limits, clock.clone())),
-        index: Arc::new(Mutex::new(SessionIndex::new(config.http.index()))),
+        index: Arc::new(Mutex::new(index)),
         config: config.clone(),
         ledger: ledger.clone(),
         personal: ledger,

@@ -143,6 +143,7 @@ fn http_of(
         ledger: commons.ledger.clone(),
         personal: commons.personal.clone(),
         eraser,
+        binding: config.binding.clone(),
         rules: commons.rules.clone(),
         policies: commons.policies.reader(),
         board: commons.board.clone(),

@@ -32,7 +32,7 @@ use hone_runtime::{Board, Clock, Ids, LatestReader, Outbox};
 use hone_store::{Ledger, Personal};
 use tokio::sync::Semaphore;
 
-use crate::config::{HttpConfig, LimitsConfig, Setting};
+use crate::config::{BindingConfig, HttpConfig, LimitsConfig, Setting};
 use crate::door::Door;
 use crate::eraser::Eraser;
 use crate::learning::Rules;
@@ -57,6 +57,8 @@ pub struct Http {
     pub personal: Arc<dyn Personal>,
     /// Carries out wishes to be forgotten.
     pub eraser: Arc<Eraser>,
+    /// Where requests name their session.
+    pub binding: BindingConfig,
     /// What may be learned from whom.
     pub rules: Arc<Rules>,
     /// Published versions.

@@ -34,7 +34,9 @@ use super::page::Page;
 use super::replays::Replays;
 use super::traffic::Traffic;
 use super::{Http, Life, ModelNames, router};
-use crate::config::{Config, DEFAULTS, HttpConfig, LearningConfig, LimitsConfig, Sources};
+use crate::config::{
+    BindingConfig, Config, DEFAULTS, HttpConfig, LearningConfig, LimitsConfig, Sources,
+};
 use crate::door::{ByteLanguage, Door, DoorCounters, Limits, Live};
 use crate::eraser::Eraser;
 use crate::learning::Rules;
@@ -275,6 +277,17 @@ fn record(input: Input, recorder: Recorder, (told, held): (&Mutex<Told>, &mut Ve
     }
 }
 
+pub(crate) fn binding_config() -> BindingConfig {
+    let defaults: toml::Table = DEFAULTS.parse().unwrap();
+    defaults["binding"].clone().try_into().unwrap()
+}
+
+fn index_of(config: &HttpConfig) -> SessionIndex {
+    let binding = binding_config();
+    let index = SessionIndex::new(config.index(binding.retry_ms));
+    index.with_habits(binding.habits().unwrap())
+}
+
 pub(crate) fn learning_config() -> LearningConfig {
     let defaults: toml::Table = DEFAULTS.parse().unwrap();
     defaults["learning"].clone().try_into().unwrap()
@@ -333,7 +346,7 @@ fn door_of(
     Arc::new(Door {
         backend: fake,
         language: Arc::new(ByteLanguage),
-        index: Arc::new(Mutex::new(SessionIndex::new(config.index()))),
+        index: Arc::new(Mutex::new(index_of(config))),
         collect,
         rules,
         clock,
@@ -422,6 +435,7 @@ impl Stage {
             collect,
             personal: ledger.clone(),
             eraser,
+            binding: binding_config(),
             rules,
             ledger,
             policies: policies.reader(),

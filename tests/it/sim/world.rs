@@ -197,6 +197,7 @@ fn empty_index() -> SessionIndex {
         sessions_max: 12,
         turns_per_session_max: 8,
         transcript_bytes_max: 1 << 20,
+        retry_ms: 180_000,
     })
 }
 

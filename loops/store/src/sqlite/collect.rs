@@ -9,6 +9,7 @@ use sqlx::SqliteConnection;
 
 use super::chains::{self, BlockLink, MessageLink, Seen};
 use super::consent::{self, Bars};
+use super::erase;
 use super::fault::Fault;
 use super::texts::{name_of, signed, text_bytes};
 use crate::codec::{floats_to_bytes, kept_to_bytes, spans_to_bytes, tokens_to_bytes};
@@ -74,7 +75,20 @@ async fn store(
     (bars, (histories, blocks)): (&Bars, &mut (Seen, Seen)),
 ) -> Result<(), Fault> {
     let reason = reason_at_record(encoded.turn).or_else(|| bars.objection(encoded.turn));
-    let Some(number) = store_turn(connection, encoded, reason).await? else {
+    let mut stored = store_turn(connection, encoded, reason).await?;
+    if stored.is_none() && reason != Some(Reason::Cancelled) {
+        // Its answer never arrived the first time, so the client asked again under the same id.
+        let cut: Option<i64> =
+            sqlx::query_scalar("select number from turns where id = ? and reason = 'cancelled'")
+                .bind(&encoded.turn.id.0.as_bytes()[..])
+                .fetch_optional(&mut *connection)
+                .await?;
+        if let Some(cut) = cut {
+            erase::remove_turn(connection, cut).await?;
+            stored = store_turn(connection, encoded, reason).await?;
+        }
+    }
+    let Some(number) = stored else {
         return Ok(());
     };
     let history = chains::store_messages(connection, &encoded.messages, histories).await?;

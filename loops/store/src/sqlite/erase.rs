@@ -53,7 +53,8 @@ pub(super) async fn piece(
     }
 }
 
-async fn remove_turn(connection: &mut SqliteConnection, turn: i64) -> Result<(), Fault> {
+/// Removes a turn with everything about it; what it shared is looked at later.
+pub(super) async fn remove_turn(connection: &mut SqliteConnection, turn: i64) -> Result<(), Fault> {
     let statements = [
         "insert or ignore into loose_histories (number)
          select history_number from turn_payloads

@@ -163,6 +163,27 @@ pub(super) async fn recording_again_changes_nothing(world: &World) {
     assert_eq!(world.ledger.counts().await.expect("counted").turns, 1);
 }
 
+pub(super) async fn a_repetition_replaces_what_was_cut(world: &World) {
+    let whole = world.turn();
+    let mut cut = whole.clone();
+    cut.completion = Completion::new(
+        vec![7],
+        vec![-0.5],
+        vec![-0.5],
+        vec![None],
+        StopReason::Cancelled,
+    )
+    .expect("aligned arrays");
+    cut.spans[0].end = 1;
+    for turn in [&cut, &cut, &whole, &cut] {
+        world.record(turn).await;
+    }
+    assert_eq!(world.ledger.counts().await.expect("read").turns, 1);
+    let view = world.ledger.turn(whole.id).await.expect("read");
+    let view = view.expect("known");
+    assert_eq!((view.turn, view.fate), (whole, OPEN));
+}
+
 pub(super) async fn what_cannot_train_is_settled_at_once(world: &World) {
     let empty = |stop| Completion::new(vec![], vec![], vec![], vec![], stop).expect("empty");
     let mut side = world.turn();

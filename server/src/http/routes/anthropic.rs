@@ -49,7 +49,7 @@ pub async fn create_message(
     let (body, mut ignored) = MessagesRequest::from_object(object)?;
     ignored.extend(body.session.not_kept());
     let door = serving(&http)?;
-    let wish = body.session.resolve(&headers)?;
+    let wish = body.session.resolve(&headers, &http.binding)?;
     let policy = choose(&http, &body.message.model)?;
     if body.message.max_tokens.is_none() {
         return Err(ApiError::invalid("max_tokens", "max_tokens is missing"));
@@ -110,7 +110,7 @@ pub async fn count_tokens(
     let object = read_json(request, http.body_limits()).await?;
     let (body, _) = MessagesRequest::from_object(object)?;
     let door = serving(&http)?;
-    let wish = body.session.resolve(&headers)?;
+    let wish = body.session.resolve(&headers, &http.binding)?;
     let policy = choose(&http, &body.message.model)?;
     let plan = talk(&http, door, &body)?.plan(door, policy, (wish, &asked))?;
     let input_tokens = door.tokens_of(plan).await?.len();

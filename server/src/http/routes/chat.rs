@@ -51,7 +51,7 @@ pub async fn chat_completions(
     let (body, mut ignored) = ChatRequest::from_object(object)?;
     ignored.extend(body.session.not_kept());
     let door = serving(&http)?;
-    let wish = body.session.resolve(&headers)?;
+    let wish = body.session.resolve(&headers, &http.binding)?;
     let policy = choose(&http, &body.chat.model)?;
     let talk = talk(&http, door, &body)?;
     let wants = Wants {

@@ -54,7 +54,7 @@ pub async fn completions(
     let (body, mut ignored) = CompletionRequest::from_object(object)?;
     ignored.extend(body.session.not_kept());
     let door = serving(&http)?;
-    let wish = body.session.resolve(&headers)?;
+    let wish = body.session.resolve(&headers, &http.binding)?;
     let (plans, logprobs) = plans(&http, door, (&body, &wish, &asked))?;
     let wants = Wants {
         stream: body.text.stream.unwrap_or(false),
@@ -116,7 +116,7 @@ fn plans(
             policy: policy.clone(),
             session_key: wish.session_key.clone(),
             kind: wish.kind,
-            done: wish.done && wish.kind == TurnKind::Main,
+            done: wish.done && wish.kind != Some(TurnKind::Side),
             store: wish.store,
             messages: vec![Message::text(Role::User, text)],
             prompt: source,

@@ -52,7 +52,7 @@ pub async fn create_response(
     let (body, mut ignored) = ResponsesRequest::from_object(object)?;
     ignored.extend(body.session.not_kept());
     let door = serving(&http)?;
-    let mut wish = body.session.resolve(&headers)?;
+    let mut wish = body.session.resolve(&headers, &http.binding)?;
     let policy = choose(&http, &body.response.model)?;
     let previous = previous(&http, &body, &asked).await?;
     if let Some(turn) = &previous

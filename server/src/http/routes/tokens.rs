@@ -89,7 +89,7 @@ pub async fn tokenize(
             .language
             .encode(text, body.add_special_tokens.unwrap_or(true)),
         (None, Some(messages)) => {
-            let wish = SessionFields::default().resolve(&headers)?;
+            let wish = SessionFields::default().resolve(&headers, &http.binding)?;
             let tools = body.tools.as_deref().unwrap_or_default();
             let talk = Talk {
                 messages: parse_messages(messages, http.config.messages_max)?,

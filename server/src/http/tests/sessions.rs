@@ -88,6 +88,7 @@ async fn session_keys_come_from_many_places() {
         &[("session_id", "k")],
         &[("session-id", "k")],
         &[("x-session-affinity", "k")],
+        &[("x-openwebui-chat-id", "k")],
     ];
     let mut sessions = Vec::new();
     for headers in rows {
@@ -103,6 +104,83 @@ async fn session_keys_come_from_many_places() {
     assert!(sessions.iter().all(|s| *s == sessions[0]), "{sessions:?}");
     let other = chat(&stage, json!([user("x")]), &[("x-session-id", "other")]).await;
     assert_ne!(other.header("x-hone-session-id"), Some(&*sessions[0]));
+}
+
+#[tokio::test]
+async fn a_counted_request_id_is_a_session_and_a_plain_one_is_not() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let counted = "0190aaaa-0000-7000-8000-000000000001:0";
+    let again = "0190aaaa-0000-7000-8000-000000000001:1";
+    let plain = "0190aaaa-0000-7000-8000-000000000001";
+    let mut sessions = Vec::new();
+    for id in [counted, counted, again, plain, plain] {
+        let words = format!("words {}", sessions.len());
+        let reply = chat(
+            &stage,
+            json!([user(&words)]),
+            &[("x-client-request-id", id)],
+        )
+        .await;
+        sessions.push(reply.header("x-hone-session-id").unwrap().to_owned());
+    }
+    assert_eq!(sessions[0], sessions[1]);
+    sessions.sort();
+    sessions.dedup();
+    assert_eq!(sessions.len(), 4, "{sessions:?}");
+    let mut body =
+        json!({"model": "gpt", "messages": [user("x")], "metadata": {"session_id": "m"}});
+    let first = stage.post(CHAT, &body.to_string()).await;
+    body["messages"] = json!([user("y")]);
+    let second = stage.post(CHAT, &body.to_string()).await;
+    let session = |reply: &Reply| reply.header("x-hone-session-id").unwrap().to_owned();
+    assert_eq!(session(&first), session(&second));
+}
+
+#[tokio::test]
+async fn housekeeping_is_a_side_turn_by_its_words_unless_the_client_says_main() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let title = json!([user("Generate a title for this conversation: hi")]);
+    chat(&stage, title.clone(), &[]).await;
+    chat(&stage, title, &[("x-turn-type", "main")]).await;
+    let told = stage.told.lock().unwrap();
+    let kinds: Vec<_> = told.turns.iter().map(|turn| turn.kind).collect();
+    assert_eq!(
+        kinds,
+        [hone_domain::TurnKind::Side, hone_domain::TurnKind::Main]
+    );
+}
+
+#[tokio::test]
+async fn a_cut_stream_asked_again_is_one_turn() {
+    let stage = Stage::new(Recorder::Collects).await;
+    stage.script([Script::Hang]);
+    let body = json!({"model": "gpt", "stream": true, "messages": [user("tell me")]}).to_string();
+    let json = [("content-type", "application/json")];
+    let sent = stage
+        .send(
+            request("POST", CHAT, &json)
+                .body(body.clone().into())
+                .unwrap(),
+        )
+        .await;
+    let cut = sent.headers()["x-hone-turn-id"]
+        .to_str()
+        .unwrap()
+        .to_owned();
+    // The client is gone.
+    drop(sent);
+    let permit = stage.fake.cancelled.acquire().await.unwrap();
+    permit.forget();
+    let door = stage.http.door.clone().unwrap();
+    door.live.none().await;
+    let again = stage.post(CHAT, &body).await;
+    assert_eq!(again.header("x-hone-turn-id"), Some(&*cut));
+    let fresh = stage.post(CHAT, &body).await;
+    assert_ne!(
+        fresh.header("x-hone-turn-id"),
+        Some(&*cut),
+        "that one was delivered"
+    );
 }
 
 #[tokio::test]

@@ -7,18 +7,11 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use crate::config::BindingConfig;
 use crate::http::error::ApiError;
 
 /// Most bytes of a user name or session key.
 const KEY_BYTES_MAX: usize = 512;
-
-/// Headers that carry a session key, in order of trust.
-const SESSION_HEADERS: &[&str] = &[
-    "x-session-id",
-    "session_id",
-    "session-id",
-    "x-session-affinity",
-];
 
 /// Fields about the session.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
@@ -32,7 +25,7 @@ pub struct SessionFields {
     pub store: Option<bool>,
     /// The conversation this request belongs to; also header `X-Session-Id`.
     pub session_id: Option<String>,
-    /// `main` (default) or `side`; also header `X-Turn-Type`. Side turns never train.
+    /// `main` or `side` (by its words if absent); also header `X-Turn-Type`. Side turns never train.
     pub turn_type: Option<String>,
     /// Whether the session ends with this turn; also header `X-Session-Done`.
     #[schema(value_type = Option<Object>)]
@@ -48,8 +41,8 @@ pub struct SessionWish {
     pub user: Option<String>,
     /// The session's key.
     pub session_key: Option<String>,
-    /// Main or side.
-    pub kind: TurnKind,
+    /// Main or side, where the client says so.
+    pub kind: Option<TurnKind>,
     /// Whether the session ends with this turn.
     pub done: bool,
     /// Whether the turn may be collected.
@@ -64,13 +57,15 @@ impl SessionFields {
     }
 
     /// Body fields and headers, checked.
-    pub fn resolve(&self, headers: &HeaderMap) -> Result<SessionWish, ApiError> {
-        let key = non_empty(self.session_id.as_deref())
-            .map(|key| ("session_id", key))
-            .or_else(|| header_key(headers))
-            .or_else(|| {
-                non_empty(self.prompt_cache_key.as_deref()).map(|key| ("prompt_cache_key", key))
-            });
+    pub fn resolve(
+        &self,
+        headers: &HeaderMap,
+        places: &BindingConfig,
+    ) -> Result<SessionWish, ApiError> {
+        let key = self
+            .field_key(&places.fields_first)
+            .or_else(|| header_key(headers, places))
+            .or_else(|| self.field_key(&places.fields_last));
         for (name, value) in key
             .iter()
             .copied()
@@ -92,15 +87,32 @@ impl SessionFields {
         })
     }
 
-    fn kind(&self, headers: &HeaderMap) -> Result<TurnKind, ApiError> {
+    /// The first of these fields that names a session.
+    fn field_key<'a>(&'a self, fields: &'a [String]) -> Option<(&'a str, &'a str)> {
+        fields.iter().find_map(|field| {
+            let value = match field.as_str() {
+                "session_id" => self.session_id.as_deref(),
+                "prompt_cache_key" => self.prompt_cache_key.as_deref(),
+                other => self
+                    .metadata
+                    .as_ref()
+                    .and_then(|metadata| metadata.get(other.strip_prefix("metadata.")?))
+                    .and_then(Value::as_str),
+            };
+            Some((field.as_str(), non_empty(value)?))
+        })
+    }
+
+    fn kind(&self, headers: &HeaderMap) -> Result<Option<TurnKind>, ApiError> {
         let (param, word) = match (self.turn_type.as_deref(), text(headers, "x-turn-type")) {
             (Some(word), _) => ("turn_type", word),
             (None, Some(word)) => ("x-turn-type", word),
-            (None, None) => return Ok(TurnKind::Main),
+            (None, None) => return Ok(None),
         };
         match word.trim().to_ascii_lowercase().as_str() {
-            "main" | "" => Ok(TurnKind::Main),
-            "side" => Ok(TurnKind::Side),
+            "" => Ok(None),
+            "main" => Ok(Some(TurnKind::Main)),
+            "side" => Ok(Some(TurnKind::Side)),
             other => Err(ApiError::invalid(
                 param,
                 format!("{param} must be main or side, not {other:?}"),
@@ -134,8 +146,21 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).and_then(|v| v.to_str().ok())
 }
 
-fn header_key(headers: &HeaderMap) -> Option<(&'static str, &str)> {
-    SESSION_HEADERS
-        .iter()
-        .find_map(|name| Some((*name, non_empty(text(headers, name))?)))
+fn header_key<'a>(headers: &'a HeaderMap, places: &'a BindingConfig) -> Option<(&'a str, &'a str)> {
+    let named = |name: &'a String| Some((name.as_str(), non_empty(text(headers, name))?));
+    let plain = places.headers.iter().find_map(named);
+    plain.or_else(|| {
+        let counted = places.headers_counted.iter().filter_map(named);
+        counted.into_iter().find(|(_, key)| is_counted(key))
+    })
+}
+
+/// `UUID:NUMBER`: a session's id with how often it began anew.
+fn is_counted(key: &str) -> bool {
+    let Some((id, count)) = key.rsplit_once(':') else {
+        return false;
+    };
+    uuid::Uuid::try_parse(id).is_ok()
+        && count.bytes().all(|b| b.is_ascii_digit())
+        && !count.is_empty()
 }

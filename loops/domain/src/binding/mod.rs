@@ -1,0 +1,570 @@
+//! Binding: which session a request belongs to and which turn it continues.
+//!
+//! A pure function over an in-memory index. The door runs it before the ask, because adapter,
+//! learning and token reuse depend on it. An explicit session key always wins; without one, a
+//! hash chain over the messages finds the turn whose prompt and completion the request extends,
+//! or, where a history was trimmed, the last messages do. Everything is seeded with the scope, so
+//! two users with equal words never meet. Where two sessions are equally likely nothing is guessed:
+//! the request begins a session of its own.
+
+mod alike;
+mod habits;
+mod trail;
+mod types;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use alike::{Gone, Same};
+pub use habits::Habits;
+use trail::{Hash, Trail};
+pub use types::{BindHow, BindRequest, Binding, PendingTurn, SessionIndexConfig, Transcript};
+
+use crate::speech::Heard;
+use crate::{Message, Millis, NextState, Role, Scope, SessionId, TurnId, TurnKind};
+
+/// Answers of housekeeping turns that are remembered per session.
+const SIDE_MAX: usize = 16;
+/// Shortest answer, in bytes, that alone tells a turn of a keyed session.
+const TELLING_BYTES: usize = 24;
+
+#[derive(Debug)]
+struct Known {
+    turn: TurnId,
+    parent: Option<TurnId>,
+    asked: Hash,
+    /// Last messages of its request.
+    ends: Vec<Hash>,
+    /// Everything it is found by.
+    trails: Vec<Hash>,
+    completion: Hash,
+    is_telling: bool,
+    continued_with: Option<Hash>,
+    transcript: Option<Transcript>,
+    /// The completion as sampled, where clients send it back in another form.
+    sampled: Option<Arc<str>>,
+}
+
+impl Known {
+    fn bytes(&self) -> usize {
+        self.transcript.as_ref().map_or(0, Transcript::bytes)
+            + self.sampled.as_ref().map_or(0, |text| text.len())
+    }
+
+    /// Gives up what only saves re-tokenising.
+    fn shrink(&mut self) -> usize {
+        let bytes = self.bytes();
+        (self.transcript, self.sampled) = (None, None);
+        bytes
+    }
+}
+
+#[derive(Debug)]
+struct Session {
+    key: Option<(Scope, String)>,
+    turns: Vec<Known>,
+    side: Vec<Hash>,
+    last_ms: Millis,
+}
+
+/// What is remembered of recent sessions.
+#[derive(Debug)]
+pub struct SessionIndex {
+    config: SessionIndexConfig,
+    habits: Habits,
+    sessions: HashMap<SessionId, Session>,
+    by_key: HashMap<(Scope, String), SessionId>,
+    by_trail: HashMap<Hash, Same>,
+    gone: Gone,
+    /// Turns whose answer never arrived, by their request.
+    undelivered: HashMap<Hash, (SessionId, TurnId, Millis)>,
+    by_age: BTreeMap<(Millis, SessionId), ()>,
+    transcript_bytes: usize,
+}
+
+/// A turn that a request continues, and where in the request its next messages begin.
+type Place = (SessionId, TurnId, usize);
+
+enum Found {
+    Nothing,
+    One(Place),
+    Several,
+}
+
+impl SessionIndex {
+    /// An empty index.
+    pub fn new(config: SessionIndexConfig) -> Self {
+        Self {
+            config,
+            habits: Habits::default(),
+            sessions: HashMap::new(),
+            by_key: HashMap::new(),
+            by_trail: HashMap::new(),
+            gone: Gone::default(),
+            undelivered: HashMap::new(),
+            by_age: BTreeMap::new(),
+            transcript_bytes: 0,
+        }
+    }
+
+    /// The same with habits of clients that it knows.
+    #[must_use]
+    pub fn with_habits(mut self, habits: Habits) -> Self {
+        self.habits = habits;
+        self
+    }
+
+    /// Number of sessions remembered.
+    pub fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Whether nothing is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+    }
+
+    /// Finds the session and the continued turn of a request, and notes the continuation so that
+    /// a second, different continuation of the same turn is a fork.
+    pub fn bind(&mut self, request: &BindRequest<'_>) -> Binding {
+        let trail = Trail::of(request.scope, request.messages, &self.habits);
+        let binding = match self.retry(request, &trail) {
+            Some(retry) => retry,
+            None => self.place(request, &trail),
+        };
+        Binding {
+            recorded: self.recorded(binding.session, request.messages),
+            ..binding
+        }
+    }
+
+    fn place(&mut self, request: &BindRequest<'_>, trail: &Trail) -> Binding {
+        let session = request
+            .session_key
+            .map(|key| self.session_of_key(request.scope, key));
+        match session {
+            // A key that nobody used yet begins a session, whatever the messages resemble.
+            Some(None) => self.begin(request, BindHow::Key),
+            Some(Some(id)) => match self.find_in(id, trail) {
+                Some(place) => self.continue_turn(request, place, trail),
+                None => self.bind_without_parent(request, id),
+            },
+            None => match self.find(trail) {
+                Found::One(place) => self.continue_turn(request, place, trail),
+                Found::Several => self.begin(request, BindHow::Ambiguous),
+                Found::Nothing => self.begin(request, BindHow::New),
+            },
+        }
+    }
+
+    /// Which of `messages` are completions of the session that came back in another form.
+    fn recorded(&self, session: SessionId, messages: &[Message]) -> Vec<(usize, Arc<str>)> {
+        let Some(session) = self.sessions.get(&session) else {
+            return Vec::new();
+        };
+        let sampled: HashMap<Hash, &Arc<str>> = session
+            .turns
+            .iter()
+            .filter_map(|known| Some((known.completion, known.sampled.as_ref()?)))
+            .collect();
+        if sampled.is_empty() {
+            return Vec::new();
+        }
+        let places = messages.iter().enumerate();
+        places
+            .filter(|(_, message)| message.role == Role::Assistant)
+            .filter_map(|(at, message)| {
+                let text = *sampled.get(&message.chain_hash())?;
+                let differs = !message.tool_calls.is_empty() || *message.content != **text;
+                differs.then(|| (at, text.clone()))
+            })
+            .collect()
+    }
+
+    /// Remembers an ended turn, so that the next request can continue it. Nothing continues a
+    /// side turn; only its answer is remembered, to be told from others in a history.
+    pub fn record(&mut self, turn: &PendingTurn, transcript: Option<Transcript>) {
+        let completion = turn.completion.chain_hash();
+        if turn.kind == TurnKind::Side {
+            if let Some(session) = self.sessions.get_mut(&turn.session) {
+                if session.side.len() == SIDE_MAX {
+                    session.side.remove(0);
+                }
+                session.side.push(completion);
+            }
+            return;
+        }
+        let trail = Trail::of(&turn.scope, &turn.messages, &self.habits);
+        let owned = |key: String| (turn.scope.clone(), key);
+        let key = turn.session_key.clone().map(owned);
+        self.open(turn.session, key, turn.ended_ms);
+        let known = Known {
+            turn: turn.turn,
+            parent: turn.parent,
+            asked: trail.asked(),
+            ends: trail
+                .ends()
+                .iter()
+                .map(|end| trail.steps[*end].own)
+                .collect(),
+            trails: [trail.chains(completion), trail.windows(completion)].concat(),
+            completion,
+            is_telling: turn.completion.content.len() >= TELLING_BYTES,
+            continued_with: turn.continued.then_some([0; 32]),
+            sampled: transcript.as_ref().and_then(|_| sampled(&turn.completion)),
+            transcript,
+        };
+        self.transcript_bytes += known.bytes();
+        let place = (turn.session, turn.turn);
+        for trail in &known.trails {
+            self.by_trail.entry(*trail).or_default().push(place);
+        }
+        if !turn.delivered {
+            let until = turn.ended_ms.saturating_add(self.config.retry_ms);
+            self.undelivered
+                .insert(known.asked, (place.0, place.1, until));
+        }
+        self.keep(turn.session, known);
+        self.enforce_bounds();
+    }
+
+    fn keep(&mut self, id: SessionId, known: Known) {
+        let most = self.config.turns_per_session_max.max(1);
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        session.turns.push(known);
+        if session.turns.len() > most {
+            let old = session.turns.remove(0);
+            old.trails.iter().for_each(|trail| self.gone.insert(trail));
+            self.forget_turn(&old);
+        }
+    }
+
+    /// Forgets sessions that were idle since before `before_ms`.
+    pub fn evict_idle(&mut self, before_ms: Millis) {
+        while let Some((&(last_ms, session), ())) = self.by_age.first_key_value() {
+            if last_ms >= before_ms {
+                return;
+            }
+            self.evict(session);
+        }
+    }
+
+    /// Forgets a session that nobody asked to forget.
+    fn evict(&mut self, id: SessionId) {
+        let turns = self.sessions.get(&id).map(|s| s.turns.as_slice());
+        for trail in turns.unwrap_or_default().iter().flat_map(|k| &k.trails) {
+            self.gone.insert(trail);
+        }
+        self.forget_session(id);
+    }
+
+    /// Whether a request is housekeeping by its words.
+    pub fn kind_of(&self, messages: &[Message]) -> TurnKind {
+        self.habits.kind(messages)
+    }
+
+    /// Forgets one session, because its client said it is done or its user wants it gone.
+    pub fn forget_session(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.remove(&id) {
+            self.by_age.remove(&(session.last_ms, id));
+            if let Some(key) = &session.key
+                && self.by_key.get(key) == Some(&id)
+            {
+                self.by_key.remove(key);
+            }
+            for turn in &session.turns {
+                self.forget_turn(turn);
+            }
+        }
+    }
+
+    /// Forgets turns of one session; what came before them can still be continued.
+    pub fn forget_turns(&mut self, id: SessionId, turns: &[TurnId]) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let (gone, kept): (Vec<Known>, Vec<Known>) = std::mem::take(&mut session.turns)
+            .into_iter()
+            .partition(|known| turns.contains(&known.turn));
+        session.turns = kept;
+        for known in gone {
+            self.forget_turn(&known);
+        }
+    }
+
+    /// The session a client's key stands for. Users of one owner may choose the same key.
+    pub fn session_of_key(&self, scope: &Scope, key: &str) -> Option<SessionId> {
+        let key = (scope.clone(), key.to_owned());
+        self.by_key.get(&key).copied()
+    }
+
+    /// The turn that this request repeats because its answer never arrived.
+    fn retry(&mut self, request: &BindRequest<'_>, trail: &Trail) -> Option<Binding> {
+        let asked = trail.asked();
+        let (id, turn, until) = *self.undelivered.get(&asked)?;
+        let session = self.sessions.get_mut(&id)?;
+        let key = session.key.as_ref().map(|(_, key)| key.as_str());
+        if request.kind == TurnKind::Side || key != request.session_key || request.now_ms > until {
+            return None;
+        }
+        self.undelivered.remove(&asked);
+        let at = session.turns.iter().position(|known| known.turn == turn)?;
+        let known = session.turns.remove(at);
+        let parent = session.turns.iter().find(|k| Some(k.turn) == known.parent);
+        let transcript = parent.and_then(|parent| parent.transcript.clone());
+        self.forget_turn(&known);
+        self.touch(id, request.now_ms);
+        let how = match request.session_key {
+            Some(_) => BindHow::Key,
+            None => BindHow::Chain,
+        };
+        Some(Binding {
+            parent: known.parent,
+            transcript,
+            retry_of: Some(turn),
+            ..Binding::without_parent(id, how)
+        })
+    }
+
+    /// The turn of a keyed session that a request continues. From the end, because a deeper match
+    /// of any kind says more than a shallow one.
+    fn find_in(&self, id: SessionId, trail: &Trail) -> Option<Place> {
+        let session = self.sessions.get(&id)?;
+        let turns = || session.turns.iter().rev();
+        let steps = trail.steps.iter().enumerate().rev();
+        let mut answers = steps.filter(|(_, step)| step.role == Role::Assistant);
+        let known = answers.find_map(|(at, step)| {
+            let window = trail.window_at(at);
+            let by_trail = turns().find(|known| {
+                let is_found_by = |hash: &Hash| known.trails.contains(hash);
+                is_found_by(&step.chain) || window.as_ref().is_some_and(is_found_by)
+            });
+            // A client may add passing messages or rewrite instructions; the question and its
+            // answer are enough under an explicit key, and so is an answer nobody else gave.
+            let before = at.checked_sub(1).map(|before| trail.steps[before].own);
+            let by_pair = || {
+                let asked = |known: &&Known| before.is_some_and(|own| known.ends.contains(&own));
+                turns().find(|known| known.completion == step.own && asked(known))
+            };
+            let alone = || {
+                let mut same = turns().filter(|known| known.completion == step.own);
+                let first = same.next().filter(|known| known.is_telling);
+                first.filter(|_| same.next().is_none())
+            };
+            let known = by_trail.or_else(by_pair).or_else(alone)?;
+            Some((known.turn, step.at + 1))
+        });
+        known.map(|(turn, next_from)| (id, turn, next_from))
+    }
+
+    /// The turn that a request without a key continues.
+    fn find(&self, trail: &Trail) -> Found {
+        let steps = || {
+            let steps = trail.steps.iter().enumerate().rev();
+            steps.filter(|(_, step)| step.role == Role::Assistant)
+        };
+        for (_, step) in steps() {
+            match self.only(step.chain, trail, step.at + 1) {
+                Found::Nothing => {}
+                found => return found,
+            }
+        }
+        for (at, step) in steps() {
+            let Some(window) = trail.window_at(at) else {
+                continue;
+            };
+            match self.only(window, trail, step.at + 1) {
+                Found::Nothing => {}
+                found => return found,
+            }
+        }
+        Found::Nothing
+    }
+
+    /// The one turn with this trail. Several in one session are as good as one. Of several
+    /// sessions, the one that was continued with the same words before.
+    fn only(&self, hash: Hash, trail: &Trail, next_from: usize) -> Found {
+        let Some(same) = self.by_trail.get(&hash) else {
+            return Found::Nothing;
+        };
+        let alone = |places: &[(SessionId, TurnId)]| {
+            let (session, turn) = *places.last()?;
+            let is_one = places.iter().all(|(other, _)| *other == session);
+            is_one.then_some((session, turn, next_from))
+        };
+        let is_only = !same.is_crowded && !self.gone.holds(&hash);
+        if let Some(place) = alone(&same.places).filter(|_| is_only) {
+            return Found::One(place);
+        }
+        let with = trail.rest(next_from);
+        let again = |(session, turn): &&(SessionId, TurnId)| {
+            let turns = self.sessions.get(session).map(|s| s.turns.as_slice());
+            let known = turns.unwrap_or_default().iter().find(|k| k.turn == *turn);
+            known.is_some_and(|known| known.continued_with == Some(with))
+        };
+        let again: Vec<_> = same.places.iter().filter(again).copied().collect();
+        alone(&again).map_or(Found::Several, Found::One)
+    }
+
+    fn begin(&mut self, request: &BindRequest<'_>, how: BindHow) -> Binding {
+        if let Some(key) = request.session_key {
+            // Two requests that open one keyed session at once must land in the same one.
+            let key = Some((request.scope.clone(), key.to_owned()));
+            self.open(request.new_session, key, request.now_ms);
+            self.enforce_bounds();
+        }
+        Binding::without_parent(request.new_session, how)
+    }
+
+    /// Makes a session where there is none, and notes that it is alive.
+    fn open(&mut self, id: SessionId, key: Option<(Scope, String)>, at_ms: Millis) {
+        if let Some(key) = &key {
+            self.by_key.insert(key.clone(), id);
+        }
+        self.sessions.entry(id).or_insert_with(|| Session {
+            key,
+            turns: Vec::new(),
+            side: Vec::new(),
+            last_ms: at_ms,
+        });
+        self.touch(id, at_ms);
+    }
+
+    fn touch(&mut self, id: SessionId, at_ms: Millis) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            self.by_age.remove(&(session.last_ms, id));
+            session.last_ms = session.last_ms.max(at_ms);
+            self.by_age.insert((session.last_ms, id), ());
+        }
+    }
+
+    fn bind_without_parent(&self, request: &BindRequest<'_>, session: SessionId) -> Binding {
+        let had_turns = self
+            .sessions
+            .get(&session)
+            .is_some_and(|s| !s.turns.is_empty());
+        let has_history = request.messages.iter().any(|m| m.role == Role::Assistant);
+        let rewritten = had_turns && has_history && request.kind == TurnKind::Main;
+        let how = if rewritten {
+            BindHow::Fork
+        } else {
+            BindHow::Key
+        };
+        Binding::without_parent(session, how)
+    }
+
+    fn continue_turn(
+        &mut self,
+        request: &BindRequest<'_>,
+        (id, turn, next_from): Place,
+        trail: &Trail,
+    ) -> Binding {
+        let how = if request.session_key.is_some() {
+            BindHow::Key
+        } else {
+            BindHow::Chain
+        };
+        let mut binding = Binding::without_parent(id, how);
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return binding;
+        };
+        let side = &session.side;
+        let Some(known) = session.turns.iter_mut().find(|k| k.turn == turn) else {
+            return binding;
+        };
+        binding.transcript = known.transcript.clone();
+        if request.kind == TurnKind::Side {
+            return binding;
+        }
+        binding.parent = Some(turn);
+        let with = trail.rest(next_from);
+        match known.continued_with {
+            None => {
+                let next = answers(request.messages, (trail, next_from), side);
+                let next_state = NextState::from_messages(&next);
+                if !next_state.is_empty() {
+                    known.continued_with = Some(with);
+                }
+                binding.next_state = next_state;
+            }
+            Some(before) if before == with || before == [0; 32] => {}
+            Some(_) => {
+                binding.how = BindHow::Fork;
+                if request.session_key.is_none() {
+                    binding.session = request.new_session;
+                }
+            }
+        }
+        self.touch(id, request.now_ms);
+        binding
+    }
+
+    fn forget_turn(&mut self, known: &Known) {
+        for trail in &known.trails {
+            if let Some(same) = self.by_trail.get_mut(trail) {
+                same.places.retain(|(_, turn)| *turn != known.turn);
+                if same.places.is_empty() {
+                    self.by_trail.remove(trail);
+                }
+            }
+        }
+        let undelivered = self.undelivered.get(&known.asked);
+        if undelivered.is_some_and(|(_, turn, _)| *turn == known.turn) {
+            self.undelivered.remove(&known.asked);
+        }
+        self.transcript_bytes -= known.bytes();
+    }
+
+    fn enforce_bounds(&mut self) {
+        while self.sessions.len() > self.config.sessions_max.max(1) {
+            let Some((&(_, oldest), ())) = self.by_age.first_key_value() else {
+                return;
+            };
+            self.evict(oldest);
+        }
+        if self.transcript_bytes <= self.config.transcript_bytes_max {
+            return;
+        }
+        let ids: Vec<SessionId> = self.by_age.keys().map(|(_, id)| *id).collect();
+        for id in ids {
+            let Some(session) = self.sessions.get_mut(&id) else {
+                continue;
+            };
+            for known in &mut session.turns {
+                if self.transcript_bytes <= self.config.transcript_bytes_max {
+                    return;
+                }
+                self.transcript_bytes -= known.shrink();
+            }
+        }
+    }
+}
+
+/// The completion's text, where clients send it back in another form.
+fn sampled(completion: &Message) -> Option<Arc<str>> {
+    let heard = Heard::meaning(&completion.content);
+    let differs = !heard.calls.is_empty() || heard.content != completion.content;
+    differs.then(|| Arc::from(completion.content.as_str()))
+}
+
+/// What is answered to a turn: the messages from `from` on, up to the next answer of a model that
+/// this session's housekeeping did not give. Passing messages are no answer, and neither is a
+/// question that housekeeping asked.
+fn answers(messages: &[Message], (trail, from): (&Trail, usize), side: &[Hash]) -> Vec<Message> {
+    let mut said = Vec::new();
+    for step in trail.steps.iter().filter(|step| step.at >= from) {
+        if step.role != Role::Assistant {
+            said.push(messages[step.at].clone());
+        } else if side.contains(&step.own) {
+            said.clear();
+        } else {
+            break;
+        }
+    }
+    said
+}
+
+#[cfg(test)]
+mod tests;
