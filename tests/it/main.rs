@@ -8,3 +8,4 @@ mod ring;
 mod sim;
 mod snapshots;
 mod tidy;
+mod versions;

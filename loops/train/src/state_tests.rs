@@ -80,6 +80,8 @@ impl Bench {
             materials: materials(scores),
             left_out: 0,
             probes: vec![vec![1]],
+            golden: 1,
+            held_out: Vec::new(),
         }))))
     }
 

@@ -27,8 +27,8 @@ use std::time::Instant;
 use axum::Router;
 use hone_collect::Input;
 use hone_domain::Policies;
-use hone_runtime::{Board, Clock, Ids, LatestReader, Outbox};
-use hone_store::{Ledger, Personal};
+use hone_runtime::{Board, Clock, Ids, Latest, Outbox};
+use hone_store::{Ledger, Personal, Versions};
 use tokio::sync::Semaphore;
 
 use crate::config::{HttpConfig, LimitsConfig, Setting};
@@ -58,8 +58,10 @@ pub struct Http {
     pub eraser: Arc<Eraser>,
     /// What may be learned from whom.
     pub rules: Arc<Rules>,
-    /// Published versions.
-    pub policies: LatestReader<Policies>,
+    /// Decisions about versions; the same ledger.
+    pub versions: Arc<dyn Versions>,
+    /// Published versions, which a rollback changes.
+    pub policies: Latest<Policies>,
     /// The rooms' conditions.
     pub board: Board,
     /// Time.

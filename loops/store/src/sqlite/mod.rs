@@ -20,9 +20,13 @@ mod personal;
 mod policies;
 mod reading;
 mod rows;
+mod standings;
 mod texts;
 mod train;
+mod version_calls;
+mod versions;
 mod views;
+mod watch;
 
 #[cfg(test)]
 mod crash_tests;

@@ -15,6 +15,7 @@ pub mod models;
 pub mod sessions;
 pub mod turns;
 pub mod users;
+pub mod versions;
 
 use std::sync::Arc;
 
@@ -43,7 +44,7 @@ pub fn all() -> OpenApiRouter<Arc<Http>> {
         .routes(routes!(sessions::get_session))
         .routes(routes!(sessions::list_turns))
         .routes(routes!(turns::get_turn))
-        .routes(routes!(turns::list_versions))
+        .merge(versions::all())
         .routes(routes!(learning::get_consent, learning::put_consent))
         .routes(routes!(learning::forget))
         .routes(routes!(learning::get_forget))

@@ -12,3 +12,4 @@ mod people;
 mod reading;
 mod rights;
 mod sessions;
+mod versions;
