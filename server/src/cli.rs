@@ -10,7 +10,7 @@ use toml::Value;
 use crate::config::{Config, Sources};
 use crate::http::openapi;
 use crate::people::command::{self, AuditCommand, KeyCommand, UserCommand};
-use crate::{bench, demo, process, starter};
+use crate::{bench, demo, manage, process, starter};
 
 /// Serves a language model that gets better by being used.
 #[derive(Debug, Parser)]
@@ -41,6 +41,9 @@ enum Command {
     /// The record of who did what.
     #[command(subcommand)]
     Audit(AuditCommand),
+    /// Look at published versions of a running server, roll back, pin, compare.
+    #[command(subcommand)]
+    Versions(manage::VersionsCommand),
     /// Make and measure the built-in starter model.
     #[command(subcommand)]
     Starter(starter::StarterCommand),
@@ -112,6 +115,7 @@ pub(crate) fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clon
         Some(Command::User(command)) => command::user(command),
         Some(Command::Key(command)) => command::key(command),
         Some(Command::Audit(command)) => command::audit(command),
+        Some(Command::Versions(command)) => manage::run(command),
         Some(Command::Starter(command)) => starter::run(command),
     };
     match result {

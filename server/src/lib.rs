@@ -14,6 +14,7 @@ pub mod http;
 pub mod hub;
 pub mod learning;
 pub mod logs;
+mod manage;
 pub mod model;
 pub mod outbound;
 pub mod people;

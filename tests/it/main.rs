@@ -9,3 +9,4 @@ mod ring;
 mod sim;
 mod snapshots;
 mod tidy;
+mod versions;

@@ -25,6 +25,8 @@ pub fn config(data: &Path, changes: Changes<'_>) -> Result<Config> {
         text("http.bind", "127.0.0.1:0".into()),
         text("store.data_dir", data.display().to_string()),
     ];
+    // Which turns are held out depends on random ids; a test that wants some says so.
+    flags.push(("train.gate.held_out_share".into(), toml::Value::Float(0.0)));
     flags.extend(
         changes
             .iter()

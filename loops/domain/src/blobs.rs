@@ -84,6 +84,10 @@ pub trait Blobs: Send + Sync {
     /// Reads one file.
     fn get(&self, key: &BlobKey, file: &str) -> Result<Vec<u8>, BlobError>;
 
+    /// Folders of one kind, which is the first part of their keys (`kind/scope/digest`), with the
+    /// milliseconds since they were stored; in no order.
+    fn list(&self, kind: &str) -> Result<Vec<(BlobKey, u64)>, BlobError>;
+
     /// Removes a folder; a missing one is a success.
     fn remove(&self, key: &BlobKey) -> Result<(), BlobError>;
 }

@@ -74,6 +74,8 @@ reasons! {
     NoLesson = "no_lesson", "the training method learns from hints or corrections only, and it had neither";
     /// The tokens do not fit a training row.
     TooLong = "too_long", "prompt and completion are longer than a training row";
+    /// Kept to compare candidates on.
+    HeldOut = "held_out", "it was kept to compare new versions on, which is never trained on";
     /// The candidate trained from it was refused.
     GateRejected = "gate_rejected", "the candidate trained from it did not pass the gate";
     /// The optimizer step failed.

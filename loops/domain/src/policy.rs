@@ -34,6 +34,16 @@ impl Scope {
         Self(text.into())
     }
 
+    /// Owner and user; none where the text is no scope.
+    pub fn parts(&self) -> Option<(&str, Option<&str>)> {
+        let (length, rest) = self.0.split_once(':')?;
+        let owner = rest.get(..length.parse().ok()?)?;
+        match rest.get(owner.len()..)? {
+            "" => Some((owner, None)),
+            user => Some((owner, Some(user.strip_prefix('/')?))),
+        }
+    }
+
     /// The stored text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -75,6 +85,9 @@ impl fmt::Display for PolicyVersion {
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
+    /// Stands where there is no adapter.
+    pub const NONE: Self = Self([0; 32]);
+
     /// Lower-case hexadecimal.
     pub fn to_hex(self) -> String {
         self.0.iter().map(|b| format!("{b:02x}")).collect()
@@ -119,7 +132,7 @@ impl<'de> Deserialize<'de> for Digest {
 }
 
 /// A published policy: names and places, never tensors.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Policy {
     /// Whose.
     pub scope: Scope,
@@ -132,22 +145,23 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The base model published again as `version`, after a rollback to 0. It has no files.
+    /// The base model published under a number of its own, as a rollback to version 0 does. It has
+    /// no adapter: its digest is all zeros and no blob is read.
     ///
     /// # Panics
-    /// Never: the key is a plain name.
+    /// Never: the blob's name is a plain word.
     pub fn base(scope: Scope, version: PolicyVersion) -> Self {
         Self {
             scope,
             version,
-            digest: Digest([0; 32]),
-            blob: BlobKey::new("base").expect("a plain name"),
+            digest: Digest::NONE,
+            blob: BlobKey::new("base").expect("a plain word"),
         }
     }
 
-    /// Whether it is the base model, published again.
+    /// Whether it is the base model without an adapter.
     pub fn is_base(&self) -> bool {
-        self.digest == Digest([0; 32])
+        self.digest == Digest::NONE
     }
 }
 
@@ -209,6 +223,8 @@ pub enum PolicyChoice {
     Newest,
     /// The base model.
     Base,
+    /// This adapter of the ask's scope, whatever is the newest.
+    Exact(Policy),
 }
 
 #[cfg(test)]
@@ -222,6 +238,21 @@ mod tests {
         assert_eq!(Scope::of("ä/b:", Some("c")).owner(), Some("ä/b:"));
         assert_eq!(Scope::of("a", None).owner(), Some("a"));
         assert_eq!(Scope::from_stored("9:a").owner(), None);
+    }
+
+    #[test]
+    fn a_scope_tells_its_parts() {
+        for (owner, user) in [
+            ("a/b", None),
+            ("a", Some("b/c")),
+            ("o", Some("")),
+            ("é:1", None),
+        ] {
+            assert_eq!(Scope::of(owner, user).parts(), Some((owner, user)));
+        }
+        for text in ["", "a", "5:abc", "1:ab", "x:a", "1:é"] {
+            assert_eq!(Scope::from_stored(text).parts(), None, "{text}");
+        }
     }
 
     #[test]

@@ -4,17 +4,31 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use hone_domain::{Digest, Policies, PolicyVersion, Scope};
+use hone_domain::{Digest, Policies, Policy, PolicyVersion, Scope};
 use hone_nn::Adapter;
 
-/// A published version in memory. Requests hold it by `Arc`, to their end.
+/// Most exact versions in memory; the longest unused without a request goes first.
+const EXACT_MAX: usize = 1_024;
+
+/// What is to be loaded.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Wanted {
+    /// The newest version of a scope.
+    Newest(Scope),
+    /// One adapter, whatever is the newest.
+    Exact(Policy),
+}
+
+/// An adapter in memory. Requests hold it by `Arc`, to their end.
 #[derive(Debug)]
 pub(crate) struct Loaded {
-    /// None where the version is the base model, published again.
+    /// None where the version is the base model.
     pub(crate) adapter: Option<Adapter>,
     pub(crate) version: PolicyVersion,
     pub(crate) digest: Digest,
     pub(crate) bytes: u64,
+    /// What it said when it was published, where it carries that.
+    pub(crate) probe: Option<Vec<u8>>,
 }
 
 /// The version a request is bound to; no adapter is the base model.
@@ -41,11 +55,15 @@ impl Pinned {
         self.0.as_deref()?.adapter.as_ref()
     }
 
+    fn is(&self, policy: &Policy) -> bool {
+        let loaded = self.0.as_ref();
+        loaded.is_some_and(|l| l.version == policy.version && l.digest == policy.digest)
+    }
+
     /// Sorts requests into runs with the same adapter.
     pub(crate) fn group(&self) -> usize {
-        self.0
-            .as_ref()
-            .map_or(0, |loaded| Arc::as_ptr(loaded) as usize)
+        let loaded = self.0.as_ref().filter(|loaded| loaded.adapter.is_some());
+        loaded.map_or(0, |loaded| Arc::as_ptr(loaded) as usize)
     }
 }
 
@@ -62,6 +80,14 @@ struct Known {
     /// The newest version is not the one that serves, because its load failed.
     behind: bool,
     retry_at_ms: i64,
+    used: u64,
+}
+
+/// An exact version that was asked for.
+#[derive(Debug)]
+struct Exact {
+    /// None while it is being loaded.
+    loaded: Option<Arc<Loaded>>,
     used: u64,
 }
 
@@ -87,6 +113,7 @@ pub(crate) struct Changed {
 #[derive(Debug)]
 pub(crate) struct AdapterTable {
     known: HashMap<Scope, Known>,
+    exact: HashMap<Policy, Exact>,
     /// Older versions that may still be in use.
     retired: Vec<Weak<Loaded>>,
     limits: TableLimits,
@@ -105,6 +132,7 @@ impl AdapterTable {
     pub(crate) fn new(limits: TableLimits) -> Self {
         Self {
             known: HashMap::new(),
+            exact: HashMap::new(),
             retired: Vec::new(),
             limits,
             uses: 0,
@@ -141,6 +169,73 @@ impl AdapterTable {
         self.known.insert(scope.clone(), known);
         self.forget_scopes();
         (pick, published)
+    }
+
+    /// One adapter, and whether its load is to be started now.
+    pub(crate) fn pick_exact(&mut self, policy: &Policy) -> (Pick, bool) {
+        self.uses += 1;
+        let serving = self
+            .known
+            .get(&policy.scope)
+            .and_then(|k| k.serving.clone());
+        if let Some(serving) = serving.filter(|serving| serving.is(policy)) {
+            return (Pick::Ready(serving), false);
+        }
+        if let Some(exact) = self.exact.get_mut(policy) {
+            exact.used = self.uses;
+            let loaded = exact.loaded.clone();
+            return (
+                loaded.map_or(Pick::Wait, |l| Pick::Ready(Pinned(Some(l)))),
+                false,
+            );
+        }
+        let exact = Exact {
+            loaded: None,
+            used: self.uses,
+        };
+        self.exact.insert(policy.clone(), exact);
+        (Pick::Wait, true)
+    }
+
+    /// Takes a finished load of one adapter; a failed one is forgotten.
+    pub(crate) fn finish_exact(&mut self, policy: &Policy, result: &LoadResult) {
+        match (self.exact.get_mut(policy), result) {
+            (Some(exact), Ok(Some(loaded))) => {
+                if exact.loaded.replace(loaded.clone()).is_none() {
+                    self.bytes += loaded.bytes;
+                }
+            }
+            (Some(_), _) => drop(self.exact.remove(policy)),
+            (None, _) => {}
+        }
+        self.drop_unused();
+    }
+
+    /// The adapter that was asked for, once it is loaded.
+    pub(crate) fn exact(&self, policy: &Policy) -> Option<Pinned> {
+        let loaded = self.exact.get(policy)?.loaded.clone()?;
+        Some(Pinned(Some(loaded)))
+    }
+
+    /// Takes an adapter out of service because it is not what was published; new requests wait
+    /// until it is loaded again. False where it is not served any more.
+    pub(crate) fn discard(&mut self, wanted: &Wanted, digest: Digest) -> bool {
+        let gone = match wanted {
+            Wanted::Exact(policy) => {
+                let exact = self.exact.remove(policy);
+                exact.and_then(|exact| exact.loaded)
+            }
+            Wanted::Newest(scope) => {
+                let known = self.known.get_mut(scope);
+                let unfit = |pinned: &mut Pinned| pinned.digest() == Some(digest);
+                let taken = known.and_then(|known| known.serving.take_if(unfit));
+                taken.and_then(|pinned| pinned.0)
+            }
+        };
+        let Some(gone) = gone else { return false };
+        self.bytes -= gone.bytes;
+        self.retired.push(Arc::downgrade(&gone));
+        true
     }
 
     /// The version that serves `scope` now, for a request that picked before and has not begun.
@@ -200,7 +295,12 @@ impl AdapterTable {
     /// Keeps to the byte budget: the longest unused adapters without a request go.
     fn drop_unused(&mut self) {
         self.drop_retired();
+        while self.exact.len() > EXACT_MAX && self.drop_exact() {}
         while self.bytes + self.retired_bytes() > self.limits.bytes_max {
+            // What was asked for by name is asked for again if it is missed.
+            if self.drop_exact() {
+                continue;
+            }
             let unused = self.known.iter().filter_map(|(scope, known)| {
                 let loaded = known.serving.as_ref()?.0.as_ref()?;
                 let free = Arc::strong_count(loaded) == 1 && !known.loading;
@@ -213,6 +313,21 @@ impl AdapterTable {
             self.bytes -= bytes;
             self.known.remove(&scope);
         }
+    }
+
+    /// Drops the longest unused exact version without a request; false where there is none.
+    fn drop_exact(&mut self) -> bool {
+        let unused = self.exact.iter().filter_map(|(policy, exact)| {
+            let loaded = exact.loaded.as_ref()?;
+            (Arc::strong_count(loaded) == 1).then_some((exact.used, policy, loaded.bytes))
+        });
+        let oldest = unused.min_by_key(|(used, ..)| *used);
+        let Some((policy, bytes)) = oldest.map(|(_, policy, bytes)| (policy.clone(), bytes)) else {
+            return false;
+        };
+        self.bytes -= bytes;
+        self.exact.remove(&policy);
+        true
     }
 
     /// Keeps to the number of scopes; drops an eighth at once, so that this is rare.
@@ -264,8 +379,9 @@ impl AdapterTable {
             .values()
             .filter_map(|k| k.serving.as_ref()?.0.as_ref())
             .count();
+        let exact = self.exact.values().filter(|e| e.loaded.is_some()).count();
         (
-            serving + self.retired.len(),
+            serving + exact + self.retired.len(),
             self.bytes + self.retired_bytes(),
         )
     }

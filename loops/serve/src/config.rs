@@ -32,6 +32,9 @@ pub struct Config {
     pub loads_parallel_max: usize,
     /// Milliseconds after a failed load before the next ask tries again.
     pub load_retry_ms: u64,
+    /// How often every adapter in memory is proven to be what was published, in milliseconds; 0
+    /// proves it when it is loaded only.
+    pub prove_interval_ms: u64,
     /// Failed steps in a row after which the engine gives up and says so on the board.
     pub panics_in_row_max: u32,
 }
@@ -83,6 +86,7 @@ impl Config {
             scopes_known_max: 1_000,
             loads_parallel_max: 2,
             load_retry_ms: 0,
+            prove_interval_ms: 20,
             panics_in_row_max: 3,
         }
     }

@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hone_domain::{Ask, Blobs, Digest, Grammar, Policies, Scope, ServeError, Token};
+use hone_domain::{Ask, Blobs, Digest, Grammar, Policies, PolicyChoice, Scope, ServeError, Token};
 use hone_nn::grammar::Constraint;
 use hone_nn::tokenizer::Tokenizer;
 use hone_nn::{BLOCK_TOKENS, Executor, KvPool, Model, blocks_out_of_sight, embed, fingerprint};
 use hone_runtime::{Board, Clock, LatestReader, RoomState};
 
-use crate::adapters::LoadResult;
+use crate::adapters::{LoadResult, Wanted};
 use crate::backend::{Answer, Backend, Capabilities};
 use crate::config::Config;
 use crate::loader::{self, LoaderCtx};
@@ -56,7 +56,13 @@ pub(crate) enum Command {
     /// A scope has a newer version.
     Newer(Scope),
     /// A load came to its end.
-    Loaded { scope: Scope, result: LoadResult },
+    Loaded { wanted: Wanted, result: LoadResult },
+    /// A loaded adapter is not what was published.
+    Unfit {
+        wanted: Wanted,
+        digest: Digest,
+        error: String,
+    },
     /// Finish what is under way, until this time.
     Stop(Instant),
 }
@@ -108,7 +114,7 @@ pub struct Engine {
     pub(crate) shared: Arc<Shared>,
     model: Arc<Model>,
     config: Config,
-    commands: Sender<Command>,
+    pub(crate) commands: Sender<Command>,
     threads: Mutex<Option<Threads>>,
 }
 
@@ -156,6 +162,10 @@ impl Engine {
             tokio::sync::mpsc::channel(loads_max.min(tokio::sync::Semaphore::MAX_PERMITS));
         let loader = LoaderCtx {
             model: Arc::clone(&ctx.model),
+            executor: Arc::clone(&ctx.executor),
+            shared: Arc::clone(&shared),
+            prove_every: Some(Duration::from_millis(ctx.config.prove_interval_ms))
+                .filter(|every| !every.is_zero()),
             blobs: ctx.blobs,
             policies: ctx.policies.clone(),
             parallel: ctx.config.loads_parallel_max,
@@ -222,6 +232,13 @@ impl Engine {
                     "the engine gave up after repeated failures; see the server's log".to_owned(),
                 ));
             }
+        }
+        if let PolicyChoice::Exact(policy) = &ask.policy
+            && policy.scope != ask.scope
+        {
+            return Err(ServeError::Internal(
+                "a version of another scope was asked for".to_owned(),
+            ));
         }
         let (prompt_tokens, max_positions) =
             (ask.prompt_tokens.len(), self.shared.setup.max_positions);

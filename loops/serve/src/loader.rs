@@ -4,21 +4,31 @@ use std::cell::RefCell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::Weak;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use hone_domain::{Blobs, Digest, Policies, Policy, Scope};
-use hone_nn::{Model, peft};
+use hone_domain::{BlobError, Blobs, Digest, Policies, Policy};
+use hone_nn::{Adapter, Executor, Model, PROBE_FILE, peft, prove};
 use hone_runtime::LatestReader;
 use tokio::sync::mpsc::Receiver;
 
-use crate::adapters::{LoadResult, Loaded};
-use crate::engine::Command;
+use crate::adapters::{LoadResult, Loaded, Wanted};
+use crate::engine::{Command, Shared};
+
+/// Stands where nothing is proven regularly.
+const NEVER: Duration = Duration::from_secs(86_400);
 
 /// What loading needs.
 #[derive(Clone)]
 pub(crate) struct LoaderCtx {
     pub(crate) model: Arc<Model>,
+    pub(crate) executor: Arc<Executor>,
+    pub(crate) shared: Arc<Shared>,
+    /// How often what is served is proven; none never.
+    pub(crate) prove_every: Option<Duration>,
     pub(crate) blobs: Arc<dyn Blobs>,
     pub(crate) policies: LatestReader<Policies>,
     pub(crate) parallel: usize,
@@ -26,10 +36,12 @@ pub(crate) struct LoaderCtx {
 }
 
 /// Starts the loader's thread. It tells the engine which scopes have a newer version, loads the
-/// newest version of every scope it is sent, and ends when the sender of `jobs` is gone.
-pub(crate) fn spawn(ctx: LoaderCtx, jobs: Receiver<Scope>) -> io::Result<JoinHandle<()>> {
+/// adapters it is told to, and ends when the sender of `jobs` is gone.
+pub(crate) fn spawn(ctx: LoaderCtx, jobs: Receiver<Wanted>) -> io::Result<JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
-        .max_blocking_threads(ctx.parallel)
+        .enable_time()
+        // One more, so that a proof does not hold up a load.
+        .max_blocking_threads(ctx.parallel + 1)
         .thread_name("hone-serve-load")
         .build()?;
     std::thread::Builder::new()
@@ -41,11 +53,21 @@ pub(crate) fn spawn(ctx: LoaderCtx, jobs: Receiver<Scope>) -> io::Result<JoinHan
         })
 }
 
-async fn run(mut ctx: LoaderCtx, mut jobs: Receiver<Scope>) {
+async fn run(mut ctx: LoaderCtx, mut jobs: Receiver<Wanted>) {
     let mut seen = ctx.policies.get();
     let mut published = true;
+    let (told, mut loaded) = tokio::sync::mpsc::channel::<(Wanted, Weak<Loaded>)>(ctx.parallel);
+    let mut served = Served::new();
+    let mut proofs = tokio::time::interval(ctx.prove_every.unwrap_or(NEVER));
+    proofs.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
+            Some(new) = loaded.recv() => served.push(new),
+            _ = proofs.tick(), if ctx.prove_every.is_some() => {
+                served.retain(|(_, loaded)| loaded.strong_count() > 0);
+                let (ctx, served) = (ctx.clone(), served.clone());
+                drop(tokio::task::spawn_blocking(move || prove_all(&ctx, &served)));
+            }
             newest = ctx.policies.changed(), if published => match newest {
                 Some(newest) => {
                     announce(&seen, &newest, &ctx.commands);
@@ -54,13 +76,18 @@ async fn run(mut ctx: LoaderCtx, mut jobs: Receiver<Scope>) {
                 None => published = false,
             },
             job = jobs.recv() => {
-                let Some(scope) = job else { return };
+                let Some(wanted) = job else { return };
                 let ctx = ctx.clone();
                 // Results travel by command; the task itself reports nothing.
+                let told = told.clone();
                 drop(tokio::task::spawn_blocking(move || {
-                    let result = load_guarded(&ctx, &scope);
+                    let result = load_guarded(&ctx, &wanted);
+                    if let (Ok(Some(loaded)), Some(_)) = (&result, ctx.prove_every) {
+                        // Nobody proves anything once the loader is gone.
+                        let _ = told.blocking_send((wanted.clone(), Arc::downgrade(loaded)));
+                    }
                     // A stopped engine needs no result.
-                    let _ = ctx.commands.send(Command::Loaded { scope, result });
+                    let _ = ctx.commands.send(Command::Loaded { wanted, result });
                 }));
             }
         }
@@ -77,8 +104,12 @@ fn announce(seen: &Policies, newest: &Policies, commands: &Sender<Command>) {
     }
 }
 
-fn load_guarded(ctx: &LoaderCtx, scope: &Scope) -> LoadResult {
-    let Some(policy) = ctx.policies.get().newest(scope).cloned() else {
+fn load_guarded(ctx: &LoaderCtx, wanted: &Wanted) -> LoadResult {
+    let policy = match wanted {
+        Wanted::Newest(scope) => ctx.policies.get().newest(scope).cloned(),
+        Wanted::Exact(policy) => Some(policy.clone()),
+    };
+    let Some(policy) = policy else {
         return Ok(None);
     };
     let loaded = catch_unwind(AssertUnwindSafe(|| load(ctx, &policy)))
@@ -100,6 +131,7 @@ fn load(ctx: &LoaderCtx, policy: &Policy) -> Result<Arc<Loaded>, String> {
             version: policy.version,
             digest: policy.digest,
             bytes: 0,
+            probe: None,
         }));
     }
     let failed = RefCell::new(None);
@@ -116,17 +148,76 @@ fn load(ctx: &LoaderCtx, policy: &Policy) -> Result<Arc<Loaded>, String> {
     })?;
     let digest = Digest(adapter.digest());
     if digest != policy.digest {
+        ctx.shared.counters.identity_failures.fetch_add(1, Relaxed);
         return Err(format!(
             "its files have digest {digest}, but the version was published with {}; restore the \
              files or publish an older version again",
             policy.digest
         ));
     }
+    let probe = match ctx.blobs.get(&policy.blob, PROBE_FILE) {
+        Ok(probe) => Some(probe),
+        // An adapter that was not trained here carries none; its digest was checked.
+        Err(BlobError::Missing { .. }) => {
+            ctx.shared.counters.adapters_unproven.fetch_add(1, Relaxed);
+            None
+        }
+        Err(error) => return Err(error.to_string()),
+    };
+    prove_identity(ctx, &adapter, (digest, probe.as_deref()))?;
     let bytes = adapter.bytes() as u64;
     Ok(Arc::new(Loaded {
+        probe,
         adapter: Some(adapter),
         version: policy.version,
         digest,
         bytes,
     }))
+}
+
+/// That the adapter in memory has its digest and says what it said when it was published.
+fn prove_identity(
+    ctx: &LoaderCtx,
+    adapter: &Adapter,
+    (digest, probe): (Digest, Option<&[u8]>),
+) -> Result<(), String> {
+    let is_whole = Digest(adapter.digest()) == digest;
+    let proven = match (is_whole, probe) {
+        (false, _) => Err("its weights changed in memory".to_owned()),
+        (true, None) => Ok(()),
+        (true, Some(probe)) => prove(&ctx.model, Some(adapter), probe, &ctx.executor)
+            .map_err(|error| error.to_string()),
+    };
+    if proven.is_err() {
+        let failures = &ctx.shared.counters.identity_failures;
+        failures.fetch_add(1, Relaxed);
+    }
+    proven
+}
+
+/// What was loaded and may still be served.
+type Served = Vec<(Wanted, Weak<Loaded>)>;
+
+/// Proves everything that is still served; what fails is taken out of service and loaded again.
+fn prove_all(ctx: &LoaderCtx, served: &Served) {
+    for (wanted, loaded) in served {
+        let Some(loaded) = loaded.upgrade() else {
+            continue;
+        };
+        let Some(adapter) = &loaded.adapter else {
+            continue;
+        };
+        let named = (loaded.digest, loaded.probe.as_deref());
+        if let Err(error) = prove_identity(ctx, adapter, named) {
+            let error = format!("version {}: {error}", loaded.version);
+            let wanted = wanted.clone();
+            // A stopped engine serves nothing.
+            let _ = ctx.commands.send(Command::Unfit {
+                wanted,
+                digest: loaded.digest,
+                error,
+            });
+        }
+        ctx.shared.counters.identity_checks.fetch_add(1, Relaxed);
+    }
 }

@@ -148,6 +148,12 @@ pub struct EngineStats {
     pub swaps_total: u64,
     /// Loads that failed.
     pub swap_failures_total: u64,
+    /// Adapters that were not what was published.
+    pub identity_failures_total: u64,
+    /// Proofs of adapters in memory.
+    pub identity_checks_total: u64,
+    /// Loads of adapters that carry no probe.
+    pub adapters_unproven_total: u64,
     /// Microseconds between two steps that the last swap took.
     pub last_swap_us: u64,
     /// Adapters in memory, those of older versions still in use included.
@@ -185,6 +191,9 @@ pub(crate) struct Counters {
     pub(crate) preemptions: AtomicU64,
     pub(crate) swaps: AtomicU64,
     pub(crate) swap_failures: AtomicU64,
+    pub(crate) identity_failures: AtomicU64,
+    pub(crate) identity_checks: AtomicU64,
+    pub(crate) adapters_unproven: AtomicU64,
     pub(crate) last_swap_us: AtomicU64,
     pub(crate) adapters_resident: AtomicUsize,
     pub(crate) adapter_bytes: AtomicU64,
@@ -216,6 +225,9 @@ impl Counters {
             preemptions: u(),
             swaps: u(),
             swap_failures: u(),
+            identity_failures: u(),
+            identity_checks: u(),
+            adapters_unproven: u(),
             last_swap_us: u(),
             adapters_resident: n(),
             adapter_bytes: u(),
@@ -258,6 +270,9 @@ impl Counters {
             preemptions_total: self.preemptions.load(Relaxed),
             swaps_total: self.swaps.load(Relaxed),
             swap_failures_total: self.swap_failures.load(Relaxed),
+            identity_failures_total: self.identity_failures.load(Relaxed),
+            identity_checks_total: self.identity_checks.load(Relaxed),
+            adapters_unproven_total: self.adapters_unproven.load(Relaxed),
             last_swap_us: self.last_swap_us.load(Relaxed),
             adapters_resident: self.adapters_resident.load(Relaxed),
             adapter_bytes: self.adapter_bytes.load(Relaxed),

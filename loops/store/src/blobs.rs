@@ -215,6 +215,23 @@ impl Blobs for FsBlobs {
         Ok(bytes)
     }
 
+    fn list(&self, kind: &str) -> Result<Vec<(BlobKey, u64)>, BlobError> {
+        let key = BlobKey::new(kind)?;
+        let above = self.place(&key)?;
+        let io = |e: std::io::Error| failed(&key, &above, &hint(&e));
+        let mut found = Vec::new();
+        for group in folders(&above).map_err(io)? {
+            for folder in folders(&above.join(&group)).map_err(io)? {
+                let age = age_ms(&above.join(&group).join(&folder));
+                // What has another name was not stored here.
+                if let Ok(key) = BlobKey::new(format!("{kind}/{group}/{folder}")) {
+                    found.push((key, age));
+                }
+            }
+        }
+        Ok(found)
+    }
+
     fn remove(&self, key: &BlobKey) -> Result<(), BlobError> {
         let place = self.place(key)?;
         let io = |e: std::io::Error| failed(key, &place, &hint(&e));
@@ -227,6 +244,32 @@ impl Blobs for FsBlobs {
         sync_folder(place.parent().unwrap_or(&self.root)).map_err(io)?;
         fs::remove_dir_all(&away).map_err(io)
     }
+}
+
+/// Names of the folders in a folder; none where it is missing.
+fn folders(above: &Path) -> std::io::Result<Vec<String>> {
+    let entries = match fs::read_dir(above) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(e),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_dir()
+            && let Ok(name) = entry.file_name().into_string()
+        {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+/// How long ago a folder was written; 0 where its time cannot be read or lies in the future.
+fn age_ms(folder: &Path) -> u64 {
+    let modified = fs::metadata(folder).and_then(|meta| meta.modified());
+    let age = modified.ok().and_then(|time| time.elapsed().ok());
+    age.map_or(0, |age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Writes a folder and makes files and names durable.

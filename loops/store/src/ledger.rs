@@ -209,6 +209,12 @@ pub struct PolicyRecord {
     pub report: serde_json::Value,
     /// What the gate measured.
     pub gate: serde_json::Value,
+    /// Why it was published, where a person or the watch said so.
+    pub note: Option<String>,
+    /// It was left because it did badly.
+    pub is_tripped: bool,
+    /// Its files were removed for space.
+    pub is_pruned: bool,
     /// When it was published.
     pub published_ms: Millis,
 }
@@ -352,7 +358,8 @@ pub trait Ledger: Reading {
 
     // === train ===
 
-    /// Scopes with ready transitions, the one that waits longest first.
+    /// Scopes with ready transitions, the one that waits longest first. A scope that is pinned,
+    /// tripped or on trial waits.
     async fn ready(&self, now_ms: Millis) -> Result<Vec<Ready>, LedgerError>;
 
     /// In one transaction: settles what is stale, of another fingerprint, or beyond the queue cap
@@ -379,7 +386,8 @@ pub trait Ledger: Reading {
     async fn renew(&self, claims: &[Claim], until_ms: Millis) -> Result<u64, LedgerError>;
 
     /// Makes a version visible and marks its samples trained, or changes nothing: `Fenced` if a
-    /// lease was lost, `Conflict` if the head moved or consent was withdrawn. Idempotent by batch and digest.
+    /// lease was lost, `Conflict` if the head moved, the scope is held or consent was withdrawn.
+    /// Idempotent by batch and digest.
     async fn publish(&self, publish: &Publish) -> Result<Policy, LedgerError>;
 
     /// Records a refused candidate and settles its samples, as far as their leases still hold.
@@ -399,8 +407,8 @@ pub trait Ledger: Reading {
     ) -> Result<Vec<PolicyRecord>, LedgerError>;
 
     /// Publishes the adapter of `to` again as a new version; 0 is the base model. `Conflict` if
-    /// `to` was not published, is the newest already, or learned from something that was erased.
-    /// Samples of the versions that are left behind stay spent.
+    /// `to` was not published, has no files any more, is the newest already, or learned from
+    /// something that was erased. Samples of the versions that are left behind stay spent.
     async fn rollback(
         &self,
         scope: &Scope,

@@ -13,6 +13,7 @@ mod personal;
 mod reading;
 mod sqlite;
 pub mod suite;
+mod versions;
 
 pub use blobs::FsBlobs;
 pub use error::LedgerError;
@@ -34,3 +35,8 @@ pub use reading::{
     SessionLine, SessionTurn, SessionView, TITLE_CHARS_MAX, TurnEntry, TurnFilter, TurnLine,
 };
 pub use sqlite::{SqliteConfig, SqliteLedger};
+pub use versions::{
+    HeldOut, Page, Prunable, RefusalRecord, Restore, RestoreWhy, ScopeRow, Standing, Trial,
+    Tripped, VersionSample, VersionView, Versions, WatchNews, WatchPlace, WatchedTurn,
+    WatchedVerdict,
+};

@@ -6,12 +6,15 @@ use std::sync::Arc;
 use hone_domain::{BatchId, Reason, Scope, Token, TurnId};
 use hone_runtime::{Clock, Ids};
 use hone_store::{
-    Claim, Ledger, LedgerError, PolicyRecord, ReplayQuery, Replayed, SampleClaim, SampleMaterial,
+    Claim, HeldOut, Ledger, LedgerError, PolicyRecord, ReplayQuery, Replayed, SampleClaim,
+    SampleMaterial, Versions,
 };
 
 use crate::config::Config;
 use crate::event::{ClaimedBatch, Memory};
-use crate::filter::{Accepts, filter};
+use crate::filter::{Accepts, Filtered, filter};
+use crate::gate::is_held_out;
+use crate::trainer::Judged;
 
 /// How many versions back a scope's memory is looked for: a rollback has none of its own.
 const MEMORY_VERSIONS: usize = 8;
@@ -20,6 +23,7 @@ const MEMORY_VERSIONS: usize = 8;
 #[derive(Clone)]
 pub(crate) struct Claimer {
     pub(crate) ledger: Arc<dyn Ledger>,
+    pub(crate) versions: Arc<dyn Versions>,
     pub(crate) ids: Arc<dyn Ids>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) config: Arc<Config>,
@@ -50,10 +54,15 @@ impl Claimer {
             row_tokens_max: self.config.row_tokens_max,
             method: self.config.method,
         };
-        let filtered = filter(materials, accepts);
+        let mut filtered = filter(materials, accepts);
+        self.hold_out(&mut filtered).await?;
         let left_out = filtered.left_out.len();
         self.settle(&filtered.left_out).await?;
-        let probes = self.probes(&scope, &filtered.good).await?;
+        let held = self
+            .versions
+            .held_out(&scope, self.config.gate.held_out_max)
+            .await?;
+        let (probes, golden) = self.probes(&scope, &filtered.good, &held).await?;
         let replayed = self.replayed(&scope).await?;
         Ok(Some(Box::new(ClaimedBatch {
             batch,
@@ -63,6 +72,8 @@ impl Claimer {
             materials: filtered.good,
             left_out,
             probes,
+            golden,
+            held_out: held.iter().filter_map(|held| self.judged(held)).collect(),
         })))
     }
 
@@ -80,6 +91,41 @@ impl Claimer {
             base: self.base,
         };
         self.ledger.replay(&query).await
+    }
+
+    /// Takes a fixed share of the turns out, to compare candidates on. A turn that its user
+    /// corrected is not among them: who says what is right is heard.
+    async fn hold_out(&self, filtered: &mut Filtered) -> Result<(), LedgerError> {
+        let share = self.config.gate.held_out_share;
+        let mut kept = Vec::with_capacity(filtered.good.len());
+        for material in std::mem::take(&mut filtered.good) {
+            let held = is_held_out(material.turn.id, share)
+                && !self.is_corrected(material.turn.id).await?;
+            if held {
+                filtered.left_out.push((material.claim, Reason::HeldOut));
+            } else {
+                kept.push(material);
+            }
+        }
+        filtered.good = kept;
+        Ok(())
+    }
+
+    async fn is_corrected(&self, turn: TurnId) -> Result<bool, LedgerError> {
+        let view = self.ledger.turn(turn).await?;
+        let feedback = view.map(|view| view.feedback).unwrap_or_default();
+        Ok(feedback.iter().any(|said| said.correction.is_some()))
+    }
+
+    /// A held-out turn as the gate compares on it; none where it is too long.
+    fn judged(&self, held: &HeldOut) -> Option<Judged> {
+        let (prompt, completion) = (&held.turn.prompt_tokens, held.turn.completion.tokens());
+        let fits = prompt.len() + completion.len() <= self.config.row_tokens_max;
+        (fits && !prompt.is_empty() && !completion.is_empty()).then(|| Judged {
+            tokens: [prompt, completion].concat(),
+            start: prompt.len(),
+            score: held.score.clamp(-1.0, 1.0),
+        })
     }
 
     fn order(&self, scope: &Scope, batch: BatchId) -> SampleClaim {
@@ -110,13 +156,16 @@ impl Claimer {
         Ok(())
     }
 
-    /// Fixed prompts, and the newest prompts of the scope that are not in the batch. A scope that
-    /// has no others is probed with the batch's own.
+    /// Fixed prompts and how many they are, then prompts of the scope that are not in the batch:
+    /// held-out ones first, and of these such as begin a conversation, which cannot state what the
+    /// user taught in it; then the newest others. A scope that has no others is probed with the
+    /// batch's own.
     async fn probes(
         &self,
         scope: &Scope,
         batch: &[SampleMaterial],
-    ) -> Result<Vec<Vec<Token>>, LedgerError> {
+        held: &[HeldOut],
+    ) -> Result<(Vec<Vec<Token>>, usize), LedgerError> {
         let gate = &self.config.gate;
         let fits =
             |prompt: &[Token]| !prompt.is_empty() && prompt.len() <= gate.probe_prompt_tokens_max;
@@ -126,7 +175,16 @@ impl Claimer {
             .filter(|p| fits(p))
             .take(gate.probe_golden);
         let mut probes: Vec<Vec<Token>> = golden.cloned().collect();
-        let most = probes.len() + gate.probe_recent;
+        let golden = probes.len();
+        let most = golden + gate.probe_recent;
+        let (first, later): (Vec<&HeldOut>, Vec<&HeldOut>) =
+            held.iter().partition(|held| held.turn.parent.is_none());
+        for held in first.into_iter().chain(later) {
+            let prompt = &held.turn.prompt_tokens;
+            if probes.len() < most && fits(prompt) && !probes.contains(prompt) {
+                probes.push(prompt.clone());
+            }
+        }
         let inside: Vec<TurnId> = batch.iter().map(|m| m.turn.id).collect();
         let recent = self
             .ledger
@@ -154,7 +212,7 @@ impl Claimer {
                 probes.push(prompt.clone());
             }
         }
-        Ok(probes)
+        Ok((probes, golden))
     }
 }
 

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::credit::{Baseline, Method};
+pub use crate::guards::{GateConfig, PruneConfig, WatchConfig};
 use crate::objective::{DistillForm, KlName, ObjectiveName, Teacher, refused};
 
 /// How the train room works. The defaults are in `configs/default.toml`.
@@ -72,6 +73,10 @@ pub struct Config {
     pub learner: LearnerConfig,
     /// The gate.
     pub gate: GateConfig,
+    /// The watch over what is served.
+    pub watch: WatchConfig,
+    /// When files are removed.
+    pub prune: PruneConfig,
 }
 
 /// How the adapter is trained.
@@ -164,40 +169,6 @@ pub enum AdapterPrecision {
     Bf16,
 }
 
-/// What a candidate must fulfil to be published.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct GateConfig {
-    /// Largest KL divergence per token from the base model, in nats, on the batch's completions.
-    pub kl_to_reference_max: f32,
-    /// Largest KL divergence per token from the served version, in nats.
-    pub kl_to_parent_max: f32,
-    /// Most completion tokens of the batch that the divergences are measured on.
-    pub kl_tokens_max: usize,
-    /// Recent prompts of the scope, outside the batch, that are answered as a probe.
-    pub probe_recent: usize,
-    /// Fixed prompts that are answered as a probe.
-    pub probe_golden: usize,
-    /// Longest completion of a probe, in tokens.
-    pub probe_tokens_max: usize,
-    /// Longest prompt of a probe, in tokens; longer ones are passed over.
-    pub probe_prompt_tokens_max: usize,
-    /// Temperature of probes; 0 takes the most likely token.
-    pub probe_temperature: f32,
-    /// Largest share of probes answered with nothing, unless the base model does so as well.
-    pub empty_share_max: f32,
-    /// By how much the share of probes that end by themselves may fall below the served version's.
-    pub ended_margin: f32,
-    /// By how much it may fall below the base model's.
-    pub ended_drift_max: f32,
-    /// By how much the share of probes with repetition loops may exceed the base model's.
-    pub looping_margin: f32,
-    /// Largest factor between the mean lengths of the candidate's and the served version's probes.
-    pub length_factor_max: f32,
-    /// Largest factor between the mean lengths of the candidate's and the base model's probes.
-    pub length_drift_factor_max: f32,
-}
-
 impl Config {
     /// Checks ranges.
     ///
@@ -213,6 +184,8 @@ impl Config {
         self.learner.validate()?;
         self.learner.validate_objective()?;
         refused(self)?;
+        self.watch.validate()?;
+        self.prune.validate(self.lease_ms)?;
         self.gate.validate()
     }
 
@@ -358,47 +331,6 @@ impl LearnerConfig {
     }
 }
 
-impl GateConfig {
-    fn validate(&self) -> Result<(), String> {
-        let positive = [
-            ("kl_to_reference_max", self.kl_to_reference_max),
-            ("kl_to_parent_max", self.kl_to_parent_max),
-        ];
-        if let Some((key, _)) = positive.iter().find(|(_, v)| v.is_nan() || *v <= 0.0) {
-            return Err(format!("train.gate.{key} must be above 0"));
-        }
-        let shares = [
-            ("empty_share_max", self.empty_share_max),
-            ("ended_margin", self.ended_margin),
-            ("ended_drift_max", self.ended_drift_max),
-            ("looping_margin", self.looping_margin),
-        ];
-        if let Some((key, _)) = shares.iter().find(|(_, v)| !(0.0..=1.0).contains(v)) {
-            return Err(format!("train.gate.{key} must be between 0 and 1"));
-        }
-        let factors = [
-            ("length_factor_max", self.length_factor_max),
-            ("length_drift_factor_max", self.length_drift_factor_max),
-        ];
-        if let Some((key, _)) = factors.iter().find(|(_, v)| v.is_nan() || *v < 1.0) {
-            return Err(format!("train.gate.{key} must be at least 1"));
-        }
-        if self.kl_tokens_max == 0 {
-            return Err("train.gate.kl_tokens_max must be at least 1".to_owned());
-        }
-        if self.probe_tokens_max < 2 {
-            return Err("train.gate.probe_tokens_max must be at least 2".to_owned());
-        }
-        if self.probe_golden + self.probe_recent == 0 {
-            return Err("train.gate.probe_golden or probe_recent must be at least 1".to_owned());
-        }
-        if !(self.probe_temperature.is_finite() && self.probe_temperature >= 0.0) {
-            return Err("train.gate.probe_temperature must not be negative".to_owned());
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 impl LearnerConfig {
     fn for_tests() -> Self {
@@ -476,22 +408,9 @@ impl Config {
             lr_scale_min: 0.125,
             scopes_tracked_max: 64,
             learner: LearnerConfig::for_tests(),
-            gate: GateConfig {
-                kl_to_reference_max: 1.0,
-                kl_to_parent_max: 0.3,
-                kl_tokens_max: 4_096,
-                probe_recent: 4,
-                probe_golden: 4,
-                probe_tokens_max: 32,
-                probe_prompt_tokens_max: 64,
-                probe_temperature: 1.0,
-                empty_share_max: 0.1,
-                ended_margin: 0.3,
-                ended_drift_max: 0.5,
-                looping_margin: 0.3,
-                length_factor_max: 3.0,
-                length_drift_factor_max: 8.0,
-            },
+            gate: GateConfig::for_tests(),
+            watch: WatchConfig::for_tests(),
+            prune: PruneConfig::for_tests(),
         }
     }
 }
@@ -521,6 +440,13 @@ mod tests {
                 |c| c.learner.minibatch_tokens = 0,
                 "train.learner.minibatch_tokens",
             ),
+            (|c| c.gate.held_out_share = 0.6, "train.gate.held_out_share"),
+            (
+                |c| (c.prune.keep_versions, c.prune.orphan_age_ms) = (4, 1),
+                "train.prune.orphan_age_ms",
+            ),
+            (|c| c.watch.ratio = 1.0, "train.watch.ratio"),
+            (|c| c.watch.base_turns = 0, "train.watch.base_turns"),
             (
                 |c| c.gate.length_factor_max = 0.5,
                 "train.gate.length_factor_max",

@@ -17,6 +17,8 @@ pub struct Counters {
     pub turns_trained: u64,
     /// Candidates the gate refused.
     pub gate_refusals: u64,
+    /// Candidates that could not be told from the served version yet.
+    pub gate_waits: u64,
     /// Batches settled because their step failed.
     pub batches_failed: u64,
     /// Steps that failed.
@@ -35,6 +37,12 @@ pub struct Counters {
     pub left_out: u64,
     /// Claims that somebody else took over while their job went on.
     pub leases_lost: u64,
+    /// Folders removed because nobody needs them.
+    pub folders_pruned: u64,
+    /// Rounds of pruning that failed.
+    pub prune_failures: u64,
+    /// Versions taken back by the watch.
+    pub trips: u64,
     /// Broken laws.
     pub law_violations: u64,
     /// Recomputed against recorded log-probs.
@@ -92,6 +100,7 @@ impl Counters {
             ("versions_total", self.versions as f64),
             ("turns_trained_total", self.turns_trained as f64),
             ("gate_refusals_total", self.gate_refusals as f64),
+            ("gate_waits_total", self.gate_waits as f64),
             ("batches_failed_total", self.batches_failed as f64),
             ("step_failures_total", self.step_failures as f64),
             ("save_failures_total", self.save_failures as f64),
@@ -101,6 +110,9 @@ impl Counters {
             ("steps_stopped_total", self.stopped as f64),
             ("turns_left_out_total", self.left_out as f64),
             ("leases_lost_total", self.leases_lost as f64),
+            ("folders_pruned_total", self.folders_pruned as f64),
+            ("prune_failures_total", self.prune_failures as f64),
+            ("trips_total", self.trips as f64),
             ("law_violations_total", self.law_violations as f64),
             ("parity_tokens_total", self.parity.tokens as f64),
             ("parity_mismatches", self.parity.mismatches as f64),

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::credit::RecentMean;
 use crate::share::ShareTotals;
-use crate::trainer::{Candidate, TrainError, TrainJob};
+use crate::trainer::{Candidate, Judged, TrainError, TrainJob};
+use crate::watch::{WatchDecision, WatchLook};
 
 /// What the room wants done.
 #[derive(Debug)]
@@ -31,6 +32,12 @@ pub enum Effect {
     Release(Vec<Claim>, Millis),
     /// Keep claims until a later time.
     Renew(Vec<Claim>, Millis),
+    /// Read how what is served does.
+    Watch,
+    /// Carry out what the watch decided.
+    Decide(Box<WatchDecision>),
+    /// Remove files that nobody needs.
+    Prune,
 }
 
 /// How an effect went. Failures are sentences for a person.
@@ -54,6 +61,12 @@ pub enum Report {
     Released,
     /// How many claims are kept, or why none could be.
     Renewed(Result<u64, String>),
+    /// How what is served does; none where nothing is new.
+    Watched(Result<Option<Box<WatchLook>>, String>),
+    /// How many scopes were taken back.
+    Decided(Result<usize, String>),
+    /// How many folders were removed.
+    Pruned(Result<usize, String>),
 }
 
 /// A claimed batch with what is known about its scope.
@@ -73,6 +86,10 @@ pub struct ClaimedBatch {
     pub left_out: usize,
     /// Prompts to probe with.
     pub probes: Vec<Vec<Token>>,
+    /// How many of them, the first, are the fixed ones.
+    pub golden: usize,
+    /// Judged turns to compare on.
+    pub held_out: Vec<Judged>,
 }
 
 /// What the room keeps about a scope from step to step; stored in every published report, so that

@@ -132,6 +132,10 @@ impl Blobs for FaultyBlobs {
         self.0.get(key, file)
     }
 
+    fn list(&self, kind: &str) -> Result<Vec<(BlobKey, u64)>, BlobError> {
+        self.0.list(kind)
+    }
+
     fn remove(&self, key: &BlobKey) -> Result<(), BlobError> {
         self.0.remove(key)
     }

@@ -1,6 +1,8 @@
-//! The gate: measured numbers of a candidate in, pass or reasons out. Pure.
+//! The gate: measured numbers of a candidate in, pass, reasons, or a wish for more data out. Pure.
 
+use hone_domain::TurnId;
 use serde::Serialize;
+use sha2::{Digest as _, Sha256};
 
 use crate::config::GateConfig;
 use crate::probe::ProbeSummary;
@@ -22,6 +24,113 @@ pub struct Measured {
     pub parent: ProbeSummary,
     /// The same probes answered by the base model.
     pub base: ProbeSummary,
+    /// Mean log-prob per token that the base model's own answers to the fixed prompts lose under the
+    /// candidate, in nats: what it forgot of what nobody asked it to change.
+    pub golden_loss: f32,
+    /// Per held-out turn: its score times the mean log-prob per token, in nats, that its completion
+    /// gains under the candidate against the served version.
+    #[serde(skip)]
+    pub differences: Vec<f32>,
+}
+
+/// What becomes of a candidate.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// It is published; provisionally where there was too little to compare on.
+    Passes {
+        /// The watch has to look after it.
+        provisional: bool,
+    },
+    /// It is not, for these reasons.
+    Fails(Vec<String>),
+    /// It cannot be told yet, and why.
+    Waits(String),
+}
+
+/// A mean with its one-sided bounds of 95 % on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Interval {
+    /// How many differences.
+    pub turns: usize,
+    /// Their mean.
+    pub mean: f64,
+    /// It is surely above this,
+    pub low: f64,
+    /// and below this.
+    pub high: f64,
+}
+
+/// Standard normal quantile of 95 %.
+const Z_95: f64 = 1.644_853_627;
+
+/// The t interval of paired differences; none for fewer than two.
+pub fn interval(differences: &[f32]) -> Option<Interval> {
+    let turns = differences.len();
+    if turns < 2 {
+        return None;
+    }
+    let n = turns as f64;
+    let mean = differences.iter().map(|d| f64::from(*d)).sum::<f64>() / n;
+    let squares = differences.iter().map(|d| (f64::from(*d) - mean).powi(2));
+    let variance = squares.sum::<f64>() / (n - 1.0);
+    // The t quantile as an expansion around the normal one (Fisher and Cornish 1960).
+    let (z, freedom) = (Z_95, n - 1.0);
+    let t = z
+        + (z.powi(3) + z) / (4.0 * freedom)
+        + (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * freedom * freedom);
+    let half = t * (variance / n).sqrt();
+    Some(Interval {
+        turns,
+        mean,
+        low: mean - half,
+        high: mean + half,
+    })
+}
+
+/// Judges a candidate: first what is broken in itself, then whether it is surely not worse than
+/// what is served on turns that nothing was learned from.
+pub fn decide(config: &GateConfig, m: &Measured) -> Outcome {
+    let mut reasons = objections(config, m);
+    if m.golden_loss.is_nan() || m.golden_loss > config.golden_loss_max {
+        reasons.push(format!(
+            "the base model's own answers to the fixed prompts lose {:.2} nats per token; at most \
+             {:.2} are allowed",
+            m.golden_loss, config.golden_loss_max
+        ));
+    }
+    if m.differences.iter().any(|d| !d.is_finite()) {
+        reasons.push("a held-out turn has a log-prob that is not finite".to_owned());
+    }
+    if !reasons.is_empty() {
+        return Outcome::Fails(reasons);
+    }
+    let compared = interval(&m.differences).filter(|i| i.turns >= config.held_out_min);
+    let Some(compared) = compared else {
+        return Outcome::Passes { provisional: true };
+    };
+    let margin = f64::from(config.held_out_margin);
+    let told = format!(
+        "on {} held-out turns it is {:+.3} nats against the served version, between {:+.3} and \
+         {:+.3}; {:+.3} is allowed",
+        compared.turns, compared.mean, compared.low, compared.high, -margin
+    );
+    if compared.low > -margin {
+        Outcome::Passes { provisional: false }
+    } else if compared.high < -margin {
+        Outcome::Fails(vec![format!("it is worse than what is served: {told}")])
+    } else {
+        Outcome::Waits(told)
+    }
+}
+
+/// Whether a turn is kept to compare candidates on: a fixed share, by a hash of its id.
+pub fn is_held_out(turn: TurnId, share: f32) -> bool {
+    let mut hash = Sha256::new();
+    hash.update(b"held out");
+    hash.update(turn.0.as_bytes());
+    let bytes: [u8; 32] = hash.finalize().into();
+    let first = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    f64::from(first) < f64::from(share) * 4_294_967_296.0
 }
 
 /// Reasons against publishing, in words; none means that the candidate passes.
@@ -141,6 +250,8 @@ mod tests {
             candidate: probes,
             parent: probes,
             base: probes,
+            golden_loss: 0.2,
+            differences: Vec::new(),
         }
     }
 
@@ -237,5 +348,104 @@ mod tests {
         measured.kl_to_reference = 0.1;
         measured.kl_to_parent = 0.01;
         assert_eq!(objections(&config, &measured).len(), 3);
+    }
+
+    /// `turns` differences around `mean` with deviation `spread`: sums of uniform numbers.
+    fn differences(seed: u64, (turns, mean, spread): (usize, f64, f64)) -> Vec<f32> {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut uniform = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 11) as f64 / (1_u64 << 53) as f64
+        };
+        let mut normal = || (0..12).map(|_| uniform()).sum::<f64>() - 6.0;
+        (0..turns)
+            .map(|_| (mean + spread * normal()) as f32)
+            .collect()
+    }
+
+    /// What is worse gets through rarely, what is better is rarely held up; and both errors are
+    /// what the interval promises.
+    #[test]
+    fn held_out_turns_tell_better_from_worse() {
+        let config = Config::for_tests().gate;
+        let rows = [
+            // (turns, mean, spread), least that pass, least that fail, of 400.
+            ((60, 0.1, 0.3), 390, 0),
+            ((60, -0.3, 0.3), 0, 380),
+            ((200, 0.0, 0.3), 380, 0),
+            ((200, -0.25, 0.3), 0, 390),
+        ];
+        for (shape, least_passed, least_failed) in rows {
+            let (mut passed, mut failed) = (0, 0);
+            for seed in 1..=400 {
+                let mut measured = good();
+                measured.differences = differences(seed, shape);
+                match decide(&config, &measured) {
+                    Outcome::Passes { provisional } => passed += i32::from(!provisional),
+                    Outcome::Fails(_) => failed += 1,
+                    Outcome::Waits(_) => {}
+                }
+            }
+            assert!(passed >= least_passed, "{shape:?}: {passed} passed");
+            assert!(failed >= least_failed, "{shape:?}: {failed} failed");
+            let worse = shape.1 < f64::from(-config.held_out_margin);
+            assert!(!worse || passed <= 4, "{shape:?}: {passed} slipped through");
+        }
+        // Exactly at the margin, one in twenty is let through.
+        let at = (50, f64::from(-config.held_out_margin), 0.3);
+        let slipped = (1..=2_000)
+            .filter(|seed| interval(&differences(*seed, at)).is_some_and(|i| i.low > at.1));
+        let slipped = slipped.count();
+        assert!((60..=140).contains(&slipped), "{slipped} of 2000");
+    }
+
+    #[test]
+    fn the_outcome_depends_on_how_much_there_is_to_compare_on() {
+        let config = Config::for_tests().gate;
+        let mut measured = good();
+        let passes = |provisional| Outcome::Passes { provisional };
+        assert_eq!(decide(&config, &measured), passes(true));
+        measured.differences = vec![-1.0; config.held_out_min - 1];
+        assert_eq!(decide(&config, &measured), passes(true), "too few to tell");
+        measured.differences = vec![-1.0; config.held_out_min];
+        assert!(matches!(decide(&config, &measured), Outcome::Fails(_)));
+        measured.differences = vec![0.0; config.held_out_min];
+        assert_eq!(
+            decide(&config, &measured),
+            passes(false),
+            "a tie is not worse"
+        );
+        measured.differences = (0..config.held_out_min)
+            .map(|i| if i % 2 == 0 { 0.9 } else { -0.9 })
+            .collect();
+        let Outcome::Waits(why) = decide(&config, &measured) else {
+            panic!("it cannot be told");
+        };
+        assert!(why.contains("held-out turns"), "{why}");
+        measured.differences[0] = f32::NAN;
+        assert!(matches!(decide(&config, &measured), Outcome::Fails(_)));
+        measured = good();
+        for loss in [9.0, f32::NAN] {
+            measured.golden_loss = loss;
+            let Outcome::Fails(reasons) = decide(&config, &measured) else {
+                panic!("it forgot everything");
+            };
+            assert!(reasons[0].contains("fixed prompts"), "{reasons:?}");
+        }
+    }
+
+    #[test]
+    fn a_fixed_share_of_turns_is_held_out() {
+        let turn = |n: u128| TurnId(uuid::Uuid::from_u128(n));
+        let count = |share| (0..4_000).filter(|n| is_held_out(turn(*n), share)).count();
+        assert_eq!((count(0.0), count(1.0)), (0, 4_000));
+        assert!((320..=480).contains(&count(0.1)), "{}", count(0.1));
+        let held = (0..4_000).filter(|n| is_held_out(turn(*n), 0.1));
+        assert!(
+            held.into_iter().all(|n| is_held_out(turn(n), 0.2)),
+            "a larger share keeps them"
+        );
     }
 }

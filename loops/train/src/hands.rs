@@ -9,11 +9,13 @@ use hone_store::{Claim, Ledger, LedgerError, Publish, Ready, Refusal};
 
 use crate::claim::Claimer;
 use crate::event::{Effect, PublishOutcome, Report};
+use crate::prune::Pruner;
 use crate::publish::publish;
 use crate::save::save;
 use crate::share::{Pacer, ShareLimits, ShareTotals};
 use crate::state::Train;
 use crate::trainer::{Candidate, TrainError, TrainJob, Trainer};
+use crate::watcher::Watcher;
 use crate::worker::{Abandoned, Worker};
 use crate::{Busy, Ctx, NAME};
 
@@ -24,6 +26,8 @@ const NAP_MAX: Duration = Duration::from_millis(5);
 #[derive(Clone)]
 pub struct TrainHands {
     pub(crate) claimer: Claimer,
+    pub(crate) watcher: Watcher,
+    pub(crate) pruner: Pruner,
     pub(crate) ledger: Arc<dyn Ledger>,
     pub(crate) blobs: Arc<dyn Blobs>,
     pub(crate) trainer: Arc<dyn Trainer>,
@@ -59,6 +63,17 @@ impl Hands<Train> for TrainHands {
                 let renewed = self.ledger.renew(&claims, until_ms).await;
                 Report::Renewed(self.said("renew leases", renewed))
             }
+            Effect::Watch => {
+                Report::Watched(self.said("watch what is served", self.watcher.look().await))
+            }
+            Effect::Decide(decision) => {
+                let done = self.watcher.carry_out(&decision).await;
+                Report::Decided(self.said("take versions back", done))
+            }
+            Effect::Prune => {
+                let done = self.pruner.prune().await;
+                Report::Pruned(done.inspect_err(|error| self.complain("prune", error)))
+            }
         }
     }
 }
@@ -70,8 +85,22 @@ impl TrainHands {
     /// No thread could be started.
     pub fn start(ctx: Ctx, shutdown: Shutdown) -> std::io::Result<Self> {
         let config = Arc::new(ctx.config);
+        let pruner = Pruner {
+            versions: ctx.versions.clone(),
+            blobs: ctx.blobs.clone(),
+            clock: ctx.clock.clone(),
+            config: config.clone(),
+        };
+        let watcher = Watcher {
+            ledger: ctx.ledger.clone(),
+            versions: ctx.versions.clone(),
+            policies: ctx.policies.clone(),
+            clock: ctx.clock.clone(),
+            config: config.clone(),
+        };
         let claimer = Claimer {
             ledger: ctx.ledger.clone(),
+            versions: ctx.versions,
             ids: ctx.ids,
             clock: ctx.clock,
             config: config.clone(),
@@ -81,6 +110,8 @@ impl TrainHands {
         };
         Ok(Self {
             claimer,
+            watcher,
+            pruner,
             ledger: ctx.ledger,
             blobs: ctx.blobs,
             trainer: ctx.trainer,

@@ -128,6 +128,7 @@ impl House {
     pub(crate) fn ctx(&self, trainer: Arc<dyn Trainer>) -> Ctx {
         Ctx {
             ledger: self.ledger.clone(),
+            versions: self.ledger.clone(),
             blobs: self.blobs.clone(),
             trainer,
             policies: self.policies.clone(),

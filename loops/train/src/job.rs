@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::credit::RecentMean;
 use crate::event::Memory;
+use crate::gate;
 use crate::pack::PackedRow;
 use crate::trainer::Candidate;
 
@@ -117,6 +118,7 @@ impl Job {
         self.report["step"] = json!(candidate.numbers);
         self.report["parity"] = json!(candidate.parity);
         self.gate["measured"] = json!(candidate.measured);
+        self.gate["held_out"] = json!(gate::interval(&candidate.measured.differences));
     }
 
     /// The report with what the scope remembers after it.

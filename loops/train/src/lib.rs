@@ -4,7 +4,8 @@
 //!   wakes and on every tick.
 //! - **Out:** policy versions: files in the blob store, a row in the ledger, the news in
 //!   `Latest<Policies>`.
-//! - **Rights:** claims judged transitions, writes adapters and checkpoints, publishes and refuses.
+//! - **Rights:** claims judged transitions, writes adapters and checkpoints, publishes, refuses, and
+//!   takes back what does badly.
 //! - **Promises:** a sample enters at most one version of a chain; a version is durable before it
 //!   is visible; nothing that is not finite, or that the gate objects to, is ever published; what
 //!   the served adapter sampled is recomputed with the very same log-probs, and where not it is
@@ -20,18 +21,22 @@ mod credit;
 mod event;
 mod filter;
 mod gate;
+mod guards;
 mod hands;
 mod job;
 mod nn_trainer;
 mod objective;
 mod pack;
 mod probe;
+mod prune;
 mod publish;
 mod save;
 mod scopes;
 mod share;
 mod state;
 mod trainer;
+mod watch;
+mod watcher;
 mod worker;
 
 #[cfg(test)]
@@ -48,16 +53,16 @@ use std::time::Duration;
 
 use hone_domain::{Blobs, Policies, Token};
 use hone_runtime::{Board, Clock, DriveConfig, Ended, Ids, Inbox, Latest, Shutdown, Wake, drive};
-use hone_store::Ledger;
+use hone_store::{Ledger, Versions};
 
-pub use config::{AdapterPrecision, Config, GateConfig, LearnerConfig};
+pub use config::{AdapterPrecision, Config, GateConfig, LearnerConfig, PruneConfig, WatchConfig};
 pub use counters::Counters;
 pub use credit::{
     Baseline, CreditRule, Credited, Method, RecentMean, Scored, Uses, credit, follow,
 };
 pub use event::{ClaimedBatch, Effect, Memory, PublishOutcome, Report};
 pub use filter::{Accepts, Filtered, filter};
-pub use gate::{Measured, objections};
+pub use gate::{Interval, Measured, Outcome, decide, interval, is_held_out, objections};
 pub use hands::TrainHands;
 pub use nn_trainer::{NnParts, NnTrainer};
 pub use objective::{DistillForm, KlName, ObjectiveName, Teacher};
@@ -66,7 +71,10 @@ pub use probe::{ProbeCompletion, ProbeSummary, is_looping};
 pub use save::{CHECKPOINT_FILE, adapter_key, checkpoint_key, scope_hash};
 pub use share::{Pacer, ShareLimits, ShareTotals};
 pub use state::Train;
-pub use trainer::{Candidate, Lesson, Parity, TrainError, TrainJob, Trainer, Wording};
+pub use trainer::{Candidate, Judged, Lesson, Parity, TrainError, TrainJob, Trainer, Wording};
+pub use watch::{
+    Alarm, Chart, Held, WatchDecision, WatchLook, WatchMemory, is_broken, last_good, look as watch,
+};
 
 /// The room's name on the board.
 pub const NAME: &str = "train";
@@ -79,6 +87,8 @@ pub type Busy = Arc<dyn Fn() -> bool + Send + Sync>;
 pub struct Ctx {
     /// The ledger.
     pub ledger: Arc<dyn Ledger>,
+    /// Decisions about versions.
+    pub versions: Arc<dyn Versions>,
     /// Where adapters and checkpoints go.
     pub blobs: Arc<dyn Blobs>,
     /// What takes steps.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hone_domain::{BatchId, Blobs, Digest, Fate, Policy, PolicyVersion, Reason, Scope, TurnId};
 use hone_runtime::{Clock, Wake};
-use hone_store::{Ledger, SampleClaim};
+use hone_store::{Ledger, SampleClaim, Versions};
 use sha2::Digest as _;
 use uuid::Uuid;
 
@@ -398,4 +398,118 @@ async fn turns_that_do_not_fit_are_settled_and_the_rest_trains() {
     assert_eq!(house.fate(turns[2].0.id).await, Fate::Trained { version });
     assert_eq!(house.number("turns_left_out_total"), 1.0);
     house.check_hashes().await;
+}
+
+/// A scope that is served well for a while and then complained about: the version it began under
+/// is left, learning stops, and a person lets it go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn complaints_bring_the_last_good_version_back_and_stop_learning() {
+    let house = House::new().await;
+    let learning = House::start(house.ctx(Hashes::plain()));
+    for _ in 0..2 {
+        house.four_turns().await;
+        house.until_settled(50).await;
+    }
+    learning.stop().await;
+    // A room that watches, and never has enough turns to learn.
+    let mut ctx = house.ctx(Hashes::plain());
+    ctx.config.watch.enabled = true;
+    (ctx.config.batch_turns, ctx.config.batch_turns_min) = (1_000, 1_000);
+    ctx.config.queue_turns_max = 1_000;
+    let running = House::start(ctx);
+    let sampled = |n: u32, version: u64, score: f32| {
+        let turn = |i| {
+            let mut turn = house.turn(&anna(), &[1, i], &[2, 3]);
+            turn.spans[0].version = PolicyVersion(version);
+            (turn, score)
+        };
+        (0..n).map(turn).collect::<Vec<_>>()
+    };
+    house.judge(&sampled(40, 1, 1.0)).await;
+    house.judge(&sampled(30, 2, -1.0)).await;
+    house
+        .until(50, || async { house.number("trips_total") >= 1.0 })
+        .await;
+    let records = house.ledger.versions(Some(&anna()), 10).await.unwrap();
+    let chain: Vec<_> = records
+        .iter()
+        .map(|r| (r.policy.version.0, r.parent.0, r.is_tripped))
+        .collect();
+    assert_eq!(chain, [(3, 1, false), (2, 1, true), (1, 0, false)]);
+    assert_eq!(records[0].policy.digest, records[2].policy.digest);
+    let note = records[0].note.clone().unwrap();
+    assert!(note.starts_with("auto: complaint rate"), "{note}");
+    assert_eq!(house.policies.get().version(&anna()), PolicyVersion(3));
+    running.stop().await;
+    // Nothing is learned until somebody says so, whatever is ready.
+    assert!(house.ledger.ready(i64::MAX).await.unwrap().is_empty());
+    assert!(house.ledger.resume(&anna()).await.unwrap());
+    assert_eq!(house.ledger.ready(i64::MAX).await.unwrap()[0].count, 70);
+    assert_eq!(house.number("trips_total"), 1.0);
+    house.check_hashes().await;
+}
+
+/// What a scope needs stays; the rest goes, candidates that became nothing included.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_that_nobody_needs_go_and_all_others_stay() {
+    let house = House::new().await;
+    let learning = House::start(house.ctx(Hashes::plain()));
+    for _ in 0..5 {
+        house.four_turns().await;
+        house.until_settled(50).await;
+    }
+    learning.stop().await;
+    let records = house.ledger.versions(Some(&anna()), 10).await.unwrap();
+    assert_eq!(records.len(), 5);
+    let orphan = crate::adapter_key(&anna(), Digest([0xee; 32]));
+    house.blobs.put(&orphan, &[(FILE.into(), vec![1])]).unwrap();
+    let mut ctx = house.ctx(Hashes::plain());
+    ctx.config.prune.keep_versions = 2;
+    let running = House::start(ctx);
+    // Versions 1 and 2; 3 is what 4 continues. Each has an adapter and a learner.
+    let done = || async { house.number("folders_pruned_total") >= 4.0 };
+    house.until(50, done).await;
+    running.stop().await;
+    let is_there = |key: &hone_domain::BlobKey| house.blobs.get(key, FILE).is_ok();
+    for record in &records {
+        let stays = record.policy.version.0 >= 3;
+        assert_eq!(
+            is_there(&record.policy.blob),
+            stays,
+            "{}",
+            record.policy.version
+        );
+        let learner = crate::checkpoint_key(&anna(), record.policy.digest);
+        let learner = house.blobs.get(&learner, crate::CHECKPOINT_FILE);
+        assert_eq!(learner.is_ok(), stays, "{}", record.policy.version);
+    }
+    assert!(is_there(&orphan), "it is too young to be an orphan");
+    // Old enough, it goes; a version that is published again keeps what it names.
+    house
+        .ledger
+        .rollback(&anna(), PolicyVersion(3), 1)
+        .await
+        .unwrap();
+    let pruner = crate::prune::Pruner {
+        versions: house.ledger.clone(),
+        blobs: house.blobs.clone(),
+        clock: house.clock.clone(),
+        config: Arc::new(crate::Config {
+            prune: crate::PruneConfig {
+                keep_versions: 1,
+                interval_ms: 1,
+                orphan_age_ms: 0,
+            },
+            ..crate::Config::for_tests()
+        }),
+    };
+    assert_eq!(
+        pruner.prune().await,
+        Ok(5),
+        "versions 4 and 5, and the orphan"
+    );
+    assert!(!is_there(&orphan) && is_there(&records[2].policy.blob));
+    assert_eq!(pruner.prune().await, Ok(0));
+    let heads = house.ledger.heads().await.unwrap();
+    assert_eq!(house.on_disk(&heads[0]), heads[0].digest);
 }

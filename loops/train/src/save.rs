@@ -5,6 +5,11 @@ use sha2::{Digest as _, Sha256};
 
 use crate::trainer::Candidate;
 
+/// Kind of the folders of adapters.
+pub(crate) const ADAPTERS: &str = "adapters";
+/// Kind of the folders of learners' states.
+pub(crate) const LEARNERS: &str = "learner";
+
 /// Name of the learner's state in its folder.
 pub const CHECKPOINT_FILE: &str = "learner.safetensors";
 
@@ -13,7 +18,7 @@ pub const CHECKPOINT_FILE: &str = "learner.safetensors";
 /// # Panics
 /// Never: the parts are hexadecimal.
 pub fn adapter_key(scope: &Scope, digest: Digest) -> BlobKey {
-    key("adapters", scope, digest)
+    key(ADAPTERS, scope, digest)
 }
 
 /// Where the learner's state after that adapter lies.
@@ -21,7 +26,7 @@ pub fn adapter_key(scope: &Scope, digest: Digest) -> BlobKey {
 /// # Panics
 /// Never: the parts are hexadecimal.
 pub fn checkpoint_key(scope: &Scope, digest: Digest) -> BlobKey {
-    key("learner", scope, digest)
+    key(LEARNERS, scope, digest)
 }
 
 /// First 16 hexadecimal digits of the scope's hash: a folder name without user text.

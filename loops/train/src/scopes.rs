@@ -16,6 +16,7 @@ pub(crate) struct ScopeState {
     refusals_in_row: u32,
     publishes_in_row: u32,
     failures_in_row: u32,
+    waits_in_row: u32,
     retry_at_ms: Millis,
     /// Number of its last job; larger is later.
     last_job: u64,
@@ -32,6 +33,7 @@ impl ScopeState {
             refusals_in_row: 0,
             publishes_in_row: 0,
             failures_in_row: 0,
+            waits_in_row: 0,
             retry_at_ms: Millis::MIN,
             last_job: 0,
         }
@@ -55,6 +57,17 @@ impl ScopeState {
     /// Failures are over.
     pub(crate) fn recovered(&mut self) {
         self.failures_in_row = 0;
+    }
+
+    /// A candidate could not be told from what is served; whether it may wait once more.
+    pub(crate) fn waits(&mut self, most: u32) -> bool {
+        self.waits_in_row += 1;
+        self.waits_in_row <= most
+    }
+
+    /// A candidate could be told from what is served.
+    pub(crate) fn told(&mut self) {
+        self.waits_in_row = 0;
     }
 
     /// A candidate was refused; too many in a row halve the learning rate.

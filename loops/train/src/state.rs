@@ -13,11 +13,12 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::credit::{CreditRule, Method, Scored, credit};
 use crate::event::{ClaimedBatch, Effect, PublishOutcome, Report};
-use crate::gate;
+use crate::gate::{self, Outcome};
 use crate::job::{Doing, Job};
 use crate::pack::{CreditedTurn, pack};
 use crate::scopes::Scopes;
 use crate::trainer::{Candidate, Lesson, TrainError, TrainJob};
+use crate::watch::{self, WatchLook};
 
 /// The room's state.
 pub struct Train {
@@ -28,6 +29,9 @@ pub struct Train {
     look_again: bool,
     syncing: bool,
     synced: bool,
+    watching: bool,
+    pruning: bool,
+    prune_at_ms: Millis,
     draining: bool,
     counters: Counters,
 }
@@ -44,6 +48,9 @@ impl Train {
             look_again: false,
             syncing: false,
             synced: false,
+            watching: false,
+            pruning: false,
+            prune_at_ms: Millis::MIN,
             draining: false,
             counters: Counters::default(),
         }
@@ -60,6 +67,63 @@ impl Train {
         }
         self.syncing = true;
         vec![Effect::Sync]
+    }
+
+    fn prune(&mut self, now: Millis) -> Vec<Effect> {
+        let is_due = self.prune_at_ms <= now && self.config.prune.keep_versions > 0;
+        if self.pruning || self.draining || !is_due {
+            return Vec::new();
+        }
+        self.pruning = true;
+        self.prune_at_ms = now + self.config.prune.interval_ms;
+        vec![Effect::Prune]
+    }
+
+    fn pruned(&mut self, removed: &Result<usize, String>) -> Vec<Effect> {
+        self.pruning = false;
+        match removed {
+            Ok(folders) => self.counters.folders_pruned += *folders as u64,
+            Err(_) => self.counters.prune_failures += 1,
+        }
+        Vec::new()
+    }
+
+    fn watch(&mut self) -> Vec<Effect> {
+        if self.watching || self.draining || !self.config.watch.enabled {
+            return Vec::new();
+        }
+        self.watching = true;
+        vec![Effect::Watch]
+    }
+
+    fn watched(&mut self, seen: Result<Option<Box<WatchLook>>, String>) -> Vec<Effect> {
+        self.watching = false;
+        let look = match seen {
+            Ok(Some(look)) => *look,
+            Ok(None) => return Vec::new(),
+            Err(_) => {
+                self.counters.ledger_failures += 1;
+                return Vec::new();
+            }
+        };
+        self.watching = true;
+        let decision = watch::look(&self.config.watch, look);
+        vec![Effect::Decide(Box::new(decision))]
+    }
+
+    fn decided(&mut self, done: &Result<usize, String>) -> Vec<Effect> {
+        self.watching = false;
+        match done {
+            // There may be more than one look takes.
+            Ok(tripped) => {
+                self.counters.trips += *tripped as u64;
+                self.watch()
+            }
+            Err(_) => {
+                self.counters.ledger_failures += 1;
+                Vec::new()
+            }
+        }
     }
 
     fn look(&mut self) -> Vec<Effect> {
@@ -218,6 +282,8 @@ impl Train {
             replayed,
             lr_scale: job.lr_scale,
             probes: batch.probes,
+            golden: batch.golden,
+            held_out: batch.held_out,
         })
     }
 
@@ -230,7 +296,7 @@ impl Train {
             return Vec::new();
         };
         match candidate {
-            Ok(candidate) => self.judge_candidate(&mut job, candidate),
+            Ok(candidate) => self.judge_candidate(now, &mut job, candidate),
             Err(TrainError::Stopped) => {
                 self.counters.stopped += 1;
                 job.doing = Doing::Release(now);
@@ -257,20 +323,33 @@ impl Train {
     }
 
     /// The gate.
-    fn judge_candidate(&mut self, job: &mut Job, candidate: Arc<Candidate>) {
+    fn judge_candidate(&mut self, now: Millis, job: &mut Job, candidate: Arc<Candidate>) {
         self.counters.steps += 1;
         self.counters.parity.join(candidate.parity);
         self.counters.measured(&candidate);
         job.measured(&candidate);
-        let reasons = gate::objections(&self.config.gate, &candidate.measured);
-        job.gate["passed"] = reasons.is_empty().into();
-        job.gate["reasons"] = reasons.clone().into();
+        let outcome = gate::decide(&self.config.gate, &candidate.measured);
         let scope = self.scopes.entry(&job.scope);
         scope.recovered();
-        if reasons.is_empty() {
-            job.doing = Doing::Save(candidate);
-            return;
-        }
+        let reasons = match outcome {
+            Outcome::Passes { provisional } => {
+                job.gate["passed"] = true.into();
+                job.gate["provisional"] = provisional.into();
+                scope.told();
+                job.doing = Doing::Save(candidate);
+                return;
+            }
+            Outcome::Waits(_) if scope.waits(self.config.gate.waits_max) => {
+                self.counters.gate_waits += 1;
+                job.doing = Doing::Release(now + self.config.gate.wait_ms);
+                return;
+            }
+            Outcome::Waits(why) => vec![format!("it could not be shown to be no worse: {why}")],
+            Outcome::Fails(reasons) => reasons,
+        };
+        scope.told();
+        job.gate["passed"] = false.into();
+        job.gate["reasons"] = reasons.into();
         // The scores were real, whatever became of the candidate.
         scope.memory.history = job.history;
         if candidate.measured.changed {
@@ -431,6 +510,9 @@ impl Train {
                 self.renewed(&renewed);
                 Vec::new()
             }
+            Report::Watched(seen) => self.watched(seen),
+            Report::Decided(done) => self.decided(&done),
+            Report::Pruned(removed) => self.pruned(&removed),
         }
     }
 
@@ -462,6 +544,8 @@ impl Train {
         }
         let mut effects = self.sync();
         effects.extend(self.renew(now));
+        effects.extend(self.watch());
+        effects.extend(self.prune(now));
         if self.job.is_none() && !self.looking {
             effects.extend(self.look());
         }
@@ -513,7 +597,7 @@ impl Room for Train {
     }
 
     fn is_idle(&self) -> bool {
-        self.job.is_none() && !self.looking && !self.syncing
+        self.job.is_none() && !self.looking && !self.syncing && !self.watching && !self.pruning
     }
 
     fn observe(&self) -> Vec<(&'static str, f64)> {

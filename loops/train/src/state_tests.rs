@@ -81,6 +81,8 @@ impl Bench {
             left_out: 0,
             replayed: Vec::new(),
             probes: vec![vec![1]],
+            golden: 1,
+            held_out: Vec::new(),
         }))))
     }
 

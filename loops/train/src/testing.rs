@@ -107,6 +107,8 @@ pub(crate) fn candidate(number: u8) -> Candidate {
             candidate: probes,
             parent: probes,
             base: probes,
+            golden_loss: 0.1,
+            differences: Vec::new(),
         },
         numbers: [("loss", 0.5)].into(),
         parity: Parity {

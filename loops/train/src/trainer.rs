@@ -52,12 +52,28 @@ pub struct TrainJob {
     pub lr_scale: f32,
     /// Prompts to answer before and after.
     pub probes: Vec<Vec<Token>>,
+    /// How many of them, the first, are the fixed ones.
+    pub golden: usize,
+    /// Judged turns that nothing is learned from.
+    pub held_out: Vec<Judged>,
+}
+
+/// A judged turn to compare policies on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judged {
+    /// Prompt and completion.
+    pub tokens: Vec<Token>,
+    /// Index of the first completion token; at least 1.
+    pub start: usize,
+    /// -1 to 1.
+    pub score: f32,
 }
 
 impl TrainJob {
     /// Content hash of the adapter it continues; none for the base model.
     pub fn parent_digest(&self) -> Option<Digest> {
-        self.parent.as_ref().map(|p| p.digest)
+        let adapted = self.parent.as_ref().filter(|p| !p.is_base());
+        adapted.map(|p| p.digest)
     }
 
     /// Every transition it learns from, sorted.

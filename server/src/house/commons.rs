@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use hone_collect::SharedIndex;
 use hone_domain::{Blobs, Consents, Policies, SessionIndex};
 use hone_runtime::{Board, Clock, Ids, Latest, ShutdownTrigger, SystemClock, SystemIds};
-use hone_store::{FsBlobs, Ledger, People, Personal, SqliteLedger};
+use hone_store::{FsBlobs, Ledger, People, Personal, SqliteLedger, Versions};
 
 use crate::config::Config;
 use crate::learning::Rules;
@@ -23,6 +23,7 @@ pub(super) struct Commons {
     pub(super) personal: Arc<dyn Personal>,
     pub(super) rules: Arc<Rules>,
     pub(super) meters: Arc<Meters>,
+    pub(super) versions: Arc<dyn Versions>,
     pub(super) blobs: Arc<dyn Blobs>,
     pub(super) policies: Latest<Policies>,
     pub(super) index: SharedIndex,
@@ -56,6 +57,7 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Commons, String> {
         index: Arc::new(Mutex::new(index)),
         config: config.clone(),
         ledger: ledger.clone(),
+        versions: ledger.clone(),
         personal: ledger,
         rules: Arc::new(rules),
         blobs: Arc::new(blobs.map_err(|e| e.to_string())?),

@@ -160,6 +160,7 @@ pub(super) fn train(
     let golden = model::probes(&*served.language, &commons.config.model.probe_prompts);
     let ctx = hone_train::Ctx {
         ledger: commons.ledger.clone(),
+        versions: commons.versions.clone(),
         blobs: commons.blobs.clone(),
         trainer: Arc::new(hone_train::NnTrainer::new(parts, &commons.config.train)?),
         policies: commons.policies.clone(),

@@ -28,8 +28,8 @@ use std::time::Instant;
 use axum::Router;
 use hone_collect::Input;
 use hone_domain::Policies;
-use hone_runtime::{Board, Clock, Ids, LatestReader, Outbox};
-use hone_store::{Ledger, Personal};
+use hone_runtime::{Board, Clock, Ids, Latest, Outbox};
+use hone_store::{Ledger, Personal, Versions};
 use tokio::sync::Semaphore;
 
 use crate::config::{BindingConfig, HttpConfig, LimitsConfig, Setting};
@@ -61,8 +61,10 @@ pub struct Http {
     pub binding: BindingConfig,
     /// What may be learned from whom.
     pub rules: Arc<Rules>,
-    /// Published versions.
-    pub policies: LatestReader<Policies>,
+    /// Decisions about versions; the same ledger.
+    pub versions: Arc<dyn Versions>,
+    /// Published versions, which a rollback changes.
+    pub policies: Latest<Policies>,
     /// The rooms' conditions.
     pub board: Board,
     /// Time.

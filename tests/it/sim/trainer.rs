@@ -91,6 +91,8 @@ impl Trainer for FakeTrainer {
                 candidate: probes,
                 parent: probes,
                 base: probes,
+                golden_loss: 0.0,
+                differences: Vec::new(),
             },
             numbers: [("loss", 0.5)].into(),
             parity: Parity::default(),
@@ -157,6 +159,10 @@ impl Blobs for SimBlobs {
             None => self.inner.get(key, file),
             Some(_) => Err(failure(key)),
         }
+    }
+
+    fn list(&self, kind: &str) -> Result<Vec<(BlobKey, u64)>, BlobError> {
+        self.inner.list(kind)
     }
 
     fn remove(&self, key: &BlobKey) -> Result<(), BlobError> {

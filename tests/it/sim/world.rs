@@ -188,6 +188,8 @@ fn train_config(folder: &std::path::Path) -> hone_train::Config {
     (config.staleness_max_versions, config.row_tokens_max) = (1, 32);
     (config.lease_ms, config.attempts_max) = (4_000, 3);
     (config.backoff_first_ms, config.backoff_max_ms) = (10, 80);
+    // Rollbacks come from the operator here, who is told apart from the room.
+    config.watch.enabled = false;
     config.validate().unwrap();
     config
 }
@@ -305,6 +307,7 @@ impl World {
     fn train_ctx(&self) -> hone_train::Ctx {
         hone_train::Ctx {
             ledger: self.ledger.clone(),
+            versions: self.raw.clone(),
             blobs: self.blobs.clone(),
             trainer: self.trainer.clone(),
             policies: self.door.policies.clone(),

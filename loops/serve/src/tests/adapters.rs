@@ -20,6 +20,7 @@ fn loaded(version: u64, bytes: u64) -> Arc<Loaded> {
         version: PolicyVersion(version),
         digest,
         bytes,
+        probe: None,
     })
 }
 

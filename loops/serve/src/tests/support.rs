@@ -108,6 +108,12 @@ impl Blobs for MemoryBlobs {
         })
     }
 
+    fn list(&self, kind: &str) -> Result<Vec<(BlobKey, u64)>, BlobError> {
+        let blobs = self.0.lock().unwrap();
+        let keys = blobs.keys().filter(|key| key.as_str().starts_with(kind));
+        Ok(keys.map(|key| (key.clone(), 0)).collect())
+    }
+
     fn remove(&self, key: &BlobKey) -> Result<(), BlobError> {
         self.0.lock().unwrap().remove(key);
         Ok(())

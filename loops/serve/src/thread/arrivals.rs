@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use hone_domain::{PolicyChoice, Scope, ServeError};
+use hone_domain::{Digest, PolicyChoice, Scope, ServeError};
 
-use crate::adapters::{LoadResult, Pick, Pinned};
+use crate::adapters::{Changed, LoadResult, Pick, Pinned, Wanted};
 use crate::engine::ROOM;
 use crate::prefix::ChainRoot;
 use crate::sequence::Sequence;
@@ -20,19 +20,31 @@ impl Core {
             .saturating_mul(i64::try_from(self.ctx.config.priority_step_ms).unwrap_or(i64::MAX));
         sequence.place = (now_ms.saturating_add(head_start), self.arrivals);
         sequence.last_turn = self.step;
-        if sequence.ask().policy == PolicyChoice::Base {
-            return self.line_up(sequence, Pinned::base());
-        }
-        let scope = sequence.ask().scope.clone();
         let policies = &self.ctx.policies;
-        let (pick, load) = self.table.pick(&scope, now_ms, || policies.get());
+        let (wanted, (pick, load)) = match &sequence.ask().policy {
+            PolicyChoice::Base => return self.line_up(sequence, Pinned::base()),
+            PolicyChoice::Newest => {
+                let scope = sequence.ask().scope.clone();
+                let pick = self.table.pick(&scope, now_ms, || policies.get());
+                (Wanted::Newest(scope), pick)
+            }
+            PolicyChoice::Exact(policy) => {
+                let policy = policy.clone();
+                let pick = self.table.pick_exact(&policy);
+                (Wanted::Exact(policy), pick)
+            }
+        };
         match pick {
             Pick::Ready(pinned) => self.line_up(sequence, pinned),
-            Pick::Wait => self.parked.entry(scope.clone()).or_default().push(sequence),
+            Pick::Wait => self
+                .parked
+                .entry(wanted.clone())
+                .or_default()
+                .push(sequence),
         }
         // After it was parked, so that a load that fails at once finds it.
         if load {
-            self.load(scope);
+            self.load(wanted);
         }
     }
 
@@ -53,24 +65,30 @@ impl Core {
         sequence.pin(pinned, root);
     }
 
-    pub(super) fn load(&mut self, scope: Scope) {
+    pub(super) fn load(&mut self, wanted: Wanted) {
         // The loader lives as long as the sender, which is ours, so it can only be too busy.
-        if let Err(full) = self.ctx.jobs.try_send(scope) {
-            let scope = full.into_inner();
+        if let Err(full) = self.ctx.jobs.try_send(wanted) {
+            let wanted = full.into_inner();
             self.loaded(
-                &scope,
+                &wanted,
                 &Err("too many adapters are waiting to be loaded".to_owned()),
             );
         }
     }
 
     /// Takes a finished load at the boundary between two steps.
-    pub(super) fn loaded(&mut self, scope: &Scope, result: &LoadResult) {
+    pub(super) fn loaded(&mut self, wanted: &Wanted, result: &LoadResult) {
         let began = Instant::now();
-        let counters = &self.ctx.shared.counters;
-        let changed = self.table.finish(scope, result, self.ctx.clock.now_ms());
-        if changed.swapped {
-            counters.swaps.fetch_add(1, Relaxed);
+        let now_ms = self.ctx.clock.now_ms();
+        let changed = match wanted {
+            Wanted::Newest(scope) => self.table.finish(scope, result, now_ms),
+            Wanted::Exact(policy) => {
+                self.table.finish_exact(policy, result);
+                Changed::default()
+            }
+        };
+        if let (true, Wanted::Newest(scope)) = (changed.swapped, wanted) {
+            self.ctx.shared.counters.swaps.fetch_add(1, Relaxed);
             self.repin(scope);
             let us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
             self.ctx.shared.counters.last_swap_us.store(us, Relaxed);
@@ -87,9 +105,22 @@ impl Core {
         }
         self.count_adapters();
         if changed.load {
-            self.load(scope.clone());
+            self.load(wanted.clone());
         }
-        self.unpark(scope, result, changed.load);
+        self.unpark(wanted, result, changed.load);
+    }
+
+    /// A loaded adapter is not what was published: it is taken out of service.
+    pub(super) fn unfit(&mut self, wanted: &Wanted, (digest, error): (Digest, &str)) {
+        let was_served = self.table.discard(wanted, digest);
+        tracing::error!(
+            error,
+            was_served,
+            "a served adapter is not what was published"
+        );
+        let text = format!("adapter {error}; it is not served any more");
+        self.ctx.board.update(ROOM, |s| s.last_error = Some(text));
+        self.count_adapters();
     }
 
     /// Requests that have not begun take the newest version as well.
@@ -108,9 +139,12 @@ impl Core {
     }
 
     /// Requests that waited for the adapter of `scope` line up, or fail where nothing serves.
-    fn unpark(&mut self, scope: &Scope, result: &LoadResult, again: bool) {
-        let serving = self.table.serving(scope).cloned();
-        let Some(sequences) = self.parked.remove(scope) else {
+    fn unpark(&mut self, wanted: &Wanted, result: &LoadResult, again: bool) {
+        let serving = match wanted {
+            Wanted::Newest(scope) => self.table.serving(scope).cloned(),
+            Wanted::Exact(policy) => self.table.exact(policy),
+        };
+        let Some(sequences) = self.parked.remove(wanted) else {
             return;
         };
         match (serving, result) {
@@ -121,7 +155,7 @@ impl Core {
             }
             // A still newer version is being loaded; it may be sound.
             (None, _) if again => {
-                self.parked.insert(scope.clone(), sequences);
+                self.parked.insert(wanted.clone(), sequences);
             }
             (None, result) => {
                 let error = result.as_ref().err().cloned().unwrap_or_default();

@@ -10,13 +10,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
-use hone_domain::{Delta, Policies, Scope, ServeError, StopReason};
+use hone_domain::{Delta, Policies, ServeError, StopReason};
 use hone_nn::sample::SampleScratch;
 use hone_nn::{Executor, KvPool, Model, Scratch};
 use hone_runtime::{Board, Clock, LatestReader, RoomState, Switch};
 use tokio::sync::mpsc;
 
-use crate::adapters::{AdapterTable, TableLimits};
+use crate::adapters::{AdapterTable, TableLimits, Wanted};
 use crate::config::Config;
 use crate::engine::{Command, Life, ROOM, Shared};
 use crate::fair::{Turns, Waiter};
@@ -41,7 +41,7 @@ pub(crate) struct CoreCtx {
     pub(crate) board: Board,
     pub(crate) blocks_each: usize,
     pub(crate) inbox: Receiver<Command>,
-    pub(crate) jobs: mpsc::Sender<Scope>,
+    pub(crate) jobs: mpsc::Sender<Wanted>,
 }
 
 /// All the engine thread owns.
@@ -60,7 +60,7 @@ pub(crate) struct Core {
     waiting: BTreeMap<Place, Box<Sequence>>,
     /// Requests that wait for their adapter.
     #[expect(clippy::vec_box, reason = "large values that move between lists")]
-    parked: HashMap<Scope, Vec<Box<Sequence>>>,
+    parked: HashMap<Wanted, Vec<Box<Sequence>>>,
     arrivals: u64,
 
     plan: Plan,
@@ -217,10 +217,15 @@ impl Core {
             Command::Ask(sequence) => self.arrive(sequence),
             Command::Newer(scope) => {
                 if self.table.announce(&scope) {
-                    self.load(scope);
+                    self.load(Wanted::Newest(scope));
                 }
             }
-            Command::Loaded { scope, result } => self.loaded(&scope, &result),
+            Command::Loaded { wanted, result } => self.loaded(&wanted, &result),
+            Command::Unfit {
+                wanted,
+                digest,
+                error,
+            } => self.unfit(&wanted, (digest, &error)),
             Command::Stop(at) => {
                 self.stop_at = Some(at);
                 self.show(RoomState::Draining);
@@ -356,6 +361,10 @@ impl Core {
             (
                 "swap_failures_total",
                 counters.swap_failures.load(Relaxed) as f64,
+            ),
+            (
+                "identity_failures_total",
+                counters.identity_failures.load(Relaxed) as f64,
             ),
         ];
         let (steps, running) = (self.step, self.running.len());

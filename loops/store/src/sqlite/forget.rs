@@ -357,22 +357,24 @@ async fn drop_samples(connection: &mut SqliteConnection, scope: i64) -> Result<u
 }
 
 /// The nearest ancestor of the newest version that learned from nothing that was erased; none
-/// where the newest is clean itself.
+/// where the newest is clean itself. One whose files were removed for space cannot be restored.
 async fn clean_ancestor(
     connection: &mut SqliteConnection,
     scope: i64,
 ) -> Result<Option<i64>, Fault> {
     let head = policies::head(connection, scope).await?;
     let clean: i64 = sqlx::query_scalar(
-        "with recursive lineage (version, tainted_ms, parent) as (
-             select version, tainted_ms, parent from versions
+        "with recursive lineage (version, tainted_ms, pruned_ms, parent) as (
+             select version, tainted_ms, pruned_ms, parent from versions
              where scope_number = ?1 and version = ?2
              union all
-             select versions.version, versions.tainted_ms, versions.parent
+             select versions.version, versions.tainted_ms, versions.pruned_ms, versions.parent
              from lineage join versions on versions.version = lineage.parent
-             where versions.scope_number = ?1 and lineage.tainted_ms is not null
+             where versions.scope_number = ?1
+               and (lineage.tainted_ms is not null or lineage.pruned_ms is not null)
          )
-         select coalesce(max(version), 0) from lineage where tainted_ms is null",
+         select coalesce(max(version), 0) from lineage
+         where tainted_ms is null and pruned_ms is null",
     )
     .bind(scope)
     .bind(head)

@@ -21,9 +21,13 @@ mod policies;
 mod reading;
 mod replay;
 mod rows;
+mod standings;
 mod texts;
 mod train;
+mod version_calls;
+mod versions;
 mod views;
+mod watch;
 
 #[cfg(test)]
 mod crash_tests;

@@ -2,13 +2,13 @@
 
 use hone_domain::{BatchId, Millis, Policy, PolicyVersion, Scope};
 use serde_json::Value;
-use sqlx::{Row, SqliteConnection};
+use sqlx::SqliteConnection;
 
 use super::fault::Fault;
-use super::rows;
-use super::texts::{limit, signed, unsigned};
-use crate::LedgerError;
+use super::texts::{limit, signed};
+use super::{rows, standings};
 use crate::ledger::{PolicyRecord, PolicyStatus};
+use crate::versions::{Restore, RestoreWhy};
 
 /// The scope's number, where anything of it is stored.
 pub(super) async fn find_scope(
@@ -115,7 +115,7 @@ pub(super) async fn versions(
         Some(scope) => {
             sqlx::query(
                 "select scopes.name as scope, versions.version, parent, digest, blob, status,
-                        samples, report, gate, published_ms,
+                        samples, report, gate, published_ms, note, tripped_ms, pruned_ms,
                         tainted_ms is not null as is_tainted
                  from versions join scopes on scopes.number = versions.scope_number
                  where scopes.name = ? order by versions.version desc limit ?",
@@ -128,7 +128,7 @@ pub(super) async fn versions(
         None => {
             sqlx::query(
                 "select scopes.name as scope, versions.version, parent, digest, blob, status,
-                        samples, report, gate, published_ms,
+                        samples, report, gate, published_ms, note, tripped_ms, pruned_ms,
                         tainted_ms is not null as is_tainted
                  from versions join scopes on scopes.number = versions.scope_number
                  order by versions.number desc limit ?",
@@ -141,60 +141,40 @@ pub(super) async fn versions(
     rows.iter().map(rows::policy_record).collect()
 }
 
+/// One version, where it was published.
+pub(super) async fn record(
+    connection: &mut SqliteConnection,
+    scope: i64,
+    version: i64,
+) -> Result<Option<PolicyRecord>, Fault> {
+    let row = sqlx::query(
+        "select scopes.name as scope, versions.version, parent, digest, blob, status,
+                samples, report, gate, published_ms, note, tripped_ms, pruned_ms,
+                tainted_ms is not null as is_tainted
+         from versions join scopes on scopes.number = versions.scope_number
+         where scope_number = ? and version = ?",
+    )
+    .bind(scope)
+    .bind(version)
+    .fetch_optional(connection)
+    .await?;
+    row.as_ref().map(rows::policy_record).transpose()
+}
+
+/// Publishes the adapter of `to` again; 0 is the base model.
 pub(super) async fn rollback(
     connection: &mut SqliteConnection,
     scope: &Scope,
     to: PolicyVersion,
     now_ms: Millis,
 ) -> Result<Policy, Fault> {
-    let conflict = |what: String| {
-        let scope = scope.as_str();
-        Fault::Ledger(LedgerError::Conflict(format!("{what} in scope {scope:?}")))
+    let order = Restore {
+        scope: scope.clone(),
+        to,
+        from: None,
+        why: RestoreWhy::Asked,
+        note: None,
+        now_ms,
     };
-    let number = find_scope(connection, scope)
-        .await?
-        .ok_or_else(|| conflict("nothing was published".into()))?;
-    let head = unsigned(head(connection, number).await?)?;
-    let next = PolicyVersion(head).next();
-    let policy = if to == PolicyVersion::BASE {
-        Policy::base(scope.clone(), next)
-    } else {
-        let row = sqlx::query(
-            "select scopes.name as scope, version, digest, blob, tainted_ms is not null as tainted
-             from versions join scopes on scopes.number = versions.scope_number
-             where scope_number = ? and version = ?",
-        )
-        .bind(number)
-        .bind(signed(to.0)?)
-        .fetch_optional(&mut *connection)
-        .await?
-        .ok_or_else(|| conflict(format!("there is no published version {to}")))?;
-        if row.try_get("tainted")? {
-            let what = format!("version {to} learned from something that was erased");
-            return Err(conflict(what));
-        }
-        Policy {
-            version: next,
-            ..rows::policy(&row)?
-        }
-    };
-    if head == to.0 {
-        return Err(conflict(format!("version {to} is the newest already")));
-    }
-    store(
-        connection,
-        &NewVersion {
-            scope: number,
-            policy: &policy,
-            parent: to,
-            status: PolicyStatus::Rollback,
-            batch: None,
-            samples: 0,
-            report: &Value::Null,
-            gate: &Value::Null,
-            published_ms: now_ms,
-        },
-    )
-    .await?;
-    Ok(policy)
+    standings::restore(connection, &order).await
 }

@@ -288,6 +288,9 @@ pub(super) fn policy_record(row: &SqliteRow) -> Result<PolicyRecord, Fault> {
         samples: unsigned(row.try_get("samples")?)?,
         report: serde_json::from_str(row.try_get("report")?)?,
         gate: serde_json::from_str(row.try_get("gate")?)?,
+        note: some_text(row.try_get("note")?)?,
+        is_tripped: row.try_get::<Option<Millis>, _>("tripped_ms")?.is_some(),
+        is_pruned: row.try_get::<Option<Millis>, _>("pruned_ms")?.is_some(),
         published_ms: row.try_get::<Millis, _>("published_ms")?,
     })
 }

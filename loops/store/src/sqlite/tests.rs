@@ -47,6 +47,12 @@ async fn sqlite_passes_the_suite_of_people() {
 }
 
 #[tokio::test]
+async fn sqlite_passes_the_suite_of_versions() {
+    let folders = Folders::default();
+    suite::versions::run(async || folders.open().await).await;
+}
+
+#[tokio::test]
 async fn random_calls_keep_the_laws() {
     let folders = Folders::default();
     let mut trained = 0;

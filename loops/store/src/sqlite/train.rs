@@ -10,6 +10,7 @@ use super::fault::{Fault, corrupt};
 use super::leases::{self, Taking};
 use super::policies;
 use super::rows;
+use super::standings;
 use super::texts::{signed, unsigned};
 use crate::LedgerError;
 use crate::ledger::{
@@ -30,7 +31,10 @@ pub(super) async fn ready(
          join scopes on scopes.number = turns.scope_number
          left join leases on leases.transition_number = transitions.number
              and leases.consumer = 'train'
+         left join standings on standings.scope_number = turns.scope_number
          where turns.stage = 'awaiting_training' and coalesce(leases.free_from_ms, ?1) <= ?1
+           and standings.pinned_ms is null and standings.tripped_ms is null
+           and standings.trial_ms is null
          group by turns.scope_number order by oldest, scopes.number",
     )
     .bind(now_ms)
@@ -258,6 +262,10 @@ pub(super) async fn publish(
             publish.parent,
             publish.scope.as_str()
         )));
+    }
+    if let Some(why) = standings::held(connection, scope).await? {
+        let scope = publish.scope.as_str();
+        return Err(conflict(format!("scope {scope:?} is held: {why}")));
     }
     let policy = Policy {
         scope: publish.scope.clone(),

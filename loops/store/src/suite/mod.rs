@@ -12,6 +12,7 @@ mod policies;
 mod random;
 mod reading;
 mod train;
+pub mod versions;
 mod views;
 mod world;
 

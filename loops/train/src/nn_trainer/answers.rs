@@ -39,6 +39,12 @@ impl Sequence<'_> {
     }
 }
 
+/// Whether a probe leaves room for its answer.
+pub(super) fn fits((parts, gate): (&NnParts, &GateConfig), probe: &[Token]) -> bool {
+    let positions = parts.model.config.max_positions;
+    !probe.is_empty() && probe.len() <= positions.saturating_sub(gate.probe_tokens_max)
+}
+
 /// Answers every probe under `adapter`. The same probe gets the same random numbers under every
 /// policy, so that differences come from the policies.
 pub(super) fn answers(
@@ -47,14 +53,9 @@ pub(super) fn answers(
     adapter: Option<&Adapter>,
     pause: &mut dyn FnMut() -> bool,
 ) -> Result<Vec<ProbeCompletion>, TrainError> {
-    let room = parts
-        .model
-        .config
-        .max_positions
-        .saturating_sub(gate.probe_tokens_max);
     let fitting: Vec<&Vec<Token>> = probes
         .iter()
-        .filter(|p| !p.is_empty() && p.len() <= room)
+        .filter(|probe| fits((parts, gate), probe))
         .collect();
     let mut completions = Vec::with_capacity(fitting.len());
     for (group, probes) in fitting.chunks(TOGETHER).enumerate() {

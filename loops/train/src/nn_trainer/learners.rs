@@ -48,7 +48,7 @@ pub(super) fn load(
     (scope, parent): (&Scope, Option<&Policy>),
 ) -> Result<Learner, String> {
     let sentence = |e: hone_nn::LearnerError| e.to_string();
-    let Some(parent) = parent else {
+    let Some(parent) = parent.filter(|p| !p.is_base()) else {
         let fresh = Learner::new(parts.model.clone(), config).map_err(sentence)?;
         return Ok(fresh.on(parts.exec.clone()));
     };

@@ -1,12 +1,13 @@
 //! What the gate judges, measured: divergences on the batch and answered probes.
 
+use hone_domain::Token;
 use hone_nn::{Adapter, score};
 
 use super::NnParts;
-use super::answers::answers;
+use super::answers::{answers, fits};
 use crate::config::GateConfig;
 use crate::gate::Measured;
-use crate::probe::ProbeSummary;
+use crate::probe::{ProbeCompletion, ProbeSummary};
 use crate::trainer::{TrainError, TrainJob};
 
 /// The policies that are compared; the base model is the third.
@@ -24,16 +25,20 @@ pub(super) fn measure(
     pause: &mut dyn FnMut() -> bool,
 ) -> Result<Measured, TrainError> {
     let kl = divergences(parts, (job, gate.kl_tokens_max), policies, pause)?;
-    let mut summary = |adapter: Option<&Adapter>| {
-        let completions = answers((parts, gate), &job.probes, adapter, pause)?;
-        Ok(ProbeSummary::of(&completions))
-    };
-    let candidate = summary(Some(policies.candidate))?;
-    let base = summary(None)?;
+    let differences = differences(parts, job, policies, pause)?;
+    let fits = |probe: &&Vec<Token>| fits((parts, gate), probe);
+    let probes: Vec<Vec<Token>> = job.probes.iter().filter(fits).cloned().collect();
+    let golden = job.probes.iter().take(job.golden).filter(fits).count();
+    let mut answered = |adapter: Option<&Adapter>| answers((parts, gate), &probes, adapter, pause);
+    let candidate = ProbeSummary::of(&answered(Some(policies.candidate))?);
+    let said = answered(None)?;
+    let base = ProbeSummary::of(&said);
     let parent = match policies.parent {
-        Some(parent) => summary(Some(parent))?,
+        Some(parent) => ProbeSummary::of(&answered(Some(parent))?),
         None => base,
     };
+    let fixed: Vec<_> = probes.iter().zip(&said).take(golden).collect();
+    let golden_loss = golden_loss(parts, &fixed, policies.candidate, pause)?;
     Ok(Measured {
         finite: true,
         changed: true,
@@ -42,7 +47,69 @@ pub(super) fn measure(
         candidate,
         parent,
         base,
+        golden_loss,
+        differences,
     })
+}
+
+/// Mean log-prob per token of everything from `start` on.
+fn mean_logprob(
+    parts: &NnParts,
+    adapter: Option<&Adapter>,
+    (tokens, start): (&[Token], usize),
+) -> f64 {
+    let scores = score(&parts.model, adapter, tokens, &parts.exec);
+    let count = tokens.len().saturating_sub(start).max(1);
+    let sum: f64 = (start..tokens.len())
+        .map(|position| f64::from(scores.logprob(position, 1.0, None)))
+        .sum();
+    sum / count as f64
+}
+
+/// Largest gain or loss of one held-out turn, in nats per token: none of them decides alone.
+const DIFFERENCE_MAX: f64 = 1.0;
+
+/// Per held-out turn, what its completion gains under the candidate, times its score: above 0 where
+/// good completions become likelier and bad ones less likely.
+fn differences(
+    parts: &NnParts,
+    job: &TrainJob,
+    policies: Compared<'_>,
+    pause: &mut dyn FnMut() -> bool,
+) -> Result<Vec<f32>, TrainError> {
+    let mut differences = Vec::with_capacity(job.held_out.len());
+    for judged in &job.held_out {
+        if pause() {
+            return Err(TrainError::Stopped);
+        }
+        let text = (judged.tokens.as_slice(), judged.start);
+        let now = mean_logprob(parts, Some(policies.candidate), text);
+        let served = mean_logprob(parts, policies.parent, text);
+        let gain = (now - served).clamp(-DIFFERENCE_MAX, DIFFERENCE_MAX);
+        differences.push((gain * f64::from(judged.score)) as f32);
+    }
+    Ok(differences)
+}
+
+/// What the base model's own answers lose under the candidate, per token.
+fn golden_loss(
+    parts: &NnParts,
+    fixed: &[(&Vec<Token>, &ProbeCompletion)],
+    candidate: &Adapter,
+    pause: &mut dyn FnMut() -> bool,
+) -> Result<f32, TrainError> {
+    let (mut sum, mut count) = (0.0, 0);
+    for (prompt, said) in fixed.iter().filter(|(_, said)| !said.tokens.is_empty()) {
+        if pause() {
+            return Err(TrainError::Stopped);
+        }
+        let tokens = [prompt.as_slice(), &said.tokens].concat();
+        let text = (tokens.as_slice(), prompt.len());
+        let base = mean_logprob(parts, None, text);
+        sum += base - mean_logprob(parts, Some(candidate), text);
+        count += 1;
+    }
+    Ok((sum / f64::from(count.max(1))) as f32)
 }
 
 struct Divergences {

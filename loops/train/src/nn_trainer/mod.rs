@@ -164,7 +164,11 @@ impl NnTrainer {
             "parent": job.parent_digest(),
             "transitions": job.transitions(),
         });
-        peft::to_files(adapter, &self.parts.base_name, &manifest)
+        let mut files = peft::to_files(adapter, &self.parts.base_name, &manifest);
+        let (model, exec) = (&self.parts.model, &self.parts.exec);
+        let probe = hone_nn::probe(model, Some(adapter), exec);
+        files.push((hone_nn::PROBE_FILE.to_owned(), probe));
+        files
     }
 }
 
@@ -201,7 +205,7 @@ impl Trainer for NnTrainer {
         .map_err(TrainError::Failed)?;
         let policies = measure::Compared {
             candidate: &adapter,
-            parent: job.parent.is_some().then_some(&parent),
+            parent: job.parent_digest().is_some().then_some(&parent),
         };
         let mut measured = measure::measure((&self.parts, &self.gate), job, policies, pause)?;
         let digest = adapter_digest(&adapter);

@@ -357,6 +357,8 @@ pub(super) fn job(turns: &[Turn], parent: Option<Policy>) -> TrainJob {
         rows: pack(&credited).unwrap(),
         lr_scale: 1.0,
         probes: vec![vec![1, 2], vec![3; 40]],
+        golden: 1,
+        held_out: Vec::new(),
     }
 }
 
@@ -469,4 +471,54 @@ async fn settings_reach_the_learner() {
     assert_eq!((lora.rank, lora.targets), (4, vec![hone_nn::Target::Q]));
     config.learner.lora_targets = vec!["lm_head".into()];
     assert!(NnTrainer::new(parts(&house), &config).is_err());
+}
+
+#[tokio::test]
+async fn held_out_turns_and_the_probe_say_what_the_candidate_does() {
+    let house = House::new().await;
+    let parts = parts(&house);
+    let turns: Vec<Turn> = (0..8).map(|i| sampled(&house, &parts, i)).collect();
+    let mut job = job(&turns, None);
+    // What is trained up (and the same, scored as bad), as if it had been held out.
+    let judged = |turn: &Turn, score| crate::trainer::Judged {
+        tokens: [turn.prompt_tokens.as_slice(), turn.completion.tokens()].concat(),
+        start: turn.prompt_tokens.len(),
+        score,
+    };
+    job.held_out = vec![
+        judged(&turns[0], 1.0),
+        judged(&turns[0], -1.0),
+        judged(&turns[0], 0.0),
+    ];
+    let trainer = NnTrainer::new(parts.clone(), &config()).unwrap();
+    let candidate = trainer.train(&job, &mut || false).unwrap();
+    let measured = &candidate.measured;
+    let [up, down, none] = measured.differences[..] else {
+        panic!("{:?}", measured.differences)
+    };
+    assert!(up > 0.0, "its first turn was rewarded: {up}");
+    assert_eq!((up, none), (-down, 0.0));
+    assert!(measured.golden_loss.is_finite() && measured.golden_loss > -0.5);
+    // The published files prove themselves, and only this adapter on this model.
+    let policy = adopt(&house, &candidate, 1);
+    let file = |name: &str| house.blobs.get(&policy.blob, name).ok();
+    let adapter = peft::load(&file, &parts.model.config).unwrap();
+    let probe = file(hone_nn::PROBE_FILE).unwrap();
+    let proven = hone_nn::prove(&parts.model, Some(&adapter), &probe, &parts.exec);
+    assert_eq!(proven, Ok(()));
+    assert!(hone_nn::prove(&parts.model, None, &probe, &parts.exec).is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_rollback_to_the_base_learning_begins_afresh() {
+    let house = House::new().await;
+    let parts = parts(&house);
+    let turns: Vec<Turn> = (0..6).map(|i| sampled(&house, &parts, i)).collect();
+    let trainer = NnTrainer::new(parts, &config()).unwrap();
+    let fresh = trainer.train(&job(&turns, None), &mut || false).unwrap();
+    let base = Policy::base(anna(), PolicyVersion(4));
+    let again = trainer
+        .train(&job(&turns, Some(base)), &mut || false)
+        .unwrap();
+    assert_eq!((again.digest, again.parity), (fresh.digest, fresh.parity));
 }

@@ -73,6 +73,8 @@ pub struct EngineStatus {
     pub swaps_total: u64,
     /// Loads that failed.
     pub swap_failures_total: u64,
+    /// Adapters that were not what was published, when loaded or later.
+    pub identity_failures_total: u64,
     /// Adapters in memory.
     pub adapters_resident: usize,
     /// Microseconds between two tokens of a request that 99 of 100 do not exceed.
@@ -123,6 +125,7 @@ fn engine(http: &Http) -> Option<EngineStatus> {
         cancelled_total: stats.cancelled_total,
         swaps_total: stats.swaps_total,
         swap_failures_total: stats.swap_failures_total,
+        identity_failures_total: stats.identity_failures_total,
         adapters_resident: stats.adapters_resident,
         token_gap_p99_us: stats.token_gap_us.quantile(0.99),
         ttft_p50_us: stats.ttft_us.quantile(0.5),

@@ -20,6 +20,7 @@ mod talk;
 pub mod tokens;
 pub mod turns;
 pub mod users;
+pub mod versions;
 
 use std::sync::Arc;
 
@@ -54,7 +55,7 @@ pub fn all() -> OpenApiRouter<Arc<Http>> {
         .routes(routes!(sessions::get_session))
         .routes(routes!(sessions::list_turns))
         .routes(routes!(turns::get_turn))
-        .routes(routes!(turns::list_versions))
+        .merge(versions::all())
         .routes(routes!(learning::get_consent, learning::put_consent))
         .routes(routes!(learning::forget))
         .routes(routes!(learning::get_forget))

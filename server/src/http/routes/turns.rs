@@ -1,15 +1,13 @@
-//! `GET /v1/turns/{id}` (what became of a turn and why) and `GET /v1/versions`.
+//! `GET /v1/turns/{id}`: what became of a turn and why.
 
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use hone_domain::{Fate, Feedback, NextItem, Sampling, Signal, Stage, StopReason, TurnKind, Vote};
-use hone_store::{PolicyRecord, TurnView};
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use utoipa::{IntoParams, ToSchema};
+use hone_store::TurnView;
+use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::{Reply, ledger_error};
 use crate::door::{session_text, turn_text};
@@ -223,104 +221,4 @@ pub async fn get_turn(
     let view = http.ledger.turn(turn).await.map_err(|e| ledger_error(&e))?;
     let view = view.filter(|v| v.turn.owner == asked.caller.owner);
     view.map(|v| Json(TurnReply::of(v))).ok_or_else(unknown)
-}
-
-/// Whose versions, and how many.
-#[derive(Clone, Debug, Deserialize, IntoParams)]
-pub struct VersionsQuery {
-    /// The `user` field of the requests in question.
-    pub user: Option<String>,
-    /// Most versions, 1 to 1000; 100 if absent.
-    pub limit: Option<usize>,
-}
-
-/// One published version.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct VersionReply {
-    /// Its number.
-    pub version: u64,
-    /// The version it was trained from.
-    pub parent: u64,
-    /// `published` or `rollback`.
-    #[schema(value_type = String)]
-    pub status: hone_store::PolicyStatus,
-    /// Content hash of the adapter.
-    pub digest: String,
-    /// Turns it learned from.
-    pub samples: u64,
-    /// Mean verdict of the turns it sampled.
-    pub mean_score: Option<f64>,
-    /// How many of its turns have a verdict with a score.
-    pub scored_turns: u64,
-    /// What the trainer measured.
-    pub report: Value,
-    /// What the gate measured.
-    pub gate: Value,
-    /// When, in milliseconds since the Unix epoch.
-    pub published_ms: i64,
-}
-
-/// Versions of a scope, newest first.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct VersionList {
-    /// Always `list`.
-    pub object: &'static str,
-    /// The version that new requests get; 0 is the base model.
-    pub current: u64,
-    /// The versions.
-    pub data: Vec<VersionReply>,
-}
-
-/// Published versions of the caller's policy.
-#[utoipa::path(
-    get,
-    path = "/v1/versions",
-    params(VersionsQuery),
-    responses(
-        (status = 200, body = VersionList),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
-        (status = 503, body = ErrorBody),
-    )
-)]
-pub async fn list_versions(
-    State(http): State<Arc<Http>>,
-    asked: Asked,
-    query: Result<Query<VersionsQuery>, QueryRejection>,
-) -> Reply<VersionList> {
-    let Query(query) = query.map_err(|error| ApiError::invalid("", error.body_text()))?;
-    let limit = query.limit.unwrap_or(100);
-    if !(1..=1_000).contains(&limit) {
-        return Err(ApiError::invalid(
-            "limit",
-            format!("limit must be between 1 and 1000, not {limit}"),
-        ));
-    }
-    let user = query.user.as_deref().filter(|u| !u.trim().is_empty());
-    let (scope, _) = http.rules.scope(&asked.caller.owner, user);
-    let records = http.ledger.versions(Some(&scope), limit).await;
-    let records = records.map_err(|e| ledger_error(&e))?;
-    let scores = http.ledger.scores_by_version(&scope).await;
-    let scores = scores.map_err(|e| ledger_error(&e))?;
-    let reply = |record: PolicyRecord| {
-        let score = scores.iter().find(|(v, ..)| *v == record.policy.version);
-        VersionReply {
-            version: record.policy.version.0,
-            parent: record.parent.0,
-            status: record.status,
-            digest: record.policy.digest.to_hex(),
-            samples: record.samples,
-            mean_score: score.map(|(_, mean, _)| *mean),
-            scored_turns: score.map_or(0, |(.., n)| *n),
-            report: record.report,
-            gate: record.gate,
-            published_ms: record.published_ms,
-        }
-    };
-    Ok(Json(VersionList {
-        object: "list",
-        current: http.policies.get().version(&scope).0,
-        data: records.into_iter().map(reply).collect(),
-    }))
 }

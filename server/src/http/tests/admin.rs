@@ -28,7 +28,9 @@ async fn models_are_listed_by_every_name() {
 async fn versions_begin_empty() {
     let stage = Stage::new(Recorder::Collects).await;
     let json = stage.get("/v1/versions?user=ann&limit=5").await.json();
-    assert_eq!(json, json!({"object": "list", "current": 0, "data": []}));
+    let standing = json!({"pinned": false, "tripped": null, "trial": null});
+    let expected = json!({"object": "list", "current": 0, "data": [], "standing": standing});
+    assert_eq!(json, expected);
 }
 
 #[tokio::test]

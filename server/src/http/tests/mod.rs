@@ -15,3 +15,4 @@ mod replays;
 mod rights;
 mod sessions;
 mod tools;
+mod versions;

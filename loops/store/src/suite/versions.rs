@@ -1,0 +1,460 @@
+//! Cases of [`Versions`]: what people and the watch decide about published versions.
+
+use std::sync::Arc;
+
+use hone_domain::{Digest, Fate, Policy, PolicyVersion, Reason, Scope, StopReason};
+
+use super::world::{ALL, NOW, World, assert_conflict, digest_of, ids};
+use crate::{Ledger, Page, PolicyStatus, Refusal, Restore, RestoreWhy, Standing, Trial, Versions};
+
+/// A world and the same ledger as [`Versions`].
+struct Case {
+    world: World,
+    versions: Arc<dyn Versions>,
+}
+
+macro_rules! cases {
+    ($make:expr; $($case:ident,)*) => {$(
+        let ledger = $make().await;
+        let case = Case { world: World::new(ledger.clone()), versions: ledger };
+        Box::pin($case(&case)).await;
+        case.world.assert_lawful(stringify!($case)).await;
+        case.world.ledger.close().await;
+    )*};
+}
+
+/// Runs every case; `make` returns an empty ledger each time.
+pub async fn run<L: Ledger + Versions + 'static>(make: impl AsyncFn() -> Arc<L>) {
+    cases! { make;
+        the_base_is_restored_like_any_version,
+        lineage_goes_both_ways,
+        a_pin_holds_and_is_released,
+        a_trip_marks_what_it_left_and_holds_until_resumed,
+        a_trial_holds_and_ends,
+        refusals_and_scopes_are_listed,
+        held_out_turns_come_with_their_scores,
+        the_watch_reads_on_where_it_stopped,
+        only_files_that_nobody_needs_are_pruned,
+    }
+}
+
+const FIRST: Page = Page {
+    limit: ALL,
+    before: None,
+};
+
+impl Case {
+    fn restore(&self, to: u64, why: RestoreWhy) -> Restore {
+        Restore {
+            scope: self.world.scope(),
+            to: PolicyVersion(to),
+            from: None,
+            why,
+            note: Some("nul \0 kept".into()),
+            now_ms: NOW + 40,
+        }
+    }
+
+    async fn published(&self, count: u64) {
+        for parent in 0..count {
+            self.world.publish_next(parent).await;
+        }
+    }
+
+    async fn standing(&self) -> Standing {
+        let standing = self.versions.standing(&self.world.scope()).await;
+        standing.expect("read")
+    }
+
+    async fn is_ready(&self) -> bool {
+        let ready = self.world.ledger.ready(NOW + 1_000_000).await;
+        !ready.expect("read").is_empty()
+    }
+}
+
+async fn the_base_is_restored_like_any_version(case: &Case) {
+    let world = &case.world;
+    case.published(2).await;
+    let policy = case
+        .versions
+        .restore(&case.restore(0, RestoreWhy::Asked))
+        .await;
+    let policy = policy.expect("restored");
+    assert_eq!(policy, Policy::base(world.scope(), PolicyVersion(3)));
+    let heads = world.ledger.heads().await.expect("read");
+    assert_eq!(heads, std::slice::from_ref(&policy));
+    let record = world
+        .ledger
+        .versions(Some(&world.scope()), 1)
+        .await
+        .expect("read")
+        .remove(0);
+    assert_eq!(
+        (record.parent, record.status),
+        (PolicyVersion(0), PolicyStatus::Rollback)
+    );
+    assert_eq!(record.note.as_deref(), Some("nul \0 kept"));
+    assert_eq!((record.policy, record.is_tripped), (policy, false));
+    let next = world.publish_next(3).await;
+    assert_eq!(
+        next.version,
+        PolicyVersion(4),
+        "the chain goes on from the base"
+    );
+    // What must be the newest is not any more.
+    let late = Restore {
+        from: Some(PolicyVersion(3)),
+        ..case.restore(1, RestoreWhy::Asked)
+    };
+    assert_conflict(&case.versions.restore(&late).await);
+    let nobody = Restore {
+        scope: Scope::of("nobody", None),
+        ..late
+    };
+    assert_conflict(&case.versions.restore(&nobody).await);
+}
+
+async fn lineage_goes_both_ways(case: &Case) {
+    let world = &case.world;
+    case.published(1).await;
+    let turns = world.ready_turns(3, 1).await;
+    let samples = world.claim_samples(&world.sample_claim()).await;
+    world
+        .ledger
+        .publish(&world.publishing(1, &samples))
+        .await
+        .expect("published");
+    case.versions
+        .restore(&case.restore(1, RestoreWhy::Asked))
+        .await
+        .expect("restored");
+    let view = |n| async move {
+        let view = case
+            .versions
+            .version(&world.scope(), PolicyVersion(n), 2)
+            .await;
+        view.expect("read")
+    };
+    let second = view(2).await.expect("published");
+    assert_eq!(second.lineage, [1, 0].map(PolicyVersion));
+    assert_eq!(second.children, []);
+    let learned_from: Vec<_> = second.samples.iter().map(|s| s.turn).collect();
+    assert_eq!(
+        learned_from,
+        ids(&turns)[..2],
+        "as many as asked for, oldest first"
+    );
+    assert!(second.samples.iter().all(|s| s.score == Some(1.0)));
+    for turn in &turns {
+        let version = PolicyVersion(2);
+        assert_eq!(world.fate(turn).await, Fate::Trained { version });
+    }
+    let first = view(1).await.expect("published");
+    assert_eq!(first.children, [2, 3].map(PolicyVersion));
+    assert_eq!(
+        view(3).await.expect("published").lineage,
+        [1, 0].map(PolicyVersion)
+    );
+    assert!(view(0).await.is_none() && view(9).await.is_none());
+}
+
+async fn a_pin_holds_and_is_released(case: &Case) {
+    let (world, scope) = (&case.world, case.world.scope());
+    case.published(2).await;
+    world.ready_turns(2, 2).await;
+    let held = world.claim_samples(&world.sample_claim()).await;
+    let pinned = case
+        .versions
+        .pin(&scope, PolicyVersion(1), NOW)
+        .await
+        .expect("pinned");
+    assert_eq!(
+        (pinned.version, pinned.digest),
+        (PolicyVersion(3), digest_of(1))
+    );
+    assert!(case.standing().await.pinned && case.standing().await.holds());
+    assert_conflict(&world.ledger.publish(&world.publishing(3, &held)).await);
+    for sample in &held {
+        world
+            .ledger
+            .release(sample.claim, NOW)
+            .await
+            .expect("released");
+    }
+    assert!(!case.is_ready().await, "ready turns wait");
+    let again = case
+        .versions
+        .pin(&scope, PolicyVersion(3), NOW)
+        .await
+        .expect("pinned");
+    assert_eq!(again, pinned, "what is served is pinned as it is");
+    assert_conflict(&case.versions.pin(&scope, PolicyVersion(9), NOW).await);
+    let all = case.versions.standings(ALL).await.expect("read");
+    assert_eq!(all, [(scope.clone(), case.standing().await)]);
+    assert!(case.versions.unpin(&scope).await.expect("released"));
+    assert!(
+        !case
+            .versions
+            .unpin(&scope)
+            .await
+            .expect("nothing to release")
+    );
+    assert!(case.is_ready().await);
+    let other = Scope::of("new", None);
+    let base = case
+        .versions
+        .pin(&other, PolicyVersion(0), NOW)
+        .await
+        .expect("pinned");
+    assert!(
+        base.is_base(),
+        "a scope may be kept on the base before it learned anything"
+    );
+}
+
+async fn a_trip_marks_what_it_left_and_holds_until_resumed(case: &Case) {
+    let (world, scope) = (&case.world, case.world.scope());
+    case.published(2).await;
+    let order = Restore {
+        from: Some(PolicyVersion(2)),
+        ..case.restore(1, RestoreWhy::Tripped)
+    };
+    let policy = case.versions.restore(&order).await.expect("restored");
+    assert_eq!(policy.digest, digest_of(1));
+    assert_conflict(&case.versions.restore(&order).await);
+    let tripped = case.standing().await.tripped.expect("it tripped");
+    assert_eq!(
+        (tripped.version, tripped.at_ms),
+        (PolicyVersion(2), NOW + 40)
+    );
+    assert_eq!(tripped.note, "nul \0 kept");
+    let records = world
+        .ledger
+        .versions(Some(&scope), ALL)
+        .await
+        .expect("read");
+    let marks: Vec<bool> = records.iter().map(|r| r.is_tripped).collect();
+    assert_eq!(marks, [false, true, false]);
+    world.ready_turns(1, 3).await;
+    assert!(!case.is_ready().await);
+    assert!(case.versions.resume(&scope).await.expect("resumed"));
+    assert!(case.is_ready().await);
+    assert!(
+        !case
+            .versions
+            .resume(&scope)
+            .await
+            .expect("nothing to resume")
+    );
+    assert_eq!(world.publish_next(3).await.version, PolicyVersion(4));
+}
+
+async fn a_trial_holds_and_ends(case: &Case) {
+    let scope = case.world.scope();
+    case.published(2).await;
+    let trial = |version, proven| Trial {
+        version: PolicyVersion(version),
+        proven: PolicyVersion(proven),
+        since_ms: NOW,
+    };
+    assert_conflict(&case.versions.try_out(&scope, trial(1, 0)).await);
+    assert_conflict(&case.versions.try_out(&scope, trial(2, 2)).await);
+    case.versions
+        .try_out(&scope, trial(2, 1))
+        .await
+        .expect("begun");
+    assert_eq!(case.standing().await.trial, Some(trial(2, 1)));
+    assert_conflict(&case.versions.try_out(&scope, trial(2, 0)).await);
+    assert!(case.versions.end_trial(&scope).await.expect("ended"));
+    case.versions
+        .try_out(&scope, trial(2, 1))
+        .await
+        .expect("begun again");
+    let order = case.restore(1, RestoreWhy::TrialFailed);
+    case.versions.restore(&order).await.expect("restored");
+    assert_eq!(
+        case.standing().await,
+        Standing::default(),
+        "a rollback ends the trial"
+    );
+    assert!(
+        !case
+            .versions
+            .end_trial(&scope)
+            .await
+            .expect("nothing to end")
+    );
+}
+
+async fn refusals_and_scopes_are_listed(case: &Case) {
+    let (world, scope) = (&case.world, case.world.scope());
+    world.ready_turns(2, 0).await;
+    for number in 1..=3 {
+        let refusal = Refusal {
+            scope: scope.clone(),
+            parent: PolicyVersion(0),
+            digest: Some(digest_of(number)),
+            batch: world.batch(),
+            claims: Vec::new(),
+            reason: Reason::GateRejected,
+            report: serde_json::json!({"gate": {"reasons": ["too long"]}}),
+            now_ms: NOW + number as i64,
+        };
+        world.ledger.refuse(&refusal).await.expect("recorded");
+    }
+    let page = Page {
+        limit: 2,
+        before: None,
+    };
+    let newest = case
+        .versions
+        .refusals(Some(&scope), page)
+        .await
+        .expect("read");
+    let digests: Vec<_> = newest.iter().filter_map(|r| r.digest).collect();
+    assert_eq!(digests, [digest_of(3), digest_of(2)]);
+    assert_eq!(newest[0].report["gate"]["reasons"][0], "too long");
+    let page = Page {
+        before: Some(newest[1].number),
+        ..page
+    };
+    let older = case.versions.refusals(None, page).await.expect("read");
+    assert_eq!(older.len(), 1);
+    let nobody = Scope::of("nobody", None);
+    assert!(
+        case.versions
+            .refusals(Some(&nobody), page)
+            .await
+            .expect("read")
+            .is_empty()
+    );
+
+    let rows = case.versions.scopes(FIRST).await.expect("read");
+    assert_eq!(rows.len(), 1);
+    assert_eq!((rows[0].turns, rows[0].versions), (2, 0));
+    assert_eq!((&rows[0].scope, rows[0].mean_score), (&scope, Some(1.0)));
+    assert_eq!(rows[0].last_turn_ms, Some(NOW + 5));
+    case.versions
+        .pin(&nobody, PolicyVersion(0), NOW)
+        .await
+        .expect("pinned");
+    let rows = case.versions.scopes(FIRST).await.expect("read");
+    assert_eq!(
+        rows.iter().map(|r| r.standing.pinned).collect::<Vec<_>>(),
+        [true, false]
+    );
+}
+
+async fn held_out_turns_come_with_their_scores(case: &Case) {
+    let (world, scope) = (&case.world, case.world.scope());
+    let turns = world.ready_turns(3, 0).await;
+    let held = world.claim_samples(&world.sample_claim()).await;
+    let claims = [held[0].claim, held[2].claim];
+    let settled = world.ledger.settle_claims(&claims, Reason::HeldOut).await;
+    assert_eq!(settled.expect("settled"), 2);
+    let found = case.versions.held_out(&scope, ALL).await.expect("read");
+    let found: Vec<_> = found.iter().map(|h| (h.turn.id, h.score)).collect();
+    assert_eq!(found, [(turns[2].id, 1.0), (turns[0].id, 1.0)]);
+    assert_eq!(
+        case.versions.held_out(&scope, 1).await.expect("read").len(),
+        1
+    );
+    let reason = Reason::HeldOut;
+    assert_eq!(world.fate(&turns[0]).await, Fate::Settled { reason });
+}
+
+async fn the_watch_reads_on_where_it_stopped(case: &Case) {
+    let (world, scope) = (&case.world, case.world.scope());
+    let begin = case.versions.watch_place().await.expect("read");
+    world.ready_turns(2, 0).await;
+    let mut cut = world.turn_of(PolicyVersion(1));
+    cut.kind = hone_domain::TurnKind::Side;
+    world.record(&cut).await;
+    let news = case.versions.watch_news(begin, ALL).await.expect("read");
+    assert_eq!(
+        (news.turns.len(), news.verdicts.len()),
+        (2, 2),
+        "side turns do not count"
+    );
+    assert_eq!(news.turns[0].stop, StopReason::EndToken);
+    assert_eq!(
+        (news.turns[0].tokens.len(), news.verdicts[0].score),
+        (3, 1.0)
+    );
+    assert_eq!(
+        case.versions.watch_memory(&scope).await.expect("read"),
+        None
+    );
+    let memory = [(scope.clone(), "{\"seen\":2}".to_owned())];
+    case.versions
+        .keep_watch(news.place, &memory)
+        .await
+        .expect("kept");
+    assert_eq!(case.versions.watch_place().await.expect("read"), news.place);
+    let kept = case.versions.watch_memory(&scope).await.expect("read");
+    assert_eq!(kept.as_deref(), Some("{\"seen\":2}"));
+    assert_eq!(case.standing().await, Standing::default());
+    let none = case
+        .versions
+        .watch_news(news.place, ALL)
+        .await
+        .expect("read");
+    assert_eq!((none.turns.len(), none.verdicts.len()), (0, 0));
+    world.ready_turns(3, 0).await;
+    let one = case.versions.watch_news(news.place, 1).await.expect("read");
+    assert_eq!((one.turns.len(), one.verdicts.len()), (1, 1));
+    let rest = case
+        .versions
+        .watch_news(one.place, ALL)
+        .await
+        .expect("read");
+    assert_eq!((rest.turns.len(), rest.verdicts.len()), (2, 2));
+}
+
+async fn only_files_that_nobody_needs_are_pruned(case: &Case) {
+    let scope = case.world.scope();
+    case.published(6).await;
+    let numbers = |found: &[crate::Prunable]| -> Vec<u64> {
+        let all = found.iter().flat_map(|p| &p.versions);
+        all.map(|v| v.0).collect()
+    };
+    // The newest two, and what the older of them continues.
+    let found = case.versions.prunable(2, ALL).await.expect("read");
+    assert_eq!(numbers(&found), [1, 2, 3]);
+    assert_eq!((&found[0].scope, found[0].digest), (&scope, digest_of(1)));
+    assert_eq!(case.versions.prunable(2, 1).await.expect("read").len(), 1);
+    // A rollback needs again what would have gone, under a number of its own.
+    case.versions
+        .restore(&case.restore(2, RestoreWhy::Asked))
+        .await
+        .expect("restored");
+    assert_conflict(&case.versions.prune(&found[1], 2, NOW).await);
+    case.versions
+        .prune(&found[0], 2, NOW)
+        .await
+        .expect("pruned");
+    assert_conflict(
+        &case
+            .versions
+            .restore(&case.restore(1, RestoreWhy::Asked))
+            .await,
+    );
+    let view = case
+        .versions
+        .version(&scope, PolicyVersion(1), 0)
+        .await
+        .expect("read");
+    assert!(view.expect("its record stays").record.is_pruned);
+    let found = case.versions.prunable(2, ALL).await.expect("read");
+    assert_eq!(numbers(&found), [3, 4]);
+    let named = case.versions.named_blobs().await.expect("read");
+    assert_eq!(named.len(), 5, "the blobs of 2 to 6");
+    // The base has no files.
+    case.versions
+        .restore(&case.restore(0, RestoreWhy::Asked))
+        .await
+        .expect("restored");
+    let found = case.versions.prunable(0, ALL).await.expect("read");
+    assert_eq!(numbers(&found), [2, 7, 3, 4, 5, 6]);
+    assert!(found.iter().all(|p| p.digest != Digest::NONE));
+}

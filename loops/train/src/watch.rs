@@ -1,0 +1,222 @@
+//! The watch over what is served: is it doing worse than this scope is used to? Pure.
+//!
+//! Two charts per scope, complaints (a verdict below 0) and broken outputs (empty, looping, cut at
+//! the token limit). Each is a Bernoulli CUSUM (Page 1954; Reynolds and Stoumbos 1999): the sum of
+//! log-likelihood ratios of "the rate is `ratio` times what it was" against "it is what it was",
+//! never below 0; above `threshold` it alarms. What it was is the upper end of the rate in the
+//! scope's base period; a later period that was surely better takes its place, so that what was
+//! learned is defended too.
+
+use hone_domain::{PolicyVersion, Scope, StopReason, Token};
+use hone_store::{PolicyRecord, WatchNews, WatchPlace};
+use serde::{Deserialize, Serialize};
+
+use crate::config::WatchConfig;
+use crate::probe::is_looping;
+
+/// Standard errors above the rate of the first period, and of a later one, that count as usual.
+const FIRST_ERRORS: f64 = 1.0;
+const LATER_ERRORS: f64 = 2.0;
+
+/// One rate of one scope.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Chart {
+    /// Observations of the period under way, and how many of them were bad.
+    seen: u32,
+    bad: u32,
+    /// The usual rate; none before the base period is over.
+    usual: Option<f64>,
+    /// The CUSUM.
+    sum: f64,
+    /// The version of the first observation since the sum last left 0.
+    since: Option<PolicyVersion>,
+    /// Observations since then, and how many of them were bad.
+    run: (u32, u32),
+}
+
+/// A rate that has risen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Alarm {
+    /// The version under which it began to rise.
+    pub since: PolicyVersion,
+    /// The usual rate.
+    pub usual: f64,
+    /// The rate since it began to rise.
+    pub now: f64,
+}
+
+impl Chart {
+    /// Takes one observation. An alarm starts the chart again from 0. What the base model sampled
+    /// counts towards the base period only: there is nothing to go back to.
+    pub fn observe(
+        &mut self,
+        config: &WatchConfig,
+        (version, bad): (PolicyVersion, bool),
+    ) -> Option<Alarm> {
+        let alarm = self.usual.and_then(|usual| {
+            let watched = version > PolicyVersion::BASE;
+            watched.then(|| self.add(config, usual, (version, bad)))?
+        });
+        self.seen += 1;
+        self.bad += u32::from(bad);
+        if self.seen >= config.base_turns {
+            let errors = match self.usual {
+                None => FIRST_ERRORS,
+                Some(_) => LATER_ERRORS,
+            };
+            let rate = upper_rate(self.bad, self.seen, errors).max(config.rate_min);
+            self.usual = Some(self.usual.map_or(rate, |usual| usual.min(rate)));
+            (self.seen, self.bad) = (0, 0);
+        }
+        alarm
+    }
+
+    fn add(
+        &mut self,
+        config: &WatchConfig,
+        usual: f64,
+        (version, bad): (PolicyVersion, bool),
+    ) -> Option<Alarm> {
+        // Where twice as much is more than always, half-way to always.
+        let worse = (config.ratio * usual).min(f64::midpoint(1.0, usual));
+        let step = if bad {
+            (worse / usual).ln()
+        } else {
+            ((1.0 - worse) / (1.0 - usual)).ln()
+        };
+        self.sum += step;
+        if self.sum <= 0.0 {
+            (self.sum, self.since, self.run) = (0.0, None, (0, 0));
+            return None;
+        }
+        let since = *self.since.get_or_insert(version);
+        self.run.0 += 1;
+        self.run.1 += u32::from(bad);
+        if self.sum <= config.threshold {
+            return None;
+        }
+        let now = f64::from(self.run.1) / f64::from(self.run.0);
+        (self.sum, self.since, self.run) = (0.0, None, (0, 0));
+        Some(Alarm { since, usual, now })
+    }
+}
+
+/// The rate of `bad` in `seen`, so many standard errors higher.
+fn upper_rate(bad: u32, seen: u32, errors: f64) -> f64 {
+    let n = f64::from(seen) + 2.0;
+    let rate = (f64::from(bad) + 1.0) / n;
+    (rate + errors * (rate * (1.0 - rate) / n).sqrt()).min(0.95)
+}
+
+/// Whether a completion is broken: nothing, a repetition loop, or cut at its token limit.
+pub fn is_broken(tokens: &[Token], stop: StopReason) -> bool {
+    let is_empty = tokens.is_empty() || (stop == StopReason::EndToken && tokens.len() == 1);
+    is_empty || stop == StopReason::Length || is_looping(tokens)
+}
+
+/// What the watch remembers of a scope.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WatchMemory {
+    complaints: Chart,
+    broken: Chart,
+    /// Turns since the last trip.
+    since_trip: u64,
+}
+
+/// What is read for one look.
+#[derive(Debug)]
+pub struct WatchLook {
+    /// What happened.
+    pub news: WatchNews,
+    /// Every scope in it, with what is remembered and whether its learning is stopped or pinned.
+    pub scopes: Vec<(Scope, WatchMemory, Held)>,
+}
+
+/// What holds a scope, as far as the watch cares.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// A person keeps the version.
+    pub pinned: bool,
+    /// The watch stopped learning before.
+    pub tripped: bool,
+}
+
+/// What follows from a look.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WatchDecision {
+    /// How far was read.
+    pub place: WatchPlace,
+    /// What is remembered now.
+    pub memories: Vec<(Scope, WatchMemory)>,
+    /// Scopes to be taken back, from the version under which it began, and why.
+    pub trips: Vec<(Scope, Alarm, &'static str)>,
+    /// Scopes that may learn again.
+    pub resumes: Vec<Scope>,
+}
+
+/// Looks at everything new.
+pub fn look(config: &WatchConfig, look: WatchLook) -> WatchDecision {
+    let mut decision = WatchDecision {
+        place: look.news.place,
+        ..WatchDecision::default()
+    };
+    for (scope, mut memory, held) in look.scopes {
+        let turns = look.news.turns.iter().filter(|turn| turn.scope == scope);
+        let mut alarm = None;
+        for turn in turns {
+            memory.since_trip += 1;
+            let seen = (turn.version, is_broken(&turn.tokens, turn.stop));
+            let risen = memory.broken.observe(config, seen);
+            alarm = alarm.or(risen.map(|alarm| (alarm, "broken-output rate")));
+        }
+        for verdict in look.news.verdicts.iter().filter(|v| v.scope == scope) {
+            let seen = (verdict.version, verdict.score < 0.0);
+            let risen = memory.complaints.observe(config, seen);
+            alarm = alarm.or(risen.map(|alarm| (alarm, "complaint rate")));
+        }
+        if held.tripped {
+            let enough = config.resume_turns > 0 && memory.since_trip >= config.resume_turns;
+            if enough {
+                decision.resumes.push(scope.clone());
+            }
+        } else if let (Some((alarm, what)), false) = (alarm, held.pinned) {
+            memory.since_trip = 0;
+            decision.trips.push((scope.clone(), alarm, what));
+        }
+        decision.memories.push((scope, memory));
+    }
+    decision
+}
+
+/// The newest good version before `since`: the nearest on its lineage that has files, was not left
+/// itself, and is another one than what is served. None where there is nothing else.
+///
+/// `records` are the scope's newest versions, newest first; what is older than all of them counts
+/// as the base model.
+pub fn last_good(records: &[PolicyRecord], since: PolicyVersion) -> Option<PolicyVersion> {
+    let head = &records.first()?.policy;
+    let find = |version| records.iter().find(|r| r.policy.version == version);
+    let mut at = find(since).map_or(PolicyVersion::BASE, |record| record.parent);
+    while let Some(record) = find(at) {
+        let is_other = record.policy.digest != head.digest;
+        if is_other && !record.is_tripped && !record.is_pruned && !record.is_tainted {
+            return Some(at);
+        }
+        at = record.parent;
+    }
+    (!head.is_base()).then_some(PolicyVersion::BASE)
+}
+
+/// The note of an automatic rollback.
+pub(crate) fn note(alarm: &Alarm, what: &str) -> String {
+    format!(
+        "auto: {what} {:.0} % since version {}, usually at most {:.0} %",
+        alarm.now * 100.0,
+        alarm.since,
+        alarm.usual * 100.0
+    )
+}
+
+#[cfg(test)]
+#[path = "watch_tests.rs"]
+mod tests;

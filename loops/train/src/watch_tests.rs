@@ -1,0 +1,259 @@
+#![allow(clippy::unwrap_used)]
+
+use hone_domain::{BlobKey, Digest, Policy};
+use hone_store::{PolicyStatus, WatchedTurn, WatchedVerdict};
+use serde_json::Value;
+
+use super::*;
+use crate::config::Config;
+
+/// SplitMix64 (Steele et al. 2014) as uniform numbers.
+struct Rng(u64);
+
+impl Rng {
+    fn uniform(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+fn config() -> WatchConfig {
+    WatchConfig {
+        base_turns: 50,
+        ratio: 2.0,
+        threshold: 7.0,
+        rate_min: 0.05,
+        ..Config::for_tests().watch
+    }
+}
+
+/// Observations until the alarm, at most `most`, of a rate that depends on their number.
+fn run_length(seed: u64, most: u32, rate: impl Fn(u32) -> f64) -> u32 {
+    let (config, mut rng, mut chart) = (config(), Rng(seed), Chart::default());
+    for at in 0..most {
+        let seen = (PolicyVersion(1), rng.uniform() < rate(at));
+        if chart.observe(&config, seen).is_some() {
+            return at + 1;
+        }
+    }
+    most
+}
+
+fn median(mut lengths: Vec<u32>) -> u32 {
+    lengths.sort_unstable();
+    lengths[lengths.len() / 2]
+}
+
+/// What docs/operations.md says of the default parameters.
+#[test]
+fn alarms_are_rare_without_change_and_soon_with_one() {
+    for rate in [0.02, 0.1, 0.3, 0.6] {
+        let lengths: Vec<u32> = (0..60).map(|s| run_length(s, 10_000, |_| rate)).collect();
+        let mean = lengths.iter().map(|n| f64::from(*n)).sum::<f64>() / 60.0;
+        assert!(
+            mean >= 3_000.0,
+            "mean run length {mean} at a rate of {rate}"
+        );
+    }
+    let after = |change: u32, before: f64, now: f64| {
+        let rate = |at| if at < change { before } else { now };
+        median(
+            (0..101)
+                .map(|s| run_length(s, 5_000, rate).saturating_sub(change))
+                .collect(),
+        )
+    };
+    let rows = [
+        // Twice and ten times what was usual.
+        (150, 0.1, 0.2, 500),
+        (150, 0.3, 0.6, 60),
+        (150, 0.05, 0.5, 40),
+        (150, 0.1, 0.9, 20),
+    ];
+    for (change, before, now, most) in rows {
+        let delay = after(change, before, now);
+        assert!(delay <= most, "{before} to {now} took {delay}");
+    }
+    // What was learned is defended: it began bad, became good, and broke.
+    let rate = |at| match at {
+        0..50 => 0.6,
+        50..250 => 0.1,
+        _ => 0.5,
+    };
+    let lengths = (0..101).map(|s| run_length(s, 5_000, rate).saturating_sub(250));
+    let delay = median(lengths.collect());
+    assert!((1..=60).contains(&delay), "{delay}");
+}
+
+#[test]
+fn an_alarm_names_where_it_began() {
+    let (config, mut chart) = (config(), Chart::default());
+    let good = |chart: &mut Chart, version, n| {
+        for _ in 0..n {
+            assert_eq!(
+                chart.observe(&config, (PolicyVersion(version), false)),
+                None
+            );
+        }
+    };
+    good(&mut chart, 0, 50);
+    good(&mut chart, 3, 20);
+    let mut alarm = None;
+    for at in 0..40 {
+        let version = PolicyVersion(if at < 4 { 4 } else { 5 });
+        alarm = alarm.or(chart.observe(&config, (version, true)));
+    }
+    let alarm = alarm.unwrap();
+    assert_eq!((alarm.since, alarm.now), (PolicyVersion(4), 1.0));
+    assert!(alarm.usual <= 0.06, "{}", alarm.usual);
+    let text = note(&alarm, "complaint rate");
+    assert!(
+        text.starts_with("auto: complaint rate 100 % since version 4"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_base_model_is_never_to_blame() {
+    let (config, mut chart) = (config(), Chart::default());
+    for at in 0..1_000 {
+        let seen = (PolicyVersion::BASE, at > 100);
+        assert_eq!(chart.observe(&config, seen), None);
+    }
+}
+
+#[test]
+fn broken_outputs_are_told_from_whole_ones() {
+    let rows: &[(&[Token], StopReason, bool)] = &[
+        (&[], StopReason::EndToken, true),
+        (&[9], StopReason::EndToken, true),
+        (&[1, 9], StopReason::EndToken, false),
+        (&[1, 2, 3], StopReason::Length, true),
+        (&[5; 9], StopReason::EndToken, true),
+        (&[1], StopReason::StopString, false),
+    ];
+    for (tokens, stop, expected) in rows {
+        assert_eq!(is_broken(tokens, *stop), *expected, "{tokens:?} {stop:?}");
+    }
+}
+
+fn scope() -> Scope {
+    Scope::of("o", None)
+}
+
+fn news(verdicts: usize, score: f32) -> WatchNews {
+    let version = PolicyVersion(2);
+    let turn = WatchedTurn {
+        scope: scope(),
+        version,
+        tokens: vec![1, 2, 9],
+        stop: StopReason::EndToken,
+    };
+    let verdict = WatchedVerdict {
+        scope: scope(),
+        version,
+        score,
+    };
+    WatchNews {
+        turns: vec![turn; verdicts],
+        verdicts: vec![verdict; verdicts],
+        place: WatchPlace {
+            turn: 7,
+            verdict: 8,
+        },
+    }
+}
+
+fn looked(memory: WatchMemory, held: Held, news: WatchNews) -> WatchDecision {
+    let scopes = vec![(scope(), memory, held)];
+    look(&config(), WatchLook { news, scopes })
+}
+
+#[test]
+fn a_look_trips_holds_and_resumes() {
+    let calm = looked(WatchMemory::default(), Held::default(), news(60, 1.0));
+    assert_eq!((calm.trips.len(), calm.resumes.len()), (0, 0));
+    assert_eq!((calm.place.turn, calm.place.verdict), (7, 8));
+    let memory = calm.memories[0].1;
+    let stored: WatchMemory =
+        serde_json::from_str(&serde_json::to_string(&memory).unwrap()).unwrap();
+    assert_eq!(stored, memory);
+    let storm = looked(memory, Held::default(), news(30, -1.0));
+    assert_eq!(storm.trips.len(), 1);
+    let (_, alarm, what) = &storm.trips[0];
+    assert_eq!((alarm.since, *what), (PolicyVersion(2), "complaint rate"));
+    assert_eq!(storm.memories[0].1.since_trip, 0);
+    // A person's pin is not overruled.
+    let pinned = Held {
+        pinned: true,
+        ..Held::default()
+    };
+    assert_eq!(looked(memory, pinned, news(30, -1.0)).trips, []);
+    // Once tripped it counts turns, and lets learning go on when there were enough.
+    let tripped = Held {
+        tripped: true,
+        ..Held::default()
+    };
+    let few = looked(storm.memories[0].1, tripped, news(30, -1.0));
+    assert_eq!((few.trips.len(), few.resumes.len()), (0, 0));
+    let many = looked(few.memories[0].1, tripped, news(300, 1.0));
+    assert_eq!(many.resumes, [scope()]);
+}
+
+#[test]
+fn the_last_good_version_is_the_nearest_sound_one() {
+    let record = |version: u64, parent: u64, digest: u8| PolicyRecord {
+        policy: Policy {
+            scope: scope(),
+            version: PolicyVersion(version),
+            digest: Digest([digest; 32]),
+            blob: BlobKey::new(format!("b{digest}")).unwrap(),
+        },
+        parent: PolicyVersion(parent),
+        status: PolicyStatus::Published,
+        samples: 1,
+        report: Value::Null,
+        gate: Value::Null,
+        note: None,
+        is_tripped: false,
+        is_pruned: false,
+        is_tainted: false,
+        published_ms: 0,
+    };
+    let chain = || {
+        vec![
+            record(4, 3, 4),
+            record(3, 2, 3),
+            record(2, 1, 2),
+            record(1, 0, 1),
+        ]
+    };
+    let good = |records: &[PolicyRecord], since| {
+        last_good(records, PolicyVersion(since)).map(|version| version.0)
+    };
+    assert_eq!(good(&chain(), 4), Some(3));
+    assert_eq!(good(&chain(), 3), Some(2));
+    assert_eq!(good(&chain(), 1), Some(0));
+    let mut spoiled = chain();
+    spoiled[1].is_tripped = true;
+    spoiled[2].is_pruned = true;
+    assert_eq!(good(&spoiled, 4), Some(1));
+    // What is served again under a new number is not its own remedy.
+    let restored = [vec![record(5, 2, 2)], chain()].concat();
+    assert_eq!(good(&restored, 5), Some(1));
+    let base = [vec![record(5, 0, 0)], chain()].concat();
+    assert_eq!(
+        good(&base, 5),
+        None,
+        "the base model is served and there is nothing else"
+    );
+    assert_eq!(
+        good(&chain()[..2], 3),
+        Some(0),
+        "what is forgotten counts as the base"
+    );
+    assert_eq!(good(&[], 1), None);
+}

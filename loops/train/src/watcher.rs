@@ -1,0 +1,120 @@
+//! What the watch reads and does: the ledger's side of [`crate::watch`].
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use hone_domain::{Policies, Scope};
+use hone_runtime::{Clock, Latest};
+use hone_store::{Ledger, LedgerError, Restore, RestoreWhy, Versions};
+
+use crate::config::Config;
+use crate::watch::{self, Alarm, Held, WatchDecision, WatchLook, WatchMemory};
+
+/// Most versions of a scope that a way back is looked for among.
+const VERSIONS_LOOKED_AT: usize = 256;
+
+/// Reads for the watch and carries out what it decides.
+#[derive(Clone)]
+pub(crate) struct Watcher {
+    pub(crate) ledger: Arc<dyn Ledger>,
+    pub(crate) versions: Arc<dyn Versions>,
+    pub(crate) policies: Latest<Policies>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) config: Arc<Config>,
+}
+
+impl Watcher {
+    /// What is new; none where nothing is.
+    pub(crate) async fn look(&self) -> Result<Option<Box<WatchLook>>, LedgerError> {
+        let place = self.versions.watch_place().await?;
+        let limit = self.config.watch.news_max;
+        let news = self.versions.watch_news(place, limit).await?;
+        if news.place == place {
+            return Ok(None);
+        }
+        let turns = news.turns.iter().map(|turn| &turn.scope);
+        let verdicts = news.verdicts.iter().map(|verdict| &verdict.scope);
+        let named: BTreeSet<Scope> = turns.chain(verdicts).cloned().collect();
+        let mut scopes = Vec::with_capacity(named.len());
+        for scope in named {
+            let standing = self.versions.standing(&scope).await?;
+            let held = Held {
+                pinned: standing.pinned,
+                tripped: standing.tripped.is_some(),
+            };
+            scopes.push((scope.clone(), self.memory(&scope).await?, held));
+        }
+        Ok(Some(Box::new(WatchLook { news, scopes })))
+    }
+
+    /// What is remembered of a scope; a memory of another form is begun again.
+    async fn memory(&self, scope: &Scope) -> Result<WatchMemory, LedgerError> {
+        let stored = self.versions.watch_memory(scope).await?;
+        let memory = stored.and_then(|text| serde_json::from_str(&text).ok());
+        Ok(memory.unwrap_or_default())
+    }
+
+    /// Takes back, lets go on, and remembers, in this order: a crash in between reads the same
+    /// news again, and finds the scope tripped.
+    pub(crate) async fn carry_out(&self, decision: &WatchDecision) -> Result<usize, LedgerError> {
+        let mut tripped = 0;
+        for (scope, alarm, what) in &decision.trips {
+            tripped += usize::from(self.take_back(scope, alarm, what).await?);
+        }
+        for scope in &decision.resumes {
+            self.versions.resume(scope).await?;
+        }
+        let texts = decision.memories.iter().map(|(scope, memory)| {
+            let text = serde_json::to_string(memory);
+            text.map(|text| (scope.clone(), text))
+        });
+        let texts: Result<Vec<_>, _> = texts.collect();
+        let texts = texts.map_err(|error| LedgerError::Failed(error.to_string()))?;
+        self.versions.keep_watch(decision.place, &texts).await?;
+        Ok(tripped)
+    }
+
+    /// Publishes the last good version again; false where there is none, or a person was faster.
+    async fn take_back(
+        &self,
+        scope: &Scope,
+        alarm: &Alarm,
+        what: &str,
+    ) -> Result<bool, LedgerError> {
+        let records = self
+            .ledger
+            .versions(Some(scope), VERSIONS_LOOKED_AT)
+            .await?;
+        let note = watch::note(alarm, what);
+        let head = records.first().map(|record| record.policy.version);
+        let (Some(to), Some(from)) = (watch::last_good(&records, alarm.since), head) else {
+            tracing::warn!(note, "there is nothing better to go back to");
+            return Ok(false);
+        };
+        let order = Restore {
+            scope: scope.clone(),
+            to,
+            from: Some(from),
+            why: RestoreWhy::Tripped,
+            note: Some(note.clone()),
+            now_ms: self.clock.now_ms(),
+        };
+        match self.versions.restore(&order).await {
+            Ok(policy) => {
+                tracing::warn!(
+                    note,
+                    left = from.0,
+                    restores = to.0,
+                    "rolled back by itself"
+                );
+                self.policies.update(|heads| heads.with(policy.clone()));
+                Ok(true)
+            }
+            Err(LedgerError::Conflict(why)) => {
+                tracing::warn!(note, why, "the rollback was not needed any more");
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Rollback, pin, release, resume.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, Request, State};
+use hone_domain::{Policy, PolicyVersion, Scope};
+use hone_store::{Restore, RestoreWhy, VersionView};
+use serde::Serialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use super::view::{self, VersionReply};
+use super::{ActBody, UserQuery, conflict, decision_error, number, own_scope, read_act, unknown};
+use crate::http::Http;
+use crate::http::envelope::Asked;
+use crate::http::error::{ApiError, ErrorBody};
+use crate::http::routes::{Reply, ledger_error};
+
+/// What holds a scope after an act.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct HoldReply {
+    /// Always `hold`.
+    pub object: &'static str,
+    /// The version that is served.
+    pub current: u64,
+    /// Whether it is pinned.
+    pub pinned: bool,
+    /// Why learning is stopped, where the watch stopped it.
+    pub tripped: Option<String>,
+    /// Whether this act changed anything.
+    pub changed: bool,
+}
+
+/// The version with that number; none is the base model, which is always there.
+pub(super) async fn usable(
+    http: &Http,
+    scope: &Scope,
+    version: PolicyVersion,
+) -> Result<Option<VersionView>, ApiError> {
+    if version == PolicyVersion::BASE {
+        return Ok(None);
+    }
+    let view = http.versions.version(scope, version, 0).await;
+    let view = view.map_err(|e| ledger_error(&e))?;
+    let view = view.ok_or_else(|| unknown(version))?;
+    if view.record.is_pruned {
+        return Err(conflict(
+            "pruned",
+            format!("the files of version {version} were removed for space; choose a newer one"),
+        ));
+    }
+    if view.record.is_tainted {
+        return Err(conflict(
+            "tainted",
+            format!("version {version} learned from something that was erased since"),
+        ));
+    }
+    Ok(Some(view))
+}
+
+/// Publishes an older version again.
+pub(super) async fn restore(
+    http: &Http,
+    asked: &Asked,
+    (scope, to): (Scope, PolicyVersion),
+    body: ActBody,
+) -> Result<VersionReply, ApiError> {
+    let wanted = usable(http, &scope, to).await?;
+    let served = http.policies.get().newest(&scope).cloned();
+    let is_served = match (&wanted, &served) {
+        (_, Some(served)) if served.version == to => true,
+        (Some(wanted), Some(served)) => wanted.record.policy.digest == served.digest,
+        (None, Some(served)) => served.is_base(),
+        (_, None) => true,
+    };
+    if is_served {
+        return Err(conflict(
+            "already_served",
+            format!("version {to} is what this scope is served already"),
+        ));
+    }
+    record(
+        http,
+        asked,
+        ("version.rollback", &scope),
+        json!({ "to": to }),
+    )
+    .await?;
+    let order = Restore {
+        scope: scope.clone(),
+        to,
+        from: None,
+        why: RestoreWhy::Asked,
+        note: body.note.filter(|note| !note.trim().is_empty()),
+        now_ms: http.clock.now_ms(),
+    };
+    let restored = http.versions.restore(&order).await;
+    let policy = restored.map_err(|e| decision_error(&e))?;
+    tracing::info!(version = policy.version.0, restores = to.0, "rolled back");
+    publish(http, &policy);
+    Ok(view::lineage(http, &scope, policy.version).await?.version)
+}
+
+/// Tells serve.
+fn publish(http: &Http, policy: &Policy) {
+    http.policies.update(|heads| heads.with(policy.clone()));
+}
+
+/// Keeps a version served, restoring it first where it is not.
+pub(super) async fn keep(
+    http: &Http,
+    asked: &Asked,
+    (scope, version): (&Scope, PolicyVersion),
+) -> Result<HoldReply, ApiError> {
+    let current = http.policies.get().version(scope);
+    if version != current {
+        usable(http, scope, version).await?;
+    }
+    let detail = json!({ "version": version });
+    record(http, asked, ("version.pin", scope), detail).await?;
+    let pinned = http
+        .versions
+        .pin(scope, version, http.clock.now_ms())
+        .await
+        .map_err(|e| decision_error(&e))?;
+    if pinned.version > PolicyVersion::BASE {
+        publish(http, &pinned);
+    }
+    tracing::info!(version = pinned.version.0, "pinned");
+    held(http, scope, true).await
+}
+
+pub(super) async fn let_go(
+    http: &Http,
+    asked: &Asked,
+    scope: &Scope,
+) -> Result<HoldReply, ApiError> {
+    record(http, asked, ("version.unpin", scope), json!({})).await?;
+    let changed = http.versions.unpin(scope).await;
+    held(http, scope, changed.map_err(|e| decision_error(&e))?).await
+}
+
+pub(super) async fn learn_again(
+    http: &Http,
+    asked: &Asked,
+    scope: &Scope,
+) -> Result<HoldReply, ApiError> {
+    record(http, asked, ("learning.resume", scope), json!({})).await?;
+    let changed = http.versions.resume(scope).await;
+    held(http, scope, changed.map_err(|e| decision_error(&e))?).await
+}
+
+/// Enters an act on a scope into the audit log.
+async fn record(
+    http: &Http,
+    asked: &Asked,
+    (act, scope): (&'static str, &Scope),
+    detail: Value,
+) -> Result<(), ApiError> {
+    let scope = scope.as_str();
+    http.audit.record(&asked.caller, act, scope, detail).await
+}
+
+async fn held(http: &Http, scope: &Scope, changed: bool) -> Result<HoldReply, ApiError> {
+    let standing = http.versions.standing(scope).await;
+    let standing = standing.map_err(|e| ledger_error(&e))?;
+    Ok(HoldReply {
+        object: "hold",
+        current: http.policies.get().version(scope).0,
+        pinned: standing.pinned,
+        tripped: standing.tripped.map(|tripped| tripped.note),
+        changed,
+    })
+}
+
+/// The scope that body or query name.
+fn whose(
+    http: &Http,
+    asked: &Asked,
+    (body, query): (&ActBody, &UserQuery),
+) -> Result<Scope, ApiError> {
+    let user = body.user.as_deref().or(query.user.as_deref());
+    own_scope(http, asked, user)
+}
+
+type UserOr = Result<Query<UserQuery>, QueryRejection>;
+
+fn query_of(query: UserOr) -> Result<UserQuery, ApiError> {
+    let query = query.map_err(|error| ApiError::invalid("", error.body_text()))?;
+    Ok(query.0)
+}
+
+/// Publishes an older version of the caller's policy again, as a new version; 0 is the base model.
+#[utoipa::path(
+    post,
+    path = "/v1/versions/{version}/rollback",
+    params(("version" = u64, Path, description = "What is to be served again"), UserQuery),
+    request_body(content = ActBody, description = "May be left out"),
+    responses(
+        (status = 200, description = "The new version", body = VersionReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 404, body = ErrorBody),
+        (status = 409, description = "`already_served`, `pruned`, `tainted`, `conflict`", body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn roll_back(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    Path(version): Path<String>,
+    query: UserOr,
+    request: Request,
+) -> Reply<VersionReply> {
+    let (to, query) = (number(&version)?, query_of(query)?);
+    let body = read_act(request, &http).await?;
+    let scope = whose(&http, &asked, (&body, &query))?;
+    Ok(Json(restore(&http, &asked, (scope, to), body).await?))
+}
+
+/// Keeps a version of the caller's policy served: nothing newer is published until it is released.
+/// A version that is not served is published again first.
+#[utoipa::path(
+    post,
+    path = "/v1/versions/{version}/pin",
+    params(("version" = u64, Path, description = "What is to stay"), UserQuery),
+    request_body(content = ActBody, description = "May be left out"),
+    responses(
+        (status = 200, body = HoldReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 404, body = ErrorBody),
+        (status = 409, description = "`pruned`, `tainted`, `conflict`", body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn pin(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    Path(version): Path<String>,
+    query: UserOr,
+    request: Request,
+) -> Reply<HoldReply> {
+    let (version, query) = (number(&version)?, query_of(query)?);
+    let body = read_act(request, &http).await?;
+    let scope = whose(&http, &asked, (&body, &query))?;
+    Ok(Json(keep(&http, &asked, (&scope, version)).await?))
+}
+
+/// Releases the pin of the caller's policy.
+#[utoipa::path(
+    delete,
+    path = "/v1/versions/{version}/pin",
+    params(("version" = u64, Path, description = "What was pinned"), UserQuery),
+    responses(
+        (status = 200, body = HoldReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn unpin(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    Path(version): Path<String>,
+    query: UserOr,
+) -> Reply<HoldReply> {
+    number(&version)?;
+    let scope = own_scope(&http, &asked, query_of(query)?.user.as_deref())?;
+    Ok(Json(let_go(&http, &asked, &scope).await?))
+}
+
+/// Lets the caller's policy learn again after the watch stopped it.
+#[utoipa::path(
+    post,
+    path = "/v1/versions/resume",
+    params(UserQuery),
+    request_body(content = ActBody, description = "May be left out"),
+    responses(
+        (status = 200, body = HoldReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn resume(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    query: UserOr,
+    request: Request,
+) -> Reply<HoldReply> {
+    let query = query_of(query)?;
+    let body = read_act(request, &http).await?;
+    let scope = whose(&http, &asked, (&body, &query))?;
+    Ok(Json(learn_again(&http, &asked, &scope).await?))
+}

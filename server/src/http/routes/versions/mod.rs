@@ -1,0 +1,177 @@
+//! Published versions: list, lineage, rollback, pin, compare; a caller's own under `/v1`, any
+//! scope's under `/admin/v1`.
+
+pub mod act;
+pub mod any;
+pub mod compare;
+pub mod view;
+
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::http::header;
+use hone_domain::{PolicyVersion, Scope};
+use hone_store::LedgerError;
+use serde::Deserialize;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::ledger_error;
+use crate::http::Http;
+use crate::http::envelope::Asked;
+use crate::http::error::ApiError;
+use crate::http::wire::body::read_json;
+
+/// All routes about versions.
+pub fn all() -> OpenApiRouter<Arc<Http>> {
+    OpenApiRouter::new()
+        .routes(routes!(view::list_versions))
+        .routes(routes!(view::get_version))
+        .routes(routes!(act::roll_back))
+        .routes(routes!(act::pin, act::unpin))
+        .routes(routes!(act::resume))
+        .routes(routes!(compare::compare))
+        .routes(routes!(any::list_scopes))
+        .routes(routes!(any::list_refusals))
+        .routes(routes!(any::list_versions_of))
+        .routes(routes!(any::get_version_of))
+        .routes(routes!(any::roll_back_of))
+        .routes(routes!(any::pin_of, any::unpin_of))
+        .routes(routes!(any::resume_of))
+        .routes(routes!(any::compare_of))
+}
+
+/// Whose versions, where the path does not say it.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+pub struct UserQuery {
+    /// The `user` field of the requests in question; the caller's own without it.
+    pub user: Option<String>,
+}
+
+/// Which scope, as `/admin/v1/scopes` names it.
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+pub struct ScopeQuery {
+    /// The scope's text.
+    pub scope: String,
+}
+
+/// Whose versions, how many, from where on.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+pub struct ListQuery {
+    /// The `user` field of the requests in question.
+    pub user: Option<String>,
+    /// A scope's text; only under `/admin`.
+    pub scope: Option<String>,
+    /// Most entries.
+    pub limit: Option<usize>,
+    /// Only entries older than this one, which is the last answer's `next`.
+    pub before: Option<i64>,
+}
+
+/// What an act on a version may say. The body may be left out.
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct ActBody {
+    /// The `user` field of the requests in question; for `/v1`.
+    pub user: Option<String>,
+    /// The scope's text; for `/admin/v1`.
+    pub scope: Option<String>,
+    /// Why, for others to read; up to 500 characters.
+    pub note: Option<String>,
+}
+
+/// Longest note.
+const NOTE_CHARS_MAX: usize = 500;
+
+/// The body of an act; an absent one is empty.
+async fn read_act(request: Request, http: &Http) -> Result<ActBody, ApiError> {
+    let headers = request.headers();
+    let is_absent = !headers.contains_key(header::TRANSFER_ENCODING)
+        && headers
+            .get(header::CONTENT_LENGTH)
+            .is_none_or(|length| length == "0");
+    if is_absent {
+        return Ok(ActBody::default());
+    }
+    let body: ActBody = read_json(request, http.body_limits()).await?.read()?;
+    if body
+        .note
+        .as_ref()
+        .is_some_and(|note| note.chars().count() > NOTE_CHARS_MAX)
+    {
+        return Err(ApiError::invalid(
+            "note",
+            format!("note may have at most {NOTE_CHARS_MAX} characters"),
+        ));
+    }
+    Ok(body)
+}
+
+/// Whose policy answers the caller, which they may share with others.
+fn answering_scope(http: &Http, asked: &Asked, user: Option<&str>) -> Scope {
+    let user = user.filter(|u| !u.trim().is_empty());
+    http.rules.scope(&asked.caller.owner, user).0
+}
+
+/// The caller's own scope, for what only they may see and decide.
+fn own_scope(http: &Http, asked: &Asked, user: Option<&str>) -> Result<Scope, ApiError> {
+    let user = user.filter(|u| !u.trim().is_empty());
+    match http.rules.scope(&asked.caller.owner, user) {
+        (scope, None) => Ok(scope),
+        (_, Some(_)) => Err(ApiError::Forbidden {
+            code: "shared_policy",
+            message: "several people share this policy, so an admin decides about it; ask one, or \
+                      use /admin/v1/versions"
+                .to_owned(),
+        }),
+    }
+}
+
+/// Any scope by its text.
+fn any_scope(text: Option<&str>) -> Result<Scope, ApiError> {
+    let scope = text.map(Scope::from_stored).filter(|s| s.parts().is_some());
+    scope.ok_or_else(|| {
+        ApiError::invalid(
+            "scope",
+            "scope must be a scope's text as GET /admin/v1/scopes lists it",
+        )
+    })
+}
+
+fn number(text: &str) -> Result<PolicyVersion, ApiError> {
+    let number = text.parse().map(PolicyVersion);
+    number.map_err(|_| {
+        let shown: String = text.chars().take(40).collect();
+        ApiError::invalid("version", format!("{shown:?} is not a version number"))
+    })
+}
+
+fn page_limit(limit: Option<usize>, default: usize) -> Result<usize, ApiError> {
+    let limit = limit.unwrap_or(default);
+    if (1..=1_000).contains(&limit) {
+        return Ok(limit);
+    }
+    Err(ApiError::invalid(
+        "limit",
+        format!("limit must be between 1 and 1000, not {limit}"),
+    ))
+}
+
+fn unknown(version: PolicyVersion) -> ApiError {
+    ApiError::NotFound(format!(
+        "no version {version} of this scope was published; GET /v1/versions lists what was"
+    ))
+}
+
+fn conflict(code: &'static str, message: String) -> ApiError {
+    ApiError::Conflict { code, message }
+}
+
+/// A decision that the ledger refused, or a failure to read it.
+fn decision_error(error: &LedgerError) -> ApiError {
+    match error {
+        LedgerError::Conflict(what) => conflict("conflict", format!("{what}; look again")),
+        error => ledger_error(error),
+    }
+}

@@ -1,0 +1,227 @@
+//! Versions as they are: a list, and one with its lineage.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use hone_domain::{PolicyVersion, Scope};
+use hone_store::{PolicyRecord, Standing};
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::{ListQuery, UserQuery, answering_scope, number, own_scope, page_limit, unknown};
+use crate::door::turn_text;
+use crate::http::Http;
+use crate::http::envelope::Asked;
+use crate::http::error::{ApiError, ErrorBody};
+use crate::http::routes::{Reply, ledger_error};
+
+/// Most samples of one version that are listed.
+const SAMPLES_MAX: usize = 1_000;
+
+/// One published version.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct VersionReply {
+    /// Always `version`.
+    pub object: &'static str,
+    /// Its number.
+    pub version: u64,
+    /// The version it continues; for a rollback the one it restores.
+    pub parent: u64,
+    /// `published` or `rollback`.
+    #[schema(value_type = String)]
+    pub status: hone_store::PolicyStatus,
+    /// Content hash of the adapter; null where it is the base model.
+    pub digest: Option<String>,
+    /// Turns it learned from.
+    pub samples: u64,
+    /// Mean verdict of the turns it sampled.
+    pub mean_score: Option<f64>,
+    /// How many of its turns have a verdict with a score.
+    pub scored_turns: u64,
+    /// It is served until it is released.
+    pub pinned: bool,
+    /// The gate had too few prompts to compare on; the watch looks after it.
+    pub provisional: bool,
+    /// It was left because it did badly.
+    pub tripped: bool,
+    /// Its files were removed for space; it cannot be served again.
+    pub pruned: bool,
+    /// It learned from something that was erased since; it cannot be served again.
+    pub tainted: bool,
+    /// Why it was published, where a person or the watch said so.
+    pub note: Option<String>,
+    /// What the trainer measured.
+    pub report: Value,
+    /// What the gate measured.
+    pub gate: Value,
+    /// When, in milliseconds since the Unix epoch.
+    pub published_ms: i64,
+}
+
+/// Versions of a scope, newest first.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct VersionList {
+    /// Always `list`.
+    pub object: &'static str,
+    /// The version that new requests get; 0 is the base model.
+    pub current: u64,
+    /// The versions.
+    pub data: Vec<VersionReply>,
+    /// What holds the scope: a pin, a trip, a trial.
+    #[schema(value_type = Object)]
+    pub standing: Standing,
+}
+
+/// A turn that a version learned from.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct SampleReply {
+    /// The turn.
+    pub turn_id: String,
+    /// Its current verdict's score.
+    pub score: Option<f32>,
+}
+
+/// A version with its lineage both ways.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct LineageReply {
+    /// The version.
+    #[serde(flatten)]
+    pub version: VersionReply,
+    /// What it continues, nearest first, down to 0.
+    pub lineage: Vec<u64>,
+    /// Versions that continue or restore it.
+    pub children: Vec<u64>,
+    /// Turns it learned from, oldest first; at most 1000.
+    pub turns: Vec<SampleReply>,
+}
+
+type Score = (PolicyVersion, f64, u64);
+
+pub(super) fn reply(
+    record: PolicyRecord,
+    (standing, current): (&Standing, PolicyVersion),
+    scores: &[Score],
+) -> VersionReply {
+    let version = record.policy.version;
+    let score = scores.iter().find(|(v, ..)| *v == version);
+    VersionReply {
+        object: "version",
+        version: version.0,
+        parent: record.parent.0,
+        status: record.status,
+        digest: (!record.policy.is_base()).then(|| record.policy.digest.to_hex()),
+        samples: record.samples,
+        mean_score: score.map(|(_, mean, _)| *mean),
+        scored_turns: score.map_or(0, |(.., n)| *n),
+        pinned: standing.pinned && version == current,
+        provisional: record.gate["provisional"] == true,
+        tripped: record.is_tripped,
+        pruned: record.is_pruned,
+        tainted: record.is_tainted,
+        note: record.note,
+        report: record.report,
+        gate: record.gate,
+        published_ms: record.published_ms,
+    }
+}
+
+pub(super) async fn list(
+    http: &Http,
+    scope: &Scope,
+    query: &ListQuery,
+) -> Result<VersionList, ApiError> {
+    let limit = page_limit(query.limit, 100)?;
+    let records = http.ledger.versions(Some(scope), limit).await;
+    let records = records.map_err(|e| ledger_error(&e))?;
+    let scores = http.ledger.scores_by_version(scope).await;
+    let scores = scores.map_err(|e| ledger_error(&e))?;
+    let standing = http.versions.standing(scope).await;
+    let standing = standing.map_err(|e| ledger_error(&e))?;
+    let current = http.policies.get().version(scope);
+    let data = records
+        .into_iter()
+        .map(|record| reply(record, (&standing, current), &scores));
+    Ok(VersionList {
+        object: "list",
+        current: current.0,
+        data: data.collect(),
+        standing,
+    })
+}
+
+/// One version with its lineage.
+pub(super) async fn lineage(
+    http: &Http,
+    scope: &Scope,
+    version: PolicyVersion,
+) -> Result<LineageReply, ApiError> {
+    let view = http.versions.version(scope, version, SAMPLES_MAX).await;
+    let view = view.map_err(|e| ledger_error(&e))?;
+    let view = view.ok_or_else(|| unknown(version))?;
+    let scores = http.ledger.scores_by_version(scope).await;
+    let scores = scores.map_err(|e| ledger_error(&e))?;
+    let standing = http.versions.standing(scope).await;
+    let standing = standing.map_err(|e| ledger_error(&e))?;
+    let current = http.policies.get().version(scope);
+    let turns = view.samples.iter().map(|sample| SampleReply {
+        turn_id: turn_text(sample.turn),
+        score: sample.score,
+    });
+    Ok(LineageReply {
+        turns: turns.collect(),
+        version: reply(view.record, (&standing, current), &scores),
+        lineage: view.lineage.iter().map(|v| v.0).collect(),
+        children: view.children.iter().map(|v| v.0).collect(),
+    })
+}
+
+/// Published versions of the caller's policy.
+#[utoipa::path(
+    get,
+    path = "/v1/versions",
+    params(ListQuery),
+    responses(
+        (status = 200, body = VersionList),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn list_versions(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    query: Result<Query<ListQuery>, QueryRejection>,
+) -> Reply<VersionList> {
+    let Query(query) = query.map_err(|error| ApiError::invalid("", error.body_text()))?;
+    let scope = answering_scope(&http, &asked, query.user.as_deref());
+    Ok(Json(list(&http, &scope, &query).await?))
+}
+
+/// One version of the caller's policy with its lineage both ways.
+#[utoipa::path(
+    get,
+    path = "/v1/versions/{version}",
+    params(("version" = u64, Path, description = "Its number"), UserQuery),
+    responses(
+        (status = 200, body = LineageReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 404, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn get_version(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    Path(version): Path<String>,
+    query: Result<Query<UserQuery>, QueryRejection>,
+) -> Reply<LineageReply> {
+    let Query(query) = query.map_err(|error| ApiError::invalid("", error.body_text()))?;
+    let scope = own_scope(&http, &asked, query.user.as_deref())?;
+    Ok(Json(lineage(&http, &scope, number(&version)?).await?))
+}

@@ -1,0 +1,412 @@
+//! `hone versions`: looks at and decides about published versions of a running server.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+/// Longest wait for an answer; a comparison generates.
+const TIMEOUT: Duration = Duration::from_secs(300);
+
+/// What to do with versions.
+#[derive(Debug, Subcommand)]
+pub(crate) enum VersionsCommand {
+    /// Published versions, newest first.
+    List(Target),
+    /// One version with its lineage and what it learned from.
+    Show {
+        /// Its number.
+        version: u64,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Publish an older version again; 0 is the base model.
+    Rollback {
+        /// What is to be served again.
+        version: u64,
+        /// Why, for others to read.
+        #[arg(long)]
+        note: Option<String>,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Keep a version served: nothing newer is published until it is released.
+    Pin {
+        /// What is to stay.
+        version: u64,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Release a pin.
+    Unpin(Target),
+    /// Learn again after an automatic rollback.
+    Resume(Target),
+    /// Answer the same prompts with two versions.
+    Compare {
+        /// One version; 0 is the base model.
+        a: u64,
+        /// The other.
+        b: u64,
+        /// A question to ask both, any number of times; without one the newest prompts are taken.
+        #[arg(long)]
+        prompt: Vec<String>,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Every scope with what it is served.
+    Scopes(Target),
+    /// Candidates that the gate refused.
+    Refusals(Target),
+}
+
+/// Which server, and whose versions.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Target {
+    /// Address of the server.
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    url: String,
+    /// API key; on this machine's loopback none is needed.
+    #[arg(long, value_name = "KEY", env = "HONE_API_KEY", hide_env_values = true)]
+    key: Option<String>,
+    /// The `user` field of the requests in question.
+    #[arg(long, conflicts_with = "scope")]
+    user: Option<String>,
+    /// Any scope by its text, as `hone versions scopes` shows it; needs an admin.
+    #[arg(long)]
+    scope: Option<String>,
+    /// Print the server's answer as it is.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is asked of the server.
+struct Call {
+    method: Method,
+    path: String,
+    body: Option<Value>,
+    show: fn(&Value) -> String,
+}
+
+impl Call {
+    fn get(path: String, show: fn(&Value) -> String) -> Self {
+        Self {
+            method: Method::GET,
+            path,
+            body: None,
+            show,
+        }
+    }
+}
+
+/// Runs one command.
+///
+/// # Errors
+/// A sentence: the server cannot be reached, or refused.
+pub(crate) fn run(command: VersionsCommand) -> Result<ExitCode, String> {
+    let (target, call) = call_of(command);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| error.to_string())?;
+    let answer = runtime.block_on(send(&target, &call))?;
+    let text = if target.json {
+        format!("{answer:#}\n")
+    } else {
+        (call.show)(&answer)
+    };
+    print!("{text}");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn call_of(command: VersionsCommand) -> (Target, Call) {
+    let get = |target: Target, path: &str, show| {
+        let call = Call::get(target.path(path), show);
+        (target, call)
+    };
+    let post = |target: Target, path: &str, extra: Value, show| {
+        let call = Call {
+            method: Method::POST,
+            path: target.base(path),
+            body: Some(target.body(extra)),
+            show,
+        };
+        (target, call)
+    };
+    match command {
+        VersionsCommand::List(target) => get(target, "versions", list),
+        VersionsCommand::Show { version, target } => {
+            get(target, &format!("versions/{version}"), one)
+        }
+        VersionsCommand::Rollback {
+            version,
+            note,
+            target,
+        } => {
+            let path = format!("versions/{version}/rollback");
+            post(target, &path, json!({ "note": note }), one)
+        }
+        VersionsCommand::Pin { version, target } => {
+            post(target, &format!("versions/{version}/pin"), json!({}), hold)
+        }
+        VersionsCommand::Unpin(target) => {
+            let call = Call {
+                method: Method::DELETE,
+                path: target.path("versions/0/pin"),
+                body: None,
+                show: hold,
+            };
+            (target, call)
+        }
+        VersionsCommand::Resume(target) => post(target, "versions/resume", json!({}), hold),
+        VersionsCommand::Compare {
+            a,
+            b,
+            prompt,
+            target,
+        } => {
+            let ask = |text: &String| json!([{ "role": "user", "content": text }]);
+            let prompts: Vec<Value> = prompt.iter().map(ask).collect();
+            let prompts = (!prompts.is_empty()).then_some(prompts);
+            let body = json!({ "a": a, "b": b, "prompts": prompts });
+            post(target, "versions/compare", body, pairs)
+        }
+        VersionsCommand::Scopes(target) => {
+            let path = "/admin/v1/scopes?limit=1000".to_owned();
+            (target, Call::get(path, scopes))
+        }
+        VersionsCommand::Refusals(target) => {
+            let of = target.scope.as_ref();
+            let query = of.map_or(String::new(), |scope| format!("?scope={}", escaped(scope)));
+            let path = format!("/admin/v1/refusals{query}");
+            (target, Call::get(path, refusals))
+        }
+    }
+}
+
+impl Target {
+    fn base(&self, path: &str) -> String {
+        let root = if self.scope.is_some() {
+            "/admin/v1"
+        } else {
+            "/v1"
+        };
+        format!("{root}/{path}")
+    }
+
+    /// With whose versions in the query.
+    fn path(&self, path: &str) -> String {
+        let base = self.base(path);
+        match (&self.scope, &self.user) {
+            (Some(scope), _) => format!("{base}?scope={}", escaped(scope)),
+            (None, Some(user)) => format!("{base}?user={}", escaped(user)),
+            (None, None) => base,
+        }
+    }
+
+    /// With whose versions in the body.
+    fn body(&self, mut body: Value) -> Value {
+        body["scope"] = json!(self.scope);
+        body["user"] = json!(self.user);
+        body
+    }
+}
+
+/// Percent-encoded, but for letters, digits and `-._~`.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            let _infallible = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+async fn send(target: &Target, call: &Call) -> Result<Value, String> {
+    crate::outbound::install_tls();
+    let client = reqwest::Client::builder()
+        .no_proxy()
+        .timeout(TIMEOUT)
+        .build()
+        .map_err(|error| error.to_string())?;
+    let url = format!("{}{}", target.url.trim_end_matches('/'), call.path);
+    let mut request = client.request(call.method.clone(), &url);
+    if let Some(key) = &target.key {
+        request = request.bearer_auth(key);
+    }
+    if let Some(body) = &call.body {
+        request = request.json(body);
+    }
+    let reply = request.send().await.map_err(|error| {
+        format!("{url} cannot be reached ({error}); is the server running? --url says where")
+    })?;
+    let status = reply.status();
+    let answer: Value = reply
+        .json()
+        .await
+        .map_err(|error| format!("{url} did not answer with JSON ({error})"))?;
+    if status.is_success() {
+        return Ok(answer);
+    }
+    let message = answer["error"]["message"].as_str().unwrap_or("no message");
+    let code = answer["error"]["code"].as_str().unwrap_or("no code");
+    Err(format!("{message} ({status}, {code})"))
+}
+
+fn rows(answer: &Value) -> impl Iterator<Item = &Value> {
+    answer["data"].as_array().into_iter().flatten()
+}
+
+fn marks(version: &Value) -> String {
+    let marks = ["pinned", "provisional", "tripped", "pruned"];
+    let set = marks.into_iter().filter(|mark| version[*mark] == true);
+    let mut text = set.collect::<Vec<_>>().join(" ");
+    if let Some(note) = version["note"].as_str() {
+        text = format!("{text} {note}");
+    }
+    text.trim().to_owned()
+}
+
+fn score(value: &Value) -> String {
+    value
+        .as_f64()
+        .map_or("-".to_owned(), |mean| format!("{mean:.2}"))
+}
+
+fn list(answer: &Value) -> String {
+    let mut text = format!("served: version {}\n", answer["current"]);
+    if let Some(why) = answer["standing"]["tripped"]["note"].as_str() {
+        text.push_str(&format!("learning is stopped: {why}\n"));
+    }
+    text.push_str("version  parent  status     samples  score (turns)\n");
+    for v in rows(answer) {
+        let status = v["status"].as_str().unwrap_or_default();
+        text.push_str(&format!(
+            "{:>7}  {:>6}  {status:<9}  {:>7}  {:>5} ({})  {}\n",
+            v["version"],
+            v["parent"],
+            v["samples"],
+            score(&v["mean_score"]),
+            v["scored_turns"],
+            marks(v),
+        ));
+    }
+    text
+}
+
+fn one(v: &Value) -> String {
+    let mut text = format!(
+        "version {} ({}), from {}: {} samples, score {}\n",
+        v["version"],
+        v["status"].as_str().unwrap_or_default(),
+        v["parent"],
+        v["samples"],
+        score(&v["mean_score"]),
+    );
+    let marks = marks(v);
+    if !marks.is_empty() {
+        text.push_str(&format!("{marks}\n"));
+    }
+    if !v["lineage"].is_null() {
+        text.push_str(&format!(
+            "continues {}; continued by {}\n",
+            v["lineage"], v["children"]
+        ));
+    }
+    for turn in v["turns"].as_array().into_iter().flatten() {
+        let id = turn["turn_id"].as_str().unwrap_or_default();
+        text.push_str(&format!("  {id}  {}\n", score(&turn["score"])));
+    }
+    text
+}
+
+fn hold(v: &Value) -> String {
+    let pinned = if v["pinned"] == true { ", pinned" } else { "" };
+    let stopped = v["tripped"].as_str();
+    let stopped = stopped.map_or(String::new(), |why| format!(", learning stopped: {why}"));
+    format!("served: version {}{pinned}{stopped}\n", v["current"])
+}
+
+fn pairs(answer: &Value) -> String {
+    let mut text = String::new();
+    for pair in rows(answer) {
+        let asked = pair["messages"].as_array().and_then(|m| m.last());
+        let asked = asked
+            .and_then(|m| m["content"].as_str())
+            .unwrap_or_default();
+        text.push_str(&format!("> {asked}\n"));
+        for side in ["a", "b"] {
+            let said = &pair[side];
+            let words = said["text"].as_str().unwrap_or_default();
+            text.push_str(&format!("  v{}: {words}\n", said["version"]));
+        }
+    }
+    text
+}
+
+fn scopes(answer: &Value) -> String {
+    let mut text = "served  versions  turns  score  scope\n".to_owned();
+    for s in rows(answer) {
+        let pinned = if s["pinned"] == true { "  pinned" } else { "" };
+        let stopped = s["tripped"].as_str();
+        let stopped = stopped.map_or(String::new(), |why| format!("  stopped: {why}"));
+        text.push_str(&format!(
+            "{:>6}  {:>8}  {:>5}  {:>5}  {}{pinned}{stopped}\n",
+            s["current"],
+            s["versions"],
+            s["turns"],
+            score(&s["mean_score"]),
+            s["scope"].as_str().unwrap_or_default(),
+        ));
+    }
+    text
+}
+
+fn refusals(answer: &Value) -> String {
+    let mut text = String::new();
+    for r in rows(answer) {
+        text.push_str(&format!(
+            "{} from version {} ({} samples, {})\n",
+            r["scope"].as_str().unwrap_or_default(),
+            r["parent"],
+            r["samples"],
+            r["reason"].as_str().unwrap_or_default(),
+        ));
+        for reason in r["reasons"].as_array().into_iter().flatten() {
+            text.push_str(&format!("  {}\n", reason.as_str().unwrap_or_default()));
+        }
+    }
+    if text.is_empty() {
+        text.push_str("no candidate was refused\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_escaped_for_a_query() {
+        assert_eq!(escaped("5:owner/a b&c=é"), "5%3Aowner%2Fa%20b%26c%3D%C3%A9");
+    }
+
+    #[test]
+    fn a_list_shows_what_people_look_for() {
+        let answer = json!({
+            "current": 3,
+            "standing": {"pinned": true, "tripped": null},
+            "data": [{"version": 3, "parent": 1, "status": "rollback", "samples": 0,
+                      "mean_score": -0.25, "scored_turns": 4, "pinned": true, "note": "worse"}],
+        });
+        let text = list(&answer);
+        assert!(text.starts_with("served: version 3\n"), "{text}");
+        assert!(text.contains("rollback"), "{text}");
+        assert!(text.contains("-0.25 (4)  pinned worse"), "{text}");
+    }
+}
