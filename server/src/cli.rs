@@ -46,6 +46,9 @@ struct ServeArgs {
     /// A Hugging Face model folder instead of the built-in starter model.
     #[arg(long, value_name = "PATH")]
     model: Option<PathBuf>,
+    /// How its matrices are kept in memory: stored, bf16, q8 or q4.
+    #[arg(long, value_name = "FORMAT")]
+    weights: Option<String>,
     /// What answers: builtin, or null (instant, without a model).
     #[arg(long, value_name = "ENGINE")]
     engine: Option<String>,
@@ -65,6 +68,7 @@ impl ServeArgs {
             ("store.data_dir", self.data.as_ref().map(path)),
             ("model.path", self.model.as_ref().map(path)),
             ("model.engine", self.engine.clone()),
+            ("model.weights", self.weights.clone()),
         ];
         let texts = texts
             .into_iter()
