@@ -236,7 +236,7 @@ impl<S: Source> Gemm<S> {
             let mut scale = V::zero();
             for (j, line) in to.iter_mut().enumerate() {
                 let i = first + j;
-                if i % S::GROUP == 0 {
+                if i.is_multiple_of(S::GROUP) {
                     scale = self.src.scale(panel, i / S::GROUP);
                 }
                 self.src
