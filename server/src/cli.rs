@@ -64,6 +64,9 @@ struct ServeArgs {
     /// feature `hub`, an id such as org/name or org/name@revision.
     #[arg(long, value_name = "PATH")]
     model: Option<PathBuf>,
+    /// How its matrices are kept in memory: stored, bf16, q8 or q4.
+    #[arg(long, value_name = "FORMAT")]
+    weights: Option<String>,
     /// What answers: builtin, or null (instant, without a model).
     #[arg(long, value_name = "ENGINE")]
     engine: Option<String>,
@@ -83,6 +86,7 @@ impl ServeArgs {
             ("store.data_dir", self.data.as_ref().map(path)),
             ("model.path", self.model.as_ref().map(path)),
             ("model.engine", self.engine.clone()),
+            ("model.weights", self.weights.clone()),
         ];
         let texts = texts
             .into_iter()

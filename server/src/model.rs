@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use hone_domain::{Message, Sampling, Token};
-use hone_nn::folder::{ModelFolder, load_model};
+use hone_nn::folder::{ModelFolder, load_model_as};
 use hone_nn::tokenizer::Tokenizer;
 use hone_nn::{Executor, Model};
 use hone_runtime::Clock;
 use hone_serve::{NullBackend, NullCompletion};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, json};
 
 use crate::config::{Engine, ModelConfig};
@@ -55,7 +56,7 @@ pub fn load(config: &ModelConfig, access: &HubAccess) -> Result<Served, String> 
         ModelFolder::open(&hub::folder(&config.path, access)?)
     };
     let folder = folder.map_err(|error| error.to_string())?;
-    let model = load_model(&folder, &mut |_, _| {}).map_err(|error| error.to_string())?;
+    let model = weights(&folder, config)?;
     let generation = folder.generation();
     let base = Sampling::default();
     let language = ModelLanguage {
@@ -77,6 +78,25 @@ pub fn load(config: &ModelConfig, access: &HubAccess) -> Result<Served, String> 
             end_tokens: generation.eos_ids.clone(),
         }),
     })
+}
+
+/// Models from this size on show how far their reading has come.
+const PROGRESS_FROM_BYTES: u64 = 64 << 20;
+
+fn weights(folder: &ModelFolder, config: &ModelConfig) -> Result<Model, String> {
+    let style = "{msg} {bar:30} {bytes}/{total_bytes} {eta}";
+    let style = ProgressStyle::with_template(style).map_err(|error| error.to_string())?;
+    let bar = ProgressBar::hidden().with_style(style);
+    bar.set_message("reading the model");
+    let loaded = load_model_as(folder, config.weights.into(), &mut |done, total| {
+        if bar.is_hidden() && total >= PROGRESS_FROM_BYTES {
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        bar.set_length(total);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    loaded.map_err(|error| error.to_string())
 }
 
 /// The backend without a model.

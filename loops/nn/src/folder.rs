@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::config::ModelConfig;
 use crate::files::Files;
+use crate::quant::WeightFormat;
 use crate::source::{LoadError, TensorData, TensorSource};
 use crate::template::ChatTemplate;
 use crate::tensors::TensorFiles;
@@ -116,9 +117,19 @@ impl ModelFolder {
     }
 }
 
-/// Reads all weights. `progress` is told (bytes read, bytes in all) after every tensor.
+/// Reads all weights as they are stored. `progress` is told (bytes read, bytes in all) after every
+/// tensor.
 pub fn load_model(
     folder: &ModelFolder,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Model, LoadError> {
+    load_model_as(folder, WeightFormat::Stored, progress)
+}
+
+/// As [`load_model`], with the matrices kept in `format`.
+pub fn load_model_as(
+    folder: &ModelFolder,
+    format: WeightFormat,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Model, LoadError> {
     let names = folder.tensors.names();
@@ -135,7 +146,7 @@ pub fn load_model(
             progress,
         }),
     };
-    let weights = Weights::from_source(&folder.config, &source)?;
+    let weights = Weights::from_source_as(&folder.config, &source, format)?;
     let used = source.seen.into_inner().names;
     let unused = names
         .iter()

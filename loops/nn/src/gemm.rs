@@ -37,14 +37,29 @@ impl Element for u16 {
 
 /// Where the sixteen-wide columns ("panels") of `w` lie.
 pub(crate) trait Source: Copy {
-    type E: Element;
-    /// Elements between step `i` and step `i + 1` of a panel.
-    fn step(&self) -> usize;
+    /// Steps that share a scale.
+    const GROUP: usize = usize::MAX;
+    /// Where a panel begins.
+    type Panel: Copy;
     /// Start of panel `n`.
     ///
     /// # Safety
     /// `n` is a panel of this source.
-    unsafe fn panel(&self, n: usize) -> *const Self::E;
+    unsafe fn panel(&self, n: usize) -> Self::Panel;
+    /// Scale of a group of steps; sources without one ignore it.
+    ///
+    /// # Safety
+    /// As for [`V16::load`]; the panel has this group.
+    #[inline(always)]
+    unsafe fn scale<V: V16>(&self, _panel: Self::Panel, _group: usize) -> V {
+        // SAFETY: same contract.
+        unsafe { V::zero() }
+    }
+    /// Sixteen weights of step `i`, whose group has this `scale`.
+    ///
+    /// # Safety
+    /// As for [`V16::load`]; the panel has this step.
+    unsafe fn load<V: V16>(&self, panel: Self::Panel, i: usize, scale: V) -> V;
 }
 
 /// Panels at a fixed distance.
@@ -56,15 +71,16 @@ pub(crate) struct Strided<E> {
 }
 
 impl<E: Element> Source for Strided<E> {
-    type E = E;
-    #[inline(always)]
-    fn step(&self) -> usize {
-        self.step
-    }
+    type Panel = *const E;
     #[inline(always)]
     unsafe fn panel(&self, n: usize) -> *const E {
         // SAFETY: the caller vouches for `n`.
         unsafe { self.base.add(n * self.panel) }
+    }
+    #[inline(always)]
+    unsafe fn load<V: V16>(&self, panel: *const E, i: usize, _scale: V) -> V {
+        // SAFETY: the caller vouches for `i`.
+        unsafe { E::load(panel.add(i * self.step)) }
     }
 }
 
@@ -105,26 +121,128 @@ unsafe impl<S> Sync for Gemm<S> {}
 const MAX_ROWS: usize = 6;
 const MAX_TILE: usize = 24;
 
+/// Block of a staged product: its weights take 32 KiB and its sums 12 KiB. Steps are a multiple of
+/// every group.
+const STAGE_PANELS: usize = 4;
+const STAGE_STEPS: usize = 128;
+const STAGE_ROWS: usize = 48;
+
 impl<S: Source> Gemm<S> {
     pub(crate) fn panels(&self) -> usize {
         self.cols.div_ceil(LANES)
     }
 
-    /// Computes everything, split over the executor when it is worth it.
+    /// Computes everything, split over the executor when it is worth it. With `staged_from` rows
+    /// or more, stored weights become f32 once per block of rows and not once per register tile.
     ///
     /// # Safety
     /// All pointers are valid for the described ranges, and `y` overlaps no input.
-    pub(crate) unsafe fn run_on(&self, exec: &Executor) {
+    pub(crate) unsafe fn run_on(&self, exec: &Executor, staged_from: usize) {
         let work = self.rows * self.cols * self.k;
         let panels = self.panels();
+        let part = |rows: Range<usize>, panels: Range<usize>| {
+            if rows.len() >= staged_from {
+                dispatch(Staged(self, rows, panels));
+            } else {
+                dispatch(Part(self, rows, panels));
+            }
+        };
         if panels >= 2 * exec.threads() {
-            exec.split(panels, work, &|part| {
-                dispatch(Part(self, 0..self.rows, part));
-            });
+            exec.split(panels, work, &|panels| part(0..self.rows, panels));
         } else {
-            exec.split(self.rows, work, &|part| {
-                dispatch(Part(self, part, 0..panels));
-            });
+            exec.split(self.rows, work, &|rows| part(rows, 0..panels));
+        }
+    }
+
+    /// As [`Self::run_inline`] for weights that are not stored as f32: a block of them is widened
+    /// into the first-level cache and used for many rows. Sums pass through memory between blocks,
+    /// which changes no bit.
+    #[inline(always)]
+    unsafe fn run_staged<V: V16>(&self, rows: Range<usize>, panels: Range<usize>) {
+        let mut stage = [Line([0.0; LANES]); STAGE_PANELS * STAGE_STEPS];
+        let mut sums = [Line([0.0; LANES]); STAGE_PANELS * STAGE_ROWS];
+        let mut panel = panels.start;
+        while panel < panels.end {
+            let nr = STAGE_PANELS.min(panels.end - panel);
+            let mut row = rows.start;
+            while row < rows.end {
+                let mr = STAGE_ROWS.min(rows.end - row);
+                let at = At { row, panel, mr, nr };
+                // SAFETY: `at` lies inside the product.
+                unsafe { self.stage::<V>(&at, &mut stage, &mut sums) };
+                row += mr;
+            }
+            panel += nr;
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn stage<V: V16>(&self, at: &At, stage: &mut [Line], sums: &mut [Line]) {
+        let carry = matches!(self.out, Epilogue::Continue);
+        let mut first = 0;
+        // SAFETY: the tile lies inside the product, and the two buffers hold a block of it.
+        unsafe {
+            for (m, sums) in sums.chunks_exact_mut(at.nr).take(at.mr).enumerate() {
+                for (n, sum) in sums.iter_mut().enumerate() {
+                    let (y, valid) = self.output(at, m, n);
+                    let start = if carry {
+                        V::load_part(y, valid)
+                    } else {
+                        V::zero()
+                    };
+                    start.store(sum.0.as_mut_ptr());
+                }
+            }
+            while first < self.k {
+                let steps = STAGE_STEPS.min(self.k - first);
+                for n in 0..at.nr {
+                    let to = &mut stage[n * STAGE_STEPS..n * STAGE_STEPS + steps];
+                    self.widen::<V>(at.panel + n, first, to);
+                }
+                let block = Gemm {
+                    x: self.x.add(at.row * self.xm + first * self.xk),
+                    xm: self.xm,
+                    xk: self.xk,
+                    rows: at.mr,
+                    k: steps,
+                    src: Strided {
+                        base: stage.as_ptr().cast::<f32>(),
+                        panel: STAGE_STEPS * LANES,
+                        step: LANES,
+                    },
+                    y: sums.as_mut_ptr().cast(),
+                    ym: at.nr * LANES,
+                    yn: LANES,
+                    cols: at.nr * LANES,
+                    out: Epilogue::Continue,
+                };
+                block.run::<V>(0..at.mr, 0..at.nr);
+                first += steps;
+            }
+            for (m, sums) in sums.chunks_exact(at.nr).take(at.mr).enumerate() {
+                for (n, sum) in sums.iter().enumerate() {
+                    self.leave(at, (m, n), V::load(sum.0.as_ptr()));
+                }
+            }
+        }
+    }
+
+    /// Steps `first ..` of panel `n` as f32.
+    #[inline(always)]
+    unsafe fn widen<V: V16>(&self, n: usize, first: usize, to: &mut [Line]) {
+        // SAFETY: the panel has these steps; blocks begin where a group begins.
+        unsafe {
+            let panel = self.src.panel(n);
+            let mut scale = V::zero();
+            for (j, line) in to.iter_mut().enumerate() {
+                let i = first + j;
+                if i.is_multiple_of(S::GROUP) {
+                    scale = self.src.scale(panel, i / S::GROUP);
+                }
+                self.src
+                    .load::<V>(panel, i, scale)
+                    .store(line.0.as_mut_ptr());
+            }
         }
     }
 
@@ -199,26 +317,35 @@ impl<S: Source> Gemm<S> {
             for n in 0..at.nr {
                 // SAFETY: as in `begin`; a bias holds `cols` values.
                 unsafe {
-                    let (y, valid) = self.output(at, m, n);
-                    let mut sum = V::load(tile[m * at.nr + n].0.as_ptr());
-                    match self.out {
-                        Epilogue::Set(bias) => {
-                            if !bias.is_null() {
-                                let bias = bias.add((at.panel + n) * LANES);
-                                sum = sum.add(V::load_part(bias, valid));
-                            }
-                        }
-                        Epilogue::Continue => {}
-                        Epilogue::AddScaled(scale) => {
-                            sum = V::splat(scale).fma(sum, V::load_part(y, valid));
-                        }
-                    }
-                    if valid == LANES {
-                        sum.store(y);
-                    } else {
-                        sum.store_part(y, valid);
+                    let sum = V::load(tile[m * at.nr + n].0.as_ptr());
+                    self.leave(at, (m, n), sum);
+                }
+            }
+        }
+    }
+
+    /// Leaves a finished sum in `y`, as [`Epilogue`] says.
+    #[inline(always)]
+    unsafe fn leave<V: V16>(&self, at: &At, (m, n): (usize, usize), mut sum: V) {
+        // SAFETY: the tile lies inside the product; a bias holds `cols` values.
+        unsafe {
+            let (y, valid) = self.output(at, m, n);
+            match self.out {
+                Epilogue::Set(bias) => {
+                    if !bias.is_null() {
+                        let bias = bias.add((at.panel + n) * LANES);
+                        sum = sum.add(V::load_part(bias, valid));
                     }
                 }
+                Epilogue::Continue => {}
+                Epilogue::AddScaled(scale) => {
+                    sum = V::splat(scale).fma(sum, V::load_part(y, valid));
+                }
+            }
+            if valid == LANES {
+                sum.store(y);
+            } else {
+                sum.store_part(y, valid);
             }
         }
     }
@@ -268,18 +395,26 @@ impl<S: Source> Gemm<S> {
                     acc[m][n] = V::load(tile[m * NR + n].0.as_ptr());
                 }
             }
-            let (xk, wk) = (self.xk, self.src.step());
-            for i in 0..self.k {
-                let mut w = [V::zero(); NR];
+            let (xk, mut first) = (self.xk, 0);
+            while first < self.k {
+                let end = self.k.min(first.saturating_add(S::GROUP));
+                let mut scale = [V::zero(); NR];
                 for n in 0..NR {
-                    w[n] = S::E::load::<V>(wp[n].add(i * wk));
+                    scale[n] = self.src.scale(wp[n], first / S::GROUP);
                 }
-                for m in 0..MR {
-                    let x = V::splat(*xp[m].add(i * xk));
+                for i in first..end {
+                    let mut w = [V::zero(); NR];
                     for n in 0..NR {
-                        acc[m][n] = x.fma(w[n], acc[m][n]);
+                        w[n] = self.src.load(wp[n], i, scale[n]);
+                    }
+                    for m in 0..MR {
+                        let x = V::splat(*xp[m].add(i * xk));
+                        for n in 0..NR {
+                            acc[m][n] = x.fma(w[n], acc[m][n]);
+                        }
                     }
                 }
+                first = end;
             }
             for m in 0..MR {
                 for n in 0..NR {
@@ -328,5 +463,16 @@ impl<S: Source> Kernel for Part<'_, S> {
     fn run<V: V16>(self) {
         // SAFETY: made by `run_on`, whose caller vouches for the pointers.
         unsafe { self.0.run_inline::<V>(self.1, self.2) }
+    }
+}
+
+struct Staged<'a, S>(&'a Gemm<S>, Range<usize>, Range<usize>);
+
+impl<S: Source> Kernel for Staged<'_, S> {
+    type Out = ();
+    #[inline(always)]
+    fn run<V: V16>(self) {
+        // SAFETY: made by `run_on`, whose caller vouches for the pointers.
+        unsafe { self.0.run_staged::<V>(self.1, self.2) }
     }
 }

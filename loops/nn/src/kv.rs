@@ -3,7 +3,7 @@
 
 use crate::config::ModelConfig;
 use crate::gemm::{Source, Strided};
-use crate::simd::{LANES, Line};
+use crate::simd::{LANES, Line, V16};
 
 /// Tokens per block.
 pub const BLOCK_TOKENS: usize = 32;
@@ -131,17 +131,18 @@ pub(crate) struct Keys<'a> {
 }
 
 impl Source for Keys<'_> {
-    type E = f32;
-    #[inline(always)]
-    fn step(&self) -> usize {
-        LANES
-    }
+    type Panel = *const f32;
     #[inline(always)]
     unsafe fn panel(&self, n: usize) -> *const f32 {
         let panel = self.first + n;
         let block = self.blocks[panel / PANELS];
         let line = self.layer.key_line(block, self.head, panel % PANELS);
         self.layer.keys[line..].as_ptr().cast()
+    }
+    #[inline(always)]
+    unsafe fn load<V: V16>(&self, panel: *const f32, i: usize, _scale: V) -> V {
+        // SAFETY: the caller vouches for `i`.
+        unsafe { V::load(panel.add(i * LANES)) }
     }
 }
 

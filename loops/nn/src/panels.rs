@@ -5,13 +5,20 @@ use std::ops::Range;
 
 use crate::exec::Executor;
 use crate::gemm::{Epilogue, Gemm, Strided};
+use crate::quant::{Bits, Quantised, WeightFormat};
 use crate::simd::{HalfLine, Kernel, LANES, Line, V16, dispatch, padded};
 use crate::source::TensorData;
+
+/// From how many rows on stored weights are widened once for all of them (see
+/// [`Gemm::run_on`]); f32 needs no widening.
+const STAGED_FROM_BF16: usize = 12;
+const STAGED_FROM_QUANTISED: usize = 3;
 
 #[derive(Debug, Clone, PartialEq)]
 enum Data {
     F32(Vec<Line>),
     Bf16(Vec<HalfLine>),
+    Quantised(Quantised),
 }
 
 /// A matrix `W [out, in]` stored as `[ceil(out / 16)][in][16]`, zero padded: sixteen outputs lie
@@ -125,6 +132,10 @@ impl Panels {
                     .zip(panel)
                     .for_each(|(t, line)| *t = widen(line.0[lane]));
             }
+            Data::Quantised(data) => {
+                let values = to.iter_mut().take(self.inp).enumerate();
+                values.for_each(|(k, t)| *t = data.value(row, k));
+            }
         }
     }
 
@@ -138,17 +149,41 @@ impl Panels {
     /// The f32 values in panel order, padding included.
     ///
     /// # Panics
-    /// When the matrix is bf16: only f32 matrices are trained.
+    /// When the matrix is not f32: only f32 matrices are trained.
     pub(crate) fn values_mut(&mut self) -> &mut [f32] {
         let Data::F32(lines) = &mut self.data else {
-            panic!("a bf16 matrix has no f32 values in place");
+            panic!("only an f32 matrix has its values in place");
         };
         // SAFETY: `Line` is repr(C) over sixteen f32.
         unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * LANES) }
     }
 
-    pub(crate) fn is_bf16(&self) -> bool {
-        matches!(self.data, Data::Bf16(_))
+    /// How the weights are stored, as fingerprints name it.
+    pub(crate) fn format(&self) -> &'static str {
+        match &self.data {
+            Data::F32(_) => "f32",
+            Data::Bf16(_) => WeightFormat::Bf16.as_str(),
+            Data::Quantised(data) => match data.bits {
+                Bits::Eight => WeightFormat::Q8.as_str(),
+                Bits::Four => WeightFormat::Q4.as_str(),
+            },
+        }
+    }
+
+    /// The same matrix in `format`: rounded to codes, or as it is.
+    pub(crate) fn into_format(self, format: WeightFormat) -> Self {
+        let bits = match format {
+            WeightFormat::Stored => return self,
+            WeightFormat::Bf16 => return self.rounded(),
+            WeightFormat::Q8 => Bits::Eight,
+            WeightFormat::Q4 => Bits::Four,
+        };
+        let shape = (self.out, self.inp);
+        let data = Quantised::new(bits, shape, &mut |row, to| self.lookup(row, to));
+        Self {
+            data: Data::Quantised(data),
+            ..self
+        }
     }
 
     /// The same matrix in f32.
@@ -160,7 +195,17 @@ impl Panels {
                 inp: self.inp,
                 data: Data::F32(lines.iter().map(widen_line).collect()),
             },
+            Data::Quantised(_) => Self {
+                out: self.out,
+                inp: self.inp,
+                data: Data::F32(self.lines().map(Line).collect()),
+            },
         }
+    }
+
+    /// Every line of sixteen outputs as f32, in panel order.
+    fn lines(&self) -> impl Iterator<Item = [f32; LANES]> + '_ {
+        (0..self.out.div_ceil(LANES) * self.inp).map(|index| self.line(index))
     }
 
     /// The same matrix rounded to bf16 (to nearest, ties to even).
@@ -169,7 +214,11 @@ impl Panels {
             Data::Bf16(lines) => lines.clone(),
             Data::F32(lines) => lines
                 .iter()
-                .map(|line| HalfLine(line.0.map(|v| half::bf16::from_f32(v).to_bits())))
+                .map(|line| HalfLine(line.0.map(round_to_bf16)))
+                .collect(),
+            Data::Quantised(_) => self
+                .lines()
+                .map(|line| HalfLine(line.map(round_to_bf16)))
                 .collect(),
         };
         Self {
@@ -184,6 +233,7 @@ impl Panels {
         match &self.data {
             Data::F32(lines) => size_of_val(lines.as_slice()),
             Data::Bf16(lines) => size_of_val(lines.as_slice()),
+            Data::Quantised(data) => data.bytes(),
         }
     }
 
@@ -210,18 +260,14 @@ impl Panels {
         let step = LANES;
         let panel = self.inp * LANES;
         macro_rules! gemm {
-            ($base:expr) => {
+            ($src:expr) => {
                 Gemm {
                     x: x.data.as_ptr(),
                     xm: x.stride,
                     xk: 1,
                     rows: x.rows,
                     k: self.inp,
-                    src: Strided {
-                        base: $base,
-                        panel,
-                        step,
-                    },
+                    src: $src,
                     y: y.as_mut_ptr(),
                     ym,
                     yn: LANES,
@@ -233,8 +279,18 @@ impl Panels {
         // SAFETY: lengths were checked; panels hold ceil(out / 16) * in lines; `y` is exclusive.
         unsafe {
             match &self.data {
-                Data::F32(lines) => gemm!(lines.as_ptr().cast::<f32>()).run_on(exec),
-                Data::Bf16(lines) => gemm!(lines.as_ptr().cast::<u16>()).run_on(exec),
+                Data::F32(lines) => {
+                    let base = lines.as_ptr().cast::<f32>();
+                    gemm!(Strided { base, panel, step }).run_on(exec, usize::MAX);
+                }
+                Data::Bf16(lines) => {
+                    let base = lines.as_ptr().cast::<u16>();
+                    gemm!(Strided { base, panel, step }).run_on(exec, STAGED_FROM_BF16);
+                }
+                Data::Quantised(data) => match data.bits {
+                    Bits::Eight => gemm!(data.eight()).run_on(exec, STAGED_FROM_QUANTISED),
+                    Bits::Four => gemm!(data.four()).run_on(exec, STAGED_FROM_QUANTISED),
+                },
             }
         }
     }
@@ -272,6 +328,7 @@ impl Panels {
         match &self.data {
             Data::F32(lines) => lines[index].0,
             Data::Bf16(lines) => widen_line(&lines[index]).0,
+            Data::Quantised(data) => data.line(index / self.inp, index % self.inp),
         }
     }
 
@@ -344,6 +401,10 @@ impl Kernel for Outer<'_> {
             first += block.k;
         }
     }
+}
+
+fn round_to_bf16(value: f32) -> u16 {
+    half::bf16::from_f32(value).to_bits()
 }
 
 fn widen_line(line: &HalfLine) -> Line {

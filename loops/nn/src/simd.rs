@@ -77,6 +77,12 @@ pub(crate) trait V16: Copy {
     unsafe fn store(self, p: *mut f32);
     /// Widens sixteen bf16 values; exact.
     unsafe fn load_bf16(p: *const u16) -> Self;
+    /// Widens sixteen f16 values; exact.
+    unsafe fn load_f16(p: *const u16) -> Self;
+    /// Sixteen signed bytes as numbers.
+    unsafe fn load_i8(p: *const u8) -> Self;
+    /// The low (`shift` 0) or high (`shift` 4) halves of sixteen bytes, minus 8, as numbers.
+    unsafe fn load_u4(p: *const u8, shift: usize) -> Self;
     /// `self * b + c`, rounded once.
     unsafe fn fma(self, b: Self, c: Self) -> Self;
     unsafe fn add(self, b: Self) -> Self;
@@ -170,6 +176,24 @@ impl V16 for Portable {
         Self(bits.map(|b| f32::from_bits(u32::from(b) << 16)))
     }
     #[inline(always)]
+    unsafe fn load_f16(p: *const u16) -> Self {
+        // SAFETY: the caller vouches for sixteen values at `p`.
+        let bits = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
+        Self(bits.map(|b| half::f16::from_bits(b).to_f32()))
+    }
+    #[inline(always)]
+    unsafe fn load_i8(p: *const u8) -> Self {
+        // SAFETY: the caller vouches for sixteen bytes at `p`.
+        let codes = unsafe { p.cast::<[i8; LANES]>().read_unaligned() };
+        Self(codes.map(f32::from))
+    }
+    #[inline(always)]
+    unsafe fn load_u4(p: *const u8, shift: usize) -> Self {
+        // SAFETY: the caller vouches for sixteen bytes at `p`.
+        let codes = unsafe { p.cast::<[u8; LANES]>().read_unaligned() };
+        Self(codes.map(|c| f32::from((c >> shift) & 15) - 8.0))
+    }
+    #[inline(always)]
     unsafe fn fma(self, b: Self, c: Self) -> Self {
         Self(std::array::from_fn(|i| self.0[i].mul_add(b.0[i], c.0[i])))
     }
@@ -253,10 +277,15 @@ impl SimdLevel {
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("f16c")
                     && is_x86_feature_detected!("fma")
             }
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            Self::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
+            }
             #[cfg(not(target_arch = "x86_64"))]
             Self::Avx512 | Self::Avx2 => false,
             Self::Portable => true,

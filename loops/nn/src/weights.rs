@@ -4,6 +4,7 @@ use sha2::{Digest, Sha256};
 
 use crate::config::ModelConfig;
 use crate::panels::Panels;
+use crate::quant::WeightFormat;
 use crate::rng::Rng;
 use crate::rope::Rope;
 use crate::source::{LoadError, NamedTensor, TensorData, TensorSource};
@@ -42,11 +43,7 @@ impl Model {
 /// bit-equal log-probs for the same tokens and version. Independent of threads and of the
 /// instruction level.
 pub fn fingerprint(model: &Model) -> String {
-    let stored = if model.weights.embed.is_bf16() {
-        "bf16"
-    } else {
-        "f32"
-    };
+    let stored = model.weights.embed.format();
     format!("cpu-f32-fma-k1;w={stored};kv=f32")
 }
 
@@ -122,6 +119,7 @@ fn stacks(cfg: &ModelConfig) -> [Stack; 4] {
 struct Loader<'a> {
     cfg: &'a ModelConfig,
     src: &'a dyn TensorSource,
+    format: WeightFormat,
 }
 
 impl Loader<'_> {
@@ -131,7 +129,7 @@ impl Loader<'_> {
 
     fn matrix(&self, name: &str, out: usize, inp: usize) -> Result<Panels, LoadError> {
         let data = self.src.tensor(name, &[out, inp])?;
-        Ok(Panels::from_parts(inp, vec![data]))
+        Ok(Panels::from_parts(inp, vec![data]).into_format(self.format))
     }
 
     fn linear(&self, layer: usize, stack: &Stack) -> Result<Linear, LoadError> {
@@ -148,7 +146,7 @@ impl Loader<'_> {
             }
         }
         Ok(Linear {
-            w: Panels::from_parts(stack.inp, parts),
+            w: Panels::from_parts(stack.inp, parts).into_format(self.format),
             bias: stack.bias.then_some(bias),
         })
     }
@@ -178,7 +176,17 @@ impl Loader<'_> {
 impl Weights {
     /// Reads every tensor the config calls for. bf16 matrices stay bf16.
     pub fn from_source(cfg: &ModelConfig, src: &dyn TensorSource) -> Result<Self, LoadError> {
-        let load = Loader { cfg, src };
+        Self::from_source_as(cfg, src, WeightFormat::Stored)
+    }
+
+    /// As [`Self::from_source`]; every matrix is brought to `format` as soon as it is read, so that
+    /// no second copy of the model is ever held.
+    pub fn from_source_as(
+        cfg: &ModelConfig,
+        src: &dyn TensorSource,
+        format: WeightFormat,
+    ) -> Result<Self, LoadError> {
+        let load = Loader { cfg, src, format };
         let head = (!cfg.tied)
             .then(|| load.matrix("lm_head.weight", cfg.vocab, cfg.hidden))
             .transpose()?;
@@ -191,6 +199,27 @@ impl Weights {
                 .collect::<Result<_, _>>()?,
             rope: Rope::new(cfg),
         })
+    }
+
+    /// The same weights with every matrix in `format`.
+    pub fn into_format(self, format: WeightFormat) -> Self {
+        let linear = |l: Linear| Linear {
+            w: l.w.into_format(format),
+            bias: l.bias,
+        };
+        let layer = |l: LayerWeights| LayerWeights {
+            qkv: linear(l.qkv),
+            o: linear(l.o),
+            gate_up: linear(l.gate_up),
+            down: linear(l.down),
+            ..l
+        };
+        Self {
+            embed: self.embed.into_format(format),
+            head: self.head.map(|h| h.into_format(format)),
+            layers: self.layers.into_iter().map(layer).collect(),
+            ..self
+        }
     }
 
     /// Random f32 weights: normal with deviation 0.02 for the embedding and `1 / sqrt(in)` for

@@ -7,7 +7,7 @@ use hone_domain::{
     Ask, AskContext, Blobs, Collect, Delta, Grammar, Origin, Policies, PolicyChoice, Reason,
     RequestId, Sampling, Scope, SessionId, StopRules, Token, TurnId, TurnKind,
 };
-use hone_nn::{Family, Model, ModelConfig, StoredDtype};
+use hone_nn::{Family, Model, ModelConfig, StoredDtype, WeightFormat, Weights};
 use hone_runtime::{Board, Latest, SystemClock};
 use hone_serve::{Answer, Backend, Engine, ServeCtx};
 use hone_starter::rng::Rng;
@@ -26,16 +26,33 @@ pub(super) struct Subject {
     pub(super) builtin: Builtin,
 }
 
-/// The starter model, and a random one of about 30 million parameters with the starter's
-/// tokenizer: what it says means nothing, and costs what any such model costs.
-pub(super) fn subjects(bench: &Bench) -> Result<[Subject; 2], String> {
+/// The starter model, and a random one of about 30 million parameters in every weight format, with
+/// the starter's tokenizer: what it says means nothing, and costs what any such model costs.
+pub(super) fn subjects(bench: &Bench) -> Result<Vec<Subject>, String> {
     let starter = bench.builtin()?;
-    let random = Builtin {
-        model: Arc::new(Model::random(medium_shape(), 1)),
-        ..starter.clone()
+    let shape = medium_shape();
+    let weights = Weights::random(&shape, 1);
+    let random = |name, format| {
+        let weights = weights.clone().into_format(format);
+        let model = Arc::new(Model::new(shape.clone(), weights));
+        let builtin = Builtin {
+            model,
+            ..starter.clone()
+        };
+        Subject { name, builtin }
     };
-    let subject = |name, builtin| Subject { name, builtin };
-    Ok([subject("starter", starter), subject("random_30m", random)])
+    let mut subjects = vec![
+        random("random_30m", WeightFormat::Stored),
+        random("random_30m_bf16", WeightFormat::Bf16),
+        random("random_30m_q8", WeightFormat::Q8),
+        random("random_30m_q4", WeightFormat::Q4),
+    ];
+    let starter = Subject {
+        name: "starter",
+        builtin: starter.clone(),
+    };
+    subjects.insert(0, starter);
+    Ok(subjects)
 }
 
 /// A Qwen3 shape of about 30 million parameters, larger than the caches of most processors.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hone_domain::{Digest, Millis, SessionIndexConfig, UserRole};
+use hone_nn::WeightFormat;
 use hone_store::SqliteConfig;
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +48,31 @@ pub enum Engine {
     Builtin,
     /// Instant fixed completions without a model, for load tests.
     Null,
+}
+
+/// How the matrices of the model are kept in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Weights {
+    /// As the folder stores them.
+    Stored,
+    /// Sixteen bits.
+    Bf16,
+    /// Eight bits, a scale per 32 weights.
+    Q8,
+    /// Four bits, a scale per 32 weights.
+    Q4,
+}
+
+impl From<Weights> for WeightFormat {
+    fn from(weights: Weights) -> Self {
+        match weights {
+            Weights::Stored => Self::Stored,
+            Weights::Bf16 => Self::Bf16,
+            Weights::Q8 => Self::Q8,
+            Weights::Q4 => Self::Q4,
+        }
+    }
 }
 
 /// The HTTP door.
@@ -291,6 +317,8 @@ pub struct ModelConfig {
     pub engine: Engine,
     /// A Hugging Face folder, or a hub id; empty takes the built-in starter model.
     pub path: String,
+    /// How its matrices are kept; serving and training see the same numbers.
+    pub weights: Weights,
     /// Name in `/v1/models`; empty takes the folder's name, or `hone-starter`.
     pub name: String,
     /// Further names that requests may use.

@@ -40,6 +40,21 @@ impl V16 for Avx512 {
         })
     }
     #[inline(always)]
+    unsafe fn load_f16(p: *const u16) -> Self {
+        // SAFETY: see the impl.
+        Self(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) })
+    }
+    #[inline(always)]
+    unsafe fn load_i8(p: *const u8) -> Self {
+        // SAFETY: see the impl.
+        Self(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))) })
+    }
+    #[inline(always)]
+    unsafe fn load_u4(p: *const u8, shift: usize) -> Self {
+        // SAFETY: see the impl.
+        Self(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(nibbles(p, shift))) })
+    }
+    #[inline(always)]
     unsafe fn fma(self, b: Self, c: Self) -> Self {
         // SAFETY: see the impl.
         Self(unsafe { _mm512_fmadd_ps(self.0, b.0, c.0) })
@@ -159,6 +174,26 @@ impl V16 for Avx2 {
         unsafe { Self(widen(p), widen(p.add(8))) }
     }
     #[inline(always)]
+    unsafe fn load_f16(p: *const u16) -> Self {
+        // SAFETY: see the impl.
+        unsafe {
+            Self(
+                _mm256_cvtph_ps(_mm_loadu_si128(p.cast())),
+                _mm256_cvtph_ps(_mm_loadu_si128(p.add(8).cast())),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_i8(p: *const u8) -> Self {
+        // SAFETY: see the impl.
+        unsafe { signed_bytes(_mm_loadu_si128(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_u4(p: *const u8, shift: usize) -> Self {
+        // SAFETY: see the impl.
+        unsafe { signed_bytes(nibbles(p, shift)) }
+    }
+    #[inline(always)]
     unsafe fn fma(self, b: Self, c: Self) -> Self {
         // SAFETY: see the impl.
         unsafe {
@@ -226,6 +261,29 @@ unsafe fn widen(p: *const u16) -> __m256 {
     }
 }
 
+/// Half of each of sixteen bytes, minus 8.
+#[inline(always)]
+unsafe fn nibbles(p: *const u8, shift: usize) -> __m128i {
+    // SAFETY: the caller vouches for sixteen bytes at `p`, and calls below the feature check.
+    unsafe {
+        let bytes = _mm_loadu_si128(p.cast());
+        let moved = _mm_srl_epi16(bytes, _mm_cvtsi64_si128(shift as i64));
+        let codes = _mm_and_si128(moved, _mm_set1_epi8(15));
+        _mm_sub_epi8(codes, _mm_set1_epi8(8))
+    }
+}
+
+#[inline(always)]
+unsafe fn signed_bytes(bytes: __m128i) -> Avx2 {
+    // SAFETY: called below the feature check only.
+    unsafe {
+        Avx2(
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes))),
+        )
+    }
+}
+
 #[inline(always)]
 unsafe fn pow2_8(t: __m256) -> __m256 {
     // SAFETY: called below the feature check only.
@@ -235,12 +293,12 @@ unsafe fn pow2_8(t: __m256) -> __m256 {
     }
 }
 
-#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c")]
 pub(super) fn run_avx512<K: super::Kernel>(kernel: K) -> K::Out {
     kernel.run::<Avx512>()
 }
 
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn run_avx2<K: super::Kernel>(kernel: K) -> K::Out {
     kernel.run::<Avx2>()
 }

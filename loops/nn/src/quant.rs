@@ -1,0 +1,251 @@
+//! Weights in eight or four bits: groups of thirty-two inputs share a scale.
+//!
+//! A weight is `code * scale`, rounded once to f32; every kernel, forward and backward, multiplies
+//! by exactly that number. A quantised model is therefore bit for bit the f32 model whose weights
+//! are the dequantised ones, and an adapter is trained on what is served. The two forms are those
+//! of GGUF's Q8_0 and Q4_0 (same groups, same f16 scales), in the panel order of [`Panels`].
+//!
+//! [`Panels`]: crate::panels::Panels
+#![allow(unsafe_code)]
+
+use half::f16;
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+
+use crate::gemm::Source;
+use crate::simd::{HalfLine, LANES, V16};
+
+/// Inputs that share a scale.
+pub(crate) const GROUP: usize = 32;
+
+/// How the matrices of a loaded model are kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum WeightFormat {
+    /// As the folder stores them: bf16, or f32.
+    #[default]
+    Stored,
+    /// Sixteen bits; rounds what is stored as f32.
+    Bf16,
+    /// Eight bits and a scale per 32 weights: 8.5 bits.
+    Q8,
+    /// Four bits and a scale per 32 weights: 4.5 bits.
+    Q4,
+}
+
+impl WeightFormat {
+    /// Its name in settings and fingerprints.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stored => "stored",
+            Self::Bf16 => "bf16",
+            Self::Q8 => "q8",
+            Self::Q4 => "q4",
+        }
+    }
+}
+
+/// Bits of a code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bits {
+    Eight,
+    Four,
+}
+
+impl Bits {
+    /// Inputs that one line of codes holds.
+    fn inputs_per_line(self) -> usize {
+        match self {
+            Self::Eight => 1,
+            Self::Four => 2,
+        }
+    }
+}
+
+/// Sixteen bytes of codes, one output each.
+#[repr(C, align(16))]
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct CodeLine([u8; LANES]);
+
+/// A matrix `[out, in]` as panels of codes `[ceil(out / 16)][in or ceil(in / 2)][16]` and scales
+/// `[ceil(out / 16)][ceil(in / 32)][16]` (f16). Four-bit lines hold an even input in their low
+/// halves and the odd one after it in their high halves.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Quantised {
+    pub(crate) bits: Bits,
+    inp: usize,
+    codes: Vec<CodeLine>,
+    scales: Vec<HalfLine>,
+}
+
+impl Quantised {
+    /// Rounds rows of f32 (`row(r, buffer [in])` fills one) to codes.
+    pub(crate) fn new(
+        bits: Bits,
+        (out, inp): (usize, usize),
+        row: &mut dyn FnMut(usize, &mut [f32]),
+    ) -> Self {
+        let panels = out.div_ceil(LANES);
+        // A code of 0 is the weight 0 in eight bits, and 8 is in four.
+        let zero = match bits {
+            Bits::Eight => 0,
+            Bits::Four => 0x88,
+        };
+        let mut all = Self {
+            bits,
+            inp,
+            codes: vec![CodeLine([zero; LANES]); panels * inp.div_ceil(bits.inputs_per_line())],
+            scales: vec![HalfLine([0; LANES]); panels * inp.div_ceil(GROUP)],
+        };
+        let mut values = vec![0.0; inp];
+        for r in 0..out {
+            row(r, &mut values);
+            for (group, values) in values.chunks(GROUP).enumerate() {
+                all.set_group(r, group, values);
+            }
+        }
+        all
+    }
+
+    fn lines(&self) -> usize {
+        self.inp.div_ceil(self.bits.inputs_per_line())
+    }
+
+    fn groups(&self) -> usize {
+        self.inp.div_ceil(GROUP)
+    }
+
+    /// Rounds one group of one output: the largest magnitude becomes ±127, or -8.
+    fn set_group(&mut self, row: usize, group: usize, values: &[f32]) {
+        let widest = values
+            .iter()
+            .fold(0.0f32, |m, &v| if v.abs() > m.abs() { v } else { m });
+        let scale = match self.bits {
+            Bits::Eight => f16::from_f32(widest.abs() / 127.0),
+            Bits::Four => f16::from_f32(widest / -8.0),
+        };
+        let at = row / LANES * self.groups() + group;
+        self.scales[at].0[row % LANES] = scale.to_bits();
+        let scale = scale.to_f32();
+        let inverse = if scale == 0.0 { 0.0 } else { scale.recip() };
+        for (k, &value) in values.iter().enumerate() {
+            let code = (value * inverse).round_ties_even();
+            self.set(row, group * GROUP + k, code);
+        }
+    }
+
+    fn set(&mut self, row: usize, k: usize, code: f32) {
+        let lines = self.lines();
+        let line = &mut self.codes[row / LANES * lines + k / self.bits.inputs_per_line()];
+        let byte = &mut line.0[row % LANES];
+        match self.bits {
+            Bits::Eight => *byte = (code.clamp(-127.0, 127.0) as i8) as u8,
+            Bits::Four => {
+                let code = (code.clamp(-8.0, 7.0) as i8 + 8) as u8;
+                let shift = k % 2 * 4;
+                *byte = (*byte & !(15 << shift)) | code << shift;
+            }
+        }
+    }
+
+    /// The weight that kernels multiply by.
+    pub(crate) fn value(&self, row: usize, k: usize) -> f32 {
+        let scale = self.scales[row / LANES * self.groups() + k / GROUP].0[row % LANES];
+        let line = row / LANES * self.lines() + k / self.bits.inputs_per_line();
+        let byte = self.codes[line].0[row % LANES];
+        let code = match self.bits {
+            Bits::Eight => f32::from(byte as i8),
+            Bits::Four => f32::from(byte >> (k % 2 * 4) & 15) - 8.0,
+        };
+        code * f16::from_bits(scale).to_f32()
+    }
+
+    /// The weights of sixteen outputs for input `k`.
+    pub(crate) fn line(&self, panel: usize, k: usize) -> [f32; LANES] {
+        let mut scales = [0.0; LANES];
+        let stored = &self.scales[panel * self.groups() + k / GROUP].0;
+        stored
+            .reinterpret_cast::<f16>()
+            .convert_to_f32_slice(&mut scales);
+        let codes = &self.codes[panel * self.lines() + k / self.bits.inputs_per_line()].0;
+        let shift = k % 2 * 4;
+        match self.bits {
+            Bits::Eight => std::array::from_fn(|l| f32::from(codes[l] as i8) * scales[l]),
+            Bits::Four => {
+                std::array::from_fn(|l| (f32::from(codes[l] >> shift & 15) - 8.0) * scales[l])
+            }
+        }
+    }
+
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(self.codes.as_slice()) + size_of_val(self.scales.as_slice())
+    }
+
+    pub(crate) fn eight(&self) -> Codes<8> {
+        self.source()
+    }
+
+    pub(crate) fn four(&self) -> Codes<4> {
+        self.source()
+    }
+
+    fn source<const BITS: usize>(&self) -> Codes<BITS> {
+        Codes {
+            codes: self.codes.as_ptr().cast(),
+            scales: self.scales.as_ptr().cast(),
+            codes_per_panel: self.lines() * LANES,
+            scales_per_panel: self.groups() * LANES,
+        }
+    }
+}
+
+/// The panels of a quantised matrix, as kernels read them.
+#[derive(Clone, Copy)]
+pub(crate) struct Codes<const BITS: usize> {
+    codes: *const u8,
+    scales: *const u16,
+    codes_per_panel: usize,
+    scales_per_panel: usize,
+}
+
+/// Where the codes and the scales of a panel begin.
+#[derive(Clone, Copy)]
+pub(crate) struct CodePanel {
+    codes: *const u8,
+    scales: *const u16,
+}
+
+impl<const BITS: usize> Source for Codes<BITS> {
+    const GROUP: usize = GROUP;
+    type Panel = CodePanel;
+    #[inline(always)]
+    unsafe fn panel(&self, n: usize) -> CodePanel {
+        // SAFETY: the caller vouches for `n`.
+        unsafe {
+            CodePanel {
+                codes: self.codes.add(n * self.codes_per_panel),
+                scales: self.scales.add(n * self.scales_per_panel),
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn scale<V: V16>(&self, panel: CodePanel, group: usize) -> V {
+        // SAFETY: the caller vouches for the group.
+        unsafe { V::load_f16(panel.scales.add(group * LANES)) }
+    }
+    #[inline(always)]
+    unsafe fn load<V: V16>(&self, panel: CodePanel, i: usize, scale: V) -> V {
+        // SAFETY: the caller vouches for `i`.
+        unsafe {
+            let codes = if BITS == 8 {
+                V::load_i8(panel.codes.add(i * LANES))
+            } else {
+                V::load_u4(panel.codes.add(i / 2 * LANES), i % 2 * 4)
+            };
+            codes.mul(scale)
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "quant_tests.rs"]
+mod tests;
