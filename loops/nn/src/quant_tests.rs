@@ -137,7 +137,7 @@ fn a_quantised_model_serves_and_trains_as_its_dequantised_twin() {
     let text = tokens(&shape, 70, 3);
     let row = TrainRow {
         tokens: text.clone(),
-        loss: (30..70).map(learned).collect(),
+        loss: (30..70).map(TokenLoss::imitated).collect(),
     };
     for format in FORMATS {
         let weights = model(&shape, 7).weights.into_format(format);
@@ -162,15 +162,5 @@ fn a_quantised_model_serves_and_trains_as_its_dequantised_twin() {
             learner.state()
         };
         assert!(trained(&small) == trained(&twin), "{format:?}");
-    }
-}
-
-fn learned(position: usize) -> TokenLoss {
-    TokenLoss {
-        position,
-        advantage: 1.0,
-        behavior_logprob: 0.0,
-        temperature: 1.0,
-        kept: None,
     }
 }

@@ -36,7 +36,7 @@ pub use reading::{
 };
 pub use sqlite::{SqliteConfig, SqliteLedger};
 pub use versions::{
-    HeldOut, Page, Prunable, RefusalRecord, Restore, RestoreWhy, ScopeRow, Standing, Trial,
-    Tripped, VersionSample, VersionView, Versions, WatchNews, WatchPlace, WatchedTurn,
-    WatchedVerdict,
+    HeldOut, Prunable, RefusalRecord, Restore, RestoreWhy, ScopeRow, Standing, Trial, Tripped,
+    VersionSample, VersionView, Versions, WatchNews, WatchPlace, WatchedTurn, WatchedVerdict,
+    Window,
 };

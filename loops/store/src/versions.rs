@@ -13,7 +13,7 @@ use crate::ledger::PolicyRecord;
 
 /// A place in a list, newest first.
 #[derive(Clone, Copy, Debug)]
-pub struct Page {
+pub struct Window {
     /// Most entries.
     pub limit: usize,
     /// Only entries with a smaller number; none begins with the newest.
@@ -235,11 +235,11 @@ pub trait Versions: Send + Sync {
     async fn refusals(
         &self,
         scope: Option<&Scope>,
-        page: Page,
+        page: Window,
     ) -> Result<Vec<RefusalRecord>, LedgerError>;
 
     /// Every scope, the newest first.
-    async fn scopes(&self, page: Page) -> Result<Vec<ScopeRow>, LedgerError>;
+    async fn scopes(&self, page: Window) -> Result<Vec<ScopeRow>, LedgerError>;
 
     /// What stands between a scope and its next version.
     async fn standing(&self, scope: &Scope) -> Result<Standing, LedgerError>;

@@ -7,8 +7,8 @@ use super::standings::Hold;
 use super::{SqliteLedger, standings, versions, watch};
 use crate::LedgerError;
 use crate::versions::{
-    HeldOut, Page, Prunable, RefusalRecord, Restore, ScopeRow, Standing, Trial, VersionView,
-    Versions, WatchNews, WatchPlace,
+    HeldOut, Prunable, RefusalRecord, Restore, ScopeRow, Standing, Trial, VersionView, Versions,
+    WatchNews, WatchPlace, Window,
 };
 
 impl SqliteLedger {
@@ -34,13 +34,13 @@ impl Versions for SqliteLedger {
     async fn refusals(
         &self,
         scope: Option<&Scope>,
-        page: Page,
+        page: Window,
     ) -> Result<Vec<RefusalRecord>, LedgerError> {
         let mut moment = self.look().await?;
         self.explain(versions::refusals(&mut moment, scope, page).await)
     }
 
-    async fn scopes(&self, page: Page) -> Result<Vec<ScopeRow>, LedgerError> {
+    async fn scopes(&self, page: Window) -> Result<Vec<ScopeRow>, LedgerError> {
         let mut moment = self.look().await?;
         self.explain(versions::scopes(&mut moment, page).await)
     }

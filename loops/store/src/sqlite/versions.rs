@@ -10,7 +10,7 @@ use super::texts::{limit, signed, unsigned};
 use super::{policies, rows};
 use crate::LedgerError;
 use crate::versions::{
-    HeldOut, Page, Prunable, RefusalRecord, ScopeRow, VersionSample, VersionView,
+    HeldOut, Prunable, RefusalRecord, ScopeRow, VersionSample, VersionView, Window,
 };
 
 /// Longest lineage that is told.
@@ -94,7 +94,7 @@ async fn samples(
 pub(super) async fn refusals(
     connection: &mut SqliteConnection,
     scope: Option<&Scope>,
-    page: Page,
+    page: Window,
 ) -> Result<Vec<RefusalRecord>, Fault> {
     let number = match scope {
         None => None,
@@ -137,7 +137,7 @@ fn refusal(row: &SqliteRow) -> Result<RefusalRecord, Fault> {
 
 pub(super) async fn scopes(
     connection: &mut SqliteConnection,
-    page: Page,
+    page: Window,
 ) -> Result<Vec<ScopeRow>, Fault> {
     let found = sqlx::query(
         "select scopes.number, scopes.name as scope,

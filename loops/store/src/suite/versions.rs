@@ -5,7 +5,9 @@ use std::sync::Arc;
 use hone_domain::{Digest, Fate, Policy, PolicyVersion, Reason, Scope, StopReason};
 
 use super::world::{ALL, NOW, World, assert_conflict, digest_of, ids};
-use crate::{Ledger, Page, PolicyStatus, Refusal, Restore, RestoreWhy, Standing, Trial, Versions};
+use crate::{
+    Ledger, PolicyStatus, Refusal, Restore, RestoreWhy, Standing, Trial, Versions, Window,
+};
 
 /// A world and the same ledger as [`Versions`].
 struct Case {
@@ -38,7 +40,7 @@ pub async fn run<L: Ledger + Versions + 'static>(make: impl AsyncFn() -> Arc<L>)
     }
 }
 
-const FIRST: Page = Page {
+const FIRST: Window = Window {
     limit: ALL,
     before: None,
 };
@@ -302,7 +304,7 @@ async fn refusals_and_scopes_are_listed(case: &Case) {
         };
         world.ledger.refuse(&refusal).await.expect("recorded");
     }
-    let page = Page {
+    let page = Window {
         limit: 2,
         before: None,
     };
@@ -314,7 +316,7 @@ async fn refusals_and_scopes_are_listed(case: &Case) {
     let digests: Vec<_> = newest.iter().filter_map(|r| r.digest).collect();
     assert_eq!(digests, [digest_of(3), digest_of(2)]);
     assert_eq!(newest[0].report["gate"]["reasons"][0], "too long");
-    let page = Page {
+    let page = Window {
         before: Some(newest[1].number),
         ..page
     };

@@ -3,7 +3,7 @@
 use axum::body::Body;
 use hone_domain::{Origin, PolicyChoice, PolicyVersion, Reason, Scope};
 use hone_store::suite::World;
-use hone_store::{Page, Prunable, Refusal};
+use hone_store::{Prunable, Refusal, Window};
 use serde_json::{Value, json};
 
 use crate::http::testing::{Recorder, Reply, Stage, read, request};
@@ -256,7 +256,7 @@ async fn refusals_tell_their_reasons() {
     let json = scene.stage.get(&path).await.json();
     assert_eq!(json["data"][0]["reasons"], json!(["it loops"]));
     let next = json["next"].as_i64().unwrap();
-    let page = Page {
+    let page = Window {
         limit: 1,
         before: Some(next),
     };

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
 use hone_domain::Scope;
-use hone_store::{Page, RefusalRecord, ScopeRow};
+use hone_store::{RefusalRecord, ScopeRow, Window};
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -137,8 +137,8 @@ fn query_of<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiError> {
     Ok(query.0)
 }
 
-fn page_of(query: &ListQuery) -> Result<Page, ApiError> {
-    Ok(Page {
+fn page_of(query: &ListQuery) -> Result<Window, ApiError> {
+    Ok(Window {
         limit: page_limit(query.limit, 50)?,
         before: query.before,
     })
