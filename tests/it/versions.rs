@@ -52,18 +52,8 @@ async fn said_by(house: &TestHouse, version: u64) -> String {
     panic!("version {version} is not served");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_version_is_compared_taken_back_kept_and_learned_on_from() {
-    let (_guard, data) = temporary().unwrap();
-    let changes = quick();
-    let house = TestHouse::start(&data, &changes as Changes<'_>)
-        .await
-        .unwrap();
-    let base = said_by(&house, 0).await;
-    let learned = learn(&house, 1).await;
-    assert_eq!(learned, 1);
-
-    // Both versions answer at once, and the base says what it said before.
+/// Two versions answer side by side, the same with the same seed, and nothing of it is collected.
+async fn both_answer(house: &TestHouse, learned: u64) {
     let body = json!({
         "a": 0, "b": learned, "seed": 7, "max_tokens": 48,
         "prompts": [[{"role": "user", "content": "Tell me a joke."}]],
@@ -88,6 +78,20 @@ async fn a_version_is_compared_taken_back_kept_and_learned_on_from() {
         status["ledger"]["turns"], turns,
         "nothing of it is collected"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_version_is_compared_taken_back_kept_and_learned_on_from() {
+    let (_guard, data) = temporary().unwrap();
+    let changes = quick();
+    let house = TestHouse::start(&data, &changes as Changes<'_>)
+        .await
+        .unwrap();
+    let base = said_by(&house, 0).await;
+    let learned = learn(&house, 1).await;
+    assert_eq!(learned, 1);
+
+    both_answer(&house, learned).await;
 
     // Back to the base: a new version, served at once, with the very answers of the base.
     let body = json!({"note": "not what I wanted"});

@@ -156,7 +156,7 @@ fn a_quantised_model_serves_and_trains_as_its_dequantised_twin() {
             let cfg = LearnerConfig::new(lora, Objective::CrossEntropy, 1e-2);
             let mut learner = Learner::from_adapter(Arc::clone(model), cfg, &adapter).unwrap();
             let report = learner
-                .step(&[row.clone()], &mut || Control::Continue)
+                .step(std::slice::from_ref(&row), &mut || Control::Continue)
                 .unwrap();
             assert_eq!(report.updates, 1);
             learner.state()

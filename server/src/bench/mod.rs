@@ -99,7 +99,7 @@ enum Name {
 }
 
 impl Name {
-    const EACH: [Self; 10] = [
+    const EACH: [Self; 12] = [
         Self::Decode,
         Self::Prefill,
         Self::Gap,

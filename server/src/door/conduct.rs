@@ -6,7 +6,6 @@ use std::sync::Arc;
 use hone_domain::{
     Ask, Collect, Delta, End, Listener, Listening, Part, PendingTurn, PolicyVersion, Reason,
     Receipt, ServeError, SessionId, StopReason, Token, TokenDelta, Transcript, Turn, TurnId,
-    TurnKind,
 };
 use hone_serve::Answer;
 use tokio::sync::{mpsc, oneshot};

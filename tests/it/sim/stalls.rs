@@ -201,6 +201,7 @@ impl Commons {
         let blobs = FsBlobs::open(&self.folder.path().join("blobs"), 1 << 20);
         hone_train::Ctx {
             ledger,
+            versions: self.raw.clone(),
             blobs: Arc::new(blobs.unwrap()),
             trainer: Arc::new(FakeTrainer::new()),
             policies: self.door.policies.clone(),

@@ -39,6 +39,7 @@ pub(super) fn empty_index() -> SharedIndex {
         sessions_max: 4_096,
         turns_per_session_max: 64,
         transcript_bytes_max: 1 << 20,
+        retry_ms: 0,
     })))
 }
 
@@ -70,6 +71,7 @@ fn turn(number: usize, moment: &mut Moment<'_>) -> Turn {
         next_state: NextState::default(),
         transcript: None,
         recorded: Vec::new(),
+        retry_of: None,
     };
     let scope = Scope::of(owner, None);
     let mut turn = sampled(moment, (owner, &scope), (&messages, &binding));

@@ -20,7 +20,7 @@ use crate::door::Door;
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
-use crate::http::routes::chat::serving;
+use crate::http::routes::talk::serving;
 use crate::http::routes::{Reply, ledger_error};
 use crate::http::wire::body::read_json;
 use crate::http::wire::messages::{parse_messages, template_message};
@@ -271,6 +271,7 @@ impl Asks<'_> {
             origin: Origin::Gate,
             kind: TurnKind::Side,
             prompt_tokens: prompt.tokens.clone(),
+            grammar: None,
             sampling: self.sampling.clone(),
             stop: StopRules {
                 max_tokens: self.max_tokens,
