@@ -44,17 +44,17 @@ unit: ## all Rust tests
 	$(CARGO) test --workspace --locked
 
 hub: ## models by id, against a hub on this machine
-	$(CARGO) test --locked -p hone --features hub --lib hub
+	$(CARGO) test --workspace --locked --features hone/hub --lib hub
 
 clients: setup ## real clients from PyPI and npm against the real server
-	$(CARGO) build --locked -p hone
+	$(CARGO) build --workspace --locked --bin hone
 	HONE=target/debug/hone $(VENV)/bin/python tests/clients/run.py
 
 page-tests: web/node_modules/.ready ## the page's own tests
 	cd web && npm run --silent check && npm test --silent
 
 browser: setup web ## the page in a browser against the real server; pictures in target/screenshots
-	$(CARGO) build --locked -p hone
+	$(CARGO) build --workspace --locked --bin hone
 	HONE=target/debug/hone node --test --test-concurrency=1 tests/browser/
 
 bench: ## every measurement, as tables

@@ -417,7 +417,9 @@ proptest! {
         prop_assert_eq!(drawn.token, allowed[among.token as usize]);
         let every: Vec<u32> = (0..alone.len() as u32).collect();
         let kept: Vec<u32> = among.kept.unwrap_or(every).iter().map(|at| allowed[*at as usize]).collect();
-        prop_assert_eq!(drawn.kept.as_deref(), Some(&kept[..]));
+        // Nothing kept apart is everything kept.
+        let whole: Vec<u32> = (0..row.len() as u32).collect();
+        prop_assert_eq!(drawn.kept.as_deref().unwrap_or(&whole), &kept[..]);
         let again = token_logprob(&row, drawn.token, temperature, Some(&kept));
         prop_assert_eq!(drawn.behavior_logprob.to_bits(), again.to_bits());
     }

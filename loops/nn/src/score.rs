@@ -93,7 +93,7 @@ pub fn embed(model: &Model, tokens: &[u32], exec: &Executor) -> Vec<f32> {
         let rows = part.len();
         let normed = normed.take(rows * ld);
         norm.forward(&scratch.x.as_slice()[..rows * ld], normed, (rows, ld), exec);
-        for row in normed.chunks(ld) {
+        for row in normed[..rows * ld].chunks(ld) {
             for (sum, value) in sums.iter_mut().zip(row) {
                 *sum += f64::from(*value);
             }

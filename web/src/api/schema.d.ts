@@ -4,6 +4,40 @@
  */
 
 export interface paths {
+    "/admin/v1/audit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The audit log, newest first. */
+        get: operations["list_audit"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/audit/verify": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Reads the whole audit log and checks every hash. */
+        get: operations["verify_audit"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/config": {
         parameters: {
             query?: never;
@@ -61,6 +95,74 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/improvement": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Whether learning helps a scope. */
+        get: operations["admin_improvement"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/invites": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Makes a link with which somebody makes one account. */
+        post: operations["invite"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/keys": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Everybody's keys. */
+        get: operations["list_all_keys"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/keys/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Revokes anybody's key, at once. */
+        delete: operations["revoke_any_key"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/loops/{name}/pause": {
         parameters: {
             query?: never;
@@ -89,6 +191,40 @@ export interface paths {
         put?: never;
         /** Switches a loop on again. */
         post: operations["resume"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/refusals": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Candidates that were not published, with the gate's reasons and numbers. */
+        get: operations["list_refusals"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/scopes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Every scope with what it is served. */
+        get: operations["list_scopes"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -163,6 +299,144 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/users": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Every account. */
+        get: operations["list_users"];
+        put?: never;
+        /** Makes an account. */
+        post: operations["add_user"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/users/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        /** Changes an account: role, limits, closed or not, a new password. */
+        patch: operations["change_user"];
+        trace?: never;
+    };
+    "/admin/v1/versions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Published versions of a scope. */
+        get: operations["list_versions_of"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/versions/compare": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Answers the same prompts with two versions of a scope. */
+        post: operations["compare_of"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/versions/resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Lets a scope learn again after the watch stopped it. */
+        post: operations["resume_of"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/versions/{version}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** One version of a scope with its lineage both ways. */
+        get: operations["get_version_of"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/versions/{version}/pin": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Keeps a version of a scope served until it is released. */
+        post: operations["pin_of"];
+        /** Releases the pin of a scope, which body or query name. */
+        delete: operations["unpin_of"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/versions/{version}/rollback": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Publishes an older version of a scope again, as a new version; 0 is the base model. */
+        post: operations["roll_back_of"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/why": {
         parameters: {
             query?: never;
@@ -174,6 +448,23 @@ export interface paths {
         get: operations["why"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/detokenize": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Turns tokens into text. */
+        post: operations["detokenize"];
         delete?: never;
         options?: never;
         head?: never;
@@ -248,6 +539,91 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/tokenize": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Tokenises a text or a conversation. */
+        post: operations["tokenize"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/auth/invite": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Takes an invitation: makes its account and signs in. */
+        post: operations["take_invite"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/auth/password": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Changes one's own password; ends every sign-in, this one as well. */
+        post: operations["password"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/auth/sign-in": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Signs in; the reply sets the cookie `hone_session`. */
+        post: operations["sign_in"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/auth/sign-out": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Ends the sign-in of the cookie; without one it changes nothing. */
+        post: operations["sign_out"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/chat/completions": {
         parameters: {
             query?: never;
@@ -282,6 +658,44 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/consent": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What may be learned from the caller. */
+        get: operations["get_consent"];
+        /**
+         * Decides what may be learned from the caller. Holds from the reply on, for turns that are on
+         *     their way too.
+         */
+        put: operations["put_consent"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/embeddings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Embeds texts: the mean of the base model's last hidden states, scaled to length 1. */
+        post: operations["embeddings"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/feedback": {
         parameters: {
             query?: never;
@@ -293,6 +707,177 @@ export interface paths {
         put?: never;
         /** Says what a person thinks of a turn. */
         post: operations["feedback"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/forget": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Forgets a session, turns or everything of the caller. A dry run says what that means. */
+        post: operations["forget"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/forget/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** How far a wish to be forgotten has come. */
+        get: operations["get_forget"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/improvement": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Whether learning helps the caller. */
+        get: operations["improvement"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/keys": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** One's own keys. */
+        get: operations["list_keys"];
+        put?: never;
+        /** Makes a key of one's own. The reply is the only place where it ever stands. */
+        post: operations["make_key"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/keys/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Revokes one's own key, at once. */
+        delete: operations["revoke_key"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/keys/{id}/rotate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Makes a new key in place of an old one, which goes on for `people.key_overlap_ms`. */
+        post: operations["rotate_key"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/learned": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What was learned from the caller, in plain words. */
+        get: operations["learned"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/me": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Who is calling. */
+        get: operations["me"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/messages": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Answers a conversation in Anthropic's form. */
+        post: operations["create_message"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/messages/count_tokens": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Counts the tokens of a conversation, and asks nothing. */
+        post: operations["count_tokens"];
         delete?: never;
         options?: never;
         head?: never;
@@ -330,6 +915,23 @@ export interface paths {
         get: operations["get_model"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Answers with a response. */
+        post: operations["create_response"];
         delete?: never;
         options?: never;
         head?: never;
@@ -421,10 +1023,117 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/versions/compare": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Answers the same prompts with two versions of the caller's policy. Nothing of it is collected. */
+        post: operations["compare"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/versions/resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Lets the caller's policy learn again after the watch stopped it. */
+        post: operations["resume"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/versions/{version}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** One version of the caller's policy with its lineage both ways. */
+        get: operations["get_version"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/versions/{version}/pin": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Keeps a version of the caller's policy served: nothing newer is published until it is released.
+         *     A version that is not served is published again first.
+         */
+        post: operations["pin"];
+        /** Releases the pin of the caller's policy. */
+        delete: operations["unpin"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/versions/{version}/rollback": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Publishes an older version of the caller's policy again, as a new version; 0 is the base model. */
+        post: operations["roll_back"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /** @description What an act on a version may say. The body may be left out. */
+        ActBody: {
+            /**
+             * @description Why, for others to read; up to 500 characters.
+             * @default null
+             */
+            note: string | null;
+            /**
+             * @description The scope's text; for `/admin/v1`.
+             * @default null
+             */
+            scope: string | null;
+            /**
+             * @description The `user` field of the requests in question; for `/v1`.
+             * @default null
+             */
+            user: string | null;
+        };
         /** @description Everything that is known of a turn. */
         AdminTurnReply: components["schemas"]["TurnReply"] & {
             /** @description The batches it entered, oldest first. */
@@ -448,6 +1157,54 @@ export interface components {
             text: string;
             /** @description What to do about it. */
             what_to_do: string;
+        };
+        /** @description An entry of the audit log. */
+        AuditItem: {
+            /** @description What they did. */
+            act: string;
+            /** @description Who. */
+            actor: string;
+            /** @description When, in milliseconds since the Unix epoch. */
+            at_ms: components["schemas"]["i64"];
+            /** @description More. */
+            detail: Record<string, never>;
+            /** @description SHA-256 over the hash before and this entry. */
+            hash: string;
+            /**
+             * Format: int64
+             * @description Its place; the first is 1.
+             */
+            number: number;
+            /** @description To what. */
+            object: string;
+        };
+        /** @description Entries, newest first. */
+        AuditList: {
+            /** @description The entries. */
+            data: components["schemas"]["AuditItem"][];
+            /** @description The `before` of the next page; null where there is none. */
+            next?: string | null;
+            /** @description Always `list`. */
+            object: string;
+        };
+        /** @description Whether the audit log is as it was written. */
+        AuditVerdict: {
+            /**
+             * Format: int64
+             * @description Entries read.
+             */
+            entries: number;
+            /**
+             * Format: int64
+             * @description The first that does not fit.
+             */
+            first_broken?: number | null;
+            /** @description Hash of the last intact entry; note it elsewhere to be able to tell a log that was cut. */
+            head: string;
+            /** @description Whether every hash fits. */
+            intact: boolean;
+            /** @description Always `audit_check`. */
+            object: string;
         };
         /** @description One choice of a chat completion. */
         ChatChoice: {
@@ -513,14 +1270,14 @@ export interface components {
              * @description How many completions.
              */
             n?: number | null;
-            /** @description Only `{"type": "text"}`. */
-            response_format?: Record<string, never> | null;
+            /** @description False ends the answer with its first call. */
+            parallel_tool_calls?: boolean | null;
             /** @description Whether to add the token ids of prompt and completion to the reply. */
             return_token_ids?: boolean | null;
             /** @description Whether to send the completion as server-sent events while it is sampled. */
             stream?: boolean | null;
             stream_options?: components["schemas"]["StreamOptions"] | null;
-            /** @description `auto` or `none`. */
+            /** @description `auto`, `none`, `required`, or an object that names a function or the allowed tools. */
             tool_choice?: Record<string, never> | null;
             /** @description Tools the model may call; they are rendered into the prompt. */
             tools?: Record<string, never>[] | null;
@@ -534,9 +1291,65 @@ export interface components {
         ChatLogprobs: {
             /** @description One entry per token. */
             content: components["schemas"]["TokenLogprob"][];
+            /** @description Always null. */
+            refusal?: Record<string, never> | null;
         };
         /** @description A chat request. Null counts as absent for every optional field. */
-        ChatRequest: components["schemas"]["ChatFields"] & components["schemas"]["SamplingFields"] & components["schemas"]["SessionFields"];
+        ChatRequest: components["schemas"]["ChatFields"] & components["schemas"]["SamplingFields"] & components["schemas"]["ShapeFields"] & components["schemas"]["SessionFields"];
+        /** @description What to compare. */
+        CompareBody: {
+            /**
+             * Format: int64
+             * @description One version; 0 is the base model.
+             * @default 0
+             */
+            a: number;
+            /**
+             * Format: int64
+             * @description The other.
+             * @default 0
+             */
+            b: number;
+            /**
+             * Format: int32
+             * @description Most tokens of each answer, up to 1024; 256 if absent.
+             * @default null
+             */
+            max_tokens: number | null;
+            /**
+             * @description Up to 8 conversations to answer.
+             * @default null
+             */
+            prompts: Record<string, never>[][] | null;
+            /**
+             * @description Or that many of the scope's newest prompts, up to 8; 3 where neither is given.
+             * @default null
+             */
+            recent: number | null;
+            /**
+             * @description The scope's text; for `/admin/v1`.
+             * @default null
+             */
+            scope: string | null;
+            /**
+             * Format: int64
+             * @description Seed of both; fixed if absent, so that a repetition gives the same.
+             * @default null
+             */
+            seed: number | null;
+            /**
+             * @description The `user` field of the requests in question; for `/v1`.
+             * @default null
+             */
+            user: string | null;
+        };
+        /** @description Both versions' answers. */
+        Comparison: {
+            /** @description One per prompt. */
+            data: components["schemas"]["Pair"][];
+            /** @description Always `comparison`. */
+            object: string;
+        };
         /** @description Fields that only text completions have. */
         CompletionFields: {
             /**
@@ -565,13 +1378,47 @@ export interface components {
             stream_options?: components["schemas"]["StreamOptions"] | null;
         };
         /** @description A text completion request. */
-        CompletionRequest: components["schemas"]["CompletionFields"] & components["schemas"]["SamplingFields"] & components["schemas"]["SessionFields"];
+        CompletionRequest: components["schemas"]["CompletionFields"] & components["schemas"]["SamplingFields"] & components["schemas"]["ShapeFields"] & components["schemas"]["SessionFields"];
         /** @description The resolved configuration. */
         ConfigReply: {
             /** @description Every setting. */
             data: components["schemas"]["Setting"][];
             /** @description Always `config`. */
             object: string;
+        };
+        /** @description What may be learned, and what that means. */
+        ConsentReply: {
+            /** @description Whether somebody decided so; else it is the operator's default. */
+            decided: boolean;
+            /** @description Whether requests that say `store: false` are learned from all the same. */
+            despite_store_false: boolean;
+            /** @description All of that as one sentence. */
+            explanation: string;
+            /** @description Whether sessions may be held back. */
+            holdback: boolean;
+            /** @description `off`, `serve` or `full`. */
+            learning: string;
+            /** @description Always `consent`. */
+            object: string;
+            /**
+             * Format: int64
+             * @description Turns that were on their way and are not learned from any more.
+             */
+            withdrawn_turns: number;
+        };
+        /** @description What may be learned. */
+        ConsentRequest: {
+            /** @description Whether requests that say `store: false` are learned from all the same; false if absent. */
+            despite_store_false?: boolean | null;
+            /**
+             * @description Whether sessions may be answered by the base model to measure what learning brings; the
+             *     operator's choice if absent.
+             */
+            holdback?: boolean | null;
+            /** @description `off`, `serve` or `full`. */
+            learning: string;
+            /** @description The `user` field of the requests in question. */
+            user?: string | null;
         };
         /** @description A session's conversation. */
         ConversationReply: components["schemas"]["SessionHead"] & {
@@ -581,6 +1428,18 @@ export interface components {
             object: string;
             /** @description Its newest turns, oldest of them first. */
             turns: components["schemas"]["SessionTurnReply"][];
+        };
+        /** @description The text of tokens. */
+        DetokenizeReply: {
+            /** @description The text, special tokens included. */
+            prompt: string;
+        };
+        /** @description Tokens to turn into text. */
+        DetokenizeRequest: {
+            /** @description A name that `GET /v1/models` lists; absent is the served model. */
+            model?: string | null;
+            /** @description Token ids. */
+            tokens: components["schemas"]["u32"][];
         };
         /** @description Whether new completions are refused. */
         DrainReply: {
@@ -595,6 +1454,46 @@ export interface components {
         DrainRequest: {
             /** @description Whether new completions are to be refused; true if absent. */
             draining?: boolean | null;
+        };
+        /** @description One embedding. */
+        Embedding: {
+            /** @description Numbers of length 1 in all, or their bytes in base64. */
+            embedding: Record<string, never>;
+            /** @description Which input. */
+            index: number;
+            /** @description Always `embedding`. */
+            object: string;
+        };
+        /** @description Embeddings, in the order of the inputs. */
+        EmbeddingsReply: {
+            /** @description One per input. */
+            data: components["schemas"]["Embedding"][];
+            /** @description The name the client asked for. */
+            model: string;
+            /** @description Always `list`. */
+            object: string;
+            /** @description Token counts. */
+            usage: components["schemas"]["EmbeddingsUsage"];
+        };
+        /** @description A request for embeddings. */
+        EmbeddingsRequest: {
+            /** @description Refused unless it is the model's own. */
+            dimensions?: number | null;
+            /** @description `float` (default) or `base64`: little-endian f32. */
+            encoding_format?: string | null;
+            /** @description A text, token ids, or up to 256 of either. */
+            input: Record<string, never>;
+            /** @description A name that `GET /v1/models` lists; the base model answers whichever it is. */
+            model: string;
+            /** @description Taken, without effect. */
+            user?: string | null;
+        };
+        /** @description Token counts of an embeddings request. */
+        EmbeddingsUsage: {
+            /** @description Tokens of all inputs. */
+            prompt_tokens: number;
+            /** @description The same. */
+            total_tokens: number;
         };
         /** @description What the engine counts. */
         EngineStatus: {
@@ -620,6 +1519,11 @@ export interface components {
              * @description Requests that failed.
              */
             failed_total: number;
+            /**
+             * Format: int64
+             * @description Adapters that were not what was published, when loaded or later.
+             */
+            identity_failures_total: number;
             /** @description All key-value blocks. */
             kv_blocks_total: number;
             /** @description Key-value blocks in use. */
@@ -756,6 +1660,80 @@ export interface components {
              */
             score?: number | null;
         };
+        /** @description What a wish means and how far it has come. */
+        ForgetReply: {
+            /** @description What cannot be undone. */
+            cannot_undo: string[];
+            /** @description Whether nothing was changed. */
+            dry_run: boolean;
+            /** @description The wish; null for a dry run. */
+            id?: string | null;
+            /** @description Always `forget`. */
+            object: string;
+            /**
+             * Format: int64
+             * @description The version that is served instead; 0 is the base model, null where nothing changes.
+             */
+            rolls_back_to?: number | null;
+            /**
+             * Format: int64
+             * @description Samples of versions among them.
+             */
+            samples: number;
+            /**
+             * Format: int64
+             * @description Samples of tainted versions that may train again.
+             */
+            samples_freed: number;
+            /** @description `done` or `running`. */
+            state: string;
+            /**
+             * Format: int64
+             * @description Transitions and verdicts that go.
+             */
+            transitions: number;
+            /**
+             * Format: int64
+             * @description Turns that go, with their texts, tokens and feedback.
+             */
+            turns: number;
+            /**
+             * Format: int64
+             * @description Turns that are still to be removed.
+             */
+            turns_left: number;
+            /** @description Versions that learned from what goes; they are never served again. */
+            versions_tainted: number[];
+        };
+        /** @description What is to be forgotten: exactly one of `session_id`, `turn_ids` and `all`. */
+        ForgetRequest: {
+            /** @description Everything. */
+            all?: boolean | null;
+            /** @description Only says what it would do. */
+            dry_run?: boolean | null;
+            /** @description A session, as `x-hone-session-id` names it. */
+            session_id?: string | null;
+            /** @description Turns; what later turns repeat of them goes as well. */
+            turn_ids?: string[] | null;
+            /** @description The `user` field of the requests in question. */
+            user?: string | null;
+        };
+        /** @description What holds a scope after an act. */
+        HoldReply: {
+            /** @description Whether this act changed anything. */
+            changed: boolean;
+            /**
+             * Format: int64
+             * @description The version that is served.
+             */
+            current: number;
+            /** @description Always `hold`. */
+            object: string;
+            /** @description Whether it is pinned. */
+            pinned: boolean;
+            /** @description Why learning is stopped, where the watch stopped it. */
+            tripped?: string | null;
+        };
         /** @description What Hone says about a turn. */
         HoneNote: {
             /** @description Whether the turn is on disk. */
@@ -776,11 +1754,230 @@ export interface components {
             /** @description The turn; for `POST /v1/feedback` and `GET /v1/turns/{id}`. */
             turn_id: string;
         };
+        /** @description Whether learning helps, against sessions that the base model answered. */
+        ImprovementReply: {
+            /**
+             * Format: double
+             * @description Corrections per 100 turns of learned versions.
+             */
+            corrections_per_100?: number | null;
+            /**
+             * Format: double
+             * @description The same of the base model.
+             */
+            corrections_per_100_base?: number | null;
+            /**
+             * Format: double
+             * @description Mean score of learned versions less that of the base model; null until there is enough.
+             */
+            difference?: number | null;
+            /**
+             * Format: double
+             * @description Share of sessions held back where nobody opted out.
+             */
+            holdback_share: number;
+            /** @description Its 95 % interval, with sessions and not turns as what is counted. */
+            interval?: number[] | null;
+            /** @description Sessions that the base model answered as a control. */
+            n_base: number;
+            /** @description Sessions that learned versions answered. */
+            n_policy: number;
+            /** @description Always `improvement`. */
+            object: string;
+            /** @description Per version, ascending. */
+            per_version: components["schemas"]["VersionImprovement"][];
+            /**
+             * Format: double
+             * @description Share of worded complaints that had been made in an earlier session.
+             */
+            repeat_mistake_rate?: number | null;
+            /** @description All of that as one sentence. */
+            sentence: string;
+            /**
+             * Format: int64
+             * @description Sessions still needed to see a difference of 0.2.
+             */
+            sessions_needed?: number | null;
+            /**
+             * Format: double
+             * @description Smallest true difference that would be seen in 4 of 5 such data sets.
+             */
+            smallest_detectable?: number | null;
+            /** @description Scored turns in them. */
+            turns_base: number;
+            /** @description Scored turns in them. */
+            turns_policy: number;
+        };
+        /** @description A fresh invitation. */
+        InviteReply: {
+            /** @description From when on it is refused, in milliseconds since the Unix epoch. */
+            expires_ms: components["schemas"]["i64"];
+            /** @description Always `invite`. */
+            object: string;
+            /** @description What the link ends with. */
+            token: string;
+            /** @description The link, for one account. */
+            url: string;
+        };
+        /** @description The body that makes an invitation. */
+        InviteRequest: {
+            /** @description Its name; the guest chooses if absent. */
+            name?: string | null;
+            /** @description The role of the account; `user` if absent. */
+            role?: string | null;
+        };
+        /** @description The body that takes an invitation. */
+        InviteTaken: {
+            /** @description The name of the new account. */
+            name: string;
+            /** @description Its password. */
+            password: string;
+            /** @description What the link ends with. */
+            token: string;
+        };
+        /** @description Keys, newest first. */
+        KeyList: {
+            /** @description The keys. */
+            data: components["schemas"]["KeyReply"][];
+            /** @description Always null: the list is whole. */
+            next?: string | null;
+            /** @description Always `list`. */
+            object: string;
+        };
+        /** @description A key. The key itself stands in the reply that makes it, and never again. */
+        KeyReply: {
+            /** @description When it was made, in milliseconds since the Unix epoch. */
+            created_ms: components["schemas"]["i64"];
+            expires_ms?: components["schemas"]["i64"] | null;
+            /** @description Its public part. */
+            id: string;
+            /** @description The key, once. */
+            key?: string | null;
+            /** @description Its own limits. */
+            limits: Record<string, never>;
+            /** @description What its owner calls it. */
+            name: string;
+            /** @description Always `key`. */
+            object: string;
+            /** @description Whose. */
+            owner: string;
+            /** @description What the key begins with. */
+            prefix: string;
+            revoked_ms?: components["schemas"]["i64"] | null;
+            /** @description What it may do. */
+            role: string;
+            used_ms?: components["schemas"]["i64"] | null;
+        };
+        /** @description The body that makes a key. */
+        KeyRequest: {
+            /**
+             * Format: int64
+             * @description From when on it is refused, in milliseconds since the Unix epoch; never if absent.
+             */
+            expires_ms?: number | null;
+            limits?: components["schemas"]["LimitFields"] | null;
+            /** @description What its owner calls it. */
+            name: string;
+            /** @description At most one's own role; `user` if absent. */
+            role?: string | null;
+        };
+        /** @description What was learned from a person. */
+        LearnedReply: {
+            /**
+             * Format: int64
+             * @description Turns with a score.
+             */
+            judged: number;
+            /** @description Always `learned`. */
+            object: string;
+            /** @description The whole as one sentence. */
+            sentence: string;
+            /**
+             * Format: int64
+             * @description Turns that a version learned from.
+             */
+            trained: number;
+            /**
+             * Format: int64
+             * @description Turns kept.
+             */
+            turns: number;
+            /** @description Versions, newest first. */
+            versions: components["schemas"]["LearnedVersionReply"][];
+            /** @description Turns that were not learned from, by where they wait or why not. */
+            waiting: {
+                [key: string]: number;
+            };
+        };
+        /** @description One version, for the person it learned from. */
+        LearnedVersionReply: {
+            /**
+             * Format: int64
+             * @description When, in milliseconds since the Unix epoch.
+             */
+            published_ms: number;
+            /**
+             * Format: int64
+             * @description Turns it learned from.
+             */
+            samples: number;
+            /**
+             * Format: double
+             * @description Mean score of its own answers.
+             */
+            score_after?: number | null;
+            /**
+             * Format: double
+             * @description Mean score of the answers of the version before it.
+             */
+            score_before?: number | null;
+            /** @description Whether it learned from something that was erased since. */
+            tainted: boolean;
+            /**
+             * Format: int64
+             * @description Its number.
+             */
+            version: number;
+            /** @description All of that as one sentence. */
+            words: string;
+        };
         /**
          * @description Whether it learns.
          * @enum {string}
          */
         Learning: "yes" | "soon" | "no";
+        /** @description Exceptions from the configured limits; absent or null leaves what is configured, 0 is no limit. */
+        LimitFields: {
+            /**
+             * Format: int32
+             * @description Most requests in a minute.
+             */
+            requests_per_minute?: number | null;
+            /**
+             * Format: int32
+             * @description Most completions at once.
+             */
+            streams_max?: number | null;
+            /**
+             * Format: int32
+             * @description Most tokens in a day.
+             */
+            tokens_per_day?: number | null;
+            /**
+             * Format: int32
+             * @description Most tokens in a minute.
+             */
+            tokens_per_minute?: number | null;
+        };
+        /** @description A version with its lineage both ways. */
+        LineageReply: components["schemas"]["VersionReply"] & {
+            /** @description Versions that continue or restore it. */
+            children: number[];
+            /** @description What it continues, nearest first, down to 0. */
+            lineage: number[];
+            /** @description Turns it learned from, oldest first; at most 1000. */
+            turns: components["schemas"]["SampleReply"][];
+        };
         /** @description A page of a list, newest first. */
         List_SessionReply: {
             /** @description The rows. A page may hold fewer than asked for although there are more: `next` decides. */
@@ -863,6 +2060,53 @@ export interface components {
             /** @description Whether it is switched off. */
             paused: boolean;
         };
+        /** @description Who is calling. */
+        MeReply: {
+            /** @description What may be learned from them: `off`, `serve`, `full`. */
+            consent: string;
+            /** @description With a cookie: the value of the header `x-hone-csrf` for everything but reading. */
+            csrf?: string | null;
+            /** @description The owner of what is sent: name of the account, owner of the key, or `local`. */
+            name: string;
+            /** @description Always `me`. */
+            object: string;
+            /** @description What they may do: `user`, `developer`, `auditor`, `admin`. */
+            role: string;
+            /** @description Whether there are accounts to sign in to. */
+            users_exist: boolean;
+            /** @description How they are known. */
+            via: components["schemas"]["Via"];
+        };
+        /** @description Fields that only messages have. */
+        MessageFields: {
+            /** @description Variables for the model's chat template. */
+            chat_template_kwargs?: Record<string, never> | null;
+            /**
+             * Format: int64
+             * @description Most tokens to sample; required, but for counting.
+             */
+            max_tokens?: number | null;
+            /** @description The conversation so far, by turns of `user` and `assistant`. */
+            messages: Record<string, never>[];
+            /** @description A name that `GET /v1/models` lists. */
+            model: string;
+            /** @description The form of the answer, in `output_config.format`. */
+            output_config?: Record<string, never> | null;
+            /** @description Up to 16 texts that end the message. */
+            stop_sequences?: string[] | null;
+            /** @description Whether to send events. */
+            stream?: boolean | null;
+            /** @description Instructions: a text or blocks of text. */
+            system?: Record<string, never> | null;
+            /** @description `enabled` and `disabled` reach the model's template as `enable_thinking`. */
+            thinking?: Record<string, never> | null;
+            /** @description `auto`, `any`, `none`, or `tool` with a name. */
+            tool_choice?: Record<string, never> | null;
+            /** @description Functions the model may call. */
+            tools?: Record<string, never>[] | null;
+        };
+        /** @description A request for a message. Null counts as absent for every optional field. */
+        MessagesRequest: components["schemas"]["MessageFields"] & components["schemas"]["SamplingFields"] & components["schemas"]["SessionFields"];
         /** @description A model name that requests may use. */
         ModelCard: {
             /**
@@ -890,7 +2134,7 @@ export interface components {
         };
         /** @description What is served. */
         ModelStatus: {
-            /** @description What answers: `builtin`, `null`. */
+            /** @description What answers: `hone` (the built-in engine) or `null` (no model, for load tests). */
             backend: string;
             /** @description Content hash of the base model. */
             base_digest: string;
@@ -910,19 +2154,163 @@ export interface components {
          * @enum {string}
          */
         Origin: "default" | "file" | "environment" | "flag";
+        /** @description One prompt answered twice. */
+        Pair: {
+            /** @description Answered by one version. */
+            a: components["schemas"]["Said"];
+            /** @description And by the other. */
+            b: components["schemas"]["Said"];
+            /** @description The prompt. */
+            messages: Record<string, never>[];
+        };
+        /** @description The body of a change of password. */
+        PasswordRequest: {
+            /** @description The next one. */
+            new: string;
+            /** @description The present one. */
+            old: string;
+        };
         /** @description More about the prompt. */
         PromptDetails: {
             /** @description Prompt tokens that did not have to be computed again. */
             cached_tokens: number;
         };
+        /** @description Refused candidates, newest first. */
+        RefusalList: {
+            /** @description The candidates. */
+            data: components["schemas"]["RefusalReply"][];
+            /**
+             * Format: int64
+             * @description What to send as `before` for more; null at the end.
+             */
+            next?: number | null;
+            /** @description Always `list`. */
+            object: string;
+        };
+        /** @description A candidate that was not published. */
+        RefusalReply: {
+            /** @description Content hash of the candidate, where there is one. */
+            digest?: string | null;
+            /**
+             * Format: int64
+             * @description Its place in the list.
+             */
+            id: number;
+            /**
+             * Format: int64
+             * @description What it was trained from.
+             */
+            parent: number;
+            /** @description Why its turns were settled: `gate_rejected` or `step_failed`. */
+            reason: string;
+            /** @description What the gate objected to, in words. */
+            reasons: string[];
+            /**
+             * Format: int64
+             * @description When, in milliseconds since the Unix epoch.
+             */
+            refused_ms: number;
+            /** @description What trainer and gate measured. */
+            report: unknown;
+            /**
+             * Format: int64
+             * @description Turns it had learned from.
+             */
+            samples: number;
+            /** @description Whose. */
+            scope: string;
+        };
+        /** @description A call of a tool. */
+        ReplyCall: {
+            /** @description What is called. */
+            function: components["schemas"]["ReplyFunction"];
+            /** @description For the message that brings the tool's result. */
+            id: string;
+            /** @description Always `function`. */
+            type: string;
+        };
+        /** @description What is called. */
+        ReplyFunction: {
+            /** @description JSON text of an object, as the model wrote it. */
+            arguments: string;
+            /** @description The tool's name. */
+            name: string;
+        };
         /** @description The assistant's message. */
         ReplyMessage: {
-            /** @description The completion. */
-            content: string;
+            /** @description Text for the user; null where the model only called tools. */
+            content?: string | null;
+            /** @description What the model thought before it answered, where its template knows reasoning. */
+            reasoning_content?: string | null;
             /** @description Always null. */
             refusal?: string | null;
             /** @description Always `assistant`. */
             role: string;
+            /** @description Tools the model calls. */
+            tool_calls?: components["schemas"]["ReplyCall"][];
+        };
+        /** @description Fields that only responses have. */
+        ResponseFields: {
+            /** @description Variables for the model's chat template. */
+            chat_template_kwargs?: Record<string, never> | null;
+            /** @description `message.output_text.logprobs` reports log-probs; the others add nothing. */
+            include?: string[] | null;
+            /** @description A text, or items: messages, calls and their outputs. */
+            input: Record<string, never>;
+            /** @description Instructions of this response alone. */
+            instructions?: string | null;
+            /**
+             * Format: int64
+             * @description Most tokens to sample.
+             */
+            max_output_tokens?: number | null;
+            /** @description A name that `GET /v1/models` lists. */
+            model: string;
+            /** @description False ends the answer with its first call. */
+            parallel_tool_calls?: boolean | null;
+            /** @description The response that this one continues. */
+            previous_response_id?: string | null;
+            /** @description Whether to send events. */
+            stream?: boolean | null;
+            /** @description The form of the answer, in `text.format`. */
+            text?: Record<string, never> | null;
+            /** @description `auto`, `none`, `required`, or an object that names a function or the allowed tools. */
+            tool_choice?: Record<string, never> | null;
+            /** @description Functions the model may call. */
+            tools?: Record<string, never>[] | null;
+            /**
+             * Format: int64
+             * @description How many alternatives to report per token.
+             */
+            top_logprobs?: number | null;
+            /** @description Only `disabled`: no message is left out without a word. */
+            truncation?: string | null;
+        };
+        /** @description A request for a response. Null counts as absent for every optional field. */
+        ResponsesRequest: components["schemas"]["ResponseFields"] & components["schemas"]["SamplingFields"] & components["schemas"]["SessionFields"];
+        /** @description One answer. */
+        Said: {
+            /** @description Why it ended. */
+            stop: string;
+            /** @description What was said. */
+            text: string;
+            /** @description How many tokens. */
+            tokens: number;
+            /**
+             * Format: int64
+             * @description The version that said it.
+             */
+            version: number;
+        };
+        /** @description A turn that a version learned from. */
+        SampleReply: {
+            /**
+             * Format: float
+             * @description Its current verdict's score.
+             */
+            score?: number | null;
+            /** @description The turn. */
+            turn_id: string;
         };
         /** @description How to sample and when to stop. Absent fields take the model's own defaults. */
         SamplingFields: {
@@ -980,6 +2368,61 @@ export interface components {
              */
             top_p?: number | null;
         };
+        /** @description Scopes, the newest first. */
+        ScopeList: {
+            /** @description The scopes. */
+            data: components["schemas"]["ScopeReply"][];
+            /**
+             * Format: int64
+             * @description What to send as `before` for more; null at the end.
+             */
+            next?: number | null;
+            /** @description Always `list`. */
+            object: string;
+        };
+        /** @description A scope at a glance. */
+        ScopeReply: {
+            /**
+             * Format: int64
+             * @description The version on trial.
+             */
+            canary?: number | null;
+            /**
+             * Format: int64
+             * @description The version that new requests get; 0 is the base model.
+             */
+            current: number;
+            /**
+             * Format: int64
+             * @description When its last turn ended.
+             */
+            last_turn_ms?: number | null;
+            /**
+             * Format: double
+             * @description Mean score of its current verdicts.
+             */
+            mean_score?: number | null;
+            /** @description Owner of the key. */
+            owner: string;
+            /** @description Whether it stays until it is released. */
+            pinned: boolean;
+            /** @description Its text, which other requests name it by. */
+            scope: string;
+            /** @description Why learning is stopped, where the watch stopped it. */
+            tripped?: string | null;
+            /**
+             * Format: int64
+             * @description Turns.
+             */
+            turns: number;
+            /** @description The `user` field of the requests. */
+            user?: string | null;
+            /**
+             * Format: int64
+             * @description Versions published.
+             */
+            versions: number;
+        };
         /** @description Series of what was measured. */
         SeriesReply: {
             /**
@@ -1009,7 +2452,7 @@ export interface components {
             session_id?: string | null;
             /** @description False keeps the turn out of the ledger and out of training. */
             store?: boolean | null;
-            /** @description `main` (default) or `side`; also header `X-Turn-Type`. Side turns never train. */
+            /** @description `main` or `side` (by its words if absent); also header `X-Turn-Type`. Side turns never train. */
             turn_type?: string | null;
             /** @description Whose policy answers and learns, under the owner of the key. */
             user?: string | null;
@@ -1117,6 +2560,28 @@ export interface components {
          * @enum {string}
          */
         Severity: "warn" | "bad";
+        /** @description Fields that hold an answer to a form. At most one of them has an effect at a time. */
+        ShapeFields: {
+            /** @description Texts of which the answer is one. */
+            guided_choice?: string[] | null;
+            /** @description A grammar in Lark notation. */
+            guided_grammar?: string | null;
+            /** @description A JSON schema, as vLLM takes it. */
+            guided_json?: Record<string, never> | null;
+            /** @description A regular expression that the whole answer matches. */
+            guided_regex?: string | null;
+            /** @description `{"type": "text"}`, `{"type": "json_object"}` or `{"type": "json_schema", ...}`. */
+            response_format?: Record<string, never> | null;
+            /** @description The same four as one object: `json`, `regex`, `choice`, `grammar`. */
+            structured_outputs?: Record<string, never> | null;
+        };
+        /** @description The body of a sign-in. */
+        SignInRequest: {
+            /** @description The account. */
+            name: string;
+            /** @description Its password. */
+            password: string;
+        };
         /** @description An alert with the time since when it holds. */
         Since: components["schemas"]["Alert"] & {
             /**
@@ -1202,6 +2667,11 @@ export interface components {
                 [key: string]: number;
             }[];
         };
+        /** @description How long a conversation is. */
+        TokenCount: {
+            /** @description Tokens of the prompt. */
+            input_tokens: number;
+        };
         /** @description A token with its log-prob. */
         TokenLogprob: components["schemas"]["TopLogprob"] & {
             /** @description The most likely alternatives, best first. */
@@ -1221,6 +2691,34 @@ export interface components {
             logprob: number;
             /** @description Its text. A character of several tokens stands with the last of them. */
             text: string;
+        };
+        /** @description Tokens of a text. */
+        TokenizeReply: {
+            /** @description How many. */
+            count: number;
+            /** @description Most tokens of prompt and completion together. */
+            max_model_len: number;
+            /** @description Their texts, where asked for. */
+            token_strs?: string[] | null;
+            /** @description Their ids. */
+            tokens: components["schemas"]["u32"][];
+        };
+        /** @description A text or a conversation to tokenise. */
+        TokenizeRequest: {
+            /** @description Whether the tokenizer adds its own tokens to a text; true if absent. */
+            add_special_tokens?: boolean | null;
+            /** @description Variables for the model's chat template. */
+            chat_template_kwargs?: Record<string, never> | null;
+            /** @description Or a conversation, which the model's template turns into a text. */
+            messages?: Record<string, never>[] | null;
+            /** @description A name that `GET /v1/models` lists; absent is the served model. */
+            model?: string | null;
+            /** @description A text. */
+            prompt?: string | null;
+            /** @description Whether to add each token's text. */
+            return_token_strs?: boolean | null;
+            /** @description Tools the template shows. */
+            tools?: Record<string, never>[] | null;
         };
         /** @description One alternative of a token. */
         TopLogprob: {
@@ -1338,6 +2836,55 @@ export interface components {
             /** @description Both. */
             total_tokens: number;
         };
+        /** @description Accounts by name. */
+        UserList: {
+            /** @description The accounts. */
+            data: components["schemas"]["UserReply"][];
+            /** @description Always null: the list is whole. */
+            next?: string | null;
+            /** @description Always `list`. */
+            object: string;
+        };
+        /** @description The body that changes an account; what is absent stays. */
+        UserPatch: {
+            /** @description Whether keys and sign-ins are refused. */
+            disabled?: boolean | null;
+            limits?: components["schemas"]["LimitFields"] | null;
+            /** @description True makes a new password, which the reply shows once. */
+            password_reset?: boolean | null;
+            /** @description The new role. */
+            role?: string | null;
+        };
+        /** @description An account. */
+        UserReply: {
+            /** @description When it was made, in milliseconds since the Unix epoch. */
+            created_ms: components["schemas"]["i64"];
+            /** @description Whether keys and sign-ins are refused. */
+            disabled: boolean;
+            /** @description Whether somebody can sign in. */
+            has_password: boolean;
+            /** @description Its own limits. */
+            limits: Record<string, never>;
+            /** @description Its name. */
+            name: string;
+            /** @description Always `user`. */
+            object: string;
+            /** @description A new password, once. */
+            password?: string | null;
+            /** @description What it may do. */
+            role: string;
+            signed_in_ms?: components["schemas"]["i64"] | null;
+        };
+        /** @description The body that makes an account. */
+        UserRequest: {
+            limits?: components["schemas"]["LimitFields"] | null;
+            /** @description Its name. */
+            name: string;
+            /** @description Without one nobody signs in; keys work. */
+            password?: string | null;
+            /** @description `user` if absent. */
+            role?: string | null;
+        };
         /** @description The verdict on a turn. */
         VerdictReply: {
             /** @description The signal that decided. */
@@ -1357,6 +2904,28 @@ export interface components {
             /** @description Every vote. */
             votes: Record<string, never>[];
         };
+        /** @description Numbers of one version. */
+        VersionImprovement: {
+            /**
+             * Format: double
+             * @description Corrections per 100 turns.
+             */
+            corrections_per_100: number;
+            /**
+             * Format: double
+             * @description Mean score, -1 to 1.
+             */
+            mean_score: number;
+            /** @description Their sessions. */
+            sessions: number;
+            /** @description Scored turns. */
+            turns: number;
+            /**
+             * Format: int64
+             * @description The version; 0 is the base model in held-back sessions.
+             */
+            version: number;
+        };
         /** @description Versions of a scope, newest first. */
         VersionList: {
             /**
@@ -1368,11 +2937,13 @@ export interface components {
             data: components["schemas"]["VersionReply"][];
             /** @description Always `list`. */
             object: string;
+            /** @description What holds the scope: a pin, a trip, a trial. */
+            standing: Record<string, never>;
         };
         /** @description One published version. */
         VersionReply: {
-            /** @description Content hash of the adapter. */
-            digest: string;
+            /** @description Content hash of the adapter; null where it is the base model. */
+            digest?: string | null;
             /** @description What the gate measured. */
             gate: unknown;
             /**
@@ -1380,11 +2951,21 @@ export interface components {
              * @description Mean verdict of the turns it sampled.
              */
             mean_score?: number | null;
+            /** @description Why it was published, where a person or the watch said so. */
+            note?: string | null;
+            /** @description Always `version`. */
+            object: string;
             /**
              * Format: int64
-             * @description The version it was trained from.
+             * @description The version it continues; for a rollback the one it restores.
              */
             parent: number;
+            /** @description It is served until it is released. */
+            pinned: boolean;
+            /** @description The gate had too few prompts to compare on; the watch looks after it. */
+            provisional: boolean;
+            /** @description Its files were removed for space; it cannot be served again. */
+            pruned: boolean;
             /**
              * Format: int64
              * @description When, in milliseconds since the Unix epoch.
@@ -1404,12 +2985,21 @@ export interface components {
             scored_turns: number;
             /** @description `published` or `rollback`. */
             status: string;
+            /** @description It learned from something that was erased since; it cannot be served again. */
+            tainted: boolean;
+            /** @description It was left because it did badly. */
+            tripped: boolean;
             /**
              * Format: int64
              * @description Its number.
              */
             version: number;
         };
+        /**
+         * @description How a caller is known.
+         * @enum {string}
+         */
+        Via: "loopback" | "key" | "session";
         /** @description Whether it is learning, and what needs attention. */
         WhyReply: {
             /** @description What needs attention. */
@@ -1421,6 +3011,8 @@ export interface components {
             /** @description In a sentence. */
             sentence: string;
         };
+        /** Format: int64 */
+        i64: number;
         /** Format: int32 */
         u32: number;
     };
@@ -1432,6 +3024,107 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
+    list_audit: {
+        parameters: {
+            query?: {
+                /** @description Only entries of this act, such as `key.make`. */
+                act?: string;
+                /** @description Only entries before this number: `next` of the page before. */
+                before?: number;
+                /** @description Most entries, 1 to 200; 50 if absent. */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditList"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    verify_audit: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditVerdict"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     config: {
         parameters: {
             query?: never;
@@ -1525,15 +3218,15 @@ export interface operations {
     };
     events: {
         parameters: {
-            query?: never;
-            header?: never;
-            path: {
+            query?: {
                 /**
                  * @description Samples after this time, in milliseconds since the Unix epoch; the newest one if absent. The
                  *     header Last-Event-ID, which browsers send when they come back, wins.
                  */
-                since_ms: number | null;
+                since_ms?: number;
             };
+            header?: never;
+            path?: never;
             cookie?: never;
         };
         requestBody?: never;
@@ -1565,6 +3258,236 @@ export interface operations {
             };
             /** @description Too many watchers */
             429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    admin_improvement: {
+        parameters: {
+            query: {
+                /** @description The scope's text. */
+                scope: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ImprovementReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    invite: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["InviteRequest"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InviteReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    list_all_keys: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeyList"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    revoke_any_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Its public part */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Revoked */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such key */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -1619,6 +3542,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description The act could not be recorded */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
         };
     };
     resume: {
@@ -1666,21 +3598,150 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description The act could not be recorded */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    list_refusals: {
+        parameters: {
+            query?: {
+                /** @description The `user` field of the requests in question. */
+                user?: string;
+                /** @description A scope's text; only under `/admin`. */
+                scope?: string;
+                /** @description Most entries. */
+                limit?: number;
+                /** @description Only entries older than this one, which is the last answer's `next`. */
+                before?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RefusalList"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    list_scopes: {
+        parameters: {
+            query?: {
+                /** @description The `user` field of the requests in question. */
+                user?: string;
+                /** @description A scope's text; only under `/admin`. */
+                scope?: string;
+                /** @description Most entries. */
+                limit?: number;
+                /** @description Only entries older than this one, which is the last answer's `next`. */
+                before?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScopeList"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
         };
     };
     series: {
         parameters: {
-            query?: never;
-            header?: never;
-            path: {
+            query?: {
                 /** @description Names with commas between them; all if absent. */
-                names: string | null;
+                names?: string;
                 /**
                  * @description Points from this time on, in milliseconds since the Unix epoch; every fine one if absent.
                  *     Where it is further back than fine samples are kept, the points are coarse.
                  */
-                since_ms: number | null;
+                since_ms?: number;
             };
+            header?: never;
+            path?: never;
             cookie?: never;
         };
         requestBody?: never;
@@ -1756,32 +3817,32 @@ export interface operations {
     };
     admin_list_turns: {
         parameters: {
-            query?: never;
-            header?: never;
-            path: {
+            query?: {
                 /** @description Of this scope, as `GET /admin/v1/scopes` writes it. */
-                scope: string | null;
+                scope?: string;
                 /** @description Of this owner's keys. */
-                owner: string | null;
+                owner?: string;
                 /** @description Of this session. */
-                session_id: string | null;
+                session_id?: string;
                 /** @description `pending`, `trained` or `settled`. */
-                state: string | null;
+                state?: string;
                 /** @description Settled for this reason. */
-                reason: string | null;
+                reason?: string;
                 /** @description Sampled by this version. */
-                version: number | null;
+                version?: number;
                 /** @description `main` or `side`. */
-                kind: string | null;
+                kind?: string;
                 /** @description With a score of at least this. */
-                score_min: number | null;
+                score_min?: number;
                 /** @description With a score of at most this. */
-                score_max: number | null;
+                score_max?: number;
                 /** @description Most turns, 1 to 200; 50 if absent. */
-                limit: number | null;
+                limit?: number;
                 /** @description `next` of the page before. */
-                before: string | null;
+                before?: string;
             };
+            header?: never;
+            path?: never;
             cookie?: never;
         };
         requestBody?: never;
@@ -1883,6 +3944,711 @@ export interface operations {
             };
         };
     };
+    list_users: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserList"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    add_user: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["UserRequest"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description The name is taken */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    change_user: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The account */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["UserPatch"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such account */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description An admin cannot close or demote their own account */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    list_versions_of: {
+        parameters: {
+            query?: {
+                /** @description The `user` field of the requests in question. */
+                user?: string;
+                /** @description A scope's text; only under `/admin`. */
+                scope?: string;
+                /** @description Most entries. */
+                limit?: number;
+                /** @description Only entries older than this one, which is the last answer's `next`. */
+                before?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VersionList"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    compare_of: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CompareBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Comparison"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `pruned` */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    resume_of: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ActBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HoldReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    get_version_of: {
+        parameters: {
+            query: {
+                /** @description The scope's text. */
+                scope: string;
+            };
+            header?: never;
+            path: {
+                /** @description Its number */
+                version: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LineageReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    pin_of: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description What is to stay */
+                version: number;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ActBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HoldReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `pruned`, `tainted`, `conflict` */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    unpin_of: {
+        parameters: {
+            query?: {
+                /** @description The `user` field of the requests in question. */
+                user?: string;
+                /** @description A scope's text; only under `/admin`. */
+                scope?: string;
+                /** @description Most entries. */
+                limit?: number;
+                /** @description Only entries older than this one, which is the last answer's `next`. */
+                before?: number;
+            };
+            header?: never;
+            path: {
+                /** @description What was pinned */
+                version: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HoldReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    roll_back_of: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description What is to be served again */
+                version: number;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ActBody"];
+            };
+        };
+        responses: {
+            /** @description The new version */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VersionReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `already_served`, `pruned`, `tainted`, `conflict` */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     why: {
         parameters: {
             query?: never;
@@ -1909,6 +4675,95 @@ export interface operations {
                 };
             };
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    detokenize: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DetokenizeRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DetokenizeReply"];
+                };
+            };
+            /** @description What is wrong, and where */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such model */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -2019,6 +4874,379 @@ export interface operations {
                 };
                 content: {
                     "text/plain": string;
+                };
+            };
+        };
+    };
+    tokenize: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TokenizeRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenizeReply"];
+                };
+            };
+            /** @description What is wrong, and where */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such model */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    take_invite: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["InviteTaken"];
+            };
+        };
+        responses: {
+            /** @description The account exists and is signed in */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MeReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description The link was used, or is too old */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description The name is taken */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    password: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PasswordRequest"];
+            };
+        };
+        responses: {
+            /** @description Changed; sign in again */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    sign_in: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SignInRequest"];
+            };
+        };
+        responses: {
+            /** @description Signed in */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MeReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Name or password is wrong */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many failed attempts */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    sign_out: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Signed out */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
                 };
             };
         };
@@ -2237,6 +5465,229 @@ export interface operations {
             };
         };
     };
+    get_consent: {
+        parameters: {
+            query?: {
+                /** @description The `user` field of the requests in question. */
+                user?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ConsentReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    put_consent: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ConsentRequest"];
+            };
+        };
+        responses: {
+            /** @description It is on disk */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ConsentReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    embeddings: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["EmbeddingsRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EmbeddingsReply"];
+                };
+            };
+            /** @description What is wrong, and where */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such model */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     feedback: {
         parameters: {
             query?: never;
@@ -2328,6 +5779,741 @@ export interface operations {
             };
         };
     };
+    forget: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ForgetRequest"];
+            };
+        };
+        responses: {
+            /** @description Nothing of it is learned from or served any more; `state` says whether the last byte is gone */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ForgetReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such session or turn of yours */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    get_forget: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The wish */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ForgetReply"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such wish of yours */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    improvement: {
+        parameters: {
+            query?: {
+                /** @description The `user` field of the requests in question. */
+                user?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ImprovementReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    list_keys: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeyList"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    make_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["KeyRequest"];
+            };
+        };
+        responses: {
+            /** @description The key, once */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeyReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description The role is above yours */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many keys */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    revoke_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Its public part */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Revoked */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such key of yours */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    rotate_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Its public part */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The new key, once */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeyReply"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such key of yours */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    learned: {
+        parameters: {
+            query?: {
+                /** @description The `user` field of the requests in question. */
+                user?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LearnedReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    me: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MeReply"];
+                };
+            };
+            /** @description Nobody: sign in, or send a key */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    create_message: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MessagesRequest"];
+            };
+        };
+        responses: {
+            /** @description The message; with `stream` its events */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description What is wrong, and where */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such model */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description The waiting line is full; see retry-after */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    count_tokens: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MessagesRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenCount"];
+                };
+            };
+            /** @description What is wrong, and where */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such model */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     list_models: {
         parameters: {
             query?: never;
@@ -2409,20 +6595,127 @@ export interface operations {
             };
         };
     };
-    list_sessions: {
+    create_response: {
         parameters: {
             query?: never;
             header?: never;
-            path: {
-                /** @description The `user` field of the requests in question. */
-                user: string | null;
-                /** @description Part of the title, letter case aside. */
-                search: string | null;
-                /** @description Most sessions, 1 to 200; 50 if absent. */
-                limit: number | null;
-                /** @description `next` of the page before. */
-                before: string | null;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ResponsesRequest"];
             };
+        };
+        responses: {
+            /** @description The response; with `stream` its events */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description What is wrong, and where */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such model, or no such previous response */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description The waiting line is full; see retry-after */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    list_sessions: {
+        parameters: {
+            query?: {
+                /** @description The `user` field of the requests in question. */
+                user?: string;
+                /** @description Part of the title, letter case aside. */
+                search?: string;
+                /** @description Most sessions, 1 to 200; 50 if absent. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                before?: string;
+            };
+            header?: never;
+            path?: never;
             cookie?: never;
         };
         requestBody?: never;
@@ -2471,15 +6764,16 @@ export interface operations {
     };
     get_session: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Most turns, 1 to 200, counted from the newest; 50 if absent. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                before?: string;
+            };
             header?: never;
             path: {
                 /** @description The session */
                 id: string;
-                /** @description Most turns, 1 to 200, counted from the newest; 50 if absent. */
-                limit: number | null;
-                /** @description `next` of the page before. */
-                before: string | null;
             };
             cookie?: never;
         };
@@ -2538,24 +6832,24 @@ export interface operations {
     };
     list_turns: {
         parameters: {
-            query?: never;
-            header?: never;
-            path: {
+            query?: {
                 /** @description The `user` field of the requests in question; not needed with `session_id`. */
-                user: string | null;
+                user?: string;
                 /** @description Of this session. */
-                session_id: string | null;
+                session_id?: string;
                 /** @description `pending`, `trained` or `settled`. */
-                state: string | null;
+                state?: string;
                 /** @description Settled for this reason. */
-                reason: string | null;
+                reason?: string;
                 /** @description Sampled by this version. */
-                version: number | null;
+                version?: number;
                 /** @description Most turns, 1 to 200; 50 if absent. */
-                limit: number | null;
+                limit?: number;
                 /** @description `next` of the page before. */
-                before: string | null;
+                before?: string;
             };
+            header?: never;
+            path?: never;
             cookie?: never;
         };
         requestBody?: never;
@@ -2659,14 +6953,18 @@ export interface operations {
     };
     list_versions: {
         parameters: {
-            query?: never;
-            header?: never;
-            path: {
+            query?: {
                 /** @description The `user` field of the requests in question. */
-                user: string | null;
-                /** @description Most versions, 1 to 1000; 100 if absent. */
-                limit: number | null;
+                user?: string;
+                /** @description A scope's text; only under `/admin`. */
+                scope?: string;
+                /** @description Most entries. */
+                limit?: number;
+                /** @description Only entries older than this one, which is the last answer's `next`. */
+                before?: number;
             };
+            header?: never;
+            path?: never;
             cookie?: never;
         };
         requestBody?: never;
@@ -2696,6 +6994,426 @@ export interface operations {
                 };
             };
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    compare: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CompareBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Comparison"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `pruned` */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    resume: {
+        parameters: {
+            query?: {
+                /** @description The `user` field of the requests in question; the caller's own without it. */
+                user?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description May be left out */
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ActBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HoldReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    get_version: {
+        parameters: {
+            query?: {
+                /** @description The `user` field of the requests in question; the caller's own without it. */
+                user?: string;
+            };
+            header?: never;
+            path: {
+                /** @description Its number */
+                version: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LineageReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    pin: {
+        parameters: {
+            query?: {
+                /** @description The `user` field of the requests in question; the caller's own without it. */
+                user?: string;
+            };
+            header?: never;
+            path: {
+                /** @description What is to stay */
+                version: number;
+            };
+            cookie?: never;
+        };
+        /** @description May be left out */
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ActBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HoldReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `pruned`, `tainted`, `conflict` */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    unpin: {
+        parameters: {
+            query?: {
+                /** @description The `user` field of the requests in question; the caller's own without it. */
+                user?: string;
+            };
+            header?: never;
+            path: {
+                /** @description What was pinned */
+                version: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HoldReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    roll_back: {
+        parameters: {
+            query?: {
+                /** @description The `user` field of the requests in question; the caller's own without it. */
+                user?: string;
+            };
+            header?: never;
+            path: {
+                /** @description What is to be served again */
+                version: number;
+            };
+            cookie?: never;
+        };
+        /** @description May be left out */
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ActBody"];
+            };
+        };
+        responses: {
+            /** @description The new version */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VersionReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `already_served`, `pruned`, `tainted`, `conflict` */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -22,6 +22,7 @@ use crate::http::wire::feedback::parse_turn_id;
 
 /// Which turns.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct AdminTurnsQuery {
     /// Of this scope, as `GET /admin/v1/scopes` writes it.
     pub scope: Option<String>,

@@ -23,6 +23,7 @@ const SEARCH_BYTES_MAX: usize = 512;
 
 /// Which sessions.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct SessionsQuery {
     /// The `user` field of the requests in question.
     pub user: Option<String>,
@@ -102,6 +103,7 @@ pub async fn list_sessions(
 
 /// Which part of a session.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct SessionQuery {
     /// Most turns, 1 to 200, counted from the newest; 50 if absent.
     pub limit: Option<usize>,
@@ -302,6 +304,7 @@ pub(super) fn reason(text: Option<&str>) -> Result<Option<Reason>, ApiError> {
 
 /// Which turns.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct TurnsQuery {
     /// The `user` field of the requests in question; not needed with `session_id`.
     pub user: Option<String>,

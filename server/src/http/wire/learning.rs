@@ -16,6 +16,7 @@ const TURNS_MAX: usize = 1_000;
 
 /// Whose.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct UserQuery {
     /// The `user` field of the requests in question.
     pub user: Option<String>,
@@ -23,6 +24,7 @@ pub struct UserQuery {
 
 /// Which scope.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct ScopeQuery {
     /// The scope's text.
     pub scope: String,

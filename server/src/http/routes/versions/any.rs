@@ -369,6 +369,9 @@ pub async fn resume_of(
         (status = 403, body = ErrorBody),
         (status = 404, body = ErrorBody),
         (status = 409, description = "`pruned`", body = ErrorBody),
+        (status = 408, body = ErrorBody),
+        (status = 413, body = ErrorBody),
+        (status = 415, body = ErrorBody),
         (status = 429, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )

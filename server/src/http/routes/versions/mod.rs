@@ -44,6 +44,7 @@ pub fn all() -> OpenApiRouter<Arc<Http>> {
 
 /// Whose versions, where the path does not say it.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct UserQuery {
     /// The `user` field of the requests in question; the caller's own without it.
     pub user: Option<String>,
@@ -51,6 +52,7 @@ pub struct UserQuery {
 
 /// Which scope, as `/admin/v1/scopes` names it.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct ScopeQuery {
     /// The scope's text.
     pub scope: String,
@@ -58,6 +60,7 @@ pub struct ScopeQuery {
 
 /// Whose versions, how many, from where on.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct ListQuery {
     /// The `user` field of the requests in question.
     pub user: Option<String>,
@@ -86,12 +89,7 @@ const NOTE_CHARS_MAX: usize = 500;
 
 /// The body of an act; an absent one is empty.
 async fn read_act(request: Request, http: &Http) -> Result<ActBody, ApiError> {
-    let headers = request.headers();
-    let is_absent = !headers.contains_key(header::TRANSFER_ENCODING)
-        && headers
-            .get(header::CONTENT_LENGTH)
-            .is_none_or(|length| length == "0");
-    if is_absent {
+    if request.body().is_end_stream() {
         return Ok(ActBody::default());
     }
     let body: ActBody = read_json(request, http.body_limits()).await?.read()?;
