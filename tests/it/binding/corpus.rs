@@ -123,7 +123,7 @@ pub(super) fn run(seed: u64, conversations: usize) -> Table {
         world.door.now_ms += 500;
         if world.rng.below(2_000) == 0 {
             let now_ms = world.door.now_ms;
-            world.door.evict_idle(now_ms - 60_000);
+            world.door.evict_idle(now_ms - 600_000);
         }
         world.act(&mut under_way[at]);
         if under_way[at].left == 0 {

@@ -49,6 +49,10 @@ impl Table {
         self.sum(Came::WrongTurn)
     }
 
+    pub(super) fn requests(&self) -> usize {
+        self.0.values().flat_map(BTreeMap::values).sum()
+    }
+
     pub(super) fn share_right(&self, class: &str) -> f64 {
         let row = self.0.get(class);
         let right = row.and_then(|row| row.get(&Came::Right)).copied();

@@ -336,24 +336,27 @@ impl SessionIndex {
         let steps = trail.steps.iter().enumerate().rev();
         let mut answers = steps.filter(|(_, step)| step.role == Role::Assistant);
         let known = answers.find_map(|(at, step)| {
+            let exact = turns().find(|known| known.trails.contains(&step.chain));
+            // A client may trim, add passing messages or rewrite instructions: the last messages,
+            // the question with its answer, or an answer nobody else gave are enough under an
+            // explicit key, as long as they name one turn.
             let window = trail.window_at(at);
-            let by_trail = turns().find(|known| {
-                let is_found_by = |hash: &Hash| known.trails.contains(hash);
-                is_found_by(&step.chain) || window.as_ref().is_some_and(is_found_by)
-            });
-            // A client may add passing messages or rewrite instructions; the question and its
-            // answer are enough under an explicit key, and so is an answer nobody else gave.
+            let in_window = |known: &Known| window.is_some_and(|w| known.trails.contains(&w));
             let before = at.checked_sub(1).map(|before| trail.steps[before].own);
-            let by_pair = || {
-                let asked = |known: &&Known| before.is_some_and(|own| known.ends.contains(&own));
-                turns().find(|known| known.completion == step.own && asked(known))
+            let answered = |known: &Known| {
+                let asked = before.is_some_and(|own| known.ends.contains(&own));
+                known.completion == step.own && asked
             };
-            let alone = || {
-                let mut same = turns().filter(|known| known.completion == step.own);
-                let first = same.next().filter(|known| known.is_telling);
-                first.filter(|_| same.next().is_none())
+            let said = |known: &Known| known.completion == step.own;
+            let one = |fits: &dyn Fn(&Known) -> bool| {
+                let mut fitting = turns().filter(|known| fits(known));
+                let first = fitting.next();
+                first.filter(|_| fitting.next().is_none())
             };
-            let known = by_trail.or_else(by_pair).or_else(alone)?;
+            let known = exact
+                .or_else(|| one(&in_window))
+                .or_else(|| one(&answered))
+                .or_else(|| one(&said).filter(|known| known.is_telling))?;
             Some((known.turn, step.at + 1))
         });
         known.map(|(turn, next_from)| (id, turn, next_from))
@@ -366,7 +369,7 @@ impl SessionIndex {
             steps.filter(|(_, step)| step.role == Role::Assistant)
         };
         for (_, step) in steps() {
-            match self.only(step.chain, trail, step.at + 1) {
+            match self.only(&step.chain, step.at + 1) {
                 Found::Nothing => {}
                 found => return found,
             }
@@ -375,7 +378,7 @@ impl SessionIndex {
             let Some(window) = trail.window_at(at) else {
                 continue;
             };
-            match self.only(window, trail, step.at + 1) {
+            match self.only(&window, step.at + 1) {
                 Found::Nothing => {}
                 found => return found,
             }
@@ -383,29 +386,21 @@ impl SessionIndex {
         Found::Nothing
     }
 
-    /// The one turn with this trail. Several in one session are as good as one. Of several
-    /// sessions, the one that was continued with the same words before.
-    fn only(&self, hash: Hash, trail: &Trail, next_from: usize) -> Found {
-        let Some(same) = self.by_trail.get(&hash) else {
+    /// The one turn with this trail. Several in one session are as good as one; of several sessions
+    /// none is chosen.
+    fn only(&self, hash: &Hash, next_from: usize) -> Found {
+        let Some(same) = self.by_trail.get(hash) else {
             return Found::Nothing;
         };
-        let alone = |places: &[(SessionId, TurnId)]| {
-            let (session, turn) = *places.last()?;
-            let is_one = places.iter().all(|(other, _)| *other == session);
-            is_one.then_some((session, turn, next_from))
+        let Some((session, turn)) = same.places.last().copied() else {
+            return Found::Nothing;
         };
-        let is_only = !same.is_crowded && !self.gone.holds(&hash);
-        if let Some(place) = alone(&same.places).filter(|_| is_only) {
-            return Found::One(place);
+        let is_one = same.places.iter().all(|(other, _)| *other == session);
+        if is_one && !same.is_crowded && !self.gone.holds(hash) {
+            Found::One((session, turn, next_from))
+        } else {
+            Found::Several
         }
-        let with = trail.rest(next_from);
-        let again = |(session, turn): &&(SessionId, TurnId)| {
-            let turns = self.sessions.get(session).map(|s| s.turns.as_slice());
-            let known = turns.unwrap_or_default().iter().find(|k| k.turn == *turn);
-            known.is_some_and(|known| known.continued_with == Some(with))
-        };
-        let again: Vec<_> = same.places.iter().filter(again).copied().collect();
-        alone(&again).map_or(Found::Several, Found::One)
     }
 
     fn begin(&mut self, request: &BindRequest<'_>, how: BindHow) -> Binding {
