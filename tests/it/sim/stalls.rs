@@ -113,6 +113,8 @@ fn train_config(folder: &Path) -> hone_train::Config {
     (config.batch_wait_ms, config.queue_turns_max) = (500, 10_000);
     (config.staleness_max_versions, config.row_tokens_max) = (10_000, 64);
     config.lease_ms = 60_000;
+    // Every other verdict of the stock is a complaint; an alarm would rest the trainer.
+    config.watch.enabled = false;
     config.validate().unwrap();
     config
 }

@@ -8,8 +8,9 @@ pub mod view;
 
 use std::sync::Arc;
 
+use axum::body::HttpBody;
 use axum::extract::Request;
-use axum::http::header;
+
 use hone_domain::{PolicyVersion, Scope};
 use hone_store::LedgerError;
 use serde::Deserialize;
