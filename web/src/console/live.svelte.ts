@@ -14,8 +14,7 @@ const STATUS_MS = 5_000
 interface Sample {
   at_ms: number
   values: Values
-  why: Pick<Why, 'learning' | 'sentence'>
-  alerts: Why['alerts']
+  why: Omit<Why, 'object'>
 }
 
 class Live {
@@ -114,7 +113,7 @@ class Live {
       this.held.push(sample)
       return
     }
-    this.why = { object: 'why', ...sample.why, alerts: sample.alerts }
+    this.why = { object: 'why', ...sample.why }
     if (this.series.push(sample.at_ms, sample.values)) this.redraw()
   }
 
