@@ -188,18 +188,14 @@ impl Panels {
 
     /// The same matrix in f32.
     pub(crate) fn widened(&self) -> Self {
-        match &self.data {
-            Data::F32(_) => self.clone(),
-            Data::Bf16(lines) => Self {
-                out: self.out,
-                inp: self.inp,
-                data: Data::F32(lines.iter().map(widen_line).collect()),
-            },
-            Data::Quantised(_) => Self {
-                out: self.out,
-                inp: self.inp,
-                data: Data::F32(self.lines().map(Line).collect()),
-            },
+        let lines = match &self.data {
+            Data::F32(lines) => lines.clone(),
+            _ => self.lines().map(Line).collect(),
+        };
+        Self {
+            out: self.out,
+            inp: self.inp,
+            data: Data::F32(lines),
         }
     }
 
@@ -210,16 +206,10 @@ impl Panels {
 
     /// The same matrix rounded to bf16 (to nearest, ties to even).
     pub(crate) fn rounded(&self) -> Self {
+        let round = |v| half::bf16::from_f32(v).to_bits();
         let lines = match &self.data {
             Data::Bf16(lines) => lines.clone(),
-            Data::F32(lines) => lines
-                .iter()
-                .map(|line| HalfLine(line.0.map(round_to_bf16)))
-                .collect(),
-            Data::Quantised(_) => self
-                .lines()
-                .map(|line| HalfLine(line.map(round_to_bf16)))
-                .collect(),
+            _ => self.lines().map(|line| HalfLine(line.map(round))).collect(),
         };
         Self {
             out: self.out,
@@ -401,10 +391,6 @@ impl Kernel for Outer<'_> {
             first += block.k;
         }
     }
-}
-
-fn round_to_bf16(value: f32) -> u16 {
-    half::bf16::from_f32(value).to_bits()
 }
 
 fn widen_line(line: &HalfLine) -> Line {

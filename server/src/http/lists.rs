@@ -43,13 +43,17 @@ pub fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiError> 
 
 /// Checks `limit`.
 pub fn limit(limit: Option<usize>) -> Result<usize, ApiError> {
-    let limit = limit.unwrap_or(LIMIT);
-    if (1..=LIMIT_MAX).contains(&limit) {
+    limit_up_to(LIMIT_MAX, limit.unwrap_or(LIMIT))
+}
+
+/// Checks a `limit` of a list whose pages may be larger.
+pub fn limit_up_to(most: usize, limit: usize) -> Result<usize, ApiError> {
+    if (1..=most).contains(&limit) {
         return Ok(limit);
     }
     Err(ApiError::invalid(
         "limit",
-        format!("limit must be between 1 and {LIMIT_MAX}, not {limit}"),
+        format!("limit must be between 1 and {most}, not {limit}"),
     ))
 }
 

@@ -7142,7 +7142,7 @@ export interface operations {
     resume: {
         parameters: {
             query?: {
-                /** @description The `user` field of the requests in question; the caller's own without it. */
+                /** @description The `user` field of the requests in question. */
                 user?: string;
             };
             header?: never;
@@ -7201,7 +7201,7 @@ export interface operations {
     get_version: {
         parameters: {
             query?: {
-                /** @description The `user` field of the requests in question; the caller's own without it. */
+                /** @description The `user` field of the requests in question. */
                 user?: string;
             };
             header?: never;
@@ -7266,7 +7266,7 @@ export interface operations {
     pin: {
         parameters: {
             query?: {
-                /** @description The `user` field of the requests in question; the caller's own without it. */
+                /** @description The `user` field of the requests in question. */
                 user?: string;
             };
             header?: never;
@@ -7345,7 +7345,7 @@ export interface operations {
     unpin: {
         parameters: {
             query?: {
-                /** @description The `user` field of the requests in question; the caller's own without it. */
+                /** @description The `user` field of the requests in question. */
                 user?: string;
             };
             header?: never;
@@ -7402,7 +7402,7 @@ export interface operations {
     roll_back: {
         parameters: {
             query?: {
-                /** @description The `user` field of the requests in question; the caller's own without it. */
+                /** @description The `user` field of the requests in question. */
                 user?: string;
             };
             header?: never;

@@ -133,7 +133,7 @@ impl SessionIndex {
             None => self.place(request, &trail),
         };
         Binding {
-            recorded: self.recorded(binding.session, request.messages),
+            recorded: self.recorded(binding.session, (request.messages, &trail)),
             ..binding
         }
     }
@@ -158,7 +158,11 @@ impl SessionIndex {
     }
 
     /// Which of `messages` are completions of the session that came back in another form.
-    fn recorded(&self, session: SessionId, messages: &[Message]) -> Vec<(usize, Arc<str>)> {
+    fn recorded(
+        &self,
+        session: SessionId,
+        (messages, trail): (&[Message], &Trail),
+    ) -> Vec<(usize, Arc<str>)> {
         let Some(session) = self.sessions.get(&session) else {
             return Vec::new();
         };
@@ -170,13 +174,12 @@ impl SessionIndex {
         if sampled.is_empty() {
             return Vec::new();
         }
-        let places = messages.iter().enumerate();
-        places
-            .filter(|(_, message)| message.role == Role::Assistant)
-            .filter_map(|(at, message)| {
-                let text = *sampled.get(&message.chain_hash())?;
+        let said = trail.steps.iter();
+        said.filter(|step| step.role == Role::Assistant)
+            .filter_map(|step| {
+                let (text, message) = (*sampled.get(&step.own)?, &messages[step.at]);
                 let differs = !message.tool_calls.is_empty() || *message.content != **text;
-                differs.then(|| (at, text.clone()))
+                differs.then(|| (step.at, text.clone()))
             })
             .collect()
     }

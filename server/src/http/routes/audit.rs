@@ -11,7 +11,8 @@ use utoipa::IntoParams;
 
 use super::Reply;
 use crate::http::Http;
-use crate::http::error::{ApiError, ErrorBody};
+use crate::http::error::ErrorBody;
+use crate::http::lists;
 use crate::http::wire::people::{AuditItem, AuditList, AuditVerdict};
 use crate::people::store_error;
 
@@ -44,16 +45,11 @@ pub async fn list_audit(
     State(http): State<Arc<Http>>,
     query: Result<Query<AuditPage>, QueryRejection>,
 ) -> Reply<AuditList> {
-    let Query(page) = query.map_err(|error| ApiError::invalid("", error.body_text()))?;
-    let limit = page.limit.unwrap_or(50);
-    if !(1..=200).contains(&limit) {
-        let message = format!("limit must be between 1 and 200, not {limit}");
-        return Err(ApiError::invalid("limit", message));
-    }
+    let page = lists::query(query)?;
     let query = AuditQuery {
         before: page.before.map(u64::from),
         act: page.act,
-        limit: limit as usize,
+        limit: lists::limit(page.limit.map(|limit| limit as usize))?,
     };
     let records = http.people.store().audit(&query).await;
     let records = records.map_err(|e| store_error(&e))?;

@@ -15,6 +15,7 @@ use super::{Reply, ledger_error};
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
+use crate::http::lists::query;
 use crate::http::wire::body::read_json;
 use crate::http::wire::learning::{
     ConsentReply, ConsentRequest, ForgetReply, ForgetRequest, ImprovementReply, LearnedReply,
@@ -44,11 +45,6 @@ async fn strictly<T: DeserializeOwned>(http: &Http, request: Request) -> Result<
             ))
         }
     }
-}
-
-fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiError> {
-    let Query(query) = query.map_err(|error| ApiError::invalid("", error.body_text()))?;
-    Ok(query)
 }
 
 /// What may be learned from the caller.

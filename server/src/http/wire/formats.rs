@@ -160,8 +160,19 @@ fn structured_rule(name: &str, value: &Value) -> Result<Option<Rule>, ApiError> 
     }
 }
 
+/// How an answer's JSON may be spaced: as people write it, within bounds.
+fn answer_space() -> Value {
+    json!({"whitespace_flexible": true, "whitespace_pattern": JSON_SPACE})
+}
+
+/// How a call's arguments may be spaced: on one line, as templates write them, so that a small
+/// model cannot spend its tokens on space.
+fn call_space() -> Value {
+    json!({"whitespace_flexible": false, "item_separator": ", ?", "key_separator": ": ?"})
+}
+
 /// A schema with how space is written around its parts.
-fn schema_text(param: &str, schema: &Value) -> Result<String, ApiError> {
+fn schema_text(param: &str, schema: &Value, space: Value) -> Result<String, ApiError> {
     let parsed: Value;
     let schema = match schema {
         // vLLM also takes the schema's text.
@@ -183,13 +194,12 @@ fn schema_text(param: &str, schema: &Value) -> Result<String, ApiError> {
             ));
         }
     };
-    let options = json!({"whitespace_flexible": true, "whitespace_pattern": JSON_SPACE});
-    schema.insert("x-guidance".to_owned(), options);
+    schema.insert("x-guidance".to_owned(), space);
     Ok(Value::Object(schema).to_string())
 }
 
 fn json_rule(param: &str, schema: &Value) -> Result<Rule, ApiError> {
-    let schema = schema_text(param, schema)?;
+    let schema = schema_text(param, schema, answer_space())?;
     Ok(Rule::new(param, format!("answer: %json {schema}\n")))
 }
 
@@ -438,6 +448,7 @@ impl Offer {
             let schema = schema_text(
                 &format!("tools[{at}].function.parameters"),
                 schema.unwrap_or(&any),
+                call_space(),
             )?;
             rules.push_str(&format!(
                 "call{at}: {} args{at} {}\n",

@@ -16,6 +16,7 @@ use super::{ActBody, UserQuery, conflict, decision_error, number, own_scope, rea
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
+use crate::http::lists;
 use crate::http::routes::{Reply, ledger_error};
 
 /// What holds a scope after an act.
@@ -187,11 +188,6 @@ fn whose(
 
 type UserOr = Result<Query<UserQuery>, QueryRejection>;
 
-fn query_of(query: UserOr) -> Result<UserQuery, ApiError> {
-    let query = query.map_err(|error| ApiError::invalid("", error.body_text()))?;
-    Ok(query.0)
-}
-
 /// Publishes an older version of the caller's policy again, as a new version; 0 is the base model.
 #[utoipa::path(
     post,
@@ -215,7 +211,7 @@ pub async fn roll_back(
     query: UserOr,
     request: Request,
 ) -> Reply<VersionReply> {
-    let (to, query) = (number(&version)?, query_of(query)?);
+    let (to, query) = (number(&version)?, lists::query(query)?);
     let body = read_act(request, &http).await?;
     let scope = whose(&http, &asked, (&body, &query))?;
     Ok(Json(restore(&http, &asked, (scope, to), body).await?))
@@ -245,7 +241,7 @@ pub async fn pin(
     query: UserOr,
     request: Request,
 ) -> Reply<HoldReply> {
-    let (version, query) = (number(&version)?, query_of(query)?);
+    let (version, query) = (number(&version)?, lists::query(query)?);
     let body = read_act(request, &http).await?;
     let scope = whose(&http, &asked, (&body, &query))?;
     Ok(Json(keep(&http, &asked, (&scope, version)).await?))
@@ -271,7 +267,7 @@ pub async fn unpin(
     query: UserOr,
 ) -> Reply<HoldReply> {
     number(&version)?;
-    let scope = own_scope(&http, &asked, query_of(query)?.user.as_deref())?;
+    let scope = own_scope(&http, &asked, lists::query(query)?.user.as_deref())?;
     Ok(Json(let_go(&http, &asked, &scope).await?))
 }
 
@@ -295,7 +291,7 @@ pub async fn resume(
     query: UserOr,
     request: Request,
 ) -> Reply<HoldReply> {
-    let query = query_of(query)?;
+    let query = lists::query(query)?;
     let body = read_act(request, &http).await?;
     let scope = whose(&http, &asked, (&body, &query))?;
     Ok(Json(learn_again(&http, &asked, &scope).await?))

@@ -18,6 +18,7 @@ use super::{ActBody, ListQuery, ScopeQuery, any_scope, number, page_limit, read_
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
+use crate::http::lists;
 use crate::http::routes::{Reply, ledger_error};
 use crate::http::wire::body::read_json;
 
@@ -132,11 +133,6 @@ fn refusal_reply(record: RefusalRecord) -> RefusalReply {
 
 type ListOr = Result<Query<ListQuery>, QueryRejection>;
 
-fn query_of<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiError> {
-    let query = query.map_err(|error| ApiError::invalid("", error.body_text()))?;
-    Ok(query.0)
-}
-
 fn page_of(query: &ListQuery) -> Result<Window, ApiError> {
     Ok(Window {
         limit: page_limit(query.limit, 50)?,
@@ -158,7 +154,7 @@ fn page_of(query: &ListQuery) -> Result<Window, ApiError> {
     )
 )]
 pub async fn list_scopes(State(http): State<Arc<Http>>, query: ListOr) -> Reply<ScopeList> {
-    let page = page_of(&query_of(query)?)?;
+    let page = page_of(&lists::query(query)?)?;
     let rows = http.versions.scopes(page).await;
     let rows = rows.map_err(|e| ledger_error(&e))?;
     let next = rows.last().filter(|_| rows.len() == page.limit);
@@ -183,7 +179,7 @@ pub async fn list_scopes(State(http): State<Arc<Http>>, query: ListOr) -> Reply<
     )
 )]
 pub async fn list_refusals(State(http): State<Arc<Http>>, query: ListOr) -> Reply<RefusalList> {
-    let query = query_of(query)?;
+    let query = lists::query(query)?;
     let page = page_of(&query)?;
     let text = query.scope.as_deref();
     let scope = text.map(|text| any_scope(Some(text))).transpose()?;
@@ -211,7 +207,7 @@ pub async fn list_refusals(State(http): State<Arc<Http>>, query: ListOr) -> Repl
     )
 )]
 pub async fn list_versions_of(State(http): State<Arc<Http>>, query: ListOr) -> Reply<VersionList> {
-    let query = query_of(query)?;
+    let query = lists::query(query)?;
     let scope = any_scope(query.scope.as_deref())?;
     Ok(Json(view::list(&http, &scope, &query).await?))
 }
@@ -237,7 +233,7 @@ pub async fn get_version_of(
     Path(version): Path<String>,
     query: ScopeOr,
 ) -> Reply<LineageReply> {
-    let scope = any_scope(Some(&query_of(query)?.scope))?;
+    let scope = any_scope(Some(&lists::query(query)?.scope))?;
     Ok(Json(view::lineage(&http, &scope, number(&version)?).await?))
 }
 
@@ -247,7 +243,7 @@ async fn act_of(
     query: ListOr,
     request: Request,
 ) -> Result<(Scope, ActBody), ApiError> {
-    let query = query_of(query)?;
+    let query = lists::query(query)?;
     let body = read_act(request, http).await?;
     let scope = any_scope(body.scope.as_deref().or(query.scope.as_deref()))?;
     Ok((scope, body))

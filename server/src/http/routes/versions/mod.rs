@@ -22,7 +22,9 @@ use super::ledger_error;
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::ApiError;
+use crate::http::lists;
 use crate::http::wire::body::read_json;
+use crate::http::wire::learning::{ScopeQuery, UserQuery};
 
 /// All routes about versions.
 pub fn all() -> OpenApiRouter<Arc<Http>> {
@@ -41,22 +43,6 @@ pub fn all() -> OpenApiRouter<Arc<Http>> {
         .routes(routes!(any::pin_of, any::unpin_of))
         .routes(routes!(any::resume_of))
         .routes(routes!(any::compare_of))
-}
-
-/// Whose versions, where the path does not say it.
-#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub struct UserQuery {
-    /// The `user` field of the requests in question; the caller's own without it.
-    pub user: Option<String>,
-}
-
-/// Which scope, as `/admin/v1/scopes` names it.
-#[derive(Clone, Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub struct ScopeQuery {
-    /// The scope's text.
-    pub scope: String,
 }
 
 /// Whose versions, how many, from where on.
@@ -147,14 +133,7 @@ fn number(text: &str) -> Result<PolicyVersion, ApiError> {
 }
 
 fn page_limit(limit: Option<usize>, default: usize) -> Result<usize, ApiError> {
-    let limit = limit.unwrap_or(default);
-    if (1..=1_000).contains(&limit) {
-        return Ok(limit);
-    }
-    Err(ApiError::invalid(
-        "limit",
-        format!("limit must be between 1 and 1000, not {limit}"),
-    ))
+    lists::limit_up_to(1_000, limit.unwrap_or(default))
 }
 
 fn unknown(version: PolicyVersion) -> ApiError {

@@ -16,6 +16,7 @@ use crate::door::turn_text;
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
+use crate::http::lists;
 use crate::http::routes::{Reply, ledger_error};
 
 /// Most samples of one version that are listed.
@@ -196,7 +197,7 @@ pub async fn list_versions(
     asked: Asked,
     query: Result<Query<ListQuery>, QueryRejection>,
 ) -> Reply<VersionList> {
-    let Query(query) = query.map_err(|error| ApiError::invalid("", error.body_text()))?;
+    let query = lists::query(query)?;
     let scope = answering_scope(&http, &asked, query.user.as_deref());
     Ok(Json(list(&http, &scope, &query).await?))
 }
@@ -221,7 +222,7 @@ pub async fn get_version(
     Path(version): Path<String>,
     query: Result<Query<UserQuery>, QueryRejection>,
 ) -> Reply<LineageReply> {
-    let Query(query) = query.map_err(|error| ApiError::invalid("", error.body_text()))?;
+    let query = lists::query(query)?;
     let scope = own_scope(&http, &asked, query.user.as_deref())?;
     Ok(Json(lineage(&http, &scope, number(&version)?).await?))
 }
