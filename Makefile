@@ -31,7 +31,7 @@ demo: ## watch simulated users teach the model over plain HTTP (about five minut
 	$(CARGO) build --release --locked -p hone
 	$(HONE) demo
 
-test: setup lint unit hub clients page-tests ## set up what the tests need, then run everything
+test: setup web lint unit hub clients page-tests browser ## set up what the tests need, then run everything
 
 setup: ## install what the tests need (a C compiler; Python and Node clients)
 	@sh tests/setup.sh

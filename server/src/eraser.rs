@@ -61,6 +61,10 @@ impl Eraser {
         if let Some(policy) = begun.restored {
             self.policies.update(|heads| heads.with(policy.clone()));
         }
+        if begun.trial_ended {
+            self.policies
+                .update(|heads| heads.proven(&wish.scope, heads.version(&wish.scope)));
+        }
         {
             // Whatever panicked while it was held, every change leaves the index whole.
             let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);

@@ -42,6 +42,37 @@ pub(crate) enum VersionsCommand {
     },
     /// Release a pin.
     Unpin(Target),
+    /// Let a version answer a share of the sessions, and the others what was served before.
+    Canary {
+        /// What is tried; an older one is published again.
+        version: u64,
+        /// Share of the sessions.
+        #[arg(long, default_value_t = 0.1)]
+        share: f64,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Let a version answer every session.
+    Promote {
+        /// What is to answer.
+        version: u64,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Take a version out of service.
+    Retire {
+        /// What is to go.
+        version: u64,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Take a retired version back into service.
+    Unretire {
+        /// What is to come back.
+        version: u64,
+        #[command(flatten)]
+        target: Target,
+    },
     /// Learn again after an automatic rollback.
     Resume(Target),
     /// Answer the same prompts with two versions.
@@ -135,6 +166,15 @@ fn call_of(command: VersionsCommand) -> (Target, Call) {
         };
         (target, call)
     };
+    let delete = |target: Target, path: &str| {
+        let call = Call {
+            method: Method::DELETE,
+            path: target.path(path),
+            body: None,
+            show: hold,
+        };
+        (target, call)
+    };
     match command {
         VersionsCommand::List(target) => get(target, "versions", list),
         VersionsCommand::Show { version, target } => {
@@ -151,14 +191,25 @@ fn call_of(command: VersionsCommand) -> (Target, Call) {
         VersionsCommand::Pin { version, target } => {
             post(target, &format!("versions/{version}/pin"), json!({}), hold)
         }
-        VersionsCommand::Unpin(target) => {
-            let call = Call {
-                method: Method::DELETE,
-                path: target.path("versions/0/pin"),
-                body: None,
-                show: hold,
-            };
-            (target, call)
+        VersionsCommand::Unpin(target) => delete(target, "versions/0/pin"),
+        VersionsCommand::Canary {
+            version,
+            share,
+            target,
+        } => {
+            let path = format!("versions/{version}/canary");
+            post(target, &path, json!({ "share": share }), hold)
+        }
+        VersionsCommand::Promote { version, target } => {
+            let path = format!("versions/{version}/promote");
+            post(target, &path, json!({}), hold)
+        }
+        VersionsCommand::Retire { version, target } => {
+            let path = format!("versions/{version}/retire");
+            post(target, &path, json!({}), hold)
+        }
+        VersionsCommand::Unretire { version, target } => {
+            delete(target, &format!("versions/{version}/retire"))
         }
         VersionsCommand::Resume(target) => post(target, "versions/resume", json!({}), hold),
         VersionsCommand::Compare {
@@ -263,7 +314,15 @@ fn rows(answer: &Value) -> impl Iterator<Item = &Value> {
 }
 
 fn marks(version: &Value) -> String {
-    let marks = ["pinned", "provisional", "tripped", "pruned"];
+    let marks = [
+        "on_trial",
+        "pinned",
+        "provisional",
+        "tripped",
+        "tainted",
+        "retired",
+        "pruned",
+    ];
     let set = marks.into_iter().filter(|mark| version[*mark] == true);
     let mut text = set.collect::<Vec<_>>().join(" ");
     if let Some(note) = version["note"].as_str() {
@@ -283,6 +342,7 @@ fn list(answer: &Value) -> String {
     if let Some(why) = answer["standing"]["tripped"]["note"].as_str() {
         text.push_str(&format!("learning is stopped: {why}\n"));
     }
+    text.push_str(&trial(answer));
     text.push_str("version  parent  status     samples  score (turns)\n");
     for v in rows(answer) {
         let status = v["status"].as_str().unwrap_or_default();
@@ -329,7 +389,31 @@ fn hold(v: &Value) -> String {
     let pinned = if v["pinned"] == true { ", pinned" } else { "" };
     let stopped = v["tripped"].as_str();
     let stopped = stopped.map_or(String::new(), |why| format!(", learning stopped: {why}"));
-    format!("served: version {}{pinned}{stopped}\n", v["current"])
+    format!(
+        "served: version {}{pinned}{stopped}\n{}",
+        v["current"],
+        trial(v)
+    )
+}
+
+/// What both sides of a trial have done; nothing where nothing is on trial.
+fn trial(answer: &Value) -> String {
+    let trial = &answer["trial"];
+    let Some(share) = trial["share"].as_f64() else {
+        return String::new();
+    };
+    let mut text = format!("on trial on {:.0} % of the sessions:\n", share * 100.0);
+    for arm in trial["arms"].as_array().into_iter().flatten() {
+        text.push_str(&format!(
+            "  version {}: {} answers, {} judged, {} complaints, score {}\n",
+            arm["version"],
+            arm["turns"],
+            arm["scored_turns"],
+            arm["complaints"],
+            score(&arm["mean_score"]),
+        ));
+    }
+    text
 }
 
 fn pairs(answer: &Value) -> String {

@@ -3,7 +3,7 @@
 
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import { Hone, launch, open, until } from './hone.mjs'
+import { Hone, calm, confirm, launch, open, until } from './hone.mjs'
 
 let hone, browser
 before(async () => {
@@ -17,6 +17,8 @@ after(async () => {
 test('an admin finds out why a turn did not train', async () => {
   await hone.chat('What is the capital of Spain?')
   const greedy = await hone.chat('What is the capital of Italy?', { temperature: 0 })
+  await hone.call('POST', '/v1/feedback', { turn_id: greedy.hone.turn_id, score: 1 })
+  await until(async () => (await hone.get(`/v1/turns/${greedy.hone.turn_id}`)).fate.state === 'settled')
   const page = await open(browser, hone)
   await page.goto(hone.url)
   await page.getByTestId('nav-console').click()
@@ -32,6 +34,61 @@ test('an admin finds out why a turn did not train', async () => {
   await fate.filter({ hasText: 'temperature 0' }).waitFor()
   await page.getByTestId('tokens').waitFor()
   await page.getByText('What is the capital of Italy?').first().waitFor()
+  assert.deepEqual(page.complaints, [])
+})
+
+test('a version is tried on a share of the chats, promoted, and another one retired', async () => {
+  await hone.teach()
+  await calm(hone)
+  const page = await open(browser, hone)
+  await page.goto(`${hone.url}/#/console/versions`)
+  const newest = (await hone.get('/v1/versions')).current
+  const row = (version) => page.locator(`[data-testid="version-row"][data-version="${version}"]`)
+  await row(newest).click()
+  await page.getByTestId('canary').click()
+  await page.getByTestId('canary-share').fill('40')
+  await page.getByTestId('canary-begin').click()
+  const trial = page.getByTestId('trial')
+  await trial.filter({ hasText: '40 % of the sessions' }).waitFor()
+  await row(newest).getByText('on trial').waitFor()
+  const versions = new Set()
+  for (let seed = 0; versions.size < 2; seed += 1) {
+    assert.ok(seed < 60, 'sixty sessions got the same version')
+    versions.add((await hone.chat('Tell me a joke.', { seed, session_id: `trial ${seed}` })).hone.policy_version)
+  }
+  assert.ok(versions.has(newest))
+  await page.getByTestId('promote').click()
+  await trial.waitFor({ state: 'detached' })
+  await row(newest).getByText('serves').waitFor()
+
+  // Back to the base, and what was served is retired by typing its name.
+  await row(0).click()
+  await page.getByTestId('roll-back').click()
+  await confirm(page)
+  await row(newest).getByText('serves').waitFor({ state: 'detached' })
+  await row(newest).click()
+  await page.getByTestId('retire').click()
+  await confirm(page)
+  await row(newest).getByText('retired').waitFor()
+  const named = await fetch(`${hone.url}/v1/chat/completions`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ model: `hone-starter@v${newest}`, messages: [{ role: 'user', content: 'Hello!' }] }),
+  })
+  assert.equal(named.status, 404)
+  await page.getByTestId('unretire').click()
+  await row(newest).getByText('retired').waitFor({ state: 'detached' })
+  assert.deepEqual(page.complaints, [])
+})
+
+test('an admin sees what everybody decided about their data', async () => {
+  await hone.call('PUT', '/v1/consent', { learning: 'serve', user: 'carol' })
+  await hone.call('POST', '/v1/forget', { all: true, user: 'dave' })
+  const page = await open(browser, hone)
+  await page.goto(`${hone.url}/#/console/people`)
+  await page.getByTestId('people-privacy').click()
+  await page.getByTestId('consents').filter({ hasText: 'local / carol' }).waitFor()
+  await page.getByTestId('forgets').filter({ hasText: 'local / dave' }).getByText('done').waitFor()
   assert.deepEqual(page.complaints, [])
 })
 

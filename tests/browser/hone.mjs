@@ -96,6 +96,15 @@ export class Hone {
   }
 }
 
+/** Waits until nothing is on its way to a verdict or a version. */
+export async function calm(hone) {
+  const moving = ['awaiting_verdict', 'awaiting_training']
+  await until(async () => {
+    const { ledger } = await hone.get('/admin/v1/status')
+    return ledger?.pending.every(([stage, count]) => count === 0 || !moving.includes(stage))
+  })
+}
+
 export async function until(good, patience_ms = PATIENCE_MS) {
   const end = Date.now() + patience_ms
   for (;;) {

@@ -19,6 +19,8 @@ before(async () => {
   ;[hone, browser] = await Promise.all([Hone.start(), launch()])
   mkdirSync(PICTURES, { recursive: true })
   await hone.teach()
+  await hone.call('PUT', '/v1/consent', { learning: 'serve', user: 'ann' })
+  await hone.call('POST', '/v1/forget', { all: true, user: 'ben' })
   const talked = await hone.chat('Tell me a joke.', { session_id: 'screens' })
   const turn = (await hone.get('/v1/turns?state=trained')).data[0] ?? (await hone.get('/v1/turns')).data[0]
   screens = {
@@ -31,10 +33,16 @@ before(async () => {
     overview: '#/console/overview',
     learning: '#/console/learning',
     versions: '#/console/versions',
+    version: '#/console/versions/1',
+    'versions-compare': '#/console/versions/compare?a=0&b=1',
+    'versions-refused': '#/console/versions/refused',
     turns: '#/console/turns',
     turn: `#/console/turns/${turn.id}`,
     serving: '#/console/serving',
     people: '#/console/people',
+    'people-keys': '#/console/people/keys',
+    'people-privacy': '#/console/people/privacy',
+    'people-audit': '#/console/people/audit',
     settings: '#/console/settings',
   }
 })
@@ -46,12 +54,15 @@ after(async () => {
 /** Waits until nothing has been drawn anew for a moment. */
 async function settled(page) {
   await page.locator('main :is(h1, form, [data-testid]):visible').first().waitFor()
+  if (page.url().includes('#/console')) await page.locator('[data-testid="live"][data-filled="true"]').waitFor()
   let last = ''
+  let same = 0
   await until(async () => {
-    const now = await page.locator('main').innerHTML()
-    const same = now.replace(/\d/g, '') === last
-    last = now.replace(/\d/g, '')
-    return same
+    const text = await page.locator('main').innerHTML()
+    const now = text.replace(/\d/g, '')
+    same = now === last && !text.includes('Loading…') ? same + 1 : 0
+    last = now
+    return same === 3
   }, 10_000).catch(() => {})
 }
 
@@ -78,6 +89,10 @@ for (const { name: look, ...options } of LOOKS) {
       await page.goto('about:blank')
       await page.goto(`${hone.url}/${hash}`)
       await settled(page)
+      if (name.endsWith('compare')) {
+        await page.getByTestId('compare-run').click()
+        await page.getByTestId('comparison').waitFor()
+      }
       await page.screenshot({ path: join(PICTURES, `${name}-${look}.png`) })
       wrong.push(...(await issues(page)).map((issue) => `${name}: ${issue}`))
       const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth)

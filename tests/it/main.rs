@@ -9,4 +9,5 @@ mod ring;
 mod sim;
 mod snapshots;
 mod tidy;
+mod trials;
 mod versions;

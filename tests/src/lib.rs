@@ -81,6 +81,23 @@ impl TestHouse {
         post(&self.http, &self.url, path, body).await
     }
 
+    /// A POST with a JSON body: status and reply, whatever they are.
+    pub async fn try_post(&self, path: &str, body: Value) -> Result<(u16, Value)> {
+        let call = self.http.post(format!("{}{path}", self.url)).json(&body);
+        let reply = call.send().await?;
+        Ok((reply.status().as_u16(), reply.json().await?))
+    }
+
+    /// A DELETE; an error on any other status than 2xx.
+    pub async fn delete(&self, path: &str) -> Result<Value> {
+        let reply = self
+            .http
+            .delete(format!("{}{path}", self.url))
+            .send()
+            .await?;
+        Ok(reply.error_for_status()?.json().await?)
+    }
+
     /// A GET of JSON.
     pub async fn get(&self, path: &str) -> Result<Value> {
         get(&self.http, &self.url, path).await

@@ -39,7 +39,7 @@ pub use ids::{
 };
 pub use message::{Message, Role, ToolCall};
 pub use people::{RateLimits, UserRole};
-pub use policy::{Digest, Policies, Policy, PolicyChoice, PolicyVersion, Scope};
+pub use policy::{Digest, OnTrial, Policies, Policy, PolicyChoice, PolicyVersion, Scope};
 pub use sample::{Sample, SampleError, SamplePart};
 pub use speech::{
     CALL_CLOSE, CALL_OPEN, CallStyle, Called, Heard, Listener, Listening, Part, Reasoning,

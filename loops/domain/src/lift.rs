@@ -277,7 +277,7 @@ pub fn sentence(lift: &Lift, is_held_back: bool) -> String {
                     "There is no comparison with the base model, because no session is held back \
                      for it; learned versions needed {per_100:.0} corrections per 100 turns."
                 ),
-                None => "Nothing was learned yet.".to_owned(),
+                None => "No answer of a learned version was judged yet.".to_owned(),
             };
         }
         let more = lift.sessions_needed.map_or(String::new(), needed);

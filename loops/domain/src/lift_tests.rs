@@ -175,7 +175,10 @@ fn every_state_has_its_sentence() {
         (0..n).map(move |s| turn(s + 1_000 * u128::from(version), version, score))
     };
     let none = measure(&[]);
-    assert_eq!(sentence(&none, false), "Nothing was learned yet.");
+    assert_eq!(
+        sentence(&none, false),
+        "No answer of a learned version was judged yet."
+    );
     assert!(sentence(&none, true).starts_with("Not enough data yet: about "));
     let alone: Vec<_> = good(9, 1, -1.0).collect();
     assert!(sentence(&measure(&alone), false).contains("100 corrections per 100 turns"));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::BlobKey;
+use crate::{BlobKey, Holdback, SessionId};
 
 /// Whose policy. Built from the key owner and the request's `user` field, never across owners.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -165,21 +165,58 @@ impl Policy {
     }
 }
 
+/// A newest version that only a share of its scope's sessions gets, until it is proven.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OnTrial {
+    /// On trial.
+    pub policy: Policy,
+    /// What the other sessions get.
+    pub proven: Policy,
+    /// Share of the sessions that it answers, above 0 and below 1.
+    pub share: f64,
+}
+
+impl OnTrial {
+    /// Whether it answers a session. A function of version and session alone, so a session stays
+    /// where it is.
+    pub fn draws(&self, session: SessionId) -> bool {
+        let draw = Holdback {
+            share: self.share,
+            seed: !self.policy.version.0,
+        };
+        draw.draws(session)
+    }
+}
+
+/// What is published for a scope.
+#[derive(Clone, Debug)]
+struct Published {
+    newest: Policy,
+    trial: Option<OnTrial>,
+}
+
 /// The newest policy of every scope that has one; scopes without an entry are served the base.
 #[derive(Clone, Debug, Default)]
-pub struct Policies(Arc<HashMap<Scope, Policy>>);
+pub struct Policies(Arc<HashMap<Scope, Published>>);
 
 impl Policies {
-    /// From the heads the ledger holds.
+    /// From the heads the ledger holds, none of them on trial.
     pub fn from_heads(heads: impl IntoIterator<Item = Policy>) -> Self {
-        Self(Arc::new(
-            heads.into_iter().map(|p| (p.scope.clone(), p)).collect(),
-        ))
+        let published = |newest: Policy| {
+            let trial = None;
+            (newest.scope.clone(), Published { newest, trial })
+        };
+        Self(Arc::new(heads.into_iter().map(published).collect()))
     }
 
     /// The newest policy of `scope`.
     pub fn newest(&self, scope: &Scope) -> Option<&Policy> {
-        self.0.get(scope)
+        self.0.get(scope).map(|published| &published.newest)
+    }
+
+    /// What of `scope` is on trial.
+    pub fn trial(&self, scope: &Scope) -> Option<&OnTrial> {
+        self.0.get(scope)?.trial.as_ref()
     }
 
     /// The newest version of `scope`; 0 where none was published.
@@ -188,21 +225,58 @@ impl Policies {
             .map_or(PolicyVersion::BASE, |p| p.version)
     }
 
-    /// The same with `policy` as its scope's newest. An older version never replaces a newer one,
-    /// so a late message cannot move a scope backwards.
+    /// What a session of `scope` gets that asks for no version by name.
+    pub fn choice(&self, scope: &Scope, session: SessionId) -> PolicyChoice {
+        match self.trial(scope) {
+            Some(trial) if !trial.draws(session) => PolicyChoice::of(&trial.proven),
+            _ => PolicyChoice::Newest,
+        }
+    }
+
+    /// What of `scope` has proven itself: its newest version, or what that is on trial against.
+    pub fn stable(&self, scope: &Scope) -> PolicyChoice {
+        let proven = self.trial(scope).map(|trial| &trial.proven);
+        let stable = proven.or_else(|| self.newest(scope));
+        stable.map_or(PolicyChoice::Base, PolicyChoice::of)
+    }
+
+    /// The same with `policy` as its scope's newest, which ends a trial. An older version never
+    /// replaces a newer one, so a late message cannot move a scope backwards.
     #[must_use]
     pub fn with(&self, policy: Policy) -> Self {
         if self.version(&policy.scope) >= policy.version {
             return self.clone();
         }
+        self.put(policy, None)
+    }
+
+    /// The same with a version as its scope's newest, and on trial; unless there is a newer one.
+    #[must_use]
+    pub fn on_trial(&self, trial: OnTrial) -> Self {
+        if self.version(&trial.policy.scope) > trial.policy.version {
+            return self.clone();
+        }
+        self.put(trial.policy.clone(), Some(trial))
+    }
+
+    /// The same with `version` for every session of its scope, where it was on trial.
+    #[must_use]
+    pub fn proven(&self, scope: &Scope, version: PolicyVersion) -> Self {
+        match self.trial(scope) {
+            Some(trial) if trial.policy.version == version => self.put(trial.policy.clone(), None),
+            _ => self.clone(),
+        }
+    }
+
+    fn put(&self, newest: Policy, trial: Option<OnTrial>) -> Self {
         let mut map = (*self.0).clone();
-        map.insert(policy.scope.clone(), policy);
+        map.insert(newest.scope.clone(), Published { newest, trial });
         Self(Arc::new(map))
     }
 
     /// Every head, in no order.
     pub fn iter(&self) -> impl Iterator<Item = &Policy> {
-        self.0.values()
+        self.0.values().map(|published| &published.newest)
     }
 
     /// Number of scopes with a published policy.
@@ -225,6 +299,16 @@ pub enum PolicyChoice {
     Base,
     /// This adapter of the ask's scope, whatever is the newest.
     Exact(Policy),
+}
+
+impl PolicyChoice {
+    /// This policy and no other.
+    pub fn of(policy: &Policy) -> Self {
+        if policy.version == PolicyVersion::BASE {
+            return Self::Base;
+        }
+        Self::Exact(policy.clone())
+    }
 }
 
 #[cfg(test)]
@@ -258,17 +342,81 @@ mod tests {
     #[test]
     fn a_late_policy_does_not_replace_a_newer_one() {
         let scope = Scope::of("o", None);
-        let policy = |version| Policy {
+        let policies = Policies::default()
+            .with(policy(&scope, 1))
+            .with(policy(&scope, 3))
+            .with(policy(&scope, 2));
+        assert_eq!(policies.version(&scope), PolicyVersion(3));
+    }
+
+    fn policy(scope: &Scope, version: u64) -> Policy {
+        Policy {
             scope: scope.clone(),
             version: PolicyVersion(version),
             digest: Digest([version as u8; 32]),
             blob: BlobKey::new(format!("v{version}")).expect("plain name"),
+        }
+    }
+
+    fn session(n: u128) -> SessionId {
+        SessionId(uuid::Uuid::from_u128(n << 64 | n))
+    }
+
+    #[test]
+    fn a_trial_takes_its_share_of_the_sessions_and_no_other() {
+        let scope = Scope::of("o", None);
+        let trial = |share| OnTrial {
+            policy: policy(&scope, 3),
+            proven: policy(&scope, 2),
+            share,
         };
-        let policies = Policies::default()
-            .with(policy(1))
-            .with(policy(3))
-            .with(policy(2));
-        assert_eq!(policies.version(&scope), PolicyVersion(3));
+        let heads = Policies::default().with(policy(&scope, 2));
+        for share in [0.05, 0.3, 0.9] {
+            let heads = heads.on_trial(trial(share));
+            let drawn = (0..20_000).filter(|n| {
+                let choice = heads.choice(&scope, session(*n));
+                assert_eq!(choice, heads.choice(&scope, session(*n)), "it stays");
+                let other = PolicyChoice::Exact(policy(&scope, 2));
+                assert!(choice == PolicyChoice::Newest || choice == other);
+                choice == PolicyChoice::Newest
+            });
+            let drawn = drawn.count() as f64 / 20_000.0;
+            // Four standard deviations of a binomial share.
+            assert!((drawn - share).abs() <= 4.0 * (share * (1.0 - share) / 2e4).sqrt());
+        }
+    }
+
+    #[test]
+    fn a_trial_ends_by_proof_or_by_a_newer_version() {
+        let scope = Scope::of("o", None);
+        let exact = |version| PolicyChoice::Exact(policy(&scope, version));
+        let heads = Policies::default();
+        assert_eq!(heads.stable(&scope), PolicyChoice::Base);
+        let trial = OnTrial {
+            policy: policy(&scope, 1),
+            proven: Policy::base(scope.clone(), PolicyVersion::BASE),
+            share: 0.5,
+        };
+        let tried = heads.on_trial(trial.clone());
+        assert_eq!(tried.version(&scope), PolicyVersion(1));
+        assert_eq!(tried.stable(&scope), PolicyChoice::Base);
+        assert_eq!(tried.with(policy(&scope, 1)).trial(&scope), Some(&trial));
+        assert_eq!(
+            tried.proven(&scope, PolicyVersion(2)).trial(&scope),
+            Some(&trial)
+        );
+        let proven = tried.proven(&scope, PolicyVersion(1));
+        assert_eq!(
+            (proven.trial(&scope), proven.stable(&scope)),
+            (None, exact(1))
+        );
+        let newer = tried.with(policy(&scope, 2));
+        assert_eq!(
+            (newer.trial(&scope), newer.stable(&scope)),
+            (None, exact(2))
+        );
+        // News of a trial that a newer version has ended comes too late.
+        assert_eq!(newer.on_trial(trial).trial(&scope), None);
     }
 
     #[test]

@@ -157,6 +157,8 @@ pub struct Publish {
     pub report: serde_json::Value,
     /// What the gate measured, as JSON.
     pub gate: serde_json::Value,
+    /// Share of the sessions that it answers on trial; none where it answers all at once.
+    pub trial_share: Option<f64>,
     /// Now.
     pub now_ms: Millis,
 }
@@ -215,6 +217,8 @@ pub struct PolicyRecord {
     pub is_tripped: bool,
     /// Its files were removed for space.
     pub is_pruned: bool,
+    /// A person took it out of service.
+    pub is_retired: bool,
     /// When it was published.
     pub published_ms: Millis,
 }

@@ -27,8 +27,8 @@ pub use people::{
     PeopleChange, SignIn, User, UserChange, Uses,
 };
 pub use personal::{
-    ForgetBegun, ForgetReport, ForgetStep, ForgetWhat, ForgetWish, Learned, LearnedVersion,
-    LooseBlob, Personal,
+    ConsentRow, ForgetBegun, ForgetReport, ForgetRow, ForgetStep, ForgetWhat, ForgetWish, Learned,
+    LearnedVersion, LooseBlob, Personal,
 };
 pub use reading::{
     FateState, OldestPending, PREVIEW_CHARS_MAX, Page, Reading, SCAN_MAX, SampleAge, SessionCursor,
@@ -36,7 +36,7 @@ pub use reading::{
 };
 pub use sqlite::{SqliteConfig, SqliteLedger};
 pub use versions::{
-    HeldOut, Prunable, RefusalRecord, Restore, RestoreWhy, ScopeRow, Standing, Trial, Tripped,
-    VersionSample, VersionView, Versions, WatchNews, WatchPlace, WatchedTurn, WatchedVerdict,
-    Window,
+    Arm, HeldOut, Prunable, RefusalRecord, Restore, RestoreWhy, ScopeRow, Standing, Trial, Tripped,
+    TryOut, VersionSample, VersionView, Versions, WatchNews, WatchPlace, WatchedTurn,
+    WatchedVerdict, Window,
 };

@@ -7,6 +7,7 @@ use hone_domain::{
 };
 
 use crate::LedgerError;
+use crate::versions::Window;
 
 /// What is to be forgotten.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +59,32 @@ pub struct ForgetReport {
     pub turns_left: u64,
     /// Whether the last trace is removed.
     pub is_done: bool,
+    /// When it was said.
+    pub at_ms: Millis,
+}
+
+/// A wish in a list.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ForgetRow {
+    /// Its place in the list.
+    pub number: i64,
+    /// What it means, and how far it has come.
+    pub report: ForgetReport,
+}
+
+/// A decision about consent in a list.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConsentRow {
+    /// Its place in the list.
+    pub number: i64,
+    /// Whose.
+    pub scope: Scope,
+    /// What was decided.
+    pub consent: Consent,
+    /// When.
+    pub decided_ms: Millis,
+    /// Turns of the scope that are kept.
+    pub turns: u64,
 }
 
 /// What the first transaction of a wish changed.
@@ -67,6 +94,8 @@ pub struct ForgetBegun {
     pub report: ForgetReport,
     /// What the scope is served from now on, where that changed.
     pub restored: Option<Policy>,
+    /// A trial ended because what it measured against goes: what was on trial stays.
+    pub trial_ended: bool,
     /// The turns that go.
     pub turns: Vec<TurnId>,
     /// Their sessions; those of a wish for single turns do not go as a whole.
@@ -137,6 +166,12 @@ pub struct LearnedVersion {
 pub trait Personal: Send + Sync {
     /// Every decision about consent.
     async fn consents(&self) -> Result<Vec<(Scope, Consent)>, LedgerError>;
+
+    /// Decisions about consent with what is kept, newest scopes first.
+    async fn consent_rows(&self, page: Window) -> Result<Vec<ConsentRow>, LedgerError>;
+
+    /// Wishes to be forgotten, newest first.
+    async fn forgets(&self, page: Window) -> Result<Vec<ForgetRow>, LedgerError>;
 
     /// Stores a decision. Where it is not full consent, every turn of the scope that is on its way
     /// is settled as `withdrawn`; returns how many. From then on no turn of the scope is claimed

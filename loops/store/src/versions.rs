@@ -3,8 +3,8 @@
 
 use async_trait::async_trait;
 use hone_domain::{
-    BatchId, BlobKey, Digest, Millis, Policy, PolicyVersion, Reason, Scope, StopReason, Token,
-    Turn, TurnId,
+    BatchId, BlobKey, Digest, Millis, OnTrial, Policy, PolicyVersion, Reason, Scope, StopReason,
+    Token, Turn, TurnId,
 };
 use serde::Serialize;
 
@@ -60,18 +60,51 @@ pub struct Tripped {
 }
 
 /// A version that serves a share of the sessions until it is proven.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Trial {
     /// On trial.
     pub version: PolicyVersion,
     /// What the other sessions get.
     pub proven: PolicyVersion,
+    /// Share of the sessions that it answers.
+    pub share: f64,
     /// Since when.
     pub since_ms: Millis,
 }
 
+/// A version that is to answer a share of the sessions.
+#[derive(Clone, Debug)]
+pub struct TryOut {
+    /// Whose.
+    pub scope: Scope,
+    /// The newest, which is compared with the good version before it; or an older one, which is
+    /// published again and compared with the newest.
+    pub version: PolicyVersion,
+    /// Share of the sessions, above 0 and below 1.
+    pub share: f64,
+    /// In words, for people.
+    pub note: Option<String>,
+    /// Now.
+    pub now_ms: Millis,
+}
+
+/// What one side of a trial has done since it began.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Arm {
+    /// The version that answered.
+    pub version: PolicyVersion,
+    /// Answers.
+    pub turns: u64,
+    /// How many of them have a verdict with a score.
+    pub scored_turns: u64,
+    /// How many of these are complaints: below 0.
+    pub complaints: u64,
+    /// Mean score.
+    pub mean_score: Option<f64>,
+}
+
 /// What stands between a scope and its next version.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Standing {
     /// What is served stays until it is released.
     pub pinned: bool,
@@ -266,12 +299,31 @@ pub trait Versions: Send + Sync {
     /// Lets learning go on after the watch stopped it; false where it had not.
     async fn resume(&self, scope: &Scope) -> Result<bool, LedgerError>;
 
-    /// Puts the newest version on trial against the one before it. `Conflict` if it is not the
-    /// newest any more, or the scope is held already.
-    async fn try_out(&self, scope: &Scope, trial: Trial) -> Result<(), LedgerError>;
+    /// Puts a version on trial. `Conflict` if the scope is held already, there is nothing to
+    /// compare with, or an older one cannot be restored.
+    async fn try_out(&self, order: &TryOut) -> Result<OnTrial, LedgerError>;
 
-    /// Ends a trial; what was on trial stays. False where there was none.
-    async fn end_trial(&self, scope: &Scope) -> Result<bool, LedgerError>;
+    /// Everything on trial.
+    async fn trials(&self) -> Result<Vec<OnTrial>, LedgerError>;
+
+    /// What both sides of a trial have done, what is on trial first.
+    async fn arms(&self, scope: &Scope, trial: &Trial) -> Result<[Arm; 2], LedgerError>;
+
+    /// Ends the trial of a version, which stays. False where it was not on trial.
+    async fn end_trial(&self, scope: &Scope, version: PolicyVersion) -> Result<bool, LedgerError>;
+
+    /// Takes a version, and every other of the same adapter, out of service: nothing restores or
+    /// names it any more. One on trial loses its trial, and what it was compared with is published
+    /// again and returned. `Conflict` if it is served, or there is none.
+    async fn retire(
+        &self,
+        scope: &Scope,
+        version: PolicyVersion,
+        now_ms: Millis,
+    ) -> Result<Option<Policy>, LedgerError>;
+
+    /// Takes a retired version back; false where it was not retired.
+    async fn unretire(&self, scope: &Scope, version: PolicyVersion) -> Result<bool, LedgerError>;
 
     /// The newest turns of a scope that are kept for comparisons, with their scores.
     async fn held_out(&self, scope: &Scope, limit: usize) -> Result<Vec<HeldOut>, LedgerError>;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::credit::{Baseline, Method};
-pub use crate::guards::{GateConfig, PruneConfig, WatchConfig};
+pub use crate::guards::{CanaryConfig, GateConfig, PruneConfig, WatchConfig};
 use crate::objective::{DistillForm, KlName, ObjectiveName, Teacher, refused};
 
 /// How the train room works. The defaults are in `configs/default.toml`.
@@ -75,6 +75,8 @@ pub struct Config {
     pub gate: GateConfig,
     /// The watch over what is served.
     pub watch: WatchConfig,
+    /// Whether a version is tried on a share of the sessions first.
+    pub canary: CanaryConfig,
     /// When files are removed.
     pub prune: PruneConfig,
 }
@@ -185,6 +187,7 @@ impl Config {
         self.learner.validate_objective()?;
         refused(self)?;
         self.watch.validate()?;
+        self.canary.validate()?;
         self.prune.validate(self.lease_ms)?;
         self.gate.validate()
     }
@@ -410,6 +413,7 @@ impl Config {
             learner: LearnerConfig::for_tests(),
             gate: GateConfig::for_tests(),
             watch: WatchConfig::for_tests(),
+            canary: CanaryConfig::for_tests(),
             prune: PruneConfig::for_tests(),
         }
     }
@@ -446,6 +450,7 @@ mod tests {
                 "train.prune.orphan_age_ms",
             ),
             (|c| c.watch.ratio = 1.0, "train.watch.ratio"),
+            (|c| c.canary.share = 1.0, "train.canary.share"),
             (|c| c.watch.base_turns = 0, "train.watch.base_turns"),
             (
                 |c| c.gate.length_factor_max = 0.5,

@@ -73,6 +73,17 @@ pub struct WatchConfig {
     pub news_max: usize,
 }
 
+/// Whether a published version answers a share of the sessions first.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct CanaryConfig {
+    /// Share of the sessions, below 1; 0 lets every version answer all of them at once.
+    pub share: f64,
+    /// Judged turns of a version on trial after which it answers every session, where the watch had
+    /// nothing against it; 0 leaves that to a person.
+    pub turns: u64,
+}
+
 /// Which files of versions are kept. What is served, pinned or on trial, and what that continues,
 /// always is.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -107,6 +118,15 @@ impl WatchConfig {
         ];
         let broken = checks.iter().find(|(good, _)| !good);
         broken.map_or(Ok(()), |(_, what)| Err(format!("train.watch.{what}")))
+    }
+}
+
+impl CanaryConfig {
+    pub(crate) fn validate(&self) -> Result<(), String> {
+        if (0.0..1.0).contains(&self.share) {
+            return Ok(());
+        }
+        Err("train.canary.share must be at least 0 and below 1".to_owned())
     }
 }
 
@@ -222,6 +242,17 @@ impl WatchConfig {
             rate_min: 0.05,
             resume_turns: 100,
             news_max: 64,
+        }
+    }
+}
+
+#[cfg(test)]
+impl CanaryConfig {
+    /// Switched off, for tests that switch it on.
+    pub(crate) fn for_tests() -> Self {
+        Self {
+            share: 0.0,
+            turns: 5,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hone_domain::{Blobs, Millis, Policies, Scope};
+use hone_domain::{Blobs, Millis, OnTrial, Policies, Scope};
 use hone_runtime::{Board, Hands, Latest, Shutdown, Switch};
 use hone_store::{Claim, Ledger, LedgerError, Publish, Ready, Refusal};
 
@@ -133,11 +133,16 @@ impl TrainHands {
     /// here.
     async fn sync(&self) -> Result<usize, String> {
         let heads = self.said("read the heads", self.ledger.heads().await)?;
+        let trials = self.said("read the trials", self.watcher.versions.trials().await)?;
         let count = heads.len();
         self.policies.update(|policies| {
-            heads
-                .into_iter()
-                .fold(policies.clone(), |p, head| p.with(head))
+            // What is known already was told with or without its trial when it happened.
+            let known =
+                |trial: &OnTrial| policies.version(&trial.policy.scope) >= trial.policy.version;
+            let fresh = trials.into_iter().filter(|trial| !known(trial));
+            let heads = heads.into_iter();
+            let tried = fresh.fold(policies.clone(), |p, trial| p.on_trial(trial));
+            heads.fold(tried, |p, head| p.with(head))
         });
         Ok(count)
     }

@@ -55,7 +55,9 @@ use hone_domain::{Blobs, Policies, Token};
 use hone_runtime::{Board, Clock, DriveConfig, Ended, Ids, Inbox, Latest, Shutdown, Wake, drive};
 use hone_store::{Ledger, Versions};
 
-pub use config::{AdapterPrecision, Config, GateConfig, LearnerConfig, PruneConfig, WatchConfig};
+pub use config::{
+    AdapterPrecision, CanaryConfig, Config, GateConfig, LearnerConfig, PruneConfig, WatchConfig,
+};
 pub use counters::Counters;
 pub use credit::{
     Baseline, CreditRule, Credited, Method, RecentMean, Scored, Uses, credit, follow,

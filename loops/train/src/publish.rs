@@ -1,6 +1,6 @@
 //! Publishing: one transaction that makes a version visible, then the news to serve.
 
-use hone_domain::{Policies, Policy};
+use hone_domain::{OnTrial, Policies, Policy, PolicyVersion};
 use hone_runtime::Latest;
 use hone_store::{Ledger, LedgerError, Publish};
 
@@ -14,11 +14,11 @@ pub(crate) async fn publish(
     order: &Publish,
 ) -> PublishOutcome {
     let error = match ledger.publish(order).await {
-        Ok(policy) => return visible(policies, policy),
+        Ok(policy) => return visible(policies, order, policy),
         Err(error) => error,
     };
     match head_is_ours(ledger, order).await {
-        Ok(Some(policy)) => visible(policies, policy),
+        Ok(Some(policy)) => visible(policies, order, policy),
         Ok(None) => match error {
             LedgerError::Fenced(_) | LedgerError::Conflict(_) => {
                 PublishOutcome::Lost(error.to_string())
@@ -29,9 +29,24 @@ pub(crate) async fn publish(
     }
 }
 
-fn visible(policies: &Latest<Policies>, policy: Policy) -> PublishOutcome {
-    policies.update(|heads| heads.with(policy.clone()));
+fn visible(policies: &Latest<Policies>, order: &Publish, policy: Policy) -> PublishOutcome {
+    policies.update(|heads| match order.trial_share {
+        None => heads.with(policy.clone()),
+        Some(share) => heads.on_trial(OnTrial {
+            proven: parent_of(heads, order),
+            policy: policy.clone(),
+            share,
+        }),
+    });
     PublishOutcome::Published(policy)
+}
+
+/// What was served before; the base model where that was nothing.
+fn parent_of(heads: &Policies, order: &Publish) -> Policy {
+    let parent = heads.newest(&order.scope);
+    let parent = parent.filter(|policy| policy.version == order.parent);
+    let base = || Policy::base(order.scope.clone(), PolicyVersion::BASE);
+    parent.cloned().unwrap_or_else(base)
 }
 
 /// The head, if it is the version this order publishes.

@@ -107,7 +107,7 @@ impl Train {
             }
         };
         self.watching = true;
-        let decision = watch::look(&self.config.watch, look);
+        let decision = watch::look((&self.config.watch, &self.config.canary), look);
         vec![Effect::Decide(Box::new(decision))]
     }
 
@@ -465,6 +465,7 @@ impl Train {
                     claims: job.claims.clone(),
                     report: job.report_with(memory, now),
                     gate: job.gate.clone(),
+                    trial_share: Some(self.config.canary.share).filter(|share| *share > 0.0),
                     now_ms: now,
                 }))
             }

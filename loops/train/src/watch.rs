@@ -11,7 +11,7 @@ use hone_domain::{PolicyVersion, Scope, StopReason, Token};
 use hone_store::{PolicyRecord, WatchNews, WatchPlace};
 use serde::{Deserialize, Serialize};
 
-use crate::config::WatchConfig;
+use crate::config::{CanaryConfig, WatchConfig};
 use crate::probe::is_looping;
 
 /// Standard errors above the rate of the first period, and of a later one, that count as usual.
@@ -114,6 +114,63 @@ pub fn is_broken(tokens: &[Token], stop: StopReason) -> bool {
     is_empty || stop == StopReason::Length || is_looping(tokens)
 }
 
+/// Observations of what a version on trial is compared with, before they say what is usual.
+const MEASURE_MIN: u32 = 10;
+
+/// One rate of a trial: what is on trial, and what the other sessions get.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Contest {
+    chart: Chart,
+    /// Observations of the other side, and how many of them were bad.
+    measure: (u32, u32),
+}
+
+impl Contest {
+    /// Takes one observation of what is on trial. What is usual is what is usual in the scope;
+    /// before that is known, what the other side does meanwhile.
+    fn observe(
+        &mut self,
+        config: &WatchConfig,
+        usual: Option<f64>,
+        seen: (PolicyVersion, bool),
+    ) -> Option<Alarm> {
+        let (n, bad) = self.measure;
+        let measured = (n >= MEASURE_MIN).then(|| upper_rate(bad, n, FIRST_ERRORS));
+        let usual = usual.or(measured.map(|rate| rate.max(config.rate_min)));
+        self.chart.usual = usual;
+        // Its own period never tells what is usual.
+        self.chart.seen = 0;
+        self.chart.bad = 0;
+        self.chart.observe(config, seen)
+    }
+
+    fn measure(&mut self, bad: bool) {
+        self.measure.0 += 1;
+        self.measure.1 += u32::from(bad);
+    }
+}
+
+/// What the watch remembers of a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+struct TrialMemory {
+    version: PolicyVersion,
+    complaints: Contest,
+    broken: Contest,
+    /// Judged turns of what is on trial.
+    judged: u64,
+}
+
+impl TrialMemory {
+    fn new(version: PolicyVersion) -> Self {
+        Self {
+            version,
+            complaints: Contest::default(),
+            broken: Contest::default(),
+            judged: 0,
+        }
+    }
+}
+
 /// What the watch remembers of a scope.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WatchMemory {
@@ -121,6 +178,43 @@ pub struct WatchMemory {
     broken: Chart,
     /// Turns since the last trip.
     since_trip: u64,
+    /// The trial under way.
+    #[serde(default)]
+    trial: Option<TrialMemory>,
+}
+
+impl WatchMemory {
+    /// Takes an answer; true of what is on trial, whose alarm is the trial's.
+    fn answered(
+        &mut self,
+        config: &WatchConfig,
+        seen: (PolicyVersion, bool),
+    ) -> (bool, Option<Alarm>) {
+        if let Some(trial) = &mut self.trial {
+            if trial.version == seen.0 {
+                return (true, trial.broken.observe(config, self.broken.usual, seen));
+            }
+            trial.broken.measure(seen.1);
+        }
+        (false, self.broken.observe(config, seen))
+    }
+
+    /// Takes a verdict, in the same way.
+    fn judged(
+        &mut self,
+        config: &WatchConfig,
+        seen: (PolicyVersion, bool),
+    ) -> (bool, Option<Alarm>) {
+        if let Some(trial) = &mut self.trial {
+            if trial.version == seen.0 {
+                trial.judged += 1;
+                let usual = self.complaints.usual;
+                return (true, trial.complaints.observe(config, usual, seen));
+            }
+            trial.complaints.measure(seen.1);
+        }
+        (false, self.complaints.observe(config, seen))
+    }
 }
 
 /// What is read for one look.
@@ -139,6 +233,8 @@ pub struct Held {
     pub pinned: bool,
     /// The watch stopped learning before.
     pub tripped: bool,
+    /// This version is on trial.
+    pub trial: Option<PolicyVersion>,
 }
 
 /// What follows from a look.
@@ -152,40 +248,74 @@ pub struct WatchDecision {
     pub trips: Vec<(Scope, Alarm, &'static str)>,
     /// Scopes that may learn again.
     pub resumes: Vec<Scope>,
+    /// Versions that did badly on trial, and why.
+    pub failures: Vec<(Scope, PolicyVersion, Alarm, &'static str)>,
+    /// Versions that did well on trial for long enough.
+    pub proofs: Vec<(Scope, PolicyVersion)>,
 }
 
 /// Looks at everything new.
-pub fn look(config: &WatchConfig, look: WatchLook) -> WatchDecision {
+pub fn look((config, canary): (&WatchConfig, &CanaryConfig), look: WatchLook) -> WatchDecision {
     let mut decision = WatchDecision {
         place: look.news.place,
         ..WatchDecision::default()
     };
     for (scope, mut memory, held) in look.scopes {
-        let turns = look.news.turns.iter().filter(|turn| turn.scope == scope);
-        let mut alarm = None;
-        for turn in turns {
-            memory.since_trip += 1;
-            let seen = (turn.version, is_broken(&turn.tokens, turn.stop));
-            let risen = memory.broken.observe(config, seen);
-            alarm = alarm.or(risen.map(|alarm| (alarm, "broken-output rate")));
+        if memory.trial.map(|trial| trial.version) != held.trial {
+            memory.trial = held.trial.map(TrialMemory::new);
         }
-        for verdict in look.news.verdicts.iter().filter(|v| v.scope == scope) {
-            let seen = (verdict.version, verdict.score < 0.0);
-            let risen = memory.complaints.observe(config, seen);
-            alarm = alarm.or(risen.map(|alarm| (alarm, "complaint rate")));
-        }
+        let (served, tried) = alarms(config, &look.news, (&scope, &mut memory));
         if held.tripped {
             let enough = config.resume_turns > 0 && memory.since_trip >= config.resume_turns;
             if enough {
                 decision.resumes.push(scope.clone());
             }
-        } else if let (Some((alarm, what)), false) = (alarm, held.pinned) {
+        } else if let (Some((alarm, what)), false) = (served, held.pinned) {
             memory.since_trip = 0;
             decision.trips.push((scope.clone(), alarm, what));
+        } else if let Some(trial) = memory.trial {
+            let proven = canary.turns > 0 && trial.judged >= canary.turns;
+            match tried {
+                Some((alarm, what)) => {
+                    let failed = (scope.clone(), trial.version, alarm, what);
+                    decision.failures.push(failed);
+                    memory.trial = None;
+                }
+                None if proven => {
+                    decision.proofs.push((scope.clone(), trial.version));
+                    memory.trial = None;
+                }
+                None => {}
+            }
         }
         decision.memories.push((scope, memory));
     }
     decision
+}
+
+type Found = Option<(Alarm, &'static str)>;
+
+/// The first alarm about what is served, and the first about what is on trial.
+fn alarms(
+    config: &WatchConfig,
+    news: &WatchNews,
+    (scope, memory): (&Scope, &mut WatchMemory),
+) -> (Found, Found) {
+    let (mut served, mut tried) = (None, None);
+    let mut note = |(on_trial, alarm): (bool, Option<Alarm>), what| {
+        let place = if on_trial { &mut tried } else { &mut served };
+        *place = place.take().or(alarm.map(|alarm| (alarm, what)));
+    };
+    for turn in news.turns.iter().filter(|turn| turn.scope == *scope) {
+        memory.since_trip += 1;
+        let seen = (turn.version, is_broken(&turn.tokens, turn.stop));
+        note(memory.answered(config, seen), "broken-output rate");
+    }
+    for verdict in news.verdicts.iter().filter(|v| v.scope == *scope) {
+        let seen = (verdict.version, verdict.score < 0.0);
+        note(memory.judged(config, seen), "complaint rate");
+    }
+    (served, tried)
 }
 
 /// The newest good version before `since`: the nearest on its lineage that has files, was not left
@@ -199,7 +329,8 @@ pub fn last_good(records: &[PolicyRecord], since: PolicyVersion) -> Option<Polic
     let mut at = find(since).map_or(PolicyVersion::BASE, |record| record.parent);
     while let Some(record) = find(at) {
         let is_other = record.policy.digest != head.digest;
-        if is_other && !record.is_tripped && !record.is_pruned && !record.is_tainted {
+        let is_gone = record.is_pruned || record.is_tainted || record.is_retired;
+        if is_other && !record.is_tripped && !is_gone {
             return Some(at);
         }
         at = record.parent;

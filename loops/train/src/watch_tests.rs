@@ -145,7 +145,11 @@ fn scope() -> Scope {
 }
 
 fn news(verdicts: usize, score: f32) -> WatchNews {
-    let version = PolicyVersion(2);
+    news_of(2, verdicts, score)
+}
+
+fn news_of(version: u64, verdicts: usize, score: f32) -> WatchNews {
+    let version = PolicyVersion(version);
     let turn = WatchedTurn {
         scope: scope(),
         version,
@@ -169,7 +173,46 @@ fn news(verdicts: usize, score: f32) -> WatchNews {
 
 fn looked(memory: WatchMemory, held: Held, news: WatchNews) -> WatchDecision {
     let scopes = vec![(scope(), memory, held)];
-    look(&config(), WatchLook { news, scopes })
+    let canary = CanaryConfig {
+        share: 0.5,
+        turns: 25,
+    };
+    look((&config(), &canary), WatchLook { news, scopes })
+}
+
+#[test]
+fn a_trial_fails_by_its_own_arm_and_is_proven_by_it() {
+    let on_trial = Held {
+        trial: Some(PolicyVersion(3)),
+        ..Held::default()
+    };
+    // What is usual is known from before, or from the other side meanwhile.
+    let known = looked(WatchMemory::default(), Held::default(), news(60, 1.0));
+    let measured = looked(WatchMemory::default(), on_trial, news(12, 1.0));
+    for before in [known, measured] {
+        let memory = before.memories[0].1;
+        let bad = looked(memory, on_trial, news_of(3, 20, -1.0));
+        assert_eq!((bad.trips.len(), bad.proofs.len()), (0, 0));
+        let (_, version, alarm, what) = &bad.failures[0];
+        assert_eq!((*version, *what), (PolicyVersion(3), "complaint rate"));
+        assert_eq!((alarm.since, alarm.now), (PolicyVersion(3), 1.0));
+        let few = looked(memory, on_trial, news_of(3, 24, 1.0));
+        assert_eq!((few.failures.len(), few.proofs.len()), (0, 0));
+        let text = serde_json::to_string(&few.memories[0].1).unwrap();
+        let stored: WatchMemory = serde_json::from_str(&text).unwrap();
+        let enough = looked(stored, on_trial, news_of(3, 1, 1.0));
+        assert_eq!(enough.proofs, [(scope(), PolicyVersion(3))]);
+        // Another trial begins anew.
+        let other = Held {
+            trial: Some(PolicyVersion(4)),
+            ..Held::default()
+        };
+        let fresh = looked(few.memories[0].1, other, news_of(4, 1, 1.0));
+        assert_eq!(fresh.proofs, []);
+    }
+    // Without anything to compare with it is neither bad nor proven before its time.
+    let blind = looked(WatchMemory::default(), on_trial, news_of(3, 20, -1.0));
+    assert_eq!((blind.failures.len(), blind.proofs.len()), (0, 0));
 }
 
 #[test]
@@ -220,6 +263,7 @@ fn the_last_good_version_is_the_nearest_sound_one() {
         note: None,
         is_tripped: false,
         is_pruned: false,
+        is_retired: false,
         is_tainted: false,
         published_ms: 0,
     };

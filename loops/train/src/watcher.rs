@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use hone_domain::{Policies, Scope};
+use hone_domain::{Policies, PolicyVersion, Scope};
 use hone_runtime::{Clock, Latest};
 use hone_store::{Ledger, LedgerError, Restore, RestoreWhy, Versions};
 
@@ -41,6 +41,7 @@ impl Watcher {
             let held = Held {
                 pinned: standing.pinned,
                 tripped: standing.tripped.is_some(),
+                trial: standing.trial.map(|trial| trial.version),
             };
             scopes.push((scope.clone(), self.memory(&scope).await?, held));
         }
@@ -61,6 +62,15 @@ impl Watcher {
         for (scope, alarm, what) in &decision.trips {
             tripped += usize::from(self.take_back(scope, alarm, what).await?);
         }
+        for (scope, version, alarm, what) in &decision.failures {
+            tripped += usize::from(self.end_badly((scope, *version), alarm, what).await?);
+        }
+        for (scope, version) in &decision.proofs {
+            if self.versions.end_trial(scope, *version).await? {
+                tracing::info!(version = version.0, "proved itself on trial");
+                self.policies.update(|heads| heads.proven(scope, *version));
+            }
+        }
         for scope in &decision.resumes {
             self.versions.resume(scope).await?;
         }
@@ -72,6 +82,28 @@ impl Watcher {
         let texts = texts.map_err(|error| LedgerError::Failed(error.to_string()))?;
         self.versions.keep_watch(decision.place, &texts).await?;
         Ok(tripped)
+    }
+
+    /// Publishes again what a version on trial was compared with; false where its trial is over.
+    async fn end_badly(
+        &self,
+        (scope, version): (&Scope, PolicyVersion),
+        alarm: &Alarm,
+        what: &str,
+    ) -> Result<bool, LedgerError> {
+        let standing = self.versions.standing(scope).await?;
+        let Some(trial) = standing.trial.filter(|trial| trial.version == version) else {
+            return Ok(false);
+        };
+        self.restore(Restore {
+            scope: scope.clone(),
+            to: trial.proven,
+            from: Some(version),
+            why: RestoreWhy::TrialFailed,
+            note: Some(format!("trial ended, {}", watch::note(alarm, what))),
+            now_ms: self.clock.now_ms(),
+        })
+        .await
     }
 
     /// Publishes the last good version again; false where there is none, or a person was faster.
@@ -91,22 +123,24 @@ impl Watcher {
             tracing::warn!(note, "there is nothing better to go back to");
             return Ok(false);
         };
-        let order = Restore {
+        self.restore(Restore {
             scope: scope.clone(),
             to,
             from: Some(from),
             why: RestoreWhy::Tripped,
-            note: Some(note.clone()),
+            note: Some(note),
             now_ms: self.clock.now_ms(),
-        };
+        })
+        .await
+    }
+
+    /// Publishes an older version again and tells serve; false where a person was faster.
+    async fn restore(&self, order: Restore) -> Result<bool, LedgerError> {
+        let note = order.note.as_deref();
         match self.versions.restore(&order).await {
             Ok(policy) => {
-                tracing::warn!(
-                    note,
-                    left = from.0,
-                    restores = to.0,
-                    "rolled back by itself"
-                );
+                let (left, restores) = (order.from.map(|v| v.0), order.to.0);
+                tracing::warn!(note, left, restores, "rolled back by itself");
                 self.policies.update(|heads| heads.with(policy.clone()));
                 Ok(true)
             }

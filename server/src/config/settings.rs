@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn every_setting_has_an_origin_and_a_sentence() {
-        let file = "[http]\nmessages_max = 7\nchoices_max = 3\n[judge.model]\nname = \"m\"\nurl = \"http://u:canary@box/v1\"\n[[http.keys]]\nowner = \"ann\"\nsha256 = \"ca9a5fca9a5fca9a5fca9a5fca9a5fca9a5fca9a5fca9a5fca9a5fca9a5fca9a\"\nadmin = true";
+        let file = "[http]\nmessages_max = 7\nchoices_max = 3\n[judge.model]\nname = \"m\"\nurl = \"http://u:magpie@box/v1\"\n[[http.keys]]\nowner = \"ann\"\nsha256 = \"ca9a5fca9a5fca9a5fca9a5fca9a5fca9a5fca9a5fca9a5fca9a5fca9a5fca9a\"\nadmin = true";
         let config = Config::load(&Sources {
             file: Some((file.to_owned(), "my.toml".to_owned())),
             env: vec![("HONE__HTTP__MESSAGES_MAX".to_owned(), "8".to_owned())],
@@ -243,7 +243,7 @@ mod tests {
         }
         let text = serde_json::to_string(&settings).expect("JSON");
         assert!(
-            !text.contains("canary") && !text.contains("ca9a5f"),
+            !text.contains("magpie") && !text.contains("ca9a5f"),
             "{text}"
         );
         assert_eq!(find(&settings, "http.keys").value[0]["sha256"], HIDDEN);

@@ -18,8 +18,8 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hone_collect::{Input, SharedIndex};
-use hone_domain::{Scope, ServeError, SessionId, SessionIndex, Token, TurnId};
-use hone_runtime::{Clock, Ids, Outbox, Shutdown};
+use hone_domain::{Policies, Scope, ServeError, SessionId, SessionIndex, Token, TurnId};
+use hone_runtime::{Clock, Ids, LatestReader, Outbox, Shutdown};
 use hone_serve::Backend;
 use tokio::sync::{Notify, Semaphore};
 
@@ -44,6 +44,8 @@ pub struct Door {
     pub collect: Option<Outbox<Input>>,
     /// What may be learned from whom.
     pub rules: Arc<Rules>,
+    /// What is published, and what of it is on trial.
+    pub policies: LatestReader<Policies>,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Identifiers.

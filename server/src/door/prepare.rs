@@ -327,6 +327,11 @@ impl Door {
             Collect::Yes if self.collect.is_none() => Collect::No(Reason::NoCollector),
             collect => collect,
         };
+        let session = prepared.binding.session;
+        let policy = match admitted.policy {
+            PolicyChoice::Newest => self.policies.get().choice(&request.scope, session),
+            named => named,
+        };
         let mut jobs = Vec::with_capacity(turns.len());
         for (turn, at) in turns.iter().zip(0u32..) {
             let ask = Ask {
@@ -335,7 +340,7 @@ impl Door {
                 choice_index: request.first_index + at,
                 group,
                 scope: request.scope.clone(),
-                policy: admitted.policy.clone(),
+                policy: policy.clone(),
                 origin: Origin::User,
                 kind: request.kind(),
                 prompt_tokens: prepared.tokens.clone(),

@@ -42,6 +42,9 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Commons, String> {
         .map_err(|e| e.to_string())?;
     let blobs = FsBlobs::open(&folder.join("blobs"), config.store.blob_file_bytes_max);
     let heads = ledger.heads().await.map_err(|e| e.to_string())?;
+    let trials = ledger.trials().await.map_err(|e| e.to_string())?;
+    let heads = Policies::from_heads(heads);
+    let policies = trials.into_iter().fold(heads, |heads, t| heads.on_trial(t));
     let decided = ledger.consents().await.map_err(|e| e.to_string())?;
     let rules = Rules::new(config.learning.clone(), Consents::from_stored(decided));
     let ledger = Arc::new(ledger);
@@ -61,7 +64,7 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Commons, String> {
         personal: ledger,
         rules: Arc::new(rules),
         blobs: Arc::new(blobs.map_err(|e| e.to_string())?),
-        policies: Latest::new(Policies::from_heads(heads)),
+        policies: Latest::new(policies),
         board: Board::new(),
         clock,
         ids: Arc::new(SystemIds),

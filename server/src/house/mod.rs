@@ -85,6 +85,7 @@ impl House {
                 index: commons.index.clone(),
                 collect: collect.clone(),
                 rules: commons.rules.clone(),
+                policies: commons.policies.reader(),
                 clock: commons.clock.clone(),
                 ids: commons.ids.clone(),
                 limits: config.http.door_limits(),

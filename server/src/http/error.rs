@@ -42,6 +42,11 @@ pub enum ApiError {
     /// No model of that name.
     #[error("the model `{0}` does not exist here; GET /v1/models lists what does")]
     ModelNotFound(String),
+    /// A version of that number cannot be served: unknown, retired, or its files are gone.
+    #[error(
+        "the model `{0}` does not exist here; GET /v1/versions lists the versions of your policy"
+    )]
+    VersionNotFound(String),
     /// A thing that does not exist, or that belongs to somebody else.
     #[error("{0}")]
     NotFound(String),
@@ -175,7 +180,9 @@ impl ApiError {
             Self::ContextLength { .. } => {
                 (StatusCode::BAD_REQUEST, REQUEST, "context_length_exceeded")
             }
-            Self::ModelNotFound(_) => (StatusCode::NOT_FOUND, REQUEST, "model_not_found"),
+            Self::ModelNotFound(_) | Self::VersionNotFound(_) => {
+                (StatusCode::NOT_FOUND, REQUEST, "model_not_found")
+            }
             Self::NotFound(_) => (StatusCode::NOT_FOUND, REQUEST, "not_found"),
             Self::UnknownPath(_) => (StatusCode::NOT_FOUND, REQUEST, "unknown_url"),
             Self::Method(_) => (
@@ -230,7 +237,7 @@ impl ApiError {
                 Some(param.clone())
             }
             Self::ContextLength { .. } => Some("messages".to_owned()),
-            Self::ModelNotFound(_) => Some("model".to_owned()),
+            Self::ModelNotFound(_) | Self::VersionNotFound(_) => Some("model".to_owned()),
             _ => None,
         };
         ErrorBody {

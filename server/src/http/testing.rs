@@ -340,7 +340,7 @@ type Times = (Arc<ManualClock>, Arc<SeededIds>, Shutdown);
 
 fn door_of(
     fake: Arc<Fake>,
-    (collect, rules): (Option<Outbox<Input>>, Arc<Rules>),
+    (collect, rules, policies): (Option<Outbox<Input>>, Arc<Rules>, &Latest<Policies>),
     (config, meters, (clock, ids, abort)): (&HttpConfig, Arc<Meters>, Times),
 ) -> Arc<Door> {
     Arc::new(Door {
@@ -349,6 +349,7 @@ fn door_of(
         index: Arc::new(Mutex::new(index_of(config))),
         collect,
         rules,
+        policies: policies.reader(),
         clock,
         ids,
         meters,
@@ -416,10 +417,10 @@ impl Stage {
         let ids = Arc::new(SeededIds::new(1));
         let times = (clock.clone(), ids.clone(), abort.signal());
         let rules = Arc::new(Rules::new(learning_config(), Consents::default()));
-        let links = (collect.clone(), rules.clone());
+        let policies = Latest::new(Policies::default());
+        let links = (collect.clone(), rules.clone(), &policies);
         let meters = Arc::new(Meters::new(limits, clock.clone()));
         let door = door_of(fake.clone(), links, (&config, meters.clone(), times));
-        let policies = Latest::new(Policies::default());
         let eraser = eraser_of(&ledger, folder.path(), (policies.clone(), &door));
         tokio::spawn(eraser.clone().run(abort.signal()));
         let board = Board::new();

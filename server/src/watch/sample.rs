@@ -364,6 +364,7 @@ mod tests {
                 note: None,
                 is_tripped: false,
                 is_pruned: false,
+                is_retired: false,
                 samples: 1,
                 report: json!({"step": {"loss": loss, "why": "text"}, "batch": {"turns": 2}}),
                 gate: json!({"measured": {"kl_to_parent": 0.5, "base": {"n": 1}}}),

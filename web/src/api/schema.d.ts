@@ -55,6 +55,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/consents": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Everybody's decisions about consent, newest scopes first. Who decided nothing has the operator's
+         *     default.
+         */
+        get: operations["list_consents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/drain": {
         parameters: {
             query?: never;
@@ -87,6 +107,23 @@ export interface paths {
          *     that comes back gets every sample once; the status comes on change, at a bounded rate.
          */
         get: operations["events"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/forgets": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Everybody's wishes to be forgotten, newest first, with how far they have come. */
+        get: operations["list_forgets"];
         put?: never;
         post?: never;
         delete?: never;
@@ -402,6 +439,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/versions/{version}/canary": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Lets a version of any scope answer a share of the sessions, while the others get what was served
+         *     before. The newest is compared with the one before it; an older one is published again.
+         */
+        post: operations["try_out_of"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/versions/{version}/pin": {
         parameters: {
             query?: never;
@@ -415,6 +472,47 @@ export interface paths {
         post: operations["pin_of"];
         /** Releases the pin of a scope, which body or query name. */
         delete: operations["unpin_of"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/versions/{version}/promote": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Lets a version of any scope answer every session: one on trial has proven itself, another is
+         *     published again.
+         */
+        post: operations["promote_of"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/versions/{version}/retire": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Takes a version of any scope, and every other of the same adapter, out of service. One on trial
+         *     loses its trial.
+         */
+        post: operations["retire_of"];
+        /** Takes a retired version of any scope back into service. */
+        delete: operations["unretire_of"];
         options?: never;
         head?: never;
         patch?: never;
@@ -892,8 +990,9 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Lists the names a request may use. The plain name is the caller's own newest policy; `@base`
-         *     is the model without anything learned.
+         * Lists the names a request may use. The plain name is the caller's own newest policy; `@stable`
+         *     is the newest that is not on trial, `@base` the model without anything learned, and `@v12`,
+         *     which is not listed, version 12 of the caller's policy.
          */
         get: operations["list_models"];
         put?: never;
@@ -1074,6 +1173,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/versions/{version}/canary": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Lets a version of the caller's policy answer a share of the sessions, while the others get what
+         *     was served before. The newest is compared with the one before it; an older one is published
+         *     again.
+         */
+        post: operations["try_out"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/versions/{version}/pin": {
         parameters: {
             query?: never;
@@ -1090,6 +1210,47 @@ export interface paths {
         post: operations["pin"];
         /** Releases the pin of the caller's policy. */
         delete: operations["unpin"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/versions/{version}/promote": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Lets a version of the caller's policy answer every session: one on trial has proven itself,
+         *     another is published again.
+         */
+        post: operations["promote"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/versions/{version}/retire": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Takes a version of the caller's policy, and every other of the same adapter, out of service. One
+         *     on trial loses its trial.
+         */
+        post: operations["retire"];
+        /** Takes a retired version of the caller's policy back into service. */
+        delete: operations["unretire"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1129,6 +1290,12 @@ export interface components {
              */
             scope: string | null;
             /**
+             * Format: double
+             * @description Share of the sessions that a version on trial answers, 0.01 to 0.99; 0.1 if absent.
+             * @default null
+             */
+            share: number | null;
+            /**
              * @description The `user` field of the requests in question; for `/v1`.
              * @default null
              */
@@ -1157,6 +1324,34 @@ export interface components {
             text: string;
             /** @description What to do about it. */
             what_to_do: string;
+        };
+        /** @description What one side of a trial has done since it began. */
+        ArmReply: {
+            /**
+             * Format: int64
+             * @description How many of these are below 0.
+             */
+            complaints: number;
+            /**
+             * Format: double
+             * @description Mean score.
+             */
+            mean_score?: number | null;
+            /**
+             * Format: int64
+             * @description How many of them have a verdict with a score.
+             */
+            scored_turns: number;
+            /**
+             * Format: int64
+             * @description Answers.
+             */
+            turns: number;
+            /**
+             * Format: int64
+             * @description The version that answered.
+             */
+            version: number;
         };
         /** @description An entry of the audit log. */
         AuditItem: {
@@ -1385,6 +1580,31 @@ export interface components {
             data: components["schemas"]["Setting"][];
             /** @description Always `config`. */
             object: string;
+        };
+        /** @description A decision about consent. */
+        ConsentItem: {
+            /**
+             * Format: int64
+             * @description When, in milliseconds since the Unix epoch.
+             */
+            decided_ms: number;
+            /** @description Whether requests that say `store: false` are learned from all the same. */
+            despite_store_false: boolean;
+            /** @description Whether sessions may be held back; null leaves it to the operator. */
+            holdback?: boolean | null;
+            /** @description `off`, `serve` or `full`. */
+            learning: string;
+            /** @description Owner of the key. */
+            owner: string;
+            /** @description Whose. */
+            scope: string;
+            /**
+             * Format: int64
+             * @description Turns that are kept.
+             */
+            turns: number;
+            /** @description The `user` field of the requests. */
+            user?: string | null;
         };
         /** @description What may be learned, and what that means. */
         ConsentReply: {
@@ -1660,6 +1880,41 @@ export interface components {
              */
             score?: number | null;
         };
+        /** @description A wish to be forgotten. */
+        ForgetItem: {
+            /**
+             * Format: int64
+             * @description When, in milliseconds since the Unix epoch.
+             */
+            at_ms: number;
+            /** @description The wish. */
+            id: string;
+            /** @description Owner of the key. */
+            owner: string;
+            /**
+             * Format: int64
+             * @description The version that is served instead; 0 is the base model, null where nothing changed.
+             */
+            rolls_back_to?: number | null;
+            /** @description Whose. */
+            scope: string;
+            /** @description `done` or `running`. */
+            state: string;
+            /**
+             * Format: int64
+             * @description Turns that go.
+             */
+            turns: number;
+            /**
+             * Format: int64
+             * @description Turns that are still to be removed.
+             */
+            turns_left: number;
+            /** @description The `user` field of the requests. */
+            user?: string | null;
+            /** @description Versions that learned from what goes. */
+            versions_tainted: number[];
+        };
         /** @description What a wish means and how far it has come. */
         ForgetReply: {
             /** @description What cannot be undone. */
@@ -1731,6 +1986,7 @@ export interface components {
             object: string;
             /** @description Whether it is pinned. */
             pinned: boolean;
+            trial?: components["schemas"]["TrialReply"] | null;
             /** @description Why learning is stopped, where the watch stopped it. */
             tripped?: string | null;
         };
@@ -1979,6 +2235,80 @@ export interface components {
             turns: components["schemas"]["SampleReply"][];
         };
         /** @description A page of a list, newest first. */
+        List_ConsentItem: {
+            /** @description The rows. A page may hold fewer than asked for although there are more: `next` decides. */
+            data: {
+                /**
+                 * Format: int64
+                 * @description When, in milliseconds since the Unix epoch.
+                 */
+                decided_ms: number;
+                /** @description Whether requests that say `store: false` are learned from all the same. */
+                despite_store_false: boolean;
+                /** @description Whether sessions may be held back; null leaves it to the operator. */
+                holdback?: boolean | null;
+                /** @description `off`, `serve` or `full`. */
+                learning: string;
+                /** @description Owner of the key. */
+                owner: string;
+                /** @description Whose. */
+                scope: string;
+                /**
+                 * Format: int64
+                 * @description Turns that are kept.
+                 */
+                turns: number;
+                /** @description The `user` field of the requests. */
+                user?: string | null;
+            }[];
+            /** @description Send it as `before` to get the next page; null where there is nothing more. */
+            next?: string | null;
+            /** @description Always `list`. */
+            object: string;
+        };
+        /** @description A page of a list, newest first. */
+        List_ForgetItem: {
+            /** @description The rows. A page may hold fewer than asked for although there are more: `next` decides. */
+            data: {
+                /**
+                 * Format: int64
+                 * @description When, in milliseconds since the Unix epoch.
+                 */
+                at_ms: number;
+                /** @description The wish. */
+                id: string;
+                /** @description Owner of the key. */
+                owner: string;
+                /**
+                 * Format: int64
+                 * @description The version that is served instead; 0 is the base model, null where nothing changed.
+                 */
+                rolls_back_to?: number | null;
+                /** @description Whose. */
+                scope: string;
+                /** @description `done` or `running`. */
+                state: string;
+                /**
+                 * Format: int64
+                 * @description Turns that go.
+                 */
+                turns: number;
+                /**
+                 * Format: int64
+                 * @description Turns that are still to be removed.
+                 */
+                turns_left: number;
+                /** @description The `user` field of the requests. */
+                user?: string | null;
+                /** @description Versions that learned from what goes. */
+                versions_tainted: number[];
+            }[];
+            /** @description Send it as `before` to get the next page; null where there is nothing more. */
+            next?: string | null;
+            /** @description Always `list`. */
+            object: string;
+        };
+        /** @description A page of a list, newest first. */
         List_SessionReply: {
             /** @description The rows. A page may hold fewer than asked for although there are more: `next` decides. */
             data: {
@@ -2122,7 +2452,7 @@ export interface components {
             object: string;
             /** @description Always `hone`. */
             owned_by: string;
-            /** @description The name without `@base`. */
+            /** @description The name without what is behind an `@`. */
             root: string;
         };
         /** @description A list of models. */
@@ -2732,6 +3062,31 @@ export interface components {
             /** @description Its text. */
             token: string;
         };
+        /** @description A version on trial. */
+        TrialReply: {
+            /** @description What both have done since then; what is on trial first. */
+            arms: components["schemas"]["ArmReply"][];
+            /**
+             * Format: int64
+             * @description What the other sessions get.
+             */
+            proven: number;
+            /**
+             * Format: double
+             * @description Share of the sessions that it answers.
+             */
+            share: number;
+            /**
+             * Format: int64
+             * @description Since when, in milliseconds since the Unix epoch.
+             */
+            since_ms: number;
+            /**
+             * Format: int64
+             * @description On trial.
+             */
+            version: number;
+        };
         /** @description A turn in a list. */
         TurnLineReply: {
             /** @description What became of it. */
@@ -2939,6 +3294,7 @@ export interface components {
             object: string;
             /** @description What holds the scope: a pin, a trip, a trial. */
             standing: Record<string, never>;
+            trial?: components["schemas"]["TrialReply"] | null;
         };
         /** @description One published version. */
         VersionReply: {
@@ -2955,6 +3311,8 @@ export interface components {
             note?: string | null;
             /** @description Always `version`. */
             object: string;
+            /** @description It answers a share of the sessions. */
+            on_trial: boolean;
             /**
              * Format: int64
              * @description The version it continues; for a rollback the one it restores.
@@ -2973,6 +3331,8 @@ export interface components {
             published_ms: number;
             /** @description What the trainer measured. */
             report: unknown;
+            /** @description A person took it out of service. */
+            retired: boolean;
             /**
              * Format: int64
              * @description Turns it learned from.
@@ -3160,6 +3520,62 @@ export interface operations {
             };
         };
     };
+    list_consents: {
+        parameters: {
+            query?: {
+                /** @description Most entries, 1 to 200; 50 if absent. */
+                limit?: number;
+                /** @description Only entries older than this one, which is the last answer's `next`. */
+                before?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["List_ConsentItem"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     drain: {
         parameters: {
             query?: never;
@@ -3258,6 +3674,62 @@ export interface operations {
             };
             /** @description Too many watchers */
             429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    list_forgets: {
+        parameters: {
+            query?: {
+                /** @description Most entries, 1 to 200; 50 if absent. */
+                limit?: number;
+                /** @description Only entries older than this one, which is the last answer's `next`. */
+                before?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["List_ForgetItem"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4459,6 +4931,115 @@ export interface operations {
             };
         };
     };
+    try_out_of: {
+        parameters: {
+            query?: {
+                /** @description The `user` field of the requests in question. */
+                user?: string;
+                /** @description A scope's text; only under `/admin`. */
+                scope?: string;
+                /** @description Most entries. */
+                limit?: number;
+                /** @description Only entries older than this one, which is the last answer's `next`. */
+                before?: number;
+            };
+            header?: never;
+            path: {
+                /** @description What is tried */
+                version: number;
+            };
+            cookie?: never;
+        };
+        /** @description May be left out */
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ActBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HoldReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `already_served`, `pruned`, `tainted`, `retired`, `conflict` */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     pin_of: {
         parameters: {
             query?: never;
@@ -4580,6 +5161,324 @@ export interface operations {
                 };
             };
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    promote_of: {
+        parameters: {
+            query?: {
+                /** @description The `user` field of the requests in question. */
+                user?: string;
+                /** @description A scope's text; only under `/admin`. */
+                scope?: string;
+                /** @description Most entries. */
+                limit?: number;
+                /** @description Only entries older than this one, which is the last answer's `next`. */
+                before?: number;
+            };
+            header?: never;
+            path: {
+                /** @description What is to answer */
+                version: number;
+            };
+            cookie?: never;
+        };
+        /** @description May be left out */
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ActBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HoldReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `already_served`, `pruned`, `tainted`, `retired`, `conflict` */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    retire_of: {
+        parameters: {
+            query?: {
+                /** @description The `user` field of the requests in question. */
+                user?: string;
+                /** @description A scope's text; only under `/admin`. */
+                scope?: string;
+                /** @description Most entries. */
+                limit?: number;
+                /** @description Only entries older than this one, which is the last answer's `next`. */
+                before?: number;
+            };
+            header?: never;
+            path: {
+                /** @description What is to go */
+                version: number;
+            };
+            cookie?: never;
+        };
+        /** @description May be left out */
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ActBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HoldReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `conflict`: it is served */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    unretire_of: {
+        parameters: {
+            query?: {
+                /** @description The `user` field of the requests in question. */
+                user?: string;
+                /** @description A scope's text; only under `/admin`. */
+                scope?: string;
+                /** @description Most entries. */
+                limit?: number;
+                /** @description Only entries older than this one, which is the last answer's `next`. */
+                before?: number;
+            };
+            header?: never;
+            path: {
+                /** @description What was retired */
+                version: number;
+            };
+            cookie?: never;
+        };
+        /** @description May be left out */
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ActBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HoldReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            415: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7263,6 +8162,109 @@ export interface operations {
             };
         };
     };
+    try_out: {
+        parameters: {
+            query?: {
+                /** @description The `user` field of the requests in question. */
+                user?: string;
+            };
+            header?: never;
+            path: {
+                /** @description What is tried */
+                version: number;
+            };
+            cookie?: never;
+        };
+        /** @description May be left out */
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ActBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HoldReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `already_served`, `pruned`, `tainted`, `retired`, `conflict` */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     pin: {
         parameters: {
             query?: {
@@ -7382,6 +8384,306 @@ export interface operations {
                 };
             };
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    promote: {
+        parameters: {
+            query?: {
+                /** @description The `user` field of the requests in question. */
+                user?: string;
+            };
+            header?: never;
+            path: {
+                /** @description What is to answer */
+                version: number;
+            };
+            cookie?: never;
+        };
+        /** @description May be left out */
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ActBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HoldReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `already_served`, `pruned`, `tainted`, `retired`, `conflict` */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    retire: {
+        parameters: {
+            query?: {
+                /** @description The `user` field of the requests in question. */
+                user?: string;
+            };
+            header?: never;
+            path: {
+                /** @description What is to go */
+                version: number;
+            };
+            cookie?: never;
+        };
+        /** @description May be left out */
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ActBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HoldReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `conflict`: it is served */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    unretire: {
+        parameters: {
+            query?: {
+                /** @description The `user` field of the requests in question. */
+                user?: string;
+            };
+            header?: never;
+            path: {
+                /** @description What was retired */
+                version: number;
+            };
+            cookie?: never;
+        };
+        /** @description May be left out */
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ActBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HoldReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            415: {
                 headers: {
                     [name: string]: unknown;
                 };

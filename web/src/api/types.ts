@@ -94,18 +94,22 @@ export interface Version {
   tainted?: boolean
   tripped?: boolean
   pruned?: boolean
+  retired?: boolean
+  on_trial?: boolean
   note?: string | null
 }
 
 export interface Standing {
   pinned: boolean
   tripped: { note: string; version: number; at_ms: number } | null
-  trial: { version: number; proven: number; since_ms: number } | null
 }
+
+export type Trial = Reply<'TrialReply'>
 
 export interface VersionList extends List<Version> {
   current: number
   standing?: Standing
+  trial: Trial | null
 }
 
 export interface VersionDetail extends Version {
@@ -284,6 +288,9 @@ export interface User {
   created_ms: number
   signed_in_ms: number | null
 }
+
+export type ConsentRow = Reply<'ConsentItem'>
+export type ForgetRow = Reply<'ForgetItem'>
 
 export interface AuditRow {
   number: number

@@ -22,6 +22,8 @@ class Live {
   why = $state.raw<Why | null>(null)
   connected = $state(false)
   failure = $state('')
+  /** What was measured before this page looked is there. */
+  filled = $state(false)
   readonly series = new Series()
   /** Grows when `series` has changed; charts read it to know. */
   tick = $state(0)
@@ -92,7 +94,8 @@ class Live {
       const since = this.series.newestMs
       const reply = await get<SeriesReply>('/admin/v1/series', { since_ms: since })
       this.stepMs = reply.step_ms
-      if (this.series.merge(reply.data) > 0) this.redraw()
+      if (this.series.merge(reply.data) > 0) this.tick += 1
+      this.filled = true
     } catch (error) {
       this.failure = explain(error)
     }

@@ -22,6 +22,18 @@ export const rollBack = (whose: Whose, version: number, note?: string) =>
 export const pin = (whose: Whose, version: number, pinned: boolean) =>
   call<void>(pinned ? 'POST' : 'DELETE', `${place(whose)}/${version}/pin`, { body: { ...whose } })
 
+/** Lets a version answer a share of the sessions. */
+export const tryOut = (whose: Whose, version: number, share: number) =>
+  call<void>('POST', `${place(whose)}/${version}/canary`, { body: { ...whose, share } })
+
+/** Lets a version answer every session. */
+export const promote = (whose: Whose, version: number) =>
+  call<void>('POST', `${place(whose)}/${version}/promote`, { body: { ...whose } })
+
+/** Takes a version out of service, or back in. */
+export const retire = (whose: Whose, version: number, retired: boolean) =>
+  call<void>(retired ? 'POST' : 'DELETE', `${place(whose)}/${version}/retire`, { body: { ...whose } })
+
 export interface CompareWish {
   a: number
   b: number

@@ -5,11 +5,14 @@ use std::collections::{HashMap, HashSet};
 use hone_domain::{
     Completion, Consent, Learning, Millis, Reason, Scope, Turn, TurnId, VersionSpan,
 };
+use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
 use super::fault::{Fault, corrupt};
-use super::policies;
-use super::rows;
+use super::texts::{limit, unsigned};
+use super::{policies, rows};
+use crate::personal::ConsentRow;
+use crate::versions::Window;
 
 pub(super) async fn consents(
     connection: &mut SqliteConnection,
@@ -20,17 +23,48 @@ pub(super) async fn consents(
     )
     .fetch_all(connection)
     .await?;
-    rows.into_iter()
+    rows.iter()
+        .map(|row| Ok((rows::scope(row.try_get("scope")?)?, decided(row)?)))
+        .collect()
+}
+
+fn decided(row: &SqliteRow) -> Result<Consent, Fault> {
+    let name: &str = row.try_get("learning")?;
+    let learning =
+        Learning::from_stored(name).ok_or_else(|| corrupt(format!("the consent {name:?}")))?;
+    Ok(Consent {
+        learning,
+        despite_store_false: row.try_get("despite_store_false")?,
+        holdback: row.try_get("holdback")?,
+    })
+}
+
+/// Decisions with what is kept, newest scopes first.
+pub(super) async fn list(
+    connection: &mut SqliteConnection,
+    page: Window,
+) -> Result<Vec<ConsentRow>, Fault> {
+    let found = sqlx::query(
+        "select scope_number, scopes.name as scope, learning, despite_store_false, holdback,
+                decided_ms, (select count(*) from turns
+                             where turns.scope_number = consents.scope_number) as turns
+         from consents join scopes on scopes.number = consents.scope_number
+         where scope_number < ? order by scope_number desc limit ?",
+    )
+    .bind(page.before.unwrap_or(i64::MAX))
+    .bind(limit(page.limit))
+    .fetch_all(connection)
+    .await?;
+    found
+        .iter()
         .map(|row| {
-            let name: &str = row.try_get("learning")?;
-            let learning = Learning::from_stored(name)
-                .ok_or_else(|| corrupt(format!("the consent {name:?}")))?;
-            let consent = Consent {
-                learning,
-                despite_store_false: row.try_get("despite_store_false")?,
-                holdback: row.try_get("holdback")?,
-            };
-            Ok((rows::scope(row.try_get("scope")?)?, consent))
+            Ok(ConsentRow {
+                number: row.try_get("scope_number")?,
+                scope: rows::scope(row.try_get("scope")?)?,
+                consent: decided(row)?,
+                decided_ms: row.try_get("decided_ms")?,
+                turns: unsigned(row.try_get("turns")?)?,
+            })
         })
         .collect()
 }

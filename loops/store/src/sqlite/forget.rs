@@ -1,24 +1,26 @@
 //! Erasure, first half: what a wish means, decided and made true in one transaction.
 
-use hone_domain::{ForgetId, Millis, PolicyVersion, Scope, SessionId, TurnId};
-use sqlx::{Row, SqliteConnection};
+use hone_domain::{Millis, PolicyVersion, SessionId, TurnId};
+use sqlx::SqliteConnection;
 
 use super::fault::{Fault, corrupt};
 use super::policies;
 use super::rows;
 use super::texts::{signed, unsigned};
+use super::{trials, wishes};
 use crate::LedgerError;
-use crate::personal::{ForgetBegun, ForgetReport, ForgetWhat, ForgetWish};
+use crate::personal::{ForgetBegun, ForgetWhat, ForgetWish};
 
 /// Does everything that decides. A plan is the same, undone by its caller.
 pub(super) async fn begin(
     connection: &mut SqliteConnection,
     wish: &ForgetWish,
 ) -> Result<ForgetBegun, Fault> {
-    if let Some(report) = report(connection, wish.id).await? {
+    if let Some(report) = wishes::report(connection, wish.id).await? {
         return Ok(ForgetBegun {
             report,
             restored: None,
+            trial_ended: false,
             turns: Vec::new(),
             sessions: Vec::new(),
         });
@@ -40,6 +42,8 @@ pub(super) async fn begin(
             (Some(policy), freed)
         }
     };
+    // A rollback has ended a trial; without one it may still measure against what is tainted now.
+    let trial_ended = trials::end_tainted(connection, scope).await?;
     let turns = mark(connection, forget).await?;
     let numbers = Numbers {
         turns: turns.len() as u64,
@@ -50,12 +54,13 @@ pub(super) async fn begin(
         rolls_back_to: clean,
     };
     close(connection, (wish, forget), numbers).await?;
-    let report = report(connection, wish.id)
+    let report = wishes::report(connection, wish.id)
         .await?
         .ok_or_else(|| corrupt("a wish that was just stored"))?;
     Ok(ForgetBegun {
         report,
         restored,
+        trial_ended,
         turns,
         sessions,
     })
@@ -357,24 +362,24 @@ async fn drop_samples(connection: &mut SqliteConnection, scope: i64) -> Result<u
 }
 
 /// The nearest ancestor of the newest version that learned from nothing that was erased; none
-/// where the newest is clean itself. One whose files were removed for space cannot be restored.
+/// where the newest is clean itself. One whose files were removed for space, or that was retired,
+/// cannot be restored.
 async fn clean_ancestor(
     connection: &mut SqliteConnection,
     scope: i64,
 ) -> Result<Option<i64>, Fault> {
     let head = policies::head(connection, scope).await?;
     let clean: i64 = sqlx::query_scalar(
-        "with recursive lineage (version, tainted_ms, pruned_ms, parent) as (
-             select version, tainted_ms, pruned_ms, parent from versions
+        "with recursive lineage (version, gone_ms, parent) as (
+             select version, coalesce(tainted_ms, pruned_ms, retired_ms), parent from versions
              where scope_number = ?1 and version = ?2
              union all
-             select versions.version, versions.tainted_ms, versions.pruned_ms, versions.parent
+             select versions.version, coalesce(tainted_ms, pruned_ms, retired_ms),
+                    versions.parent
              from lineage join versions on versions.version = lineage.parent
-             where versions.scope_number = ?1
-               and (lineage.tainted_ms is not null or lineage.pruned_ms is not null)
+             where versions.scope_number = ?1 and lineage.gone_ms is not null
          )
-         select coalesce(max(version), 0) from lineage
-         where tainted_ms is null and pruned_ms is null",
+         select coalesce(max(version), 0) from lineage where gone_ms is null",
     )
     .bind(scope)
     .bind(head)
@@ -504,49 +509,4 @@ async fn close(
     .execute(connection)
     .await?;
     Ok(())
-}
-
-pub(super) async fn report(
-    connection: &mut SqliteConnection,
-    id: ForgetId,
-) -> Result<Option<ForgetReport>, Fault> {
-    let row = sqlx::query(
-        "select scopes.name as scope, done, turns, transitions, samples, samples_freed,
-                versions_tainted, rolls_back_to,
-                (select count(*) from forget_turns
-                 where forget_turns.forget_number = forgets.number) as turns_left
-         from forgets join scopes on scopes.number = forgets.scope_number
-         where forgets.id = ?",
-    )
-    .bind(&id.0.as_bytes()[..])
-    .fetch_optional(connection)
-    .await?;
-    let Some(row) = row else { return Ok(None) };
-    let count = |name| -> Result<u64, Fault> { unsigned(row.try_get(name)?) };
-    let tainted: Vec<u64> = serde_json::from_str(row.try_get("versions_tainted")?)?;
-    let back: Option<i64> = row.try_get("rolls_back_to")?;
-    Ok(Some(ForgetReport {
-        id,
-        scope: scope_of(&row)?,
-        turns: count("turns")?,
-        transitions: count("transitions")?,
-        samples: count("samples")?,
-        samples_freed: count("samples_freed")?,
-        versions_tainted: tainted.into_iter().map(PolicyVersion).collect(),
-        rolls_back_to: back.map(rows::version).transpose()?,
-        turns_left: count("turns_left")?,
-        is_done: row.try_get("done")?,
-    }))
-}
-
-fn scope_of(row: &sqlx::sqlite::SqliteRow) -> Result<Scope, Fault> {
-    rows::scope(row.try_get("scope")?)
-}
-
-pub(super) async fn under_way(connection: &mut SqliteConnection) -> Result<Vec<ForgetId>, Fault> {
-    let ids: Vec<Vec<u8>> =
-        sqlx::query_scalar("select id from forgets where done = 0 order by number")
-            .fetch_all(connection)
-            .await?;
-    ids.iter().map(|id| rows::forget_id(id)).collect()
 }

@@ -22,6 +22,7 @@ pub(super) async fn check(connection: &mut SqliteConnection) -> Result<Vec<Strin
     verdicts_are_single(connection, &mut broken).await?;
     samples_train_once(connection, &mut broken).await?;
     what_is_served_is_clean(connection, &mut broken).await?;
+    trials_can_be_served(connection, &mut broken).await?;
     spans_cover(connection, &mut broken).await?;
     fates_fit(connection, &mut broken).await?;
     counts_fit(connection, &mut broken).await?;
@@ -195,6 +196,33 @@ async fn what_is_served_is_clean(
     for (scope, version) in wrong {
         broken.push(format!(
             "version {version} still holds what was erased (scope number {scope})"
+        ));
+    }
+    Ok(())
+}
+
+/// What is on trial is the newest version, and what it is compared with can be served.
+async fn trials_can_be_served(
+    connection: &mut SqliteConnection,
+    broken: &mut Vec<String>,
+) -> Result<(), Fault> {
+    let wrong: Vec<(i64, i64)> = sqlx::query_as(
+        "select standings.scope_number, trial_version from standings
+         where trial_version <> (
+             select max(version) from versions
+             where versions.scope_number = standings.scope_number
+         )
+         union
+         select standings.scope_number, trial_version from standings
+         join versions on versions.scope_number = standings.scope_number
+             and versions.version in (trial_version, trial_proven)
+         where coalesce(tainted_ms, pruned_ms, retired_ms) is not null",
+    )
+    .fetch_all(connection)
+    .await?;
+    for (scope, version) in wrong {
+        broken.push(format!(
+            "the trial of version {version} cannot be served (scope number {scope})"
         ));
     }
     Ok(())

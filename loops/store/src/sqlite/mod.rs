@@ -24,10 +24,12 @@ mod rows;
 mod standings;
 mod texts;
 mod train;
+mod trials;
 mod version_calls;
 mod versions;
 mod views;
 mod watch;
+mod wishes;
 
 #[cfg(test)]
 mod crash_tests;

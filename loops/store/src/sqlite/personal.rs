@@ -4,17 +4,29 @@ use async_trait::async_trait;
 use hone_domain::lift::ScoredTurn;
 use hone_domain::{Consent, ForgetId, Millis, Scope};
 
-use super::{SqliteLedger, consent, erase, forget, lift};
+use super::{SqliteLedger, consent, erase, forget, lift, wishes};
 use crate::LedgerError;
 use crate::personal::{
-    ForgetBegun, ForgetReport, ForgetStep, ForgetWish, Learned, LooseBlob, Personal,
+    ConsentRow, ForgetBegun, ForgetReport, ForgetRow, ForgetStep, ForgetWish, Learned, LooseBlob,
+    Personal,
 };
+use crate::versions::Window;
 
 #[async_trait]
 impl Personal for SqliteLedger {
     async fn consents(&self) -> Result<Vec<(Scope, Consent)>, LedgerError> {
         let mut moment = self.look().await?;
         self.explain(consent::consents(&mut moment).await)
+    }
+
+    async fn consent_rows(&self, page: Window) -> Result<Vec<ConsentRow>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(consent::list(&mut moment, page).await)
+    }
+
+    async fn forgets(&self, page: Window) -> Result<Vec<ForgetRow>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(wishes::list(&mut moment, page).await)
     }
 
     async fn set_consent(
@@ -76,12 +88,12 @@ impl Personal for SqliteLedger {
 
     async fn forget(&self, id: ForgetId) -> Result<Option<ForgetReport>, LedgerError> {
         let mut moment = self.look().await?;
-        self.explain(forget::report(&mut moment, id).await)
+        self.explain(wishes::report(&mut moment, id).await)
     }
 
     async fn forgets_under_way(&self) -> Result<Vec<ForgetId>, LedgerError> {
         let mut moment = self.look().await?;
-        self.explain(forget::under_way(&mut moment).await)
+        self.explain(wishes::under_way(&mut moment).await)
     }
 
     async fn scored_turns(

@@ -115,7 +115,7 @@ pub(super) async fn versions(
         Some(scope) => {
             sqlx::query(
                 "select scopes.name as scope, versions.version, parent, digest, blob, status,
-                        samples, report, gate, published_ms, note, tripped_ms, pruned_ms,
+                        samples, report, gate, published_ms, note, tripped_ms, pruned_ms, retired_ms,
                         tainted_ms is not null as is_tainted
                  from versions join scopes on scopes.number = versions.scope_number
                  where scopes.name = ? order by versions.version desc limit ?",
@@ -128,7 +128,7 @@ pub(super) async fn versions(
         None => {
             sqlx::query(
                 "select scopes.name as scope, versions.version, parent, digest, blob, status,
-                        samples, report, gate, published_ms, note, tripped_ms, pruned_ms,
+                        samples, report, gate, published_ms, note, tripped_ms, pruned_ms, retired_ms,
                         tainted_ms is not null as is_tainted
                  from versions join scopes on scopes.number = versions.scope_number
                  order by versions.number desc limit ?",
@@ -149,7 +149,7 @@ pub(super) async fn record(
 ) -> Result<Option<PolicyRecord>, Fault> {
     let row = sqlx::query(
         "select scopes.name as scope, versions.version, parent, digest, blob, status,
-                samples, report, gate, published_ms, note, tripped_ms, pruned_ms,
+                samples, report, gate, published_ms, note, tripped_ms, pruned_ms, retired_ms,
                 tainted_ms is not null as is_tainted
          from versions join scopes on scopes.number = versions.scope_number
          where scope_number = ? and version = ?",

@@ -7,8 +7,8 @@ use sqlx::{Row, SqliteConnection};
 
 use super::fault::{Fault, corrupt};
 use super::policies::{self, NewVersion};
-use super::rows;
 use super::texts::{limit, signed, some_text, text_bytes};
+use super::{rows, trials};
 use crate::LedgerError;
 use crate::ledger::PolicyStatus;
 use crate::versions::{Restore, RestoreWhy, Standing, Trial, Tripped};
@@ -36,6 +36,9 @@ pub(super) fn of_row(row: &SqliteRow) -> Result<Standing, Fault> {
         Some(tried) => Some(Trial {
             version: tried,
             proven: version("trial_proven")?.ok_or_else(|| corrupt("a trial without measure"))?,
+            share: row
+                .try_get::<Option<f64>, _>("trial_share")?
+                .ok_or_else(|| corrupt("a trial without share"))?,
             since_ms: row.try_get("trial_ms")?,
         }),
     };
@@ -99,7 +102,7 @@ pub(super) async fn held(
     })
 }
 
-fn conflict(scope: &Scope, what: &str) -> Fault {
+pub(super) fn conflict(scope: &Scope, what: &str) -> Fault {
     let scope = scope.as_str();
     Fault::Ledger(LedgerError::Conflict(format!("{what} in scope {scope:?}")))
 }
@@ -170,6 +173,9 @@ async fn restorable(
             order.to
         )));
     }
+    if record.is_retired {
+        return Err(conflict(format!("version {} is retired", order.to)));
+    }
     if record.is_pruned {
         return Err(conflict(format!(
             "the files of version {} are gone",
@@ -185,13 +191,7 @@ async fn leave(
     (scope, head): (i64, i64),
     order: &Restore,
 ) -> Result<(), Fault> {
-    sqlx::query(
-        "update standings set trial_version = null, trial_proven = null, trial_ms = null
-         where scope_number = ?",
-    )
-    .bind(scope)
-    .execute(&mut *connection)
-    .await?;
+    trials::end(connection, scope).await?;
     if order.why == RestoreWhy::Asked {
         return Ok(());
     }
@@ -245,6 +245,8 @@ pub(super) async fn pin(
             .ok_or_else(|| corrupt("a head without a row"))?
             .policy
     };
+    // Whoever keeps a version means it for every session.
+    trials::end(connection, number).await?;
     sqlx::query(
         "insert into standings (scope_number, pinned_ms) values (?1, ?2)
          on conflict (scope_number) do update set pinned_ms = ?2",
@@ -275,10 +277,6 @@ pub(super) async fn release(
              set tripped_note = null, tripped_version = null, tripped_ms = null
              where scope_number = ? and tripped_ms is not null"
         }
-        Hold::Trial => {
-            "update standings set trial_version = null, trial_proven = null, trial_ms = null
-             where scope_number = ? and trial_ms is not null"
-        }
     };
     let done = sqlx::query(sql).bind(number).execute(connection).await?;
     Ok(done.rows_affected() > 0)
@@ -289,36 +287,4 @@ pub(super) async fn release(
 pub(super) enum Hold {
     Pin,
     Trip,
-    Trial,
-}
-
-pub(super) async fn try_out(
-    connection: &mut SqliteConnection,
-    scope: &Scope,
-    trial: Trial,
-) -> Result<(), Fault> {
-    let number = policies::make_scope(connection, scope).await?;
-    let head = policies::head(connection, number).await?;
-    if head != signed(trial.version.0)? || trial.version <= trial.proven {
-        return Err(conflict(
-            scope,
-            &format!("version {} is not the newest", trial.version),
-        ));
-    }
-    if let Some(why) = held(connection, number).await? {
-        return Err(conflict(scope, why));
-    }
-    sqlx::query(
-        "insert into standings (scope_number, trial_version, trial_proven, trial_ms)
-         values (?1, ?2, ?3, ?4)
-         on conflict (scope_number) do update
-         set trial_version = ?2, trial_proven = ?3, trial_ms = ?4",
-    )
-    .bind(number)
-    .bind(signed(trial.version.0)?)
-    .bind(signed(trial.proven.0)?)
-    .bind(trial.since_ms)
-    .execute(connection)
-    .await?;
-    Ok(())
 }

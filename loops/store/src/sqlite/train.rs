@@ -12,6 +12,7 @@ use super::policies;
 use super::rows;
 use super::standings;
 use super::texts::{signed, unsigned};
+use super::trials;
 use crate::LedgerError;
 use crate::ledger::{
     Claim, Consumer, PolicyStatus, Publish, Ready, Refusal, SampleClaim, SampleMaterial,
@@ -290,6 +291,10 @@ pub(super) async fn publish(
     .await?;
     for claim in &publish.claims {
         mark_trained(connection, *claim, (scope, policy.version)).await?;
+    }
+    if let Some(share) = publish.trial_share {
+        let sides = (head, signed(policy.version.0)?);
+        trials::begin(connection, scope, (sides, share, publish.now_ms)).await?;
     }
     Ok(policy)
 }

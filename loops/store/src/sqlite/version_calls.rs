@@ -1,14 +1,14 @@
 //! [`Versions`] on SQLite: one transaction per call.
 
 use async_trait::async_trait;
-use hone_domain::{BlobKey, Millis, Policy, PolicyVersion, Scope};
+use hone_domain::{BlobKey, Millis, OnTrial, Policy, PolicyVersion, Scope};
 
 use super::standings::Hold;
-use super::{SqliteLedger, standings, versions, watch};
+use super::{SqliteLedger, standings, trials, versions, watch};
 use crate::LedgerError;
 use crate::versions::{
-    HeldOut, Prunable, RefusalRecord, Restore, ScopeRow, Standing, Trial, VersionView, Versions,
-    WatchNews, WatchPlace, Window,
+    Arm, HeldOut, Prunable, RefusalRecord, Restore, ScopeRow, Standing, Trial, TryOut, VersionView,
+    Versions, WatchNews, WatchPlace, Window,
 };
 
 impl SqliteLedger {
@@ -80,14 +80,43 @@ impl Versions for SqliteLedger {
         self.release_hold(scope, Hold::Trip).await
     }
 
-    async fn try_out(&self, scope: &Scope, trial: Trial) -> Result<(), LedgerError> {
+    async fn try_out(&self, order: &TryOut) -> Result<OnTrial, LedgerError> {
         let mut transaction = self.begin().await?;
-        let done = standings::try_out(&mut transaction, scope, trial).await;
+        let done = trials::try_out(&mut transaction, order).await;
         self.finish(transaction, done).await
     }
 
-    async fn end_trial(&self, scope: &Scope) -> Result<bool, LedgerError> {
-        self.release_hold(scope, Hold::Trial).await
+    async fn trials(&self) -> Result<Vec<OnTrial>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(trials::trials(&mut moment).await)
+    }
+
+    async fn arms(&self, scope: &Scope, trial: &Trial) -> Result<[Arm; 2], LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(trials::arms(&mut moment, scope, trial).await)
+    }
+
+    async fn end_trial(&self, scope: &Scope, version: PolicyVersion) -> Result<bool, LedgerError> {
+        let mut transaction = self.begin().await?;
+        let done = trials::prove(&mut transaction, scope, version).await;
+        self.finish(transaction, done).await
+    }
+
+    async fn retire(
+        &self,
+        scope: &Scope,
+        version: PolicyVersion,
+        now_ms: Millis,
+    ) -> Result<Option<Policy>, LedgerError> {
+        let mut transaction = self.begin().await?;
+        let done = trials::retire(&mut transaction, (scope, version), now_ms).await;
+        self.finish(transaction, done).await
+    }
+
+    async fn unretire(&self, scope: &Scope, version: PolicyVersion) -> Result<bool, LedgerError> {
+        let mut transaction = self.begin().await?;
+        let done = trials::unretire(&mut transaction, (scope, version)).await;
+        self.finish(transaction, done).await
     }
 
     async fn held_out(&self, scope: &Scope, limit: usize) -> Result<Vec<HeldOut>, LedgerError> {

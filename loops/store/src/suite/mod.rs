@@ -45,6 +45,7 @@ pub async fn personal(make: impl AsyncFn() -> (Arc<dyn Ledger>, Arc<dyn Personal
     }
     personal_cases! {
         a_decision_is_kept_and_replaced,
+        wishes_are_listed,
         without_consent_nothing_is_learned,
         a_publish_needs_consent,
         a_held_back_turn_is_judged_and_never_trained,

@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::world::{NOW, World, assert_conflict, digest_of, ids, sample_turns};
 use crate::{
     FeedbackOutcome, ForgetReport, ForgetStep, ForgetWhat, ForgetWish, Personal, SampleClaim,
+    Window,
 };
 
 fn withdrawn(reason: Reason) -> Fate {
@@ -95,6 +96,44 @@ pub(super) async fn a_decision_is_kept_and_replaced(world: &World, people: &dyn 
         let all = people.consents().await.expect("read");
         assert_eq!(all, [(world.scope(), consent)]);
     }
+    world.record(&world.turn()).await;
+    let other = Scope::of("owner", Some("other"));
+    let set = people
+        .set_consent(&other, Consent::to(Learning::Full), NOW + 1)
+        .await;
+    set.expect("stored");
+    let page = |limit, before| people.consent_rows(Window { limit, before });
+    let first = page(1, None).await.expect("read").remove(0);
+    assert_eq!(
+        (&first.scope, first.decided_ms, first.turns),
+        (&other, NOW + 1, 0)
+    );
+    let rest = page(9, Some(first.number)).await.expect("read");
+    let seen: Vec<_> = rest
+        .iter()
+        .map(|row| (&row.scope, row.consent, row.turns))
+        .collect();
+    assert_eq!(seen, [(&world.scope(), careful, 1)]);
+}
+
+pub(super) async fn wishes_are_listed(world: &World, people: &dyn Personal) {
+    let turn = world.turn();
+    world.record(&turn).await;
+    let done = forget(world, people, ForgetWhat::Turns(vec![turn.id])).await;
+    world.record(&world.turn()).await;
+    let open = wish(world, ForgetWhat::All);
+    people.begin_forget(&open).await.expect("it begins");
+    let page = |limit, before| people.forgets(Window { limit, before });
+    let newest = page(1, None).await.expect("read").remove(0);
+    let report = &newest.report;
+    assert_eq!((report.id, report.at_ms), (open.id, NOW + 50));
+    assert!(!report.is_done && report.turns_left == 1);
+    let older = page(9, Some(newest.number)).await.expect("read");
+    assert_eq!(
+        older.iter().map(|row| &row.report).collect::<Vec<_>>(),
+        [&done]
+    );
+    remove_all(people, open.id).await;
 }
 
 pub(super) async fn without_consent_nothing_is_learned(world: &World, people: &dyn Personal) {

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use hone_domain::{Digest, Fate, Policy, PolicyVersion, Reason, Scope, StopReason};
+use hone_domain::{Digest, Fate, OnTrial, Policy, PolicyVersion, Reason, Scope, StopReason};
 
 use super::world::{ALL, NOW, World, assert_conflict, digest_of, ids};
 use crate::{
-    Ledger, PolicyStatus, Refusal, Restore, RestoreWhy, Standing, Trial, Versions, Window,
+    Ledger, PolicyStatus, Publish, Refusal, Restore, RestoreWhy, Standing, Trial, TryOut, Versions,
+    Window,
 };
 
 /// A world and the same ledger as [`Versions`].
@@ -33,10 +34,13 @@ pub async fn run<L: Ledger + Versions + 'static>(make: impl AsyncFn() -> Arc<L>)
         a_pin_holds_and_is_released,
         a_trip_marks_what_it_left_and_holds_until_resumed,
         a_trial_holds_and_ends,
+        a_publish_may_begin_a_trial_whose_arms_are_counted,
+        what_is_retired_comes_back_only_by_hand,
         refusals_and_scopes_are_listed,
         held_out_turns_come_with_their_scores,
         the_watch_reads_on_where_it_stopped,
         only_files_that_nobody_needs_are_pruned,
+        what_is_tried_keeps_its_files,
     }
 }
 
@@ -53,6 +57,16 @@ impl Case {
             from: None,
             why,
             note: Some("nul \0 kept".into()),
+            now_ms: NOW + 40,
+        }
+    }
+
+    fn try_out(&self, version: u64) -> TryOut {
+        TryOut {
+            scope: self.world.scope(),
+            version: PolicyVersion(version),
+            share: 0.25,
+            note: None,
             now_ms: NOW + 40,
         }
     }
@@ -252,39 +266,142 @@ async fn a_trip_marks_what_it_left_and_holds_until_resumed(case: &Case) {
 }
 
 async fn a_trial_holds_and_ends(case: &Case) {
-    let scope = case.world.scope();
-    case.published(2).await;
-    let trial = |version, proven| Trial {
-        version: PolicyVersion(version),
-        proven: PolicyVersion(proven),
-        since_ms: NOW,
+    let (scope, versions) = (case.world.scope(), &case.versions);
+    let nobody = TryOut {
+        scope: Scope::of("nobody", None),
+        ..case.try_out(1)
     };
-    assert_conflict(&case.versions.try_out(&scope, trial(1, 0)).await);
-    assert_conflict(&case.versions.try_out(&scope, trial(2, 2)).await);
-    case.versions
-        .try_out(&scope, trial(2, 1))
-        .await
-        .expect("begun");
-    assert_eq!(case.standing().await.trial, Some(trial(2, 1)));
-    assert_conflict(&case.versions.try_out(&scope, trial(2, 0)).await);
-    assert!(case.versions.end_trial(&scope).await.expect("ended"));
-    case.versions
-        .try_out(&scope, trial(2, 1))
-        .await
-        .expect("begun again");
-    let order = case.restore(1, RestoreWhy::TrialFailed);
-    case.versions.restore(&order).await.expect("restored");
-    assert_eq!(
-        case.standing().await,
-        Standing::default(),
-        "a rollback ends the trial"
+    assert_conflict(&versions.try_out(&nobody).await);
+    case.published(2).await;
+    assert_conflict(&versions.try_out(&case.try_out(7)).await);
+    // The newest is compared with the one before it.
+    let begun = versions.try_out(&case.try_out(2)).await.expect("begun");
+    let numbers = |t: &OnTrial| (t.policy.version.0, t.proven.version.0, t.share);
+    assert_eq!(numbers(&begun), (2, 1, 0.25));
+    assert_eq!(begun.proven.digest, digest_of(1));
+    assert_eq!(versions.trials().await.expect("read"), [begun]);
+    let trial = Trial {
+        version: PolicyVersion(2),
+        proven: PolicyVersion(1),
+        share: 0.25,
+        since_ms: NOW + 40,
+    };
+    assert_eq!(case.standing().await.trial, Some(trial));
+    assert_conflict(&versions.try_out(&case.try_out(2)).await);
+    assert!(
+        !versions
+            .end_trial(&scope, PolicyVersion(1))
+            .await
+            .expect("another")
     );
     assert!(
-        !case
-            .versions
-            .end_trial(&scope)
+        versions
+            .end_trial(&scope, PolicyVersion(2))
+            .await
+            .expect("ended")
+    );
+    assert_eq!(case.standing().await, Standing::default());
+    // An older one is published again, and compared with what was the newest.
+    let again = versions.try_out(&case.try_out(1)).await.expect("begun");
+    assert_eq!(numbers(&again), (3, 2, 0.25));
+    assert_eq!(again.policy.digest, digest_of(1));
+    let order = case.restore(2, RestoreWhy::TrialFailed);
+    versions.restore(&order).await.expect("restored");
+    assert_eq!(case.standing().await, Standing::default());
+    assert!(versions.trials().await.expect("read").is_empty());
+    assert!(
+        !versions
+            .end_trial(&scope, PolicyVersion(3))
             .await
             .expect("nothing to end")
+    );
+    // What serves already is nothing to try, and who pins means all sessions.
+    assert_conflict(&versions.try_out(&case.try_out(2)).await);
+    versions.try_out(&case.try_out(1)).await.expect("begun");
+    versions
+        .pin(&scope, PolicyVersion(5), NOW)
+        .await
+        .expect("pinned");
+    assert_eq!(case.standing().await.trial, None);
+    assert_conflict(&versions.try_out(&case.try_out(2)).await);
+}
+
+async fn a_publish_may_begin_a_trial_whose_arms_are_counted(case: &Case) {
+    let (world, versions) = (&case.world, &case.versions);
+    case.published(1).await;
+    let turns = world.ready_turns(2, 1).await;
+    assert_eq!(turns.len(), 2);
+    let claimed = world.claim_samples(&world.sample_claim()).await;
+    let order = Publish {
+        trial_share: Some(0.5),
+        ..world.publishing(1, &claimed)
+    };
+    let policy = world.ledger.publish(&order).await.expect("published");
+    let [begun] = &versions.trials().await.expect("read")[..] else {
+        panic!("one trial");
+    };
+    assert_eq!(
+        (&begun.policy, begun.proven.version),
+        (&policy, PolicyVersion(1))
+    );
+    let trial = case.standing().await.trial.expect("begun");
+    // Of three turns since, two answered by what is on trial; one of them a complaint.
+    for (version, score) in [(2, -1.0), (2, 1.0), (1, 1.0)] {
+        let mut turn = world.turn_of(PolicyVersion(version));
+        turn.started_ms = trial.since_ms + 5;
+        turn.finished_ms = trial.since_ms + 6;
+        world.answered(&turn).await;
+        world.judge_all(Some(score)).await;
+    }
+    let arms = versions.arms(&world.scope(), &trial).await.expect("read");
+    let seen = arms.map(|arm| (arm.version.0, arm.turns, arm.scored_turns, arm.complaints));
+    assert_eq!(seen, [(2, 2, 2, 1), (1, 1, 1, 0)]);
+    assert_eq!(arms[0].mean_score, Some(0.0));
+    assert!(!case.is_ready().await, "nothing is learned meanwhile");
+    let ended = versions.end_trial(&world.scope(), PolicyVersion(2)).await;
+    assert!(ended.expect("ended") && case.is_ready().await);
+}
+
+async fn what_is_retired_comes_back_only_by_hand(case: &Case) {
+    let (scope, versions) = (case.world.scope(), &case.versions);
+    let retire = |version| versions.retire(&scope, PolicyVersion(version), NOW + 50);
+    case.published(3).await;
+    for version in [0, 3, 9] {
+        assert_conflict(&retire(version).await);
+    }
+    assert_eq!(retire(1).await.expect("retired"), None);
+    assert_conflict(&versions.restore(&case.restore(1, RestoreWhy::Asked)).await);
+    assert_conflict(&versions.try_out(&case.try_out(1)).await);
+    let view = versions
+        .version(&scope, PolicyVersion(1), 0)
+        .await
+        .expect("read");
+    assert!(view.expect("its record stays").record.is_retired);
+    // What is on trial falls back to its measure, which cannot go meanwhile.
+    versions.try_out(&case.try_out(3)).await.expect("begun");
+    assert_conflict(&retire(2).await);
+    let served = retire(3).await.expect("retired").expect("published");
+    assert_eq!(
+        (served.version, served.digest),
+        (PolicyVersion(4), digest_of(2))
+    );
+    assert_eq!(case.standing().await, Standing::default());
+    assert!(
+        versions
+            .unretire(&scope, PolicyVersion(1))
+            .await
+            .expect("back")
+    );
+    assert!(
+        !versions
+            .unretire(&scope, PolicyVersion(1))
+            .await
+            .expect("once")
+    );
+    let order = case.restore(1, RestoreWhy::Asked);
+    assert_eq!(
+        versions.restore(&order).await.expect("restored").version,
+        PolicyVersion(5)
     );
 }
 
@@ -411,6 +528,22 @@ async fn the_watch_reads_on_where_it_stopped(case: &Case) {
         .await
         .expect("read");
     assert_eq!((rest.turns.len(), rest.verdicts.len()), (2, 2));
+}
+
+async fn what_is_tried_keeps_its_files(case: &Case) {
+    let numbers = |found: &[crate::Prunable]| -> Vec<u64> {
+        let all = found.iter().flat_map(|p| &p.versions);
+        all.map(|v| v.0).collect()
+    };
+    case.published(4).await;
+    let before = case.versions.prunable(0, ALL).await.expect("read");
+    assert_eq!(numbers(&before), [1, 2]);
+    // An old one on trial, and what it is compared with.
+    let order = case.try_out(1);
+    case.versions.try_out(&order).await.expect("begun");
+    let kept = case.versions.prunable(0, ALL).await.expect("read");
+    assert_eq!(numbers(&kept), [2]);
+    assert_conflict(&case.versions.prune(&before[0], 0, NOW).await);
 }
 
 async fn only_files_that_nobody_needs_are_pruned(case: &Case) {

@@ -200,6 +200,7 @@ impl World {
             claims: samples.iter().map(|s| s.claim).collect(),
             report: json!({ "loss": 0.5, "note": "nul \0 kept" }),
             gate: json!({ "kl": 0.01 }),
+            trial_share: None,
             now_ms: NOW + 30,
         }
     }

@@ -50,7 +50,7 @@ pub async fn create_message(
     ignored.extend(body.session.not_kept());
     let door = serving(&http)?;
     let wish = body.session.resolve(&headers, &http.binding)?;
-    let policy = choose(&http, &body.message.model)?;
+    let policy = choose(&http, &body.message.model, (wish.user.as_deref(), &asked)).await?;
     if body.message.max_tokens.is_none() {
         return Err(ApiError::invalid("max_tokens", "max_tokens is missing"));
     }
@@ -111,7 +111,7 @@ pub async fn count_tokens(
     let (body, _) = MessagesRequest::from_object(object)?;
     let door = serving(&http)?;
     let wish = body.session.resolve(&headers, &http.binding)?;
-    let policy = choose(&http, &body.message.model)?;
+    let policy = choose(&http, &body.message.model, (wish.user.as_deref(), &asked)).await?;
     let plan = talk(&http, door, &body)?.plan(door, policy, (wish, &asked))?;
     let input_tokens = door.tokens_of(plan).await?.len();
     Ok(Json(TokenCount { input_tokens }))

@@ -52,7 +52,7 @@ pub async fn chat_completions(
     ignored.extend(body.session.not_kept());
     let door = serving(&http)?;
     let wish = body.session.resolve(&headers, &http.binding)?;
-    let policy = choose(&http, &body.chat.model)?;
+    let policy = choose(&http, &body.chat.model, (wish.user.as_deref(), &asked)).await?;
     let talk = talk(&http, door, &body)?;
     let wants = Wants {
         stream: body.chat.stream.unwrap_or(false),

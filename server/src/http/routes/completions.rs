@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use hone_domain::{Message, Role, TurnKind};
+use hone_domain::{Message, PolicyChoice, Role, TurnKind};
 
 use super::name_ignored;
 use super::talk::{
@@ -55,7 +55,8 @@ pub async fn completions(
     ignored.extend(body.session.not_kept());
     let door = serving(&http)?;
     let wish = body.session.resolve(&headers, &http.binding)?;
-    let (plans, logprobs) = plans(&http, door, (&body, &wish, &asked))?;
+    let policy = choose(&http, &body.text.model, (wish.user.as_deref(), &asked)).await?;
+    let (plans, logprobs) = plans(&http, (door, policy), (&body, &wish, &asked))?;
     let wants = Wants {
         stream: body.text.stream.unwrap_or(false),
         include_usage: includes_usage(body.text.stream_options.as_ref()),
@@ -83,10 +84,9 @@ pub async fn completions(
 /// One plan per prompt, and how many alternatives to report per token.
 fn plans(
     http: &Http,
-    door: &Door,
+    (door, policy): (&Door, PolicyChoice),
     (body, wish, asked): (&CompletionRequest, &SessionWish, &Asked),
 ) -> Result<(Vec<door::Request>, Option<u8>), ApiError> {
-    let policy = choose(http, &body.text.model)?;
     let prompts = body.prompts(door.backend.capabilities().vocab)?;
     let choices_max = http.config.choices_max as i64;
     let n = whole("n", body.text.n, (1, choices_max))?.unwrap_or(1) as u32;

@@ -10,7 +10,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::Reply;
-use super::talk::{choose, serving};
+use super::talk::{named, serving};
 use crate::door::Door;
 use crate::http::Http;
 use crate::http::error::{ApiError, ErrorBody};
@@ -94,7 +94,7 @@ pub async fn embeddings(State(http): State<Arc<Http>>, request: Request) -> Repl
     let mut object = read_json(request, http.body_limits()).await?;
     let body: EmbeddingsRequest = object.read()?;
     let door = serving(&http)?;
-    choose(&http, &body.model)?;
+    named(&http, &body.model)?;
     let base64 = match body.encoding_format.as_deref() {
         None | Some("float") => false,
         Some("base64") => true,

@@ -14,6 +14,7 @@ pub mod health;
 pub mod keys;
 pub mod learning;
 pub mod models;
+pub mod privacy;
 pub mod responses;
 pub mod sessions;
 mod talk;
@@ -62,6 +63,8 @@ pub fn all() -> OpenApiRouter<Arc<Http>> {
         .routes(routes!(learning::improvement))
         .routes(routes!(learning::admin_improvement))
         .routes(routes!(learning::learned))
+        .routes(routes!(privacy::list_consents))
+        .routes(routes!(privacy::list_forgets))
         .routes(routes!(health::livez))
         .routes(routes!(health::readyz))
         .routes(routes!(health::startupz))

@@ -8,7 +8,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::Reply;
+use super::talk::choose;
 use crate::http::Http;
+use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
 
 /// A model name that requests may use.
@@ -22,7 +24,7 @@ pub struct ModelCard {
     pub created: i64,
     /// Always `hone`.
     pub owned_by: &'static str,
-    /// The name without `@base`.
+    /// The name without what is behind an `@`.
     pub root: String,
     /// Most tokens of prompt and completion together; none where serve does not run here.
     pub max_model_len: Option<usize>,
@@ -51,13 +53,30 @@ fn cards(http: &Http) -> Vec<ModelCard> {
         max_model_len,
     };
     let names = std::iter::once(&http.models.name).chain(&http.models.aliases);
-    names
-        .flat_map(|name| [card(name.clone(), name), card(format!("{name}@base"), name)])
-        .collect()
+    let forms = |name: &String| {
+        let suffixed = |suffix: &str| card(format!("{name}@{suffix}"), name);
+        [
+            card(name.clone(), name),
+            suffixed("stable"),
+            suffixed("base"),
+        ]
+    };
+    names.flat_map(forms).collect()
 }
 
-/// Lists the names a request may use. The plain name is the caller's own newest policy; `@base`
-/// is the model without anything learned.
+/// The card of one version, which no list names.
+fn versioned(http: &Http, id: &str) -> Option<ModelCard> {
+    let name = id.rsplit_once('@')?.0;
+    let card = cards(http).into_iter().find(|card| card.id == name)?;
+    Some(ModelCard {
+        id: id.to_owned(),
+        ..card
+    })
+}
+
+/// Lists the names a request may use. The plain name is the caller's own newest policy; `@stable`
+/// is the newest that is not on trial, `@base` the model without anything learned, and `@v12`,
+/// which is not listed, version 12 of the caller's policy.
 #[utoipa::path(
     get,
     path = "/v1/models",
@@ -86,8 +105,16 @@ pub async fn list_models(State(http): State<Arc<Http>>) -> Json<ModelList> {
         (status = 404, body = ErrorBody),
     )
 )]
-pub async fn get_model(State(http): State<Arc<Http>>, Path(id): Path<String>) -> Reply<ModelCard> {
-    let card = cards(&http).into_iter().find(|card| card.id == id);
+pub async fn get_model(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    Path(id): Path<String>,
+) -> Reply<ModelCard> {
+    let mut card = cards(&http).into_iter().find(|card| card.id == id);
+    if card.is_none() {
+        choose(&http, &id, (None, &asked)).await?;
+        card = versioned(&http, &id);
+    }
     card.map(Json)
         .ok_or_else(|| ApiError::ModelNotFound(id.chars().take(200).collect()))
 }

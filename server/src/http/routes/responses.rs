@@ -53,7 +53,7 @@ pub async fn create_response(
     ignored.extend(body.session.not_kept());
     let door = serving(&http)?;
     let mut wish = body.session.resolve(&headers, &http.binding)?;
-    let policy = choose(&http, &body.response.model)?;
+    let policy = choose(&http, &body.response.model, (wish.user.as_deref(), &asked)).await?;
     let previous = previous(&http, &body, &asked).await?;
     if let Some(turn) = &previous
         && wish.session_key.is_none()

@@ -1,10 +1,10 @@
 //! What every API of completions does: one way from a checked conversation to the ask, and one way
 //! from its choices to a reply.
 
-use hone_domain::{CALL_CLOSE, CallStyle, Message, PolicyChoice, Sampling};
+use hone_domain::{CALL_CLOSE, CallStyle, Message, PolicyChoice, PolicyVersion, Sampling, Scope};
 use serde_json::{Map, Value};
 
-use super::set_header;
+use super::{ledger_error, set_header};
 use crate::door::{self, Door, OpenError, Opened, PromptSource, Shape, session_text, turn_text};
 use crate::http::Http;
 use crate::http::envelope::Asked;
@@ -33,19 +33,78 @@ pub(super) fn serving(http: &Http) -> Result<&Arc<Door>, ApiError> {
     })
 }
 
-/// Which version a model name asks for; an error where there is no such model.
-pub(super) fn choose(http: &Http, model: &str) -> Result<PolicyChoice, ApiError> {
+/// What the part of a model name behind the `@` asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Named {
+    /// Nothing: the newest, or what the session gets of a trial.
+    Newest,
+    /// `@base`.
+    Base,
+    /// `@stable`: what is not on trial.
+    Stable,
+    /// `@v12`.
+    Version(PolicyVersion),
+}
+
+/// Parses a model name; an error where there is no such model.
+pub(super) fn named(http: &Http, model: &str) -> Result<Named, ApiError> {
     let unknown = || ApiError::ModelNotFound(model.chars().take(200).collect());
-    let (name, choice) = match model.rsplit_once('@') {
-        None => (model, PolicyChoice::Newest),
-        Some((name, "base")) => (name, PolicyChoice::Base),
-        Some(_) => return Err(unknown()),
-    };
     let models = &http.models;
-    if models.name == name || models.aliases.iter().any(|alias| alias == name) {
-        return Ok(choice);
+    let known = |name: &str| models.name == name || models.aliases.iter().any(|a| a == name);
+    let (name, named) = match model.rsplit_once('@') {
+        _ if known(model) => (model, Named::Newest),
+        None => return Err(unknown()),
+        Some((name, "base")) => (name, Named::Base),
+        Some((name, "stable")) => (name, Named::Stable),
+        Some((name, version)) => {
+            let digits = version.strip_prefix('v');
+            let digits = digits.filter(|d| d.bytes().all(|b| b.is_ascii_digit()));
+            let number = digits.and_then(|digits| digits.parse().ok());
+            (
+                name,
+                Named::Version(PolicyVersion(number.ok_or_else(unknown)?)),
+            )
+        }
+    };
+    if known(name) {
+        return Ok(named);
     }
     Err(unknown())
+}
+
+/// Which version of the caller's policy a model name asks for; an error where there is none.
+pub(super) async fn choose(
+    http: &Http,
+    model: &str,
+    (user, asked): (Option<&str>, &Asked),
+) -> Result<PolicyChoice, ApiError> {
+    let named = named(http, model)?;
+    let scope = || http.rules.scope(&asked.caller.owner, user).0;
+    match named {
+        Named::Newest => Ok(PolicyChoice::Newest),
+        Named::Base | Named::Version(PolicyVersion::BASE) => Ok(PolicyChoice::Base),
+        Named::Stable => Ok(http.policies.get().stable(&scope())),
+        Named::Version(version) => numbered(http, &scope(), (model, version)).await,
+    }
+}
+
+/// A version of a scope by its number, if it can be served.
+async fn numbered(
+    http: &Http,
+    scope: &Scope,
+    (model, version): (&str, PolicyVersion),
+) -> Result<PolicyChoice, ApiError> {
+    let policies = http.policies.get();
+    let served = policies.newest(scope);
+    if let Some(policy) = served.filter(|policy| policy.version == version) {
+        return Ok(PolicyChoice::of(policy));
+    }
+    let view = http.versions.version(scope, version, 0).await;
+    let record = view.map_err(|e| ledger_error(&e))?.map(|view| view.record);
+    let servable = record.filter(|r| !(r.is_pruned || r.is_tainted || r.is_retired));
+    servable
+        .map(|record| PolicyChoice::of(&record.policy))
+        .ok_or_else(|| ApiError::VersionNotFound(model.chars().take(200).collect()))
 }
 
 /// Sampling of a request; without a seed, fresh randomness.

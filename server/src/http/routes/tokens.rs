@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::Reply;
-use super::talk::{Talk, choose, serving};
+use super::talk::{Talk, named, serving};
 use crate::door::Door;
 use crate::http::Http;
 use crate::http::envelope::Asked;
@@ -82,7 +82,7 @@ pub async fn tokenize(
     let body: TokenizeRequest = object.read()?;
     let door = serving(&http)?;
     if let Some(model) = &body.model {
-        choose(&http, model)?;
+        named(&http, model)?;
     }
     let tokens = match (&body.prompt, &body.messages) {
         (Some(text), None) => door
@@ -163,7 +163,7 @@ pub async fn detokenize(State(http): State<Arc<Http>>, request: Request) -> Repl
     let body: DetokenizeRequest = object.read()?;
     let door = serving(&http)?;
     if let Some(model) = &body.model {
-        choose(&http, model)?;
+        named(&http, model)?;
     }
     let vocab = door.backend.capabilities().vocab;
     if let Some(at) = body

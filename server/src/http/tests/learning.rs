@@ -8,7 +8,7 @@ use crate::http::testing::{Recorder, Reply, Stage, read, request};
 
 const CHAT: &str = "/v1/chat/completions";
 
-async fn put(stage: &Stage, body: &Value) -> Reply {
+pub(super) async fn put(stage: &Stage, body: &Value) -> Reply {
     let json = [("content-type", "application/json")];
     let request = request("PUT", "/v1/consent", &json).body(body.to_string().into());
     read(stage.send(request.unwrap()).await).await
@@ -224,7 +224,10 @@ async fn unclear_wishes_forget_nothing() {
 async fn improvement_and_what_was_learned_have_a_sentence() {
     let stage = Stage::new(Recorder::Collects).await;
     let nothing = stage.get("/v1/improvement").await.json();
-    assert_eq!(nothing["sentence"], "Nothing was learned yet.");
+    assert_eq!(
+        nothing["sentence"],
+        "No answer of a learned version was judged yet."
+    );
     assert_eq!(
         (&nothing["difference"], &nothing["n_base"]),
         (&Value::Null, &json!(0))

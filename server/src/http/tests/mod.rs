@@ -15,4 +15,5 @@ mod replays;
 mod rights;
 mod sessions;
 mod tools;
+mod trials;
 mod versions;

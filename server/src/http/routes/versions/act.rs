@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
+use super::trial::{TrialReply, trial_reply};
 use super::view::{self, VersionReply};
 use super::{ActBody, UserQuery, conflict, decision_error, number, own_scope, read_act, unknown};
 use crate::http::Http;
@@ -18,6 +19,9 @@ use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::lists;
 use crate::http::routes::{Reply, ledger_error};
+
+/// How the audit log calls a rollback.
+pub(super) const ROLLBACK: &str = "version.rollback";
 
 /// What holds a scope after an act.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -30,6 +34,8 @@ pub struct HoldReply {
     pub pinned: bool,
     /// Why learning is stopped, where the watch stopped it.
     pub tripped: Option<String>,
+    /// What is on trial.
+    pub trial: Option<TrialReply>,
     /// Whether this act changed anything.
     pub changed: bool,
 }
@@ -46,6 +52,12 @@ pub(super) async fn usable(
     let view = http.versions.version(scope, version, 0).await;
     let view = view.map_err(|e| ledger_error(&e))?;
     let view = view.ok_or_else(|| unknown(version))?;
+    if view.record.is_retired {
+        return Err(conflict(
+            "retired",
+            format!("version {version} is retired; take it back into service first"),
+        ));
+    }
     if view.record.is_pruned {
         return Err(conflict(
             "pruned",
@@ -65,7 +77,7 @@ pub(super) async fn usable(
 pub(super) async fn restore(
     http: &Http,
     asked: &Asked,
-    (scope, to): (Scope, PolicyVersion),
+    (act, scope, to): (&'static str, Scope, PolicyVersion),
     body: ActBody,
 ) -> Result<VersionReply, ApiError> {
     let wanted = usable(http, &scope, to).await?;
@@ -82,13 +94,7 @@ pub(super) async fn restore(
             format!("version {to} is what this scope is served already"),
         ));
     }
-    record(
-        http,
-        asked,
-        ("version.rollback", &scope),
-        json!({ "to": to }),
-    )
-    .await?;
+    record(http, asked, (act, &scope), json!({ "to": to })).await?;
     let order = Restore {
         scope: scope.clone(),
         to,
@@ -105,7 +111,7 @@ pub(super) async fn restore(
 }
 
 /// Tells serve.
-fn publish(http: &Http, policy: &Policy) {
+pub(super) fn publish(http: &Http, policy: &Policy) {
     http.policies.update(|heads| heads.with(policy.clone()));
 }
 
@@ -128,6 +134,8 @@ pub(super) async fn keep(
         .map_err(|e| decision_error(&e))?;
     if pinned.version > PolicyVersion::BASE {
         publish(http, &pinned);
+        http.policies
+            .update(|heads| heads.proven(scope, pinned.version));
     }
     tracing::info!(version = pinned.version.0, "pinned");
     held(http, scope, true).await
@@ -154,7 +162,7 @@ pub(super) async fn learn_again(
 }
 
 /// Enters an act on a scope into the audit log.
-async fn record(
+pub(super) async fn record(
     http: &Http,
     asked: &Asked,
     (act, scope): (&'static str, &Scope),
@@ -164,20 +172,22 @@ async fn record(
     http.audit.record(&asked.caller, act, scope, detail).await
 }
 
-async fn held(http: &Http, scope: &Scope, changed: bool) -> Result<HoldReply, ApiError> {
+/// What holds a scope now.
+pub(super) async fn held(http: &Http, scope: &Scope, changed: bool) -> Result<HoldReply, ApiError> {
     let standing = http.versions.standing(scope).await;
     let standing = standing.map_err(|e| ledger_error(&e))?;
     Ok(HoldReply {
         object: "hold",
         current: http.policies.get().version(scope).0,
         pinned: standing.pinned,
+        trial: trial_reply(http, scope, &standing).await?,
         tripped: standing.tripped.map(|tripped| tripped.note),
         changed,
     })
 }
 
 /// The scope that body or query name.
-fn whose(
+pub(super) fn whose(
     http: &Http,
     asked: &Asked,
     (body, query): (&ActBody, &UserQuery),
@@ -214,7 +224,8 @@ pub async fn roll_back(
     let (to, query) = (number(&version)?, lists::query(query)?);
     let body = read_act(request, &http).await?;
     let scope = whose(&http, &asked, (&body, &query))?;
-    Ok(Json(restore(&http, &asked, (scope, to), body).await?))
+    let wanted = (ROLLBACK, scope, to);
+    Ok(Json(restore(&http, &asked, wanted, body).await?))
 }
 
 /// Keeps a version of the caller's policy served: nothing newer is published until it is released.

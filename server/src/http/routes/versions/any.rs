@@ -238,7 +238,7 @@ pub async fn get_version_of(
 }
 
 /// The body, and the scope that it or the query names.
-async fn act_of(
+pub(super) async fn act_of(
     http: &Http,
     query: ListOr,
     request: Request,
@@ -274,7 +274,8 @@ pub async fn roll_back_of(
 ) -> Reply<VersionReply> {
     let to = number(&version)?;
     let (scope, body) = act_of(&http, query, request).await?;
-    Ok(Json(act::restore(&http, &asked, (scope, to), body).await?))
+    let wanted = (act::ROLLBACK, scope, to);
+    Ok(Json(act::restore(&http, &asked, wanted, body).await?))
 }
 
 /// Keeps a version of a scope served until it is released.

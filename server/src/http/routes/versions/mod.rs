@@ -1,9 +1,10 @@
-//! Published versions: list, lineage, rollback, pin, compare; a caller's own under `/v1`, any
+//! Published versions: list, lineage, rollback, pin, trial, compare; a caller's own under `/v1`, any
 //! scope's under `/admin/v1`.
 
 pub mod act;
 pub mod any;
 pub mod compare;
+pub mod trial;
 pub mod view;
 
 use std::sync::Arc;
@@ -34,6 +35,9 @@ pub fn all() -> OpenApiRouter<Arc<Http>> {
         .routes(routes!(act::roll_back))
         .routes(routes!(act::pin, act::unpin))
         .routes(routes!(act::resume))
+        .routes(routes!(trial::try_out))
+        .routes(routes!(trial::promote))
+        .routes(routes!(trial::retire, trial::unretire))
         .routes(routes!(compare::compare))
         .routes(routes!(any::list_scopes))
         .routes(routes!(any::list_refusals))
@@ -42,6 +46,9 @@ pub fn all() -> OpenApiRouter<Arc<Http>> {
         .routes(routes!(any::roll_back_of))
         .routes(routes!(any::pin_of, any::unpin_of))
         .routes(routes!(any::resume_of))
+        .routes(routes!(trial::try_out_of))
+        .routes(routes!(trial::promote_of))
+        .routes(routes!(trial::retire_of, trial::unretire_of))
         .routes(routes!(any::compare_of))
 }
 
@@ -69,6 +76,8 @@ pub struct ActBody {
     pub scope: Option<String>,
     /// Why, for others to read; up to 500 characters.
     pub note: Option<String>,
+    /// Share of the sessions that a version on trial answers, 0.01 to 0.99; 0.1 if absent.
+    pub share: Option<f64>,
 }
 
 /// Longest note.

@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::trial::{TrialReply, trial_reply};
 use super::{ListQuery, UserQuery, answering_scope, number, own_scope, page_limit, unknown};
 use crate::door::turn_text;
 use crate::http::Http;
@@ -52,6 +53,10 @@ pub struct VersionReply {
     pub pruned: bool,
     /// It learned from something that was erased since; it cannot be served again.
     pub tainted: bool,
+    /// A person took it out of service.
+    pub retired: bool,
+    /// It answers a share of the sessions.
+    pub on_trial: bool,
     /// Why it was published, where a person or the watch said so.
     pub note: Option<String>,
     /// What the trainer measured.
@@ -74,6 +79,8 @@ pub struct VersionList {
     /// What holds the scope: a pin, a trip, a trial.
     #[schema(value_type = Object)]
     pub standing: Standing,
+    /// The trial, with what both sides have done.
+    pub trial: Option<TrialReply>,
 }
 
 /// A turn that a version learned from.
@@ -122,6 +129,8 @@ pub(super) fn reply(
         tripped: record.is_tripped,
         pruned: record.is_pruned,
         tainted: record.is_tainted,
+        retired: record.is_retired,
+        on_trial: standing.trial.is_some_and(|trial| trial.version == version),
         note: record.note,
         report: record.report,
         gate: record.gate,
@@ -149,6 +158,7 @@ pub(super) async fn list(
         object: "list",
         current: current.0,
         data: data.collect(),
+        trial: trial_reply(http, scope, &standing).await?,
         standing,
     })
 }
