@@ -42,6 +42,31 @@ pub(crate) enum VersionsCommand {
     },
     /// Release a pin.
     Unpin(Target),
+    #[command(flatten)]
+    Trial(TrialCommand),
+    /// Learn again after an automatic rollback.
+    Resume(Target),
+    /// Answer the same prompts with two versions.
+    Compare {
+        /// One version; 0 is the base model.
+        a: u64,
+        /// The other.
+        b: u64,
+        /// A question to ask both, any number of times; without one the newest prompts are taken.
+        #[arg(long)]
+        prompt: Vec<String>,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Every scope with what it is served.
+    Scopes(Target),
+    /// Candidates that the gate refused.
+    Refusals(Target),
+}
+
+/// Which versions are tried, promoted and retired.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TrialCommand {
     /// Let a version answer a share of the sessions, and the others what was served before.
     Canary {
         /// What is tried; an older one is published again.
@@ -73,24 +98,6 @@ pub(crate) enum VersionsCommand {
         #[command(flatten)]
         target: Target,
     },
-    /// Learn again after an automatic rollback.
-    Resume(Target),
-    /// Answer the same prompts with two versions.
-    Compare {
-        /// One version; 0 is the base model.
-        a: u64,
-        /// The other.
-        b: u64,
-        /// A question to ask both, any number of times; without one the newest prompts are taken.
-        #[arg(long)]
-        prompt: Vec<String>,
-        #[command(flatten)]
-        target: Target,
-    },
-    /// Every scope with what it is served.
-    Scopes(Target),
-    /// Candidates that the gate refused.
-    Refusals(Target),
 }
 
 /// Which server, and whose versions.
@@ -152,27 +159,55 @@ pub(crate) fn run(command: VersionsCommand) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
+type Show = fn(&Value) -> String;
+
+fn post(target: Target, path: &str, extra: Value, show: Show) -> (Target, Call) {
+    let call = Call {
+        method: Method::POST,
+        path: target.base(path),
+        body: Some(target.body(extra)),
+        show,
+    };
+    (target, call)
+}
+
+fn delete(target: Target, path: &str) -> (Target, Call) {
+    let call = Call {
+        method: Method::DELETE,
+        path: target.path(path),
+        body: None,
+        show: hold,
+    };
+    (target, call)
+}
+
+fn trial_call(command: TrialCommand) -> (Target, Call) {
+    match command {
+        TrialCommand::Canary {
+            version,
+            share,
+            target,
+        } => {
+            let path = format!("versions/{version}/canary");
+            post(target, &path, json!({ "share": share }), hold)
+        }
+        TrialCommand::Promote { version, target } => {
+            let path = format!("versions/{version}/promote");
+            post(target, &path, json!({}), hold)
+        }
+        TrialCommand::Retire { version, target } => {
+            let path = format!("versions/{version}/retire");
+            post(target, &path, json!({}), hold)
+        }
+        TrialCommand::Unretire { version, target } => {
+            delete(target, &format!("versions/{version}/retire"))
+        }
+    }
+}
+
 fn call_of(command: VersionsCommand) -> (Target, Call) {
     let get = |target: Target, path: &str, show| {
         let call = Call::get(target.path(path), show);
-        (target, call)
-    };
-    let post = |target: Target, path: &str, extra: Value, show| {
-        let call = Call {
-            method: Method::POST,
-            path: target.base(path),
-            body: Some(target.body(extra)),
-            show,
-        };
-        (target, call)
-    };
-    let delete = |target: Target, path: &str| {
-        let call = Call {
-            method: Method::DELETE,
-            path: target.path(path),
-            body: None,
-            show: hold,
-        };
         (target, call)
     };
     match command {
@@ -192,25 +227,7 @@ fn call_of(command: VersionsCommand) -> (Target, Call) {
             post(target, &format!("versions/{version}/pin"), json!({}), hold)
         }
         VersionsCommand::Unpin(target) => delete(target, "versions/0/pin"),
-        VersionsCommand::Canary {
-            version,
-            share,
-            target,
-        } => {
-            let path = format!("versions/{version}/canary");
-            post(target, &path, json!({ "share": share }), hold)
-        }
-        VersionsCommand::Promote { version, target } => {
-            let path = format!("versions/{version}/promote");
-            post(target, &path, json!({}), hold)
-        }
-        VersionsCommand::Retire { version, target } => {
-            let path = format!("versions/{version}/retire");
-            post(target, &path, json!({}), hold)
-        }
-        VersionsCommand::Unretire { version, target } => {
-            delete(target, &format!("versions/{version}/retire"))
-        }
+        VersionsCommand::Trial(command) => trial_call(command),
         VersionsCommand::Resume(target) => post(target, "versions/resume", json!({}), hold),
         VersionsCommand::Compare {
             a,

@@ -2,12 +2,15 @@
 
 import assert from 'node:assert/strict'
 import { spawn } from 'node:child_process'
-import { mkdtempSync, rmSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { createRequire } from 'node:module'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { chromium } from 'playwright-core'
 
 const BINARY = process.env.HONE ?? 'target/debug/hone'
+const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8')
+const PICTURES = process.env.SCREENSHOTS ?? 'target/screenshots'
 const CHROMIUM = process.env.CHROMIUM ?? '/usr/bin/chromium'
 
 /** Longest that anything is waited for. */
@@ -169,4 +172,20 @@ export async function confirm(page) {
   const name = await dialog.locator('b.mono').innerText()
   await dialog.getByTestId('confirm-name').fill(name)
   await dialog.getByTestId('confirm-act').click()
+}
+
+/** What of a page axe finds serious. */
+export async function issues(page) {
+  await page.evaluate(AXE)
+  const found = await page.evaluate(() =>
+    window.axe.run(document, { resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa'] }),
+  )
+  const serious = found.violations.filter((v) => ['serious', 'critical'].includes(v.impact))
+  return serious.map((v) => `${v.id}: ${v.nodes.map((node) => node.html.slice(0, 160)).join(' | ')}`)
+}
+
+/** Keeps what a page looks like, for people to look at. */
+export async function picture(page, name) {
+  mkdirSync(PICTURES, { recursive: true })
+  await page.screenshot({ path: join(PICTURES, `${name}.png`) })
 }

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import { Hone, QUICK, launch, open, say, until } from './hone.mjs'
+import { Hone, QUICK, issues, launch, open, picture, say, until } from './hone.mjs'
 
 let hone, browser
 before(async () => {
@@ -17,6 +17,9 @@ after(async () => {
 async function arrive(link, name) {
   const page = await open(browser, hone)
   await page.goto(link)
+  await page.getByTestId('name').waitFor()
+  await picture(page, 'invite-light')
+  assert.deepEqual(await issues(page), [])
   await page.getByTestId('name').fill(name)
   await page.getByTestId('password').fill(`${name} has a long password`)
   await page.getByTestId('sign-in').locator('button.primary').click()
@@ -77,6 +80,12 @@ test('two people in two browsers see only what is theirs', async () => {
 test('who is not signed in is asked to, and a sign-in lasts over a reload', async () => {
   const page = await open(browser, hone)
   await page.goto(hone.url)
+  await page.getByTestId('sign-in').waitFor()
+  for (const look of ['light', 'dark']) {
+    await page.emulateMedia({ colorScheme: look })
+    await picture(page, `sign-in-${look}`)
+    assert.deepEqual(await issues(page), [])
+  }
   await page.getByTestId('name').fill('ann')
   await page.getByTestId('password').fill('ann has a long password')
   await page.getByTestId('sign-in').locator('button.primary').click()

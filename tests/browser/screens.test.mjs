@@ -2,22 +2,15 @@
 // target/screenshots. The first load is small and quick.
 
 import assert from 'node:assert/strict'
-import { mkdirSync } from 'node:fs'
-import { createRequire } from 'node:module'
-import { readFileSync } from 'node:fs'
-import { join } from 'node:path'
 import { after, before, test } from 'node:test'
-import { Hone, launch, open, until } from './hone.mjs'
+import { Hone, calm, issues, launch, open, picture, until } from './hone.mjs'
 
-const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8')
-const PICTURES = process.env.SCREENSHOTS ?? 'target/screenshots'
 const FIRST_LOAD_BYTES_MAX = 200_000
 const FIRST_LOAD_MS_MAX = 1_000
 
 let hone, browser, screens
 before(async () => {
   ;[hone, browser] = await Promise.all([Hone.start(), launch()])
-  mkdirSync(PICTURES, { recursive: true })
   await hone.teach()
   await hone.call('PUT', '/v1/consent', { learning: 'serve', user: 'ann' })
   await hone.call('POST', '/v1/forget', { all: true, user: 'ben' })
@@ -66,15 +59,6 @@ async function settled(page) {
   }, 10_000).catch(() => {})
 }
 
-async function issues(page) {
-  await page.evaluate(AXE)
-  const found = await page.evaluate(() =>
-    window.axe.run(document, { resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa'] }),
-  )
-  const serious = found.violations.filter((v) => ['serious', 'critical'].includes(v.impact))
-  return serious.map((v) => `${v.id}: ${v.nodes.map((node) => node.html.slice(0, 160)).join(' | ')}`)
-}
-
 const LOOKS = [
   { name: 'light', colorScheme: 'light', viewport: { width: 1280, height: 860 } },
   { name: 'dark', colorScheme: 'dark', viewport: { width: 1280, height: 860 } },
@@ -93,7 +77,7 @@ for (const { name: look, ...options } of LOOKS) {
         await page.getByTestId('compare-run').click()
         await page.getByTestId('comparison').waitFor()
       }
-      await page.screenshot({ path: join(PICTURES, `${name}-${look}.png`) })
+      await picture(page, `${name}-${look}`)
       wrong.push(...(await issues(page)).map((issue) => `${name}: ${issue}`))
       const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth)
       if (overflow > 1) wrong.push(`${name}: ${overflow} pixels wider than the window`)
@@ -102,6 +86,27 @@ for (const { name: look, ...options } of LOOKS) {
     assert.deepEqual(page.complaints, [])
   })
 }
+
+test('a trial under way is accessible and pictured', async () => {
+  await calm(hone)
+  const { current } = await hone.get('/v1/versions')
+  await hone.call('POST', `/v1/versions/${current}/canary`, { share: 0.3 })
+  for (let seed = 0; seed < 12; seed += 1) {
+    const reply = await hone.chat('Tell me a joke.', { seed, session_id: `trial ${seed}` })
+    if (seed % 3) await hone.call('POST', '/v1/feedback', { turn_id: reply.hone.turn_id, score: 1 })
+  }
+  for (const { name: look, ...options } of LOOKS) {
+    const page = await open(browser, hone, options)
+    for (const [name, hash] of [['trial', `#/console/versions/${current}`], ['learned-trial', '#/learned']]) {
+      await page.goto(`${hone.url}/${hash}`)
+      await settled(page)
+      await picture(page, `${name}-${look}`)
+      assert.deepEqual(await issues(page), [])
+    }
+    assert.deepEqual(page.complaints, [])
+  }
+  await hone.call('POST', `/v1/versions/${current}/promote`)
+})
 
 test('the first load is small and quick', async () => {
   const loads = []

@@ -74,6 +74,81 @@ async fn named(house: &TestHouse, form: &str) -> Result<u64, u16> {
     }
 }
 
+/// Promoted, it answers everybody, and learning goes on.
+async fn promoted(house: &TestHouse) {
+    let held = house
+        .post("/v1/versions/1/promote", json!({}))
+        .await
+        .unwrap();
+    assert_eq!(
+        (&held["current"], &held["trial"]),
+        (&json!(1), &Value::Null)
+    );
+    let all = answered(house, 100..104).await;
+    assert!(all.iter().all(|(_, version)| *version == 1), "{all:?}");
+    assert_eq!(named(house, "stable").await, Ok(1));
+}
+
+/// What is served is not retired; the others are, cannot be named then, and come back.
+async fn retired(house: &TestHouse) {
+    let refused = house
+        .try_post("/v1/versions/1/retire", json!({}))
+        .await
+        .unwrap();
+    assert_eq!(
+        (refused.0, &refused.1["error"]["code"]),
+        (409, &json!("conflict"))
+    );
+    house
+        .post("/v1/versions/0/rollback", json!({}))
+        .await
+        .unwrap();
+    house
+        .post("/v1/versions/1/retire", json!({}))
+        .await
+        .unwrap();
+    assert_eq!(named(house, "v1").await, Err(404));
+    let refused = house
+        .try_post("/v1/versions/1/rollback", json!({}))
+        .await
+        .unwrap();
+    assert_eq!(
+        (refused.0, &refused.1["error"]["code"]),
+        (409, &json!("retired"))
+    );
+    house.delete("/v1/versions/1/retire").await.unwrap();
+    assert_eq!(named(house, "v1").await, Ok(1));
+}
+
+/// An older one is tried by hand, and what a person retires on trial is taken away.
+async fn tried_by_hand(house: &TestHouse) {
+    let held = house
+        .post("/v1/versions/1/canary", json!({"share": 0.4}))
+        .await
+        .unwrap();
+    let sides = (&held["trial"]["version"], &held["trial"]["proven"]);
+    assert_eq!(sides, (&json!(3), &json!(2)));
+    let held = house
+        .post("/v1/versions/3/retire", json!({}))
+        .await
+        .unwrap();
+    assert_eq!(
+        (&held["current"], &held["trial"]),
+        (&json!(4), &Value::Null)
+    );
+    assert_eq!(named(house, "v1").await, Err(404), "the same adapter");
+    let acts = house.get("/admin/v1/audit?limit=200").await.unwrap();
+    let acts: Vec<&str> = acts["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|entry| entry["act"].as_str())
+        .collect();
+    for act in ["promote", "retire", "unretire", "canary", "rollback"] {
+        assert!(acts.contains(&&*format!("version.{act}")), "{acts:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_version_is_tried_promoted_named_and_retired() {
     let (_guard, data) = temporary().unwrap();
@@ -110,74 +185,9 @@ async fn a_version_is_tried_promoted_named_and_retired() {
         assert_eq!(named(&house, unknown).await, Err(404), "{unknown}");
     }
 
-    // Promoted: everybody, and learning goes on.
-    let held = house
-        .post("/v1/versions/1/promote", json!({}))
-        .await
-        .unwrap();
-    assert_eq!(
-        (&held["current"], &held["trial"]),
-        (&json!(1), &Value::Null)
-    );
-    let all = answered(&house, 100..104).await;
-    assert!(all.iter().all(|(_, version)| *version == 1), "{all:?}");
-    assert_eq!(named(&house, "stable").await, Ok(1));
-
-    // Served versions are not retired; others are, cannot be named then, and come back.
-    let refused = house
-        .try_post("/v1/versions/1/retire", json!({}))
-        .await
-        .unwrap();
-    assert_eq!(
-        (refused.0, &refused.1["error"]["code"]),
-        (409, &json!("conflict"))
-    );
-    house
-        .post("/v1/versions/0/rollback", json!({}))
-        .await
-        .unwrap();
-    house
-        .post("/v1/versions/1/retire", json!({}))
-        .await
-        .unwrap();
-    assert_eq!(named(&house, "v1").await, Err(404));
-    let refused = house
-        .try_post("/v1/versions/1/rollback", json!({}))
-        .await
-        .unwrap();
-    assert_eq!(
-        (refused.0, &refused.1["error"]["code"]),
-        (409, &json!("retired"))
-    );
-    house.delete("/v1/versions/1/retire").await.unwrap();
-    assert_eq!(named(&house, "v1").await, Ok(1));
-
-    // An older one is tried by hand, and what a person retires on trial is taken away.
-    let held = house
-        .post("/v1/versions/1/canary", json!({"share": 0.4}))
-        .await
-        .unwrap();
-    let sides = (&held["trial"]["version"], &held["trial"]["proven"]);
-    assert_eq!(sides, (&json!(3), &json!(2)));
-    let held = house
-        .post("/v1/versions/3/retire", json!({}))
-        .await
-        .unwrap();
-    assert_eq!(
-        (&held["current"], &held["trial"]),
-        (&json!(4), &Value::Null)
-    );
-    assert_eq!(named(&house, "v1").await, Err(404), "the same adapter");
-    let acts = house.get("/admin/v1/audit?limit=200").await.unwrap();
-    let acts: Vec<&str> = acts["data"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter_map(|entry| entry["act"].as_str())
-        .collect();
-    for act in ["promote", "retire", "unretire", "canary", "rollback"] {
-        assert!(acts.contains(&&*format!("version.{act}")), "{acts:?}");
-    }
+    promoted(&house).await;
+    retired(&house).await;
+    tried_by_hand(&house).await;
     house.stop().await.unwrap();
 }
 

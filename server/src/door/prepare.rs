@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use hone_collect::{Input, Observed};
 use hone_domain::{
-    Admission, Ask, AskContext, BindRequest, Binding, Collect, Grammar, GroupId, Listening,
-    Message, Millis, Origin, PolicyChoice, Reason, Reasoning, RequestId, Sampling, Scope,
-    ServeError, SessionId, StopRules, Token, TurnId, TurnKind, Wanted,
+    Admission, Admitted, Ask, AskContext, BindRequest, Binding, Collect, Grammar, GroupId,
+    Listening, Message, Millis, Origin, PolicyChoice, Reason, Reasoning, RequestId, Sampling,
+    Scope, ServeError, SessionId, StopRules, Token, TurnId, TurnKind, Wanted,
 };
 use serde_json::{Map, Value};
 
@@ -305,6 +305,22 @@ impl Door {
         })
     }
 
+    /// Who answers and what may be kept. Where a version is on trial, the session decides whether
+    /// it is the one that answers.
+    fn admit(&self, request: &Request, session: SessionId) -> Admitted {
+        let wanted = Wanted {
+            policy: request.policy.clone(),
+            store: request.store,
+            kind: request.kind(),
+            session,
+        };
+        let mut admitted = self.rules.admit(&request.owner, &request.scope, wanted);
+        if admitted.policy == PolicyChoice::Newest {
+            admitted.policy = self.policies.get().choice(&request.scope, session);
+        }
+        admitted
+    }
+
     fn ask_each(
         self: &Arc<Self>,
         request: &Request,
@@ -313,24 +329,10 @@ impl Door {
     ) -> Result<Vec<Choice>, ServeError> {
         let max_tokens = self.room_for(request.max_tokens, prepared.tokens.len())?;
         let group = (request.n > 1).then(|| GroupId(self.ids.next()));
-        let admitted = self.rules.admit(
-            &request.owner,
-            &request.scope,
-            Wanted {
-                policy: request.policy.clone(),
-                store: request.store,
-                kind: request.kind(),
-                session: prepared.binding.session,
-            },
-        );
+        let admitted = self.admit(request, prepared.binding.session);
         let collect = match admitted.collect {
             Collect::Yes if self.collect.is_none() => Collect::No(Reason::NoCollector),
             collect => collect,
-        };
-        let session = prepared.binding.session;
-        let policy = match admitted.policy {
-            PolicyChoice::Newest => self.policies.get().choice(&request.scope, session),
-            named => named,
         };
         let mut jobs = Vec::with_capacity(turns.len());
         for (turn, at) in turns.iter().zip(0u32..) {
@@ -340,7 +342,7 @@ impl Door {
                 choice_index: request.first_index + at,
                 group,
                 scope: request.scope.clone(),
-                policy: policy.clone(),
+                policy: admitted.policy.clone(),
                 origin: Origin::User,
                 kind: request.kind(),
                 prompt_tokens: prepared.tokens.clone(),

@@ -27,6 +27,8 @@ use why::{Alert, Facts, Why};
 const LEDGER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Most versions whose reports one sample reads; of more only the newest.
 const PUBLISHED_MAX: u64 = 16;
+/// Most held scopes that are looked at.
+const HELD_MAX: usize = 10_000;
 /// How long an alert stays after what it told of was last seen.
 const ALERT_HOLD_MS: i64 = 60_000;
 
@@ -259,6 +261,10 @@ async fn look(http: &Http, seen: Option<Seen>) -> (Look, Option<Seen>) {
         Some(_) => answered("waits", ledger.oldest_pending()).await,
         None => None,
     };
+    let held = match &counts {
+        Some(_) => answered("standings", http.versions.standings(HELD_MAX)).await,
+        None => None,
+    };
     let (published, seen) = match &counts {
         Some(counts) => follow(http, counts, seen).await,
         None => (Vec::new(), seen),
@@ -274,6 +280,7 @@ async fn look(http: &Http, seen: Option<Seen>) -> (Look, Option<Seen>) {
         sessions: door.map_or(0, |door| door.sessions()),
         completions_live: door.map_or(0, |door| door.live.count()),
         scopes: http.policies.get().len(),
+        held: held.unwrap_or_default(),
     };
     (look, seen)
 }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use hone_domain::Stage;
+use hone_domain::{Scope, Stage};
 use hone_runtime::RoomStatus;
 use hone_serve::{EngineStats, HistogramSnapshot};
-use hone_store::{LedgerCounts, OldestPending, PolicyRecord, SampleAge};
+use hone_store::{LedgerCounts, OldestPending, PolicyRecord, SampleAge, Standing};
 use serde_json::Value;
 
 use super::history::Values;
@@ -34,6 +34,8 @@ pub struct Look {
     pub completions_live: usize,
     /// Scopes with a policy of their own.
     pub scopes: usize,
+    /// What stands between scopes and their next version.
+    pub held: Vec<(Scope, Standing)>,
 }
 
 /// A version that became visible.

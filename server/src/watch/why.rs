@@ -150,6 +150,7 @@ fn ago(ms: i64) -> String {
 /// The answer: the first of these that has something to say, what stands in the way first.
 pub fn why(facts: &Facts) -> Why {
     broken(facts)
+        .or_else(|| held(facts))
         .or_else(|| learning(facts))
         .or_else(|| on_the_way(facts))
         .or_else(|| settled(facts))
@@ -203,6 +204,36 @@ fn broken(facts: &Facts) -> Option<Why> {
         "No: the gate refused the last {} candidates. The list of refusals says what they did worse.",
         facts.refused_since
     ))
+}
+
+/// What holds every scope that has a policy; where only some are held, the others learn.
+fn held(facts: &Facts) -> Option<Why> {
+    let [(_, first), rest @ ..] = &facts.now.held[..] else {
+        return None;
+    };
+    if facts.now.held.len() < facts.now.scopes {
+        return None;
+    }
+    if !rest.is_empty() {
+        return no(format!(
+            "No: all {} scopes with a policy are pinned, on trial, or stopped after a rollback. Versions says which.",
+            facts.now.held.len(),
+        ));
+    }
+    if let Some(tripped) = &first.tripped {
+        return no(format!(
+            "No: learning was stopped after a rollback ({}). Versions lets it learn again.",
+            tripped.note
+        ));
+    }
+    match &first.trial {
+        Some(trial) => soon(format!(
+            "Soon: version {} is on trial on {:.0} % of the sessions. Promote or retire it, or wait until enough of its answers are judged.",
+            trial.version,
+            trial.share * 100.0
+        )),
+        None => no("No: the served version is pinned. Unpin it, and what waits is learned."),
+    }
 }
 
 fn learning(facts: &Facts) -> Option<Why> {
@@ -280,6 +311,20 @@ fn alert(id: impl Into<String>, severity: Severity, (text, what): (String, &str)
 pub fn alerts(facts: &Facts) -> Vec<Alert> {
     let mut found = Vec::new();
     loop_alerts(facts, &mut found);
+    let tripped = facts.now.held.iter().filter(|(_, s)| s.tripped.is_some());
+    match tripped.count() {
+        0 => {}
+        n => {
+            let scopes = if n == 1 {
+                "1 scope"
+            } else {
+                &format!("{n} scopes")
+            };
+            let text = format!("Learning of {scopes} was stopped after a rollback by itself.");
+            let what = "Look in Versions at what was left and why, then let it learn again.";
+            found.push(alert("learning_stopped", Severity::Warning, (text, what)));
+        }
+    }
     engine_alerts(facts, &mut found);
     found.extend(learning_alerts(facts).into_iter().flatten());
     found

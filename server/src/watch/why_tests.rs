@@ -1,9 +1,9 @@
 //! Situations and what is said of them.
 
-use hone_domain::Reason;
+use hone_domain::{PolicyVersion, Reason, Scope};
 use hone_runtime::Board;
 use hone_serve::EngineStats;
-use hone_store::LedgerCounts;
+use hone_store::{LedgerCounts, Standing, Trial, Tripped};
 
 use super::*;
 
@@ -43,6 +43,37 @@ fn room<'a>(facts: &'a mut Facts, name: &str) -> &'a mut RoomStatus {
     facts.now.loops.get_mut(name).expect("a loop")
 }
 
+/// A ring with one scope that learned a moment ago and is held now.
+fn held(change: impl FnOnce(&mut Standing)) -> Facts {
+    let mut standing = Standing::default();
+    change(&mut standing);
+    with(|facts| {
+        facts.last_publish_ms = Some(NOW - 1_000);
+        facts.now.scopes = 1;
+        facts.now.held = vec![(Scope::of("ann", None), standing)];
+    })
+}
+
+#[test]
+fn a_trial_is_waited_for_and_one_held_scope_of_two_holds_nothing() {
+    let trial = Trial {
+        version: PolicyVersion(4),
+        proven: PolicyVersion(3),
+        share: 0.25,
+        since_ms: NOW,
+    };
+    let mut facts = held(|standing| standing.trial = Some(trial));
+    let said = why(&facts);
+    assert_eq!(said.learning, Learning::Soon);
+    assert!(
+        said.sentence.contains("version 4 is on trial on 25 %"),
+        "{}",
+        said.sentence
+    );
+    facts.now.scopes = 2;
+    assert_eq!(why(&facts).learning, Learning::Yes);
+}
+
 /// A situation, the word and a part of the sentence.
 type Said = (Facts, Learning, &'static str);
 
@@ -74,6 +105,17 @@ fn in_the_way() -> Vec<Said> {
             "the gate refused the last 3 candidates",
         ),
         (all_settled, "Most often (4): it was a side turn"),
+        (held(|s| s.pinned = true), "the served version is pinned"),
+        (
+            held(|s| {
+                s.tripped = Some(Tripped {
+                    note: "auto: complaint rate".into(),
+                    version: PolicyVersion(3),
+                    at_ms: NOW,
+                });
+            }),
+            "stopped after a rollback (auto: complaint rate)",
+        ),
     ];
     rows.map(|(facts, part)| (facts, Learning::No, part)).into()
 }

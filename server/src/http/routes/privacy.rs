@@ -83,9 +83,9 @@ fn window(query: PageOr) -> Result<Window, ApiError> {
     })
 }
 
-fn page<R, T>(rows: Vec<R>, limit: usize, parts: impl Fn(R) -> (i64, T)) -> List<T> {
+fn page<R, T>(rows: &[R], limit: usize, parts: impl Fn(&R) -> (i64, T)) -> List<T> {
     let is_full = rows.len() == limit;
-    let (numbers, data): (Vec<i64>, Vec<T>) = rows.into_iter().map(parts).unzip();
+    let (numbers, data): (Vec<i64>, Vec<T>) = rows.iter().map(parts).unzip();
     let last = numbers.last().filter(|_| is_full);
     List::of(data, last.map(ToString::to_string))
 }
@@ -96,7 +96,7 @@ fn whose(scope: &Scope) -> (String, Option<String>) {
     (owner.to_owned(), user.map(str::to_owned))
 }
 
-fn consent_item(row: ConsentRow) -> (i64, ConsentItem) {
+fn consent_item(row: &ConsentRow) -> (i64, ConsentItem) {
     let (owner, user) = whose(&row.scope);
     let item = ConsentItem {
         scope: row.scope.as_str().to_owned(),
@@ -111,8 +111,8 @@ fn consent_item(row: ConsentRow) -> (i64, ConsentItem) {
     (row.number, item)
 }
 
-fn forget_item(row: ForgetRow) -> (i64, ForgetItem) {
-    let report = row.report;
+fn forget_item(row: &ForgetRow) -> (i64, ForgetItem) {
+    let report = &row.report;
     let (owner, user) = whose(&report.scope);
     let item = ForgetItem {
         id: format!("fgt_{}", report.id),
@@ -150,7 +150,7 @@ pub async fn list_consents(
     let wanted = window(query)?;
     let rows = http.personal.consent_rows(wanted).await;
     let rows = rows.map_err(|error| ledger_error(&error))?;
-    Ok(Json(page(rows, wanted.limit, consent_item)))
+    Ok(Json(page(&rows, wanted.limit, consent_item)))
 }
 
 /// Everybody's wishes to be forgotten, newest first, with how far they have come.
@@ -170,5 +170,5 @@ pub async fn list_forgets(State(http): State<Arc<Http>>, query: PageOr) -> Reply
     let wanted = window(query)?;
     let rows = http.personal.forgets(wanted).await;
     let rows = rows.map_err(|error| ledger_error(&error))?;
-    Ok(Json(page(rows, wanted.limit, forget_item)))
+    Ok(Json(page(&rows, wanted.limit, forget_item)))
 }
