@@ -119,6 +119,8 @@ pub(crate) struct AdapterTable {
     limits: TableLimits,
     uses: u64,
     bytes: u64,
+    /// Adapters that are loaded and about to serve, and their bytes.
+    coming: (usize, u64),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -137,6 +139,7 @@ impl AdapterTable {
             limits,
             uses: 0,
             bytes: 0,
+            coming: (0, 0),
         }
     }
 
@@ -292,11 +295,17 @@ impl AdapterTable {
         changed
     }
 
+    /// Adapters that are loaded and about to serve: they count as well.
+    pub(crate) fn expect(&mut self, coming: (usize, u64)) {
+        self.coming = coming;
+        self.drop_unused();
+    }
+
     /// Keeps to the byte budget: the longest unused adapters without a request go.
     fn drop_unused(&mut self) {
         self.drop_retired();
         while self.exact.len() > EXACT_MAX && self.drop_exact() {}
-        while self.bytes + self.retired_bytes() > self.limits.bytes_max {
+        while self.bytes + self.retired_bytes() + self.coming.1 > self.limits.bytes_max {
             // What was asked for by name is asked for again if it is missed.
             if self.drop_exact() {
                 continue;
@@ -381,8 +390,8 @@ impl AdapterTable {
             .count();
         let exact = self.exact.values().filter(|e| e.loaded.is_some()).count();
         (
-            serving + exact + self.retired.len(),
-            self.bytes + self.retired_bytes(),
+            serving + exact + self.retired.len() + self.coming.0,
+            self.bytes + self.retired_bytes() + self.coming.1,
         )
     }
 }

@@ -32,6 +32,13 @@ pub struct Config {
     pub loads_parallel_max: usize,
     /// Milliseconds after a failed load before the next ask tries again.
     pub load_retry_ms: u64,
+    /// Most tokens of a scope's hottest prefixes that are computed under a newer version before it
+    /// serves, so that the first token comes as fast after a swap as before it. Only what a step
+    /// has left is used for it. What does not fit is cold after the swap, and counted; 0 swaps at
+    /// once.
+    pub prewarm_tokens_max: usize,
+    /// Milliseconds after which a newer version serves, whatever is still cold.
+    pub prewarm_ms_max: u64,
     /// How often every adapter in memory is proven to be what was published, in milliseconds; 0
     /// proves it when it is loaded only.
     pub prove_interval_ms: u64,
@@ -86,6 +93,8 @@ impl Config {
             scopes_known_max: 1_000,
             loads_parallel_max: 2,
             load_retry_ms: 0,
+            prewarm_tokens_max: 1_024,
+            prewarm_ms_max: 20_000,
             prove_interval_ms: 20,
             panics_in_row_max: 3,
         }

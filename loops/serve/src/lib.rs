@@ -21,6 +21,7 @@ mod masks;
 mod null;
 mod plan;
 mod prefix;
+mod prewarm;
 mod sequence;
 mod stats;
 mod stop;

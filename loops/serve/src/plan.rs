@@ -249,13 +249,15 @@ impl Work<'_> {
         }
     }
 
-    /// Shares the rest of the budget among prefills, the longest unserved first.
+    /// Shares the rest of the budget among prefills, the longest unserved first; of those served
+    /// last in the same step the shortest, so that a long one never leaves it a few tokens a step.
     fn prefill(&mut self) {
         self.prefills.clear();
         self.prefills
             .extend(self.running.iter().filter(|v| v.remaining() > 1));
-        let turn = |v: &View| (v.last_turn + u64::from(v.class) * CLASS_TURNS, v.place);
-        self.prefills.sort_unstable_by_key(turn);
+        let turn = |v: &View| v.last_turn + u64::from(v.class) * CLASS_TURNS;
+        self.prefills
+            .sort_unstable_by_key(|v| (turn(v), v.remaining(), v.place));
         for view in &*self.prefills {
             let room = (view.blocks + self.free) * BLOCK_TOKENS - view.computed;
             let tokens = view

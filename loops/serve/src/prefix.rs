@@ -6,7 +6,7 @@
 //! A cached block that nobody uses waits in a line, longest unused first, and is taken when a new
 //! block is needed.
 
-use std::collections::HashMap;
+use std::collections::{BinaryHeap, HashMap};
 
 use hone_domain::{Digest, Scope, Token};
 use hone_nn::{BLOCK_TOKENS, KvAllocator};
@@ -59,9 +59,44 @@ struct Entry {
     key: ChainKey,
     parent: ChainKey,
     cached: bool,
+    /// What the chain begins with, where requests for the newest version use it.
+    root: ChainKey,
+    /// How often they did lately, and when that was counted last.
+    heat: u32,
+    touched: u64,
     /// Neighbours in the line of unused blocks.
     older: u32,
     newer: u32,
+}
+
+impl Entry {
+    const EMPTY: Self = Self {
+        key: 0,
+        parent: 0,
+        cached: false,
+        root: 0,
+        heat: 0,
+        touched: 0,
+        older: NONE,
+        newer: NONE,
+    };
+
+    /// Its heat at touch number `now`: halved for every [`HEAT_HALVES`] touches of any block.
+    fn heat_at(&self, now: u64) -> u32 {
+        let halvings = now / HEAT_HALVES - self.touched / HEAT_HALVES;
+        self.heat >> halvings.min(31)
+    }
+}
+
+/// Touched blocks after which old heat counts half.
+const HEAT_HALVES: u64 = 1 << 14;
+
+/// A cached block that requests for the newest version of its scope use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HotBlock {
+    pub(crate) tokens: [Token; BLOCK_TOKENS],
+    /// The block before it, as an index into the same list; none at the beginning of a chain.
+    pub(crate) parent: Option<usize>,
 }
 
 /// All blocks of the engine: free, held by requests, and cached.
@@ -75,25 +110,20 @@ pub(crate) struct BlockPool {
     oldest: u32,
     newest: u32,
     idle: usize,
+    touches: u64,
 }
 
 impl BlockPool {
     pub(crate) fn new(blocks: usize) -> Self {
-        let empty = Entry {
-            key: 0,
-            parent: 0,
-            cached: false,
-            older: NONE,
-            newer: NONE,
-        };
         Self {
             owners: KvAllocator::new(blocks),
-            entries: vec![empty; blocks],
+            entries: vec![Entry::EMPTY; blocks],
             tokens: vec![0; blocks * BLOCK_TOKENS],
             index: HashMap::new(),
             oldest: NONE,
             newest: NONE,
             idle: 0,
+            touches: 0,
         }
     }
 
@@ -160,12 +190,78 @@ impl BlockPool {
         let entry = &mut self.entries[block as usize];
         if !entry.cached && !self.index.contains_key(&key) {
             (entry.key, entry.parent, entry.cached) = (key, parent, true);
+            (entry.root, entry.heat) = (0, 0);
             let at = block as usize * BLOCK_TOKENS;
             self.tokens[at..at + BLOCK_TOKENS].copy_from_slice(tokens);
             self.index.insert(key, block);
             self.owners.retain(block);
         }
         key
+    }
+
+    /// A request for the newest version of its scope, whose chain begins with `root`, uses `block`.
+    pub(crate) fn touch(&mut self, block: u32, root: ChainKey) {
+        self.touches += 1;
+        let now = self.touches;
+        let entry = &mut self.entries[block as usize];
+        if entry.cached {
+            entry.heat = entry.heat_at(now).saturating_add(1);
+            (entry.root, entry.touched) = (root, now);
+        }
+    }
+
+    /// The hottest blocks that begin with `root`, `most` of them at most, each after the one
+    /// before it in its chain; and how many more there are.
+    pub(crate) fn hottest(&self, root: ChainKey, most: usize) -> (Vec<HotBlock>, usize) {
+        let mut after: HashMap<ChainKey, Vec<u32>> = HashMap::new();
+        for (block, entry) in (0..).zip(&self.entries) {
+            if entry.cached && entry.root == root && entry.heat > 0 {
+                after.entry(entry.parent).or_default().push(block);
+            }
+        }
+        let rank = |block: u32, parent: Option<usize>| {
+            let entry = &self.entries[block as usize];
+            (entry.heat_at(self.touches), entry.touched, block, parent)
+        };
+        let mut reachable = BinaryHeap::new();
+        reachable.extend(
+            after
+                .remove(&root)
+                .into_iter()
+                .flatten()
+                .map(|b| rank(b, None)),
+        );
+        let (mut hottest, mut more) = (Vec::new(), 0);
+        while let Some((_, _, block, parent)) = reachable.pop() {
+            if hottest.len() < most {
+                let at = block as usize * BLOCK_TOKENS;
+                let mut tokens = [0; BLOCK_TOKENS];
+                tokens.copy_from_slice(&self.tokens[at..at + BLOCK_TOKENS]);
+                hottest.push(HotBlock { tokens, parent });
+            } else {
+                more += 1;
+            }
+            let parent = hottest.len().checked_sub(1);
+            let next = after.remove(&self.entries[block as usize].key);
+            reachable.extend(next.into_iter().flatten().map(|b| rank(b, parent)));
+        }
+        (hottest, more)
+    }
+
+    /// A version that begins with `root` is not the newest any more: its unused blocks are the
+    /// first to go. They are found until then.
+    pub(crate) fn retire(&mut self, root: ChainKey) {
+        let mut line = Vec::new();
+        let mut block = self.newest;
+        while block != NONE {
+            let entry = &self.entries[block as usize];
+            line.extend((entry.root == root).then_some(block));
+            block = entry.older;
+        }
+        for block in line {
+            self.unlink(block);
+            self.link_oldest(block);
+        }
     }
 
     fn evict(&mut self, block: u32) {
@@ -186,6 +282,19 @@ impl BlockPool {
             _ => self.entries[newest as usize].newer = block,
         }
         self.newest = block;
+        self.idle += 1;
+    }
+
+    /// Puts a block at the oldest end of the line.
+    fn link_oldest(&mut self, block: u32) {
+        let oldest = self.oldest;
+        let entry = &mut self.entries[block as usize];
+        (entry.older, entry.newer) = (NONE, oldest);
+        match oldest {
+            NONE => self.newest = block,
+            _ => self.entries[oldest as usize].older = block,
+        }
+        self.oldest = block;
         self.idle += 1;
     }
 
@@ -278,11 +387,74 @@ mod tests {
         assert_eq!(left, [true, false, false]);
     }
 
+    /// Publishes a chain of blocks and gives them back; `touches` times used by followers.
+    fn chain(pool: &mut BlockPool, root: ChainKey, contents: &[Token], touches: usize) -> Vec<u32> {
+        let (mut parent, mut blocks) = (root, Vec::new());
+        for content in contents {
+            let key = extend(parent, &tokens(*content));
+            let found = pool.find(key, parent, &tokens(*content));
+            let block = found.unwrap_or_else(|| pool.take().expect("free"));
+            if found.is_none() {
+                pool.publish(block, parent, &tokens(*content));
+                pool.release(block);
+            }
+            (0..touches).for_each(|_| pool.touch(block, root));
+            blocks.push(block);
+            parent = key;
+        }
+        blocks
+    }
+
+    #[test]
+    fn the_hottest_come_first_and_after_what_they_follow() {
+        let mut pool = BlockPool::new(16);
+        chain(&mut pool, 7, &[1, 2, 3], 1);
+        chain(&mut pool, 7, &[1, 4], 2);
+        chain(&mut pool, 7, &[9], 0);
+        chain(&mut pool, 8, &[5], 50);
+        let first = |most: usize| {
+            let (hottest, more) = pool.hottest(7, most);
+            let hottest: Vec<_> = hottest.iter().map(|b| (b.tokens[0], b.parent)).collect();
+            (hottest, more)
+        };
+        let all = [(1, None), (4, Some(0)), (2, Some(0)), (3, Some(2))];
+        assert_eq!(
+            first(9),
+            (all.to_vec(), 0),
+            "9 was never asked for, 5 is another root's"
+        );
+        assert_eq!(first(2), (all[..2].to_vec(), 2));
+        assert_eq!(first(0), (Vec::new(), 4));
+        // Old heat fades: what is used now is hotter than what was used often, long ago.
+        let other = chain(&mut pool, 8, &[5], 1)[0];
+        (0..HEAT_HALVES * 3).for_each(|_| pool.touch(other, 8));
+        chain(&mut pool, 7, &[6], 1);
+        assert_eq!(pool.hottest(7, 1).0[0].tokens[0], 6);
+    }
+
+    #[test]
+    fn a_retired_chain_goes_first_and_is_found_until_then() {
+        let mut pool = BlockPool::new(4);
+        let old = chain(&mut pool, 7, &[1, 2], 1);
+        let other = chain(&mut pool, 8, &[1, 2], 1);
+        [old[1], old[0], other[1], other[0]]
+            .iter()
+            .for_each(|block| {
+                pool.share(*block);
+                pool.release(*block);
+            });
+        pool.retire(8);
+        let key = extend(8, &tokens(1));
+        assert_eq!(pool.find(key, 8, &tokens(1)), Some(other[0]));
+        let taken: Vec<u32> = (0..4).filter_map(|_| pool.take()).collect();
+        assert_eq!(taken, [other[1], other[0], old[1], old[0]]);
+    }
+
     proptest! {
         /// Random holders against a plain count: nothing leaks, nothing is handed out twice.
         #[test]
         fn blocks_are_never_lost_or_used_twice(
-            steps in prop::collection::vec((0u8..4, 0u32..6), 1..300),
+            steps in prop::collection::vec((0u8..6, 0u32..6), 1..300),
         ) {
             let mut pool = BlockPool::new(8);
             let mut held: Vec<u32> = Vec::new();
@@ -302,7 +474,9 @@ mod tests {
                     2 if !held.is_empty() => {
                         let block = held[value as usize % held.len()];
                         pool.publish(block, 3, &tokens(value));
+                        pool.touch(block, 3 + u128::from(value % 2));
                     }
+                    3 => pool.retire(3 + u128::from(value % 2)),
                     _ => {
                         let key = extend(3, &tokens(value));
                         if let Some(block) = pool.find(key, 3, &tokens(value)) {

@@ -146,6 +146,12 @@ pub struct EngineStats {
     pub preemptions_total: u64,
     /// Newer versions taken while serving.
     pub swaps_total: u64,
+    /// Tokens computed under a newer version before it served.
+    pub prewarm_tokens_total: u64,
+    /// Tokens of reusable prefixes that were cold when a newer version began to serve.
+    pub prewarm_cold_tokens_total: u64,
+    /// Swaps after which some of them were.
+    pub prewarm_cold_swaps_total: u64,
     /// Loads that failed.
     pub swap_failures_total: u64,
     /// Adapters that were not what was published.
@@ -190,6 +196,9 @@ pub(crate) struct Counters {
     pub(crate) failed: AtomicU64,
     pub(crate) preemptions: AtomicU64,
     pub(crate) swaps: AtomicU64,
+    pub(crate) prewarm_tokens: AtomicU64,
+    pub(crate) prewarm_cold_tokens: AtomicU64,
+    pub(crate) prewarm_cold_swaps: AtomicU64,
     pub(crate) swap_failures: AtomicU64,
     pub(crate) identity_failures: AtomicU64,
     pub(crate) identity_checks: AtomicU64,
@@ -224,6 +233,9 @@ impl Counters {
             failed: u(),
             preemptions: u(),
             swaps: u(),
+            prewarm_tokens: u(),
+            prewarm_cold_tokens: u(),
+            prewarm_cold_swaps: u(),
             swap_failures: u(),
             identity_failures: u(),
             identity_checks: u(),
@@ -269,6 +281,9 @@ impl Counters {
             failed_total: self.failed.load(Relaxed),
             preemptions_total: self.preemptions.load(Relaxed),
             swaps_total: self.swaps.load(Relaxed),
+            prewarm_tokens_total: self.prewarm_tokens.load(Relaxed),
+            prewarm_cold_tokens_total: self.prewarm_cold_tokens.load(Relaxed),
+            prewarm_cold_swaps_total: self.prewarm_cold_swaps.load(Relaxed),
             swap_failures_total: self.swap_failures.load(Relaxed),
             identity_failures_total: self.identity_failures.load(Relaxed),
             identity_checks_total: self.identity_checks.load(Relaxed),

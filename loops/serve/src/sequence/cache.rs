@@ -87,7 +87,12 @@ impl Sequence {
     /// Takes the cached blocks found; returns the tokens that need not be computed.
     pub(crate) fn take_found(&mut self, pool: &mut BlockPool) -> usize {
         debug_assert!(self.table.is_empty() && self.computed == 0, "it waited");
-        self.found.iter().for_each(|block| pool.share(*block));
+        for block in &self.found {
+            pool.share(*block);
+            if self.follows() {
+                pool.touch(*block, self.root);
+            }
+        }
         self.table.append(&mut self.found);
         self.published = self.table.len();
         self.computed = self.table.len() * BLOCK_TOKENS;
@@ -111,6 +116,9 @@ impl Sequence {
             let (_, parent) = self.key(index);
             let block = &self.tokens[index * BLOCK_TOKENS..(index + 1) * BLOCK_TOKENS];
             pool.publish(self.table[index], parent, block);
+            if self.follows() {
+                pool.touch(self.table[index], self.root);
+            }
             self.published += 1;
         }
         for block in self.unseen..unseen.min(self.published) {

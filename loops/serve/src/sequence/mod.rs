@@ -7,7 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Instant;
 
-use hone_domain::{Ask, Delta, Origin, Token};
+use hone_domain::{Ask, Delta, Origin, PolicyChoice, Token};
 use hone_nn::detok::IncrementalDetokenizer;
 use hone_nn::sample::{SamplingParams, TokenCounts};
 use hone_nn::tokenizer::Tokenizer;
@@ -165,6 +165,11 @@ impl Sequence {
 
     pub(crate) fn ask(&self) -> &Ask {
         &self.ask
+    }
+
+    /// Whether it takes the newest version, so that what it uses is worth having under the next.
+    pub(crate) fn follows(&self) -> bool {
+        self.ask.policy == PolicyChoice::Newest
     }
 
     pub(crate) fn prompt_tokens(&self) -> usize {

@@ -5,6 +5,7 @@ mod identity;
 mod idle;
 mod life;
 mod parity;
+mod prewarm;
 pub(crate) mod support;
 mod swaps;
 mod text;

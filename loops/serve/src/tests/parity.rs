@@ -158,7 +158,12 @@ fn the_next_turn_finds_prompt_and_completion() {
 
 #[test]
 fn scopes_and_versions_never_share_blocks() {
-    let world = world(Config::for_tests(), model_config());
+    // Nothing is computed ahead of the swap, so whatever is found was shared.
+    let config = Config {
+        prewarm_tokens_max: 0,
+        ..Config::for_tests()
+    };
+    let world = world(config, model_config());
     let long = prompt(200, 1);
     let of = |name: &str| Ask {
         scope: scope(name),

@@ -1,8 +1,14 @@
 #![allow(clippy::unwrap_used)]
 use proptest::prelude::*;
 
+use std::sync::{Arc, LazyLock};
+
+use hone_domain::{Digest, PolicyVersion, Scope};
+
 use super::*;
-use crate::prefix::{BlockPool, ChainKey};
+use crate::adapters::{Loaded, Wanted};
+use crate::prefix::{BlockPool, ChainKey, extend};
+use crate::prewarm::Warming;
 
 fn limits() -> Limits {
     Limits {
@@ -209,14 +215,30 @@ struct World {
     oldest: u64,
     pauses: usize,
     shared: usize,
+    /// A newer version whose prefixes are computed ahead, with what the steps have left.
+    warming: Option<Warming>,
+    warmed: usize,
 }
 
 const POOL: usize = 24;
+const FAMILIES: u32 = 3;
+
+/// What comes before each block of a family.
+static CHAINS: LazyLock<Vec<Vec<ChainKey>>> = LazyLock::new(|| {
+    let chain = |family: u32| {
+        let next = |key: &ChainKey| Some(extend(*key, &[family; BLOCK_TOKENS]));
+        std::iter::successors(Some(ChainKey::from(family)), next)
+            .take(20)
+            .collect()
+    };
+    (0..FAMILIES).map(chain).collect()
+});
 
 impl World {
     fn new(seed: u64) -> Self {
         let (pool, rng) = (BlockPool::new(POOL), Rng(seed | 1));
         let (step, born, done, oldest, pauses, shared) = (0, 0, 0, 0, 0, 0);
+        let (warming, warmed) = (None, 0);
         Self {
             pool,
             all: Vec::new(),
@@ -227,15 +249,15 @@ impl World {
             oldest,
             pauses,
             shared,
+            warming,
+            warmed,
         }
     }
 
     /// Blocks of one family have the same content at the same index.
     fn block(family: u32, index: usize) -> (ChainKey, Vec<u32>) {
-        (
-            ChainKey::from(family) << 32 | index as ChainKey,
-            vec![family; BLOCK_TOKENS],
-        )
+        let before = CHAINS[family as usize][index];
+        (before, vec![family; BLOCK_TOKENS])
     }
 
     fn arrive(&mut self) {
@@ -251,7 +273,7 @@ impl World {
             last_turn: self.step,
             ..view(0, tokens, 0)
         };
-        let family = self.rng.below(3) as u32;
+        let family = self.rng.below(u64::from(FAMILIES)) as u32;
         let born = self.step;
         self.all.push(Sim {
             view,
@@ -333,10 +355,14 @@ impl World {
             let sim = self.at(*place);
             assert!(!sim.running);
             sim.running = true;
+            let root = ChainKey::from(sim.family);
             sim.view.computed = sim.table.len() * BLOCK_TOKENS;
             let table = sim.table.clone();
             self.shared += table.len();
-            table.iter().for_each(|b| self.pool.share(*b));
+            for block in &table {
+                self.pool.share(*block);
+                self.pool.touch(*block, root);
+            }
         }
         let total: usize = out.rows.iter().map(|r| r.tokens).sum();
         assert!(
@@ -353,7 +379,43 @@ impl World {
         for row in &out.rows {
             self.compute(*row, limits);
         }
+        self.warm(limits.tokens - total);
         self.step += 1;
+    }
+
+    /// What is left of the step goes to a newer version, as in the engine.
+    fn warm(&mut self, left: usize) {
+        let family = self.rng.below(u64::from(FAMILIES));
+        let old = ChainKey::from(family);
+        if self.warming.is_none() && self.rng.below(100) == 0 {
+            let loaded = Arc::new(Loaded {
+                adapter: None,
+                version: PolicyVersion(1),
+                digest: Digest([0; 32]),
+                bytes: 0,
+                probe: None,
+            });
+            let most = self.pool.available() / 2;
+            let hot = self.pool.hottest(old, most);
+            assert!(hot.0.len() <= most);
+            let wanted = Wanted::Newest(Scope::of("a", None));
+            let new = ChainKey::from(1_000 + self.step);
+            let warming = Warming::new((wanted, loaded), hot, new, 0);
+            self.warming = Some(warming);
+        }
+        let running = self.all.iter().filter(|s| s.running).count();
+        let room = self.pool.available().saturating_sub(running + 1);
+        let Some(warming) = &mut self.warming else {
+            return;
+        };
+        if warming.is_done(&self.pool) {
+            assert!(warming.cold_tokens(&self.pool) % BLOCK_TOKENS == 0);
+            self.pool.retire(old);
+            self.warming = None;
+        } else if let Some(row) = warming.take_row(&mut self.pool, room.min(left / BLOCK_TOKENS)) {
+            self.warmed += row.tokens.len();
+            row.publish(&mut self.pool);
+        }
     }
 
     fn compute(&mut self, row: Row, limits: Limits) {
@@ -378,6 +440,8 @@ impl World {
         for index in before..sim.view.computed / BLOCK_TOKENS {
             let (parent, tokens) = Self::block(sim.family, index);
             self.pool.publish(sim.table[index], parent, &tokens);
+            self.pool
+                .touch(sim.table[index], ChainKey::from(sim.family));
         }
         if sim.view.remaining() == 0 {
             sim.view.tokens += 1;
@@ -427,49 +491,116 @@ fn find(pool: &BlockPool, family: u32, index: usize) -> Option<u32> {
     pool.find(crate::prefix::extend(parent, &tokens), parent, &tokens)
 }
 
-#[test]
-fn a_hundred_thousand_random_steps_lose_no_block_and_starve_nobody() {
+const WORLDS: u64 = 10;
+const STEPS_EACH: usize = 100_000;
+
+/// A world of its own for every seed; what came of it.
+fn lived(seed: u64) -> World {
     let (mut scratch, mut out) = (PlanScratch::default(), Plan::default());
-    let (mut done, mut oldest, mut pauses, mut shared) = (0, 0, 0, 0);
-    for seed in 1..=10 {
-        let mut world = World::new(seed * 0x9e37_79b9);
-        let limits = Limits {
-            tokens: 24,
-            rows: 6,
-            chunk: 16,
-            blocks: POOL,
-            blocks_each: usize::MAX,
-        };
-        for _ in 0..10_000 {
-            while world.all.len() < 20 && world.rng.below(5) < 2 {
-                world.arrive();
-            }
-            if world.rng.below(50) == 0 && !world.all.is_empty() {
-                world.cancel();
-            }
-            world.step(limits, (&mut scratch, &mut out));
-            world.check_blocks();
+    let mut world = World::new(seed * 0x9e37_79b9);
+    let limits = Limits {
+        tokens: 24 + 16 * (seed % 3) as usize,
+        rows: 6,
+        chunk: 16,
+        blocks: POOL,
+        blocks_each: usize::MAX,
+    };
+    for _ in 0..STEPS_EACH {
+        while world.all.len() < 20 && world.rng.below(5) < 2 {
+            world.arrive();
         }
-        // What still is inside has not been there for longer than those that got out.
-        let waiting = world
-            .all
-            .iter()
-            .map(|s| world.step - s.born)
-            .max()
-            .unwrap_or(0);
-        oldest = oldest.max(world.oldest).max(waiting);
-        (done, pauses, shared) = (
-            done + world.done,
-            pauses + world.pauses,
-            shared + world.shared,
-        );
+        if world.rng.below(50) == 0 && !world.all.is_empty() {
+            world.cancel();
+        }
+        world.step(limits, (&mut scratch, &mut out));
+        world.check_blocks();
     }
+    // What still is inside has not been there for longer than those that got out.
+    let waiting = world.all.iter().map(|s| world.step - s.born).max();
+    world.oldest = world.oldest.max(waiting.unwrap_or(0));
+    world
+}
+
+#[test]
+fn a_million_random_steps_lose_no_block_and_starve_nobody() {
+    let worlds: Vec<World> = std::thread::scope(|threads| {
+        let worlds: Vec<_> = (1..=WORLDS)
+            .map(|n| threads.spawn(move || lived(n)))
+            .collect();
+        worlds.into_iter().map(|w| w.join().unwrap()).collect()
+    });
+    let oldest = worlds.iter().map(|w| w.oldest).max().unwrap();
     // A request has at most 440 tokens, 20 are inside, the worst class starts 600 steps late.
     assert!(oldest < 3_000, "someone waited {oldest} steps");
-    assert!(
-        done > 1_000 && pauses > 100 && shared > 100,
-        "{done} {pauses} {shared}"
-    );
+    for world in &worlds {
+        let (done, pauses, shared) = (world.done, world.pauses, world.shared);
+        assert!(
+            done > 1_000 && pauses > 100 && shared > 100,
+            "{done} {pauses} {shared}"
+        );
+    }
+    let warmed: usize = worlds.iter().map(|w| w.warmed).sum();
+    assert!(warmed > 1_000, "{warmed} tokens computed ahead");
+}
+
+/// Steps until a short request that arrives while a long prompt is computed has its first token.
+fn steps_to_first_token(limits: Limits, decoding: u64, (short, into): (usize, usize)) -> u64 {
+    let long = view(1, 16_384, into);
+    let mut running: Vec<View> = vec![long];
+    running.extend((0..decoding).map(|n| view(2 + n, 40, 39)));
+    let mut waiting = vec![View {
+        last_turn: 7,
+        ..view(900, short, 0)
+    }];
+    running[0].last_turn = 6;
+    let (mut scratch, mut out) = (PlanScratch::default(), Plan::default());
+    for step in 7.. {
+        let used: usize = running.iter().map(|v| v.blocks).sum();
+        let situation = Situation {
+            running: &running,
+            waiting: &waiting,
+            free: limits.blocks - used,
+            limits,
+        };
+        plan(&situation, &mut scratch, &mut out);
+        if !out.admit.is_empty() {
+            running.append(&mut waiting);
+        }
+        for row in &out.rows {
+            let at = running.iter_mut().find(|v| v.place == row.place);
+            let view = at.unwrap();
+            if view.remaining() > 1 {
+                view.last_turn = step;
+            }
+            view.computed += row.tokens;
+            view.blocks = view.computed.div_ceil(BLOCK_TOKENS);
+            if view.remaining() == 0 {
+                if view.place.1 == 900 {
+                    return step - 6;
+                }
+                view.tokens += 1;
+            }
+        }
+        assert!(step < 1_000, "it never got its turn");
+    }
+    unreachable!()
+}
+
+proptest! {
+    /// However far a prompt of 16,384 tokens is and whatever else decodes, a short request has its
+    /// first token within three steps, if it fits into one.
+    #[test]
+    fn a_long_prompt_holds_up_nobody(
+        (tokens, decoding) in (65usize..=512).prop_flat_map(|t| (Just(t), 0..(t as u64 / 2).min(62))),
+        share in 0.0f64..1.0,
+        into in 0usize..16_000,
+    ) {
+        let limits = Limits { tokens, rows: 64, chunk: 256, blocks: 2_000, blocks_each: usize::MAX };
+        let most = (tokens - decoding as usize).min(limits.chunk) as f64;
+        let short = 1 + (share * (most - 1.0)) as usize;
+        let steps = steps_to_first_token(limits, decoding, (short, into));
+        prop_assert!(steps <= 3, "{} tokens took {} steps", short, steps);
+    }
 }
 
 proptest! {

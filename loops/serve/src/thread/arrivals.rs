@@ -7,7 +7,6 @@ use hone_domain::{Digest, PolicyChoice, Scope, ServeError};
 
 use crate::adapters::{Changed, LoadResult, Pick, Pinned, Wanted};
 use crate::engine::ROOM;
-use crate::prefix::ChainRoot;
 use crate::sequence::Sequence;
 use crate::thread::Core;
 
@@ -54,14 +53,7 @@ impl Core {
     }
 
     fn pin(&self, sequence: &mut Sequence, pinned: Pinned) {
-        let capabilities = &self.ctx.shared.capabilities;
-        let root = ChainRoot {
-            base: &capabilities.base,
-            fingerprint: &capabilities.fingerprint,
-            adapter: pinned.digest().as_ref(),
-            scope: &sequence.ask().scope,
-        }
-        .key();
+        let root = self.root_of(&sequence.ask().scope, pinned.digest());
         sequence.pin(pinned, root);
     }
 
@@ -76,8 +68,14 @@ impl Core {
         }
     }
 
-    /// Takes a finished load at the boundary between two steps.
+    /// Takes a finished load at the boundary between two steps, or once it is warm.
     pub(super) fn loaded(&mut self, wanted: &Wanted, result: &LoadResult) {
+        if !self.warm_first(wanted, result) {
+            self.take_load(wanted, result);
+        }
+    }
+
+    pub(super) fn take_load(&mut self, wanted: &Wanted, result: &LoadResult) {
         let began = Instant::now();
         let now_ms = self.ctx.clock.now_ms();
         let changed = match wanted {
@@ -112,6 +110,7 @@ impl Core {
 
     /// A loaded adapter is not what was published: it is taken out of service.
     pub(super) fn unfit(&mut self, wanted: &Wanted, (digest, error): (Digest, &str)) {
+        self.give_up_warming(wanted, (digest, error));
         let was_served = self.table.discard(wanted, digest);
         tracing::error!(
             error,

@@ -2,8 +2,9 @@
 
 mod arrivals;
 mod step;
+mod warm;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -22,6 +23,7 @@ use crate::engine::{Command, Life, ROOM, Shared};
 use crate::fair::{Turns, Waiter};
 use crate::plan::{Place, Plan, PlanScratch, View};
 use crate::prefix::{BlockPool, ChainKey};
+use crate::prewarm::{WarmRow, Warming};
 use crate::sequence::{Sequence, TurnFacts};
 
 /// How often a switched-off engine looks whether it was switched on again.
@@ -62,6 +64,10 @@ pub(crate) struct Core {
     #[expect(clippy::vec_box, reason = "large values that move between lists")]
     parked: HashMap<Wanted, Vec<Box<Sequence>>>,
     arrivals: u64,
+    /// Loaded versions whose prefixes are being computed, the first first.
+    warming: VecDeque<Warming>,
+    /// What this step computes for them.
+    warm: Option<WarmRow>,
 
     plan: Plan,
     plan_scratch: PlanScratch,
@@ -108,6 +114,8 @@ impl Core {
             waiting: BTreeMap::new(),
             parked: HashMap::new(),
             arrivals: 0,
+            warming: VecDeque::new(),
+            warm: None,
             plan: Plan::default(),
             plan_scratch: PlanScratch::default(),
             views: (Vec::new(), Vec::new()),
@@ -131,6 +139,7 @@ impl Core {
         self.show(RoomState::Running);
         while self.take_commands() {
             self.wait_until_free();
+            self.swap_warmed();
             match self.next() {
                 Next::Step => self.guarded_step(),
                 Next::Look => {}
@@ -151,7 +160,7 @@ impl Core {
     }
 
     fn is_idle(&self) -> bool {
-        self.running.is_empty() && self.waiting.is_empty()
+        self.running.is_empty() && self.waiting.is_empty() && self.warming.is_empty()
     }
 
     /// Switched off by an admin. A stop goes first: what is under way is finished.
@@ -228,6 +237,7 @@ impl Core {
             } => self.unfit(&wanted, (digest, &error)),
             Command::Stop(at) => {
                 self.stop_at = Some(at);
+                self.swap_all();
                 self.show(RoomState::Draining);
             }
         }
@@ -301,6 +311,8 @@ impl Core {
         self.pool = BlockPool::new(self.ctx.shared.kv_blocks);
         self.scratch = Scratch::default();
         self.ended.clear();
+        self.warm = None;
+        self.swap_all();
         let running = std::mem::take(&mut self.running);
         for mut sequence in running {
             sequence.forget_blocks();

@@ -29,15 +29,21 @@ impl Core {
         self.sample_late();
         self.make_plan();
         self.pause_and_admit();
-        if self.plan.rows.is_empty() {
+        if self.plan.rows.is_empty() && self.warming.is_empty() {
             return;
         }
         self.place_rows();
+        self.take_warm_row();
+        let warmed = self.warm.as_ref().map_or(0, |row| row.tokens.len());
+        if self.plan.rows.is_empty() && warmed == 0 {
+            return;
+        }
         self.compute();
+        self.keep_warm_row();
         self.remove_ended();
         self.step += 1;
         let us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let tokens: usize = self.plan.rows.iter().map(|row| row.tokens).sum();
+        let tokens = warmed + self.plan.rows.iter().map(|row| row.tokens).sum::<usize>();
         if tokens >= TELLING_TOKENS {
             let each = us as f64 / tokens as f64;
             self.token_us += (each - self.token_us) * if self.token_us == 0.0 { 1.0 } else { 0.2 };
@@ -45,7 +51,8 @@ impl Core {
         let counters = &self.ctx.shared.counters;
         counters.steps.fetch_add(1, Relaxed);
         counters.step_us.record(us);
-        counters.batch_rows.record(self.plan.rows.len() as u64);
+        let rows = self.plan.rows.len() + usize::from(warmed > 0);
+        counters.batch_rows.record(rows as u64);
     }
 
     fn drop_cancelled(&mut self) {
@@ -135,7 +142,7 @@ impl Core {
 
     /// Tokens for this step. While somebody waits for the next token, prefill gets what fits the
     /// wanted time of a step.
-    fn token_budget(&self) -> usize {
+    pub(super) fn token_budget(&self) -> usize {
         let config = &self.ctx.config;
         let decoding = self.views.0.iter().any(|v| v.tokens == v.computed + 1);
         if !decoding || self.token_us == 0.0 {
@@ -217,8 +224,16 @@ impl Core {
             sampler,
             pool,
             ended,
+            warm,
             ..
         } = self;
+        let warm = warm.iter().map(|row| SeqInput {
+            tokens: &row.tokens,
+            start: row.start,
+            blocks: &row.table,
+            adapter: row.loaded.adapter.as_ref(),
+            logits: LogitsWanted::None,
+        });
         let batch: Vec<SeqInput> = order
             .iter()
             .map(|&(_, index, tokens)| {
@@ -236,6 +251,7 @@ impl Core {
                     },
                 }
             })
+            .chain(warm)
             .collect();
         let logits = forward(&ctx.model, kv, &batch, &ctx.executor, scratch);
         let now = Instant::now();

@@ -1,0 +1,165 @@
+//! Newer versions on their way in: warmed with what the steps have left, then swapped in.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use hone_domain::{Digest, Scope};
+use hone_nn::BLOCK_TOKENS;
+
+use crate::adapters::{LoadResult, Pinned, Wanted};
+use crate::prefix::{ChainKey, ChainRoot};
+use crate::prewarm::Warming;
+use crate::thread::Core;
+
+/// Most versions that are being warmed at the same time; one more is swapped in as it is.
+const WARMING_MAX: usize = 16;
+/// Blocks warmed by a step that others take part in.
+const BUSY_BLOCKS: usize = 1;
+
+impl Core {
+    /// What the chains of a scope begin with under an adapter.
+    pub(super) fn root_of(&self, scope: &Scope, adapter: Option<Digest>) -> ChainKey {
+        let capabilities = &self.ctx.shared.capabilities;
+        ChainRoot {
+            base: &capabilities.base,
+            fingerprint: &capabilities.fingerprint,
+            adapter: adapter.as_ref(),
+            scope,
+        }
+        .key()
+    }
+
+    /// Whether a load was put off until its prefixes are warm. Only a version that takes the place
+    /// of another one waits for that, and the other one serves on.
+    pub(super) fn warm_first(&mut self, wanted: &Wanted, result: &LoadResult) -> bool {
+        let tokens_max = self.ctx.config.prewarm_tokens_max;
+        let (Wanted::Newest(scope), Ok(Some(loaded))) = (wanted, result) else {
+            return false;
+        };
+        let Some(serving) = self.table.serving(scope) else {
+            return false;
+        };
+        if tokens_max == 0 || serving.version() >= loaded.version {
+            return false;
+        }
+        let old = self.root_of(scope, serving.digest());
+        let new = self.root_of(scope, Pinned(Some(loaded.clone())).digest());
+        // Never more than half the blocks that are not in use: other scopes have prefixes too.
+        let most = (tokens_max / BLOCK_TOKENS).min(self.pool.available() / 2);
+        let most = if self.warming.len() < WARMING_MAX {
+            most
+        } else {
+            0
+        };
+        let hot = self.pool.hottest(old, most);
+        let patience = i64::try_from(self.ctx.config.prewarm_ms_max).unwrap_or(i64::MAX);
+        let until_ms = self.ctx.clock.now_ms().saturating_add(patience);
+        let load = (wanted.clone(), loaded.clone());
+        let warming = Warming::new(load, hot, new, until_ms);
+        self.warming.push_back(warming);
+        self.expect_warming();
+        true
+    }
+
+    fn expect_warming(&mut self) {
+        let bytes = self.warming.iter().map(|w| w.loaded.bytes).sum();
+        self.table.expect((self.warming.len(), bytes));
+        self.count_adapters();
+    }
+
+    /// Swaps in what is warm, and what has waited long enough.
+    pub(super) fn swap_warmed(&mut self) {
+        let now_ms = self.ctx.clock.now_ms();
+        let mut at = 0;
+        while at < self.warming.len() {
+            let warming = &mut self.warming[at];
+            let urgent = now_ms >= warming.until_ms || self.parked.contains_key(&warming.wanted);
+            if urgent || warming.is_done(&self.pool) {
+                self.swap_in(at);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// Swaps in all of them, as they are.
+    pub(super) fn swap_all(&mut self) {
+        while !self.warming.is_empty() {
+            self.swap_in(0);
+        }
+    }
+
+    fn swap_in(&mut self, at: usize) {
+        let Some(warming) = self.warming.remove(at) else {
+            return;
+        };
+        self.expect_warming();
+        let cold = warming.cold_tokens(&self.pool) as u64;
+        let counters = &self.ctx.shared.counters;
+        counters.prewarm_cold_tokens.fetch_add(cold, Relaxed);
+        let swaps = &counters.prewarm_cold_swaps;
+        swaps.fetch_add(u64::from(cold > 0), Relaxed);
+        let Warming { wanted, loaded, .. } = warming;
+        let old = match &wanted {
+            Wanted::Newest(scope) => self.table.serving(scope).and_then(Pinned::digest),
+            Wanted::Exact(_) => None,
+        };
+        let new = loaded.digest;
+        self.take_load(&wanted, &Ok(Some(loaded)));
+        // The base's own prefixes stay: others than this scope's users ask for it as well.
+        if let (Some(old), Wanted::Newest(scope)) = (old.filter(|old| *old != new), &wanted) {
+            let root = self.root_of(scope, Some(old));
+            self.pool.retire(root);
+        }
+    }
+
+    /// An adapter that is not what was published never gets to serve.
+    pub(super) fn give_up_warming(&mut self, wanted: &Wanted, (digest, error): (Digest, &str)) {
+        let unfit = |w: &Warming| w.wanted == *wanted && w.loaded.digest == digest;
+        if let Some(at) = self.warming.iter().position(unfit) {
+            self.warming.remove(at);
+            self.expect_warming();
+            self.take_load(wanted, &Err(error.to_owned()));
+        }
+    }
+
+    /// Fills what the step has left with blocks of the version that has waited longest. Never
+    /// takes a block that a running request may need for its next token.
+    pub(super) fn take_warm_row(&mut self) {
+        self.warm = None;
+        let planned: usize = self.plan.rows.iter().map(|row| row.tokens).sum();
+        let left = self.token_budget().saturating_sub(planned);
+        let reserve = match self.running.len() {
+            0 => 0,
+            running => running + self.pool.total() / 64 + 1,
+        };
+        let room = self.pool.available().saturating_sub(reserve);
+        let config = &self.ctx.config;
+        let most = left.min(config.prefill_chunk_tokens_max.max(BLOCK_TOKENS)) / BLOCK_TOKENS;
+        let most = match self.plan.rows.is_empty() {
+            true => most.min(room),
+            false => most.min(room).min(BUSY_BLOCKS),
+        };
+        let Some(warming) = self.warming.front_mut() else {
+            return;
+        };
+        if warming.is_done(&self.pool) {
+            return;
+        }
+        self.warm = warming.take_row(&mut self.pool, most);
+        let nothing_runs = self.running.is_empty() && self.waiting.is_empty();
+        if self.warm.is_none() && nothing_runs {
+            // There is no room even so; nobody is to wait for it.
+            self.swap_in(0);
+        }
+    }
+
+    /// The blocks of the step are computed.
+    pub(super) fn keep_warm_row(&mut self) {
+        if let Some(row) = self.warm.take() {
+            let tokens = row.tokens.len() as u64;
+            let counters = &self.ctx.shared.counters;
+            counters.prewarm_tokens.fetch_add(tokens, Relaxed);
+            row.publish(&mut self.pool);
+        }
+    }
+}
