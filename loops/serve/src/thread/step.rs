@@ -9,6 +9,7 @@ use hone_nn::{LogitsWanted, SeqInput, blocks_out_of_sight, forward};
 
 use crate::fair::Waiter;
 use crate::plan::{Limits, Place, Situation, plan};
+use crate::prewarm::WarmRow;
 use crate::sequence::{MASK_WAIT, Sequence};
 use crate::stats::Counters;
 use crate::thread::Core;
@@ -227,32 +228,7 @@ impl Core {
             warm,
             ..
         } = self;
-        let warm = warm.iter().map(|row| SeqInput {
-            tokens: &row.tokens,
-            start: row.start,
-            blocks: &row.table,
-            adapter: row.loaded.adapter.as_ref(),
-            logits: LogitsWanted::None,
-        });
-        let batch: Vec<SeqInput> = order
-            .iter()
-            .map(|&(_, index, tokens)| {
-                let sequence = &running[index];
-                let samples = sequence.samples_after(tokens);
-                SeqInput {
-                    tokens: sequence.next_tokens(tokens),
-                    start: sequence.computed,
-                    blocks: sequence.table(),
-                    adapter: sequence.pinned.adapter(),
-                    logits: if samples {
-                        LogitsWanted::Last
-                    } else {
-                        LogitsWanted::None
-                    },
-                }
-            })
-            .chain(warm)
-            .collect();
+        let batch = batch_of((running, order), warm.as_ref());
         let logits = forward(&ctx.model, kv, &batch, &ctx.executor, scratch);
         let now = Instant::now();
         let masks_until = now + MASK_WAIT;
@@ -327,6 +303,37 @@ impl Core {
             }
         }
     }
+}
+
+/// What the model computes in a step: the rows in their order, and what is computed ahead of a
+/// swap at the end.
+fn batch_of<'a>(
+    (running, order): (&'a [Box<Sequence>], &[(usize, usize, usize)]),
+    warm: Option<&'a WarmRow>,
+) -> Vec<SeqInput<'a>> {
+    let rows = order.iter().map(|&(_, index, tokens)| {
+        let sequence = &running[index];
+        let logits = if sequence.samples_after(tokens) {
+            LogitsWanted::Last
+        } else {
+            LogitsWanted::None
+        };
+        SeqInput {
+            tokens: sequence.next_tokens(tokens),
+            start: sequence.computed,
+            blocks: sequence.table(),
+            adapter: sequence.pinned.adapter(),
+            logits,
+        }
+    });
+    let warm = warm.map(|row| SeqInput {
+        tokens: &row.tokens,
+        start: row.start,
+        blocks: &row.table,
+        adapter: row.loaded.adapter.as_ref(),
+        logits: LogitsWanted::None,
+    });
+    rows.chain(warm).collect()
 }
 
 /// Draws the next token of a completion; says how it ended, if it did.
