@@ -228,7 +228,7 @@ impl Core {
             warm,
             ..
         } = self;
-        let batch = batch_of((running, order), warm.as_ref());
+        let batch = batch_of(running, order, warm.as_ref());
         let logits = forward(&ctx.model, kv, &batch, &ctx.executor, scratch);
         let now = Instant::now();
         let masks_until = now + MASK_WAIT;
@@ -308,7 +308,8 @@ impl Core {
 /// What the model computes in a step: the rows in their order, and what is computed ahead of a
 /// swap at the end.
 fn batch_of<'a>(
-    (running, order): (&'a [Box<Sequence>], &[(usize, usize, usize)]),
+    running: &'a [Box<Sequence>],
+    order: &[(usize, usize, usize)],
     warm: Option<&'a WarmRow>,
 ) -> Vec<SeqInput<'a>> {
     let rows = order.iter().map(|&(_, index, tokens)| {
