@@ -4,13 +4,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use toml::Value;
 
 use crate::config::{Config, Sources};
 use crate::http::openapi;
 use crate::people::command::{self, AuditCommand, KeyCommand, UserCommand};
-use crate::{bench, demo, manage, process, starter};
+use crate::{bench, demo, manage, process, starter, upkeep};
 
 /// Serves a language model that gets better by being used.
 #[derive(Debug, Parser)]
@@ -44,9 +44,55 @@ enum Command {
     /// Look at published versions of a running server, roll back, pin, compare.
     #[command(subcommand)]
     Versions(manage::VersionsCommand),
+    /// Look whether everything is well, and say what to do where it is not.
+    Doctor(upkeep::DoctorArgs),
+    /// Copy the data folder while the server runs.
+    Backup(upkeep::BackupArgs),
+    /// Put a backup in the place of a data folder.
+    Restore(upkeep::RestoreArgs),
+    /// Ask a running server whether it is ready; for containers and scripts.
+    Health {
+        /// Address of the server.
+        #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+        url: String,
+    },
+    /// Write out turns, samples or an adapter.
+    #[command(subcommand)]
+    Export(upkeep::ExportCommand),
+    /// Print completions for a shell.
+    #[command(
+        after_help = "Examples:\n  hone completions bash > ~/.local/share/bash-completion/completions/hone\n  \
+        hone completions zsh > \"${fpath[1]}/_hone\"\n  \
+        hone completions fish > ~/.config/fish/completions/hone.fish"
+    )]
+    Completions {
+        /// bash, zsh or fish.
+        #[arg(value_enum)]
+        shell: CompletionShell,
+    },
     /// Make and measure the built-in starter model.
     #[command(subcommand)]
     Starter(starter::StarterCommand),
+}
+
+/// A shell that completes commands.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum CompletionShell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+/// The script that teaches a shell every command and flag.
+fn completions(shell: CompletionShell) -> String {
+    let shell = match shell {
+        CompletionShell::Bash => clap_complete::Shell::Bash,
+        CompletionShell::Zsh => clap_complete::Shell::Zsh,
+        CompletionShell::Fish => clap_complete::Shell::Fish,
+    };
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "hone", &mut text);
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 #[derive(Debug, Args)]
@@ -120,6 +166,15 @@ pub(crate) fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clon
         Some(Command::Key(command)) => command::key(command),
         Some(Command::Audit(command)) => command::audit(command),
         Some(Command::Versions(command)) => manage::run(command),
+        Some(Command::Doctor(args)) => upkeep::doctor(&args),
+        Some(Command::Backup(args)) => upkeep::backup(&args),
+        Some(Command::Restore(args)) => upkeep::restore(&args),
+        Some(Command::Health { url }) => manage::health(&url),
+        Some(Command::Export(command)) => upkeep::export(&command),
+        Some(Command::Completions { shell }) => {
+            print!("{}", completions(shell));
+            Ok(ExitCode::SUCCESS)
+        }
         Some(Command::Starter(command)) => starter::run(command),
     };
     match result {
@@ -132,11 +187,15 @@ pub(crate) fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clon
 }
 
 fn serve(args: &ServeArgs) -> Result<ExitCode, String> {
-    let sources = Sources::read(args.config.as_deref(), args.flags()).map_err(|e| e.to_string())?;
-    let config = Config::load(&sources).map_err(|e| e.to_string())?;
+    let (file, flags) = (args.config.clone(), args.flags());
+    let read = move || {
+        let sources = Sources::read(file.as_deref(), flags.clone()).map_err(|e| e.to_string())?;
+        Config::load(&sources).map_err(|e| e.to_string())
+    };
+    let config = read()?;
     if args.print_config {
         print!("{}", config.print().map_err(|e| e.to_string())?);
         return Ok(ExitCode::SUCCESS);
     }
-    process::serve(config)
+    process::serve(config, &read)
 }

@@ -20,4 +20,6 @@ pub mod outbound;
 pub mod people;
 mod process;
 mod starter;
+pub mod telemetry;
+mod upkeep;
 pub mod watch;

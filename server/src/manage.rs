@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 
 /// Longest wait for an answer; a comparison generates.
 const TIMEOUT: Duration = Duration::from_secs(300);
+/// Longest wait for an answer about readiness.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What to do with versions.
 #[derive(Debug, Subcommand)]
@@ -203,6 +205,33 @@ fn trial_call(command: TrialCommand) -> (Target, Call) {
             delete(target, &format!("versions/{version}/retire"))
         }
     }
+}
+
+/// Asks a server whether it is ready.
+///
+/// # Errors
+/// A sentence: it cannot be reached, or it is not ready.
+pub(crate) fn health(url: &str) -> Result<ExitCode, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| error.to_string())?;
+    let url = format!("{}/readyz", url.trim_end_matches('/'));
+    let asked = async {
+        crate::outbound::install_tls();
+        let client = reqwest::Client::builder()
+            .no_proxy()
+            .timeout(HEALTH_TIMEOUT)
+            .build()?;
+        client.get(&url).send().await
+    };
+    let reply = runtime.block_on(asked);
+    let reply = reply.map_err(|error| format!("{url} cannot be reached ({error})"))?;
+    if !reply.status().is_success() {
+        return Err(format!("{url} answered with status {}", reply.status()));
+    }
+    println!("ready");
+    Ok(ExitCode::SUCCESS)
 }
 
 fn call_of(command: VersionsCommand) -> (Target, Call) {

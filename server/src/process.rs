@@ -9,7 +9,12 @@ use crate::house::House;
 use crate::logs;
 
 /// Serves until a signal or until serving fails.
-pub(crate) fn serve(config: Config) -> Result<ExitCode, String> {
+///
+/// `read` reads the configuration again, for SIGHUP.
+pub(crate) fn serve(
+    config: Config,
+    read: &dyn Fn() -> Result<Config, String>,
+) -> Result<ExitCode, String> {
     logs::start(&config.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(config.http.worker_threads)
@@ -17,24 +22,31 @@ pub(crate) fn serve(config: Config) -> Result<ExitCode, String> {
         .enable_all()
         .build()
         .map_err(|error| format!("the async threads could not be started: {error}"))?;
-    let result = runtime.block_on(live(config));
+    let result = runtime.block_on(live(config, read));
     // A blocking read of a file may still be under way; nothing waits for its result.
     runtime.shutdown_background();
     result
 }
 
-async fn live(config: Config) -> Result<ExitCode, String> {
-    let mut signals = Signals::listen()?;
+async fn live(
+    config: Config,
+    read: &dyn Fn() -> Result<Config, String>,
+) -> Result<ExitCode, String> {
+    let (mut signals, mut hangup) = Signals::listen()?;
+    let scheme = config.http.scheme();
     let serves = config.runs(Loop::Serve);
     let is_first = config.store.folder().is_ok_and(|folder| !folder.exists());
     let house = tokio::select! {
         house = House::start(config) => house?,
         () = signals.next() => return Ok(ExitCode::SUCCESS),
     };
-    greet(&house, (serves, is_first));
-    let failure = tokio::select! {
-        () = signals.next() => None,
-        why = house.failed() => Some(why),
+    greet(&house, (serves, is_first, scheme));
+    let failure = loop {
+        tokio::select! {
+            () = signals.next() => break None,
+            why = house.failed() => break Some(why),
+            _ = hangup.recv() => reload(&house, read).await,
+        }
     };
     match &failure {
         None => eprintln!("hone: stopping; once more stops at once"),
@@ -53,9 +65,25 @@ async fn live(config: Config) -> Result<ExitCode, String> {
     })
 }
 
+/// Reads the configuration again; what is wrong with it changes nothing.
+async fn reload(house: &House, read: &dyn Fn() -> Result<Config, String>) {
+    let done = match read() {
+        Ok(config) => house.reload(&config).await,
+        Err(error) => Err(error),
+    };
+    match done {
+        Err(error) => eprintln!("hone: the configuration was not read again: {error}"),
+        Ok(late) if late.is_empty() => eprintln!("hone: the configuration was read again"),
+        Ok(late) => eprintln!(
+            "hone: the configuration was read again; these wait for a restart: {}",
+            late.join(", ")
+        ),
+    }
+}
+
 /// What a person needs to begin.
-fn greet(house: &House, (serves, is_first): (bool, bool)) {
-    let url = format!("http://{}", house.addr);
+fn greet(house: &House, (serves, is_first, scheme): (bool, bool, &str)) {
+    let url = format!("{scheme}://{}", house.addr);
     println!("Hone {} listens on {url}", env!("CARGO_PKG_VERSION"));
     let new = if is_first { " (new)" } else { "" };
     println!("  data   {}{new}", house.data_dir.display());
@@ -78,12 +106,14 @@ struct Signals {
 }
 
 impl Signals {
-    fn listen() -> Result<Self, String> {
+    /// What stops, and what has the configuration read again.
+    fn listen() -> Result<(Self, Signal), String> {
         let on = |kind| signal(kind).map_err(|error| format!("signals cannot be heard: {error}"));
-        Ok(Self {
+        let stops = Self {
             interrupt: on(SignalKind::interrupt())?,
             terminate: on(SignalKind::terminate())?,
-        })
+        };
+        Ok((stops, on(SignalKind::hangup())?))
     }
 
     async fn next(&mut self) {

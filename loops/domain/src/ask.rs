@@ -144,7 +144,9 @@ pub enum Receipt {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServeError {
     /// Too many asks are waiting.
-    #[error("the engine's waiting line is full ({limit} requests); retry in {retry_after_ms} ms")]
+    #[error(
+        "the engine's waiting line has no place left ({limit} requests); retry in {retry_after_ms} ms"
+    )]
     Overloaded {
         /// The limit.
         limit: usize,

@@ -1,6 +1,9 @@
 //! Turns: one model call each, with exactly what the sampler did.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use crate::{
     Digest, GroupId, Message, Millis, PolicyVersion, RequestId, Scope, SessionId, Token, TurnId,
@@ -248,6 +251,19 @@ pub struct Admission {
     pub holdback: bool,
     /// Who of a shared scope said it; none where the scope belongs to one person.
     pub source: Option<String>,
+    /// The distributed trace that the request belongs to, where the client named one.
+    #[serde(default)]
+    pub trace: Option<Uuid>,
+    /// What the client attached, for itself.
+    #[serde(default)]
+    pub metadata: BTreeMap<String, String>,
+}
+
+impl Turn {
+    /// The distributed trace of this turn: the client's, else one named after the request.
+    pub fn trace(&self) -> Uuid {
+        self.admission.trace.unwrap_or(self.request.0)
+    }
 }
 
 /// One model call, as it really happened.

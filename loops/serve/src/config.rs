@@ -14,6 +14,8 @@ pub struct Config {
     pub running_max: usize,
     /// Most requests in the waiting line; further ones are refused as overloaded.
     pub waiting_max: usize,
+    /// Most of them of one owner; further ones of that owner are refused as overloaded.
+    pub waiting_per_owner_max: usize,
     /// Most tokens one step computes, decoding and prefill together.
     pub step_tokens_max: usize,
     /// Milliseconds a step should last while requests are decoding; prefill is cut to fit.
@@ -61,6 +63,11 @@ impl Config {
         at_least("kv_cache_bytes_max", self.kv_cache_bytes_max, 1)?;
         at_least("running_max", self.running_max as u64, 1)?;
         at_least("waiting_max", self.waiting_max as u64, 1)?;
+        at_least(
+            "waiting_per_owner_max",
+            self.waiting_per_owner_max as u64,
+            1,
+        )?;
         // One token for every running request and one at least for prefill, so neither starves.
         at_least(
             "step_tokens_max",
@@ -85,6 +92,7 @@ impl Config {
             kv_cache_bytes_max: 8 << 20,
             running_max: 16,
             waiting_max: 256,
+            waiting_per_owner_max: 256,
             step_tokens_max: 128,
             step_target_ms: 1_000,
             prefill_chunk_tokens_max: 64,

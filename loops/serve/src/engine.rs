@@ -16,6 +16,7 @@ use hone_runtime::{Board, Clock, LatestReader, RoomState};
 use crate::adapters::{LoadResult, Wanted};
 use crate::backend::{Answer, Backend, Capabilities};
 use crate::config::Config;
+use crate::line::{InLine, Line};
 use crate::loader::{self, LoaderCtx};
 use crate::masks::{GrammarBook, Masked, Masks};
 use crate::sequence::{Sequence, Setup};
@@ -83,6 +84,7 @@ pub(crate) struct Shared {
     pub(crate) capabilities: Capabilities,
     pub(crate) kv_blocks: usize,
     grammars: GrammarBook,
+    line: Line,
     pub(crate) masks: Masks,
     life: AtomicU8,
     /// Makes the next step panic.
@@ -141,6 +143,7 @@ impl Engine {
         let shared = Arc::new(Shared {
             counters: Counters::new(),
             grammars: GrammarBook::default(),
+            line: Line::default(),
             masks: Masks::start().map_err(thread)?,
             capabilities: capabilities(&ctx, max_positions),
             setup: Setup {
@@ -264,13 +267,17 @@ impl Engine {
         }
     }
 
-    /// Takes a place in the waiting line.
-    fn line_up(&self) -> Result<(), ServeError> {
+    /// Takes a place in the waiting line, where the line and this owner's part of it have one.
+    fn line_up(&self, owner: &str) -> Result<InLine, ServeError> {
         let (counters, limit) = (&self.shared.counters, self.config.waiting_max);
+        let own_limit = self.config.waiting_per_owner_max.min(limit);
         let waiting = counters.waiting.fetch_add(1, Ordering::Relaxed);
-        if waiting < limit {
-            return Ok(());
-        }
+        let place = (waiting < limit).then(|| self.shared.line.enter(owner, own_limit));
+        let limit = match place {
+            Some(Some(place)) => return Ok(place),
+            Some(None) => own_limit,
+            None => limit,
+        };
         counters.waiting.fetch_sub(1, Ordering::Relaxed);
         counters.overloaded.fetch_add(1, Ordering::Relaxed);
         // The line moves by one whenever one of the running requests ends.
@@ -293,8 +300,9 @@ impl Backend for Engine {
                 Some(Masked::new(constraint, self.shared.masks.clone()))
             }
         };
-        self.line_up()?;
-        let (sequence, deltas, cancel) = Sequence::new(ask, masked, &self.shared.setup);
+        let place = self.line_up(&ask.context.owner)?;
+        let (mut sequence, deltas, cancel) = Sequence::new(ask, masked, &self.shared.setup);
+        sequence.in_line = Some(place);
         if self.commands.send(Command::Ask(sequence)).is_err() {
             self.shared.counters.waiting.fetch_sub(1, Ordering::Relaxed);
             return Err(ServeError::Stopping);

@@ -16,6 +16,7 @@ mod backend;
 mod config;
 mod engine;
 mod fair;
+mod line;
 mod loader;
 mod masks;
 mod null;

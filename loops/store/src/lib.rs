@@ -4,6 +4,7 @@
 //! another database joins by implementing the trait and passing [`suite`]. [`FsBlobs`] stores
 //! adapters as immutable folders. This crate never knows who asks or why.
 
+mod backup;
 mod blobs;
 mod codec;
 mod error;
@@ -15,6 +16,7 @@ mod sqlite;
 pub mod suite;
 mod versions;
 
+pub use backup::{BackupFile, MANIFEST, Manifest, back_up, restore, verify};
 pub use blobs::FsBlobs;
 pub use error::LedgerError;
 pub use ledger::{

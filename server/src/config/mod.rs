@@ -8,9 +8,11 @@ mod console;
 mod keys;
 mod layers;
 mod learning;
+mod outbound;
 mod people;
 mod sections;
 mod settings;
+mod telemetry;
 
 use std::path::Path;
 
@@ -20,12 +22,14 @@ use toml::{Table, Value};
 pub use binding::{BindingConfig, SESSION_FIELDS};
 pub use console::ConsoleConfig;
 pub use learning::LearningConfig;
+pub use outbound::OutboundConfig;
 pub use people::{LimitSet, LimitsConfig, OidcConfig, PeopleConfig};
 pub use sections::{
     Engine, HttpConfig, KeyConfig, LogConfig, LogFormat, Loop, ModelConfig, StoreConfig,
 };
 
 pub use settings::{Origin, Origins, Setting};
+pub use telemetry::TelemetryConfig;
 
 /// The commented defaults; every key is in them.
 pub const DEFAULTS: &str = include_str!("../../../configs/default.toml");
@@ -54,6 +58,8 @@ pub struct Config {
     pub people: PeopleConfig,
     /// Limits of callers.
     pub limits: LimitsConfig,
+    /// Calls to other servers.
+    pub outbound: OutboundConfig,
     /// The console.
     pub console: ConsoleConfig,
     /// Which conversation a request belongs to.
@@ -72,6 +78,8 @@ pub struct Config {
     pub judge: hone_judge::Config,
     /// The trainer.
     pub train: hone_train::Config,
+    /// Traces and numbers for a collector.
+    pub telemetry: TelemetryConfig,
     /// Logs.
     pub log: LogConfig,
     /// Where the values come from.
@@ -164,6 +172,8 @@ impl Config {
         self.http.validate()?;
         self.people.validate()?;
         self.limits.validate()?;
+        self.outbound.validate()?;
+        self.telemetry.validate()?;
         self.console.validate()?;
         self.binding.validate()?;
         self.learning.validate()?;

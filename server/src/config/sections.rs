@@ -13,6 +13,7 @@ use crate::door::Limits;
 use crate::http::guard::Key;
 use crate::http::listen::ListenLimits;
 use crate::http::replays::ReplayLimits;
+use crate::http::tls::TlsFiles;
 
 /// A loop of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -91,6 +92,12 @@ pub struct HttpConfig {
     pub write_timeout_ms: u64,
     /// Most connections at once.
     pub connections_max: usize,
+    /// Most connections of one address, loopback aside; 0 is no limit.
+    pub connections_per_address_max: usize,
+    /// Files of the certificate and its private key, in PEM; empty speaks plain HTTP.
+    pub tls_cert: String,
+    /// The key's.
+    pub tls_key: String,
     /// Most messages of a request.
     pub messages_max: usize,
     /// Most choices of a request.
@@ -190,9 +197,27 @@ impl HttpConfig {
     pub fn listen_limits(&self) -> ListenLimits {
         ListenLimits {
             connections_max: self.connections_max,
+            per_address_max: self.connections_per_address_max,
             header_timeout: Duration::from_millis(self.header_timeout_ms),
             write_timeout: Duration::from_millis(self.write_timeout_ms),
         }
+    }
+
+    /// `https` where TLS is spoken, else `http`.
+    pub fn scheme(&self) -> &'static str {
+        if self.tls_cert.is_empty() {
+            "http"
+        } else {
+            "https"
+        }
+    }
+
+    /// The files of TLS, where it is spoken.
+    pub fn tls(&self) -> Option<TlsFiles> {
+        (!self.tls_cert.is_empty()).then(|| TlsFiles {
+            cert: PathBuf::from(&self.tls_cert),
+            key: PathBuf::from(&self.tls_key),
+        })
     }
 
     /// The keys, ready to compare.
@@ -223,6 +248,11 @@ impl HttpConfig {
     pub(super) fn validate(&self) -> Result<(), String> {
         self.address()?;
         self.known_keys()?;
+        if self.tls_cert.is_empty() != self.tls_key.is_empty() {
+            return Err(
+                "http.tls_cert and http.tls_key belong together; set both or none".to_owned(),
+            );
+        }
         let counts = [
             ("body_bytes_max", self.body_bytes_max as u64),
             ("body_timeout_ms", self.body_timeout_ms),

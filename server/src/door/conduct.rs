@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use hone_domain::{
-    Ask, Collect, Delta, End, Listener, Listening, Part, PendingTurn, PolicyVersion, Reason,
-    Receipt, ServeError, SessionId, StopReason, Token, TokenDelta, Transcript, Turn, TurnId,
+    Ask, Collect, Delta, End, Listener, Listening, Millis, Part, PendingTurn, PolicyVersion,
+    Reason, Receipt, ServeError, SessionId, StopReason, Token, TokenDelta, Transcript, Turn,
+    TurnId,
 };
 use hone_serve::Answer;
 use tokio::sync::{mpsc, oneshot};
@@ -13,6 +14,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Door;
 use crate::people::meter::Spender;
+use crate::telemetry::{Completed, Parent};
 use hone_collect::Input;
 
 /// A choice on its way to the client.
@@ -73,6 +75,8 @@ pub(super) struct Job {
     pub(super) done: bool,
     /// Who pays for its tokens, where somebody counts them.
     pub(super) payer: Option<Spender>,
+    /// The client's span.
+    pub(super) parent: Option<Parent>,
 }
 
 /// Starts the task of a choice.
@@ -100,6 +104,7 @@ async fn follow(door: &Door, mut job: Job, out: mpsc::Sender<Piece>) {
     let mut heard = Hearing::new(job.listening);
     let mut cancelled: Option<ServeError> = None;
     let mut left = false;
+    let mut first_token_ms = None;
     loop {
         let delta = tokio::select! {
             delta = job.answer.deltas.recv() => delta,
@@ -134,6 +139,7 @@ async fn follow(door: &Door, mut job: Job, out: mpsc::Sender<Piece>) {
                 },
             ),
             Some(Delta::Token(token)) => {
+                first_token_ms.get_or_insert_with(|| door.clock.now_ms());
                 let parts = heard.push(&token.text);
                 send(&out, Piece::Token(token, parts));
             }
@@ -142,16 +148,20 @@ async fn follow(door: &Door, mut job: Job, out: mpsc::Sender<Piece>) {
                     // Nobody here cancelled it, so the engine did: it is stopping.
                     cancelled.get_or_insert(ServeError::Stopping);
                 }
-                return finish(door, (job, heard), *end, (&out, cancelled)).await;
+                let how = (&out, cancelled, first_token_ms);
+                return finish(door, (job, heard), *end, how).await;
             }
             Some(Delta::Failed(error)) => {
                 door.counters.failed.add(1);
+                tell(door, &job, first_token_ms, (Err(&error), 0));
                 return send(&out, Piece::Failed(error));
             }
             None => {
                 door.counters.failed.add(1);
                 let error = ServeError::Internal("the engine ended without an answer".to_owned());
-                return send(&out, Piece::Failed(cancelled.unwrap_or(error)));
+                let error = cancelled.unwrap_or(error);
+                tell(door, &job, first_token_ms, (Err(&error), 0));
+                return send(&out, Piece::Failed(error));
             }
         }
     }
@@ -210,7 +220,7 @@ async fn finish(
     door: &Door,
     (job, mut heard): (Job, Hearing),
     mut end: End,
-    (out, cancelled): (&mpsc::Sender<Piece>, Option<ServeError>),
+    (out, cancelled, first_token_ms): (&mpsc::Sender<Piece>, Option<ServeError>, Option<Millis>),
 ) {
     let rest = heard.finish(&end.text);
     if !rest.is_empty() {
@@ -241,6 +251,11 @@ async fn finish(
         Err(reason) => Receipt::NotCollected(reason),
     };
     door.counters.receipt(receipt);
+    let how = match &cancelled {
+        Some(error) => Err(error),
+        None => Ok((stop, version, receipt == Receipt::Collected)),
+    };
+    tell(door, &job, first_token_ms, (how, tokens.len()));
     let piece = match cancelled {
         Some(error) => Piece::Failed(error),
         None => Piece::Ended(Ended {
@@ -253,6 +268,28 @@ async fn finish(
         }),
     };
     send(out, piece);
+}
+
+/// Tells the collector of traces, where there is one.
+fn tell(
+    door: &Door,
+    job: &Job,
+    first_token_ms: Option<Millis>,
+    (outcome, tokens): (
+        Result<(StopReason, PolicyVersion, bool), &ServeError>,
+        usize,
+    ),
+) {
+    if let Some(telemetry) = &door.telemetry {
+        telemetry.completed(&Completed {
+            ask: &job.ask,
+            parent: job.parent,
+            first_token_ms,
+            ended_ms: door.clock.now_ms(),
+            tokens,
+            outcome,
+        });
+    }
 }
 
 /// Offers a turn to collect; the receipt comes later.

@@ -25,6 +25,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::learning::Rules;
 use crate::people::meter::Meters;
+use crate::telemetry::Telemetry;
 
 pub use conduct::{Choice, Ended, Piece};
 pub use counters::{Counter, DoorCounters};
@@ -58,6 +59,8 @@ pub struct Door {
     pub counters: DoorCounters,
     /// Completions under way.
     pub live: Live,
+    /// Traces and numbers for a collector, where one is configured.
+    pub telemetry: Option<Arc<Telemetry>>,
     /// One embedding at a time, because each takes a thread from the others.
     pub embedding: Semaphore,
     /// Ends every completion under way, when draining has taken too long.

@@ -1,5 +1,6 @@
 //! From a checked request to asks: render, bind, reuse recorded tokens, ask.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hone_collect::{Input, Observed};
@@ -13,6 +14,7 @@ use serde_json::{Map, Value};
 use super::conduct::{Choice, Job, conduct};
 use super::render::template_messages;
 use super::{Door, OpenError};
+use crate::telemetry::Parent;
 
 /// Where the prompt comes from.
 #[derive(Clone, Debug)]
@@ -102,6 +104,10 @@ pub struct Request {
     pub single_call: bool,
     /// The form of the answer.
     pub shape: Option<Shape>,
+    /// What the client attached, for itself.
+    pub metadata: BTreeMap<String, String>,
+    /// The span of the client that this request belongs to.
+    pub parent: Option<Parent>,
 }
 
 impl Request {
@@ -366,6 +372,8 @@ impl Door {
                     admission: Admission {
                         holdback: admitted.holdback,
                         source: request.source.clone(),
+                        trace: request.parent.map(|parent| parent.trace),
+                        metadata: request.metadata.clone(),
                     },
                     untrainable: admitted.untrainable,
                     admitted_ms,
@@ -377,6 +385,7 @@ impl Door {
                 listening: prepared.listening,
                 collect,
                 done: request.done && at + 1 == request.n,
+                parent: request.parent,
                 ask: ask.clone(),
                 answer: self.backend.ask(ask)?,
             });

@@ -9,14 +9,18 @@ use hone_store::{FsBlobs, Ledger, People, Personal, SqliteLedger, Versions};
 
 use crate::config::Config;
 use crate::learning::Rules;
+use crate::outbound::Outbound;
 use crate::people::Directory;
 use crate::people::meter::Meters;
+use crate::telemetry::{Telemetry, Traced};
 
 /// What every room shares.
 #[derive(Clone)]
 pub(super) struct Commons {
     pub(super) config: Arc<Config>,
     pub(super) ledger: Arc<dyn Ledger>,
+    pub(super) outbound: Arc<Outbound>,
+    pub(super) telemetry: Option<Arc<Telemetry>>,
     pub(super) people: Arc<Directory>,
     pub(super) audit: Arc<dyn People>,
     /// The same ledger, as people see it.
@@ -32,6 +36,20 @@ pub(super) struct Commons {
     pub(super) ids: Arc<dyn Ids>,
     /// Stops judge and train, then collect.
     pub(super) stops: [ShutdownTrigger; 2],
+}
+
+impl Commons {
+    /// The ledger for judge and train, whose work is traced where a collector is configured.
+    pub(super) fn traced(&self) -> Arc<dyn Ledger> {
+        match &self.telemetry {
+            None => self.ledger.clone(),
+            Some(telemetry) => Arc::new(Traced::new(
+                self.ledger.clone(),
+                telemetry.clone(),
+                self.clock.clone(),
+            )),
+        }
+    }
 }
 
 /// Opens ledger and blobs; the error names the file and the remedy.
@@ -50,10 +68,16 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Commons, String> {
     let ledger = Arc::new(ledger);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let store: Arc<dyn People> = ledger.clone();
-    let people = Directory::open((store.clone(), clock.clone()), config.people.clone()).await;
+    let outbound = Arc::new(Outbound::new(&config.outbound)?);
+    let name = config.model.served_name();
+    let telemetry = Telemetry::start(&config.telemetry, &outbound, name)?;
+    let times = (store.clone(), clock.clone());
+    let people = Directory::open(times, config.people.clone(), outbound.clone()).await;
     let bounds = config.http.index(config.binding.retry_ms);
     let index = SessionIndex::new(bounds).with_habits(config.binding.habits()?);
     Ok(Commons {
+        telemetry,
+        outbound,
         people: Arc::new(people.map_err(|e| e.to_string())?),
         audit: store,
         meters: Arc::new(Meters::new(config.limits, clock.clone())),

@@ -2,6 +2,7 @@
 
 mod commons;
 mod people;
+mod reload;
 mod rooms;
 mod stop;
 
@@ -25,11 +26,14 @@ use crate::http::guard::Guard;
 use crate::http::listen::listen;
 use crate::http::page::Page;
 use crate::http::replays::Replays;
+use crate::http::swap::Swap;
+use crate::http::tls::Tls;
 use crate::http::traffic::Traffic;
 use crate::http::{Http, Life, ModelNames, router};
 use crate::hub::HubAccess;
 use crate::model;
 use crate::people::audit::Audit;
+use crate::telemetry::Telemetry;
 use crate::watch::{self, Watch};
 use commons::Commons;
 
@@ -43,6 +47,10 @@ pub struct House {
     pub model: String,
     /// Where people sign in and nobody has an account yet: the link that makes the first admin.
     pub first_link: Option<String>,
+    /// The certificate, where TLS is spoken.
+    tls: Option<Arc<Tls>>,
+    /// Traces and numbers, where they are sent.
+    telemetry: Option<Arc<Telemetry>>,
     stops: [ShutdownTrigger; 2],
     http: Arc<Http>,
     ledger: Arc<dyn Ledger>,
@@ -64,6 +72,7 @@ impl House {
         let served = tokio::task::spawn_blocking(move || model::load(&wanted, &access))
             .await
             .map_err(|error| format!("the model could not be loaded: {error}"))??;
+        let tls = config.http.tls().map(Tls::load).transpose()?;
         let address = config.http.address()?;
         let listener = TcpListener::bind(address).await.map_err(|error| {
             format!("{address} cannot be bound ({error}); is another server running there? --bind 127.0.0.1:0 takes a free port")
@@ -92,6 +101,7 @@ impl House {
                 meters: commons.meters.clone(),
                 counters: DoorCounters::default(),
                 live: Live::default(),
+                telemetry: commons.telemetry.clone(),
                 embedding: Semaphore::new(1),
                 abort: abort.signal(),
             })
@@ -103,12 +113,19 @@ impl House {
         tasks.spawn(watch::run(http.clone(), commons.stops[0].signal()));
         let stop_listening = ShutdownTrigger::new();
         let limits = (config.http.listen_limits(), stop_listening.signal());
-        let listening = tokio::spawn(listen(listener, router(http.clone()), limits));
+        if let Some(tls) = tls.clone() {
+            tasks.spawn(tls.watch(commons.stops[0].signal()));
+        }
+        let acceptor = tls.as_ref().map(Tls::acceptor).transpose()?;
+        let app = router(http.clone());
+        let listening = tokio::spawn(listen((listener, acceptor), app, limits));
         Ok(Self {
             addr,
             data_dir: config.store.folder()?,
             model: config.model.served_name(),
             first_link,
+            tls,
+            telemetry: commons.telemetry,
             stops: commons.stops,
             http,
             ledger: commons.ledger,
@@ -130,6 +147,16 @@ impl House {
             true
         })
     }
+}
+
+fn guard_of(config: &Config, addr: SocketAddr) -> Result<Guard, String> {
+    Ok(Guard {
+        loopback: addr.ip().is_loopback(),
+        sign_in: config.people.sign_in,
+        keys: config.http.known_keys()?,
+        hosts_allowed: config.http.hosts_allowed.clone(),
+        origins_allowed: config.http.origins_allowed.clone(),
+    })
 }
 
 fn http_of(
@@ -158,19 +185,12 @@ fn http_of(
         },
         people: commons.people.clone(),
         audit: Audit::new(commons.audit.clone(), commons.clock.clone()),
-        limits: config.limits,
         meters: commons.meters.clone(),
-        guard: Guard {
-            loopback: addr.ip().is_loopback(),
-            sign_in: config.people.sign_in,
-            keys: config.http.known_keys()?,
-            hosts_allowed: config.http.hosts_allowed.clone(),
-            origins_allowed: config.http.origins_allowed.clone(),
-        },
+        guard: Swap::new(guard_of(config, addr)?),
         life: Life::default(),
         traffic: Traffic::default(),
         watch: Watch::new(config.console.clone(), config.train.batch_turns_min),
-        settings: config.settings().map_err(|error| error.to_string())?,
+        settings: Swap::new(config.settings().map_err(|error| error.to_string())?),
         page: Page::from_config(&config.console.page_dir),
         replays: Replays::new(config.http.replay_limits()),
         watchers: Arc::new(Semaphore::new(config.http.watchers_max)),

@@ -58,7 +58,7 @@ pub(super) async fn first_link(
     let link = people.invite(&host, (UserRole::Admin, None)).await;
     let link = link.map_err(|error| error.to_string())?;
     let base = match config.people.public_url.as_str() {
-        "" => format!("http://{addr}"),
+        "" => format!("{}://{addr}", config.http.scheme()),
         public => public.to_owned(),
     };
     Ok(Some(links::url(&base, &link.token)))

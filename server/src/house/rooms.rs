@@ -107,9 +107,10 @@ pub(super) fn judge(
         return Ok(());
     }
     let model = commons.config.judge.model.as_ref();
+    let completer = model.map(|model| HttpCompleter::shared(commons.outbound.clone(), model));
     let ctx = hone_judge::Ctx {
-        ledger: commons.ledger.clone(),
-        completer: model.map(HttpCompleter::shared).transpose()?,
+        ledger: commons.traced(),
+        completer: completer.transpose()?,
         ids: commons.ids.clone(),
         clock: commons.clock.clone(),
         config: commons.config.judge.clone(),
@@ -159,7 +160,7 @@ pub(super) fn train(
     };
     let golden = model::probes(&*served.language, &commons.config.model.probe_prompts);
     let ctx = hone_train::Ctx {
-        ledger: commons.ledger.clone(),
+        ledger: commons.traced(),
         versions: commons.versions.clone(),
         blobs: commons.blobs.clone(),
         trainer: Arc::new(hone_train::NnTrainer::new(parts, &commons.config.train)?),

@@ -48,6 +48,9 @@ impl House {
         self.stops[1].pull();
         while self.rooms.join_next().await.is_some() {}
         self.ledger.close().await;
+        if let Some(telemetry) = self.telemetry.take() {
+            telemetry.close().await;
+        }
         drained
     }
 

@@ -144,3 +144,46 @@ async fn the_starter_model_answers() {
     );
     assert!(house.stop().await);
 }
+
+#[tokio::test]
+async fn what_can_change_at_once_does_and_the_rest_is_named() {
+    use sha2::{Digest as _, Sha256};
+    let data = tempfile::tempdir().unwrap();
+    let house = House::start(config(data.path(), &[])).await.unwrap();
+    let sha256: String = Sha256::digest("word")
+        .iter()
+        .map(|b| format!("{b:02x}"))
+        .collect();
+    let key: toml::Table = format!("owner = \"ann\"\nsha256 = \"{sha256}\"")
+        .parse()
+        .unwrap();
+    let changes = [
+        ("http.keys", Toml::Array(vec![Toml::Table(key)])),
+        ("limits.owner.requests_per_minute", Toml::from(1)),
+        ("http.messages_max", Toml::from(7)),
+    ];
+    let me = async |key: &str| {
+        let url = format!("http://{}/v1/models", house.addr);
+        let request = reqwest::Client::new().get(url).bearer_auth(key);
+        request.send().await.unwrap().status().as_u16()
+    };
+    assert_eq!(me("word").await, 200, "a placeholder where no key exists");
+    assert_eq!(me("other").await, 200);
+    let late = house.reload(&config(data.path(), &changes)).await.unwrap();
+    assert_eq!(late, ["http.messages_max"]);
+    assert_eq!((me("word").await, me("other").await), (200, 401));
+    assert_eq!(chat(&house, "hi", false).await.status(), 200);
+    assert_eq!(chat(&house, "hi", false).await.status(), 429);
+    let shown = get(&house, "/admin/v1/config").await.to_string();
+    assert!(
+        shown.contains("requests_per_minute\",\"value\":1"),
+        "{shown}"
+    );
+    assert!(shown.contains("messages_max\",\"value\":4096"), "{shown}");
+    let acts = get(&house, "/admin/v1/audit").await;
+    assert_eq!(acts["data"][0]["act"], "config.reload", "{acts}");
+    let unread = [("log.level", Toml::from("hone=nonsense=level"))];
+    let refused = house.reload(&config(data.path(), &unread)).await;
+    assert!(refused.unwrap_err().contains("log.level"));
+    assert!(house.stop().await);
+}

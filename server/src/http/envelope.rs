@@ -20,6 +20,7 @@ use super::guard::{self, Caller, Shown};
 use super::rights::{self, Right};
 use crate::people::meter::{Standing, reset_text};
 use crate::people::secrets::{csrf, same};
+use crate::telemetry::{self, Parent};
 
 /// Longest request id taken over from a client.
 const ID_BYTES_MAX: usize = 128;
@@ -33,6 +34,8 @@ pub struct Asked {
     pub caller: Caller,
     /// From where.
     pub peer: IpAddr,
+    /// The span of the client that it belongs to.
+    pub parent: Option<Parent>,
 }
 
 /// The middleware.
@@ -58,7 +61,12 @@ pub async fn wrap(State(http): State<Arc<Http>>, request: Request, next: Next) -
     let mut response = match admit(&http, seen).await {
         Err(error) => refused(&error, route),
         Ok(caller) => {
-            let asked = Asked { id, caller, peer };
+            let asked = Asked {
+                id,
+                caller,
+                peer,
+                parent: telemetry::parent(request.headers()),
+            };
             within_limits(&http, (asked, route), (request, next)).await
         }
     };
@@ -175,9 +183,10 @@ async fn admit(http: &Http, seen: Seen<'_>) -> Result<Caller, ApiError> {
 
 async fn identify(http: &Http, seen: &Seen<'_>) -> Result<Caller, ApiError> {
     let shown = guard::shown(seen.headers);
+    let guard = http.guard.get();
     let found = match shown {
         Shown::Nothing => None,
-        Shown::Key(key) => match http.guard.find(key) {
+        Shown::Key(key) => match guard.find(key) {
             Some(caller) => Some(caller),
             None => http.people.key(seen.peer, key).await?,
         },
@@ -187,12 +196,9 @@ async fn identify(http: &Http, seen: &Seen<'_>) -> Result<Caller, ApiError> {
         check_csrf(seen, token)?;
     }
     let people = &http.people;
-    let strict = !http.guard.keys.is_empty()
-        || people.has_users()
-        || people.has_keys()
-        || people.takes_tokens();
-    http.guard
-        .admit((seen.peer, seen.headers), (shown, found), strict)
+    let strict =
+        !guard.keys.is_empty() || people.has_users() || people.has_keys() || people.takes_tokens();
+    guard.admit((seen.peer, seen.headers), (shown, found), strict)
 }
 
 /// A cookie is sent by the browser whoever asks it to; the value beside it is not.

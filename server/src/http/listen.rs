@@ -1,10 +1,12 @@
-//! Accepts connections: their number, their idle time and their writes are bounded, and a stop
-//! lets replies under way finish.
+//! Accepts connections, with TLS where it is configured: their number in all and per address, their
+//! handshake, headers, idle time and writes are bounded, and a stop lets replies under way finish.
 
+use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,7 +19,8 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 
 /// Bounds of connections.
@@ -25,15 +28,76 @@ use tower::ServiceExt as _;
 pub struct ListenLimits {
     /// Most connections at once; further ones wait in the kernel's line.
     pub connections_max: usize,
+    /// Most connections of one address, loopback aside; further ones are closed. 0 is no limit.
+    pub per_address_max: usize,
     /// How long a connection may take to send a request's headers, idle time included.
     pub header_timeout: Duration,
     /// How long a client may take nothing while there is something to send.
     pub write_timeout: Duration,
 }
 
+/// Connections by address.
+#[derive(Clone, Default)]
+struct Addresses(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+/// A place among the connections of an address.
+struct AddressPlace(Addresses, IpAddr);
+
+impl Addresses {
+    /// A place, or none if the address has as many as it may.
+    fn enter(&self, address: IpAddr, most: usize) -> Option<AddressPlace> {
+        let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counted.entry(address).or_default();
+        if most > 0 && *count >= most && !address.is_loopback() {
+            return None;
+        }
+        *count += 1;
+        Some(AddressPlace(self.clone(), address))
+    }
+}
+
+impl Drop for AddressPlace {
+    fn drop(&mut self) {
+        let mut counted = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counted.get_mut(&self.1) {
+            *count -= 1;
+            if *count == 0 {
+                counted.remove(&self.1);
+            }
+        }
+    }
+}
+
+/// Refuses a file of secrets that everybody at this machine can read.
+///
+/// # Errors
+/// A sentence with the remedy.
+pub fn check_private(path: &Path) -> Result<(), String> {
+    let shown = path.display();
+    let meta = std::fs::metadata(path)
+        .map_err(|error| format!("{shown} cannot be read ({error}); it has to exist"))?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        if meta.permissions().mode() & 0o007 != 0 {
+            return Err(format!(
+                "{shown} holds a secret and is open to everybody at this machine; chmod 600 {shown}"
+            ));
+        }
+    }
+    #[cfg(not(unix))]
+    drop(meta);
+    Ok(())
+}
+
 /// Accepts until `stop`, then lets connections finish what they are answering. It returns when
 /// the last one is closed; the caller sets the deadline.
-pub async fn listen(listener: TcpListener, app: Router, (limits, stop): (ListenLimits, Shutdown)) {
+pub async fn listen(
+    (listener, tls): (TcpListener, Option<TlsAcceptor>),
+    app: Router,
+    (limits, stop): (ListenLimits, Shutdown),
+) {
+    let addresses = Addresses::default();
     let places = Arc::new(Semaphore::new(limits.connections_max));
     loop {
         let accepted = tokio::select! {
@@ -49,10 +113,22 @@ pub async fn listen(listener: TcpListener, app: Router, (limits, stop): (ListenL
                 continue;
             }
         };
-        let (app, stop) = (app.clone(), stop.clone());
+        let Some(counted) = addresses.enter(peer.ip(), limits.per_address_max) else {
+            tracing::debug!("a connection was closed at http.connections_per_address_max");
+            continue;
+        };
+        let (app, stop, tls) = (app.clone(), stop.clone(), tls.clone());
         tokio::spawn(async move {
-            serve_one((stream, peer), app, (limits, stop)).await;
-            drop(place);
+            let stream = TimedStream::new(stream, limits.write_timeout);
+            match tls {
+                None => serve_one((stream, peer), app, (limits, stop)).await,
+                Some(tls) => match timeout(limits.header_timeout, tls.accept(stream)).await {
+                    Ok(Ok(stream)) => serve_one((stream, peer), app, (limits, stop)).await,
+                    Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+                    Err(_) => tracing::debug!("a TLS handshake took too long"),
+                },
+            }
+            drop((place, counted));
         });
     }
     drop(listener);
@@ -74,7 +150,7 @@ async fn accept(
 }
 
 async fn serve_one(
-    (stream, peer): (TcpStream, SocketAddr),
+    (stream, peer): (impl AsyncRead + AsyncWrite + Unpin, SocketAddr),
     app: Router,
     (limits, stop): (ListenLimits, Shutdown),
 ) {
@@ -82,7 +158,7 @@ async fn serve_one(
         request.extensions_mut().insert(ConnectInfo(peer));
         request.map(axum::body::Body::new)
     });
-    let io = TokioIo::new(TimedStream::new(stream, limits.write_timeout));
+    let io = TokioIo::new(stream);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_timeout)
@@ -181,94 +257,5 @@ impl AsyncWrite for TimedStream {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use axum::routing::get;
-    use futures::StreamExt;
-    use hone_runtime::ShutdownTrigger;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-    use super::*;
-
-    fn limits() -> ListenLimits {
-        ListenLimits {
-            connections_max: 2,
-            header_timeout: Duration::from_millis(100),
-            write_timeout: Duration::from_millis(100),
-        }
-    }
-
-    async fn start(app: Router) -> (SocketAddr, ShutdownTrigger, tokio::task::JoinHandle<()>) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
-        let stop = ShutdownTrigger::new();
-        let task = tokio::spawn(listen(listener, app, (limits(), stop.signal())));
-        (addr, stop, task)
-    }
-
-    async fn read_all(mut stream: TcpStream) -> String {
-        let mut text = String::new();
-        // A reset by the server ends the reading as well.
-        let _closed = stream.read_to_string(&mut text).await.is_ok();
-        text
-    }
-
-    const GET: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
-
-    #[tokio::test]
-    async fn slow_headers_and_idle_connections_are_closed() {
-        let (addr, stop, task) = start(Router::new().route("/", get(|| async { "hi" }))).await;
-        let mut slow = TcpStream::connect(addr).await.unwrap();
-        slow.write_all(b"GET / HT").await.unwrap();
-        let mut idle = TcpStream::connect(addr).await.unwrap();
-        idle.write_all(GET).await.unwrap();
-        let (slow, idle) = tokio::join!(read_all(slow), read_all(idle));
-        assert!(!slow.contains("200 OK"), "{slow}");
-        assert!(
-            idle.starts_with("HTTP/1.1 200 OK") && idle.ends_with("hi"),
-            "{idle}"
-        );
-        stop.pull();
-        task.await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn a_stop_lets_a_reply_finish_and_takes_nothing_new() {
-        let ticks = || async {
-            let ticks = futures::stream::iter(0..5).then(|n| async move {
-                sleep(Duration::from_millis(20)).await;
-                Ok::<_, std::convert::Infallible>(format!("tick {n}\n"))
-            });
-            axum::body::Body::from_stream(ticks)
-        };
-        let (addr, stop, task) = start(Router::new().route("/", get(ticks))).await;
-        let mut stream = TcpStream::connect(addr).await.unwrap();
-        stream.write_all(GET).await.unwrap();
-        let mut first = [0; 15];
-        stream.read_exact(&mut first).await.unwrap();
-        stop.pull();
-        let rest = read_all(stream).await;
-        assert!(rest.contains("tick 4"), "{rest}");
-        task.await.unwrap();
-        assert!(TcpStream::connect(addr).await.is_err());
-    }
-
-    #[tokio::test]
-    async fn a_client_that_reads_nothing_is_dropped() {
-        let flood = || async {
-            let chunk =
-                || futures::future::ready(Some((Ok::<_, io::Error>("x".repeat(65_536)), ())));
-            axum::body::Body::from_stream(futures::stream::unfold((), move |()| chunk()))
-        };
-        let (addr, stop, task) = start(Router::new().route("/", get(flood))).await;
-        let mut stream = TcpStream::connect(addr).await.unwrap();
-        stream.write_all(GET).await.unwrap();
-        stop.pull();
-        // Ends only because the write timeout closes the connection.
-        tokio::time::timeout(Duration::from_secs(20), task)
-            .await
-            .unwrap()
-            .unwrap();
-    }
-}
+#[path = "listen_tests.rs"]
+mod tests;

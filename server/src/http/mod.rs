@@ -13,6 +13,8 @@ pub mod reply;
 pub mod rights;
 pub mod routes;
 pub mod sse;
+pub mod swap;
+pub mod tls;
 pub mod traffic;
 pub mod wire;
 
@@ -32,7 +34,7 @@ use hone_runtime::{Board, Clock, Ids, Latest, Outbox};
 use hone_store::{Ledger, Personal, Versions};
 use tokio::sync::Semaphore;
 
-use crate::config::{BindingConfig, HttpConfig, LimitsConfig, Setting};
+use crate::config::{BindingConfig, HttpConfig, Setting};
 use crate::door::Door;
 use crate::eraser::Eraser;
 use crate::learning::Rules;
@@ -42,6 +44,7 @@ use crate::people::meter::Meters;
 use crate::watch::Watch;
 use guard::Guard;
 use page::Page;
+use swap::Swap;
 use traffic::Traffic;
 use wire::body::BodyLimits;
 
@@ -73,12 +76,10 @@ pub struct Http {
     pub ids: Arc<dyn Ids>,
     /// Bounds of requests and replies.
     pub config: HttpConfig,
-    /// Limits of callers.
-    pub limits: LimitsConfig,
     /// Names of the served model.
     pub models: ModelNames,
     /// Who may call.
-    pub guard: Guard,
+    pub guard: Swap<Guard>,
     /// Accounts, keys and sign-ins.
     pub people: Arc<Directory>,
     /// The record of who did what.
@@ -98,7 +99,7 @@ pub struct Http {
     /// What was measured lately.
     pub watch: Watch,
     /// Every setting, for admins.
-    pub settings: Vec<Setting>,
+    pub settings: Swap<Vec<Setting>>,
     /// The page's files.
     pub page: Page,
 }

@@ -32,6 +32,7 @@ use tower::ServiceExt;
 use super::guard::{Guard, Key};
 use super::page::Page;
 use super::replays::Replays;
+use super::swap::Swap;
 use super::traffic::Traffic;
 use super::{Http, Life, ModelNames, router};
 use crate::config::{
@@ -40,6 +41,7 @@ use crate::config::{
 use crate::door::{ByteLanguage, Door, DoorCounters, Limits, Live};
 use crate::eraser::Eraser;
 use crate::learning::Rules;
+use crate::outbound::Outbound;
 use crate::people::Directory;
 use crate::people::audit::Audit;
 use crate::people::meter::Meters;
@@ -360,6 +362,7 @@ fn door_of(
         },
         counters: DoorCounters::default(),
         live: Live::default(),
+        telemetry: None,
         embedding: Semaphore::new(1),
         abort,
     })
@@ -426,11 +429,15 @@ impl Stage {
         let board = Board::new();
         board.enter("judge");
         let people: Arc<dyn People> = ledger.clone();
-        let directory = Directory::open((people.clone(), clock.clone()), defaults("people"));
+        let outbound = Arc::new(Outbound::new(&defaults("outbound")).unwrap());
+        let directory = Directory::open(
+            (people.clone(), clock.clone()),
+            defaults("people"),
+            outbound,
+        );
         let http = Arc::new(Http {
             people: Arc::new(directory.await.unwrap()),
             audit: Audit::new(people, clock.clone()),
-            limits,
             meters,
             door: Some(door),
             collect,
@@ -451,11 +458,11 @@ impl Stage {
                 aliases: vec!["gpt".to_owned()],
                 created: 1_700_000_000,
             },
-            guard: known_guard(),
+            guard: Swap::new(known_guard()),
             life: Life::default(),
             traffic: Traffic::default(),
             watch: Watch::new(whole.console.clone(), whole.train.batch_turns_min),
-            settings: whole.settings().unwrap(),
+            settings: Swap::new(whole.settings().unwrap()),
             page,
             watchers: Arc::new(Semaphore::new(1)),
             started: Instant::now(),

@@ -21,7 +21,7 @@ use crate::config::{Config, PeopleConfig, Sources};
 use crate::http::guard::LOCAL_OWNER;
 
 /// Who acts in the audit log.
-const ACTOR: &str = "command line";
+pub(crate) const ACTOR: &str = "command line";
 const DAY_MS: Millis = 86_400_000;
 
 /// Where the data is.
@@ -189,17 +189,24 @@ struct Desk {
     now_ms: Millis,
 }
 
+impl Place {
+    /// The configuration of the server there.
+    pub(crate) fn config(&self) -> Result<Config, String> {
+        let flags = self.data.as_ref().map(|folder| {
+            let folder = Toml::String(folder.display().to_string());
+            ("store.data_dir".to_owned(), folder)
+        });
+        let sources = Sources::read(self.config.as_deref(), flags.into_iter().collect());
+        Config::load(&sources.map_err(|e| e.to_string())?).map_err(|e| e.to_string())
+    }
+}
+
 /// Runs one command on the database.
 fn at_desk<T>(
     place: &Place,
     work: impl AsyncFnOnce(&Desk) -> Result<T, String>,
 ) -> Result<T, String> {
-    let flags = place.data.as_ref().map(|folder| {
-        let folder = Toml::String(folder.display().to_string());
-        ("store.data_dir".to_owned(), folder)
-    });
-    let sources = Sources::read(place.config.as_deref(), flags.into_iter().collect());
-    let config = Config::load(&sources.map_err(|e| e.to_string())?).map_err(|e| e.to_string())?;
+    let config = place.config()?;
     let folder = config.store.folder()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

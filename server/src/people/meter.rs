@@ -2,7 +2,7 @@
 //! limit of 60 a minute gives back one a second, so a burst may take all of it at once.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use hone_domain::{Millis, RateLimits, RequestId};
@@ -115,7 +115,7 @@ struct Inner {
 
 /// The meters of everybody.
 pub struct Meters {
-    config: LimitsConfig,
+    config: RwLock<LimitsConfig>,
     clock: Arc<dyn Clock>,
     inner: Mutex<Inner>,
 }
@@ -156,10 +156,20 @@ impl Meters {
     /// Nobody has used anything.
     pub fn new(config: LimitsConfig, clock: Arc<dyn Clock>) -> Self {
         Self {
-            config,
+            config: RwLock::new(config),
             clock,
             inner: Mutex::new(Inner::default()),
         }
+    }
+
+    /// The limits of everybody without exceptions.
+    pub fn limits(&self) -> LimitsConfig {
+        *self.config.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Other limits from now on; what was used stays used.
+    pub fn set_limits(&self, limits: LimitsConfig) {
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = limits;
     }
 
     /// Key and owner of a caller, as far as they have limits.
@@ -167,11 +177,11 @@ impl Meters {
         let allowance = &caller.allowance;
         let key = allowance.key.as_ref().map(|(id, limits)| Subject {
             name: format!("key {id}"),
-            limits: limits.or(self.config.key.rates()),
+            limits: limits.or(self.limits().key.rates()),
         });
         let owner = Subject {
             name: format!("owner {}", caller.owner),
-            limits: allowance.owner.or(self.config.owner.rates()),
+            limits: allowance.owner.or(self.limits().owner.rates()),
         };
         let is_limited = |subject: &Subject| {
             let limits = subject.limits;
@@ -201,7 +211,7 @@ impl Meters {
         let now_ms = self.clock.now_ms();
         let mut inner = locked(&self.inner);
         for subject in &subjects {
-            inner.make_room(&subject.name, self.config.counted_max);
+            inner.make_room(&subject.name, self.limits().counted_max);
             let row = inner.rows.entry(subject.name.clone()).or_default();
             row.seen_ms = now_ms;
             row.check(subject, now_ms)?;

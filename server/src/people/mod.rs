@@ -26,6 +26,7 @@ use tokio::time::timeout;
 use crate::config::PeopleConfig;
 use crate::http::error::ApiError;
 use crate::http::guard::{Allowance, Caller, Via};
+use crate::outbound::Outbound;
 use attempts::Attempts;
 use known::{Known, Memory, Recall};
 use oidc::Tokens;
@@ -97,10 +98,12 @@ impl Directory {
     pub async fn open(
         (store, clock): (Arc<dyn People>, Arc<dyn Clock>),
         config: PeopleConfig,
+        outbound: Arc<Outbound>,
     ) -> Result<Self, LedgerError> {
         let (tries, window_ms) = (config.attempts_max, config.attempts_window_ms);
         let rows = config.remembered_max;
-        let tokens = config.oidc.clone().map(Tokens::new).transpose();
+        let tokens = config.oidc.clone().map(|oidc| Tokens::new(oidc, outbound));
+        let tokens = tokens.transpose();
         let directory = Self {
             memory: Mutex::new(Memory::new(rows)),
             hashing: Arc::new(Semaphore::new(config.hashing_parallel)),

@@ -2,18 +2,19 @@
 //! published keys. Algorithms are pinned by the configuration; issuer, audience, expiry and
 //! subject are required.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hone_domain::{Millis, UserRole};
 use jsonwebtoken::jwk::{Jwk, JwkSet, KeyAlgorithm};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
+use reqwest::Url;
 use serde_json::{Map, Value};
 
 use super::{crypto, locked};
 use crate::config::OidcConfig;
 use crate::http::guard::{Allowance, Caller, Via};
-use crate::outbound;
+use crate::outbound::Outbound;
 
 /// Most bytes of a token.
 const TOKEN_BYTES_MAX: usize = 16_384;
@@ -27,6 +28,8 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Checks tokens.
 pub struct Tokens {
     config: OidcConfig,
+    outbound: Arc<Outbound>,
+    jwks_url: Url,
     algorithms: Vec<Algorithm>,
     role: UserRole,
     keys: Mutex<Keys>,
@@ -73,12 +76,14 @@ pub fn algorithms(names: &[String]) -> Result<Vec<Algorithm>, String> {
 
 impl Tokens {
     /// Checks tokens as configured.
-    pub fn new(config: OidcConfig) -> Result<Self, String> {
+    pub fn new(config: OidcConfig, outbound: Arc<Outbound>) -> Result<Self, String> {
         crypto::install();
         Ok(Self {
             algorithms: algorithms(&config.algorithms)?,
             role: UserRole::from_name(&config.role)
                 .ok_or_else(|| "people.oidc.role is no role".to_owned())?,
+            jwks_url: outbound.url("people.oidc.jwks_url", &config.jwks_url)?,
+            outbound,
             config,
             keys: Mutex::new(Keys::default()),
             fetching: tokio::sync::Mutex::new(()),
@@ -150,7 +155,8 @@ impl Tokens {
         let _one = self.fetching.lock().await;
         if self.is_older(self.config.refetch_ms, now_ms) {
             locked(&self.keys).asked_ms = Some(now_ms);
-            match outbound::get_json(&self.config.jwks_url, FETCH_TIMEOUT).await {
+            let fetched = self.outbound.get_json(self.jwks_url.clone(), FETCH_TIMEOUT);
+            match fetched.await {
                 Err(error) => {
                     tracing::warn!(error, "the identity provider's keys are not to be had");
                 }

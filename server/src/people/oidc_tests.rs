@@ -112,10 +112,11 @@ impl Provider {
             refresh_ms: 3_600_000,
             refetch_ms: 60_000,
         };
+        let outbound = Arc::new(Outbound::new(&crate::outbound::tests::defaults()).unwrap());
         Self {
             keys,
             asked,
-            tokens: Tokens::new(config).unwrap(),
+            tokens: Tokens::new(config, outbound).unwrap(),
         }
     }
 

@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 
 use crate::adapters::Pinned;
 use crate::backend::Cancel;
+use crate::line::InLine;
 use crate::masks::Masked;
 use crate::plan::Place;
 use crate::prefix::ChainKey;
@@ -93,6 +94,8 @@ pub(crate) struct Sequence {
     cancel: Cancel,
     pub(crate) arrived: Instant,
     pub(crate) begun: Option<Instant>,
+    /// Its place among its owner's in the waiting line, until it begins.
+    pub(crate) in_line: Option<InLine>,
     pub(crate) last_token: Option<Instant>,
 }
 
@@ -156,6 +159,7 @@ impl Sequence {
             cancel: cancel.clone(),
             arrived: Instant::now(),
             begun: None,
+            in_line: None,
             last_token: None,
             tokens,
             ask,

@@ -95,6 +95,43 @@ fn a_full_line_refuses_and_says_when_to_come_back() {
 }
 
 #[test]
+fn one_owner_cannot_fill_the_line_alone() {
+    let config = Config {
+        running_max: 1,
+        waiting_max: 3,
+        waiting_per_owner_max: 2,
+        ..Config::for_tests()
+    };
+    let world = World::with(config, model_config());
+    let of = |owner: &str, seed: u64| {
+        let mut wanted = ask(&prompt(9, seed), 3, seed);
+        wanted.context.owner = owner.to_owned();
+        world.engine.ask(wanted)
+    };
+    let running = world.ask(endless(1));
+    until("it to run", || world.engine.stats().running == 1);
+    let mut waiting = vec![of("many", 2).unwrap(), of("many", 3).unwrap()];
+    let refused = of("many", 4).err();
+    assert!(
+        matches!(refused, Some(ServeError::Overloaded { limit: 2, .. })),
+        "{refused:?}"
+    );
+    waiting.push(of("other", 5).unwrap());
+    let refused = of("third", 6).err();
+    assert!(
+        matches!(refused, Some(ServeError::Overloaded { limit: 3, .. })),
+        "{refused:?}"
+    );
+    drop(running);
+    for answer in waiting {
+        read(answer).unwrap();
+    }
+    // Whoever had their places has them again.
+    let again = [of("many", 7).unwrap(), of("many", 8).unwrap()];
+    again.map(|answer| read(answer).unwrap());
+}
+
+#[test]
 fn many_requests_of_one_owner_hold_up_nobody_else() {
     let config = Config {
         running_max: 1,

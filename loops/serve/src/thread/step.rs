@@ -177,6 +177,7 @@ impl Core {
                 sequence.started = true;
                 self.turns.served(sequence.class, sequence.owner);
                 sequence.begun = Some(Instant::now());
+                sequence.in_line = None;
                 counters.waiting.fetch_sub(1, Relaxed);
                 counters
                     .prompt_tokens

@@ -181,16 +181,20 @@ async fn store_turn(
         None => Some(Stage::AwaitingNextState.as_str()),
         Some(_) => None,
     };
+    let metadata = match turn.admission.metadata.is_empty() {
+        true => None,
+        false => Some(serde_json::to_vec(&turn.admission.metadata)?),
+    };
     let number = sqlx::query_scalar(
         "insert into turns (
              id, request_id, choice_index, group_id, session_number, parent_id, owner,
              scope_number, arithmetic_number, origin, kind, version, stage, reason,
-             started_ms, finished_ms, holdback, source
+             started_ms, finished_ms, holdback, source, trace, metadata
          ) values (
              ?1, ?2, ?3, ?4, (select number from sessions where id = ?5), ?6, ?7,
              (select number from scopes where name = ?8),
              (select number from arithmetics where fingerprint = ?9 and base = ?10),
-             ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19
+             ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21
          ) on conflict (id) do nothing returning number",
     )
     .bind(&turn.id.0.as_bytes()[..])
@@ -212,6 +216,8 @@ async fn store_turn(
     .bind(turn.finished_ms)
     .bind(turn.admission.holdback)
     .bind(text_bytes(turn.admission.source.as_ref()))
+    .bind(turn.admission.trace.as_ref().map(|t| &t.as_bytes()[..]))
+    .bind(metadata)
     .fetch_optional(connection)
     .await?;
     Ok(number)

@@ -7,6 +7,7 @@ mod audit;
 mod chains;
 mod collect;
 mod consent;
+mod copy;
 mod erase;
 mod fault;
 mod forget;
@@ -68,10 +69,12 @@ use crate::people::{
 };
 use fault::Fault;
 pub use open::SqliteConfig;
+pub(crate) use open::take_folder;
 
 /// The ledger in one SQLite file.
 pub struct SqliteLedger {
     file: PathBuf,
+    config: SqliteConfig,
     writer: SqlitePool,
     readers: SqlitePool,
     /// Ownership of the data folder, until the ledger is closed or dropped.
@@ -88,6 +91,7 @@ impl SqliteLedger {
         let opened = open::open(config).await?;
         Ok(Self {
             file: config.file.clone(),
+            config: config.clone(),
             writer: opened.writer,
             readers: opened.readers,
             owner: Mutex::new(opened.lock),
@@ -103,6 +107,7 @@ impl SqliteLedger {
         let opened = open::open_beside(config).await?;
         Ok(Self {
             file: config.file.clone(),
+            config: config.clone(),
             writer: opened.writer,
             readers: opened.readers,
             owner: Mutex::new(opened.lock),

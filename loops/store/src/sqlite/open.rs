@@ -61,7 +61,7 @@ pub(super) struct Opened {
 pub(super) async fn open(config: &SqliteConfig) -> Result<Opened, LedgerError> {
     let file = config.file.as_path();
     let folder = folder_of(file);
-    std::fs::create_dir_all(folder).map_err(|e| folder_unusable(folder, &e))?;
+    make_folder(folder)?;
     if file.is_dir() {
         return Err(LedgerError::Unusable(format!(
             "{} is a folder, and the ledger must be a file; move it away or choose another data \
@@ -88,7 +88,7 @@ async fn own(config: &SqliteConfig) -> Result<(), LedgerError> {
 pub(super) async fn open_beside(config: &SqliteConfig) -> Result<Opened, LedgerError> {
     let file = config.file.as_path();
     let folder = folder_of(file);
-    std::fs::create_dir_all(folder).map_err(|e| folder_unusable(folder, &e))?;
+    make_folder(folder)?;
     let lock = try_folder(folder)?;
     if lock.is_some() {
         own(config).await?;
@@ -134,6 +134,22 @@ async fn connect(config: &SqliteConfig, lock: Option<File>) -> Result<Opened, Le
     })
 }
 
+/// Makes the folder, for this user only: it will hold what people said. One in which a restore was
+/// interrupted is refused.
+fn make_folder(folder: &Path) -> Result<(), LedgerError> {
+    if folder.join(crate::backup::RESTORING).exists() {
+        return Err(LedgerError::Unusable(format!(
+            "a restore into {} was interrupted; run `hone restore` again",
+            folder.display()
+        )));
+    }
+    let mut make = std::fs::DirBuilder::new();
+    make.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut make, 0o700);
+    make.create(folder).map_err(|e| folder_unusable(folder, &e))
+}
+
 /// A file that is there and cannot be written would be found by the first turn only: SQLite opens
 /// it for reading then, and says nothing.
 fn check_writable(file: &Path) -> Result<(), LedgerError> {
@@ -173,7 +189,7 @@ fn folder_unusable(folder: &Path, error: &std::io::Error) -> LedgerError {
 
 /// Makes this process the folder's only owner until the returned file is dropped. The lock dies
 /// with its process, so nothing is left over after a crash.
-fn take_folder(folder: &Path) -> Result<File, LedgerError> {
+pub(crate) fn take_folder(folder: &Path) -> Result<File, LedgerError> {
     if let Some(lock) = try_folder(folder)? {
         return Ok(lock);
     }

@@ -70,6 +70,10 @@ pub(super) fn fate(row: &SqliteRow) -> Result<Fate, Fault> {
     })
 }
 
+fn uuid(bytes: &[u8]) -> Result<uuid::Uuid, Fault> {
+    uuid::Uuid::from_slice(bytes).map_err(|error| corrupt(error.to_string()))
+}
+
 /// A turn with its fate.
 pub(super) async fn load_turn(
     connection: &mut SqliteConnection,
@@ -81,7 +85,8 @@ pub(super) async fn load_turn(
                 history_number, block_number, prompt_tail, completion_tokens, behavior_logprobs,
                 raw_logprobs, kept, stop, completion_text, sampling, spans, digest,
                 arithmetics.base, arithmetics.fingerprint, untrainable, started_ms, finished_ms,
-                stage, reason, trained_version, holdback, source
+                stage, reason, trained_version, holdback, source, trace,
+                metadata
          from turns
          join turn_payloads on turn_payloads.turn_number = turns.number
          join sessions on sessions.number = turns.session_number
@@ -120,6 +125,14 @@ pub(super) async fn load_turn(
         admission: Admission {
             holdback: row.try_get("holdback")?,
             source: some_text(row.try_get("source")?)?,
+            trace: match optional("trace")? {
+                Some(bytes) => Some(uuid(bytes)?),
+                None => None,
+            },
+            metadata: match optional("metadata")? {
+                Some(bytes) => serde_json::from_slice(bytes)?,
+                None => Default::default(),
+            },
         },
         untrainable: row
             .try_get::<Option<&str>, _>("untrainable")?

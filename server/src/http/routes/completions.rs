@@ -128,6 +128,8 @@ fn plans(
             ignore_end: body.sampling.ignore_eos.unwrap_or(false),
             single_call: false,
             shape: shape.clone(),
+            metadata: wish.metadata.clone(),
+            parent: asked.parent,
         }
     });
     Ok((plans.collect(), logprobs))

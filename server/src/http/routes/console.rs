@@ -147,7 +147,7 @@ pub struct ConfigReply {
 pub async fn config(State(http): State<Arc<Http>>) -> Json<ConfigReply> {
     Json(ConfigReply {
         object: "config",
-        data: http.settings.clone(),
+        data: http.settings.get().to_vec(),
     })
 }
 

@@ -155,7 +155,7 @@ fn limits_for(http: &Http, caller: &Caller, wanted: RateLimits) -> RateLimits {
         return wanted;
     }
     let own = caller.allowance.key.as_ref().map(|(_, own)| *own);
-    wanted.within(own.unwrap_or_default(), http.limits.key.rates())
+    wanted.within(own.unwrap_or_default(), http.meters.limits().key.rates())
 }
 
 async fn check_number(http: &Http, owner: &str, now_ms: Millis) -> Result<(), ApiError> {

@@ -211,6 +211,8 @@ impl Talk {
             ignore_end: self.ignore_end,
             single_call,
             shape,
+            metadata: wish.metadata,
+            parent: asked.parent,
         })
     }
 }

@@ -1,5 +1,6 @@
 //! `GET /v1/turns/{id}`: what became of a turn and why.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -154,12 +155,17 @@ pub struct TurnReply {
     pub verdict: Option<VerdictReply>,
     /// Explicit feedback.
     pub feedback: Vec<FeedbackView>,
+    /// What the client attached, for itself.
+    pub metadata: BTreeMap<String, String>,
+    /// The distributed trace it belongs to, in 32 hexadecimal digits.
+    pub trace_id: String,
 }
 
 impl TurnReply {
     pub(super) fn of(view: TurnView) -> Self {
         let version = view.turn.version();
         let turn = view.turn;
+        let trace_id = turn.trace().simple().to_string();
         Self {
             object: "turn",
             id: turn_text(turn.id),
@@ -191,6 +197,8 @@ impl TurnReply {
                 judged_ms: verdict.judged_ms,
             }),
             feedback: view.feedback.into_iter().map(FeedbackView::of).collect(),
+            metadata: turn.admission.metadata,
+            trace_id,
         }
     }
 }

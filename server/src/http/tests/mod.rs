@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod admin;
+mod audited;
 mod bad_input;
 mod chat;
 mod console;

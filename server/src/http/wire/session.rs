@@ -1,6 +1,8 @@
 //! Whose request it is, which session it belongs to, and what kind of turn it is: body fields
 //! first, then the headers that clients are known to send.
 
+use std::collections::BTreeMap;
+
 use axum::http::HeaderMap;
 use hone_domain::TurnKind;
 use serde::Deserialize;
@@ -12,13 +14,18 @@ use crate::http::error::ApiError;
 
 /// Most bytes of a user name or session key.
 const KEY_BYTES_MAX: usize = 512;
+/// Most pairs of `metadata`, and most characters of a name and a text in it.
+const METADATA_PAIRS_MAX: usize = 16;
+const METADATA_NAME_CHARS_MAX: usize = 64;
+const METADATA_CHARS_MAX: usize = 512;
 
 /// Fields about the session.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 pub struct SessionFields {
     /// Whose policy answers and learns, under the owner of the key.
     pub user: Option<String>,
-    /// Accepted for OpenAI clients; not kept.
+    /// What the client attaches for itself: kept with the turn, up to 16 texts of 512 characters
+    /// under names of 64.
     #[schema(value_type = Option<Object>)]
     pub metadata: Option<Map<String, Value>>,
     /// False keeps the turn out of the ledger and out of training.
@@ -47,13 +54,27 @@ pub struct SessionWish {
     pub done: bool,
     /// Whether the turn may be collected.
     pub store: bool,
+    /// What is kept of `metadata`.
+    pub metadata: BTreeMap<String, String>,
 }
 
 impl SessionFields {
     /// Fields that were taken and are not kept.
     pub fn not_kept(&self) -> Option<String> {
-        let metadata = self.metadata.as_ref().filter(|map| !map.is_empty());
-        metadata.map(|_| "metadata".to_owned())
+        let sent = self.metadata.as_ref().map_or(0, Map::len);
+        (self.kept_metadata().len() < sent).then(|| "metadata".to_owned())
+    }
+
+    /// The pairs of `metadata` that are within OpenAI's bounds.
+    fn kept_metadata(&self) -> BTreeMap<String, String> {
+        let fits = |(name, value): (&String, &Value)| {
+            let value = value.as_str()?;
+            let short = name.chars().count() <= METADATA_NAME_CHARS_MAX
+                && value.chars().count() <= METADATA_CHARS_MAX;
+            short.then(|| (name.clone(), value.to_owned()))
+        };
+        let pairs = self.metadata.iter().flatten();
+        pairs.filter_map(fits).take(METADATA_PAIRS_MAX).collect()
     }
 
     /// Body fields and headers, checked.
@@ -84,6 +105,7 @@ impl SessionFields {
             kind: self.kind(headers)?,
             done: self.done(headers)?,
             store: self.store.unwrap_or(true),
+            metadata: self.kept_metadata(),
         })
     }
 

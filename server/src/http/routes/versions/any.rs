@@ -8,7 +8,7 @@ use axum::extract::{Path, Query, Request, State};
 use hone_domain::Scope;
 use hone_store::{RefusalRecord, ScopeRow, Window};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::act::{self, HoldReply};
@@ -373,8 +373,15 @@ pub async fn resume_of(
         (status = 503, body = ErrorBody),
     )
 )]
-pub async fn compare_of(State(http): State<Arc<Http>>, request: Request) -> Reply<Comparison> {
+pub async fn compare_of(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    request: Request,
+) -> Reply<Comparison> {
     let body: CompareBody = read_json(request, http.body_limits()).await?.read()?;
     let scope = any_scope(body.scope.as_deref())?;
+    // Whoever compares reads what somebody asked and what they were told.
+    let detail = json!({"a": body.a, "b": body.b});
+    act::record(&http, &asked, ("version.compare", &scope), detail).await?;
     Ok(Json(compare::side_by_side(&http, &scope, &body).await?))
 }

@@ -1,107 +1,64 @@
-//! Calls to other servers: one client with deadlines, a size limit and no redirects.
+//! Completes chats by any OpenAI-compatible server.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::StreamExt;
 use hone_domain::Message;
 use hone_judge::{CompleteOptions, Completer, CompleterError, ModelConfig};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Method, Url};
 use serde_json::{Value, json};
 
+use super::{Call, Outbound, OutboundError};
 use crate::door::template_message;
-
-/// Most bytes of an answer that are read.
-const ANSWER_BYTES_MAX: usize = 1 << 20;
-/// Longest time to a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Completes chats by any OpenAI-compatible server.
 pub struct HttpCompleter {
-    client: reqwest::Client,
-    url: String,
+    outbound: Arc<Outbound>,
+    url: Url,
     model: String,
-    key: Option<String>,
+    headers: HeaderMap,
 }
 
 impl HttpCompleter {
     /// A client for the judge's model. The error says which key is wrong.
-    pub fn new(config: &ModelConfig) -> Result<Self, String> {
+    pub fn new(outbound: Arc<Outbound>, config: &ModelConfig) -> Result<Self, String> {
         let url = format!("{}/chat/completions", config.url.trim_end_matches('/'));
-        let parsed = reqwest::Url::parse(&url)
-            .map_err(|error| format!("judge.model.url is {:?}: {error}", config.url))?;
-        if !["http", "https"].contains(&parsed.scheme()) {
-            return Err(format!(
-                "judge.model.url is {:?}, but only http and https are spoken",
-                config.url
-            ));
-        }
         let variable = config
             .api_key_env
             .as_deref()
             .filter(|name| !name.is_empty());
-        let key = match variable {
-            None => None,
-            Some(name) => Some(std::env::var(name).map_err(|_| {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        // Another Hone would otherwise take the judge's questions for conversation.
+        let kind = HeaderName::from_static("x-turn-type");
+        headers.insert(kind, HeaderValue::from_static("side"));
+        if let Some(name) = variable {
+            let key = std::env::var(name).map_err(|_| {
                 format!("judge.model.api_key_env names the environment variable {name}, which is not set")
-            })?),
-        };
-        install_tls();
-        let client = reqwest::Client::builder()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .redirect(reqwest::redirect::Policy::none())
-            .user_agent(concat!("hone/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(|error| format!("the judge's HTTP client could not be made: {error}"))?;
+            })?;
+            let value = HeaderValue::from_str(&format!("Bearer {key}"));
+            let mut value = value.map_err(|_| {
+                format!("the environment variable {name} has signs that no key can have")
+            })?;
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
         Ok(Self {
-            client,
-            url,
+            url: outbound.url("judge.model.url", &url)?,
+            outbound,
             model: config.name.clone(),
-            key,
+            headers,
         })
     }
 
     /// The same, behind the judge's trait.
-    pub fn shared(config: &ModelConfig) -> Result<Arc<dyn Completer>, String> {
-        Ok(Arc::new(Self::new(config)?))
+    pub fn shared(
+        outbound: Arc<Outbound>,
+        config: &ModelConfig,
+    ) -> Result<Arc<dyn Completer>, String> {
+        Ok(Arc::new(Self::new(outbound, config)?))
     }
-}
-
-/// Gets JSON from an address of the configuration: no redirects, bounded in time and size.
-pub async fn get_json(url: &str, deadline: Duration) -> Result<Value, String> {
-    install_tls();
-    let client = reqwest::Client::builder()
-        .connect_timeout(CONNECT_TIMEOUT)
-        .timeout(deadline)
-        .redirect(reqwest::redirect::Policy::none())
-        .user_agent(concat!("hone/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .map_err(|error| error.to_string())?;
-    let said = |error: reqwest::Error| error.without_url().to_string();
-    let response = client.get(url).send().await.map_err(said)?;
-    if !response.status().is_success() {
-        return Err(format!(
-            "it answered with status {}",
-            response.status().as_u16()
-        ));
-    }
-    let mut bytes = Vec::new();
-    let mut chunks = response.bytes_stream();
-    while let Some(chunk) = chunks.next().await {
-        let chunk = chunk.map_err(said)?;
-        if bytes.len() + chunk.len() > ANSWER_BYTES_MAX {
-            return Err(format!("it is longer than {ANSWER_BYTES_MAX} bytes"));
-        }
-        bytes.extend_from_slice(&chunk);
-    }
-    serde_json::from_slice(&bytes).map_err(|error| format!("it is not JSON: {error}"))
-}
-
-/// One TLS provider for the process. Another one being there already is just as well.
-pub fn install_tls() {
-    let _first = rustls::crypto::ring::default_provider()
-        .install_default()
-        .is_ok();
 }
 
 #[async_trait]
@@ -122,39 +79,28 @@ impl Completer for HttpCompleter {
             "stream": false,
             "store": false,
         });
-        let mut request = self
-            .client
-            .post(&self.url)
-            .timeout(options.deadline)
-            // Another Hone would otherwise take the judge's questions for conversation.
-            .header("x-turn-type", "side")
-            .json(&body);
-        if let Some(key) = &self.key {
-            request = request.bearer_auth(key);
-        }
-        let unreachable =
-            |error: reqwest::Error| CompleterError::Unreachable(error.without_url().to_string());
-        let response = request.send().await.map_err(unreachable)?;
-        let status = response.status();
-        let mut bytes = Vec::new();
-        let mut chunks = response.bytes_stream();
-        while let Some(chunk) = chunks.next().await {
-            let chunk = chunk.map_err(unreachable)?;
-            if bytes.len() + chunk.len() > ANSWER_BYTES_MAX {
-                return Err(CompleterError::Unreadable(format!(
-                    "it is longer than {ANSWER_BYTES_MAX} bytes"
-                )));
+        let call = Call {
+            method: Method::POST,
+            url: self.url.clone(),
+            headers: self.headers.clone(),
+            body: body.to_string().into_bytes(),
+            deadline: options.deadline,
+        };
+        let reply = self.outbound.send(call).await.map_err(|error| {
+            let text = error.to_string();
+            match error {
+                OutboundError::Unreachable(_) => CompleterError::Unreachable(text),
+                OutboundError::TooLong(_) => CompleterError::Unreadable(text),
             }
-            bytes.extend_from_slice(&chunk);
-        }
-        let answer: Option<Value> = serde_json::from_slice(&bytes).ok();
-        if !status.is_success() {
+        })?;
+        let answer: Option<Value> = serde_json::from_slice(&reply.bytes).ok();
+        if !(200..300).contains(&reply.status) {
             let said = answer
                 .as_ref()
                 .and_then(|a| a.pointer("/error/message"))
                 .and_then(Value::as_str);
             return Err(CompleterError::Refused {
-                status: status.as_u16(),
+                status: reply.status,
                 message: said
                     .unwrap_or("no reason given")
                     .chars()
@@ -181,9 +127,16 @@ mod tests {
     use axum::http::{HeaderMap, StatusCode};
     use axum::response::Redirect;
     use axum::routing::post;
+    use std::time::Duration;
+
     use hone_domain::Role;
 
     use super::*;
+    use crate::outbound::tests::defaults;
+
+    fn outbound() -> Arc<Outbound> {
+        Arc::new(Outbound::new(&defaults()).unwrap())
+    }
 
     async fn serve(router: Router) -> String {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -203,7 +156,7 @@ mod tests {
             seed: u64::MAX,
             deadline: Duration::from_millis(500),
         };
-        let completer = HttpCompleter::new(&config).unwrap();
+        let completer = HttpCompleter::new(outbound(), &config).unwrap();
         let message = Message::text(Role::User, "was it good?");
         completer.complete(&[message], options).await
     }
@@ -296,7 +249,9 @@ mod tests {
                 api_key_env: key.map(str::to_owned),
                 ..ModelConfig::for_tests()
             };
-            HttpCompleter::new(&config).err().unwrap_or_default()
+            HttpCompleter::new(outbound(), &config)
+                .err()
+                .unwrap_or_default()
         };
         assert!(with("file:///etc/passwd", None).contains("judge.model.url"));
         assert!(with("nonsense", None).contains("judge.model.url"));

@@ -1,0 +1,480 @@
+//! A copy of a whole data folder while its server runs, and the way back.
+//!
+//! A backup is a folder: `ledger.db` as of one moment, the adapters that its versions need, and
+//! `backup.json`, which names every file with its SHA-256. It is written under another name and
+//! renamed at the end, so that it is either whole or absent.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+
+use hone_domain::{BlobKey, Millis};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::{Ledger, LedgerError, SqliteConfig, SqliteLedger};
+
+/// The file that names all others.
+pub const MANIFEST: &str = "backup.json";
+/// Version of the backup's form.
+const FORMAT: u32 = 1;
+/// Where a restore gathers files; a data folder that has it is not opened.
+pub(crate) const RESTORING: &str = ".restoring";
+/// How often a backup begins again because an adapter was removed while it was copied.
+const TRIES: usize = 3;
+/// Bytes copied at a time.
+const PIECE_BYTES: usize = 1 << 20;
+/// Most bytes of a manifest.
+const MANIFEST_BYTES_MAX: u64 = 256 << 20;
+
+/// A file of a backup.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BackupFile {
+    /// Its place in the backup, with `/` between parts.
+    pub path: String,
+    /// Its length.
+    pub bytes: u64,
+    /// SHA-256 in hexadecimal.
+    pub sha256: String,
+}
+
+/// What a backup holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// Version of this form.
+    pub format: u32,
+    /// Version of the program that wrote it.
+    pub program: String,
+    /// When it was begun.
+    pub created_ms: Millis,
+    /// Turns in it.
+    pub turns: u64,
+    /// Published versions in it.
+    pub versions: u64,
+    /// Every file.
+    pub files: Vec<BackupFile>,
+}
+
+impl Manifest {
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes).sum()
+    }
+}
+
+/// Copies the data folder of `config` to `into`, which must not exist or be empty. The server may
+/// run meanwhile, and writes wait for nothing.
+///
+/// # Errors
+/// `Unusable` with a sentence and a remedy; nothing is left at `into` then.
+pub async fn back_up(
+    config: &SqliteConfig,
+    into: &Path,
+    (program, now_ms): (&str, Millis),
+) -> Result<Manifest, LedgerError> {
+    let data = folder_of(&config.file);
+    if !config.file.exists() {
+        let shown = config.file.display();
+        return Err(unusable(format!(
+            "there is no ledger {shown} to back up; --data says where it is"
+        )));
+    }
+    check_empty(into)?;
+    let unfinished = beside(into, ".unfinished");
+    let mut tried = 0;
+    loop {
+        tried += 1;
+        remove(&unfinished)?;
+        fs::create_dir_all(&unfinished).map_err(|e| io(&unfinished, &e))?;
+        private(&unfinished)?;
+        match gather(config, &data, &unfinished, (program, now_ms)).await {
+            // An adapter that the copied ledger names was pruned meanwhile; a new copy names it not.
+            Err(Gap::Missing(_)) if tried < TRIES => {}
+            Err(Gap::Missing(key)) => {
+                remove(&unfinished)?;
+                return Err(unusable(format!(
+                    "the adapter {key} that a version needs is not in {}; run `hone doctor`",
+                    data.display()
+                )));
+            }
+            Err(Gap::Failed(error)) => {
+                remove(&unfinished)?;
+                return Err(error);
+            }
+            Ok(manifest) => {
+                if into.exists() {
+                    fs::remove_dir(into).map_err(|e| io(into, &e))?;
+                }
+                fs::rename(&unfinished, into).map_err(|e| io(into, &e))?;
+                sync(&folder_of(into))?;
+                return Ok(manifest);
+            }
+        }
+    }
+}
+
+/// Why a try at a backup did not succeed.
+enum Gap {
+    Missing(String),
+    Failed(LedgerError),
+}
+
+impl From<LedgerError> for Gap {
+    fn from(error: LedgerError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+async fn gather(
+    config: &SqliteConfig,
+    data: &Path,
+    into: &Path,
+    (program, created_ms): (&str, Millis),
+) -> Result<Manifest, Gap> {
+    let ledger = SqliteLedger::open_beside(config).await?;
+    let copied = ledger.copy_to(&into.join("ledger.db")).await;
+    ledger.close().await;
+    copied?;
+    let copy = SqliteLedger::open(&SqliteConfig::in_folder(into)).await?;
+    let asked = async {
+        let counts = copy.counts().await?;
+        Ok::<_, LedgerError>((counts, copy.kept_blobs().await?, copy.check_file().await?))
+    };
+    let asked = asked.await;
+    copy.close().await;
+    let (counts, blobs, findings) = asked?;
+    if let Some(finding) = findings.first() {
+        let text = format!("the copied ledger is damaged ({finding}); run `hone doctor`");
+        return Err(Gap::Failed(unusable(text)));
+    }
+    remove_file(&into.join("owner.lock"))?;
+    let mut files = vec![note(into, "ledger.db")?];
+    for key in blobs {
+        copy_blobs((data, into), &key, &mut files)?;
+    }
+    let manifest = Manifest {
+        format: FORMAT,
+        program: program.to_owned(),
+        created_ms,
+        turns: counts.turns,
+        versions: counts.versions,
+        files,
+    };
+    let text = serde_json::to_vec_pretty(&manifest).map_err(|e| unusable(e.to_string()))?;
+    write(&into.join(MANIFEST), &text)?;
+    sync(into)?;
+    Ok(manifest)
+}
+
+/// An adapter, and what its learner remembers where that is there.
+fn copy_blobs(
+    (data, into): (&Path, &Path),
+    key: &BlobKey,
+    files: &mut Vec<BackupFile>,
+) -> Result<(), Gap> {
+    if !copy_folder((data, into), key.as_str(), files)? {
+        return Err(Gap::Missing(key.as_str().to_owned()));
+    }
+    if let Some(rest) = key.as_str().strip_prefix("adapters/") {
+        copy_folder((data, into), &format!("learner/{rest}"), files)?;
+    }
+    Ok(())
+}
+
+/// False where there is no such folder.
+fn copy_folder(
+    (data, into): (&Path, &Path),
+    key: &str,
+    files: &mut Vec<BackupFile>,
+) -> Result<bool, LedgerError> {
+    let place = format!("blobs/{key}");
+    let (from, to) = (data.join(&place), into.join(&place));
+    let names = match fs::read_dir(&from) {
+        Ok(names) => names,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(io(&from, &error)),
+    };
+    fs::create_dir_all(&to).map_err(|e| io(&to, &e))?;
+    for name in names {
+        let name = name.map_err(|e| io(&from, &e))?.file_name();
+        let Some(name) = name.to_str() else { continue };
+        match copy_file(&from.join(name), &to.join(name)) {
+            Ok((bytes, sha256)) => files.push(BackupFile {
+                path: format!("{place}/{name}"),
+                bytes,
+                sha256,
+            }),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(io(&from.join(name), &error)),
+        }
+    }
+    sync(&to)?;
+    Ok(true)
+}
+
+/// Checks every file of a backup against its manifest.
+///
+/// # Errors
+/// `Unusable`, naming the first file that is missing or differs.
+pub fn verify(from: &Path) -> Result<Manifest, LedgerError> {
+    let path = from.join(MANIFEST);
+    let shown = path.display();
+    let opened = File::open(&path);
+    let mut text = String::new();
+    let read = opened.and_then(|file| file.take(MANIFEST_BYTES_MAX).read_to_string(&mut text));
+    read.map_err(|error| {
+        unusable(format!(
+            "{shown} cannot be read ({error}); is {} a backup?",
+            from.display()
+        ))
+    })?;
+    let manifest: Manifest = serde_json::from_str(&text)
+        .map_err(|error| unusable(format!("{shown} is no manifest of a backup ({error})")))?;
+    if manifest.format != FORMAT {
+        return Err(unusable(format!(
+            "the backup has form {}, and this program knows {FORMAT}; use the program that wrote it ({})",
+            manifest.format, manifest.program
+        )));
+    }
+    for file in &manifest.files {
+        if !is_plain(&file.path) {
+            return Err(unusable(format!(
+                "{shown} names {:?}, which leads elsewhere",
+                file.path
+            )));
+        }
+        let place = from.join(&file.path);
+        let (bytes, sha256) = digest(&place).map_err(|e| io(&place, &e))?;
+        if bytes != file.bytes || sha256 != file.sha256 {
+            return Err(unusable(format!(
+                "{} is not what was backed up; use another backup",
+                place.display()
+            )));
+        }
+    }
+    Ok(manifest)
+}
+
+/// Puts a backup in the place of a data folder that no server uses. What was there is moved into a
+/// folder inside it, which is returned.
+///
+/// # Errors
+/// `Unusable` with a sentence and a remedy: the backup is not whole, the folder is in use, or it has
+/// a ledger and `replace` is not set. The data folder is as it was then.
+pub async fn restore(
+    from: &Path,
+    config: &SqliteConfig,
+    (replace, now_ms): (bool, Millis),
+) -> Result<(Manifest, Option<PathBuf>), LedgerError> {
+    let data = folder_of(&config.file);
+    let manifest = verify(from)?;
+    let (old, staging) = (config.file.exists(), data.join(RESTORING));
+    if old && !replace {
+        return Err(unusable(format!(
+            "{} has a ledger already; --replace moves it aside, or choose another data folder",
+            data.display()
+        )));
+    }
+    fs::create_dir_all(&data).map_err(|e| io(&data, &e))?;
+    let _lock = super::sqlite::take_folder(&data)?;
+    remove(&staging)?;
+    fs::create_dir(&staging).map_err(|e| io(&staging, &e))?;
+    private(&staging)?;
+    let staged = stage(from, &staging, &manifest).await;
+    if let Err(error) = staged {
+        remove(&staging)?;
+        return Err(error);
+    }
+    let aside = old.then(|| data.join(format!("before-restore-{now_ms}")));
+    exchange(&data, &staging, aside.as_deref())?;
+    Ok((manifest, aside))
+}
+
+/// Copies the files and looks whether a server could open them.
+async fn stage(from: &Path, staging: &Path, manifest: &Manifest) -> Result<(), LedgerError> {
+    for file in &manifest.files {
+        let to = staging.join(&file.path);
+        let above = folder_of(&to);
+        fs::create_dir_all(&above).map_err(|e| io(&above, &e))?;
+        let (_, sha256) = copy_file(&from.join(&file.path), &to).map_err(|e| io(&to, &e))?;
+        if sha256 != file.sha256 {
+            return Err(unusable(format!(
+                "{} changed while it was copied",
+                file.path
+            )));
+        }
+        sync(&above)?;
+    }
+    let ledger = SqliteLedger::open(&SqliteConfig::in_folder(staging)).await?;
+    let findings = ledger.check_file().await;
+    ledger.close().await;
+    match findings?.first() {
+        None => remove_file(&staging.join("owner.lock")),
+        Some(finding) => Err(unusable(format!(
+            "the ledger in the backup is damaged ({finding}); use another backup"
+        ))),
+    }
+}
+
+/// Moves the old files aside and the staged ones into their place, the ledger last. While the
+/// staging folder is there the data folder is not opened by a server.
+fn exchange(data: &Path, staging: &Path, aside: Option<&Path>) -> Result<(), LedgerError> {
+    let parts = ["blobs", "ledger.db-wal", "ledger.db-shm", "ledger.db"];
+    let step = |from: &Path, to: &Path| match fs::rename(from, to) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(io(from, &error)),
+        _ => Ok(()),
+    };
+    if let Some(aside) = aside {
+        fs::create_dir(aside).map_err(|e| io(aside, &e))?;
+        for part in parts {
+            step(&data.join(part), &aside.join(part))?;
+        }
+        sync(aside)?;
+    } else {
+        // Without a ledger nothing names what else may be there.
+        remove(&data.join("blobs"))?;
+    }
+    for part in parts {
+        step(&staging.join(part), &data.join(part))?;
+    }
+    sync(data)?;
+    remove(staging)
+}
+
+fn is_plain(path: &str) -> bool {
+    let plain = |part: &str| {
+        !part.is_empty() && !part.starts_with('.') && !part.contains(['\\', '\0', ':'])
+    };
+    path == "ledger.db" || (path.starts_with("blobs/") && path.split('/').all(plain))
+}
+
+fn note(root: &Path, name: &str) -> Result<BackupFile, LedgerError> {
+    let path = root.join(name);
+    let noted = File::open(&path).and_then(|file| {
+        file.sync_all()?;
+        digest(&path)
+    });
+    let (bytes, sha256) = noted.map_err(|e| io(&path, &e))?;
+    Ok(BackupFile {
+        path: name.to_owned(),
+        bytes,
+        sha256,
+    })
+}
+
+/// Copies a file and makes it durable; its length and SHA-256.
+fn copy_file(from: &Path, to: &Path) -> std::io::Result<(u64, String)> {
+    let mut out = File::create_new(to)?;
+    let read = each_piece(from, |piece| out.write_all(piece))?;
+    out.sync_all()?;
+    Ok(read)
+}
+
+fn digest(path: &Path) -> std::io::Result<(u64, String)> {
+    each_piece(path, |_| Ok(()))
+}
+
+fn each_piece(
+    path: &Path,
+    mut with: impl FnMut(&[u8]) -> std::io::Result<()>,
+) -> std::io::Result<(u64, String)> {
+    let (mut file, mut hash, mut bytes) = (File::open(path)?, Sha256::new(), 0);
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        let n = file.read(&mut piece)?;
+        if n == 0 {
+            break;
+        }
+        hash.update(&piece[..n]);
+        with(&piece[..n])?;
+        bytes += n as u64;
+    }
+    let sha256 = hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
+    Ok((bytes, sha256))
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), LedgerError> {
+    let written = File::create_new(path).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    written.map_err(|e| io(path, &e))
+}
+
+fn check_empty(into: &Path) -> Result<(), LedgerError> {
+    match fs::read_dir(into) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(io(into, &error)),
+        Ok(mut entries) => match entries.next() {
+            None => Ok(()),
+            Some(_) => Err(unusable(format!(
+                "{} is not empty; choose a folder that does not exist yet",
+                into.display()
+            ))),
+        },
+    }
+}
+
+/// Only for this user: it holds what people said.
+fn private(folder: &Path) -> Result<(), LedgerError> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let only_mine = fs::Permissions::from_mode(0o700);
+        fs::set_permissions(folder, only_mine).map_err(|e| io(folder, &e))?;
+    }
+    Ok(())
+}
+
+fn remove(folder: &Path) -> Result<(), LedgerError> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(io(folder, &error)),
+        _ => Ok(()),
+    }
+}
+
+fn remove_file(path: &Path) -> Result<(), LedgerError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(io(path, &error)),
+        _ => Ok(()),
+    }
+}
+
+fn sync(folder: &Path) -> Result<(), LedgerError> {
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(|e| io(folder, &e))
+}
+
+fn beside(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    PathBuf::from(name)
+}
+
+fn folder_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+fn unusable(text: String) -> LedgerError {
+    LedgerError::Unusable(text)
+}
+
+fn io(path: &Path, error: &std::io::Error) -> LedgerError {
+    let remedy = match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free space on its disk",
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            "make it accessible to this user"
+        }
+        _ => "check the path and the disk",
+    };
+    unusable(format!("{}: {error}; {remedy}", path.display()))
+}
+
+#[cfg(test)]
+#[path = "backup_tests.rs"]
+mod tests;

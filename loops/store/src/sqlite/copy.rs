@@ -1,0 +1,84 @@
+//! What only a ledger in one file can: a copy of one moment, and a check of every page.
+
+use std::path::Path;
+
+use hone_domain::BlobKey;
+use sqlx::{ConnectOptions, Connection, SqliteConnection};
+
+use super::SqliteLedger;
+use super::fault::Fault;
+use super::open;
+use crate::LedgerError;
+
+/// Most findings of one check.
+const FINDINGS_MAX: i64 = 20;
+
+impl SqliteLedger {
+    /// Writes the ledger as of one moment to a file that does not exist yet. Writers go on
+    /// meanwhile; what they commit later is not in it. The caller makes the file durable.
+    ///
+    /// # Errors
+    /// `Failed` with what SQLite says: the disk is full, or the file exists.
+    pub async fn copy_to(&self, file: &Path) -> Result<(), LedgerError> {
+        let into = file.display().to_string();
+        let copied = async {
+            // Its own connection: readers may not even write another file.
+            let options = open::options(&self.config).create_if_missing(false);
+            let mut connection = options.connect().await?;
+            sqlx::query("vacuum into ?")
+                .bind(into)
+                .execute(&mut connection)
+                .await?;
+            connection.close().await?;
+            Ok(())
+        };
+        self.explain(copied.await)
+    }
+
+    /// Where the adapters lie that a version of this ledger may still be served from.
+    ///
+    /// # Errors
+    /// What the database said.
+    pub async fn kept_blobs(&self) -> Result<Vec<BlobKey>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(kept_blobs(&mut moment).await)
+    }
+
+    /// Looks at every page, index and reference; each finding is a line of SQLite's.
+    ///
+    /// # Errors
+    /// What the database said.
+    pub async fn check_file(&self) -> Result<Vec<String>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(check_file(&mut moment).await)
+    }
+}
+
+async fn kept_blobs(connection: &mut SqliteConnection) -> Result<Vec<BlobKey>, Fault> {
+    let names: Vec<String> = sqlx::query_scalar(
+        "select distinct blob from versions
+         where pruned_ms is null and tainted_ms is null and blob like '%/%' order by blob",
+    )
+    .fetch_all(connection)
+    .await?;
+    let keys = names.into_iter().map(|name| Ok(BlobKey::new(name)?));
+    keys.collect()
+}
+
+async fn check_file(connection: &mut SqliteConnection) -> Result<Vec<String>, Fault> {
+    let mut findings: Vec<String> = sqlx::query_scalar("select * from pragma_integrity_check(?)")
+        .bind(FINDINGS_MAX)
+        .fetch_all(&mut *connection)
+        .await?;
+    findings.retain(|line| line != "ok");
+    let references: Vec<(String, Option<i64>, String)> =
+        sqlx::query_as("select \"table\", rowid, parent from pragma_foreign_key_check limit ?")
+            .bind(FINDINGS_MAX)
+            .fetch_all(&mut *connection)
+            .await?;
+    findings.extend(references.into_iter().map(|(table, row, parent)| {
+        let row = row.map_or(String::new(), |row| format!(" {row}"));
+        format!("row{row} of {table} names a row of {parent} that does not exist")
+    }));
+    Ok(findings)
+}

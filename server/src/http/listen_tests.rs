@@ -1,0 +1,212 @@
+//! Real sockets.
+#![allow(clippy::unwrap_used)]
+
+use axum::routing::get;
+use futures::StreamExt;
+use hone_runtime::ShutdownTrigger;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::*;
+use crate::http::tls::{Tls, TlsFiles};
+
+fn limits() -> ListenLimits {
+    ListenLimits {
+        connections_max: 2,
+        per_address_max: 0,
+        header_timeout: Duration::from_millis(100),
+        write_timeout: Duration::from_millis(100),
+    }
+}
+
+async fn start(app: Router) -> (SocketAddr, ShutdownTrigger, tokio::task::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let stop = ShutdownTrigger::new();
+    let task = tokio::spawn(listen((listener, None), app, (limits(), stop.signal())));
+    (addr, stop, task)
+}
+
+async fn read_all(mut stream: TcpStream) -> String {
+    let mut text = String::new();
+    // A reset by the server ends the reading as well.
+    let _closed = stream.read_to_string(&mut text).await.is_ok();
+    text
+}
+
+const GET: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+
+#[tokio::test]
+async fn slow_headers_and_idle_connections_are_closed() {
+    let (addr, stop, task) = start(Router::new().route("/", get(|| async { "hi" }))).await;
+    let mut slow = TcpStream::connect(addr).await.unwrap();
+    slow.write_all(b"GET / HT").await.unwrap();
+    let mut idle = TcpStream::connect(addr).await.unwrap();
+    idle.write_all(GET).await.unwrap();
+    let (slow, idle) = tokio::join!(read_all(slow), read_all(idle));
+    assert!(!slow.contains("200 OK"), "{slow}");
+    assert!(
+        idle.starts_with("HTTP/1.1 200 OK") && idle.ends_with("hi"),
+        "{idle}"
+    );
+    stop.pull();
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_stop_lets_a_reply_finish_and_takes_nothing_new() {
+    let ticks = || async {
+        let ticks = futures::stream::iter(0..5).then(|n| async move {
+            sleep(Duration::from_millis(20)).await;
+            Ok::<_, std::convert::Infallible>(format!("tick {n}\n"))
+        });
+        axum::body::Body::from_stream(ticks)
+    };
+    let (addr, stop, task) = start(Router::new().route("/", get(ticks))).await;
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    stream.write_all(GET).await.unwrap();
+    let mut first = [0; 15];
+    stream.read_exact(&mut first).await.unwrap();
+    stop.pull();
+    let rest = read_all(stream).await;
+    assert!(rest.contains("tick 4"), "{rest}");
+    task.await.unwrap();
+    assert!(TcpStream::connect(addr).await.is_err());
+}
+
+#[tokio::test]
+async fn a_client_that_reads_nothing_is_dropped() {
+    let flood = || async {
+        let chunk = || futures::future::ready(Some((Ok::<_, io::Error>("x".repeat(65_536)), ())));
+        axum::body::Body::from_stream(futures::stream::unfold((), move |()| chunk()))
+    };
+    let (addr, stop, task) = start(Router::new().route("/", get(flood))).await;
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    stream.write_all(GET).await.unwrap();
+    stop.pull();
+    // Ends only because the write timeout closes the connection.
+    tokio::time::timeout(Duration::from_secs(20), task)
+        .await
+        .unwrap()
+        .unwrap();
+}
+
+/// A folder with a pair of certificate and key under fixed names.
+struct Pair(tempfile::TempDir);
+
+impl Pair {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn files(&self) -> TlsFiles {
+        TlsFiles {
+            cert: self.0.path().join("tls.crt"),
+            key: self.0.path().join("tls.key"),
+        }
+    }
+
+    fn put(&self, cert: &str, key: &str, mode: u32) {
+        use std::os::unix::fs::PermissionsExt;
+        let files = self.files();
+        std::fs::write(&files.cert, cert).unwrap();
+        std::fs::write(&files.key, key).unwrap();
+        let only_mine = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&files.key, only_mine).unwrap();
+    }
+}
+
+const FIRST: (&str, &str) = (
+    include_str!("fixtures/first.crt"),
+    include_str!("fixtures/first.key"),
+);
+const SECOND: (&str, &str) = (
+    include_str!("fixtures/second.crt"),
+    include_str!("fixtures/second.key"),
+);
+
+/// Asks with trust in one certificate only.
+async fn ask(addr: SocketAddr, trusted: &str) -> Result<String, reqwest::Error> {
+    crate::outbound::install_tls();
+    let root = reqwest::Certificate::from_pem(trusted.as_bytes()).unwrap();
+    let client = reqwest::Client::builder()
+        .tls_certs_only([root])
+        .no_proxy()
+        .build()?;
+    let url = format!("https://127.0.0.1:{}/", addr.port());
+    client.get(url).send().await?.text().await
+}
+
+#[tokio::test]
+async fn a_certificate_is_exchanged_while_it_serves() {
+    let pair = Pair::new();
+    pair.put(FIRST.0, FIRST.1, 0o600);
+    let tls = Tls::load(pair.files()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let app = Router::new().route("/", get(|| async { "hi" }));
+    let stop = ShutdownTrigger::new();
+    let with = (listener, Some(tls.acceptor().unwrap()));
+    let patient = ListenLimits {
+        connections_max: 8,
+        header_timeout: Duration::from_secs(5),
+        ..limits()
+    };
+    let task = tokio::spawn(listen(with, app, (patient, stop.signal())));
+    assert_eq!(ask(addr, FIRST.0).await.unwrap(), "hi");
+    assert!(ask(addr, SECOND.0).await.is_err());
+    assert_eq!(tls.look(), Ok(false));
+
+    // What does not fit is refused, and the first one goes on.
+    pair.put(SECOND.0, FIRST.1, 0o600);
+    assert!(tls.reload().is_err());
+    pair.put(SECOND.0, SECOND.1, 0o644);
+    assert!(tls.reload().unwrap_err().contains("open to everybody"));
+    assert_eq!(ask(addr, FIRST.0).await.unwrap(), "hi");
+
+    pair.put(SECOND.0, SECOND.1, 0o640);
+    tls.reload().unwrap();
+    assert_eq!(ask(addr, SECOND.0).await.unwrap(), "hi");
+    assert!(ask(addr, FIRST.0).await.is_err());
+    stop.pull();
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_handshake_that_never_ends_is_closed() {
+    let pair = Pair::new();
+    pair.put(FIRST.0, FIRST.1, 0o600);
+    let tls = Tls::load(pair.files()).unwrap().acceptor().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let stop = ShutdownTrigger::new();
+    let app = Router::new();
+    let task = tokio::spawn(listen(
+        (listener, Some(tls)),
+        app,
+        (limits(), stop.signal()),
+    ));
+    let mut slow = TcpStream::connect(addr).await.unwrap();
+    slow.write_all(&[22, 3, 1]).await.unwrap();
+    let closed = tokio::time::timeout(Duration::from_secs(20), read_all(slow)).await;
+    assert_eq!(closed.unwrap(), "");
+    stop.pull();
+    task.await.unwrap();
+}
+
+#[test]
+fn one_address_cannot_take_every_place() {
+    let addresses = Addresses::default();
+    let (stranger, local): (IpAddr, IpAddr) = ([10, 0, 0, 1].into(), [127, 0, 0, 1].into());
+    let first = addresses.enter(stranger, 2);
+    let second = addresses.enter(stranger, 2);
+    assert!(first.is_some() && second.is_some());
+    assert!(addresses.enter(stranger, 2).is_none());
+    assert!(addresses.enter([10, 0, 0, 2].into(), 2).is_some());
+    assert!(addresses.enter(stranger, 0).is_some(), "0 is no limit");
+    drop(first);
+    assert!(addresses.enter(stranger, 2).is_some());
+    let many: Vec<_> = (0..9).map(|_| addresses.enter(local, 2)).collect();
+    assert!(many.iter().all(Option::is_some));
+    drop((second, many));
+    assert!(addresses.0.lock().unwrap().is_empty());
+}

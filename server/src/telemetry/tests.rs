@@ -1,0 +1,269 @@
+//! A house that learns, and a collector that is played here and reads what really arrives.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::sync::Mutex;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::routing::post;
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use prost::Message as _;
+use serde_json::{Value, json};
+use toml::Value as Toml;
+
+use super::*;
+use crate::config::{Config, Sources};
+use crate::house::House;
+
+/// What arrived, as it came.
+#[derive(Clone, Default)]
+struct Collector(Arc<Mutex<Vec<(&'static str, Bytes)>>>);
+
+impl Collector {
+    async fn start() -> (Self, String) {
+        let collector = Self::default();
+        let take = |kind| {
+            move |State(all): State<Collector>, body: Bytes| async move {
+                all.0.lock().unwrap().push((kind, body));
+            }
+        };
+        let router = Router::new()
+            .route("/v1/traces", post(take("traces")))
+            .route("/v1/metrics", post(take("metrics")))
+            .with_state(collector.clone());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        (collector, url)
+    }
+
+    fn bodies(&self, kind: &str) -> Vec<Bytes> {
+        let all = self.0.lock().unwrap();
+        all.iter()
+            .filter(|(k, _)| *k == kind)
+            .map(|(_, b)| b.clone())
+            .collect()
+    }
+
+    fn spans(&self) -> Vec<Span> {
+        let requests = self.bodies("traces").into_iter();
+        let requests = requests.map(|body| ExportTraceServiceRequest::decode(body).unwrap());
+        let scopes = requests
+            .flat_map(|r| r.resource_spans)
+            .flat_map(|r| r.scope_spans);
+        scopes.flat_map(|scope| scope.spans).collect()
+    }
+
+    fn numbers(&self) -> Vec<String> {
+        let requests = self.bodies("metrics").into_iter();
+        let requests = requests.map(|body| ExportMetricsServiceRequest::decode(body).unwrap());
+        let scopes = requests
+            .flat_map(|r| r.resource_metrics)
+            .flat_map(|r| r.scope_metrics);
+        scopes
+            .flat_map(|scope| scope.metrics)
+            .map(|metric| metric.name)
+            .collect()
+    }
+}
+
+fn attribute(span: &Span, key: &str) -> Option<String> {
+    let found = span.attributes.iter().find(|a| a.key == key)?;
+    match found.value.as_ref()?.value.as_ref()? {
+        Any::StringValue(text) => Some(text.clone()),
+        Any::IntValue(n) => Some(n.to_string()),
+        Any::DoubleValue(n) => Some(n.to_string()),
+        Any::BoolValue(b) => Some(b.to_string()),
+        _ => None,
+    }
+}
+
+fn config(data: &Path, endpoint: &str) -> Config {
+    let flags = [
+        ("http.bind", Toml::from("127.0.0.1:0")),
+        ("store.data_dir", Toml::from(data.display().to_string())),
+        ("telemetry.endpoint", Toml::from(endpoint)),
+        ("telemetry.span_interval_ms", Toml::from(50)),
+        ("telemetry.metric_interval_ms", Toml::from(100)),
+        ("train.gate.held_out_share", Toml::from(0.0)),
+        ("train.explicit_wait_ms", Toml::from(50)),
+    ];
+    let sources = Sources {
+        flags: flags.map(|(key, value)| (key.to_owned(), value)).to_vec(),
+        ..Sources::default()
+    };
+    Config::load(&sources).unwrap()
+}
+
+/// Says what must never leave the house: words, names, keys.
+const CANARY: &str = "kanarienvogel";
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+async fn send(url: &str, path: &str, body: Value, traced: bool) -> Value {
+    crate::outbound::install_tls();
+    let mut request = reqwest::Client::new()
+        .post(format!("{url}{path}"))
+        .json(&body);
+    if traced {
+        request = request.header("traceparent", format!("00-{TRACE}-00f067aa0ba902b7-01"));
+    }
+    request.send().await.unwrap().json().await.unwrap()
+}
+
+/// A turn that its user finds bad; returns the turn's id.
+async fn lesson(url: &str, traced: bool) -> String {
+    let body = json!({
+        "model": "hone-starter", "max_tokens": 16, "user": format!("user {CANARY}"),
+        "session_id": format!("session {CANARY}"), "metadata": {"note": CANARY},
+        "messages": [{"role": "user", "content": format!("Do you know {CANARY}?")}],
+    });
+    let reply = send(url, "/v1/chat/completions", body, traced).await;
+    let turn = reply["hone"]["turn_id"]
+        .as_str()
+        .unwrap_or_else(|| panic!("{reply}"));
+    let feedback = json!({
+        "turn_id": turn, "score": 1.0, "comment": CANARY,
+        "correction": format!("Yes, {CANARY}."), "user": format!("user {CANARY}"),
+    });
+    send(url, "/v1/feedback", feedback, false).await;
+    turn.to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_trace_leads_from_the_request_to_the_step_that_learned_from_it() {
+    let data = tempfile::tempdir().unwrap();
+    let (collector, endpoint) = Collector::start().await;
+    let house = House::start(config(data.path(), &endpoint)).await.unwrap();
+    let url = format!("http://{}", house.addr);
+    let turn = lesson(&url, true).await;
+    let own = lesson(&url, false).await;
+    let named = |name: &str| {
+        let spans = collector.spans().into_iter();
+        spans
+            .filter(|span| span.name == name)
+            .collect::<Vec<Span>>()
+    };
+    for _ in 0..600 {
+        if !named("train").is_empty()
+            && named("judge").len() >= 2
+            && !collector.numbers().is_empty()
+        {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(house.stop().await);
+
+    let chats = named("chat hone-starter");
+    let of = |turn: &str| {
+        let found = chats
+            .iter()
+            .find(|s| attribute(s, "gen_ai.response.id").as_deref() == Some(turn));
+        found.unwrap_or_else(|| panic!("{turn} has no span: {chats:#?}"))
+    };
+    let chat = of(&turn);
+    assert_eq!(
+        Uuid::from_slice(&chat.trace_id)
+            .unwrap()
+            .simple()
+            .to_string(),
+        TRACE
+    );
+    assert_eq!(chat.parent_span_id, 0x00f0_67aa_0ba9_02b7_u64.to_be_bytes());
+    assert_eq!(
+        attribute(chat, "gen_ai.operation.name").as_deref(),
+        Some("chat")
+    );
+    assert_eq!(
+        attribute(chat, "gen_ai.response.model").as_deref(),
+        Some("hone-starter@v0")
+    );
+    assert_eq!(attribute(chat, "hone.collected").as_deref(), Some("true"));
+    assert!(attribute(chat, "gen_ai.usage.input_tokens").is_some());
+    assert_ne!(
+        of(&own).trace_id,
+        chat.trace_id,
+        "a request without a trace has its own"
+    );
+    assert!(of(&own).parent_span_id.is_empty());
+
+    let verdict = named("judge")
+        .into_iter()
+        .find(|span| span.trace_id == chat.trace_id)
+        .unwrap();
+    assert_eq!(verdict.parent_span_id, chat.span_id);
+    assert_eq!(verdict.links[0].span_id, chat.span_id);
+    assert_eq!(
+        attribute(&verdict, "gen_ai.evaluation.score.value").as_deref(),
+        Some("1")
+    );
+    let steps = named("train");
+    let linked = |chat: &Span| {
+        let links = steps.iter().flat_map(|step| &step.links);
+        links
+            .filter(|l| (&l.trace_id, &l.span_id) == (&chat.trace_id, &chat.span_id))
+            .count()
+    };
+    assert!(linked(chat) >= 1, "no step links to the turn: {steps:#?}");
+
+    let numbers = collector.numbers();
+    for name in [
+        "gen_ai.server.request.duration",
+        "gen_ai.server.time_to_first_token",
+    ] {
+        assert!(
+            numbers.iter().any(|n| n == name),
+            "{name} did not arrive: {numbers:?}"
+        );
+    }
+    for body in collector.0.lock().unwrap().iter().map(|(_, body)| body) {
+        let text = String::from_utf8_lossy(body);
+        assert!(!text.contains(CANARY), "user text in a trace: {text}");
+        assert!(
+            !text.contains("Do you know"),
+            "user text in a trace: {text}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_collector_that_is_gone_changes_nothing() {
+    let data = tempfile::tempdir().unwrap();
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", gone.local_addr().unwrap());
+    drop(gone);
+    let house = House::start(config(data.path(), &endpoint)).await.unwrap();
+    let url = format!("http://{}", house.addr);
+    assert!(lesson(&url, false).await.starts_with("turn_"));
+    assert!(house.stop().await);
+}
+
+#[test]
+fn what_is_no_trace_is_not_taken() {
+    let of = |text: &str| {
+        let mut headers = HeaderMap::new();
+        headers.insert("traceparent", text.parse().unwrap());
+        parent(&headers)
+    };
+    assert!(of(&format!("00-{TRACE}-00f067aa0ba902b7-01")).is_some());
+    assert!(of(&format!("01-{TRACE}-00f067aa0ba902b7-00-more")).is_some());
+    let zeros = "0".repeat(32);
+    let rows = [
+        format!("ff-{TRACE}-00f067aa0ba902b7-01"),
+        format!("00-{zeros}-00f067aa0ba902b7-01"),
+        format!("00-{TRACE}-0000000000000000-01"),
+        format!("00-{}-00f067aa0ba902b7-01", TRACE.to_uppercase()),
+        format!("00-{{{TRACE}}}-00f067aa0ba902b7"),
+        "00".to_owned(),
+        "nonsense".to_owned(),
+    ];
+    for row in rows {
+        assert_eq!(of(&row), None, "{row}");
+    }
+    assert_eq!(parent(&HeaderMap::new()), None);
+}

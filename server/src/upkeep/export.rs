@@ -1,0 +1,272 @@
+//! `hone export`: what was recorded, as lines of JSON, and adapters as PEFT folders.
+
+use std::fs;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use hone_domain::{Fate, PolicyVersion, Scope};
+use hone_store::{FateState, Ledger, People, Reading, SqliteLedger, TurnFilter, TurnView};
+use serde_json::{Value, json};
+
+use super::{entry, open, run};
+use crate::config::Config;
+use crate::http::guard::LOCAL_OWNER;
+use crate::people::command::Place;
+
+/// Turns read at a time.
+const PAGE: usize = 256;
+/// Versions looked through for one by its number.
+const VERSIONS_MAX: usize = 1_000_000;
+
+/// What to write out.
+#[derive(Debug, Subcommand)]
+#[command(
+    after_help = "Examples:\n  hone export turns --owner ann > turns.jsonl\n  \
+    hone export samples --out samples.jsonl\n  hone export adapter --scope local --out my-adapter"
+)]
+pub(crate) enum ExportCommand {
+    /// Every turn with what became of it, newest first, one JSON object a line.
+    Turns(Lines),
+    /// Every turn that a version learned from: tokens, log-probs, score, hint, correction.
+    Samples(Lines),
+    /// A version's adapter as a folder that PEFT and vLLM load.
+    Adapter {
+        /// Whose policy, as `hone versions scopes` shows it.
+        #[arg(long, default_value = LOCAL_OWNER)]
+        scope: String,
+        /// Its number; the newest if absent.
+        #[arg(long)]
+        version: Option<u64>,
+        /// Folder that it becomes; it must not exist yet.
+        #[arg(long, value_name = "FOLDER")]
+        out: PathBuf,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+/// Which lines, and where to.
+#[derive(Debug, Args)]
+pub(crate) struct Lines {
+    /// Only of this owner.
+    #[arg(long)]
+    owner: Option<String>,
+    /// Only of this scope, as `hone versions scopes` shows it.
+    #[arg(long)]
+    scope: Option<String>,
+    /// File to write; it must not exist yet. The standard output if absent.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    place: Place,
+}
+
+impl Lines {
+    fn filter(&self, state: Option<FateState>) -> TurnFilter {
+        TurnFilter {
+            owner: self.owner.clone(),
+            scope: self.scope.clone().map(Scope::from_stored),
+            state,
+            ..TurnFilter::default()
+        }
+    }
+}
+
+/// Runs one export.
+///
+/// # Errors
+/// A sentence with a remedy.
+pub(crate) fn export(command: &ExportCommand) -> Result<ExitCode, String> {
+    match command {
+        ExportCommand::Turns(lines) => write_lines(lines, ("export.turns", None, turn_line)),
+        ExportCommand::Samples(lines) => {
+            let state = Some(FateState::Trained);
+            write_lines(lines, ("export.samples", state, sample_line))
+        }
+        ExportCommand::Adapter {
+            scope,
+            version,
+            out,
+            place,
+        } => run(adapter(&place.config()?, (scope, *version), out)),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Name of the act, which turns, and a turn's line.
+type Form = (&'static str, Option<FateState>, fn(&TurnView) -> Value);
+
+fn write_lines(lines: &Lines, form: Form) -> Result<(), String> {
+    let config = lines.place.config()?;
+    let written = match &lines.out {
+        None => run(write_to(
+            &config,
+            (lines, form),
+            &mut std::io::stdout().lock(),
+        )),
+        Some(path) => {
+            let mut make = fs::OpenOptions::new();
+            make.write(true).create_new(true);
+            #[cfg(unix)]
+            std::os::unix::fs::OpenOptionsExt::mode(&mut make, 0o600);
+            let file = make.open(path);
+            let file = file.map_err(|error| {
+                format!(
+                    "{} cannot be written ({error}); choose another file",
+                    path.display()
+                )
+            })?;
+            run(write_to(&config, (lines, form), &mut BufWriter::new(file)))
+        }
+    }?;
+    eprintln!("{written} lines");
+    Ok(())
+}
+
+async fn write_to(
+    config: &Config,
+    (lines, (act, state, line)): (&Lines, Form),
+    out: &mut dyn Write,
+) -> Result<u64, String> {
+    let ledger = open(config).await?;
+    let detail = json!({"owner": lines.owner, "scope": lines.scope});
+    let noted = ledger.record(&entry(act, "", detail)).await;
+    noted.map_err(|error| error.to_string())?;
+    let filter = lines.filter(state);
+    let unwritable = |error: std::io::Error| format!("the output cannot be written ({error})");
+    let mut each = |view: &TurnView| writeln!(out, "{}", line(view)).map_err(unwritable);
+    let done = pages(&ledger, &filter, &mut each).await;
+    ledger.close().await;
+    out.flush().map_err(unwritable)?;
+    done
+}
+
+/// Hands every turn that passes to `each`; returns how many there were.
+async fn pages(
+    ledger: &SqliteLedger,
+    filter: &TurnFilter,
+    each: &mut dyn FnMut(&TurnView) -> Result<(), String>,
+) -> Result<u64, String> {
+    let (mut before, mut count) = (None, 0);
+    loop {
+        let page = ledger.turn_page(filter, before, PAGE).await;
+        let page = page.map_err(|error| error.to_string())?;
+        for row in page.rows {
+            let view = ledger.turn(row.id).await.map_err(|e| e.to_string())?;
+            // One that was erased meanwhile is gone.
+            if let Some(view) = view {
+                each(&view)?;
+                count += 1;
+            }
+        }
+        before = page.next;
+        if before.is_none() {
+            return Ok(count);
+        }
+    }
+}
+
+fn turn_line(view: &TurnView) -> Value {
+    json!({
+        "turn": view.turn,
+        "fate": view.fate,
+        "transition": view.transition,
+        "verdict": view.verdict,
+        "feedback": view.feedback,
+    })
+}
+
+fn sample_line(view: &TurnView) -> Value {
+    let turn = &view.turn;
+    let trained = match view.fate {
+        Fate::Trained { version } => Some(version),
+        _ => None,
+    };
+    let correction = view
+        .feedback
+        .iter()
+        .rev()
+        .find_map(|f| f.correction.as_ref());
+    json!({
+        "turn": turn.id,
+        "scope": turn.scope,
+        "version": turn.spans.first().map(|span| span.version),
+        "trained_version": trained,
+        "prompt_tokens": turn.prompt_tokens,
+        "completion_tokens": turn.completion.tokens(),
+        "behavior_logprobs": turn.completion.behavior_logprobs(),
+        "completion_text": turn.completion_text,
+        "score": view.verdict.as_ref().and_then(|verdict| verdict.score),
+        "hint": view.verdict.as_ref().and_then(|verdict| verdict.hint.as_ref()),
+        "correction": correction,
+    })
+}
+
+async fn adapter(
+    config: &Config,
+    (scope, version): (&str, Option<u64>),
+    out: &Path,
+) -> Result<(), String> {
+    let ledger = open(config).await?;
+    let found = find(&ledger, (scope, version.map(PolicyVersion))).await;
+    let noted = match &found {
+        Ok(_) => {
+            let detail = json!({"version": version});
+            let noted = ledger.record(&entry("export.adapter", scope, detail)).await;
+            noted.map(drop).map_err(|error| error.to_string())
+        }
+        Err(_) => Ok(()),
+    };
+    ledger.close().await;
+    noted?;
+    let from = config.store.folder()?.join("blobs").join(found?);
+    copy(&from, out).map_err(|error| {
+        format!(
+            "{} cannot be copied to {} ({error}); choose a folder that does not exist yet",
+            from.display(),
+            out.display()
+        )
+    })
+}
+
+/// Where the version's adapter lies.
+async fn find(
+    ledger: &SqliteLedger,
+    (scope, version): (&str, Option<PolicyVersion>),
+) -> Result<String, String> {
+    let known = Scope::from_stored(scope.to_owned());
+    let most = if version.is_some() { VERSIONS_MAX } else { 1 };
+    let records = ledger.versions(Some(&known), most).await;
+    let records = records.map_err(|error| error.to_string())?;
+    let wanted = |record: &&hone_store::PolicyRecord| {
+        version.is_none_or(|version| record.policy.version == version)
+    };
+    let Some(record) = records.iter().find(wanted) else {
+        return Err(format!(
+            "{scope} has no such version; `hone versions scopes` and `hone versions list` show what there is"
+        ));
+    };
+    let number = record.policy.version;
+    if record.policy.is_base() {
+        return Err(format!(
+            "version {number} of {scope} is the base model, which has no adapter"
+        ));
+    }
+    if record.is_pruned || record.is_tainted {
+        return Err(format!(
+            "the files of version {number} of {scope} were removed; choose another"
+        ));
+    }
+    Ok(record.policy.blob.as_str().to_owned())
+}
+
+fn copy(from: &Path, out: &Path) -> std::io::Result<()> {
+    fs::create_dir(out)?;
+    for file in fs::read_dir(from)? {
+        let file = file?;
+        fs::copy(file.path(), out.join(file.file_name()))?;
+    }
+    Ok(())
+}

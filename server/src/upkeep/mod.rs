@@ -1,0 +1,160 @@
+//! What keeps a data folder well, from the command line: `hone doctor`, `hone backup`,
+//! `hone restore`, `hone export`. All of it works while the server runs, but for restoring.
+
+mod doctor;
+mod export;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use hone_domain::Millis;
+use hone_runtime::{Clock, SystemClock};
+use hone_store::{AuditEntry, Ledger, People, SqliteLedger};
+use serde_json::{Value, json};
+
+use crate::config::Config;
+use crate::people::command::{ACTOR, Place};
+
+pub(crate) use doctor::{DoctorArgs, doctor};
+pub(crate) use export::{ExportCommand, export};
+
+/// `hone backup`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  hone backup /backups/hone-$(date +%F)")]
+pub(crate) struct BackupArgs {
+    /// Folder that the backup becomes; it must not exist yet.
+    folder: PathBuf,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// `hone restore`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  hone restore /backups/hone-2026-11-01 --data /srv/hone\n  \
+    hone restore /backups/hone-2026-11-01 --check"
+)]
+pub(crate) struct RestoreArgs {
+    /// Folder that `hone backup` made.
+    folder: PathBuf,
+    /// Move what is in the data folder aside, into before-restore-TIME.
+    #[arg(long)]
+    replace: bool,
+    /// Only look whether the backup is whole.
+    #[arg(long, conflicts_with = "replace")]
+    check: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Runs one piece of work to its end.
+fn run<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| format!("the async thread could not be started: {error}"))?;
+    runtime.block_on(work)
+}
+
+fn now_ms() -> Millis {
+    SystemClock::default().now_ms()
+}
+
+/// An entry of the audit log about something done here.
+fn entry(act: &str, object: &str, detail: Value) -> AuditEntry {
+    AuditEntry {
+        at_ms: now_ms(),
+        actor: ACTOR.to_owned(),
+        act: act.to_owned(),
+        object: object.to_owned(),
+        detail,
+    }
+}
+
+/// The ledger of a place, which has to exist.
+async fn open(config: &Config) -> Result<SqliteLedger, String> {
+    let sqlite = config.store.sqlite(&config.store.folder()?);
+    if !sqlite.file.exists() {
+        return Err(format!(
+            "there is no ledger {}; --data or --config says where it is",
+            sqlite.file.display()
+        ));
+    }
+    let ledger = SqliteLedger::open_beside(&sqlite).await;
+    ledger.map_err(|error| error.to_string())
+}
+
+/// Notes an act in the audit log of a place.
+async fn note(config: &Config, entry: &AuditEntry) -> Result<(), String> {
+    let ledger = open(config).await?;
+    let noted = ledger.record(entry).await;
+    ledger.close().await;
+    noted.map(drop).map_err(|error| error.to_string())
+}
+
+/// Copies a data folder while its server runs.
+///
+/// # Errors
+/// A sentence with a remedy.
+pub(crate) fn backup(args: &BackupArgs) -> Result<ExitCode, String> {
+    let config = args.place.config()?;
+    let folder = config.store.folder()?;
+    let into = args.folder.display().to_string();
+    let manifest = run(async {
+        note(&config, &entry("backup", &into, json!({}))).await?;
+        let program = (env!("CARGO_PKG_VERSION"), now_ms());
+        let sqlite = config.store.sqlite(&folder);
+        let done = hone_store::back_up(&sqlite, &args.folder, program).await;
+        done.map_err(|error| error.to_string())
+    })?;
+    println!(
+        "{into}: {} turns, {} versions, {} files, {} bytes",
+        manifest.turns,
+        manifest.versions,
+        manifest.files.len(),
+        manifest.bytes()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Puts a backup in the place of a data folder, or only checks it.
+///
+/// # Errors
+/// A sentence with a remedy.
+pub(crate) fn restore(args: &RestoreArgs) -> Result<ExitCode, String> {
+    if args.check {
+        let manifest = hone_store::verify(&args.folder).map_err(|error| error.to_string())?;
+        let (turns, files) = (manifest.turns, manifest.files.len());
+        println!(
+            "whole: {turns} turns, {files} files, made by hone {}",
+            manifest.program
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
+    let config = args.place.config()?;
+    let folder = config.store.folder()?;
+    let sqlite = config.store.sqlite(&folder);
+    let (manifest, aside) = run(async {
+        let how = (args.replace, now_ms());
+        let done = hone_store::restore(&args.folder, &sqlite, how).await;
+        let done = done.map_err(|error| error.to_string())?;
+        let detail = json!({"created_ms": done.0.created_ms, "turns": done.0.turns});
+        let from = args.folder.display().to_string();
+        note(&config, &entry("restore", &from, detail)).await?;
+        Ok(done)
+    })?;
+    println!(
+        "{}: {} turns, {} versions",
+        folder.display(),
+        manifest.turns,
+        manifest.versions
+    );
+    if let Some(aside) = aside {
+        println!("what was there is in {}", aside.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests;

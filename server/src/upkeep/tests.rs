@@ -1,0 +1,265 @@
+//! The commands beside a house that runs.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use toml::Value as Toml;
+
+use super::doctor::{Finding, State, examine};
+use super::*;
+use crate::cli;
+use crate::config::Sources;
+use crate::house::House;
+
+fn config(data: &Path, flags: &[(&str, Toml)]) -> Config {
+    let text = |key: &str, value: String| (key.to_owned(), Toml::String(value));
+    let mut all = vec![
+        text("http.bind", "127.0.0.1:0".to_owned()),
+        text("store.data_dir", data.display().to_string()),
+        text("model.engine", "null".to_owned()),
+    ];
+    all.extend(
+        flags
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), value.clone())),
+    );
+    let sources = Sources {
+        flags: all,
+        ..Sources::default()
+    };
+    Config::load(&sources).unwrap()
+}
+
+async fn chat(url: &str, text: &str) -> String {
+    crate::outbound::install_tls();
+    let body = json!({"model": "hone-null", "messages": [{"role": "user", "content": text}]});
+    let request = reqwest::Client::new()
+        .post(format!("{url}/v1/chat/completions"))
+        .json(&body);
+    let reply: Value = request.send().await.unwrap().json().await.unwrap();
+    assert_eq!(reply["hone"]["collected"], true, "{reply}");
+    reply["hone"]["turn_id"].as_str().unwrap().to_owned()
+}
+
+/// Runs the program in this process; true if it succeeded.
+async fn hone(arguments: &[&str]) -> bool {
+    let arguments: Vec<String> = std::iter::once("hone")
+        .chain(arguments.iter().copied())
+        .map(str::to_owned)
+        .collect();
+    let done = tokio::task::spawn_blocking(move || cli::run(arguments));
+    done.await.unwrap() == ExitCode::SUCCESS
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn backup_restore_and_export_beside_a_house_that_answers() {
+    let place = tempfile::tempdir().unwrap();
+    let (data, fresh) = (place.path().join("data"), place.path().join("fresh"));
+    let copy = place.path().join("copy").display().to_string();
+    let house = House::start(config(&data, &[])).await.unwrap();
+    let url = format!("http://{}", house.addr);
+    let mut before = Vec::new();
+    for n in 0..10 {
+        before.push(chat(&url, &format!("question {n}")).await);
+    }
+    let talking = async {
+        for n in 0..20 {
+            chat(&url, &format!("meanwhile {n}")).await;
+        }
+    };
+    let text = |path: &Path| path.display().to_string();
+    let arguments = ["backup", &copy, "--data", &text(&data)];
+    let (saved, ()) = tokio::join!(hone(&arguments), talking);
+    assert!(saved);
+    let out = place.path().join("turns.jsonl");
+    assert!(
+        hone(&[
+            "export",
+            "turns",
+            "--data",
+            &text(&data),
+            "--out",
+            &text(&out)
+        ])
+        .await
+    );
+    let exported = lines(&out);
+    assert_eq!(exported.len(), 30);
+    let last = exported.last().unwrap();
+    assert_eq!(last["turn"]["messages"][0]["content"], "question 0");
+    assert_eq!(last["fate"]["reason"], "backend_cannot_train", "{last}");
+    assert!(
+        !hone(&[
+            "export",
+            "turns",
+            "--data",
+            &text(&data),
+            "--out",
+            &text(&out)
+        ])
+        .await
+    );
+    let samples = place.path().join("samples.jsonl");
+    assert!(
+        hone(&[
+            "export",
+            "samples",
+            "--data",
+            &text(&data),
+            "--out",
+            &text(&samples)
+        ])
+        .await
+    );
+    assert!(
+        lines(&samples).is_empty(),
+        "the null engine's turns do not train"
+    );
+    assert!(
+        !hone(&["restore", &copy, "--data", &text(&data), "--replace"]).await,
+        "in use"
+    );
+    assert!(house.stop().await);
+
+    assert!(hone(&["restore", &copy, "--check"]).await);
+    assert!(hone(&["restore", &copy, "--data", &text(&fresh)]).await);
+    let house = House::start(config(&fresh, &[])).await.unwrap();
+    let url = format!("http://{}", house.addr);
+    for id in &before {
+        let turn = reqwest::get(format!("{url}/v1/turns/{id}")).await.unwrap();
+        assert_eq!(
+            turn.status(),
+            200,
+            "{id} was acknowledged before the backup"
+        );
+    }
+    let acts: Value = reqwest::get(format!("{url}/admin/v1/audit"))
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
+    let acts: Vec<&str> = acts["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|a| a["act"].as_str())
+        .collect();
+    assert_eq!(acts, ["restore", "backup"], "newest first");
+    assert!(house.stop().await);
+}
+
+fn state(findings: &[Finding], check: &str) -> (State, String) {
+    let found = findings.iter().find(|finding| finding.check == check);
+    let found = found.unwrap_or_else(|| panic!("{check} was not looked at: {findings:#?}"));
+    (
+        found.state,
+        format!(
+            "{} {}",
+            found.found,
+            found.remedy.as_deref().unwrap_or_default()
+        ),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_doctor_finds_what_is_wrong() {
+    let place = tempfile::tempdir().unwrap();
+    let data = place.path().join("data");
+    let nothing = examine(&config(&data, &[]), false).await;
+    assert_eq!(state(&nothing, "ledger").0, State::Skipped, "no ledger yet");
+    assert!(!data.exists(), "looking makes nothing");
+
+    let house = House::start(config(&data, &[])).await.unwrap();
+    chat(&format!("http://{}", house.addr), "hi").await;
+    let bind = ("http.bind", Toml::from(house.addr.to_string()));
+    let running = examine(&config(&data, &[bind.clone()]), false).await;
+    for check in [
+        "data folder",
+        "ledger",
+        "laws",
+        "audit log",
+        "adapters",
+        "clock",
+        "port",
+        "access",
+    ] {
+        assert_eq!(state(&running, check).0, State::Ok, "{check}: {running:#?}");
+    }
+    assert!(house.stop().await);
+
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let bind = (
+        "http.bind",
+        Toml::from(taken.local_addr().unwrap().to_string()),
+    );
+    let dead = format!("http://{}/v1", {
+        let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        gone.local_addr().unwrap()
+    });
+    let key = place.path().join("key.pem");
+    std::fs::write(&key, "secret").unwrap();
+    let flags = [
+        bind,
+        ("judge.model.url", Toml::from(dead)),
+        ("judge.model.name", Toml::from("m")),
+        ("model.engine", Toml::from("builtin")),
+        ("model.path", Toml::from(place.path().display().to_string())),
+        ("http.tls_cert", Toml::from(key.display().to_string())),
+        ("http.tls_key", Toml::from(key.display().to_string())),
+    ];
+    use std::os::unix::fs::PermissionsExt;
+    let open = std::fs::Permissions::from_mode(0o644);
+    std::fs::set_permissions(&key, open).unwrap();
+    let sick = examine(&config(&data, &flags), false).await;
+    let rows = [
+        ("port", "cannot be bound"),
+        ("judge", "cannot be reached"),
+        ("model", "config.json"),
+        ("secrets", "chmod 600"),
+    ];
+    for (check, part) in rows {
+        let (state, text) = state(&sick, check);
+        assert_eq!(state, State::Broken, "{check}: {text}");
+        assert!(text.contains(part), "{check}: {text}");
+    }
+    let public = examine(
+        &config(&data, &[("http.bind", Toml::from("0.0.0.0:0"))]),
+        false,
+    )
+    .await;
+    let (access, text) = state(&public, "access");
+    assert_eq!(
+        (access, text.contains("hone user add")),
+        (State::Warning, true),
+        "{text}"
+    );
+
+    let everybody = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&data, everybody).unwrap();
+    let mut bytes = std::fs::read(data.join("ledger.db")).unwrap();
+    for byte in bytes.iter_mut().skip(4096 * 3).take(4096 * 8) {
+        *byte ^= 0x5a;
+    }
+    std::fs::write(data.join("ledger.db"), bytes).unwrap();
+    let damaged = examine(&config(&data, &[]), false).await;
+    assert_eq!(state(&damaged, "data folder").0, State::Warning);
+    let (ledger, text) = state(&damaged, "ledger");
+    assert_eq!(ledger, State::Broken, "{text}");
+    assert!(!hone(&["doctor", "--json", "--data", &data.display().to_string()]).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shells_get_completions() {
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(hone(&["completions", shell]).await, "{shell}");
+    }
+}
