@@ -128,7 +128,7 @@ async fn lesson(url: &str, traced: bool) -> String {
         .unwrap_or_else(|| panic!("{reply}"));
     let feedback = json!({
         "turn_id": turn, "score": 1.0, "comment": CANARY,
-        "correction": format!("Yes, {CANARY}."), "user": format!("user {CANARY}"),
+        "correction": format!("Yes, {CANARY}."),
     });
     send(url, "/v1/feedback", feedback, false).await;
     turn.to_owned()

@@ -1,6 +1,7 @@
 //! What keeps a data folder well, from the command line: `hone doctor`, `hone backup`,
 //! `hone restore`, `hone export`. All of it works while the server runs, but for restoring.
 
+mod checks;
 mod doctor;
 mod export;
 

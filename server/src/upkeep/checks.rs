@@ -1,0 +1,437 @@
+//! What the doctor looks at, one function each.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use hone_domain::Millis;
+use hone_nn::peft;
+use hone_store::{AuditQuery, Ledger, People, SqliteLedger};
+use reqwest::header::HeaderMap;
+use reqwest::{Method, Url};
+
+use super::doctor::State;
+use super::now_ms;
+use crate::config::{Config, Engine};
+use crate::http::listen::check_private;
+use crate::outbound::{Call, Outbound};
+
+/// Less free space than this stops writing soon.
+const FREE_BYTES_MIN: u64 = 256 << 20;
+/// Less than this is worth a warning.
+const FREE_BYTES_FEW: u64 = 2 << 30;
+/// A write to disk that takes longer slows every answer down.
+const SYNC_SLOW: Duration = Duration::from_millis(100);
+/// No clock is before this: 2026-01-01.
+const EPOCH_MS: Millis = 1_767_225_600_000;
+/// Difference to what was recorded last that is forgiven.
+const SKEW_MS: Millis = 60_000;
+/// Most time for one call to another server.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Most findings shown of one check.
+const SHOWN_MAX: usize = 5;
+
+/// How a check went, what it found, and what to do.
+pub(super) type Outcome = (State, String, Option<String>);
+
+pub(super) fn fine(found: impl Into<String>) -> Outcome {
+    (State::Ok, found.into(), None)
+}
+
+pub(super) fn skipped(found: impl Into<String>) -> Outcome {
+    (State::Skipped, found.into(), None)
+}
+
+pub(super) fn warning(found: impl Into<String>, remedy: impl Into<String>) -> Outcome {
+    (State::Warning, found.into(), Some(remedy.into()))
+}
+
+pub(super) fn broken(found: impl Into<String>, remedy: impl Into<String>) -> Outcome {
+    (State::Broken, found.into(), Some(remedy.into()))
+}
+
+pub(super) fn data_folder(folder: &Path) -> Outcome {
+    let shown = folder.display();
+    if !folder.exists() {
+        return skipped(format!(
+            "{shown} does not exist yet; the first start makes it"
+        ));
+    }
+    let probe = folder.join(format!(".doctor-{}", std::process::id()));
+    let began = Instant::now();
+    let written = File::create_new(&probe).and_then(|mut file| {
+        file.write_all(&[0; 4096])?;
+        file.sync_all()
+    });
+    let took = began.elapsed();
+    // What could not be written cannot be removed either.
+    let _removed_or_never_there = fs::remove_file(&probe).is_ok();
+    if let Err(error) = written {
+        return broken(
+            format!("{shown} cannot be written ({error})"),
+            "make it writable for this user, or choose another data folder",
+        );
+    }
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = fs::metadata(folder).map_or(0, |meta| meta.permissions().mode());
+        if mode & 0o007 != 0 {
+            return warning(
+                format!(
+                    "{shown} is open to everybody at this machine, and it holds what people said"
+                ),
+                format!("chmod 700 {shown}"),
+            );
+        }
+    }
+    let found = format!(
+        "{shown} is writable; a write is on disk after {} ms",
+        took.as_millis()
+    );
+    if took > SYNC_SLOW {
+        return warning(
+            found,
+            "every answer waits for such a write; use a faster disk",
+        );
+    }
+    fine(found)
+}
+
+/// The folder itself, or the nearest one above it that exists.
+fn existing(folder: &Path) -> &Path {
+    folder
+        .ancestors()
+        .find(|path| path.exists())
+        .unwrap_or(folder)
+}
+
+pub(super) fn disk(folder: &Path) -> Outcome {
+    let stat = match rustix::fs::statvfs(existing(folder)) {
+        Ok(stat) => stat,
+        Err(error) => {
+            return warning(
+                format!("free space is not known ({error})"),
+                "check the disk",
+            );
+        }
+    };
+    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+    let found = format!("{} MiB free", free >> 20);
+    match free {
+        _ if free < FREE_BYTES_MIN => broken(found, "free space: without any, nothing is learned"),
+        _ if free < FREE_BYTES_FEW => warning(found, "free space soon"),
+        _ => fine(found),
+    }
+}
+
+#[cfg(target_os = "linux")]
+pub(super) fn file_system(folder: &Path) -> Outcome {
+    /// Magic numbers of file systems whose locks cannot be relied on.
+    const REMOTE: [(i64, &str); 6] = [
+        (0x6969, "NFS"),
+        (0x517b, "SMB"),
+        (0xff53_4d42, "CIFS"),
+        (0xfe53_4d42, "SMB"),
+        (0x0102_1997, "9P"),
+        (0x00c3_6400, "Ceph"),
+    ];
+    let Ok(stat) = rustix::fs::statfs(existing(folder)) else {
+        return skipped("its kind is not known");
+    };
+    let kind = REMOTE
+        .iter()
+        .find(|(magic, _)| *magic == i64::from(stat.f_type) & 0xffff_ffff);
+    match kind {
+        Some((_, name)) => warning(
+            format!("the data folder is on a network file system ({name})"),
+            "SQLite needs locks that hold; move the data folder to a local disk",
+        ),
+        None => fine("local"),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn file_system(_folder: &Path) -> Outcome {
+    skipped("only known on Linux")
+}
+
+/// The first findings, in one line.
+fn some(findings: &[String]) -> String {
+    let mut text = findings
+        .iter()
+        .take(SHOWN_MAX)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join("; ");
+    if findings.len() > SHOWN_MAX {
+        text.push_str(&format!("; and {} more", findings.len() - SHOWN_MAX));
+    }
+    text
+}
+
+pub(super) async fn integrity(ledger: &SqliteLedger, quick: bool) -> Outcome {
+    if quick {
+        return skipped("opened; not every page was read (--quick)");
+    }
+    match ledger.check_file().await {
+        Err(error) => broken(
+            error.to_string(),
+            "restore it from a backup (`hone restore`)",
+        ),
+        Ok(findings) if findings.is_empty() => fine("every page and reference is sound"),
+        Ok(findings) => broken(
+            format!("the database is damaged: {}", some(&findings)),
+            "restore it from a backup (`hone restore`), or move it away and recover what can be read with sqlite3's .recover",
+        ),
+    }
+}
+
+pub(super) async fn laws(ledger: &SqliteLedger, quick: bool) -> Outcome {
+    if quick {
+        return skipped("not checked (--quick)");
+    }
+    match ledger.check_laws().await {
+        Err(error) => broken(
+            error.to_string(),
+            "restore it from a backup (`hone restore`)",
+        ),
+        Ok(found) if found.is_empty() => fine("all hold"),
+        Ok(found) => broken(
+            some(&found),
+            "something else than hone wrote to the ledger, or this is a defect of hone: keep a copy, report it, and restore a backup",
+        ),
+    }
+}
+
+pub(super) async fn audit(ledger: &SqliteLedger) -> Outcome {
+    match ledger.verify_audit().await {
+        Err(error) => broken(
+            error.to_string(),
+            "restore it from a backup (`hone restore`)",
+        ),
+        Ok(check) => match check.first_broken {
+            None => fine(format!("intact, {} entries", check.entries)),
+            Some(number) => broken(
+                format!("broken at entry {number} of {}", check.entries),
+                "it or what is before it was changed; compare with a backup",
+            ),
+        },
+    }
+}
+
+/// Whether what is or may be served is there and readable.
+pub(super) async fn adapters(ledger: &SqliteLedger, folder: &Path) -> Outcome {
+    let keys = match ledger.kept_blobs().await {
+        Ok(keys) => keys,
+        Err(error) => return broken(error.to_string(), "restore a backup (`hone restore`)"),
+    };
+    let is_whole = |key: &str| {
+        let place = folder.join("blobs").join(key);
+        place.join(peft::CONFIG_FILE).is_file() && is_safetensors(&place.join(peft::WEIGHTS_FILE))
+    };
+    let missing: Vec<String> = keys
+        .iter()
+        .map(|key| key.as_str().to_owned())
+        .filter(|key| !is_whole(key))
+        .collect();
+    if missing.is_empty() {
+        return fine(format!("{} whole", keys.len()));
+    }
+    broken(
+        format!("missing or damaged: {}", some(&missing)),
+        "restore a backup, or roll back to a version whose files are there (`hone versions rollback`)",
+    )
+}
+
+/// Whether a file is as long as its header says.
+fn is_safetensors(path: &Path) -> bool {
+    let read = || -> std::io::Result<bool> {
+        let mut file = File::open(path)?;
+        let all = file.metadata()?.len();
+        let mut length = [0; 8];
+        file.read_exact(&mut length)?;
+        let header = u64::from_le_bytes(length);
+        if header > all.saturating_sub(8) {
+            return Ok(false);
+        }
+        let mut text = vec![0; usize::try_from(header).unwrap_or(0)];
+        file.read_exact(&mut text)?;
+        let Ok(tensors) = serde_json::from_slice::<serde_json::Value>(&text) else {
+            return Ok(false);
+        };
+        let ends = tensors.as_object().into_iter().flatten();
+        let ends = ends.filter_map(|(_, tensor)| tensor["data_offsets"][1].as_u64());
+        Ok(8 + header + ends.max().unwrap_or(0) == all)
+    };
+    read().unwrap_or(false)
+}
+
+pub(super) async fn clock(ledger: &SqliteLedger) -> Outcome {
+    let now = now_ms();
+    if now < EPOCH_MS {
+        return broken(
+            "it is set to a time before 2026",
+            "set it (timedatectl set-ntp true): keys expire and sessions end by it",
+        );
+    }
+    let turn = ledger
+        .turns(None, 1)
+        .await
+        .ok()
+        .and_then(|rows| rows.first().map(|r| r.finished_ms));
+    let query = AuditQuery {
+        limit: 1,
+        ..AuditQuery::default()
+    };
+    let act = ledger
+        .audit(&query)
+        .await
+        .ok()
+        .and_then(|rows| rows.first().map(|r| r.entry.at_ms));
+    match turn.max(act) {
+        Some(last) if last > now + SKEW_MS => broken(
+            format!("{} s behind what was recorded last", (last - now) / 1_000),
+            "set it (timedatectl set-ntp true)",
+        ),
+        _ => fine("not behind what was recorded last"),
+    }
+}
+
+pub(super) async fn access(config: &Config, ledger: &SqliteLedger) -> Outcome {
+    let public = config
+        .http
+        .address()
+        .is_ok_and(|address| !address.ip().is_loopback());
+    if !public {
+        return fine("only this machine can reach it");
+    }
+    let users = ledger.users().await.is_ok_and(|users| !users.is_empty());
+    let keys = ledger.keys(None).await.is_ok_and(|keys| !keys.is_empty());
+    let oidc = config.people.oidc.is_some();
+    if !users && !keys && !oidc && config.http.keys.is_empty() {
+        return warning(
+            format!(
+                "{} can be reached from outside, and nobody has an account or key",
+                config.http.bind
+            ),
+            "the next start prints a link that makes the first admin; or `hone user add NAME --role admin`",
+        );
+    }
+    if config.http.tls().is_none() && !config.people.is_tls() {
+        return warning(
+            format!(
+                "{} can be reached from outside without TLS",
+                config.http.bind
+            ),
+            "set http.tls_cert and http.tls_key, or put a server that speaks TLS in front and set people.public_url",
+        );
+    }
+    fine("people need an account or a key")
+}
+
+pub(super) fn model(config: &Config) -> Outcome {
+    let path = &config.model.path;
+    match config.model.engine {
+        Engine::Null => skipped("the null engine needs none"),
+        Engine::Builtin if path.is_empty() => fine("the built-in one"),
+        Engine::Builtin if !Path::new(path).exists() => skipped(format!(
+            "{path} is no folder here; as a hub id it is fetched at the start"
+        )),
+        Engine::Builtin => match hone_nn::folder::ModelFolder::open(Path::new(path)) {
+            Ok(_) => fine(format!("{path} has what is needed")),
+            Err(error) => broken(
+                error.to_string(),
+                "complete the folder, or set another model.path",
+            ),
+        },
+    }
+}
+
+pub(super) fn port(config: &Config, folder: &Path) -> Outcome {
+    let address = match config.http.address() {
+        Ok(address) => address,
+        Err(error) => return broken(error, "set http.bind"),
+    };
+    let Err(error) = TcpListener::bind(address) else {
+        return fine(format!("{address} is free"));
+    };
+    let owned =
+        File::open(folder.join("owner.lock")).is_ok_and(|file| file.try_lock_shared().is_err());
+    if owned {
+        return fine(format!(
+            "{address} is in use, and so is the data folder: hone runs"
+        ));
+    }
+    broken(
+        format!("{address} cannot be bound ({error})"),
+        "stop what listens there, or choose another address (http.bind)",
+    )
+}
+
+pub(super) fn secrets(config: &Config) -> Outcome {
+    let Some(tls) = config.http.tls() else {
+        return skipped("there is no file of secrets in the configuration");
+    };
+    match check_private(&tls.key) {
+        Ok(()) => fine("only this user and its group can read them"),
+        Err(error) => {
+            let remedy = format!("chmod 600 {}", tls.key.display());
+            broken(error, remedy)
+        }
+    }
+}
+
+pub(super) async fn judge(config: &Config) -> Outcome {
+    let Some(model) = &config.judge.model else {
+        return skipped("no model judges; feedback and rules do");
+    };
+    let remedy = "start it, or correct [judge.model]; without it turns are judged by feedback and rules alone";
+    if let Some(name) = model.api_key_env.as_ref().filter(|name| !name.is_empty())
+        && std::env::var_os(name).is_none()
+    {
+        return broken(
+            format!("the environment variable {name} is not set"),
+            remedy,
+        );
+    }
+    let url = format!("{}/models", model.url.trim_end_matches('/'));
+    let reached = async {
+        let outbound = Outbound::new(&config.outbound)?;
+        let url: Url = outbound.url("judge.model.url", &url)?;
+        let call = Call {
+            method: Method::GET,
+            url,
+            headers: HeaderMap::new(),
+            body: Vec::new(),
+            deadline: CALL_TIMEOUT,
+        };
+        outbound.send(call).await.map_err(|error| error.to_string())
+    };
+    match reached.await {
+        Ok(reply) => fine(format!("it answers (status {})", reply.status)),
+        Err(error) => broken(format!("it cannot be reached: {error}"), remedy),
+    }
+}
+
+pub(super) async fn identity(config: &Config) -> Outcome {
+    let Some(oidc) = &config.people.oidc else {
+        return skipped("no identity provider is configured");
+    };
+    let fetched = async {
+        let outbound = Outbound::new(&config.outbound)?;
+        let url = outbound.url("people.oidc.jwks_url", &oidc.jwks_url)?;
+        let value = outbound.get_json(url, CALL_TIMEOUT).await?;
+        Ok::<_, String>(value["keys"].as_array().map_or(0, Vec::len))
+    };
+    match fetched.await {
+        Ok(0) => broken("it publishes no keys", "correct people.oidc.jwks_url"),
+        Ok(keys) => fine(format!("it publishes {keys} keys")),
+        Err(error) => broken(
+            format!("its keys are not to be had: {error}"),
+            "correct people.oidc.jwks_url, or ask whoever runs it",
+        ),
+    }
+}
