@@ -96,7 +96,7 @@ const IDS: [&str; 8] = [
 ];
 
 /// Numbers and texts that differ from run to run, by the end of their key.
-const CHANGING: [&str; 9] = [
+const CHANGING: [&str; 10] = [
     "_ms",
     "_us",
     "created",
@@ -106,6 +106,7 @@ const CHANGING: [&str; 9] = [
     "digest",
     "fingerprint",
     "last_error",
+    "trace_id",
 ];
 
 /// Replaces the 36 characters of an id behind each prefix.

@@ -114,6 +114,15 @@ impl Request {
     fn kind(&self) -> TurnKind {
         self.kind.unwrap_or(TurnKind::Main)
     }
+
+    fn admission(&self, holdback: bool) -> Admission {
+        Admission {
+            holdback,
+            source: self.source.clone(),
+            trace: self.parent.map(|parent| parent.trace),
+            metadata: self.metadata.clone(),
+        }
+    }
 }
 
 /// An opened request.
@@ -369,12 +378,7 @@ impl Door {
                     parent: prepared.binding.parent,
                     owner: request.owner.clone(),
                     messages: request.messages.clone(),
-                    admission: Admission {
-                        holdback: admitted.holdback,
-                        source: request.source.clone(),
-                        trace: request.parent.map(|parent| parent.trace),
-                        metadata: request.metadata.clone(),
-                    },
+                    admission: request.admission(admitted.holdback),
                     untrainable: admitted.untrainable,
                     admitted_ms,
                 },

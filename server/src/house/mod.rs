@@ -113,10 +113,7 @@ impl House {
         tasks.spawn(watch::run(http.clone(), commons.stops[0].signal()));
         let stop_listening = ShutdownTrigger::new();
         let limits = (config.http.listen_limits(), stop_listening.signal());
-        if let Some(tls) = tls.clone() {
-            tasks.spawn(tls.watch(commons.stops[0].signal()));
-        }
-        let acceptor = tls.as_ref().map(Tls::acceptor).transpose()?;
+        let acceptor = rooms::tls(&commons, tls.as_ref(), &mut tasks)?;
         let app = router(http.clone());
         let listening = tokio::spawn(listen((listener, acceptor), app, limits));
         Ok(Self {

@@ -7,10 +7,12 @@ use hone_collect::Input;
 use hone_runtime::{Backoff, Inbox, Outbox, Overflow, Wake, queue, supervise};
 use hone_serve::{Backend, Engine};
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 
 use super::commons::Commons;
 use crate::config::Loop;
 use crate::eraser::Eraser;
+use crate::http::tls::Tls;
 use crate::model::{self, Served};
 use crate::outbound::HttpCompleter;
 
@@ -45,6 +47,18 @@ pub(super) fn serve(commons: &Commons, served: &Served) -> Result<Serving, Strin
     });
     let engine = Arc::new(engine.map_err(|error| error.to_string())?);
     Ok((Some(engine.clone()), Some(engine)))
+}
+
+/// TLS, where it is spoken: files in, certificates out.
+pub(super) fn tls(
+    commons: &Commons,
+    tls: Option<&Arc<Tls>>,
+    tasks: &mut JoinSet<()>,
+) -> Result<Option<TlsAcceptor>, String> {
+    if let Some(tls) = tls {
+        tasks.spawn(tls.clone().watch(commons.stops[0].signal()));
+    }
+    tls.map(Tls::acceptor).transpose()
 }
 
 /// Collect: turns, next states and feedback in, wakes to the judge out.

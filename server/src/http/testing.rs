@@ -338,6 +338,12 @@ pub(crate) fn defaults<T: serde::de::DeserializeOwned>(section: &str) -> T {
     defaults[section].clone().try_into().unwrap()
 }
 
+async fn directory_of(store: Arc<dyn People>, clock: Arc<ManualClock>) -> Arc<Directory> {
+    let outbound = Arc::new(Outbound::new(&defaults("outbound")).unwrap());
+    let opened = Directory::open((store, clock), defaults("people"), outbound);
+    Arc::new(opened.await.unwrap())
+}
+
 type Times = (Arc<ManualClock>, Arc<SeededIds>, Shutdown);
 
 fn door_of(
@@ -429,14 +435,8 @@ impl Stage {
         let board = Board::new();
         board.enter("judge");
         let people: Arc<dyn People> = ledger.clone();
-        let outbound = Arc::new(Outbound::new(&defaults("outbound")).unwrap());
-        let directory = Directory::open(
-            (people.clone(), clock.clone()),
-            defaults("people"),
-            outbound,
-        );
         let http = Arc::new(Http {
-            people: Arc::new(directory.await.unwrap()),
+            people: directory_of(people.clone(), clock.clone()).await,
             audit: Audit::new(people, clock.clone()),
             meters,
             door: Some(door),

@@ -60,7 +60,7 @@ async fn serve(address: SocketAddr, says: &'static str) -> SocketAddr {
             get(move || async move { Redirect::temporary("http://127.0.0.1/") }),
         )
         .route("/long", get(|| async { "x".repeat(1_001) }))
-        .route("/slow", get(|| std::future::pending::<String>()));
+        .route("/slow", get(std::future::pending::<String>));
     // One connection per request, so that each is looked up.
     let router = router.layer(axum::middleware::map_response(
         |mut response: axum::response::Response| async {

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use hone_domain::{
-    Feedback, Millis, Policy, PolicyVersion, Reason, Scope, SessionId, Transition, TransitionId,
-    Turn, TurnId, Verdict,
+    Feedback, Millis, Policy, PolicyVersion, Reason, Scope, SessionId, Signal, Transition,
+    TransitionId, Turn, TurnId, Verdict,
 };
 use hone_runtime::Clock;
 use hone_store::{
@@ -154,7 +154,7 @@ impl Ledger for Traced {
                 began_ms,
                 ended_ms: self.clock.now_ms(),
                 score: verdict.score,
-                decided_by: verdict.decided_by.map(|signal| signal.as_str()),
+                decided_by: verdict.decided_by.map(Signal::as_str),
                 votes: verdict.votes.len(),
             });
         }
@@ -279,6 +279,6 @@ impl Ledger for Traced {
     }
 
     async fn close(&self) {
-        self.inner.close().await
+        self.inner.close().await;
     }
 }

@@ -28,7 +28,7 @@ impl Collector {
     async fn start() -> (Self, String) {
         let collector = Self::default();
         let take = |kind| {
-            move |State(all): State<Collector>, body: Bytes| async move {
+            move |State(all): State<Self>, body: Bytes| async move {
                 all.0.lock().unwrap().push((kind, body));
             }
         };
@@ -134,6 +134,49 @@ async fn lesson(url: &str, traced: bool) -> String {
     turn.to_owned()
 }
 
+impl Collector {
+    fn named(&self, name: &str) -> Vec<Span> {
+        let spans = self.spans().into_iter();
+        spans.filter(|span| span.name == name).collect()
+    }
+
+    /// Waits until a step was trained and two verdicts arrived.
+    async fn whole(&self) {
+        for _ in 0..600 {
+            let arrived = (self.named("train").len(), self.named("judge").len());
+            if arrived.0 > 0 && arrived.1 > 1 && !self.numbers().is_empty() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("not everything arrived: {:#?}", self.spans());
+    }
+
+    /// The span of a turn's completion.
+    fn chat(&self, turn: &str) -> Span {
+        let chats = self.named("chat hone-starter").into_iter();
+        let mut of = chats.filter(|s| attribute(s, "gen_ai.response.id").as_deref() == Some(turn));
+        of.next().unwrap_or_else(|| panic!("{turn} has no span"))
+    }
+}
+
+fn check_chat(chat: &Span) {
+    let rows = [
+        ("gen_ai.operation.name", "chat"),
+        ("gen_ai.request.model", "hone-starter"),
+        ("gen_ai.response.model", "hone-starter@v0"),
+        ("hone.collected", "true"),
+        ("hone.turn.kind", "main"),
+    ];
+    for (key, expected) in rows {
+        assert_eq!(attribute(chat, key).as_deref(), Some(expected), "{key}");
+    }
+    assert!(attribute(chat, "gen_ai.usage.input_tokens").is_some());
+    let trace = Uuid::from_slice(&chat.trace_id).unwrap();
+    assert_eq!(trace.simple().to_string(), TRACE);
+    assert_eq!(chat.parent_span_id, 0x00f0_67aa_0ba9_02b7_u64.to_be_bytes());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_trace_leads_from_the_request_to_the_step_that_learned_from_it() {
     let data = tempfile::tempdir().unwrap();
@@ -142,92 +185,45 @@ async fn a_trace_leads_from_the_request_to_the_step_that_learned_from_it() {
     let url = format!("http://{}", house.addr);
     let turn = lesson(&url, true).await;
     let own = lesson(&url, false).await;
-    let named = |name: &str| {
-        let spans = collector.spans().into_iter();
-        spans
-            .filter(|span| span.name == name)
-            .collect::<Vec<Span>>()
-    };
-    for _ in 0..600 {
-        if !named("train").is_empty()
-            && named("judge").len() >= 2
-            && !collector.numbers().is_empty()
-        {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    collector.whole().await;
     assert!(house.stop().await);
 
-    let chats = named("chat hone-starter");
-    let of = |turn: &str| {
-        let found = chats
-            .iter()
-            .find(|s| attribute(s, "gen_ai.response.id").as_deref() == Some(turn));
-        found.unwrap_or_else(|| panic!("{turn} has no span: {chats:#?}"))
-    };
-    let chat = of(&turn);
-    assert_eq!(
-        Uuid::from_slice(&chat.trace_id)
-            .unwrap()
-            .simple()
-            .to_string(),
-        TRACE
-    );
-    assert_eq!(chat.parent_span_id, 0x00f0_67aa_0ba9_02b7_u64.to_be_bytes());
-    assert_eq!(
-        attribute(chat, "gen_ai.operation.name").as_deref(),
-        Some("chat")
-    );
-    assert_eq!(
-        attribute(chat, "gen_ai.response.model").as_deref(),
-        Some("hone-starter@v0")
-    );
-    assert_eq!(attribute(chat, "hone.collected").as_deref(), Some("true"));
-    assert!(attribute(chat, "gen_ai.usage.input_tokens").is_some());
+    let (chat, other) = (collector.chat(&turn), collector.chat(&own));
+    check_chat(&chat);
     assert_ne!(
-        of(&own).trace_id,
-        chat.trace_id,
+        other.trace_id, chat.trace_id,
         "a request without a trace has its own"
     );
-    assert!(of(&own).parent_span_id.is_empty());
-
-    let verdict = named("judge")
-        .into_iter()
+    assert!(other.parent_span_id.is_empty());
+    let mut verdicts = collector.named("judge").into_iter();
+    let verdict = verdicts
         .find(|span| span.trace_id == chat.trace_id)
         .unwrap();
     assert_eq!(verdict.parent_span_id, chat.span_id);
     assert_eq!(verdict.links[0].span_id, chat.span_id);
-    assert_eq!(
-        attribute(&verdict, "gen_ai.evaluation.score.value").as_deref(),
-        Some("1")
+    let score = attribute(&verdict, "gen_ai.evaluation.score.value");
+    assert_eq!(score.as_deref(), Some("1"));
+    let steps = collector.named("train");
+    let mut links = steps.iter().flat_map(|step| &step.links);
+    let is_chat = |trace: &[u8], span: &[u8]| (trace, span) == (&chat.trace_id, &chat.span_id);
+    assert!(
+        links.any(|link| is_chat(&link.trace_id, &link.span_id)),
+        "no step links to the turn: {steps:#?}"
     );
-    let steps = named("train");
-    let linked = |chat: &Span| {
-        let links = steps.iter().flat_map(|step| &step.links);
-        links
-            .filter(|l| (&l.trace_id, &l.span_id) == (&chat.trace_id, &chat.span_id))
-            .count()
-    };
-    assert!(linked(chat) >= 1, "no step links to the turn: {steps:#?}");
 
     let numbers = collector.numbers();
-    for name in [
+    let names = [
         "gen_ai.server.request.duration",
         "gen_ai.server.time_to_first_token",
-    ] {
-        assert!(
-            numbers.iter().any(|n| n == name),
-            "{name} did not arrive: {numbers:?}"
-        );
+    ];
+    for name in names {
+        assert!(numbers.iter().any(|n| n == name), "{name}: {numbers:?}");
     }
-    for body in collector.0.lock().unwrap().iter().map(|(_, body)| body) {
+    for (_, body) in collector.0.lock().unwrap().iter() {
         let text = String::from_utf8_lossy(body);
-        assert!(!text.contains(CANARY), "user text in a trace: {text}");
-        assert!(
-            !text.contains("Do you know"),
-            "user text in a trace: {text}"
-        );
+        for canary in [CANARY, "Do you know"] {
+            assert!(!text.contains(canary), "user text left the house: {text}");
+        }
     }
 }
 

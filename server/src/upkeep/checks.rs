@@ -143,7 +143,7 @@ pub(super) fn file_system(folder: &Path) -> Outcome {
     };
     let kind = REMOTE
         .iter()
-        .find(|(magic, _)| *magic == i64::from(stat.f_type) & 0xffff_ffff);
+        .find(|(magic, _)| *magic == stat.f_type & 0xffff_ffff);
     match kind {
         Some((_, name)) => warning(
             format!("the data folder is on a network file system ({name})"),

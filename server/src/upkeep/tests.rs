@@ -59,10 +59,20 @@ fn lines(path: &Path) -> Vec<Value> {
         .collect()
 }
 
+/// Exports beside the house, to a file that must not exist yet.
+async fn exported(what: &str, (data, out): (&str, &Path)) -> Vec<Value> {
+    let file = out.display().to_string();
+    let arguments = ["export", what, "--data", data, "--out", &file];
+    assert!(hone(&arguments).await);
+    assert!(!hone(&arguments).await, "an export replaces nothing");
+    lines(out)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn backup_restore_and_export_beside_a_house_that_answers() {
     let place = tempfile::tempdir().unwrap();
     let (data, fresh) = (place.path().join("data"), place.path().join("fresh"));
+    let at = data.display().to_string();
     let copy = place.path().join("copy").display().to_string();
     let house = House::start(config(&data, &[])).await.unwrap();
     let url = format!("http://{}", house.addr);
@@ -75,62 +85,22 @@ async fn backup_restore_and_export_beside_a_house_that_answers() {
             chat(&url, &format!("meanwhile {n}")).await;
         }
     };
-    let text = |path: &Path| path.display().to_string();
-    let arguments = ["backup", &copy, "--data", &text(&data)];
+    let arguments = ["backup", &copy, "--data", &at];
     let (saved, ()) = tokio::join!(hone(&arguments), talking);
     assert!(saved);
-    let out = place.path().join("turns.jsonl");
-    assert!(
-        hone(&[
-            "export",
-            "turns",
-            "--data",
-            &text(&data),
-            "--out",
-            &text(&out)
-        ])
-        .await
-    );
-    let exported = lines(&out);
-    assert_eq!(exported.len(), 30);
-    let last = exported.last().unwrap();
-    assert_eq!(last["turn"]["messages"][0]["content"], "question 0");
-    assert_eq!(last["fate"]["reason"], "backend_cannot_train", "{last}");
-    assert!(
-        !hone(&[
-            "export",
-            "turns",
-            "--data",
-            &text(&data),
-            "--out",
-            &text(&out)
-        ])
-        .await
-    );
-    let samples = place.path().join("samples.jsonl");
-    assert!(
-        hone(&[
-            "export",
-            "samples",
-            "--data",
-            &text(&data),
-            "--out",
-            &text(&samples)
-        ])
-        .await
-    );
-    assert!(
-        lines(&samples).is_empty(),
-        "the null engine's turns do not train"
-    );
-    assert!(
-        !hone(&["restore", &copy, "--data", &text(&data), "--replace"]).await,
-        "in use"
-    );
+    let turns = exported("turns", (&at, &place.path().join("turns.jsonl"))).await;
+    assert_eq!(turns.len(), 30);
+    let first = turns.last().unwrap();
+    assert_eq!(first["turn"]["messages"][0]["content"], "question 0");
+    assert_eq!(first["fate"]["reason"], "backend_cannot_train", "{first}");
+    let samples = exported("samples", (&at, &place.path().join("samples.jsonl"))).await;
+    assert!(samples.is_empty(), "the null engine's turns do not train");
+    let replace = ["restore", &copy, "--data", &at, "--replace"];
+    assert!(!hone(&replace).await, "the folder is in use");
     assert!(house.stop().await);
 
     assert!(hone(&["restore", &copy, "--check"]).await);
-    assert!(hone(&["restore", &copy, "--data", &text(&fresh)]).await);
+    assert!(hone(&["restore", &copy, "--data", &fresh.display().to_string()]).await);
     let house = House::start(config(&fresh, &[])).await.unwrap();
     let url = format!("http://{}", house.addr);
     for id in &before {
@@ -141,17 +111,13 @@ async fn backup_restore_and_export_beside_a_house_that_answers() {
             "{id} was acknowledged before the backup"
         );
     }
-    let acts: Value = reqwest::get(format!("{url}/admin/v1/audit"))
-        .await
-        .unwrap()
-        .json()
-        .await
-        .unwrap();
-    let acts: Vec<&str> = acts["data"]
+    let log = reqwest::get(format!("{url}/admin/v1/audit")).await.unwrap();
+    let log: Value = log.json().await.unwrap();
+    let acts: Vec<&Value> = log["data"]
         .as_array()
         .unwrap()
         .iter()
-        .filter_map(|a| a["act"].as_str())
+        .map(|a| &a["act"])
         .collect();
     assert_eq!(acts, ["restore", "backup"], "newest first");
     assert!(house.stop().await);
@@ -171,7 +137,7 @@ fn state(findings: &[Finding], check: &str) -> (State, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_doctor_finds_what_is_wrong() {
+async fn the_doctor_finds_nothing_wrong_with_a_house_that_runs() {
     let place = tempfile::tempdir().unwrap();
     let data = place.path().join("data");
     let nothing = examine(&config(&data, &[]), false).await;
@@ -180,9 +146,9 @@ async fn the_doctor_finds_what_is_wrong() {
 
     let house = House::start(config(&data, &[])).await.unwrap();
     chat(&format!("http://{}", house.addr), "hi").await;
-    let bind = ("http.bind", Toml::from(house.addr.to_string()));
-    let running = examine(&config(&data, &[bind.clone()]), false).await;
-    for check in [
+    let bind = [("http.bind", Toml::from(house.addr.to_string()))];
+    let running = examine(&config(&data, &bind), false).await;
+    let checks = [
         "data folder",
         "ledger",
         "laws",
@@ -191,35 +157,48 @@ async fn the_doctor_finds_what_is_wrong() {
         "clock",
         "port",
         "access",
-    ] {
+    ];
+    for check in checks {
         assert_eq!(state(&running, check).0, State::Ok, "{check}: {running:#?}");
     }
     assert!(house.stop().await);
+}
 
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let bind = (
-        "http.bind",
-        Toml::from(taken.local_addr().unwrap().to_string()),
-    );
-    let dead = format!("http://{}/v1", {
-        let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        gone.local_addr().unwrap()
-    });
-    let key = place.path().join("key.pem");
+/// A configuration in which much is wrong.
+fn sick(data: &Path, place: &Path, taken: &std::net::TcpListener) -> Config {
+    use std::os::unix::fs::PermissionsExt;
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let dead = format!("http://{}/v1", gone.local_addr().unwrap());
+    let key = place.join("key.pem");
     std::fs::write(&key, "secret").unwrap();
+    let open = std::fs::Permissions::from_mode(0o644);
+    std::fs::set_permissions(&key, open).unwrap();
+    let path = |path: &Path| Toml::from(path.display().to_string());
     let flags = [
-        bind,
+        (
+            "http.bind",
+            Toml::from(taken.local_addr().unwrap().to_string()),
+        ),
         ("judge.model.url", Toml::from(dead)),
         ("judge.model.name", Toml::from("m")),
         ("model.engine", Toml::from("builtin")),
-        ("model.path", Toml::from(place.path().display().to_string())),
-        ("http.tls_cert", Toml::from(key.display().to_string())),
-        ("http.tls_key", Toml::from(key.display().to_string())),
+        ("model.path", path(place)),
+        ("http.tls_cert", path(&key)),
+        ("http.tls_key", path(&key)),
     ];
+    config(data, &flags)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_doctor_finds_what_is_wrong() {
     use std::os::unix::fs::PermissionsExt;
-    let open = std::fs::Permissions::from_mode(0o644);
-    std::fs::set_permissions(&key, open).unwrap();
-    let sick = examine(&config(&data, &flags), false).await;
+    let place = tempfile::tempdir().unwrap();
+    let data = place.path().join("data");
+    let house = House::start(config(&data, &[])).await.unwrap();
+    chat(&format!("http://{}", house.addr), "hi").await;
+    assert!(house.stop().await);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let findings = examine(&sick(&data, place.path(), &taken), false).await;
     let rows = [
         ("port", "cannot be bound"),
         ("judge", "cannot be reached"),
@@ -227,21 +206,14 @@ async fn the_doctor_finds_what_is_wrong() {
         ("secrets", "chmod 600"),
     ];
     for (check, part) in rows {
-        let (state, text) = state(&sick, check);
+        let (state, text) = state(&findings, check);
         assert_eq!(state, State::Broken, "{check}: {text}");
         assert!(text.contains(part), "{check}: {text}");
     }
-    let public = examine(
-        &config(&data, &[("http.bind", Toml::from("0.0.0.0:0"))]),
-        false,
-    )
-    .await;
-    let (access, text) = state(&public, "access");
-    assert_eq!(
-        (access, text.contains("hone user add")),
-        (State::Warning, true),
-        "{text}"
-    );
+    let public = config(&data, &[("http.bind", Toml::from("0.0.0.0:0"))]);
+    let (access, text) = state(&examine(&public, false).await, "access");
+    assert_eq!(access, State::Warning, "{text}");
+    assert!(text.contains("hone user add"), "{text}");
 
     let everybody = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(&data, everybody).unwrap();

@@ -2772,7 +2772,10 @@ export interface components {
         };
         /** @description Fields about the session. */
         SessionFields: {
-            /** @description Accepted for OpenAI clients; not kept. */
+            /**
+             * @description What the client attaches for itself: kept with the turn, up to 16 texts of 512 characters
+             *     under names of 64.
+             */
             metadata?: Record<string, never> | null;
             /** @description Used as the session's key where nothing else names one. */
             prompt_cache_key?: string | null;
@@ -3152,6 +3155,10 @@ export interface components {
             id: string;
             /** @description `main` or `side`. */
             kind: string;
+            /** @description What the client attached, for itself. */
+            metadata: {
+                [key: string]: string;
+            };
             /** @description What was answered to it. */
             next_state: Record<string, never>[];
             /** @description Always `turn`. */
@@ -3178,6 +3185,8 @@ export interface components {
             started_ms: number;
             /** @description Why sampling ended. */
             stop: string;
+            /** @description The distributed trace it belongs to, in 32 hexadecimal digits. */
+            trace_id: string;
             verdict?: components["schemas"]["VerdictReply"] | null;
         };
         /** @description Token counts. */

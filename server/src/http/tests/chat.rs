@@ -382,7 +382,35 @@ async fn unknown_fields_are_named_in_a_header() {
     let reply = stage.post(CHAT, &body).await;
     assert_eq!(reply.status, 200);
     let ignored = reply.header("x-hone-ignored-fields");
-    assert_eq!(ignored, Some("service_tier,reasoning_effort,metadata,+2"));
+    assert_eq!(ignored, Some("service_tier,reasoning_effort,+2"));
+}
+
+#[tokio::test]
+async fn metadata_is_kept_with_the_turn_as_far_as_it_fits() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let body = hi_with(&json!({"metadata": {"project": "x\u{0}y", "run": "7"}}));
+    let reply = stage.post(CHAT, &body).await;
+    assert_eq!(
+        (reply.status, reply.header("x-hone-ignored-fields")),
+        (200, None)
+    );
+    let long = hi_with(&json!({"metadata": {"a": "b", "c": "d".repeat(513), "e": 5}}));
+    let reply = stage.post(CHAT, &long).await;
+    assert_eq!(reply.status, 200);
+    assert_eq!(reply.header("x-hone-ignored-fields"), Some("metadata"));
+    let turns = stage.told.lock().unwrap().turns.clone();
+    let pairs = |at: usize| {
+        let kept = turns[at].admission.metadata.iter();
+        kept.map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>()
+    };
+    assert_eq!(pairs(0), ["project=x\0y", "run=7"]);
+    assert_eq!(pairs(1), ["a=b"]);
+    // And through the ledger.
+    stage.http.ledger.record_turns(&turns).await.unwrap();
+    let path = format!("/v1/turns/{}", turns[0].id);
+    let shown = stage.get(&path).await.json();
+    assert_eq!(shown["metadata"], json!({"project": "x\u{0}y", "run": "7"}));
+    assert_eq!(shown["trace_id"], turns[0].request.0.simple().to_string());
 }
 
 #[tokio::test]
