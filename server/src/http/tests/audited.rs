@@ -59,6 +59,46 @@ const ACTS: &[(&str, &str, Option<&str>)] = &[
         "/admin/v1/versions/compare",
         Some("version.compare"),
     ),
+    (
+        "POST",
+        "/v1/versions/{version}/canary",
+        Some("version.canary"),
+    ),
+    (
+        "POST",
+        "/v1/versions/{version}/promote",
+        Some("version.promote"),
+    ),
+    (
+        "POST",
+        "/v1/versions/{version}/retire",
+        Some("version.retire"),
+    ),
+    (
+        "DELETE",
+        "/v1/versions/{version}/retire",
+        Some("version.unretire"),
+    ),
+    (
+        "POST",
+        "/admin/v1/versions/{version}/canary",
+        Some("version.canary"),
+    ),
+    (
+        "POST",
+        "/admin/v1/versions/{version}/promote",
+        Some("version.promote"),
+    ),
+    (
+        "POST",
+        "/admin/v1/versions/{version}/retire",
+        Some("version.retire"),
+    ),
+    (
+        "DELETE",
+        "/admin/v1/versions/{version}/retire",
+        Some("version.unretire"),
+    ),
     ("POST", "/v1/auth/sign-in", Some("sign_in")),
     ("POST", "/v1/auth/sign-out", Some("sign_out")),
     ("POST", "/v1/auth/invite", Some("invite.take")),
@@ -131,13 +171,16 @@ impl Walk {
             ("/admin/v1/versions", ADMIN_KEY, json!(SCOPE)),
         ] {
             let by = [("authorization", key)];
-            let body = json!({"scope": scope});
-            let to = if root.starts_with("/admin") { 2 } else { 1 };
+            let body = json!({ "scope": scope });
             let rows = [
-                ("POST", "{version}/rollback", format!("{to}/rollback")),
-                ("POST", "{version}/pin", format!("{to}/pin")),
-                ("DELETE", "{version}/pin", "0/pin".to_owned()),
-                ("POST", "resume", "resume".to_owned()),
+                ("POST", "{version}/rollback", "1/rollback"),
+                ("POST", "{version}/pin", "1/pin"),
+                ("DELETE", "{version}/pin", "0/pin"),
+                ("POST", "resume", "resume"),
+                ("POST", "{version}/canary", "3/canary"),
+                ("POST", "{version}/promote", "2/promote"),
+                ("POST", "{version}/retire", "3/retire"),
+                ("DELETE", "{version}/retire", "3/retire"),
             ];
             for (method, route, path) in rows {
                 let (route, path) = (format!("{root}/{route}"), format!("{root}/{path}"));
@@ -181,14 +224,16 @@ impl Walk {
         let by = [("cookie", cookie.as_str()), ("x-hone-csrf", csrf.as_str())];
         let route = "/v1/auth/password";
         let change = json!({"old": "correct horse", "new": "battery staple"});
-        let changed = self.step(("POST", route, route), &by, change).await;
-        let fresh = changed.header("set-cookie").map(str::to_owned);
-        let cookie = fresh.map_or(cookie.clone(), |c| c.split(';').next().unwrap().to_owned());
-        let csrf = changed.json()["csrf"]
-            .as_str()
-            .map_or(csrf.clone(), str::to_owned);
-        let by = [("cookie", cookie.as_str()), ("x-hone-csrf", csrf.as_str())];
         self.keys(&by).await;
+        self.step(("POST", route, route), &by, change).await;
+        // A new password ends every sign-in.
+        let route = "/v1/auth/sign-in";
+        let ann = json!({"name": "ann", "password": "battery staple"});
+        let signed = self.step(("POST", route, route), &[], ann).await;
+        let cookie = signed.header("set-cookie").unwrap().to_owned();
+        let cookie = cookie.split(';').next().unwrap().to_owned();
+        let csrf = signed.json()["csrf"].as_str().unwrap().to_owned();
+        let by = [("cookie", cookie.as_str()), ("x-hone-csrf", csrf.as_str())];
         let route = "/v1/auth/sign-out";
         self.step(("POST", route, route), &by, Value::Null).await;
     }
