@@ -145,9 +145,16 @@ pub struct LearnerConfig {
     pub hint_clip: f32,
     /// Candidates per place of the form `top_k`.
     pub hint_top_k: usize,
+    /// Most answers per batch of the form `rehearsed`.
+    pub hint_answers: usize,
+    /// Their temperature; 0 takes the most likely token.
+    pub hint_temperature: f32,
+    /// Nats per token by which the student may think them less likely than the teacher does, when
+    /// they count as learned.
+    pub hint_gap: f32,
     /// Weight of a correction's tokens beside the sampled ones.
     pub correction_coef: f32,
-    /// Most optimizer steps on a batch with a correction.
+    /// Most optimizer steps on a batch with a correction or with rehearsed answers.
     pub correction_steps_max: usize,
     /// Mean log-prob per token at which a correction counts as learned.
     pub correction_logprob: f32,
@@ -363,6 +370,9 @@ impl LearnerConfig {
             hint_coef: 1.0,
             hint_clip: 1.0,
             hint_top_k: 4,
+            hint_answers: 16,
+            hint_temperature: 1.0,
+            hint_gap: 0.1,
             correction_coef: 1.0,
             correction_steps_max: 8,
             correction_logprob: -0.5,

@@ -44,6 +44,10 @@ pub enum DistillForm {
     SampledToken,
     /// On the student's most likely tokens at every place (hybrid v2).
     TopK,
+    /// On answers of its own: with the hint it answers the openings of conversations anew, and
+    /// these answers are imitated without it (context distillation, Snell, Klein and Zhong 2022,
+    /// arXiv 2209.15189).
+    Rehearsed,
 }
 
 /// Who reads the hint.
@@ -120,6 +124,8 @@ impl LearnerConfig {
             ("tv_anchor", self.tv_anchor),
             ("ess_base", self.ess_base),
             ("hint_coef", self.hint_coef),
+            ("hint_temperature", self.hint_temperature),
+            ("hint_gap", self.hint_gap),
             ("correction_coef", self.correction_coef),
         ] {
             if !(value.is_finite() && value >= 0.0) {
@@ -132,6 +138,7 @@ impl LearnerConfig {
         for (key, value) in [
             ("updates_per_step", self.updates_per_step),
             ("hint_top_k", self.hint_top_k),
+            ("hint_answers", self.hint_answers),
             ("correction_steps_max", self.correction_steps_max),
         ] {
             if value == 0 {

@@ -15,6 +15,7 @@ use crate::credit::{CreditRule, Method, Scored, credit};
 use crate::event::{ClaimedBatch, Effect, PublishOutcome, Report};
 use crate::gate::{self, Outcome};
 use crate::job::{Doing, Job};
+use crate::objective::DistillForm;
 use crate::pack::{CreditedTurn, pack};
 use crate::scopes::Scopes;
 use crate::trainer::{Candidate, Lesson, TrainError, TrainJob};
@@ -248,6 +249,9 @@ impl Train {
         let credited = credit(rule, scope.memory.history, &scored);
         let method = self.config.method;
         let uses = |m: &SampleMaterial| method.uses(m.hint.is_some(), m.correction.is_some());
+        // What a rehearsed hint says in whole answers, a score against every token can only blur.
+        let rehearses = self.config.learner.hint_form == DistillForm::Rehearsed;
+        let by_score = |m: &SampleMaterial| uses(m).score && !(rehearses && uses(m).hint);
         let turns: Vec<CreditedTurn> = batch
             .materials
             .iter()
@@ -255,7 +259,7 @@ impl Train {
             .map(|(m, advantage)| CreditedTurn {
                 transition: m.claim.transition,
                 turn: &m.turn,
-                advantage: if uses(m).score { *advantage } else { 0.0 },
+                advantage: if by_score(m) { *advantage } else { 0.0 },
             })
             .collect();
         let lessons = batch.materials.iter().filter_map(|m| {

@@ -357,6 +357,9 @@ pub struct ModelConfig {
     pub threads: usize,
     /// Questions that every trained candidate has to answer before it is published.
     pub probe_prompts: Vec<String>,
+    /// Everyday prompts on which hints are rehearsed beside the user's own, so that learning a
+    /// manner costs no knowledge.
+    pub rehearsal_prompts: Vec<String>,
 }
 
 impl ModelConfig {

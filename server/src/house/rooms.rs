@@ -171,6 +171,7 @@ pub(super) fn train(
         base_name: commons.config.model.served_name(),
         end_tokens: builtin.end_tokens,
         wording: Arc::new(model::Words(served.language.clone())),
+        everyday: Arc::new(commons.config.model.rehearsal_prompts.clone()),
     };
     let golden = model::probes(&*served.language, &commons.config.model.probe_prompts);
     let ctx = hone_train::Ctx {

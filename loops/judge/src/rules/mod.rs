@@ -4,6 +4,7 @@
 //! language is here: clauses, negation, quotes, code, questions, long replies. A user who moves
 //! on to something new has not praised anything, so that is an abstention.
 
+mod manners;
 mod reply;
 mod table;
 mod text;

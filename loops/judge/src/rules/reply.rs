@@ -6,7 +6,7 @@ use hone_domain::Outcome;
 
 use super::table::{Hit, Section, Set, Speaking, Tables, tables};
 use super::text::{Text, Token, read};
-use super::{MOVED_ON, Ruling, tool};
+use super::{MOVED_ON, Ruling, manners, tool};
 
 /// In a longer reply only its first sentence is about the completion for sure.
 const LONG_REPLY_WORDS: usize = 40;
@@ -120,7 +120,7 @@ impl Reading<'_> {
             Section::Again => (false, "wants_other_form"),
             Section::No if self.asked_back || asks || !self.is_denial(hit) => return None,
             Section::No => (false, "denial"),
-            Section::Nothing | Section::Own => return None,
+            Section::Nothing | Section::Own | Section::Manner(_) => return None,
         };
         Some(Sign {
             good,
@@ -334,7 +334,8 @@ fn asks_again(text: &Text, context: &Context<'_>) -> bool {
     now.len() >= 2 && now == before
 }
 
-/// The sentences that say what is wrong, with what follows, if they say more than that it is.
+/// The manner that is asked for, or else the sentences that say what is wrong, with what follows, if
+/// they say more than that it is.
 fn hint(raw: &str, text: &Text, signs: &[Sign]) -> Option<String> {
     let first = signs.first()?;
     let last = signs.last()?;
@@ -343,6 +344,10 @@ fn hint(raw: &str, text: &Text, signs: &[Sign]) -> Option<String> {
         .get(last.sentence + 1)
         .is_some_and(|s| !s.asks && s.words <= LONG_REPLY_WORDS / 2);
     let until = last.sentence + usize::from(following);
+    let wishes = manners::wishes(text, (first.sentence, until));
+    if !wishes.is_empty() {
+        return Some(wishes.join(", "));
+    }
     let named: usize = signs.iter().map(|s| s.end - s.start).sum();
     let words: usize = text.sentences[first.sentence..=until]
         .iter()

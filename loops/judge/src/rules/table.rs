@@ -32,6 +32,8 @@ pub(crate) enum Section {
     No,
     Nothing,
     Own,
+    /// A wish, by its place in `manners.rs`.
+    Manner(usize),
 }
 
 /// Sets of single words.
@@ -107,7 +109,7 @@ pub(crate) fn tables() -> &'static Tables {
 }
 
 impl Tables {
-    fn compile(files: &[(&str, &str)]) -> Result<Self, String> {
+    pub(super) fn compile(files: &[(&str, &str)]) -> Result<Self, String> {
         let mut tables = Self {
             phrases: Vec::new(),
             by_first: HashMap::new(),
@@ -159,7 +161,7 @@ impl Tables {
 
     /// The tables whose language the reply shows; all of them where it is too short to show one.
     pub(crate) fn speaking(&self, text: &Text) -> Speaking {
-        let mut speaking = Speaking([true; FILES.len()]);
+        let mut speaking = self.everything();
         if text.tokens.len() < LANGUAGE_SHOWS_FROM {
             return speaking;
         }
@@ -180,6 +182,11 @@ impl Tables {
             speaking.0[index] = *name == "emoji" || counts[index] * 10 >= most * 7;
         }
         speaking
+    }
+
+    /// Every table speaks.
+    pub(super) fn everything(&self) -> Speaking {
+        Speaking([true; FILES.len()])
     }
 
     /// Whether `word` is in `set` of a table that speaks.
@@ -252,7 +259,7 @@ fn section(title: &str) -> Option<Place> {
         "common" => Place::Words(Set::Common),
         "filler" => Place::Words(Set::Filler),
         "own" => Place::Words(Set::Own),
-        _ => return None,
+        title => return super::manners::section(title).map(Place::Phrases),
     })
 }
 

@@ -1,11 +1,10 @@
-//! Answering probes: several together, one token per slice, on a small cache of their own.
+//! Answering prompts: several together, one token per slice, on a small cache of their own.
 
 use hone_domain::Token;
 use hone_nn::sample::{SampleScratch, SamplingParams, TokenCounts, sample};
 use hone_nn::{Adapter, BLOCK_TOKENS, KvPool, LogitsWanted, Scratch, SeqInput, forward};
 
 use super::NnParts;
-use crate::config::GateConfig;
 use crate::probe::ProbeCompletion;
 use crate::trainer::TrainError;
 
@@ -20,7 +19,8 @@ struct Sequence<'a> {
     /// Tokens in the cache.
     done: usize,
     completion: Vec<Token>,
-    ended: bool,
+    /// What ended it.
+    end: Option<Token>,
     seed: u64,
 }
 
@@ -39,43 +39,69 @@ impl Sequence<'_> {
     }
 }
 
-/// Whether a probe leaves room for its answer.
-pub(super) fn fits((parts, gate): (&NnParts, &GateConfig), probe: &[Token]) -> bool {
-    let positions = parts.model.config.max_positions;
-    !probe.is_empty() && probe.len() <= positions.saturating_sub(gate.probe_tokens_max)
+/// An answer.
+#[derive(Clone, Debug)]
+pub(super) struct Answer {
+    pub(super) tokens: Vec<Token>,
+    /// The token that ended it; none where it was cut off.
+    pub(super) end: Option<Token>,
 }
 
-/// Answers every probe under `adapter`. The same probe gets the same random numbers under every
-/// policy, so that differences come from the policies.
+impl Answer {
+    pub(super) fn probe(self) -> ProbeCompletion {
+        ProbeCompletion {
+            tokens: self.tokens,
+            ended: self.end.is_some(),
+        }
+    }
+}
+
+/// How prompts are answered.
+#[derive(Clone, Copy)]
+pub(super) struct Answering<'a> {
+    pub(super) parts: &'a NnParts,
+    /// Longest answer.
+    pub(super) tokens_max: usize,
+    /// 0 takes the most likely token.
+    pub(super) temperature: f32,
+}
+
+impl Answering<'_> {
+    /// Whether a prompt leaves room for its answer.
+    pub(super) fn fits(&self, prompt: &[Token]) -> bool {
+        let positions = self.parts.model.config.max_positions;
+        !prompt.is_empty() && prompt.len() <= positions.saturating_sub(self.tokens_max)
+    }
+}
+
+/// Answers every prompt that fits under `adapter`. A prompt gets the same random numbers by its
+/// place under every policy, so that differences come from the policies.
 pub(super) fn answers(
-    (parts, gate): (&NnParts, &GateConfig),
-    probes: &[Vec<Token>],
+    how: Answering<'_>,
+    prompts: &[Vec<Token>],
     adapter: Option<&Adapter>,
     pause: &mut dyn FnMut() -> bool,
-) -> Result<Vec<ProbeCompletion>, TrainError> {
-    let fitting: Vec<&Vec<Token>> = probes
-        .iter()
-        .filter(|probe| fits((parts, gate), probe))
-        .collect();
+) -> Result<Vec<Answer>, TrainError> {
+    let fitting: Vec<&Vec<Token>> = prompts.iter().filter(|prompt| how.fits(prompt)).collect();
     let mut completions = Vec::with_capacity(fitting.len());
-    for (group, probes) in fitting.chunks(TOGETHER).enumerate() {
-        let mut sequences = sequences(probes, (group * TOGETHER, gate.probe_tokens_max));
+    for (group, prompts) in fitting.chunks(TOGETHER).enumerate() {
+        let mut sequences = sequences(prompts, (group * TOGETHER, how.tokens_max));
         let blocks = sequences.iter().map(|s| s.blocks.len()).sum();
-        let mut kv = KvPool::new(&parts.model.config, blocks);
+        let mut kv = KvPool::new(&how.parts.model.config, blocks);
         let (mut scratch, mut sampling) = (Scratch::default(), SampleScratch::default());
         while sequences
             .iter()
-            .any(|s| !s.ended && s.completion.len() < gate.probe_tokens_max)
+            .any(|s| s.end.is_none() && s.completion.len() < how.tokens_max)
         {
             if pause() {
                 return Err(TrainError::Stopped);
             }
             let buffers = (&mut kv, &mut scratch, &mut sampling);
-            step((parts, gate), &mut sequences, adapter, buffers);
+            step(how, &mut sequences, adapter, buffers);
         }
-        completions.extend(sequences.into_iter().map(|s| ProbeCompletion {
+        completions.extend(sequences.into_iter().map(|s| Answer {
             tokens: s.completion,
-            ended: s.ended,
+            end: s.end,
         }));
     }
     Ok(completions)
@@ -95,7 +121,7 @@ fn sequences<'a>(
             blocks,
             done: 0,
             completion: Vec::new(),
-            ended: false,
+            end: None,
             seed: (first + index) as u64,
         }
     };
@@ -104,14 +130,14 @@ fn sequences<'a>(
 
 /// One forward over every sequence that is not done, and a token for those that are due.
 fn step(
-    (parts, gate): (&NnParts, &GateConfig),
+    how: Answering<'_>,
     sequences: &mut [Sequence<'_>],
     adapter: Option<&Adapter>,
     (kv, scratch, sampling): (&mut KvPool, &mut Scratch, &mut SampleScratch),
 ) {
     let mut open: Vec<&mut Sequence> = sequences
         .iter_mut()
-        .filter(|s| !s.ended && s.completion.len() < gate.probe_tokens_max)
+        .filter(|s| s.end.is_none() && s.completion.len() < how.tokens_max)
         .collect();
     let batch: Vec<SeqInput> = open
         .iter()
@@ -135,7 +161,7 @@ fn step(
         .iter()
         .map(|s| (s.tokens.len(), s.logits == LogitsWanted::Last))
         .collect();
-    let logits = forward(&parts.model, kv, &batch, &parts.exec, scratch);
+    let logits = forward(&how.parts.model, kv, &batch, &how.parts.exec, scratch);
     drop(batch);
     let mut row = 0;
     for (sequence, (tokens, due)) in open.iter_mut().zip(ran) {
@@ -144,7 +170,7 @@ fn step(
             continue;
         }
         let params = SamplingParams {
-            temperature: gate.probe_temperature,
+            temperature: how.temperature,
             seed: sequence.seed,
             ..SamplingParams::default()
         };
@@ -152,8 +178,8 @@ fn step(
         let counts = TokenCounts::default();
         let drawn = sample(logits.row(row), &params, &counts, position, sampling);
         row += 1;
-        if parts.end_tokens.contains(&drawn.token) {
-            sequence.ended = true;
+        if how.parts.end_tokens.contains(&drawn.token) {
+            sequence.end = Some(drawn.token);
         } else {
             sequence.completion.push(drawn.token);
         }

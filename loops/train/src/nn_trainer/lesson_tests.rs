@@ -81,6 +81,7 @@ async fn the_hinted_model_is_followed_in_either_form() {
         .map(|seed| sampled(&house, &parts, seed * 2))
         .find(|turn| turn.completion.len() > 6)
         .unwrap();
+    // The third form rehearses; it has a test of its own.
     for form in [DistillForm::SampledToken, DistillForm::TopK] {
         let mut config = config();
         config.learner.hint_form = form;
@@ -111,6 +112,40 @@ async fn the_hinted_model_is_followed_in_either_form() {
         let agreement: f32 = (0..before.len()).map(pull).sum();
         assert!(agreement > 0.0, "{form:?}: {agreement}");
     }
+}
+
+#[tokio::test]
+async fn what_the_hinted_model_answers_is_rehearsed_without_the_hint() {
+    let house = House::new().await;
+    let mut parts = parts(&house);
+    parts.everyday = Arc::new(vec!["5 6".to_owned(), "7 8".to_owned()]);
+    let turn = sampled(&house, &parts, 3);
+    let mut config = config();
+    config.learner.hint_form = DistillForm::Rehearsed;
+    config.learner.hint_teacher = crate::objective::Teacher::Base;
+    config.learner.hint_answers = 8;
+    config.learner.lr = 1e-2;
+    config.learner.kl_coef = 0.0;
+    config.learner.correction_steps_max = 30;
+    let trainer = NnTrainer::new(parts.clone(), &config).unwrap();
+    let mut job = lesson_of(&turn, Some("9 11"), None);
+    job.lessons[0].turn.parent = None;
+    let candidate = trainer.train(&job, &mut || false).unwrap();
+    let number = |name: &str| candidate.numbers[name];
+    // The turn's own prompt up to four times, and both everyday prompts; cut answers are left out.
+    assert!((1.0..=6.0).contains(&number("rehearsed")));
+    assert_eq!(number("hints"), 1.0);
+    assert!(number("rehearsed_gap_after") < number("rehearsed_gap_before"));
+    assert!(number("updates") > 1.0);
+    // The same job gives the same candidate.
+    let again = trainer.train(&job, &mut || false).unwrap();
+    assert_eq!(again.digest, candidate.digest);
+
+    // Without a hint that is new nothing is rehearsed.
+    let replayed = std::mem::take(&mut job.lessons);
+    job.replayed = replayed;
+    let quiet = trainer.train(&job, &mut || false).unwrap();
+    assert_eq!(quiet.numbers["rehearsed"], 0.0);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use hone_domain::{Role, Token, TransitionId};
 use hone_nn::{Control, Learner, LossKind, PerToken, StepError, TokenLoss, TopK, TrainRow, Under};
 
+use super::rehearsal::Rehearsed;
 use super::{NnTrainer, TrainError, TrainJob, Wording};
 use crate::credit::follow;
 use crate::objective::{DistillForm, Teacher};
@@ -20,6 +21,8 @@ pub(super) struct Taught {
     pub(super) corrections: Vec<TrainRow>,
     /// Hints whose teacher was followed, replayed ones among them.
     pub(super) hints: usize,
+    /// Answers that the hinted teacher gave, to be given without the hint.
+    pub(super) rehearsed: Rehearsed,
     /// Lessons of turns that were trained before.
     pub(super) replayed: usize,
     /// Hints and corrections that could not be put into tokens, or do not fit a row.
@@ -61,6 +64,7 @@ impl NnTrainer {
         control: &mut dyn FnMut() -> Control,
     ) -> Result<Taught, TrainError> {
         let mut taught = Taught::default();
+        let rehearse = self.learner.hint_form == DistillForm::Rehearsed;
         let (mut fresh, mut again) = (Vec::new(), Vec::new());
         for lesson in &job.lessons {
             let correction = lesson.correction.as_ref();
@@ -68,7 +72,7 @@ impl NnTrainer {
             taught.unusable += usize::from(matches!(row, Some(None)));
             taught.corrections.extend(row.flatten());
             let place = place(job, lesson.transition);
-            let hinted = lesson.hint.as_ref().map(|hint| {
+            let hinted = lesson.hint.as_ref().filter(|_| !rehearse).map(|hint| {
                 let (row, first) = place?;
                 let own = &rows[row].loss[first..][..lesson.turn.completion.len()];
                 self.hinted(lesson, hint, (row, first, own))
@@ -82,7 +86,7 @@ impl NnTrainer {
             let row = correction.and_then(|words| self.correction(lesson, words));
             let own = sampled(lesson);
             let at = (rows.len(), 0, own.loss.as_slice());
-            let hint = lesson.hint.as_ref();
+            let hint = lesson.hint.as_ref().filter(|_| !rehearse);
             let hinted = hint.and_then(|hint| self.hinted(lesson, hint, at));
             taught.replayed += usize::from(row.is_some() || hinted.is_some());
             corrected.extend(row);
@@ -100,20 +104,27 @@ impl NnTrainer {
                 fresh.extend(again);
                 self.follow_top(learner, &fresh, rows, control)
             }
+            DistillForm::Rehearsed => Ok(()),
         };
         followed.map_err(super::stopped)?;
         rows.extend(corrected);
+        if rehearse {
+            taught.rehearsed = self.rehearse(learner, job, control)?;
+            taught.hints = taught.rehearsed.hints;
+            taught.replayed += taught.rehearsed.replayed;
+            rows.extend(taught.rehearsed.rows.iter().cloned());
+        }
         Ok(taught)
     }
 
-    fn under(&self) -> Under {
+    pub(super) fn under(&self) -> Under {
         match self.learner.hint_teacher {
             Teacher::Served => Under::Current,
             Teacher::Base => Under::Reference,
         }
     }
 
-    fn fits(&self, tokens: usize) -> bool {
+    pub(super) fn fits(&self, tokens: usize) -> bool {
         tokens <= self.row_tokens_max && tokens <= self.parts.model.config.max_positions
     }
 

@@ -4,7 +4,7 @@ use hone_domain::Token;
 use hone_nn::{Adapter, score};
 
 use super::NnParts;
-use super::answers::{answers, fits};
+use super::answers::{Answer, Answering, answers};
 use crate::config::GateConfig;
 use crate::gate::Measured;
 use crate::probe::{ProbeCompletion, ProbeSummary};
@@ -26,10 +26,18 @@ pub(super) fn measure(
 ) -> Result<Measured, TrainError> {
     let kl = divergences(parts, (job, gate.kl_tokens_max), policies, pause)?;
     let differences = differences(parts, job, policies, pause)?;
-    let fits = |probe: &&Vec<Token>| fits((parts, gate), probe);
+    let how = Answering {
+        parts,
+        tokens_max: gate.probe_tokens_max,
+        temperature: gate.probe_temperature,
+    };
+    let fits = |probe: &&Vec<Token>| how.fits(probe);
     let probes: Vec<Vec<Token>> = job.probes.iter().filter(fits).cloned().collect();
     let golden = job.probes.iter().take(job.golden).filter(fits).count();
-    let mut answered = |adapter: Option<&Adapter>| answers((parts, gate), &probes, adapter, pause);
+    let mut answered = |adapter: Option<&Adapter>| -> Result<Vec<ProbeCompletion>, TrainError> {
+        let said = answers(how, &probes, adapter, pause)?;
+        Ok(said.into_iter().map(Answer::probe).collect())
+    };
     let candidate = ProbeSummary::of(&answered(Some(policies.candidate))?);
     let said = answered(None)?;
     let base = ProbeSummary::of(&said);

@@ -4,6 +4,7 @@ mod answers;
 mod learners;
 mod lessons;
 mod measure;
+mod rehearsal;
 
 #[cfg(test)]
 mod lesson_tests;
@@ -41,6 +42,8 @@ pub struct NnParts {
     pub end_tokens: Vec<Token>,
     /// Makes tokens of hints and corrections.
     pub wording: Arc<dyn Wording>,
+    /// What anybody could ask: hints are rehearsed on it beside the scope's own openings.
+    pub everyday: Arc<Vec<String>>,
 }
 
 /// Trains adapters on [`NnParts::model`].
@@ -127,7 +130,7 @@ impl NnTrainer {
         };
         let mut rows: Vec<TrainRow> = job.rows.iter().map(train_row).collect();
         let taught = self.teach(learner, (job, &mut rows), &mut control)?;
-        let mut known = Known::new(learner, &taught.corrections, &mut control)?;
+        let mut known = Known::new(learner, &taught, &mut control)?;
         let mut reports = Vec::new();
         for _ in 0..self.learner.steps_per_batch {
             reports.push(finite(learner.step(&rows, &mut control))?);
@@ -140,10 +143,8 @@ impl NnTrainer {
             }
         }
         for step in 1..=self.learner.correction_steps_max {
-            known.look(learner, &taught.corrections, &mut control)?;
-            if known.all(self.learner.correction_logprob)
-                || step == self.learner.correction_steps_max
-            {
+            known.look(learner, &taught, &mut control)?;
+            if known.enough(&self.learner) || step == self.learner.correction_steps_max {
                 break;
             }
             reports.push(finite(learner.step(&rows, &mut control))?);
@@ -243,43 +244,61 @@ struct Stepped {
     known: Known,
 }
 
-/// Mean log-prob per token of each correction, before and now.
+/// Mean log-prob per token of each correction, before and now, and by how much the rehearsed
+/// answers are less likely than under their teacher.
 #[derive(Default)]
 struct Known {
     before: Vec<f32>,
     now: Vec<f32>,
+    gap_before: f32,
+    gap: f32,
 }
 
 impl Known {
     fn new(
         learner: &mut Learner,
-        corrections: &[TrainRow],
+        taught: &lessons::Taught,
         control: &mut dyn FnMut() -> Control,
     ) -> Result<Self, TrainError> {
         let mut known = Self::default();
-        known.look(learner, corrections, control)?;
+        known.look(learner, taught, control)?;
         known.before.clone_from(&known.now);
+        known.gap_before = known.gap;
         Ok(known)
     }
 
     fn look(
         &mut self,
         learner: &mut Learner,
-        corrections: &[TrainRow],
+        taught: &lessons::Taught,
         control: &mut dyn FnMut() -> Control,
     ) -> Result<(), TrainError> {
-        if corrections.is_empty() {
-            return Ok(());
-        }
-        let logprobs = learner.logprobs(corrections, control).map_err(stopped)?;
-        let mean = |row: &Vec<f32>| row.iter().sum::<f32>() / row.len() as f32;
-        self.now = logprobs.iter().map(mean).collect();
+        self.now = mean_logprobs(learner, &taught.corrections, control)?;
+        let rehearsed = &taught.rehearsed;
+        let student = mean_logprobs(learner, &rehearsed.rows, control)?;
+        let gaps = rehearsed.teacher.iter().zip(&student).map(|(t, s)| t - s);
+        self.gap = gaps.sum::<f32>() / student.len().max(1) as f32;
         Ok(())
     }
 
-    fn all(&self, enough: f32) -> bool {
-        self.now.iter().all(|mean| *mean >= enough)
+    fn enough(&self, config: &LearnerConfig) -> bool {
+        let enough = config.correction_logprob;
+        self.now.iter().all(|mean| *mean >= enough) && self.gap <= config.hint_gap
     }
+}
+
+/// Mean log-prob per loss token of each row.
+fn mean_logprobs(
+    learner: &mut Learner,
+    rows: &[TrainRow],
+    control: &mut dyn FnMut() -> Control,
+) -> Result<Vec<f32>, TrainError> {
+    if rows.is_empty() {
+        return Ok(Vec::new());
+    }
+    let logprobs = learner.logprobs(rows, control).map_err(stopped)?;
+    let mean = |row: &Vec<f32>| row.iter().sum::<f32>() / row.len() as f32;
+    Ok(logprobs.iter().map(mean).collect())
 }
 
 fn stopped(error: StepError) -> TrainError {
@@ -365,6 +384,9 @@ fn numbers(stepped: &Stepped, lr: f64) -> BTreeMap<&'static str, f64> {
         ("lr", lr),
         ("hints", taught.hints as f64),
         ("corrections", taught.corrections.len() as f64),
+        ("rehearsed", taught.rehearsed.rows.len() as f64),
+        ("rehearsed_gap_before", f64::from(known.gap_before)),
+        ("rehearsed_gap_after", f64::from(known.gap)),
         ("replayed", taught.replayed as f64),
         ("lessons_unusable", taught.unusable as f64),
         (

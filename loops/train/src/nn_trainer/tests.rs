@@ -54,6 +54,7 @@ pub(super) fn parts(house: &House) -> NnParts {
         base_name: "test/tiny".into(),
         end_tokens: vec![END],
         wording: Arc::new(Digits),
+        everyday: Arc::default(),
     }
 }
 
@@ -329,8 +330,12 @@ async fn a_policy_that_drifts_towards_collapse_is_stopped_on_its_way() {
     let file = |name: &str| house.blobs.get(&record.policy.blob, name).ok();
     let served = peft::load(&file, &parts.model.config).unwrap();
     let probes: Vec<Vec<Token>> = (1..9).map(|i| vec![i, 6, 3]).collect();
-    let completions =
-        answers::answers((&parts, &gate), &probes, Some(&served), &mut || false).unwrap();
+    let how = answers::Answering {
+        parts: &parts,
+        tokens_max: gate.probe_tokens_max,
+        temperature: gate.probe_temperature,
+    };
+    let completions = answers::answers(how, &probes, Some(&served), &mut || false).unwrap();
     assert!(completions.iter().filter(|c| c.tokens.is_empty()).count() < 6);
 }
 

@@ -1,0 +1,89 @@
+//! Which manner a complaint asks for. "That was far too wordy for me" says what was wrong; what is
+//! learned from is what should have been: "keep it short".
+
+use std::sync::OnceLock;
+
+use super::table::{Hit, Section, Tables};
+use super::text::Text;
+
+const FILE: (&str, &str) = ("manners", include_str!("../../rules/manners.txt"));
+
+/// Sections of the table with the wishes they come to.
+const WISHES: &[(&str, &str)] = &[
+    ("short", "keep it short"),
+    ("long", "more detail please"),
+    ("list", "use bullet points"),
+    ("prose", "no bullets please"),
+    ("greeting", "greet me first"),
+    ("no greeting", "no greeting please"),
+    ("formal", "use a formal tone"),
+    ("casual", "be more relaxed"),
+];
+
+/// The section with this title.
+pub(super) fn section(title: &str) -> Option<Section> {
+    let place = WISHES.iter().position(|(name, _)| *name == title)?;
+    Some(Section::Manner(place))
+}
+
+fn table() -> &'static Tables {
+    static TABLE: OnceLock<Tables> = OnceLock::new();
+    TABLE.get_or_init(|| match Tables::compile(&[FILE]) {
+        Ok(table) => table,
+        // The file is part of the binary, and a test compiles it.
+        Err(error) => unreachable!("{error}"),
+    })
+}
+
+/// The wishes that a complaint's sentences `first..=last` come to, each once, as they are said.
+pub(super) fn wishes(text: &Text, (first, last): (usize, usize)) -> Vec<&'static str> {
+    let table = table();
+    let mut found = Vec::new();
+    for hit in table.find(text, table.everything()) {
+        let Hit { section, start, .. } = hit;
+        let sentence = text.tokens[start].sentence;
+        if let Section::Manner(place) = section {
+            let (_, wish) = WISHES[place];
+            if (first..=last).contains(&sentence) && !found.contains(&wish) {
+                found.push(wish);
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::text::read;
+    use super::*;
+
+    #[test]
+    fn complaints_come_to_wishes() {
+        let rows: &[(&str, &[&str])] = &[
+            ("Way too verbose, nobody reads that.", &["keep it short"]),
+            ("Das ist mir zu lang.", &["keep it short"]),
+            ("I'd rather have bullets here.", &["use bullet points"]),
+            ("I'd rather not see any bullets.", &["no bullets please"]),
+            ("A greeting would be nice.", &["greet me first"]),
+            ("Please skip the greeting.", &["no greeting please"]),
+            (
+                "Too long, and a list would be better.",
+                &["keep it short", "use bullet points"],
+            ),
+            ("This is far too stiff.", &["be more relaxed"]),
+            ("Use metric units.", &[]),
+            ("", &[]),
+        ];
+        for (said, expected) in rows {
+            let text = read(said);
+            let all = (0, text.sentences.len());
+            assert_eq!(wishes(&text, all), *expected, "{said}");
+        }
+    }
+
+    #[test]
+    fn other_sentences_do_not_count() {
+        let text = read("That is wrong. Which countries have short names?");
+        assert!(wishes(&text, (0, 0)).is_empty());
+    }
+}
