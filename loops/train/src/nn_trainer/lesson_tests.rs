@@ -124,8 +124,9 @@ async fn what_the_hinted_model_answers_is_rehearsed_without_the_hint() {
     config.learner.hint_form = DistillForm::Rehearsed;
     config.learner.hint_teacher = crate::objective::Teacher::Base;
     config.learner.hint_answers = 8;
-    config.learner.lr = 1e-2;
+    config.learner.lr = 1e-3;
     config.learner.kl_coef = 0.0;
+    config.learner.hint_gap = 0.0;
     config.learner.correction_steps_max = 30;
     let trainer = NnTrainer::new(parts.clone(), &config).unwrap();
     let mut job = lesson_of(&turn, Some("9 11"), None);
