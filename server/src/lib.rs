@@ -4,8 +4,10 @@
 //! whole of it in one value, so that tests run it in their own process on port 0.
 
 mod bench;
+mod callback;
 pub mod cli;
 pub mod config;
+pub mod conversations;
 pub mod demo;
 pub mod door;
 pub mod eraser;
@@ -17,6 +19,7 @@ pub mod logs;
 mod manage;
 pub mod model;
 pub mod outbound;
+pub mod paired;
 pub mod people;
 mod process;
 mod starter;

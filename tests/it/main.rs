@@ -3,6 +3,7 @@
 
 mod binding;
 mod chaos;
+mod checks;
 mod deploy;
 mod forget;
 mod loops;

@@ -140,6 +140,8 @@ pub struct OpenMeta {
     pub has_feedback: bool,
     /// What was said settles it.
     pub is_settled_by_feedback: bool,
+    /// Its completion is to be checked, so it goes to the judge even if nothing answers it.
+    pub is_checked: bool,
 }
 
 /// What was found in the ledger.

@@ -54,6 +54,7 @@ impl CollectHands {
             let is_settled_by_feedback = has_feedback && self.is_settled(turn.id).await?;
             open.push(OpenMeta {
                 turn: turn.id,
+                is_checked: !turn.admission.checks.is_empty(),
                 place: Place {
                     session: turn.session,
                     scope: turn.scope,

@@ -117,7 +117,8 @@ impl State {
             self.counts.dropped_full += 1;
             return vec![Effect::Refuse(receipt, Reason::QueueFull)];
         }
-        let (id, meta) = (turn.id, waits_for_next_state(&turn).then(|| meta_of(&turn)));
+        let (id, at_once) = (turn.id, turn.is_checked_at_once());
+        let meta = waits_for_next_state(&turn).then(|| meta_of(&turn));
         self.queue.push(Item::Turn(turn, receipt));
         let Some(meta) = meta else {
             return Vec::new();
@@ -136,7 +137,7 @@ impl State {
         }
         if let Some(observed) = self.early.remove(&id) {
             self.answer(&observed);
-        } else if self.open.is_passed_over(id) {
+        } else if at_once || self.open.is_passed_over(id) {
             self.close(now_ms, id, Reason::NotChosen);
         }
         Vec::new()
@@ -236,24 +237,29 @@ impl State {
 
     // === how turns end ===
 
-    /// Ends an open turn: by its feedback where there is some, else with `reason`.
+    /// Ends an open turn: by its feedback or its checks where it has some, else with `reason`.
     fn close(&mut self, now_ms: Millis, turn: TurnId, reason: Reason) {
         let Some(open) = self.open.get_mut(turn).filter(|open| !open.closing) else {
             return;
         };
         open.closing = true;
-        let item = if open.meta.has_feedback {
-            Item::Transition(Transition {
+        let meta = &open.meta;
+        let next_state = match (meta.has_feedback, meta.is_checked) {
+            (true, _) => Some(NextState::feedback()),
+            (false, true) => Some(NextState::default()),
+            (false, false) => None,
+        };
+        let item = match next_state {
+            Some(next_state) => Item::Transition(Transition {
                 id: TransitionId(self.ids.next()),
                 turn,
-                session: open.meta.place.session,
-                scope: open.meta.place.scope.clone(),
-                next_state: NextState::feedback(),
+                session: meta.place.session,
+                scope: meta.place.scope.clone(),
+                next_state,
                 next_turn: None,
                 settled_ms: now_ms,
-            })
-        } else {
-            Item::Settle(turn, reason)
+            }),
+            None => Item::Settle(turn, reason),
         };
         self.queue.push(item);
     }
@@ -505,6 +511,7 @@ fn meta_of(turn: &Turn) -> OpenMeta {
         finished_ms: turn.finished_ms,
         has_feedback: false,
         is_settled_by_feedback: false,
+        is_checked: !turn.admission.checks.is_empty(),
     }
 }
 

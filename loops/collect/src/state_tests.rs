@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hone_domain::{GroupId, invariants};
+use hone_domain::{Check, GroupId, Subject, Verifier, invariants};
 use hone_runtime::SeededIds;
 use proptest::prelude::*;
 use uuid::Uuid;
@@ -65,6 +65,39 @@ fn all_written(state: &mut State, now_ms: i64, batch: Batch) -> Vec<Effect> {
         .extend(batch.transitions.iter().map(|t| t.turn));
     wrote.closed.extend(batch.settles.iter().map(|(t, _)| *t));
     state.step(now_ms, Event::Reported(Report::Wrote(Box::new(wrote))))
+}
+
+/// A turn to be checked: at once where the answer alone is looked at, else at the end of its session.
+#[test]
+fn a_checked_turn_goes_to_the_judge_even_if_nothing_answers_it() {
+    for (verifier, at_once) in [
+        (Verifier::ExitCode {}, false),
+        (
+            Verifier::Exact {
+                expected: "4".to_owned(),
+                ignore_case: false,
+                of: Subject::Answer,
+            },
+            true,
+        ),
+    ] {
+        let mut state = loaded_state();
+        let name = "c".to_owned();
+        let mut one = turn(1, 1);
+        one.admission.checks = vec![Check { name, verifier }];
+        let session = one.session;
+        let (effects, _signed) = send_turn(&mut state, 1, one);
+        let mut written = batch(effects);
+        let count = written.transitions.len();
+        assert_eq!(count, usize::from(at_once));
+        if !at_once {
+            all_written(&mut state, 2, written);
+            let done = Event::Arrived(Input::SessionDone(session));
+            written = batch(state.step(3, done));
+        }
+        assert_eq!(written.transitions[0].next_state, NextState::default());
+        assert!(written.settles.is_empty());
+    }
 }
 
 #[test]
@@ -413,6 +446,7 @@ fn loading_is_repeated_until_it_works_and_until_all_is_read() {
     let effects = state.step(2, Event::Ticked);
     assert!(matches!(effects[..], [Effect::Load]), "{effects:?}");
     let meta = |n, settled| OpenMeta {
+        is_checked: false,
         has_feedback: settled,
         is_settled_by_feedback: settled,
         ..meta_of(&turn(n, n))

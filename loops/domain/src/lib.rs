@@ -8,6 +8,7 @@
 mod ask;
 mod binding;
 mod blobs;
+mod check;
 mod consent;
 mod fair;
 mod fate;
@@ -31,6 +32,7 @@ pub use binding::{
     Transcript,
 };
 pub use blobs::{BlobError, BlobKey, Blobs};
+pub use check::{Check, SourceFile, Subject, TestPlace, Verifier};
 pub use consent::{Admitted, Consent, Consents, Holdback, Learning, Wanted, admit};
 pub use fair::take_fairly;
 pub use fate::{Fate, Reason, Stage};

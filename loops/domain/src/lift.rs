@@ -145,6 +145,41 @@ pub fn measure(turns: &[ScoredTurn]) -> Lift {
     }
 }
 
+/// The same prompts answered by both sides.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PairedLift {
+    /// Mean score of the newest version less that of the base model.
+    pub difference: f64,
+    /// Its 95 % interval.
+    pub interval: (f64, f64),
+    /// Prompts.
+    pub prompts: usize,
+    /// The smallest true difference that would be seen in 4 of 5 such sets.
+    pub smallest_detectable: f64,
+}
+
+/// The mean of paired differences with Student's interval; none below [`SESSIONS_MIN`] pairs. As
+/// with sessions, the variance holds one pair more than was seen, which lies one point off.
+pub fn paired(differences: &[f64]) -> Option<PairedLift> {
+    if differences.len() < SESSIONS_MIN {
+        return None;
+    }
+    let n = differences.len() as f64;
+    let mean = differences.iter().sum::<f64>() / n;
+    let squares = differences
+        .iter()
+        .map(|d| (d - mean) * (d - mean))
+        .sum::<f64>();
+    let error = ((squares + 1.0) / (n - 1.0) / n).sqrt();
+    let half = t_quantile(0.975, n - 1.0) * error;
+    Some(PairedLift {
+        difference: mean,
+        interval: (mean - half, mean + half),
+        prompts: differences.len(),
+        smallest_detectable: (t_quantile(0.975, n - 1.0) + t_quantile(0.8, n - 1.0)) * error,
+    })
+}
+
 #[derive(Clone, Copy)]
 struct Estimate {
     difference: f64,

@@ -1,3 +1,5 @@
+#![allow(clippy::unwrap_used)]
+
 use uuid::Uuid;
 
 use super::*;
@@ -199,4 +201,19 @@ fn every_state_has_its_sentence() {
         sentence(&same, true).starts_with("No difference"),
         "{same:?}"
     );
+}
+
+#[test]
+fn paired_differences_have_an_interval_that_shrinks_with_their_number() {
+    assert_eq!(paired(&[1.0; 4]), None);
+    let few = paired(&[0.0, 2.0, 0.0, 2.0, 1.0]).unwrap();
+    assert!((few.difference - 1.0).abs() < 1e-9);
+    // Four squares of 1 and the one not seen: (5 / 4 / 5)^0.5 = 0.5, times t(0.975, 4) = 2.776.
+    assert!((few.interval.1 - 1.0 - 0.5 * 2.776).abs() < 0.01, "{few:?}");
+    let many: Vec<f64> = (0..200).map(|n| f64::from(n % 3)).collect();
+    let many = paired(&many).unwrap();
+    assert!(many.interval.0 > 0.8 && many.interval.1 < 1.2, "{many:?}");
+    assert!(many.smallest_detectable < few.smallest_detectable / 5.0);
+    let alike = paired(&[1.0; 5]).unwrap();
+    assert!(alike.interval.0 < 1.0, "five that agree are not certainty");
 }

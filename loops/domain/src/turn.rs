@@ -245,7 +245,7 @@ impl Completion {
 }
 
 /// How a turn was admitted, besides its session.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Admission {
     /// The base model answered because the session belongs to the control group.
     pub holdback: bool,
@@ -257,6 +257,9 @@ pub struct Admission {
     /// What the client attached, for itself.
     #[serde(default)]
     pub metadata: BTreeMap<String, String>,
+    /// What its completion is to be checked by.
+    #[serde(default)]
+    pub checks: Vec<crate::Check>,
 }
 
 impl Turn {
@@ -328,6 +331,13 @@ impl Turn {
             .map(|s| s.version)
             .min()
             .unwrap_or(PolicyVersion::BASE)
+    }
+
+    /// Whether what it is to be checked by looks at the completion alone, so that it need not wait
+    /// for an answer.
+    pub fn is_checked_at_once(&self) -> bool {
+        let checks = &self.admission.checks;
+        !checks.is_empty() && checks.iter().all(|check| check.verifier.needs_no_answer())
     }
 
     /// The completion as an assistant message, as the client will send it back.

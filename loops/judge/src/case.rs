@@ -6,7 +6,7 @@ use hone_domain::{Message, Millis, Outcome, Signal, Vote};
 use hone_store::Claim;
 use tokio::sync::oneshot;
 
-use crate::answer::{accept_hint, parse};
+use crate::answer::{Unkept, accept_hint, parse_apart};
 use crate::decide::{Decision, majority};
 use crate::{ModelConfig, VoteError};
 
@@ -19,11 +19,36 @@ pub(crate) struct Case {
     pub messages: Arc<[Message]>,
     /// What is decided if the model is not.
     pub otherwise: Option<Decision>,
+    /// What a check decided, where the votes count beside it.
+    pub outcome: Option<Decision>,
     /// Votes of the other signals.
     pub heard: Vec<Vote>,
     /// The next state's text, which a hint must not repeat.
     pub said: String,
+    /// What became of the hints that votes brought.
+    pub hints: Hints,
     votes: Vec<Slot>,
+}
+
+/// Hints by what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Hints {
+    pub offered: u64,
+    pub short: u64,
+    pub long: u64,
+    pub repeating: u64,
+}
+
+impl Hints {
+    fn note(&mut self, hint: Option<&Result<String, Unkept>>) {
+        self.offered += u64::from(hint.is_some());
+        match hint {
+            Some(Err(Unkept::Short)) => self.short += 1,
+            Some(Err(Unkept::Long)) => self.long += 1,
+            Some(Err(Unkept::Repeats)) => self.repeating += 1,
+            Some(Ok(_)) | None => {}
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -43,6 +68,7 @@ pub(crate) struct Opening {
     pub deadline_ms: Millis,
     pub messages: Vec<Message>,
     pub otherwise: Option<Decision>,
+    pub outcome: Option<Decision>,
     pub heard: Vec<Vote>,
     pub said: String,
 }
@@ -54,8 +80,10 @@ impl Case {
             deadline_ms: opening.deadline_ms,
             messages: opening.messages.into(),
             otherwise: opening.otherwise,
+            outcome: opening.outcome,
             heard: opening.heard,
             said: opening.said,
+            hints: Hints::default(),
             votes: (0..votes).map(|_| Slot::Waiting).collect(),
         }
     }
@@ -82,11 +110,13 @@ impl Case {
             return;
         };
         let (outcome, reason, hint) = match result {
-            Ok(words) => match parse(&words) {
+            Ok(words) => match parse_apart(&words, &self.said) {
                 Some(answer) => {
                     let hint = answer
                         .hint
-                        .and_then(|hint| accept_hint(&hint, &self.said, config));
+                        .map(|hint| accept_hint(&hint, &self.said, config));
+                    self.hints.note(hint.as_ref());
+                    let hint = hint.and_then(Result::ok);
                     (answer.outcome, words, hint)
                 }
                 None => (Outcome::Abstain, format!("no grade in: {words}"), None),
@@ -110,6 +140,9 @@ impl Case {
             Slot::Cast { vote, hint } => Some((vote, hint)),
             Slot::Waiting | Slot::Asked { .. } => None,
         });
+        if self.outcome.is_some() {
+            return (cast.count() == self.votes.len()).then(|| self.combined());
+        }
         let outcomes = cast.clone().map(|(vote, _)| vote.outcome);
         if let Some(outcome) = majority(outcomes, self.votes.len()) {
             let agreeing = cast.filter(|(vote, _)| vote.outcome == outcome);
@@ -120,6 +153,23 @@ impl Case {
             }));
         }
         (cast.count() == self.votes.len()).then_some(None)
+    }
+
+    /// The check's decision with the mean of the votes that were cast so far: `(outcome + mean) / 2`,
+    /// which keeps to [-1, 1]. Without any vote it is the check's alone.
+    pub(crate) fn combined(&self) -> Option<Decision> {
+        let outcome = self.outcome.clone()?;
+        let scores = self.votes.iter().filter_map(|slot| match slot {
+            Slot::Cast { vote, .. } => vote.outcome.score(),
+            Slot::Waiting | Slot::Asked { .. } => None,
+        });
+        let scores: Vec<f32> = scores.collect();
+        let mean = scores.iter().sum::<f32>() / scores.len().max(1) as f32;
+        let score = outcome.score.map(|own| match scores.is_empty() {
+            true => own,
+            false => (own + mean) / 2.0,
+        });
+        Some(Decision { score, ..outcome })
     }
 
     /// All votes, the model's first; one that was not cast abstains with `missing`.

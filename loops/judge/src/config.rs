@@ -1,6 +1,10 @@
 //! Settings of the judge.
 
+use hone_domain::Verifier;
 use serde::{Deserialize, Serialize};
+
+use crate::certificate::PayConfig;
+use crate::verify::{Rule, Rules};
 
 /// What it means when a person goes on without a word about the completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -10,6 +14,16 @@ pub enum MovingOn {
     Abstain,
     /// It was neither good nor bad; the turn trains with score 0.
     Neutral,
+}
+
+/// What decides where a check of the completion can tell and a model could vote as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Combine {
+    /// The check alone.
+    First,
+    /// Both: the mean of the check's score (the outcome) and the mean of the votes (the step).
+    Mean,
 }
 
 /// Settings of the judge; the defaults stand in `configs/default.toml`.
@@ -34,6 +48,14 @@ pub struct Config {
     pub drain_ms: u64,
     /// What it means when a person goes on without a word about the completion.
     pub moving_on: MovingOn,
+    /// What decides where a check can tell and a model could vote as well.
+    pub combine: Combine,
+    /// Checks of the configuration, and which turns they are for.
+    pub verifiers: Vec<Rule>,
+    /// Most callbacks and certificates under way at once.
+    pub checks_in_flight_max: usize,
+    /// What certificates are worth.
+    pub certificate: PayConfig,
     /// The model that votes; leave the table out to judge by feedback and rules alone.
     pub model: Option<ModelConfig>,
 }
@@ -62,6 +84,10 @@ pub struct ModelConfig {
     pub breaker_failures: u32,
     /// How long it is left alone; the signal abstains meanwhile.
     pub breaker_open_ms: u64,
+    /// How long a certificate may take before it abstains.
+    pub certificate_deadline_ms: u64,
+    /// Most tokens of a certificate.
+    pub certificate_tokens_max: u32,
     /// Most characters of the conversation shown to the model.
     pub context_chars_max: usize,
     /// Most characters of the completion shown to the model.
@@ -97,9 +123,55 @@ impl Config {
         if self.retry_ms_max < self.retry_ms_min {
             return Err("judge.retry_ms_max must not be below judge.retry_ms_min".to_owned());
         }
+        self.validate_checks()?;
         self.model
             .as_ref()
             .map_or(Ok(()), |m| m.validate(self.lease_ms))
+    }
+
+    /// Every callback: its name, address, and the variable of its secret.
+    pub fn callbacks(&self) -> Vec<(&str, &str, &str)> {
+        let rules = self.verifiers.iter().filter_map(|rule| match &rule.check {
+            Verifier::Callback {
+                url, secret_env, ..
+            } => Some((rule.name.as_str(), url.as_str(), secret_env.as_str())),
+            _ => None,
+        });
+        let execute = self.certificate.execute.iter().map(|execute| {
+            let (url, secret) = (execute.url.as_str(), execute.secret_env.as_str());
+            ("judge.certificate.execute", url, secret)
+        });
+        rules.chain(execute).collect()
+    }
+
+    fn validate_checks(&self) -> Result<(), String> {
+        Rules::new(&self.verifiers)?;
+        at_least_one(&[(
+            "judge.checks_in_flight_max",
+            self.checks_in_flight_max as u64,
+        )])?;
+        for rule in &self.verifiers {
+            if let Verifier::Callback { deadline_ms, .. } = rule.check
+                && deadline_ms * 2 > self.lease_ms
+            {
+                return Err(format!(
+                    "judge.lease_ms must be at least twice the deadline_ms of judge.verifiers {:?}",
+                    rule.name
+                ));
+            }
+        }
+        let pay = &self.certificate;
+        let shares = [
+            ("audit_share", pay.audit_share),
+            ("precision_min", pay.precision_min),
+        ];
+        match shares
+            .iter()
+            .find(|(_, share)| !(0.0..=1.0).contains(share))
+        {
+            Some((key, _)) => Err(format!("judge.certificate.{key} must be between 0 and 1")),
+            None => Ok(()),
+        }
     }
 
     /// Settings for tests of this crate and of the ring: small numbers, rules only.
@@ -114,6 +186,10 @@ impl Config {
             retry_ms_max: 80,
             drain_ms: 1_000,
             moving_on: MovingOn::Abstain,
+            combine: Combine::First,
+            verifiers: Vec::new(),
+            checks_in_flight_max: 8,
+            certificate: PayConfig::default(),
             model: None,
         }
     }
@@ -129,6 +205,14 @@ impl ModelConfig {
                 self.votes_in_flight_max as u64,
             ),
             ("judge.model.max_tokens", u64::from(self.max_tokens)),
+            (
+                "judge.model.certificate_deadline_ms",
+                self.certificate_deadline_ms,
+            ),
+            (
+                "judge.model.certificate_tokens_max",
+                u64::from(self.certificate_tokens_max),
+            ),
             (
                 "judge.model.breaker_failures",
                 u64::from(self.breaker_failures),
@@ -146,6 +230,12 @@ impl ModelConfig {
             return Err(
                 "judge.lease_ms must be at least twice judge.model.vote_deadline_ms, or a claim \
                  could run out while its votes are under way"
+                    .to_owned(),
+            );
+        }
+        if self.certificate_deadline_ms * 2 > lease_ms {
+            return Err(
+                "judge.lease_ms must be at least twice judge.model.certificate_deadline_ms"
                     .to_owned(),
             );
         }
@@ -171,6 +261,8 @@ impl ModelConfig {
             max_tokens: 256,
             breaker_failures: 4,
             breaker_open_ms: 5_000,
+            certificate_deadline_ms: 2_000,
+            certificate_tokens_max: 4_096,
             context_chars_max: 2_000,
             completion_chars_max: 2_000,
             next_state_chars_max: 2_000,

@@ -6,7 +6,7 @@ use hone_domain::{Message, Millis, TransitionId, Verdict};
 use hone_store::{Claim, Claimed};
 use tokio::sync::oneshot;
 
-use crate::{CompleteOptions, CompleterError};
+use crate::{CompleteOptions, CompleterError, Doing, Done};
 
 /// A claimed transition: its id and the fence it was claimed under.
 pub(crate) type Key = (TransitionId, u64);
@@ -30,6 +30,19 @@ pub struct VoteAsk {
     pub withdrawn: oneshot::Receiver<()>,
 }
 
+/// One check that somebody else does.
+#[derive(Debug)]
+pub struct CheckAsk {
+    /// The lease it is for.
+    pub claim: Claim,
+    /// Which of the checks.
+    pub index: usize,
+    /// What is to be done.
+    pub doing: Doing,
+    /// Ends when the check is not needed any more.
+    pub withdrawn: oneshot::Receiver<()>,
+}
+
 /// What is to be done.
 #[derive(Debug)]
 pub enum Effect {
@@ -40,6 +53,8 @@ pub enum Effect {
     },
     /// Ask for a vote.
     Ask(Box<VoteAsk>),
+    /// Have a check done.
+    Check(Box<CheckAsk>),
     /// Record a verdict, after a pause if this is a retry.
     Record {
         /// Under this lease.
@@ -93,6 +108,17 @@ pub enum Report {
         index: usize,
         /// The model's words.
         result: Result<String, VoteError>,
+        /// How long it took.
+        latency_ms: u64,
+    },
+    /// A check was done, or not.
+    Checked {
+        /// For which lease.
+        claim: Claim,
+        /// Which of the checks.
+        index: usize,
+        /// What came of it, or why nothing did.
+        result: Result<Done, String>,
         /// How long it took.
         latency_ms: u64,
     },

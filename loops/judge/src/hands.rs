@@ -3,12 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hone_domain::{Millis, Verdict};
+use futures::FutureExt;
+use hone_domain::{Message, Millis, Verdict};
 use hone_runtime::{Hands, Outbox, Wake};
 use hone_store::{Claim, LedgerError};
 use tokio::time::timeout;
 
-use crate::{CompleterError, Ctx, Effect, RecordError, Report, State, VoteAsk, VoteError};
+use crate::{
+    Calling, CheckAsk, CompleteOptions, CompleterError, Ctx, Doing, Done, Effect, RecordError,
+    Report, State, VoteAsk, VoteError,
+};
 
 /// Performs the judge's effects.
 #[derive(Clone)]
@@ -62,6 +66,53 @@ impl JudgeHands {
         }
     }
 
+    async fn check(&self, ask: CheckAsk) -> Report {
+        let began_ms = self.ctx.clock.now_ms();
+        let (deadline, work) = match ask.doing {
+            Doing::Call(calling) => {
+                let deadline = Duration::from_millis(calling.deadline_ms);
+                (deadline, self.call(calling).boxed())
+            }
+            Doing::Complete { messages, options } => {
+                (options.deadline, self.words(messages, options).boxed())
+            }
+        };
+        let result = tokio::select! {
+            biased;
+            done = timeout(deadline, work) => match done {
+                Ok(done) => done,
+                Err(_) => Err(format!("no answer within {} ms", deadline.as_millis())),
+            },
+            // Ends with an error, because the state drops its end to withdraw.
+            _ = ask.withdrawn => Err("withdrawn".to_owned()),
+        };
+        let latency_ms = self.ctx.clock.now_ms().saturating_sub(began_ms);
+        Report::Checked {
+            claim: ask.claim,
+            index: ask.index,
+            result,
+            latency_ms: u64::try_from(latency_ms).unwrap_or(0),
+        }
+    }
+
+    async fn call(&self, calling: Calling) -> Result<Done, String> {
+        let caller = self.ctx.caller.as_ref();
+        let caller = caller.ok_or_else(|| "nobody makes calls in this process".to_owned())?;
+        let reply = caller.call(&calling).await;
+        reply.map(Done::Reply).map_err(|error| error.to_string())
+    }
+
+    async fn words(
+        &self,
+        messages: Vec<Message>,
+        options: CompleteOptions,
+    ) -> Result<Done, String> {
+        let completer = self.ctx.completer.as_ref();
+        let completer = completer.ok_or_else(|| "no judge model is connected".to_owned())?;
+        let words = completer.complete(&messages, options).await;
+        words.map(Done::Words).map_err(|error| error.to_string())
+    }
+
     async fn record(&self, claim: Claim, verdict: Box<Verdict>, after_ms: u64) -> Report {
         if after_ms > 0 {
             tokio::time::sleep(Duration::from_millis(after_ms)).await;
@@ -91,6 +142,7 @@ impl Hands<State> for JudgeHands {
         match effect {
             Effect::Claim { limit } => self.claim(limit).await,
             Effect::Ask(ask) => self.ask(*ask).await,
+            Effect::Check(ask) => self.check(*ask).await,
             Effect::Record {
                 claim,
                 verdict,

@@ -60,6 +60,7 @@ async fn rig(model: bool) -> Rig {
     let ctx = Ctx {
         ledger,
         completer: model.then(scripted),
+        caller: None,
         ids: Arc::new(SystemIds),
         clock: Arc::new(SystemClock::default()),
         config,

@@ -5,7 +5,7 @@
 //! - Out: [`Wake`] to the trainer after each verdict with a score.
 //! - Rights: claims transitions, records verdicts, gives leases back; asks a model for votes
 //!   through [`Completer`], where one is configured.
-//! - Promises: signals are heard in order of trust (feedback, model votes, rules). A vote that
+//! - Promises: signals are heard in order of trust (feedback, verifiers, model votes, rules). A vote that
 //!   fails, hangs or cannot be read abstains with its reason and is never a score. Every claimed
 //!   transition ends in a verdict, in a lease given back, or in `judge_failed`; a model that hangs
 //!   delays no verdict beyond its deadline.
@@ -14,16 +14,22 @@
 mod answer;
 mod breaker;
 mod case;
+pub mod certificate;
+mod checking;
 mod completer;
 mod config;
 mod decide;
 mod event;
 mod hands;
+pub mod labelled;
+#[cfg(test)]
+mod pipeline_tests;
 mod prompt;
 pub mod rules;
 mod state;
 #[cfg(test)]
 mod testing;
+mod verify;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,11 +37,40 @@ use std::time::Duration;
 use hone_runtime::{Board, Clock, DriveConfig, Ended, Ids, Inbox, Outbox, Shutdown, Wake, drive};
 use hone_store::Ledger;
 
+pub use checking::{Doing, Done};
 pub use completer::{CompleteOptions, Completer, CompleterError};
-pub use config::{Config, ModelConfig, MovingOn};
-pub use event::{Effect, RecordError, Report, VoteAsk, VoteError};
+pub use config::{Combine, Config, ModelConfig, MovingOn};
+pub use event::{CheckAsk, Effect, RecordError, Report, VoteAsk, VoteError};
 pub use hands::JudgeHands;
 pub use state::State;
+pub use verify::{CallReply, Caller, CallerError, Calling, Rule, check_verifier};
+
+/// The messages that ask a model for a vote, as the room sends them; `mark` is fresh and random.
+pub fn vote_messages(
+    turn: &hone_domain::Turn,
+    next_state: &hone_domain::NextState,
+    mark: uuid::Uuid,
+    config: &ModelConfig,
+) -> Vec<hone_domain::Message> {
+    prompt::vote(turn, next_state, mark, config)
+}
+
+/// What a vote on `next_state` says, as the room reads it; none where it cannot be read.
+pub fn read_vote(words: &str, next_state: &hone_domain::NextState) -> Option<hone_domain::Outcome> {
+    let answer = answer::parse_apart(words, &prompt::texts(next_state));
+    answer.map(|answer| answer.outcome)
+}
+
+/// What a turn's own checks say of another answer to its prompt, from -1 to 1; none where they
+/// abstain. Checks that ask somebody are left out.
+pub fn check_answer(turn: &hone_domain::Turn, answer: String) -> Option<f32> {
+    let turn = hone_domain::Turn {
+        completion_text: answer,
+        ..turn.clone()
+    };
+    let (findings, _) = verify::Rules::default().look(&turn, &hone_domain::NextState::default());
+    verify::decide(&findings)?.score
+}
 
 /// The room's name on the board.
 pub const NAME: &str = "judge";
@@ -47,6 +82,8 @@ pub struct Ctx {
     pub ledger: Arc<dyn Ledger>,
     /// The model that votes; without one, feedback and rules decide.
     pub completer: Option<Arc<dyn Completer>>,
+    /// Who makes the calls of callbacks; without one they abstain.
+    pub caller: Option<Arc<dyn Caller>>,
     /// Makes verdict ids and the marks of prompts.
     pub ids: Arc<dyn Ids>,
     /// The clock.
@@ -63,6 +100,9 @@ pub enum Error {
     /// A setting that cannot be.
     #[error("{0}")]
     Config(String),
+    /// The ledger could not say how earlier certificates turned out.
+    #[error("the audits could not be read: {0}")]
+    Audits(String),
     /// Work was still under way when the drain deadline passed; leases hand it on.
     #[error("the judge did not finish within its drain deadline of {0} ms")]
     DrainDeadline(u64),
@@ -83,13 +123,22 @@ pub async fn run(
     let drive_config = DriveConfig {
         name: NAME,
         tick: Duration::from_millis(config.tick_ms),
-        effects_in_flight_max: config.in_hand_max * 2 + votes + 4,
+        effects_in_flight_max: config.in_hand_max * 2 + votes + config.checks_in_flight_max + 4,
         drain_deadline: Duration::from_millis(config.drain_ms),
         clock: ctx.clock.clone(),
         board: ctx.board.clone(),
     };
     let drain_ms = config.drain_ms;
+    let audits = ctx.ledger.audits().await;
+    let audits = audits.map_err(|error| Error::Audits(error.to_string()))?;
     let state = State::new(config, ctx.ids.clone(), ctx.completer.is_some());
+    let state = state.with_buckets(certificate::Buckets::new(audits.into_iter().map(|count| {
+        certificate::AuditCount {
+            bucket: count.bucket,
+            agreed: count.agreed,
+            executed: count.executed,
+        }
+    })));
     let hands = JudgeHands::new(ctx, outbox);
     match drive(state, hands, inbox, (shutdown, drive_config)).await {
         Ended::Drained => Ok(()),

@@ -30,10 +30,25 @@ pub(crate) fn vote(
             ("{next_state}", &next),
         ],
     );
+    messages(SYSTEM, &user)
+}
+
+/// A system and a user message.
+pub(crate) fn messages(system: &str, user: &str) -> Vec<Message> {
     vec![
-        Message::text(Role::System, SYSTEM),
+        Message::text(Role::System, system),
         Message::text(Role::User, user),
     ]
+}
+
+/// The texts of a next state, one below the other.
+pub(crate) fn texts(next_state: &NextState) -> String {
+    let texts: Vec<&str> = next_state
+        .items
+        .iter()
+        .map(|item| item.text.as_str())
+        .collect();
+    texts.join("\n")
 }
 
 /// The texts of a next state with who speaks.
@@ -86,7 +101,7 @@ fn shorten(text: &str, most: usize) -> String {
 }
 
 /// Replaces each key once, in one pass: what was filled in is not searched again.
-fn fill(template: &str, values: &[(&str, &str)]) -> String {
+pub(crate) fn fill(template: &str, values: &[(&str, &str)]) -> String {
     let mut filled = String::with_capacity(template.len());
     let mut rest = template;
     loop {

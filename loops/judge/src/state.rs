@@ -9,13 +9,20 @@ use hone_runtime::{Event, Ids, Room, Wake};
 use hone_store::{Claim, Claimed};
 
 use crate::breaker::Breaker;
-use crate::case::{Case, Opening};
-use crate::decide::{Decision, by_feedback, by_rules};
+use crate::case::{Case, Hints};
+use crate::certificate::Buckets;
+use crate::checking::Checking;
+use crate::decide::{Decision, by_feedback};
 use crate::event::{Key, key};
+use crate::verify;
 use crate::{
-    CompleteOptions, Config, Effect, ModelConfig, RecordError, Report, VoteAsk, VoteError, prompt,
-    rules,
+    CompleteOptions, Config, Effect, ModelConfig, RecordError, Report, VoteAsk, VoteError,
 };
+
+mod checks;
+
+/// Why a vote or a check is missing.
+const NO_PLACE: &str = "no free place before the lease ran out";
 
 /// A verdict on its way to the ledger.
 #[derive(Debug)]
@@ -32,7 +39,10 @@ struct Counts {
     bad: u64,
     neutral: u64,
     abstained: u64,
+    /// Transitions that anybody offered a hint for, and the verdicts that kept one.
+    hint_offered: u64,
     hinted: u64,
+    hints: Hints,
     given_up: u64,
     fenced: u64,
     released: u64,
@@ -41,6 +51,9 @@ struct Counts {
     votes_unreadable: u64,
     ledger_failures: u64,
     by_feedback: u64,
+    by_verifier: u64,
+    checks: u64,
+    checks_failed: u64,
     by_model: u64,
     by_rules: u64,
     score_sum: f64,
@@ -58,6 +71,11 @@ pub struct State {
     claim_after_ms: Millis,
     claim_failures: u32,
     draining: bool,
+    rules: verify::Rules,
+    buckets: Buckets,
+    checking: HashMap<Key, Checking>,
+    jobs: VecDeque<(Key, usize)>,
+    checks_in_flight: usize,
     cases: HashMap<Key, Case>,
     asks: VecDeque<(Key, usize)>,
     votes_in_flight: usize,
@@ -74,8 +92,15 @@ impl State {
         let breaker = model.as_ref().map_or(Breaker::new(1, 0), |m| {
             Breaker::new(m.breaker_failures, m.breaker_open_ms)
         });
+        // The room validates its settings before it begins.
+        let rules = verify::Rules::new(&config.verifiers).unwrap_or_default();
         Self {
             config,
+            rules,
+            buckets: Buckets::default(),
+            checking: HashMap::new(),
+            jobs: VecDeque::new(),
+            checks_in_flight: 0,
             model,
             ids,
             breaker,
@@ -93,10 +118,20 @@ impl State {
         }
     }
 
+    /// The same, knowing how earlier certificates turned out.
+    #[must_use]
+    pub fn with_buckets(mut self, buckets: Buckets) -> Self {
+        self.buckets = buckets;
+        self
+    }
+
+    fn in_hand(&self) -> usize {
+        self.checking.len() + self.cases.len() + self.recordings.len()
+    }
+
     /// Claims if there may be work, a place for it, and no claim under way.
     fn claim(&mut self, now_ms: Millis) -> Vec<Effect> {
-        let in_hand = self.cases.len() + self.recordings.len();
-        let free = self.config.in_hand_max.saturating_sub(in_hand);
+        let free = self.config.in_hand_max.saturating_sub(self.in_hand());
         if self.draining || self.claiming.is_some() || free == 0 || now_ms < self.claim_after_ms {
             // Whoever asked is answered when a place becomes free, or by the tick.
             self.more = true;
@@ -126,8 +161,9 @@ impl State {
         self.more |= asked.is_some_and(|limit| claimed.len() >= limit);
         let mut effects = Vec::new();
         for one in claimed {
-            effects.extend(self.take(now_ms, &one));
+            effects.extend(self.take(now_ms, one));
         }
+        effects.extend(self.begin_checks());
         effects.extend(self.ask());
         effects.extend(self.claim_more(now_ms));
         effects
@@ -142,12 +178,14 @@ impl State {
     }
 
     /// Begins to judge one claimed transition.
-    fn take(&mut self, now_ms: Millis, claimed: &Claimed) -> Vec<Effect> {
+    fn take(&mut self, now_ms: Millis, claimed: Claimed) -> Vec<Effect> {
         let claim = claimed.claim;
         self.counts.claimed += 1;
         // A transition that is claimed again while it is in hand has a newer lease; the older one
         // could not record any more.
         self.cases
+            .retain(|(transition, _), _| *transition != claim.transition);
+        self.checking
             .retain(|(transition, _), _| *transition != claim.transition);
         if self.draining {
             return self.release(now_ms, claim);
@@ -157,36 +195,20 @@ impl State {
             self.others_in_flight += 1;
             return vec![Effect::GiveUp(claim)];
         }
-        let (mut votes, by_feedback) = by_feedback(&claimed.feedback, &claimed.turn);
-        let ruling = rules::judge(&claimed.transition.next_state, &claimed.turn);
-        let (rules_vote, by_rules) = by_rules(&ruling, self.config.moving_on);
-        votes.push(rules_vote);
-        let Some(model) = self.model.clone() else {
-            return self.record(now_ms, claim, (by_feedback.or(by_rules), votes));
-        };
-        if by_feedback.is_some() {
-            return self.record(now_ms, claim, (by_feedback, votes));
-        }
-        if !self.breaker.admits(now_ms) {
-            votes.insert(0, left_alone(&model));
-            return self.record(now_ms, claim, (by_rules, votes));
-        }
-        let mark = self.ids.next();
-        let next_state = &claimed.transition.next_state;
         let lease = millis(self.config.lease_ms);
-        let opening = Opening {
-            claim,
-            deadline_ms: now_ms.saturating_add(lease - lease / 4),
-            messages: prompt::vote(&claimed.turn, next_state, mark, &model),
-            otherwise: by_rules,
-            heard: votes,
-            said: next_state.items.iter().map(|i| i.text.as_str()).collect(),
-        };
-        self.cases
-            .insert(key(&claim), Case::open(opening, model.votes));
-        self.asks
-            .extend((0..model.votes).map(|index| (key(&claim), index)));
-        Vec::new()
+        let deadline_ms = now_ms.saturating_add(lease - lease / 4);
+        let next_state = &claimed.transition.next_state;
+        let (findings, jobs) = self.rules.look(&claimed.turn, next_state);
+        let is_settled = by_feedback(&claimed.feedback, &claimed.turn).1.is_some();
+        if is_settled || jobs.is_empty() {
+            return self.verified(now_ms, (claimed, deadline_ms), (findings, Vec::new()));
+        }
+        let model = self.model.as_ref();
+        let checking = Checking::new((claimed, deadline_ms), findings, jobs, model);
+        self.jobs
+            .extend(checking.waiting().into_iter().map(|at| (key(&claim), at)));
+        self.checking.insert(key(&claim), checking);
+        self.end_if_checked(now_ms, key(&claim))
     }
 
     /// Asks for as many votes as may be under way.
@@ -262,8 +284,14 @@ impl State {
         let (Some(mut case), Some(model)) = (self.cases.remove(&key), &self.model) else {
             return Vec::new();
         };
+        let decision = decision.or_else(|| case.combined());
         let decision = decision.or(case.otherwise.take());
         let claim = case.claim;
+        let kept = decision.as_ref().is_some_and(|d| d.hint.is_some());
+        self.counts.hint_offered += u64::from(case.hints.offered > 0 && !kept);
+        self.counts.hints.short += case.hints.short;
+        self.counts.hints.long += case.hints.long;
+        self.counts.hints.repeating += case.hints.repeating;
         let votes = case.into_votes(missing, model);
         let unreadable = votes.iter().filter(|v| v.reason.starts_with("no grade in"));
         self.counts.votes_unreadable += unreadable.count() as u64;
@@ -350,8 +378,7 @@ impl State {
             .collect();
         let mut effects = Vec::new();
         for key in over {
-            let missing = "no free place before the lease ran out";
-            effects.extend(self.settle(now_ms, key, (None, missing)));
+            effects.extend(self.settle(now_ms, key, (None, NO_PLACE)));
         }
         effects
     }
@@ -359,7 +386,13 @@ impl State {
     fn drain(&mut self, now_ms: Millis) -> Vec<Effect> {
         self.draining = true;
         self.asks.clear();
-        let claims: Vec<Claim> = self.cases.drain().map(|(_, case)| case.claim).collect();
+        self.jobs.clear();
+        let checking = self
+            .checking
+            .drain()
+            .map(|(_, checking)| checking.claimed.claim);
+        let cases = self.cases.drain().map(|(_, case)| case.claim);
+        let claims: Vec<Claim> = checking.chain(cases).collect();
         claims
             .into_iter()
             .flat_map(|claim| self.release(now_ms, claim))
@@ -375,6 +408,12 @@ impl State {
                 result,
                 latency_ms,
             } => self.voted(now_ms, (claim, index), (result, latency_ms)),
+            Report::Checked {
+                claim,
+                index,
+                result,
+                latency_ms,
+            } => self.checked(now_ms, (claim, index), (result, latency_ms)),
             Report::Recorded {
                 claim,
                 verdict,
@@ -405,11 +444,13 @@ impl State {
             None => counts.abstained += 1,
         }
         counts.hinted += u64::from(verdict.hint.is_some());
+        counts.hint_offered += u64::from(verdict.hint.is_some());
         match verdict.decided_by {
             Some(Signal::Feedback) => counts.by_feedback += 1,
             Some(Signal::Model) => counts.by_model += 1,
             Some(Signal::Rules) => counts.by_rules += 1,
-            Some(Signal::Verifier) | None => {}
+            Some(Signal::Verifier) => counts.by_verifier += 1,
+            None => {}
         }
     }
 }
@@ -424,7 +465,9 @@ impl Room for State {
             Event::Started | Event::Arrived(Wake) => self.claim(now_ms),
             Event::Reported(report) => self.reported(now_ms, report),
             Event::Ticked => {
-                let mut effects = self.expire(now_ms);
+                let mut effects = self.expire_checks(now_ms);
+                effects.extend(self.expire(now_ms));
+                effects.extend(self.begin_checks());
                 effects.extend(self.claim(now_ms));
                 effects.extend(self.ask());
                 effects
@@ -437,7 +480,9 @@ impl Room for State {
         self.claiming.is_none()
             && self.cases.is_empty()
             && self.recordings.is_empty()
+            && self.checking.is_empty()
             && self.votes_in_flight == 0
+            && self.checks_in_flight == 0
             && self.others_in_flight == 0
     }
 
@@ -445,7 +490,7 @@ impl Room for State {
         let counts = &self.counts;
         let number = |name, value: u64| (name, value as f64);
         vec![
-            number("in_hand", (self.cases.len() + self.recordings.len()) as u64),
+            number("in_hand", self.in_hand() as u64),
             number("claimed_total", counts.claimed),
             number("judged_total", counts.judged),
             number("good_total", counts.good),
@@ -453,8 +498,13 @@ impl Room for State {
             number("neutral_total", counts.neutral),
             number("abstained_total", counts.abstained),
             ("score_sum", counts.score_sum),
+            number("hint_offered_total", counts.hint_offered),
             number("hinted_total", counts.hinted),
+            number("hints_short_total", counts.hints.short),
+            number("hints_long_total", counts.hints.long),
+            number("hints_repeating_total", counts.hints.repeating),
             number("by_feedback_total", counts.by_feedback),
+            number("by_verifier_total", counts.by_verifier),
             number("by_model_total", counts.by_model),
             number("by_rules_total", counts.by_rules),
             number("given_up_total", counts.given_up),
@@ -463,6 +513,9 @@ impl Room for State {
             number("votes_total", counts.votes),
             number("votes_failed_total", counts.votes_failed),
             number("votes_unreadable_total", counts.votes_unreadable),
+            number("checks_total", counts.checks),
+            number("checks_failed_total", counts.checks_failed),
+            number("checks_in_flight", self.checks_in_flight as u64),
             number("votes_in_flight", self.votes_in_flight as u64),
             number("breaker_open", u64::from(self.breaker.is_open())),
             number("ledger_failures_total", counts.ledger_failures),

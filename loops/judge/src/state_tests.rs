@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::CompleterError;
-use crate::testing::{claimed, feedback};
+use crate::testing::{callback, claimed, feedback, says};
 
 fn state(model: Option<ModelConfig>) -> State {
     let config = Config {
@@ -343,10 +343,12 @@ impl World {
                     until_ms: now_ms + 10_000,
                     attempts: attempts + 1,
                 };
-                taken.push(Claimed {
-                    attempts,
-                    ..claimed(id.0.as_u128(), self.fence, "That is wrong.")
-                });
+                let mut one = claimed(id.0.as_u128(), self.fence, "That is wrong.");
+                one.attempts = attempts;
+                if id.0.as_u128() % 3 == 0 {
+                    one.turn.admission.checks = vec![callback()];
+                }
+                taken.push(one);
             }
         }
         taken
@@ -379,6 +381,16 @@ impl World {
                     90..120 => Ok("I cannot say".to_owned()),
                     120..200 => Err(VoteError::Failed(CompleterError::Unreachable("no".into()))),
                     200..230 => Err(VoteError::Deadline),
+                    _ => return None,
+                },
+                latency_ms: 1,
+            },
+            Effect::Check(ask) => Report::Checked {
+                claim: ask.claim,
+                index: ask.index,
+                result: match luck {
+                    0..90 => Ok(says(-1.0)),
+                    90..230 => Err("no answer".into()),
                     _ => return None,
                 },
                 latency_ms: 1,
@@ -440,7 +452,7 @@ proptest! {
                     under_way.extend(room.step(now_ms, Event::Reported(report)));
                 }
             }
-            prop_assert!(room.cases.len() + room.recordings.len() <= room.config.in_hand_max);
+            prop_assert!(room.in_hand() <= room.config.in_hand_max);
             prop_assert!(room.votes_in_flight <= 6);
         }
         for _ in 0..2_000 {

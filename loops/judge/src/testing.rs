@@ -1,9 +1,9 @@
 //! Nouns for the tests of this crate.
 
 use hone_domain::{
-    Completion, Digest, Feedback, FeedbackId, Message, NextItem, NextKind, NextState, Origin,
-    PolicyVersion, RequestId, Role, Sampling, Scope, SessionId, StopReason, Transition,
-    TransitionId, Turn, TurnId, TurnKind, VersionSpan,
+    Check, Completion, Digest, Feedback, FeedbackId, Message, NextItem, NextKind, NextState,
+    Origin, PolicyVersion, RequestId, Role, Sampling, Scope, SessionId, StopReason, Transition,
+    TransitionId, Turn, TurnId, TurnKind, Verifier, VersionSpan,
 };
 use hone_store::{Claim, Claimed, Consumer};
 use uuid::Uuid;
@@ -90,4 +90,23 @@ pub(crate) fn claimed(n: u128, fence: u64, reply: &str) -> Claimed {
         feedback: Vec::new(),
         attempts: 0,
     }
+}
+
+pub(crate) fn callback() -> Check {
+    Check {
+        name: "call".to_owned(),
+        verifier: Verifier::Callback {
+            url: "http://127.0.0.1:9/".to_owned(),
+            secret_env: "SECRET".to_owned(),
+            deadline_ms: 100,
+        },
+    }
+}
+
+pub(crate) fn says(score: f64) -> crate::Done {
+    crate::Done::Reply(crate::CallReply {
+        score: Some(score),
+        reason: "because".to_owned(),
+        hint: None,
+    })
 }

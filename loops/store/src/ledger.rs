@@ -270,6 +270,17 @@ pub struct TurnRow {
     pub finished_ms: Millis,
 }
 
+/// How often what was executed agreed with a certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditCount {
+    /// The bucket.
+    pub bucket: String,
+    /// Executed and found true.
+    pub agreed: u64,
+    /// Executed.
+    pub executed: u64,
+}
+
 /// How many turns are where.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct LedgerCounts {
@@ -359,6 +370,10 @@ pub trait Ledger: Reading {
     /// Gives a claimed transition up: its turn is settled as `judge_failed`. Fails with `Fenced`
     /// if the lease was taken over.
     async fn give_up(&self, claim: Claim) -> Result<(), LedgerError>;
+
+    /// How often what was executed agreed with a certificate, per bucket: of the votes of current
+    /// and earlier verdicts whose model is `audit:BUCKET`.
+    async fn audits(&self) -> Result<Vec<AuditCount>, LedgerError>;
 
     // === train ===
 

@@ -8,6 +8,7 @@ mod backup;
 mod blobs;
 mod codec;
 mod error;
+mod late;
 mod ledger;
 mod people;
 mod personal;
@@ -19,10 +20,11 @@ mod versions;
 pub use backup::{BackupFile, MANIFEST, Manifest, back_up, restore, verify};
 pub use blobs::FsBlobs;
 pub use error::LedgerError;
+pub use late::LateTurns;
 pub use ledger::{
-    Claim, Claimed, Consumer, FeedbackOutcome, Ledger, LedgerCounts, OpenTurn, PolicyRecord,
-    PolicyStatus, Publish, Ready, Refusal, ReplayQuery, Replayed, SampleClaim, SampleMaterial,
-    TurnRow, TurnView, reason_at_record,
+    AuditCount, Claim, Claimed, Consumer, FeedbackOutcome, Ledger, LedgerCounts, OpenTurn,
+    PolicyRecord, PolicyStatus, Publish, Ready, Refusal, ReplayQuery, Replayed, SampleClaim,
+    SampleMaterial, TurnRow, TurnView, reason_at_record,
 };
 pub use people::{
     AUDIT_ORIGIN, ApiKey, AuditCheck, AuditEntry, AuditQuery, AuditRecord, Changed, Invite, People,

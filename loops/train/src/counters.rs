@@ -15,6 +15,8 @@ pub struct Counters {
     pub versions: u64,
     /// Turns they learned from.
     pub turns_trained: u64,
+    /// Those of them that were learned from by their hint.
+    pub hints_trained: u64,
     /// Candidates the gate refused.
     pub gate_refusals: u64,
     /// Candidates that could not be told from the served version yet.
@@ -77,6 +79,7 @@ impl Counters {
     pub(crate) fn published(&mut self, job: &Job, now: Millis) {
         self.versions += 1;
         self.turns_trained += job.claims.len() as u64;
+        self.hints_trained += job.hinted;
         self.ended(job, now);
     }
 
@@ -99,6 +102,7 @@ impl Counters {
             ("steps_total", self.steps as f64),
             ("versions_total", self.versions as f64),
             ("turns_trained_total", self.turns_trained as f64),
+            ("hints_trained_total", self.hints_trained as f64),
             ("gate_refusals_total", self.gate_refusals as f64),
             ("gate_waits_total", self.gate_waits as f64),
             ("batches_failed_total", self.batches_failed as f64),

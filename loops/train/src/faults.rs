@@ -174,6 +174,7 @@ passes! {
     ready(now_ms: Millis) -> Vec<Ready>;
     rollback(scope: &Scope, to: PolicyVersion, now_ms: Millis) -> Policy;
     turn(id: TurnId) -> Option<TurnView>;
+    audits() -> Vec<AuditCount>;
     counts() -> LedgerCounts;
     scores_by_version(scope: &Scope) -> Vec<(PolicyVersion, f64, u64)>;
     check_laws() -> Vec<String>;

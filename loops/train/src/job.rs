@@ -60,6 +60,8 @@ pub(crate) struct Job {
     pub(crate) began_ms: Millis,
     /// When its leases were taken or renewed.
     pub(crate) leased_ms: Millis,
+    /// Turns of it that are learned from by their hint.
+    pub(crate) hinted: u64,
     pub(crate) report: Value,
     pub(crate) gate: Value,
 }
@@ -79,6 +81,7 @@ impl Job {
             retry_at_ms: None,
             began_ms: now,
             leased_ms: now,
+            hinted: 0,
             report: json!({}),
             gate: json!({}),
         }

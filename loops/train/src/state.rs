@@ -275,6 +275,7 @@ impl Train {
         let scores: Vec<f32> = scored.iter().map(|s| s.score).collect();
         let rows = pack(&turns).map_err(|e| e.to_string())?;
         job.describe(&batch.materials, &scores, &rows);
+        job.hinted = batch.materials.iter().filter(|m| uses(m).hint).count() as u64;
         job.lr_scale = scope.memory.lr_scale;
         job.history = credited.history;
         Ok(TrainJob {

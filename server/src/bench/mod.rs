@@ -11,6 +11,7 @@ mod folder;
 mod form;
 mod gap;
 mod idle;
+mod judge;
 mod learn;
 mod ledger;
 mod loops;
@@ -89,6 +90,8 @@ enum Name {
     Trainer,
     /// What staleness costs each objective, and how stale turns are under load.
     Async,
+    /// What the judge's side can be trusted with: accuracy, binding, commands, certificates, secrets.
+    Judge,
     /// A short demo.
     Demo,
     /// Sessions until simulated users are answered as they like it, per method, with controls
@@ -99,7 +102,7 @@ enum Name {
 }
 
 impl Name {
-    const EACH: [Self; 12] = [
+    const EACH: [Self; 13] = [
         Self::Decode,
         Self::Prefill,
         Self::Gap,
@@ -111,6 +114,7 @@ impl Name {
         Self::Start,
         Self::Trainer,
         Self::Async,
+        Self::Judge,
         Self::Demo,
     ];
 
@@ -142,6 +146,7 @@ impl Name {
             Self::Start => start::start(bench),
             Self::Trainer => trainer::trainer(bench),
             Self::Async => stale::stale(bench, &bench.size),
+            Self::Judge => judge::judge(bench),
             Self::Demo => demo::demo(bench),
             Self::Learn => learn::learn(bench, &bench.size),
             Self::All => Err("all is not one measurement".to_owned()),

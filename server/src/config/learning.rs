@@ -21,6 +21,11 @@ pub struct LearningConfig {
     pub shared_owners: Vec<String>,
     /// Newest scored turns that a report on improvement looks at.
     pub report_turns_max: usize,
+    /// Recent prompts with checks of their own that a new version and the base model answer once more
+    /// to be compared; 0 is off.
+    pub paired_prompts: usize,
+    /// How often it is looked for new versions to compare, in milliseconds.
+    pub paired_interval_ms: u64,
     /// Turns that are erased by one transaction.
     pub forget_piece_turns: usize,
     /// How long a wish to be forgotten waits for its end before it is answered, in milliseconds.

@@ -2,6 +2,7 @@
 //! records the turn, waits for its receipt, and only then lets the end go out.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hone_domain::{
     Ask, Collect, Delta, End, Listener, Listening, Millis, Part, PendingTurn, PolicyVersion,
@@ -16,6 +17,9 @@ use super::Door;
 use crate::people::meter::Spender;
 use crate::telemetry::{Completed, Parent};
 use hone_collect::Input;
+
+/// Longest wait for the note of a turn that is not collected.
+const NOTE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// A choice on its way to the client.
 #[derive(Debug)]
@@ -242,12 +246,18 @@ async fn finish(
         door.session_done(job.ask.context.session);
     }
     let receipt = match receipt {
-        Ok(waiting) => match timeout(door.limits.receipt_timeout, waiting).await {
-            Ok(Ok(receipt)) => receipt,
-            Ok(Err(_)) => Receipt::NotCollected(Reason::LedgerFailed),
-            // Dropping the receiver tells collect that the client was told so.
-            Err(_) => Receipt::NotCollected(Reason::LateReceipt),
-        },
+        Ok(waiting) => {
+            let receipt = match timeout(door.limits.receipt_timeout, waiting).await {
+                Ok(Ok(receipt)) => receipt,
+                Ok(Err(_)) => Receipt::NotCollected(Reason::LedgerFailed),
+                // Dropping the receiver tells collect that the client was told so.
+                Err(_) => Receipt::NotCollected(Reason::LateReceipt),
+            };
+            if receipt != Receipt::Collected {
+                note(door, job.ask.turn).await;
+            }
+            receipt
+        }
         Err(reason) => Receipt::NotCollected(reason),
     };
     door.counters.receipt(receipt);
@@ -290,6 +300,22 @@ fn tell(
             outcome,
         });
     }
+}
+
+/// Notes that a turn's client is told that it is not collected, before it is told: the turn may be
+/// on disk, and collect, which would settle it, may not live to do so. A disk that does not even
+/// take this is not waited for.
+async fn note(door: &Door, turn: TurnId) {
+    let late = door.late.clone();
+    let noted = tokio::task::spawn_blocking(move || late.note(turn));
+    let error = match timeout(NOTE_TIMEOUT, noted).await {
+        Ok(Ok(Ok(()))) => return,
+        Ok(Ok(Err(error))) => error.to_string(),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "it took too long".to_owned(),
+    };
+    door.counters.late_unnoted.add(1);
+    tracing::error!(%turn, error, "a turn that is not collected could not be noted");
 }
 
 /// Offers a turn to collect; the receipt comes later.

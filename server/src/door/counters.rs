@@ -36,6 +36,8 @@ pub struct DoorCounters {
     pub tokens_reused: Counter,
     /// Next states and session ends that found collect's queue full.
     pub notes_dropped: Counter,
+    /// Turns that are not collected and could not be noted as such.
+    pub late_unnoted: Counter,
     /// Completions that failed.
     pub failed: Counter,
 }
@@ -66,6 +68,7 @@ impl Default for DoorCounters {
             prompts_mismatched: Counter::default(),
             tokens_reused: Counter::default(),
             notes_dropped: Counter::default(),
+            late_unnoted: Counter::default(),
             failed: Counter::default(),
         }
     }

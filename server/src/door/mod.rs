@@ -21,6 +21,7 @@ use hone_collect::{Input, SharedIndex};
 use hone_domain::{Policies, Scope, ServeError, SessionId, SessionIndex, Token, TurnId};
 use hone_runtime::{Clock, Ids, LatestReader, Outbox, Shutdown};
 use hone_serve::Backend;
+use hone_store::LateTurns;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::learning::Rules;
@@ -43,6 +44,8 @@ pub struct Door {
     pub index: SharedIndex,
     /// Collect's queue, where collect runs in this process.
     pub collect: Option<Outbox<Input>>,
+    /// Where turns are noted whose clients are told that they are not collected.
+    pub late: Arc<LateTurns>,
     /// What may be learned from whom.
     pub rules: Arc<Rules>,
     /// What is published, and what of it is on trial.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hone_collect::{Input, Observed};
 use hone_domain::{
-    Admission, Admitted, Ask, AskContext, BindRequest, Binding, Collect, Grammar, GroupId,
+    Admission, Admitted, Ask, AskContext, BindRequest, Binding, Check, Collect, Grammar, GroupId,
     Listening, Message, Millis, Origin, PolicyChoice, Reason, Reasoning, RequestId, Sampling,
     Scope, ServeError, SessionId, StopRules, Token, TurnId, TurnKind, Wanted,
 };
@@ -108,20 +108,23 @@ pub struct Request {
     pub metadata: BTreeMap<String, String>,
     /// The span of the client that this request belongs to.
     pub parent: Option<Parent>,
+    /// What its completions are to be checked by.
+    pub checks: Vec<Check>,
 }
 
 impl Request {
-    fn kind(&self) -> TurnKind {
-        self.kind.unwrap_or(TurnKind::Main)
-    }
-
     fn admission(&self, holdback: bool) -> Admission {
         Admission {
             holdback,
             source: self.source.clone(),
             trace: self.parent.map(|parent| parent.trace),
             metadata: self.metadata.clone(),
+            checks: self.checks.clone(),
         }
+    }
+
+    fn kind(&self) -> TurnKind {
+        self.kind.unwrap_or(TurnKind::Main)
     }
 }
 

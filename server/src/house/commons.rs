@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use hone_collect::SharedIndex;
 use hone_domain::{Blobs, Consents, Policies, SessionIndex};
 use hone_runtime::{Board, Clock, Ids, Latest, ShutdownTrigger, SystemClock, SystemIds};
-use hone_store::{FsBlobs, Ledger, People, Personal, SqliteLedger, Versions};
+use hone_store::{FsBlobs, LateTurns, Ledger, People, Personal, SqliteLedger, Versions};
 
 use crate::config::Config;
 use crate::learning::Rules;
@@ -21,6 +21,7 @@ pub(super) struct Commons {
     pub(super) ledger: Arc<dyn Ledger>,
     pub(super) outbound: Arc<Outbound>,
     pub(super) telemetry: Option<Arc<Telemetry>>,
+    pub(super) late: Arc<LateTurns>,
     pub(super) people: Arc<Directory>,
     pub(super) audit: Arc<dyn People>,
     /// The same ledger, as people see it.
@@ -58,6 +59,10 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Commons, String> {
     let ledger = SqliteLedger::open(&config.store.sqlite(&folder))
         .await
         .map_err(|e| e.to_string())?;
+    let late = LateTurns::open(&folder)
+        .map_err(|error| format!("{} cannot be written: {error}", folder.display()))?;
+    // Before anything can learn from them.
+    late.settle(&ledger).await.map_err(|e| e.to_string())?;
     let blobs = FsBlobs::open(&folder.join("blobs"), config.store.blob_file_bytes_max);
     let heads = ledger.heads().await.map_err(|e| e.to_string())?;
     let trials = ledger.trials().await.map_err(|e| e.to_string())?;
@@ -84,6 +89,7 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Commons, String> {
         index: Arc::new(Mutex::new(index)),
         config: config.clone(),
         ledger: ledger.clone(),
+        late: Arc::new(late),
         versions: ledger.clone(),
         personal: ledger,
         rules: Arc::new(rules),

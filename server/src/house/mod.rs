@@ -34,7 +34,7 @@ use crate::hub::HubAccess;
 use crate::model;
 use crate::people::audit::Audit;
 use crate::telemetry::Telemetry;
-use crate::watch::{self, Watch};
+use crate::watch::Watch;
 use commons::Commons;
 
 /// A running house.
@@ -95,6 +95,7 @@ impl House {
                 collect: collect.clone(),
                 rules: commons.rules.clone(),
                 policies: commons.policies.reader(),
+                late: commons.late.clone(),
                 clock: commons.clock.clone(),
                 ids: commons.ids.clone(),
                 limits: config.http.door_limits(),
@@ -110,7 +111,7 @@ impl House {
         let http = Arc::new(http_of(&commons, (door, collect, eraser), addr)?);
         people::watch(&commons, &mut tasks);
         let first_link = people::first_link(&commons, addr).await?;
-        tasks.spawn(watch::run(http.clone(), commons.stops[0].signal()));
+        rooms::measures(&commons, &http, &mut tasks);
         let stop_listening = ShutdownTrigger::new();
         let limits = (config.http.listen_limits(), stop_listening.signal());
         let acceptor = rooms::tls(&commons, tls.as_ref(), &mut tasks)?;
@@ -168,6 +169,7 @@ fn http_of(
         ledger: commons.ledger.clone(),
         personal: commons.personal.clone(),
         eraser,
+        paired: Arc::default(),
         binding: config.binding.clone(),
         rules: commons.rules.clone(),
         versions: commons.versions.clone(),

@@ -10,11 +10,15 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use super::commons::Commons;
+use crate::callback::HttpCaller;
 use crate::config::Loop;
 use crate::eraser::Eraser;
+use crate::http::Http;
 use crate::http::tls::Tls;
 use crate::model::{self, Served};
 use crate::outbound::HttpCompleter;
+use crate::paired::PairedParts;
+use crate::watch;
 
 /// Pauses before a failed room begins again.
 const BACKOFF: Backoff = Backoff {
@@ -111,6 +115,24 @@ pub(super) fn eraser(commons: &Commons, rooms: &mut JoinSet<()>) -> Arc<Eraser> 
     eraser
 }
 
+/// What is measured beside everything else: the watch's samples, and paired replays (new versions in,
+/// what they are worth out).
+pub(super) fn measures(commons: &Commons, http: &Arc<Http>, rooms: &mut JoinSet<()>) {
+    rooms.spawn(watch::run(http.clone(), commons.stops[0].signal()));
+    let Some(door) = &http.door else {
+        return;
+    };
+    let parts = PairedParts {
+        backend: door.backend.clone(),
+        ledger: commons.ledger.clone(),
+        policies: commons.policies.clone(),
+        ids: commons.ids.clone(),
+        clock: commons.clock.clone(),
+        config: commons.config.learning.clone(),
+    };
+    rooms.spawn(http.paired.clone().run(parts, commons.stops[0].signal()));
+}
+
 /// Judge: wakes from collect in, wakes to train out.
 pub(super) fn judge(
     commons: &Commons,
@@ -125,6 +147,7 @@ pub(super) fn judge(
     let ctx = hone_judge::Ctx {
         ledger: commons.traced(),
         completer: completer.transpose()?,
+        caller: HttpCaller::shared(&commons.outbound, &commons.config.judge)?,
         ids: commons.ids.clone(),
         clock: commons.clock.clone(),
         config: commons.config.judge.clone(),

@@ -230,6 +230,7 @@ fn counters_page(page: &mut Page, http: &Http, door: &Door) {
         ("prompts_mismatched_total", "Prompts whose text differed from the recorded turn's.", &counters.prompts_mismatched),
         ("prompt_tokens_reused_total", "Prompt tokens taken over from recorded turns.", &counters.tokens_reused),
         ("collect_notes_dropped_total", "Next states and session ends that found the queue full.", &counters.notes_dropped),
+        ("turns_unnoted_total", "Turns that are not collected, and could not be noted as such.", &counters.late_unnoted),
         ("completions_failed_total", "Completions that failed.", &counters.failed),
     ];
     for (name, help, counter) in rows {
@@ -267,6 +268,14 @@ fn loops(page: &mut Page, http: &Http) {
         for (room, status) in &board {
             page.value(name, &[("loop", room)], read(status));
         }
+    }
+    page.family(
+        "funnel_total",
+        "counter",
+        "Turns by how far their hints came since the start.",
+    );
+    for (stage, count) in super::funnel(&board) {
+        page.value("funnel_total", &[("stage", stage)], count as f64);
     }
     page.family("loop_number", "gauge", "The loops' own numbers.");
     for (room, status) in &board {

@@ -2,6 +2,7 @@
 
 pub mod envelope;
 pub mod error;
+mod funnel;
 pub mod guard;
 pub mod listen;
 pub mod lists;
@@ -38,10 +39,12 @@ use crate::config::{BindingConfig, HttpConfig, Setting};
 use crate::door::Door;
 use crate::eraser::Eraser;
 use crate::learning::Rules;
+use crate::paired::Paired;
 use crate::people::Directory;
 use crate::people::audit::Audit;
 use crate::people::meter::Meters;
 use crate::watch::Watch;
+pub use funnel::funnel;
 use guard::Guard;
 use page::Page;
 use swap::Swap;
@@ -60,6 +63,8 @@ pub struct Http {
     pub personal: Arc<dyn Personal>,
     /// Carries out wishes to be forgotten.
     pub eraser: Arc<Eraser>,
+    /// Newest versions against the base model on the same prompts.
+    pub paired: Arc<Paired>,
     /// Where requests name their session.
     pub binding: BindingConfig,
     /// What may be learned from whom.

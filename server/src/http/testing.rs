@@ -22,7 +22,7 @@ use hone_runtime::{
     queue,
 };
 use hone_serve::{Answer, Backend, Cancel, Capabilities, EngineStats};
-use hone_store::{FeedbackOutcome, FsBlobs, People, SqliteConfig, SqliteLedger};
+use hone_store::{FeedbackOutcome, FsBlobs, LateTurns, People, SqliteConfig, SqliteLedger};
 use http_body_util::BodyExt;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -346,9 +346,20 @@ async fn directory_of(store: Arc<dyn People>, clock: Arc<ManualClock>) -> Arc<Di
 
 type Times = (Arc<ManualClock>, Arc<SeededIds>, Shutdown);
 
+fn late_in(folder: &Path) -> Arc<LateTurns> {
+    Arc::new(LateTurns::open(folder).unwrap())
+}
+
+type Links<'a> = (
+    Option<Outbox<Input>>,
+    Arc<Rules>,
+    &'a Latest<Policies>,
+    Arc<LateTurns>,
+);
+
 fn door_of(
     fake: Arc<Fake>,
-    (collect, rules, policies): (Option<Outbox<Input>>, Arc<Rules>, &Latest<Policies>),
+    (collect, rules, policies, late): Links<'_>,
     (config, meters, (clock, ids, abort)): (&HttpConfig, Arc<Meters>, Times),
 ) -> Arc<Door> {
     Arc::new(Door {
@@ -358,6 +369,7 @@ fn door_of(
         collect,
         rules,
         policies: policies.reader(),
+        late,
         clock,
         ids,
         meters,
@@ -427,7 +439,8 @@ impl Stage {
         let times = (clock.clone(), ids.clone(), abort.signal());
         let rules = Arc::new(Rules::new(learning_config(), Consents::default()));
         let policies = Latest::new(Policies::default());
-        let links = (collect.clone(), rules.clone(), &policies);
+        let late = late_in(folder.path());
+        let links = (collect.clone(), rules.clone(), &policies, late);
         let meters = Arc::new(Meters::new(limits, clock.clone()));
         let door = door_of(fake.clone(), links, (&config, meters.clone(), times));
         let eraser = eraser_of(&ledger, folder.path(), (policies.clone(), &door));
@@ -436,6 +449,7 @@ impl Stage {
         board.enter("judge");
         let people: Arc<dyn People> = ledger.clone();
         let http = Arc::new(Http {
+            paired: Arc::default(),
             people: directory_of(people.clone(), clock.clone()).await,
             audit: Audit::new(people, clock.clone()),
             meters,

@@ -11,10 +11,10 @@ use hone_domain::{
 };
 use hone_runtime::Clock;
 use hone_store::{
-    Claim, Claimed, FeedbackOutcome, Ledger, LedgerCounts, LedgerError, OldestPending, OpenTurn,
-    Page, PolicyRecord, Publish, Reading, Ready, Refusal, ReplayQuery, Replayed, SampleAge,
-    SampleClaim, SampleMaterial, SessionCursor, SessionLine, SessionView, TurnEntry, TurnFilter,
-    TurnLine, TurnRow, TurnView,
+    AuditCount, Claim, Claimed, FeedbackOutcome, Ledger, LedgerCounts, LedgerError, OldestPending,
+    OpenTurn, Page, PolicyRecord, Publish, Reading, Ready, Refusal, ReplayQuery, Replayed,
+    SampleAge, SampleClaim, SampleMaterial, SessionCursor, SessionLine, SessionView, TurnEntry,
+    TurnFilter, TurnLine, TurnRow, TurnView,
 };
 
 use super::{Judged, Telemetry, Trained, TurnMark};
@@ -261,6 +261,10 @@ impl Ledger for Traced {
         limit: usize,
     ) -> Result<Vec<TurnRow>, LedgerError> {
         self.inner.turns(scope, limit).await
+    }
+
+    async fn audits(&self) -> Result<Vec<AuditCount>, LedgerError> {
+        self.inner.audits().await
     }
 
     async fn counts(&self) -> Result<LedgerCounts, LedgerError> {

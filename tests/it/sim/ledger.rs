@@ -11,8 +11,9 @@ use hone_domain::{
     Turn, TurnId, Verdict, invariants,
 };
 use hone_store::{
-    Claim, Claimed, FeedbackOutcome, Ledger, LedgerCounts, LedgerError, OpenTurn, PolicyRecord,
-    Publish, Ready, Refusal, ReplayQuery, Replayed, SampleClaim, SampleMaterial, TurnRow, TurnView,
+    AuditCount, Claim, Claimed, FeedbackOutcome, Ledger, LedgerCounts, LedgerError, OpenTurn,
+    PolicyRecord, Publish, Ready, Refusal, ReplayQuery, Replayed, SampleClaim, SampleMaterial,
+    TurnRow, TurnView,
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -448,6 +449,10 @@ impl Ledger for SimLedger {
         limit: usize,
     ) -> Result<Vec<TurnRow>, LedgerError> {
         self.call(self.inner.turns(scope, limit)).await
+    }
+
+    async fn audits(&self) -> Result<Vec<AuditCount>, LedgerError> {
+        self.call(self.inner.audits()).await
     }
 
     async fn counts(&self) -> Result<LedgerCounts, LedgerError> {

@@ -190,6 +190,7 @@ impl Commons {
 
     fn judge(&self, ledger: Arc<SimLedger>) -> hone_judge::Ctx {
         hone_judge::Ctx {
+            caller: None,
             ledger,
             completer: None,
             ids: self.ids.clone(),

@@ -272,6 +272,7 @@ impl World {
             }
             Which::Judge if !self.judge.is_up() => {
                 let ctx = hone_judge::Ctx {
+                    caller: None,
                     ledger: self.ledger.clone(),
                     completer: None,
                     ids: self.ids.clone(),

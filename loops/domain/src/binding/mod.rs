@@ -37,6 +37,8 @@ struct Known {
     ends: Vec<Hash>,
     /// Everything it is found by.
     trails: Vec<Hash>,
+    /// What tells it from a turn that differs in the numbers of its instructions only.
+    strict: Vec<Hash>,
     completion: Hash,
     is_telling: bool,
     continued_with: Option<Hash>,
@@ -210,6 +212,7 @@ impl SessionIndex {
                 .iter()
                 .map(|end| trail.steps[*end].own)
                 .collect(),
+            strict: trail.strict_chains(completion),
             trails: [trail.chains(completion), trail.windows(completion)].concat(),
             completion,
             is_telling: turn.completion.content.len() >= TELLING_BYTES,
@@ -339,7 +342,13 @@ impl SessionIndex {
         let steps = trail.steps.iter().enumerate().rev();
         let mut answers = steps.filter(|(_, step)| step.role == Role::Assistant);
         let known = answers.find_map(|(at, step)| {
-            let exact = turns().find(|known| known.trails.contains(&step.chain));
+            // Sub-agents under one key may be told apart by a number in their instructions alone; a
+            // clock in them is no reason not to be found. Of equal turns the newest goes on.
+            let mut alike = turns().filter(|known| known.trails.contains(&step.chain));
+            let strict = alike
+                .clone()
+                .find(|known| known.strict.contains(&step.strict));
+            let exact = strict.or_else(|| alike.next());
             // A client may trim, add passing messages or rewrite instructions: the last messages,
             // the question with its answer, or an answer nobody else gave are enough under an
             // explicit key, as long as they name one turn.

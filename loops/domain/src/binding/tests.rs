@@ -448,6 +448,25 @@ fn sub_agents_of_one_key_do_not_take_each_others_answers() {
 }
 
 #[test]
+fn sub_agents_that_differ_in_a_number_are_told_apart_and_a_clock_is_no_number() {
+    let mut world = World::new();
+    let key = Some("k");
+    let (_, one) = world.turn("u", key, &["s:You are helper 1.", "hi"], "Sure.");
+    let (_, two) = world.turn("u", key, &["s:You are helper 2.", "hi"], "Sure.");
+    for (system, parent) in [("s:You are helper 1.", one), ("s:You are helper 2.", two)] {
+        let next = world.bind("u", key, &[system, "hi", "a:Sure.", "go on"]);
+        assert_eq!(next.parent, Some(parent), "{system}");
+    }
+    let (_, noon) = world.turn("u", Some("c"), &["s:It is 12:00.", "hi"], "Sure.");
+    let later = world.bind(
+        "u",
+        Some("c"),
+        &["s:It is 12:05.", "hi", "a:Sure.", "go on"],
+    );
+    assert_eq!(later.parent, Some(noon));
+}
+
+#[test]
 fn parallel_calls_are_answered_by_all_their_results() {
     let call = |id: &str, arguments: &str| crate::ToolCall {
         id: id.into(),

@@ -16,6 +16,8 @@ pub(super) struct Step {
     pub(super) own: Hash,
     /// Hash over it and everything before it.
     pub(super) chain: Hash,
+    /// The same with every digit of the instructions.
+    pub(super) strict: Hash,
     pub(super) role: Role,
 }
 
@@ -50,17 +52,19 @@ fn is_instruction(role: Role) -> bool {
 impl Trail {
     pub(super) fn of(scope: &Scope, messages: &[Message], habits: &Habits) -> Self {
         let seed: Hash = Sha256::digest(scope.as_str().as_bytes()).into();
-        let mut chain = seed;
+        let (mut chain, mut strict) = (seed, seed);
         let real = messages.iter().enumerate();
         let steps = real
             .filter(|(_, message)| !habits.is_passing(message))
             .map(|(at, message)| {
                 let own = own_hash(message);
                 chain = extend(chain, own);
+                strict = extend(strict, message.chain_hash());
                 Step {
                     at,
                     own,
                     chain,
+                    strict,
                     role: message.role,
                 }
             })
@@ -102,6 +106,13 @@ impl Trail {
         }
         let ends = self.ends().into_iter();
         ends.map(|end| extend(self.steps[end].chain, completion))
+            .collect()
+    }
+
+    /// The same chains with every digit of the instructions.
+    pub(super) fn strict_chains(&self, completion: Hash) -> Vec<Hash> {
+        let ends = self.ends().into_iter();
+        ends.map(|end| extend(self.steps[end].strict, completion))
             .collect()
     }
 

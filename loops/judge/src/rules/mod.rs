@@ -23,6 +23,13 @@ pub struct Ruling {
     pub hint: Option<String>,
 }
 
+pub(crate) use text::floor_char;
+
+/// The exit code that a result states, last line first; none where it states none.
+pub(crate) fn exit_code(result: &str) -> Option<i64> {
+    tool::stated_exit_code(result)
+}
+
 /// The reason when a person went on without a word about the completion.
 pub const MOVED_ON: &str = "moved_on";
 

@@ -5,48 +5,10 @@ use std::collections::BTreeMap;
 use hone_domain::{Message, NextItem, NextKind, NextState, Outcome, Role};
 
 use super::*;
+use crate::labelled::{Labelled, labelled};
 use crate::testing::turn;
 
-struct Row {
-    half: &'static str,
-    kind: NextKind,
-    label: &'static str,
-    asked: String,
-    completion: String,
-    text: String,
-}
-
-fn rows() -> Vec<Row> {
-    let unescape = |text: &str, usual: &str| match text {
-        "-" => usual.to_owned(),
-        text => text.replace("\\n", "\n"),
-    };
-    include_str!("../labelled.tsv")
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .map(|line| {
-            let cells: Vec<&'static str> = line.split('\t').collect();
-            let [half, _, kind, label, asked, completion, text] = cells[..] else {
-                panic!("seven cells: {line}");
-            };
-            Row {
-                half,
-                kind: match kind {
-                    "user" => NextKind::UserReply,
-                    "tool" => NextKind::ToolResult,
-                    "env" => NextKind::Environment,
-                    other => panic!("kind {other}"),
-                },
-                label,
-                asked: unescape(asked, "Tell me about the moon."),
-                completion: unescape(completion, "The moon orbits the Earth in 27 days."),
-                text: unescape(text, "-"),
-            }
-        })
-        .collect()
-}
-
-fn rule(row: &Row) -> Ruling {
+fn rule(row: &Labelled) -> Ruling {
     let mut turn = turn(1);
     turn.messages = vec![Message::text(Role::User, row.asked.clone())];
     turn.completion_text.clone_from(&row.completion);
@@ -84,7 +46,7 @@ fn rates(table: &BTreeMap<(&str, &str), u32>, class: &str) -> (f64, f64) {
 #[test]
 fn rules_are_precise_on_states_they_were_not_tuned_on() {
     let mut tables: BTreeMap<&str, BTreeMap<(&str, &str), u32>> = BTreeMap::new();
-    for row in rows() {
+    for row in labelled() {
         let ruling = rule(&row);
         let ruled = name(ruling.outcome);
         if row.half == "tune" && ruled != row.label {

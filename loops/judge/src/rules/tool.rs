@@ -170,6 +170,23 @@ fn exit_code(line: &str) -> Option<i64> {
     rest[..end].parse().ok()
 }
 
+/// The exit code of a result: a field of its JSON, or the last line that states one.
+pub(crate) fn stated_exit_code(raw: &str) -> Option<i64> {
+    let text = raw.trim();
+    if let Ok(Value::Object(fields)) = serde_json::from_str::<Value>(text) {
+        let code = fields.iter().find_map(|(key, value)| {
+            let key: String = key.chars().filter(|c| *c != '_').collect();
+            let named = ["exitcode", "returncode", "exitstatus"];
+            let known = named.contains(&key.to_lowercase().as_str());
+            value.as_i64().filter(|_| known)
+        });
+        if code.is_some() {
+            return code;
+        }
+    }
+    lines(text).iter().rev().find_map(|line| exit_code(line))
+}
+
 fn http_status(lines: &[String]) -> Option<u32> {
     let rest = lines.first()?.strip_prefix("http/")?;
     rest.split_whitespace().nth(1)?.parse().ok()

@@ -230,12 +230,16 @@ async fn store_payload(
 ) -> Result<(), Fault> {
     let turn = encoded.turn;
     let completion = &turn.completion;
+    let checks = &turn.admission.checks;
+    let checks = (!checks.is_empty())
+        .then(|| serde_json::to_vec(checks))
+        .transpose()?;
     sqlx::query(
         "insert into turn_payloads (
              turn_number, session_key, history_number, block_number, prompt_tail,
              completion_tokens, behavior_logprobs, raw_logprobs, kept, stop, completion_text,
-             sampling, spans, digest, untrainable
-         ) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+             sampling, spans, digest, untrainable, checks
+         ) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     )
     .bind(number)
     .bind(text_bytes(turn.session_key.as_ref()))
@@ -252,6 +256,7 @@ async fn store_payload(
     .bind(spans_to_bytes(&turn.spans))
     .bind(turn.digest.as_ref().map(|d| &d.0[..]))
     .bind(turn.untrainable.map(Reason::as_str))
+    .bind(checks)
     .execute(connection)
     .await?;
     Ok(())

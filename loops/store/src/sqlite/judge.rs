@@ -6,9 +6,9 @@ use sqlx::SqliteConnection;
 use super::fault::{Fault, corrupt};
 use super::leases::{self, Held, Taking};
 use super::rows;
-use super::texts::{limit, name_of, signed, text_bytes};
+use super::texts::{limit, name_of, signed, text_bytes, unsigned};
 use crate::LedgerError;
-use crate::ledger::{Claim, Claimed, Consumer};
+use crate::ledger::{AuditCount, Claim, Claimed, Consumer};
 
 pub(super) async fn claim_transitions(
     connection: &mut SqliteConnection,
@@ -137,6 +137,24 @@ async fn store_verdict(
     .fetch_one(connection)
     .await?;
     Ok(number)
+}
+
+pub(super) async fn audits(connection: &mut SqliteConnection) -> Result<Vec<AuditCount>, Fault> {
+    // The condition is the index's own, word for word.
+    let rows: Vec<(String, i64, i64)> = sqlx::query_as(
+        "select substr(model, 7), sum(outcome = 'good'), count(*)
+         from votes where model glob 'audit:*' group by model",
+    )
+    .fetch_all(connection)
+    .await?;
+    let count = |(bucket, agreed, executed)| {
+        Ok(AuditCount {
+            bucket,
+            agreed: unsigned(agreed)?,
+            executed: unsigned(executed)?,
+        })
+    };
+    rows.into_iter().map(count).collect()
 }
 
 async fn store_votes(

@@ -60,8 +60,8 @@ use sqlx::{Sqlite, Transaction};
 
 use crate::LedgerError;
 use crate::ledger::{
-    Claim, Claimed, FeedbackOutcome, Ledger, LedgerCounts, OpenTurn, PolicyRecord, Publish, Ready,
-    Refusal, ReplayQuery, Replayed, SampleClaim, SampleMaterial, TurnRow, TurnView,
+    AuditCount, Claim, Claimed, FeedbackOutcome, Ledger, LedgerCounts, OpenTurn, PolicyRecord,
+    Publish, Ready, Refusal, ReplayQuery, Replayed, SampleClaim, SampleMaterial, TurnRow, TurnView,
 };
 use crate::people::{
     ApiKey, AuditCheck, AuditEntry, AuditQuery, AuditRecord, Changed, Invite, People, PeopleChange,
@@ -381,6 +381,11 @@ impl Ledger for SqliteLedger {
     ) -> Result<Vec<TurnRow>, LedgerError> {
         let mut moment = self.look().await?;
         self.explain(views::turns(&mut moment, scope, limit).await)
+    }
+
+    async fn audits(&self) -> Result<Vec<AuditCount>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(judge::audits(&mut moment).await)
     }
 
     async fn counts(&self) -> Result<LedgerCounts, LedgerError> {

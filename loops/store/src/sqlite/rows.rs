@@ -86,7 +86,7 @@ pub(super) async fn load_turn(
                 raw_logprobs, kept, stop, completion_text, sampling, spans, digest,
                 arithmetics.base, arithmetics.fingerprint, untrainable, started_ms, finished_ms,
                 stage, reason, trained_version, holdback, source, trace,
-                metadata
+                metadata, checks
          from turns
          join turn_payloads on turn_payloads.turn_number = turns.number
          join sessions on sessions.number = turns.session_number
@@ -132,6 +132,10 @@ pub(super) async fn load_turn(
             metadata: match optional("metadata")? {
                 Some(bytes) => serde_json::from_slice(bytes)?,
                 None => Default::default(),
+            },
+            checks: match optional("checks")? {
+                Some(json) => serde_json::from_slice(json)?,
+                None => Vec::new(),
             },
         },
         untrainable: row

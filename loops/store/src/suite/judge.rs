@@ -1,6 +1,8 @@
 //! Cases of judging.
 
-use hone_domain::{Fate, Outcome, Reason, Signal, Stage, Turn, Vote};
+use hone_domain::{Check, Fate, Outcome, Reason, Signal, Stage, Subject, Turn, Verifier, Vote};
+
+use crate::AuditCount;
 
 use super::world::{
     ALL, LEASE, NOW, World, assert_conflict, assert_fenced, claimed_turns, ids, other_room,
@@ -196,4 +198,43 @@ pub(super) async fn wrong_verdicts_are_refused(world: &World) {
         .record_verdict(claim, &verdict)
         .await
         .expect("still held");
+}
+
+pub(super) async fn checks_come_back_and_audits_are_counted(world: &World) {
+    let mut turn = world.turn();
+    let name = "sum\0".to_owned();
+    let verifier = Verifier::Numeric {
+        expected: 0.1,
+        tolerance: 1e-9,
+        of: Subject::Answer,
+    };
+    turn.admission.checks = vec![Check { name, verifier }];
+    world.answered(&turn).await;
+    let claimed = world.claim(1, NOW).await.remove(0);
+    assert_eq!(claimed.turn, turn);
+    assert!(world.ledger.audits().await.expect("read").is_empty());
+    let mut verdict = world.verdict(claimed.claim, Some(1.0));
+    let vote = |outcome, model: &str| Vote {
+        signal: Signal::Verifier,
+        outcome,
+        reason: String::new(),
+        model: Some(model.to_owned()),
+        latency_ms: 0,
+    };
+    verdict.votes = vec![
+        vote(Outcome::Good, "audit:b"),
+        vote(Outcome::Bad, "audit:b"),
+        vote(Outcome::Good, "audit:a"),
+        vote(Outcome::Good, "judge"),
+    ];
+    let recorded = world.ledger.record_verdict(claimed.claim, &verdict).await;
+    recorded.expect("recorded");
+    let counted = |bucket: &str, agreed, executed| AuditCount {
+        bucket: bucket.to_owned(),
+        agreed,
+        executed,
+    };
+    let mut audits = world.ledger.audits().await.expect("read");
+    audits.sort_by(|a, b| a.bucket.cmp(&b.bucket));
+    assert_eq!(audits, [counted("a", 1, 1), counted("b", 1, 2)]);
 }

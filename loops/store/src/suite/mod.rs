@@ -84,6 +84,7 @@ pub async fn run(make: impl AsyncFn() -> Arc<dyn Ledger>) {
         feedback::an_abstained_turn_goes_back_to_the_judge,
         feedback::a_batch_keeps_what_it_holds,
         feedback::a_trained_turn_stays_trained,
+        judge::checks_come_back_and_audits_are_counted,
         judge::the_oldest_are_claimed_once,
         judge::a_lease_that_ran_out_is_taken_over,
         judge::a_released_claim_waits_for_its_time,

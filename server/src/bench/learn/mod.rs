@@ -11,7 +11,7 @@ mod arms;
 mod correction;
 mod curve;
 mod protocol;
-mod talker;
+pub(super) mod talker;
 
 use serde_json::{Value, json};
 

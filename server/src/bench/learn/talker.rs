@@ -3,34 +3,34 @@
 use serde_json::{Value, json};
 
 /// A user of the server.
-pub(super) struct Talker {
+pub(in crate::bench) struct Talker {
     http: reqwest::Client,
     url: String,
     model: String,
     user: String,
-    pub(super) failed: u64,
+    pub(in crate::bench) failed: u64,
 }
 
 /// An answer.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Answer {
-    pub(super) text: String,
-    pub(super) turn: String,
-    pub(super) version: u64,
+pub(in crate::bench) struct Answer {
+    pub(in crate::bench) text: String,
+    pub(in crate::bench) turn: String,
+    pub(in crate::bench) version: u64,
 }
 
 /// A request.
 #[derive(Clone, Copy)]
-pub(super) struct Ask<'a> {
-    pub(super) messages: &'a [Value],
+pub(in crate::bench) struct Ask<'a> {
+    pub(in crate::bench) messages: &'a [Value],
     /// None: not stored.
-    pub(super) session: Option<&'a str>,
-    pub(super) seed: u64,
-    pub(super) temperature: f64,
+    pub(in crate::bench) session: Option<&'a str>,
+    pub(in crate::bench) seed: u64,
+    pub(in crate::bench) temperature: f64,
 }
 
 impl Talker {
-    pub(super) async fn new(url: &str, user: String) -> Result<Self, String> {
+    pub(in crate::bench) async fn new(url: &str, user: String) -> Result<Self, String> {
         let http = reqwest::Client::builder()
             .timeout(std::time::Duration::from_secs(60))
             .no_proxy()
@@ -50,7 +50,7 @@ impl Talker {
     }
 
     /// Asks; a failure is counted and gives an empty answer.
-    pub(super) async fn ask(&mut self, ask: Ask<'_>) -> Answer {
+    pub(in crate::bench) async fn ask(&mut self, ask: Ask<'_>) -> Answer {
         let mut body = json!({
             "model": self.model,
             "messages": ask.messages,
@@ -81,7 +81,7 @@ impl Talker {
     }
 
     /// Says what an answer should have been.
-    pub(super) async fn correct(&mut self, turn: &str, correction: &str) {
+    pub(in crate::bench) async fn correct(&mut self, turn: &str, correction: &str) {
         let body = json!({ "turn_id": turn, "correction": correction });
         if let Err(error) = self.send("/v1/feedback", Some(body)).await {
             self.failed += 1;

@@ -99,6 +99,10 @@ pub struct StatusReply {
     /// The loops.
     #[schema(value_type = Object)]
     pub loops: BTreeMap<&'static str, RoomStatus>,
+    /// Turns by how far their hints came since the loops began: `turns`, `judged`, `hinted` (somebody
+    /// said what should have been done), `accepted` (and it was kept), `trained` (and learned from).
+    #[schema(value_type = Object)]
+    pub funnel: BTreeMap<&'static str, u64>,
     /// How many turns are where; null if the ledger did not answer in time.
     #[schema(value_type = Option<Object>)]
     pub ledger: Option<LedgerCounts>,
@@ -165,13 +169,15 @@ pub async fn status(State(http): State<Arc<Http>>) -> Json<StatusReply> {
         }
     });
     let door = http.door.as_ref();
+    let loops = http.board.snapshot();
     Json(StatusReply {
         version: env!("CARGO_PKG_VERSION"),
         uptime_s: http.started.elapsed().as_secs(),
         draining: http.life.is_draining(),
         model,
         engine: engine(&http),
-        loops: http.board.snapshot(),
+        funnel: crate::http::funnel(&loops).into_iter().collect(),
+        loops,
         ledger,
         scopes_with_policy: http.policies.get().len(),
         sessions: door.map_or(0, |door| door.sessions()),

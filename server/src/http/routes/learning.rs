@@ -161,6 +161,7 @@ pub async fn forget(
     let recorded = http.audit.record(&asked.caller, "forget", &object, detail);
     recorded.await?;
     let begun = http.eraser.begin(&wish).await.map_err(forget_error)?;
+    http.paired.forget(&wish.scope);
     let at_most = Duration::from_millis(http.rules.config().forget_wait_ms);
     let report = http.eraser.wait(wish.id, at_most).await;
     let report = report.map_err(|error| ledger_error(&error))?;
@@ -205,7 +206,11 @@ async fn measured(http: &Http, scope: &Scope, share: f64) -> Reply<ImprovementRe
     let lift = measuring
         .await
         .map_err(|error| ApiError::Internal(error.to_string()))?;
-    Ok(Json(ImprovementReply::new(&lift, share)))
+    Ok(Json(ImprovementReply::new(
+        &lift,
+        http.paired.of(scope).as_ref(),
+        share,
+    )))
 }
 
 /// Whether learning helps the caller.

@@ -213,6 +213,7 @@ impl Talk {
             shape,
             metadata: wish.metadata,
             parent: asked.parent,
+            checks: wish.checks,
         })
     }
 }

@@ -249,6 +249,13 @@ async fn the_end_says_why_a_turn_was_not_collected() {
             .not_collected()
             .find(|(name, _)| *name == reason);
         assert_eq!(counted, Some((reason, 1)));
+        // What was handed over and not acknowledged may be on disk, so it is noted.
+        let noted = door.late.all().unwrap().len();
+        let is_handed = matches!(recorder, Recorder::Silent | Recorder::Fails);
+        assert_eq!(
+            (noted, door.counters.late_unnoted.get()),
+            (usize::from(is_handed), 0)
+        );
     }
 }
 

@@ -282,3 +282,43 @@ async fn a_turn_tells_what_became_of_it_to_its_owner_only() {
         404
     );
 }
+
+#[tokio::test]
+async fn a_request_says_how_its_answer_is_checked() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let ask = |verify: Value| {
+        let body = json!({"model": "gpt", "messages": [user("2 + 2?")], "verify": verify});
+        let stage = &stage;
+        async move { stage.post(CHAT, &body.to_string()).await }
+    };
+    let number = json!({"kind": "numeric", "expected": 4.0});
+    let reply = ask(json!([number, {"kind": "exit_code"}])).await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    assert_eq!(ask(number).await.status, 200, "one needs no list");
+    {
+        let asks = stage.fake.asks.lock().unwrap();
+        let names = |at: usize| -> Vec<String> {
+            let checks = &asks[at].context.admission.checks;
+            checks.iter().map(|check| check.name.clone()).collect()
+        };
+        assert_eq!(
+            (names(0), names(1).len()),
+            (vec!["numeric".to_owned(), "exit_code".to_owned()], 1)
+        );
+    }
+    let address = json!({"kind": "callback", "url": "http://127.0.0.1:9", "secret_env": "PATH", "deadline_ms": 5});
+    for (verify, why) in [
+        (json!({"kind": "magic"}), "verify[0] is not a check"),
+        (
+            json!([{"kind": "exit_code"}, {"kind": "regex", "pattern": "("}]),
+            "verify[1]",
+        ),
+        (address, "configuration"),
+        (json!(vec![json!({"kind": "exit_code"}); 9]), "at most 8"),
+    ] {
+        let reply = ask(verify).await;
+        assert_eq!(reply.status, 400);
+        let message = reply.json()["error"]["message"].to_string();
+        assert!(message.contains(why), "{message}");
+    }
+}

@@ -10,6 +10,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::feedback::parse_turn_id;
 use crate::http::error::ApiError;
+use crate::paired::Measured;
 
 /// Most turns that one wish may name.
 const TURNS_MAX: usize = 1_000;
@@ -234,6 +235,23 @@ pub struct VersionImprovement {
     pub corrections_per_100: f64,
 }
 
+/// The newest version against the base model on the same recent prompts, scored by their checks.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct PairedImprovement {
+    /// The version.
+    pub version: u64,
+    /// Its mean score less that of the base model.
+    pub difference: f64,
+    /// The 95 % interval of that.
+    pub interval: [f64; 2],
+    /// Prompts.
+    pub prompts: usize,
+    /// Smallest true difference that would be seen in 4 of 5 such sets.
+    pub smallest_detectable: f64,
+    /// When it was measured, in milliseconds since the Unix epoch.
+    pub measured_ms: i64,
+}
+
 /// Whether learning helps, against sessions that the base model answered.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ImprovementReply {
@@ -265,13 +283,16 @@ pub struct ImprovementReply {
     pub holdback_share: f64,
     /// Per version, ascending.
     pub per_version: Vec<VersionImprovement>,
+    /// The same prompts answered by the newest version and the base model; null until five of them
+    /// came with checks.
+    pub paired: Option<PairedImprovement>,
     /// All of that as one sentence.
     pub sentence: String,
 }
 
 impl ImprovementReply {
     /// A measured scope.
-    pub fn new(lift: &Lift, holdback_share: f64) -> Self {
+    pub fn new(lift: &Lift, paired: Option<&Measured>, holdback_share: f64) -> Self {
         Self {
             object: "improvement",
             difference: lift.difference,
@@ -297,6 +318,14 @@ impl ImprovementReply {
                     corrections_per_100: version.corrections_per_100,
                 })
                 .collect(),
+            paired: paired.map(|measured| PairedImprovement {
+                version: measured.version.0,
+                difference: measured.lift.difference,
+                interval: [measured.lift.interval.0, measured.lift.interval.1],
+                prompts: measured.lift.prompts,
+                smallest_detectable: measured.lift.smallest_detectable,
+                measured_ms: measured.at_ms,
+            }),
             sentence: sentence(lift, holdback_share > 0.0),
         }
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use axum::http::HeaderMap;
-use hone_domain::TurnKind;
+use hone_domain::{Check, TurnKind, Verifier};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -18,6 +18,8 @@ const KEY_BYTES_MAX: usize = 512;
 const METADATA_PAIRS_MAX: usize = 16;
 const METADATA_NAME_CHARS_MAX: usize = 64;
 const METADATA_CHARS_MAX: usize = 512;
+/// Most checks of a request.
+const CHECKS_MAX: usize = 8;
 
 /// Fields about the session.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
@@ -39,10 +41,15 @@ pub struct SessionFields {
     pub session_done: Option<Value>,
     /// Used as the session's key where nothing else names one.
     pub prompt_cache_key: Option<String>,
+    /// What the completion is to be checked by: one check or several, each an object with `kind`
+    /// (`exit_code`, `test_report`, `json_schema`, `regex`, `exact`, `numeric`, `certificate`) and
+    /// what that kind needs.
+    #[schema(value_type = Option<Object>)]
+    pub verify: Option<Value>,
 }
 
 /// The checked outcome of body and headers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SessionWish {
     /// The `user` field.
     pub user: Option<String>,
@@ -56,6 +63,8 @@ pub struct SessionWish {
     pub store: bool,
     /// What is kept of `metadata`.
     pub metadata: BTreeMap<String, String>,
+    /// What its completion is to be checked by.
+    pub checks: Vec<Check>,
 }
 
 impl SessionFields {
@@ -106,6 +115,7 @@ impl SessionFields {
             done: self.done(headers)?,
             store: self.store.unwrap_or(true),
             metadata: self.kept_metadata(),
+            checks: self.checks()?,
         })
     }
 
@@ -123,6 +133,34 @@ impl SessionFields {
             };
             Some((field.as_str(), non_empty(value)?))
         })
+    }
+
+    /// The checks, each sound by itself. A callback is the operator's to name.
+    fn checks(&self) -> Result<Vec<Check>, ApiError> {
+        let wanted = match &self.verify {
+            None | Some(Value::Null) => return Ok(Vec::new()),
+            Some(Value::Array(several)) => several.as_slice(),
+            Some(one) => std::slice::from_ref(one),
+        };
+        if wanted.len() > CHECKS_MAX {
+            let message = format!("verify takes at most {CHECKS_MAX} checks");
+            return Err(ApiError::invalid("verify", message));
+        }
+        let read = |(at, check): (usize, &Value)| {
+            let wrong = |why: String| ApiError::invalid(format!("verify[{at}]"), why);
+            let name = check.get("kind").and_then(Value::as_str);
+            let name = name.unwrap_or_default().to_owned();
+            let verifier: Verifier = serde_json::from_value(check.clone())
+                .map_err(|error| wrong(format!("verify[{at}] is not a check: {error}")))?;
+            if matches!(verifier, Verifier::Callback { .. }) {
+                let why = "a callback can only be named in the server's configuration";
+                return Err(wrong(why.to_owned()));
+            }
+            hone_judge::check_verifier(&verifier)
+                .map_err(|why| wrong(format!("verify[{at}]: {why}")))?;
+            Ok(Check { name, verifier })
+        };
+        wanted.iter().enumerate().map(read).collect()
     }
 
     fn kind(&self, headers: &HeaderMap) -> Result<Option<TurnKind>, ApiError> {

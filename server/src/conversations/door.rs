@@ -1,13 +1,14 @@
 //! The door's way from a request's headers and body to its session, without a model, and a table of
-//! what came of it.
+//! what came of it. What it is given is generated or recorded, so a request that cannot be read is a
+//! mistake of whoever made it, and ends the measurement.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
+use crate::config::{BindingConfig, Config, Sources};
+use crate::http::wire::messages::parse_messages;
+use crate::http::wire::session::SessionFields;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use hone::config::{BindingConfig, Config, Sources};
-use hone::http::wire::messages::parse_messages;
-use hone::http::wire::session::SessionFields;
 use hone_domain::{
     BindRequest, Binding, PendingTurn, Scope, SessionId, SessionIndex, SessionIndexConfig, TurnId,
     TurnKind,
@@ -17,7 +18,7 @@ use uuid::Uuid;
 
 /// What came of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Came {
+pub enum Came {
     /// To the turn it continues, or rightly to none.
     Right,
     /// To none, although it continues one.
@@ -30,31 +31,39 @@ pub(super) enum Came {
 
 /// Requests by what they are and what came of them.
 #[derive(Debug, Default)]
-pub(super) struct Table(BTreeMap<&'static str, BTreeMap<Came, usize>>);
+pub struct Table {
+    rows: BTreeMap<&'static str, BTreeMap<Came, usize>>,
+    /// The requests that came to a wrong turn or session, as they were sent.
+    pub wrong: Vec<Sent>,
+}
 
 impl Table {
     fn count(&mut self, class: &'static str, came: Came) {
-        *self.0.entry(class).or_default().entry(came).or_default() += 1;
+        *self.rows.entry(class).or_default().entry(came).or_default() += 1;
     }
 
     fn sum(&self, came: Came) -> usize {
-        self.0.values().filter_map(|row| row.get(&came)).sum()
+        self.rows.values().filter_map(|row| row.get(&came)).sum()
     }
 
-    pub(super) fn cross_links(&self) -> usize {
+    /// Requests that landed in another conversation.
+    pub fn cross_links(&self) -> usize {
         self.sum(Came::Crossed)
     }
 
-    pub(super) fn wrong_turns(&self) -> usize {
+    /// Requests that landed at another turn of their own conversation.
+    pub fn wrong_turns(&self) -> usize {
         self.sum(Came::WrongTurn)
     }
 
-    pub(super) fn requests(&self) -> usize {
-        self.0.values().flat_map(BTreeMap::values).sum()
+    /// All requests.
+    pub fn requests(&self) -> usize {
+        self.rows.values().flat_map(BTreeMap::values).sum()
     }
 
-    pub(super) fn share_right(&self, class: &str) -> f64 {
-        let row = self.0.get(class);
+    /// The share of a class that came where it belongs.
+    pub fn share_right(&self, class: &str) -> f64 {
+        let row = self.rows.get(class);
         let right = row.and_then(|row| row.get(&Came::Right)).copied();
         let all: usize = row.map_or(0, |row| row.values().sum());
         right.unwrap_or(0) as f64 / all.max(1) as f64
@@ -65,7 +74,7 @@ impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (a, b, c, d) = ("right", "not found", "other turn", "other session");
         writeln!(f, "{:<26}{a:>9}{b:>11}{c:>12}{d:>15}", "request")?;
-        for (class, row) in &self.0 {
+        for (class, row) in &self.rows {
             let n = |came| row.get(&came).copied().unwrap_or(0);
             let (right, unfound) = (n(Came::Right), n(Came::Unfound));
             let (wrong, crossed) = (n(Came::WrongTurn), n(Came::Crossed));
@@ -80,47 +89,53 @@ impl fmt::Display for Table {
 
 /// A request as its client sends it, and what is known about it from outside.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sent {
+pub struct Sent {
     /// The conversation it really belongs to.
-    pub(super) conversation: usize,
+    pub conversation: usize,
     /// What it is, for the table.
-    pub(super) class: &'static str,
+    pub class: &'static str,
     /// The turn it really continues.
-    pub(super) continues: Option<TurnId>,
+    pub continues: Option<TurnId>,
     /// Whether the repetition of a cut stream has to be recognised.
-    pub(super) retries: Option<TurnId>,
-    pub(super) user: Option<String>,
-    pub(super) headers: Vec<(String, String)>,
+    pub retries: Option<TurnId>,
+    /// The field `user`.
+    pub user: Option<String>,
+    /// Headers.
+    pub headers: Vec<(String, String)>,
     /// Fields of the body besides the messages.
-    pub(super) fields: Value,
-    pub(super) messages: Vec<Value>,
+    pub fields: Value,
+    /// The messages.
+    pub messages: Vec<Value>,
     /// The assistant's message.
-    pub(super) answer: Value,
+    pub answer: Value,
     /// Whether the client is gone before the end.
-    pub(super) cut: bool,
+    pub cut: bool,
 }
 
 /// A door that answers what it is told to.
-pub(super) struct Door {
+pub struct Door {
     places: BindingConfig,
     index: SessionIndex,
     owners: HashMap<SessionId, usize>,
     turns: HashMap<TurnId, usize>,
     next: u128,
-    pub(super) now_ms: i64,
-    pub(super) table: Table,
+    /// The time.
+    pub now_ms: i64,
+    /// What came of the requests.
+    pub table: Table,
 }
 
 impl Door {
-    pub(super) fn new(sessions_max: usize) -> Self {
-        let config = Config::load(&Sources::default()).unwrap();
+    /// A door that remembers so many sessions.
+    pub fn new(sessions_max: usize) -> Self {
+        let config = Config::load(&Sources::default()).expect("the defaults are sound");
         let bounds = SessionIndexConfig {
             sessions_max,
             turns_per_session_max: 256,
             transcript_bytes_max: 1,
             retry_ms: config.binding.retry_ms,
         };
-        let habits = config.binding.habits().unwrap();
+        let habits = config.binding.habits().expect("the defaults are sound");
         Self {
             places: config.binding,
             index: SessionIndex::new(bounds).with_habits(habits),
@@ -132,7 +147,8 @@ impl Door {
         }
     }
 
-    pub(super) fn evict_idle(&mut self, before_ms: i64) {
+    /// Forgets sessions idle since then.
+    pub fn evict_idle(&mut self, before_ms: i64) {
         self.index.evict_idle(before_ms);
     }
 
@@ -142,15 +158,15 @@ impl Door {
     }
 
     /// Binds, compares, answers; the turn that was made.
-    pub(super) fn ask(&mut self, sent: &Sent) -> TurnId {
-        let messages = parse_messages(&sent.messages, 4_096).unwrap();
+    pub fn ask(&mut self, sent: &Sent) -> TurnId {
+        let messages = parse_messages(&sent.messages, 4_096).expect("messages");
         let mut headers = HeaderMap::new();
         for (name, value) in &sent.headers {
-            let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
-            headers.insert(name, HeaderValue::from_str(value).unwrap());
+            let name = HeaderName::from_bytes(name.as_bytes()).expect("a header");
+            headers.insert(name, HeaderValue::from_str(value).expect("a header"));
         }
-        let fields: SessionFields = serde_json::from_value(sent.fields.clone()).unwrap();
-        let wish = fields.resolve(&headers, &self.places).unwrap();
+        let fields: SessionFields = serde_json::from_value(sent.fields.clone()).expect("fields");
+        let wish = fields.resolve(&headers, &self.places).expect("fields");
         let kind = wish.kind.unwrap_or_else(|| self.index.kind_of(&messages));
         let scope = Scope::of("owner", sent.user.as_deref());
         let new_session = SessionId(self.id());
@@ -169,7 +185,7 @@ impl Door {
             .entry(binding.session)
             .or_insert(sent.conversation);
         self.turns.insert(turn, sent.conversation);
-        let answer = parse_messages(std::slice::from_ref(&sent.answer), 1).unwrap();
+        let answer = parse_messages(std::slice::from_ref(&sent.answer), 1).expect("an answer");
         let pending = PendingTurn {
             turn,
             session: binding.session,
@@ -177,7 +193,7 @@ impl Door {
             owner: "owner".into(),
             scope,
             messages,
-            completion: answer.into_iter().next().unwrap(),
+            completion: answer.into_iter().next().expect("an answer"),
             parent: binding.parent,
             kind,
             delivered: !sent.cut,
@@ -209,11 +225,14 @@ impl Door {
         } else {
             Came::WrongTurn
         };
+        if matches!(came, Came::Crossed | Came::WrongTurn) {
+            self.table.wrong.push(sent.clone());
+        }
         self.table.count(sent.class, came);
     }
 }
 
 /// A message with text.
-pub(super) fn say(role: &str, text: &str) -> Value {
+pub fn say(role: &str, text: &str) -> Value {
     json!({"role": role, "content": text})
 }

@@ -1,13 +1,15 @@
 //! A generated corpus: many conversations under way at once, by clients of every habit. People open
 //! with the same few words and the model often answers alike, so that much can be mixed up.
 
+pub mod door;
+
 use std::collections::HashMap;
 
 use hone_domain::TurnId;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::door::{Door, Sent, Table, say};
+use door::{Door, Sent, Table, say};
 
 /// Conversations under way at the same time.
 const AT_ONCE: usize = 300;
@@ -17,7 +19,7 @@ const USERS: usize = 150;
 const SESSIONS_MAX: usize = 2_000;
 
 /// SplitMix64 (Steele, Lea and Flood 2014).
-pub(super) struct Rng(u64);
+struct Rng(u64);
 
 impl Rng {
     fn next(&mut self) -> u64 {
@@ -107,7 +109,8 @@ struct World {
     rng: Rng,
 }
 
-pub(super) fn run(seed: u64, conversations: usize) -> Table {
+/// Holds `conversations` conversations, 300 at a time.
+pub fn run(seed: u64, conversations: usize) -> Table {
     let mut world = World {
         door: Door::new(SESSIONS_MAX),
         rng: Rng(seed),
@@ -134,7 +137,7 @@ pub(super) fn run(seed: u64, conversations: usize) -> Table {
 }
 
 /// How many conversations of the same person begin with the same words.
-pub(super) fn equal_openings(seed: u64, conversations: usize) -> usize {
+pub fn equal_openings(seed: u64, conversations: usize) -> usize {
     let mut rng = Rng(seed);
     let mut seen: HashMap<(Option<String>, &str), usize> = HashMap::new();
     for number in 0..conversations {
@@ -449,11 +452,11 @@ fn rewritten(answer: &Value) -> Value {
         return answer.clone();
     };
     let calls = calls.iter().map(|call| {
-        let arguments = call["function"]["arguments"].as_str().unwrap();
-        let parsed: Value = serde_json::from_str(arguments).unwrap();
-        let days = parsed["days"].as_f64().unwrap() as i64;
+        let arguments = call["function"]["arguments"].as_str().unwrap_or_default();
+        let parsed: Value = serde_json::from_str(arguments).unwrap_or_default();
+        let days = parsed["days"].as_f64().unwrap_or_default() as i64;
         let again = json!({"city": parsed["city"], "days": days, "more": parsed["more"]});
-        let id = call["id"].as_str().unwrap().replace('_', "");
+        let id = call["id"].as_str().unwrap_or_default().replace('_', "");
         let function = json!({"name": call["function"]["name"], "arguments": again.to_string()});
         json!({"id": id, "type": "function", "function": function})
     });

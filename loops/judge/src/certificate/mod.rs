@@ -1,0 +1,236 @@
+//! Certificates: an argument, test by test, that a change of code does what its tests want, without
+//! running anything. A model writes it; [`check`] believes nothing of it that it cannot see in the
+//! sources (after Agentic Code Reasoning's semi-formal certificates; the mechanical check is ours).
+
+mod change;
+mod check;
+pub mod corpus;
+mod follow;
+mod pay;
+mod value;
+
+use std::collections::BTreeMap;
+
+use hone_domain::{Message, SourceFile, TestPlace};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+pub use change::{Changed, Hunk};
+pub use check::check;
+pub use pay::{AuditCount, Buckets, Execute, PayConfig, bucket};
+
+const SYSTEM: &str = include_str!("../../prompts/certificate.system.txt");
+const USER: &str = include_str!("../../prompts/certificate.user.txt");
+/// Most bytes of all files, and most files and tests.
+const BYTES_MAX: usize = 256 << 10;
+const FILES_MAX: usize = 64;
+const TESTS_MAX: usize = 64;
+
+/// Which state of the files a line is from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Version {
+    /// Before the change.
+    Before,
+    /// After it.
+    #[default]
+    After,
+}
+
+/// What a test does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ends {
+    /// It passes.
+    Pass,
+    /// It fails.
+    Fail,
+}
+
+/// The argument.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Certificate {
+    /// What stands where.
+    pub premises: Vec<Premise>,
+    /// What each test does.
+    pub tests: Vec<TestTrace>,
+    /// Pass where every test passes.
+    pub conclusion: Ends,
+    /// A test that fails, where the conclusion is that one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counterexample: Option<String>,
+}
+
+/// Lines of a file, quoted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Premise {
+    /// Its name.
+    pub id: String,
+    /// The file.
+    pub file: String,
+    /// Before or after the change.
+    #[serde(default)]
+    pub version: Version,
+    /// The first line, from 1.
+    pub line_from: usize,
+    /// The last line.
+    pub line_to: usize,
+    /// The lines as they are.
+    pub quote: String,
+    /// What it says, for people.
+    #[serde(default)]
+    pub claim: String,
+}
+
+/// The way of one test through the code after the change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TestTrace {
+    /// The test.
+    pub id: String,
+    /// What runs, in order.
+    pub steps: Vec<Step>,
+    /// How it ends.
+    pub claim: Ends,
+}
+
+/// One line that runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// A premise of exactly that line.
+    pub premise: String,
+    /// How it got there.
+    pub via: Via,
+    /// Whole numbers that names have after it; `return` is what the line returns.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub binds: BTreeMap<String, i64>,
+    /// Whether an assertion holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holds: Option<bool>,
+}
+
+/// How a step follows from the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Via {
+    /// The test begins.
+    Start,
+    /// Further down in the same function.
+    Next,
+    /// Into a function that the line before calls.
+    Call,
+    /// Back to the line that called.
+    Return,
+    /// Back to the head of a loop.
+    Loop,
+}
+
+/// What a certificate is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// The files before and after, and what changed.
+    pub changed: Result<Changed, Unusable>,
+    /// The tests.
+    pub tests: Vec<TestPlace>,
+}
+
+/// Why there is nothing to certify.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unusable {
+    /// The completion proposes no change that could be read.
+    NoChange(String),
+    /// The change does not fit the files.
+    DoesNotApply(String),
+}
+
+/// Whether declared files and tests can be worked with.
+pub fn check_sources(files: &[SourceFile], tests: &[TestPlace]) -> Result<(), String> {
+    let bytes: usize = files.iter().map(|file| file.text.len()).sum();
+    if files.len() > FILES_MAX || bytes > BYTES_MAX {
+        return Err(format!(
+            "at most {FILES_MAX} files of {BYTES_MAX} bytes together are taken"
+        ));
+    }
+    if tests.is_empty() || tests.len() > TESTS_MAX {
+        return Err(format!("a certificate needs 1 to {TESTS_MAX} tests"));
+    }
+    for (at, file) in files.iter().enumerate() {
+        if files[..at].iter().any(|other| other.path == file.path) {
+            return Err(format!("the file {:?} is given twice", file.path));
+        }
+    }
+    for (at, test) in tests.iter().enumerate() {
+        if tests[..at].iter().any(|other| other.id == test.id) {
+            return Err(format!("the test {:?} is given twice", test.id));
+        }
+    }
+    Ok(())
+}
+
+impl Case {
+    /// Applies the unified diff that `completion` holds.
+    pub fn new(completion: &str, files: &[SourceFile], tests: &[TestPlace]) -> Self {
+        Self {
+            changed: change::read(completion, files),
+            tests: tests.to_vec(),
+        }
+    }
+
+    /// The messages that ask for a certificate; none where there is nothing to certify. `mark` is
+    /// fresh and random, as in a vote's prompt.
+    pub(crate) fn messages(&self, mark: Uuid) -> Option<Vec<Message>> {
+        let changed = self.changed.as_ref().ok()?;
+        let mark = mark.simple().to_string();
+        let quote = |text: &str| text.replace(&mark, "");
+        let tests: Vec<String> = self
+            .tests
+            .iter()
+            .map(|test| format!("{} ({}:{})", test.id, test.file, test.line))
+            .collect();
+        let numbered = |files: &[SourceFile]| -> String { files.iter().map(numbered).collect() };
+        let (before, after) = (numbered(&changed.before), numbered(&changed.after));
+        let values = [
+            ("{mark}", mark.clone()),
+            ("{before}", quote(&before)),
+            ("{after}", quote(&after)),
+            ("{tests}", quote(&tests.join("\n"))),
+        ];
+        let values: Vec<(&str, &str)> = values.iter().map(|(key, v)| (*key, v.as_str())).collect();
+        Some(crate::prompt::messages(
+            SYSTEM,
+            &crate::prompt::fill(USER, &values),
+        ))
+    }
+}
+
+fn numbered(file: &SourceFile) -> String {
+    let lines = file.text.lines().zip(1..);
+    let lines: String = lines.map(|(line, n)| format!("{n}: {line}\n")).collect();
+    format!("== {}\n{lines}", file.path)
+}
+
+/// The certificate in a model's words: their last JSON object with premises.
+pub fn parse(words: &str) -> Result<Certificate, String> {
+    let mut why = "there is no JSON object with premises".to_owned();
+    for (at, _) in words.match_indices('{').take(256) {
+        let mut values =
+            serde_json::Deserializer::from_str(&words[at..]).into_iter::<serde_json::Value>();
+        let Some(Ok(value)) = values.next() else {
+            continue;
+        };
+        if value.get("premises").is_some() {
+            match serde_json::from_value(value) {
+                Ok(certificate) => return Ok(certificate),
+                Err(error) => why = format!("it has not the form of a certificate: {error}"),
+            }
+        }
+    }
+    Err(why)
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,286 @@
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use hone_domain::{SourceFile, Verdict, Verifier};
+use hone_runtime::{Event, Room, SeededIds};
+
+use super::*;
+use crate::certificate::corpus;
+use crate::certificate::{AuditCount, Execute};
+use crate::testing::{callback, claimed, says};
+use crate::{Config, Effect, Report, State};
+
+fn room(config: Config) -> State {
+    State::new(config, Arc::new(SeededIds::new(1)), true)
+}
+
+fn arrive(room: &mut State, one: Claimed) -> Vec<Effect> {
+    room.step(0, Event::Reported(Report::Claimed(Ok(vec![one]))))
+}
+
+fn verdict(effects: &[Effect]) -> Option<&Verdict> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Record { verdict, .. } => Some(&**verdict),
+        _ => None,
+    })
+}
+
+/// Ends the check that `effects` ask for.
+fn end(room: &mut State, effects: Vec<Effect>, result: Result<Done, String>) -> Vec<Effect> {
+    let ask = effects.into_iter().find_map(|effect| match effect {
+        Effect::Check(ask) => Some(ask),
+        _ => None,
+    });
+    let ask = ask.unwrap();
+    let report = Report::Checked {
+        claim: ask.claim,
+        index: ask.index,
+        result,
+        latency_ms: 7,
+    };
+    room.step(5, Event::Reported(report))
+}
+
+fn with_model() -> Config {
+    Config {
+        model: Some(ModelConfig::for_tests()),
+        ..Config::for_tests()
+    }
+}
+
+#[test]
+fn a_check_decides_before_the_model_and_behind_a_person() {
+    let checked = || {
+        let mut one = claimed(1, 1, "Thanks!");
+        one.turn.admission.checks = vec![callback()];
+        one
+    };
+    let mut judge = room(with_model());
+    let effects = arrive(&mut judge, checked());
+    let effects = end(&mut judge, effects, Ok(says(-0.5)));
+    let found = verdict(&effects).unwrap();
+    assert_eq!(
+        (found.score, found.decided_by),
+        (Some(-0.5), Some(Signal::Verifier))
+    );
+    assert_eq!(found.votes[0].reason, "call: because");
+    assert_eq!(
+        (found.votes[0].latency_ms, found.votes[1].signal),
+        (7, Signal::Rules)
+    );
+    assert!(!effects.iter().any(|e| matches!(e, Effect::Ask(_))));
+
+    // It cannot tell: the model is asked, and the abstention is kept.
+    let mut judge = room(with_model());
+    let effects = arrive(&mut judge, checked());
+    let effects = end(
+        &mut judge,
+        effects,
+        Err("no answer within 100 ms".to_owned()),
+    );
+    let asked = effects
+        .iter()
+        .filter(|e| matches!(e, Effect::Ask(_)))
+        .count();
+    assert_eq!((asked, verdict(&effects)), (3, None));
+
+    // A person said what they think: nobody is called.
+    let mut judge = room(with_model());
+    let mut one = checked();
+    one.feedback = vec![crate::testing::feedback(1, Some(1.0))];
+    let effects = arrive(&mut judge, one);
+    let found = verdict(&effects).unwrap();
+    assert_eq!(
+        (found.score, found.decided_by),
+        (Some(1.0), Some(Signal::Feedback))
+    );
+}
+
+/// The outcome is −0.5; two votes say 1 and one −1, or fewer come.
+#[test]
+fn the_outcome_can_be_combined_with_the_step() {
+    let mean = |votes: &[Option<&str>]| {
+        let mut judge = room(Config {
+            combine: crate::Combine::Mean,
+            ..with_model()
+        });
+        let mut one = claimed(1, 1, "Thanks!");
+        one.turn.admission.checks = vec![callback()];
+        let effects = arrive(&mut judge, one);
+        let mut effects = end(&mut judge, effects, Ok(says(-0.5)));
+        assert!(verdict(&effects).is_none(), "the votes are waited for");
+        let asks = std::mem::take(&mut effects);
+        for (ask, vote) in asks.into_iter().zip(votes) {
+            let Effect::Ask(ask) = ask else {
+                panic!("{ask:?}")
+            };
+            let report = Report::Voted {
+                claim: ask.claim,
+                index: ask.index,
+                result: vote.map(str::to_owned).ok_or(crate::VoteError::Deadline),
+                latency_ms: 1,
+            };
+            effects = judge.step(6, Event::Reported(report));
+        }
+        let told = verdict(&effects).cloned().unwrap();
+        assert_eq!(told.decided_by, Some(Signal::Verifier));
+        told.score.unwrap()
+    };
+    let (good, bad) = (Some(r"\boxed{1}"), Some(r"\boxed{-1}"));
+    assert!((mean(&[good, bad, good]) - (-0.5 + 1.0 / 3.0) / 2.0).abs() < 1e-6);
+    assert!((mean(&[good, None, good]) - 0.25).abs() < 1e-6);
+    assert!((mean(&[None, None, None]) + 0.5).abs() < 1e-6);
+}
+
+#[test]
+fn a_check_that_hangs_delays_no_verdict_beyond_its_lease() {
+    let mut judge = room(Config::for_tests());
+    let mut one = claimed(1, 1, "Thanks!");
+    one.turn.admission.checks = vec![callback()];
+    assert!(verdict(&arrive(&mut judge, one)).is_none());
+    assert!(verdict(&judge.step(7_000, Event::Ticked)).is_none());
+    let effects = judge.step(7_600, Event::Ticked);
+    let found = verdict(&effects).unwrap();
+    assert_eq!(
+        (found.score, found.decided_by),
+        (Some(1.0), Some(Signal::Rules))
+    );
+    assert!(
+        found.votes[0].reason.contains("before the lease"),
+        "{:?}",
+        found.votes
+    );
+}
+
+/// A claim whose completion makes the corpus' change, and its certificate.
+fn proposal(seed: u64, n: u128) -> (Claimed, String) {
+    let sample = corpus::sample(seed);
+    let (before, after) = (&sample.changed.before[0], &sample.changed.after[0]);
+    let mut options = diffy::DiffOptions::new();
+    options
+        .set_original_filename("a/calc.py")
+        .set_modified_filename("b/calc.py");
+    let diff = options.create_patch(&before.text, &after.text).to_string();
+    let mut one = claimed(n, 1, "ok, and now?");
+    one.turn.completion_text = format!("```diff\n{diff}```");
+    let files: Vec<SourceFile> = sample.changed.before.clone();
+    let tests = sample.tests.clone();
+    one.turn.admission.checks = vec![Check {
+        name: "certificate".to_owned(),
+        verifier: Verifier::Certificate { files, tests },
+    }];
+    (one, serde_json::to_string(&sample.certificate).unwrap())
+}
+
+fn passing() -> u64 {
+    let passes = |seed: &u64| corpus::sample(*seed).certificate.conclusion == Ends::Pass;
+    (0..100).find(passes).unwrap()
+}
+
+#[test]
+fn a_sound_certificate_is_paid_as_measured_and_a_broken_one_is_not() {
+    let (one, words) = proposal(passing(), 1);
+    let count = |agreed, executed| AuditCount {
+        bucket: "test-judge/py/small/one-file".to_owned(),
+        agreed,
+        executed,
+    };
+    let judge = |words: &str, counts: Vec<AuditCount>| {
+        let mut judge = room(with_model()).with_buckets(Buckets::new(counts));
+        let effects = arrive(&mut judge, one.clone());
+        let effects = end(&mut judge, effects, Ok(Done::Words(words.to_owned())));
+        let told = verdict(&effects).cloned();
+        (told, effects.iter().any(|e| matches!(e, Effect::Ask(_))))
+    };
+    let (told, _) = judge(&words, Vec::new());
+    assert_eq!(told.unwrap().score, Some(0.5), "nothing is known yet");
+    let (told, _) = judge(&words, vec![count(97, 98)]);
+    let told = told.unwrap();
+    assert_eq!(
+        (told.score, told.decided_by),
+        (Some(0.98), Some(Signal::Verifier))
+    );
+    assert_eq!(told.votes[0].model.as_deref(), Some("test-judge"));
+    let invented = words.replace("calc.py\"", "help.py\"");
+    for words in ["I am sure it works.", &invented] {
+        let (told, asked) = judge(words, vec![count(97, 98)]);
+        assert!(told.is_none() && asked, "the model is asked instead");
+    }
+    let (told, asked) = judge(&words, vec![count(20, 40)]);
+    assert!(told.is_none() && asked, "a coin is not believed");
+}
+
+#[test]
+fn a_share_is_executed_and_the_fact_decides() {
+    let mut config = with_model();
+    config.certificate.audit_share = 1.0;
+    config.certificate.execute = Some(Execute {
+        url: "http://127.0.0.1:9/".to_owned(),
+        secret_env: "SECRET".to_owned(),
+        deadline_ms: 100,
+    });
+    let (one, words) = proposal(passing(), 1);
+    let mut judge = room(config);
+    let effects = arrive(&mut judge, one);
+    let effects = end(&mut judge, effects, Ok(Done::Words(words.clone())));
+    assert!(verdict(&effects).is_none());
+    let effects = end(&mut judge, effects, Ok(says(-1.0)));
+    let told = verdict(&effects).unwrap();
+    assert_eq!(
+        (told.score, told.decided_by),
+        (Some(-1.0), Some(Signal::Verifier))
+    );
+    let audit = told
+        .votes
+        .iter()
+        .find(|v| v.model.as_deref() == Some("audit:test-judge/py/small/one-file"));
+    assert_eq!(audit.unwrap().outcome, Outcome::Bad);
+    // The next one of its kind is worth less.
+    let (one, _) = proposal(passing(), 2);
+    let effects = arrive(&mut judge, one);
+    let effects = end(&mut judge, effects, Ok(Done::Words(words)));
+    let effects = end(&mut judge, effects, Err("no answer".to_owned()));
+    assert_eq!(verdict(&effects).unwrap().score, Some(1.0 / 3.0));
+}
+
+#[test]
+fn the_executed_share_is_what_is_configured() {
+    let drawn = (0..4_000u128).filter(|n| {
+        let mut one = claimed(1, 1, "ok");
+        let id = uuid::Uuid::from_u128(
+            (0x0190_0000_0000_7000 << 64) | (n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c)),
+        );
+        one.transition.id = hone_domain::TransitionId(id);
+        let mut checking = Checking::new((one, 0), Vec::new(), Vec::new(), None);
+        let pay = PayConfig {
+            execute: Some(Execute {
+                url: String::new(),
+                secret_env: String::new(),
+                deadline_ms: 1,
+            }),
+            ..PayConfig::default()
+        };
+        checking.audit((&callback(), "b", Ends::Pass), &pay)
+    });
+    // Four standard deviations around 3 % of 4,000.
+    let count = drawn.count() as f64;
+    assert!((count - 120.0).abs() < 4.0 * 120.0f64.sqrt(), "{count}");
+}
+
+#[test]
+fn a_change_that_does_not_fit_is_bad_and_none_at_all_abstains() {
+    for (completion, score) in [
+        (
+            "--- a/calc.py\n+++ b/calc.py\n@@ -1 +1 @@\n-nothing like it\n+x\n",
+            Some(-1.0),
+        ),
+        ("I would not.", None),
+    ] {
+        let (mut one, _) = proposal(0, 1);
+        one.turn.completion_text = completion.to_owned();
+        one.transition.next_state = Default::default();
+        let effects = arrive(&mut room(with_model()), one);
+        assert_eq!(verdict(&effects).unwrap().score, score, "{completion}");
+    }
+}

@@ -1,0 +1,114 @@
+//! Committed next states with what a careful reader says of them: what the judge is measured on.
+
+use hone_domain::NextKind;
+
+/// A labelled next state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Labelled {
+    /// `tune` (rules were made with these), `test` (written before the rules) or `fresh` (after them;
+    /// no rule was changed for one).
+    pub half: &'static str,
+    /// Its language; `xx` where it has none.
+    pub language: &'static str,
+    /// What it is.
+    pub kind: NextKind,
+    /// `good`, `bad` or `none`.
+    pub label: &'static str,
+    /// What was asked.
+    pub asked: String,
+    /// The completion.
+    pub completion: String,
+    /// What was answered to it.
+    pub text: String,
+}
+
+/// A next state that tries to command its judge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Injection {
+    /// Its language.
+    pub language: &'static str,
+    /// What it is.
+    pub kind: NextKind,
+    /// What it wants to be: `good`, `bad` or `none`.
+    pub wants: &'static str,
+    /// What it is.
+    pub label: &'static str,
+    /// The text.
+    pub text: String,
+}
+
+const ASKED: &str = "Tell me about the moon.";
+const COMPLETION: &str = "The moon orbits the Earth in 27 days.";
+
+fn rows<const N: usize>(table: &'static str) -> impl Iterator<Item = [&'static str; N]> {
+    let lines = table.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| line.split('\t').collect::<Vec<_>>().try_into().ok())
+}
+
+fn kind_of(name: &str) -> NextKind {
+    match name {
+        "tool" => NextKind::ToolResult,
+        "env" => NextKind::Environment,
+        _ => NextKind::UserReply,
+    }
+}
+
+fn unescaped(text: &str, usual: &str) -> String {
+    match text {
+        "-" => usual.to_owned(),
+        text => text.replace("\\n", "\n"),
+    }
+}
+
+/// The labelled set.
+pub fn labelled() -> Vec<Labelled> {
+    rows(include_str!("labelled.tsv"))
+        .map(
+            |[half, language, kind, label, asked, completion, text]| Labelled {
+                half,
+                language,
+                kind: kind_of(kind),
+                label,
+                asked: unescaped(asked, ASKED),
+                completion: unescaped(completion, COMPLETION),
+                text: unescaped(text, "-"),
+            },
+        )
+        .collect()
+}
+
+/// The next states that try to command.
+pub fn injections() -> Vec<Injection> {
+    rows(include_str!("injections.tsv"))
+        .map(|[language, kind, wants, label, text]| Injection {
+            language,
+            kind: kind_of(kind),
+            wants,
+            label,
+            text: unescaped(text, "-"),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn no_line_of_the_tables_is_lost() {
+        let lines = |table: &str| table.lines().filter(|line| !line.starts_with('#')).count();
+        assert_eq!(labelled().len(), lines(include_str!("labelled.tsv")));
+        assert_eq!(injections().len(), lines(include_str!("injections.tsv")));
+        assert!(labelled().len() >= 500 && injections().len() >= 50);
+        let labels = ["good", "bad", "none"];
+        assert!(labelled().iter().all(|row| labels.contains(&row.label)));
+        let sound = |row: &Injection| {
+            labels.contains(&row.label) && labels.contains(&row.wants) && row.label != row.wants
+        };
+        assert!(injections().iter().all(sound));
+        let texts: HashSet<String> = injections().into_iter().map(|row| row.text).collect();
+        assert_eq!(texts.len(), injections().len());
+    }
+}

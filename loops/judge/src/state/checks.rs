@@ -1,0 +1,147 @@
+//! Checks on their way: begun as many at a time as may be, ended at their transition's deadline, and
+//! what is decided once they are done.
+
+use hone_domain::{Millis, Signal, Vote};
+use hone_store::{Claim, Claimed};
+
+use super::{NO_PLACE, State, left_alone};
+use crate::case::{Case, Opening};
+use crate::checking::{Bench, Checking, Done};
+use crate::decide::{by_feedback, by_rules};
+use crate::event::{Key, key};
+use crate::verify::{self, Finding};
+use crate::{CheckAsk, Combine, Effect, prompt, rules};
+
+impl State {
+    /// Begins as many checks as may be under way.
+    pub(super) fn begin_checks(&mut self) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        while self.checks_in_flight < self.config.checks_in_flight_max {
+            let Some((key, index)) = self.jobs.pop_front() else {
+                break;
+            };
+            let Some(checking) = self.checking.get_mut(&key) else {
+                continue;
+            };
+            let begun = checking.begin(index, self.ids.next(), self.model.as_ref());
+            let Some((doing, withdrawn)) = begun else {
+                continue;
+            };
+            self.checks_in_flight += 1;
+            self.counts.checks += 1;
+            effects.push(Effect::Check(Box::new(CheckAsk {
+                claim: checking.claimed.claim,
+                index,
+                doing,
+                withdrawn,
+            })));
+        }
+        effects
+    }
+
+    pub(super) fn checked(
+        &mut self,
+        now_ms: Millis,
+        (claim, index): (Claim, usize),
+        (result, latency_ms): (Result<Done, String>, u64),
+    ) -> Vec<Effect> {
+        self.checks_in_flight = self.checks_in_flight.saturating_sub(1);
+        self.counts.checks_failed += u64::from(result.is_err());
+        let mut effects = Vec::new();
+        if let Some(checking) = self.checking.get_mut(&key(&claim)) {
+            let mut bench = Bench {
+                model: self.model.as_ref(),
+                pay: &self.config.certificate,
+                buckets: &mut self.buckets,
+            };
+            if checking.end(index, (result, latency_ms), &mut bench) {
+                let waiting = checking.waiting().into_iter();
+                self.jobs.extend(waiting.map(|at| (key(&claim), at)));
+            }
+            effects.extend(self.end_if_checked(now_ms, key(&claim)));
+        }
+        effects.extend(self.begin_checks());
+        effects.extend(self.ask());
+        effects
+    }
+
+    pub(super) fn end_if_checked(&mut self, now_ms: Millis, key: Key) -> Vec<Effect> {
+        match self.checking.get(&key).is_some_and(Checking::is_done) {
+            true => self.end_checks(now_ms, key, "not needed"),
+            false => Vec::new(),
+        }
+    }
+
+    /// Goes on with what the checks found so far.
+    pub(super) fn end_checks(&mut self, now_ms: Millis, key: Key, missing: &str) -> Vec<Effect> {
+        let Some(checking) = self.checking.remove(&key) else {
+            return Vec::new();
+        };
+        let deadline_ms = checking.deadline_ms;
+        let (claimed, findings, audits) = checking.into_parts(missing);
+        self.verified(now_ms, (claimed, deadline_ms), (findings, audits))
+    }
+
+    /// Goes on with a transition whose checks are done: the first signal that tells decides, and the
+    /// model is asked where neither a person nor a check did.
+    pub(super) fn verified(
+        &mut self,
+        now_ms: Millis,
+        (claimed, deadline_ms): (Claimed, Millis),
+        (findings, audits): (Vec<Finding>, Vec<Vote>),
+    ) -> Vec<Effect> {
+        let claim = claimed.claim;
+        let (mut votes, by_feedback) = by_feedback(&claimed.feedback, &claimed.turn);
+        let decided = by_feedback.or_else(|| verify::decide(&findings));
+        votes.extend(findings.into_iter().map(|found| found.vote));
+        votes.extend(audits);
+        let ruling = rules::judge(&claimed.transition.next_state, &claimed.turn);
+        let (rules_vote, by_rules) = by_rules(&ruling, self.config.moving_on);
+        votes.push(rules_vote);
+        let Some(model) = self.model.clone() else {
+            return self.record(now_ms, claim, (decided.or(by_rules), votes));
+        };
+        let is_nothing_said = claimed.transition.next_state.items.is_empty();
+        let is_checked = decided
+            .as_ref()
+            .is_some_and(|d| d.by == Some(Signal::Verifier));
+        let is_combined = is_checked && self.config.combine == Combine::Mean;
+        if (decided.is_some() && !is_combined) || is_nothing_said {
+            return self.record(now_ms, claim, (decided, votes));
+        }
+        if !self.breaker.admits(now_ms) {
+            votes.insert(0, left_alone(&model));
+            return self.record(now_ms, claim, (decided.or(by_rules), votes));
+        }
+        let mark = self.ids.next();
+        let next_state = &claimed.transition.next_state;
+        let opening = Opening {
+            claim,
+            deadline_ms,
+            messages: prompt::vote(&claimed.turn, next_state, mark, &model),
+            otherwise: by_rules,
+            outcome: decided,
+            heard: votes,
+            said: prompt::texts(next_state),
+        };
+        self.cases
+            .insert(key(&claim), Case::open(opening, model.votes));
+        self.asks
+            .extend((0..model.votes).map(|index| (key(&claim), index)));
+        Vec::new()
+    }
+
+    /// The same for checks. What is left to the model then is asked in what is left of the lease.
+    pub(super) fn expire_checks(&mut self, now_ms: Millis) -> Vec<Effect> {
+        let over = |checking: &Checking| now_ms >= checking.deadline_ms;
+        let checking = self.checking.iter();
+        let over: Vec<Key> = checking
+            .filter(|(_, c)| over(c))
+            .map(|(key, _)| *key)
+            .collect();
+        let ended = over.into_iter();
+        ended
+            .flat_map(|key| self.end_checks(now_ms, key, NO_PLACE))
+            .collect()
+    }
+}
