@@ -106,11 +106,11 @@ struct ServeArgs {
     /// Folder of the ledger and the adapters.
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
-    /// A Hugging Face model folder instead of the built-in starter model, or, in a build with the
-    /// feature `hub`, an id such as org/name or org/name@revision.
+    /// A Hugging Face model folder or a GGUF file instead of the built-in starter model, or, in a
+    /// build with the feature `hub`, an id such as org/name or org/name@revision.
     #[arg(long, value_name = "PATH")]
     model: Option<PathBuf>,
-    /// How its matrices are kept in memory: stored, bf16, q8 or q4.
+    /// How its matrices are kept in memory: stored, f32, bf16, q8 or q4.
     #[arg(long, value_name = "FORMAT")]
     weights: Option<String>,
     /// What answers: builtin, or null (instant, without a model).

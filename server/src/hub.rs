@@ -62,12 +62,15 @@ impl HubId {
     }
 }
 
-/// The folder of a model: `text` itself where it is a folder, else what a hub has under that id.
+/// The folder of a model: `text` itself where it is a folder or a GGUF file, else what a hub has under that id.
 /// The error is one sentence that says what to do.
 pub fn folder(text: &str, access: &HubAccess) -> Result<PathBuf, String> {
     let path = Path::new(text);
+    let is_file = path
+        .extension()
+        .is_some_and(|end| end.eq_ignore_ascii_case("gguf"));
     match HubId::parse(text) {
-        Some(id) if !path.exists() => fetch(&id, access),
+        Some(id) if !is_file && !path.exists() => fetch(&id, access),
         _ => Ok(path.to_owned()),
     }
 }

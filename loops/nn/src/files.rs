@@ -2,20 +2,32 @@
 
 use std::fs::File;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use memmap2::Mmap;
 use serde_json::Value;
 
+use crate::gguf::Gguf;
 use crate::source::LoadError;
 
 /// No JSON file of a model folder is larger than this.
 const JSON_BYTES_MAX: u64 = 256 << 20;
+
+pub(crate) const CONFIG: &str = "config.json";
+pub(crate) const TOKENIZER: &str = "tokenizer.json";
+pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+pub(crate) const GENERATION: &str = "generation_config.json";
+
+/// The files of a folder that a GGUF file's metadata stands for.
+const GGUF_FILES: [&str; 4] = [CONFIG, TOKENIZER, TOKENIZER_CONFIG, GENERATION];
 
 /// The files of a folder, wherever they are.
 #[derive(Debug, Clone)]
 pub(crate) enum Files {
     Folder(PathBuf),
     Embedded(Vec<(String, &'static [u8])>),
+    /// One file that holds them all.
+    Gguf(Arc<Gguf>),
 }
 
 impl Files {
@@ -24,6 +36,7 @@ impl Files {
         match self {
             Self::Folder(root) => root.join(name).display().to_string(),
             Self::Embedded(_) => format!("built-in {name}"),
+            Self::Gguf(gguf) => format!("{} ({name} from its metadata)", gguf.label()),
         }
     }
 
@@ -31,6 +44,7 @@ impl Files {
         match self {
             Self::Folder(root) => root.join(name).is_file(),
             Self::Embedded(files) => files.iter().any(|(n, _)| n == name),
+            Self::Gguf(_) => GGUF_FILES.contains(&name),
         }
     }
 
@@ -71,6 +85,16 @@ impl Files {
                     .map(|(_, bytes)| bytes.to_vec())
                     .ok_or_else(|| self.missing(name, why))
             }
+            Self::Gguf(gguf) => {
+                let json = match name {
+                    CONFIG => gguf.config_json()?,
+                    TOKENIZER => gguf.tokenizer_json()?,
+                    TOKENIZER_CONFIG => gguf.tokenizer_config_json()?,
+                    GENERATION => gguf.generation_json()?,
+                    _ => return Err(self.missing(name, why)),
+                };
+                Ok(json.to_string().into_bytes())
+            }
         }
     }
 
@@ -101,12 +125,13 @@ impl Files {
                     .map(|(_, bytes)| Bytes::Static(bytes))
                     .ok_or_else(|| self.missing(name, why))
             }
+            Self::Gguf(_) => Err(self.missing(name, why)),
         }
     }
 }
 
 #[allow(unsafe_code)]
-fn map(file: &File) -> std::io::Result<Mmap> {
+pub(crate) fn map(file: &File) -> std::io::Result<Mmap> {
     // SAFETY: the map is only read while weights are copied out of it during loading, and folders
     // of weights are written once and not changed in place. A file cut short by someone else at
     // that very time would end the process, not corrupt it.

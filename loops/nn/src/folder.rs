@@ -1,6 +1,6 @@
 //! A model folder as the ecosystem writes it: config.json, safetensors, tokenizer.json,
 //! tokenizer_config.json with a chat template, generation_config.json. From disk or from bytes
-//! built into the program. Everything that can be wrong with it is found here, before anything is
+//! built into the program; or one GGUF file, whose metadata stands for these files. Everything that can be wrong with it is found here, before anything is
 //! served, and told in one sentence.
 
 use std::cell::RefCell;
@@ -11,7 +11,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::config::ModelConfig;
-use crate::files::Files;
+use crate::files::{CONFIG, Files, GENERATION, TOKENIZER, TOKENIZER_CONFIG};
+use crate::gguf::{Gguf, ROPE_FACTORS};
 use crate::quant::WeightFormat;
 use crate::source::{LoadError, TensorData, TensorSource};
 use crate::template::ChatTemplate;
@@ -19,10 +20,6 @@ use crate::tensors::TensorFiles;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{Model, Weights};
 
-const CONFIG: &str = "config.json";
-const TOKENIZER: &str = "tokenizer.json";
-const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
-const GENERATION: &str = "generation_config.json";
 const TEMPLATE: &str = "chat_template.jinja";
 
 /// What the folder suggests for sampling.
@@ -35,7 +32,7 @@ pub struct GenerationDefaults {
     pub top_k: Option<u32>,
 }
 
-/// A checked model folder. Weights are opened but not yet read.
+/// A checked model folder or GGUF file. Weights are opened but not yet read.
 #[derive(Debug)]
 pub struct ModelFolder {
     config: ModelConfig,
@@ -46,12 +43,16 @@ pub struct ModelFolder {
 }
 
 impl ModelFolder {
-    /// Opens a folder on disk.
+    /// Opens a folder on disk, or a GGUF file.
     pub fn open(path: &Path) -> Result<Self, LoadError> {
+        if path.is_file() {
+            return Self::from_files(&Files::Gguf(Arc::new(Gguf::open(path)?)));
+        }
         if !path.is_dir() {
             return Err(LoadError::MissingFile {
                 file: path.display().to_string(),
-                why: "there is no such folder; give the path of a model folder".to_owned(),
+                why: "there is no such folder; give the path of a model folder or of a GGUF file"
+                    .to_owned(),
             });
         }
         Self::from_files(&Files::Folder(path.to_owned()))
@@ -163,7 +164,9 @@ pub fn load_model_as(
 /// Tensors that some writers store although nothing needs them: rotary tables, and the head of a
 /// model whose head is the embedding.
 fn spare(name: &str, config: &ModelConfig) -> bool {
-    name.ends_with("rotary_emb.inv_freq") || (config.tied && name == "lm_head.weight")
+    name.ends_with("rotary_emb.inv_freq")
+        || name == ROPE_FACTORS
+        || (config.tied && name == "lm_head.weight")
 }
 
 /// Passes reads through, and remembers what was read.

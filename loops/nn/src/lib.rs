@@ -12,6 +12,7 @@ mod exec;
 mod files;
 mod forward;
 mod gemm;
+mod gguf;
 mod identity;
 mod kv;
 mod layer;

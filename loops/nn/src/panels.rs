@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use crate::exec::Executor;
 use crate::gemm::{Epilogue, Gemm, Strided};
+use crate::gguf::BlockKind;
 use crate::quant::{Bits, Quantised, WeightFormat};
 use crate::simd::{HalfLine, Kernel, LANES, Line, V16, dispatch, padded};
 use crate::source::TensorData;
@@ -55,6 +56,23 @@ pub(crate) struct RowsMut<'a> {
     pub(crate) stride: usize,
 }
 
+/// The bits that quantised parts are kept in under `format`: their own where all have the same,
+/// eight for K-quants. None where they are to be widened first, as parts of several forms are.
+fn kept_bits(parts: &[TensorData], format: WeightFormat) -> Option<Bits> {
+    let kind = |part: &TensorData| match part {
+        TensorData::Blocks(blocks) => Some(blocks.kind()),
+        _ => None,
+    };
+    let kinds: Option<Vec<BlockKind>> = parts.iter().map(kind).collect();
+    let kinds = kinds.filter(|kinds| !kinds.is_empty())?;
+    let four = |kind: &BlockKind| *kind == BlockKind::Q4_0;
+    match format {
+        WeightFormat::Stored | WeightFormat::Q4 if kinds.iter().all(four) => Some(Bits::Four),
+        WeightFormat::Stored | WeightFormat::Q8 if !kinds.iter().any(four) => Some(Bits::Eight),
+        _ => None,
+    }
+}
+
 impl Panels {
     pub(crate) fn zeros(out: usize, inp: usize) -> Self {
         let lines = out.div_ceil(LANES) * inp;
@@ -102,6 +120,28 @@ impl Panels {
             out,
             inp,
             data: Data::F32(data),
+        }
+    }
+
+    /// Stacks parts as [`Self::from_parts`] and keeps them in `format`. Quantised parts that have it
+    /// already stay as they are.
+    pub(crate) fn stacked(inp: usize, parts: Vec<TensorData>, format: WeightFormat) -> Self {
+        let Some(bits) = kept_bits(&parts, format) else {
+            return Self::from_parts(inp, parts).into_format(format);
+        };
+        let blocks: Vec<_> = parts
+            .iter()
+            .filter_map(|part| match part {
+                TensorData::Blocks(blocks) => Some(blocks),
+                _ => None,
+            })
+            .collect();
+        let out = parts.iter().map(|p| p.len() / inp.max(1)).sum();
+        let data = Quantised::from_blocks(bits, (out, inp), &blocks);
+        Self {
+            out,
+            inp,
+            data: Data::Quantised(data),
         }
     }
 
@@ -174,6 +214,12 @@ impl Panels {
     pub(crate) fn into_format(self, format: WeightFormat) -> Self {
         let bits = match format {
             WeightFormat::Stored => return self,
+            WeightFormat::F32 => {
+                return match self.data {
+                    Data::F32(_) => self,
+                    _ => self.widened(),
+                };
+            }
             WeightFormat::Bf16 => return self.rounded(),
             WeightFormat::Q8 => Bits::Eight,
             WeightFormat::Q4 => Bits::Four,

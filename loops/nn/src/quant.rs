@@ -12,6 +12,7 @@ use half::f16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
 use crate::gemm::Source;
+use crate::gguf::{BlockKind, Blocks};
 use crate::simd::{HalfLine, LANES, V16};
 
 /// Inputs that share a scale.
@@ -20,9 +21,12 @@ pub(crate) const GROUP: usize = 32;
 /// How the matrices of a loaded model are kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum WeightFormat {
-    /// As the folder stores them: bf16, or f32.
+    /// As they are stored: bf16, f32, or quantised; K-quants of GGUF files are rounded to
+    /// eight bits.
     #[default]
     Stored,
+    /// Thirty-two bits; exact for whatever is stored.
+    F32,
     /// Sixteen bits; rounds what is stored as f32.
     Bf16,
     /// Eight bits and a scale per 32 weights: 8.5 bits.
@@ -36,6 +40,7 @@ impl WeightFormat {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Stored => "stored",
+            Self::F32 => "f32",
             Self::Bf16 => "bf16",
             Self::Q8 => "q8",
             Self::Q4 => "q4",
@@ -83,26 +88,77 @@ impl Quantised {
         (out, inp): (usize, usize),
         row: &mut dyn FnMut(usize, &mut [f32]),
     ) -> Self {
+        let mut all = Self::blank(bits, (out, inp));
+        let mut values = vec![0.0; inp];
+        for r in 0..out {
+            row(r, &mut values);
+            all.set_row(r, &values);
+        }
+        all
+    }
+
+    /// Stacks rows of blocks `[out_i, inp]`: codes and scales bit for bit where they are of this
+    /// form, else rounded.
+    pub(crate) fn from_blocks(bits: Bits, (out, inp): (usize, usize), parts: &[&Blocks]) -> Self {
+        let mut all = Self::blank(bits, (out, inp));
+        let mut values = vec![0.0; inp];
+        let mut row = 0;
+        for part in parts {
+            for r in 0..part.len() / inp {
+                match part.kind() {
+                    BlockKind::Q8_0 | BlockKind::Q4_0 => all.copy_row(row, part.row(r, inp)),
+                    BlockKind::Q4K | BlockKind::Q6K => {
+                        part.dequantise_row(r, &mut values);
+                        all.set_row(row, &values);
+                    }
+                }
+                row += 1;
+            }
+        }
+        all
+    }
+
+    /// All weights 0.
+    fn blank(bits: Bits, (out, inp): (usize, usize)) -> Self {
         let panels = out.div_ceil(LANES);
         // A code of 0 is the weight 0 in eight bits, and 8 is in four.
         let zero = match bits {
             Bits::Eight => 0,
             Bits::Four => 0x88,
         };
-        let mut all = Self {
+        Self {
             bits,
             inp,
             codes: vec![CodeLine([zero; LANES]); panels * inp.div_ceil(bits.inputs_per_line())],
             scales: vec![HalfLine([0; LANES]); panels * inp.div_ceil(GROUP)],
+        }
+    }
+
+    fn set_row(&mut self, row: usize, values: &[f32]) {
+        for (group, values) in values.chunks(GROUP).enumerate() {
+            self.set_group(row, group, values);
+        }
+    }
+
+    /// Takes over one row of GGUF blocks of this form: an f16 scale, then the codes; of four-bit
+    /// ones the first sixteen in the low halves of the bytes.
+    fn copy_row(&mut self, row: usize, bytes: &[u8]) {
+        let size = match self.bits {
+            Bits::Eight => 2 + GROUP,
+            Bits::Four => 2 + GROUP / 2,
         };
-        let mut values = vec![0.0; inp];
-        for r in 0..out {
-            row(r, &mut values);
-            for (group, values) in values.chunks(GROUP).enumerate() {
-                all.set_group(r, group, values);
+        let first = row / LANES * self.groups();
+        for (group, block) in bytes.chunks_exact(size).enumerate() {
+            let scale = u16::from_le_bytes([block[0], block[1]]);
+            self.scales[first + group].0[row % LANES] = scale;
+            for k in 0..GROUP {
+                let code = match self.bits {
+                    Bits::Eight => block[2 + k],
+                    Bits::Four => block[2 + k % 16] >> (k / 16 * 4) & 15,
+                };
+                self.set_code(row, group * GROUP + k, code);
             }
         }
-        all
     }
 
     fn lines(&self) -> usize {
@@ -133,13 +189,20 @@ impl Quantised {
     }
 
     fn set(&mut self, row: usize, k: usize, code: f32) {
+        let code = match self.bits {
+            Bits::Eight => (code.clamp(-127.0, 127.0) as i8) as u8,
+            Bits::Four => (code.clamp(-8.0, 7.0) as i8 + 8) as u8,
+        };
+        self.set_code(row, k, code);
+    }
+
+    fn set_code(&mut self, row: usize, k: usize, code: u8) {
         let lines = self.lines();
         let line = &mut self.codes[row / LANES * lines + k / self.bits.inputs_per_line()];
         let byte = &mut line.0[row % LANES];
         match self.bits {
-            Bits::Eight => *byte = (code.clamp(-127.0, 127.0) as i8) as u8,
+            Bits::Eight => *byte = code,
             Bits::Four => {
-                let code = (code.clamp(-8.0, 7.0) as i8 + 8) as u8;
                 let shift = k % 2 * 4;
                 *byte = (*byte & !(15 << shift)) | code << shift;
             }

@@ -2,12 +2,16 @@
 
 use std::io;
 
+use crate::gguf::Blocks;
+
 /// Values of one tensor as stored, row-major. Half precision (f16) arrives widened to f32;
-/// bf16 keeps its 16 bits because widening is an exact shift.
+/// bf16 keeps its 16 bits because widening is an exact shift, and blocks of quantised weights (in
+/// whole rows) their bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TensorData {
     F32(Vec<f32>),
     Bf16(Vec<u16>),
+    Blocks(Blocks),
 }
 
 impl TensorData {
@@ -16,6 +20,7 @@ impl TensorData {
         match self {
             Self::F32(v) => v.len(),
             Self::Bf16(v) => v.len(),
+            Self::Blocks(blocks) => blocks.len(),
         }
     }
 
@@ -23,11 +28,12 @@ impl TensorData {
         self.len() == 0
     }
 
-    /// The values as f32 (exact for both stored forms).
+    /// The values as f32 (exact for all stored forms).
     pub fn into_f32(self) -> Vec<f32> {
         match self {
             Self::F32(v) => v,
             Self::Bf16(v) => v.into_iter().map(bf16_to_f32).collect(),
+            Self::Blocks(blocks) => blocks.dequantise(),
         }
     }
 }
@@ -110,6 +116,12 @@ pub enum LoadError {
         held: u64,
         promised: u64,
     },
+    #[error(
+        "{file} is not a usable GGUF file ({why}); it is damaged or was cut short, fetch it again"
+    )]
+    BadGguf { file: String, why: String },
+    #[error("{file} cannot be used: {why}")]
+    UnfitGguf { file: String, why: String },
     #[error("{file} has no tensor {tensor}, which config.json calls for; the folder is incomplete")]
     MissingTensor { file: String, tensor: String },
     #[error(

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
+use std::sync::Arc;
 
 use half::{bf16, f16};
 use safetensors::tensor::{Metadata, TensorView};
@@ -10,6 +11,7 @@ use serde_json::Value;
 
 use crate::config::StoredDtype;
 use crate::files::{Bytes, Files};
+use crate::gguf::Gguf;
 use crate::source::{LoadError, NamedTensor, TensorData, TensorSource};
 
 const SINGLE: &str = "model.safetensors";
@@ -182,13 +184,15 @@ pub fn to_bytes(tensors: &[NamedTensor], dtype: StoredDtype) -> Vec<u8> {
     safetensors::serialize(views, Some(format)).expect("a file of distinct tensors serializes")
 }
 
-/// Every tensor of a model folder, by name.
+/// Every tensor of a model folder or of a GGUF file, by the name that a folder has for it.
 #[derive(Debug)]
 pub struct TensorFiles {
     shards: Vec<Shard>,
     /// Tensor name to index in `shards`.
     place: BTreeMap<String, usize>,
     index_label: String,
+    /// Where one GGUF file holds them all; then there are no shards.
+    gguf: Option<Arc<Gguf>>,
 }
 
 impl TensorFiles {
@@ -198,6 +202,14 @@ impl TensorFiles {
     }
 
     pub(crate) fn from_files(files: &Files) -> Result<Self, LoadError> {
+        if let Files::Gguf(gguf) = files {
+            return Ok(Self {
+                shards: Vec::new(),
+                place: BTreeMap::new(),
+                index_label: gguf.label().to_owned(),
+                gguf: Some(Arc::clone(gguf)),
+            });
+        }
         if files.exists(SINGLE) {
             let shard = Shard::open(files, SINGLE, "it holds the weights")?;
             let place = shard
@@ -210,6 +222,7 @@ impl TensorFiles {
                 index_label: shard.label.clone(),
                 shards: vec![shard],
                 place,
+                gguf: None,
             });
         }
         if files.exists(INDEX) {
@@ -262,11 +275,15 @@ impl TensorFiles {
             shards,
             place,
             index_label,
+            gguf: None,
         })
     }
 
     /// The stored form of the embedding matrix, which decides how weights are kept in memory.
     pub fn dtype(&self) -> StoredDtype {
+        if let Some(gguf) = &self.gguf {
+            return gguf.dtype();
+        }
         let name = "model.embed_tokens.weight";
         let info = self
             .place
@@ -280,6 +297,9 @@ impl TensorFiles {
 
     /// Bytes that tensor `name` takes in its file; 0 if there is none.
     pub(crate) fn stored_bytes(&self, name: &str) -> u64 {
+        if let Some(gguf) = &self.gguf {
+            return gguf.stored_bytes(name);
+        }
         let info = self
             .place
             .get(name)
@@ -297,6 +317,9 @@ impl TensorFiles {
 
 impl TensorSource for TensorFiles {
     fn tensor(&self, name: &str, shape: &[usize]) -> Result<TensorData, LoadError> {
+        if let Some(gguf) = &self.gguf {
+            return gguf.tensor(name, shape);
+        }
         match self.place.get(name) {
             Some(at) => self.shards[*at].tensor(name, shape),
             None => Err(LoadError::MissingTensor {
@@ -307,6 +330,9 @@ impl TensorSource for TensorFiles {
     }
 
     fn names(&self) -> Vec<String> {
+        if let Some(gguf) = &self.gguf {
+            return gguf.names().cloned().collect();
+        }
         self.place.keys().cloned().collect()
     }
 }

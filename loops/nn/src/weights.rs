@@ -1,5 +1,7 @@
 //! A model's weights: loaded or random, in kernel layout, and back to named tensors.
 
+use std::collections::BTreeSet;
+
 use sha2::{Digest, Sha256};
 
 use crate::config::ModelConfig;
@@ -43,8 +45,9 @@ impl Model {
 /// bit-equal log-probs for the same tokens and version. Independent of threads and of the
 /// instruction level.
 pub fn fingerprint(model: &Model) -> String {
-    let stored = model.weights.embed.format();
-    format!("cpu-f32-fma-k1;w={stored};kv=f32")
+    let formats: BTreeSet<&str> = model.weights.matrices().map(Panels::format).collect();
+    let formats: Vec<&str> = formats.into_iter().collect();
+    format!("cpu-f32-fma-k1;w={};kv=f32", formats.join("+"))
 }
 
 /// `y = x W^T + bias`.
@@ -129,7 +132,7 @@ impl Loader<'_> {
 
     fn matrix(&self, name: &str, out: usize, inp: usize) -> Result<Panels, LoadError> {
         let data = self.src.tensor(name, &[out, inp])?;
-        Ok(Panels::from_parts(inp, vec![data]).into_format(self.format))
+        Ok(Panels::stacked(inp, vec![data], self.format))
     }
 
     fn linear(&self, layer: usize, stack: &Stack) -> Result<Linear, LoadError> {
@@ -146,7 +149,7 @@ impl Loader<'_> {
             }
         }
         Ok(Linear {
-            w: Panels::from_parts(stack.inp, parts).into_format(self.format),
+            w: Panels::stacked(stack.inp, parts, self.format),
             bias: stack.bias.then_some(bias),
         })
     }
@@ -267,13 +270,14 @@ impl Weights {
 
     /// Bytes the matrices hold.
     pub fn bytes(&self) -> usize {
+        self.matrices().map(Panels::bytes).sum()
+    }
+
+    fn matrices(&self) -> impl Iterator<Item = &Panels> {
         let layers = self.layers.iter();
         let matrices = layers.flat_map(|l| [&l.qkv.w, &l.o.w, &l.gate_up.w, &l.down.w]);
         let ends = [Some(&self.embed), self.head.as_ref()];
-        matrices
-            .chain(ends.into_iter().flatten())
-            .map(Panels::bytes)
-            .sum()
+        matrices.chain(ends.into_iter().flatten())
     }
 
     /// Number of parameters (a tied head counts once).

@@ -55,8 +55,10 @@ pub enum Engine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Weights {
-    /// As the folder stores them.
+    /// As they are stored.
     Stored,
+    /// Thirty-two bits.
+    F32,
     /// Sixteen bits.
     Bf16,
     /// Eight bits, a scale per 32 weights.
@@ -69,6 +71,7 @@ impl From<Weights> for WeightFormat {
     fn from(weights: Weights) -> Self {
         match weights {
             Weights::Stored => Self::Stored,
+            Weights::F32 => Self::F32,
             Weights::Bf16 => Self::Bf16,
             Weights::Q8 => Self::Q8,
             Weights::Q4 => Self::Q4,
@@ -349,7 +352,7 @@ pub struct ModelConfig {
     pub path: String,
     /// How its matrices are kept; serving and training see the same numbers.
     pub weights: Weights,
-    /// Name in `/v1/models`; empty takes the folder's name, or `hone-starter`.
+    /// Name in `/v1/models`; empty takes the folder's or file's name, or `hone-starter`.
     pub name: String,
     /// Further names that requests may use.
     pub aliases: Vec<String>,
@@ -373,6 +376,7 @@ impl ModelConfig {
             (Engine::Null, _) => "hone-null".to_owned(),
             (Engine::Builtin, Some(folder)) => {
                 let name = folder.to_string_lossy();
+                let name = name.strip_suffix(".gguf").unwrap_or(&name);
                 // `NAME@...` names policies; here it is the revision of a hub id.
                 name.split('@').next().unwrap_or_default().to_owned()
             }

@@ -1,0 +1,159 @@
+//! Blocks of quantised weights as GGUF stores them, and the values they stand for.
+
+use half::f16;
+
+/// How weights are quantised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BlockKind {
+    Q8_0,
+    Q4_0,
+    Q4K,
+    Q6K,
+}
+
+impl BlockKind {
+    /// Weights in a block.
+    pub(crate) fn values(self) -> usize {
+        match self {
+            Self::Q8_0 | Self::Q4_0 => 32,
+            Self::Q4K | Self::Q6K => 256,
+        }
+    }
+
+    /// Bytes of a block.
+    pub(crate) fn bytes(self) -> usize {
+        match self {
+            Self::Q8_0 => 2 + 32,
+            Self::Q4_0 => 2 + 16,
+            Self::Q4K => 2 + 2 + 12 + 128,
+            Self::Q6K => 128 + 64 + 16 + 2,
+        }
+    }
+
+    /// Where the f16 scales of a block are.
+    fn scales(self) -> &'static [usize] {
+        match self {
+            Self::Q8_0 | Self::Q4_0 => &[0],
+            Self::Q4K => &[0, 2],
+            Self::Q6K => &[208],
+        }
+    }
+}
+
+/// Whole rows of quantised weights, row-major.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Blocks {
+    kind: BlockKind,
+    bytes: Vec<u8>,
+}
+
+fn half(bytes: &[u8]) -> f32 {
+    f16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
+}
+
+impl Blocks {
+    /// Whole blocks with finite scales; the index of the first weight of one that has not.
+    pub(crate) fn new(kind: BlockKind, bytes: Vec<u8>) -> Result<Self, usize> {
+        let sound = |block: &[u8]| {
+            kind.scales()
+                .iter()
+                .all(|at| half(&block[*at..]).is_finite())
+        };
+        let bad = bytes.chunks_exact(kind.bytes()).position(|b| !sound(b));
+        bad.map_or(Ok(Self { kind, bytes }), |at| Err(at * kind.values()))
+    }
+
+    pub(crate) fn kind(&self) -> BlockKind {
+        self.kind
+    }
+
+    /// Number of weights.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len() / self.kind.bytes() * self.kind.values()
+    }
+
+    /// Bytes of the blocks of row `row`, in rows of `inp` weights.
+    pub(crate) fn row(&self, row: usize, inp: usize) -> &[u8] {
+        let bytes = inp / self.kind.values() * self.kind.bytes();
+        &self.bytes[row * bytes..(row + 1) * bytes]
+    }
+
+    /// The weights of row `row`, into `to [inp]`.
+    pub(crate) fn dequantise_row(&self, row: usize, to: &mut [f32]) {
+        let blocks = self.row(row, to.len()).chunks_exact(self.kind.bytes());
+        for (block, to) in blocks.zip(to.chunks_exact_mut(self.kind.values())) {
+            self.kind.dequantise(block, to);
+        }
+    }
+
+    /// All weights.
+    pub(crate) fn dequantise(&self) -> Vec<f32> {
+        let mut values = vec![0.0; self.len()];
+        if !values.is_empty() {
+            self.dequantise_row(0, &mut values);
+        }
+        values
+    }
+}
+
+impl BlockKind {
+    /// The weights of one block, as ggml's `dequantize_row_*` computes them.
+    fn dequantise(self, block: &[u8], to: &mut [f32]) {
+        match self {
+            Self::Q8_0 => {
+                let scale = half(block);
+                for (to, code) in to.iter_mut().zip(&block[2..]) {
+                    *to = f32::from(*code as i8) * scale;
+                }
+            }
+            Self::Q4_0 => {
+                let scale = half(block);
+                let (low, high) = to.split_at_mut(16);
+                for ((low, high), codes) in low.iter_mut().zip(high).zip(&block[2..]) {
+                    *low = (f32::from(codes & 15) - 8.0) * scale;
+                    *high = (f32::from(codes >> 4) - 8.0) * scale;
+                }
+            }
+            Self::Q4K => q4_k(block, to),
+            Self::Q6K => q6_k(block, to),
+        }
+    }
+}
+
+/// Eight groups of thirty-two, each with a scale and a minimum of six bits.
+fn q4_k(block: &[u8], to: &mut [f32]) {
+    let (scale, least) = (half(block), half(&block[2..]));
+    let (packed, codes) = block[4..].split_at(12);
+    let six_bits = |group: usize| match group {
+        0..4 => (packed[group] & 63, packed[group + 4] & 63),
+        _ => (
+            packed[group + 4] & 15 | packed[group - 4] >> 6 << 4,
+            packed[group + 4] >> 4 | packed[group] >> 6 << 4,
+        ),
+    };
+    for (group, to) in to.chunks_exact_mut(32).enumerate() {
+        let (factor, minimum) = six_bits(group);
+        let (scale, least) = (scale * f32::from(factor), least * f32::from(minimum));
+        let codes = &codes[group / 2 * 32..];
+        for (to, code) in to.iter_mut().zip(codes) {
+            *to = scale * f32::from(code >> (group % 2 * 4) & 15) - least;
+        }
+    }
+}
+
+/// Sixteen groups of sixteen, each with a scale of eight bits.
+fn q6_k(block: &[u8], to: &mut [f32]) {
+    let scale = half(&block[208..]);
+    for (half, to) in to.chunks_exact_mut(128).enumerate() {
+        let low = &block[half * 64..][..64];
+        let high = &block[128 + half * 32..][..32];
+        let factors = &block[192 + half * 8..][..8];
+        for (at, to) in to.iter_mut().enumerate() {
+            let (quarter, l) = (at / 32, at % 32);
+            let four = low[quarter % 2 * 32 + l] >> (quarter / 2 * 4) & 15;
+            let two = high[l] >> (quarter * 2) & 3;
+            let code = f32::from(four | two << 4) - 32.0;
+            *to = scale * f32::from(factors[quarter * 2 + l / 16] as i8) * code;
+        }
+    }
+}

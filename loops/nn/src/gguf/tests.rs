@@ -1,0 +1,341 @@
+//! GGUF files written by the gguf package (see tests/goldens/make_gguf_goldens.py), and broken ones.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use serde_json::{Value as Json, json};
+use sha2::{Digest, Sha256};
+
+use super::*;
+use crate::config::{ModelConfig, RopeScaling};
+use crate::exec::Executor;
+use crate::files::Files;
+use crate::folder::{ModelFolder, load_model, load_model_as};
+use crate::quant::WeightFormat;
+use crate::score::score;
+use crate::source::TensorSource;
+use crate::tensors::TensorFiles;
+use crate::weights::{Model, Weights, fingerprint};
+
+fn golden(name: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens");
+    root.join(name)
+}
+
+fn json_of(name: &str) -> Json {
+    serde_json::from_slice(&fs::read(golden(name)).unwrap()).unwrap()
+}
+
+/// A file of another content.
+fn with_bytes(bytes: &[u8]) -> Result<Gguf, LoadError> {
+    let mut file = tempfile::NamedTempFile::with_suffix(".gguf").unwrap();
+    file.write_all(bytes).unwrap();
+    Gguf::open(file.path())
+}
+
+/// Shape and weights, without a tokenizer.
+fn model_of(files: &Files) -> Model {
+    let config = files.read("config.json", "").unwrap();
+    let mut config = ModelConfig::from_json(&config, "config.json").unwrap();
+    let tensors = TensorFiles::from_files(files).unwrap();
+    config.dtype = tensors.dtype();
+    let weights = Weights::from_source(&config, &tensors).unwrap();
+    Model::new(config, weights)
+}
+
+#[test]
+fn a_converted_model_is_the_same_model() {
+    for name in ["llama", "qwen2"] {
+        let file = Gguf::open(&golden(&format!("gguf/{name}.gguf"))).unwrap();
+        let file = model_of(&Files::Gguf(file.into()));
+        let folder = model_of(&Files::Folder(golden(name)));
+        assert_eq!(file.config.dtype, folder.config.dtype);
+        assert_eq!(
+            file.digest, folder.digest,
+            "{name}: every weight, bit for bit"
+        );
+        let scaling = |model: &Model| model.config.rope_scaling;
+        assert_eq!(scaling(&file), scaling(&folder));
+        assert_eq!(
+            matches!(scaling(&file), Some(RopeScaling::Llama3 { .. })),
+            name == "llama"
+        );
+        let expected = json_of(&format!("{name}/golden.json"));
+        check(&file, &expected, 1e-4);
+        let tokens: Vec<u32> = (0..40).collect();
+        let exec = Executor::new(1);
+        let (a, b) = (
+            score(&file, None, &tokens, &exec),
+            score(&folder, None, &tokens, &exec),
+        );
+        assert_eq!(a.logits(40), b.logits(40));
+    }
+}
+
+/// Logits against those of a golden file.
+fn check(model: &Model, golden: &Json, tolerance: f64) {
+    let list = |value: &Json| value.as_array().unwrap().clone();
+    let number = |value: &Json| value.as_f64().unwrap();
+    let tokens = list(&golden["tokens"])
+        .iter()
+        .map(|t| number(t) as u32)
+        .collect::<Vec<_>>();
+    let exec = Executor::new(2);
+    let scores = score(model, None, &tokens, &exec);
+    for (position, expected) in list(&golden["positions"])
+        .iter()
+        .zip(list(&golden["logits"]))
+    {
+        let got = scores.logits(number(position) as usize + 1);
+        for (got, expected) in got.iter().zip(list(&expected)) {
+            let error = (f64::from(*got) - number(&expected)).abs();
+            assert!(
+                error < tolerance,
+                "position {position}: {got} for {expected}"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_type_stands_for_the_values_that_the_gguf_package_reads() {
+    let golden_json = json_of("gguf/qwen3.json");
+    let file = Gguf::open(&golden("gguf/qwen3.gguf")).unwrap();
+    let wanted = golden_json["sha256"].as_object().unwrap();
+    assert_eq!(file.names().count(), wanted.len());
+    let mut kinds = Vec::new();
+    for (name, digest) in wanted {
+        let info = &file.tensors[name];
+        kinds.push(format!("{:?}", info.stored));
+        let values = file.tensor(name, &info.shape.clone()).unwrap().into_f32();
+        let mut hash = Sha256::new();
+        values.iter().for_each(|v| hash.update(v.to_le_bytes()));
+        let hex: String = hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(json!(hex), *digest, "{name}");
+    }
+    kinds.sort();
+    kinds.dedup();
+    assert_eq!(
+        kinds,
+        [
+            "Blocks(Q4K)",
+            "Blocks(Q4_0)",
+            "Blocks(Q6K)",
+            "Blocks(Q8_0)",
+            "F16",
+            "F32"
+        ]
+    );
+}
+
+#[test]
+fn a_quantised_model_says_what_its_dequantised_weights_say() {
+    let folder = ModelFolder::open(&golden("gguf/qwen3.gguf")).unwrap();
+    let load = |format| load_model_as(&folder, format, &mut |_, _| {}).unwrap();
+    let golden_json = json_of("gguf/qwen3.json");
+    let full = load(WeightFormat::F32);
+    check(&full, &golden_json, 1e-4);
+    assert_eq!(fingerprint(&full), "cpu-f32-fma-k1;w=f32;kv=f32");
+    // As stored: only the K-quants are rounded, to the nearest of 255 steps per 32 weights.
+    let (mut reports, mut last) = (0, (0, 0));
+    let stored = load_model(&folder, &mut |done, total| {
+        (reports, last) = (reports + 1, (done, total));
+    });
+    let stored = stored.unwrap();
+    assert!(reports > 10 && last.0 == last.1, "{last:?}");
+    assert_eq!(fingerprint(&stored), "cpu-f32-fma-k1;w=f32+q4+q8;kv=f32");
+    let rounded = [
+        "embed_tokens",
+        "layers.0.self_attn.q_proj",
+        "layers.0.self_attn.k_proj",
+        "layers.0.self_attn.v_proj",
+    ];
+    let pairs = full.weights.to_tensors(&full.config);
+    for (full, stored) in pairs.iter().zip(stored.weights.to_tensors(&stored.config)) {
+        let may_differ = rounded.iter().any(|name| full.name.contains(name));
+        assert_eq!(full.data != stored.data, may_differ, "{}", full.name);
+        for (full, stored) in full.data.chunks(32).zip(stored.data.chunks(32)) {
+            let widest = full.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+            let close = |(a, b): (&f32, &f32)| (a - b).abs() <= widest * 0.6 / 127.0 + 1e-7;
+            assert!(full.iter().zip(stored).all(close));
+        }
+    }
+    assert!(load(WeightFormat::Q4).weights.bytes() < stored.weights.bytes());
+}
+
+#[test]
+fn texts_become_the_tokens_that_the_tokenizers_library_makes() {
+    let words = json_of("gguf/words.json");
+    for (file, cut) in [
+        ("gguf/qwen3.gguf", "qwen2"),
+        ("gguf/words.gguf", "llama-bpe"),
+    ] {
+        let gguf = Gguf::open(&golden(file)).unwrap();
+        let json = gguf.tokenizer_json().unwrap().to_string();
+        let tokenizer = crate::tokenizer::Tokenizer::from_json(json.as_bytes(), file).unwrap();
+        for case in words[cut].as_array().unwrap() {
+            let text = case["text"].as_str().unwrap();
+            assert_eq!(
+                json!(tokenizer.encode(text, false)),
+                case["ids"],
+                "{cut}: {text:?}"
+            );
+            assert_eq!(
+                json!(tokenizer.encode(text, true)),
+                case["with_begin"],
+                "{cut}: {text:?}"
+            );
+        }
+        assert!(tokenizer.is_special(tokenizer.id_of("<|im_end|>").unwrap()));
+        assert!(!tokenizer.is_special(tokenizer.id_of("<tool>").unwrap()));
+    }
+    let folder = ModelFolder::open(&golden("gguf/qwen3.gguf")).unwrap();
+    let ends = &folder.generation().eos_ids;
+    let id = |text: &str| folder.tokenizer().id_of(text).unwrap();
+    assert_eq!(*ends, [id("<|endoftext|>"), id("<|im_end|>")]);
+    let messages = [json!({"role": "user", "content": "hello"})];
+    let text = folder
+        .template()
+        .render(&messages, None, true, &serde_json::Map::new());
+    assert_eq!(
+        text.unwrap(),
+        "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+    );
+}
+
+/// Replaces the first `from` in a file by `to`, of the same length.
+fn altered(name: &str, from: &[u8], to: &[u8]) -> Vec<u8> {
+    let mut bytes = fs::read(golden(name)).unwrap();
+    let at = bytes.windows(from.len()).position(|w| w == from).unwrap();
+    bytes[at..at + to.len()].copy_from_slice(to);
+    bytes
+}
+
+/// What is wrong with a file, by the code that reads all of it.
+fn complaint(bytes: &[u8]) -> String {
+    let mut file = tempfile::NamedTempFile::with_suffix(".gguf").unwrap();
+    file.write_all(bytes).unwrap();
+    let loaded = ModelFolder::open(file.path()).and_then(|f| load_model(&f, &mut |_, _| {}));
+    let error = loaded.unwrap_err().to_string();
+    let path = file.path().display().to_string();
+    assert!(error.contains(&path) && !error.contains('\n'), "{error}");
+    error
+}
+
+#[test]
+fn what_cannot_be_used_is_named_in_one_sentence() {
+    const NAME: &str = "gguf/qwen3.gguf";
+    let whole = fs::read(golden(NAME)).unwrap();
+    let tensor = |name: &[u8], kind: u32| {
+        // Name, dimensions (two of eight bytes), then the type.
+        let mut bytes = whole.clone();
+        let at = bytes.windows(name.len()).position(|w| w == name).unwrap() + name.len();
+        bytes[at + 4 + 16..at + 4 + 20].copy_from_slice(&kind.to_le_bytes());
+        bytes
+    };
+    let mut huge = whole.clone();
+    huge[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
+    let mut old = whole.clone();
+    old[4] = 1;
+    let rows: Vec<(Vec<u8>, &[&str])> = vec![
+        (b"GGML".to_vec(), &["does not begin with GGUF"]),
+        (Vec::new(), &["0 are left"]),
+        (
+            whole[..whole.len() - 1].to_vec(),
+            &["tensor ", "ends at byte", "the file has"],
+        ),
+        (whole[..500].to_vec(), &["24 tensors", "484 bytes"]),
+        (whole[..600].to_vec(), &["promises 8 bytes"]),
+        (whole[..2_000].to_vec(), &["288 texts"]),
+        (huge, &["18446744073709551615 tensors"]),
+        (old, &["version 1"]),
+        (
+            tensor(b"blk.0.attn_q.weight", 13),
+            &["blk.0.attn_q.weight", "Q5_K", "Q4_K and Q6_K"],
+        ),
+        (
+            tensor(b"blk.0.attn_q.weight", 77),
+            &["blk.0.attn_q.weight", "type number 77"],
+        ),
+        (
+            tensor(b"blk.1.attn_output.weight", 12),
+            &["blk.1.attn_output.weight", "whole blocks"],
+        ),
+        (
+            altered(NAME, b"\x05\0\0\0\0\0\0\0qwen3", b"\x05\0\0\0\0\0\0\0gemma"),
+            &["gemma", "qwen3"],
+        ),
+        (
+            altered(NAME, b"qwen2", b"dbrx9"),
+            &["pre-tokenizer dbrx9", "qwen2 and llama-bpe"],
+        ),
+        (altered(NAME, b"gpt2", b"bert"), &["tokenizer bert", "gpt2"]),
+        (
+            altered(NAME, b"blk.1.ffn_up", b"blk.1.ffn_oh"),
+            &["blk.1.ffn_oh"],
+        ),
+        (
+            altered(NAME, b"blk.1.ffn_up.weight", b"blk.7.ffn_up.weight"),
+            &["no tensor blk.1.ffn_up.weight"],
+        ),
+    ];
+    for (bytes, parts) in rows {
+        let error = complaint(&bytes);
+        for part in parts {
+            assert!(error.contains(part), "{part:?} in: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_scale_that_is_not_finite_is_named() {
+    const NAME: &str = "gguf/qwen3.gguf";
+    let file = Gguf::open(&golden(NAME)).unwrap();
+    let scale = file.tensors["model.layers.0.mlp.down_proj.weight"]
+        .range
+        .start;
+    let mut bytes = fs::read(golden(NAME)).unwrap();
+    bytes[scale..scale + 2].copy_from_slice(&0x7c00u16.to_le_bytes());
+    let error = complaint(&bytes);
+    assert!(
+        error.contains("blk.0.ffn_down.weight") && error.contains("index 0"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_file_without_weights_says_so() {
+    let error = complaint(&fs::read(golden("gguf/words.gguf")).unwrap());
+    assert!(error.contains("lacks"), "{error}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    /// Whatever is flipped in a file or cut off it, it is read or refused, without a panic and
+    /// without taking memory for what it merely claims.
+    #[test]
+    fn damaged_files_are_read_or_refused(
+        flips in prop::collection::vec((0usize..12_000, any::<u8>()), 1..6),
+        words in any::<bool>(),
+        keep in 0.0f64..1.3,
+    ) {
+        let name = if words { "gguf/words.gguf" } else { "gguf/qwen3.gguf" };
+        let mut bytes = fs::read(golden(name)).unwrap();
+        for (at, byte) in flips {
+            let at = at % bytes.len();
+            bytes[at] = byte;
+        }
+        bytes.truncate((bytes.len() as f64 * keep) as usize);
+        let mut file = tempfile::NamedTempFile::with_suffix(".gguf").unwrap();
+        file.write_all(&bytes).unwrap();
+        if let Ok(folder) = ModelFolder::open(file.path()) {
+            // Memory follows the config only once the weights have its shapes.
+            let _ = TensorSource::names(folder.tensors());
+            drop(load_model(&folder, &mut |_, _| {}));
+        }
+        drop(with_bytes(&bytes));
+    }
+}
