@@ -2040,6 +2040,7 @@ export interface components {
             n_policy: number;
             /** @description Always `improvement`. */
             object: string;
+            paired?: components["schemas"]["PairedImprovement"] | null;
             /** @description Per version, ascending. */
             per_version: components["schemas"]["VersionImprovement"][];
             /**
@@ -2493,6 +2494,33 @@ export interface components {
             /** @description The prompt. */
             messages: Record<string, never>[];
         };
+        /** @description The newest version against the base model on the same recent prompts, scored by their checks. */
+        PairedImprovement: {
+            /**
+             * Format: double
+             * @description Its mean score less that of the base model.
+             */
+            difference: number;
+            /** @description The 95 % interval of that. */
+            interval: number[];
+            /**
+             * Format: int64
+             * @description When it was measured, in milliseconds since the Unix epoch.
+             */
+            measured_ms: number;
+            /** @description Prompts. */
+            prompts: number;
+            /**
+             * Format: double
+             * @description Smallest true difference that would be seen in 4 of 5 such sets.
+             */
+            smallest_detectable: number;
+            /**
+             * Format: int64
+             * @description The version.
+             */
+            version: number;
+        };
         /** @description The body of a change of password. */
         PasswordRequest: {
             /** @description The next one. */
@@ -2789,6 +2817,12 @@ export interface components {
             turn_type?: string | null;
             /** @description Whose policy answers and learns, under the owner of the key. */
             user?: string | null;
+            /**
+             * @description What the completion is to be checked by: one check or several, each an object with `kind`
+             *     (`exit_code`, `test_report`, `json_schema`, `regex`, `exact`, `numeric`, `certificate`) and
+             *     what that kind needs.
+             */
+            verify?: Record<string, never> | null;
         };
         /** @description What a conversation begins with. */
         SessionHead: {
@@ -2930,6 +2964,11 @@ export interface components {
             /** @description Whether it is stopping. */
             draining: boolean;
             engine?: components["schemas"]["EngineStatus"] | null;
+            /**
+             * @description Turns by how far their hints came since the loops began: `turns`, `judged`, `hinted` (somebody
+             *     said what should have been done), `accepted` (and it was kept), `trained` (and learned from).
+             */
+            funnel: Record<string, never>;
             /** @description How many turns are where; null if the ledger did not answer in time. */
             ledger?: Record<string, never> | null;
             /** @description The loops. */

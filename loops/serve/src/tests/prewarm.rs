@@ -1,6 +1,8 @@
 //! A swap does not delay first tokens, and what makes it so delays nothing else.
 #![allow(clippy::unwrap_used)]
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use hone_domain::{Ask, Digest, PolicyVersion, Token};
 
 use super::support::{Said, World, adapter, ask, model_config, prompt, read, scope, until};
@@ -30,7 +32,9 @@ fn first_token(world: &World, prompt: &[Token]) -> (u64, Said) {
 
 /// Waits until the step under way is over and counted: commands are handled between two steps.
 fn between_steps(world: &World) {
-    let error = format!("mark {}", world.engine.stats().steps_total);
+    // Each mark is another: an older one must not be taken for it.
+    static MARKS: AtomicU64 = AtomicU64::new(0);
+    let error = format!("mark {}.", MARKS.fetch_add(1, Ordering::Relaxed));
     let command = Command::Unfit {
         wanted: Wanted::Newest(scope("nobody")),
         digest: Digest([0; 32]),
