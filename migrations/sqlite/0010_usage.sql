@@ -4,4 +4,4 @@ alter table votes add column completion_tokens integer;
 alter table votes add column cost real;
 alter table votes add column prompt text;
 
-pragma user_version = 9;
+pragma user_version = 10;
