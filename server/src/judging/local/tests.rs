@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
 use hone_domain::{Message, NextKind, Outcome, Role, Signal};
-use hone_judge::{CompleteOptions, Completer, CompleterError, LocalConfig, ModelConfig, ModelKind};
+use hone_judge::{CompleteOptions, CompleterError, LocalConfig, ModelConfig, ModelKind};
 use hone_nn::folder::{ModelFolder, load_model};
 use hone_nn::{Executor, score};
 use serde_json::{Value, json};
@@ -88,7 +88,8 @@ fn candle_and_the_built_in_engine_agree_on_a_quantised_file() {
     let own = load_model(&folder, &mut |_, _| {}).unwrap();
     let mut thread = thread(models::load(&path, 4_096).unwrap());
     let prompt = folder.tokenizer().encode("Was it good?", false);
-    let ours = score(&own, None, &prompt, &Executor::new(1));
+    let threads = Executor::new(1);
+    let ours = score(&own, None, &prompt, &threads);
     let ours = ours.logits(prompt.len()).to_vec();
     let theirs: Vec<f32> = thread.read(&prompt, &never).unwrap().to_vec1().unwrap();
     let width = ours.iter().fold(0f32, |most, logit| most.max(logit.abs()));
