@@ -80,7 +80,7 @@ impl Base {
     }
 }
 
-fn refused(error: ServeError) -> CompleterError {
+fn refused(error: &ServeError) -> CompleterError {
     match error {
         ServeError::Overloaded { .. } => CompleterError::Busy(error.to_string()),
         _ => CompleterError::Failed(error.to_string()),
@@ -93,7 +93,7 @@ async fn read(mut answer: Answer, prompt_tokens: u64) -> Result<Completed, Compl
         match delta {
             Delta::Started { .. } => {}
             Delta::Token(token) => words.push_str(&token.text),
-            Delta::Failed(error) => return Err(refused(error)),
+            Delta::Failed(error) => return Err(refused(&error)),
             Delta::End(end) => {
                 words.push_str(&end.text);
                 return Ok(Completed {
@@ -116,7 +116,8 @@ impl Completer for Base {
         let ask = self.ask(messages, &options)?;
         let prompt_tokens = ask.prompt_tokens.len() as u64;
         // Dropping the answer, as the deadline does, withdraws the ask.
-        let answer = self.0.backend.ask(ask).map_err(refused)?;
+        let answer = self.0.backend.ask(ask);
+        let answer = answer.map_err(|error| refused(&error))?;
         read(answer, prompt_tokens).await
     }
 }

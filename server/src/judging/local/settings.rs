@@ -29,38 +29,23 @@ pub(super) fn read(text: &[u8], tokens_max: usize) -> Result<Settings, String> {
     let family = config.get("model_type").and_then(Value::as_str);
     let family = family.unwrap_or("(none)").to_owned();
     rope(&mut config);
-    let scaled = config.get("rope_scaling").filter(|value| !value.is_null());
-    if let Some(scaling) = scaled.filter(|_| family != "llama" && family != "phi3") {
-        return Err(format!(
-            "rope_scaling {scaling} of model_type {family} is not computed here"
-        ));
-    }
-    for key in ["use_sliding_window", "attention_bias", "mlp_bias"] {
-        // Of these, only Qwen3 and Gemma have biases in their attention.
-        let is_known = key == "attention_bias" && ["qwen3", "gemma", "gemma2"].contains(&&*family);
-        if config.get(key).and_then(Value::as_bool) == Some(true) && !is_known {
-            return Err(format!("{key} of model_type {family} is not computed here"));
-        }
-    }
-    let whole = |config: &Map<String, Value>, key: &str| {
-        let value = config.get(key).and_then(Value::as_u64);
-        value.map(|value| usize::try_from(value).unwrap_or(usize::MAX))
-    };
-    let need = |key: &str| whole(&config, key).ok_or(format!("config.json has no {key}"));
+    refuse(&family, &config)?;
+    let whole = |key: &str| whole(&config, key);
+    let need = |key: &str| whole(key).ok_or(format!("config.json has no {key}"));
     let (hidden, heads) = (need("hidden_size")?, need("num_attention_heads")?.max(1));
     let layers = need("num_hidden_layers")?;
-    let head_dim = whole(&config, "head_dim").unwrap_or(hidden / heads);
-    let own = ["qwen3", "mistral", "gemma", "gemma2"].contains(&&*family);
-    if head_dim * heads != hidden && !own {
+    let head_dim = whole("head_dim").unwrap_or(hidden / heads);
+    let is_free = ["qwen3", "mistral", "gemma", "gemma2"].contains(&&*family);
+    if head_dim * heads != hidden && !is_free {
         return Err(format!(
             "head_dim {head_dim} of model_type {family} is not computed here"
         ));
     }
-    let kv_heads = whole(&config, "num_key_value_heads").unwrap_or(heads);
-    let mut most = tokens_max.min(whole(&config, "max_position_embeddings").unwrap_or(tokens_max));
+    let kv_heads = whole("num_key_value_heads").unwrap_or(heads);
+    let mut most = tokens_max.min(whole("max_position_embeddings").unwrap_or(tokens_max));
     // Beyond its window a long prompt, which is computed in pieces, would see too much.
     if ["mistral", "gemma2"].contains(&&*family) {
-        most = most.min(whole(&config, "sliding_window").unwrap_or(most));
+        most = most.min(whole("sliding_window").unwrap_or(most));
     }
     let mut fill = |key: &str, value: Value| {
         if config.get(key).is_none_or(Value::is_null) {
@@ -85,6 +70,29 @@ pub(super) fn read(text: &[u8], tokens_max: usize) -> Result<Settings, String> {
         tokens_max: most,
         cache_bytes: cache as u64,
     })
+}
+
+fn whole(config: &Map<String, Value>, key: &str) -> Option<usize> {
+    let value = config.get(key).and_then(Value::as_u64)?;
+    Some(usize::try_from(value).unwrap_or(usize::MAX))
+}
+
+/// What candle's model of this family would leave out.
+fn refuse(family: &str, config: &Map<String, Value>) -> Result<(), String> {
+    let scaled = config.get("rope_scaling").filter(|value| !value.is_null());
+    if let Some(scaling) = scaled.filter(|_| family != "llama" && family != "phi3") {
+        return Err(format!(
+            "rope_scaling {scaling} of model_type {family} is not computed here"
+        ));
+    }
+    for key in ["use_sliding_window", "attention_bias", "mlp_bias"] {
+        // Of these, only Qwen3 and Gemma have biases in their attention.
+        let is_known = key == "attention_bias" && ["qwen3", "gemma", "gemma2"].contains(&family);
+        if config.get(key).and_then(Value::as_bool) == Some(true) && !is_known {
+            return Err(format!("{key} of model_type {family} is not computed here"));
+        }
+    }
+    Ok(())
 }
 
 /// `rope_parameters` as the keys that it replaced.

@@ -176,6 +176,12 @@ fn folder_that_says(words: &str) -> tempfile::TempDir {
             "rms_norm_eps": 1e-5, "max_position_embeddings": 16384, "eos_token_id": END,
         }),
     );
+    let weights = folder.path().join("model.safetensors");
+    candle_core::safetensors::save(&weights_that_say(words), weights).unwrap();
+    folder
+}
+
+fn weights_that_say(words: &str) -> HashMap<String, Tensor> {
     let mut head = vec![0f32; SIZE * SIZE];
     let mut last = BEGIN;
     for byte in words.bytes() {
@@ -210,8 +216,7 @@ fn folder_that_says(words: &str) -> tempfile::TempDir {
     for part in ["input", "post_attention"] {
         tensors.insert(format!("model.layers.0.{part}_layernorm.weight"), ones());
     }
-    candle_core::safetensors::save(&tensors, folder.path().join("model.safetensors")).unwrap();
-    folder
+    tensors
 }
 
 fn local(folder: &Path, waiting_max: usize) -> LocalConfig {
