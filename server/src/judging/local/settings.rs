@@ -80,7 +80,7 @@ fn whole(config: &Map<String, Value>, key: &str) -> Option<usize> {
 /// What candle's model of this family would leave out.
 fn refuse(family: &str, config: &Map<String, Value>) -> Result<(), String> {
     let scaled = config.get("rope_scaling").filter(|value| !value.is_null());
-    if let Some(scaling) = scaled.filter(|_| family != "llama" && family != "phi3") {
+    if let Some(scaling) = scaled.filter(|_| family != "llama") {
         return Err(format!(
             "rope_scaling {scaling} of model_type {family} is not computed here"
         ));
