@@ -2,8 +2,8 @@
 .PHONY: help run web page demo test setup lint unit hub candle clients deploy page-tests browser bench openapi starter goldens clean
 
 CARGO ?= cargo
-# What release builds have beside the defaults; FEATURES= leaves it out and builds faster.
-FEATURES ?= candle
+# What release builds have beside the defaults, such as FEATURES=candle.
+FEATURES ?=
 HONE := target/release/hone
 VENV := target/venv
 
