@@ -86,7 +86,9 @@ export class Conversation {
       const parent = turn.parent_id && known.has(turn.parent_id) ? turn.parent_id : null
       const node = new TurnNode(turn.turn_id, parent, turn.messages, turn.started_ms)
       node.turnId = turn.turn_id
-      node.completion = turn.completion
+      node.completion = turn.content
+      node.reasoning = turn.reasoning
+      node.tools = turn.tool_calls
       node.version = turn.policy_version
       node.fate = turn.fate
       node.feedback = turn.feedback.at(-1) ?? null
