@@ -6,6 +6,7 @@
 import { ApiError, explain } from '../api/client'
 import type { Fate, Feedback, HoneNote, Message, ToolCall } from '../api/types'
 import { complete } from './complete'
+import { refreshFate } from './fates'
 import { loadSession } from './session'
 
 export type NodeState = 'waiting' | 'streaming' | 'done' | 'stopped' | 'failed'
@@ -167,6 +168,7 @@ export class Conversation {
     this.running = abort
     const paint = new Painter(node)
     try {
+      if (parent?.state === 'stopped' && parent.fate === null) await refreshFate(parent)
       const request = { model, messages: [...this.history(parent), ...messages], session_id: this.key ?? undefined }
       await complete(request, this.listener(node, paint), abort.signal)
       paint.flush()
