@@ -2,6 +2,7 @@
 // of turns takes in new ones without moving under the reader.
 
 import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
 import { after, before, test } from 'node:test'
 import { Hone, QUICK, launch, open, until } from './hone.mjs'
 
@@ -82,4 +83,40 @@ test('new turns come into the list by themselves, and wait while one reads', asy
   const row = page.locator(`a[href*="${liked.hone.turn_id}"]`)
   await row.filter({ hasText: '+1' }).waitFor()
   assert.deepEqual(page.complaints, [])
+})
+
+test('after a restart charts and lists hold everything once, and nothing is missing', async () => {
+  const page = await open(browser, hone)
+  await page.goto(`${hone.url}/#/console/serving`)
+  const live = (connected) => page.locator(`[data-testid="live"][data-connected="${connected}"][data-filled="true"]`).waitFor()
+  await live(true)
+  await hone.chat('Before the restart.')
+  await page.evaluate(() => (location.hash = '#/console/turns'))
+  const rows = page.getByTestId('turn-row')
+  await until(async () => (await rows.count()) === (await hone.get('/v1/turns?limit=200')).data.length)
+  const count = await rows.count()
+  const ended_ms = Date.now()
+  await hone.end()
+  await live(false)
+  await hone.run(new URL(hone.url).host)
+  await live(true)
+  await hone.chat('After the restart.')
+  await until(async () => (await rows.count()) === count + 1)
+  const places = await rows.evaluateAll((all) => all.map((row) => row.getAttribute('href')))
+  assert.equal(new Set(places).size, count + 1)
+
+  // The chart's own numbers, as it saves them.
+  await page.evaluate(() => (location.hash = '#/console/serving'))
+  const save = page.getByRole('button', { name: 'Tokens as CSV' })
+  const known = (await hone.get('/admin/v1/series?names=tokens_per_s')).data.tokens_per_s.map(([at]) => at)
+  let times = []
+  const missing = () => known.filter((at) => !times.includes(at))
+  await until(async () => {
+    const [file] = await Promise.all([page.waitForEvent('download'), save.click()])
+    const lines = readFileSync(await file.path(), 'utf8').trim().split('\r\n').slice(1)
+    times = lines.map((line) => Date.parse(line.split(',')[0]))
+    return missing().length === 0
+  }, 10_000).catch(() => assert.fail(`samples of the new process are missing: ${missing()}`))
+  assert.ok(times.every((at, index) => index === 0 || at > times[index - 1]), `not in order, or twice: ${times}`)
+  assert.ok(times[0] < ended_ms, 'what was shown before the restart is gone')
 })

@@ -483,10 +483,12 @@ impl Heard {
         };
         let before = before.trim_start();
         let before = before.strip_prefix(THINK_OPEN).unwrap_or(before);
-        Self {
-            reasoning: before.trim().to_owned(),
-            ..Self::meaning(text)
+        let mut heard = Self::meaning(text);
+        heard.reasoning = before.trim().to_owned();
+        if !heard.reasoning.is_empty() {
+            heard.content = heard.content.trim_start().to_owned();
         }
+        heard
     }
 }
 

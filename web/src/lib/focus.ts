@@ -19,6 +19,8 @@ function nearest(): HTMLElement | null {
   if (last && canTake(last)) return last
   for (const place of around) {
     if (!place.isConnected) continue
+    // Another view: one begins where it begins.
+    if (place.id === 'main') return place as HTMLElement
     const found = [...place.querySelectorAll(CAN_HAVE)].find(canTake)
     if (found) return found
   }
