@@ -187,5 +187,5 @@ export async function issues(page) {
 /** Keeps what a page looks like, for people to look at. */
 export async function picture(page, name) {
   mkdirSync(PICTURES, { recursive: true })
-  await page.screenshot({ path: join(PICTURES, `${name}.png`) })
+  await page.screenshot({ path: join(PICTURES, `${name}.png`), animations: 'disabled' })
 }

@@ -74,7 +74,7 @@ async function reach(page, wanted, key = 'Tab') {
 async function confirmByKeys(page) {
   await page.locator('dialog[open]').waitFor()
   const name = await page.locator('dialog[open] b.mono').innerText()
-  await reach(page, 'confirm-name')
+  assert.equal((await seen(page, 'in the dialog')).what, 'confirm-name')
   await page.keyboard.type(name)
   await reach(page, 'confirm-act')
   await press(page, 'Enter')
@@ -120,8 +120,8 @@ async function arrive(page) {
 /** A thumb down with a better answer on the newest answer. */
 async function correctByKeys(page, text) {
   await reach(page, 'thumb-down', 'Shift+Tab')
-  await press(page, 'Enter')
-  await reach(page, 'correction')
+  const field = await press(page, 'Enter')
+  assert.equal(field.what, 'correction', 'the field one asked for has the focus')
   await page.keyboard.type(text)
   await reach(page, 'feedback-send')
   await page.keyboard.press('Enter')
