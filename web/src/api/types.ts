@@ -86,8 +86,8 @@ export interface Version {
   samples: number
   mean_score: number | null
   scored_turns: number
-  report: Record<string, unknown>
-  gate: Record<string, unknown>
+  report: Record<string, unknown> | null
+  gate: Record<string, unknown> | null
   published_ms: number
   pinned?: boolean
   provisional?: boolean
