@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use hone_domain::{Heard, Message, PolicyVersion, Reason, SessionId, TurnKind};
+use hone_domain::{Message, PolicyVersion, Reason, SessionId, TurnKind};
 use hone_store::{FateState, SessionLine, SessionTurn, TurnFilter, TurnLine};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -168,7 +168,7 @@ pub struct SessionTurnReply {
 
 impl SessionTurnReply {
     fn of(turn: SessionTurn) -> Self {
-        let heard = Heard::whole(&turn.completion);
+        let heard = hone_domain::Heard::whole(&turn.completion);
         let calls = heard.calls.into_iter().enumerate();
         let calls = calls.map(|(number, called)| CallReply {
             id: call_id(turn.id, number),
