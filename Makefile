@@ -1,5 +1,5 @@
 # The commands of Hone. `make run` and `make test` are all a newcomer needs.
-.PHONY: help run web page demo test setup lint unit hub clients deploy page-tests browser bench openapi starter goldens clean
+.PHONY: help run web page demo test setup lint unit hub clients schema schema-short deploy page-tests browser bench openapi starter goldens clean
 
 CARGO ?= cargo
 HONE := target/release/hone
@@ -31,7 +31,7 @@ demo: ## watch simulated users teach the model over plain HTTP (about five minut
 	$(CARGO) build --release --locked -p hone
 	$(HONE) demo
 
-test: setup web lint unit hub clients deploy page-tests browser ## set up what the tests need, then run everything
+test: setup web lint unit hub clients schema-short deploy page-tests browser ## set up what the tests need, then run everything
 
 setup: ## install what the tests need (a C compiler; Python and Node clients)
 	@sh tests/setup.sh
@@ -49,6 +49,14 @@ hub: ## models by id, against a hub on this machine
 clients: setup ## real clients from PyPI and npm against the real server
 	$(CARGO) build --workspace --locked --bin hone
 	HONE=target/debug/hone $(VENV)/bin/python tests/clients/run.py
+
+schema: setup ## 30,000 requests made from the API's document, held against it (about ten minutes)
+	$(CARGO) build --workspace --locked --bin hone
+	HONE=target/debug/hone $(VENV)/bin/python tests/schema/run.py --per-operation 400 --cases 30000
+
+schema-short: setup
+	$(CARGO) build --workspace --locked --bin hone
+	HONE=target/debug/hone $(VENV)/bin/python tests/schema/run.py --per-operation 12 --cases 5000
 
 deploy: setup ## images, manifests, units and dashboards, read by what understands them
 	$(CARGO) build --workspace --locked --bin hone

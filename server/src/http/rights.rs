@@ -90,6 +90,7 @@ pub const RIGHTS: &[(&str, &str, Right)] = &[
     ("GET", "/v1/keys", User),
     ("POST", "/v1/keys", Developer),
     ("POST", "/v1/keys/{id}/rotate", Developer),
+    ("PATCH", "/v1/keys/{id}", User),
     ("DELETE", "/v1/keys/{id}", User),
     ("GET", "/admin/v1/keys", AdminRead),
     ("DELETE", "/admin/v1/keys/{id}", AdminWrite),

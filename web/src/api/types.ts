@@ -206,6 +206,8 @@ export interface Key {
   used_ms: number | null
   revoked_ms?: number | null
   limits?: Limits
+  /** Whether its calls are collected although they say store: false. */
+  despite_store_false: boolean
 }
 
 export interface NewKey {

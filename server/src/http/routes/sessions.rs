@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use hone_domain::{Message, PolicyVersion, Reason, SessionId, TurnKind};
+use hone_domain::{Message, Reason, SessionId, TurnKind};
 use hone_store::{FateState, SessionLine, SessionTurn, TurnFilter, TurnLine};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -373,7 +373,7 @@ impl TurnsQuery {
             session,
             state: state(self.state.as_deref())?,
             reason: reason(self.reason.as_deref())?,
-            version: self.version.map(PolicyVersion),
+            version: (self.version.map(|n| lists::version("version", n))).transpose()?,
             ..TurnFilter::default()
         })
     }

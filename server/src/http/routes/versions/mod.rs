@@ -136,11 +136,11 @@ fn any_scope(text: Option<&str>) -> Result<Scope, ApiError> {
 }
 
 fn number(text: &str) -> Result<PolicyVersion, ApiError> {
-    let number = text.parse().map(PolicyVersion);
-    number.map_err(|_| {
+    let number = text.parse().map_err(|_| {
         let shown: String = text.chars().take(40).collect();
         ApiError::invalid("version", format!("{shown:?} is not a version number"))
-    })
+    })?;
+    lists::version("version", number)
 }
 
 fn page_limit(limit: Option<usize>, default: usize) -> Result<usize, ApiError> {
