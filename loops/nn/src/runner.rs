@@ -16,23 +16,28 @@ pub struct Runner {
 }
 
 enum Place {
-    Processor {
-        kv: KvPool,
-        scratch: Scratch,
-        exec: Arc<Executor>,
-    },
+    Processor(Box<Processor>),
     Device(Box<DevicePass>),
+}
+
+struct Processor {
+    kv: KvPool,
+    scratch: Scratch,
+    exec: Arc<Executor>,
 }
 
 impl Runner {
     /// On the processor, with memory for `blocks` blocks of keys and values.
     pub fn on_processor(model: Arc<Model>, exec: Arc<Executor>, blocks: usize) -> Self {
-        let place = Place::Processor {
+        let processor = Processor {
             kv: KvPool::new(&model.config, blocks),
             scratch: Scratch::default(),
             exec,
         };
-        Self { model, place }
+        Self {
+            model,
+            place: Place::Processor(Box::new(processor)),
+        }
     }
 
     /// On a device, with memory there for `blocks` blocks of keys and values.
@@ -56,7 +61,8 @@ impl Runner {
     /// As [`forward`].
     pub fn forward(&mut self, batch: &[SeqInput]) -> Result<Logits<'_>, DeviceError> {
         match &mut self.place {
-            Place::Processor { kv, scratch, exec } => {
+            Place::Processor(place) => {
+                let Processor { kv, scratch, exec } = &mut **place;
                 Ok(forward(&self.model, kv, batch, exec, scratch))
             }
             Place::Device(pass) => pass.forward(batch),
@@ -66,8 +72,8 @@ impl Runner {
     /// Gives up what a pass that did not end may have left behind. Keys and values stay, and are
     /// the caller's matter.
     pub fn reset(&mut self) {
-        if let Place::Processor { scratch, .. } = &mut self.place {
-            *scratch = Scratch::default();
+        if let Place::Processor(place) = &mut self.place {
+            place.scratch = Scratch::default();
         }
     }
 }

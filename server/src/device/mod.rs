@@ -49,14 +49,16 @@ pub(crate) fn open(
     model: &Arc<Model>,
     exec: &Executor,
 ) -> Result<Option<Arc<Device>>, String> {
-    let driver = match (choice, cuda()) {
-        (Choice::Cpu, _) => return Ok(None),
-        (Choice::Auto, Err(error @ (DeviceError::NotBuilt | DeviceError::None(_)))) => {
+    if choice == Choice::Cpu {
+        return Ok(None);
+    }
+    let driver = match cuda() {
+        Ok(driver) => driver,
+        Err(error @ (DeviceError::NotBuilt | DeviceError::None(_))) if choice == Choice::Auto => {
             tracing::info!(%error, "the processor computes");
             return Ok(None);
         }
-        (_, Err(error)) => return Err(format!("model.device is \"{choice}\", but {error}")),
-        (_, Ok(driver)) => driver,
+        Err(error) => return Err(format!("model.device is \"{choice}\", but {error}")),
     };
     load(driver, model, exec).map(Some)
 }

@@ -42,7 +42,7 @@ impl DeviceAdapter {
 /// Where an adapter keeps its copy on a device, once it has one. A clone has none; equality and
 /// digests do not look at it.
 #[derive(Default)]
-pub(crate) struct Placed(OnceLock<DeviceAdapter>);
+pub(crate) struct Placed(OnceLock<Box<DeviceAdapter>>);
 
 impl Placed {
     pub(super) fn get_or_place(
@@ -52,7 +52,7 @@ impl Placed {
         if let Some(placed) = self.0.get() {
             return Ok(placed);
         }
-        let placed = place()?;
+        let placed = Box::new(place()?);
         // Another thread may have been faster; its copy is the same.
         Ok(self.0.get_or_init(|| placed))
     }

@@ -70,7 +70,7 @@ impl Emulator {
     }
 }
 
-fn failed(doing: &'static str, why: impl ToString) -> DeviceError {
+fn failed(doing: &'static str, why: &dyn std::fmt::Display) -> DeviceError {
     let why = why.to_string();
     DeviceError::Failed { doing, why }
 }
@@ -87,16 +87,16 @@ fn compiled() -> Result<PathBuf, DeviceError> {
         .iter()
         .map(|b| format!("{b:02x}"))
         .collect();
-    let program = std::env::current_exe().map_err(|e| failed(DOING, e))?;
+    let program = std::env::current_exe().map_err(|e| failed(DOING, &e))?;
     let folder = program.parent().unwrap_or(Path::new(".")).join("kernels");
     let library = folder.join(format!("{hash}.so"));
     if library.exists() {
         return Ok(library);
     }
     let own = folder.join(format!("{hash}-{}", std::process::id()));
-    fs::create_dir_all(&own).map_err(|e| failed(DOING, e))?;
+    fs::create_dir_all(&own).map_err(|e| failed(DOING, &e))?;
     for (name, text) in SOURCES {
-        fs::write(own.join(name), text).map_err(|e| failed(DOING, e))?;
+        fs::write(own.join(name), text).map_err(|e| failed(DOING, &e))?;
     }
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
     let output = own.join("kernels.so");
@@ -113,12 +113,12 @@ fn compiled() -> Result<PathBuf, DeviceError> {
         .arg("-o")
         .arg(&output)
         .output()
-        .map_err(|e| failed(DOING, format!("{compiler}: {e}")))?;
+        .map_err(|e| failed(DOING, &format!("{compiler}: {e}")))?;
     if !ran.status.success() {
-        return Err(failed(DOING, String::from_utf8_lossy(&ran.stderr)));
+        return Err(failed(DOING, &String::from_utf8_lossy(&ran.stderr)));
     }
     // Another process may have been faster; its library is the same.
-    fs::rename(&output, &library).map_err(|e| failed(DOING, e))?;
+    fs::rename(&output, &library).map_err(|e| failed(DOING, &e))?;
     // What is left over does no harm.
     let _ = fs::remove_dir_all(&own);
     Ok(library)
@@ -126,18 +126,18 @@ fn compiled() -> Result<PathBuf, DeviceError> {
 
 fn load(path: &Path) -> Result<Emulate, DeviceError> {
     const DOING: &str = "loading the kernels for the processor";
-    let path = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|e| failed(DOING, e))?;
+    let path = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|e| failed(DOING, &e))?;
     // SAFETY: the library was compiled from our sources; it stays loaded for ever, and the symbol
     // has the declared form.
     unsafe {
         let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
         if library.is_null() {
             let why = std::ffi::CStr::from_ptr(libc::dlerror());
-            return Err(failed(DOING, why.to_string_lossy()));
+            return Err(failed(DOING, &why.to_string_lossy()));
         }
         let symbol = libc::dlsym(library, c"hone_emulate".as_ptr());
         if symbol.is_null() {
-            return Err(failed(DOING, "hone_emulate is missing"));
+            return Err(failed(DOING, &"hone_emulate is missing"));
         }
         Ok(std::mem::transmute::<*mut c_void, Emulate>(symbol))
     }
@@ -204,7 +204,7 @@ unsafe impl Driver for Emulator {
     }
 
     unsafe fn launch(&self, launch: &Launch) -> Result<(), DeviceError> {
-        let name = CString::new(launch.kernel).map_err(|e| failed("naming a kernel", e))?;
+        let name = CString::new(launch.kernel).map_err(|e| failed("naming a kernel", &e))?;
         let reverse = c_int::from(self.reverse.load(Ordering::Relaxed));
         let running = lock(&RUNNING);
         // SAFETY: the caller vouches for the argument.
@@ -220,7 +220,7 @@ unsafe impl Driver for Emulator {
         };
         Err(failed(
             "running a kernel",
-            format!("{}: {why}", launch.kernel),
+            &format!("{}: {why}", launch.kernel),
         ))
     }
 }

@@ -282,7 +282,7 @@ impl DevicePass {
         &mut self,
         device: &Device,
         runs: &[Run],
-    ) -> Result<(Places, Vec<[Jobs; 4]>, u64), DeviceError> {
+    ) -> Result<(Places, LayerJobs, u64), DeviceError> {
         let (cfg, driver) = (&device.model.config, &device.driver);
         let (d, plan) = (Dims::new(cfg), &self.plan);
         let rows = plan.rows;
@@ -318,43 +318,7 @@ impl DevicePass {
         }
         let low_rank: usize = runs.iter().map(|run| 3 * run.rows * rank_stride(run)).sum();
         let low_rank = floats(&mut bufs.low_rank, low_rank)?;
-        let mut list = Vec::new();
-        let mut jobs = Vec::with_capacity(cfg.layers);
-        for layer in 0..cfg.layers {
-            let make = JobMaker {
-                device,
-                layer,
-                runs,
-                low_rank,
-            };
-            let targets: [(Targets, (u64, usize), (u64, usize)); 4] = [
-                (
-                    &[(Target::Q, 0), (Target::K, d.q), (Target::V, d.q + d.kv)],
-                    (places.normed, d.ld_hidden),
-                    (places.qkv, d.ld_qkv),
-                ),
-                (
-                    &[(Target::O, 0)],
-                    (places.attn, d.ld_q),
-                    (places.proj, d.ld_hidden),
-                ),
-                (
-                    &[(Target::Gate, 0), (Target::Up, d.ffn)],
-                    (places.normed, d.ld_hidden),
-                    (places.gate_up, d.ld_gate_up),
-                ),
-                (
-                    &[(Target::Down, 0)],
-                    (places.act, d.ld_ffn),
-                    (places.proj, d.ld_hidden),
-                ),
-            ];
-            let mut each = [Jobs::default(); 4];
-            for (to, target) in each.iter_mut().zip(targets) {
-                *to = make.jobs(target, &mut list)?;
-            }
-            jobs.push(each);
-        }
+        let (list, jobs) = all_jobs(device, runs, (&places, low_rank))?;
         let to = bufs.jobs.take(driver, size_of_val(list.as_slice()))?;
         to.write(&list)?;
         let at = to.at();
@@ -386,6 +350,57 @@ fn said(draw: &Draw, drawn: Drawn) -> Option<Sampled> {
 
 fn rank_stride(run: &Run) -> usize {
     padded(run.adapter.config.rank)
+}
+
+/// Per layer the jobs of its four projections.
+type LayerJobs = Vec<[Jobs; 4]>;
+
+/// The products of all adapters of a batch, layer by layer.
+fn all_jobs(
+    device: &Device,
+    runs: &[Run],
+    (places, low_rank): (&Places, u64),
+) -> Result<(Vec<Linear>, LayerJobs), DeviceError> {
+    let cfg = &device.model.config;
+    let d = Dims::new(cfg);
+    let mut list = Vec::new();
+    let mut jobs = Vec::with_capacity(cfg.layers);
+    for layer in 0..cfg.layers {
+        let make = JobMaker {
+            device,
+            layer,
+            runs,
+            low_rank,
+        };
+        let targets: [(Targets, (u64, usize), (u64, usize)); 4] = [
+            (
+                &[(Target::Q, 0), (Target::K, d.q), (Target::V, d.q + d.kv)],
+                (places.normed, d.ld_hidden),
+                (places.qkv, d.ld_qkv),
+            ),
+            (
+                &[(Target::O, 0)],
+                (places.attn, d.ld_q),
+                (places.proj, d.ld_hidden),
+            ),
+            (
+                &[(Target::Gate, 0), (Target::Up, d.ffn)],
+                (places.normed, d.ld_hidden),
+                (places.gate_up, d.ld_gate_up),
+            ),
+            (
+                &[(Target::Down, 0)],
+                (places.act, d.ld_ffn),
+                (places.proj, d.ld_hidden),
+            ),
+        ];
+        let mut each = [Jobs::default(); 4];
+        for (to, target) in each.iter_mut().zip(targets) {
+            *to = make.jobs(target, &mut list)?;
+        }
+        jobs.push(each);
+    }
+    Ok((list, jobs))
 }
 
 /// Makes the products of one layer's adapters.
