@@ -1,5 +1,5 @@
 # The commands of Hone. `make run` and `make test` are all a newcomer needs.
-.PHONY: help run web page demo test setup lint unit hub candle clients deploy page-tests browser bench openapi starter goldens clean
+.PHONY: help run web page demo test setup lint unit hub candle clients schema schema-short deploy page-tests browser bench gpu openapi starter goldens clean
 
 CARGO ?= cargo
 # What release builds have beside the defaults, such as FEATURES=candle.
@@ -33,9 +33,9 @@ demo: ## watch simulated users teach the model over plain HTTP (about five minut
 	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
 	$(HONE) demo
 
-test: setup web lint unit hub candle clients deploy page-tests browser ## set up what the tests need, then run everything
+test: setup web lint unit hub candle clients schema-short deploy page-tests browser ## set up what the tests need, then run everything
 
-setup: ## install what the tests need (a C compiler; Python and Node clients)
+setup: ## install what the tests need (a C and a C++ compiler; Python and Node clients)
 	@sh tests/setup.sh
 
 lint: ## formatting and lints
@@ -55,6 +55,14 @@ clients: setup ## real clients from PyPI and npm against the real server
 	$(CARGO) build --workspace --locked --bin hone
 	HONE=target/debug/hone $(VENV)/bin/python tests/clients/run.py
 
+schema: setup ## 30,000 requests made from the API's document, held against it (about ten minutes)
+	$(CARGO) build --workspace --locked --bin hone
+	HONE=target/debug/hone $(VENV)/bin/python tests/schema/run.py --per-operation 400 --cases 30000
+
+schema-short: setup
+	$(CARGO) build --workspace --locked --bin hone
+	HONE=target/debug/hone $(VENV)/bin/python tests/schema/run.py --per-operation 12 --cases 5000
+
 deploy: setup ## images, manifests, units and dashboards, read by what understands them
 	$(CARGO) build --workspace --locked --bin hone
 	$(VENV)/bin/python tests/deploy/check.py target/debug/hone
@@ -69,6 +77,9 @@ browser: setup web ## the page in a browser against the real server; pictures in
 bench: ## every measurement, as tables
 	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
 	$(HONE) bench all
+
+gpu: ## build with CUDA (nvcc comes from PyPI), then check and measure the device
+	@sh tests/gpu.sh
 
 openapi: ## write docs/openapi.json, from which the page's types are made
 	@mkdir -p target

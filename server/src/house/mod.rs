@@ -79,6 +79,7 @@ impl House {
         })?;
         let addr = listener.local_addr().map_err(|error| error.to_string())?;
         let commons = commons::open(&config).await?;
+        people::check_public(&commons, addr)?;
         let mut tasks = JoinSet::new();
         let (to_judge, from_collect) = queue(1, Overflow::DropOldest);
         let (to_train, from_judge) = queue(1, Overflow::DropOldest);
