@@ -1899,9 +1899,11 @@ export interface components {
             correction?: string | null;
             /** @description Chosen by the client: the same id again replaces what it said before. */
             id?: string | null;
+            /** @description A scale that the configuration declares (`learning.metrics`). */
+            metric?: string | null;
             /**
              * Format: double
-             * @description -1 (bad) to 1 (good).
+             * @description -1 (bad) to 1 (good), or a number on the scale of `metric`.
              */
             score?: number | null;
             /** @description `up` or `down`; the same as a score of 1 or -1. */
