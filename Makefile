@@ -1,5 +1,5 @@
 # The commands of Hone. `make run` and `make test` are all a newcomer needs.
-.PHONY: help run web page demo test setup lint unit hub candle clients schema schema-short soak soak-short deploy page-tests browser bench openapi starter goldens clean
+.PHONY: help run web page demo test setup lint unit hub candle clients schema schema-short soak soak-short deploy page-tests browser bench gpu openapi starter goldens clean
 
 CARGO ?= cargo
 # What release builds have beside the defaults; FEATURES= leaves it out and builds faster.
@@ -35,7 +35,7 @@ demo: ## watch simulated users teach the model over plain HTTP (about five minut
 
 test: setup web lint unit hub candle clients schema-short soak-short deploy page-tests browser ## set up what the tests need, then run everything
 
-setup: ## install what the tests need (a C compiler; Python and Node clients)
+setup: ## install what the tests need (a C and a C++ compiler; Python and Node clients)
 	@sh tests/setup.sh
 
 lint: ## formatting and lints
@@ -64,7 +64,7 @@ schema-short: setup
 	HONE=target/debug/hone $(VENV)/bin/python tests/schema/run.py --per-operation 12 --cases 5000
 
 soak: setup ## an hour of mixed load: memory, files, errors
-	$(CARGO) build --release --locked -p hone
+	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
 	HONE=$(HONE) $(VENV)/bin/python tests/soak/run.py --seconds 3600
 
 soak-short: setup
@@ -85,6 +85,9 @@ browser: setup web ## the page in a browser against the real server; pictures in
 bench: ## every measurement, as tables
 	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
 	$(HONE) bench all
+
+gpu: ## build with CUDA (nvcc comes from PyPI), then check and measure the device
+	@sh tests/gpu.sh
 
 openapi: ## write docs/openapi.json, from which the page's types are made
 	@mkdir -p target

@@ -4,7 +4,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 need=""
-command -v cc >/dev/null 2>&1 || need="$need build-essential"
+{ command -v cc && command -v c++; } >/dev/null 2>&1 || need="$need build-essential"
 command -v python3 >/dev/null 2>&1 || need="$need python3"
 python3 -c 'import venv, ensurepip' >/dev/null 2>&1 || need="$need python3-venv"
 command -v node >/dev/null 2>&1 || need="$need nodejs"

@@ -9,6 +9,7 @@ pub mod cli;
 pub mod config;
 pub mod conversations;
 pub mod demo;
+pub mod device;
 pub mod door;
 pub mod eraser;
 pub mod house;

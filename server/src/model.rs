@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use hone_domain::{Message, Sampling, Token};
+use hone_nn::device::Device;
 use hone_nn::folder::{ModelFolder, load_model_as};
 use hone_nn::tokenizer::Tokenizer;
 use hone_nn::{Executor, Model};
@@ -12,6 +13,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, json};
 
 use crate::config::{Engine, ModelConfig};
+use crate::device;
 use crate::door::{ByteLanguage, Language, ModelLanguage};
 use crate::http::wire::messages::template_message;
 use crate::hub::{self, HubAccess};
@@ -30,6 +32,8 @@ pub struct Builtin {
     pub tokenizer: Arc<Tokenizer>,
     /// Compute threads.
     pub executor: Arc<Executor>,
+    /// The device that serving computes on; none is the processor.
+    pub device: Option<Arc<Device>>,
     /// Tokens that end a completion.
     pub end_tokens: Vec<Token>,
 }
@@ -56,7 +60,9 @@ pub fn load(config: &ModelConfig, access: &HubAccess) -> Result<Served, String> 
         ModelFolder::open(&hub::folder(&config.path, access)?)
     };
     let folder = folder.map_err(|error| error.to_string())?;
-    let model = weights(&folder, config)?;
+    let model = Arc::new(weights(&folder, config)?);
+    let executor = Arc::new(Executor::new(config.thread_count()));
+    let device = device::open(config.device, &model, &executor)?;
     let generation = folder.generation();
     let base = Sampling::default();
     let language = ModelLanguage {
@@ -72,9 +78,10 @@ pub fn load(config: &ModelConfig, access: &HubAccess) -> Result<Served, String> 
     Ok(Served {
         language: Arc::new(language),
         builtin: Some(Builtin {
-            model: Arc::new(model),
+            model,
             tokenizer: folder.tokenizer(),
-            executor: Arc::new(Executor::new(config.thread_count())),
+            executor,
+            device,
             end_tokens: generation.eos_ids.clone(),
         }),
     })

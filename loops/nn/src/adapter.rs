@@ -3,6 +3,7 @@
 use sha2::{Digest, Sha256};
 
 use crate::config::ModelConfig;
+use crate::device::Placed;
 use crate::panels::Panels;
 use crate::rng::Rng;
 use crate::source::{NamedTensor, TensorData};
@@ -141,6 +142,8 @@ pub(crate) struct Pair {
 pub struct Adapter {
     pub config: LoraConfig,
     pub(crate) layers: Vec<[Option<Pair>; 7]>,
+    /// Its copy on a device, where one serves.
+    pub(crate) placed: Placed,
 }
 
 impl Adapter {
@@ -198,6 +201,7 @@ impl Adapter {
         Ok(Self {
             config: lora,
             layers,
+            placed: Placed::default(),
         }
         .served())
     }
@@ -272,6 +276,7 @@ impl Adapter {
         Self {
             config: lora,
             layers,
+            placed: Placed::default(),
         }
     }
 
@@ -287,6 +292,7 @@ impl Adapter {
                 .iter()
                 .map(|pairs| std::array::from_fn(|i| pairs[i].as_ref().map(pair)))
                 .collect(),
+            placed: Placed::default(),
         }
     }
 

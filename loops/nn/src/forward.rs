@@ -6,17 +6,20 @@ use crate::kv::{BLOCK_TOKENS, KvPool};
 use crate::layer::{Acts, Bufs, LayerAt, Pass, Temp};
 use crate::ops::RmsNorm;
 use crate::panels::{Rows, RowsMut, Store};
+use crate::sample::{PlainDraw, Sampled};
 use crate::simd::{Buf, padded};
 use crate::weights::Model;
 
 /// Which logits a sequence wants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum LogitsWanted {
     None,
     /// Of the last new token.
     Last,
     /// Of every new token.
     All,
+    /// As `Last`; what is drawn from them will do, where the draw is made beside them.
+    Draw(PlainDraw),
 }
 
 /// New tokens of one sequence.
@@ -48,9 +51,32 @@ pub struct Logits<'s> {
     stride: usize,
     vocab: usize,
     rows: usize,
+    /// Per row, where any was drawn from already.
+    drawn: Vec<Option<Sampled>>,
 }
 
-impl Logits<'_> {
+impl<'s> Logits<'s> {
+    /// Of `rows` rows at distance `stride`.
+    pub(crate) fn new(data: &'s [f32], (rows, stride, vocab): (usize, usize, usize)) -> Self {
+        Self {
+            data,
+            stride,
+            vocab,
+            rows,
+            drawn: Vec::new(),
+        }
+    }
+
+    /// With what was drawn from its rows.
+    pub(crate) fn with(self, drawn: Vec<Option<Sampled>>) -> Self {
+        Self { drawn, ..self }
+    }
+
+    /// What was drawn from row `i`, if it was drawn from already; the row is not here then.
+    pub fn drawn(&self, i: usize) -> Option<&Sampled> {
+        self.drawn.get(i)?.as_ref()
+    }
+
     /// Number of rows.
     pub fn rows(&self) -> usize {
         self.rows
@@ -59,8 +85,12 @@ impl Logits<'_> {
     /// Row `i`, one value per vocabulary entry.
     ///
     /// # Panics
-    /// When there is no row `i`.
+    /// When there is no row `i`, or it was drawn from already.
     pub fn row(&self, i: usize) -> &[f32] {
+        assert!(
+            self.drawn(i).is_none(),
+            "logits row {i} stayed where it was drawn from"
+        );
         assert!(i < self.rows, "logits row {i} of {}", self.rows);
         &self.data[i * self.stride..][..self.vocab]
     }
@@ -93,7 +123,7 @@ pub fn forward<'s>(
         let count = seq.tokens.len();
         let wanted = match seq.logits {
             LogitsWanted::None => 0,
-            LogitsWanted::Last => count.min(1),
+            LogitsWanted::Last | LogitsWanted::Draw(_) => count.min(1),
             LogitsWanted::All => count,
         };
         let from = (row + count - wanted) * ld;
@@ -110,6 +140,7 @@ pub fn forward<'s>(
         stride,
         vocab: model.config.vocab,
         rows,
+        drawn: Vec::new(),
     }
 }
 
@@ -145,17 +176,7 @@ pub(crate) fn hidden_states(
     exec: &Executor,
     scratch: &mut Scratch,
 ) {
-    for seq in batch {
-        let needed = (seq.start + seq.tokens.len()).div_ceil(BLOCK_TOKENS);
-        assert!(seq.blocks.len() >= needed, "block table too short");
-        let layers = seq
-            .adapter
-            .map_or(model.config.layers, Adapter::layer_count);
-        assert_eq!(
-            layers, model.config.layers,
-            "the adapter is of another model"
-        );
-    }
+    check(model, batch);
     let pass = Pass::new(model, batch, exec);
     pass.embed(
         &model.weights.embed,
@@ -169,5 +190,20 @@ pub(crate) fn hidden_states(
         };
         let at = LayerAt { index, weights };
         pass.layer(at, &mut kv.layers[index], &mut scratch.x, bufs);
+    }
+}
+
+/// What [`forward`] asks of a batch.
+pub(crate) fn check(model: &Model, batch: &[SeqInput]) {
+    for seq in batch {
+        let needed = (seq.start + seq.tokens.len()).div_ceil(BLOCK_TOKENS);
+        assert!(seq.blocks.len() >= needed, "block table too short");
+        let layers = seq
+            .adapter
+            .map_or(model.config.layers, Adapter::layer_count);
+        assert_eq!(
+            layers, model.config.layers,
+            "the adapter is of another model"
+        );
     }
 }

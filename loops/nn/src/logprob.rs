@@ -40,6 +40,11 @@ impl Shape {
     pub(crate) fn of(row: &[f32], temperature: f32, kept: Option<&[u32]>) -> Self {
         let inverse = 1.0 / temperature;
         let (most, sum) = dispatch(Stats { row, inverse, kept });
+        Self::known(inverse, most, sum)
+    }
+
+    /// Of a row whose maximum and sum of exponentials are known.
+    pub(crate) fn known(inverse: f32, most: f32, sum: f32) -> Self {
         // Through f64, so that the result does not depend on the platform's single-precision log.
         let log_sum = f64::from(sum).ln() as f32;
         Self {

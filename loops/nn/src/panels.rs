@@ -31,6 +31,13 @@ pub(crate) struct Panels {
     data: Data,
 }
 
+/// A matrix as it is stored: panels as [`Panels`] describes them.
+pub(crate) enum Stored<'a> {
+    F32(&'a [Line]),
+    Bf16(&'a [HalfLine]),
+    Quantised(&'a Quantised),
+}
+
 /// How a linear layer leaves its result.
 #[derive(Clone, Copy)]
 pub(crate) enum Store<'a> {
@@ -261,6 +268,15 @@ impl Panels {
             out: self.out,
             inp: self.inp,
             data: Data::Bf16(lines),
+        }
+    }
+
+    /// The matrix as it is stored.
+    pub(crate) fn stored(&self) -> Stored<'_> {
+        match &self.data {
+            Data::F32(lines) => Stored::F32(lines),
+            Data::Bf16(lines) => Stored::Bf16(lines),
+            Data::Quantised(data) => Stored::Quantised(data),
         }
     }
 

@@ -209,16 +209,29 @@ impl Quantised {
         }
     }
 
-    /// The weight that kernels multiply by.
-    pub(crate) fn value(&self, row: usize, k: usize) -> f32 {
-        let scale = self.scales[row / LANES * self.groups() + k / GROUP].0[row % LANES];
+    /// The code of a weight: a signed byte, or four bits less 8.
+    pub(crate) fn code(&self, row: usize, k: usize) -> u8 {
         let line = row / LANES * self.lines() + k / self.bits.inputs_per_line();
         let byte = self.codes[line].0[row % LANES];
+        match self.bits {
+            Bits::Eight => byte,
+            Bits::Four => byte >> (k % 2 * 4) & 15,
+        }
+    }
+
+    /// The f16 scale of a group of weights, as bits.
+    pub(crate) fn scale_bits(&self, row: usize, group: usize) -> u16 {
+        self.scales[row / LANES * self.groups() + group].0[row % LANES]
+    }
+
+    /// The weight that kernels multiply by.
+    pub(crate) fn value(&self, row: usize, k: usize) -> f32 {
+        let code = self.code(row, k);
         let code = match self.bits {
-            Bits::Eight => f32::from(byte as i8),
-            Bits::Four => f32::from(byte >> (k % 2 * 4) & 15) - 8.0,
+            Bits::Eight => f32::from(code as i8),
+            Bits::Four => f32::from(code) - 8.0,
         };
-        code * f16::from_bits(scale).to_f32()
+        code * f16::from_bits(self.scale_bits(row, k / GROUP)).to_f32()
     }
 
     /// The weights of sixteen outputs for input `k`.

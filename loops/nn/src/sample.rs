@@ -80,6 +80,34 @@ pub fn replayable(params: &SamplingParams) -> bool {
     !params.adjusts()
 }
 
+/// A draw that nothing but the temperature shapes; the logits need not leave a device for it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PlainDraw {
+    pub(crate) temperature: f32,
+    pub(crate) seed: u64,
+    pub(crate) position: u64,
+}
+
+impl PlainDraw {
+    /// The draw for completion index `position`, if `params` are plain enough and nothing else of
+    /// the row is asked for.
+    pub fn of(params: &SamplingParams, position: u64) -> Option<Self> {
+        let uncut = params.top_k == 0 && params.top_p >= 1.0 && params.min_p <= 0.0;
+        let draw = Self {
+            temperature: params.temperature,
+            seed: params.seed,
+            position,
+        };
+        let plain = !params.adjusts() && params.top_logprobs == 0 && (uncut || draw.is_greedy());
+        plain.then_some(draw)
+    }
+
+    /// Takes the most likely token.
+    pub(crate) fn is_greedy(&self) -> bool {
+        self.temperature.is_nan() || self.temperature < GREEDY_BELOW
+    }
+}
+
 /// How often each token occurred, for penalties.
 #[derive(Debug, Clone, Default)]
 pub struct TokenCounts {

@@ -8,9 +8,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hone_domain::{Ask, Blobs, Digest, Grammar, Policies, PolicyChoice, Scope, ServeError, Token};
+use hone_nn::device::Device;
 use hone_nn::grammar::Constraint;
 use hone_nn::tokenizer::Tokenizer;
-use hone_nn::{BLOCK_TOKENS, Executor, KvPool, Model, blocks_out_of_sight, embed, fingerprint};
+use hone_nn::{
+    BLOCK_TOKENS, Executor, KvPool, Model, Runner, blocks_out_of_sight, embed, fingerprint,
+};
 use hone_runtime::{Board, Clock, LatestReader, RoomState};
 
 use crate::adapters::{LoadResult, Wanted};
@@ -36,6 +39,8 @@ pub struct ServeCtx {
     pub tokenizer: Arc<Tokenizer>,
     /// The compute threads.
     pub executor: Arc<Executor>,
+    /// The device that computes the steps; none is the processor.
+    pub device: Option<Arc<Device>>,
     /// Tokens that end a completion.
     pub end_tokens: Vec<Token>,
     /// Where adapters are.
@@ -132,6 +137,7 @@ impl Engine {
         let internal = ServeError::Internal;
         ctx.config.validate().map_err(internal)?;
         let (kv_blocks, blocks_each) = block_counts(&ctx).map_err(internal)?;
+        let runner = runner(&ctx, kv_blocks).map_err(internal)?;
         // With sliding windows a request never needs more than its share at a time.
         let fitting = if blocks_each < kv_blocks {
             usize::MAX
@@ -166,6 +172,7 @@ impl Engine {
         let loader = LoaderCtx {
             model: Arc::clone(&ctx.model),
             executor: Arc::clone(&ctx.executor),
+            device: ctx.device.clone(),
             shared: Arc::clone(&shared),
             prove_every: Some(Duration::from_millis(ctx.config.prove_interval_ms))
                 .filter(|every| !every.is_zero()),
@@ -179,7 +186,7 @@ impl Engine {
         let core = CoreCtx {
             shared: Arc::clone(&shared),
             model: ctx.model,
-            executor: ctx.executor,
+            runner,
             policies: ctx.policies,
             clock: ctx.clock,
             config: ctx.config,
@@ -361,8 +368,12 @@ fn run_guarded(ctx: CoreCtx) {
 /// Blocks that fit the memory, and blocks one request holds at most because of sliding windows.
 fn block_counts(ctx: &ServeCtx) -> Result<(usize, usize), String> {
     let model = &ctx.model.config;
-    let each = KvPool::bytes_per_block(model).max(1) as u64;
-    let blocks = usize::try_from(ctx.config.kv_cache_bytes_max / each)
+    let each = match &ctx.device {
+        Some(device) => device.bytes_per_block(),
+        None => KvPool::bytes_per_block(model),
+    };
+    let each = each.max(1) as u64;
+    let blocks = usize::try_from(kv_bytes(ctx)? / each)
         .unwrap_or(usize::MAX)
         .min(u32::MAX as usize - 1);
     if blocks < 2 {
@@ -385,6 +396,36 @@ fn block_counts(ctx: &ServeCtx) -> Result<(usize, usize), String> {
         .prefill_chunk_tokens_max
         .min(ctx.config.step_tokens_max);
     Ok((blocks, window + chunk.div_ceil(BLOCK_TOKENS) + 1))
+}
+
+/// Memory for keys and values: what is configured, and on a device at most what is free there less
+/// a tenth, which steps and adapters use.
+fn kv_bytes(ctx: &ServeCtx) -> Result<u64, String> {
+    let wanted = ctx.config.kv_cache_bytes_max;
+    let Some(device) = &ctx.device else {
+        return Ok(wanted);
+    };
+    let free = device.memory_free().map_err(|error| error.to_string())?;
+    let most = free / 10 * 9;
+    if wanted > most {
+        tracing::warn!(
+            wanted,
+            taken = most,
+            "serve.kv_cache_bytes_max is more than the device has free; keys and values get less"
+        );
+    }
+    Ok(wanted.min(most))
+}
+
+fn runner(ctx: &ServeCtx, blocks: usize) -> Result<Runner, String> {
+    let Some(device) = &ctx.device else {
+        let (model, executor) = (Arc::clone(&ctx.model), Arc::clone(&ctx.executor));
+        return Ok(Runner::on_processor(model, executor, blocks));
+    };
+    if !Arc::ptr_eq(device.model(), &ctx.model) {
+        return Err("the device holds another model than the one to serve".to_owned());
+    }
+    Runner::on_device(device, blocks).map_err(|error| error.to_string())
 }
 
 fn capabilities(ctx: &ServeCtx, max_positions: usize) -> Capabilities {

@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use hone_domain::{BlobError, Blobs, Digest, Policies, Policy};
+use hone_nn::device::Device;
 use hone_nn::{Adapter, Executor, Model, PROBE_FILE, peft, prove};
 use hone_runtime::LatestReader;
 use tokio::sync::mpsc::Receiver;
@@ -26,6 +27,7 @@ const NEVER: Duration = Duration::from_secs(86_400);
 pub(crate) struct LoaderCtx {
     pub(crate) model: Arc<Model>,
     pub(crate) executor: Arc<Executor>,
+    pub(crate) device: Option<Arc<Device>>,
     pub(crate) shared: Arc<Shared>,
     /// How often what is served is proven; none never.
     pub(crate) prove_every: Option<Duration>,
@@ -165,6 +167,10 @@ fn load(ctx: &LoaderCtx, policy: &Policy) -> Result<Arc<Loaded>, String> {
         Err(error) => return Err(error.to_string()),
     };
     prove_identity(ctx, &adapter, (digest, probe.as_deref()))?;
+    // Here and not at its first step, so that no step waits for the copy.
+    if let Some(device) = &ctx.device {
+        device.place(&adapter).map_err(|error| error.to_string())?;
+    }
     let bytes = adapter.bytes() as u64;
     Ok(Arc::new(Loaded {
         probe,

@@ -7,6 +7,7 @@ use hone_domain::{
     Ask, AskContext, Blobs, Collect, Delta, Grammar, Origin, Policies, PolicyChoice, Reason,
     RequestId, Sampling, Scope, SessionId, StopRules, Token, TurnId, TurnKind,
 };
+use hone_nn::device::Device;
 use hone_nn::{Family, Model, ModelConfig, StoredDtype, WeightFormat, Weights};
 use hone_runtime::{Board, Latest, SystemClock};
 use hone_serve::{Answer, Backend, Engine, ServeCtx};
@@ -16,6 +17,7 @@ use uuid::Uuid;
 
 use super::Bench;
 use super::folder::Folder;
+use crate::device;
 use crate::model::Builtin;
 
 /// A model to measure.
@@ -32,20 +34,24 @@ pub(super) fn subjects(bench: &Bench) -> Result<Vec<Subject>, String> {
     let starter = bench.builtin()?;
     let shape = medium_shape();
     let weights = Weights::random(&shape, 1);
-    let random = |name, format| {
+    let random = |name, format| -> Result<Subject, String> {
         let weights = weights.clone().into_format(format);
         let model = Arc::new(Model::new(shape.clone(), weights));
+        let device = starter.device.as_ref();
+        let load =
+            |device: &Arc<Device>| device::load(device.driver().clone(), &model, &starter.executor);
         let builtin = Builtin {
+            device: device.map(load).transpose()?,
             model,
             ..starter.clone()
         };
-        Subject { name, builtin }
+        Ok(Subject { name, builtin })
     };
     let mut subjects = vec![
-        random("random_30m", WeightFormat::Stored),
-        random("random_30m_bf16", WeightFormat::Bf16),
-        random("random_30m_q8", WeightFormat::Q8),
-        random("random_30m_q4", WeightFormat::Q4),
+        random("random_30m", WeightFormat::Stored)?,
+        random("random_30m_bf16", WeightFormat::Bf16)?,
+        random("random_30m_q8", WeightFormat::Q8)?,
+        random("random_30m_q4", WeightFormat::Q4)?,
     ];
     let starter = Subject {
         name: "starter",
@@ -109,6 +115,7 @@ impl Bed {
             model: builtin.model.clone(),
             tokenizer: builtin.tokenizer.clone(),
             executor: builtin.executor.clone(),
+            device: builtin.device.clone(),
             end_tokens: builtin.end_tokens.clone(),
             blobs: blobs.clone(),
             policies: policies.reader(),

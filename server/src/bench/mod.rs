@@ -7,6 +7,7 @@
 mod bed;
 mod child;
 mod demo;
+mod device;
 mod folder;
 mod form;
 mod gap;
@@ -100,11 +101,15 @@ enum Name {
     /// Sessions until simulated users are answered as they like it, per method, with controls
     /// (long; not part of `all`).
     Learn,
+    /// That a CUDA device says what the processor says, and its speed; emulated where there is none
+    /// (needs a C++ compiler then; not part of `all`).
+    Device,
     /// All of them.
     All,
 }
 
 impl Name {
+    /// Those that every machine can take in a short time.
     const EACH: [Self; 13] = [
         Self::Decode,
         Self::Prefill,
@@ -152,6 +157,7 @@ impl Name {
             Self::Judge => judge::judge(bench),
             Self::Demo => demo::demo(bench),
             Self::Learn => learn::learn(bench, &bench.size),
+            Self::Device => device::device(bench),
             Self::All => Err("all is not one measurement".to_owned()),
         }
     }
@@ -288,7 +294,7 @@ mod tests {
     fn all_stands_for_every_other_short_name() {
         let known: Vec<Name> = Name::value_variants().to_vec();
         let each = Name::All.each();
-        let apart = [Name::All, Name::Learn];
+        let apart = [Name::All, Name::Device, Name::Learn];
         assert!(known.iter().all(|n| apart.contains(n) || each.contains(n)));
         assert_eq!(each.len() + apart.len(), known.len());
     }

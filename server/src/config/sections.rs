@@ -9,6 +9,7 @@ use hone_nn::WeightFormat;
 use hone_store::SqliteConfig;
 use serde::{Deserialize, Serialize};
 
+use crate::device::Choice;
 use crate::door::Limits;
 use crate::http::guard::Key;
 use crate::http::listen::ListenLimits;
@@ -369,6 +370,8 @@ pub struct ModelConfig {
     pub aliases: Vec<String>,
     /// Compute threads of serving and training; 0 takes one per core.
     pub threads: usize,
+    /// What computes the steps of serving.
+    pub device: Choice,
     /// Questions that every trained candidate has to answer before it is published.
     pub probe_prompts: Vec<String>,
     /// Everyday prompts on which hints are rehearsed beside the user's own, so that learning a

@@ -42,6 +42,7 @@ pub(super) fn serve(commons: &Commons, served: &Served) -> Result<Serving, Strin
         model: builtin.model,
         tokenizer: builtin.tokenizer,
         executor: builtin.executor,
+        device: builtin.device,
         end_tokens: builtin.end_tokens,
         blobs: commons.blobs.clone(),
         policies: commons.policies.reader(),

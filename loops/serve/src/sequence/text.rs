@@ -6,8 +6,8 @@ use hone_domain::{
     Ask, Collect, Completion, Delta, Digest, End, Millis, PolicyVersion, Reason, ServeError,
     StopReason, Token, TokenDelta, Turn, VersionSpan,
 };
-use hone_nn::sample::{GREEDY_BELOW, SampleScratch, Sampled, sample};
-use hone_nn::token_logprob;
+use hone_nn::sample::{GREEDY_BELOW, PlainDraw, SampleScratch, Sampled, sample};
+use hone_nn::{LogitsWanted, token_logprob};
 
 use crate::sequence::Sequence;
 
@@ -64,6 +64,25 @@ impl Sequence {
                     .to_owned(),
             ));
         }
+        let drawn = self.without_banned(row, drawn);
+        self.accept(drawn, end_tokens)
+    }
+
+    /// What it wants of the logits after its next tokens: a draw where that is all, or the row.
+    pub(crate) fn wanted(&self) -> LogitsWanted {
+        let position = self.completion_tokens() as u64;
+        match PlainDraw::of(&self.params, position) {
+            Some(draw) if self.masked.is_none() => LogitsWanted::Draw(draw),
+            _ => LogitsWanted::Last,
+        }
+    }
+
+    /// Takes a drawn token; says why the completion ended, if it did.
+    pub(crate) fn accept(
+        &mut self,
+        drawn: Sampled,
+        end_tokens: &[Token],
+    ) -> Result<Option<StopReason>, ServeError> {
         let Sampled {
             token,
             raw_logprob,
@@ -71,7 +90,7 @@ impl Sequence {
             kept,
             top,
             ..
-        } = self.without_banned(row, drawn);
+        } = drawn;
         self.tokens.push(token);
         self.raw.push(raw_logprob);
         self.behavior.push(behavior_logprob);

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use hone_domain::{Ask, Sampling};
-use hone_nn::{Adapter, Executor, ModelConfig, score};
+use hone_nn::{Adapter, Executor, KvPool, ModelConfig, score};
 
 use super::support::{Said, World, adapter, ask, model_config, prompt, scope};
 use crate::{Backend, Config};
@@ -103,6 +103,34 @@ fn a_batch_changes_nothing() {
             world.engine.stats().batch_rows.quantile(1.0) > 1,
             "there was a batch"
         );
+    }
+}
+
+/// As [`world`], computed by the emulated device.
+fn device_world(config: Config, model: ModelConfig) -> World {
+    let world = World::on_device(config, model);
+    for (name, adapter) in adapters(&world.model.config) {
+        world.publish(name, 1, &adapter);
+    }
+    world
+}
+
+#[test]
+fn a_device_changes_nothing() {
+    for model in [model_config(), sliding()] {
+        let wanted = alone(&model, 6);
+        let tight = Config {
+            prefill_chunk_tokens_max: 19,
+            // Few enough blocks that requests are paused and computed again.
+            kv_cache_bytes_max: 16 * KvPool::bytes_per_block(&model) as u64,
+            ..Config::for_tests()
+        };
+        for config in [Config::for_tests(), tight] {
+            let world = device_world(config, model.clone());
+            same(&wanted, &world.complete_all(asks(6)), "on a device");
+            // What was said is in the prefix cache now.
+            same(&wanted, &world.complete_all(asks(6)), "on a device, again");
+        }
     }
 }
 

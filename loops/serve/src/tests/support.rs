@@ -19,6 +19,8 @@ use hone_runtime::{Board, Latest, SystemClock};
 use serde_json::json;
 use uuid::Uuid;
 
+use hone_nn::device::{Device, Emulator};
+
 use crate::{Answer, Backend, Config, Engine, ServeCtx};
 
 pub(crate) const END: Token = 259;
@@ -154,13 +156,28 @@ impl World {
     }
 
     pub(crate) fn with(config: Config, model: ModelConfig) -> Self {
+        Self::build(config, model, false)
+    }
+
+    /// On the emulated device.
+    pub(crate) fn on_device(config: Config, model: ModelConfig) -> Self {
+        Self::build(config, model, true)
+    }
+
+    fn build(config: Config, model: ModelConfig, on_device: bool) -> Self {
         let model = Arc::new(Model::random(model, 42));
+        let executor = Arc::new(Executor::new(2));
+        let device = on_device.then(|| {
+            let driver = Arc::new(Emulator::new().unwrap());
+            Device::load(driver, Arc::clone(&model), &executor, &mut |_, _| {}).unwrap()
+        });
         let (blobs, board) = (Arc::new(MemoryBlobs::default()), Board::new());
         let policies = Latest::new(Policies::default());
         let ctx = ServeCtx {
             model: Arc::clone(&model),
             tokenizer: Arc::new(tokenizer()),
-            executor: Arc::new(Executor::new(2)),
+            executor,
+            device,
             end_tokens: vec![END],
             blobs: Arc::clone(&blobs) as Arc<dyn Blobs>,
             policies: policies.reader(),

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use hone_domain::{Delta, Policies, ServeError, StopReason};
 use hone_nn::sample::SampleScratch;
-use hone_nn::{Executor, KvPool, Model, Scratch};
+use hone_nn::{Model, Runner};
 use hone_runtime::{Board, Clock, LatestReader, RoomState, Switch};
 use tokio::sync::mpsc;
 
@@ -36,7 +36,7 @@ const BOARD_EVERY: Duration = Duration::from_millis(250);
 pub(crate) struct CoreCtx {
     pub(crate) shared: Arc<Shared>,
     pub(crate) model: Arc<Model>,
-    pub(crate) executor: Arc<Executor>,
+    pub(crate) runner: Runner,
     pub(crate) policies: LatestReader<Policies>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) config: Config,
@@ -52,8 +52,6 @@ pub(crate) struct Core {
     switch: Switch,
     table: AdapterTable,
     pool: BlockPool,
-    kv: KvPool,
-    scratch: Scratch,
     sampler: SampleScratch,
 
     /// Requests in the batch, ascending by place.
@@ -107,8 +105,6 @@ impl Core {
             switch,
             table: AdapterTable::new(limits),
             pool: BlockPool::new(ctx.shared.kv_blocks),
-            kv: KvPool::new(&ctx.model.config, ctx.shared.kv_blocks),
-            scratch: Scratch::default(),
             sampler: SampleScratch::default(),
             running: Vec::new(),
             waiting: BTreeMap::new(),
@@ -309,7 +305,7 @@ impl Core {
         self.ctx.board.update(ROOM, |s| s.last_error = Some(error));
         // Whatever the step left half-done is not trusted: all blocks are given up.
         self.pool = BlockPool::new(self.ctx.shared.kv_blocks);
-        self.scratch = Scratch::default();
+        self.ctx.runner.reset();
         self.ended.clear();
         self.warm = None;
         self.swap_all();

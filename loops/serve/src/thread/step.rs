@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use hone_domain::{Delta, ServeError, StopReason, Token};
-use hone_nn::sample::SampleScratch;
-use hone_nn::{LogitsWanted, SeqInput, blocks_out_of_sight, forward};
+use hone_nn::sample::{SampleScratch, Sampled};
+use hone_nn::{LogitsWanted, SeqInput, blocks_out_of_sight};
 
 use crate::fair::Waiter;
 use crate::plan::{Limits, Place, Situation, plan};
@@ -220,8 +220,6 @@ impl Core {
         let Self {
             ctx,
             running,
-            kv,
-            scratch,
             order,
             sampler,
             pool,
@@ -230,7 +228,13 @@ impl Core {
             ..
         } = self;
         let batch = batch_of(running, order, warm.as_ref());
-        let logits = forward(&ctx.model, kv, &batch, &ctx.executor, scratch);
+        let logits = match ctx.runner.forward(&batch) {
+            Ok(logits) => logits,
+            Err(error) => {
+                tracing::error!(%error, "the step was not computed");
+                panic!("{error}");
+            }
+        };
         let now = Instant::now();
         let masks_until = now + MASK_WAIT;
         let sliding = ctx.blocks_each != usize::MAX;
@@ -249,17 +253,22 @@ impl Core {
             if !samples {
                 continue;
             }
-            let logits = logits.row(row);
+            let from = match logits.drawn(row) {
+                Some(drawn) => Basis::Drawn(drawn.clone()),
+                None => Basis::Row(logits.row(row)),
+            };
             row += 1;
             let left = masks_until.saturating_duration_since(Instant::now());
-            if !sequence.is_ready(logits, left) {
+            if let Basis::Row(logits) = from
+                && !sequence.is_ready(logits, left)
+            {
                 continue;
             }
             sampled += 1;
             let end_tokens = &ctx.shared.setup.end_tokens;
             if let Some(how) = draw(
                 sequence,
-                logits,
+                from,
                 (end_tokens.as_slice(), &mut *sampler),
                 (counters, now),
             ) {
@@ -284,7 +293,7 @@ impl Core {
             };
             counters.completion_tokens.fetch_add(1, Relaxed);
             let from = (end_tokens.as_slice(), &mut self.sampler);
-            if let Some(how) = draw(sequence, &row, from, (counters, Instant::now())) {
+            if let Some(how) = draw(sequence, Basis::Row(&row), from, (counters, Instant::now())) {
                 self.ended.push((index, how));
             }
         }
@@ -316,7 +325,7 @@ fn batch_of<'a>(
     let rows = order.iter().map(|&(_, index, tokens)| {
         let sequence = &running[index];
         let logits = if sequence.samples_after(tokens) {
-            LogitsWanted::Last
+            sequence.wanted()
         } else {
             LogitsWanted::None
         };
@@ -338,14 +347,25 @@ fn batch_of<'a>(
     rows.chain(warm).collect()
 }
 
+/// What the next token comes from.
+enum Basis<'a> {
+    /// Its logits.
+    Row(&'a [f32]),
+    /// A draw that a device made.
+    Drawn(Sampled),
+}
+
 /// Draws the next token of a completion; says how it ended, if it did.
 fn draw(
     sequence: &mut Sequence,
-    logits: &[f32],
+    basis: Basis,
     (end_tokens, sampler): (&[Token], &mut SampleScratch),
     (counters, now): (&Counters, Instant),
 ) -> Option<Result<StopReason, ServeError>> {
-    let result = sequence.sample(logits, end_tokens, sampler);
+    let result = match basis {
+        Basis::Row(row) => sequence.sample(row, end_tokens, sampler),
+        Basis::Drawn(drawn) => sequence.accept(drawn, end_tokens),
+    };
     match sequence.last_token.replace(now) {
         Some(before) => counters
             .token_gap_us

@@ -1,0 +1,164 @@
+// What every kernel shares: formats of matrices, exact arithmetic, and the words that differ
+// between a GPU's compiler and the emulator (emulator.h), which runs these same sources on the
+// processor.
+//
+// The arithmetic is that of the processor's kernels (../simd.rs), operation by operation: every
+// output is one f32 accumulator over ascending inputs with fused multiply-add, every reduction of
+// a row has sixteen lanes and one tree. The results are therefore equal bit for bit.
+#pragma once
+#ifdef HONE_EMULATOR
+#include "emulator.h"
+#else
+#include <stdint.h>
+#define HONE_KERNEL(name, Args) extern "C" __global__ void name(const Args args)
+#define HONE_INLINE __device__ __forceinline__
+#define HONE_SHARED __shared__
+#define HONE_SYNC() __syncthreads()
+__device__ __forceinline__ float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+__device__ __forceinline__ float bits_float(uint32_t bits) { return __uint_as_float(bits); }
+__device__ __forceinline__ uint32_t float_bits(float x) { return __float_as_uint(x); }
+#endif
+
+// Tokens per key-value block.
+constexpr uint32_t BLOCK_TOKENS = 32;
+// Lanes of a row's reduction.
+constexpr uint32_t LANES = 16;
+// Outputs of a matrix that lie side by side.
+constexpr uint32_t GROUP_OUT = 32;
+// Inputs of one output that lie side by side.
+constexpr uint32_t GROUP_IN = 8;
+
+// How a matrix is stored. The numbers are those of `Format` in ../device/args.rs.
+constexpr uint32_t F32 = 0, BF16 = 1, Q8 = 2, Q4 = 3;
+
+// A matrix [out, in] as [ceil(out / 32)][ceil(in / 8)][32][8], zero padded; quantised ones have
+// f16 scales [ceil(out / 32)][ceil(in / 32)][32].
+struct Matrix {
+    const void *data;
+    const uint16_t *scales;
+    uint32_t out;
+    uint32_t inp;
+    uint32_t format;
+    uint32_t unused;
+};
+
+// Sixteen bytes that are read at once.
+struct alignas(16) Bytes16 {
+    uint32_t w[4];
+};
+struct alignas(8) Bytes8 {
+    uint32_t w[2];
+};
+
+HONE_INLINE float half_float(uint16_t half) {
+    // The exponent is moved by a multiplication, which is exact for subnormal numbers too.
+    float magnitude = bits_float((uint32_t)(half & 0x7fff) << 13) * bits_float(0x77800000u);
+    return (half & 0x8000) ? -magnitude : magnitude;
+}
+
+HONE_INLINE uint32_t groups_in(uint32_t inp) { return (inp + GROUP_IN - 1) / GROUP_IN; }
+
+// Eight inputs of one output as they are stored, so that many can be under way before the first
+// is used.
+template <uint32_t F> struct Packed;
+
+template <> struct Packed<F32> {
+    Bytes16 a, b;
+    HONE_INLINE void fetch(const Matrix &m, uint32_t out, uint32_t group) {
+        uint64_t at = ((uint64_t)(out / GROUP_OUT) * groups_in(m.inp) + group) * GROUP_OUT + out % GROUP_OUT;
+        const Bytes16 *from = (const Bytes16 *)m.data + at * 2;
+        a = from[0];
+        b = from[1];
+    }
+    HONE_INLINE void widen(float *to) const {
+        for (int i = 0; i < 4; i++) {
+            to[i] = bits_float(a.w[i]);
+            to[4 + i] = bits_float(b.w[i]);
+        }
+    }
+};
+
+template <> struct Packed<BF16> {
+    Bytes16 a;
+    HONE_INLINE void fetch(const Matrix &m, uint32_t out, uint32_t group) {
+        uint64_t at = ((uint64_t)(out / GROUP_OUT) * groups_in(m.inp) + group) * GROUP_OUT + out % GROUP_OUT;
+        a = ((const Bytes16 *)m.data)[at];
+    }
+    HONE_INLINE void widen(float *to) const {
+        for (int i = 0; i < 4; i++) {
+            to[2 * i] = bits_float(a.w[i] << 16);
+            to[2 * i + 1] = bits_float(a.w[i] & 0xffff0000u);
+        }
+    }
+};
+
+HONE_INLINE uint16_t fetch_scale(const Matrix &m, uint32_t out, uint32_t group) {
+    uint64_t groups = (m.inp + 31) / 32;
+    return m.scales[((out / GROUP_OUT) * groups + group * GROUP_IN / 32) * GROUP_OUT + out % GROUP_OUT];
+}
+
+template <> struct Packed<Q8> {
+    Bytes8 a;
+    uint16_t scale;
+    HONE_INLINE void fetch(const Matrix &m, uint32_t out, uint32_t group) {
+        uint64_t at = ((uint64_t)(out / GROUP_OUT) * groups_in(m.inp) + group) * GROUP_OUT + out % GROUP_OUT;
+        a = ((const Bytes8 *)m.data)[at];
+        scale = fetch_scale(m, out, group);
+    }
+    HONE_INLINE void widen(float *to) const {
+        float s = half_float(scale);
+        for (int i = 0; i < 8; i++) {
+            to[i] = (float)(int8_t)(uint8_t)(a.w[i / 4] >> (i % 4 * 8)) * s;
+        }
+    }
+};
+
+// Input i of a group of eight stands in bits 4 i.
+template <> struct Packed<Q4> {
+    uint32_t a;
+    uint16_t scale;
+    HONE_INLINE void fetch(const Matrix &m, uint32_t out, uint32_t group) {
+        uint64_t at = ((uint64_t)(out / GROUP_OUT) * groups_in(m.inp) + group) * GROUP_OUT + out % GROUP_OUT;
+        a = ((const uint32_t *)m.data)[at];
+        scale = fetch_scale(m, out, group);
+    }
+    HONE_INLINE void widen(float *to) const {
+        float s = half_float(scale);
+        for (int i = 0; i < 8; i++) {
+            to[i] = ((float)(a >> (i * 4) & 15u) - 8.0f) * s;
+        }
+    }
+};
+
+// e^x as in ../simd.rs: the same polynomial in the same order.
+HONE_INLINE float exp_exact(float x) {
+    const float magic = 12582912.0f, low = -87.3f, top = 88.0f;
+    float capped = top < x ? top : x;
+    float safe = capped < low ? low : capped;
+    float t = fused(safe, 1.44269504088896340736f, magic);
+    float n = t - magic;
+    float r = fused(n, -0.6933594f, safe);
+    r = fused(n, 2.1219444e-4f, r);
+    float p = 1.9875692e-4f;
+    p = fused(p, r, 1.3981999e-3f);
+    p = fused(p, r, 8.333452e-3f);
+    p = fused(p, r, 4.1665796e-2f);
+    p = fused(p, r, 1.6666665e-1f);
+    p = fused(p, r, 0.5f);
+    float one_plus_r = r + 1.0f;
+    float power = bits_float((float_bits(t) + 127u) << 23);
+    float e = fused(p, r * r, one_plus_r) * power;
+    return x < low ? 0.0f : e;
+}
+
+HONE_INLINE float sigmoid_exact(float x) { return 1.0f / (1.0f + exp_exact(0.0f - x)); }
+
+// Sum of sixteen lanes by the one tree.
+HONE_INLINE float sum_lanes(const float *lanes) {
+    float s[16];
+    for (int i = 0; i < 16; i++) s[i] = lanes[i];
+    for (int width = 8; width >= 1; width /= 2) {
+        for (int i = 0; i < width; i++) s[i] = s[i] + s[i + width];
+    }
+    return s[0];
+}

@@ -1,0 +1,174 @@
+//! The arguments of kernels, laid out as the structs of the same names in `src/cuda`.
+
+/// A pointer on the device; 0 is none.
+pub(super) type At = u64;
+
+/// How a matrix is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum Format {
+    F32 = 0,
+    Bf16 = 1,
+    Q8 = 2,
+    Q4 = 3,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct Matrix {
+    pub(super) data: At,
+    pub(super) scales: At,
+    pub(super) out: u32,
+    pub(super) inp: u32,
+    pub(super) format: Format,
+    pub(super) unused: u32,
+}
+
+/// What becomes of a finished sum.
+#[derive(Debug, Clone, Copy)]
+#[repr(u32)]
+pub(super) enum Leave {
+    Set = 0,
+    AddScaled = 1,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct Linear {
+    pub(super) w: Matrix,
+    pub(super) bias: At,
+    pub(super) x: At,
+    pub(super) y: At,
+    pub(super) rows: u32,
+    pub(super) x_stride: u32,
+    pub(super) y_stride: u32,
+    pub(super) leave: Leave,
+    pub(super) scale: f32,
+    pub(super) unused: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct Linears {
+    pub(super) each: At,
+    pub(super) count: u32,
+    pub(super) unused: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct Embed {
+    pub(super) w: Matrix,
+    pub(super) tokens: At,
+    pub(super) x: At,
+    pub(super) stride: u32,
+    pub(super) unused: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct Norm {
+    pub(super) x: At,
+    pub(super) add: At,
+    pub(super) sum: At,
+    pub(super) weight: At,
+    pub(super) y: At,
+    pub(super) pick: At,
+    pub(super) n: u32,
+    pub(super) stride: u32,
+    pub(super) eps: f32,
+    pub(super) unused: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct Place {
+    pub(super) qkv: At,
+    pub(super) q_norm: At,
+    pub(super) k_norm: At,
+    pub(super) angles: At,
+    pub(super) positions: At,
+    pub(super) blocks: At,
+    pub(super) q: At,
+    pub(super) keys: At,
+    pub(super) values: At,
+    pub(super) heads: u32,
+    pub(super) kv_heads: u32,
+    pub(super) dim: u32,
+    pub(super) qkv_stride: u32,
+    pub(super) q_stride: u32,
+    pub(super) eps: f32,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct Attend {
+    pub(super) q: At,
+    pub(super) out: At,
+    pub(super) keys: At,
+    pub(super) values: At,
+    pub(super) tables: At,
+    pub(super) tiles: At,
+    pub(super) scores: At,
+    pub(super) stride: u32,
+    pub(super) heads: u32,
+    pub(super) kv_heads: u32,
+    pub(super) dim: u32,
+    pub(super) window: u32,
+    pub(super) width: u32,
+    pub(super) scale: f32,
+    pub(super) unused: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct Gate {
+    pub(super) gate_up: At,
+    pub(super) act: At,
+    pub(super) ffn: u32,
+    pub(super) gate_up_stride: u32,
+    pub(super) act_stride: u32,
+    pub(super) unused: u32,
+}
+
+/// A draw from one row.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct Draw {
+    pub(super) u: f64,
+    pub(super) row: u32,
+    pub(super) greedy: u32,
+    pub(super) temperature: f32,
+    pub(super) inverse: f32,
+}
+
+/// What came of it; six numbers of four bytes.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(super) struct Drawn {
+    pub(super) token: u32,
+    pub(super) broken: u32,
+    pub(super) logit: f32,
+    pub(super) most: f32,
+    pub(super) sum: f32,
+    pub(super) sum_inverse: f32,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct Draws {
+    pub(super) logits: At,
+    pub(super) draws: At,
+    pub(super) drawn: At,
+    pub(super) stride: u32,
+    pub(super) vocab: u32,
+}
+
+/// Rows of attention that are computed together; four numbers in the batch's description.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tile {
+    pub(super) row: u32,
+    pub(super) tokens: u32,
+    pub(super) first: u32,
+    pub(super) table: u32,
+}

@@ -1,0 +1,230 @@
+//! What a device has to be able to do, and memory on it.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// Why a device cannot be used, or stopped working.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum DeviceError {
+    /// This build has no code for it.
+    #[error(
+        "this build of Hone has no CUDA in it; build one with `make gpu`, or choose the processor"
+    )]
+    NotBuilt,
+    /// The machine has none.
+    #[error("there is no CUDA device here ({0}); choose the processor, or repair the driver")]
+    None(String),
+    /// Its memory does not suffice.
+    #[error("the CUDA device has {free} bytes of memory free, and {needed} are needed for {what}")]
+    Memory {
+        /// What the memory is for.
+        what: String,
+        /// Bytes asked for.
+        needed: u64,
+        /// Bytes that were free.
+        free: u64,
+    },
+    /// It computes something else than the processor.
+    #[error(
+        "the CUDA device computes other numbers than the processor (logit {at} of the check is \
+         {device}, and must be {processor}); nothing is served from it"
+    )]
+    Differs {
+        /// Index of the first logit that differs.
+        at: usize,
+        /// What the device says.
+        device: f32,
+        /// What the processor says.
+        processor: f32,
+    },
+    /// The model is of a form that the kernels do not cover.
+    #[error("{0}")]
+    Unsupported(String),
+    /// A call failed.
+    #[error("the CUDA device failed while {doing}: {why}")]
+    Failed {
+        /// What was being done.
+        doing: &'static str,
+        /// What the driver says.
+        why: String,
+    },
+}
+
+/// One launch of a kernel.
+#[derive(Debug, Clone, Copy)]
+pub struct Launch {
+    /// The kernel's name.
+    pub kernel: &'static str,
+    /// Blocks in x, y and z.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub block: u32,
+    /// The kernel's argument.
+    pub args: *const c_void,
+}
+
+/// A device: memory, and kernels that run in the order they are launched.
+///
+/// # Safety
+/// Memory that [`Driver::alloc`] returned is valid until it is freed.
+pub unsafe trait Driver: Send + Sync {
+    /// What the device is called.
+    fn name(&self) -> String;
+
+    /// Bytes of free and of all memory.
+    fn memory(&self) -> Result<(u64, u64), DeviceError>;
+
+    /// Zeroed memory.
+    fn alloc(&self, bytes: usize) -> Result<u64, DeviceError>;
+
+    /// Gives memory back.
+    ///
+    /// # Safety
+    /// `at` came from [`Driver::alloc`] and nothing uses it any more.
+    unsafe fn free(&self, at: u64);
+
+    /// Copies to the device, after everything launched before.
+    ///
+    /// # Safety
+    /// The device's memory holds that many bytes.
+    unsafe fn write(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError>;
+
+    /// Copies to memory that no launched kernel uses, from any thread and beside the launches.
+    ///
+    /// # Safety
+    /// As for [`Driver::write`], and nothing uses that memory yet.
+    unsafe fn fill(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError>;
+
+    /// Waits for everything launched before and copies from the device.
+    ///
+    /// # Safety
+    /// The device's memory holds that many bytes.
+    unsafe fn read(&self, from: u64, to: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Starts a kernel.
+    ///
+    /// # Safety
+    /// The argument is the struct that the kernel takes, and its pointers are valid for what the
+    /// kernel does with them.
+    unsafe fn launch(&self, launch: &Launch) -> Result<(), DeviceError>;
+}
+
+/// Memory of a device, given back when dropped.
+pub(super) struct Buffer {
+    driver: Arc<dyn Driver>,
+    at: u64,
+    bytes: usize,
+}
+
+impl Buffer {
+    /// Zeroed memory of at least `bytes` bytes.
+    pub(super) fn zeroed(driver: &Arc<dyn Driver>, bytes: usize) -> Result<Self, DeviceError> {
+        let bytes = bytes.max(16);
+        Ok(Self {
+            driver: Arc::clone(driver),
+            at: driver.alloc(bytes)?,
+            bytes,
+        })
+    }
+
+    /// Memory that holds `values`.
+    pub(super) fn holding<T: Plain>(
+        driver: &Arc<dyn Driver>,
+        values: &[T],
+    ) -> Result<Self, DeviceError> {
+        let bytes = as_bytes(values);
+        let buffer = Self::zeroed(driver, bytes.len())?;
+        // SAFETY: the buffer is new and as long as the values.
+        unsafe { driver.fill(buffer.at, bytes)? };
+        Ok(buffer)
+    }
+
+    pub(super) fn at(&self) -> u64 {
+        self.at
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Replaces the first values, in the order of launches.
+    pub(super) fn write<T: Plain>(&self, values: &[T]) -> Result<(), DeviceError> {
+        let bytes = as_bytes(values);
+        assert!(bytes.len() <= self.bytes, "buffer too short");
+        // SAFETY: the length was checked.
+        unsafe { self.driver.write(self.at, bytes) }
+    }
+
+    /// Sets values from index `first` on that nothing uses yet.
+    pub(super) fn fill_at(&self, first: usize, values: &[f32]) -> Result<(), DeviceError> {
+        let bytes = as_bytes(values);
+        let from = first * size_of::<f32>();
+        assert!(from + bytes.len() <= self.bytes, "buffer too short");
+        // SAFETY: the length was checked.
+        unsafe { self.driver.fill(self.at + from as u64, bytes) }
+    }
+
+    /// Reads values of four-byte numbers, from byte `from` on.
+    pub(super) fn read<T: Plain>(&self, from: usize, to: &mut [T]) -> Result<(), DeviceError> {
+        let bytes = size_of_val(to);
+        assert!(from + bytes <= self.bytes, "buffer too short");
+        // SAFETY: the values are plain bytes of which any are valid; the length was checked.
+        unsafe {
+            let bytes = std::slice::from_raw_parts_mut(to.as_mut_ptr().cast(), bytes);
+            self.driver.read(self.at + from as u64, bytes)
+        }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: it was allocated by this driver, and its owner is gone.
+        unsafe { self.driver.free(self.at) }
+    }
+}
+
+/// Memory that grows on demand; what it held is lost then.
+#[derive(Default)]
+pub(super) struct Growing(Option<Buffer>);
+
+impl Growing {
+    /// At least `bytes` bytes.
+    pub(super) fn take(
+        &mut self,
+        driver: &Arc<dyn Driver>,
+        bytes: usize,
+    ) -> Result<&Buffer, DeviceError> {
+        if self.0.as_ref().is_none_or(|buffer| buffer.bytes() < bytes) {
+            // The old one goes first, so that both need not fit.
+            self.0 = None;
+            self.0 = Some(Buffer::zeroed(driver, bytes)?);
+        }
+        Ok(self.0.as_ref().expect("set above"))
+    }
+}
+
+/// Values without padding or pointers of this machine.
+///
+/// # Safety
+/// Every byte of a value is initialised.
+pub(super) unsafe trait Plain: Copy {}
+// SAFETY: numbers.
+unsafe impl Plain for u8 {}
+// SAFETY: numbers.
+unsafe impl Plain for u16 {}
+// SAFETY: numbers.
+unsafe impl Plain for u32 {}
+// SAFETY: numbers.
+unsafe impl Plain for f32 {}
+// SAFETY: repr(C), and every gap is a field.
+unsafe impl Plain for super::args::Linear {}
+// SAFETY: as above.
+unsafe impl Plain for super::args::Draw {}
+// SAFETY: as above, and any bits are a value.
+unsafe impl Plain for super::args::Drawn {}
+
+fn as_bytes<T: Plain>(values: &[T]) -> &[u8] {
+    // SAFETY: see `Plain`.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}

@@ -1,0 +1,226 @@
+//! A device that is the processor: the same kernels, compiled by its own C++ compiler, one thread
+//! after the other. It shows on any machine that the kernels and all that launches them are right;
+//! it is far too slow to serve.
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use sha2::{Digest, Sha256};
+
+use super::driver::{DeviceError, Driver, Launch};
+
+/// The sources, by file name.
+const SOURCES: [(&str, &str); 8] = [
+    ("emulator.cpp", include_str!("../cuda/emulator.cpp")),
+    ("emulator.h", include_str!("../cuda/emulator.h")),
+    ("kernels.cu", include_str!("../cuda/kernels.cu")),
+    ("common.cuh", include_str!("../cuda/common.cuh")),
+    ("linear.cuh", include_str!("../cuda/linear.cuh")),
+    ("rows.cuh", include_str!("../cuda/rows.cuh")),
+    ("sample.cuh", include_str!("../cuda/sample.cuh")),
+    ("attention.cuh", include_str!("../cuda/attention.cuh")),
+];
+/// Follows every piece of memory, to see whether a kernel wrote beyond it.
+const GUARD: [u8; 64] = [0xa5; 64];
+/// What the emulated device says it has.
+const MEMORY: u64 = 4 << 30;
+
+type Emulate = unsafe extern "C" fn(*const c_char, *const u32, u32, *const c_void, c_int) -> c_int;
+
+/// An emulated device.
+pub struct Emulator {
+    emulate: Emulate,
+    memory: Mutex<HashMap<u64, Box<[u64]>>>,
+    /// Threads and blocks run from the last to the first.
+    reverse: AtomicBool,
+}
+
+/// One kernel runs at a time in the whole process: threads are coroutines on global state.
+static RUNNING: Mutex<()> = Mutex::new(());
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Emulator {
+    /// Compiles the kernels, unless that was done before, and loads them.
+    ///
+    /// # Errors
+    /// There is no C++ compiler, or it refuses the kernels.
+    pub fn new() -> Result<Self, DeviceError> {
+        static LOADED: OnceLock<Result<Emulate, DeviceError>> = OnceLock::new();
+        let loaded = LOADED.get_or_init(|| compiled().and_then(|path| load(&path)));
+        Ok(Self {
+            emulate: loaded.clone()?,
+            memory: Mutex::default(),
+            reverse: AtomicBool::new(false),
+        })
+    }
+
+    /// Runs threads and blocks in the other order from now on. A kernel whose results depend on it
+    /// lacks a barrier.
+    pub fn turn_around(&self) {
+        self.reverse.fetch_xor(true, Ordering::Relaxed);
+    }
+}
+
+fn failed(doing: &'static str, why: &dyn std::fmt::Display) -> DeviceError {
+    let why = why.to_string();
+    DeviceError::Failed { doing, why }
+}
+
+/// The library of these sources, made once and kept beside the tests.
+fn compiled() -> Result<PathBuf, DeviceError> {
+    const DOING: &str = "compiling the kernels for the processor";
+    let mut hash = Sha256::new();
+    for (name, text) in SOURCES {
+        hash.update(name);
+        hash.update(text);
+    }
+    let hash: String = hash.finalize()[..8]
+        .iter()
+        .map(|b| format!("{b:02x}"))
+        .collect();
+    let program = std::env::current_exe().map_err(|e| failed(DOING, &e))?;
+    let folder = program.parent().unwrap_or(Path::new(".")).join("kernels");
+    let library = folder.join(format!("{hash}.so"));
+    if library.exists() {
+        return Ok(library);
+    }
+    let own = folder.join(format!("{hash}-{}", std::process::id()));
+    fs::create_dir_all(&own).map_err(|e| failed(DOING, &e))?;
+    for (name, text) in SOURCES {
+        fs::write(own.join(name), text).map_err(|e| failed(DOING, &e))?;
+    }
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
+    let output = own.join("kernels.so");
+    // Products and sums are fused where a kernel says so and nowhere else.
+    let ran = Command::new(&compiler)
+        .args(["-std=c++17", "-O2", "-ffp-contract=off", "-fPIC", "-shared"])
+        .args([
+            "-DHONE_EMULATOR",
+            "-Wall",
+            "-Werror",
+            "-Wno-unknown-pragmas",
+        ])
+        .arg(own.join("emulator.cpp"))
+        .arg("-o")
+        .arg(&output)
+        .output()
+        .map_err(|e| failed(DOING, &format!("{compiler}: {e}")))?;
+    if !ran.status.success() {
+        return Err(failed(DOING, &String::from_utf8_lossy(&ran.stderr)));
+    }
+    // Another process may have been faster; its library is the same.
+    fs::rename(&output, &library).map_err(|e| failed(DOING, &e))?;
+    // What is left over does no harm.
+    let _ = fs::remove_dir_all(&own);
+    Ok(library)
+}
+
+fn load(path: &Path) -> Result<Emulate, DeviceError> {
+    const DOING: &str = "loading the kernels for the processor";
+    let path = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|e| failed(DOING, &e))?;
+    // SAFETY: the library was compiled from our sources; it stays loaded for ever, and the symbol
+    // has the declared form.
+    unsafe {
+        let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
+        if library.is_null() {
+            let why = std::ffi::CStr::from_ptr(libc::dlerror());
+            return Err(failed(DOING, &why.to_string_lossy()));
+        }
+        let symbol = libc::dlsym(library, c"hone_emulate".as_ptr());
+        if symbol.is_null() {
+            return Err(failed(DOING, &"hone_emulate is missing"));
+        }
+        Ok(std::mem::transmute::<*mut c_void, Emulate>(symbol))
+    }
+}
+
+// SAFETY: memory is kept in the map until it is freed.
+unsafe impl Driver for Emulator {
+    fn name(&self) -> String {
+        "emulated on the processor".to_owned()
+    }
+
+    fn memory(&self) -> Result<(u64, u64), DeviceError> {
+        let used: usize = lock(&self.memory).values().map(|m| m.len() * 8).sum();
+        Ok((MEMORY.saturating_sub(used as u64), MEMORY))
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<u64, DeviceError> {
+        // Sixteen-byte loads need such an alignment; the guard begins right after the last byte.
+        let words = (bytes + GUARD.len() + 16).div_ceil(8) + 2;
+        let mut piece = vec![0u64; words].into_boxed_slice();
+        let start = piece.as_mut_ptr() as u64;
+        let at = start.next_multiple_of(16);
+        // SAFETY: the piece is long enough for both.
+        unsafe {
+            let guard = (at as *mut u8).add(bytes);
+            std::ptr::copy_nonoverlapping(GUARD.as_ptr(), guard, GUARD.len());
+            // The length stands in the last word.
+            piece[words - 1] = bytes as u64;
+        }
+        lock(&self.memory).insert(at, piece);
+        Ok(at)
+    }
+
+    unsafe fn free(&self, at: u64) {
+        let piece = lock(&self.memory)
+            .remove(&at)
+            .expect("memory is freed once");
+        let bytes = piece[piece.len() - 1] as usize;
+        let start = at as usize - piece.as_ptr() as usize;
+        // SAFETY: the piece holds its guard, see `alloc`.
+        let guard = unsafe {
+            std::slice::from_raw_parts(piece.as_ptr().cast::<u8>().add(start + bytes), GUARD.len())
+        };
+        if !std::thread::panicking() {
+            assert!(guard == GUARD, "a kernel wrote beyond {bytes} bytes");
+        }
+    }
+
+    unsafe fn write(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        // SAFETY: the caller vouches for the memory.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
+        Ok(())
+    }
+
+    unsafe fn fill(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        // SAFETY: the same contract.
+        unsafe { self.write(to, bytes) }
+    }
+
+    unsafe fn read(&self, from: u64, to: &mut [u8]) -> Result<(), DeviceError> {
+        // SAFETY: the caller vouches for the memory.
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    unsafe fn launch(&self, launch: &Launch) -> Result<(), DeviceError> {
+        let name = CString::new(launch.kernel).map_err(|e| failed("naming a kernel", &e))?;
+        let reverse = c_int::from(self.reverse.load(Ordering::Relaxed));
+        let running = lock(&RUNNING);
+        // SAFETY: the caller vouches for the argument.
+        let code = unsafe {
+            let grid = launch.grid.as_ptr();
+            (self.emulate)(name.as_ptr(), grid, launch.block, launch.args, reverse)
+        };
+        drop(running);
+        let why = match code {
+            0 => return Ok(()),
+            1 => "there is no such kernel",
+            _ => "its threads disagree about a barrier",
+        };
+        Err(failed(
+            "running a kernel",
+            &format!("{}: {why}", launch.kernel),
+        ))
+    }
+}

@@ -1,0 +1,277 @@
+//! The engine on a CUDA device.
+//!
+//! The kernels (`src/cuda`) do the operations of the processor's kernels in the same order with the
+//! same rounding, so a device says bit for bit what the processor says, and a model proves it
+//! before it serves ([`Device::load`]). Weights stay in the processor's memory as well: training,
+//! proofs and embeddings run there, on the same numbers.
+//!
+//! [`Driver`] is all that a device has to do. The program brings a GPU's; [`Emulator`] runs the same
+//! kernels on the processor, so that every machine can check them.
+
+mod adapter;
+mod args;
+mod driver;
+mod emulator;
+mod matrix;
+mod pass;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use self::adapter::DeviceAdapter;
+pub(crate) use self::adapter::Placed;
+use self::args::{At, Matrix};
+use self::driver::Buffer;
+pub use self::driver::{DeviceError, Driver, Launch};
+pub use self::emulator::Emulator;
+use self::matrix::Packer;
+pub(crate) use self::pass::DevicePass;
+pub use self::pass::KERNELS;
+use crate::adapter::Adapter;
+use crate::exec::Executor;
+use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};
+use crate::kv::{BLOCK_TOKENS, KvPool};
+use crate::weights::{LayerWeights, Linear, Model};
+
+/// Largest head that the kernels cover.
+const HEAD_DIM_MAX: usize = 256;
+/// Positions whose angles are computed at a time.
+const ANGLES_EACH: usize = 4_096;
+
+#[derive(Clone, Copy)]
+struct DeviceLinear {
+    w: Matrix,
+    bias: At,
+}
+
+/// A layer; what the model has not is 0.
+struct DeviceLayer {
+    norm1: At,
+    qkv: DeviceLinear,
+    q_norm: At,
+    k_norm: At,
+    o: DeviceLinear,
+    norm2: At,
+    gate_up: DeviceLinear,
+    down: DeviceLinear,
+    /// Where all of it is.
+    _memory: Buffer,
+}
+
+/// A model on a device.
+pub struct Device {
+    driver: Arc<dyn Driver>,
+    model: Arc<Model>,
+    embed: Matrix,
+    head: Matrix,
+    norm: At,
+    /// Where these three are.
+    _ends: Buffer,
+    layers: Vec<DeviceLayer>,
+    /// Cosines and sines `[position][2][pairs]`.
+    angles: Buffer,
+}
+
+impl Device {
+    /// Copies the model to the device (`progress` hears layers done and layers in all), and checks
+    /// there that both compute the same numbers.
+    ///
+    /// # Errors
+    /// The model does not fit or has a form that the kernels do not cover, the device fails, or it
+    /// computes something else.
+    pub fn load(
+        driver: Arc<dyn Driver>,
+        model: Arc<Model>,
+        exec: &Executor,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Arc<Self>, DeviceError> {
+        let device = Arc::new(Self::upload(driver, model, progress)?);
+        device.check(exec)?;
+        Ok(device)
+    }
+
+    fn upload(
+        driver: Arc<dyn Driver>,
+        model: Arc<Model>,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Self, DeviceError> {
+        let cfg = &model.config;
+        if cfg.head_dim > HEAD_DIM_MAX {
+            return Err(DeviceError::Unsupported(format!(
+                "heads of this model have {} dimensions; the CUDA kernels cover {HEAD_DIM_MAX}",
+                cfg.head_dim
+            )));
+        }
+        let weights = &model.weights;
+        let needed = weights.bytes() as u64;
+        let (free, _) = driver.memory()?;
+        if needed > free {
+            let what = "the model's weights".to_owned();
+            return Err(DeviceError::Memory { what, needed, free });
+        }
+        let all = weights.layers.len();
+        let mut layers = Vec::with_capacity(all);
+        for (index, layer) in weights.layers.iter().enumerate() {
+            layers.push(DeviceLayer::new(&driver, layer)?);
+            progress(index + 1, all);
+        }
+        let mut packer = Packer::default();
+        let embed = packer.matrix(&weights.embed);
+        let head = weights.head.as_ref();
+        let head = head.map_or(embed, |head| packer.matrix(head));
+        let norm = packer.vector(&weights.norm);
+        let ends = packer.upload(&driver)?;
+        Ok(Self {
+            embed: embed.of(&ends),
+            head: head.of(&ends),
+            norm: norm.of(&ends),
+            _ends: ends,
+            layers,
+            angles: angles(&driver, &model)?,
+            model,
+            driver,
+        })
+    }
+
+    /// What it is computed by.
+    pub fn driver(&self) -> &Arc<dyn Driver> {
+        &self.driver
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// What the device is called.
+    pub fn name(&self) -> String {
+        self.driver.name()
+    }
+
+    /// Bytes of the device's memory that are free.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn memory_free(&self) -> Result<u64, DeviceError> {
+        Ok(self.driver.memory()?.0)
+    }
+
+    /// Bytes that a block of [`BLOCK_TOKENS`] tokens takes over all layers.
+    pub fn bytes_per_block(&self) -> usize {
+        let cfg = &self.model.config;
+        cfg.layers * cfg.kv_heads * BLOCK_TOKENS * cfg.head_dim * 2 * size_of::<f32>()
+    }
+
+    /// Copies an adapter to the device, unless it is there. Any thread may; steps under way go on.
+    ///
+    /// # Errors
+    /// It does not fit, or the device failed.
+    pub fn place(&self, adapter: &Adapter) -> Result<(), DeviceError> {
+        self.placed(adapter).map(drop)
+    }
+
+    fn placed<'a>(&self, adapter: &'a Adapter) -> Result<&'a DeviceAdapter, DeviceError> {
+        adapter
+            .placed
+            .get_or_place(|| DeviceAdapter::new(&self.driver, adapter))
+    }
+
+    /// That a prompt and tokens after it have the same logits here and on the processor.
+    fn check(self: &Arc<Self>, exec: &Executor) -> Result<(), DeviceError> {
+        let vocab = self.model.config.vocab;
+        let all = CHECK_TOKENS.min(self.model.config.max_positions);
+        let tokens: Vec<u32> = (1..=all)
+            .map(|i| (i.wrapping_mul(2_654_435_761) % vocab) as u32)
+            .collect();
+        let blocks: Vec<u32> = (0..all.div_ceil(BLOCK_TOKENS) as u32).collect();
+        let mut kv = KvPool::new(&self.model.config, blocks.len());
+        let mut scratch = Scratch::default();
+        let mut pass = DevicePass::new(Arc::clone(self), blocks.len())?;
+        let mut start = 0;
+        // Many rows, a few, and one.
+        for count in [all.saturating_sub(4), 3, 1] {
+            let count = count.min(all - start);
+            let seq = SeqInput {
+                tokens: &tokens[start..start + count],
+                start,
+                blocks: &blocks,
+                adapter: None,
+                logits: LogitsWanted::All,
+            };
+            let wanted = forward(&self.model, &mut kv, &[seq], exec, &mut scratch);
+            let found = pass.forward(&[seq])?;
+            for row in 0..count {
+                let pairs = found.row(row).iter().zip(wanted.row(row));
+                for (at, (device, processor)) in pairs.enumerate() {
+                    if device.to_bits() != processor.to_bits() {
+                        let (device, processor) = (*device, *processor);
+                        return Err(DeviceError::Differs {
+                            at,
+                            device,
+                            processor,
+                        });
+                    }
+                }
+            }
+            start += count;
+        }
+        Ok(())
+    }
+}
+
+/// Tokens of the check at the start.
+const CHECK_TOKENS: usize = 40;
+
+impl DeviceLayer {
+    fn new(driver: &Arc<dyn Driver>, from: &LayerWeights) -> Result<Self, DeviceError> {
+        let mut packer = Packer::default();
+        let linears = [&from.qkv, &from.o, &from.gate_up, &from.down].map(|linear: &Linear| {
+            let bias = linear.bias.as_ref();
+            (packer.matrix(&linear.w), bias.map(|b| packer.vector(b)))
+        });
+        let vectors = [
+            Some(&from.norm1),
+            from.q_norm.as_ref(),
+            from.k_norm.as_ref(),
+            Some(&from.norm2),
+        ]
+        .map(|vector| vector.map(|v| packer.vector(v)));
+        let memory = packer.upload(driver)?;
+        let [qkv, o, gate_up, down] = linears.map(|(w, bias)| DeviceLinear {
+            w: w.of(&memory),
+            bias: bias.map_or(0, |b| b.of(&memory)),
+        });
+        let [norm1, q_norm, k_norm, norm2] = vectors.map(|v| v.map_or(0, |v| v.of(&memory)));
+        Ok(Self {
+            norm1,
+            qkv,
+            q_norm,
+            k_norm,
+            o,
+            norm2,
+            gate_up,
+            down,
+            _memory: memory,
+        })
+    }
+}
+
+/// The angles of every position, computed where the processor computes its own.
+fn angles(driver: &Arc<dyn Driver>, model: &Model) -> Result<Buffer, DeviceError> {
+    let rope = &model.weights.rope;
+    let (each, positions) = (2 * rope.pairs(), model.config.max_positions);
+    let all = Buffer::zeroed(driver, positions * each * size_of::<f32>())?;
+    let mut first = 0;
+    while first < positions {
+        let count = ANGLES_EACH.min(positions - first);
+        let mut part = vec![0.0; count * each];
+        for (i, angles) in part.chunks_exact_mut(each.max(1)).enumerate() {
+            rope.angles(first + i, angles);
+        }
+        all.fill_at(first * each, &part)?;
+        first += count;
+    }
+    Ok(all)
+}

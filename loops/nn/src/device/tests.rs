@@ -1,0 +1,457 @@
+//! The kernels on the emulated device against the processor's, bit for bit.
+#![allow(clippy::unwrap_used, unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::args::{Leave, Linear};
+use super::driver::{Buffer, Driver, Launch};
+use super::matrix::Packer;
+use super::pass::{DevicePass, linear_launch};
+use super::{Device, DeviceError, Emulator};
+use crate::adapter::{Adapter, AdapterDtype, LoraConfig, Target};
+use crate::config::{Family, ModelConfig, RopeScaling};
+use crate::exec::Executor;
+use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};
+use crate::kv::{BLOCK_TOKENS, KvPool};
+use crate::panels::{Panels, Rows, RowsMut, Store};
+use crate::quant::WeightFormat;
+use crate::rng::Rng;
+use crate::sample::{PlainDraw, SampleScratch, SamplingParams, TokenCounts, sample};
+use crate::simd::padded;
+use crate::source::TensorData;
+use crate::testing::{FAMILIES, lora, model, tiny, tokens};
+use crate::weights::Model;
+
+fn emulator() -> Arc<Emulator> {
+    Arc::new(Emulator::new().unwrap())
+}
+
+fn on(driver: Arc<dyn Driver>, model: &Arc<Model>) -> Arc<Device> {
+    Device::load(driver, Arc::clone(model), &Executor::new(1), &mut |_, _| {}).unwrap()
+}
+
+fn random(rng: &mut Rng, count: usize) -> Vec<f32> {
+    (0..count).map(|_| rng.normal() as f32).collect()
+}
+
+/// One sequence of a test: its text, block table and adapter, and how far it is.
+struct Case<'a> {
+    text: Vec<u32>,
+    blocks: Vec<u32>,
+    adapter: Option<&'a Adapter>,
+    done: usize,
+}
+
+/// Takes every case forward by as many tokens as the step says, on both sides, and compares.
+fn compare(model: &Arc<Model>, driver: &Arc<Emulator>, cases: &mut [Case], steps: &[&[usize]]) {
+    let device = on(Arc::clone(driver) as Arc<dyn Driver>, model);
+    let blocks = 1 + cases.iter().flat_map(|c| &c.blocks).max().unwrap();
+    let mut pass = DevicePass::new(Arc::clone(&device), blocks as usize).unwrap();
+    let mut kv = KvPool::new(&model.config, blocks as usize);
+    let (mut scratch, exec) = (Scratch::default(), Executor::new(1));
+    for (number, step) in steps.iter().enumerate() {
+        let seqs: Vec<SeqInput> = cases
+            .iter()
+            .zip(*step)
+            .filter(|(_, count)| **count > 0)
+            .map(|(case, &count)| SeqInput {
+                tokens: &case.text[case.done..case.done + count],
+                start: case.done,
+                blocks: &case.blocks,
+                adapter: case.adapter,
+                logits: [LogitsWanted::All, LogitsWanted::Last][number % 2],
+            })
+            .collect();
+        let wanted = forward(model, &mut kv, &seqs, &exec, &mut scratch);
+        let found = pass.forward(&seqs).unwrap();
+        assert_eq!(found.rows(), wanted.rows());
+        for row in 0..wanted.rows() {
+            let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
+            assert_eq!(
+                bits(found.row(row)),
+                bits(wanted.row(row)),
+                "step {number}, row {row}"
+            );
+        }
+        for (case, count) in cases.iter_mut().zip(*step) {
+            case.done += count;
+        }
+        // The order of threads and blocks must not matter.
+        driver.turn_around();
+    }
+}
+
+fn adapter(cfg: &ModelConfig, lora: LoraConfig, seed: u64) -> Adapter {
+    Adapter::random(cfg, lora, seed)
+}
+
+/// Three adapters and none, prefill beside decode, scattered and shared blocks.
+fn mixed(model: &Arc<Model>) {
+    let cfg = &model.config;
+    let narrow = LoraConfig {
+        rank: 20,
+        targets: vec![Target::V, Target::Gate],
+        ..lora(AdapterDtype::F32)
+    };
+    let one = adapter(cfg, lora(AdapterDtype::F32), 1);
+    let two = adapter(cfg, lora(AdapterDtype::Bf16), 2);
+    let three = adapter(cfg, narrow, 3);
+    let case = |count: usize, blocks: &[u32], adapter| Case {
+        text: tokens(cfg, count, count as u64),
+        blocks: blocks.to_vec(),
+        adapter,
+        done: 0,
+    };
+    let mut cases = [
+        case(90, &[7, 2, 9], None),
+        case(40, &[1, 0], Some(&one)),
+        case(41, &[3, 8], Some(&one)),
+        case(20, &[4], Some(&two)),
+        case(64, &[5, 10], None),
+        case(33, &[6, 11], Some(&three)),
+    ];
+    let steps: [&[usize]; 4] = [
+        &[70, 1, 33, 5, 0, 31],
+        &[1, 1, 1, 1, 40, 1],
+        &[1, 30, 0, 1, 1, 1],
+        &[0, 0, 0, 0, 1, 0],
+    ];
+    compare(model, &emulator(), &mut cases, &steps);
+}
+
+#[test]
+fn a_device_says_bit_for_bit_what_the_processor_says() {
+    for family in FAMILIES {
+        mixed(&Arc::new(model(&tiny(family), 5)));
+    }
+}
+
+#[test]
+fn so_it_does_in_every_weight_format() {
+    for format in [WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4] {
+        let base = model(&tiny(Family::Qwen3), 6);
+        let weights = base.weights.into_format(format);
+        mixed(&Arc::new(Model::new(base.config, weights)));
+    }
+}
+
+#[test]
+fn heads_of_every_size_and_long_texts_are_covered() {
+    // Query heads, key-value heads, dimensions, window.
+    let shapes = [
+        (3, 3, 64, None),
+        (7, 1, 32, None),
+        (16, 1, 6, Some(150)),
+        (2, 1, 160, None),
+        (6, 3, 128, Some(33)),
+    ];
+    for (heads, kv_heads, head_dim, window) in shapes {
+        let cfg = ModelConfig {
+            heads,
+            kv_heads,
+            head_dim,
+            windows: vec![window, None],
+            max_positions: 400,
+            rope_scaling: Some(RopeScaling::Linear { factor: 2.0 }),
+            ..tiny(Family::Qwen3)
+        };
+        let model = Arc::new(model(&cfg, 7));
+        let mut cases = [Case {
+            text: tokens(&cfg, 310, 3),
+            blocks: (0..10).rev().collect(),
+            adapter: None,
+            done: 0,
+        }];
+        compare(&model, &emulator(), &mut cases, &[&[300], &[9], &[1]]);
+    }
+}
+
+/// One product by a kernel.
+fn product(
+    driver: &Arc<dyn Driver>,
+    (w, bias): (&Panels, Option<&[f32]>),
+    (x, rows): (&[f32], usize),
+    (y, scale): (&mut [f32], Option<f32>),
+) {
+    let mut packer = Packer::default();
+    let (matrix, bias) = (packer.matrix(w), bias.map(|b| packer.vector(b)));
+    let memory = packer.upload(driver).unwrap();
+    let (from, to) = (
+        Buffer::holding(driver, x).unwrap(),
+        Buffer::holding(driver, y).unwrap(),
+    );
+    let args = Linear {
+        w: matrix.of(&memory),
+        bias: bias.map_or(0, |b| b.of(&memory)),
+        x: from.at(),
+        y: to.at(),
+        rows: rows as u32,
+        x_stride: padded(w.inp) as u32,
+        y_stride: padded(w.out) as u32,
+        leave: scale.map_or(Leave::Set, |_| Leave::AddScaled),
+        scale: scale.unwrap_or(0.0),
+        unused: 0,
+    };
+    let (kernel, grid, block) = linear_launch(&args);
+    let args = std::ptr::from_ref(&args).cast();
+    // SAFETY: `args` is a `Linear` and its buffers have the sizes it names.
+    unsafe {
+        let launch = Launch {
+            kernel,
+            grid,
+            block,
+            args,
+        };
+        driver.launch(&launch).unwrap();
+    }
+    to.read(0, y).unwrap();
+}
+
+#[test]
+fn products_of_any_size_have_the_processors_bits() {
+    let emulator = emulator();
+    let driver: Arc<dyn Driver> = Arc::clone(&emulator) as Arc<dyn Driver>;
+    let exec = Executor::new(1);
+    let mut rng = Rng::new(9);
+    let formats = [
+        WeightFormat::F32,
+        WeightFormat::Bf16,
+        WeightFormat::Q8,
+        WeightFormat::Q4,
+    ];
+    let shapes = [(1, 1), (31, 7), (33, 8), (64, 129), (100, 200), (130, 333)];
+    for (out, inp) in shapes {
+        let values = random(&mut rng, out * inp);
+        let dense = Panels::from_parts(inp, vec![TensorData::F32(values)]);
+        let bias = random(&mut rng, out);
+        for format in formats {
+            let w = dense.clone().into_format(format);
+            for rows in [1, 2, 3, 7, 13, 17, 65] {
+                let x = random(&mut rng, rows * padded(inp));
+                let before = random(&mut rng, rows * padded(out));
+                for scale in [None, Some(0.37)] {
+                    let store = match scale {
+                        None => Store::Set(Some(&bias)),
+                        Some(scale) => Store::AddScaled(scale),
+                    };
+                    let mut wanted = before.clone();
+                    let stride = padded(inp);
+                    let from = Rows {
+                        data: &x,
+                        stride,
+                        rows,
+                    };
+                    let to = RowsMut {
+                        data: &mut wanted,
+                        stride: padded(out),
+                    };
+                    w.linear(from, to, store, &exec);
+                    let mut found = before.clone();
+                    let bias = scale.is_none().then_some(bias.as_slice());
+                    product(&driver, (&w, bias), (&x, rows), (&mut found, scale));
+                    let same = wanted
+                        .iter()
+                        .zip(&found)
+                        .all(|(a, b)| a.to_bits() == b.to_bits());
+                    assert!(same, "{format:?} [{out}, {inp}] x {rows} rows, {scale:?}");
+                }
+                emulator.turn_around();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_draw_on_a_device_is_the_samplers_draw() {
+    // More tokens than a block of threads looks at at once.
+    let cfg = ModelConfig {
+        vocab: 2_500,
+        ..tiny(Family::Qwen3)
+    };
+    let model = Arc::new(model(&cfg, 8));
+    let emulator = emulator();
+    let device = on(Arc::clone(&emulator) as Arc<dyn Driver>, &model);
+    let mut pass = DevicePass::new(Arc::clone(&device), 4).unwrap();
+    let text = tokens(&cfg, 4, 1);
+    let blocks = [[0], [1], [2], [3]];
+    let (mut scratch, counts) = (SampleScratch::default(), TokenCounts::default());
+    let mut seen = std::collections::BTreeSet::new();
+    for seed in 0..120u64 {
+        let params = |temperature: f32| SamplingParams {
+            temperature,
+            seed,
+            ..SamplingParams::default()
+        };
+        let all = [0.0, 1.0, 0.6, 3.0].map(params);
+        let seqs = |draw: bool| -> Vec<SeqInput> {
+            let each = blocks.iter().zip(&text).zip(&all);
+            each.map(|((blocks, token), params)| SeqInput {
+                tokens: std::slice::from_ref(token),
+                start: 0,
+                blocks,
+                adapter: None,
+                logits: match PlainDraw::of(params, seed) {
+                    // The third row is wanted as a whole.
+                    Some(plain) if draw && params.temperature != 0.6 => LogitsWanted::Draw(plain),
+                    _ => LogitsWanted::Last,
+                },
+            })
+            .collect()
+        };
+        let rows: Vec<Vec<f32>> = {
+            let logits = pass.forward(&seqs(false)).unwrap();
+            (0..4).map(|i| logits.row(i).to_vec()).collect()
+        };
+        let found = pass.forward(&seqs(true)).unwrap();
+        for (i, (row, params)) in rows.iter().zip(&all).enumerate() {
+            let wanted = sample(row, params, &counts, seed, &mut scratch);
+            seen.insert(wanted.token);
+            match found.drawn(i) {
+                None => assert_eq!((i, found.row(i)), (2, row.as_slice())),
+                Some(drawn) => assert_eq!(drawn, &wanted, "row {i}, seed {seed}"),
+            }
+        }
+        emulator.turn_around();
+    }
+    assert!(seen.len() > 100, "the draws differ");
+}
+
+#[test]
+fn only_plain_draws_are_made_on_a_device() {
+    let plain = SamplingParams::default();
+    assert!(PlainDraw::of(&plain, 1).is_some());
+    let cut = SamplingParams {
+        top_p: 0.9,
+        ..plain.clone()
+    };
+    assert_eq!(PlainDraw::of(&cut, 1), None);
+    let greedy = SamplingParams {
+        temperature: 0.0,
+        ..cut
+    };
+    assert!(PlainDraw::of(&greedy, 1).is_some(), "nothing is cut there");
+    let banned = SamplingParams {
+        banned: vec![1],
+        ..greedy
+    };
+    assert_eq!(PlainDraw::of(&banned, 1), None);
+    let told = SamplingParams {
+        top_logprobs: 1,
+        ..plain
+    };
+    assert_eq!(PlainDraw::of(&told, 1), None);
+}
+
+/// An emulated device with a fault: it changes one number of everything that is read from it, or
+/// has no memory left.
+struct Faulty {
+    inner: Emulator,
+    changes: bool,
+    free: AtomicU64,
+}
+
+// SAFETY: memory is the emulator's.
+unsafe impl Driver for Faulty {
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+    fn memory(&self) -> Result<(u64, u64), DeviceError> {
+        let free = self.free.load(Ordering::Relaxed);
+        Ok((free, free))
+    }
+    fn alloc(&self, bytes: usize) -> Result<u64, DeviceError> {
+        self.inner.alloc(bytes)
+    }
+    unsafe fn free(&self, at: u64) {
+        // SAFETY: the same contract, here and below.
+        unsafe { self.inner.free(at) }
+    }
+    unsafe fn write(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        // SAFETY: the same contract.
+        unsafe { self.inner.write(to, bytes) }
+    }
+    unsafe fn fill(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        // SAFETY: the same contract.
+        unsafe { self.inner.fill(to, bytes) }
+    }
+    unsafe fn read(&self, from: u64, to: &mut [u8]) -> Result<(), DeviceError> {
+        // SAFETY: the same contract.
+        unsafe { self.inner.read(from, to)? };
+        if self.changes {
+            to[4] ^= 1;
+        }
+        Ok(())
+    }
+    unsafe fn launch(&self, launch: &Launch) -> Result<(), DeviceError> {
+        // SAFETY: the same contract.
+        unsafe { self.inner.launch(launch) }
+    }
+}
+
+fn faulty(changes: bool, free: u64) -> Arc<Faulty> {
+    Arc::new(Faulty {
+        inner: Emulator::new().unwrap(),
+        changes,
+        free: AtomicU64::new(free),
+    })
+}
+
+#[test]
+fn a_device_that_computes_something_else_serves_nothing() {
+    let model = Arc::new(model(&tiny(Family::Qwen2), 5));
+    let exec = Executor::new(1);
+    let load = |driver| Device::load(driver, Arc::clone(&model), &exec, &mut |_, _| {});
+    let error = load(faulty(true, 1 << 30)).err().unwrap();
+    assert!(
+        matches!(error, DeviceError::Differs { at: 1, .. }),
+        "{error}"
+    );
+    assert!(load(faulty(false, 1 << 30)).is_ok());
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_the_numbers() {
+    let model = Arc::new(model(&tiny(Family::Qwen2), 5));
+    let exec = Executor::new(1);
+    let driver = faulty(false, 1_000);
+    let load = || {
+        Device::load(
+            Arc::clone(&driver) as Arc<dyn Driver>,
+            Arc::clone(&model),
+            &exec,
+            &mut |_, _| {},
+        )
+    };
+    let error = load().err().unwrap().to_string();
+    assert!(
+        error.contains("1000 bytes") && error.contains("weights"),
+        "{error}"
+    );
+    driver.free.store(1 << 20, Ordering::Relaxed);
+    let device = load().unwrap();
+    let error = DevicePass::new(Arc::clone(&device), 1_000)
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(error.contains("kv_cache_bytes_max"), "{error}");
+    let wide = ModelConfig {
+        head_dim: 258,
+        ..tiny(Family::Qwen2)
+    };
+    let wide = Arc::new(crate::testing::model(&wide, 1));
+    let error = Device::load(emulator(), wide, &exec, &mut |_, _| {})
+        .err()
+        .unwrap();
+    assert!(error.to_string().contains("258 dimensions"), "{error}");
+}
+
+#[test]
+fn blocks_of_a_device_are_counted_in_its_own_layout() {
+    let cfg = tiny(Family::Llama);
+    let device = on(emulator(), &Arc::new(model(&cfg, 5)));
+    let floats = cfg.layers * cfg.kv_heads * BLOCK_TOKENS * cfg.head_dim * 2;
+    assert_eq!(device.bytes_per_block(), floats * 4);
+    assert!(device.memory_free().unwrap() > 0);
+    assert_eq!(device.model().config, cfg);
+}

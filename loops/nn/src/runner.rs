@@ -1,0 +1,79 @@
+//! What computes the forwards of one engine: the processor's cores, or a device.
+
+use std::sync::Arc;
+
+use crate::device::{Device, DeviceError, DevicePass};
+use crate::exec::Executor;
+use crate::forward::{Logits, Scratch, SeqInput, forward};
+use crate::kv::KvPool;
+use crate::weights::Model;
+
+/// A model's forward with the keys and values of the sequences under way. Where it runs changes no
+/// bit of what it says.
+pub struct Runner {
+    model: Arc<Model>,
+    place: Place,
+}
+
+enum Place {
+    Processor(Box<Processor>),
+    Device(Box<DevicePass>),
+}
+
+struct Processor {
+    kv: KvPool,
+    scratch: Scratch,
+    exec: Arc<Executor>,
+}
+
+impl Runner {
+    /// On the processor, with memory for `blocks` blocks of keys and values.
+    pub fn on_processor(model: Arc<Model>, exec: Arc<Executor>, blocks: usize) -> Self {
+        let processor = Processor {
+            kv: KvPool::new(&model.config, blocks),
+            scratch: Scratch::default(),
+            exec,
+        };
+        Self {
+            model,
+            place: Place::Processor(Box::new(processor)),
+        }
+    }
+
+    /// On a device, with memory there for `blocks` blocks of keys and values.
+    ///
+    /// # Errors
+    /// They do not fit, or the device failed.
+    pub fn on_device(device: &Arc<Device>, blocks: usize) -> Result<Self, DeviceError> {
+        let pass = DevicePass::new(Arc::clone(device), blocks)?;
+        Ok(Self {
+            model: Arc::clone(device.model()),
+            place: Place::Device(Box::new(pass)),
+        })
+    }
+
+    /// See [`forward`].
+    ///
+    /// # Errors
+    /// The device failed.
+    ///
+    /// # Panics
+    /// As [`forward`].
+    pub fn forward(&mut self, batch: &[SeqInput]) -> Result<Logits<'_>, DeviceError> {
+        match &mut self.place {
+            Place::Processor(place) => {
+                let Processor { kv, scratch, exec } = &mut **place;
+                Ok(forward(&self.model, kv, batch, exec, scratch))
+            }
+            Place::Device(pass) => pass.forward(batch),
+        }
+    }
+
+    /// Gives up what a pass that did not end may have left behind. Keys and values stay, and are
+    /// the caller's matter.
+    pub fn reset(&mut self) {
+        if let Place::Processor(place) = &mut self.place {
+            place.scratch = Scratch::default();
+        }
+    }
+}

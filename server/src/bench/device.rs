@@ -1,0 +1,360 @@
+//! A CUDA device: that it says what the processor says, and how fast. Without one the same kernels
+//! run emulated, which shows the first and nothing of the second.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hone_nn::device::{Device, DeviceError, Driver, Emulator};
+use hone_nn::{
+    Adapter, AdapterDtype, BLOCK_TOKENS, Executor, Family, LoadError, LogitsWanted, LoraConfig,
+    Model, ModelConfig, Runner, SeqInput, StoredDtype, Target, TensorData, TensorSource,
+    WeightFormat, Weights,
+};
+use hone_starter::rng::Rng;
+use serde_json::{Value, json};
+
+use super::Bench;
+use super::report::{Report, milli};
+use crate::device;
+
+/// Context that decoding is measured at, and tokens of a measured prompt.
+const CONTEXT: usize = 512;
+/// Completions at once.
+const CONCURRENT: [usize; 4] = [1, 8, 32, 64];
+/// Memory, beside the weights, that a model to measure needs on the device.
+const SPARE_BYTES: u64 = 24 << 30;
+
+/// `hone bench device`.
+pub(super) fn device(bench: &Bench) -> Result<Report, String> {
+    let exec = Arc::new(Executor::new(bench.config.model.thread_count()));
+    let (driver, real) = driver()?;
+    let head = [
+        "model",
+        "weights",
+        "what",
+        "tokens/s",
+        "weights GB/s",
+        "logits",
+        "different",
+    ];
+    let mut report = Report::new(format!("device: {}", driver.name()), &head);
+    let mut parities = Vec::new();
+    for (name, shape) in shapes(real) {
+        for format in [
+            WeightFormat::F32,
+            WeightFormat::Bf16,
+            WeightFormat::Q8,
+            WeightFormat::Q4,
+        ] {
+            let weights = Weights::random(&shape, 1).into_format(format);
+            let model = Arc::new(Model::new(shape.clone(), weights));
+            let (logits, different) = parity(&driver, &model, &exec)?;
+            report.failed += u64::from(different > 0);
+            let cells = ["-", "-"].map(str::to_owned);
+            let [speed, bytes] = cells;
+            report.row([
+                name.to_owned(),
+                format.as_str().to_owned(),
+                "says what the processor says".to_owned(),
+                speed,
+                bytes,
+                logits.to_string(),
+                different.to_string(),
+            ]);
+            let weights = format.as_str();
+            parities.push(json!({
+                "model": name, "weights": weights, "logits": logits, "different": different,
+            }));
+        }
+    }
+    report.set("real", real);
+    report.set("parity", parities);
+    if real {
+        let speeds = speeds(bench, (&driver, &exec), &mut report)?;
+        report.set("speed", speeds);
+    } else {
+        let note = "there is no CUDA device here: the kernels ran emulated on the processor";
+        report.note(note.to_owned());
+    }
+    Ok(report)
+}
+
+/// The first CUDA device and true, or the emulated one where there is none.
+fn driver() -> Result<(Arc<dyn Driver>, bool), String> {
+    match device::cuda() {
+        Ok(driver) => Ok((driver, true)),
+        Err(DeviceError::NotBuilt | DeviceError::None(_)) => {
+            let emulator = Emulator::new().map_err(|error| error.to_string())?;
+            Ok((Arc::new(emulator), false))
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn qwen3(hidden: usize, layers: usize, ffn: usize) -> ModelConfig {
+    ModelConfig {
+        family: Family::Qwen3,
+        vocab: 1_000,
+        hidden,
+        layers,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 32,
+        ffn,
+        max_positions: 4_096,
+        rms_eps: 1e-6,
+        rope_theta: 1e6,
+        rope_scaling: None,
+        tied: true,
+        qkv_bias: false,
+        o_bias: false,
+        mlp_bias: false,
+        qk_norm: true,
+        windows: vec![None; layers],
+        dtype: StoredDtype::F32,
+    }
+}
+
+/// Shapes whose numbers are compared. The emulator is slow, so its are small.
+fn shapes(real: bool) -> Vec<(&'static str, ModelConfig)> {
+    let small = qwen3(72, 2, 100);
+    let odd = ModelConfig {
+        family: Family::Llama,
+        vocab: 777,
+        heads: 7,
+        kv_heads: 1,
+        head_dim: 24,
+        tied: false,
+        o_bias: true,
+        mlp_bias: true,
+        qk_norm: false,
+        windows: vec![Some(40), None],
+        ..small.clone()
+    };
+    let mut shapes = vec![("small", small), ("odd sizes", odd)];
+    if real {
+        let large = ModelConfig {
+            vocab: 50_000,
+            heads: 16,
+            kv_heads: 8,
+            head_dim: 128,
+            ..qwen3(1_024, 4, 3_072)
+        };
+        shapes.push(("four layers of 0.6B", large));
+    }
+    shapes
+}
+
+/// Prompts and decoding beside each other, with and without adapters: logits compared, and those
+/// that differ in any bit.
+fn parity(
+    driver: &Arc<dyn Driver>,
+    model: &Arc<Model>,
+    exec: &Arc<Executor>,
+) -> Result<(usize, usize), String> {
+    let text = |error: DeviceError| error.to_string();
+    let device = device::load(driver.clone(), model, exec)?;
+    let lora = LoraConfig {
+        rank: 8,
+        alpha: 16.0,
+        targets: Target::ALL.to_vec(),
+        rslora: false,
+        dtype: AdapterDtype::Bf16,
+    };
+    let adapter = Adapter::random(&model.config, lora, 1);
+    // Prompt tokens, and whether the adapter answers.
+    let texts = [(70, false), (5, true), (33, true), (1, false), (40, false)];
+    let mut rng = Rng::at(1, 0);
+    let vocab = model.config.vocab;
+    let texts = texts.map(|(count, adapted)| {
+        let tokens: Vec<u32> = (0..count + 8).map(|_| rng.below(vocab) as u32).collect();
+        (tokens, count, adapted)
+    });
+    let blocks_each = 4;
+    let blocks: Vec<u32> = (0..(texts.len() * blocks_each) as u32).rev().collect();
+    let mut here = Runner::on_processor(model.clone(), exec.clone(), blocks.len());
+    let mut there = Runner::on_device(&device, blocks.len()).map_err(text)?;
+    let (mut compared, mut different) = (0, 0);
+    // The prompts, then a token each, eight times.
+    for step in 0..9 {
+        let batch: Vec<SeqInput> = texts
+            .iter()
+            .zip(blocks.chunks(blocks_each))
+            .map(|((tokens, count, adapted), blocks)| {
+                let (start, end) = match step {
+                    0 => (0, *count),
+                    step => (count + step - 1, count + step),
+                };
+                SeqInput {
+                    tokens: &tokens[start..end],
+                    start,
+                    blocks,
+                    adapter: adapted.then_some(&adapter),
+                    logits: LogitsWanted::All,
+                }
+            })
+            .collect();
+        let wanted = here.forward(&batch).map_err(text)?;
+        let found = there.forward(&batch).map_err(text)?;
+        for row in 0..wanted.rows() {
+            let pairs = wanted.row(row).iter().zip(found.row(row));
+            different += pairs.filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+            compared += vocab;
+        }
+    }
+    Ok((compared, different))
+}
+
+/// Random bf16 weights, made quickly: what they say means nothing, and costs what any cost.
+struct Noise;
+
+impl TensorSource for Noise {
+    fn tensor(&self, name: &str, shape: &[usize]) -> Result<TensorData, LoadError> {
+        let count = shape.iter().product();
+        if let [_] = shape {
+            return Ok(TensorData::F32(vec![1.0; count]));
+        }
+        let mut state = name
+            .bytes()
+            .fold(1u32, |h, b| h.wrapping_mul(31).wrapping_add(u32::from(b)))
+            | 1;
+        let next = || {
+            // Marsaglia's xorshift; a sign and seven bits of a number below 1/32.
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            0x3c80 | (state & 0x807f) as u16
+        };
+        let values: Vec<u16> = std::iter::repeat_with(next).take(count).collect();
+        Ok(TensorData::Bf16(values))
+    }
+
+    fn names(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// Shapes of common models; the second only where it fits.
+fn measured() -> [(&'static str, ModelConfig); 2] {
+    let common = ModelConfig {
+        vocab: 151_936,
+        head_dim: 128,
+        kv_heads: 8,
+        ..qwen3(1_024, 28, 3_072)
+    };
+    let small = ModelConfig {
+        heads: 16,
+        ..common.clone()
+    };
+    let large = ModelConfig {
+        heads: 32,
+        hidden: 4_096,
+        ffn: 12_288,
+        layers: 36,
+        windows: vec![None; 36],
+        tied: false,
+        ..common
+    };
+    [("0.6B", small), ("8B", large)]
+}
+
+fn speeds(
+    bench: &Bench,
+    (driver, exec): (&Arc<dyn Driver>, &Arc<Executor>),
+    report: &mut Report,
+) -> Result<Vec<Value>, String> {
+    let text = |error: DeviceError| error.to_string();
+    let mut numbers = Vec::new();
+    for (name, shape) in measured() {
+        let parameters = shape.hidden * (3 * shape.ffn + 6 * shape.hidden) * shape.layers;
+        let (free, _) = driver.memory().map_err(text)?;
+        if 2 * parameters as u64 + SPARE_BYTES > free {
+            report.note(format!(
+                "{name} does not fit the device and was not measured"
+            ));
+            continue;
+        }
+        let weights = Weights::from_source(&shape, &Noise).map_err(|error| error.to_string())?;
+        let bytes = weights.bytes();
+        let model = Arc::new(Model::new(shape, weights));
+        let device = device::load(driver.clone(), &model, exec)?;
+        let time = bench.time(3.0);
+        for concurrent in CONCURRENT {
+            let speed = decode(&device, concurrent, time).map_err(text)?;
+            let read = speed / concurrent as f64 * bytes as f64 / 1e9;
+            let what = format!("decode {concurrent} at once");
+            report.row(speed_row(name, &what, speed, format!("{read:.0}")));
+            numbers.push(json!({
+                "model": name, "decode": concurrent, "tokens_per_s": milli(speed),
+                "weights_gb_per_s": milli(read),
+            }));
+        }
+        let speed = prefill(&device, time).map_err(text)?;
+        let what = format!("prefill of {CONTEXT}");
+        report.row(speed_row(name, &what, speed, "-".to_owned()));
+        numbers.push(json!({ "model": name, "prefill": CONTEXT, "tokens_per_s": milli(speed) }));
+    }
+    Ok(numbers)
+}
+
+fn speed_row(name: &str, what: &str, speed: f64, read: String) -> [String; 7] {
+    let [name, format, what, none] = [name, "bf16", what, "-"].map(str::to_owned);
+    [
+        name,
+        format,
+        what,
+        format!("{speed:.0}"),
+        read,
+        none.clone(),
+        none,
+    ]
+}
+
+/// Tokens per second of completions at a context of [`CONTEXT`] tokens.
+fn decode(device: &Arc<Device>, concurrent: usize, time: Duration) -> Result<f64, DeviceError> {
+    let each = (CONTEXT + 1).div_ceil(BLOCK_TOKENS);
+    let blocks: Vec<u32> = (0..(concurrent * each) as u32).collect();
+    let mut runner = Runner::on_device(device, blocks.len())?;
+    let batch: Vec<SeqInput> = blocks
+        .chunks(each)
+        .map(|blocks| SeqInput {
+            tokens: &[1],
+            start: CONTEXT,
+            blocks,
+            adapter: None,
+            logits: LogitsWanted::Last,
+        })
+        .collect();
+    measure(&mut runner, &batch, concurrent, time)
+}
+
+/// Tokens per second of a prompt of [`CONTEXT`] tokens.
+fn prefill(device: &Arc<Device>, time: Duration) -> Result<f64, DeviceError> {
+    let blocks: Vec<u32> = (0..CONTEXT.div_ceil(BLOCK_TOKENS) as u32).collect();
+    let mut runner = Runner::on_device(device, blocks.len())?;
+    let tokens: Vec<u32> = (0..CONTEXT as u32).collect();
+    let seq = SeqInput {
+        tokens: &tokens,
+        start: 0,
+        blocks: &blocks,
+        adapter: None,
+        logits: LogitsWanted::Last,
+    };
+    measure(&mut runner, &[seq], CONTEXT, time)
+}
+
+/// Repeats a batch of `tokens` tokens, the first time unmeasured.
+fn measure(
+    runner: &mut Runner,
+    batch: &[SeqInput],
+    tokens: usize,
+    time: Duration,
+) -> Result<f64, DeviceError> {
+    runner.forward(batch)?;
+    let (began, mut steps) = (Instant::now(), 0);
+    while steps == 0 || began.elapsed() < time {
+        runner.forward(batch)?;
+        steps += 1;
+    }
+    Ok((steps * tokens) as f64 / began.elapsed().as_secs_f64())
+}

@@ -1,0 +1,122 @@
+//! Chooses what computes the model: the processor, or a CUDA device.
+
+#[cfg(feature = "cuda")]
+mod nvidia;
+
+use std::sync::Arc;
+
+use hone_nn::device::{Device, DeviceError, Driver};
+use hone_nn::{Executor, Model};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::{Deserialize, Serialize};
+
+/// Layers from which on a copy to the device shows how far it is.
+const PROGRESS_FROM_LAYERS: usize = 8;
+
+/// What computes the steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Choice {
+    /// The processor.
+    Cpu,
+    /// The first CUDA device; without one nothing starts.
+    Cuda,
+    /// The first CUDA device where there is one, else the processor.
+    Auto,
+}
+
+/// The first CUDA device.
+///
+/// # Errors
+/// There is none.
+#[cfg(feature = "cuda")]
+pub(crate) fn cuda() -> Result<Arc<dyn Driver>, DeviceError> {
+    Ok(Arc::new(nvidia::Nvidia::open(0)?))
+}
+
+/// The first CUDA device.
+///
+/// # Errors
+/// This build has no code for one.
+#[cfg(not(feature = "cuda"))]
+pub(crate) fn cuda() -> Result<Arc<dyn Driver>, DeviceError> {
+    Err(DeviceError::NotBuilt)
+}
+
+/// The chosen device with the model on it; none is the processor.
+pub(crate) fn open(
+    choice: Choice,
+    model: &Arc<Model>,
+    exec: &Executor,
+) -> Result<Option<Arc<Device>>, String> {
+    if choice == Choice::Cpu {
+        return Ok(None);
+    }
+    let driver = match cuda() {
+        Ok(driver) => driver,
+        Err(error @ (DeviceError::NotBuilt | DeviceError::None(_))) if choice == Choice::Auto => {
+            tracing::info!(%error, "the processor computes");
+            return Ok(None);
+        }
+        Err(error) => return Err(format!("model.device is \"{choice}\", but {error}")),
+    };
+    load(driver, model, exec).map(Some)
+}
+
+/// The model on a device, with a line that shows how far its copy is.
+pub(crate) fn load(
+    driver: Arc<dyn Driver>,
+    model: &Arc<Model>,
+    exec: &Executor,
+) -> Result<Arc<Device>, String> {
+    let style = ProgressStyle::with_template("{msg} {bar:30} {pos}/{len} layers {eta}");
+    let style = style.map_err(|error| error.to_string())?;
+    let bar = ProgressBar::hidden().with_style(style);
+    bar.set_message("copying the model to the device");
+    let device = Device::load(driver, Arc::clone(model), exec, &mut |done, all| {
+        if bar.is_hidden() && all >= PROGRESS_FROM_LAYERS {
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+    });
+    bar.finish_and_clear();
+    let device = device.map_err(|error| error.to_string())?;
+    tracing::info!(device = device.name(), "the device computes");
+    Ok(device)
+}
+
+impl std::fmt::Display for Choice {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Cpu => "cpu",
+            Self::Cuda => "cuda",
+            Self::Auto => "auto",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hone_nn::bench::starter_shape;
+
+    #[test]
+    fn asking_for_cuda_where_there_is_none_is_one_clear_sentence() {
+        // On a machine with a device a build with the feature has nothing to say.
+        if cuda().is_ok() {
+            return;
+        }
+        let model = Arc::new(Model::random(starter_shape(), 1));
+        let exec = Executor::new(1);
+        let open = |choice| open(choice, &model, &exec).map(|device| device.is_some());
+        assert_eq!(open(Choice::Cpu), Ok(false));
+        assert_eq!(open(Choice::Auto), Ok(false));
+        let error = open(Choice::Cuda).expect_err("there is none");
+        assert!(
+            error.starts_with("model.device is \"cuda\", but "),
+            "{error}"
+        );
+        assert!(!error.contains('\n') && error.contains("CUDA"), "{error}");
+    }
+}

@@ -1,0 +1,179 @@
+//! A GPU through NVIDIA's driver, which is loaded when it is first asked for: a machine without one
+//! starts the same program.
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys;
+
+use hone_nn::device::{DeviceError, Driver, KERNELS, Launch};
+
+/// The kernels, compiled by build.rs: machine code for the architectures it names, and PTX that
+/// the driver compiles for newer ones.
+static IMAGE: &Aligned<[u8]> =
+    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin")));
+
+/// As the driver reads it.
+#[repr(C, align(64))]
+struct Aligned<T: ?Sized>(T);
+
+/// A GPU.
+pub(super) struct Nvidia {
+    name: String,
+    context: sys::CUcontext,
+    /// What is computed, in order.
+    compute: sys::CUstream,
+    /// Copies beside it.
+    copies: sys::CUstream,
+    kernels: HashMap<&'static str, sys::CUfunction>,
+}
+
+// SAFETY: the driver's handles may be used from any thread that has the context, and every call
+// here makes it current first.
+unsafe impl Send for Nvidia {}
+// SAFETY: as above; the driver's own calls are thread-safe.
+unsafe impl Sync for Nvidia {}
+
+fn failed(doing: &'static str) -> impl FnOnce(DriverError) -> DeviceError {
+    move |error| DeviceError::Failed {
+        doing,
+        why: error.to_string(),
+    }
+}
+
+fn none(error: DriverError) -> DeviceError {
+    DeviceError::None(error.to_string())
+}
+
+impl Nvidia {
+    /// The device of that number.
+    pub(super) fn open(number: i32) -> Result<Self, DeviceError> {
+        // SAFETY: only looks whether the driver's library can be loaded.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(DeviceError::None(
+                "NVIDIA's driver library libcuda.so was not found".to_owned(),
+            ));
+        }
+        result::init().map_err(none)?;
+        if result::device::get_count().map_err(none)? <= number {
+            return Err(DeviceError::None("the driver shows no device".to_owned()));
+        }
+        let device = result::device::get(number).map_err(none)?;
+        let name = result::device::get_name(device).map_err(none)?;
+        let doing = "starting";
+        // SAFETY: the device exists; the context, the module and its functions live as long as the
+        // process; the image is a fat binary of nvcc, and the names are those of its kernels.
+        unsafe {
+            let context = result::primary_ctx::retain(device).map_err(failed(doing))?;
+            result::ctx::set_current(context).map_err(failed(doing))?;
+            let kind = result::stream::StreamKind::NonBlocking;
+            let compute = result::stream::create(kind).map_err(failed(doing))?;
+            let kind = result::stream::StreamKind::NonBlocking;
+            let copies = result::stream::create(kind).map_err(failed(doing))?;
+            let loading = "loading the kernels (they need compute capability 8.0 or newer)";
+            let module = result::module::load_data(IMAGE.0.as_ptr().cast());
+            let module = module.map_err(failed(loading))?;
+            let mut kernels = HashMap::new();
+            for kernel in KERNELS {
+                let symbol = CString::new(*kernel).map_err(|error| DeviceError::Failed {
+                    doing,
+                    why: error.to_string(),
+                })?;
+                let function = result::module::get_function(module, symbol);
+                kernels.insert(*kernel, function.map_err(failed(loading))?);
+            }
+            Ok(Self {
+                name,
+                context,
+                compute,
+                copies,
+                kernels,
+            })
+        }
+    }
+
+    /// Makes the calling thread able to call.
+    fn here(&self) -> Result<(), DeviceError> {
+        // SAFETY: the context lives as long as the process.
+        unsafe { result::ctx::set_current(self.context) }.map_err(failed("taking up a thread"))
+    }
+}
+
+// SAFETY: memory is the driver's own.
+unsafe impl Driver for Nvidia {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn memory(&self) -> Result<(u64, u64), DeviceError> {
+        self.here()?;
+        let (free, total) = result::mem_get_info().map_err(failed("asking for its memory"))?;
+        Ok((free as u64, total as u64))
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<u64, DeviceError> {
+        let (free, _) = self.memory()?;
+        let full = |_| DeviceError::Memory {
+            what: "a buffer".to_owned(),
+            needed: bytes as u64,
+            free,
+        };
+        // SAFETY: the new memory is as long as what is set in it.
+        unsafe {
+            let at = result::malloc_sync(bytes).map_err(full)?;
+            result::memset_d8_async(at, 0, bytes, self.copies)
+                .map_err(failed("clearing memory"))?;
+            result::stream::synchronize(self.copies).map_err(failed("clearing memory"))?;
+            Ok(at)
+        }
+    }
+
+    unsafe fn free(&self, at: u64) {
+        if self.here().is_ok() {
+            // SAFETY: the caller vouches for it. A device that failed keeps it; nothing can be done.
+            let _ = unsafe { result::free_sync(at) };
+        }
+    }
+
+    unsafe fn write(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.here()?;
+        // SAFETY: the caller vouches for the memory. The driver copies pageable memory before it
+        // returns, so `bytes` may change afterwards.
+        unsafe { result::memcpy_htod_async(to, bytes, self.compute) }
+            .map_err(failed("copying to it"))
+    }
+
+    unsafe fn fill(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.here()?;
+        // SAFETY: the caller vouches for the memory.
+        unsafe {
+            result::memcpy_htod_async(to, bytes, self.copies).map_err(failed("copying to it"))?;
+            result::stream::synchronize(self.copies).map_err(failed("copying to it"))
+        }
+    }
+
+    unsafe fn read(&self, from: u64, to: &mut [u8]) -> Result<(), DeviceError> {
+        self.here()?;
+        // SAFETY: the caller vouches for the memory, and it is waited for.
+        unsafe {
+            result::memcpy_dtoh_async(to, from, self.compute).map_err(failed("copying from it"))?;
+            result::stream::synchronize(self.compute).map_err(failed("computing"))
+        }
+    }
+
+    unsafe fn launch(&self, launch: &Launch) -> Result<(), DeviceError> {
+        self.here()?;
+        let function = self.kernels[launch.kernel];
+        let [x, y, z] = launch.grid;
+        let mut params: [*mut c_void; 1] = [launch.args.cast_mut()];
+        let grid = (x, y, z);
+        // SAFETY: the caller vouches for the argument, which the driver copies.
+        unsafe {
+            let block = (launch.block, 1, 1);
+            result::launch_kernel(function, grid, block, 0, self.compute, &mut params)
+        }
+        .map_err(failed("launching a kernel"))
+    }
+}

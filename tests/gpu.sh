@@ -1,0 +1,50 @@
+#!/bin/sh
+# Builds Hone with CUDA, then checks and measures the CUDA device of this machine. The compiler comes
+# from PyPI, unless CUDA_HOME names one or nvcc is there. Where cargo or the sources' crates are
+# missing, the program of an earlier build (target/gpu/hone) is used: it can be carried to a machine
+# that reaches nothing.
+set -eu
+cd "$(dirname "$0")/.."
+program=target/gpu/hone
+
+compiler() {
+    if [ -n "${CUDA_HOME:-}" ] || command -v nvcc >/dev/null 2>&1; then return; fi
+    CUDA_HOME=$PWD/target/cuda/nvidia/cu13
+    export CUDA_HOME
+    if [ -x "$CUDA_HOME/bin/nvcc" ]; then return; fi
+    echo "fetching nvcc from PyPI to target/cuda"
+    mkdir -p target/cuda/wheels
+    python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest target/cuda/wheels \
+        nvidia-cuda-nvcc==13.0.88 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85 \
+        nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88
+    for wheel in target/cuda/wheels/*.whl; do
+        python3 -m zipfile -e "$wheel" target/cuda
+    done
+    chmod +x "$CUDA_HOME"/bin/* "$CUDA_HOME"/nvvm/bin/*
+}
+
+if [ -z "${GPU_PREBUILT:-}" ] && command -v cargo >/dev/null 2>&1; then
+    compiler
+    cargo build --release --locked -p hone --features cuda
+    mkdir -p target/gpu
+    cp target/release/hone $program
+elif [ ! -x $program ]; then
+    echo "There is no cargo here and no $program; run make gpu on a machine with Rust and carry that file." >&2
+    exit 1
+fi
+
+failed=0
+log=target/gpu/device.log
+mkdir -p target/gpu
+$program bench device --json >$log || failed=1
+cat $log
+if grep -q '"real":true' $log; then
+    # The engine as it serves: publishing under load, and completions at once.
+    export HONE__MODEL__DEVICE=cuda
+    for bench in swap decode; do
+        $program bench $bench || failed=1
+    done
+else
+    echo "There is no CUDA device here; take $program to a machine with one and run: GPU_PREBUILT=1 make gpu"
+fi
+exit $failed
