@@ -1,5 +1,5 @@
 # The commands of Hone. `make run` and `make test` are all a newcomer needs.
-.PHONY: help run web page demo test setup lint unit hub candle clients schema schema-short deploy page-tests browser bench gpu openapi starter goldens clean
+.PHONY: help run web page demo test setup lint unit hub candle clients schema schema-short soak soak-short deploy page-tests browser bench gpu openapi starter goldens clean
 
 CARGO ?= cargo
 # What release builds have beside the defaults, such as FEATURES=candle.
@@ -33,7 +33,7 @@ demo: ## watch simulated users teach the model over plain HTTP (about five minut
 	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
 	$(HONE) demo
 
-test: setup web lint unit hub candle clients schema-short deploy page-tests browser ## set up what the tests need, then run everything
+test: setup web lint unit hub candle clients schema-short soak-short deploy page-tests browser ## set up what the tests need, then run everything
 
 setup: ## install what the tests need (a C and a C++ compiler; Python and Node clients)
 	@sh tests/setup.sh
@@ -62,6 +62,14 @@ schema: setup ## 30,000 requests made from the API's document, held against it (
 schema-short: setup
 	$(CARGO) build --workspace --locked --bin hone
 	HONE=target/debug/hone $(VENV)/bin/python tests/schema/run.py --per-operation 12 --cases 5000
+
+soak: setup ## an hour of mixed load: memory, files, errors
+	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
+	HONE=$(HONE) $(VENV)/bin/python tests/soak/run.py --seconds 3600
+
+soak-short: setup
+	$(CARGO) build --workspace --locked --bin hone
+	HONE=target/debug/hone $(VENV)/bin/python tests/soak/run.py --seconds 60
 
 deploy: setup ## images, manifests, units and dashboards, read by what understands them
 	$(CARGO) build --workspace --locked --bin hone
