@@ -1,7 +1,9 @@
 # The commands of Hone. `make run` and `make test` are all a newcomer needs.
-.PHONY: help run web page demo test setup lint unit hub clients deploy page-tests browser bench gpu openapi starter goldens clean
+.PHONY: help run web page demo test setup lint unit hub candle clients schema schema-short deploy page-tests browser bench gpu openapi starter goldens clean
 
 CARGO ?= cargo
+# What release builds have beside the defaults; FEATURES= leaves it out and builds faster.
+FEATURES ?= candle
 HONE := target/release/hone
 VENV := target/venv
 
@@ -9,7 +11,7 @@ help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 run: page ## build and start Hone on http://127.0.0.1:8080 with the built-in model
-	$(CARGO) build --release --locked -p hone
+	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
 	$(HONE) serve
 
 web: web/dist/index.html ## build the page that the program shows (needs Node 20 or newer)
@@ -28,10 +30,10 @@ page:
 	else echo "There is no Node here, so the page is left out; everything else works. Install Node 20 and npm, then run make again."; fi
 
 demo: ## watch simulated users teach the model over plain HTTP (about five minutes)
-	$(CARGO) build --release --locked -p hone
+	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
 	$(HONE) demo
 
-test: setup web lint unit hub clients deploy page-tests browser ## set up what the tests need, then run everything
+test: setup web lint unit hub candle clients schema-short deploy page-tests browser ## set up what the tests need, then run everything
 
 setup: ## install what the tests need (a C and a C++ compiler; Python and Node clients)
 	@sh tests/setup.sh
@@ -46,9 +48,20 @@ unit: ## all Rust tests
 hub: ## models by id, against a hub on this machine
 	$(CARGO) test --workspace --locked --features hone/hub --lib hub
 
+candle: ## the local judge, against the built-in engine and committed goldens
+	$(CARGO) test --workspace --locked --features hone/candle --lib judging
+
 clients: setup ## real clients from PyPI and npm against the real server
 	$(CARGO) build --workspace --locked --bin hone
 	HONE=target/debug/hone $(VENV)/bin/python tests/clients/run.py
+
+schema: setup ## 30,000 requests made from the API's document, held against it (about ten minutes)
+	$(CARGO) build --workspace --locked --bin hone
+	HONE=target/debug/hone $(VENV)/bin/python tests/schema/run.py --per-operation 400 --cases 30000
+
+schema-short: setup
+	$(CARGO) build --workspace --locked --bin hone
+	HONE=target/debug/hone $(VENV)/bin/python tests/schema/run.py --per-operation 12 --cases 5000
 
 deploy: setup ## images, manifests, units and dashboards, read by what understands them
 	$(CARGO) build --workspace --locked --bin hone
@@ -62,7 +75,7 @@ browser: setup web ## the page in a browser against the real server; pictures in
 	HONE=target/debug/hone node --test --test-concurrency=1 tests/browser/
 
 bench: ## every measurement, as tables
-	$(CARGO) build --release --locked -p hone
+	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
 	$(HONE) bench all
 
 gpu: ## build with CUDA (nvcc comes from PyPI), then check and measure the device
@@ -74,7 +87,7 @@ openapi: ## write docs/openapi.json, from which the page's types are made
 	mv target/openapi.json docs/openapi.json
 
 starter: ## train the built-in model again from its seed (about fifteen minutes)
-	$(CARGO) build --release --locked -p hone
+	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
 	$(HONE) starter train --out target/starter
 	$(HONE) starter eval --model target/starter
 

@@ -17,6 +17,7 @@ import time
 import openai
 
 import dialects
+import fields
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 passed = failed = 0
@@ -136,6 +137,7 @@ def main():
             model = python_client(base)
             feedback_and_turn(base, model)
             other_clients(base, model)
+            fields.check_fields(check)
             dialects.openai_tools(base, model, check)
             dialects.openai_responses(base, model, check)
             dialects.anthropic_messages(base, model, check)

@@ -119,6 +119,8 @@ pub struct Wanted {
     pub policy: PolicyChoice,
     /// `store: false` is false here.
     pub store: bool,
+    /// Whether the key that asks says that its `store: false` means nothing.
+    pub despite_store_false: bool,
     /// Main or side.
     pub kind: TurnKind,
     /// The session it was bound to.
@@ -151,7 +153,8 @@ pub fn admit(consent: Consent, holdback: Holdback, wanted: Wanted) -> Admitted {
         return not_collected(PolicyChoice::Base, Reason::LearningOff);
     }
     let learns = consent.learning == Learning::Full;
-    let stores = wanted.store || (learns && consent.despite_store_false);
+    let despite = consent.despite_store_false || wanted.despite_store_false;
+    let stores = wanted.store || (learns && despite);
     if !stores {
         return not_collected(wanted.policy, Reason::StoreFalse);
     }
@@ -204,6 +207,7 @@ mod tests {
             let wanted = Wanted {
                 policy: PolicyChoice::Newest,
                 store,
+                despite_store_false: false,
                 kind: TurnKind::Main,
                 session: session(1),
             };
@@ -218,6 +222,29 @@ mod tests {
     }
 
     #[test]
+    fn a_key_overrides_store_false_only_where_all_may_be_learned() {
+        for (learning, expected) in [
+            (Learning::Off, Collect::No(Reason::LearningOff)),
+            (Learning::Serve, Collect::No(Reason::StoreFalse)),
+            (Learning::Full, Collect::Yes),
+        ] {
+            let wanted = Wanted {
+                policy: PolicyChoice::Newest,
+                store: false,
+                despite_store_false: true,
+                kind: TurnKind::Main,
+                session: session(1),
+            };
+            let nobody = Holdback {
+                share: 0.0,
+                seed: 3,
+            };
+            let got = admit(Consent::to(learning), nobody, wanted);
+            assert_eq!(got.collect, expected, "{learning:?}");
+        }
+    }
+
+    #[test]
     fn who_names_a_version_opts_out_or_keeps_house_is_not_held_back() {
         let draw = Holdback {
             share: 1.0,
@@ -226,6 +253,7 @@ mod tests {
         let wanted = Wanted {
             policy: PolicyChoice::Newest,
             store: true,
+            despite_store_false: false,
             kind: TurnKind::Main,
             session: session(1),
         };

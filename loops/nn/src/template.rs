@@ -92,6 +92,20 @@ impl ChatTemplate {
         self.source.as_deref()
     }
 
+    /// Whether it reads a variable of that name.
+    pub fn reads(&self, variable: &str) -> bool {
+        let mut rest = self.source().unwrap_or_default();
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        while let Some(at) = rest.find(variable) {
+            let (before, after) = (&rest[..at], &rest[at + variable.len()..]);
+            if !before.ends_with(is_word) && !after.starts_with(is_word) {
+                return true;
+            }
+            rest = after;
+        }
+        false
+    }
+
     /// The prompt for `messages`. `extra` holds further variables of the template, such as
     /// `enable_thinking`; it may replace anything but messages and tools.
     pub fn render(

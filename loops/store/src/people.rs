@@ -54,6 +54,8 @@ pub struct ApiKey {
     pub hash: String,
     /// Exceptions from its owner's limits.
     pub limits: RateLimits,
+    /// Whether its calls are collected although they say `store: false`.
+    pub despite_store_false: bool,
     /// When it was made.
     pub created_ms: Millis,
     /// From when on it is refused.
@@ -112,6 +114,9 @@ pub enum PeopleChange {
     ChangeUser(String, UserChange),
     /// A new key; `Taken` if the id is.
     AddKey(ApiKey),
+    /// Whether a key's calls are collected although they say `store: false`; `Missing` if there is no
+    /// such key or it is revoked.
+    KeyDespiteStoreFalse(String, bool),
     /// A key that is refused from now on; `Missing` if there is none or it is revoked already.
     RevokeKey(String, Millis),
     /// A new key in place of an old one, which ends at the given time; `Missing` if the old one

@@ -149,6 +149,9 @@ pub struct LearnerConfig {
     pub hint_answers: usize,
     /// Their temperature; 0 takes the most likely token.
     pub hint_temperature: f32,
+    /// Nats by which the model without the hint may be surprised by one token of a rehearsed answer;
+    /// answers that surprise it more are left out.
+    pub hint_surprise_max: f32,
     /// Nats per token by which the student may think them less likely than the teacher does, when
     /// they count as learned.
     pub hint_gap: f32,
@@ -372,6 +375,7 @@ impl LearnerConfig {
             hint_top_k: 4,
             hint_answers: 16,
             hint_temperature: 1.0,
+            hint_surprise_max: 4.0,
             hint_gap: 0.1,
             correction_coef: 1.0,
             correction_steps_max: 8,

@@ -126,6 +126,7 @@ impl LearnerConfig {
             ("hint_coef", self.hint_coef),
             ("hint_temperature", self.hint_temperature),
             ("hint_gap", self.hint_gap),
+            ("hint_surprise_max", self.hint_surprise_max),
             ("correction_coef", self.correction_coef),
         ] {
             if !(value.is_finite() && value >= 0.0) {

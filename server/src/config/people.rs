@@ -11,6 +11,9 @@ use crate::people::oidc::algorithms;
 pub struct PeopleConfig {
     /// Whether loopback needs a key or a sign-in as well.
     pub sign_in: bool,
+    /// Whether a start on a public address without any account or key prints a link that makes the
+    /// first admin; without, such a start is refused.
+    pub first_admin_link: bool,
     /// How the page is reached from outside, such as `https://hone.example`; empty takes the
     /// request's own.
     pub public_url: String,

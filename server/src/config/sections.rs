@@ -1,6 +1,6 @@
 //! The sections that belong to the server itself. Defaults stand in `configs/default.toml`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -90,8 +90,10 @@ pub struct HttpConfig {
     pub body_bytes_max: usize,
     /// Longest time until a body's last byte, in milliseconds.
     pub body_timeout_ms: u64,
-    /// Longest time until a request's headers, idle time of a connection included, in milliseconds.
+    /// Longest time from the first byte of a request to the end of its headers, in milliseconds.
     pub header_timeout_ms: u64,
+    /// Longest time that a connection waits between two requests, in milliseconds.
+    pub idle_timeout_ms: u64,
     /// Longest time that a client may take nothing of its reply, in milliseconds.
     pub write_timeout_ms: u64,
     /// Most connections at once.
@@ -140,6 +142,8 @@ pub struct HttpConfig {
     pub hosts_allowed: Vec<String>,
     /// Web origins, besides loopback ones, whose pages may call without a key.
     pub origins_allowed: Vec<String>,
+    /// Addresses of proxies whose `x-forwarded-proto` is believed.
+    pub proxies_trusted: Vec<IpAddr>,
     /// API keys.
     pub keys: Vec<KeyConfig>,
 }
@@ -203,8 +207,14 @@ impl HttpConfig {
             connections_max: self.connections_max,
             per_address_max: self.connections_per_address_max,
             header_timeout: Duration::from_millis(self.header_timeout_ms),
+            idle_timeout: Duration::from_millis(self.idle_timeout_ms),
             write_timeout: Duration::from_millis(self.write_timeout_ms),
         }
+    }
+
+    /// Whether an address is that of a trusted proxy.
+    pub fn trusts(&self, peer: IpAddr) -> bool {
+        self.proxies_trusted.contains(&peer.to_canonical())
     }
 
     /// `https` where TLS is spoken, else `http`.
@@ -261,6 +271,7 @@ impl HttpConfig {
             ("body_bytes_max", self.body_bytes_max as u64),
             ("body_timeout_ms", self.body_timeout_ms),
             ("header_timeout_ms", self.header_timeout_ms),
+            ("idle_timeout_ms", self.idle_timeout_ms),
             ("write_timeout_ms", self.write_timeout_ms),
             ("connections_max", self.connections_max as u64),
             ("messages_max", self.messages_max as u64),

@@ -55,7 +55,6 @@ pub struct Setting {
     /// Its key, such as `http.bind`.
     pub key: String,
     /// Its value; secrets are shown as `(set)`.
-    #[schema(value_type = Object)]
     pub value: Json,
     /// Where the value comes from.
     pub origin: Origin,

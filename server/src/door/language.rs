@@ -45,6 +45,9 @@ pub trait Language: Send + Sync {
 
     /// How it writes calls and reasoning.
     fn manner(&self) -> Manner;
+
+    /// Whether the template reads a variable of that name.
+    fn reads(&self, variable: &str) -> bool;
 }
 
 /// A loaded model's own tokenizer and template.
@@ -115,6 +118,10 @@ impl Language for ModelLanguage {
             reasons: Reasoning::in_template(source),
         }
     }
+
+    fn reads(&self, variable: &str) -> bool {
+        self.template.reads(variable)
+    }
 }
 
 /// One token per byte and a plain template, for the backend without a model.
@@ -170,5 +177,9 @@ impl Language for ByteLanguage {
             calls: Some(CallStyle::Tags),
             reasons: true,
         }
+    }
+
+    fn reads(&self, _variable: &str) -> bool {
+        false
     }
 }

@@ -84,6 +84,8 @@ pub struct Request {
     pub done: bool,
     /// `store: false` is false here.
     pub store: bool,
+    /// Whether the key says that `store: false` of its calls means nothing.
+    pub despite_store_false: bool,
     /// The messages.
     pub messages: Vec<Message>,
     /// The prompt.
@@ -329,6 +331,7 @@ impl Door {
         let wanted = Wanted {
             policy: request.policy.clone(),
             store: request.store,
+            despite_store_false: request.despite_store_false,
             kind: request.kind(),
             session,
         };

@@ -40,6 +40,27 @@ pub(super) fn watch(commons: &Commons, tasks: &mut JoinSet<()>) {
     });
 }
 
+/// Refuses an address that others can reach while nobody could come in but by a link in the log.
+pub(super) fn check_public(commons: &Commons, addr: SocketAddr) -> Result<(), String> {
+    let config = &commons.config;
+    let is_public = !addr.ip().is_loopback();
+    if !is_public || config.people.first_admin_link || is_inhabited(commons) {
+        return Ok(());
+    }
+    Err(format!(
+        "{addr} can be reached from other machines, and nobody has an account or a key yet. Make an admin first (hone user add NAME --role admin), or set people.first_admin_link = true to be shown a link that makes one, or listen on 127.0.0.1"
+    ))
+}
+
+/// Whether somebody has an account, a key or a token.
+fn is_inhabited(commons: &Commons) -> bool {
+    let people = &commons.people;
+    people.has_users()
+        || people.has_keys()
+        || people.takes_tokens()
+        || !commons.config.http.keys.is_empty()
+}
+
 /// A link for the first admin, where people have to sign in and nobody could.
 pub(super) async fn first_link(
     commons: &Commons,
@@ -47,7 +68,7 @@ pub(super) async fn first_link(
 ) -> Result<Option<String>, String> {
     let (config, people) = (&commons.config, &commons.people);
     let needed = config.people.sign_in || !addr.ip().is_loopback();
-    if !needed || people.has_users() || people.has_keys() || !config.http.keys.is_empty() {
+    if !needed || is_inhabited(commons) {
         return Ok(None);
     }
     let host = Caller {

@@ -89,16 +89,12 @@ impl Drop for Server {
 impl Server {
     /// Starts one; its log goes into `log`.
     fn start(data: &Path, log: &Path, keys: &[(&str, &str)]) -> Self {
+        Self::start_at("127.0.0.1:0", (data, log), keys)
+    }
+
+    fn start_at(bind: &str, (data, log): (&Path, &Path), keys: &[(&str, &str)]) -> Self {
         let data = data.display().to_string();
-        let arguments = [
-            "serve",
-            "--bind",
-            "127.0.0.1:0",
-            "--engine",
-            "null",
-            "--data",
-            &data,
-        ];
+        let arguments = ["serve", "--bind", bind, "--engine", "null", "--data", &data];
         let log = std::fs::File::create(log).unwrap();
         let mut child = hone(&arguments)
             .envs(keys.iter().copied())
@@ -181,6 +177,31 @@ impl Server {
     }
 }
 
+#[test]
+fn a_public_address_without_anybody_is_refused_unless_a_link_is_wanted() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, log) = (folder.path().join("data"), folder.path().join("log"));
+    let place = data.display().to_string();
+    let public = "0.0.0.0:0";
+    let serve = [
+        "serve", "--bind", public, "--engine", "null", "--data", &place,
+    ];
+    let said = bad(&serve);
+    assert!(said.contains("hone user add NAME --role admin"), "{said}");
+    assert!(said.contains("people.first_admin_link"), "{said}");
+    let link = |server: &Server| server.lines.iter().any(|l| l.contains("/#/invite/"));
+    let wanted = [("HONE__PEOPLE__FIRST_ADMIN_LINK", "true")];
+    let server = Server::start_at(public, (&data, &log), &wanted);
+    assert!(link(&server), "{:?}", server.lines);
+    drop(server);
+    good(
+        &["user", "add", "ann", "--role", "admin", "--data", &place],
+        &format!("{PASSWORD}\n"),
+    );
+    let server = Server::start_at(public, (&data, &log), &[]);
+    assert!(!link(&server), "{:?}", server.lines);
+}
+
 #[tokio::test]
 async fn the_command_line_works_beside_a_server_and_without_one() {
     let folder = tempfile::tempdir().unwrap();
@@ -226,6 +247,10 @@ async fn the_command_line_works_beside_a_server_and_without_one() {
     let list = good(&["key", "list", "ann"], "");
     assert!(list.contains("laptop") && !list.contains(&first), "{list}");
     let id = first.split('_').nth(1).unwrap().to_owned();
+    good(&["key", "despite-store-false", &id, "yes"], "");
+    let list = good(&["key", "list", "ann"], "");
+    assert!(list.contains("laptop (despite store: false)"), "{list}");
+    assert!(bad(&["key", "despite-store-false", "x", "no"]).contains("hone key list"));
     good(&["key", "revoke", &id], "");
     assert!(bad(&["key", "revoke", &id]).contains("hone key list"));
     server.until_refused(&first).await;
@@ -233,7 +258,7 @@ async fn the_command_line_works_beside_a_server_and_without_one() {
     server.until_refused(&second).await;
     assert!(good(&["user", "list"], "").contains("disabled"));
     let verdict = good(&["audit", "verify"], "");
-    assert!(verdict.starts_with("intact: 5 entries"), "{verdict}");
+    assert!(verdict.starts_with("intact: 6 entries"), "{verdict}");
     let log = good(&["audit", "list", "--limit", "1"], "");
     let last: Value = serde_json::from_str(&log).unwrap();
     assert_eq!(

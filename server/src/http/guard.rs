@@ -12,7 +12,7 @@ use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use utoipa::ToSchema;
 
-use crate::config::PeopleConfig;
+use crate::config::{HttpConfig, PeopleConfig};
 use crate::http::error::ApiError;
 use crate::people::secrets::{looks_like_key, same};
 
@@ -89,6 +89,8 @@ pub struct Caller {
     pub via: Via,
     /// Their own limits.
     pub allowance: Allowance,
+    /// Whether their key says that `store: false` of its calls means nothing.
+    pub despite_store_false: bool,
 }
 
 impl Caller {
@@ -99,6 +101,7 @@ impl Caller {
             role: UserRole::User,
             via: Via::Loopback,
             allowance: Allowance::default(),
+            despite_store_false: false,
         }
     }
 }
@@ -134,14 +137,26 @@ pub fn shown(headers: &HeaderMap) -> Shown<'_> {
     }
 }
 
+/// Whether the browser speaks TLS: by the address it is told to use, to this server itself, or to a
+/// trusted proxy that says so.
+pub fn is_by_tls(
+    (http, people): (&HttpConfig, &PeopleConfig),
+    (peer, headers): (IpAddr, &HeaderMap),
+) -> bool {
+    let said = headers.get("x-forwarded-proto").map(HeaderValue::as_bytes);
+    people.is_tls()
+        || http.tls().is_some()
+        || (http.trusts(peer) && said.is_some_and(|said| said.eq_ignore_ascii_case(b"https")))
+}
+
 /// Tells the browser to drop the cookie.
 pub fn ended_cookie() -> HeaderValue {
     HeaderValue::from_static("hone_session=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0")
 }
 
-/// Hands the browser its cookie.
-pub fn fresh_cookie(token: &str, config: &PeopleConfig) -> Option<HeaderValue> {
-    let secure = if config.is_tls() { "; Secure" } else { "" };
+/// Hands the browser its cookie; with `by_tls` it is never sent in the open.
+pub fn fresh_cookie(token: &str, config: &PeopleConfig, by_tls: bool) -> Option<HeaderValue> {
+    let secure = if by_tls { "; Secure" } else { "" };
     let age_s = config.session_absolute_ms / 1_000;
     let cookie =
         format!("{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/; Max-Age={age_s}{secure}");
@@ -199,6 +214,7 @@ impl Guard {
             role: UserRole::Admin,
             via: Via::Loopback,
             allowance: Allowance::default(),
+            despite_store_false: false,
         })
     }
 
@@ -218,6 +234,7 @@ impl Guard {
             role: key.role,
             via: Via::Key,
             allowance: Allowance::default(),
+            despite_store_false: false,
         })
     }
 

@@ -5,23 +5,25 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::ConnectInfo;
 use hone_runtime::Shutdown;
+use http_body_util::BodyExt as _;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
+
+use super::timed::{TimedStream, UnderWay};
 
 /// Bounds of connections.
 #[derive(Clone, Copy, Debug)]
@@ -30,8 +32,11 @@ pub struct ListenLimits {
     pub connections_max: usize,
     /// Most connections of one address, loopback aside; further ones are closed. 0 is no limit.
     pub per_address_max: usize,
-    /// How long a connection may take to send a request's headers, idle time included.
+    /// How long a connection may take to send a request's headers, counted from their first byte; and
+    /// until the first byte of its first request.
     pub header_timeout: Duration,
+    /// How long a connection may wait between two requests.
+    pub idle_timeout: Duration,
     /// How long a client may take nothing while there is something to send.
     pub write_timeout: Duration,
 }
@@ -119,11 +124,13 @@ pub async fn listen(
         };
         let (app, stop, tls) = (app.clone(), stop.clone(), tls.clone());
         tokio::spawn(async move {
-            let stream = TimedStream::new(stream, limits.write_timeout);
+            let under_way = UnderWay::default();
+            let stream = TimedStream::new(stream, limits, under_way.clone());
+            let of = (peer, under_way);
             match tls {
-                None => serve_one((stream, peer), app, (limits, stop)).await,
+                None => serve_one((stream, of), app, stop).await,
                 Some(tls) => match timeout(limits.header_timeout, tls.accept(stream)).await {
-                    Ok(Ok(stream)) => serve_one((stream, peer), app, (limits, stop)).await,
+                    Ok(Ok(stream)) => serve_one((stream, of), app, stop).await,
                     Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
                     Err(_) => tracing::debug!("a TLS handshake took too long"),
                 },
@@ -150,18 +157,30 @@ async fn accept(
 }
 
 async fn serve_one(
-    (stream, peer): (impl AsyncRead + AsyncWrite + Unpin, SocketAddr),
+    (stream, (peer, under_way)): (impl AsyncRead + AsyncWrite + Unpin, (SocketAddr, UnderWay)),
     app: Router,
-    (limits, stop): (ListenLimits, Shutdown),
+    stop: Shutdown,
 ) {
-    let service = app.map_request(move |mut request: hyper::Request<hyper::body::Incoming>| {
+    let service = tower::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+        // From here to the reply's last byte the connection is neither idle nor reading headers.
+        let busy = under_way.begin();
         request.extensions_mut().insert(ConnectInfo(peer));
-        request.map(axum::body::Body::new)
+        let answer = app.clone().oneshot(request.map(Body::new));
+        async move {
+            let response = answer.await?;
+            Ok::<_, std::convert::Infallible>(response.map(|body| {
+                Body::new(body.map_frame(move |frame| {
+                    let _counted = &busy;
+                    frame
+                }))
+            }))
+        }
     });
     let io = TokioIo::new(stream);
+    // The stream's own timers tell headers from idle time; hyper's one would count both.
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(limits.header_timeout)
+        .header_read_timeout(None)
         .serve_connection(io, TowerToHyperService::new(service));
     tokio::pin!(connection);
     let mut stopping = false;
@@ -178,81 +197,6 @@ async fn serve_one(
                 connection.as_mut().graceful_shutdown();
             }
         }
-    }
-}
-
-/// A stream whose writes fail when the client takes nothing for too long.
-struct TimedStream {
-    stream: TcpStream,
-    patience: Duration,
-    waiting: Option<Pin<Box<Sleep>>>,
-}
-
-impl TimedStream {
-    fn new(stream: TcpStream, patience: Duration) -> Self {
-        Self {
-            stream,
-            patience,
-            waiting: None,
-        }
-    }
-
-    fn timed<T>(&mut self, cx: &mut Context<'_>, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if poll.is_ready() {
-            self.waiting = None;
-            return poll;
-        }
-        let patience = self.patience;
-        let waiting = self
-            .waiting
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + patience)));
-        match waiting.as_mut().poll(cx) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-        }
-    }
-}
-
-impl AsyncRead for TimedStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for TimedStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let poll = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.timed(cx, poll)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let poll = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
-        self.timed(cx, poll)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let poll = Pin::new(&mut self.stream).poll_flush(cx);
-        self.timed(cx, poll)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 

@@ -8,12 +8,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 use crate::http::tls::{Tls, TlsFiles};
+use tokio::time::Instant;
 
 fn limits() -> ListenLimits {
     ListenLimits {
         connections_max: 2,
         per_address_max: 0,
         header_timeout: Duration::from_millis(100),
+        idle_timeout: Duration::from_millis(400),
         write_timeout: Duration::from_millis(100),
     }
 }
@@ -35,19 +37,76 @@ async fn read_all(mut stream: TcpStream) -> String {
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
 
+/// Sends headers a byte at a time, faster than either timer, and tells how long that went well.
+async fn drip(mut stream: TcpStream) -> Duration {
+    let began = Instant::now();
+    let endless = b"GET / HTTP/1.1\r\nx-slow: "
+        .iter()
+        .chain(std::iter::repeat(&b'a'));
+    for byte in endless {
+        if began.elapsed() > Duration::from_secs(20) || stream.write_all(&[*byte]).await.is_err() {
+            break;
+        }
+        let mut one = [0];
+        let read = timeout(Duration::from_millis(20), stream.read(&mut one)).await;
+        if matches!(read, Ok(Ok(0) | Err(_))) {
+            break;
+        }
+    }
+    began.elapsed()
+}
+
 #[tokio::test]
-async fn slow_headers_and_idle_connections_are_closed() {
+async fn headers_that_drip_are_closed_at_their_own_deadline() {
     let (addr, stop, task) = start(Router::new().route("/", get(|| async { "hi" }))).await;
-    let mut slow = TcpStream::connect(addr).await.unwrap();
-    slow.write_all(b"GET / HT").await.unwrap();
+    let fresh = TcpStream::connect(addr).await.unwrap();
+    let mut used = TcpStream::connect(addr).await.unwrap();
+    used.write_all(GET).await.unwrap();
+    let mut reply = [0; 64];
+    assert!(used.read(&mut reply).await.unwrap() > 0);
+    let (fresh, used) = tokio::join!(drip(fresh), drip(used));
+    for (what, took) in [("fresh", fresh), ("used", used)] {
+        // Were bytes to move the deadline, it would never come.
+        assert!(took >= Duration::from_millis(90), "{what} {took:?}");
+        assert!(took < Duration::from_secs(10), "{what} {took:?}");
+    }
+    stop.pull();
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_may_idle_longer_than_headers_may_take_and_not_for_ever() {
+    let (addr, stop, task) = start(Router::new().route("/", get(|| async { "hi" }))).await;
+    let silent = TcpStream::connect(addr).await.unwrap();
     let mut idle = TcpStream::connect(addr).await.unwrap();
-    idle.write_all(GET).await.unwrap();
-    let (slow, idle) = tokio::join!(read_all(slow), read_all(idle));
-    assert!(!slow.contains("200 OK"), "{slow}");
-    assert!(
-        idle.starts_with("HTTP/1.1 200 OK") && idle.ends_with("hi"),
-        "{idle}"
-    );
+    for _ in 0..2 {
+        idle.write_all(GET).await.unwrap();
+        let mut seen = Vec::new();
+        while !seen.ends_with(b"hi") {
+            let mut piece = [0; 256];
+            let read = idle.read(&mut piece).await.unwrap();
+            assert!(read > 0, "closed after {:?}", limits().header_timeout);
+            seen.extend_from_slice(&piece[..read]);
+        }
+        sleep(Duration::from_millis(200)).await;
+    }
+    assert_eq!(read_all(idle).await, "", "closed when it idled too long");
+    assert_eq!(read_all(silent).await, "", "closed without a request");
+    stop.pull();
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn an_answer_may_take_longer_than_headers_and_idling() {
+    let slow = || async {
+        sleep(Duration::from_millis(700)).await;
+        "hi"
+    };
+    let (addr, stop, task) = start(Router::new().route("/", get(slow))).await;
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    stream.write_all(GET).await.unwrap();
+    let reply = read_all(stream).await;
+    assert!(reply.ends_with("hi"), "{reply}");
     stop.pull();
     task.await.unwrap();
 }

@@ -6,6 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::error::ApiError;
+use hone_domain::PolicyVersion;
 
 /// Most rows of a page.
 pub const LIMIT_MAX: usize = 200;
@@ -78,6 +79,15 @@ pub fn before_ms(before: Option<&str>) -> Result<Option<(i64, u64)>, ApiError> {
 /// Rows are numbered as the database can: up to 2^63 - 1.
 fn number(text: &str) -> Option<u64> {
     text.parse().ok().filter(|n| i64::try_from(*n).is_ok())
+}
+
+/// A version's number. What is larger than the ledger can count was never published.
+pub fn version(param: &'static str, number: u64) -> Result<PolicyVersion, ApiError> {
+    if i64::try_from(number).is_ok() {
+        return Ok(PolicyVersion(number));
+    }
+    let message = format!("{param} is {number}, which no version has");
+    Err(ApiError::invalid(param, message))
 }
 
 fn wrong_cursor() -> ApiError {

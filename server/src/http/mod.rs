@@ -15,6 +15,7 @@ pub mod rights;
 pub mod routes;
 pub mod sse;
 pub mod swap;
+mod timed;
 pub mod tls;
 pub mod traffic;
 pub mod wire;

@@ -97,7 +97,8 @@ pub(crate) enum UserCommand {
 #[command(
     after_help = "Examples:\n  KEY=$(hone key add ann --name laptop --role developer)\n  \
     hone key add ann --name ci --days 90 --requests-per-minute 60\n  hone key list ann\n  \
-    hone key rotate ID\n  hone key revoke ID"
+    hone key rotate ID\n  hone key revoke ID\n  \
+    hone key despite-store-false ID yes"
 )]
 pub(crate) enum KeyCommand {
     /// Make a key; it is printed once and never again.
@@ -113,6 +114,9 @@ pub(crate) enum KeyCommand {
         /// Days until it expires; never if absent.
         #[arg(long)]
         days: Option<u32>,
+        /// Collect its calls although they say `store: false`, where the caller's consent is full.
+        #[arg(long)]
+        despite_store_false: bool,
         #[command(flatten)]
         limits: LimitArgs,
         #[command(flatten)]
@@ -129,6 +133,16 @@ pub(crate) enum KeyCommand {
     Rotate {
         /// The public part, as `hone key list` shows it.
         id: String,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Say whether a key's calls are collected although they say `store: false`.
+    DespiteStoreFalse {
+        /// The public part, as `hone key list` shows it.
+        id: String,
+        /// yes or no; collected only where the caller's consent is full.
+        #[arg(value_parser = yes_or_no, action = clap::ArgAction::Set)]
+        answer: bool,
         #[command(flatten)]
         place: Place,
     },
@@ -175,6 +189,14 @@ pub(crate) enum AuditCommand {
         #[command(flatten)]
         place: Place,
     },
+}
+
+fn yes_or_no(word: &str) -> Result<bool, String> {
+    match word {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err("say yes or no".to_owned()),
+    }
 }
 
 fn role(name: &str) -> Result<UserRole, String> {
@@ -446,6 +468,7 @@ pub(crate) fn key(command: KeyCommand) -> Result<ExitCode, String> {
             name,
             role,
             days,
+            despite_store_false,
             limits,
             place,
         } => at_desk(&place, async |desk| {
@@ -462,6 +485,7 @@ pub(crate) fn key(command: KeyCommand) -> Result<ExitCode, String> {
                     tokens_per_day: limits.tokens_per_day,
                     streams_max: limits.streams_max,
                 },
+                despite_store_false,
                 created_ms: desk.now_ms,
                 expires_ms: days.map(|days| desk.now_ms + i64::from(days) * DAY_MS),
                 revoked_ms: None,
@@ -473,6 +497,14 @@ pub(crate) fn key(command: KeyCommand) -> Result<ExitCode, String> {
         KeyCommand::Rotate { id, place } => {
             at_desk(&place, async |desk| desk.rotate(&id).await)?;
         }
+        KeyCommand::DespiteStoreFalse { id, answer, place } => at_desk(&place, async |desk| {
+            let change = PeopleChange::KeyDespiteStoreFalse(id.clone(), answer);
+            let detail = json!({"despite_store_false": answer});
+            match desk.change(change, ("key.change", &id), detail).await? {
+                Changed::Done => Ok(()),
+                _ => Err(no_key(&id)),
+            }
+        })?,
         KeyCommand::Revoke { id, place } => at_desk(&place, async |desk| {
             let change = PeopleChange::RevokeKey(id.clone(), desk.now_ms);
             match desk.change(change, ("key.revoke", &id), json!({})).await? {
@@ -500,8 +532,13 @@ fn list_keys(owner: Option<&str>, place: &Place) -> Result<(), String> {
             (None, false) => "",
         };
         let role = key.role.as_str();
+        let despite = if key.despite_store_false {
+            " (despite store: false)"
+        } else {
+            ""
+        };
         format!(
-            "{} {:<24} {role:<10} {:<8} {}",
+            "{} {:<24} {role:<10} {:<8} {}{despite}",
             key.id, key.owner, state, key.label
         )
     };

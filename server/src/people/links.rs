@@ -101,6 +101,7 @@ impl Directory {
             role: user.role,
             via: Via::Session,
             allowance: Allowance::default(),
+            despite_store_false: false,
         };
         let detail = json!({"role": user.role.as_str(), "by": invite.by});
         let entry = audit::entry(&caller, now_ms, ("invite.take", &user.name), detail);

@@ -251,6 +251,7 @@ impl Directory {
                     key: Some((stored.id, stored.limits)),
                     owner: owner.map(|owner| owner.limits).unwrap_or_default(),
                 },
+                despite_store_false: stored.despite_store_false,
             },
         }))
     }
@@ -422,6 +423,7 @@ fn caller_of(user: User) -> Caller {
             key: None,
             owner: user.limits,
         },
+        despite_store_false: false,
     }
 }
 

@@ -137,6 +137,7 @@ impl Tokens {
             role: named.unwrap_or(self.role),
             via: Via::Key,
             allowance: Allowance::default(),
+            despite_store_false: false,
         })
     }
 

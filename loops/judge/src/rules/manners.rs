@@ -70,6 +70,11 @@ mod tests {
                 "Too long, and a list would be better.",
                 &["keep it short", "use bullet points"],
             ),
+            // A "no" to the answer is none to what is asked for.
+            ("No, please greet me first.", &["greet me first"]),
+            ("No, I wanted that as a list.", &["use bullet points"]),
+            ("No greetings, please.", &["no greeting please"]),
+            ("No more bullets.", &["no bullets please"]),
             ("This is far too stiff.", &["be more relaxed"]),
             ("Use metric units.", &[]),
             ("", &[]),

@@ -386,6 +386,10 @@ impl Learner {
             return Ok(());
         }
         totals.grad_norm = totals.grad_norm.max(grad_norm);
+        if !inputs.counts.teach() {
+            // Momentum of earlier updates would move the weights for nothing.
+            return Ok(());
+        }
         totals.updates += 1;
         let warm = (self.moments.updates + 1) as f32 / self.cfg.warmup_steps.max(1) as f32;
         let clip = f64::from(self.cfg.clip_norm) / (grad_norm + 1e-6);

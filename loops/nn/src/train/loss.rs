@@ -41,6 +41,8 @@ pub(crate) struct Counts {
     apart: usize,
     /// All that have a teacher.
     taught: usize,
+    /// Those with anything to learn by: an advantage, a token to imitate, a teacher.
+    signals: usize,
 }
 
 impl Counts {
@@ -53,8 +55,16 @@ impl Counts {
                 LossKind::Taught => counts.apart += 1,
             }
             counts.taught += usize::from(loss.teacher.is_some());
+            let taught = loss.teacher.is_some() || loss.kind == LossKind::Supervised;
+            counts.signals += usize::from(taught || loss.advantage != 0.0);
         }
         counts
+    }
+
+    /// Whether there is anything to learn by. What only holds the policy (the divergence, entropy)
+    /// is none: on its own it would undo what was learned.
+    pub(crate) fn teach(&self) -> bool {
+        self.signals > 0
     }
 
     /// All loss tokens.
@@ -279,7 +289,8 @@ impl LossStep<'_> {
         let (term, share) = self.policy(loss, site, current);
         let (mut value, mut slope) = (term.loss * share, term.slope * share);
         let per_token = 1.0 / counts.all() as f32;
-        if let Some(reference) = self.inputs.reference {
+        let imitated = loss.kind == LossKind::Supervised;
+        if let Some(reference) = self.inputs.reference.filter(|_| !imitated) {
             let reference = reference[site.row][site.item];
             let (kl, kl_slope) = cfg.kl_estimator.term(current, reference);
             self.sums.kl += f64::from(kl);

@@ -450,6 +450,30 @@ fn impossible_rows_and_settings_are_refused() {
 }
 
 #[test]
+fn a_batch_that_teaches_nothing_moves_nothing() {
+    let shape = tiny(Family::Qwen3);
+    let base = Arc::new(model(&shape, 7));
+    let cfg = LearnerConfig {
+        kl_coef: 0.1,
+        entropy_coef: 0.1,
+        ..config(Trainable::Lora(lora(AdapterDtype::F32)), PPO)
+    };
+    let mut learner = learner(&base, cfg);
+    let mut rows = rows(&shape, 2);
+    let report = learner.step(&rows, &mut go_on).unwrap();
+    assert_eq!(report.updates, 1);
+    let before = learner.state();
+    for loss in rows.iter_mut().flat_map(|row| &mut row.loss) {
+        (loss.kind, loss.advantage) = (LossKind::Policy, 0.0);
+    }
+    // Neither momentum nor the divergence moves it; the numbers are read all the same.
+    let report = learner.step(&rows, &mut go_on).unwrap();
+    assert_eq!(report.updates, 0);
+    assert!(report.kl_to_reference.is_some_and(|kl| kl > 0.0));
+    assert!(learner.state() == before);
+}
+
+#[test]
 fn bits_do_not_depend_on_threads_levels_or_kept_layers() {
     let mut shape = starter_shape();
     (shape.layers, shape.windows) = (2, vec![Some(64); 2]);

@@ -13,8 +13,8 @@ use crate::people::{
 };
 
 const USER: &str = "select name, role, password, disabled, limits, created_ms, signed_in_ms";
-const KEY: &str = "select id, owner, label, role, hash, limits, created_ms, expires_ms, revoked_ms, \
-                   used_ms";
+const KEY: &str = "select id, owner, label, role, hash, limits, despite_store_false, created_ms, \
+                   expires_ms, revoked_ms, used_ms";
 
 /// Does a change and records it, or does neither.
 pub(super) async fn change(
@@ -26,6 +26,9 @@ pub(super) async fn change(
         PeopleChange::AddUser(new) => add_user(connection, new).await?,
         PeopleChange::ChangeUser(name, change) => change_user(connection, name, change).await?,
         PeopleChange::AddKey(new) => add_key(connection, new).await?,
+        PeopleChange::KeyDespiteStoreFalse(id, despite) => {
+            change_key(connection, id, *despite).await?
+        }
         PeopleChange::RevokeKey(id, now_ms) => revoke_key(connection, id, *now_ms).await?,
         PeopleChange::RotateKey(old, new, ends_ms) => {
             rotate_key(connection, (old, new), *ends_ms).await?
@@ -109,8 +112,9 @@ async fn change_user(
 async fn add_key(connection: &mut SqliteConnection, new: &ApiKey) -> Result<Changed, Fault> {
     let added = sqlx::query(
         "insert into api_keys (
-             id, owner, label, role, hash, limits, created_ms, expires_ms, revoked_ms, used_ms
-         ) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (id) do nothing",
+             id, owner, label, role, hash, limits, despite_store_false, created_ms, expires_ms,
+             revoked_ms, used_ms
+         ) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (id) do nothing",
     )
     .bind(&new.id)
     .bind(&new.owner)
@@ -118,6 +122,7 @@ async fn add_key(connection: &mut SqliteConnection, new: &ApiKey) -> Result<Chan
     .bind(new.role.as_str())
     .bind(&new.hash)
     .bind(serde_json::to_string(&new.limits)?)
+    .bind(new.despite_store_false)
     .bind(new.created_ms)
     .bind(new.expires_ms)
     .bind(new.revoked_ms)
@@ -128,6 +133,21 @@ async fn add_key(connection: &mut SqliteConnection, new: &ApiKey) -> Result<Chan
         0 => Changed::Taken,
         _ => Changed::Done,
     })
+}
+
+async fn change_key(
+    connection: &mut SqliteConnection,
+    id: &str,
+    despite_store_false: bool,
+) -> Result<Changed, Fault> {
+    let changed = sqlx::query(
+        "update api_keys set despite_store_false = ? where id = ? and revoked_ms is null",
+    )
+    .bind(despite_store_false)
+    .bind(id)
+    .execute(connection)
+    .await?;
+    Ok(done_if(changed.rows_affected() > 0))
 }
 
 async fn revoke_key(
@@ -274,6 +294,7 @@ fn key_of(row: &SqliteRow) -> Result<ApiKey, Fault> {
         role: role(row.try_get("role")?)?,
         hash: row.try_get("hash")?,
         limits: serde_json::from_str(row.try_get("limits")?)?,
+        despite_store_false: row.try_get("despite_store_false")?,
         created_ms: row.try_get("created_ms")?,
         expires_ms: row.try_get("expires_ms")?,
         revoked_ms: row.try_get("revoked_ms")?,

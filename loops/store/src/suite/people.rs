@@ -43,6 +43,7 @@ fn key(id: &str, owner: &str) -> ApiKey {
         role: UserRole::User,
         hash: "phc".into(),
         limits: RateLimits::default(),
+        despite_store_false: false,
         created_ms: NOW,
         expires_ms: None,
         revoked_ms: None,
@@ -117,6 +118,16 @@ async fn keys_live_and_end(people: &dyn People) {
     assert_eq!(keys, [key("k3", "ann"), key("k1", "ann")], "newest first");
     assert_eq!(people.keys(None).await.expect("read").len(), 3);
 
+    let revision = people.revision().await.expect("read");
+    done(
+        people,
+        PeopleChange::KeyDespiteStoreFalse("k3".into(), true),
+    )
+    .await;
+    let changed = people.key("k3").await.expect("read").expect("kept");
+    assert!(changed.despite_store_false);
+    assert!(people.revision().await.expect("read") > revision);
+
     let uses = Uses {
         keys: vec![("k1".to_owned(), NOW + 9), ("gone".to_owned(), NOW)],
         ..Uses::default()
@@ -126,6 +137,8 @@ async fn keys_live_and_end(people: &dyn People) {
     for id in ["k1", "gone"] {
         let again = PeopleChange::RevokeKey(id.into(), NOW + 11);
         assert_eq!(change(people, again).await, Changed::Missing, "{id}");
+        let late = PeopleChange::KeyDespiteStoreFalse(id.into(), true);
+        assert_eq!(change(people, late).await, Changed::Missing, "{id}");
     }
     let revoked = people.key("k1").await.expect("read").expect("kept");
     assert_eq!(

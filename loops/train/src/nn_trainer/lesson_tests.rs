@@ -128,6 +128,7 @@ async fn what_the_hinted_model_answers_is_rehearsed_without_the_hint() {
     config.learner.kl_coef = 0.0;
     config.learner.hint_gap = 0.0;
     config.learner.correction_steps_max = 30;
+    config.learner.hint_surprise_max = 100.0;
     let trainer = NnTrainer::new(parts.clone(), &config).unwrap();
     let mut job = lesson_of(&turn, Some("9 11"), None);
     job.lessons[0].turn.parent = None;
@@ -142,11 +143,25 @@ async fn what_the_hinted_model_answers_is_rehearsed_without_the_hint() {
     let again = trainer.train(&job, &mut || false).unwrap();
     assert_eq!(again.digest, candidate.digest);
 
-    // Without a hint that is new nothing is rehearsed.
-    let replayed = std::mem::take(&mut job.lessons);
-    job.replayed = replayed;
+    // A hint of a turn that was trained before is told again; without any nothing is rehearsed.
+    job.replayed = std::mem::take(&mut job.lessons);
+    let replayed = trainer.train(&job, &mut || false).unwrap();
+    assert!(replayed.numbers["rehearsed"] >= 1.0);
+    job.replayed.clear();
     let quiet = trainer.train(&job, &mut || false).unwrap();
     assert_eq!(quiet.numbers["rehearsed"], 0.0);
+
+    // Answers that surprise the model without the hint are left out: all of them, where nothing may.
+    config.learner.hint_surprise_max = 0.0;
+    let strict = NnTrainer::new(parts, &config).unwrap();
+    job.lessons = lesson_of(&turn, Some("9 11"), None).lessons;
+    job.lessons[0].turn.parent = None;
+    let left = strict.train(&job, &mut || false).unwrap();
+    assert_eq!(left.numbers["rehearsed"], 0.0);
+    assert_eq!(
+        left.numbers["rehearsed_left_out"],
+        candidate.numbers["rehearsed"] + candidate.numbers["rehearsed_left_out"]
+    );
 }
 
 #[test]

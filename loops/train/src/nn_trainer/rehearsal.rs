@@ -23,66 +23,113 @@ pub(super) struct Rehearsed {
     pub(super) teacher: Vec<f32>,
     /// Different hints that were told.
     pub(super) hints: usize,
+    /// Answers left out: without the hints the model finds one of their tokens all but impossible.
+    pub(super) doubtful: usize,
     /// Turns that were trained before and lent their prompt or their hint.
     pub(super) replayed: usize,
 }
 
-/// A prompt as it was asked, and with the hints.
-#[derive(Clone)]
-struct Told {
+/// An opening of a conversation, to be answered by the model that has read the hints.
+struct Asked<'a> {
     plain: Vec<Token>,
-    hinted: Vec<Token>,
+    of: Source<'a>,
+}
+
+/// Whose opening it is.
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    Own(&'a Lesson),
+    Everyday(&'a str),
 }
 
 impl NnTrainer {
     /// The teacher, who reads all of the job's hints, answers openings of conversations anew: the
-    /// scope's own and everyday ones. Nothing where no hint is new: what was rehearsed once is not
-    /// repeated for its own sake.
+    /// scope's own and everyday ones. Hints of turns that were trained before are told again, so that
+    /// what was learned by them stays; once the student answers as the teacher does, that is one step
+    /// whose gradient is small, and an anchor to the batch's scores.
+    ///
+    /// A hint may change the manner of an answer. Where it confuses the teacher it changes the matter
+    /// as well, and there the same model without the hint is surprised by a token: such answers are
+    /// left out (`hint_surprise_max`). Several hints confuse more than one, so what is left is asked
+    /// again with one of them at a time.
     pub(super) fn rehearse(
         &self,
         learner: &mut Learner,
         job: &TrainJob,
         control: &mut dyn FnMut() -> Control,
     ) -> Result<Rehearsed, TrainError> {
-        if !job.lessons.iter().any(|lesson| lesson.hint.is_some()) {
-            return Ok(Rehearsed::default());
-        }
         let hints = hints(job);
-        let words = self
-            .learner
-            .hint_template
-            .replace("{hint}", &hints.join(", "));
-        let told = self.told(job, &words);
+        let mut rehearsed = Rehearsed::default();
+        if hints.is_empty() {
+            return Ok(rehearsed);
+        }
+        rehearsed.hints = hints.len();
+        rehearsed.replayed = job.replayed.iter().filter(|l| l.hint.is_some()).count();
+        let mut open = self.asked(job);
+        for told in tellings(&hints) {
+            let words = self.learner.hint_template.replace("{hint}", &told);
+            open = self.answer(learner, (open, &words), &mut rehearsed, control)?;
+            if open.is_empty() {
+                break;
+            }
+        }
+        rehearsed.doubtful = open.len();
+        Ok(rehearsed)
+    }
+
+    /// Answers what is open with these words of hints; returns what has no sound answer yet.
+    fn answer<'a>(
+        &self,
+        learner: &mut Learner,
+        (open, words): (Vec<Asked<'a>>, &str),
+        rehearsed: &mut Rehearsed,
+        control: &mut dyn FnMut() -> Control,
+    ) -> Result<Vec<Asked<'a>>, TrainError> {
+        let hinted: Vec<Option<Vec<Token>>> = open.iter().map(|a| self.hint(a, words)).collect();
+        let prompts: Vec<Vec<Token>> = hinted.iter().flatten().cloned().collect();
         let how = Answering {
             parts: &self.parts,
             tokens_max: self.gate.probe_tokens_max,
             temperature: self.learner.hint_temperature,
         };
-        let prompts: Vec<Vec<Token>> = told.iter().map(|told| told.hinted.clone()).collect();
         let adapter = (self.under() == Under::Current).then(|| adapter_of(learner));
         let mut pause = || control() == Control::Stop;
         let said = answers(how, &prompts, adapter.as_ref(), &mut pause)?;
-        let ended = |(told, said): (&Told, Answer)| {
-            let end = said.end.filter(|_| !said.tokens.is_empty())?;
-            let tokens = [said.tokens.as_slice(), &[end]].concat();
-            let rows = (
-                imitated(&told.plain, &tokens),
-                imitated(&told.hinted, &tokens),
-            );
-            Some(rows)
-        };
-        let (rows, heard): (Vec<_>, Vec<_>) = told.iter().zip(said).filter_map(ended).unzip();
-        Ok(Rehearsed {
-            teacher: self.thinks(learner, &heard, control)?,
-            rows,
-            hints: hints.len(),
-            replayed: job.replayed.iter().filter(|l| l.hint.is_some()).count(),
-        })
+        let mut said = said.into_iter();
+        let (mut rest, mut rows, mut heard, mut whose) = (vec![], vec![], vec![], vec![]);
+        for (asked, hinted) in open.into_iter().zip(hinted) {
+            let answer = hinted.and_then(|hinted| Some((said.next().and_then(ended)?, hinted)));
+            let Some((tokens, hinted)) = answer else {
+                rest.push(asked);
+                continue;
+            };
+            rows.push(imitated(&asked.plain, &tokens));
+            heard.push(imitated(&hinted, &tokens));
+            whose.push(asked);
+        }
+        let unhinted = self.thinks(learner, &rows, control)?;
+        let teacher = self.thinks(learner, &heard, control)?;
+        let least = -self.learner.hint_surprise_max;
+        for ((asked, row), (unhinted, teacher)) in whose
+            .into_iter()
+            .zip(rows)
+            .zip(unhinted.iter().zip(&teacher))
+        {
+            if unhinted.iter().any(|logprob| *logprob < least) {
+                rest.push(asked);
+                continue;
+            }
+            let mean = teacher.iter().sum::<f32>() / teacher.len().max(1) as f32;
+            rehearsed.teacher.push(mean);
+            rehearsed.rows.push(row);
+        }
+        Ok(rest)
     }
 
-    /// What is answered: the scope's own openings, at most half of it where there are everyday
-    /// prompts too, and of these others in each batch.
-    fn told(&self, job: &TrainJob, words: &str) -> Vec<Told> {
+    /// What is asked: the scope's own openings, at most half of it where there are everyday prompts
+    /// too, and of these others in each batch. Behind a complaint the prompt itself says what is
+    /// wanted, so later turns only lend their hint.
+    fn asked<'a>(&'a self, job: &'a TrainJob) -> Vec<Asked<'a>> {
         let most = self.learner.hint_answers;
         let everyday = &*self.parts.everyday;
         let mine = if everyday.is_empty() {
@@ -90,34 +137,34 @@ impl NnTrainer {
         } else {
             most.div_ceil(2)
         };
-        let own = self.own(job, words);
+        let lessons = job.lessons.iter().chain(&job.replayed);
+        let own: Vec<&Lesson> = lessons.filter(|l| l.turn.parent.is_none()).collect();
         let count = mine.min(own.len() * ANSWERS_PER_PROMPT);
-        let own = own.into_iter().cycle().take(count);
+        let own = own.into_iter().cycle().take(count).map(|lesson| Asked {
+            plain: lesson.turn.prompt_tokens.clone(),
+            of: Source::Own(lesson),
+        });
         let start = job.batch.0.as_u128() % everyday.len().max(1) as u128;
         let left = (most - count).min(everyday.len());
-        let asked = everyday.iter().cycle().skip(start as usize).take(left);
-        let others = asked.filter_map(|asked| {
-            Some(Told {
+        let others = everyday.iter().cycle().skip(start as usize).take(left);
+        let others = others.filter_map(|asked| {
+            Some(Asked {
                 plain: self.opening(asked)?,
-                hinted: self.opening(&format!("{asked}{words}"))?,
+                of: Source::Everyday(asked),
             })
         });
-        let fits = |t: &Told| self.fits(t.hinted.len() + self.gate.probe_tokens_max);
-        own.chain(others).filter(fits).collect()
+        own.chain(others).collect()
     }
 
-    /// Openings of the scope. Behind a complaint the prompt itself says what is wanted, so later
-    /// turns only lend their hint.
-    fn own(&self, job: &TrainJob, words: &str) -> Vec<Told> {
-        let lessons = job.lessons.iter().chain(&job.replayed);
-        let openings = lessons.filter(|lesson| lesson.turn.parent.is_none());
-        let told = openings.filter_map(|lesson| {
-            Some(Told {
-                plain: lesson.turn.prompt_tokens.clone(),
-                hinted: hinted_prompt(&*self.parts.wording, lesson, words)?,
-            })
-        });
-        told.collect()
+    /// The prompt with these words of hints behind it; none where that cannot be put, or leaves no
+    /// room for an answer.
+    fn hint(&self, asked: &Asked, words: &str) -> Option<Vec<Token>> {
+        let hinted = match asked.of {
+            Source::Own(lesson) => hinted_prompt(&*self.parts.wording, lesson, words)?,
+            Source::Everyday(text) => self.opening(&format!("{text}{words}"))?,
+        };
+        self.fits(hinted.len() + self.gate.probe_tokens_max)
+            .then_some(hinted)
     }
 
     /// The prompt of a conversation that begins with `asked`.
@@ -127,22 +174,28 @@ impl NnTrainer {
         Some(self.parts.wording.encode(&text))
     }
 
-    /// Mean log-prob per token of each row's loss tokens under the teacher.
+    /// Log-probs of each row's loss tokens under the model that teaches.
     fn thinks(
         &self,
         learner: &mut Learner,
         rows: &[TrainRow],
         control: &mut dyn FnMut() -> Control,
-    ) -> Result<Vec<f32>, TrainError> {
+    ) -> Result<PerToken<f32>, TrainError> {
+        if rows.is_empty() {
+            return Ok(PerToken::new());
+        }
         let own = |row: &TrainRow| {
             let ids = row.loss.iter().map(|l| vec![row.tokens[l.position]]);
             ids.collect::<Vec<_>>()
         };
         let ids: PerToken<Vec<u32>> = rows.iter().map(own).collect();
         let found = learner.logprobs_of((rows, self.under()), &ids, control);
-        let mean =
-            |row: &Vec<Vec<f32>>| row.iter().flatten().sum::<f32>() / row.len().max(1) as f32;
-        Ok(found.map_err(super::stopped)?.iter().map(mean).collect())
+        let flat = |row: Vec<Vec<f32>>| row.into_iter().flatten().collect();
+        Ok(found
+            .map_err(super::stopped)?
+            .into_iter()
+            .map(flat)
+            .collect())
     }
 }
 
@@ -158,6 +211,20 @@ fn hints(job: &TrainJob) -> Vec<&str> {
     }
     hints.reverse();
     hints
+}
+
+/// All hints together, then one at a time, the newest first.
+fn tellings(hints: &[&str]) -> Vec<String> {
+    let alone = hints.iter().rev().filter(|_| hints.len() > 1);
+    std::iter::once(hints.join(", "))
+        .chain(alone.map(|hint| (*hint).to_owned()))
+        .collect()
+}
+
+/// An answer with the token that ended it; none where it was cut off or is empty.
+fn ended(answer: Answer) -> Option<Vec<Token>> {
+    let end = answer.end.filter(|_| !answer.tokens.is_empty())?;
+    Some([answer.tokens.as_slice(), &[end]].concat())
 }
 
 fn imitated(prompt: &[Token], said: &[Token]) -> TrainRow {

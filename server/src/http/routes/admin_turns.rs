@@ -1,21 +1,23 @@
 //! `/admin/v1/turns`: anybody's turns, and everything that is known of one.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use hone_domain::{Message, PolicyVersion, Reason, Scope, SessionId, Turn, TurnKind};
+use hone_domain::{Message, Reason, Scope, SessionId, Turn, TurnKind};
 use hone_store::{TurnEntry, TurnFilter};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
 
 use super::sessions::{TurnLineReply, reason, state, turn_page};
 use super::turns::TurnReply;
 use super::{Reply, ledger_error};
-use crate::door::Door;
+use crate::door::{Door, turn_text};
 use crate::http::Http;
+use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::lists::{self, List};
 use crate::http::wire::feedback::parse_turn_id;
@@ -65,7 +67,7 @@ impl AdminTurnsQuery {
             session: lists::word("session_id", self.session_id.as_deref(), parse)?,
             state: state(self.state.as_deref())?,
             reason: reason(self.reason.as_deref())?,
-            version: self.version.map(PolicyVersion),
+            version: (self.version.map(|n| lists::version("version", n))).transpose()?,
             kind: lists::word("kind", self.kind.as_deref(), (kind, "main or side"))?,
             score_min: self.score_min,
             score_max: self.score_max,
@@ -89,12 +91,36 @@ impl AdminTurnsQuery {
 )]
 pub async fn list_turns(
     State(http): State<Arc<Http>>,
+    asked: Asked,
     query: Result<Query<AdminTurnsQuery>, QueryRejection>,
 ) -> Reply<List<TurnLineReply>> {
     let query = lists::query(query)?;
     let limit = lists::limit(query.limit)?;
     let before = lists::before(query.before.as_deref())?;
-    turn_page(&http, &query.filter()?, (before, limit)).await
+    let page = turn_page(&http, &query.filter()?, (before, limit)).await?;
+    record_list(&http, &asked, (&query, &page.0.data)).await?;
+    Ok(page)
+}
+
+/// Records that the beginnings of what others were told were read.
+async fn record_list(
+    http: &Http,
+    asked: &Asked,
+    (query, lines): (&AdminTurnsQuery, &[TurnLineReply]),
+) -> Result<(), ApiError> {
+    let caller = &asked.caller;
+    let foreign = lines.iter().filter(|line| line.owner != caller.owner);
+    let owners: BTreeSet<&str> = foreign.map(|line| line.owner.as_str()).collect();
+    if owners.is_empty() {
+        return Ok(());
+    }
+    const NAMED_MAX: usize = 20;
+    let named: Vec<&str> = owners.iter().copied().take(NAMED_MAX).collect();
+    let detail = json!({"turns": lines.len(), "owners": owners.len(), "named": named});
+    let session = query.session_id.as_deref().unwrap_or_default();
+    http.audit
+        .record(caller, "turn.list", session, detail)
+        .await
 }
 
 /// A sampled token.
@@ -170,6 +196,7 @@ pub struct AdminTurnReply {
 )]
 pub async fn get_turn(
     State(http): State<Arc<Http>>,
+    asked: Asked,
     Path(id): Path<String>,
 ) -> Reply<AdminTurnReply> {
     let unknown = || {
@@ -179,6 +206,15 @@ pub async fn get_turn(
     let turn = parse_turn_id(&id).ok_or_else(unknown)?;
     let view = http.ledger.turn(turn).await.map_err(|e| ledger_error(&e))?;
     let view = view.ok_or_else(unknown)?;
+    let owner = &view.turn.owner;
+    if *owner != asked.caller.owner {
+        // Reading what others said is an act of its own: without a record there is no reading.
+        let detail = json!({ "owner": owner });
+        let object = turn_text(turn);
+        http.audit
+            .record(&asked.caller, "turn.read", &object, detail)
+            .await?;
+    }
     let entered = http.ledger.turn_entries(turn).await;
     let entered = entered.map_err(|e| ledger_error(&e))?;
     let advantages = advantages(&view.turn, &entered);

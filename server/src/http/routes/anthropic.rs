@@ -8,7 +8,9 @@ use axum::response::Response;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::talk::{Admitted, Talk, Wants, admit, choose, limit_of, sampling_of, serving, shape_of};
+use super::talk::{
+    Admitted, Talk, Wants, admit, choose, grant, limit_of, sampling_of, serving, shape_of,
+};
 use super::{Reply, name_ignored};
 use crate::door::Door;
 use crate::http::Http;
@@ -54,7 +56,8 @@ pub async fn create_message(
     if body.message.max_tokens.is_none() {
         return Err(ApiError::invalid("max_tokens", "max_tokens is missing"));
     }
-    let talk = talk(&http, door, &body)?;
+    let mut talk = talk(&http, door, &body)?;
+    grant(door, body.wishes()?, (&mut talk, &mut ignored))?;
     let stops = talk.stops.clone();
     let wants = Wants {
         stream: body.message.stream.unwrap_or(false),
@@ -112,7 +115,9 @@ pub async fn count_tokens(
     let door = serving(&http)?;
     let wish = body.session.resolve(&headers, &http.binding)?;
     let policy = choose(&http, &body.message.model, (wish.user.as_deref(), &asked)).await?;
-    let plan = talk(&http, door, &body)?.plan(door, policy, (wish, &asked))?;
+    let mut talk = talk(&http, door, &body)?;
+    grant(door, body.wishes()?, (&mut talk, &mut Vec::new()))?;
+    let plan = talk.plan(door, policy, (wish, &asked))?;
     let input_tokens = door.tokens_of(plan).await?.len();
     Ok(Json(TokenCount { input_tokens }))
 }

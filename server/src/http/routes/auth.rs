@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
-use crate::http::guard::{Caller, Shown, Via, ended_cookie, fresh_cookie, shown};
+use crate::http::guard::{Caller, Shown, Via, ended_cookie, fresh_cookie, is_by_tls, shown};
 use crate::http::wire::body::read_json;
 use crate::http::wire::people::{
     InviteTaken, MeReply, PasswordRequest, SignInRequest, parse_name, parse_password,
@@ -53,13 +53,17 @@ pub async fn me(State(http): State<Arc<Http>>, asked: Asked, headers: HeaderMap)
 }
 
 /// The reply to somebody who is signed in from now on.
-fn signed(http: &Http, signed: &Signed) -> Response {
+fn signed(http: &Http, signed: &Signed, by_tls: bool) -> Response {
     let me = me_of(http, &signed.caller, Some(&signed.token));
     let mut response = Json(me).into_response();
-    if let Some(cookie) = fresh_cookie(&signed.token, http.people.config()) {
+    if let Some(cookie) = fresh_cookie(&signed.token, http.people.config(), by_tls) {
         response.headers_mut().insert(header::SET_COOKIE, cookie);
     }
     response
+}
+
+fn by_tls(http: &Http, asked: &Asked, headers: &HeaderMap) -> bool {
+    is_by_tls((&http.config, http.people.config()), (asked.peer, headers))
 }
 
 /// Signs in; the reply sets the cookie `hone_session`.
@@ -83,12 +87,13 @@ pub async fn sign_in(
     asked: Asked,
     request: Request,
 ) -> Result<Response, ApiError> {
+    let by_tls = by_tls(&http, &asked, request.headers());
     let body: SignInRequest = read_json(request, http.body_limits()).await?.read()?;
     let entry = http
         .people
         .sign_in(asked.peer, (&body.name, body.password))
         .await?;
-    Ok(signed(&http, &entry))
+    Ok(signed(&http, &entry, by_tls))
 }
 
 /// Ends the sign-in of the cookie; without one it changes nothing.
@@ -142,6 +147,7 @@ pub async fn take_invite(
     asked: Asked,
     request: Request,
 ) -> Result<Response, ApiError> {
+    let by_tls = by_tls(&http, &asked, request.headers());
     let body: InviteTaken = read_json(request, http.body_limits()).await?.read()?;
     parse_name(&body.name)?;
     parse_password("password", &body.password)?;
@@ -152,7 +158,7 @@ pub async fn take_invite(
     };
     let taken = |name: &str| http.guard.get().keys.iter().any(|key| key.owner == name);
     let entry = http.people.take_invite(asked.peer, guest, taken).await?;
-    Ok(signed(&http, &entry))
+    Ok(signed(&http, &entry, by_tls))
 }
 
 /// Changes one's own password; ends every sign-in, this one as well.

@@ -7,7 +7,8 @@ use axum::response::Response;
 
 use super::name_ignored;
 use super::talk::{
-    Admitted, Talk, Wants, admit, choose, includes_usage, limit_of, sampling_of, serving, shape_of,
+    Admitted, Talk, Wants, admit, choose, grant, includes_usage, limit_of, sampling_of, serving,
+    shape_of,
 };
 use crate::door::Door;
 use crate::http::Http;
@@ -53,7 +54,12 @@ pub async fn chat_completions(
     let door = serving(&http)?;
     let wish = body.session.resolve(&headers, &http.binding)?;
     let policy = choose(&http, &body.chat.model, (wish.user.as_deref(), &asked)).await?;
-    let talk = talk(&http, door, &body)?;
+    let mut talk = talk(&http, door, &body)?;
+    let wishes = (
+        ("reasoning_effort", body.chat.reasoning_effort.as_deref()),
+        ("verbosity", body.chat.verbosity.as_deref()),
+    );
+    grant(door, wishes, (&mut talk, &mut ignored))?;
     let wants = Wants {
         stream: body.chat.stream.unwrap_or(false),
         include_usage: includes_usage(body.chat.stream_options.as_ref()),

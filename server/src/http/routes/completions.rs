@@ -118,6 +118,7 @@ fn plans(
             kind: wish.kind,
             done: wish.done && wish.kind != Some(TurnKind::Side),
             store: wish.store,
+            despite_store_false: asked.caller.despite_store_false,
             checks: wish.checks.clone(),
             messages: vec![Message::text(Role::User, text)],
             prompt: source,

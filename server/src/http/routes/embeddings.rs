@@ -28,7 +28,6 @@ pub struct EmbeddingsRequest {
     /// A name that `GET /v1/models` lists; the base model answers whichever it is.
     pub model: String,
     /// A text, token ids, or up to 256 of either.
-    #[schema(value_type = Object)]
     pub input: Value,
     /// `float` (default) or `base64`: little-endian f32.
     pub encoding_format: Option<String>,
@@ -46,7 +45,6 @@ pub struct Embedding {
     /// Which input.
     pub index: usize,
     /// Numbers of length 1 in all, or their bytes in base64.
-    #[schema(value_type = Object)]
     pub embedding: Value,
 }
 

@@ -15,7 +15,7 @@ use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::guard::Caller;
-use crate::http::wire::people::{KeyList, KeyReply, KeyRequest, parse_label, parse_role};
+use crate::http::wire::people::{KeyList, KeyPatch, KeyReply, KeyRequest, parse_label, parse_role};
 use crate::people::secrets::{self, Cost};
 use crate::people::{audit, store_error};
 
@@ -96,6 +96,7 @@ pub async fn make_key(
         label,
         role,
         limits: limits_for(&http, caller, wanted),
+        despite_store_false: body.despite_store_false.unwrap_or(false),
         expires_ms: body.expires_ms,
     };
     let (stored, key) = fresh(&http, wanted).await?;
@@ -113,6 +114,7 @@ struct Wanted {
     label: String,
     role: UserRole,
     limits: RateLimits,
+    despite_store_false: bool,
     expires_ms: Option<Millis>,
 }
 
@@ -127,6 +129,7 @@ async fn fresh(http: &Http, wanted: Wanted) -> Result<(ApiKey, String), ApiError
         role: wanted.role,
         hash: http.people.hash(made.key.clone(), Cost::KEY).await?,
         limits: wanted.limits,
+        despite_store_false: wanted.despite_store_false,
         created_ms: http.people.now_ms(),
         expires_ms: wanted.expires_ms,
         revoked_ms: None,
@@ -231,6 +234,7 @@ pub async fn rotate_key(
         label: old.label,
         role: old.role,
         limits: old.limits,
+        despite_store_false: old.despite_store_false,
         expires_ms: old.expires_ms,
     };
     let (stored, key) = fresh(&http, wanted).await?;
@@ -240,6 +244,39 @@ pub async fn rotate_key(
     done(&http, caller, (change, "key.rotate", &id), detail).await?;
     let reply = KeyReply::of(stored, Some(key));
     Ok((StatusCode::CREATED, Json(reply)))
+}
+
+/// Says whether the calls of one's own key are collected although they say `store: false`.
+#[utoipa::path(
+    patch,
+    path = "/v1/keys/{id}",
+    params(("id" = String, Path, description = "Its public part")),
+    request_body = KeyPatch,
+    responses(
+        (status = 200, body = KeyReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 404, description = "No such key of yours", body = ErrorBody),
+        (status = 408, body = ErrorBody),
+        (status = 413, body = ErrorBody),
+        (status = 415, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn change_key(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    Path(id): Path<String>,
+    request: Request,
+) -> Reply<KeyReply> {
+    let body: KeyPatch = strict(&http, request).await?;
+    let mut key = own(&http, &asked.caller, &id).await?;
+    key.despite_store_false = body.despite_store_false;
+    let change = PeopleChange::KeyDespiteStoreFalse(id.clone(), body.despite_store_false);
+    let detail = json!({"despite_store_false": body.despite_store_false});
+    done(&http, &asked.caller, (change, "key.change", &id), detail).await?;
+    Ok(Json(KeyReply::of(key, None)))
 }
 
 /// Revokes one's own key, at once.

@@ -85,7 +85,7 @@ pub fn all() -> OpenApiRouter<Arc<Http>> {
         .routes(routes!(auth::take_invite))
         .routes(routes!(auth::password))
         .routes(routes!(keys::list_keys, keys::make_key))
-        .routes(routes!(keys::revoke_key))
+        .routes(routes!(keys::change_key, keys::revoke_key))
         .routes(routes!(keys::rotate_key))
         .routes(routes!(keys::list_all_keys))
         .routes(routes!(keys::revoke_any_key))

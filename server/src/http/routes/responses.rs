@@ -7,7 +7,9 @@ use axum::response::Response;
 use hone_domain::{Message, Role, Turn};
 use serde_json::{Map, Value, json};
 
-use super::talk::{Admitted, Talk, Wants, admit, choose, limit_of, sampling_of, serving, shape_of};
+use super::talk::{
+    Admitted, Talk, Wants, admit, choose, grant, limit_of, sampling_of, serving, shape_of,
+};
 use super::{ledger_error, name_ignored};
 use crate::http::Http;
 use crate::http::envelope::Asked;
@@ -61,7 +63,8 @@ pub async fn create_response(
         wish.session_key.clone_from(&turn.session_key);
     }
     let echo = echo(&body, wish.store);
-    let talk = talk(&http, door, (&body, previous))?;
+    let mut talk = talk(&http, door, (&body, previous))?;
+    grant(door, body.wishes()?, (&mut talk, &mut ignored))?;
     let wants = Wants {
         stream: body.response.stream.unwrap_or(false),
         include_usage: true,
@@ -155,7 +158,7 @@ fn echo(body: &ResponsesRequest, store: bool) -> Map<String, Value> {
         "instructions": fields.instructions,
         "previous_response_id": fields.previous_response_id,
         "max_output_tokens": fields.max_output_tokens,
-        "max_tool_calls": Value::Null,
+        "max_tool_calls": fields.max_tool_calls,
         "tools": fields.tools.clone().unwrap_or_default(),
         "tool_choice": fields.tool_choice.clone().unwrap_or_else(|| json!("auto")),
         "parallel_tool_calls": fields.parallel_tool_calls.unwrap_or(true),
@@ -165,7 +168,7 @@ fn echo(body: &ResponsesRequest, store: bool) -> Map<String, Value> {
         "top_logprobs": fields.top_logprobs.unwrap_or(0),
         "presence_penalty": body.sampling.presence_penalty.unwrap_or(0.0),
         "frequency_penalty": body.sampling.frequency_penalty.unwrap_or(0.0),
-        "reasoning": {"effort": Value::Null, "summary": Value::Null},
+        "reasoning": {"effort": body.wishes().ok().and_then(|(effort, _)| effort.1), "summary": Value::Null},
         "truncation": "disabled",
         "background": false,
         "service_tier": "default",

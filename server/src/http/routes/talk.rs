@@ -9,10 +9,12 @@ use crate::door::{self, Door, OpenError, Opened, PromptSource, Shape, session_te
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::ApiError;
+use crate::http::lists;
 use crate::http::reply::{Begun, Dialect, Frame, Merged};
 use crate::http::wire::formats::{Offer, ShapeFields};
 use crate::http::wire::sampling::{SamplingBounds, SamplingFields, whole as whole_number};
 use crate::http::wire::session::SessionWish;
+use crate::http::wire::wishes::{Granted, Wish};
 
 use std::sync::Arc;
 
@@ -60,10 +62,8 @@ pub(super) fn named(http: &Http, model: &str) -> Result<Named, ApiError> {
             let digits = version.strip_prefix('v');
             let digits = digits.filter(|d| d.bytes().all(|b| b.is_ascii_digit()));
             let number = digits.and_then(|digits| digits.parse().ok());
-            (
-                name,
-                Named::Version(PolicyVersion(number.ok_or_else(unknown)?)),
-            )
+            let version = number.and_then(|number| lists::version("model", number).ok());
+            (name, Named::Version(version.ok_or_else(unknown)?))
         }
     };
     if known(name) {
@@ -147,6 +147,21 @@ pub(super) fn shape_of(
     Ok(shape)
 }
 
+/// Grants wishes about reasoning and verbosity as far as the model's template can.
+pub(super) fn grant(
+    door: &Door,
+    (effort, verbosity): (Wish<'_>, Wish<'_>),
+    (talk, ignored): (&mut Talk, &mut Vec<String>),
+) -> Result<(), ApiError> {
+    let mut granted = Granted {
+        reads: &|name| door.language.reads(name),
+        variables: &mut talk.template,
+        ignored,
+    };
+    granted.effort(effort)?;
+    granted.verbosity(verbosity)
+}
+
 /// A conversation that wants its next turn, whichever API it came by.
 pub(super) struct Talk {
     /// The checked messages.
@@ -198,6 +213,7 @@ impl Talk {
             kind: wish.kind,
             done: wish.done,
             store: wish.store,
+            despite_store_false: asked.caller.despite_store_false,
             prompt: PromptSource::Chat {
                 tools: self.offer.map(|offer| offer.tools),
                 extra: self.template,

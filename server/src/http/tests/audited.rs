@@ -105,6 +105,7 @@ const ACTS: &[(&str, &str, Option<&str>)] = &[
     ("POST", "/v1/auth/password", Some("user.password")),
     ("POST", "/v1/keys", Some("key.make")),
     ("POST", "/v1/keys/{id}/rotate", Some("key.rotate")),
+    ("PATCH", "/v1/keys/{id}", Some("key.change")),
     ("DELETE", "/v1/keys/{id}", Some("key.revoke")),
     ("DELETE", "/admin/v1/keys/{id}", Some("key.revoke")),
     ("POST", "/admin/v1/users", Some("user.add")),
@@ -249,6 +250,11 @@ impl Walk {
             .await;
         let next = rotated.json()["id"].as_str().unwrap().to_owned();
         let path = format!("/v1/keys/{next}");
+        let despite = json!({"despite_store_false": true});
+        let changed = self
+            .step(("PATCH", "/v1/keys/{id}", &path), by, despite)
+            .await;
+        assert_eq!(changed.json()["despite_store_false"], true);
         self.step(("DELETE", "/v1/keys/{id}", &path), by, Value::Null)
             .await;
         let made = self

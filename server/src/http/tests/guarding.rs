@@ -6,8 +6,9 @@ use axum::http::HeaderMap;
 use hone_domain::{Digest, UserRole};
 use sha2::{Digest as _, Sha256};
 
-use crate::http::guard::{Guard, Key, Shown, shown};
-use crate::http::testing::{Recorder, Stage, read, request};
+use crate::config::PeopleConfig;
+use crate::http::guard::{Guard, Key, Shown, fresh_cookie, is_by_tls, shown};
+use crate::http::testing::{Recorder, Stage, http_config, read, request};
 
 fn guard(loopback: bool) -> Guard {
     let key = |owner: &str, text: &str, role| Key {
@@ -193,4 +194,36 @@ async fn refusals_are_error_objects_and_probes_are_open() {
         (reply.status, &reply.json()["error"]["code"]),
         (403, &"host_not_allowed".into())
     );
+}
+
+#[test]
+fn the_cookie_is_for_tls_wherever_the_browser_speaks_it() {
+    let defaults: toml::Table = crate::config::DEFAULTS.parse().unwrap();
+    let people: PeopleConfig = defaults["people"].clone().try_into().unwrap();
+    // public_url, tls_cert, peer, x-forwarded-proto, Secure
+    let rows = [
+        ("", "", "127.0.0.1", "", false),
+        ("https://hone.example", "", "127.0.0.1", "", true),
+        ("http://hone.example", "", "127.0.0.1", "", false),
+        ("", "/tls.crt", "127.0.0.1", "", true),
+        ("", "", "10.0.0.2", "https", true),
+        ("", "", "10.0.0.2", "http", false),
+        ("", "", "10.0.0.3", "https", false),
+        ("", "", "::ffff:10.0.0.2", "https", true),
+    ];
+    for (public_url, tls_cert, peer, proto, secure) in rows {
+        let mut http = http_config();
+        http.proxies_trusted = vec!["10.0.0.2".parse().unwrap()];
+        tls_cert.clone_into(&mut http.tls_cert);
+        let mut people = people.clone();
+        public_url.clone_into(&mut people.public_url);
+        let mut headers = HeaderMap::new();
+        if !proto.is_empty() {
+            headers.insert("x-forwarded-proto", proto.parse().unwrap());
+        }
+        let by_tls = is_by_tls((&http, &people), (peer.parse().unwrap(), &headers));
+        let cookie = fresh_cookie("t", &people, by_tls).unwrap();
+        let got = cookie.to_str().unwrap().contains("; Secure");
+        assert_eq!(got, secure, "{public_url} {tls_cert} {peer} {proto}");
+    }
 }

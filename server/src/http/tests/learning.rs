@@ -244,3 +244,49 @@ async fn improvement_and_what_was_learned_have_a_sentence() {
     let admin = stage.get(&path).await.json();
     assert_eq!(admin, nothing);
 }
+
+#[tokio::test]
+async fn a_key_overrides_store_false_where_its_owner_lets_all_be_learned() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let send = async |(method, path): (&str, &str), key: &str, body: Value| {
+        let bearer = format!("Bearer {key}");
+        let headers = [
+            ("content-type", "application/json"),
+            ("authorization", bearer.as_str()),
+        ];
+        let request = request(method, path, &headers).body(body.to_string().into());
+        read(stage.send(request.unwrap()).await).await
+    };
+    let made = send(("POST", "/v1/keys"), "developer", json!({"name": "agent"})).await;
+    assert_eq!(made.status, 201, "{}", made.text);
+    let made = made.json();
+    let (key, id) = (made["key"].as_str().unwrap(), made["id"].as_str().unwrap());
+    let path = format!("/v1/keys/{id}");
+    let turn =
+        json!({"model": "gpt", "store": false, "messages": [{"role": "user", "content": "q"}]});
+    // Consent of the owner, whether the key overrides, whether it is collected and if not, why.
+    let rows = [
+        ("full", false, (false, Some("store_false"))),
+        ("full", true, (true, None)),
+        ("serve", true, (false, Some("store_false"))),
+        ("off", true, (false, Some("learning_off"))),
+        ("full", false, (false, Some("store_false"))),
+    ];
+    for (consent, despite, (collected, reason)) in rows {
+        let decided = send(
+            ("PUT", "/v1/consent"),
+            "developer",
+            json!({ "learning": consent }),
+        );
+        assert_eq!(decided.await.status, 200);
+        let patch = json!({ "despite_store_false": despite });
+        let changed = send(("PATCH", &path), "developer", patch).await;
+        assert_eq!(changed.json()["despite_store_false"], despite);
+        let said = send(("POST", CHAT), key, turn.clone()).await.json();
+        let got = (&said["hone"]["collected"], said["hone"]["reason"].as_str());
+        assert_eq!(got, (&json!(collected), reason), "{consent} {despite}");
+    }
+    let patch = json!({"despite_store_false": true});
+    let other = send(("PATCH", &path), "admin", patch).await;
+    assert_eq!(other.status, 404, "somebody else's key");
+}

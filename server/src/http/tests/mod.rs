@@ -6,6 +6,7 @@ mod bad_input;
 mod chat;
 mod console;
 mod dialects;
+mod fields;
 mod guarding;
 mod learning;
 mod openapi;

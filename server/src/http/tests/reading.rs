@@ -80,6 +80,34 @@ fn ids(list: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
+async fn a_conversation_tells_thoughts_words_and_calls_apart() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let world = World::new(stage.http.ledger.clone());
+    let mut turn = turn(&world, "user-a", "What is the weather?");
+    turn.completion_text =
+        "<think>hm</think>Looking.<tool_call>{\"name\": \"look\", \"arguments\": {}}</tool_call>"
+            .to_owned();
+    stage
+        .http
+        .ledger
+        .record_turns(&[turn.clone()])
+        .await
+        .unwrap();
+    let path = format!("/v1/sessions/sess_{}", turn.session);
+    let told = get_as(&stage, "user-a", &path).await.json();
+    let told = &told["turns"][0];
+    assert_eq!(told["completion"], turn.completion_text);
+    assert_eq!(
+        (&told["reasoning"], &told["content"]),
+        (&json!("hm"), &json!("Looking."))
+    );
+    let id = crate::door::call_id(turn.id, 0);
+    let call =
+        json!([{"id": id, "type": "function", "function": {"name": "look", "arguments": "{}"}}]);
+    assert_eq!(told["tool_calls"], call);
+}
+
+#[tokio::test]
 async fn lists_of_turns_are_paged_and_filtered() {
     let stage = Stage::new(Recorder::Collects).await;
     let turns = talked(&stage).await;
@@ -202,4 +230,39 @@ async fn the_console_sees_messages_and_tokens() {
     assert_eq!(get_as(&stage, "user-b", &path).await.status, 403);
     let unknown = "/admin/v1/turns/turn_01a1fc19-fce1-7077-87e4-3c139bd16a22";
     assert_eq!(get_as(&stage, "admin", unknown).await.status, 404);
+}
+
+#[tokio::test]
+async fn reading_what_others_said_is_an_act_in_the_log() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let turns = talked(&stage).await;
+    let theirs = format!("turn_{}", turns[2].id);
+    let path = format!("/admin/v1/turns/{theirs}");
+    assert_eq!(get_as(&stage, "auditor", &path).await.status, 200);
+    let list = "/admin/v1/turns?owner=user-b";
+    assert_eq!(get_as(&stage, "admin", list).await.status, 200);
+    // One's own, and what nobody said, is nobody else's.
+    let own = format!("/v1/turns/{theirs}");
+    assert_eq!(get_as(&stage, "user-b", &own).await.status, 200);
+    let nothing = "/admin/v1/turns?owner=nobody";
+    assert_eq!(get_as(&stage, "admin", nothing).await.status, 200);
+    let log = get_as(&stage, "admin", "/admin/v1/audit").await.json();
+    let rows: Vec<(&str, &str, &str)> = log["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| {
+            let word = |name: &str| row[name].as_str().unwrap();
+            (word("actor"), word("act"), word("object"))
+        })
+        .collect();
+    assert_eq!(
+        rows,
+        [
+            ("admin", "turn.list", ""),
+            ("auditor", "turn.read", &theirs)
+        ]
+    );
+    assert_eq!(log["data"][0]["detail"]["named"], json!(["user-b"]));
+    assert_eq!(log["data"][1]["detail"]["owner"], "user-b");
 }

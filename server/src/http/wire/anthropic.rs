@@ -11,6 +11,7 @@ use crate::http::wire::formats::ShapeFields;
 use crate::http::wire::messages::parse_content;
 use crate::http::wire::sampling::SamplingFields;
 use crate::http::wire::session::SessionFields;
+use crate::http::wire::wishes::{Wish, without_effect, word_in};
 
 /// A request for a message. Null counts as absent for every optional field.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -35,7 +36,6 @@ pub struct MessageFields {
     #[schema(value_type = Vec<Object>)]
     pub messages: Vec<Value>,
     /// Instructions: a text or blocks of text.
-    #[schema(value_type = Option<Object>)]
     pub system: Option<Value>,
     /// Most tokens to sample; required, but for counting.
     pub max_tokens: Option<i64>,
@@ -60,6 +60,13 @@ pub struct MessageFields {
     pub chat_template_kwargs: Option<Map<String, Value>>,
 }
 
+impl MessageFields {
+    fn output_part(&self, name: &str) -> Option<&Value> {
+        let part = self.output_config.as_ref().and_then(|c| c.get(name));
+        part.filter(|part| !part.is_null())
+    }
+}
+
 /// Fields that are known and cannot work here.
 const REFUSED: &[(&str, &str)] = &[
     ("mcp_servers", "this server connects to no tools by itself"),
@@ -67,6 +74,13 @@ const REFUSED: &[(&str, &str)] = &[
     (
         "context_management",
         "messages are never left out here without a word",
+    ),
+    ("compaction", "conversations are not summarised here"),
+    ("thread", "use `session_id`; the messages are sent whole"),
+    ("fallbacks", "no other model answers in place of this one"),
+    (
+        "inference_geo",
+        "this server cannot promise a place; it runs where it was started",
     ),
 ];
 
@@ -87,17 +101,36 @@ impl MessagesRequest {
                 return Err(ApiError::unsupported(*name, message));
             }
         }
-        Ok((request, object.unknown()))
+        if request.message.output_part("task_budget").is_some() {
+            return Err(ApiError::unsupported(
+                "output_config.task_budget",
+                "`output_config.task_budget` is not supported: use max_tokens",
+            ));
+        }
+        let ignored = [object.unknown(), request.without_effect()].concat();
+        Ok((request, ignored))
+    }
+
+    /// Parts of known fields that have no effect here.
+    fn without_effect(&self) -> Vec<String> {
+        let fields = &self.message;
+        let output = ("output_config", fields.output_config.as_ref());
+        let mut names = without_effect(output, &["format", "effort"]);
+        let thinking = ("thinking", fields.thinking.as_ref());
+        names.extend(without_effect(thinking, &["type"]));
+        names
+    }
+
+    /// Wishes about reasoning; there is none about verbosity.
+    pub fn wishes(&self) -> Result<(Wish<'_>, Wish<'_>), ApiError> {
+        let output = ("output_config.effort", self.message.output_config.as_ref());
+        Ok(((output.0, word_in(output, "effort")?), ("verbosity", None)))
     }
 
     /// The form of the answer.
     pub fn shape_fields(&self) -> ShapeFields {
-        let format = self
-            .message
-            .output_config
-            .as_ref()
-            .and_then(|c| c.get("format"));
-        let response_format = format.filter(|f| !f.is_null()).map(|format| {
+        let format = self.message.output_part("format");
+        let response_format = format.map(|format| {
             json!({
                 "type": format.get("type"),
                 "json_schema": {"name": "output", "schema": format.get("schema")},

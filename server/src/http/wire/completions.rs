@@ -38,7 +38,6 @@ pub struct CompletionFields {
     /// A name that `GET /v1/models` lists.
     pub model: String,
     /// A text, token ids, or up to 16 of either.
-    #[schema(value_type = Object)]
     pub prompt: Value,
     /// Whether to send the completion as server-sent events while it is sampled.
     pub stream: Option<bool>,
@@ -73,7 +72,10 @@ impl CompletionRequest {
             session: object.read()?,
         };
         refuse_known(&object)?;
-        Ok((request, object.unknown()))
+        let mut ignored = object.unknown();
+        let options = request.text.stream_options.iter();
+        ignored.extend(options.flat_map(StreamOptions::without_effect));
+        Ok((request, ignored))
     }
 
     /// The checked prompts; token ids are below `vocab`.

@@ -25,7 +25,6 @@ pub struct ShapeFields {
     #[schema(value_type = Option<Object>)]
     pub response_format: Option<Value>,
     /// A JSON schema, as vLLM takes it.
-    #[schema(value_type = Option<Object>)]
     pub guided_json: Option<Value>,
     /// A regular expression that the whole answer matches.
     pub guided_regex: Option<String>,

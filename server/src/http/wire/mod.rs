@@ -13,3 +13,4 @@ pub mod replies;
 pub mod responses;
 pub mod sampling;
 pub mod session;
+pub mod wishes;

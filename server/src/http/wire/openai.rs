@@ -53,10 +53,17 @@ pub struct ChatFields {
     #[schema(value_type = Option<Vec<Object>>)]
     pub tools: Option<Vec<Value>>,
     /// `auto`, `none`, `required`, or an object that names a function or the allowed tools.
-    #[schema(value_type = Option<Object>)]
     pub tool_choice: Option<Value>,
     /// False ends the answer with its first call.
     pub parallel_tool_calls: Option<bool>,
+    /// How much to reason: `none`, `minimal`, `low`, `medium`, `high`, `xhigh`, `max`; has an effect
+    /// where the model's template reads `reasoning_effort` or `enable_thinking`.
+    pub reasoning_effort: Option<String>,
+    /// How much to say: `low`, `medium`, `high`; other than `medium` only where the model's template
+    /// reads `verbosity`.
+    pub verbosity: Option<String>,
+    /// Only `text`.
+    pub modalities: Option<Vec<String>>,
     /// Variables for the model's chat template.
     #[schema(value_type = Option<Object>)]
     pub chat_template_kwargs: Option<Map<String, Value>>,
@@ -69,6 +76,22 @@ pub struct ChatFields {
 pub struct StreamOptions {
     /// Whether the last event before `[DONE]` carries the usage.
     pub include_usage: Option<bool>,
+    /// Padding against listeners is not sent; true has no effect.
+    pub include_obfuscation: Option<bool>,
+    /// Usage comes once, at the end; true has no effect.
+    pub continuous_usage_stats: Option<bool>,
+}
+
+impl StreamOptions {
+    /// What is asked for and has no effect.
+    pub fn without_effect(&self) -> impl Iterator<Item = String> {
+        let rows = [
+            ("include_obfuscation", self.include_obfuscation),
+            ("continuous_usage_stats", self.continuous_usage_stats),
+        ];
+        let asked = rows.into_iter().filter(|(_, asked)| *asked == Some(true));
+        asked.map(|(name, _)| format!("stream_options.{name}"))
+    }
 }
 
 impl ChatRequest {
@@ -82,7 +105,10 @@ impl ChatRequest {
         };
         refuse_known(&object)?;
         check_tools(request.chat.tools.as_deref().unwrap_or_default())?;
-        Ok((request, object.unknown()))
+        let mut ignored = object.unknown();
+        let options = request.chat.stream_options.iter();
+        ignored.extend(options.flat_map(StreamOptions::without_effect));
+        Ok((request, ignored))
     }
 }
 
@@ -93,6 +119,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("functions", "use `tools`, its successor"),
     ("function_call", "use `tool_choice`, its successor"),
     ("web_search_options", "this server does not search the web"),
+    ("moderation", "this server moderates nothing"),
     ("stop_token_ids", "use `stop` with the token's text"),
     ("best_of", "use `n`"),
     ("echo", "the prompt is not repeated"),

@@ -98,6 +98,17 @@ pub struct KeyRequest {
     pub expires_ms: Option<i64>,
     /// Its own limits; only an admin's may be above those of who makes it.
     pub limits: Option<LimitFields>,
+    /// Whether its calls are collected although they say `store: false`, where the caller's consent is
+    /// `full`; false if absent.
+    pub despite_store_false: Option<bool>,
+}
+
+/// The body that changes a key.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+pub struct KeyPatch {
+    /// Whether its calls are collected although they say `store: false`, where the caller's consent is
+    /// `full`.
+    pub despite_store_false: bool,
 }
 
 /// A key. The key itself stands in the reply that makes it, and never again.
@@ -122,6 +133,9 @@ pub struct KeyReply {
     /// Its own limits.
     #[schema(value_type = Object)]
     pub limits: RateLimits,
+    /// Whether its calls are collected although they say `store: false`, where the owner's consent is
+    /// `full`.
+    pub despite_store_false: bool,
     /// When it was made, in milliseconds since the Unix epoch.
     pub created_ms: Millis,
     /// From when on it is refused.
@@ -144,6 +158,7 @@ impl KeyReply {
             owner: stored.owner,
             role: stored.role,
             limits: stored.limits,
+            despite_store_false: stored.despite_store_false,
             created_ms: stored.created_ms,
             expires_ms: stored.expires_ms,
             revoked_ms: stored.revoked_ms,

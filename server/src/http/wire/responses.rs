@@ -9,8 +9,10 @@ use crate::http::error::ApiError;
 use crate::http::wire::body::JsonObject;
 use crate::http::wire::formats::ShapeFields;
 use crate::http::wire::messages::parse_content;
+use crate::http::wire::openai::StreamOptions;
 use crate::http::wire::sampling::SamplingFields;
 use crate::http::wire::session::SessionFields;
+use crate::http::wire::wishes::{Wish, without_effect, word_in};
 
 /// A request for a response. Null counts as absent for every optional field.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -32,7 +34,6 @@ pub struct ResponseFields {
     /// A name that `GET /v1/models` lists.
     pub model: String,
     /// A text, or items: messages, calls and their outputs.
-    #[schema(value_type = Object)]
     pub input: Value,
     /// Instructions of this response alone.
     pub instructions: Option<String>,
@@ -46,7 +47,6 @@ pub struct ResponseFields {
     #[schema(value_type = Option<Vec<Object>>)]
     pub tools: Option<Vec<Value>>,
     /// `auto`, `none`, `required`, or an object that names a function or the allowed tools.
-    #[schema(value_type = Option<Object>)]
     pub tool_choice: Option<Value>,
     /// False ends the answer with its first call.
     pub parallel_tool_calls: Option<bool>,
@@ -59,6 +59,13 @@ pub struct ResponseFields {
     pub top_logprobs: Option<i64>,
     /// Only `disabled`: no message is left out without a word.
     pub truncation: Option<String>,
+    /// How much to reason, in `reasoning.effort`, as chat's `reasoning_effort`.
+    #[schema(value_type = Option<Object>)]
+    pub reasoning: Option<Map<String, Value>>,
+    /// Limits calls to tools that a server runs itself; there are none.
+    pub max_tool_calls: Option<i64>,
+    /// Events are not padded against listeners; `include_obfuscation: true` has no effect.
+    pub stream_options: Option<StreamOptions>,
     /// Variables for the model's chat template.
     #[schema(value_type = Option<Object>)]
     pub chat_template_kwargs: Option<Map<String, Value>>,
@@ -76,7 +83,16 @@ const REFUSED: &[(&str, &str)] = &[
         "prompt templates are not kept here; send the messages",
     ),
     ("n", "a response has one answer; use /v1/chat/completions"),
+    (
+        "context_management",
+        "messages are never left out here without a word",
+    ),
+    ("image", "this server answers in text only"),
+    ("moderation", "this server moderates nothing"),
+    ("access_programs", "this server has none"),
 ];
+/// What `include` may name besides log-probs: things that this server's responses never hold.
+const INCLUDE: &str = "message.output_text.logprobs";
 
 impl ResponsesRequest {
     /// Reads a body; the names of its unknown fields come with it.
@@ -87,7 +103,8 @@ impl ResponsesRequest {
             session: object.read()?,
         };
         for (name, why) in REFUSED {
-            if object.get(name).is_some_and(|v| *v != Value::Bool(false)) {
+            let empty = [json!(false), json!([]), json!({})];
+            if object.get(name).is_some_and(|v| !empty.contains(v)) {
                 let message = format!("`{name}` is not supported: {why}");
                 return Err(ApiError::unsupported(*name, message));
             }
@@ -103,7 +120,33 @@ impl ResponsesRequest {
                 "messages are never left out here without a word; send truncation disabled",
             ));
         }
-        Ok((request, object.unknown()))
+        let ignored = [object.unknown(), request.without_effect()].concat();
+        Ok((request, ignored))
+    }
+
+    /// Parts of known fields that have no effect here.
+    fn without_effect(&self) -> Vec<String> {
+        let fields = &self.response;
+        let mut names = without_effect(("reasoning", fields.reasoning.as_ref()), &["effort"]);
+        let text = ("text", fields.text.as_ref());
+        names.extend(without_effect(text, &["format", "verbosity"]));
+        let options = fields.stream_options.iter();
+        names.extend(options.flat_map(StreamOptions::without_effect));
+        let mut include = fields.include.iter().flatten();
+        if include.any(|name| name != INCLUDE) {
+            names.push("include".to_owned());
+        }
+        names
+    }
+
+    /// Wishes about reasoning and verbosity.
+    pub fn wishes(&self) -> Result<(Wish<'_>, Wish<'_>), ApiError> {
+        let reasoning = ("reasoning.effort", self.response.reasoning.as_ref());
+        let text = ("text.verbosity", self.response.text.as_ref());
+        Ok((
+            (reasoning.0, word_in(reasoning, "effort")?),
+            (text.0, word_in(text, "verbosity")?),
+        ))
     }
 
     /// The form of the answer.
@@ -132,8 +175,7 @@ impl ResponsesRequest {
     pub fn wants_logprobs(&self) -> bool {
         let include = self.response.include.iter().flatten();
         let mut named = include.map(String::as_str);
-        named.any(|name| name == "message.output_text.logprobs")
-            || self.response.top_logprobs.is_some_and(|n| n > 0)
+        named.any(|name| name == INCLUDE) || self.response.top_logprobs.is_some_and(|n| n > 0)
     }
 
     /// The tools, as chat templates know them.

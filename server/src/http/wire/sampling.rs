@@ -29,7 +29,6 @@ pub struct SamplingFields {
     /// A seed gives the same completion again.
     pub seed: Option<i64>,
     /// Up to 16 texts that end the completion.
-    #[schema(value_type = Option<Object>)]
     pub stop: Option<Stop>,
     /// -2 to 2.
     pub presence_penalty: Option<f64>,
@@ -46,7 +45,7 @@ pub struct SamplingFields {
 }
 
 /// One stop string or several.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(
     untagged,
     expecting = "stop must be a string or an array of at most 16 strings"

@@ -37,14 +37,12 @@ pub struct SessionFields {
     /// `main` or `side` (by its words if absent); also header `X-Turn-Type`. Side turns never train.
     pub turn_type: Option<String>,
     /// Whether the session ends with this turn; also header `X-Session-Done`.
-    #[schema(value_type = Option<Object>)]
     pub session_done: Option<Value>,
     /// Used as the session's key where nothing else names one.
     pub prompt_cache_key: Option<String>,
     /// What the completion is to be checked by: one check or several, each an object with `kind`
     /// (`exit_code`, `test_report`, `json_schema`, `regex`, `exact`, `numeric`, `certificate`) and
     /// what that kind needs.
-    #[schema(value_type = Option<Object>)]
     pub verify: Option<Value>,
 }
 

@@ -20,6 +20,7 @@ use crate::door::Door;
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
+use crate::http::lists;
 use crate::http::routes::talk::serving;
 use crate::http::routes::{Reply, ledger_error};
 use crate::http::wire::body::read_json;
@@ -138,8 +139,8 @@ pub(super) async fn side_by_side(
             format!("max_tokens must be between 1 and {TOKENS_MAX}"),
         ));
     }
-    let a = choice(http, scope, PolicyVersion(body.a)).await?;
-    let b = choice(http, scope, PolicyVersion(body.b)).await?;
+    let a = choice(http, scope, lists::version("a", body.a)?).await?;
+    let b = choice(http, scope, lists::version("b", body.b)?).await?;
     let prompts = match &body.prompts {
         Some(prompts) => given(http, door, prompts)?,
         None => recent(http, scope, body.recent.unwrap_or(3)).await?,

@@ -4,6 +4,7 @@
 pub mod act;
 pub mod any;
 pub mod compare;
+pub mod series;
 pub mod trial;
 pub mod view;
 
@@ -42,6 +43,7 @@ pub fn all() -> OpenApiRouter<Arc<Http>> {
         .routes(routes!(any::list_scopes))
         .routes(routes!(any::list_refusals))
         .routes(routes!(any::list_versions_of))
+        .routes(routes!(series::version_series))
         .routes(routes!(any::get_version_of))
         .routes(routes!(any::roll_back_of))
         .routes(routes!(any::pin_of, any::unpin_of))
@@ -134,11 +136,11 @@ fn any_scope(text: Option<&str>) -> Result<Scope, ApiError> {
 }
 
 fn number(text: &str) -> Result<PolicyVersion, ApiError> {
-    let number = text.parse().map(PolicyVersion);
-    number.map_err(|_| {
+    let number = text.parse().map_err(|_| {
         let shown: String = text.chars().take(40).collect();
         ApiError::invalid("version", format!("{shown:?} is not a version number"))
-    })
+    })?;
+    lists::version("version", number)
 }
 
 fn page_limit(limit: Option<usize>, default: usize) -> Result<usize, ApiError> {
