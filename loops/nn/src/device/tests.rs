@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::args::{Leave, Linear};
 use super::driver::{Buffer, Driver, Launch};
+use super::layers::linear_launch;
 use super::matrix::Packer;
-use super::pass::{DevicePass, linear_launch};
+use super::pass::DevicePass;
 use super::{Device, DeviceError, Emulator};
 use crate::adapter::{Adapter, AdapterDtype, LoraConfig, Target};
 use crate::config::{Family, ModelConfig, RopeScaling};

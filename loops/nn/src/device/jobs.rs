@@ -1,0 +1,147 @@
+//! The products of a batch's adapters, for launches that compute many of them.
+
+use super::Device;
+use super::args::{Leave, Linear, Matrix};
+use super::driver::DeviceError;
+use super::layers::Places;
+use super::plan::Run;
+use crate::adapter::Target;
+use crate::layer::Dims;
+use crate::simd::padded;
+
+/// Rows that a thread of the adapters' kernel computes.
+const ADAPTER_ROWS: usize = 4;
+/// The targets of a projection and where their columns begin.
+type Targets<'a> = &'a [(Target, usize)];
+
+/// The launches of one projection's adapters.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Jobs {
+    /// First of the products with `A`, those with `B` follow; how many of each.
+    pub(super) first: usize,
+    pub(super) count: usize,
+    pub(super) grid_a: [u32; 2],
+    pub(super) grid_b: [u32; 2],
+}
+
+pub(super) fn rank_stride(run: &Run) -> usize {
+    padded(run.adapter.config.rank)
+}
+
+/// Per layer the jobs of its four projections.
+pub(super) type LayerJobs = Vec<[Jobs; 4]>;
+
+/// The products of all adapters of a batch, layer by layer.
+pub(super) fn all_jobs(
+    device: &Device,
+    runs: &[Run],
+    (places, low_rank): (&Places, u64),
+) -> Result<(Vec<Linear>, LayerJobs), DeviceError> {
+    let cfg = &device.model.config;
+    let d = Dims::new(cfg);
+    let mut list = Vec::new();
+    let mut jobs = Vec::with_capacity(cfg.layers);
+    for layer in 0..cfg.layers {
+        let make = JobMaker {
+            device,
+            layer,
+            runs,
+            low_rank,
+        };
+        let targets: [(Targets, (u64, usize), (u64, usize)); 4] = [
+            (
+                &[(Target::Q, 0), (Target::K, d.q), (Target::V, d.q + d.kv)],
+                (places.normed, d.ld_hidden),
+                (places.qkv, d.ld_qkv),
+            ),
+            (
+                &[(Target::O, 0)],
+                (places.attn, d.ld_q),
+                (places.proj, d.ld_hidden),
+            ),
+            (
+                &[(Target::Gate, 0), (Target::Up, d.ffn)],
+                (places.normed, d.ld_hidden),
+                (places.gate_up, d.ld_gate_up),
+            ),
+            (
+                &[(Target::Down, 0)],
+                (places.act, d.ld_ffn),
+                (places.proj, d.ld_hidden),
+            ),
+        ];
+        let mut each = [Jobs::default(); 4];
+        for (to, target) in each.iter_mut().zip(targets) {
+            *to = make.jobs(target, &mut list)?;
+        }
+        jobs.push(each);
+    }
+    Ok((list, jobs))
+}
+
+/// Makes the products of one layer's adapters.
+struct JobMaker<'a> {
+    device: &'a Device,
+    layer: usize,
+    runs: &'a [Run<'a>],
+    low_rank: u64,
+}
+
+impl JobMaker<'_> {
+    fn jobs(
+        &self,
+        (targets, x, y): (Targets, (u64, usize), (u64, usize)),
+        list: &mut Vec<Linear>,
+    ) -> Result<Jobs, DeviceError> {
+        let mut jobs = Jobs {
+            first: list.len(),
+            ..Jobs::default()
+        };
+        let mut second = Vec::new();
+        let mut low_rank = self.low_rank;
+        let grid =
+            |w: Matrix, rows: usize| [w.out.div_ceil(32), rows.div_ceil(ADAPTER_ROWS) as u32];
+        let wider = |a: [u32; 2], b: [u32; 2]| [a[0].max(b[0]), a[1].max(b[1])];
+        for run in self.runs {
+            let placed = self.device.placed(run.adapter)?;
+            let stride = rank_stride(run);
+            let place = |(at, stride): (u64, usize), column: usize| {
+                at + ((run.row * stride + column) * size_of::<f32>()) as u64
+            };
+            for &(target, column) in targets {
+                let Some((a, b)) = placed.pair(self.layer, target) else {
+                    continue;
+                };
+                let one = Linear {
+                    w: a,
+                    bias: 0,
+                    x: place(x, 0),
+                    y: low_rank,
+                    rows: run.rows as u32,
+                    x_stride: x.1 as u32,
+                    y_stride: stride as u32,
+                    leave: Leave::Set,
+                    scale: 0.0,
+                    unused: 0,
+                };
+                list.push(one);
+                second.push(Linear {
+                    w: b,
+                    x: low_rank,
+                    y: place(y, column),
+                    x_stride: stride as u32,
+                    y_stride: y.1 as u32,
+                    leave: Leave::AddScaled,
+                    scale: run.adapter.config.scale(),
+                    ..one
+                });
+                jobs.grid_a = wider(jobs.grid_a, grid(a, run.rows));
+                jobs.grid_b = wider(jobs.grid_b, grid(b, run.rows));
+                low_rank += (run.rows * stride * size_of::<f32>()) as u64;
+            }
+        }
+        jobs.count = second.len();
+        list.extend(second);
+        Ok(jobs)
+    }
+}
