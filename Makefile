@@ -1,5 +1,5 @@
 # The commands of Hone. `make run` and `make test` are all a newcomer needs.
-.PHONY: help run web page demo test setup lint unit hub clients schema schema-short deploy page-tests browser bench openapi starter goldens clean
+.PHONY: help run web page demo test setup lint unit hub clients schema schema-short soak soak-short fuzz deploy page-tests browser bench bench-litellm openapi starter goldens clean
 
 CARGO ?= cargo
 HONE := target/release/hone
@@ -31,7 +31,7 @@ demo: ## watch simulated users teach the model over plain HTTP (about five minut
 	$(CARGO) build --release --locked -p hone
 	$(HONE) demo
 
-test: setup web lint unit hub clients schema-short deploy page-tests browser ## set up what the tests need, then run everything
+test: setup web lint unit hub clients schema-short soak-short deploy page-tests browser ## set up what the tests need, then run everything
 
 setup: ## install what the tests need (a C compiler; Python and Node clients)
 	@sh tests/setup.sh
@@ -58,6 +58,17 @@ schema-short: setup
 	$(CARGO) build --workspace --locked --bin hone
 	HONE=target/debug/hone $(VENV)/bin/python tests/schema/run.py --per-operation 12 --cases 5000
 
+soak: setup ## an hour of mixed load: memory, files, errors
+	$(CARGO) build --release --locked -p hone
+	HONE=$(HONE) $(VENV)/bin/python tests/soak/run.py --seconds 3600
+
+soak-short: setup
+	$(CARGO) build --workspace --locked --bin hone
+	HONE=target/debug/hone $(VENV)/bin/python tests/soak/run.py --seconds 60
+
+fuzz: ## made-up bytes for every parser, a minute each (needs nightly Rust and cargo-fuzz)
+	tests/fuzz/run.sh
+
 deploy: setup ## images, manifests, units and dashboards, read by what understands them
 	$(CARGO) build --workspace --locked --bin hone
 	$(VENV)/bin/python tests/deploy/check.py target/debug/hone
@@ -72,6 +83,12 @@ browser: setup web ## the page in a browser against the real server; pictures in
 bench: ## every measurement, as tables
 	$(CARGO) build --release --locked -p hone
 	$(HONE) bench all
+
+bench-litellm: ## the same load at LiteLLM's proxy (fetches it from PyPI)
+	$(CARGO) build --release --locked -p hone
+	python3 -m venv target/venv-litellm
+	target/venv-litellm/bin/pip install --quiet -r tests/bench/requirements.txt
+	HONE=$(HONE) target/venv-litellm/bin/python tests/bench/litellm.py
 
 openapi: ## write docs/openapi.json, from which the page's types are made
 	@mkdir -p target

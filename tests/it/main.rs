@@ -4,6 +4,7 @@
 mod binding;
 mod chaos;
 mod checks;
+mod corpora;
 mod deploy;
 mod forget;
 mod loops;

@@ -15,6 +15,7 @@ mod judge;
 mod learn;
 mod ledger;
 mod loops;
+mod overhead;
 mod prefill;
 mod report;
 mod speed;
@@ -60,6 +61,9 @@ pub(crate) struct Options {
     /// Arms of `learn`, all if absent.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     arms: Vec<String>,
+    /// Address of another OpenAI-compatible server that `overhead` sends the same load to.
+    #[arg(long, value_name = "URL")]
+    against: Option<String>,
     /// Folder for data while measuring, on the disk to measure; the system's temporary one if absent.
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
@@ -82,6 +86,8 @@ enum Name {
     Ledger,
     /// What every loop still does while another one is stopped or hangs.
     Loops,
+    /// What the door adds to an answer, and how many it gives, with an engine that answers at once.
+    Overhead,
     /// Memory and processor time of a server that nobody uses.
     Idle,
     /// Time from the start of the process to ready and to the first token.
@@ -102,7 +108,7 @@ enum Name {
 }
 
 impl Name {
-    const EACH: [Self; 13] = [
+    const EACH: [Self; 14] = [
         Self::Decode,
         Self::Prefill,
         Self::Gap,
@@ -110,6 +116,7 @@ impl Name {
         Self::Form,
         Self::Ledger,
         Self::Loops,
+        Self::Overhead,
         Self::Idle,
         Self::Start,
         Self::Trainer,
@@ -142,6 +149,7 @@ impl Name {
             Self::Form => form::form(bench),
             Self::Ledger => ledger::ledger(bench),
             Self::Loops => loops::loops(bench),
+            Self::Overhead => overhead::overhead(bench, bench.against.as_deref()),
             Self::Idle => idle::idle(bench),
             Self::Start => start::start(bench),
             Self::Trainer => trainer::trainer(bench),
@@ -159,6 +167,7 @@ struct Bench {
     config: Config,
     seconds: Option<f64>,
     size: learn::Size,
+    against: Option<String>,
     root: PathBuf,
     runtime: Runtime,
 }
@@ -180,6 +189,7 @@ impl Bench {
             config,
             seconds: options.seconds,
             size: learn::Size::of(options.seeds, options.sessions, options.arms.clone()),
+            against: options.against.clone(),
             root: options.folder.clone().unwrap_or_else(std::env::temp_dir),
             runtime,
         })
