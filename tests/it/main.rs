@@ -6,6 +6,7 @@ mod chaos;
 mod checks;
 mod corpora;
 mod deploy;
+mod export;
 mod forget;
 mod loops;
 mod ring;

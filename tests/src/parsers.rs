@@ -81,7 +81,8 @@ fn binding() -> &'static BindingConfig {
 
 fn chat(object: JsonObject) -> Result<(), ApiError> {
     let (body, _) = ChatRequest::from_object(object)?;
-    body.session.resolve(&axum::http::HeaderMap::new(), binding())?;
+    body.session
+        .resolve(&axum::http::HeaderMap::new(), binding())?;
     let parsed = parse_messages(&body.chat.messages, MESSAGES_MAX)?;
     assert!((1..=MESSAGES_MAX).contains(&parsed.len()));
     body.sampling.stops()?;
@@ -97,7 +98,8 @@ fn chat(object: JsonObject) -> Result<(), ApiError> {
 
 fn responses(object: JsonObject) -> Result<(), ApiError> {
     let (body, _) = ResponsesRequest::from_object(object)?;
-    body.session.resolve(&axum::http::HeaderMap::new(), binding())?;
+    body.session
+        .resolve(&axum::http::HeaderMap::new(), binding())?;
     body.messages(MESSAGES_MAX)?;
     body.wishes()?;
     body.chat_tools()?;
@@ -106,7 +108,8 @@ fn responses(object: JsonObject) -> Result<(), ApiError> {
 
 fn messages(object: JsonObject) -> Result<(), ApiError> {
     let (body, _) = MessagesRequest::from_object(object)?;
-    body.session.resolve(&axum::http::HeaderMap::new(), binding())?;
+    body.session
+        .resolve(&axum::http::HeaderMap::new(), binding())?;
     body.messages(MESSAGES_MAX)?;
     body.wishes()?;
     body.chat_tools()?;
@@ -124,8 +127,13 @@ pub fn sse_event(data: &[u8]) {
         sse::numbered_event("status", 7, &value),
     ] {
         let event = std::str::from_utf8(&event).expect("events are text");
-        let lines = event.strip_suffix("\n\n").expect("an event ends with an empty line");
-        assert!(!lines.contains("\n\n") && !lines.contains('\r'), "{lines:?}");
+        let lines = event
+            .strip_suffix("\n\n")
+            .expect("an event ends with an empty line");
+        assert!(
+            !lines.contains("\n\n") && !lines.contains('\r'),
+            "{lines:?}"
+        );
         let mut carried = lines.lines().filter_map(|line| line.strip_prefix("data: "));
         let carried = (carried.next(), carried.next());
         let (Some(only), None) = carried else {
@@ -168,7 +176,9 @@ impl Provider {
             "kty": "EC", "crv": "P-256", "kid": "k", "alg": "ES256",
             "x": BASE64.encode(&point[1..33]), "y": BASE64.encode(&point[33..65]),
         });
-        tokens.take_keys(json!({ "keys": [key] }), 0).expect("these are keys");
+        tokens
+            .take_keys(json!({ "keys": [key] }), 0)
+            .expect("these are keys");
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         Self {
             pair,
@@ -201,7 +211,9 @@ pub fn jwt(data: &[u8]) {
             return;
         };
         let claims: Value = serde_json::from_slice(data).expect("accepted claims are JSON");
-        let name = claims["sub"].as_str().expect("accepted claims have a subject");
+        let name = claims["sub"]
+            .as_str()
+            .expect("accepted claims have a subject");
         assert_eq!(owner, format!("oidc:{name}"));
         assert_eq!(claims["iss"], "https://id.example");
         assert!(claims["exp"].is_number());
@@ -232,7 +244,12 @@ pub fn template(data: &[u8]) {
     let (messages, tools) = (list("messages").unwrap_or_default(), list("tools"));
     let extra = input.get("extra").and_then(Value::as_object).cloned();
     COMPILED.with(|compiled| {
-        let rendered = compiled.render(&messages, tools.as_deref(), true, &extra.unwrap_or_default());
+        let rendered = compiled.render(
+            &messages,
+            tools.as_deref(),
+            true,
+            &extra.unwrap_or_default(),
+        );
         if let Err(error) = rendered {
             assert!(!error.to_string().is_empty());
         }
@@ -280,7 +297,12 @@ pub fn safetensors(data: &[u8]) {
     if let Ok(adapter) = peft::load(&files, &SMALL) {
         let LoraConfig { rank, .. } = adapter.config;
         assert_eq!(rank, 2);
-        assert!(adapter.to_tensors().iter().all(|t| t.data.iter().all(|x| x.is_finite())));
+        assert!(
+            adapter
+                .to_tensors()
+                .iter()
+                .all(|t| t.data.iter().all(|x| x.is_finite()))
+        );
     }
 }
 
@@ -299,7 +321,10 @@ static SMALL: LazyLock<ModelConfig> = LazyLock::new(|| {
 fn read_all(tensors: &dyn TensorSource, config: &ModelConfig) {
     let (hidden, layers) = (config.hidden, config.layers.min(2));
     let mut wanted = vec![
-        ("model.embed_tokens.weight".to_owned(), vec![config.vocab, hidden]),
+        (
+            "model.embed_tokens.weight".to_owned(),
+            vec![config.vocab, hidden],
+        ),
         ("model.norm.weight".to_owned(), vec![hidden]),
     ];
     for layer in 0..layers {
@@ -326,8 +351,7 @@ pub fn tool_calls(data: &[u8]) {
     let text = String::from_utf8_lossy(&text[..text.len().min(BYTES_MAX)]);
     let listening = Listening {
         calls: [None, Some(CallStyle::Tags), Some(CallStyle::Json)][usize::from(mode % 3)],
-        reasoning: [Reasoning::Never, Reasoning::Maybe, Reasoning::Open]
-            [usize::from(mode / 3 % 3)],
+        reasoning: [Reasoning::Never, Reasoning::Maybe, Reasoning::Open][usize::from(mode / 3 % 3)],
         single: mode & 0x80 != 0,
     };
     let whole = Heard::of(&text, listening);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -171,18 +171,32 @@ pub(super) fn overhead(bench: &Bench, against: Option<&str>) -> Result<Report, S
         let outcome = kept.open(RATE_KEPT, time).await;
         add(&mut report, ("kept_500", "500/s, turns on disk"), outcome);
         let outcome = not_kept.open(RATE_NOT_KEPT, time).await;
-        add(&mut report, ("not_kept_3000", "3,000/s, store: false"), outcome);
+        add(
+            &mut report,
+            ("not_kept_3000", "3,000/s, store: false"),
+            outcome,
+        );
         let outcome = kept.closed(time).await;
         let ours = outcome.per_s();
-        add(&mut report, ("kept_16", "16 at once, turns on disk"), outcome);
+        add(
+            &mut report,
+            ("kept_16", "16 at once, turns on disk"),
+            outcome,
+        );
         if let Some(url) = against {
             let other = Arc::new(Load::at(url.trim_end_matches('/'), true).await?);
             other.warm().await?;
             let outcome = other.closed(time).await;
             let ratio = ours / outcome.per_s().max(1e-9);
-            add(&mut report, ("against_16", "16 at once, the other server"), outcome);
+            add(
+                &mut report,
+                ("against_16", "16 at once, the other server"),
+                outcome,
+            );
             report.set("ratio", milli(ratio));
-            report.note(format!("{ratio:.1} times the other server's throughput at 16 at once."));
+            report.note(format!(
+                "{ratio:.1} times the other server's throughput at 16 at once."
+            ));
         }
         report.set("seconds", milli(time.as_secs_f64()));
         Ok(report)
@@ -203,6 +217,6 @@ fn add(report: &mut Report, (key, name): (&str, &str), outcome: Outcome) {
         "per_s": milli(per_s), "p50_ms": milli(of.p50), "p99_ms": milli(of.p99),
         "failed": outcome.failed,
     });
-    report.set(key, Value::from(numbers));
+    report.set(key, numbers);
     report.failed += outcome.failed;
 }

@@ -894,7 +894,8 @@ export interface paths {
         delete: operations["revoke_key"];
         options?: never;
         head?: never;
-        patch?: never;
+        /** Says whether the calls of one's own key are collected although they say `store: false`. */
+        patch: operations["change_key"];
         trace?: never;
     };
     "/v1/keys/{id}/rotate": {
@@ -1458,6 +1459,8 @@ export interface components {
             max_tokens?: number | null;
             /** @description The conversation so far; at least one message. */
             messages: Record<string, never>[];
+            /** @description Only `text`. */
+            modalities?: string[] | null;
             /** @description A name that `GET /v1/models` lists. */
             model: string;
             /**
@@ -1467,13 +1470,18 @@ export interface components {
             n?: number | null;
             /** @description False ends the answer with its first call. */
             parallel_tool_calls?: boolean | null;
+            /**
+             * @description How much to reason: `none`, `minimal`, `low`, `medium`, `high`, `xhigh`, `max`; has an effect
+             *     where the model's template reads `reasoning_effort` or `enable_thinking`.
+             */
+            reasoning_effort?: string | null;
             /** @description Whether to add the token ids of prompt and completion to the reply. */
             return_token_ids?: boolean | null;
             /** @description Whether to send the completion as server-sent events while it is sampled. */
             stream?: boolean | null;
             stream_options?: components["schemas"]["StreamOptions"] | null;
             /** @description `auto`, `none`, `required`, or an object that names a function or the allowed tools. */
-            tool_choice?: Record<string, never> | null;
+            tool_choice?: unknown;
             /** @description Tools the model may call; they are rendered into the prompt. */
             tools?: Record<string, never>[] | null;
             /**
@@ -1481,6 +1489,11 @@ export interface components {
              * @description How many alternatives to report per token; needs `logprobs`.
              */
             top_logprobs?: number | null;
+            /**
+             * @description How much to say: `low`, `medium`, `high`; other than `medium` only where the model's template
+             *     reads `verbosity`.
+             */
+            verbosity?: string | null;
         };
         /** @description Log-probs of a chat choice. */
         ChatLogprobs: {
@@ -1565,7 +1578,7 @@ export interface components {
              */
             n?: number | null;
             /** @description A text, token ids, or up to 16 of either. */
-            prompt: Record<string, never>;
+            prompt: unknown;
             /** @description Whether to add the token ids of prompt and completion to the reply. */
             return_token_ids?: boolean | null;
             /** @description Whether to send the completion as server-sent events while it is sampled. */
@@ -1678,7 +1691,7 @@ export interface components {
         /** @description One embedding. */
         Embedding: {
             /** @description Numbers of length 1 in all, or their bytes in base64. */
-            embedding: Record<string, never>;
+            embedding: unknown;
             /** @description Which input. */
             index: number;
             /** @description Always `embedding`. */
@@ -1702,7 +1715,7 @@ export interface components {
             /** @description `float` (default) or `base64`: little-endian f32. */
             encoding_format?: string | null;
             /** @description A text, token ids, or up to 256 of either. */
-            input: Record<string, never>;
+            input: unknown;
             /** @description A name that `GET /v1/models` lists; the base model answers whichever it is. */
             model: string;
             /** @description Taken, without effect. */
@@ -2101,10 +2114,23 @@ export interface components {
             /** @description Always `list`. */
             object: string;
         };
+        /** @description The body that changes a key. */
+        KeyPatch: {
+            /**
+             * @description Whether its calls are collected although they say `store: false`, where the caller's consent is
+             *     `full`.
+             */
+            despite_store_false: boolean;
+        };
         /** @description A key. The key itself stands in the reply that makes it, and never again. */
         KeyReply: {
             /** @description When it was made, in milliseconds since the Unix epoch. */
             created_ms: components["schemas"]["i64"];
+            /**
+             * @description Whether its calls are collected although they say `store: false`, where the owner's consent is
+             *     `full`.
+             */
+            despite_store_false: boolean;
             expires_ms?: components["schemas"]["i64"] | null;
             /** @description Its public part. */
             id: string;
@@ -2127,6 +2153,11 @@ export interface components {
         };
         /** @description The body that makes a key. */
         KeyRequest: {
+            /**
+             * @description Whether its calls are collected although they say `store: false`, where the caller's consent is
+             *     `full`; false if absent.
+             */
+            despite_store_false?: boolean | null;
             /**
              * Format: int64
              * @description From when on it is refused, in milliseconds since the Unix epoch; never if absent.
@@ -2428,7 +2459,7 @@ export interface components {
             /** @description Whether to send events. */
             stream?: boolean | null;
             /** @description Instructions: a text or blocks of text. */
-            system?: Record<string, never> | null;
+            system?: unknown;
             /** @description `enabled` and `disabled` reach the model's template as `enable_thinking`. */
             thinking?: Record<string, never> | null;
             /** @description `auto`, `any`, `none`, or `tool` with a name. */
@@ -2614,7 +2645,7 @@ export interface components {
             /** @description `message.output_text.logprobs` reports log-probs; the others add nothing. */
             include?: string[] | null;
             /** @description A text, or items: messages, calls and their outputs. */
-            input: Record<string, never>;
+            input: unknown;
             /** @description Instructions of this response alone. */
             instructions?: string | null;
             /**
@@ -2622,18 +2653,26 @@ export interface components {
              * @description Most tokens to sample.
              */
             max_output_tokens?: number | null;
+            /**
+             * Format: int64
+             * @description Limits calls to tools that a server runs itself; there are none.
+             */
+            max_tool_calls?: number | null;
             /** @description A name that `GET /v1/models` lists. */
             model: string;
             /** @description False ends the answer with its first call. */
             parallel_tool_calls?: boolean | null;
             /** @description The response that this one continues. */
             previous_response_id?: string | null;
+            /** @description How much to reason, in `reasoning.effort`, as chat's `reasoning_effort`. */
+            reasoning?: Record<string, never> | null;
             /** @description Whether to send events. */
             stream?: boolean | null;
+            stream_options?: components["schemas"]["StreamOptions"] | null;
             /** @description The form of the answer, in `text.format`. */
             text?: Record<string, never> | null;
             /** @description `auto`, `none`, `required`, or an object that names a function or the allowed tools. */
-            tool_choice?: Record<string, never> | null;
+            tool_choice?: unknown;
             /** @description Functions the model may call. */
             tools?: Record<string, never>[] | null;
             /**
@@ -2708,8 +2747,7 @@ export interface components {
              * @description A seed gives the same completion again.
              */
             seed?: number | null;
-            /** @description Up to 16 texts that end the completion. */
-            stop?: Record<string, never> | null;
+            stop?: components["schemas"]["Stop"] | null;
             /**
              * Format: double
              * @description 0 to 2; 0 takes the most likely token.
@@ -2808,7 +2846,7 @@ export interface components {
             /** @description Used as the session's key where nothing else names one. */
             prompt_cache_key?: string | null;
             /** @description Whether the session ends with this turn; also header `X-Session-Done`. */
-            session_done?: Record<string, never> | null;
+            session_done?: unknown;
             /** @description The conversation this request belongs to; also header `X-Session-Id`. */
             session_id?: string | null;
             /** @description False keeps the turn out of the ledger and out of training. */
@@ -2822,7 +2860,7 @@ export interface components {
              *     (`exit_code`, `test_report`, `json_schema`, `regex`, `exact`, `numeric`, `certificate`) and
              *     what that kind needs.
              */
-            verify?: Record<string, never> | null;
+            verify?: unknown;
         };
         /** @description What a conversation begins with. */
         SessionHead: {
@@ -2920,7 +2958,7 @@ export interface components {
             /** @description The file's or variable's name. */
             source?: string | null;
             /** @description Its value; secrets are shown as `(set)`. */
-            value: Record<string, never>;
+            value: components["schemas"]["Value"];
         };
         /**
          * @description How much somebody should hurry.
@@ -2934,7 +2972,7 @@ export interface components {
             /** @description A grammar in Lark notation. */
             guided_grammar?: string | null;
             /** @description A JSON schema, as vLLM takes it. */
-            guided_json?: Record<string, never> | null;
+            guided_json?: unknown;
             /** @description A regular expression that the whole answer matches. */
             guided_regex?: string | null;
             /** @description `{"type": "text"}`, `{"type": "json_object"}` or `{"type": "json_schema", ...}`. */
@@ -2986,8 +3024,14 @@ export interface components {
             /** @description Version of the program. */
             version: string;
         };
+        /** @description One stop string or several. */
+        Stop: string | string[];
         /** @description Options of a stream. */
         StreamOptions: {
+            /** @description Usage comes once, at the end; true has no effect. */
+            continuous_usage_stats?: boolean | null;
+            /** @description Padding against listeners is not sent; true has no effect. */
+            include_obfuscation?: boolean | null;
             /** @description Whether the last event before `[DONE]` carries the usage. */
             include_usage?: boolean | null;
         };
@@ -3288,6 +3332,7 @@ export interface components {
             /** @description `user` if absent. */
             role?: string | null;
         };
+        Value: unknown;
         /** @description The verdict on a turn. */
         VerdictReply: {
             /** @description The signal that decided. */
@@ -7118,6 +7163,97 @@ export interface operations {
             };
             /** @description No such key of yours */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    change_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Its public part */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["KeyPatch"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeyReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such key of yours */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            415: {
                 headers: {
                     [name: string]: unknown;
                 };
