@@ -132,8 +132,8 @@ impl ResponsesRequest {
         names.extend(without_effect(text, &["format", "verbosity"]));
         let options = fields.stream_options.iter();
         names.extend(options.flat_map(StreamOptions::without_effect));
-        let include = fields.include.iter().flatten();
-        if include.into_iter().any(|name| name != INCLUDE) {
+        let mut include = fields.include.iter().flatten();
+        if include.any(|name| name != INCLUDE) {
             names.push("include".to_owned());
         }
         names
