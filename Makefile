@@ -1,5 +1,5 @@
 # The commands of Hone. `make run` and `make test` are all a newcomer needs.
-.PHONY: help run web page demo test setup lint unit hub clients schema schema-short soak soak-short fuzz deploy page-tests browser bench bench-litellm openapi starter goldens clean
+.PHONY: help run web page demo test setup lint unit hub clients schema schema-short soak soak-short made-up deploy page-tests browser bench bench-litellm openapi starter goldens clean
 
 CARGO ?= cargo
 HONE := target/release/hone
@@ -66,8 +66,8 @@ soak-short: setup
 	$(CARGO) build --workspace --locked --bin hone
 	HONE=target/debug/hone $(VENV)/bin/python tests/soak/run.py --seconds 60
 
-fuzz: ## made-up bytes for every parser, a minute each (needs nightly Rust and cargo-fuzz)
-	tests/fuzz/run.sh
+made-up: ## made-up bytes for every parser of outside bytes, a minute each
+	HONE_MADE_UP_SECONDS=60 $(CARGO) test --locked -p hone-tests --test it -- --nocapture corpora
 
 deploy: setup ## images, manifests, units and dashboards, read by what understands them
 	$(CARGO) build --workspace --locked --bin hone

@@ -1,5 +1,5 @@
 //! Parsers of outside bytes, each as one function that takes any bytes and panics where a promise is
-//! broken. `tests/fuzz` makes up bytes for them; `tests/it/corpora.rs` goes through what it kept.
+//! broken. `tests/it/corpora.rs` feeds them.
 
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
