@@ -1,7 +1,9 @@
 # The commands of Hone. `make run` and `make test` are all a newcomer needs.
-.PHONY: help run web page demo test setup lint unit hub clients schema schema-short soak soak-short made-up deploy page-tests browser bench bench-litellm openapi starter goldens clean
+.PHONY: help run web page demo test setup lint unit hub candle clients schema schema-short soak soak-short made-up deploy page-tests browser bench bench-litellm openapi starter goldens clean
 
 CARGO ?= cargo
+# What release builds have beside the defaults; FEATURES= leaves it out and builds faster.
+FEATURES ?= candle
 HONE := target/release/hone
 VENV := target/venv
 
@@ -9,7 +11,7 @@ help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 run: page ## build and start Hone on http://127.0.0.1:8080 with the built-in model
-	$(CARGO) build --release --locked -p hone
+	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
 	$(HONE) serve
 
 web: web/dist/index.html ## build the page that the program shows (needs Node 20 or newer)
@@ -28,10 +30,10 @@ page:
 	else echo "There is no Node here, so the page is left out; everything else works. Install Node 20 and npm, then run make again."; fi
 
 demo: ## watch simulated users teach the model over plain HTTP (about five minutes)
-	$(CARGO) build --release --locked -p hone
+	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
 	$(HONE) demo
 
-test: setup web lint unit hub clients schema-short soak-short deploy page-tests browser ## set up what the tests need, then run everything
+test: setup web lint unit hub candle clients schema-short soak-short deploy page-tests browser ## set up what the tests need, then run everything
 
 setup: ## install what the tests need (a C compiler; Python and Node clients)
 	@sh tests/setup.sh
@@ -45,6 +47,9 @@ unit: ## all Rust tests
 
 hub: ## models by id, against a hub on this machine
 	$(CARGO) test --workspace --locked --features hone/hub --lib hub
+
+candle: ## the local judge, against the built-in engine and committed goldens
+	$(CARGO) test --workspace --locked --features hone/candle --lib judging
 
 clients: setup ## real clients from PyPI and npm against the real server
 	$(CARGO) build --workspace --locked --bin hone
@@ -81,7 +86,7 @@ browser: setup web ## the page in a browser against the real server; pictures in
 	HONE=target/debug/hone node --test --test-concurrency=1 tests/browser/
 
 bench: ## every measurement, as tables
-	$(CARGO) build --release --locked -p hone
+	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
 	$(HONE) bench all
 
 bench-litellm: ## the same load at LiteLLM's proxy (fetches it from PyPI)
@@ -96,7 +101,7 @@ openapi: ## write docs/openapi.json, from which the page's types are made
 	mv target/openapi.json docs/openapi.json
 
 starter: ## train the built-in model again from its seed (about fifteen minutes)
-	$(CARGO) build --release --locked -p hone
+	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
 	$(HONE) starter train --out target/starter
 	$(HONE) starter eval --model target/starter
 

@@ -14,6 +14,7 @@ pub mod eraser;
 pub mod house;
 pub mod http;
 pub mod hub;
+pub mod judging;
 pub mod learning;
 pub mod logs;
 mod manage;

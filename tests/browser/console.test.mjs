@@ -2,6 +2,7 @@
 // back by itself.
 
 import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
 import { after, before, test } from 'node:test'
 import { Hone, calm, confirm, launch, open, until } from './hone.mjs'
 
@@ -78,6 +79,48 @@ test('a version is tried on a share of the chats, promoted, and another one reti
   assert.equal(named.status, 404)
   await page.getByTestId('unretire').click()
   await row(newest).getByText('retired').waitFor({ state: 'detached' })
+  assert.deepEqual(page.complaints, [])
+})
+
+test('charts are read as tables and as CSV, and two versions are compared in numbers', async () => {
+  await until(async () => {
+    const { data } = await hone.get('/v1/versions')
+    if (data.length < 2) await hone.teach()
+    return data.length >= 2
+  })
+  await calm(hone)
+  const page = await open(browser, hone)
+  await page.goto(`${hone.url}/#/console/learning`)
+  const { data, current } = await hone.get('/v1/versions')
+  const plots = page.getByTestId('plot')
+  await plots.first().waitFor()
+
+  // Every chart that shows something has its table and its file.
+  const charts = page.getByTestId('chart').filter({ has: plots })
+  const titles = await charts.locator('h3').allInnerTexts()
+  assert.ok(titles.includes('KL') && titles.includes('Loss'), `${titles}`)
+  for (const title of titles) {
+    await page.getByRole('button', { name: `${title} as a table` }).click()
+    const table = page.getByRole('region', { name: `${title}, table` })
+    await table.locator('tbody tr').first().waitFor()
+    await page.getByRole('button', { name: `${title} as a table` }).click()
+  }
+  const [file] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: 'Loss as CSV' }).click()])
+  const lines = readFileSync(await file.path(), 'utf8').trim().split('\r\n')
+  assert.equal(lines[0], 'version,loss')
+  for (const version of data.filter((row) => row.status === 'published')) {
+    const told = lines.find((line) => line.startsWith(`${version.version},`))
+    assert.equal(Number(told.split(',')[1]), version.report.step.loss)
+  }
+
+  // Two versions side by side in numbers, at an address of their own.
+  await page.getByTestId('two-a').selectOption('1')
+  await page.getByTestId('two-b').selectOption(String(current))
+  const two = page.getByTestId('two-versions')
+  await two.getByRole('row').filter({ hasText: 'samples' }).first().waitFor()
+  assert.match(page.url(), new RegExp(`a=1&b=${current}`))
+  await page.reload()
+  await two.getByRole('row').filter({ hasText: 'loss' }).waitFor()
   assert.deepEqual(page.complaints, [])
 })
 

@@ -14,7 +14,7 @@ const PICTURES = process.env.SCREENSHOTS ?? 'target/screenshots'
 const CHROMIUM = process.env.CHROMIUM ?? '/usr/bin/chromium'
 
 /** Longest that anything is waited for. */
-export const PATIENCE_MS = 60_000
+export const PATIENCE_MS = Number(process.env.PATIENCE_MS ?? 60_000)
 
 /** Small batches, so that one person teaches a version within seconds; quick samples. */
 export const QUICK = {
@@ -187,5 +187,5 @@ export async function issues(page) {
 /** Keeps what a page looks like, for people to look at. */
 export async function picture(page, name) {
   mkdirSync(PICTURES, { recursive: true })
-  await page.screenshot({ path: join(PICTURES, `${name}.png`) })
+  await page.screenshot({ path: join(PICTURES, `${name}.png`), animations: 'disabled' })
 }

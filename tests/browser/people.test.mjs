@@ -77,6 +77,44 @@ test('two people in two browsers see only what is theirs', async () => {
   }
 })
 
+test('an admin who reads what others said is told that the log keeps it, and reads only when asking', async () => {
+  const page = await open(browser, hone)
+  await page.goto(hone.url)
+  await page.getByTestId('name').fill('root')
+  await page.getByTestId('password').fill('root has a long password')
+  await page.getByTestId('sign-in').locator('button.primary').click()
+  await page.getByTestId('composer').waitFor()
+  const acts = async (act) => JSON.parse((await ask(page, 'GET', `/admin/v1/audit?limit=200&act=${act}`)).text).data.filter((row) => row.act === act)
+  await page.goto(`${hone.url}/#/console/turns`)
+  const rows = page.getByTestId('turn-row')
+  await rows.first().waitFor()
+  const lists = (await acts('turn.list')).length
+  assert.ok(lists >= 1)
+
+  // Somebody says something: that there is something new is told without reading it.
+  const other = await open(browser, hone)
+  await other.goto(hone.url)
+  await other.getByTestId('name').fill('bob')
+  await other.getByTestId('password').fill('bob has a long password')
+  await other.getByTestId('sign-in').locator('button.primary').click()
+  await other.getByTestId('composer').waitFor()
+  const count = await rows.count()
+  const said = await (await say(other, 'a word of bob')).getAttribute('data-turn')
+  await page.getByTestId('turns-new').filter({ hasText: '1 new turn' }).waitFor()
+  assert.equal(await rows.count(), count)
+  assert.equal((await acts('turn.list')).length, lists)
+  await page.getByTestId('turns-new').click()
+  await page.locator(`a[href*="${said}"]`).click()
+  await page.getByTestId('reads-others').filter({ hasText: 'bob' }).waitFor()
+  await picture(page, 'turn-of-another-light')
+  assert.deepEqual(await issues(page), [])
+  const reads = await acts('turn.read')
+  assert.equal(reads.at(0).object, said)
+  assert.equal(reads.at(0).actor, 'root')
+  await page.goto(`${hone.url}/#/console/people/audit`)
+  await page.getByTestId('audit').filter({ hasText: 'turn.read' }).waitFor()
+})
+
 test('who is not signed in is asked to, and a sign-in lasts over a reload', async () => {
   const page = await open(browser, hone)
   await page.goto(hone.url)

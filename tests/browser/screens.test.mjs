@@ -108,6 +108,62 @@ test('a trial under way is accessible and pictured', async () => {
   await hone.call('POST', `/v1/versions/${current}/promote`)
 })
 
+/** What opens over or beside a screen. */
+const OPENED = {
+  help: async (page) => {
+    await page.goto(`${hone.url}/#/account`)
+    await page.getByTestId('export').waitFor()
+    await page.keyboard.press('?')
+    await page.locator('dialog[open]').waitFor()
+  },
+  feedback: async (page) => {
+    await page.goto(`${hone.url}/${screens['chat-session']}`)
+    await page.getByTestId('thumb-down').click()
+    await page.getByTestId('correction').waitFor()
+  },
+  'learning-switch': async (page) => {
+    await page.goto(`${hone.url}/#/chat`)
+    await page.getByTestId('consent').click()
+    await page.getByTestId('consent-serve').waitFor()
+  },
+  'roll-back': async (page) => {
+    await page.goto(`${hone.url}/#/console/versions/1`)
+    await page.getByTestId('roll-back').click()
+    await page.getByTestId('confirm-name').waitFor()
+  },
+  forget: async (page) => {
+    await page.goto(`${hone.url}/#/learned`)
+    await page.getByTestId('forget-all').click()
+    await page.getByTestId('forget-plan').waitFor()
+  },
+  'chart-table': async (page) => {
+    await page.goto(`${hone.url}/#/console/learning`)
+    await page.getByRole('button', { name: 'Reward as a table' }).click()
+    await page.getByRole('region', { name: 'Reward, table' }).waitFor()
+  },
+  drawer: async (page) => {
+    await page.goto(`${hone.url}/#/chat`)
+    const button = page.getByRole('button', { name: 'Your chats' })
+    if (await button.isVisible()) await button.click()
+    await page.getByTestId('session').first().waitFor()
+  },
+}
+
+for (const { name: look, ...options } of LOOKS) {
+  test(`what opens over a screen is accessible and pictured: ${look}`, async () => {
+    const wrong = []
+    const page = await open(browser, hone, options)
+    for (const [name, act] of Object.entries(OPENED)) {
+      await page.goto('about:blank')
+      await act(page)
+      await picture(page, `open-${name}-${look}`)
+      wrong.push(...(await issues(page)).map((issue) => `${name}: ${issue}`))
+    }
+    assert.deepEqual(wrong, [])
+    assert.deepEqual(page.complaints, [])
+  })
+}
+
 test('the first load is small and quick', async () => {
   const loads = []
   for (let at = 0; at < 5; at += 1) {

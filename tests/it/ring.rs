@@ -334,3 +334,48 @@ async fn another_house_votes_and_its_end_stops_no_verdict() {
     assert_eq!(status["loops"]["judge"]["restarts"], 0, "{status}");
     house.stop().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_base_model_votes_in_its_own_house() {
+    let (_guard, data) = temporary().unwrap();
+    let mut flags = judged_by("http://127.0.0.1:9");
+    let changes: [(&str, toml::Value); 3] = [
+        ("judge.model.kind", "base".into()),
+        ("judge.model.name", "base".into()),
+        ("judge.model.price_completion", 2.0.into()),
+    ];
+    for (key, value) in changes {
+        flags.retain(|(known, _)| known != key);
+        flags.push((key.to_owned(), value));
+    }
+    let flags: Vec<(&str, toml::Value)> =
+        flags.iter().map(|(k, v)| (k.as_str(), v.clone())).collect();
+    let house = TestHouse::start(&data, &flags).await.unwrap();
+    let verdict = complained(&house, "What is the capital of Spain?").await;
+    let votes = model_votes(&verdict);
+    assert_eq!(votes.len(), 2, "{verdict}");
+    let mut cost = 0.0;
+    for vote in &votes {
+        assert_eq!(
+            (&vote["model"], &vote["prompt"]),
+            (&json!("base"), &json!("vote/1"))
+        );
+        assert!(
+            vote["reason"].as_str().is_some_and(|r| !r.is_empty()),
+            "{vote}"
+        );
+        let usage = &vote["usage"];
+        assert!(usage["prompt_tokens"].as_u64() > Some(100), "{vote}");
+        let written = usage["completion_tokens"].as_f64().unwrap();
+        let paid = usage["cost"].as_f64().unwrap();
+        assert!((paid - written * 2e-6).abs() < 1e-12, "{vote}");
+        cost += paid;
+    }
+    // Two answers and two votes by one engine; the votes are no turns.
+    let status = house.get("/admin/v1/status").await.unwrap();
+    assert_eq!(status["engine"]["requests_total"], 4, "{status}");
+    assert_eq!(status["ledger"]["turns"], 2, "{status}");
+    let counted = status["loops"]["judge"]["numbers"]["cost_total"].as_f64();
+    assert!((counted.unwrap() - cost).abs() < 1e-12, "{status}");
+    house.stop().await.unwrap();
+}

@@ -2,14 +2,17 @@
 
     python3 -m venv venv && venv/bin/pip install openai langchain langchain-openai litellm openai-agents
     npm install --prefix node openai ai @ai-sdk/openai-compatible zod
-    TRACE_MODULES=node venv/bin/python tests/traces/record.py [CLIENT...]
+    npm install --prefix openclaw openclaw        # wants Node 24
+    TRACE_MODULES=node TRACE_OPENCLAW=openclaw venv/bin/python tests/traces/record.py [CLIENT...]
 
 A small server answers with scripted texts and tool calls and writes down every request: its headers
 without secrets, its body, and what it answered. Every conversation talks to a path of its own, so the
-trace knows which requests belong together although the requests do not say so.
+trace knows which requests belong together although the requests do not say so. Of OpenClaw's long
+system prompts a beginning and a hash are kept, of its tools the names.
 """
 
 import asyncio
+import hashlib
 import http.server
 import importlib.metadata
 import json
@@ -17,6 +20,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 import threading
 
 HERE = pathlib.Path(__file__).parent
@@ -91,7 +95,9 @@ def answer(body):
     """Calls two tools at once for a question about weather, else says something that tells how
     far the conversation is."""
     messages = body["messages"]
-    last = messages[-1]
+    # Text that OpenClaw puts behind the last message, and takes away again.
+    said = [m for m in messages if "_INTERNAL_CONTEXT>>>" not in text_of(m)]
+    last = said[-1]
     tools = [tool["function"]["name"] for tool in body.get("tools") or []]
     asked = text_of(last).lower()
     if last["role"] == "user" and "weather" in asked and "get_weather" in tools:
@@ -102,6 +108,10 @@ def answer(body):
             }
             for city in ("paris", "rome")
         ]
+        return {"role": "assistant", "content": None, "tool_calls": calls}
+    if last["role"] == "user" and "weather" in asked and "read" in tools:
+        call = {"name": "read", "arguments": json.dumps({"limit": 9.0, "path": "weather.txt"})}
+        calls = [{"id": f"call_read_{len(messages)}", "type": "function", "function": call}]
         return {"role": "assistant", "content": None, "tool_calls": calls}
     handoff = next((name for name in tools if name.startswith("transfer_to")), None)
     if last["role"] == "user" and "poem" in asked and handoff:
@@ -228,6 +238,44 @@ def openai_agents(base):
     asyncio.run(both())
 
 
+def openclaw(base):
+    """Both conversations by one installation, in turns; each run is a process of its own."""
+    modules = pathlib.Path(os.environ.get("TRACE_OPENCLAW", "openclaw")).resolve() / "node_modules"
+    with tempfile.TemporaryDirectory() as home:
+        work = pathlib.Path(home) / "work"
+        work.mkdir()
+        (work / "weather.txt").write_text("sunny\n")
+        for question in QUESTIONS:
+            for label in ("openclaw-a", "openclaw-b"):
+                model = {"id": "m", "name": "m", "contextWindow": 131072, "maxTokens": 1024}
+                provider = {
+                    "baseUrl": base(label), "apiKey": "x", "api": "openai-completions", "models": [model],
+                }
+                defaults = {"model": {"primary": "stub/m"}, "workspace": str(work)}
+                config = pathlib.Path(home) / ".openclaw" / "openclaw.json"
+                config.parent.mkdir(exist_ok=True)
+                config.write_text(
+                    json.dumps(
+                        {"models": {"providers": {"stub": provider}}, "agents": {"defaults": defaults}}
+                    )
+                )
+                subprocess.run(
+                    [
+                        "node", modules / "openclaw" / "openclaw.mjs", "agent", "--local",
+                        "--session-id", label, "--message", question.format(label),
+                    ],
+                    check=True, env=os.environ | {"HOME": home}, timeout=300, stdout=subprocess.DEVNULL,
+                )
+    for request in Stub.log:
+        body = request["body"]
+        body["tools"] = [{"function": {"name": tool["function"]["name"]}} for tool in body.get("tools") or []]
+        for message in body["messages"]:
+            if message["role"] == "system":
+                text = text_of(message)
+                digest = hashlib.sha256(text.encode()).hexdigest()
+                message["content"] = f"{text[:200]} [{len(text)} characters, sha256 {digest}]"
+
+
 def node(client, package):
     """A client of clients.mjs."""
     modules = pathlib.Path(os.environ.get("TRACE_MODULES", "node")).resolve()
@@ -250,7 +298,15 @@ CLIENTS = {
     "openai-agents": openai_agents,
     "openai-js": node("openai-js", "openai"),
     "ai-sdk": node("ai-sdk", "ai"),
+    "openclaw": openclaw,
 }
+
+
+def version(name):
+    if name == "openclaw":
+        folder = pathlib.Path(os.environ.get("TRACE_OPENCLAW", "openclaw")) / "node_modules" / name
+        return json.loads((folder / "package.json").read_text())["version"]
+    return getattr(CLIENTS[name], "version", None) or importlib.metadata.version(name)
 
 
 def main():
@@ -262,7 +318,7 @@ def main():
         CLIENTS[name](lambda label: f"http://127.0.0.1:{port}/c/{label}/v1")
         trace = {
             "client": name,
-            "version": getattr(CLIENTS[name], "version", None) or importlib.metadata.version(name),
+            "version": version(name),
             "requests": list(Stub.log),
         }
         (HERE / f"{name}.json").write_text(json.dumps(trace, indent=1, sort_keys=True) + "\n")

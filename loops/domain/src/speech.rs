@@ -473,6 +473,23 @@ impl Heard {
         };
         Self::of(after, listening)
     }
+
+    /// Like [`Self::meaning`], with the reasoning: a recorded text as a person reads it.
+    pub fn whole(text: &str) -> Self {
+        let before = match text.rfind(THINK_CLOSE) {
+            Some(at) => &text[..at],
+            None if text.trim_start().starts_with(THINK_OPEN) => text,
+            None => "",
+        };
+        let before = before.trim_start();
+        let before = before.strip_prefix(THINK_OPEN).unwrap_or(before);
+        let mut heard = Self::meaning(text);
+        heard.reasoning = before.trim().to_owned();
+        if !heard.reasoning.is_empty() {
+            heard.content = heard.content.trim_start().to_owned();
+        }
+        heard
+    }
 }
 
 impl Called {

@@ -158,6 +158,26 @@ fn calls_as_the_whole_answer() {
 }
 
 #[test]
+fn a_recorded_text_is_told_whole() {
+    let call = r#"<tool_call>{"name":"f"}</tool_call>"#;
+    for (text, expected) in [
+        ("Tea.".to_owned(), heard("", "Tea.", &[])),
+        (
+            "<think>\nhm\n</think>\n\nTea.".to_owned(),
+            heard("hm", "Tea.", &[]),
+        ),
+        ("hm\n</think>\nTea.".to_owned(), heard("hm", "Tea.", &[])),
+        ("<think>hm".to_owned(), heard("hm", "", &[])),
+        (
+            format!("<think>a</think>b {call}"),
+            heard("a", "b", &[("f", "{}")]),
+        ),
+    ] {
+        assert_eq!(Heard::whole(&text), expected, "{text}");
+    }
+}
+
+#[test]
 fn reasoning_the_prompt_opened() {
     let open = Listening {
         reasoning: Reasoning::Open,

@@ -79,6 +79,23 @@ pub struct Vote {
     pub model: Option<String>,
     /// How long it took.
     pub latency_ms: u64,
+    /// What it took, where a model voted and said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+    /// Version of the prompt that a model voted under.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+}
+
+/// What a model's answer took.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Tokens it read.
+    pub prompt_tokens: u64,
+    /// Tokens it wrote.
+    pub completion_tokens: u64,
+    /// What they cost, in the currency of the configured prices; 0 where none are.
+    pub cost: f64,
 }
 
 /// The settled outcome of all votes: one revision, of which one is current.

@@ -205,6 +205,29 @@ mod tests {
         assert_eq!(parse_apart(r"\boxed{1}", r"\boxed{1}"), None);
     }
 
+    #[test]
+    fn repeating_a_command_does_not_carry_it_out() {
+        let grade = |label: &str| match label {
+            "good" => (1, Outcome::Good),
+            "bad" => (-1, Outcome::Bad),
+            _ => (0, Outcome::Neutral),
+        };
+        for row in crate::labelled::injections() {
+            let ((own, _), (_, wanted)) = (grade(row.label), grade(row.wants));
+            for words in [
+                format!(
+                    "They answered: {}\nThat settles it. \\boxed{{{own}}}",
+                    row.text
+                ),
+                format!("\\boxed{{{own}}}\nThey answered: {}", row.text),
+                format!("\\boxed{{{own}}}, because of \"{}\"", row.text),
+            ] {
+                let read = parse_apart(&words, &row.text).map(|answer| answer.outcome);
+                assert_ne!(read, Some(wanted), "{words}");
+            }
+        }
+    }
+
     proptest::proptest! {
         #[test]
         fn no_words_break_the_parser(words in r#"[\\boxed{}":1, HINT_STARTEND0-]{0,200}"#) {

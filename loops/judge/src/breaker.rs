@@ -5,7 +5,7 @@ use hone_domain::Millis;
 /// Counts failures in a row. Closed lets everything through, open nothing; after the pause one
 /// case is let through as a probe, and its first answer closes or opens the breaker again.
 #[derive(Debug)]
-pub(crate) struct Breaker {
+pub struct Breaker {
     failures_max: u32,
     open_ms: Millis,
     failures: u32,
@@ -13,7 +13,8 @@ pub(crate) struct Breaker {
 }
 
 impl Breaker {
-    pub(crate) fn new(failures_max: u32, open_ms: u64) -> Self {
+    /// Closed. It opens for `open_ms` after `failures_max` failures in a row.
+    pub fn new(failures_max: u32, open_ms: u64) -> Self {
         Self {
             failures_max,
             open_ms: Millis::try_from(open_ms).unwrap_or(Millis::MAX),
@@ -24,7 +25,7 @@ impl Breaker {
 
     /// Whether a case may ask the model now. The one that is let through after the pause begins
     /// the next pause, so that no second one follows before the probe was answered.
-    pub(crate) fn admits(&mut self, now_ms: Millis) -> bool {
+    pub fn admits(&mut self, now_ms: Millis) -> bool {
         match self.open_until {
             None => true,
             Some(until) if now_ms < until => false,
@@ -36,7 +37,7 @@ impl Breaker {
     }
 
     /// Notes how a vote's call went.
-    pub(crate) fn note(&mut self, now_ms: Millis, answered: bool) {
+    pub fn note(&mut self, now_ms: Millis, answered: bool) {
         if answered {
             self.failures = 0;
             self.open_until = None;
@@ -49,7 +50,7 @@ impl Breaker {
     }
 
     /// Whether the model is being left alone.
-    pub(crate) fn is_open(&self) -> bool {
+    pub fn is_open(&self) -> bool {
         self.open_until.is_some()
     }
 }

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use crate::answer::{Unkept, accept_hint, parse_apart};
 use crate::decide::{Decision, majority};
-use crate::{ModelConfig, VoteError};
+use crate::{Completed, ModelConfig, VoteError};
 
 /// A transition whose model votes are under way.
 #[derive(Debug)]
@@ -103,13 +103,14 @@ impl Case {
     pub(crate) fn cast(
         &mut self,
         index: usize,
-        (result, latency_ms): (Result<String, VoteError>, u64),
+        (result, latency_ms): (Result<Completed, VoteError>, u64),
         config: &ModelConfig,
     ) {
         let Some(slot @ (Slot::Waiting | Slot::Asked { .. })) = self.votes.get_mut(index) else {
             return;
         };
-        let (outcome, reason, hint) = match result {
+        let usage = result.as_ref().ok().and_then(|said| said.usage(config));
+        let (outcome, reason, hint) = match result.map(|said| said.words) {
             Ok(words) => match parse_apart(&words, &self.said) {
                 Some(answer) => {
                     let hint = answer
@@ -129,6 +130,8 @@ impl Case {
             reason: reason.chars().take(config.words_chars_max).collect(),
             model: Some(config.name.clone()),
             latency_ms,
+            usage,
+            prompt: None,
         };
         *slot = Slot::Cast { vote, hint };
     }
@@ -182,6 +185,8 @@ impl Case {
                 reason: missing.to_owned(),
                 model: Some(config.name.clone()),
                 latency_ms: 0,
+                usage: None,
+                prompt: None,
             },
         });
         own.chain(self.heard).collect()

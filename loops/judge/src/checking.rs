@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::certificate::{self, Buckets, Ends, PayConfig, Unusable};
 use crate::verify::{self, CallReply, Calling, Finding, Job, finding};
-use crate::{CompleteOptions, ModelConfig};
+use crate::{CompleteOptions, Completed, ModelConfig};
 
 /// What is to be done for a check.
 #[derive(Debug)]
@@ -30,8 +30,8 @@ pub enum Doing {
 pub enum Done {
     /// A callback's reply.
     Reply(CallReply),
-    /// A model's words.
-    Words(String),
+    /// What a model said.
+    Words(Completed),
 }
 
 /// A transition with checks under way.
@@ -213,22 +213,24 @@ impl Checking {
         bench: &mut Bench<'_>,
     ) -> bool {
         let check = self.slots[index].check.clone();
-        let words = match result {
-            Ok(Done::Words(words)) => Ok(words),
+        let said = match result {
+            Ok(Done::Words(said)) => Ok(said),
             Ok(Done::Reply(_)) => Err("it answered with a reply".to_owned()),
             Err(why) => Err(why),
         };
         let (Some(model), Ok(changed)) = (bench.model, &case.changed) else {
             return false;
         };
-        let sound = words
-            .and_then(|words| certificate::parse(&words))
+        let usage = said.as_ref().ok().and_then(|said| said.usage(model));
+        let sound = said
+            .and_then(|said| certificate::parse(&said.words))
             .and_then(|argued| certificate::check(&argued, changed, &case.tests));
         let bucket = certificate::bucket(&model.name, changed);
         let vote = |(outcome, why): (Outcome, String)| {
             let mut found = finding(&check.name, (outcome, why));
             found.vote.model = Some(model.name.clone());
             found.vote.latency_ms = latency_ms;
+            found.vote.usage = usage;
             found
         };
         let ends = match sound {
@@ -315,6 +317,8 @@ impl Checking {
             ),
             model: Some(format!("audit:{bucket}")),
             latency_ms: 0,
+            usage: None,
+            prompt: None,
         });
         // The argument has been overtaken by the fact.
         for argued in &mut self.findings {

@@ -118,7 +118,7 @@ fn the_outcome_can_be_combined_with_the_step() {
             let report = Report::Voted {
                 claim: ask.claim,
                 index: ask.index,
-                result: vote.map(str::to_owned).ok_or(crate::VoteError::Deadline),
+                result: vote.map(Completed::from).ok_or(crate::VoteError::Deadline),
                 latency_ms: 1,
             };
             effects = judge.step(6, Event::Reported(report));
@@ -189,7 +189,7 @@ fn a_sound_certificate_is_paid_as_measured_and_a_broken_one_is_not() {
     let judge = |words: &str, counts: Vec<AuditCount>| {
         let mut judge = room(with_model()).with_buckets(Buckets::new(counts));
         let effects = arrive(&mut judge, one.clone());
-        let effects = end(&mut judge, effects, Ok(Done::Words(words.to_owned())));
+        let effects = end(&mut judge, effects, Ok(Done::Words(words.into())));
         let told = verdict(&effects).cloned();
         (told, effects.iter().any(|e| matches!(e, Effect::Ask(_))))
     };
@@ -223,7 +223,7 @@ fn a_share_is_executed_and_the_fact_decides() {
     let (one, words) = proposal(passing(), 1);
     let mut judge = room(config);
     let effects = arrive(&mut judge, one);
-    let effects = end(&mut judge, effects, Ok(Done::Words(words.clone())));
+    let effects = end(&mut judge, effects, Ok(Done::Words(words.as_str().into())));
     assert!(verdict(&effects).is_none());
     let effects = end(&mut judge, effects, Ok(says(-1.0)));
     let told = verdict(&effects).unwrap();
@@ -239,7 +239,7 @@ fn a_share_is_executed_and_the_fact_decides() {
     // The next one of its kind is worth less.
     let (one, _) = proposal(passing(), 2);
     let effects = arrive(&mut judge, one);
-    let effects = end(&mut judge, effects, Ok(Done::Words(words)));
+    let effects = end(&mut judge, effects, Ok(Done::Words(words.as_str().into())));
     let effects = end(&mut judge, effects, Err("no answer".to_owned()));
     assert_eq!(verdict(&effects).unwrap().score, Some(1.0 / 3.0));
 }

@@ -60,14 +60,58 @@ pub struct Config {
     pub model: Option<ModelConfig>,
 }
 
+/// Who votes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ModelKind {
+    /// A model behind one or several OpenAI-compatible servers.
+    Endpoint,
+    /// The served base model, without any adapter, through the engine's own line, behind users.
+    Base,
+    /// A model of its own in this process, which never learns.
+    Local,
+}
+
+/// Settings of a local judge.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct LocalConfig {
+    /// Its folder (config.json, safetensors, tokenizer.json) or GGUF file.
+    pub path: String,
+    /// Threads it computes with.
+    pub threads: usize,
+    /// Most tokens of prompt and vote together; bounds its memory.
+    pub tokens_max: usize,
+    /// Most votes that wait for it.
+    pub waiting_max: usize,
+}
+
 /// Settings of the model judge.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelConfig {
+    /// Who votes.
+    pub kind: ModelKind,
     /// Base URL of an OpenAI-compatible server, such as `http://127.0.0.1:8000/v1`.
     pub url: String,
+    /// Further servers with the same model.
+    pub urls: Vec<String>,
     /// Name of the model there; stored with each vote.
     pub name: String,
+    /// Folder with prompts of one's own; empty takes the built-in ones.
+    pub prompts: String,
+    /// A model of this process, for `kind = "local"`.
+    pub local: LocalConfig,
+    /// How often a vote's servers are tried within its deadline.
+    pub tries_max: u32,
+    /// Pause after all servers failed; doubles with each further time.
+    pub retry_ms: u64,
+    /// How often each server is asked whether it is well; 0 never asks.
+    pub health_interval_ms: u64,
+    /// Price of a million tokens read.
+    pub price_prompt: f64,
+    /// Price of a million tokens written.
+    pub price_completion: f64,
     /// Environment variable that holds the key, where the server wants one.
     pub api_key_env: Option<String>,
     /// Votes per transition; a strict majority of them decides.
@@ -242,16 +286,71 @@ impl ModelConfig {
         if !(0.0..=2.0).contains(&self.temperature) {
             return Err("judge.model.temperature must be between 0 and 2".to_owned());
         }
-        if self.name.is_empty() || self.url.is_empty() {
-            return Err("judge.model.url and judge.model.name must not be empty".to_owned());
+        self.validate_kind()
+    }
+
+    fn validate_kind(&self) -> Result<(), String> {
+        if self.name.is_empty() {
+            return Err("judge.model.name must not be empty".to_owned());
         }
-        Ok(())
+        at_least_one(&[
+            ("judge.model.tries_max", u64::from(self.tries_max)),
+            ("judge.model.retry_ms", self.retry_ms),
+            ("judge.model.local.threads", self.local.threads as u64),
+            ("judge.model.local.tokens_max", self.local.tokens_max as u64),
+            (
+                "judge.model.local.waiting_max",
+                self.local.waiting_max as u64,
+            ),
+        ])?;
+        let prices = [self.price_prompt, self.price_completion];
+        if !prices
+            .iter()
+            .all(|price| *price >= 0.0 && price.is_finite())
+        {
+            return Err(
+                "judge.model.price_prompt and judge.model.price_completion must not be below 0"
+                    .to_owned(),
+            );
+        }
+        match self.kind {
+            ModelKind::Endpoint if self.servers().next().is_none() => {
+                Err("judge.model.url or judge.model.urls must name a server".to_owned())
+            }
+            ModelKind::Local if self.local.path.is_empty() => Err(
+                "judge.model.local.path must name a folder or a GGUF file where judge.model.kind is \"local\""
+                    .to_owned(),
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// Every server, each with the key that names it.
+    pub fn servers(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let first = std::iter::once(("judge.model.url", self.url.as_str()));
+        let further = self.urls.iter();
+        let further = further.map(|url| ("judge.model.urls", url.as_str()));
+        first.chain(further).filter(|(_, url)| !url.is_empty())
     }
 
     /// Settings for tests: three votes, small limits.
     pub fn for_tests() -> Self {
         Self {
+            kind: ModelKind::Endpoint,
             url: "http://127.0.0.1:9/v1".to_owned(),
+            urls: Vec::new(),
+            prompts: String::new(),
+            local: LocalConfig {
+                path: String::new(),
+                threads: 1,
+                tokens_max: 4_096,
+                waiting_max: 4,
+            },
+            tries_max: 2,
+            retry_ms: 10,
+            health_interval_ms: 0,
+            price_prompt: 0.0,
+            price_completion: 0.0,
             name: "test-judge".to_owned(),
             api_key_env: None,
             votes: 3,
@@ -280,7 +379,7 @@ mod tests {
     #[test]
     fn wrong_settings_are_named() {
         type Change = fn(&mut Config);
-        let cases: [(Change, &str); 4] = [
+        let cases: [(Change, &str); 6] = [
             (
                 |c| c.claim_batch = 0,
                 "judge.claim_batch must be at least 1",
@@ -297,6 +396,22 @@ mod tests {
                     }
                 },
                 "judge.model.temperature",
+            ),
+            (
+                |c| {
+                    if let Some(model) = &mut c.model {
+                        model.url.clear();
+                    }
+                },
+                "judge.model.url or judge.model.urls",
+            ),
+            (
+                |c| {
+                    if let Some(model) = &mut c.model {
+                        model.kind = ModelKind::Local;
+                    }
+                },
+                "judge.model.local.path",
             ),
         ];
         for (change, message) in cases {

@@ -33,6 +33,8 @@ fn vote(signal: Signal, outcome: Outcome, reason: impl Into<String>) -> Vote {
         reason: reason.into(),
         model: None,
         latency_ms: 0,
+        usage: None,
+        prompt: None,
     }
 }
 

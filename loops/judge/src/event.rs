@@ -6,7 +6,7 @@ use hone_domain::{Message, Millis, TransitionId, Verdict};
 use hone_store::{Claim, Claimed};
 use tokio::sync::oneshot;
 
-use crate::{CompleteOptions, CompleterError, Doing, Done};
+use crate::{CompleteOptions, Completed, CompleterError, Doing, Done};
 
 /// A claimed transition: its id and the fence it was claimed under.
 pub(crate) type Key = (TransitionId, u64);
@@ -106,8 +106,8 @@ pub enum Report {
         claim: Claim,
         /// Which of the votes.
         index: usize,
-        /// The model's words.
-        result: Result<String, VoteError>,
+        /// What the model said.
+        result: Result<Completed, VoteError>,
         /// How long it took.
         latency_ms: u64,
     },

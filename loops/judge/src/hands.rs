@@ -49,7 +49,7 @@ impl JudgeHands {
                 tokio::select! {
                     biased;
                     answer = timeout(deadline, answer) => match answer {
-                        Ok(words) => words.map_err(VoteError::Failed),
+                        Ok(answer) => answer.map_err(VoteError::Failed),
                         Err(_) => Err(VoteError::Deadline),
                     },
                     // Ends with an error, because the state drops its end to withdraw.

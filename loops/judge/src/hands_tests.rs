@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use hone_domain::{Fate, Feedback, Message, Reason, Signal, Stage, TransitionId, Turn, TurnId};
+use hone_domain::{
+    Fate, Feedback, Message, Outcome, Reason, Signal, Stage, TransitionId, Turn, TurnId,
+};
 use hone_runtime::{
     Board, Inbox, Overflow, SeededIds, ShutdownTrigger, SystemClock, SystemIds, queue,
 };
@@ -13,7 +15,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::testing::{feedback, transition, turn};
-use crate::{CompleteOptions, Completer, Config, ModelConfig};
+use crate::{CompleteOptions, Completed, Completer, Config, ModelConfig};
 
 /// Answers "bad" to all, but every `hangs_every`-th call never ends.
 struct Scripted {
@@ -23,13 +25,20 @@ struct Scripted {
 
 #[async_trait]
 impl Completer for Scripted {
-    async fn complete(&self, _: &[Message], _: CompleteOptions) -> Result<String, CompleterError> {
+    async fn complete(
+        &self,
+        _: &[Message],
+        _: CompleteOptions,
+    ) -> Result<Completed, CompleterError> {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         if call % self.hangs_every == self.hangs_every - 1 {
             std::future::pending::<()>().await;
         }
         tokio::task::yield_now().await;
-        Ok(r"\boxed{-1}".to_owned())
+        Ok(Completed {
+            tokens: Some((400, 10)),
+            ..r"\boxed{-1}".into()
+        })
     }
 }
 
@@ -53,6 +62,8 @@ async fn rig(model: bool) -> Rig {
     let config = Config {
         model: model.then(|| ModelConfig {
             vote_deadline_ms: 300,
+            price_prompt: 0.5,
+            price_completion: 2.0,
             ..ModelConfig::for_tests()
         }),
         ..Config::for_tests()
@@ -163,7 +174,19 @@ async fn calls_that_hang_strand_nothing() {
                 .count()
                 == 3
         );
+        for vote in verdict.votes.iter().filter(|v| v.outcome == Outcome::Bad) {
+            if vote.signal == Signal::Model {
+                let usage = vote.usage.unwrap();
+                assert_eq!((usage.prompt_tokens, usage.completion_tokens), (400, 10));
+                assert!((usage.cost - 220e-6).abs() < 1e-12, "{usage:?}");
+            }
+        }
     }
+    let numbers = rig.ctx.board.snapshot()["judge"].numbers.clone();
+    let counted = numbers["cost_total"];
+    let answers = numbers["prompt_tokens_total"] / 400.0;
+    assert!((counted - answers * 220e-6).abs() < 1e-9, "{counted}");
+    assert!(counted >= 80.0 * 220e-6, "{counted}");
 }
 
 #[tokio::test]

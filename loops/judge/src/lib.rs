@@ -37,9 +37,10 @@ use std::time::Duration;
 use hone_runtime::{Board, Clock, DriveConfig, Ended, Ids, Inbox, Outbox, Shutdown, Wake, drive};
 use hone_store::Ledger;
 
+pub use breaker::Breaker;
 pub use checking::{Doing, Done};
-pub use completer::{CompleteOptions, Completer, CompleterError};
-pub use config::{Combine, Config, ModelConfig, MovingOn};
+pub use completer::{CompleteOptions, Completed, Completer, CompleterError};
+pub use config::{Combine, Config, LocalConfig, ModelConfig, ModelKind, MovingOn};
 pub use event::{CheckAsk, Effect, RecordError, Report, VoteAsk, VoteError};
 pub use hands::JudgeHands;
 pub use state::State;
@@ -52,7 +53,8 @@ pub fn vote_messages(
     mark: uuid::Uuid,
     config: &ModelConfig,
 ) -> Vec<hone_domain::Message> {
-    prompt::vote(turn, next_state, mark, config)
+    let wording = prompt::Wording::default();
+    prompt::vote(&wording, (turn, next_state), mark, config)
 }
 
 /// What a vote on `next_state` says, as the room reads it; none where it cannot be read.
@@ -131,7 +133,10 @@ pub async fn run(
     let drain_ms = config.drain_ms;
     let audits = ctx.ledger.audits().await;
     let audits = audits.map_err(|error| Error::Audits(error.to_string()))?;
+    let folder = config.model.as_ref().map_or("", |model| &model.prompts);
+    let wording = prompt::Wording::read(folder).map_err(Error::Config)?;
     let state = State::new(config, ctx.ids.clone(), ctx.completer.is_some());
+    let state = state.with_wording(wording);
     let state = state.with_buckets(certificate::Buckets::new(audits.into_iter().map(|count| {
         certificate::AuditCount {
             bucket: count.bucket,

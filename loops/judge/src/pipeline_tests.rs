@@ -10,7 +10,7 @@ use hone_store::Claimed;
 use tokio::sync::oneshot::error::TryRecvError;
 
 use crate::testing::claimed;
-use crate::{Config, Effect, ModelConfig, Report, State, VoteAsk, VoteError};
+use crate::{Completed, Config, Effect, ModelConfig, Report, State, VoteAsk, VoteError};
 
 /// Turns, how many of them one request asks for, and the time between two turns.
 const TURNS: usize = 4_000;
@@ -19,12 +19,13 @@ const EVERY_MS: i64 = 50;
 /// How often the simulated hands look for votes that were withdrawn.
 const TICK_MS: i64 = 20;
 const DEADLINE_MS: u64 = 2_000;
+const SEED: u64 = 5;
 
 /// What the simulated world does next.
 enum Next {
     Arrives,
     Ticks,
-    Ends(Box<VoteAsk>, Result<String, VoteError>),
+    Ends(Box<VoteAsk>, Result<Completed, VoteError>),
 }
 
 /// What happens when; of equal times the first that was planned.
@@ -44,6 +45,8 @@ impl Agenda {
 }
 
 struct Ran {
+    /// Turns that lost two of their three votes or all.
+    outvoted: usize,
     /// When each turn was judged.
     judged_ms: HashMap<usize, i64>,
     /// When the last turn arrived.
@@ -73,11 +76,20 @@ struct World {
     waiting: Vec<Claimed>,
     arrived: usize,
     votes: usize,
-    hanging_percent: usize,
+    hanging_percent: u64,
+    /// Votes of each turn that hang.
+    lost: HashMap<usize, usize>,
     judged_ms: HashMap<usize, i64>,
 }
 
-fn run(hanging_percent: usize) -> Ran {
+/// A number without a pattern for each `n`.
+fn drawn(n: u64) -> u64 {
+    let n = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 20
+}
+
+fn run(hanging_percent: u64) -> Ran {
     let mut world = World {
         room: State::new(config(), Arc::new(SeededIds::new(1)), true),
         agenda: Agenda::default(),
@@ -86,6 +98,7 @@ fn run(hanging_percent: usize) -> Ran {
         arrived: 0,
         votes: 0,
         hanging_percent,
+        lost: HashMap::new(),
         judged_ms: HashMap::new(),
     };
     world.agenda.plan(0, Next::Arrives);
@@ -104,6 +117,7 @@ fn run(hanging_percent: usize) -> Ran {
         }
     }
     Ran {
+        outvoted: world.lost.values().filter(|lost| **lost > 1).count(),
         judged_ms: world.judged_ms,
         last_ms: (TURNS as i64 - 1) * EVERY_MS,
     }
@@ -118,11 +132,14 @@ impl World {
             }
             Effect::Ask(ask) => {
                 self.votes += 1;
-                let hangs = (self.votes * 7_919) % 100 < self.hanging_percent;
-                let latency_ms = 60 + (self.votes as i64 * 37) % 80;
+                let drawn = drawn(SEED + self.votes as u64);
+                let hangs = drawn % 100 < self.hanging_percent;
+                let latency_ms = 60 + (drawn / 100 % 80) as i64;
+                let turn = ask.claim.transition.0.as_u128() as usize;
+                *self.lost.entry(turn).or_default() += usize::from(hangs);
                 let (after_ms, result) = match hangs {
                     true => (DEADLINE_MS as i64, Err(VoteError::Deadline)),
-                    false => (latency_ms, Ok(r"\boxed{-1}".to_owned())),
+                    false => (latency_ms, Ok(r"\boxed{-1}".into())),
                 };
                 let next = Next::Ends(ask, result);
                 self.agenda.plan(self.now_ms + after_ms, next);
@@ -189,7 +206,7 @@ fn ended(
     room: &mut State,
     now_ms: i64,
     ask: &VoteAsk,
-    result: Result<String, VoteError>,
+    result: Result<Completed, VoteError>,
 ) -> Vec<Effect> {
     let report = Report::Voted {
         claim: ask.claim,
@@ -211,6 +228,8 @@ fn votes_that_hang_for_ever_cost_no_throughput_and_strand_no_group() {
     let lost = 1.0 - in_time(&troubled) / in_time(&calm);
     println!("throughput lost: {:.3} %", lost * 100.0);
     assert!(lost < 0.01, "{lost}");
+    println!("turns without a majority: {}", troubled.outvoted);
+    assert!(calm.outvoted == 0 && troubled.outvoted > TURNS / 300);
     assert_eq!(
         (calm.judged_ms.len(), troubled.judged_ms.len()),
         (TURNS, TURNS)

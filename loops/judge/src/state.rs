@@ -14,9 +14,11 @@ use crate::certificate::Buckets;
 use crate::checking::Checking;
 use crate::decide::{Decision, by_feedback};
 use crate::event::{Key, key};
+use crate::prompt::Wording;
 use crate::verify;
 use crate::{
-    CompleteOptions, Config, Effect, ModelConfig, RecordError, Report, VoteAsk, VoteError,
+    CompleteOptions, Completed, Config, Effect, ModelConfig, RecordError, Report, VoteAsk,
+    VoteError,
 };
 
 mod checks;
@@ -57,6 +59,21 @@ struct Counts {
     by_model: u64,
     by_rules: u64,
     score_sum: f64,
+    prompt_tokens: u64,
+    completion_tokens: u64,
+    cost: f64,
+}
+
+impl Counts {
+    /// Notes what a model's answer took.
+    fn took(&mut self, said: Option<&Completed>, model: Option<&ModelConfig>) {
+        let Some(usage) = model.and_then(|model| said?.usage(model)) else {
+            return;
+        };
+        self.prompt_tokens += usage.prompt_tokens;
+        self.completion_tokens += usage.completion_tokens;
+        self.cost += usage.cost;
+    }
 }
 
 /// The room's pure half.
@@ -73,6 +90,7 @@ pub struct State {
     draining: bool,
     rules: verify::Rules,
     buckets: Buckets,
+    wording: Wording,
     checking: HashMap<Key, Checking>,
     jobs: VecDeque<(Key, usize)>,
     checks_in_flight: usize,
@@ -98,6 +116,7 @@ impl State {
             config,
             rules,
             buckets: Buckets::default(),
+            wording: Wording::default(),
             checking: HashMap::new(),
             jobs: VecDeque::new(),
             checks_in_flight: 0,
@@ -122,6 +141,13 @@ impl State {
     #[must_use]
     pub fn with_buckets(mut self, buckets: Buckets) -> Self {
         self.buckets = buckets;
+        self
+    }
+
+    /// The same, asking models with `wording`.
+    #[must_use]
+    pub(crate) fn with_wording(mut self, wording: Wording) -> Self {
+        self.wording = wording;
         self
     }
 
@@ -250,13 +276,14 @@ impl State {
         &mut self,
         now_ms: Millis,
         (claim, index): (Claim, usize),
-        (result, latency_ms): (Result<String, VoteError>, u64),
+        (result, latency_ms): (Result<Completed, VoteError>, u64),
     ) -> Vec<Effect> {
         self.votes_in_flight = self.votes_in_flight.saturating_sub(1);
         if result != Err(VoteError::Withdrawn) {
             self.counts.votes_failed += u64::from(result.is_err());
             self.breaker.note(now_ms, result.is_ok());
         }
+        self.counts.took(result.as_ref().ok(), self.model.as_ref());
         let mut effects = Vec::new();
         if let (Some(case), Some(model)) = (self.cases.get_mut(&key(&claim)), &self.model) {
             case.cast(index, (result, latency_ms), model);
@@ -292,7 +319,10 @@ impl State {
         self.counts.hints.short += case.hints.short;
         self.counts.hints.long += case.hints.long;
         self.counts.hints.repeating += case.hints.repeating;
-        let votes = case.into_votes(missing, model);
+        let mut votes = case.into_votes(missing, model);
+        for vote in votes.iter_mut().filter(|vote| vote.signal == Signal::Model) {
+            vote.prompt = Some(self.wording.version.clone());
+        }
         let unreadable = votes.iter().filter(|v| v.reason.starts_with("no grade in"));
         self.counts.votes_unreadable += unreadable.count() as u64;
         self.record(now_ms, claim, (decision, votes))
@@ -513,6 +543,9 @@ impl Room for State {
             number("votes_total", counts.votes),
             number("votes_failed_total", counts.votes_failed),
             number("votes_unreadable_total", counts.votes_unreadable),
+            number("prompt_tokens_total", counts.prompt_tokens),
+            number("completion_tokens_total", counts.completion_tokens),
+            ("cost_total", counts.cost),
             number("checks_total", counts.checks),
             number("checks_failed_total", counts.checks_failed),
             number("checks_in_flight", self.checks_in_flight as u64),
@@ -530,6 +563,8 @@ fn left_alone(model: &ModelConfig) -> Vote {
         reason: "left alone after repeated failures".to_owned(),
         model: Some(model.name.clone()),
         latency_ms: 0,
+        usage: None,
+        prompt: None,
     }
 }
 

@@ -45,7 +45,7 @@ fn vote(state: &mut State, ask: (Claim, usize), result: Result<&str, VoteError>)
     let report = Report::Voted {
         claim: ask.0,
         index: ask.1,
-        result: result.map(str::to_owned),
+        result: result.map(Completed::from),
         latency_ms: 5,
     };
     state.step(10, Event::Reported(report))
@@ -377,8 +377,8 @@ impl World {
                 claim: ask.claim,
                 index: ask.index,
                 result: match luck {
-                    0..90 => Ok(r"\boxed{-1}".to_owned()),
-                    90..120 => Ok("I cannot say".to_owned()),
+                    0..90 => Ok(r"\boxed{-1}".into()),
+                    90..120 => Ok("I cannot say".into()),
                     120..200 => Err(VoteError::Failed(CompleterError::Unreachable("no".into()))),
                     200..230 => Err(VoteError::Deadline),
                     _ => return None,

@@ -87,7 +87,7 @@ impl ModelFolder {
             });
         }
         let settings = object(files, TOKENIZER_CONFIG)?;
-        let generation = generation(files, &settings, &tokenizer, &config)?;
+        let generation = generation(files, &settings, &tokenizer, config.vocab)?;
         Ok(Self {
             template: Arc::new(template(files, &settings)?),
             tokenizer: Arc::new(tokenizer),
@@ -115,6 +115,36 @@ impl ModelFolder {
 
     pub fn generation(&self) -> &GenerationDefaults {
         &self.generation
+    }
+}
+
+/// What it takes to speak to a model whose weights somebody else reads.
+#[derive(Debug)]
+pub struct Speech {
+    /// Its tokenizer.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Its template.
+    pub template: Arc<ChatTemplate>,
+    /// Tokens that end a completion, ascending.
+    pub eos_ids: Vec<u32>,
+}
+
+impl Speech {
+    /// Reads it from a folder on disk, or from a GGUF file.
+    pub fn open(path: &Path) -> Result<Self, LoadError> {
+        let files = match path.is_file() {
+            true => Files::Gguf(Arc::new(Gguf::open(path)?)),
+            false => Files::Folder(path.to_owned()),
+        };
+        let tokenizer = files.read(TOKENIZER, "the tokenizer is read from it")?;
+        let tokenizer = Tokenizer::from_json(&tokenizer, &files.label(TOKENIZER))?;
+        let settings = object(&files, TOKENIZER_CONFIG)?;
+        let vocab = tokenizer.vocab_size();
+        Ok(Self {
+            eos_ids: generation(&files, &settings, &tokenizer, vocab)?.eos_ids,
+            template: Arc::new(template(&files, &settings)?),
+            tokenizer: Arc::new(tokenizer),
+        })
     }
 }
 
@@ -256,7 +286,7 @@ fn generation(
     files: &Files,
     settings: &Map<String, Value>,
     tokenizer: &Tokenizer,
-    config: &ModelConfig,
+    vocab: usize,
 ) -> Result<GenerationDefaults, LoadError> {
     let suggested = object(files, GENERATION)?;
     let (file, eos) = match suggested.get("eos_token_id").filter(|v| !v.is_null()) {
@@ -270,14 +300,11 @@ fn generation(
     };
     let mut eos_ids = Vec::new();
     for id in listed {
-        let fits = id.as_u64().filter(|id| *id < config.vocab as u64);
+        let fits = id.as_u64().filter(|id| *id < vocab as u64);
         eos_ids.push(fits.ok_or_else(|| LoadError::BadKey {
             file: files.label(file),
             key: "eos_token_id".to_owned(),
-            why: format!(
-                "names token {id}, but the vocabulary has {} tokens",
-                config.vocab
-            ),
+            why: format!("names token {id}, but the vocabulary has {vocab} tokens"),
         })? as u32);
     }
     if eos_ids.is_empty() {

@@ -264,6 +264,13 @@ pub trait Versions: Send + Sync {
         samples_max: usize,
     ) -> Result<Option<VersionView>, LedgerError>;
 
+    /// A page of a scope's versions, newest first; `before` is a version's number.
+    async fn version_page(
+        &self,
+        scope: &Scope,
+        page: Window,
+    ) -> Result<Vec<PolicyRecord>, LedgerError>;
+
     /// Candidates that were not published, of one scope or of all, newest first.
     async fn refusals(
         &self,

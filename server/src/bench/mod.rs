@@ -25,6 +25,9 @@ mod swap;
 mod trainer;
 mod wire;
 
+#[cfg(all(test, feature = "candle"))]
+pub(crate) use judge::verdict_on;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;

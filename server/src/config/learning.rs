@@ -3,6 +3,18 @@
 use hone_domain::{Consent, Holdback, Learning};
 use serde::{Deserialize, Serialize};
 
+/// A scale that people score on.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Metric {
+    /// Its name.
+    pub name: String,
+    /// The number that counts as -1.
+    pub worst: f64,
+    /// The number that counts as 1.
+    pub best: f64,
+}
+
 /// What may be learned from whom, until they decide themselves.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -19,6 +31,8 @@ pub struct LearningConfig {
     pub holdback_seed: u64,
     /// Owners of keys whose users share one policy instead of having one each.
     pub shared_owners: Vec<String>,
+    /// Scales that feedback may be given on, besides -1 to 1.
+    pub metrics: Vec<Metric>,
     /// Newest scored turns that a report on improvement looks at.
     pub report_turns_max: usize,
     /// Recent prompts with checks of their own that a new version and the base model answer once more
@@ -68,6 +82,16 @@ impl LearningConfig {
         ];
         if let Some((key, _)) = counts.iter().find(|(_, n)| *n == 0) {
             return Err(format!("learning.{key} must be at least 1"));
+        }
+        let wrong = |metric: &&Metric| {
+            let span = metric.best - metric.worst;
+            metric.name.is_empty() || !span.is_finite() || span == 0.0
+        };
+        if let Some(metric) = self.metrics.iter().find(wrong) {
+            return Err(format!(
+                "learning.metrics {:?} needs a name and two different numbers, worst and best",
+                metric.name
+            ));
         }
         Ok(())
     }

@@ -21,7 +21,7 @@ use toml::{Table, Value};
 
 pub use binding::{BindingConfig, SESSION_FIELDS};
 pub use console::ConsoleConfig;
-pub use learning::LearningConfig;
+pub use learning::{LearningConfig, Metric};
 pub use outbound::OutboundConfig;
 pub use people::{LimitSet, LimitsConfig, OidcConfig, PeopleConfig};
 pub use sections::{

@@ -84,8 +84,9 @@ impl House {
         let (to_judge, from_collect) = queue(1, Overflow::DropOldest);
         let (to_train, from_judge) = queue(1, Overflow::DropOldest);
         let collect = rooms::collect(&commons, to_judge, &mut tasks);
-        rooms::judge(&commons, (from_collect, to_train), &mut tasks)?;
         let (backend, engine) = rooms::serve(&commons, &served)?;
+        let base = rooms::base(&commons, &served, engine.clone());
+        rooms::judge(&commons, (from_collect, to_train), base, &mut tasks).await?;
         rooms::train(&commons, (&served, engine.clone()), from_judge, &mut tasks)?;
         let abort = ShutdownTrigger::new();
         let door = backend.map(|backend| {

@@ -15,8 +15,8 @@ use crate::config::Loop;
 use crate::eraser::Eraser;
 use crate::http::Http;
 use crate::http::tls::Tls;
+use crate::judging::{self, BaseParts};
 use crate::model::{self, Served};
-use crate::outbound::HttpCompleter;
 use crate::paired::PairedParts;
 use crate::watch;
 
@@ -51,6 +51,20 @@ pub(super) fn serve(commons: &Commons, served: &Served) -> Result<Serving, Strin
     });
     let engine = Arc::new(engine.map_err(|error| error.to_string())?);
     Ok((Some(engine.clone()), Some(engine)))
+}
+
+/// The base model as it may vote; none where no model is served.
+pub(super) fn base(
+    commons: &Commons,
+    served: &Served,
+    engine: Option<Arc<Engine>>,
+) -> Option<BaseParts> {
+    Some(BaseParts {
+        backend: engine?,
+        language: served.language.clone(),
+        ids: commons.ids.clone(),
+        clock: commons.clock.clone(),
+    })
 }
 
 /// TLS, where it is spoken: files in, certificates out.
@@ -133,20 +147,23 @@ pub(super) fn measures(commons: &Commons, http: &Arc<Http>, rooms: &mut JoinSet<
     rooms.spawn(http.paired.clone().run(parts, commons.stops[0].signal()));
 }
 
-/// Judge: wakes from collect in, wakes to train out.
-pub(super) fn judge(
+/// Judge: wakes from collect in, wakes to train out. `base` is what may vote here.
+pub(super) async fn judge(
     commons: &Commons,
     (inbox, to_train): (Inbox<Wake>, Outbox<Wake>),
+    base: Option<BaseParts>,
     rooms: &mut JoinSet<()>,
 ) -> Result<(), String> {
     if !commons.config.runs(Loop::Judge) {
         return Ok(());
     }
-    let model = commons.config.judge.model.as_ref();
-    let completer = model.map(|model| HttpCompleter::shared(commons.outbound.clone(), model));
+    let completer = match &commons.config.judge.model {
+        Some(model) => Some(judging::voter(model, &commons.outbound, base).await?),
+        None => None,
+    };
     let ctx = hone_judge::Ctx {
         ledger: commons.traced(),
-        completer: completer.transpose()?,
+        completer,
         caller: HttpCaller::shared(&commons.outbound, &commons.config.judge)?,
         ids: commons.ids.clone(),
         clock: commons.clock.clone(),

@@ -70,6 +70,7 @@ pub const RIGHTS: &[(&str, &str, Right)] = &[
     ("GET", "/admin/v1/scopes", AdminRead),
     ("GET", "/admin/v1/refusals", AdminRead),
     ("GET", "/admin/v1/versions", AdminRead),
+    ("GET", "/admin/v1/versions/series", AdminRead),
     ("GET", "/admin/v1/versions/{version}", AdminRead),
     ("POST", "/admin/v1/versions/{version}/rollback", AdminWrite),
     ("POST", "/admin/v1/versions/{version}/pin", AdminWrite),

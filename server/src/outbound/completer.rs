@@ -1,10 +1,11 @@
 //! Completes chats by any OpenAI-compatible server.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use hone_domain::Message;
-use hone_judge::{CompleteOptions, Completer, CompleterError, ModelConfig};
+use hone_judge::{CompleteOptions, Completed, Completer, CompleterError, ModelConfig};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Url};
 use serde_json::{Value, json};
@@ -16,14 +17,20 @@ use crate::door::template_message;
 pub struct HttpCompleter {
     outbound: Arc<Outbound>,
     url: Url,
+    models: Url,
     model: String,
     headers: HeaderMap,
 }
 
 impl HttpCompleter {
-    /// A client for the judge's model. The error says which key is wrong.
-    pub fn new(outbound: Arc<Outbound>, config: &ModelConfig) -> Result<Self, String> {
-        let url = format!("{}/chat/completions", config.url.trim_end_matches('/'));
+    /// A client for the judge's model on one of its servers, which `key` names. The error says
+    /// which key is wrong.
+    pub fn new(
+        outbound: Arc<Outbound>,
+        (key, server): (&str, &str),
+        config: &ModelConfig,
+    ) -> Result<Self, String> {
+        let base = server.trim_end_matches('/');
         let variable = config
             .api_key_env
             .as_deref()
@@ -34,10 +41,10 @@ impl HttpCompleter {
         let kind = HeaderName::from_static("x-turn-type");
         headers.insert(kind, HeaderValue::from_static("side"));
         if let Some(name) = variable {
-            let key = std::env::var(name).map_err(|_| {
+            let secret = std::env::var(name).map_err(|_| {
                 format!("judge.model.api_key_env names the environment variable {name}, which is not set")
             })?;
-            let value = HeaderValue::from_str(&format!("Bearer {key}"));
+            let value = HeaderValue::from_str(&format!("Bearer {secret}"));
             let mut value = value.map_err(|_| {
                 format!("the environment variable {name} has signs that no key can have")
             })?;
@@ -45,19 +52,25 @@ impl HttpCompleter {
             headers.insert(AUTHORIZATION, value);
         }
         Ok(Self {
-            url: outbound.url("judge.model.url", &url)?,
+            url: outbound.url(key, &format!("{base}/chat/completions"))?,
+            models: outbound.url(key, &format!("{base}/models"))?,
             outbound,
             model: config.name.clone(),
             headers,
         })
     }
 
-    /// The same, behind the judge's trait.
-    pub fn shared(
-        outbound: Arc<Outbound>,
-        config: &ModelConfig,
-    ) -> Result<Arc<dyn Completer>, String> {
-        Ok(Arc::new(Self::new(outbound, config)?))
+    /// Whether the server answers at all; one that is broken says so by its status.
+    pub async fn is_well(&self, deadline: Duration) -> bool {
+        let call = Call {
+            method: Method::GET,
+            url: self.models.clone(),
+            headers: self.headers.clone(),
+            body: Vec::new(),
+            deadline,
+        };
+        let reply = self.outbound.send(call).await;
+        reply.is_ok_and(|reply| reply.status < 500)
     }
 }
 
@@ -67,7 +80,7 @@ impl Completer for HttpCompleter {
         &self,
         messages: &[Message],
         options: CompleteOptions,
-    ) -> Result<String, CompleterError> {
+    ) -> Result<Completed, CompleterError> {
         let messages: Vec<Value> = messages.iter().map(template_message).collect();
         let body = json!({
             "model": self.model,
@@ -112,8 +125,14 @@ impl Completer for HttpCompleter {
             .as_ref()
             .and_then(|a| a.pointer("/choices/0/message/content"))
             .and_then(Value::as_str);
-        text.map(str::to_owned).ok_or_else(|| {
+        let text = text.ok_or_else(|| {
             CompleterError::Unreadable("it has no choices[0].message.content".to_owned())
+        })?;
+        let count = |name: &str| answer.as_ref()?["usage"][name].as_u64();
+        let tokens = count("prompt_tokens").zip(count("completion_tokens"));
+        Ok(Completed {
+            words: text.to_owned(),
+            tokens,
         })
     }
 }
@@ -127,8 +146,6 @@ mod tests {
     use axum::http::{HeaderMap, StatusCode};
     use axum::response::Redirect;
     use axum::routing::post;
-    use std::time::Duration;
-
     use hone_domain::Role;
 
     use super::*;
@@ -145,18 +162,16 @@ mod tests {
         url
     }
 
-    async fn ask(url: String) -> Result<String, CompleterError> {
-        let config = ModelConfig {
-            url,
-            ..ModelConfig::for_tests()
-        };
+    async fn ask(url: String) -> Result<Completed, CompleterError> {
+        let config = ModelConfig::for_tests();
         let options = CompleteOptions {
             temperature: 0.5,
             max_tokens: 9,
             seed: u64::MAX,
             deadline: Duration::from_millis(500),
         };
-        let completer = HttpCompleter::new(outbound(), &config).unwrap();
+        let server = ("judge.model.url", url.as_str());
+        let completer = HttpCompleter::new(outbound(), server, &config).unwrap();
         let message = Message::text(Role::User, "was it good?");
         completer.complete(&[message], options).await
     }
@@ -183,9 +198,15 @@ mod tests {
                 (&json!(9), &json!(false))
             );
             let choice = json!({"message": {"content": "yes"}});
-            (StatusCode::OK, json!({"choices": [choice]}).to_string())
+            let usage = json!({"prompt_tokens": 11, "completion_tokens": 2});
+            let body = json!({"choices": [choice], "usage": usage});
+            (StatusCode::OK, body.to_string())
         }));
-        assert_eq!(ask(url.await).await, Ok("yes".to_owned()));
+        let yes = Completed {
+            words: "yes".to_owned(),
+            tokens: Some((11, 2)),
+        };
+        assert_eq!(ask(url.await).await, Ok(yes));
     }
 
     #[tokio::test]
@@ -245,11 +266,10 @@ mod tests {
     fn wrong_settings_are_named() {
         let with = |url: &str, key: Option<&str>| {
             let config = ModelConfig {
-                url: url.to_owned(),
                 api_key_env: key.map(str::to_owned),
                 ..ModelConfig::for_tests()
             };
-            HttpCompleter::new(outbound(), &config)
+            HttpCompleter::new(outbound(), ("judge.model.url", url), &config)
                 .err()
                 .unwrap_or_default()
         };

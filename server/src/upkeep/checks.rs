@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use hone_domain::Millis;
+use hone_judge::ModelKind;
 use hone_nn::peft;
 use hone_store::{AuditQuery, Ledger, People, SqliteLedger};
 use reqwest::header::HeaderMap;
@@ -397,23 +398,49 @@ pub(super) async fn judge(config: &Config) -> Outcome {
             remedy,
         );
     }
-    let url = format!("{}/models", model.url.trim_end_matches('/'));
-    let reached = async {
-        let outbound = Outbound::new(&config.outbound)?;
-        let url: Url = outbound.url("judge.model.url", &url)?;
-        let call = Call {
-            method: Method::GET,
-            url,
-            headers: HeaderMap::new(),
-            body: Vec::new(),
-            deadline: CALL_TIMEOUT,
-        };
-        outbound.send(call).await.map_err(|error| error.to_string())
-    };
-    match reached.await {
-        Ok(reply) => fine(format!("it answers (status {})", reply.status)),
-        Err(error) => broken(format!("it cannot be reached: {error}"), remedy),
+    match model.kind {
+        ModelKind::Endpoint => {}
+        ModelKind::Base => return fine("the served base model votes"),
+        ModelKind::Local => {
+            let path = std::path::Path::new(&model.local.path);
+            return match (path.exists(), cfg!(feature = "candle")) {
+                (true, true) => fine("there is something at its path"),
+                (true, false) => broken(
+                    "this build has no local judge",
+                    "build it with --features candle",
+                ),
+                (false, _) => broken(
+                    format!("there is nothing at {}", model.local.path),
+                    "correct judge.model.local.path",
+                ),
+            };
+        }
     }
+    let mut said = Vec::new();
+    for (key, url) in model.servers() {
+        match reached(config, (key, url)).await {
+            Ok(status) => said.push(format!("status {status}")),
+            Err(error) => return broken(format!("{key} cannot be reached: {error}"), remedy),
+        }
+    }
+    fine(format!("it answers ({})", said.join(", ")))
+}
+
+/// The status of a server of the judge's model.
+async fn reached(config: &Config, (key, url): (&str, &str)) -> Result<u16, String> {
+    let outbound = Outbound::new(&config.outbound)?;
+    let url: Url = outbound.url(key, &format!("{}/models", url.trim_end_matches('/')))?;
+    let call = Call {
+        method: Method::GET,
+        url,
+        headers: HeaderMap::new(),
+        body: Vec::new(),
+        deadline: CALL_TIMEOUT,
+    };
+    let reply = outbound.send(call).await;
+    reply
+        .map(|reply| reply.status)
+        .map_err(|error| error.to_string())
 }
 
 pub(super) async fn identity(config: &Config) -> Outcome {

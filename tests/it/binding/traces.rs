@@ -51,8 +51,9 @@ fn replay(trace: &Value, apart: bool) -> (String, Table) {
         let messages = body["messages"].as_array().unwrap().clone();
         let earlier = made.entry(conversation).or_default();
         // A client that resends its history continues the last request whose messages it repeats.
+        let kept = lasting(&messages);
         let continued = earlier.iter().rev().find(|(asked, _)| {
-            asked.len() < messages.len() && last_said(&messages[..asked.len()]) == last_said(asked)
+            asked.len() < kept.len() && last_said(&kept[..asked.len()]) == last_said(asked)
         });
         let mut fields = json!({});
         for field in FIELDS.iter().filter(|field| !body[**field].is_null()) {
@@ -78,7 +79,7 @@ fn replay(trace: &Value, apart: bool) -> (String, Table) {
         };
         door.now_ms += 1_000;
         let turn = door.ask(&sent);
-        earlier.push((messages, turn));
+        earlier.push((kept, turn));
     }
     let client = format!(
         "{} {}",
@@ -86,6 +87,16 @@ fn replay(trace: &Value, apart: bool) -> (String, Table) {
         trace["version"].as_str().unwrap()
     );
     (client, door.table)
+}
+
+/// The messages without those that a client adds to one request only.
+fn lasting(messages: &[Value]) -> Vec<Value> {
+    let passes = |message: &&Value| {
+        message["content"]
+            .to_string()
+            .contains("_INTERNAL_CONTEXT>>>")
+    };
+    messages.iter().filter(|m| !passes(m)).cloned().collect()
 }
 
 /// The text of the last message of a person or a tool.

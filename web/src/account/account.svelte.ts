@@ -43,6 +43,7 @@ class Account {
 
   async signOut() {
     await post('/v1/auth/sign-out')
+    this.phase = 'loading'
     location.hash = ''
     beginAnew()
   }

@@ -422,6 +422,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/versions/series": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What was measured of a scope's versions. */
+        get: operations["version_series"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/versions/{version}": {
         parameters: {
             query?: never;
@@ -1401,6 +1418,22 @@ export interface components {
             intact: boolean;
             /** @description Always `audit_check`. */
             object: string;
+        };
+        /** @description A tool call, as chat completions write it. */
+        CallReply: {
+            /** @description What is called. */
+            function: components["schemas"]["CalledReply"];
+            /** @description What its result refers to. */
+            id: string;
+            /** @description Always `function`. */
+            type: string;
+        };
+        /** @description What a tool call calls. */
+        CalledReply: {
+            /** @description JSON text of the arguments. */
+            arguments: string;
+            /** @description Name of the function. */
+            name: string;
         };
         /** @description One choice of a chat completion. */
         ChatChoice: {
@@ -2917,8 +2950,10 @@ export interface components {
              * @description Which of its request's choices.
              */
             choice_index: number;
-            /** @description The completion. */
+            /** @description The completion as it was sampled. */
             completion: string;
+            /** @description What of it was said to the user. */
+            content: string;
             /** @description What became of it. */
             fate: components["schemas"]["FateReply"];
             /** @description Explicit feedback, oldest first. */
@@ -2934,6 +2969,8 @@ export interface components {
              * @description The version that sampled it.
              */
             policy_version: number;
+            /** @description What was thought before; empty where nothing was. */
+            reasoning: string;
             /**
              * Format: float
              * @description The current verdict's score.
@@ -2944,6 +2981,8 @@ export interface components {
              * @description When it was admitted, in milliseconds since the Unix epoch.
              */
             started_ms: number;
+            /** @description The tools it calls. */
+            tool_calls: components["schemas"]["CallReply"][];
             /** @description The turn. */
             turn_id: string;
         };
@@ -3383,6 +3422,11 @@ export interface components {
             current: number;
             /** @description The versions. */
             data: components["schemas"]["VersionReply"][];
+            /**
+             * Format: int64
+             * @description What to send as `before` for older ones; null at the end.
+             */
+            next?: number | null;
             /** @description Always `list`. */
             object: string;
             /** @description What holds the scope: a pin, a trip, a trial. */
@@ -3447,6 +3491,23 @@ export interface components {
              * @description Its number.
              */
             version: number;
+        };
+        /** @description Numbers of versions, oldest first. */
+        VersionSeriesReply: {
+            /**
+             * @description By name one value per point: the mean of its versions (the largest where the name ends in
+             *     `_max`); null where nothing was measured.
+             */
+            data: Record<string, never>;
+            /** @description Always `version_series`. */
+            object: string;
+            /**
+             * Format: int64
+             * @description Versions that one point stands for.
+             */
+            step: number;
+            /** @description The last version of each point. */
+            versions: number[];
         };
         /**
          * @description How a caller is known.
@@ -4923,6 +4984,71 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["HoldReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    version_series: {
+        parameters: {
+            query: {
+                /** @description A scope's text. */
+                scope: string;
+                /**
+                 * @description Names with commas between them: `mean_score`, `scored_turns`, `samples`, or a number out of
+                 *     a version's report or gate, dotted where it stands deeper.
+                 */
+                names: string;
+                /** @description The first version; 1 if absent. */
+                from?: number;
+                /** @description The last version; the newest if absent. */
+                to?: number;
+                /** @description Most points, 2 to 2000; 400 if absent. */
+                points?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VersionSeriesReply"];
                 };
             };
             400: {

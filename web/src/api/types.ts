@@ -61,7 +61,7 @@ export type Fate = Reply<'FateReply'>
 export type Feedback = Reply<'FeedbackView'>
 export type HoneNote = Omit<Reply<'HoneNote'>, 'others'>
 export type SessionRow = Reply<'SessionReply'>
-export type SessionTurn = Closer<'SessionTurnReply', { messages: Message[] }>
+export type SessionTurn = Closer<'SessionTurnReply', { messages: Message[]; tool_calls: ToolCall[] }>
 export type SessionView = Reply<'SessionHead'> & { turns: SessionTurn[]; next: string | null }
 export type Verdict = Closer<'VerdictReply', { votes: Vote[] }>
 export type Turn = Closer<
@@ -86,8 +86,8 @@ export interface Version {
   samples: number
   mean_score: number | null
   scored_turns: number
-  report: Record<string, unknown>
-  gate: Record<string, unknown>
+  report: Record<string, unknown> | null
+  gate: Record<string, unknown> | null
   published_ms: number
   pinned?: boolean
   provisional?: boolean
@@ -99,6 +99,8 @@ export interface Version {
   note?: string | null
 }
 
+export type VersionSeries = Closer<'VersionSeriesReply', { data: Record<string, (number | null)[]> }>
+
 export interface Standing {
   pinned: boolean
   tripped: { note: string; version: number; at_ms: number } | null
@@ -106,7 +108,11 @@ export interface Standing {
 
 export type Trial = Reply<'TrialReply'>
 
-export interface VersionList extends List<Version> {
+export interface VersionList {
+  object: 'list'
+  data: Version[]
+  /** Where the older ones begin. */
+  next: number | null
   current: number
   standing?: Standing
   trial: Trial | null

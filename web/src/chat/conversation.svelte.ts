@@ -6,6 +6,7 @@
 import { ApiError, explain } from '../api/client'
 import type { Fate, Feedback, HoneNote, Message, ToolCall } from '../api/types'
 import { complete } from './complete'
+import { refreshFate } from './fates'
 import { loadSession } from './session'
 
 export type NodeState = 'waiting' | 'streaming' | 'done' | 'stopped' | 'failed'
@@ -86,7 +87,9 @@ export class Conversation {
       const parent = turn.parent_id && known.has(turn.parent_id) ? turn.parent_id : null
       const node = new TurnNode(turn.turn_id, parent, turn.messages, turn.started_ms)
       node.turnId = turn.turn_id
-      node.completion = turn.completion
+      node.completion = turn.content
+      node.reasoning = turn.reasoning
+      node.tools = turn.tool_calls
       node.version = turn.policy_version
       node.fate = turn.fate
       node.feedback = turn.feedback.at(-1) ?? null
@@ -165,6 +168,7 @@ export class Conversation {
     this.running = abort
     const paint = new Painter(node)
     try {
+      if (parent?.state === 'stopped' && parent.fate === null) await refreshFate(parent)
       const request = { model, messages: [...this.history(parent), ...messages], session_id: this.key ?? undefined }
       await complete(request, this.listener(node, paint), abort.signal)
       paint.flush()

@@ -9,6 +9,7 @@ const EVERY_MS = 3_000
 const MOST = 6
 
 export interface TurnDetail {
+  completion: string
   fate: Fate
   verdict: { score: number | null; decided_by: string | null; hint: string | null } | null
   feedback: Feedback[]
@@ -41,6 +42,8 @@ export async function refreshFate(node: TurnNode) {
   try {
     const turn = await get<TurnDetail>(`/v1/turns/${node.turnId}`)
     node.fate = turn.fate
+    // The server may have said a word more before it heard the stop; what it kept is what the talk goes on from.
+    if (node.state === 'stopped' && turn.completion.startsWith(node.completion)) node.completion = turn.completion
     node.feedback = turn.feedback.at(-1) ?? node.feedback
   } catch {
     // A turn that is not known (yet) simply has nothing to show; the next round asks again.

@@ -12,9 +12,14 @@ export interface LaneRow {
   goesOn: boolean
 }
 
-/** Versions newest first, each with its parent; a parent that is not in the list ends its line. */
-export function lanes(versions: { version: number; parent: number }[]): LaneRow[] {
+/**
+ * Versions newest first, each with its parent. A line ends where its parent is not in the list,
+ * unless older versions are still to come.
+ */
+export function lanes(versions: { version: number; parent: number }[], isWhole = true): LaneRow[] {
   const known = new Set(versions.map((v) => v.version))
+  const oldest = versions.at(-1)?.version ?? 0
+  const isThere = (version: number) => known.has(version) || (!isWhole && version < oldest)
   /** What each column waits for; null is free. */
   const waiting: (number | null)[] = []
   return versions.map(({ version, parent }) => {
@@ -23,7 +28,7 @@ export function lanes(versions: { version: number; parent: number }[]): LaneRow[
     if (lane < 0) lane = waiting.length
     for (const column of joins) waiting[column] = null
     const passes = waiting.flatMap((wanted, column) => (wanted === null ? [] : [column]))
-    const goesOn = known.has(parent) && parent !== version
+    const goesOn = isThere(parent) && parent !== version
     waiting[lane] = goesOn ? parent : null
     return { version, lane, joins, passes, goesOn }
   })

@@ -16,7 +16,8 @@ function below(value: unknown, name: string): number | null {
 /** A number of a version: of the version itself, its step, its batch, its gate, or its report. */
 export function measured(version: Version, name: string): number | null {
   const { report, gate } = version
-  const places = [version, report.step, report.batch, gate.measured, gate, report]
+  // One that was published again has no report of its own.
+  const places = [version, report?.step, report?.batch, gate?.measured, gate, report]
   for (const place of places) {
     const found = below(place, name)
     if (found !== null) return found

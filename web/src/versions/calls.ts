@@ -10,8 +10,9 @@ export interface Whose {
 
 const place = (whose: Whose) => (whose.scope === undefined ? '/v1/versions' : '/admin/v1/versions')
 
-export const listVersions = (whose: Whose, limit = 1000) =>
-  get<VersionList>(place(whose), { scope: whose.scope, limit })
+/** The newest versions, or those before one. */
+export const listVersions = (whose: Whose, page: { limit?: number; before?: number | null } = {}) =>
+  get<VersionList>(place(whose), { scope: whose.scope, limit: page.limit ?? 100, before: page.before })
 
 export const showVersion = (whose: Whose, version: number) =>
   get<VersionDetail>(`${place(whose)}/${version}`, { scope: whose.scope })

@@ -47,6 +47,9 @@ impl State {
     ) -> Vec<Effect> {
         self.checks_in_flight = self.checks_in_flight.saturating_sub(1);
         self.counts.checks_failed += u64::from(result.is_err());
+        if let Ok(Done::Words(said)) = &result {
+            self.counts.took(Some(said), self.model.as_ref());
+        }
         let mut effects = Vec::new();
         if let Some(checking) = self.checking.get_mut(&key(&claim)) {
             let mut bench = Bench {
@@ -118,7 +121,7 @@ impl State {
         let opening = Opening {
             claim,
             deadline_ms,
-            messages: prompt::vote(&claimed.turn, next_state, mark, &model),
+            messages: prompt::vote(&self.wording, (&claimed.turn, next_state), mark, &model),
             otherwise: by_rules,
             outcome: decided,
             heard: votes,

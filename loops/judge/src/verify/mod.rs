@@ -342,6 +342,8 @@ pub(crate) fn finding(name: &str, (outcome, evidence): (Outcome, String)) -> Fin
             reason: reason.chars().take(EVIDENCE_CHARS_MAX).collect(),
             model: None,
             latency_ms: 0,
+            usage: None,
+            prompt: None,
         },
         score: None,
         hint: None,

@@ -165,8 +165,9 @@ async fn store_votes(
     for (position, vote) in (0i64..).zip(&verdict.votes) {
         sqlx::query(
             "insert into votes (
-                 verdict_number, position, signal, outcome, reason, model, latency_ms
-             ) values (?, ?, ?, ?, ?, ?, ?)",
+                 verdict_number, position, signal, outcome, reason, model, latency_ms,
+                 prompt_tokens, completion_tokens, cost, prompt
+             ) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )
         .bind(verdict_number)
         .bind(position)
@@ -175,6 +176,14 @@ async fn store_votes(
         .bind(vote.reason.as_bytes())
         .bind(vote.model.as_deref())
         .bind(signed(vote.latency_ms)?)
+        .bind(vote.usage.map(|u| signed(u.prompt_tokens)).transpose()?)
+        .bind(
+            vote.usage
+                .map(|u| signed(u.completion_tokens))
+                .transpose()?,
+        )
+        .bind(vote.usage.map(|u| u.cost))
+        .bind(vote.prompt.as_deref())
         .execute(&mut *connection)
         .await?;
     }

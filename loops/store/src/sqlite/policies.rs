@@ -8,7 +8,7 @@ use super::fault::Fault;
 use super::texts::{limit, signed};
 use super::{rows, standings};
 use crate::ledger::{PolicyRecord, PolicyStatus};
-use crate::versions::{Restore, RestoreWhy};
+use crate::versions::{Restore, RestoreWhy, Window};
 
 /// The scope's number, where anything of it is stored.
 pub(super) async fn find_scope(
@@ -138,6 +138,28 @@ pub(super) async fn versions(
             .await?
         }
     };
+    rows.iter().map(rows::policy_record).collect()
+}
+
+/// Versions of a scope below a number, newest first.
+pub(super) async fn page(
+    connection: &mut SqliteConnection,
+    scope: &Scope,
+    page: Window,
+) -> Result<Vec<PolicyRecord>, Fault> {
+    let rows = sqlx::query(
+        "select scopes.name as scope, versions.version, parent, digest, blob, status,
+                samples, report, gate, published_ms, note, tripped_ms, pruned_ms, retired_ms,
+                tainted_ms is not null as is_tainted
+         from versions join scopes on scopes.number = versions.scope_number
+         where scopes.name = ? and versions.version < ?
+         order by versions.version desc limit ?",
+    )
+    .bind(scope.as_str().as_bytes())
+    .bind(page.before.unwrap_or(i64::MAX))
+    .bind(limit(page.limit))
+    .fetch_all(connection)
+    .await?;
     rows.iter().map(rows::policy_record).collect()
 }
 

@@ -3,7 +3,7 @@
 use hone_domain::{
     Admission, BatchId, BlobKey, Completion, Digest, Fate, Feedback, FeedbackId, ForgetId, GroupId,
     Millis, Policy, PolicyVersion, Reason, RequestId, Scope, SessionId, Stage, Transition,
-    TransitionId, Turn, TurnId, Verdict, VerdictId, Vote,
+    TransitionId, Turn, TurnId, Usage, Verdict, VerdictId, Vote,
 };
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
@@ -202,7 +202,8 @@ pub(super) async fn load_verdict(
     .await?;
     let Some(row) = row else { return Ok(None) };
     let rows = sqlx::query(
-        "select signal, outcome, reason, model, latency_ms from votes
+        "select signal, outcome, reason, model, latency_ms,
+                prompt_tokens, completion_tokens, cost, prompt from votes
          where verdict_number = ? order by position",
     )
     .bind(row.try_get::<i64, _>("number")?)
@@ -215,6 +216,8 @@ pub(super) async fn load_verdict(
             reason: text(vote.try_get("reason")?)?,
             model: vote.try_get("model")?,
             latency_ms: unsigned(vote.try_get("latency_ms")?)?,
+            usage: usage(&vote)?,
+            prompt: vote.try_get("prompt")?,
         })
     });
     Ok(Some(Verdict {
@@ -228,6 +231,24 @@ pub(super) async fn load_verdict(
         hint: some_text(row.try_get("hint")?)?,
         votes: votes.collect::<Result<_, Fault>>()?,
         judged_ms: row.try_get("judged_ms")?,
+    }))
+}
+
+fn usage(vote: &SqliteRow) -> Result<Option<Usage>, Fault> {
+    let number = |name: &str| -> Result<Option<u64>, Fault> {
+        let stored: Option<i64> = vote.try_get(name)?;
+        stored.map(unsigned).transpose()
+    };
+    let read = number("prompt_tokens")?;
+    let (Some(prompt_tokens), Some(completion_tokens)) = (read, number("completion_tokens")?)
+    else {
+        return Ok(None);
+    };
+    let cost: Option<f64> = vote.try_get("cost")?;
+    Ok(Some(Usage {
+        prompt_tokens,
+        completion_tokens,
+        cost: cost.unwrap_or_default(),
     }))
 }
 

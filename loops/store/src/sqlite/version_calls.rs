@@ -4,8 +4,9 @@ use async_trait::async_trait;
 use hone_domain::{BlobKey, Millis, OnTrial, Policy, PolicyVersion, Scope};
 
 use super::standings::Hold;
-use super::{SqliteLedger, standings, trials, versions, watch};
+use super::{SqliteLedger, policies, standings, trials, versions, watch};
 use crate::LedgerError;
+use crate::ledger::PolicyRecord;
 use crate::versions::{
     Arm, HeldOut, Prunable, RefusalRecord, Restore, ScopeRow, Standing, Trial, TryOut, VersionView,
     Versions, WatchNews, WatchPlace, Window,
@@ -29,6 +30,15 @@ impl Versions for SqliteLedger {
     ) -> Result<Option<VersionView>, LedgerError> {
         let mut moment = self.look().await?;
         self.explain(versions::version(&mut moment, (scope, version), samples_max).await)
+    }
+
+    async fn version_page(
+        &self,
+        scope: &Scope,
+        page: Window,
+    ) -> Result<Vec<PolicyRecord>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(policies::page(&mut moment, scope, page).await)
     }
 
     async fn refusals(

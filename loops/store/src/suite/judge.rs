@@ -1,6 +1,8 @@
 //! Cases of judging.
 
-use hone_domain::{Check, Fate, Outcome, Reason, Signal, Stage, Subject, Turn, Verifier, Vote};
+use hone_domain::{
+    Check, Fate, Outcome, Reason, Signal, Stage, Subject, Turn, Usage, Verifier, Vote,
+};
 
 use crate::AuditCount;
 
@@ -100,6 +102,12 @@ pub(super) async fn a_verdict_comes_back_and_its_revision_is_current(world: &Wor
         reason: "why\0".into(),
         model: Some("judge".into()),
         latency_ms: 12,
+        usage: (outcome == Outcome::Good).then_some(Usage {
+            prompt_tokens: 812,
+            completion_tokens: 9,
+            cost: 0.000_123,
+        }),
+        prompt: Some("vote/1".into()),
     })
     .collect();
     world
@@ -220,6 +228,8 @@ pub(super) async fn checks_come_back_and_audits_are_counted(world: &World) {
         reason: String::new(),
         model: Some(model.to_owned()),
         latency_ms: 0,
+        usage: None,
+        prompt: None,
     };
     verdict.votes = vec![
         vote(Outcome::Good, "audit:b"),

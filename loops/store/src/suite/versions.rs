@@ -36,6 +36,7 @@ pub async fn run<L: Ledger + Versions + 'static>(make: impl AsyncFn() -> Arc<L>)
         a_trial_holds_and_ends,
         a_publish_may_begin_a_trial_whose_arms_are_counted,
         what_is_retired_comes_back_only_by_hand,
+        versions_are_read_page_by_page,
         refusals_and_scopes_are_listed,
         held_out_turns_come_with_their_scores,
         the_watch_reads_on_where_it_stopped,
@@ -403,6 +404,27 @@ async fn what_is_retired_comes_back_only_by_hand(case: &Case) {
         versions.restore(&order).await.expect("restored").version,
         PolicyVersion(5)
     );
+}
+
+async fn versions_are_read_page_by_page(case: &Case) {
+    case.published(5).await;
+    let scope = case.world.scope();
+    let (mut before, mut pages): (_, Vec<Vec<u64>>) = (None, Vec::new());
+    for _ in 0..4 {
+        let page = Window { limit: 2, before };
+        let rows = case.versions.version_page(&scope, page).await;
+        let rows = rows.expect("read");
+        before = rows
+            .last()
+            .map(|row| row.policy.version.0 as i64)
+            .or(before);
+        pages.push(rows.iter().map(|row| row.policy.version.0).collect());
+    }
+    let told: [Vec<u64>; 4] = [vec![5, 4], vec![3, 2], vec![1], vec![]];
+    assert_eq!(pages, told);
+    let nowhere = Scope::of("nobody", None);
+    let none = case.versions.version_page(&nowhere, FIRST).await;
+    assert!(none.expect("read").is_empty());
 }
 
 async fn refusals_and_scopes_are_listed(case: &Case) {

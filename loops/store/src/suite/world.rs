@@ -149,6 +149,8 @@ impl World {
                 reason: "thanks".into(),
                 model: None,
                 latency_ms: 0,
+                usage: None,
+                prompt: None,
             }],
             judged_ms: NOW + 20,
         }

@@ -102,7 +102,7 @@ pub(super) async fn measure(bench: &Bench, report: &mut Report) -> Result<(), St
         "injection_unfenced",
         escaped,
     ));
-    if let Some(voter) = endpoint(bench)? {
+    if let Some(voter) = endpoint(bench).await? {
         let judged = room::judge(bench, &states, Some(voter)).await?;
         let judged: Vec<&str> = judged.iter().map(given).collect();
         lines.push((

@@ -20,7 +20,8 @@ use serde_json::{Value, json};
 use super::Bench;
 use super::report::{Report, milli};
 use crate::conversations;
-use crate::outbound::{HttpCompleter, Outbound};
+use crate::judging;
+use crate::outbound::Outbound;
 use room::{Judged, Said, Voter};
 
 /// Conversations of the binding corpus, and its seed; the test uses the same.
@@ -47,6 +48,29 @@ pub(super) fn judge(bench: &Bench) -> Result<Report, String> {
         .runtime
         .block_on(canary::measure(bench, &mut report))?;
     Ok(report)
+}
+
+/// The room's verdict on one next state, with a model that votes.
+#[cfg(all(test, feature = "candle"))]
+pub(crate) async fn verdict_on(
+    kind: hone_domain::NextKind,
+    text: &str,
+    voter: Voter,
+) -> Result<hone_domain::Verdict, String> {
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let said = Said {
+        kind,
+        asked: "How far is the moon?".to_owned(),
+        completion: "384,400 km.".to_owned(),
+        text: text.to_owned(),
+    };
+    let config = hone_judge::Config {
+        lease_ms: 120_000,
+        ..hone_judge::Config::for_tests()
+    };
+    let judged = room::judge_in(folder.path(), &config, (&[said], Some(voter))).await?;
+    let first = judged.into_iter().next().ok_or("there is no verdict")?;
+    Ok(first.verdict)
 }
 
 /// Puts a line into table and object.
@@ -95,12 +119,12 @@ fn model_of(bench: &Bench) -> Result<ModelConfig, String> {
 }
 
 /// The configured model, if there is one.
-fn endpoint(bench: &Bench) -> Result<Option<Voter>, String> {
+async fn endpoint(bench: &Bench) -> Result<Option<Voter>, String> {
     let Some(model) = bench.config.judge.model.clone() else {
         return Ok(None);
     };
     let outbound = Arc::new(Outbound::new(&bench.config.outbound)?);
-    let completer = HttpCompleter::shared(outbound, &model)?;
+    let completer = judging::voter(&model, &outbound, None).await?;
     Ok(Some((model, completer)))
 }
 
@@ -109,7 +133,7 @@ async fn accuracy(bench: &Bench, rows: &[Labelled], report: &mut Report) -> Resu
     let scripted = script::Script::new(rows.iter().map(|row| (row.text.clone(), row.label)));
     let script: Voter = (model_of(bench)?, Arc::new(scripted));
     let mut judges = vec![("rules", None), ("scripted model", Some(script))];
-    if let Some(voter) = endpoint(bench)? {
+    if let Some(voter) = endpoint(bench).await? {
         judges.push(("configured model", Some(voter)));
     }
     let (mut turns, mut explained) = (0, 0);

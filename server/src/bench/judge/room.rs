@@ -1,5 +1,6 @@
 //! The real room on a ledger of its own: committed next states in, verdicts out.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -106,9 +107,18 @@ pub(super) async fn judge(
     all: &[Said],
     voter: Option<Voter>,
 ) -> Result<Vec<Judged>, String> {
-    let text = |error: hone_store::LedgerError| error.to_string();
     let folder = bench.folder()?;
-    let sqlite = SqliteConfig::in_folder(folder.path());
+    judge_in(folder.path(), &bench.config.judge, (all, voter)).await
+}
+
+/// The same with a ledger in `folder`.
+pub(super) async fn judge_in(
+    folder: &Path,
+    config: &hone_judge::Config,
+    (all, voter): (&[Said], Option<Voter>),
+) -> Result<Vec<Judged>, String> {
+    let text = |error: hone_store::LedgerError| error.to_string();
+    let sqlite = SqliteConfig::in_folder(folder);
     let ledger = SqliteLedger::open(&sqlite).await;
     let ledger = Arc::new(ledger.map_err(|error| error.to_string())?);
     let (turns, transitions): (Vec<Turn>, Vec<Transition>) = all
@@ -121,7 +131,7 @@ pub(super) async fn judge(
         .record_transitions(&transitions)
         .await
         .map_err(text)?;
-    let mut config = bench.config.judge.clone();
+    let mut config = config.clone();
     config.tick_ms = 20;
     config.verifiers = Vec::new();
     let (model, completer) = voter.unzip();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hone_domain::Message;
-use hone_judge::{CompleteOptions, Completer, CompleterError};
+use hone_judge::{CompleteOptions, Completed, Completer, CompleterError};
 
 /// Shares of votes, in percent.
 const RIGHT: u64 = 85;
@@ -34,7 +34,7 @@ impl Completer for Script {
         &self,
         messages: &[Message],
         options: CompleteOptions,
-    ) -> Result<String, CompleterError> {
+    ) -> Result<Completed, CompleterError> {
         let prompt = messages
             .last()
             .map_or("", |message| message.content.as_str());
@@ -51,6 +51,10 @@ impl Completer for Script {
             .rotate_left(29);
         let drawn = (drawn ^ (drawn >> 32)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 33;
         tokio::time::sleep(Duration::from_micros(drawn % 300)).await;
+        let said = |words: &str| Completed {
+            tokens: Some((prompt.len() as u64 / 4, words.len() as u64 / 4)),
+            ..words.into()
+        };
         let grades = [
             ("good", r"\boxed{1}"),
             ("bad", r"\boxed{-1}"),
@@ -61,15 +65,15 @@ impl Completer for Script {
             .position(|(name, _)| name == label)
             .unwrap_or(2);
         match drawn % 100 {
-            percent if percent < RIGHT => Ok(format!("It shows. {}", grades[right].1)),
-            percent if percent < RIGHT + GARBLED => Ok("I would rather not say.".to_owned()),
+            percent if percent < RIGHT => Ok(said(&format!("It shows. {}", grades[right].1))),
+            percent if percent < RIGHT + GARBLED => Ok(said("I would rather not say.")),
             percent if percent < RIGHT + GARBLED + REFUSED => Err(CompleterError::Refused {
                 status: 503,
                 message: "busy".to_owned(),
             }),
             percent => {
                 let other = (right + 1 + (percent % 2) as usize) % 3;
-                Ok(format!("It shows. {}", grades[other].1))
+                Ok(said(&format!("It shows. {}", grades[other].1)))
             }
         }
     }

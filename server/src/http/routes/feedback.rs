@@ -42,7 +42,7 @@ pub async fn feedback(
     request: Request,
 ) -> Reply<FeedbackReply> {
     let body: FeedbackRequest = read_json(request, http.body_limits()).await?.read()?;
-    let wish = body.resolve()?;
+    let wish = body.resolve(&http.rules.config().metrics)?;
     let Some(collect) = &http.collect else {
         return Err(unavailable(
             "no_collector",

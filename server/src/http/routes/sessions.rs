@@ -12,7 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::turns::{FateReply, FeedbackView};
 use super::{Reply, ledger_error};
-use crate::door::{Door, session_text, turn_text};
+use crate::door::{Door, call_id, session_text, turn_text};
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
@@ -111,6 +111,26 @@ pub struct SessionQuery {
     pub before: Option<String>,
 }
 
+/// A tool call, as chat completions write it.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct CallReply {
+    /// What its result refers to.
+    pub id: String,
+    /// Always `function`.
+    pub r#type: &'static str,
+    /// What is called.
+    pub function: CalledReply,
+}
+
+/// What a tool call calls.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct CalledReply {
+    /// Name of the function.
+    pub name: String,
+    /// JSON text of the arguments.
+    pub arguments: String,
+}
+
 /// A turn as a part of its conversation.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct SessionTurnReply {
@@ -126,8 +146,14 @@ pub struct SessionTurnReply {
     /// What was said beyond the parent's messages and completion.
     #[schema(value_type = Vec<Object>)]
     pub messages: Vec<Message>,
-    /// The completion.
+    /// The completion as it was sampled.
     pub completion: String,
+    /// What of it was said to the user.
+    pub content: String,
+    /// What was thought before; empty where nothing was.
+    pub reasoning: String,
+    /// The tools it calls.
+    pub tool_calls: Vec<CallReply>,
     /// The version that sampled it.
     pub policy_version: u64,
     /// What became of it.
@@ -142,7 +168,20 @@ pub struct SessionTurnReply {
 
 impl SessionTurnReply {
     fn of(turn: SessionTurn) -> Self {
+        let heard = hone_domain::Heard::whole(&turn.completion);
+        let calls = heard.calls.into_iter().enumerate();
+        let calls = calls.map(|(number, called)| CallReply {
+            id: call_id(turn.id, number),
+            r#type: "function",
+            function: CalledReply {
+                name: called.name,
+                arguments: called.arguments,
+            },
+        });
         Self {
+            tool_calls: calls.collect(),
+            content: heard.content,
+            reasoning: heard.reasoning,
             turn_id: turn_text(turn.id),
             parent_id: turn.parent.map(turn_text),
             choice_index: turn.choice_index,

@@ -31,8 +31,7 @@ async fn versions_begin_empty() {
     let stage = Stage::new(Recorder::Collects).await;
     let json = stage.get("/v1/versions?user=ann&limit=5").await.json();
     let standing = json!({"pinned": false, "tripped": null, "trial": null});
-    let expected =
-        json!({"object": "list", "current": 0, "data": [], "standing": standing, "trial": null});
+    let expected = json!({"object": "list", "current": 0, "data": [], "next": null, "standing": standing, "trial": null});
     assert_eq!(json, expected);
 }
 

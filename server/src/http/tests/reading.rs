@@ -80,6 +80,34 @@ fn ids(list: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
+async fn a_conversation_tells_thoughts_words_and_calls_apart() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let world = World::new(stage.http.ledger.clone());
+    let mut turn = turn(&world, "user-a", "What is the weather?");
+    turn.completion_text =
+        "<think>hm</think>Looking.<tool_call>{\"name\": \"look\", \"arguments\": {}}</tool_call>"
+            .to_owned();
+    stage
+        .http
+        .ledger
+        .record_turns(&[turn.clone()])
+        .await
+        .unwrap();
+    let path = format!("/v1/sessions/sess_{}", turn.session);
+    let told = get_as(&stage, "user-a", &path).await.json();
+    let told = &told["turns"][0];
+    assert_eq!(told["completion"], turn.completion_text);
+    assert_eq!(
+        (&told["reasoning"], &told["content"]),
+        (&json!("hm"), &json!("Looking."))
+    );
+    let id = crate::door::call_id(turn.id, 0);
+    let call =
+        json!([{"id": id, "type": "function", "function": {"name": "look", "arguments": "{}"}}]);
+    assert_eq!(told["tool_calls"], call);
+}
+
+#[tokio::test]
 async fn lists_of_turns_are_paged_and_filtered() {
     let stage = Stage::new(Recorder::Collects).await;
     let turns = talked(&stage).await;

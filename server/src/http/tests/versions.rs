@@ -279,3 +279,54 @@ async fn refusals_tell_their_reasons() {
         assert_eq!(scene.stage.get(path).await.status, 400, "{path}");
     }
 }
+
+#[tokio::test]
+async fn versions_come_in_pages_and_as_series() {
+    let scene = Scene::new(7).await;
+    let mut told = Vec::new();
+    let mut before = String::new();
+    for _ in 0..3 {
+        let path = format!("/admin/v1/versions?scope={SCOPE}&limit=3{before}");
+        let page = scene.stage.get(&path).await.json();
+        let rows = page["data"].as_array().unwrap();
+        told.extend(rows.iter().map(|row| row["version"].as_u64().unwrap()));
+        before = format!("&before={}", page["next"]);
+    }
+    assert_eq!(told, [7, 6, 5, 4, 3, 2, 1]);
+    assert_eq!(before, "&before=null");
+
+    let series = async |more: &str| {
+        let path = format!("/admin/v1/versions/series?scope={SCOPE}&{more}");
+        let reply = scene.stage.get(&path).await;
+        (reply.status, reply.json())
+    };
+    let (_, whole) = series("names=samples,nothing.here").await;
+    let samples = &whole["data"]["samples"];
+    assert_eq!(
+        (&whole["step"], &whole["versions"]),
+        (&json!(1), &json!([1, 2, 3, 4, 5, 6, 7]))
+    );
+    assert!(
+        samples.as_array().unwrap().iter().all(Value::is_number),
+        "{whole}"
+    );
+    assert_eq!(
+        whole["data"]["nothing.here"],
+        json!([null, null, null, null, null, null, null])
+    );
+    let (_, coarse) = series("names=samples&points=3&from=2").await;
+    assert_eq!(
+        (&coarse["step"], &coarse["versions"]),
+        (&json!(2), &json!([3, 5, 7]))
+    );
+    let mean = |a: usize| (samples[a].as_f64().unwrap() + samples[a + 1].as_f64().unwrap()) / 2.0;
+    assert_eq!(
+        coarse["data"]["samples"],
+        json!([mean(1), mean(3), mean(5)])
+    );
+    let (_, none) = series("names=samples&from=8").await;
+    assert_eq!(none["versions"], json!([]));
+    for wrong in ["names=", "names=a&points=1", "names=a&from=x"] {
+        assert_eq!(series(wrong).await.0, 400, "{wrong}");
+    }
+}

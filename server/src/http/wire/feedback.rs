@@ -4,6 +4,7 @@ use hone_domain::TurnId;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::config::Metric;
 use crate::http::error::ApiError;
 
 /// Most bytes of a comment or correction.
@@ -14,8 +15,10 @@ const TEXT_BYTES_MAX: usize = 32_768;
 pub struct FeedbackRequest {
     /// The turn: the id of the reply, its `hone.turn_id`, or its header `x-hone-turn-id`.
     pub turn_id: String,
-    /// -1 (bad) to 1 (good).
+    /// -1 (bad) to 1 (good), or a number on the scale of `metric`.
     pub score: Option<f64>,
+    /// A scale that the configuration declares (`learning.metrics`).
+    pub metric: Option<String>,
     /// `up` or `down`; the same as a score of 1 or -1.
     pub thumb: Option<String>,
     /// Free words.
@@ -63,8 +66,8 @@ pub fn parse_turn_id(text: &str) -> Option<TurnId> {
 }
 
 impl FeedbackRequest {
-    /// Checks everything.
-    pub fn resolve(self) -> Result<FeedbackWish, ApiError> {
+    /// Checks everything; `metrics` are the declared scales.
+    pub fn resolve(self, metrics: &[Metric]) -> Result<FeedbackWish, ApiError> {
         let turn = parse_turn_id(&self.turn_id).ok_or_else(|| {
             ApiError::invalid(
                 "turn_id",
@@ -82,15 +85,9 @@ impl FeedbackRequest {
                 ));
             }
         };
-        let score = match (self.score, thumb) {
-            (Some(score), None | Some(_)) if !(-1.0..=1.0).contains(&score) => {
-                return Err(ApiError::invalid(
-                    "score",
-                    format!("score must be between -1 and 1, not {score}"),
-                ));
-            }
-            (Some(score), _) => Some(score as f32),
-            (None, thumb) => thumb,
+        let score = match self.scored(metrics)? {
+            Some(score) => Some(score as f32),
+            None => thumb,
         };
         for (name, text) in [("comment", &self.comment), ("correction", &self.correction)] {
             if text.as_ref().is_some_and(|t| t.len() > TEXT_BYTES_MAX) {
@@ -116,5 +113,86 @@ impl FeedbackRequest {
             correction: self.correction,
             client_id: self.id,
         })
+    }
+
+    /// The score from -1 to 1, whatever scale it was given on.
+    fn scored(&self, metrics: &[Metric]) -> Result<Option<f64>, ApiError> {
+        let (worst, best) = match self.metric.as_deref() {
+            None => (-1.0, 1.0),
+            Some(name) => {
+                let known = metrics.iter().find(|metric| metric.name == name);
+                let known = known.ok_or_else(|| {
+                    let names: Vec<&str> = metrics.iter().map(|m| m.name.as_str()).collect();
+                    let why = format!(
+                        "metric {name:?} is not declared; known: {}",
+                        names.join(", ")
+                    );
+                    ApiError::invalid("metric", why)
+                })?;
+                (known.worst, known.best)
+            }
+        };
+        let Some(score) = self.score else {
+            return match &self.metric {
+                None => Ok(None),
+                Some(name) => Err(ApiError::invalid(
+                    "score",
+                    format!("a score in {name} needs the number score"),
+                )),
+            };
+        };
+        let share = (score - worst) / (best - worst);
+        if !(0.0..=1.0).contains(&share) {
+            let (low, high) = (worst.min(best), worst.max(best));
+            return Err(ApiError::invalid(
+                "score",
+                format!("score must be between {low} and {high}, not {score}"),
+            ));
+        }
+        Ok(Some(share * 2.0 - 1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_score_is_read_on_its_own_scale() {
+        let metrics =
+            [("stars", 1.0, 5.0), ("errors", 10.0, 0.0)].map(|(name, worst, best)| Metric {
+                name: name.to_owned(),
+                worst,
+                best,
+            });
+        for (metric, score, expected) in [
+            (None, Some(0.5), Ok(Some(0.5))),
+            (None, Some(1.5), Err("between -1 and 1")),
+            (Some("stars"), Some(4.0), Ok(Some(0.5))),
+            (Some("stars"), Some(0.0), Err("between 1 and 5")),
+            (Some("stars"), None, Err("needs the number score")),
+            (Some("errors"), Some(10.0), Ok(Some(-1.0))),
+            (Some("errors"), Some(0.0), Ok(Some(1.0))),
+            (Some("errors"), Some(f64::NAN), Err("between 0 and 10")),
+            (Some("moons"), Some(1.0), Err("known: stars, errors")),
+        ] {
+            let request = FeedbackRequest {
+                turn_id: String::new(),
+                score,
+                metric: metric.map(str::to_owned),
+                thumb: None,
+                comment: None,
+                correction: None,
+                id: None,
+            };
+            match (request.scored(&metrics), expected) {
+                (Ok(read), Ok(expected)) => assert_eq!(read, expected, "{metric:?}"),
+                (Err(error), Err(told)) => {
+                    let error = format!("{error:?}");
+                    assert!(error.contains(told), "{error}");
+                }
+                (read, expected) => panic!("{read:?} for {expected:?}"),
+            }
+        }
     }
 }

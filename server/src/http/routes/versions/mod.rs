@@ -4,6 +4,7 @@
 pub mod act;
 pub mod any;
 pub mod compare;
+pub mod series;
 pub mod trial;
 pub mod view;
 
@@ -42,6 +43,7 @@ pub fn all() -> OpenApiRouter<Arc<Http>> {
         .routes(routes!(any::list_scopes))
         .routes(routes!(any::list_refusals))
         .routes(routes!(any::list_versions_of))
+        .routes(routes!(series::version_series))
         .routes(routes!(any::get_version_of))
         .routes(routes!(any::roll_back_of))
         .routes(routes!(any::pin_of, any::unpin_of))

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use hone_domain::{PolicyVersion, Scope};
-use hone_store::{PolicyRecord, Standing};
+use hone_store::{PolicyRecord, Standing, Window};
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -76,6 +76,8 @@ pub struct VersionList {
     pub current: u64,
     /// The versions.
     pub data: Vec<VersionReply>,
+    /// What to send as `before` for older ones; null at the end.
+    pub next: Option<u64>,
     /// What holds the scope: a pin, a trip, a trial.
     #[schema(value_type = Object)]
     pub standing: Standing,
@@ -114,7 +116,8 @@ pub(super) fn reply(
     scores: &[Score],
 ) -> VersionReply {
     let version = record.policy.version;
-    let score = scores.iter().find(|(v, ..)| *v == version);
+    let score = scores.binary_search_by_key(&version, |(v, ..)| *v);
+    let score = score.ok().map(|at| &scores[at]);
     VersionReply {
         object: "version",
         version: version.0,
@@ -143,9 +146,16 @@ pub(super) async fn list(
     scope: &Scope,
     query: &ListQuery,
 ) -> Result<VersionList, ApiError> {
-    let limit = page_limit(query.limit, 100)?;
-    let records = http.ledger.versions(Some(scope), limit).await;
+    let page = Window {
+        limit: page_limit(query.limit, 100)?,
+        before: query.before,
+    };
+    let records = http.versions.version_page(scope, page).await;
     let records = records.map_err(|e| ledger_error(&e))?;
+    let last = records.last().filter(|_| records.len() == page.limit);
+    let next = last
+        .map(|record| record.policy.version.0)
+        .filter(|v| *v > 1);
     let scores = http.ledger.scores_by_version(scope).await;
     let scores = scores.map_err(|e| ledger_error(&e))?;
     let standing = http.versions.standing(scope).await;
@@ -158,6 +168,7 @@ pub(super) async fn list(
         object: "list",
         current: current.0,
         data: data.collect(),
+        next,
         trial: trial_reply(http, scope, &standing).await?,
         standing,
     })

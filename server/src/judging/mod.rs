@@ -1,0 +1,42 @@
+//! Who votes for the judge: servers elsewhere, the served base model, or a model of its own. The
+//! judge itself knows none of them; it asks a [`Completer`].
+
+mod base;
+mod local;
+mod pool;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use hone_judge::{Completer, ModelConfig, ModelKind};
+
+pub use base::{Base, BaseParts};
+pub use pool::Pool;
+
+use crate::outbound::Outbound;
+
+/// The configured voter. `base` is what serves here, if anything does.
+///
+/// # Errors
+/// A sentence that names the setting and the remedy.
+pub async fn voter(
+    config: &ModelConfig,
+    outbound: &Arc<Outbound>,
+    base: Option<BaseParts>,
+) -> Result<Arc<dyn Completer>, String> {
+    match config.kind {
+        ModelKind::Endpoint => Ok(Pool::start(outbound, config)?),
+        ModelKind::Base => {
+            let parts = base.ok_or(
+                "judge.model.kind is \"base\", but no base model is served in this process; it takes model.engine = \"builtin\" and the loop serve",
+            )?;
+            Ok(Arc::new(Base::new(parts)))
+        }
+        ModelKind::Local => {
+            let local = config.local.clone();
+            let started = tokio::task::spawn_blocking(move || local::start(&local)).await;
+            started.map_err(|error| format!("the local judge could not be loaded: {error}"))?
+        }
+    }
+}

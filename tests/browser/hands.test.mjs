@@ -1,0 +1,201 @@
+// What people do with the chat by hand: copy, unfold, stop, ask again, edit, search, take home.
+
+import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
+import { after, before, test } from 'node:test'
+import { Hone, calm, launch, open, say, until } from './hone.mjs'
+
+const CODE = 'for city in ["Paris", "Rome"]:\n    print(f"<b>{city}</b>")'
+const WEATHER = {
+  type: 'function',
+  function: {
+    name: 'weather',
+    description: 'The weather of a city',
+    parameters: { type: 'object', properties: { city: { enum: ['Paris'] } }, required: ['city'], additionalProperties: false },
+  },
+}
+/** Answers asked for beside the page's, so that its answer takes a while, and how often that is tried. */
+const BESIDE = 24
+const TRIES_MAX = 8
+
+let hone, browser
+before(async () => {
+  ;[hone, browser] = await Promise.all([Hone.start(), launch()])
+})
+after(async () => {
+  await browser?.close()
+  await hone?.stop()
+})
+
+const openSession = async (page, title) => {
+  await page.goto(hone.url)
+  await page.getByTestId('session').filter({ hasText: title }).first().click()
+  await page.getByTestId('answer').first().waitFor()
+}
+
+test('code is copied as it is', async () => {
+  const said = `Like this:\n\n\`\`\`python\n${CODE}\n\`\`\`\n\nThat is all.`
+  const reply = await hone.chat('Show me a loop', { guided_choice: [said], max_tokens: 200, session_id: 'code' })
+  assert.equal(reply.choices[0].message.content, said)
+  const page = await open(browser, hone, { permissions: ['clipboard-read', 'clipboard-write'] })
+  await openSession(page, 'Show me a loop')
+  const block = page.locator('.code')
+  await block.getByRole('button', { name: 'Copy code' }).click()
+  await block.getByText('Copied').waitFor()
+  assert.equal(await page.evaluate(() => navigator.clipboard.readText()), CODE)
+  // What looks like a tag stayed text.
+  assert.equal(await block.locator('b').count(), 0)
+  await page.getByRole('button', { name: 'Copy the answer' }).click()
+  await until(async () => (await page.evaluate(() => navigator.clipboard.readText())) === said)
+  assert.deepEqual(page.complaints, [])
+})
+
+test('a tool call and its result are folded and open', async () => {
+  const messages = [{ role: 'user', content: 'How is the weather in Paris?' }]
+  const asked = { tools: [WEATHER], session_id: 'weather' }
+  const demanded = { ...asked, tool_choice: 'required', parallel_tool_calls: false, max_tokens: 200 }
+  const first = await hone.call('POST', '/v1/chat/completions', { model: 'hone-starter', messages, ...demanded })
+  const called = first.choices[0].message
+  assert.equal(called.tool_calls?.length, 1, JSON.stringify(called))
+  messages.push(called, { role: 'tool', tool_call_id: called.tool_calls[0].id, content: '{"sky": "clear"}' })
+  await hone.call('POST', '/v1/chat/completions', { model: 'hone-starter', messages, ...asked, max_tokens: 40 })
+
+  const page = await open(browser, hone)
+  await openSession(page, 'How is the weather')
+  const tools = page.getByTestId('tool')
+  await until(async () => (await tools.count()) === 2)
+  for (const [at, title, inside] of [[0, 'Called weather', '"city": "Paris"'], [1, 'Tool result', '"sky": "clear"']]) {
+    const tool = tools.nth(at)
+    const text = tool.locator('pre')
+    assert.equal(await text.isVisible(), false)
+    await tool.getByText(title).click()
+    await text.waitFor()
+    assert.ok((await text.innerText()).includes(inside), await text.innerText())
+    await tool.getByText(title).click()
+    assert.equal(await text.isVisible(), false)
+  }
+  assert.ok(!(await page.getByTestId('answer').first().innerText()).includes('tool_call'))
+  assert.deepEqual(page.complaints, [])
+})
+
+/** Why a turn does not train, or where it is. */
+async function fate(id) {
+  const turn = await until(async () => {
+    const found = await fetch(`${hone.url}/v1/turns/${id}`)
+    return found.ok && found.json()
+  })
+  return turn.fate.reason ?? turn.fate.stage
+}
+
+test('an answer is stopped in the middle, and what was said stays', async () => {
+  const page = await open(browser, hone)
+  await page.goto(hone.url)
+  // Others ask for long answers meanwhile, so that this one takes a while.
+  const beside = new AbortController()
+  const long = { model: 'hone-starter', messages: [{ role: 'user', content: 'Talk.' }], ignore_eos: true, max_tokens: 400, stream: true }
+  const ask = { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(long), signal: beside.signal }
+  const others = Array.from({ length: BESIDE }, async () => {
+    while (!beside.signal.aborted) {
+      await fetch(`${hone.url}/v1/chat/completions`, ask).then((reply) => reply.text()).catch(() => {})
+    }
+  })
+  let stopped = null
+  for (let round = 0; round < TRIES_MAX && !stopped; round += 1) {
+    const turns = page.getByTestId('turn')
+    const count = await turns.count()
+    await page.getByTestId('composer').fill('Tell me everything you know about tea, coffee and the sea.')
+    await page.getByTestId('send').click()
+    const turn = turns.nth(count)
+    await turn.locator('.markdown').waitFor()
+    await page.getByTestId('stop').click({ timeout: 1_000, force: true }).catch(() => {})
+    await turn.getByTestId('version').waitFor()
+    // Some end by themselves before the hand is there.
+    if ((await fate(await turn.getAttribute('data-turn'))) === 'cancelled') stopped = turn
+  }
+  beside.abort()
+  await Promise.all(others)
+  assert.ok(stopped, `none of ${TRIES_MAX} answers could be stopped before its end`)
+  const text = await stopped.locator('.markdown').innerText()
+  assert.ok(text.length > 0)
+  const id = await stopped.getAttribute('data-turn')
+  await stopped.getByText('stopped', { exact: true }).waitFor()
+  // The talk goes on, and a reload shows what was said until then.
+  await say(page, 'Thanks.')
+  await page.reload()
+  await page.locator(`[data-turn="${id}"]`).getByText('stopped', { exact: true }).waitFor()
+  assert.deepEqual(page.complaints, [])
+})
+
+test('another answer and an edit make branches that stay', async () => {
+  const page = await open(browser, hone)
+  await page.goto(hone.url)
+  await say(page, 'What is the capital of Spain?')
+  await say(page, 'And of Italy?')
+  const turns = page.getByTestId('turn')
+
+  // Another answer to the second question.
+  await turns.nth(1).getByTestId('retry').click()
+  await turns.nth(1).getByText('2 / 2').waitFor()
+  assert.equal(await turns.count(), 2)
+  await turns.nth(1).getByRole('button', { name: 'Previous branch' }).click()
+  await turns.nth(1).getByText('1 / 2').waitFor()
+
+  // Another first question: what followed the old one is not part of it.
+  await turns.first().hover()
+  await turns.first().getByTestId('edit').click()
+  await page.getByTestId('edit-text').fill('What is the capital of Norway?')
+  await page.getByTestId('edit-send').click()
+  await turns.first().getByText('2 / 2').waitFor()
+  assert.equal(await turns.count(), 1)
+  assert.equal(await page.getByTestId('said').innerText(), 'What is the capital of Norway?')
+  await page.reload()
+  await turns.first().getByText('2 / 2').waitFor()
+  await turns.first().getByRole('button', { name: 'Previous branch' }).click()
+  await page.getByText('What is the capital of Spain?').last().waitFor()
+  await until(async () => (await turns.count()) === 2)
+  await turns.nth(1).getByText('/ 2').waitFor()
+  assert.deepEqual(page.complaints, [])
+})
+
+test('chats are found by their words', async () => {
+  await hone.chat('A poem about winter, please.', { session_id: 'winter' })
+  await hone.chat('A recipe for soup, please.', { session_id: 'soup' })
+  const page = await open(browser, hone)
+  await page.goto(hone.url)
+  const sessions = page.getByTestId('session')
+  await sessions.filter({ hasText: 'soup' }).waitFor()
+  await page.getByTestId('session-search').fill('WINTER')
+  await until(async () => (await sessions.count()) === 1)
+  assert.match(await sessions.first().innerText(), /winter/)
+  await sessions.first().click()
+  await page.getByTestId('said').filter({ hasText: 'winter' }).waitFor()
+  assert.match(page.url(), /#\/chat\/sess_/)
+  await page.getByTestId('session-search').fill('no such words')
+  await page.getByText('Nothing found').waitFor()
+  await page.getByTestId('session-search').fill('')
+  await sessions.filter({ hasText: 'soup' }).waitFor()
+  assert.deepEqual(page.complaints, [])
+})
+
+test('everything of one’s own is taken home in one file', async () => {
+  const kept = await hone.chat('Remember the word canary.', { session_id: 'export' })
+  await hone.call('POST', '/v1/feedback', { turn_id: kept.hone.turn_id, score: 1, comment: 'as I like it' })
+  await hone.teach()
+  await calm(hone)
+  const page = await open(browser, hone)
+  await page.goto(`${hone.url}/#/account`)
+  const [file] = await Promise.all([page.waitForEvent('download'), page.getByTestId('export').click()])
+  assert.match(file.suggestedFilename(), /^hone-local-\d{4}-\d\d-\d\d\.json$/)
+  const all = JSON.parse(readFileSync(await file.path(), 'utf8'))
+  assert.equal(all.owner, 'local')
+  const listed = await hone.get('/v1/sessions?limit=200')
+  assert.deepEqual(all.sessions.map((s) => s.id).sort(), listed.data.map((s) => s.id).sort())
+  const turn = all.sessions.flatMap((s) => s.turns).find((t) => t.turn_id === kept.hone.turn_id)
+  assert.equal(turn.messages[0].content, 'Remember the word canary.')
+  assert.equal(turn.completion, kept.choices[0].message.content)
+  assert.equal(turn.feedback[0].comment, 'as I like it')
+  const versions = await hone.get('/v1/versions')
+  assert.deepEqual(all.versions.map((v) => v.version), versions.data.map((v) => v.version))
+  assert.ok(all.learned.sentence)
+  assert.deepEqual(page.complaints, [])
+})
