@@ -1,5 +1,5 @@
 # The commands of Hone. `make run` and `make test` are all a newcomer needs.
-.PHONY: help run web page demo test setup lint unit hub candle clients schema schema-short soak soak-short deploy page-tests browser bench gpu openapi starter goldens clean
+.PHONY: help run web page demo test setup lint unit hub candle clients schema schema-short soak soak-short made-up deploy page-tests browser bench bench-litellm gpu openapi starter goldens clean
 
 CARGO ?= cargo
 # What release builds have beside the defaults, such as FEATURES=candle.
@@ -71,6 +71,9 @@ soak-short: setup
 	$(CARGO) build --workspace --locked --bin hone
 	HONE=target/debug/hone $(VENV)/bin/python tests/soak/run.py --seconds 60
 
+made-up: ## made-up bytes for every parser of outside bytes, a minute each
+	HONE_MADE_UP_SECONDS=60 $(CARGO) test --locked -p hone-tests --test it -- --nocapture corpora
+
 deploy: setup ## images, manifests, units and dashboards, read by what understands them
 	$(CARGO) build --workspace --locked --bin hone
 	$(VENV)/bin/python tests/deploy/check.py target/debug/hone
@@ -88,6 +91,12 @@ bench: ## every measurement, as tables
 
 gpu: ## build with CUDA (nvcc comes from PyPI), then check and measure the device
 	@sh tests/gpu.sh
+
+bench-litellm: ## the same load at LiteLLM's proxy (fetches it from PyPI)
+	$(CARGO) build --release --locked -p hone
+	python3 -m venv target/venv-litellm
+	target/venv-litellm/bin/pip install --quiet -r tests/bench/requirements.txt
+	HONE=$(HONE) target/venv-litellm/bin/python tests/bench/litellm.py
 
 openapi: ## write docs/openapi.json, from which the page's types are made
 	@mkdir -p target

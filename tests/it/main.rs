@@ -4,7 +4,9 @@
 mod binding;
 mod chaos;
 mod checks;
+mod corpora;
 mod deploy;
+mod export;
 mod forget;
 mod loops;
 mod ring;

@@ -81,6 +81,7 @@ async fn feedback_becomes_a_version_that_is_served_and_survives_a_restart() {
         "{reply}"
     );
     house.stop().await.unwrap();
+    crate::export::adapter_is_as_peft_writes_it(&data).await;
 
     let child = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["ring::child_recomputes", "--exact", "--nocapture"])

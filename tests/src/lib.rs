@@ -1,5 +1,7 @@
 //! A house in this process, on a free port and with its own data folder, and a client for it.
 
+pub mod parsers;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};

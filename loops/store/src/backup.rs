@@ -20,6 +20,10 @@ pub const MANIFEST: &str = "backup.json";
 const FORMAT: u32 = 1;
 /// Where a restore gathers files; a data folder that has it is not opened.
 pub(crate) const RESTORING: &str = ".restoring";
+/// What the folder of old files is called, behind its time, until the new ones are in their place.
+const UNFINISHED: &str = ".unfinished";
+/// What the folder of old files is called, before its time.
+const ASIDE: &str = "before-restore-";
 /// How often a backup begins again because an adapter was removed while it was copied.
 const TRIES: usize = 3;
 /// Bytes copied at a time.
@@ -270,16 +274,17 @@ pub async fn restore(
 ) -> Result<(Manifest, Option<PathBuf>), LedgerError> {
     let data = folder_of(&config.file);
     let manifest = verify(from)?;
+    fs::create_dir_all(&data).map_err(|e| io(&data, &e))?;
+    let _lock = super::sqlite::take_folder(&data)?;
+    undo(&data)?;
     let (old, staging) = (config.file.exists(), data.join(RESTORING));
+    remove(&staging)?;
     if old && !replace {
         return Err(unusable(format!(
             "{} has a ledger already; --replace moves it aside, or choose another data folder",
             data.display()
         )));
     }
-    fs::create_dir_all(&data).map_err(|e| io(&data, &e))?;
-    let _lock = super::sqlite::take_folder(&data)?;
-    remove(&staging)?;
     fs::create_dir(&staging).map_err(|e| io(&staging, &e))?;
     private(&staging)?;
     let staged = stage(from, &staging, &manifest).await;
@@ -287,7 +292,7 @@ pub async fn restore(
         remove(&staging)?;
         return Err(error);
     }
-    let aside = old.then(|| data.join(format!("before-restore-{now_ms}")));
+    let aside = old.then(|| data.join(format!("{ASIDE}{now_ms}")));
     exchange(&data, &staging, aside.as_deref())?;
     Ok((manifest, aside))
 }
@@ -319,28 +324,75 @@ async fn stage(from: &Path, staging: &Path, manifest: &Manifest) -> Result<(), L
 }
 
 /// Moves the old files aside and the staged ones into their place, the ledger last. While the
-/// staging folder is there the data folder is not opened by a server.
+/// staging folder is there the data folder is not opened by a server, and what an interruption left
+/// is put back by [`undo`].
 fn exchange(data: &Path, staging: &Path, aside: Option<&Path>) -> Result<(), LedgerError> {
-    let parts = ["blobs", "ledger.db-wal", "ledger.db-shm", "ledger.db"];
-    let step = |from: &Path, to: &Path| match fs::rename(from, to) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(io(from, &error)),
-        _ => Ok(()),
-    };
-    if let Some(aside) = aside {
-        fs::create_dir(aside).map_err(|e| io(aside, &e))?;
-        for part in parts {
-            step(&data.join(part), &aside.join(part))?;
-        }
-        sync(aside)?;
-    } else {
+    let unfinished = aside.map(|aside| beside(aside, UNFINISHED));
+    match &unfinished {
+        Some(folder) => fs::create_dir(folder).map_err(|e| io(folder, &e))?,
         // Without a ledger nothing names what else may be there.
-        remove(&data.join("blobs"))?;
+        None => remove(&data.join("blobs"))?,
     }
-    for part in parts {
-        step(&staging.join(part), &data.join(part))?;
+    sync(data)?;
+    for (from, to) in moves(data, staging, unfinished.as_deref()) {
+        rename(&from, &to)?;
+    }
+    if let (Some(unfinished), Some(aside)) = (&unfinished, aside) {
+        sync(unfinished)?;
+        rename(unfinished, aside)?;
     }
     sync(data)?;
     remove(staging)
+}
+
+/// What changes its place, in this order: the old files, then the new ones.
+fn moves(data: &Path, staging: &Path, aside: Option<&Path>) -> Vec<(PathBuf, PathBuf)> {
+    let pair = |from: &Path, to: &Path, part: &str| (from.join(part), to.join(part));
+    let old = aside.into_iter().flat_map(|aside| {
+        let parts = OLD_PARTS.iter();
+        parts.map(move |part| pair(data, aside, part))
+    });
+    let new = ["blobs", "ledger.db"].map(|part| pair(staging, data, part));
+    old.chain(new).collect()
+}
+
+/// What a data folder's ledger consists of. Staged ones have no log: they were closed.
+const OLD_PARTS: [&str; 4] = ["blobs", "ledger.db-wal", "ledger.db-shm", "ledger.db"];
+
+/// Puts the old files back where an exchange was interrupted. It may be interrupted itself and done
+/// again: what lies aside is always old, and what is in its place is not until it is back.
+fn undo(data: &Path) -> Result<(), LedgerError> {
+    let entries = fs::read_dir(data).map_err(|e| io(data, &e))?;
+    for entry in entries {
+        let entry = entry.map_err(|e| io(data, &e))?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if !(name.starts_with(ASIDE) && name.ends_with(UNFINISHED)) {
+            continue;
+        }
+        let aside = entry.path();
+        for part in OLD_PARTS {
+            let (old, place) = (aside.join(part), data.join(part));
+            if !old.exists() {
+                continue;
+            }
+            if place.is_dir() {
+                remove(&place)?;
+            }
+            rename(&old, &place)?;
+        }
+        sync(data)?;
+        fs::remove_dir(&aside).map_err(|e| io(&aside, &e))?;
+    }
+    Ok(())
+}
+
+/// Renames what is there.
+fn rename(from: &Path, to: &Path) -> Result<(), LedgerError> {
+    match fs::rename(from, to) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(io(from, &error)),
+        _ => Ok(()),
+    }
 }
 
 fn is_plain(path: &str) -> bool {

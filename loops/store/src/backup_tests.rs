@@ -174,3 +174,77 @@ async fn what_is_not_whole_is_refused() {
     let interrupted = SqliteLedger::open(&config).await.err().unwrap().to_string();
     assert!(interrupted.contains("hone restore"), "{interrupted}");
 }
+
+/// A data folder with one turn and an adapter file that says `text`.
+async fn inhabited(data: &Path, (text, first_id): (&str, u64)) -> TurnId {
+    let ledger = open(data).await;
+    let turn = World::beginning_at(ledger.clone(), first_id).turn();
+    ledger
+        .record_turns(std::slice::from_ref(&turn))
+        .await
+        .unwrap();
+    let blobs = FsBlobs::open(&data.join("blobs"), 1 << 20).unwrap();
+    let key = BlobKey::new("adapters/somebody/one").unwrap();
+    let files = [("adapter.bin".to_owned(), text.as_bytes().to_vec())];
+    blobs.put(&key, &files).unwrap();
+    ledger.close().await;
+    turn.id
+}
+
+/// A restore is killed after every one of its steps in turn. The next one finds the old data whole and
+/// puts it aside in one piece.
+#[tokio::test]
+async fn a_restore_killed_half_way_loses_nothing_of_the_old_data() {
+    let place = tempfile::tempdir().unwrap();
+    let (new, copy) = (place.path().join("new"), place.path().join("copy"));
+    let new_turn = inhabited(&new, ("new", 1 << 32)).await;
+    back_up(&SqliteConfig::in_folder(&new), &copy, ("test", 1))
+        .await
+        .unwrap();
+    let steps = OLD_PARTS.len() + 2;
+    for killed_after in 0..=steps {
+        let data = place.path().join(format!("data-{killed_after}"));
+        let config = SqliteConfig::in_folder(&data);
+        let old_turn = inhabited(&data, ("old", 1 << 33)).await;
+        // A log that was not folded into the ledger belongs to the old files as well.
+        fs::write(data.join("ledger.db-wal"), b"").unwrap();
+
+        let (staging, aside) = (data.join(RESTORING), data.join("before-restore-7"));
+        let unfinished = beside(&aside, UNFINISHED);
+        fs::create_dir(&staging).unwrap();
+        stage(&copy, &staging, &verify(&copy).unwrap())
+            .await
+            .unwrap();
+        fs::create_dir(&unfinished).unwrap();
+        let moves = moves(&data, &staging, Some(&unfinished));
+        assert_eq!(moves.len(), steps);
+        for (from, to) in moves.iter().take(killed_after) {
+            rename(from, to).unwrap();
+        }
+        let refused = SqliteLedger::open(&config).await.err().unwrap().to_string();
+        assert!(refused.contains("interrupted"), "{killed_after}: {refused}");
+
+        // What is there counts as the old data again, and is not replaced unasked.
+        let unasked = restore(&copy, &config, (false, 8)).await.unwrap_err();
+        assert!(unasked.to_string().contains("--replace"), "{killed_after}");
+        let again = open(&data).await;
+        assert!(again.turn(old_turn).await.unwrap().is_some());
+        again.close().await;
+        let (_, aside) = restore(&copy, &config, (true, 8)).await.unwrap();
+        let aside = aside.unwrap();
+        let blob = "blobs/adapters/somebody/one/adapter.bin";
+        assert_eq!(
+            fs::read(aside.join(blob)).unwrap(),
+            b"old",
+            "{killed_after}"
+        );
+        let old = open(&aside).await;
+        assert!(old.turn(old_turn).await.unwrap().is_some());
+        assert!(old.check_file().await.unwrap().is_empty());
+        old.close().await;
+        let restored = open(&data).await;
+        assert!(restored.turn(new_turn).await.unwrap().is_some());
+        restored.close().await;
+        assert!(!unfinished.exists());
+    }
+}

@@ -96,11 +96,16 @@ pub(super) struct Server {
 impl Server {
     /// Starts one and waits until it listens.
     pub(super) fn start(bench: &Bench) -> Result<Self, String> {
+        Self::start_with(bench, &[])
+    }
+
+    /// The same with further arguments.
+    pub(super) fn start_with(bench: &Bench, further: &[&str]) -> Result<Self, String> {
         let folder = bench.folder()?;
         let started = Instant::now();
         let data = folder.text();
-        let (process, lines) =
-            Process::start(&["serve", "--bind", "127.0.0.1:0", "--data", &data])?;
+        let arguments = ["serve", "--bind", "127.0.0.1:0", "--data", &data];
+        let (process, lines) = Process::start(&[&arguments[..], further].concat())?;
         loop {
             let left = PATIENCE.saturating_sub(started.elapsed());
             match lines.recv_timeout(left) {

@@ -16,6 +16,7 @@ mod judge;
 mod learn;
 mod ledger;
 mod loops;
+mod overhead;
 mod prefill;
 mod report;
 mod speed;
@@ -64,6 +65,9 @@ pub(crate) struct Options {
     /// Arms of `learn`, all if absent.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     arms: Vec<String>,
+    /// Address of another OpenAI-compatible server that `overhead` sends the same load to.
+    #[arg(long, value_name = "URL")]
+    against: Option<String>,
     /// Folder for data while measuring, on the disk to measure; the system's temporary one if absent.
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
@@ -86,6 +90,8 @@ enum Name {
     Ledger,
     /// What every loop still does while another one is stopped or hangs.
     Loops,
+    /// What the door adds to an answer, and how many it gives, with an engine that answers at once.
+    Overhead,
     /// Memory and processor time of a server that nobody uses.
     Idle,
     /// Time from the start of the process to ready and to the first token.
@@ -110,7 +116,7 @@ enum Name {
 
 impl Name {
     /// Those that every machine can take in a short time.
-    const EACH: [Self; 13] = [
+    const EACH: [Self; 14] = [
         Self::Decode,
         Self::Prefill,
         Self::Gap,
@@ -118,6 +124,7 @@ impl Name {
         Self::Form,
         Self::Ledger,
         Self::Loops,
+        Self::Overhead,
         Self::Idle,
         Self::Start,
         Self::Trainer,
@@ -150,6 +157,7 @@ impl Name {
             Self::Form => form::form(bench),
             Self::Ledger => ledger::ledger(bench),
             Self::Loops => loops::loops(bench),
+            Self::Overhead => overhead::overhead(bench, bench.against.as_deref()),
             Self::Idle => idle::idle(bench),
             Self::Start => start::start(bench),
             Self::Trainer => trainer::trainer(bench),
@@ -168,6 +176,7 @@ struct Bench {
     config: Config,
     seconds: Option<f64>,
     size: learn::Size,
+    against: Option<String>,
     root: PathBuf,
     runtime: Runtime,
 }
@@ -189,6 +198,7 @@ impl Bench {
             config,
             seconds: options.seconds,
             size: learn::Size::of(options.seeds, options.sessions, options.arms.clone()),
+            against: options.against.clone(),
             root: options.folder.clone().unwrap_or_else(std::env::temp_dir),
             runtime,
         })

@@ -35,6 +35,11 @@ impl Wire {
         self.get("/admin/v1/status").await
     }
 
+    /// `/v1/models`.
+    pub(super) async fn models(&self) -> Result<Value, String> {
+        self.get("/v1/models").await
+    }
+
     /// Posts and returns the reply; an error on any other status than 2xx.
     pub(super) async fn post(&self, path: &str, body: &Value) -> Result<Value, String> {
         let url = format!("{}{path}", self.url);

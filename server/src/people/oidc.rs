@@ -90,6 +90,19 @@ impl Tokens {
         })
     }
 
+    /// Takes the provider's keys, a JWKS, as of a time.
+    ///
+    /// # Errors
+    /// What is wrong with them; those that were known go on.
+    pub fn take_keys(&self, keys: Value, now_ms: Millis) -> Result<(), serde_json::Error> {
+        let set = serde_json::from_value(keys)?;
+        *locked(&self.keys) = Keys {
+            set: Some(set),
+            asked_ms: Some(now_ms),
+        };
+        Ok(())
+    }
+
     /// Whose token this is; none if it is nobody's. The reason goes to the log, not to the caller.
     pub async fn caller(&self, token: &str, now_ms: Millis) -> Option<Caller> {
         let header = decode_header(token).ok()?;
@@ -161,12 +174,11 @@ impl Tokens {
                 Err(error) => {
                     tracing::warn!(error, "the identity provider's keys are not to be had");
                 }
-                Ok(value) => match serde_json::from_value(value) {
-                    Ok(set) => locked(&self.keys).set = Some(set),
-                    Err(error) => {
+                Ok(value) => {
+                    if let Err(error) = self.take_keys(value, now_ms) {
                         tracing::warn!(%error, "the identity provider's keys are no JWKS");
                     }
-                },
+                }
             }
         }
         self.known(id, algorithm)

@@ -77,39 +77,37 @@ pub(super) async fn a_released_claim_waits_for_its_time(world: &World) {
     assert_eq!(again.attempts, 1);
 }
 
+/// One vote of each outcome and signal; only a model's that answered has a price.
+fn votes_of_every_kind() -> Vec<Vote> {
+    let kinds = [
+        (Outcome::Good, Signal::Feedback),
+        (Outcome::Bad, Signal::Verifier),
+        (Outcome::Neutral, Signal::Model),
+        (Outcome::Abstain, Signal::Rules),
+    ];
+    let vote = |(outcome, signal)| Vote {
+        signal,
+        outcome,
+        reason: "why\0".into(),
+        model: Some("judge".into()),
+        latency_ms: 12,
+        usage: (outcome == Outcome::Neutral).then_some(Usage {
+            prompt_tokens: 812,
+            completion_tokens: 9,
+            cost: 0.000_123,
+        }),
+        prompt: Some("vote/1".into()),
+    };
+    kinds.map(vote).to_vec()
+}
+
 pub(super) async fn a_verdict_comes_back_and_its_revision_is_current(world: &World) {
     let turn = answered(world, 1).await.remove(0);
     let claimed = world.claim(1, NOW).await.remove(0);
     let mut first = world.verdict(claimed.claim, Some(0.1));
     first.hint = Some("say it\0shorter".into());
     first.decided_by = Some(Signal::Model);
-    first.votes = [
-        Outcome::Good,
-        Outcome::Bad,
-        Outcome::Neutral,
-        Outcome::Abstain,
-    ]
-    .into_iter()
-    .zip([
-        Signal::Feedback,
-        Signal::Verifier,
-        Signal::Model,
-        Signal::Rules,
-    ])
-    .map(|(outcome, signal)| Vote {
-        signal,
-        outcome,
-        reason: "why\0".into(),
-        model: Some("judge".into()),
-        latency_ms: 12,
-        usage: (outcome == Outcome::Good).then_some(Usage {
-            prompt_tokens: 812,
-            completion_tokens: 9,
-            cost: 0.000_123,
-        }),
-        prompt: Some("vote/1".into()),
-    })
-    .collect();
+    first.votes = votes_of_every_kind();
     world
         .ledger
         .record_verdict(claimed.claim, &first)
