@@ -13,6 +13,8 @@ use crate::simd::padded;
 const ADAPTER_ROWS: usize = 4;
 /// The targets of a projection and where their columns begin.
 type Targets<'a> = &'a [(Target, usize)];
+/// A matrix on the device: where it is, and the length of its rows.
+type Place = (u64, usize);
 
 /// The launches of one projection's adapters.
 #[derive(Clone, Copy, Default)]
@@ -48,7 +50,7 @@ pub(super) fn all_jobs(
             runs,
             low_rank,
         };
-        let targets: [(Targets, (u64, usize), (u64, usize)); 4] = [
+        let targets: [(Targets, Place, Place); 4] = [
             (
                 &[(Target::Q, 0), (Target::K, d.q), (Target::V, d.q + d.kv)],
                 (places.normed, d.ld_hidden),
@@ -90,7 +92,7 @@ struct JobMaker<'a> {
 impl JobMaker<'_> {
     fn jobs(
         &self,
-        (targets, x, y): (Targets, (u64, usize), (u64, usize)),
+        (targets, x, y): (Targets, Place, Place),
         list: &mut Vec<Linear>,
     ) -> Result<Jobs, DeviceError> {
         let mut jobs = Jobs {

@@ -98,7 +98,7 @@ impl NnTrainer {
         let mut said = said.into_iter();
         let (mut rest, mut rows, mut heard, mut whose) = (vec![], vec![], vec![], vec![]);
         for (asked, hinted) in open.into_iter().zip(hinted) {
-            let answer = hinted.and_then(|hinted| Some((said.next().and_then(ended)?, hinted)));
+            let answer = hinted.and_then(|hinted| Some((ended(&said.next()?)?, hinted)));
             let Some((tokens, hinted)) = answer else {
                 rest.push(asked);
                 continue;
@@ -222,7 +222,7 @@ fn tellings(hints: &[&str]) -> Vec<String> {
 }
 
 /// An answer with the token that ended it; none where it was cut off or is empty.
-fn ended(answer: Answer) -> Option<Vec<Token>> {
+fn ended(answer: &Answer) -> Option<Vec<Token>> {
     let end = answer.end.filter(|_| !answer.tokens.is_empty())?;
     Some([answer.tokens.as_slice(), &[end]].concat())
 }
