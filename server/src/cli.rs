@@ -151,7 +151,7 @@ pub fn main() -> ExitCode {
 }
 
 /// Runs the program with these arguments; the first is its name.
-pub(crate) fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> ExitCode {
+pub fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> ExitCode {
     let cli = Cli::parse_from(arguments);
     let result = match cli.command {
         None => serve(&cli.serve),

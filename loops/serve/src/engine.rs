@@ -130,6 +130,12 @@ pub(crate) struct Threads {
     loader: JoinHandle<()>,
 }
 
+/// At most one load per known scope and per request that waits for one.
+fn loads_max(config: &Config) -> usize {
+    let most = config.scopes_known_max.saturating_add(config.waiting_max);
+    most.min(tokio::sync::Semaphore::MAX_PERMITS)
+}
+
 impl Engine {
     /// Checks the configuration, takes the memory, and starts the engine's and the loader's
     /// threads. A configuration that cannot work is an error that names the key.
@@ -162,13 +168,7 @@ impl Engine {
             fault: AtomicBool::new(false),
         });
         let (commands, inbox) = channel();
-        // At most one load per known scope and per request that waits for one.
-        let loads_max = ctx
-            .config
-            .scopes_known_max
-            .saturating_add(ctx.config.waiting_max);
-        let (jobs, job_inbox) =
-            tokio::sync::mpsc::channel(loads_max.min(tokio::sync::Semaphore::MAX_PERMITS));
+        let (jobs, job_inbox) = tokio::sync::mpsc::channel(loads_max(&ctx.config));
         let loader = LoaderCtx {
             model: Arc::clone(&ctx.model),
             executor: Arc::clone(&ctx.executor),

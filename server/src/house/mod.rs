@@ -62,6 +62,15 @@ pub struct House {
     drain: Duration,
 }
 
+/// A listener, and where it listens.
+async fn bound(address: SocketAddr) -> Result<(TcpListener, SocketAddr), String> {
+    let listener = TcpListener::bind(address).await.map_err(|error| {
+        format!("{address} cannot be bound ({error}); is another server running there? --bind 127.0.0.1:0 takes a free port")
+    })?;
+    let addr = listener.local_addr().map_err(|error| error.to_string())?;
+    Ok((listener, addr))
+}
+
 impl House {
     /// Opens the store, loads the model, binds the port, starts the rooms, opens the door, in this
     /// order; the error says what to do.
@@ -74,10 +83,7 @@ impl House {
             .map_err(|error| format!("the model could not be loaded: {error}"))??;
         let tls = config.http.tls().map(Tls::load).transpose()?;
         let address = config.http.address()?;
-        let listener = TcpListener::bind(address).await.map_err(|error| {
-            format!("{address} cannot be bound ({error}); is another server running there? --bind 127.0.0.1:0 takes a free port")
-        })?;
-        let addr = listener.local_addr().map_err(|error| error.to_string())?;
+        let (listener, addr) = bound(address).await?;
         let commons = commons::open(&config).await?;
         people::check_public(&commons, addr)?;
         let mut tasks = JoinSet::new();
