@@ -34,6 +34,9 @@ pub use telemetry::TelemetryConfig;
 /// The commented defaults; every key is in them.
 pub const DEFAULTS: &str = include_str!("../../../configs/default.toml");
 
+/// Settings for learning from what people say; a file of its own that `--config` can name.
+pub const WORDS: &str = include_str!("../../../configs/words.toml");
+
 /// Tables that are left out by default, with the defaults of their keys once they are named.
 const OPTIONAL: &[(&[&str], &str)] = &[
     (
@@ -188,6 +191,20 @@ impl Config {
     /// Whether a loop runs in this process.
     pub fn runs(&self, wanted: Loop) -> bool {
         self.loops.contains(&wanted)
+    }
+
+    /// This configuration with the values of another file in the place of its own.
+    pub fn with(&self, file: (&str, &str)) -> Result<Self, ConfigError> {
+        let (text, name) = file;
+        let wrong = |error: toml::ser::Error| ConfigError(error.to_string());
+        let mut merged = Table::try_from(self).map_err(wrong)?;
+        let known = merged.clone();
+        layers::merge(&mut merged, &known, (parse(text, name)?, name))?;
+        let config: Self = Value::Table(merged)
+            .try_into()
+            .map_err(|error: toml::de::Error| ConfigError(format!("{name}: {error}")))?;
+        config.validate().map_err(ConfigError)?;
+        Ok(config)
     }
 
     /// The whole configuration as TOML, with secrets left out.

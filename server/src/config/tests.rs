@@ -22,6 +22,22 @@ fn the_defaults_are_whole_and_valid() {
 }
 
 #[test]
+fn the_settings_for_learning_from_words_load_and_can_be_laid_over_others() {
+    let loaded = with_file(WORDS).expect("the file is valid");
+    assert_eq!(loaded.train.method, hone_train::Method::Combined);
+    let mut other = Config::load(&Sources::default()).expect("the defaults are valid");
+    other.train.batch_turns = 7;
+    let laid = other.with((WORDS, "words.toml")).expect("valid");
+    assert_eq!(laid.train.batch_turns, 7);
+    assert_eq!(laid.train.method, loaded.train.method);
+    assert_eq!(laid.train.learner.lr, loaded.train.learner.lr);
+    let wrong = other
+        .with(("[train]\nmethods = 1", "mine.toml"))
+        .expect_err("no such key");
+    assert!(wrong.to_string().contains("mine.toml"), "{wrong}");
+}
+
+#[test]
 fn every_default_key_has_a_comment_before_it() {
     let mut commented = false;
     for line in DEFAULTS.lines() {

@@ -2,7 +2,7 @@
 
 use hone_train::Method;
 
-use crate::config::Config;
+use crate::config::{Config, WORDS};
 
 /// One arm of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +59,16 @@ impl Arm {
         !matches!(self, Self::NoLearning | Self::Told)
     }
 
-    /// The house's configuration: the default but for the method and the pace of the sessions.
-    pub(super) fn configure(self, config: &mut Config) {
+    /// The house's configuration: what ships for the method (scores by the default settings, words
+    /// by those of configs/words.toml), but for the pace of the sessions.
+    pub(super) fn configured(self, config: &Config) -> Result<Config, String> {
+        let by_scores = matches!(self, Self::Binary | Self::Inverted);
+        let mut config = if by_scores {
+            config.clone()
+        } else {
+            let words = config.with((WORDS, "configs/words.toml"));
+            words.map_err(|error| error.to_string())?
+        };
         let train = &mut config.train;
         train.method = match self {
             Self::Binary | Self::Inverted => Method::BinaryReward,
@@ -74,5 +82,6 @@ impl Arm {
         train.tick_ms = 50;
         train.drain_deadline_ms = 2_000;
         config.judge.tick_ms = 50;
+        Ok(config)
     }
 }

@@ -47,9 +47,8 @@ pub(super) async fn run(
     (seed, sessions): (u64, usize),
 ) -> Result<Vec<Curve>, String> {
     let folder = bench.folder()?;
-    let mut config = bench.config.clone();
+    let mut config = arm.configured(&bench.config)?;
     config.store.data_dir = folder.text();
-    arm.configure(&mut config);
     let house = House::start(config).await?;
     let url = format!("http://{}", house.addr);
     let curves = hold(&url, arm, (seed, sessions)).await;
