@@ -13,8 +13,10 @@ use crate::simd::padded;
 const ADAPTER_ROWS: usize = 4;
 /// The targets of a projection and where their columns begin.
 type Targets<'a> = &'a [(Target, usize)];
-/// A matrix on the device: where it is, and the length of its rows.
-type Place = (u64, usize);
+/// Rows: where they begin, and their distance.
+type Rows = (u64, usize);
+/// A projection's targets, input and output.
+type Projection<'a> = (Targets<'a>, Rows, Rows);
 
 /// The launches of one projection's adapters.
 #[derive(Clone, Copy, Default)]
@@ -50,7 +52,7 @@ pub(super) fn all_jobs(
             runs,
             low_rank,
         };
-        let targets: [(Targets, Place, Place); 4] = [
+        let targets: [Projection; 4] = [
             (
                 &[(Target::Q, 0), (Target::K, d.q), (Target::V, d.q + d.kv)],
                 (places.normed, d.ld_hidden),
@@ -92,7 +94,7 @@ struct JobMaker<'a> {
 impl JobMaker<'_> {
     fn jobs(
         &self,
-        (targets, x, y): (Targets, Place, Place),
+        (targets, x, y): Projection,
         list: &mut Vec<Linear>,
     ) -> Result<Jobs, DeviceError> {
         let mut jobs = Jobs {
@@ -107,7 +109,7 @@ impl JobMaker<'_> {
         for run in self.runs {
             let placed = self.device.placed(run.adapter)?;
             let stride = rank_stride(run);
-            let place = |(at, stride): (u64, usize), column: usize| {
+            let place = |(at, stride): Rows, column: usize| {
                 at + ((run.row * stride + column) * size_of::<f32>()) as u64
             };
             for &(target, column) in targets {
