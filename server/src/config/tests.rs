@@ -26,9 +26,9 @@ fn the_settings_for_learning_from_words_load_and_can_be_laid_over_others() {
     let loaded = with_file(WORDS).expect("the file is valid");
     assert_eq!(loaded.train.method, hone_train::Method::Combined);
     let mut other = Config::load(&Sources::default()).expect("the defaults are valid");
-    other.train.batch_turns = 7;
+    other.train.batch_turns = 17;
     let laid = other.with((WORDS, "words.toml")).expect("valid");
-    assert_eq!(laid.train.batch_turns, 7);
+    assert_eq!(laid.train.batch_turns, 17);
     assert_eq!(laid.train.method, loaded.train.method);
     assert_eq!(laid.train.learner.lr, loaded.train.learner.lr);
     let wrong = other
