@@ -1,5 +1,5 @@
 # The commands of Hone. `make run` and `make test` are all a newcomer needs.
-.PHONY: help run web page demo test setup lint unit hub candle clients schema schema-short soak soak-short made-up deploy page-tests browser bench bench-litellm gpu openapi starter goldens clean
+.PHONY: help run web page demo test setup lint unit hub candle clients openclaw schema schema-short soak soak-short made-up fuzz deploy page-tests browser bench bench-litellm gpu openapi starter goldens clean
 
 CARGO ?= cargo
 # What release builds have beside the defaults, such as FEATURES=candle.
@@ -33,7 +33,7 @@ demo: ## watch simulated users teach the model over plain HTTP (about five minut
 	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
 	$(HONE) demo
 
-test: setup web lint unit hub candle clients schema-short soak-short deploy page-tests browser ## set up what the tests need, then run everything
+test: setup web lint unit hub candle clients openclaw schema-short soak-short deploy page-tests browser ## set up what the tests need, then run everything
 
 setup: ## install what the tests need (a C and a C++ compiler; Python and Node clients)
 	@sh tests/setup.sh
@@ -55,6 +55,15 @@ clients: setup ## real clients from PyPI and npm against the real server
 	$(CARGO) build --workspace --locked --bin hone
 	HONE=target/debug/hone $(VENV)/bin/python tests/clients/run.py
 
+openclaw: tests/openclaw/node_modules/.ready ## OpenClaw itself, of today and of spring, against the real server
+	$(CARGO) build --workspace --locked --bin hone
+	HONE=target/debug/hone python3 tests/openclaw/run.py
+
+# Nothing but Node itself needs its install script.
+tests/openclaw/node_modules/.ready: tests/openclaw/package-lock.json
+	cd tests/openclaw && npm ci --silent --no-audit --no-fund --omit=optional --ignore-scripts && npm rebuild --silent node
+	@touch $@
+
 schema: setup ## 30,000 requests made from the API's document, held against it (about ten minutes)
 	$(CARGO) build --workspace --locked --bin hone
 	HONE=target/debug/hone $(VENV)/bin/python tests/schema/run.py --per-operation 400 --cases 30000
@@ -73,6 +82,19 @@ soak-short: setup
 
 made-up: ## made-up bytes for every parser of outside bytes, a minute each
 	HONE_MADE_UP_SECONDS=60 $(CARGO) test --locked -p hone-tests --test it -- --nocapture corpora
+
+FUZZ_SECONDS ?= 60
+FUZZED := chat_body sse jwt template gguf safetensors tool_calls
+
+fuzz: target/tools/bin/cargo-fuzz ## the same parsers under cargo-fuzz, which follows their branches, FUZZ_SECONDS each
+	@for name in $(FUZZED); do mkdir -p target/fuzz-corpus/$$name target/fuzz-found; \
+	  PATH="$(CURDIR)/target/tools/bin:$$PATH" $(CARGO) fuzz run --fuzz-dir tests/fuzz --target-dir target/fuzz \
+	    --sanitizer none --codegen-units 16 $$name target/fuzz-corpus/$$name tests/corpora/$$name -- \
+	    -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 \
+	    -artifact_prefix=target/fuzz-found/$$name- || exit 1; done
+
+target/tools/bin/cargo-fuzz:
+	$(CARGO) install cargo-fuzz --version 0.13.2 --locked --root target/tools
 
 deploy: setup ## images, manifests, units and dashboards, read by what understands them
 	$(CARGO) build --workspace --locked --bin hone

@@ -1,8 +1,11 @@
 //! Logs to stderr: ids and counts, never user text.
+//!
+//! Lines go through a thread of their own: whoever reads them slowly, or not at all, holds up nobody.
 
 use std::io::IsTerminal as _;
 use std::sync::OnceLock;
 
+use tracing_appender::non_blocking::NonBlockingBuilder;
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{LogConfig, LogFormat};
@@ -16,12 +19,26 @@ fn filter(level: &str) -> Result<EnvFilter, String> {
     EnvFilter::try_new(level).map_err(|error| format!("log.level is {level:?}: {error}"))
 }
 
+/// Most lines that wait to be written; further ones are lost.
+const LINES_MAX: usize = 16 * 1024;
+
+/// Writes what still waits when it is dropped.
+#[must_use = "lines are lost when it is dropped at once"]
+pub struct Logging {
+    _flushes: tracing_appender::non_blocking::WorkerGuard,
+}
+
 /// Starts logging; the second start of a process (tests) changes nothing.
-pub fn start(config: &LogConfig) -> Result<(), String> {
+pub fn start(config: &LogConfig) -> Result<Logging, String> {
     let filter = filter(&config.level)?;
+    let (writer, flushes) = NonBlockingBuilder::default()
+        .buffered_lines_limit(LINES_MAX)
+        .lossy(true)
+        .thread_name("hone-log")
+        .finish(std::io::stderr());
     let builder = tracing_subscriber::fmt()
         .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr);
+        .with_writer(writer);
     let (refilter, first): (Refilter, bool) = match config.format {
         LogFormat::Text => {
             let builder = builder.with_env_filter(filter).with_filter_reloading();
@@ -40,7 +57,7 @@ pub fn start(config: &LogConfig) -> Result<(), String> {
     if first {
         let _only_one_can_be_first = REFILTER.set(refilter).is_ok();
     }
-    Ok(())
+    Ok(Logging { _flushes: flushes })
 }
 
 /// Logs another level from now on, where logging was started.

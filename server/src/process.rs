@@ -15,7 +15,7 @@ pub(crate) fn serve(
     config: Config,
     read: &dyn Fn() -> Result<Config, String>,
 ) -> Result<ExitCode, String> {
-    logs::start(&config.log)?;
+    let _logging = logs::start(&config.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(config.http.worker_threads)
         .thread_name("hone-async")

@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 
 /// Names the data folder of a child; set only in children.
 const CHILD: &str = "HONE_TEST_CHILD_DATA";
+/// Makes a child write its log; set only in children.
+const CHILD_LOGS: &str = "HONE_TEST_CHILD_LOGS";
 /// How often the server is killed.
 const KILLS: u64 = 50;
 
@@ -38,6 +40,7 @@ fn child_server() {
             ("train.gate.probe_golden", 1.into()),
         ];
         let config = config(Path::new(&data), &quick as Changes<'_>).unwrap();
+        let _logging = std::env::var(CHILD_LOGS).map(|_| hone::logs::start(&config.log).unwrap());
         let house = hone::house::House::start(config).await.unwrap();
         println!("listening on http://{}", house.addr);
         // A parent that is gone must not leave a child behind.
@@ -47,13 +50,19 @@ fn child_server() {
 }
 
 fn spawn(data: &Path) -> (Child, String) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
+    start(child_of(data))
+}
+
+fn child_of(data: &Path) -> Command {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child
         .args(["chaos::child_server", "--exact", "--nocapture"])
-        .env(CHILD, data)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::inherit())
-        .spawn()
-        .unwrap();
+        .env(CHILD, data);
+    child
+}
+
+fn start(mut child: Command) -> (Child, String) {
+    let mut child = child.stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     for line in lines.map_while(Result::ok) {
         if let Some((_, url)) = line.split_once("listening on ") {
@@ -134,4 +143,25 @@ async fn killed_at_any_moment_it_loses_nothing_it_acknowledged() {
         .unwrap();
     assert_eq!(ledger.check_laws().await.unwrap(), Vec::<String>::new());
     ledger.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_nobody_reads_holds_up_nobody() {
+    /// More than the kernel keeps for a reader that does not read, at about 100 bytes a request.
+    const REQUESTS: usize = 3_000;
+    let (_guard, data) = temporary().unwrap();
+    let mut command = child_of(&data);
+    command.env(CHILD_LOGS, "1").stderr(Stdio::piped());
+    let (mut child, url) = start(command);
+    let http = client().unwrap();
+    for _ in 0..REQUESTS {
+        let asked = get(&http, &url, "/v1/models");
+        let answer = tokio::time::timeout(Duration::from_secs(20), asked).await;
+        answer.expect("the server waits for its log").unwrap();
+    }
+    child.kill().unwrap();
+    let mut unread = Vec::new();
+    std::io::Read::read_to_end(&mut child.stderr.take().unwrap(), &mut unread).unwrap();
+    child.wait().unwrap();
+    assert!(unread.len() > 30_000, "it did log: {} bytes", unread.len());
 }

@@ -179,6 +179,7 @@ struct Bench {
     against: Option<String>,
     root: PathBuf,
     runtime: Runtime,
+    _logging: logs::Logging,
 }
 
 impl Bench {
@@ -187,7 +188,7 @@ impl Bench {
         let flags = vec![text("http.bind", "127.0.0.1:0"), text("log.level", "warn")];
         let sources = Sources::read(None, flags).map_err(|error| error.to_string())?;
         let config = Config::load(&sources).map_err(|error| error.to_string())?;
-        logs::start(&config.log)?;
+        let logging = logs::start(&config.log)?;
         outbound::install_tls();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(config.http.worker_threads)
@@ -195,6 +196,7 @@ impl Bench {
             .build()
             .map_err(|error| format!("the async threads could not be started: {error}"))?;
         Ok(Self {
+            _logging: logging,
             config,
             seconds: options.seconds,
             size: learn::Size::of(options.seeds, options.sessions, options.arms.clone()),

@@ -15,7 +15,7 @@ use crate::logs;
 /// `hone demo`.
 pub(crate) fn command(options: Options) -> Result<ExitCode, String> {
     let quiet = config(&options, None).map_err(|error| format!("{error:#}"))?;
-    logs::start(&quiet.log)?;
+    let _logging = logs::start(&quiet.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(quiet.http.worker_threads)
         .enable_all()

@@ -118,10 +118,10 @@ impl DoorCounters {
     }
 
     /// Turns without a record, by reason.
-    pub fn not_collected(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+    pub fn not_collected(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
         Reason::ALL
             .iter()
             .zip(&self.not_collected)
-            .map(|(reason, n)| (reason.as_str(), n.get()))
+            .map(|(reason, n)| (*reason, n.get()))
     }
 }

@@ -208,7 +208,7 @@ fn completions(page: &mut Page, http: &Http, door: &Door) {
         collected,
     );
     for (reason, count) in counters.not_collected().filter(|(_, n)| *n > 0) {
-        let labels = [("outcome", "not_collected"), ("reason", reason)];
+        let labels = [("outcome", "not_collected"), ("reason", reason.as_str())];
         page.value("turns_total", &labels, count as f64);
     }
     page.family(

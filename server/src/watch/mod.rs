@@ -278,6 +278,12 @@ async fn look(http: &Http, seen: Option<Seen>) -> (Look, Option<Seen>) {
         oldest: oldest.unwrap_or_default(),
         published,
         sessions: door.map_or(0, |door| door.sessions()),
+        uncollected: door.map_or_else(Vec::new, |door| {
+            door.counters
+                .not_collected()
+                .filter(|(_, n)| *n > 0)
+                .collect()
+        }),
         completions_live: door.map_or(0, |door| door.live.count()),
         scopes: http.policies.get().len(),
         held: held.unwrap_or_default(),

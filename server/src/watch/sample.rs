@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hone_domain::{Scope, Stage};
+use hone_domain::{Reason, Scope, Stage};
 use hone_runtime::RoomStatus;
 use hone_serve::{EngineStats, HistogramSnapshot};
 use hone_store::{LedgerCounts, OldestPending, PolicyRecord, SampleAge, Standing};
@@ -30,6 +30,8 @@ pub struct Look {
     pub published: Vec<Published>,
     /// Sessions remembered.
     pub sessions: usize,
+    /// Answers without a record since the start, by reason.
+    pub uncollected: Vec<(Reason, u64)>,
     /// Completions under way.
     pub completions_live: usize,
     /// Scopes with a policy of their own.

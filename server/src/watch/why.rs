@@ -1,6 +1,6 @@
 //! Is it learning, and if not, why not: one sentence, and what needs somebody's attention. Pure.
 
-use hone_domain::Stage;
+use hone_domain::{Reason, Stage};
 use hone_runtime::{RoomState, RoomStatus};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -17,6 +17,11 @@ const ABSTAINED_SHARE: f64 = 0.9;
 /// How full a line or a memory may be.
 const FULL_SHARE: f64 = 0.8;
 const KV_FULL_SHARE: f64 = 0.95;
+
+/// What helps where clients say `store: false`.
+const DESPITE: &str = "Some clients always say it; allow it all the same with despite_store_false in PUT /v1/consent or on the key.";
+/// Answers to such clients before they need attention, where they are most of all.
+const UNWANTED_MIN: u64 = 5;
 
 /// Whether it learns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
@@ -110,6 +115,11 @@ impl Facts {
         pending.filter(|(s, _)| *s == stage).map(|(_, n)| *n).sum()
     }
 
+    fn uncollected(&self, reason: Reason) -> u64 {
+        let of = self.now.uncollected.iter().find(|(r, _)| *r == reason);
+        of.map_or(0, |(_, n)| *n)
+    }
+
     fn recent(&self) -> Option<i64> {
         let ago = self.now.at_ms - self.last_publish_ms?;
         (ago <= RECENT_MS).then_some(ago.max(0))
@@ -154,6 +164,7 @@ pub fn why(facts: &Facts) -> Why {
         .or_else(|| learning(facts))
         .or_else(|| on_the_way(facts))
         .or_else(|| settled(facts))
+        .or_else(|| uncollected(facts))
         .unwrap_or_else(|| Why {
             learning: Learning::Soon,
             sentence: "Not yet: nobody has talked to it so far. Send it a first message."
@@ -298,6 +309,22 @@ fn settled(facts: &Facts) -> Option<Why> {
     ))
 }
 
+/// Answers were given, and no turn is in the ledger.
+fn uncollected(facts: &Facts) -> Option<Why> {
+    let (reason, n) = facts.now.uncollected.iter().max_by_key(|(_, n)| *n)?;
+    let all = facts.now.uncollected.iter().map(|(_, n)| n).sum();
+    let remedy = if *reason == Reason::StoreFalse {
+        format!(" {DESPITE}")
+    } else {
+        String::new()
+    };
+    no(format!(
+        "No: {}, and none was collected. Most often ({n}): {}.{remedy}",
+        turns(all, "was answered", "were answered"),
+        reason.explain(),
+    ))
+}
+
 fn alert(id: impl Into<String>, severity: Severity, (text, what): (String, &str)) -> Alert {
     Alert {
         id: id.into(),
@@ -405,12 +432,14 @@ fn engine_alerts(facts: &Facts, found: &mut Vec<Alert>) {
     }
 }
 
-fn learning_alerts(facts: &Facts) -> [Option<Alert>; 6] {
+fn learning_alerts(facts: &Facts) -> [Option<Alert>; 7] {
     let judged = facts.number("judge", "judged_total");
     let abstained = facts.number("judge", "abstained_total") / judged.max(1.0);
     let abstains = judged >= JUDGED_MIN && abstained >= ABSTAINED_SHARE;
     let refuses = facts.refused_since >= REFUSED_IN_ROW;
     let is_silent = facts.number("judge", "breaker_open") > 0.0;
+    let unwanted = facts.uncollected(Reason::StoreFalse);
+    let turns = facts.now.counts.as_ref().map_or(0, |counts| counts.turns);
     let (error, warning) = (Severity::Error, Severity::Warning);
     let when = |is: bool, (id, severity): (&str, Severity), text: String, what: &str| {
         is.then(|| alert(id, severity, (text, what)))
@@ -450,6 +479,12 @@ fn learning_alerts(facts: &Facts) -> [Option<Alert>; 6] {
             ("judge_model_silent", warning),
             "The judge's model does not answer and is left alone for a while.".to_owned(),
             "Look at the server behind judge.model.url.",
+        ),
+        when(
+            unwanted >= UNWANTED_MIN && unwanted > turns,
+            ("store_false", warning),
+            format!("{unwanted} answers were not collected because the client says store: false."),
+            DESPITE,
         ),
         when(
             broken > 0.0,

@@ -257,3 +257,26 @@ fn alerts_say_what_to_do() {
         assert!(found.iter().all(|alert| !alert.what_to_do.is_empty()));
     }
 }
+
+#[test]
+fn clients_that_want_nothing_kept_are_named_as_the_cause() {
+    let said = |n| with(|facts| facts.now.uncollected = vec![(Reason::StoreFalse, n)]);
+    let answer = why(&said(1));
+    assert_eq!(answer.learning, Learning::No);
+    let sentence = answer.sentence;
+    assert!(
+        sentence.starts_with("No: 1 turn was answered, and none was collected."),
+        "{sentence}"
+    );
+    assert!(sentence.contains("store: false") && sentence.contains("despite_store_false"));
+
+    let is_named = |facts: &Facts| alerts(facts).iter().any(|alert| alert.id == "store_false");
+    assert!(!is_named(&said(4)), "a few may be meant");
+    assert!(is_named(&said(5)));
+    let mut mostly_kept = said(5);
+    mostly_kept.now.counts = Some(LedgerCounts {
+        turns: 50,
+        ..LedgerCounts::default()
+    });
+    assert!(!is_named(&mostly_kept), "most clients keep their turns");
+}

@@ -1,0 +1,1 @@
+exports.calculateMAC = exports.decrypt = exports.encrypt = exports.deriveSecrets = undefined

@@ -1,0 +1,1 @@
+exports.calculateSignature = exports.verifySignature = exports.generateKeyPair = undefined
