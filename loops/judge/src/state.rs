@@ -12,7 +12,7 @@ use crate::breaker::Breaker;
 use crate::case::{Case, Hints};
 use crate::certificate::Buckets;
 use crate::checking::Checking;
-use crate::decide::{Decision, by_feedback};
+use crate::decide::by_feedback;
 use crate::event::{Key, key};
 use crate::prompt::Wording;
 use crate::verify;

@@ -11,7 +11,7 @@ use super::base::{BaseParts, ask};
 use crate::model::Words;
 
 /// Weighs hints by what serves here.
-pub struct Served {
+pub(super) struct Served {
     parts: BaseParts,
     /// What a teacher reads of a hint, as `train.learner.hint_template` says.
     template: String,
@@ -25,7 +25,7 @@ struct Likeliest {
 
 impl Served {
     /// A weigher that asks `parts.backend`, with hints put as `template` says.
-    pub fn new(parts: BaseParts, template: &str) -> Self {
+    pub(super) fn new(parts: BaseParts, template: &str) -> Self {
         Self {
             parts,
             template: template.to_owned(),
@@ -115,3 +115,7 @@ impl Weigher for Served {
         Ok(shares)
     }
 }
+
+#[cfg(test)]
+#[path = "weigher_tests.rs"]
+mod tests;
