@@ -2,8 +2,9 @@
 .PHONY: help run web page demo test setup lint unit hub candle clients openclaw schema schema-short soak soak-short made-up fuzz deploy page-tests browser bench bench-litellm gpu openapi starter goldens clean
 
 CARGO ?= cargo
-# What release builds have beside the defaults, such as FEATURES=candle.
-FEATURES ?=
+# What release builds have beside the defaults: the local judge. FEATURES= leaves it out, which builds
+# faster. Builds for tests are without it; `make candle` tests it.
+FEATURES ?= candle
 HONE := target/release/hone
 VENV := target/venv
 
@@ -112,10 +113,10 @@ bench: ## every measurement, as tables
 	$(HONE) bench all
 
 gpu: ## build with CUDA (nvcc comes from PyPI), then check and measure the device
-	@sh tests/gpu.sh
+	@FEATURES="$(FEATURES)" sh tests/gpu.sh
 
 bench-litellm: ## the same load at LiteLLM's proxy (fetches it from PyPI)
-	$(CARGO) build --release --locked -p hone
+	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
 	python3 -m venv target/venv-litellm
 	target/venv-litellm/bin/pip install --quiet -r tests/bench/requirements.txt
 	HONE=$(HONE) target/venv-litellm/bin/python tests/bench/litellm.py

@@ -25,7 +25,7 @@ compiler() {
 
 if [ -z "${GPU_PREBUILT:-}" ] && command -v cargo >/dev/null 2>&1; then
     compiler
-    cargo build --release --locked -p hone --features cuda
+    cargo build --release --locked -p hone --features "cuda ${FEATURES-candle}"
     mkdir -p target/gpu
     cp target/release/hone $program
 elif [ ! -x $program ]; then

@@ -199,6 +199,7 @@ impl PairedParts {
             kind: TurnKind::Side,
             prompt_tokens,
             grammar: None,
+            given: Vec::new(),
             sampling: turn.sampling.clone(),
             stop: StopRules {
                 max_tokens: TOKENS_MAX,

@@ -8,6 +8,7 @@ mod corpora;
 mod deploy;
 mod export;
 mod forget;
+mod hints;
 mod loops;
 mod ring;
 mod sim;

@@ -78,6 +78,10 @@ pub struct Ask {
     pub stop: StopRules,
     /// The grammar its text has to follow.
     pub grammar: Option<Grammar>,
+    /// The completion, where it is known already; empty where it is to be sampled. A known one is
+    /// only scored: each of its tokens comes back with its log-prob and the likeliest others. Such
+    /// an ask is never collected and follows no grammar.
+    pub given: Vec<Token>,
     /// Whether to collect.
     pub collect: Collect,
     /// Passed through to the turn.

@@ -51,7 +51,9 @@ pub use turn::{
     Admission, Completion, CompletionError, Origin, Sampling, StopReason, Turn, TurnKind,
     VersionSpan,
 };
-pub use verdict::{Feedback, Outcome, Signal, Usage, Verdict, Vote};
+pub use verdict::{
+    ChosenBy, Feedback, HintCandidate, HintChoice, Outcome, Signal, Usage, Verdict, Vote,
+};
 
 /// Milliseconds since the Unix epoch, as handed in by the runtime's clock.
 pub type Millis = i64;

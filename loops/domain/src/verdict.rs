@@ -111,10 +111,45 @@ pub struct Verdict {
     pub decided_by: Option<Signal>,
     /// What should have been done, where the next state says so.
     pub hint: Option<String>,
+    /// How the hint was chosen, where several could be kept.
+    pub hint_choice: Option<HintChoice>,
     /// Every vote.
     pub votes: Vec<Vote>,
     /// When it was settled.
     pub judged_ms: Millis,
+}
+
+/// What chose among several hints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChosenBy {
+    /// The policy: told this hint, it agrees most with itself untold.
+    Agreement,
+    /// The order of the votes.
+    Rule,
+}
+
+/// A hint that could have been kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HintCandidate {
+    /// Its words.
+    pub hint: String,
+    /// Share of the policy's likeliest tokens along the completion that stay among the likeliest
+    /// once it is told the hint, from 0 to 1; none where it was not looked at.
+    pub agreement: Option<f32>,
+}
+
+/// How one hint was chosen among several.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HintChoice {
+    /// The hints, in the order of their votes.
+    pub candidates: Vec<HintCandidate>,
+    /// Which of them was chosen.
+    pub chosen: usize,
+    /// What chose.
+    pub by: ChosenBy,
+    /// Why, as a short sentence.
+    pub reason: String,
 }
 
 /// What a person said explicitly about a turn.

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use hone_domain::{Message, Millis, Outcome, Signal, Vote};
+use hone_domain::{
+    ChosenBy, HintCandidate, HintChoice, Message, Millis, Outcome, Signal, Turn, Vote,
+};
 use hone_store::Claim;
 use tokio::sync::oneshot;
 
@@ -27,7 +29,72 @@ pub(crate) struct Case {
     pub said: String,
     /// What became of the hints that votes brought.
     pub hints: Hints,
+    /// What is judged.
+    pub turn: Arc<Turn>,
+    /// Decided but for the hint.
+    pub weighing: Option<Weighing>,
     votes: Vec<Slot>,
+}
+
+/// A decision whose hint is being chosen.
+#[derive(Debug)]
+pub(crate) struct Weighing {
+    pub decision: Decision,
+    pub hints: Vec<String>,
+    /// Dropping it withdraws the asks.
+    pub _withdraw: oneshot::Sender<()>,
+}
+
+impl Weighing {
+    /// The decision with the hint that agrees most, the earlier of two alike; where that cannot be
+    /// told, with the first, and why.
+    pub(crate) fn chosen(self, weighed: Result<Vec<f32>, String>) -> (Decision, HintChoice) {
+        let choice = match weighed {
+            Ok(shares) if shares.len() == self.hints.len() => by_agreement(self.hints, &shares),
+            Ok(_) => by_rule(self.hints, "not every hint was weighed".to_owned()),
+            Err(why) => by_rule(self.hints, why),
+        };
+        let hint = choice.candidates[choice.chosen].hint.clone();
+        let decision = Decision {
+            hint: Some(hint),
+            ..self.decision
+        };
+        (decision, choice)
+    }
+}
+
+fn by_agreement(hints: Vec<String>, shares: &[f32]) -> HintChoice {
+    let better = |best: usize, at: usize| if shares[at] > shares[best] { at } else { best };
+    let chosen = (1..shares.len()).fold(0, better);
+    let tied = shares.iter().filter(|share| **share == shares[chosen]);
+    let reason = match tied.count() {
+        1 => "under it most of the policy's likeliest tokens stay the likeliest",
+        _ => "under several as many of the policy's likeliest tokens stay the likeliest; the first",
+    };
+    let candidates = hints.into_iter().zip(shares).map(|(hint, share)| {
+        let agreement = Some(*share);
+        HintCandidate { hint, agreement }
+    });
+    HintChoice {
+        candidates: candidates.collect(),
+        chosen,
+        by: ChosenBy::Agreement,
+        reason: reason.to_owned(),
+    }
+}
+
+/// The first of `hints`.
+pub(crate) fn by_rule(hints: Vec<String>, reason: String) -> HintChoice {
+    let candidate = |hint| HintCandidate {
+        hint,
+        agreement: None,
+    };
+    HintChoice {
+        candidates: hints.into_iter().map(candidate).collect(),
+        chosen: 0,
+        by: ChosenBy::Rule,
+        reason,
+    }
 }
 
 /// Hints by what became of them.
@@ -66,6 +133,7 @@ enum Slot {
 pub(crate) struct Opening {
     pub claim: Claim,
     pub deadline_ms: Millis,
+    pub turn: Turn,
     pub messages: Vec<Message>,
     pub otherwise: Option<Decision>,
     pub outcome: Option<Decision>,
@@ -84,6 +152,8 @@ impl Case {
             heard: opening.heard,
             said: opening.said,
             hints: Hints::default(),
+            turn: Arc::new(opening.turn),
+            weighing: None,
             votes: (0..votes).map(|_| Slot::Waiting).collect(),
         }
     }
@@ -136,6 +206,35 @@ impl Case {
         *slot = Slot::Cast { vote, hint };
     }
 
+    /// The hints of the votes that made `decision`, in their order and each once, at most `most`.
+    pub(crate) fn candidates(&self, decision: &Decision, most: usize) -> Vec<String> {
+        let mut hints: Vec<String> = Vec::new();
+        if decision.by != Some(Signal::Model) {
+            return hints;
+        }
+        for slot in &self.votes {
+            if let Slot::Cast { vote, hint } = slot
+                && vote.outcome.score() == decision.score
+                && let Some(hint) = hint
+                && hints.len() < most
+                && !hints.contains(hint)
+            {
+                hints.push(hint.clone());
+            }
+        }
+        hints
+    }
+
+    /// Ends the votes that were not cast; they abstain with `missing`.
+    pub(crate) fn end_votes(&mut self, missing: &str, config: &ModelConfig) {
+        for slot in &mut self.votes {
+            if let Slot::Waiting | Slot::Asked { .. } = slot {
+                let vote = uncast(missing, config);
+                *slot = Slot::Cast { vote, hint: None };
+            }
+        }
+    }
+
     /// What the model decides once it cannot be changed by further votes; the inner value is none
     /// where the model as a whole abstains.
     pub(crate) fn model_decision(&self) -> Option<Option<Decision>> {
@@ -175,21 +274,25 @@ impl Case {
         Some(Decision { score, ..outcome })
     }
 
-    /// All votes, the model's first; one that was not cast abstains with `missing`.
-    pub(crate) fn into_votes(self, missing: &str, config: &ModelConfig) -> Vec<Vote> {
-        let own = self.votes.into_iter().map(|slot| match slot {
-            Slot::Cast { vote, .. } => vote,
-            Slot::Waiting | Slot::Asked { .. } => Vote {
-                signal: Signal::Model,
-                outcome: Outcome::Abstain,
-                reason: missing.to_owned(),
-                model: Some(config.name.clone()),
-                latency_ms: 0,
-                usage: None,
-                prompt: None,
-            },
+    /// All votes, the model's first, once they have ended.
+    pub(crate) fn into_votes(self) -> Vec<Vote> {
+        let own = self.votes.into_iter().filter_map(|slot| match slot {
+            Slot::Cast { vote, .. } => Some(vote),
+            Slot::Waiting | Slot::Asked { .. } => None,
         });
         own.chain(self.heard).collect()
+    }
+}
+
+fn uncast(missing: &str, config: &ModelConfig) -> Vote {
+    Vote {
+        signal: Signal::Model,
+        outcome: Outcome::Abstain,
+        reason: missing.to_owned(),
+        model: Some(config.name.clone()),
+        latency_ms: 0,
+        usage: None,
+        prompt: None,
     }
 }
 

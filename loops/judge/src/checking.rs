@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hone_domain::{Check, Message, Millis, Outcome, Signal, Vote};
+use hone_domain::{Check, Message, Millis, Outcome, Signal, TransitionId, Vote};
 use hone_store::Claimed;
 use tokio::sync::oneshot;
 use uuid::Uuid;
@@ -264,10 +264,7 @@ impl Checking {
         let Some(execute) = &pay.execute else {
             return false;
         };
-        let (high, low) = self.claimed.transition.id.0.as_u64_pair();
-        // The low half of a UUIDv7 is random; the high half tells the time.
-        let drawn = (low ^ high.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11;
-        if drawn as f64 >= pay.audit_share * (1u64 << 53) as f64 {
+        if !is_audited(self.claimed.transition.id, pay.audit_share) {
             return false;
         }
         let mut body = verify::call_body(&check.name, &self.claimed);
@@ -344,6 +341,14 @@ impl Checking {
         }
         (self.claimed, findings, self.audits)
     }
+}
+
+/// Whether a transition's certificate is among the `share` that is executed as well.
+fn is_audited(transition: TransitionId, share: f64) -> bool {
+    let (high, low) = transition.0.as_u64_pair();
+    // The low half of a UUIDv7 is random; the high half tells the time.
+    let drawn = (low ^ high.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11;
+    (drawn as f64) < share * (1u64 << 53) as f64
 }
 
 #[cfg(test)]

@@ -284,3 +284,21 @@ fn a_change_that_does_not_fit_is_bad_and_none_at_all_abstains() {
         assert_eq!(verdict(&effects).unwrap().score, score, "{completion}");
     }
 }
+
+#[test]
+fn the_audited_share_is_the_configured_one() {
+    let share = PayConfig::default().audit_share;
+    assert!((0.02..=0.05).contains(&share), "{share}");
+    let drawn = 50_000;
+    for share in [0.02, share, 0.05] {
+        // Ids as production makes them: the time in front, chance behind.
+        let ids = (0..drawn).map(|_| TransitionId(Uuid::now_v7()));
+        let audited = ids.filter(|id| is_audited(*id, share)).count();
+        let got = audited as f64 / f64::from(drawn);
+        // Five standard deviations.
+        let spread = 5.0 * (share * (1.0 - share) / f64::from(drawn)).sqrt();
+        assert!((got - share).abs() < spread, "{got} of {share}");
+    }
+    let id = TransitionId(Uuid::now_v7());
+    assert!(is_audited(id, 1.0) && !is_audited(id, 0.0));
+}

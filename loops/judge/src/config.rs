@@ -72,6 +72,17 @@ pub enum ModelKind {
     Local,
 }
 
+/// What chooses where several votes bring a hint that can be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HintRule {
+    /// The policy that would learn from it, where it is served here: the hint under which most of
+    /// its likeliest tokens stay what they are. Otherwise the first.
+    Agreement,
+    /// The first of the votes that decided.
+    First,
+}
+
 /// Settings of a local judge.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -144,6 +155,14 @@ pub struct ModelConfig {
     pub hint_chars_min: usize,
     /// Longer hints are not hints.
     pub hint_chars_max: usize,
+    /// What chooses where several votes bring a hint that can be kept.
+    pub hint_choice: HintRule,
+    /// Most hints to choose from.
+    pub hint_candidates_max: usize,
+    /// Likeliest tokens at each place of the completion that are compared.
+    pub hint_top_k: u8,
+    /// Most tokens of the completion that are compared, from its start.
+    pub hint_tokens_max: usize,
 }
 
 fn at_least_one(pairs: &[(&str, u64)]) -> Result<(), String> {
@@ -269,6 +288,12 @@ impl ModelConfig {
                 "judge.model.next_state_chars_max",
                 self.next_state_chars_max as u64,
             ),
+            (
+                "judge.model.hint_candidates_max",
+                self.hint_candidates_max as u64,
+            ),
+            ("judge.model.hint_top_k", u64::from(self.hint_top_k)),
+            ("judge.model.hint_tokens_max", self.hint_tokens_max as u64),
         ])?;
         if self.vote_deadline_ms * 2 > lease_ms {
             return Err(
@@ -368,6 +393,10 @@ impl ModelConfig {
             words_chars_max: 400,
             hint_chars_min: 10,
             hint_chars_max: 400,
+            hint_choice: HintRule::Agreement,
+            hint_candidates_max: 3,
+            hint_top_k: 4,
+            hint_tokens_max: 512,
         }
     }
 }

@@ -1,12 +1,13 @@
 //! What the judge wants done and what comes back.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use hone_domain::{Message, Millis, TransitionId, Verdict};
+use hone_domain::{Message, Millis, TransitionId, Turn, Verdict};
 use hone_store::{Claim, Claimed};
 use tokio::sync::oneshot;
 
-use crate::{CompleteOptions, Completed, CompleterError, Doing, Done};
+use crate::{Compared, CompleteOptions, Completed, CompleterError, Doing, Done};
 
 /// A claimed transition: its id and the fence it was claimed under.
 pub(crate) type Key = (TransitionId, u64);
@@ -27,6 +28,23 @@ pub struct VoteAsk {
     /// How to sample, and how long to wait.
     pub options: CompleteOptions,
     /// Ends when the vote is not needed any more.
+    pub withdrawn: oneshot::Receiver<()>,
+}
+
+/// Hints to be weighed.
+#[derive(Debug)]
+pub struct WeighAsk {
+    /// The lease it is for.
+    pub claim: Claim,
+    /// What they are about.
+    pub turn: Arc<Turn>,
+    /// The hints.
+    pub hints: Vec<String>,
+    /// What is compared.
+    pub compared: Compared,
+    /// How long it may take.
+    pub deadline: Duration,
+    /// Ends when the answer is not needed any more.
     pub withdrawn: oneshot::Receiver<()>,
 }
 
@@ -53,6 +71,8 @@ pub enum Effect {
     },
     /// Ask for a vote.
     Ask(Box<VoteAsk>),
+    /// Have hints weighed.
+    Weigh(Box<WeighAsk>),
     /// Have a check done.
     Check(Box<CheckAsk>),
     /// Record a verdict, after a pause if this is a retry.
@@ -110,6 +130,13 @@ pub enum Report {
         result: Result<Completed, VoteError>,
         /// How long it took.
         latency_ms: u64,
+    },
+    /// Hints were weighed, or not.
+    Weighed {
+        /// For which lease.
+        claim: Claim,
+        /// Per hint, or why not.
+        result: Result<Vec<f32>, String>,
     },
     /// A check was done, or not.
     Checked {

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::{
     Calling, CheckAsk, CompleteOptions, CompleterError, Ctx, Doing, Done, Effect, RecordError,
-    Report, State, VoteAsk, VoteError,
+    Report, State, VoteAsk, VoteError, WeighAsk,
 };
 
 /// Performs the judge's effects.
@@ -95,6 +95,25 @@ impl JudgeHands {
         }
     }
 
+    async fn weigh(&self, ask: WeighAsk) -> Report {
+        let result = match &self.ctx.weigher {
+            None => Err("nobody weighs hints in this process".to_owned()),
+            Some(weigher) => tokio::select! {
+                biased;
+                weighed = timeout(ask.deadline, weigher.weigh(&ask.turn, &ask.hints, ask.compared)) => {
+                    let late = || format!("no answer within {} ms", ask.deadline.as_millis());
+                    weighed.unwrap_or_else(|_| Err(late()))
+                }
+                // Ends with an error, because the state drops its end to withdraw.
+                _ = ask.withdrawn => Err("withdrawn".to_owned()),
+            },
+        };
+        Report::Weighed {
+            claim: ask.claim,
+            result,
+        }
+    }
+
     async fn call(&self, calling: Calling) -> Result<Done, String> {
         let caller = self.ctx.caller.as_ref();
         let caller = caller.ok_or_else(|| "nobody makes calls in this process".to_owned())?;
@@ -142,6 +161,7 @@ impl Hands<State> for JudgeHands {
         match effect {
             Effect::Claim { limit } => self.claim(limit).await,
             Effect::Ask(ask) => self.ask(*ask).await,
+            Effect::Weigh(ask) => self.weigh(*ask).await,
             Effect::Check(ask) => self.check(*ask).await,
             Effect::Record {
                 claim,

@@ -71,6 +71,7 @@ async fn rig(model: bool) -> Rig {
     let ctx = Ctx {
         ledger,
         completer: model.then(scripted),
+        weigher: None,
         caller: None,
         ids: Arc::new(SystemIds),
         clock: Arc::new(SystemClock::default()),
@@ -210,6 +211,7 @@ async fn an_old_lease_is_fenced_and_a_given_up_transition_is_settled() {
         score: Some(1.0),
         decided_by: Some(Signal::Rules),
         hint: None,
+        hint_choice: None,
         votes: Vec::new(),
         judged_ms: 5,
     });
@@ -234,4 +236,58 @@ async fn an_old_lease_is_fenced_and_a_given_up_transition_is_settled() {
     };
     assert_eq!(view(&rig.ctx, 1).await.fate, failed);
     let _: Turn = view(&rig.ctx, 1).await.turn;
+}
+
+/// Agrees most with the last hint; hangs where it is told to.
+struct Weighs {
+    hangs: bool,
+}
+
+#[async_trait]
+impl crate::Weigher for Weighs {
+    async fn weigh(
+        &self,
+        _: &Turn,
+        hints: &[String],
+        _: crate::Compared,
+    ) -> Result<Vec<f32>, String> {
+        if self.hangs {
+            std::future::pending::<()>().await;
+        }
+        Ok((1..=hints.len()).map(|n| n as f32 / 10.0).collect())
+    }
+}
+
+/// Each vote has a hint of its own.
+struct Hints(AtomicU64);
+
+#[async_trait]
+impl Completer for Hints {
+    async fn complete(
+        &self,
+        _: &[Message],
+        _: CompleteOptions,
+    ) -> Result<Completed, CompleterError> {
+        let n = self.0.fetch_add(1, Ordering::Relaxed);
+        let words = format!("HINT_START Say it in {n} words or so. HINT_END \\boxed{{-1}}");
+        Ok(Completed::from(words.as_str()))
+    }
+}
+
+#[tokio::test]
+async fn a_weigher_that_hangs_costs_its_deadline_and_no_verdict() {
+    for hangs in [false, true] {
+        let mut rig = rig(true).await;
+        rig.ctx.completer = Some(Arc::new(Hints(AtomicU64::new(0))));
+        rig.ctx.weigher = Some(Arc::new(Weighs { hangs }));
+        add(&rig.ctx, 1, "What about Mars?").await;
+        judge_all(&rig, 1).await;
+        let verdict = view(&rig.ctx, 1).await.verdict.unwrap();
+        let choice = verdict.hint_choice.unwrap();
+        assert_eq!(choice.chosen, usize::from(!hangs), "{choice:?}");
+        let late = choice.reason == "no answer within 300 ms";
+        assert_eq!(late, hangs, "{}", choice.reason);
+        let chosen = &choice.candidates[choice.chosen].hint;
+        assert_eq!(verdict.hint.as_ref(), Some(chosen));
+    }
 }

@@ -4,7 +4,8 @@
 //!   every wake and on every tick.
 //! - Out: [`Wake`] to the trainer after each verdict with a score.
 //! - Rights: claims transitions, records verdicts, gives leases back; asks a model for votes
-//!   through [`Completer`], where one is configured.
+//!   through [`Completer`], where one is configured, and the served policy which of several hints it
+//!   would follow through [`Weigher`].
 //! - Promises: signals are heard in order of trust (feedback, verifiers, model votes, rules). A vote that
 //!   fails, hangs or cannot be read abstains with its reason and is never a score. Every claimed
 //!   transition ends in a verdict, in a lease given back, or in `judge_failed`; a model that hangs
@@ -30,6 +31,7 @@ mod state;
 #[cfg(test)]
 mod testing;
 mod verify;
+mod weigher;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,11 +42,12 @@ use hone_store::Ledger;
 pub use breaker::Breaker;
 pub use checking::{Doing, Done};
 pub use completer::{CompleteOptions, Completed, Completer, CompleterError};
-pub use config::{Combine, Config, LocalConfig, ModelConfig, ModelKind, MovingOn};
-pub use event::{CheckAsk, Effect, RecordError, Report, VoteAsk, VoteError};
+pub use config::{Combine, Config, HintRule, LocalConfig, ModelConfig, ModelKind, MovingOn};
+pub use event::{CheckAsk, Effect, RecordError, Report, VoteAsk, VoteError, WeighAsk};
 pub use hands::JudgeHands;
 pub use state::State;
 pub use verify::{CallReply, Caller, CallerError, Calling, Rule, check_verifier};
+pub use weigher::{Compared, Weigher};
 
 /// The messages that ask a model for a vote, as the room sends them; `mark` is fresh and random.
 pub fn vote_messages(
@@ -84,6 +87,8 @@ pub struct Ctx {
     pub ledger: Arc<dyn Ledger>,
     /// The model that votes; without one, feedback and rules decide.
     pub completer: Option<Arc<dyn Completer>>,
+    /// Who weighs hints by the served policy; without it the first of several is kept.
+    pub weigher: Option<Arc<dyn Weigher>>,
     /// Who makes the calls of callbacks; without one they abstain.
     pub caller: Option<Arc<dyn Caller>>,
     /// Makes verdict ids and the marks of prompts.
@@ -125,7 +130,7 @@ pub async fn run(
     let drive_config = DriveConfig {
         name: NAME,
         tick: Duration::from_millis(config.tick_ms),
-        effects_in_flight_max: config.in_hand_max * 2 + votes + config.checks_in_flight_max + 4,
+        effects_in_flight_max: config.in_hand_max * 3 + votes + config.checks_in_flight_max + 4,
         drain_deadline: Duration::from_millis(config.drain_ms),
         clock: ctx.clock.clone(),
         board: ctx.board.clone(),
@@ -136,6 +141,10 @@ pub async fn run(
     let folder = config.model.as_ref().map_or("", |model| &model.prompts);
     let wording = prompt::Wording::read(folder).map_err(Error::Config)?;
     let state = State::new(config, ctx.ids.clone(), ctx.completer.is_some());
+    let state = match ctx.weigher {
+        Some(_) => state.with_weigher(),
+        None => state,
+    };
     let state = state.with_wording(wording);
     let state = state.with_buckets(certificate::Buckets::new(audits.into_iter().map(|count| {
         certificate::AuditCount {

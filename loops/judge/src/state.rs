@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hone_domain::{Millis, Outcome, Signal, Verdict, VerdictId, Vote};
+use hone_domain::{ChosenBy, Millis, Outcome, Signal, Verdict, Vote};
 use hone_runtime::{Event, Ids, Room, Wake};
 use hone_store::{Claim, Claimed};
 
@@ -12,7 +12,7 @@ use crate::breaker::Breaker;
 use crate::case::{Case, Hints};
 use crate::certificate::Buckets;
 use crate::checking::Checking;
-use crate::decide::{Decision, by_feedback};
+use crate::decide::by_feedback;
 use crate::event::{Key, key};
 use crate::prompt::Wording;
 use crate::verify;
@@ -22,6 +22,7 @@ use crate::{
 };
 
 mod checks;
+mod settling;
 
 /// Why a vote or a check is missing.
 const NO_PLACE: &str = "no free place before the lease ran out";
@@ -45,6 +46,9 @@ struct Counts {
     hint_offered: u64,
     hinted: u64,
     hints: Hints,
+    /// Verdicts whose hint was one of several: chosen by the policy, or by rule.
+    hints_chosen: u64,
+    hints_unweighed: u64,
     given_up: u64,
     fenced: u64,
     released: u64,
@@ -80,6 +84,7 @@ impl Counts {
 pub struct State {
     config: Config,
     model: Option<ModelConfig>,
+    has_weigher: bool,
     ids: Arc<dyn Ids>,
     breaker: Breaker,
     /// How many the claim under way asked for.
@@ -97,6 +102,7 @@ pub struct State {
     cases: HashMap<Key, Case>,
     asks: VecDeque<(Key, usize)>,
     votes_in_flight: usize,
+    weighings_in_flight: usize,
     recordings: HashMap<Key, Recording>,
     others_in_flight: usize,
     counts: Counts,
@@ -121,6 +127,7 @@ impl State {
             jobs: VecDeque::new(),
             checks_in_flight: 0,
             model,
+            has_weigher: false,
             ids,
             breaker,
             claiming: None,
@@ -131,6 +138,7 @@ impl State {
             cases: HashMap::new(),
             asks: VecDeque::new(),
             votes_in_flight: 0,
+            weighings_in_flight: 0,
             recordings: HashMap::new(),
             others_in_flight: 0,
             counts: Counts::default(),
@@ -141,6 +149,13 @@ impl State {
     #[must_use]
     pub fn with_buckets(mut self, buckets: Buckets) -> Self {
         self.buckets = buckets;
+        self
+    }
+
+    /// The same, with somebody to weigh hints.
+    #[must_use]
+    pub fn with_weigher(mut self) -> Self {
+        self.has_weigher = true;
         self
     }
 
@@ -293,69 +308,6 @@ impl State {
         effects
     }
 
-    fn settle_if_decided(&mut self, now_ms: Millis, claim: &Claim) -> Vec<Effect> {
-        let decided = self.cases.get(&key(claim)).and_then(Case::model_decision);
-        match decided {
-            Some(decision) => self.settle(now_ms, key(claim), (decision, "not needed")),
-            None => Vec::new(),
-        }
-    }
-
-    /// Ends a case. Its votes that are still under way are withdrawn by dropping it.
-    fn settle(
-        &mut self,
-        now_ms: Millis,
-        key: Key,
-        (decision, missing): (Option<Decision>, &str),
-    ) -> Vec<Effect> {
-        let (Some(mut case), Some(model)) = (self.cases.remove(&key), &self.model) else {
-            return Vec::new();
-        };
-        let decision = decision.or_else(|| case.combined());
-        let decision = decision.or(case.otherwise.take());
-        let claim = case.claim;
-        let kept = decision.as_ref().is_some_and(|d| d.hint.is_some());
-        self.counts.hint_offered += u64::from(case.hints.offered > 0 && !kept);
-        self.counts.hints.short += case.hints.short;
-        self.counts.hints.long += case.hints.long;
-        self.counts.hints.repeating += case.hints.repeating;
-        let mut votes = case.into_votes(missing, model);
-        for vote in votes.iter_mut().filter(|vote| vote.signal == Signal::Model) {
-            vote.prompt = Some(self.wording.version.clone());
-        }
-        let unreadable = votes.iter().filter(|v| v.reason.starts_with("no grade in"));
-        self.counts.votes_unreadable += unreadable.count() as u64;
-        self.record(now_ms, claim, (decision, votes))
-    }
-
-    fn record(
-        &mut self,
-        now_ms: Millis,
-        claim: Claim,
-        (decision, votes): (Option<Decision>, Vec<Vote>),
-    ) -> Vec<Effect> {
-        let decision = decision.unwrap_or_default();
-        let verdict = Verdict {
-            id: VerdictId(self.ids.next()),
-            transition: claim.transition,
-            score: decision.score,
-            decided_by: decision.by,
-            hint: decision.hint,
-            votes,
-            judged_ms: now_ms,
-        };
-        let recording = Recording {
-            lease_ends_ms: now_ms.saturating_add(millis(self.config.lease_ms)),
-            tries: 0,
-        };
-        self.recordings.insert(key(&claim), recording);
-        vec![Effect::Record {
-            claim,
-            verdict: Box::new(verdict),
-            after_ms: 0,
-        }]
-    }
-
     fn recorded(
         &mut self,
         now_ms: Millis,
@@ -438,6 +390,7 @@ impl State {
                 result,
                 latency_ms,
             } => self.voted(now_ms, (claim, index), (result, latency_ms)),
+            Report::Weighed { claim, result } => self.weighed(now_ms, claim, result),
             Report::Checked {
                 claim,
                 index,
@@ -475,6 +428,11 @@ impl State {
         }
         counts.hinted += u64::from(verdict.hint.is_some());
         counts.hint_offered += u64::from(verdict.hint.is_some());
+        match verdict.hint_choice.as_ref().map(|choice| choice.by) {
+            Some(ChosenBy::Agreement) => counts.hints_chosen += 1,
+            Some(ChosenBy::Rule) => counts.hints_unweighed += 1,
+            None => {}
+        }
         match verdict.decided_by {
             Some(Signal::Feedback) => counts.by_feedback += 1,
             Some(Signal::Model) => counts.by_model += 1,
@@ -512,6 +470,7 @@ impl Room for State {
             && self.recordings.is_empty()
             && self.checking.is_empty()
             && self.votes_in_flight == 0
+            && self.weighings_in_flight == 0
             && self.checks_in_flight == 0
             && self.others_in_flight == 0
     }
@@ -533,6 +492,8 @@ impl Room for State {
             number("hints_short_total", counts.hints.short),
             number("hints_long_total", counts.hints.long),
             number("hints_repeating_total", counts.hints.repeating),
+            number("hints_chosen_total", counts.hints_chosen),
+            number("hints_unweighed_total", counts.hints_unweighed),
             number("by_feedback_total", counts.by_feedback),
             number("by_verifier_total", counts.by_verifier),
             number("by_model_total", counts.by_model),

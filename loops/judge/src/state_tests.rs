@@ -316,6 +316,11 @@ fn a_drain_gives_leases_back_and_ends_idle() {
     assert!(state.step(3, Event::Arrived(Wake)).is_empty());
 }
 
+/// A vote whose hint no other vote has.
+fn hinting(index: usize) -> String {
+    format!("HINT_START Say it in {index} words. HINT_END \\boxed{{-1}}")
+}
+
 /// A small ledger with leases, for random runs.
 #[derive(Default)]
 struct World {
@@ -377,13 +382,21 @@ impl World {
                 claim: ask.claim,
                 index: ask.index,
                 result: match luck {
-                    0..90 => Ok(r"\boxed{-1}".into()),
+                    0..90 => Ok(hinting(ask.index).as_str().into()),
                     90..120 => Ok("I cannot say".into()),
                     120..200 => Err(VoteError::Failed(CompleterError::Unreachable("no".into()))),
                     200..230 => Err(VoteError::Deadline),
                     _ => return None,
                 },
                 latency_ms: 1,
+            },
+            Effect::Weigh(ask) => Report::Weighed {
+                claim: ask.claim,
+                result: match luck {
+                    0..90 => Ok(vec![0.5; ask.hints.len()]),
+                    90..230 => Err("no answer".into()),
+                    _ => return None,
+                },
             },
             Effect::Check(ask) => Report::Checked {
                 claim: ask.claim,
@@ -437,12 +450,12 @@ proptest! {
         let mut world = World::default();
         world.waiting.extend((1..=turns).map(|n| (TransitionId(Uuid::from_u128(n)), Lease::default())));
         let model = || with_model.then(ModelConfig::for_tests);
-        let (mut now_ms, mut room) = (0, state(model()));
+        let (mut now_ms, mut room) = (0, state(model()).with_weigher());
         let mut under_way = room.step(0, Event::Started);
         for (luck, pick) in chaos {
             now_ms += i64::from(luck % 50);
             if pick > 250 {
-                room = state(model());
+                room = state(model()).with_weigher();
                 under_way = room.step(now_ms, Event::Started);
             } else if under_way.is_empty() || pick % 7 == 0 {
                 under_way.extend(room.step(now_ms, Event::Ticked));

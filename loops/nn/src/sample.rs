@@ -213,6 +213,27 @@ pub fn sample(
     }
 }
 
+/// What [`sample`] reports where it draws `token` and nothing but the temperature shapes the draw.
+///
+/// # Panics
+/// If `row` has no such token.
+pub fn given(row: &[f32], token: u32, (temperature, most_likely): (f32, u8)) -> Sampled {
+    let raw_logprob = token_logprob(row, token, 1.0, None);
+    let greedy = temperature.is_nan() || temperature < GREEDY_BELOW;
+    let behavior_logprob = match greedy {
+        true => raw_logprob,
+        false => token_logprob(row, token, temperature, None),
+    };
+    Sampled {
+        token,
+        raw_logprob,
+        behavior_logprob,
+        kept: None,
+        top: top(row, most_likely, (token, raw_logprob)),
+        nonfinite: row.iter().any(|v| v.is_nan() || v.abs() > -IMPOSSIBLE),
+    }
+}
+
 fn finite(logit: f32) -> f32 {
     if logit.is_nan() {
         IMPOSSIBLE

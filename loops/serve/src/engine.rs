@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hone_domain::{Ask, Blobs, Digest, Grammar, Policies, PolicyChoice, Scope, ServeError, Token};
+use hone_domain::{
+    Ask, Blobs, Collect, Digest, Grammar, Policies, PolicyChoice, Scope, ServeError, Token,
+};
 use hone_nn::device::Device;
 use hone_nn::grammar::Constraint;
 use hone_nn::tokenizer::Tokenizer;
@@ -252,20 +254,21 @@ impl Engine {
         }
         let (prompt_tokens, max_positions) =
             (ask.prompt_tokens.len(), self.shared.setup.max_positions);
-        if prompt_tokens >= max_positions {
+        if prompt_tokens + ask.given.len().max(1) > max_positions {
             return Err(ServeError::TooLong {
                 prompt_tokens,
                 max_positions,
             });
         }
+        if !ask.given.is_empty() && (ask.collect == Collect::Yes || ask.grammar.is_some()) {
+            let why = "a given completion is neither collected nor held to a grammar";
+            return Err(ServeError::Internal(why.to_owned()));
+        }
         let vocab = self.shared.capabilities.vocab;
-        match ask
-            .prompt_tokens
-            .iter()
-            .find(|token| **token as usize >= vocab)
-        {
+        let mut tokens = ask.prompt_tokens.iter().chain(&ask.given);
+        match tokens.find(|token| **token as usize >= vocab) {
             Some(token) => Err(ServeError::Internal(format!(
-                "prompt token {token} is not in the vocabulary of {vocab}"
+                "token {token} is not in the vocabulary of {vocab}"
             ))),
             None if prompt_tokens == 0 => {
                 Err(ServeError::Internal("the prompt has no tokens".to_owned()))

@@ -95,6 +95,10 @@ impl Backend for NullBackend {
                 max_positions,
             });
         }
+        if !ask.given.is_empty() {
+            let why = "this backend has no weights to score a completion with";
+            return Err(ServeError::Unsupported(why.to_owned()));
+        }
         self.requests.fetch_add(1, Relaxed);
         self.prompt_tokens.fetch_add(prompt as u64, Relaxed);
         let room = (ask.stop.max_tokens.max(1) as usize).min(max_positions - prompt);

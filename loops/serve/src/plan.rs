@@ -50,6 +50,8 @@ pub(crate) struct View {
     pub(crate) tied: usize,
     /// The step that last computed prompt tokens of it, at first the step in which it arrived.
     pub(crate) last_turn: u64,
+    /// Most tokens of it to compute in one step, at least 1.
+    pub(crate) chunk: usize,
     /// Waiting: another request computes a prefix of it right now, so it had better wait.
     pub(crate) hold: bool,
 }
@@ -264,6 +266,7 @@ impl Work<'_> {
                 .remaining()
                 .min(self.budget)
                 .min(self.limits.chunk)
+                .min(view.chunk)
                 .min(room);
             if tokens == 0 {
                 continue;

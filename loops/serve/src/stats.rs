@@ -132,6 +132,8 @@ pub struct EngineStats {
     pub cached_prompt_tokens_total: u64,
     /// Tokens sampled.
     pub completion_tokens_total: u64,
+    /// Tokens of given completions that were scored.
+    pub scored_tokens_total: u64,
     /// Steps computed.
     pub steps_total: u64,
     /// Requests accepted.
@@ -189,6 +191,7 @@ pub(crate) struct Counters {
     pub(crate) prompt_tokens: AtomicU64,
     pub(crate) cached_prompt_tokens: AtomicU64,
     pub(crate) completion_tokens: AtomicU64,
+    pub(crate) scored_tokens: AtomicU64,
     pub(crate) steps: AtomicU64,
     pub(crate) requests: AtomicU64,
     pub(crate) overloaded: AtomicU64,
@@ -226,6 +229,7 @@ impl Counters {
             prompt_tokens: u(),
             cached_prompt_tokens: u(),
             completion_tokens: u(),
+            scored_tokens: u(),
             steps: u(),
             requests: u(),
             overloaded: u(),
@@ -274,6 +278,7 @@ impl Counters {
             prompt_tokens_total: self.prompt_tokens.load(Relaxed),
             cached_prompt_tokens_total: self.cached_prompt_tokens.load(Relaxed),
             completion_tokens_total: self.completion_tokens.load(Relaxed),
+            scored_tokens_total: self.scored_tokens.load(Relaxed),
             steps_total: self.steps.load(Relaxed),
             requests_total: self.requests.load(Relaxed),
             overloaded_total: self.overloaded.load(Relaxed),

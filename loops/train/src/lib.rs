@@ -66,7 +66,7 @@ pub use event::{ClaimedBatch, Effect, Memory, PublishOutcome, Report};
 pub use filter::{Accepts, Filtered, filter};
 pub use gate::{Interval, Measured, Outcome, decide, interval, is_held_out, objections};
 pub use hands::TrainHands;
-pub use nn_trainer::{NnParts, NnTrainer};
+pub use nn_trainer::{NnParts, NnTrainer, hint_words, hinted_prompt};
 pub use objective::{DistillForm, KlName, ObjectiveName, Teacher};
 pub use pack::{CreditedTurn, PackedRow, pack};
 pub use probe::{ProbeCompletion, ProbeSummary, is_looping};

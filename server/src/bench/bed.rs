@@ -178,6 +178,7 @@ impl Bed {
                 ignore_end: grammar.is_none(),
             },
             grammar,
+            given: Vec::new(),
             collect: Collect::No(Reason::NoCollector),
             context: AskContext {
                 session: SessionId(Uuid::now_v7()),

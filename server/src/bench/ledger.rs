@@ -157,6 +157,7 @@ impl Load {
     async fn turn(&self, session: SessionId) -> Option<Box<Turn>> {
         let ask = Ask {
             grammar: None,
+            given: Vec::new(),
             turn: TurnId(Uuid::now_v7()),
             request: RequestId(Uuid::now_v7()),
             choice_index: 0,

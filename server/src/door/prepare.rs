@@ -377,6 +377,7 @@ impl Door {
                     ignore_end: request.ignore_end,
                 },
                 grammar: prepared.grammar.clone(),
+                given: Vec::new(),
                 collect,
                 context: AskContext {
                     session: prepared.binding.session,

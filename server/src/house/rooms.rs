@@ -158,13 +158,16 @@ pub(super) async fn judge(
     if !commons.config.runs(Loop::Judge) {
         return Ok(());
     }
-    let completer = match &commons.config.judge.model {
-        Some(model) => Some(judging::voter(model, &commons.outbound, base).await?),
-        None => None,
-    };
+    let (mut completer, mut weigher) = (None, None);
+    if let Some(model) = &commons.config.judge.model {
+        let template = &commons.config.train.learner.hint_template;
+        weigher = judging::weigher(model, template, base.clone());
+        completer = Some(judging::voter(model, &commons.outbound, base).await?);
+    }
     let ctx = hone_judge::Ctx {
         ledger: commons.traced(),
         completer,
+        weigher,
         caller: HttpCaller::shared(&commons.outbound, &commons.config.judge)?,
         ids: commons.ids.clone(),
         clock: commons.clock.clone(),

@@ -72,6 +72,44 @@ async fn a_house_answers_remembers_and_stops() {
     assert!(house.stop().await);
 }
 
+/// As agents begin: 8,000 to 50,000 characters of instructions and 3 to 24 tools, sent every time.
+#[tokio::test]
+async fn a_long_opening_with_many_tools_is_bound_like_any_other() {
+    let data = tempfile::tempdir().unwrap();
+    let house = House::start(config(data.path(), &[])).await.unwrap();
+    crate::outbound::install_tls();
+    for (characters, tools) in [(8_000, 3), (50_000, 24)] {
+        let tool = |n: usize| {
+            let parameters = json!({"type": "object", "properties": {"x": {"type": "string"}}});
+            let function = json!({"name": format!("tool{n}"), "parameters": parameters});
+            json!({"type": "function", "function": function})
+        };
+        let tools: Vec<Value> = (0..tools).map(tool).collect();
+        let say = |role: &str, text: &str| json!({"role": role, "content": text});
+        let mut messages = vec![
+            say("system", &"x".repeat(characters)),
+            say("user", "where is it?"),
+        ];
+        let mut turns = Vec::new();
+        for _ in 0..2 {
+            let body = json!({"model": house.model, "tools": tools, "messages": messages});
+            let url = format!("http://{}/v1/chat/completions", house.addr);
+            let reply = reqwest::Client::new().post(url).json(&body).send().await;
+            let reply: Value = reply.unwrap().json().await.unwrap();
+            assert_eq!(reply["hone"]["collected"], true, "{reply}");
+            messages.push(reply["choices"][0]["message"].clone());
+            messages.push(say("user", "thank you"));
+            let id = reply["hone"]["turn_id"].as_str().unwrap();
+            turns.push(get(&house, &format!("/v1/turns/{id}")).await);
+        }
+        let (first, second) = (&turns[0], &turns[1]);
+        assert_eq!(second["session_id"], first["session_id"]);
+        assert_eq!(second["parent_id"], first["id"]);
+        assert!(first["prompt_tokens"].as_u64().unwrap() > characters as u64);
+    }
+    assert!(house.stop().await);
+}
+
 #[tokio::test]
 async fn any_subset_of_loops_makes_a_house() {
     for loops in [vec!["serve"], vec!["collect", "judge"], vec!["judge"]] {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use hone_domain::{
     Ask, AskContext, Collect, Delta, Message, Origin, PolicyChoice, Reason, RequestId, Sampling,
-    Scope, ServeError, SessionId, StopRules, TurnId, TurnKind,
+    Scope, ServeError, SessionId, StopRules, Token, TurnId, TurnKind,
 };
 use hone_judge::{CompleteOptions, Completed, Completer, CompleterError};
 use hone_runtime::{Clock, Ids};
@@ -45,16 +45,9 @@ impl Base {
         let values: Vec<_> = messages.iter().map(template_message).collect();
         let text = parts.language.render(&values, None, &Map::new());
         let text = text.map_err(|error| CompleterError::Failed(error.to_string()))?;
+        let tokens = parts.language.encode(&text, false);
         Ok(Ask {
-            turn: TurnId(parts.ids.next()),
-            request: RequestId(parts.ids.next()),
-            choice_index: 0,
-            group: None,
-            scope: Scope::of(OWNER, None),
             policy: PolicyChoice::Base,
-            origin: Origin::Judge,
-            kind: TurnKind::Side,
-            prompt_tokens: parts.language.encode(&text, false),
             sampling: Sampling {
                 temperature: options.temperature,
                 seed: options.seed,
@@ -64,19 +57,38 @@ impl Base {
                 max_tokens: options.max_tokens,
                 ..StopRules::default()
             },
-            grammar: None,
-            collect: Collect::No(Reason::SideTurn),
-            context: AskContext {
-                session: SessionId(parts.ids.next()),
-                session_key: None,
-                parent: None,
-                owner: OWNER.to_owned(),
-                messages: Vec::new(),
-                admission: Default::default(),
-                untrainable: None,
-                admitted_ms: parts.clock.now_ms(),
-            },
+            ..ask(parts, Scope::of(OWNER, None), tokens)
         })
+    }
+}
+
+/// An ask of the judge's: behind users, in its own part of the line, and leaving no turn.
+pub(super) fn ask(parts: &BaseParts, scope: Scope, prompt_tokens: Vec<Token>) -> Ask {
+    Ask {
+        turn: TurnId(parts.ids.next()),
+        request: RequestId(parts.ids.next()),
+        choice_index: 0,
+        group: None,
+        scope,
+        policy: PolicyChoice::Newest,
+        origin: Origin::Judge,
+        kind: TurnKind::Side,
+        prompt_tokens,
+        sampling: Sampling::default(),
+        stop: StopRules::default(),
+        grammar: None,
+        given: Vec::new(),
+        collect: Collect::No(Reason::SideTurn),
+        context: AskContext {
+            session: SessionId(parts.ids.next()),
+            session_key: None,
+            parent: None,
+            owner: OWNER.to_owned(),
+            messages: Vec::new(),
+            admission: Default::default(),
+            untrainable: None,
+            admitted_ms: parts.clock.now_ms(),
+        },
     }
 }
 

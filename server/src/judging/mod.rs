@@ -6,10 +6,11 @@ mod local;
 mod pool;
 #[cfg(test)]
 mod tests;
+mod weigher;
 
 use std::sync::Arc;
 
-use hone_judge::{Completer, ModelConfig, ModelKind};
+use hone_judge::{Completer, HintRule, ModelConfig, ModelKind, Weigher};
 
 pub use base::{Base, BaseParts};
 pub use pool::Pool;
@@ -39,4 +40,23 @@ pub async fn voter(
             started.map_err(|error| format!("the local judge could not be loaded: {error}"))?
         }
     }
+}
+
+/// Who chooses among hints: what serves here, if anything does and it is wanted. `template` is how a
+/// teacher reads a hint.
+pub fn weigher(
+    config: &ModelConfig,
+    template: &str,
+    base: Option<BaseParts>,
+) -> Option<Arc<dyn Weigher>> {
+    if config.hint_choice == HintRule::First {
+        return None;
+    }
+    let Some(parts) = base else {
+        tracing::info!(
+            "judge.model.hint_choice is \"agreement\", but no policy is served in this process; of several hints the first is kept"
+        );
+        return None;
+    };
+    Some(Arc::new(weigher::Served::new(parts, template)))
 }

@@ -193,6 +193,7 @@ impl Commons {
             caller: None,
             ledger,
             completer: None,
+            weigher: None,
             ids: self.ids.clone(),
             clock: self.clock.clone(),
             config: judge_config(),

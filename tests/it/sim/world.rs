@@ -275,6 +275,7 @@ impl World {
                     caller: None,
                     ledger: self.ledger.clone(),
                     completer: None,
+                    weigher: None,
                     ids: self.ids.clone(),
                     clock: self.clock.clone(),
                     config: judge_config(),

@@ -3045,7 +3045,8 @@ export interface components {
             engine?: components["schemas"]["EngineStatus"] | null;
             /**
              * @description Turns by how far their hints came since the loops began: `turns`, `judged`, `hinted` (somebody
-             *     said what should have been done), `accepted` (and it was kept), `trained` (and learned from).
+             *     said what should have been done), `accepted` (and it was kept), `chosen` (by the policy, among several), `trained` (and learned
+             *     from).
              */
             funnel: Record<string, never>;
             /** @description How many turns are where; null if the ledger did not answer in time. */
@@ -3380,6 +3381,12 @@ export interface components {
             decided_by?: string | null;
             /** @description What should have been done, where the next state says so. */
             hint?: string | null;
+            /**
+             * @description How the hint was chosen, where several could be kept: `candidates` (`hint`, and `agreement`,
+             *     the share of the policy's likeliest tokens that stay so under it), `chosen` (index), `by`
+             *     (`agreement` or `rule`) and `reason`.
+             */
+            hint_choice?: Record<string, never> | null;
             /**
              * Format: int64
              * @description When, in milliseconds since the Unix epoch.

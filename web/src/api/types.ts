@@ -63,11 +63,19 @@ export type HoneNote = Omit<Reply<'HoneNote'>, 'others'>
 export type SessionRow = Reply<'SessionReply'>
 export type SessionTurn = Closer<'SessionTurnReply', { messages: Message[]; tool_calls: ToolCall[] }>
 export type SessionView = Reply<'SessionHead'> & { turns: SessionTurn[]; next: string | null }
-export type Verdict = Closer<'VerdictReply', { votes: Vote[] }>
+export type Verdict = Closer<'VerdictReply', { votes: Vote[]; hint_choice: HintChoice | null }>
 export type Turn = Closer<
   'TurnReply',
   { sampling: Record<string, unknown>; next_state: { kind: string; text: string }[]; verdict: Verdict | null }
 >
+
+/** How one of several hints was chosen. */
+export interface HintChoice {
+  candidates: { hint: string; agreement: number | null }[]
+  chosen: number
+  by: 'agreement' | 'rule'
+  reason: string
+}
 
 export interface Vote {
   signal: string

@@ -102,7 +102,7 @@ impl State {
         let (rules_vote, by_rules) = by_rules(&ruling, self.config.moving_on);
         votes.push(rules_vote);
         let Some(model) = self.model.clone() else {
-            return self.record(now_ms, claim, (decided.or(by_rules), votes));
+            return self.record(now_ms, claim, (decided.or(by_rules), None, votes));
         };
         let is_nothing_said = claimed.transition.next_state.items.is_empty();
         let is_checked = decided
@@ -110,22 +110,23 @@ impl State {
             .is_some_and(|d| d.by == Some(Signal::Verifier));
         let is_combined = is_checked && self.config.combine == Combine::Mean;
         if (decided.is_some() && !is_combined) || is_nothing_said {
-            return self.record(now_ms, claim, (decided, votes));
+            return self.record(now_ms, claim, (decided, None, votes));
         }
         if !self.breaker.admits(now_ms) {
             votes.insert(0, left_alone(&model));
-            return self.record(now_ms, claim, (decided.or(by_rules), votes));
+            return self.record(now_ms, claim, (decided.or(by_rules), None, votes));
         }
         let mark = self.ids.next();
-        let next_state = &claimed.transition.next_state;
+        let (turn, next_state) = (claimed.turn, &claimed.transition.next_state);
         let opening = Opening {
             claim,
             deadline_ms,
-            messages: prompt::vote(&self.wording, (&claimed.turn, next_state), mark, &model),
+            messages: prompt::vote(&self.wording, (&turn, next_state), mark, &model),
             otherwise: by_rules,
             outcome: decided,
             heard: votes,
             said: prompt::texts(next_state),
+            turn,
         };
         self.cases
             .insert(key(&claim), Case::open(opening, model.votes));

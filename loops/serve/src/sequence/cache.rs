@@ -23,10 +23,16 @@ impl Sequence {
         (self.keys[index], parent)
     }
 
-    /// Looks for its blocks in the cache. The last token is always computed, for its logits.
+    /// Full blocks that may come from the cache: the first token whose logits are wanted is always
+    /// computed.
+    fn findable(&self) -> usize {
+        self.told_from() / BLOCK_TOKENS
+    }
+
+    /// Looks for its blocks in the cache.
     pub(crate) fn find_prefix(&mut self, pool: &BlockPool) {
         self.found.clear();
-        for index in 0..(self.tokens.len() - 1) / BLOCK_TOKENS {
+        for index in 0..self.findable() {
             let (key, parent) = self.key(index);
             let block = &self.tokens[index * BLOCK_TOKENS..(index + 1) * BLOCK_TOKENS];
             match pool.find(key, parent, block) {
@@ -39,7 +45,7 @@ impl Sequence {
     /// Key of the first block that [`Self::find_prefix`] did not find.
     pub(crate) fn missing_key(&mut self) -> Option<ChainKey> {
         let index = self.found.len();
-        (index < (self.tokens.len() - 1) / BLOCK_TOKENS).then(|| self.key(index).0)
+        (index < self.findable()).then(|| self.key(index).0)
     }
 
     /// Key of the block it will publish next, if its tokens are known already.
@@ -58,6 +64,7 @@ impl Sequence {
             own: 0,
             tied: 0,
             last_turn: self.last_turn,
+            chunk: self.chunk_after(self.computed),
             hold: false,
         }
     }
@@ -80,6 +87,7 @@ impl Sequence {
             own: self.found.iter().filter(|b| pool.is_idle(**b)).count(),
             tied: self.found.iter().filter(|b| pool.is_exclusive(**b)).count(),
             last_turn: self.last_turn,
+            chunk: self.chunk_after(self.found.len() * BLOCK_TOKENS),
             hold,
         }
     }

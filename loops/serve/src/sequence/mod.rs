@@ -1,6 +1,7 @@
 //! One request inside the engine: its tokens, its place in the cache, its text.
 
 mod cache;
+mod given;
 mod text;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -51,9 +52,11 @@ pub(crate) struct Sequence {
     pub(crate) class: u8,
     /// Whose it is, as a hash; two owners of one hash would share their turns in the line.
     pub(crate) owner: u64,
-    /// Prompt and completion.
+    /// Prompt and completion; of a completion that is given, all but its last token.
     tokens: Vec<Token>,
     prompt: usize,
+    /// The completion that is to be scored; empty where one is to be sampled.
+    given: Vec<Token>,
     max_tokens: usize,
 
     params: SamplingParams,
@@ -112,10 +115,17 @@ impl Sequence {
         masked: Option<Masked>,
         setup: &Setup,
     ) -> (Box<Self>, mpsc::Receiver<Delta>, Cancel) {
-        let tokens = std::mem::take(&mut ask.prompt_tokens);
+        let mut tokens = std::mem::take(&mut ask.prompt_tokens);
         let prompt = tokens.len();
         let room = setup.max_positions - prompt;
-        let max_tokens = (ask.stop.max_tokens.max(1) as usize).min(room);
+        let given = std::mem::take(&mut ask.given);
+        let max_tokens = match given.split_last() {
+            Some((_, before)) => {
+                tokens.extend_from_slice(before);
+                given.len()
+            }
+            None => (ask.stop.max_tokens.max(1) as usize).min(room),
+        };
         let params = params_of(&ask, &setup.end_tokens);
         let penalizes = params.frequency_penalty != 0.0
             || params.presence_penalty != 0.0
@@ -132,6 +142,7 @@ impl Sequence {
             class: class_of(ask.origin),
             owner: hash_of(&ask.context.owner),
             prompt,
+            given,
             max_tokens,
             params,
             counts,
@@ -172,8 +183,9 @@ impl Sequence {
     }
 
     /// Whether it takes the newest version, so that what it uses is worth having under the next.
+    /// What is only scored is not asked for again.
     pub(crate) fn follows(&self) -> bool {
-        self.ask.policy == PolicyChoice::Newest
+        self.ask.policy == PolicyChoice::Newest && self.given.is_empty()
     }
 
     pub(crate) fn prompt_tokens(&self) -> usize {
@@ -195,7 +207,7 @@ impl Sequence {
 
     /// Whether computing `count` more tokens reaches the end, so that the next can be sampled.
     pub(crate) fn samples_after(&self, count: usize) -> bool {
-        self.computed + count == self.tokens.len()
+        self.given.is_empty() && self.computed + count == self.tokens.len()
     }
 
     /// The client left or asked for the end.

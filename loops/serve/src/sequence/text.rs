@@ -10,6 +10,7 @@ use hone_nn::sample::{GREEDY_BELOW, PlainDraw, SampleScratch, Sampled, sample};
 use hone_nn::{LogitsWanted, token_logprob};
 
 use crate::sequence::Sequence;
+use crate::sequence::given::not_finite;
 
 /// Most ids in the kept sets of one completion (16 MiB). A minimum length or a wide top-p over a
 /// large vocabulary leaves a large set at every position.
@@ -58,11 +59,7 @@ impl Sequence {
         let position = self.completion_tokens() as u64;
         let drawn = sample(row, &self.params, &self.counts, position, scratch);
         if drawn.nonfinite {
-            return Err(ServeError::Internal(
-                "the model computed numbers that are not finite; its weights or its adapter are \
-                 damaged"
-                    .to_owned(),
-            ));
+            return Err(not_finite());
         }
         let drawn = self.without_banned(row, drawn);
         self.accept(drawn, end_tokens)
@@ -169,7 +166,7 @@ impl Sequence {
     /// Sends the end. Its blocks were given back before.
     pub(crate) fn end(mut self: Box<Self>, stop: StopReason, facts: &TurnFacts) {
         let text = self.last_text(stop);
-        let completion_tokens = self.tokens.split_off(self.prompt);
+        let completion_tokens = self.take_completion();
         let logprobs = (
             std::mem::take(&mut self.behavior),
             std::mem::take(&mut self.raw),

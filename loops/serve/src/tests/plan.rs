@@ -31,6 +31,7 @@ fn view(number: u64, tokens: usize, computed: usize) -> View {
         own: blocks,
         tied: 0,
         last_turn: 0,
+        chunk: usize::MAX,
         hold: false,
     }
 }

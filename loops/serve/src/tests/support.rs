@@ -313,6 +313,7 @@ fn id() -> Uuid {
 pub(crate) fn ask(prompt: &[Token], max_tokens: u32, seed: u64) -> Ask {
     Ask {
         grammar: None,
+        given: Vec::new(),
         turn: TurnId(id()),
         request: RequestId(id()),
         choice_index: 0,

@@ -243,6 +243,7 @@ impl Core {
         for &(_, index, tokens) in &*order {
             let sequence = &mut running[index];
             let samples = sequence.samples_after(tokens);
+            let scored = if sequence.is_scoring() { tokens } else { 0 };
             let position = sequence.computed + tokens;
             let unseen = if sliding {
                 blocks_out_of_sight(&ctx.model.config, position)
@@ -250,6 +251,11 @@ impl Core {
                 0
             };
             sequence.advance(tokens, unseen, pool);
+            let rows = (row..row + scored).map(|at| logits.row(at));
+            if let Some(how) = score(sequence, rows, counters) {
+                ended.push((index, how));
+            }
+            row += scored;
             if !samples {
                 continue;
             }
@@ -324,7 +330,9 @@ fn batch_of<'a>(
 ) -> Vec<SeqInput<'a>> {
     let rows = order.iter().map(|&(_, index, tokens)| {
         let sequence = &running[index];
-        let logits = if sequence.samples_after(tokens) {
+        let logits = if sequence.is_scoring() {
+            LogitsWanted::All
+        } else if sequence.samples_after(tokens) {
             sequence.wanted()
         } else {
             LogitsWanted::None
@@ -373,6 +381,21 @@ fn draw(
         None => counters.ttft_us.record(micros(now - sequence.arrived)),
     }
     result.transpose()
+}
+
+/// Scores the next tokens of a completion that is given; says how it ended, if it did.
+fn score<'a>(
+    sequence: &mut Sequence,
+    rows: impl Iterator<Item = &'a [f32]>,
+    counters: &Counters,
+) -> Option<Result<StopReason, ServeError>> {
+    for row in rows {
+        counters.scored_tokens.fetch_add(1, Relaxed);
+        if let Some(how) = sequence.score(row).transpose() {
+            return Some(how);
+        }
+    }
+    None
 }
 
 fn micros(time: std::time::Duration) -> u64 {

@@ -121,11 +121,12 @@ async fn store_verdict(
         .await?;
     let number = sqlx::query_scalar(
         "insert into verdicts (
-             id, transition_number, revision, current, score, decided_by, hint, judged_ms
+             id, transition_number, revision, current, score, decided_by, hint, judged_ms,
+             hint_choice
          ) values (
              ?1, ?2,
              (select coalesce(max(revision), 0) + 1 from verdicts where transition_number = ?2),
-             1, ?3, ?4, ?5, ?6
+             1, ?3, ?4, ?5, ?6, ?7
          ) returning number",
     )
     .bind(&verdict.id.0.as_bytes()[..])
@@ -134,6 +135,13 @@ async fn store_verdict(
     .bind(verdict.decided_by.as_ref().map(name_of).transpose()?)
     .bind(text_bytes(verdict.hint.as_ref()))
     .bind(verdict.judged_ms)
+    .bind(
+        verdict
+            .hint_choice
+            .as_ref()
+            .map(serde_json::to_vec)
+            .transpose()?,
+    )
     .fetch_one(connection)
     .await?;
     Ok(number)

@@ -194,7 +194,7 @@ pub(super) async fn load_verdict(
     transition: TransitionId,
 ) -> Result<Option<Verdict>, Fault> {
     let row = sqlx::query(
-        "select number, id, score, decided_by, hint, judged_ms from verdicts
+        "select number, id, score, decided_by, hint, hint_choice, judged_ms from verdicts
          where transition_number = ? and current = 1",
     )
     .bind(transition_number)
@@ -229,6 +229,10 @@ pub(super) async fn load_verdict(
             .map(named)
             .transpose()?,
         hint: some_text(row.try_get("hint")?)?,
+        hint_choice: row
+            .try_get::<Option<&[u8]>, _>("hint_choice")?
+            .map(serde_json::from_slice)
+            .transpose()?,
         votes: votes.collect::<Result<_, Fault>>()?,
         judged_ms: row.try_get("judged_ms")?,
     }))

@@ -1,7 +1,8 @@
 //! Cases of judging.
 
 use hone_domain::{
-    Check, Fate, Outcome, Reason, Signal, Stage, Subject, Turn, Usage, Verifier, Vote,
+    Check, ChosenBy, Fate, HintCandidate, HintChoice, Outcome, Reason, Signal, Stage, Subject,
+    Turn, Usage, Verifier, Vote,
 };
 
 use crate::AuditCount;
@@ -107,6 +108,17 @@ pub(super) async fn a_verdict_comes_back_and_its_revision_is_current(world: &Wor
     let mut first = world.verdict(claimed.claim, Some(0.1));
     first.hint = Some("say it\0shorter".into());
     first.decided_by = Some(Signal::Model);
+    first.hint_choice = Some(HintChoice {
+        candidates: [("say it\0shorter", Some(0.75)), ("say less", None)]
+            .map(|(hint, agreement)| HintCandidate {
+                hint: hint.into(),
+                agreement,
+            })
+            .to_vec(),
+        chosen: 0,
+        by: ChosenBy::Agreement,
+        reason: "it agrees most".into(),
+    });
     first.votes = votes_of_every_kind();
     world
         .ledger

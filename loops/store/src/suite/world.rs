@@ -143,6 +143,7 @@ impl World {
             score,
             decided_by: score.map(|_| Signal::Rules),
             hint: None,
+            hint_choice: None,
             votes: vec![Vote {
                 signal: Signal::Rules,
                 outcome: Outcome::Good,

@@ -170,12 +170,7 @@ fn a_hint_goes_to_the_end_of_the_last_user_message() {
         let mut turn = crate::testing::turn(1, prompt, &[4]);
         let message = |(role, text): &(Role, &str)| Message::text(*role, *text);
         turn.messages = messages.iter().map(message).collect();
-        Lesson {
-            transition: crate::testing::transition_of(&turn),
-            turn,
-            hint: None,
-            correction: None,
-        }
+        turn
     };
     let asked = [
         (Role::User, "5 6"),

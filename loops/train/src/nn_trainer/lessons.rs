@@ -1,7 +1,7 @@
 //! Hints and corrections as tokens: rows to imitate, and what the served model would have said had
 //! it known the hint.
 
-use hone_domain::{Role, Token, TransitionId};
+use hone_domain::{Role, Token, TransitionId, Turn};
 use hone_nn::{Control, Learner, LossKind, PerToken, StepError, TokenLoss, TopK, TrainRow, Under};
 
 use super::rehearsal::Rehearsed;
@@ -37,20 +37,21 @@ struct Hinted {
     teacher: TrainRow,
 }
 
+/// What the teacher reads of a hint: `train.learner.hint_template` with the hint in its place.
+pub fn hint_words(template: &str, hint: &str) -> String {
+    template.replace("{hint}", hint.trim())
+}
+
 /// The turn's prompt with `hint` at the end of the last user message, around the recorded tokens.
 /// None where the template's text behind that place is not what the prompt ends with.
-pub(super) fn hinted_prompt(
-    wording: &dyn Wording,
-    lesson: &Lesson,
-    hint: &str,
-) -> Option<Vec<Token>> {
-    let mut messages = lesson.turn.messages.clone();
+pub fn hinted_prompt(wording: &dyn Wording, turn: &Turn, hint: &str) -> Option<Vec<Token>> {
+    let mut messages = turn.messages.clone();
     let asked = messages.iter_mut().rfind(|m| m.role == Role::User)?;
     asked.content.push(MARK);
     let text = wording.render(&messages).ok()?;
     let (_, tail) = text.rsplit_once(MARK)?;
     let tail = wording.encode(tail);
-    let head = lesson.turn.prompt_tokens.strip_suffix(tail.as_slice())?;
+    let head = turn.prompt_tokens.strip_suffix(tail.as_slice())?;
     Some([head, &wording.encode(hint), &tail].concat())
 }
 
@@ -152,8 +153,8 @@ impl NnTrainer {
         hint: &str,
         (row, first, own): (usize, usize, &[TokenLoss]),
     ) -> Option<Hinted> {
-        let words = self.learner.hint_template.replace("{hint}", hint.trim());
-        let mut tokens = hinted_prompt(&*self.parts.wording, lesson, &words)?;
+        let words = hint_words(&self.learner.hint_template, hint);
+        let mut tokens = hinted_prompt(&*self.parts.wording, &lesson.turn, &words)?;
         let start = tokens.len();
         tokens.extend_from_slice(lesson.turn.completion.tokens());
         if !self.fits(tokens.len()) {

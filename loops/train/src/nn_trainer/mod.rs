@@ -27,6 +27,8 @@ use crate::pack::PackedRow;
 use crate::save::scope_hash;
 use crate::trainer::{Candidate, Parity, TrainError, TrainJob, Trainer, Wording};
 
+pub use lessons::{hint_words, hinted_prompt};
+
 /// What the trainer shares with the rest of the process.
 #[derive(Clone)]
 pub struct NnParts {

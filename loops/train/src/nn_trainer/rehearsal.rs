@@ -5,7 +5,7 @@ use hone_nn::{Control, Learner, PerToken, TokenLoss, TrainRow, Under};
 
 use super::answers::{Answer, Answering, answers};
 use super::learners::adapter_of;
-use super::lessons::hinted_prompt;
+use super::lessons::{hint_words, hinted_prompt};
 use super::{NnTrainer, TrainError, TrainJob};
 use crate::trainer::Lesson;
 
@@ -67,7 +67,7 @@ impl NnTrainer {
         rehearsed.replayed = job.replayed.iter().filter(|l| l.hint.is_some()).count();
         let mut open = self.asked(job);
         for told in tellings(&hints) {
-            let words = self.learner.hint_template.replace("{hint}", &told);
+            let words = hint_words(&self.learner.hint_template, &told);
             open = self.answer(learner, (open, &words), &mut rehearsed, control)?;
             if open.is_empty() {
                 break;
@@ -161,7 +161,7 @@ impl NnTrainer {
     /// room for an answer.
     fn hint(&self, asked: &Asked, words: &str) -> Option<Vec<Token>> {
         let hinted = match asked.of {
-            Source::Own(lesson) => hinted_prompt(&*self.parts.wording, lesson, words)?,
+            Source::Own(lesson) => hinted_prompt(&*self.parts.wording, &lesson.turn, words)?,
             Source::Everyday(text) => self.opening(&format!("{text}{words}"))?,
         };
         self.fits(hinted.len() + self.gate.probe_tokens_max)

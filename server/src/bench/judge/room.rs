@@ -139,6 +139,7 @@ pub(super) async fn judge_in(
     let ctx = Ctx {
         ledger: ledger.clone(),
         completer,
+        weigher: None,
         caller: None,
         ids: Arc::new(SystemIds),
         clock: Arc::new(SystemClock::default()),

@@ -100,7 +100,8 @@ pub struct StatusReply {
     #[schema(value_type = Object)]
     pub loops: BTreeMap<&'static str, RoomStatus>,
     /// Turns by how far their hints came since the loops began: `turns`, `judged`, `hinted` (somebody
-    /// said what should have been done), `accepted` (and it was kept), `trained` (and learned from).
+    /// said what should have been done), `accepted` (and it was kept), `chosen` (by the policy, among several), `trained` (and learned
+    /// from).
     #[schema(value_type = Object)]
     pub funnel: BTreeMap<&'static str, u64>,
     /// How many turns are where; null if the ledger did not answer in time.

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State};
-use hone_domain::{Fate, Feedback, NextItem, Sampling, Signal, Stage, StopReason, TurnKind, Vote};
+use hone_domain::{
+    Fate, Feedback, HintChoice, NextItem, Sampling, Signal, Stage, StopReason, TurnKind, Vote,
+};
 use hone_store::TurnView;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -75,6 +77,11 @@ pub struct VerdictReply {
     pub decided_by: Option<&'static str>,
     /// What should have been done, where the next state says so.
     pub hint: Option<String>,
+    /// How the hint was chosen, where several could be kept: `candidates` (`hint`, and `agreement`,
+    /// the share of the policy's likeliest tokens that stay so under it), `chosen` (index), `by`
+    /// (`agreement` or `rule`) and `reason`.
+    #[schema(value_type = Option<Object>)]
+    pub hint_choice: Option<HintChoice>,
     /// Every vote.
     #[schema(value_type = Vec<Object>)]
     pub votes: Vec<Vote>,
@@ -193,6 +200,7 @@ impl TurnReply {
                 score: verdict.score,
                 decided_by: verdict.decided_by.map(Signal::as_str),
                 hint: verdict.hint,
+                hint_choice: verdict.hint_choice,
                 votes: verdict.votes,
                 judged_ms: verdict.judged_ms,
             }),

@@ -276,6 +276,7 @@ impl Asks<'_> {
             kind: TurnKind::Side,
             prompt_tokens: prompt.tokens.clone(),
             grammar: None,
+            given: Vec::new(),
             sampling: self.sampling.clone(),
             stop: StopRules {
                 max_tokens: self.max_tokens,
