@@ -10,6 +10,7 @@ mod attention;
 pub mod bench;
 pub mod device;
 mod exec;
+mod experts;
 mod files;
 mod forward;
 mod gemm;
@@ -46,7 +47,7 @@ pub mod tensors;
 pub mod tokenizer;
 
 pub use adapter::{Adapter, AdapterDtype, AdapterError, LoraConfig, Target};
-pub use config::{Family, ModelConfig, RopeScaling, StoredDtype};
+pub use config::{ExpertsConfig, Family, ModelConfig, RopeScaling, StoredDtype};
 pub use exec::Executor;
 pub use forward::{Logits, LogitsWanted, Scratch, SeqInput, forward};
 pub use identity::{IdentityError, PROBE_FILE, probe, prove};

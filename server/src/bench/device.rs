@@ -111,6 +111,7 @@ fn qwen3(hidden: usize, layers: usize, ffn: usize) -> ModelConfig {
         mlp_bias: false,
         qk_norm: true,
         windows: vec![None; layers],
+        experts: None,
         dtype: StoredDtype::F32,
     }
 }
@@ -252,6 +253,7 @@ fn measured() -> [(&'static str, ModelConfig); 2] {
         ffn: 12_288,
         layers: 36,
         windows: vec![None; 36],
+        experts: None,
         tied: false,
         ..common
     };

@@ -1,5 +1,6 @@
 //! The engine from its own door, on tiny random models and without files.
 
+mod experts;
 mod grammars;
 mod identity;
 mod idle;
