@@ -540,3 +540,42 @@ fn executor_runs_every_part_once_and_reports_panics() {
     });
     assert_eq!(after.into_inner(), 4, "the pool works on after a panic");
 }
+
+/// Enough rows under enough adapters that threads share the runs.
+#[test]
+fn bits_do_not_depend_on_how_adapters_are_shared_out() {
+    let model = model(&starter_shape(), 4);
+    let cfg = &model.config;
+    let adapters: Vec<Adapter> = (0..8)
+        .map(|seed| Adapter::random(cfg, lora(AdapterDtype::F32), seed))
+        .collect();
+    let texts: Vec<Vec<u32>> = (0..9).map(|i| tokens(cfg, 20 + i as usize, i)).collect();
+    let blocks: Vec<u32> = (0..9).collect();
+    let seqs: Vec<SeqInput> = texts
+        .iter()
+        .enumerate()
+        .map(|(i, text)| SeqInput {
+            tokens: text,
+            start: 0,
+            blocks: &blocks[i..],
+            // One of them, in the middle, has none.
+            adapter: adapters
+                .get(if i < 4 { i } else { i.wrapping_sub(1) })
+                .filter(|_| i != 4),
+            logits: LogitsWanted::Last,
+        })
+        .collect();
+    let said = |threads, seqs: &[SeqInput]| {
+        let mut kv = KvPool::new(cfg, 9);
+        let (exec, mut scratch) = (Executor::new(threads), Scratch::default());
+        let logits = forward(&model, &mut kv, seqs, &exec, &mut scratch);
+        bits(
+            &(0..seqs.len())
+                .map(|r| logits.row(r).to_vec())
+                .collect::<Vec<_>>(),
+        )
+    };
+    let wanted: Vec<_> = seqs.iter().flat_map(|seq| said(1, &[*seq])).collect();
+    assert!(wanted == said(1, &seqs));
+    assert!(wanted == said(3, &seqs));
+}

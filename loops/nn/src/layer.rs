@@ -1,6 +1,6 @@
 //! One transformer layer, forward: the same code for serving and training.
 
-use crate::adapter::{Adapter, Target};
+use crate::adapter::Target;
 use crate::attention::Attention;
 use crate::config::ModelConfig;
 use crate::exec::Executor;
@@ -293,22 +293,7 @@ impl<'a> Pass<'a> {
         let store = Store::Set(step.linear.bias.as_deref());
         let Linear { w, .. } = step.linear;
         w.linear(rows, RowsMut { data: y, stride }, store, self.exec);
-        let mut row = 0;
-        let runs = self
-            .batch
-            .chunk_by(|a, b| same_adapter(a.adapter, b.adapter));
-        for run in runs {
-            let count = run.iter().map(|s| s.tokens.len()).sum();
-            if let Some(adapter) = run[0].adapter {
-                let rows = Rows {
-                    data: &x[row * ldx..],
-                    stride: ldx,
-                    rows: count,
-                };
-                self.adapt(adapter, step, rows, (&mut y[row * stride..], low_rank));
-            }
-            row += count;
-        }
+        self.adapt_runs(step, rows, (y, low_rank));
     }
 
     /// The output projection of the first layer alone, for the test of this operation.
@@ -323,65 +308,24 @@ impl<'a> Pass<'a> {
         };
         self.project(&o, y, &mut Buf::default());
     }
-
-    /// `y += scale (x A^T) B^T` for every target of the projection.
-    fn adapt(
-        &self,
-        adapter: &Adapter,
-        step: &Projection,
-        x: Rows,
-        (y, low_rank): (&mut [f32], &mut Buf),
-    ) {
-        for &(target, column) in step.targets {
-            let Some(pair) = adapter.pair(step.layer, target) else {
-                continue;
-            };
-            let stride = padded(pair.a.out);
-            let s = low_rank.take(x.rows * stride);
-            let to = RowsMut {
-                data: &mut *s,
-                stride,
-            };
-            pair.a.linear(x, to, Store::Set(None), self.exec);
-            let s = Rows {
-                data: s,
-                stride,
-                rows: x.rows,
-            };
-            let to = RowsMut {
-                data: &mut y[column..],
-                stride: step.stride,
-            };
-            let store = Store::AddScaled(adapter.config.scale());
-            pair.b.linear(s, to, store, self.exec);
-        }
-    }
 }
 
 /// A linear layer at its place in the model.
-struct Projection<'a> {
-    layer: usize,
-    linear: &'a Linear,
+pub(crate) struct Projection<'a> {
+    pub(crate) layer: usize,
+    pub(crate) linear: &'a Linear,
     /// Input rows and their stride.
     x: (&'a Buf, usize),
     /// Stride of the output rows.
-    stride: usize,
+    pub(crate) stride: usize,
     /// Adapter targets and their first output column.
-    targets: &'a [(Target, usize)],
+    pub(crate) targets: &'a [(Target, usize)],
 }
 
 /// Buffers of a layer call.
 pub(crate) struct Bufs<'a> {
     pub(crate) acts: &'a mut Acts,
     pub(crate) tmp: &'a mut Temp,
-}
-
-fn same_adapter(a: Option<&Adapter>, b: Option<&Adapter>) -> bool {
-    match (a, b) {
-        (None, None) => true,
-        (Some(a), Some(b)) => std::ptr::eq(a, b),
-        _ => false,
-    }
 }
 
 /// Norm of each head where the model has one, else a copy.

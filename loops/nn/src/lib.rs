@@ -19,6 +19,7 @@ mod identity;
 mod kv;
 mod layer;
 mod logprob;
+mod lora;
 mod ops;
 mod panels;
 mod quant;
