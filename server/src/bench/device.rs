@@ -242,7 +242,6 @@ fn measured() -> [(&'static str, ModelConfig); 2] {
         ffn: 12_288,
         layers: 36,
         windows: vec![None; 36],
-        experts: None,
         tied: false,
         ..common
     };

@@ -198,7 +198,8 @@ fn choices_of_one_prompt_share_its_blocks() {
     };
     let quiet = World::new();
     let wanted: Vec<Said> = asks().into_iter().map(|ask| quiet.complete(ask)).collect();
-    let blocks = whole + choices;
+    // And one to spare, without which nobody new begins.
+    let blocks = whole + choices + 1;
     let config = Config {
         kv_cache_bytes_max: (blocks * KvPool::bytes_per_block(&model_config())) as u64,
         ..Config::for_tests()
