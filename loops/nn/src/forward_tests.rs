@@ -107,21 +107,21 @@ fn bits_do_not_depend_on_chunks_or_blocks() {
 
 #[test]
 fn bits_do_not_depend_on_the_batch() {
-    not_on_the_batch(tiny(Family::Qwen3));
-    not_on_the_batch(with_experts(true));
-    not_on_the_batch(with_experts(false));
+    not_on_the_batch(&tiny(Family::Qwen3));
+    not_on_the_batch(&with_experts(true));
+    not_on_the_batch(&with_experts(false));
 }
 
-fn not_on_the_batch(cfg: ModelConfig) {
-    let model = model(&cfg, 9);
+fn not_on_the_batch(cfg: &ModelConfig) {
+    let model = model(cfg, 9);
     let exec = Executor::new(1);
-    let lora = lora_of(&cfg, AdapterDtype::F32);
-    let adapters = [1, 2].map(|seed| Adapter::random(&cfg, lora.clone(), seed));
+    let lora = lora_of(cfg, AdapterDtype::F32);
+    let adapters = [1, 2].map(|seed| Adapter::random(cfg, lora.clone(), seed));
     let texts: Vec<Vec<u32>> = (0..9)
-        .map(|i| tokens(&cfg, 3 + 11 * i % 60, i as u64))
+        .map(|i| tokens(cfg, 3 + 11 * i % 60, i as u64))
         .collect();
     let per_seq = 2;
-    let mut kv = KvPool::new(&cfg, per_seq * texts.len());
+    let mut kv = KvPool::new(cfg, per_seq * texts.len());
     // Garbage from former owners of the blocks must not leak in.
     let mut rng = Rng::new(5);
     for layer in &mut kv.layers {

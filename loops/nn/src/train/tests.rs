@@ -163,10 +163,10 @@ pub(super) fn gradients(learner: &Learner, cfg: &ModelConfig) -> Vec<NamedTensor
 
 /// Compares every gradient tensor with central differences of the f64 loss, at its largest entry
 /// and two random ones.
-fn check_gradients(shape: ModelConfig, cfg: LearnerConfig) {
+fn check_gradients(shape: &ModelConfig, cfg: LearnerConfig) {
     let family = shape.family;
-    let base = Arc::new(model(&shape, 7));
-    let rows = rows(&shape, 2);
+    let base = Arc::new(model(shape, 7));
+    let rows = rows(shape, 2);
     let mut learner = learner(&base, LearnerConfig { lr: 0.0, ..cfg });
     learner.cfg.lr = 0.0;
     let report = learner.step(&rows, &mut go_on).unwrap();
@@ -184,7 +184,7 @@ fn check_gradients(shape: ModelConfig, cfg: LearnerConfig) {
         report.loss
     );
     let mut rng = Rng::new(1);
-    for tensor in gradients(&learner, &shape) {
+    for tensor in gradients(&learner, shape) {
         let largest = (0..tensor.data.len()).fold(0, |best, i| {
             if tensor.data[i].abs() > tensor.data[best].abs() {
                 i
@@ -222,10 +222,10 @@ fn full_gradients_match_finite_differences() {
         .filter(|s| s.experts.is_none());
     for shape in dense {
         let plain = config(Trainable::Full, Objective::CrossEntropy);
-        check_gradients(shape.clone(), plain);
+        check_gradients(&shape, plain);
         let ppo = config(Trainable::Full, PPO);
         check_gradients(
-            shape,
+            &shape,
             LearnerConfig {
                 entropy_coef: 0.3,
                 ..ppo
@@ -239,10 +239,10 @@ fn adapter_gradients_match_finite_differences() {
     for shape in FAMILIES.map(tiny).into_iter().chain([with_experts(false)]) {
         let trainable = Trainable::Lora(lora_of(&shape, AdapterDtype::F32));
         let plain = config(trainable.clone(), Objective::CrossEntropy);
-        check_gradients(shape.clone(), plain);
+        check_gradients(&shape, plain);
         let ppo = config(trainable, PPO);
         check_gradients(
-            shape,
+            &shape,
             LearnerConfig {
                 entropy_coef: 0.1,
                 kl_coef: 0.5,
