@@ -5,6 +5,7 @@ hold according to that package, to numpy and to the tokenizers library.
     python tests/goldens/make_gguf_goldens.py
 
     gguf/llama.gguf, gguf/qwen2.gguf   the safetensors goldens beside them, converted
+    gguf/qwen3_moe.gguf                the golden with experts, some of them quantised
     gguf/qwen3.gguf                    every quantised type, a qwen2 tokenizer, a chat template
     gguf/words.gguf                    a llama-bpe tokenizer and no weights
     gguf/qwen3.json                    SHA-256 of every tensor's f32 values, and logits
@@ -35,6 +36,7 @@ PARTS = {
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
 }
 
 
@@ -134,6 +136,29 @@ def convert(name):
             out.add_tensor(gguf_name(tensor), raw, raw_dtype=Type.BF16)
         else:
             out.add_tensor(gguf_name(tensor), np.ascontiguousarray(array))
+    finish(out)
+
+
+def experts():
+    """Experts of a layer in one tensor; gate and up of the first layer in Q8_0, of the last in Q4_0."""
+    config = json.loads((HERE / "qwen3_moe/config.json").read_text())
+    out = writer("qwen3_moe.gguf", "qwen3moe", config)
+    out.add_expert_count(config["num_local_experts"])
+    out.add_expert_used_count(config["num_experts_per_tok"])
+    out.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    tensors = {name: array for name, (_, array) in read_folder(HERE / "qwen3_moe").items()}
+    for name, array in tensors.items():
+        if ".experts." not in name:
+            out.add_tensor(gguf_name(name), np.ascontiguousarray(array))
+    for layer, kind in ((0, Type.Q8_0), (2, Type.Q4_0)):
+        for part in ("gate", "up", "down"):
+            name = f"model.layers.{layer}.mlp.experts.{{}}.{part}_proj.weight"
+            whole = np.stack([tensors[name.format(e)] for e in range(config["num_local_experts"])])
+            to = f"blk.{layer}.ffn_{part}_exps.weight"
+            if part == "down":  # its rows are no whole blocks
+                out.add_tensor(to, whole)
+            else:
+                out.add_tensor(to, gguf.quantize(whole, kind), raw_dtype=kind)
     finish(out)
 
 
@@ -327,6 +352,7 @@ def main():
     check_reference()
     convert("llama")
     convert("qwen2")
+    experts()
     quantised()
     words()
 

@@ -9,7 +9,9 @@ Each folder holds a checkpoint in the ecosystem's format and golden.json:
     positions      the rows that are kept
     logits         one row of vocabulary size for each kept position
     next_logprobs  log-probability of tokens[p + 1] given tokens[..=p], for every p
-A folder may hold adapter/ (made by the peft library) and golden_adapter.json in the same form.
+A folder may hold adapter/ (made by the peft library) and golden_adapter.json in the same form, and
+golden_gradients.json: the mean cross-entropy of all tokens after the first under the adapter, and its
+gradient for every factor of the adapter as PyTorch computes it.
 Everything is seeded; running it again gives the same files up to the versions of the libraries.
 """
 
@@ -27,6 +29,8 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 HERE = pathlib.Path(__file__).parent
@@ -106,6 +110,46 @@ def save_adapter(folder, model, lora, seed):
     settings["target_modules"].sort()  # the library keeps a set
     path.write_text(json.dumps(settings, indent=2) + "\n")
     write_json(folder / "golden_adapter.json", golden(adapted, seed))
+    return adapted
+
+
+def save_gradients(folder, adapted):
+    golden = json.loads((folder / "golden_adapter.json").read_text())
+    tokens = torch.tensor([golden["tokens"]])
+    logits = adapted(tokens).logits[0, :-1]
+    loss = torch.nn.functional.cross_entropy(logits, tokens[0, 1:])
+    factors = {n.replace(".default", ""): w for n, w in adapted.named_parameters() if "lora_" in n}
+    gradients = torch.autograd.grad(loss, list(factors.values()))
+    write_json(folder / "golden_gradients.json", {
+        "loss": loss.item(),
+        "gradients": {
+            name: [float(f"{x:.6g}") for x in grad.flatten().tolist()]
+            for name, grad in zip(factors, gradients)
+        },
+    })
+
+
+def experts(rope):
+    """Models with experts: weights that add up to 1 and a dense layer; shares among all experts."""
+    attention = ["q_proj", "k_proj", "v_proj", "o_proj"]
+    shape = dict(head_dim=16, rope_parameters=rope, intermediate_size=40, moe_intermediate_size=16,
+                 num_experts=6, num_experts_per_tok=2)
+    config = Qwen3MoeConfig(**sizes(
+        **shape, num_hidden_layers=3, mlp_only_layers=[1], norm_topk_prob=True))
+    model = build(Qwen3MoeForCausalLM, config, 7)
+    folder = save("qwen3_moe", model, 17)
+    adapted = save_adapter(
+        folder, model, LoraConfig(r=2, lora_alpha=4, target_modules=attention,
+                                  task_type="CAUSAL_LM"), 27)
+    save_gradients(folder, adapted)
+    config = Qwen3MoeConfig(**sizes(
+        **shape, decoder_sparse_step=2, norm_topk_prob=False, tie_word_embeddings=True))
+    model = build(Qwen3MoeForCausalLM, config, 8)
+    folder = save("qwen3_moe_shares", model, 18, torch.bfloat16)
+    adapted = save_adapter(
+        folder, model, LoraConfig(r=2, lora_alpha=4, target_modules=attention,
+                                  task_type="CAUSAL_LM"), 28)
+    save_gradients(folder, adapted)
 
 
 def sizes(**changes):
@@ -168,6 +212,7 @@ def main():
         **sizes(rope_parameters=yarn, num_key_value_heads=4, max_position_embeddings=128))
     save("qwen2_yarn", build(Qwen2ForCausalLM, config, 6), 16)
 
+    experts(rope)
 
     for path in HERE.rglob("*.safetensors"):
         path.chmod(0o644)

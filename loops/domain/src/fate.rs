@@ -55,7 +55,7 @@ reasons! {
     /// Temperature 0.
     Greedy = "greedy", "it was sampled at temperature 0, which has no distribution to learn from";
     /// Penalties or bias.
-    NotReplayable = "not_replayable", "penalties, logit bias or very large sets of kept tokens changed the distribution in a way the learner does not replay";
+    NotReplayable = "not_replayable", "penalties, logit bias or very large sets of kept tokens or experts changed the distribution in a way the learner does not replay";
     /// The backend cannot train.
     BackendCannotTrain = "backend_cannot_train", "the backend that answered does not report exact tokens and log-probs";
     /// Another completion of the same request was continued.

@@ -16,6 +16,9 @@ pub struct SamplePart {
     pub advantages: Vec<f32>,
     /// Ids left to choose from, per completion token, where something was cut.
     pub kept: Vec<Option<Vec<Token>>>,
+    /// Experts used where each completion token was predicted, the same number for every token;
+    /// empty where none are recorded.
+    pub experts: Vec<u16>,
     /// Sampling temperature.
     pub temperature: f32,
     /// Version that sampled it.
@@ -46,6 +49,16 @@ pub enum SampleError {
         /// Kept sets.
         kept: usize,
     },
+    /// Not the same number of experts for every token.
+    #[error("part {part}: {ids} experts for {tokens} tokens")]
+    Experts {
+        /// Part index.
+        part: usize,
+        /// Ids in all.
+        ids: usize,
+        /// Completion tokens.
+        tokens: usize,
+    },
     /// A part lies outside the row, overlaps the one before, or starts at 0.
     #[error("part {part} covers tokens {start}..{end} of a row of {tokens}, after {previous_end}")]
     Misplaced {
@@ -71,6 +84,14 @@ pub enum SampleError {
     Empty,
 }
 
+impl SamplePart {
+    /// Experts used where completion token `i` was predicted.
+    pub fn experts_of(&self, i: usize) -> Option<&[u16]> {
+        let each = self.experts.len() / self.behavior_logprobs.len().max(1);
+        (each > 0).then(|| &self.experts[i * each..(i + 1) * each])
+    }
+}
+
 impl Sample {
     /// Checks that every part is aligned, inside the row, in order and finite.
     pub fn new(tokens: Vec<Token>, parts: Vec<SamplePart>) -> Result<Self, SampleError> {
@@ -87,6 +108,10 @@ impl Sample {
             }
             if n == 0 {
                 return Err(SampleError::Empty);
+            }
+            if !p.experts.len().is_multiple_of(n) {
+                let (ids, tokens) = (p.experts.len(), n);
+                return Err(SampleError::Experts { part, ids, tokens });
             }
             let end = p.start + n;
             if p.start < previous_end || end > tokens.len() {
@@ -140,6 +165,7 @@ mod tests {
             behavior_logprobs: vec![-1.0; n],
             advantages: vec![1.0; n],
             kept: vec![None; n],
+            experts: vec![3; 4 * n],
             temperature: 1.0,
             version: PolicyVersion(0),
         }

@@ -140,6 +140,8 @@ pub struct Completion {
     behavior_logprobs: Vec<f32>,
     raw_logprobs: Vec<f32>,
     kept: Vec<Option<Vec<Token>>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    experts: Vec<u16>,
     stop: StopReason,
 }
 
@@ -159,6 +161,14 @@ pub enum CompletionError {
         raw: usize,
         /// Number of kept sets.
         kept: usize,
+    },
+    /// Not the same number of experts for every token.
+    #[error("{ids} experts are recorded for a completion of {tokens} tokens")]
+    Experts {
+        /// Ids in all.
+        ids: usize,
+        /// Number of tokens.
+        tokens: usize,
     },
     /// A log-prob that is not a finite number, or above zero by more than rounding.
     #[error("log-prob {index} of the completion is not a finite number at most zero")]
@@ -199,8 +209,20 @@ impl Completion {
             behavior_logprobs,
             raw_logprobs,
             kept,
+            experts: Vec::new(),
             stop,
         })
+    }
+
+    /// With the experts that a model of experts used where it predicted each token, the same
+    /// number for every token, in the order that the model records them. None for other models.
+    pub fn with_experts(self, experts: Vec<u16>) -> Result<Self, CompletionError> {
+        let (ids, tokens) = (experts.len(), self.len());
+        let even = ids.checked_rem(tokens).unwrap_or(ids);
+        if even != 0 {
+            return Err(CompletionError::Experts { ids, tokens });
+        }
+        Ok(Self { experts, ..self })
     }
 
     /// The sampled tokens, the end token included where one was sampled.
@@ -221,6 +243,11 @@ impl Completion {
     /// Ids that were left to choose from, where top-k, top-p or min-p cut some.
     pub fn kept(&self) -> &[Option<Vec<Token>>] {
         &self.kept
+    }
+
+    /// Experts used where each token was predicted, token by token; empty for models without.
+    pub fn experts(&self) -> &[u16] {
+        &self.experts
     }
 
     /// Why it ended.
@@ -361,7 +388,18 @@ mod tests {
                 StopReason::Length,
             )
         };
-        assert!(build(vec![-1.0, -0.5], 2).is_ok());
+        let whole = build(vec![-1.0, -0.5], 2).unwrap();
+        let three = whole.clone().with_experts(vec![0, 1, 2]);
+        assert_eq!(
+            three.unwrap_err(),
+            CompletionError::Experts { ids: 3, tokens: 2 }
+        );
+        let four = whole.clone().with_experts(vec![0, 1, 2, 3]).unwrap();
+        assert_eq!(four.experts(), [0, 1, 2, 3]);
+        let stored = |it: &Completion| serde_json::to_value(it).unwrap();
+        assert!(stored(&whole).get("experts").is_none());
+        let read: Completion = serde_json::from_value(stored(&four)).unwrap();
+        assert_eq!(read, four);
         assert!(matches!(
             build(vec![-1.0], 2),
             Err(CompletionError::Misaligned { .. })

@@ -33,6 +33,9 @@ impl Target {
         Self::Down,
     ];
 
+    /// Those of the attention.
+    pub const ATTENTION: [Self; 4] = [Self::Q, Self::K, Self::V, Self::O];
+
     /// The module's name, as in PEFT's `target_modules`.
     pub fn module(self) -> &'static str {
         match self {
@@ -101,6 +104,19 @@ impl LoraConfig {
         self.alpha / if self.rslora { rank.sqrt() } else { rank }
     }
 
+    /// That every target is a projection that adapters of such a model act on: where layers have
+    /// experts, attention only.
+    ///
+    /// # Errors
+    /// The first target that is not.
+    pub fn check(&self, cfg: &ModelConfig) -> Result<(), AdapterError> {
+        let of_mlp = |t: &&Target| !Target::ATTENTION.contains(t);
+        match self.targets.iter().find(of_mlp) {
+            Some(target) if cfg.experts.is_some() => Err(AdapterError::Experts(target.module())),
+            _ => Ok(()),
+        }
+    }
+
     /// Targets without repeats, in canonical order.
     pub(crate) fn canonical(mut self) -> Self {
         self.targets.sort_unstable();
@@ -126,6 +142,11 @@ pub enum AdapterError {
         found: Vec<usize>,
         wanted: Vec<usize>,
     },
+    #[error(
+        "the adapter acts on {0}; adapters of a model with experts act on q_proj, k_proj, v_proj \
+         and o_proj only"
+    )]
+    Experts(&'static str),
     #[error("adapter tensor {0} holds a NaN or infinite value")]
     NonFinite(String),
 }
@@ -160,6 +181,7 @@ impl Adapter {
         if !lora.alpha.is_finite() {
             return Err(AdapterError::BadAlpha(lora.alpha));
         }
+        lora.check(cfg)?;
         let mut by_name = std::collections::HashMap::new();
         for tensor in tensors {
             by_name.insert(tensor.name.clone(), tensor);

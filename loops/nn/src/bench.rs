@@ -42,6 +42,7 @@ pub fn starter_shape() -> ModelConfig {
         mlp_bias: false,
         qk_norm: true,
         windows: vec![Some(512); 4],
+        experts: None,
         dtype: StoredDtype::F32,
     }
 }

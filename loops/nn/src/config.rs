@@ -1,6 +1,6 @@
 //! The shape of a model, read from a Hugging Face `config.json`.
 //!
-//! A family is data here: every difference between Llama, Qwen2 and Qwen3 that the forward pass
+//! A family is data here: every difference between Llama, Qwen2, Qwen3 and Qwen3-MoE that the forward pass
 //! has to know is a field of [`ModelConfig`], so there is one forward and no copies of it.
 
 mod parse;
@@ -16,15 +16,20 @@ pub enum Family {
     Llama,
     Qwen2,
     Qwen3,
+    Qwen3Moe,
 }
 
 impl Family {
+    /// Every family.
+    pub const ALL: [Self; 4] = [Self::Llama, Self::Qwen2, Self::Qwen3, Self::Qwen3Moe];
+
     /// `architectures[0]` in config.json.
     pub fn architecture(self) -> &'static str {
         match self {
             Self::Llama => "LlamaForCausalLM",
             Self::Qwen2 => "Qwen2ForCausalLM",
             Self::Qwen3 => "Qwen3ForCausalLM",
+            Self::Qwen3Moe => "Qwen3MoeForCausalLM",
         }
     }
 
@@ -34,6 +39,7 @@ impl Family {
             Self::Llama => "llama",
             Self::Qwen2 => "qwen2",
             Self::Qwen3 => "qwen3",
+            Self::Qwen3Moe => "qwen3_moe",
         }
     }
 }
@@ -71,6 +77,36 @@ pub enum RopeScaling {
     },
 }
 
+/// Layers of which every token uses a few experts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExpertsConfig {
+    /// Experts of such a layer.
+    pub count: usize,
+    /// How many of them a token uses.
+    pub chosen: usize,
+    /// Inner width of one expert.
+    pub ffn: usize,
+    /// The weights of the chosen add up to 1; else they are their shares among all experts.
+    pub normalised: bool,
+    /// Per layer, whether it has experts; the others are dense.
+    pub layers: Vec<bool>,
+}
+
+impl ExpertsConfig {
+    /// Ids that are recorded of a token: those chosen in every layer with experts.
+    pub fn recorded(&self) -> usize {
+        self.before(self.layers.len()) * self.chosen
+    }
+
+    /// Layers with experts before `layer`.
+    pub(crate) fn before(&self, layer: usize) -> usize {
+        self.layers[..layer]
+            .iter()
+            .filter(|sparse| **sparse)
+            .count()
+    }
+}
+
 /// Everything the forward pass needs to know about a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelConfig {
@@ -95,6 +131,8 @@ pub struct ModelConfig {
     pub qk_norm: bool,
     /// Per layer: number of latest positions (own one included) attention sees; `None` = all.
     pub windows: Vec<Option<usize>>,
+    /// Of a model with experts.
+    pub experts: Option<ExpertsConfig>,
     pub dtype: StoredDtype,
 }
 
@@ -143,6 +181,19 @@ impl ModelConfig {
         }
         if self.family == Family::Llama {
             out["mlp_bias"] = json!(self.mlp_bias);
+        }
+        if let Some(experts) = &self.experts {
+            let dense = experts
+                .layers
+                .iter()
+                .enumerate()
+                .filter(|(_, sparse)| !**sparse);
+            out["num_experts"] = json!(experts.count);
+            out["num_experts_per_tok"] = json!(experts.chosen);
+            out["moe_intermediate_size"] = json!(experts.ffn);
+            out["norm_topk_prob"] = json!(experts.normalised);
+            out["decoder_sparse_step"] = json!(1);
+            out["mlp_only_layers"] = dense.map(|(layer, _)| layer).collect();
         }
         if let Some(window) = self.windows.iter().flatten().next() {
             let kind = |w: &Option<usize>| {

@@ -105,6 +105,45 @@ fn windows_follow_layer_types_or_the_older_rule() {
 }
 
 #[test]
+fn experts_are_read_with_the_library_s_defaults_and_layers() {
+    let experts = |changes: Value| with(Family::Qwen3Moe, &changes).map(|c| c.experts.unwrap());
+    let default = experts(json!({})).unwrap();
+    assert_eq!((default.count, default.chosen, default.ffn), (128, 8, 768));
+    assert!(!default.normalised);
+    assert_eq!(
+        (default.layers.as_slice(), default.recorded()),
+        (&[true; 3][..], 24)
+    );
+    let some = json!({"num_experts": 9, "num_experts_per_tok": 2, "moe_intermediate_size": 5,
+        "norm_topk_prob": true, "mlp_only_layers": [1]});
+    let some = experts(some).unwrap();
+    assert_eq!(
+        (some.count, some.chosen, some.ffn, some.normalised),
+        (9, 2, 5, true)
+    );
+    assert_eq!(some.layers, [true, false, true]);
+    assert_eq!((some.before(0), some.before(2), some.recorded()), (0, 1, 4));
+    let second = experts(json!({"decoder_sparse_step": 2, "num_local_experts": 16}));
+    assert_eq!(second.unwrap().layers, [false, true, false]);
+    for (key, value) in [
+        ("num_experts", json!(4)),
+        ("num_experts", json!(1 << 20)),
+        ("num_experts_per_tok", json!(0)),
+        ("mlp_only_layers", json!([-1])),
+        ("decoder_sparse_step", json!(0)),
+        ("norm_topk_prob", json!(1)),
+    ] {
+        assert!(experts(json!({key: value})).is_err(), "{key}: {value}");
+    }
+    let moe = with(Family::Qwen3Moe, &json!({"num_experts": 16})).unwrap();
+    assert!(moe.qk_norm && !moe.qkv_bias);
+    let window = json!({"use_sliding_window": true, "sliding_window": 8, "max_window_layers": 2});
+    let windows = with(Family::Qwen3Moe, &window).unwrap().windows;
+    assert_eq!(windows, [Some(8); 3]);
+    assert_eq!(with(Family::Qwen3, &json!({})).unwrap().experts, None);
+}
+
+#[test]
 fn a_written_config_reads_back_the_same() {
     let yarn = json!({"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6});
     let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
@@ -121,6 +160,10 @@ fn a_written_config_reads_back_the_same() {
         (
             Family::Qwen3,
             json!({"head_dim": 16, "dtype": "bfloat16", "rms_norm_eps": 1e-5}),
+        ),
+        (
+            Family::Qwen3Moe,
+            json!({"num_experts": 10, "mlp_only_layers": [0, 2], "norm_topk_prob": true}),
         ),
         (
             Family::Qwen3,

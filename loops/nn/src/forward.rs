@@ -1,6 +1,7 @@
 //! The forward pass: one function for prefill, decode, scoring and training.
 
 use crate::adapter::Adapter;
+use crate::config::ExpertsConfig;
 use crate::exec::Executor;
 use crate::kv::{BLOCK_TOKENS, KvPool};
 use crate::layer::{Acts, Bufs, LayerAt, Pass, Temp};
@@ -8,7 +9,7 @@ use crate::ops::RmsNorm;
 use crate::panels::{Rows, RowsMut, Store};
 use crate::sample::{PlainDraw, Sampled};
 use crate::simd::{Buf, padded};
-use crate::weights::Model;
+use crate::weights::{Mlp, Model};
 
 /// Which logits a sequence wants.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -54,6 +55,9 @@ pub struct Scratch {
     tmp: Temp,
     picked: Buf,
     logits: Buf,
+    /// Experts chosen `[tokens][recorded]`, and those of the picked rows.
+    chosen: Vec<u16>,
+    picked_chosen: Vec<u16>,
 }
 
 /// Rows of logits in batch order.
@@ -64,6 +68,9 @@ pub struct Logits<'s> {
     rows: usize,
     /// Per row, where any was drawn from already.
     drawn: Vec<Option<Sampled>>,
+    /// Experts chosen, `[rows][recorded]`.
+    chosen: &'s [u16],
+    recorded: usize,
 }
 
 impl<'s> Logits<'s> {
@@ -75,6 +82,8 @@ impl<'s> Logits<'s> {
             vocab,
             rows,
             drawn: Vec::new(),
+            chosen: &[],
+            recorded: 0,
         }
     }
 
@@ -86,6 +95,12 @@ impl<'s> Logits<'s> {
     /// What was drawn from row `i`, if it was drawn from already; the row is not here then.
     pub fn drawn(&self, i: usize) -> Option<&Sampled> {
         self.drawn.get(i)?.as_ref()
+    }
+
+    /// The experts that the token of row `i` used, ascending, in every layer that has experts: as
+    /// many ids as [`crate::ExpertsConfig::recorded`] says. Empty for models without experts.
+    pub fn experts(&self, i: usize) -> &'s [u16] {
+        &self.chosen[i * self.recorded..(i + 1) * self.recorded]
     }
 
     /// Number of rows.
@@ -125,8 +140,15 @@ pub fn forward<'s>(
 ) -> Logits<'s> {
     hidden_states(model, kv, batch, exec, scratch);
     let Scratch {
-        x, picked, logits, ..
+        x,
+        picked,
+        logits,
+        chosen,
+        picked_chosen,
+        ..
     } = scratch;
+    let recorded = recorded(model);
+    picked_chosen.clear();
     let ld = padded(model.config.hidden);
     let mut rows = 0;
     let mut row = 0;
@@ -137,6 +159,9 @@ pub fn forward<'s>(
         let picked = picked.take((rows + wanted) * ld);
         picked[rows * ld..(rows + wanted) * ld]
             .copy_from_slice(&x.as_slice()[from..][..wanted * ld]);
+        picked_chosen.extend_from_slice(
+            &chosen[(row + count - wanted) * recorded..(row + count) * recorded],
+        );
         rows += wanted;
         row += count;
     }
@@ -148,7 +173,15 @@ pub fn forward<'s>(
         vocab: model.config.vocab,
         rows,
         drawn: Vec::new(),
+        chosen: picked_chosen,
+        recorded,
     }
+}
+
+/// Ids of experts recorded per token.
+fn recorded(model: &Model) -> usize {
+    let experts = model.config.experts.as_ref();
+    experts.map_or(0, ExpertsConfig::recorded)
 }
 
 /// Logits `[rows][padded vocab]` of residual rows `[rows][padded hidden]` that are not normed yet.
@@ -190,6 +223,9 @@ pub(crate) fn hidden_states(
         &mut scratch.x,
         &mut scratch.tmp.angles,
     );
+    let recorded = recorded(model);
+    scratch.chosen.clear();
+    scratch.chosen.resize(pass.tokens * recorded, 0);
     for (index, weights) in model.weights.layers.iter().enumerate() {
         let bufs = Bufs {
             acts: &mut scratch.acts,
@@ -197,6 +233,14 @@ pub(crate) fn hidden_states(
         };
         let at = LayerAt { index, weights };
         pass.layer(at, &mut kv.layers[index], &mut scratch.x, bufs);
+        if matches!(weights.mlp, Mlp::Sparse(_)) {
+            let cfg = pass.experts_config();
+            let first = cfg.before(index) * cfg.chosen;
+            let ids = scratch.acts.mix.route.ids.chunks_exact(cfg.chosen);
+            for (to, ids) in scratch.chosen.chunks_exact_mut(recorded).zip(ids) {
+                to[first..first + cfg.chosen].copy_from_slice(ids);
+            }
+        }
     }
 }
 

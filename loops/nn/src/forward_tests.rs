@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::adapter::{Adapter, AdapterDtype, AdapterError};
 use crate::bench::starter_shape;
-use crate::config::{Family, ModelConfig};
+use crate::config::{ExpertsConfig, Family, ModelConfig};
 use crate::exec::Executor;
 use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};
 use crate::kv::{BLOCK_TOKENS, KvAllocator, KvPool, blocks_out_of_sight};
@@ -14,7 +14,7 @@ use crate::rng::Rng;
 use crate::score::{GenerateOptions, generate, score, score_chunked};
 use crate::simd::SimdLevel;
 use crate::source::{TensorData, TensorSource};
-use crate::testing::{FAMILIES, Oracle, lora, model, tiny, tokens};
+use crate::testing::{FAMILIES, Oracle, lora, lora_of, model, tiny, tokens, with_experts};
 use crate::weights::{Model, Weights};
 
 /// Logits after every token, the plain way.
@@ -57,10 +57,10 @@ fn bits(rows: &[Vec<f32>]) -> Vec<Vec<u32>> {
 
 #[test]
 fn forward_matches_the_slow_form_in_f64() {
-    for family in FAMILIES {
-        let cfg = tiny(family);
+    for cfg in FAMILIES.map(tiny).into_iter().chain([with_experts(false)]) {
+        let family = cfg.family;
         let model = model(&cfg, 7);
-        let adapter = Adapter::random(&cfg, lora(AdapterDtype::Bf16), 3);
+        let adapter = Adapter::random(&cfg, lora_of(&cfg, AdapterDtype::Bf16), 3);
         let text = tokens(&cfg, 45, 1);
         for adapter in [None, Some(&adapter)] {
             let slow = Oracle::new(&model, adapter).logits(&text);
@@ -95,7 +95,7 @@ fn bits_do_not_depend_on_chunks_or_blocks() {
     for family in FAMILIES {
         let cfg = tiny(family);
         let model = model(&cfg, 9);
-        let adapter = Adapter::random(&cfg, lora(AdapterDtype::Bf16), 3);
+        let adapter = Adapter::random(&cfg, lora_of(&cfg, AdapterDtype::Bf16), 3);
         let text = tokens(&cfg, 77, 2);
         let whole = bits(&all_logits(&model, Some(&adapter), &text));
         for chunk in [1, 2, 5, 16, 31, 32, 33] {
@@ -107,15 +107,21 @@ fn bits_do_not_depend_on_chunks_or_blocks() {
 
 #[test]
 fn bits_do_not_depend_on_the_batch() {
-    let cfg = tiny(Family::Qwen3);
-    let model = model(&cfg, 9);
+    not_on_the_batch(&tiny(Family::Qwen3));
+    not_on_the_batch(&with_experts(true));
+    not_on_the_batch(&with_experts(false));
+}
+
+fn not_on_the_batch(cfg: &ModelConfig) {
+    let model = model(cfg, 9);
     let exec = Executor::new(1);
-    let adapters = [1, 2].map(|seed| Adapter::random(&cfg, lora(AdapterDtype::F32), seed));
+    let lora = lora_of(cfg, AdapterDtype::F32);
+    let adapters = [1, 2].map(|seed| Adapter::random(cfg, lora.clone(), seed));
     let texts: Vec<Vec<u32>> = (0..9)
-        .map(|i| tokens(&cfg, 3 + 11 * i % 60, i as u64))
+        .map(|i| tokens(cfg, 3 + 11 * i % 60, i as u64))
         .collect();
     let per_seq = 2;
-    let mut kv = KvPool::new(&cfg, per_seq * texts.len());
+    let mut kv = KvPool::new(cfg, per_seq * texts.len());
     // Garbage from former owners of the blocks must not leak in.
     let mut rng = Rng::new(5);
     for layer in &mut kv.layers {
@@ -174,16 +180,27 @@ fn bits_do_not_depend_on_the_batch() {
 
 #[test]
 fn bits_do_not_depend_on_threads() {
-    let model = model(&starter_shape(), 4);
-    let text = tokens(&model.config, 300, 8);
-    let logprobs = |threads| {
-        let exec = Executor::new(threads);
-        let scores = score(&model, None, &text, &exec);
-        (1..300)
-            .map(|p| scores.logprob(p, 1.0, None).to_bits())
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(logprobs(1), logprobs(3));
+    let mut many = starter_shape();
+    many.family = Family::Qwen3Moe;
+    many.experts = Some(ExpertsConfig {
+        count: 24,
+        chosen: 4,
+        ffn: 96,
+        normalised: true,
+        layers: vec![true; many.layers],
+    });
+    for shape in [starter_shape(), many] {
+        let model = model(&shape, 4);
+        let text = tokens(&model.config, 300, 8);
+        let logprobs = |threads| {
+            let exec = Executor::new(threads);
+            let scores = score(&model, None, &text, &exec);
+            (1..300)
+                .map(|p| scores.logprob(p, 1.0, None).to_bits())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(logprobs(1), logprobs(3));
+    }
 }
 
 /// Every supported level gives the same bits in a forward of every family, in f32 and bf16.
@@ -197,7 +214,7 @@ fn bits_do_not_depend_on_the_instruction_level() {
             if family == Family::Qwen2 {
                 model.weights = round_weights(&model.weights, &cfg);
             }
-            let adapter = Adapter::random(&cfg, lora(AdapterDtype::Bf16), 3);
+            let adapter = Adapter::random(&cfg, lora_of(&cfg, AdapterDtype::Bf16), 3);
             rows.extend(all_logits(&model, Some(&adapter), &tokens(&cfg, 45, 1)));
         }
         bits(&rows)
@@ -522,4 +539,43 @@ fn executor_runs_every_part_once_and_reports_panics() {
         after.fetch_add(1, Ordering::Relaxed);
     });
     assert_eq!(after.into_inner(), 4, "the pool works on after a panic");
+}
+
+/// Enough rows under enough adapters that threads share the runs.
+#[test]
+fn bits_do_not_depend_on_how_adapters_are_shared_out() {
+    let model = model(&starter_shape(), 4);
+    let cfg = &model.config;
+    let adapters: Vec<Adapter> = (0..8)
+        .map(|seed| Adapter::random(cfg, lora(AdapterDtype::F32), seed))
+        .collect();
+    let texts: Vec<Vec<u32>> = (0..9).map(|i| tokens(cfg, 20 + i as usize, i)).collect();
+    let blocks: Vec<u32> = (0..9).collect();
+    let seqs: Vec<SeqInput> = texts
+        .iter()
+        .enumerate()
+        .map(|(i, text)| SeqInput {
+            tokens: text,
+            start: 0,
+            blocks: &blocks[i..],
+            // One of them, in the middle, has none.
+            adapter: adapters
+                .get(if i < 4 { i } else { i.wrapping_sub(1) })
+                .filter(|_| i != 4),
+            logits: LogitsWanted::Last,
+        })
+        .collect();
+    let said = |threads, seqs: &[SeqInput]| {
+        let mut kv = KvPool::new(cfg, 9);
+        let (exec, mut scratch) = (Executor::new(threads), Scratch::default());
+        let logits = forward(&model, &mut kv, seqs, &exec, &mut scratch);
+        bits(
+            &(0..seqs.len())
+                .map(|r| logits.row(r).to_vec())
+                .collect::<Vec<_>>(),
+        )
+    };
+    let wanted: Vec<_> = seqs.iter().flat_map(|seq| said(1, &[*seq])).collect();
+    assert!(wanted == said(1, &seqs));
+    assert!(wanted == said(3, &seqs));
 }

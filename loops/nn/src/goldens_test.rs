@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, Target};
 use crate::config::{ModelConfig, RopeScaling, StoredDtype};
 use crate::exec::Executor;
 use crate::peft;
@@ -17,13 +17,13 @@ use crate::weights::{Model, Weights};
 
 const TOLERANCE: f64 = 1e-4;
 
-fn folder(name: &str) -> PathBuf {
+pub(crate) fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../tests/goldens")
         .join(name)
 }
 
-fn model(name: &str) -> Model {
+pub(crate) fn model(name: &str) -> Model {
     let folder = folder(name);
     let json = fs::read(folder.join("config.json")).unwrap();
     let mut config = ModelConfig::from_json(&json, name).unwrap();
@@ -33,7 +33,7 @@ fn model(name: &str) -> Model {
     Model::new(config, weights)
 }
 
-fn numbers(value: &Value) -> Vec<f64> {
+pub(crate) fn numbers(value: &Value) -> Vec<f64> {
     value
         .as_array()
         .unwrap()
@@ -80,11 +80,19 @@ fn check_folder(name: &str) -> Model {
     model
 }
 
-fn check_adapter(model: &Model, name: &str) -> Adapter {
+pub(crate) fn adapter(model: &Model, name: &str) -> Adapter {
     let folder = folder(name);
     let files = |file: &str| fs::read(folder.join("adapter").join(file)).ok();
-    let adapter = peft::load(&files, &model.config).unwrap();
-    check(model, Some(&adapter), &folder.join("golden_adapter.json"));
+    peft::load(&files, &model.config).unwrap()
+}
+
+fn check_adapter(model: &Model, name: &str) -> Adapter {
+    let adapter = adapter(model, name);
+    check(
+        model,
+        Some(&adapter),
+        &folder(name).join("golden_adapter.json"),
+    );
     adapter
 }
 
@@ -136,6 +144,38 @@ fn qwen3_with_sliding_windows_and_a_rank_stabilized_adapter() {
     let model = check_folder("qwen3_sliding");
     assert_eq!(model.config.windows, [None, Some(5), Some(5)]);
     assert!(check_adapter(&model, "qwen3_sliding").config.rslora);
+}
+
+#[test]
+fn qwen3_moe_with_a_dense_layer_and_an_adapter_on_attention() {
+    let model = check_folder("qwen3_moe");
+    let experts = model.config.experts.as_ref().unwrap();
+    assert_eq!(experts.layers, [true, false, true]);
+    assert!(experts.normalised && !model.config.tied);
+    assert_eq!((experts.count, experts.chosen, experts.ffn), (6, 2, 16));
+    let adapter = check_adapter(&model, "qwen3_moe");
+    assert_eq!(adapter.config.targets, Target::ATTENTION);
+}
+
+#[test]
+fn qwen3_moe_with_shares_among_all_experts_in_bf16() {
+    let model = check_folder("qwen3_moe_shares");
+    let experts = model.config.experts.as_ref().unwrap();
+    assert_eq!(experts.layers, [false, true], "every second layer");
+    assert!(!experts.normalised && model.config.tied);
+    assert_eq!(model.config.dtype, StoredDtype::Bf16);
+    check_adapter(&model, "qwen3_moe_shares");
+}
+
+#[test]
+fn an_adapter_on_experts_is_refused_by_its_module() {
+    let moe = model("qwen3_moe");
+    let files = |file: &str| fs::read(folder("qwen3").join("adapter").join(file)).ok();
+    let error = peft::load(&files, &moe.config).unwrap_err().to_string();
+    assert!(
+        error.contains("gate_proj") && error.contains("experts"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -1,16 +1,17 @@
 //! One transformer layer, forward: the same code for serving and training.
 
-use crate::adapter::{Adapter, Target};
+use crate::adapter::Target;
 use crate::attention::Attention;
 use crate::config::ModelConfig;
 use crate::exec::Executor;
+use crate::experts::Mixture;
 use crate::forward::SeqInput;
 use crate::kv::{BLOCK_TOKENS, KvLayer};
 use crate::ops::{GluShape, RmsNorm, add, swiglu};
 use crate::panels::{Panels, Rows, RowsMut, Store};
 use crate::rope::{Rope, rotate};
 use crate::simd::{Buf, padded};
-use crate::weights::{LayerWeights, Linear, Model};
+use crate::weights::{LayerWeights, Linear, Mlp, Model};
 
 /// Intermediate results of one layer, kept apart so that training can use them again.
 #[derive(Default)]
@@ -30,6 +31,8 @@ pub(crate) struct Acts {
     /// Gate and up `[tokens][2 ffn]`.
     pub(crate) gate_up: Buf,
     pub(crate) act: Buf,
+    /// Instead of the last two, where the layer has experts.
+    pub(crate) mix: Mixture,
 }
 
 /// Short-lived buffers shared by all layers.
@@ -82,6 +85,9 @@ pub(crate) struct Pass<'a> {
     pub(crate) rope: &'a Rope,
     pub(crate) batch: &'a [SeqInput<'a>],
     pub(crate) tokens: usize,
+    /// Per token, experts to use instead of those the model would choose now: the ids of every
+    /// layer that has experts. Empty where nothing is recorded.
+    pub(crate) recorded: &'a [Option<&'a [u16]>],
     pub(crate) exec: &'a Executor,
 }
 
@@ -93,6 +99,7 @@ impl<'a> Pass<'a> {
             rope: &model.weights.rope,
             batch,
             tokens: batch.iter().map(|s| s.tokens.len()).sum(),
+            recorded: &[],
             exec,
         }
     }
@@ -191,16 +198,29 @@ impl<'a> Pass<'a> {
         add(x.as_slice(), tmp.proj.as_slice(), mid, self.exec);
     }
 
-    /// `x = mid + down(silu(gate) up)`, gate and up of `norm(mid)`.
+    /// `x = mid + down(silu(gate) up)`, gate and up of `norm(mid)`, or what the experts say.
     fn mlp_half(&self, at: LayerAt, x: &mut Buf, (acts, tmp): (&mut Acts, &mut Temp)) {
         let LayerAt { index, weights } = at;
         let (d, n) = (self.dims, self.tokens);
         let norm = self.norm(&weights.norm2);
         let h2 = acts.h2.take(n * d.ld_hidden);
         norm.forward(acts.mid.as_slice(), h2, (n, d.ld_hidden), self.exec);
+        match &weights.mlp {
+            Mlp::Dense { gate_up, down } => self.dense(index, [gate_up, down], acts, tmp),
+            Mlp::Sparse(experts) => {
+                self.experts((index, experts), &acts.h2, &mut acts.mix, &mut tmp.proj);
+            }
+        }
+        let x = &mut x.take(n * d.ld_hidden)[..n * d.ld_hidden];
+        add(acts.mid.as_slice(), tmp.proj.as_slice(), x, self.exec);
+    }
+
+    /// `proj = down(silu(gate) up)`, gate and up of `h2`.
+    fn dense(&self, index: usize, [gate_up, down]: [&Linear; 2], acts: &mut Acts, tmp: &mut Temp) {
+        let (d, n) = (self.dims, self.tokens);
         let gate_up = Projection {
             layer: index,
-            linear: &weights.gate_up,
+            linear: gate_up,
             x: (&acts.h2, d.ld_hidden),
             stride: d.ld_gate_up,
             targets: &[(Target::Gate, 0), (Target::Up, d.ffn)],
@@ -210,14 +230,12 @@ impl<'a> Pass<'a> {
         swiglu(self.glu(), acts.gate_up.as_slice(), act, self.exec);
         let down = Projection {
             layer: index,
-            linear: &weights.down,
+            linear: down,
             x: (&acts.act, d.ld_ffn),
             stride: d.ld_hidden,
             targets: &[(Target::Down, 0)],
         };
         self.project(&down, &mut tmp.proj, &mut tmp.low_rank);
-        let x = &mut x.take(n * d.ld_hidden)[..n * d.ld_hidden];
-        add(acts.mid.as_slice(), tmp.proj.as_slice(), x, self.exec);
     }
 
     pub(crate) fn glu(&self) -> GluShape {
@@ -275,22 +293,7 @@ impl<'a> Pass<'a> {
         let store = Store::Set(step.linear.bias.as_deref());
         let Linear { w, .. } = step.linear;
         w.linear(rows, RowsMut { data: y, stride }, store, self.exec);
-        let mut row = 0;
-        let runs = self
-            .batch
-            .chunk_by(|a, b| same_adapter(a.adapter, b.adapter));
-        for run in runs {
-            let count = run.iter().map(|s| s.tokens.len()).sum();
-            if let Some(adapter) = run[0].adapter {
-                let rows = Rows {
-                    data: &x[row * ldx..],
-                    stride: ldx,
-                    rows: count,
-                };
-                self.adapt(adapter, step, rows, (&mut y[row * stride..], low_rank));
-            }
-            row += count;
-        }
+        self.adapt_runs(step, rows, (y, low_rank));
     }
 
     /// The output projection of the first layer alone, for the test of this operation.
@@ -305,65 +308,24 @@ impl<'a> Pass<'a> {
         };
         self.project(&o, y, &mut Buf::default());
     }
-
-    /// `y += scale (x A^T) B^T` for every target of the projection.
-    fn adapt(
-        &self,
-        adapter: &Adapter,
-        step: &Projection,
-        x: Rows,
-        (y, low_rank): (&mut [f32], &mut Buf),
-    ) {
-        for &(target, column) in step.targets {
-            let Some(pair) = adapter.pair(step.layer, target) else {
-                continue;
-            };
-            let stride = padded(pair.a.out);
-            let s = low_rank.take(x.rows * stride);
-            let to = RowsMut {
-                data: &mut *s,
-                stride,
-            };
-            pair.a.linear(x, to, Store::Set(None), self.exec);
-            let s = Rows {
-                data: s,
-                stride,
-                rows: x.rows,
-            };
-            let to = RowsMut {
-                data: &mut y[column..],
-                stride: step.stride,
-            };
-            let store = Store::AddScaled(adapter.config.scale());
-            pair.b.linear(s, to, store, self.exec);
-        }
-    }
 }
 
 /// A linear layer at its place in the model.
-struct Projection<'a> {
-    layer: usize,
-    linear: &'a Linear,
+pub(crate) struct Projection<'a> {
+    pub(crate) layer: usize,
+    pub(crate) linear: &'a Linear,
     /// Input rows and their stride.
     x: (&'a Buf, usize),
     /// Stride of the output rows.
-    stride: usize,
+    pub(crate) stride: usize,
     /// Adapter targets and their first output column.
-    targets: &'a [(Target, usize)],
+    pub(crate) targets: &'a [(Target, usize)],
 }
 
 /// Buffers of a layer call.
 pub(crate) struct Bufs<'a> {
     pub(crate) acts: &'a mut Acts,
     pub(crate) tmp: &'a mut Temp,
-}
-
-fn same_adapter(a: Option<&Adapter>, b: Option<&Adapter>) -> bool {
-    match (a, b) {
-        (None, None) => true,
-        (Some(a), Some(b)) => std::ptr::eq(a, b),
-        _ => false,
-    }
 }
 
 /// Norm of each head where the model has one, else a copy.

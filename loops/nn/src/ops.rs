@@ -24,6 +24,10 @@ macro_rules! columns {
     }};
 }
 
+mod rows;
+
+pub(crate) use self::rows::{dot, each_row, exp_row, weighted_sum};
+
 #[inline(always)]
 unsafe fn get<V: V16>(p: *const f32, at: usize, width: usize) -> V {
     // SAFETY: the caller vouches for `width` values at `p + at`.

@@ -24,6 +24,7 @@ fn model() -> ModelConfig {
         mlp_bias: false,
         qk_norm: true,
         windows: vec![None; 2],
+        experts: None,
         dtype: StoredDtype::F32,
     }
 }

@@ -156,7 +156,7 @@ pub enum LoadError {
     UnexpectedTensor { file: String, tensor: String },
     #[error(
         "{file} names architecture {architecture}, which is not supported; \
-         use a folder of LlamaForCausalLM, Qwen2ForCausalLM or Qwen3ForCausalLM"
+         use a folder of LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM or Qwen3MoeForCausalLM"
     )]
     UnknownArchitecture { file: String, architecture: String },
     #[error("{file} lacks key {key}; take the config.json that belongs to the weights")]

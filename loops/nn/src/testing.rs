@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use crate::adapter::{Adapter, AdapterDtype, LoraConfig, Target};
-use crate::config::{Family, ModelConfig, RopeScaling, StoredDtype};
+use crate::config::{ExpertsConfig, Family, ModelConfig, RopeScaling, StoredDtype};
 use crate::rng::Rng;
 use crate::source::NamedTensor;
 use crate::weights::{Model, Weights};
@@ -12,6 +12,9 @@ use crate::weights::{Model, Weights};
 /// A tiny model shape. No size is a multiple of sixteen, so every tail is exercised; one layer
 /// has a sliding window.
 pub(crate) fn tiny(family: Family) -> ModelConfig {
+    if family == Family::Qwen3Moe {
+        return with_experts(true);
+    }
     ModelConfig {
         family,
         vocab: 53,
@@ -36,11 +39,31 @@ pub(crate) fn tiny(family: Family) -> ModelConfig {
         mlp_bias: family == Family::Llama,
         qk_norm: family == Family::Qwen3,
         windows: vec![None, Some(21)],
+        experts: None,
         dtype: StoredDtype::F32,
     }
 }
 
-pub(crate) const FAMILIES: [Family; 3] = [Family::Llama, Family::Qwen2, Family::Qwen3];
+/// A tiny model with experts, of whose three layers the middle one is dense.
+pub(crate) fn with_experts(normalised: bool) -> ModelConfig {
+    ModelConfig {
+        family: Family::Qwen3Moe,
+        layers: 3,
+        tied: false,
+        qk_norm: true,
+        windows: vec![None, Some(21), None],
+        experts: Some(ExpertsConfig {
+            count: 7,
+            chosen: 3,
+            ffn: 19,
+            normalised,
+            layers: vec![true, false, true],
+        }),
+        ..tiny(Family::Qwen3)
+    }
+}
+
+pub(crate) const FAMILIES: [Family; 4] = Family::ALL;
 
 /// A random model whose norms and biases are random too.
 pub(crate) fn model(cfg: &ModelConfig, seed: u64) -> Model {
@@ -59,6 +82,15 @@ pub(crate) fn model(cfg: &ModelConfig, seed: u64) -> Model {
         .iter_mut()
         .for_each(|v| *v *= 20.0);
     Model::new(cfg.clone(), weights)
+}
+
+/// An adapter on every projection that adapters of such a model act on.
+pub(crate) fn lora_of(cfg: &ModelConfig, dtype: AdapterDtype) -> LoraConfig {
+    let mut lora = lora(dtype);
+    if cfg.experts.is_some() {
+        lora.targets = Target::ATTENTION.to_vec();
+    }
+    lora
 }
 
 pub(crate) fn lora(dtype: AdapterDtype) -> LoraConfig {
@@ -82,6 +114,8 @@ pub(crate) fn tokens(cfg: &ModelConfig, count: usize, seed: u64) -> Vec<u32> {
 pub(crate) struct Oracle {
     cfg: ModelConfig,
     pub(crate) tensors: HashMap<String, Vec<f64>>,
+    /// Experts to use, per token, as `TokenLoss::experts` of what it predicts.
+    pub(crate) recorded: Vec<Option<Vec<u16>>>,
     scale: f64,
 }
 
@@ -93,6 +127,7 @@ impl Oracle {
         Self {
             cfg: model.config.clone(),
             tensors: named.into_iter().map(wide).collect(),
+            recorded: Vec::new(),
             scale: adapter.map_or(0.0, |a| f64::from(a.config.scale())),
         }
     }
@@ -205,15 +240,55 @@ impl Oracle {
         (0..normed.len()).map(row).collect()
     }
 
-    fn mlp(&self, layer: usize, x: &[f64]) -> Vec<f64> {
-        let gate = self.linear(layer, "mlp.gate_proj", x);
-        let up = self.linear(layer, "mlp.up_proj", x);
+    fn mlp(&self, layer: usize, (token, x): (usize, &[f64])) -> Vec<f64> {
+        match &self.cfg.experts {
+            Some(experts) if experts.layers[layer] => {
+                let first = experts.before(layer) * experts.chosen;
+                let recorded = self.recorded.get(token).and_then(Option::as_ref);
+                let recorded = recorded.map(|ids| &ids[first..first + experts.chosen]);
+                self.experts(layer, (experts, recorded), x)
+            }
+            _ => self.gated(layer, "mlp", x),
+        }
+    }
+
+    fn experts(
+        &self,
+        layer: usize,
+        (cfg, recorded): (&ExpertsConfig, Option<&[u16]>),
+        x: &[f64],
+    ) -> Vec<f64> {
+        let scores = self.linear(layer, "mlp.gate", x);
+        let mut ids: Vec<usize> = (0..cfg.count).collect();
+        ids.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)));
+        let chosen: Vec<usize> = match recorded {
+            Some(recorded) => recorded.iter().map(|id| usize::from(*id)).collect(),
+            None => ids[..cfg.chosen].to_vec(),
+        };
+        let e = |id: &usize| scores[*id].exp();
+        let all: f64 = if cfg.normalised {
+            chosen.iter().map(e).sum()
+        } else {
+            ids.iter().map(e).sum()
+        };
+        let mut y = vec![0.0; x.len()];
+        for id in &chosen {
+            let said = self.gated(layer, &format!("mlp.experts.{id}"), x);
+            let weight = e(id) / all;
+            y.iter_mut().zip(said).for_each(|(y, s)| *y += weight * s);
+        }
+        y
+    }
+
+    fn gated(&self, layer: usize, module: &str, x: &[f64]) -> Vec<f64> {
+        let gate = self.linear(layer, &format!("{module}.gate_proj"), x);
+        let up = self.linear(layer, &format!("{module}.up_proj"), x);
         let act: Vec<f64> = gate
             .iter()
             .zip(up)
             .map(|(g, u)| g / (1.0 + (-g).exp()) * u)
             .collect();
-        self.linear(layer, "mlp.down_proj", &act)
+        self.linear(layer, &format!("{module}.down_proj"), &act)
     }
 
     /// Logits after every token.
@@ -238,7 +313,8 @@ impl Oracle {
             let normed = x
                 .iter()
                 .map(|x| self.norm(&name("post_attention_layernorm"), x));
-            let mlp = normed.map(|x| self.mlp(layer, &x)).collect();
+            let mlp = normed.enumerate();
+            let mlp = mlp.map(|(t, x)| self.mlp(layer, (t, &x))).collect();
             plus(&mut x, mlp);
         }
         let head = if self.cfg.tied {

@@ -1,10 +1,14 @@
 //! A model's weights: loaded or random, in kernel layout, and back to named tensors.
 
+mod mlp;
+
 use std::collections::BTreeSet;
 
 use sha2::{Digest, Sha256};
 
-use crate::config::ModelConfig;
+pub(crate) use self::mlp::{Experts, Mlp};
+use self::mlp::{of_expert, of_router};
+use crate::config::{ExpertsConfig, ModelConfig};
 use crate::panels::Panels;
 use crate::quant::WeightFormat;
 use crate::rng::Rng;
@@ -67,8 +71,7 @@ pub(crate) struct LayerWeights {
     pub(crate) k_norm: Option<Vec<f32>>,
     pub(crate) o: Linear,
     pub(crate) norm2: Vec<f32>,
-    pub(crate) gate_up: Linear,
-    pub(crate) down: Linear,
+    pub(crate) mlp: Mlp,
 }
 
 /// All weights of a model.
@@ -170,9 +173,37 @@ impl Loader<'_> {
             k_norm: head_norm("self_attn.k_norm")?,
             o: self.linear(index, &o)?,
             norm2: self.vector(&name("post_attention_layernorm"), cfg.hidden)?,
-            gate_up: self.linear(index, &gate_up)?,
-            down: self.linear(index, &down)?,
+            mlp: match &cfg.experts {
+                Some(experts) if experts.layers[index] => {
+                    Mlp::Sparse(self.experts(index, experts)?)
+                }
+                _ => Mlp::Dense {
+                    gate_up: self.linear(index, &gate_up)?,
+                    down: self.linear(index, &down)?,
+                },
+            },
         })
+    }
+
+    fn experts(&self, layer: usize, cfg: &ExpertsConfig) -> Result<Experts, LoadError> {
+        let (hidden, ffn) = (self.cfg.hidden, cfg.ffn);
+        let name = format!("model.layers.{layer}.mlp.gate.weight");
+        let router = self.src.tensor(&name, &[cfg.count, hidden])?;
+        let mut experts = Experts {
+            router: Panels::stacked(hidden, vec![router], of_router(self.format)),
+            gate_up: Vec::with_capacity(cfg.count),
+            down: Vec::with_capacity(cfg.count),
+        };
+        for expert in 0..cfg.count {
+            let [gate, up, down] = of_expert(layer, expert);
+            let both = [gate, up].map(|name| self.src.tensor(&name, &[ffn, hidden]));
+            let both = both.into_iter().collect::<Result<_, _>>()?;
+            experts
+                .gate_up
+                .push(Panels::stacked(hidden, both, self.format));
+            experts.down.push(self.matrix(&down, hidden, ffn)?);
+        }
+        Ok(experts)
     }
 }
 
@@ -213,8 +244,10 @@ impl Weights {
         let layer = |l: LayerWeights| LayerWeights {
             qkv: linear(l.qkv),
             o: linear(l.o),
-            gate_up: linear(l.gate_up),
-            down: linear(l.down),
+            mlp: l.mlp.map(
+                |w| w.into_format(of_router(format)),
+                |w| w.into_format(format),
+            ),
             ..l
         };
         Self {
@@ -260,8 +293,7 @@ impl Weights {
                     k_norm: l.k_norm.clone(),
                     o: linear(&l.o),
                     norm2: l.norm2.clone(),
-                    gate_up: linear(&l.gate_up),
-                    down: linear(&l.down),
+                    mlp: l.mlp.clone().map(|w| w.widened(), |w| w.widened()),
                 })
                 .collect(),
             rope: self.rope.clone(),
@@ -275,7 +307,10 @@ impl Weights {
 
     fn matrices(&self) -> impl Iterator<Item = &Panels> {
         let layers = self.layers.iter();
-        let matrices = layers.flat_map(|l| [&l.qkv.w, &l.o.w, &l.gate_up.w, &l.down.w]);
+        let matrices = layers.flat_map(|l| {
+            let attention = [&l.qkv.w, &l.o.w];
+            attention.into_iter().chain(l.mlp.matrices())
+        });
         let ends = [Some(&self.embed), self.head.as_ref()];
         matrices.chain(ends.into_iter().flatten())
     }
@@ -333,7 +368,10 @@ impl Weights {
                     });
                 }
             }
-            let linears = [&layer.qkv, &layer.o, &layer.gate_up, &layer.down];
+            let linears = [&layer.qkv, &layer.o];
+            let linears = linears
+                .into_iter()
+                .chain(layer.mlp.dense().into_iter().flatten());
             for (stack, linear) in stacks(cfg).iter().zip(linears) {
                 let mut row = 0;
                 for (part, out) in &stack.parts {
@@ -350,6 +388,9 @@ impl Weights {
                     row += out;
                 }
             }
+            if let Mlp::Sparse(experts) = &layer.mlp {
+                experts.each_tensor(index, each);
+            }
         }
         each("model.norm.weight".into(), vec![cfg.hidden], &|| {
             self.norm.clone()
@@ -360,15 +401,13 @@ impl Weights {
     }
 
     /// Every trained array in a fixed order, and whether weight decay applies (matrices only).
+    /// Experts and their routers are never trained.
     pub(crate) fn arrays_mut(&mut self) -> Vec<(&mut [f32], bool)> {
         let mut arrays: Vec<(&mut [f32], bool)> = vec![(self.embed.values_mut(), true)];
         for layer in &mut self.layers {
-            for linear in [
-                &mut layer.qkv,
-                &mut layer.o,
-                &mut layer.gate_up,
-                &mut layer.down,
-            ] {
+            let attention = [&mut layer.qkv, &mut layer.o];
+            let mlp = layer.mlp.dense_mut().into_iter().flatten();
+            for linear in attention.into_iter().chain(mlp) {
                 arrays.push((linear.w.values_mut(), true));
                 arrays.extend(linear.bias.as_deref_mut().map(|b| (b, false)));
             }

@@ -66,6 +66,7 @@ impl Shape {
             mlp_bias: false,
             qk_norm: true,
             windows: vec![Some(self.window); self.layers],
+            experts: None,
             dtype,
         }
     }

@@ -181,6 +181,37 @@ pub(crate) fn kept_from_bytes(
     Ok(kept)
 }
 
+/// Bytes of one id in [`experts_to_bytes`].
+const ONE_BYTE: u8 = 1;
+const TWO_BYTES: u8 = 2;
+
+/// Ids of experts: how many bytes each takes, then the ids. None where there are none.
+pub(crate) fn experts_to_bytes(ids: &[u16]) -> Option<Vec<u8>> {
+    let most = *ids.iter().max()?;
+    let mut out = Vec::new();
+    if most <= u16::from(u8::MAX) {
+        out.push(ONE_BYTE);
+        out.extend(ids.iter().map(|id| *id as u8));
+    } else {
+        out.push(TWO_BYTES);
+        out.extend(ids.iter().flat_map(|id| id.to_le_bytes()));
+    }
+    Some(out)
+}
+
+/// The inverse of [`experts_to_bytes`].
+pub(crate) fn experts_from_bytes(bytes: Option<&[u8]>) -> Result<Vec<u16>, Malformed> {
+    match bytes {
+        None => Ok(Vec::new()),
+        Some([ONE_BYTE, ids @ ..]) => Ok(ids.iter().map(|id| u16::from(*id)).collect()),
+        Some([TWO_BYTES, ids @ ..]) if ids.len().is_multiple_of(2) => {
+            let pairs = ids.chunks_exact(2);
+            Ok(pairs.map(|id| u16::from_le_bytes([id[0], id[1]])).collect())
+        }
+        Some(_) => Err(Malformed("experts of an unknown form")),
+    }
+}
+
 /// Form of [`sampling_to_bytes`]; a later form gets the next number.
 const SAMPLING_FORM: u8 = 1;
 
@@ -318,6 +349,22 @@ mod tests {
             let _ = sampling_from_bytes(&bytes);
             let _ = spans_from_bytes(&bytes);
             prop_assert_eq!(tokens_from_bytes(&bytes).is_err(), bytes.len() % 4 != 0);
+        }
+    }
+
+    #[test]
+    fn experts_take_a_byte_each_where_they_fit() {
+        for (ids, bytes) in [
+            (vec![], None),
+            (vec![0, 255, 7], Some(4)),
+            (vec![256, 3], Some(5)),
+        ] {
+            let written = experts_to_bytes(&ids);
+            assert_eq!(written.as_ref().map(Vec::len), bytes);
+            assert_eq!(experts_from_bytes(written.as_deref()).unwrap(), ids);
+        }
+        for broken in [&[][..], &[3, 1], &[TWO_BYTES, 1]] {
+            assert!(experts_from_bytes(Some(broken)).is_err());
         }
     }
 

@@ -79,6 +79,7 @@ impl OpenRow {
             behavior_logprobs: completion.behavior_logprobs().to_vec(),
             advantages: vec![credited.advantage; completion.len()],
             kept: completion.kept().to_vec(),
+            experts: completion.experts().to_vec(),
             temperature: turn.sampling.temperature,
             version: turn.version(),
         });

@@ -82,6 +82,7 @@ pub(super) fn medium_shape() -> ModelConfig {
         mlp_bias: false,
         qk_norm: true,
         windows: vec![None; 8],
+        experts: None,
         dtype: StoredDtype::F32,
     }
 }
@@ -155,6 +156,16 @@ impl Bed {
         max_tokens: u32,
         grammar: Option<Grammar>,
     ) -> Result<Answer, String> {
+        self.ask_of(Self::scope(), (prompt_tokens, max_tokens), grammar)
+    }
+
+    /// As [`Self::ask_in`], answered by the policy of `scope`.
+    pub(super) fn ask_of(
+        &self,
+        scope: Scope,
+        (prompt_tokens, max_tokens): (usize, u32),
+        grammar: Option<Grammar>,
+    ) -> Result<Answer, String> {
         let number = self.asks.fetch_add(1, Ordering::Relaxed);
         let mut rng = Rng::at(1, number);
         let prompt = (0..prompt_tokens).map(|_| rng.below(self.vocab) as Token);
@@ -163,7 +174,7 @@ impl Bed {
             request: RequestId(Uuid::now_v7()),
             choice_index: 0,
             group: None,
-            scope: Self::scope(),
+            scope,
             policy: PolicyChoice::Newest,
             origin: Origin::User,
             kind: TurnKind::Main,

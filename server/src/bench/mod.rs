@@ -4,6 +4,7 @@
 //! in a folder of its own that goes away, and counts what failed; a bench with failures ends with
 //! a failing exit code. None of it is a test: no number is compared with a wanted one.
 
+mod adapters;
 mod bed;
 mod child;
 mod demo;
@@ -78,6 +79,8 @@ pub(crate) struct Options {
 enum Name {
     /// Tokens per second while decoding 1, 8 and 32 completions at once.
     Decode,
+    /// Tokens per second of 32 completions under one adapter, and under eight.
+    Adapters,
     /// Prompt tokens per second.
     Prefill,
     /// Gaps between tokens at an HTTP client, with training paused and running.
@@ -116,8 +119,9 @@ enum Name {
 
 impl Name {
     /// Those that every machine can take in a short time.
-    const EACH: [Self; 14] = [
+    const EACH: [Self; 15] = [
         Self::Decode,
+        Self::Adapters,
         Self::Prefill,
         Self::Gap,
         Self::Swap,
@@ -151,6 +155,7 @@ impl Name {
     fn measure(self, bench: &Bench) -> Result<Report, String> {
         match self {
             Self::Decode => speed::decode(bench),
+            Self::Adapters => adapters::adapters(bench),
             Self::Prefill => prefill::prefill(bench),
             Self::Gap => gap::gap(bench),
             Self::Swap => swap::swap(bench),

@@ -13,8 +13,8 @@ use super::report::{Report, milli};
 /// Completions at once.
 const CONCURRENT: [usize; 3] = [1, 8, 32];
 /// Context that decoding begins at, and tokens of a whole completion.
-const PROMPT_TOKENS: usize = 64;
-const COMPLETION_TOKENS: u32 = 512;
+pub(super) const PROMPT_TOKENS: usize = 64;
+pub(super) const COMPLETION_TOKENS: u32 = 512;
 /// How often the engine's counters are read; far below a round's length, and cheap.
 const LOOK: Duration = Duration::from_millis(2);
 /// Longest that prompts may take before the first token.
@@ -80,7 +80,9 @@ fn measure(bed: &Bed, concurrent: usize, time: Duration) -> Result<Decoded, Stri
     let (began, before) = (Instant::now(), bed.engine.stats());
     // Rounds have a beginning and an end that do not count, so the whole has a limit of its own.
     while decoded.time < time && began.elapsed() < 3 * time {
-        let (tokens, spent, failed) = round(bed, concurrent, time.saturating_sub(decoded.time))?;
+        let most = time.saturating_sub(decoded.time);
+        let ask = |_| bed.ask(PROMPT_TOKENS, COMPLETION_TOKENS);
+        let (tokens, spent, failed) = round(bed, (concurrent, most), &ask)?;
         decoded.tokens += tokens;
         decoded.time += spent;
         decoded.failed += failed;
@@ -96,13 +98,18 @@ fn measure(bed: &Bed, concurrent: usize, time: Duration) -> Result<Decoded, Stri
     Ok(decoded)
 }
 
-/// Tokens and time from when all completions decode until the first ends or `most` is over, and
-/// completions that failed. The answers' channels hold whole completions, so nobody has to read
+/// Tokens and time from when all completions that `ask` asks for decode until the first ends or
+/// `most` is over, and completions that failed. The answers' channels hold whole completions, so nobody has to read
 /// them meanwhile.
-fn round(bed: &Bed, concurrent: usize, most: Duration) -> Result<(u64, Duration, u64), String> {
+pub(super) fn round(
+    bed: &Bed,
+    (concurrent, most): (usize, Duration),
+    ask: &dyn Fn(usize) -> Result<Answer, String>,
+) -> Result<(u64, Duration, u64), String> {
     let due = bed.engine.stats().ttft_us.count() + concurrent as u64;
-    let asked = (0..concurrent).map(|_| bed.ask(PROMPT_TOKENS, COMPLETION_TOKENS));
-    let mut answers = asked.collect::<Result<Vec<Answer>, String>>()?;
+    let mut answers = (0..concurrent)
+        .map(ask)
+        .collect::<Result<Vec<Answer>, String>>()?;
     let first = until_decoding(bed, concurrent, due)?;
     let start = Instant::now();
     let (mut tokens, mut time) = (0, Duration::ZERO);

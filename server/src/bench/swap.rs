@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
-use hone_domain::{BlobKey, Delta, Digest, Policy, PolicyVersion};
+use hone_domain::{BlobKey, Delta, Digest, Policy, PolicyVersion, Scope};
 use hone_nn::{Adapter, AdapterDtype, LoraConfig, Target, peft};
 use hone_serve::Backend;
 use serde_json::json;
@@ -34,9 +34,41 @@ struct Heard {
 }
 
 /// An adapter's files, ready to be published.
-struct Prepared {
+pub(super) struct Prepared {
     digest: Digest,
     files: Vec<(String, Vec<u8>)>,
+}
+
+impl Prepared {
+    /// Durable files first, then the table, as the trainer does; returns the time until it serves.
+    pub(super) fn publish(
+        &self,
+        bed: &Bed,
+        scope: Scope,
+        version: u64,
+    ) -> Result<Duration, String> {
+        let name = format!("adapters/bench/{}", &self.digest.to_hex()[..16]);
+        let blob = BlobKey::new(name).map_err(|error| error.to_string())?;
+        let put = bed.blobs.put(&blob, &self.files);
+        put.map_err(|error| error.to_string())?;
+        let policy = Policy {
+            scope,
+            version: PolicyVersion(version),
+            digest: self.digest,
+            blob,
+        };
+        let done = settled(bed) + 1;
+        let start = Instant::now();
+        bed.policies.update(|policies| policies.with(policy));
+        while settled(bed) < done {
+            if start.elapsed() > PATIENCE {
+                let limit = PATIENCE.as_secs();
+                return Err(format!("version {version} did not serve within {limit} s"));
+            }
+            sleep(Duration::from_micros(500));
+        }
+        Ok(start.elapsed())
+    }
 }
 
 /// `hone bench swap`.
@@ -78,7 +110,7 @@ pub(super) fn swap(bench: &Bench) -> Result<Report, String> {
 }
 
 /// A random adapter of the size that training makes.
-fn prepare(bed: &Bed, seed: u64) -> Prepared {
+pub(super) fn prepare(bed: &Bed, seed: u64) -> Prepared {
     let lora = LoraConfig {
         rank: 8,
         alpha: 16.0,
@@ -93,35 +125,15 @@ fn prepare(bed: &Bed, seed: u64) -> Prepared {
     }
 }
 
-/// Publishes the adapters as versions 1, 2, .. spread over `time`, each as the trainer does:
-/// durable files first, then the table. Returns the times until they served.
+/// Publishes the adapters as versions 1, 2, .. spread over `time`. Returns the times until they served.
 fn publish_all(bed: &Bed, prepared: &[Prepared], time: Duration) -> Result<Percentiles, String> {
     let began = Instant::now();
     let every = time / prepared.len().max(1) as u32;
     let mut live_ms = Vec::new();
     for (number, prepared) in (1u32..).zip(prepared) {
         sleep((every * number).saturating_sub(began.elapsed()));
-        let name = format!("adapters/bench/{}", &prepared.digest.to_hex()[..16]);
-        let blob = BlobKey::new(name).map_err(|error| error.to_string())?;
-        let put = bed.blobs.put(&blob, &prepared.files);
-        put.map_err(|error| error.to_string())?;
-        let policy = Policy {
-            scope: Bed::scope(),
-            version: PolicyVersion(u64::from(number)),
-            digest: prepared.digest,
-            blob,
-        };
-        let done = settled(bed) + 1;
-        let start = Instant::now();
-        bed.policies.update(|policies| policies.with(policy));
-        while settled(bed) < done {
-            if start.elapsed() > PATIENCE {
-                let limit = PATIENCE.as_secs();
-                return Err(format!("version {number} did not serve within {limit} s"));
-            }
-            sleep(Duration::from_micros(500));
-        }
-        live_ms.push(ms(start.elapsed()));
+        let live = prepared.publish(bed, Bed::scope(), u64::from(number))?;
+        live_ms.push(ms(live));
     }
     Ok(Percentiles::of(live_ms))
 }

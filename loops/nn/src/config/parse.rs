@@ -2,13 +2,15 @@
 
 use serde_json::{Map, Value};
 
-use super::{Family, ModelConfig, RopeScaling, StoredDtype};
+use super::{ExpertsConfig, Family, ModelConfig, RopeScaling, StoredDtype};
 use crate::source::LoadError;
 
 /// Upper bounds on sizes, so that a hostile config cannot overflow arithmetic or memory sums.
 const MAX_DIM: u64 = 1 << 20;
 const MAX_LAYERS: u64 = 1024;
 const MAX_POSITIONS: u64 = 1 << 24;
+/// Ids of experts are recorded in sixteen bits.
+const MAX_EXPERTS: u64 = 1 << 14;
 
 /// The keys of one config.json (or of one object inside it) with the file name for errors.
 pub(super) struct Keys<'a> {
@@ -94,16 +96,15 @@ impl Keys<'_> {
             file: self.file.to_owned(),
             architecture: name.to_owned(),
         };
-        let families = [Family::Llama, Family::Qwen2, Family::Qwen3];
         if let Some(list) = self.get("architectures") {
             let name = list.get(0).and_then(Value::as_str).unwrap_or("(none)");
-            return families
+            return Family::ALL
                 .into_iter()
                 .find(|f| f.architecture() == name)
                 .ok_or_else(|| unknown(name));
         }
         let kind = self.need("architectures", self.text("model_type")?)?;
-        families
+        Family::ALL
             .into_iter()
             .find(|f| f.model_type() == kind)
             .ok_or_else(|| unknown(kind))
@@ -141,8 +142,9 @@ impl Keys<'_> {
             qkv_bias: family == Family::Qwen2 || attention_bias,
             o_bias: family != Family::Qwen2 && attention_bias,
             mlp_bias: family == Family::Llama && self.flag("mlp_bias")?.unwrap_or(false),
-            qk_norm: family == Family::Qwen3,
+            qk_norm: matches!(family, Family::Qwen3 | Family::Qwen3Moe),
             windows: self.windows(family, layers)?,
+            experts: self.experts(family, layers)?,
             dtype: self.dtype()?,
         })
     }
@@ -204,8 +206,44 @@ impl Keys<'_> {
         }
     }
 
+    /// Experts, with the class defaults of the library. A layer has them where its number (from 1)
+    /// is a multiple of the step, unless it is listed as dense.
+    fn experts(&self, family: Family, layers: usize) -> Result<Option<ExpertsConfig>, LoadError> {
+        if family != Family::Qwen3Moe {
+            return Ok(None);
+        }
+        let step = self.size("decoder_sparse_step", MAX_LAYERS)?.unwrap_or(1);
+        let dense = match self.get("mlp_only_layers") {
+            None => Vec::new(),
+            Some(list) => list
+                .as_array()
+                .and_then(|list| list.iter().map(Value::as_u64).collect())
+                .ok_or_else(|| self.bad("mlp_only_layers", "must be a list of layer numbers"))?,
+        };
+        let sparse =
+            |layer: usize| !dense.contains(&(layer as u64)) && (layer + 1).is_multiple_of(step);
+        // The library reads and writes both names.
+        let count = match self.size("num_experts", MAX_EXPERTS)? {
+            Some(count) => count,
+            None => self.size("num_local_experts", MAX_EXPERTS)?.unwrap_or(128),
+        };
+        let chosen = self.size("num_experts_per_tok", MAX_EXPERTS)?.unwrap_or(8);
+        if chosen > count {
+            let why = format!("is {chosen}, more than the model's {count} experts");
+            return Err(self.bad("num_experts_per_tok", why));
+        }
+        Ok(Some(ExpertsConfig {
+            count,
+            chosen,
+            ffn: self.size("moe_intermediate_size", MAX_DIM)?.unwrap_or(768),
+            normalised: self.flag("norm_topk_prob")?.unwrap_or(false),
+            layers: (0..layers).map(sparse).collect(),
+        }))
+    }
+
     /// Which layers see only the latest positions: `layer_types` where present, else the older
-    /// rule "from layer max_window_layers on". Llama has no windows.
+    /// rule "from layer max_window_layers on". Qwen3-MoE knows no such rule: a window holds for all.
+    /// Llama has no windows.
     fn windows(&self, family: Family, layers: usize) -> Result<Vec<Option<usize>>, LoadError> {
         if family == Family::Llama {
             return Ok(vec![None; layers]);
@@ -216,6 +254,9 @@ impl Keys<'_> {
         } else {
             None
         };
+        if family == Family::Qwen3Moe {
+            return Ok(vec![window; layers]);
+        }
         let Some(types) = self.get("layer_types") else {
             let from = match self.get("max_window_layers") {
                 Some(v) => v.as_u64().ok_or_else(|| {

@@ -107,6 +107,9 @@ impl Device {
             )));
         }
         let weights = &model.weights;
+        if weights.layers.iter().any(|l| l.mlp.dense().is_none()) {
+            return Err(no_experts());
+        }
         let needed = weights.bytes() as u64;
         let (free, _) = driver.memory()?;
         if needed > free {
@@ -226,10 +229,16 @@ impl Device {
 /// Tokens of the check at the start.
 const CHECK_TOKENS: usize = 40;
 
+fn no_experts() -> DeviceError {
+    let why = "models with experts are computed by the processor only; set device = \"cpu\"";
+    DeviceError::Unsupported(why.to_owned())
+}
+
 impl DeviceLayer {
     fn new(driver: &Arc<dyn Driver>, from: &LayerWeights) -> Result<Self, DeviceError> {
         let mut packer = Packer::default();
-        let linears = [&from.qkv, &from.o, &from.gate_up, &from.down].map(|linear: &Linear| {
+        let [gate_up, down] = from.mlp.dense().ok_or_else(no_experts)?;
+        let linears = [&from.qkv, &from.o, gate_up, down].map(|linear: &Linear| {
             let bias = linear.bias.as_ref();
             (packer.matrix(&linear.w), bias.map(|b| packer.vector(b)))
         });

@@ -59,6 +59,10 @@ impl Gguf {
         };
         gguf.interleaved = gguf.architecture()? == "llama";
         for (name, info) in stored {
+            if let Some(place) = experts_of(&name) {
+                gguf.add_experts(place, &info)?;
+                continue;
+            }
             let name = folder_name(&name).ok_or_else(|| {
                 gguf.unfit(format!(
                     "it holds tensor {name}, which models of this architecture do not have"
@@ -67,6 +71,30 @@ impl Gguf {
             gguf.tensors.insert(name, info);
         }
         Ok(gguf)
+    }
+
+    /// Experts lie behind one another in one tensor; a folder has a tensor for each.
+    fn add_experts(&mut self, (layer, part): (u32, &str), info: &Info) -> Result<(), LoadError> {
+        let [count, out, inp] = info.shape[..] else {
+            return Err(self.bad(format!(
+                "experts of layer {layer} are not in three dimensions"
+            )));
+        };
+        let each = info.range.len() / count.max(1);
+        if count > EXPERTS_MAX || each * count != info.range.len() {
+            return Err(self.bad(format!("layer {layer} has {count} experts")));
+        }
+        for expert in 0..count {
+            let start = info.range.start + expert * each;
+            let info = Info {
+                shape: vec![out, inp],
+                stored: info.stored,
+                range: start..start + each,
+            };
+            let name = format!("model.layers.{layer}.mlp.experts.{expert}.{part}.weight");
+            self.tensors.insert(name, info);
+        }
+        Ok(())
     }
 
     /// What errors call it.
@@ -166,7 +194,7 @@ fn regrouped(raw: &[u8], (rows, heads): (usize, usize)) -> Vec<u8> {
 }
 
 /// Parts of names in a layer: here, and in a folder.
-const LAYER_PARTS: [(&str, &str); 11] = [
+const LAYER_PARTS: [(&str, &str); 12] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -178,7 +206,16 @@ const LAYER_PARTS: [(&str, &str); 11] = [
     ("ffn_gate", "mlp.gate_proj"),
     ("ffn_up", "mlp.up_proj"),
     ("ffn_down", "mlp.down_proj"),
+    ("ffn_gate_inp", "mlp.gate"),
 ];
+/// As [`LAYER_PARTS`], of the experts of a layer.
+const EXPERT_PARTS: [(&str, &str); 3] = [
+    ("ffn_gate_exps", "gate_proj"),
+    ("ffn_up_exps", "up_proj"),
+    ("ffn_down_exps", "down_proj"),
+];
+/// More than any model has, so that a broken shape cannot ask for much memory.
+const EXPERTS_MAX: usize = 1 << 14;
 const WHOLE_NAMES: [(&str, &str); 4] = [
     ("token_embd.weight", "model.embed_tokens.weight"),
     ("output_norm.weight", "model.norm.weight"),
@@ -201,6 +238,14 @@ fn folder_name(name: &str) -> Option<String> {
     part.map(|(_, folder)| format!("model.layers.{layer}.{folder}.{kind}"))
 }
 
+/// Layer and part of a tensor with all experts of a layer.
+fn experts_of(name: &str) -> Option<(u32, &'static str)> {
+    let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
+    let part = rest.strip_suffix(".weight")?;
+    let (_, part) = EXPERT_PARTS.iter().find(|(gguf, _)| *gguf == part)?;
+    Some((layer.parse().ok()?, part))
+}
+
 /// The way back, for messages.
 fn gguf_name(name: &str) -> String {
     if let Some((gguf, _)) = WHOLE_NAMES.iter().find(|(_, folder)| *folder == name) {
@@ -209,6 +254,11 @@ fn gguf_name(name: &str) -> String {
     let found = (|| {
         let (layer, rest) = name.strip_prefix("model.layers.")?.split_once('.')?;
         let (part, kind) = rest.rsplit_once('.')?;
+        if let Some(expert) = part.strip_prefix("mlp.experts.") {
+            let (expert, part) = expert.split_once('.')?;
+            let (gguf, _) = EXPERT_PARTS.iter().find(|(_, folder)| *folder == part)?;
+            return Some(format!("blk.{layer}.{gguf}.{kind} (expert {expert})"));
+        }
         let (gguf, _) = LAYER_PARTS.iter().find(|(_, folder)| *folder == part)?;
         Some(format!("blk.{layer}.{gguf}.{kind}"))
     })();

@@ -13,6 +13,19 @@ const LLAMA3_HIGH: f64 = 4.0;
 /// How far the divisors in a file may be from the formula's.
 const FACTOR_TOLERANCE: f64 = 1e-4;
 
+/// More than any model has; the real number is checked with the config.
+const LAYERS_MAX: u64 = 1024;
+/// Experts are weighted by a softmax (`llama_expert_gating_func_type`).
+const SOFTMAX_GATE: u64 = 1;
+
+/// What a file calls a family.
+fn name_of(family: Family) -> &'static str {
+    match family {
+        Family::Qwen3Moe => "qwen3moe",
+        other => other.model_type(),
+    }
+}
+
 impl Gguf {
     /// The value of `{architecture}.{key}`.
     fn of_model(&self, key: &str) -> Result<(String, Option<&Value>), LoadError> {
@@ -23,15 +36,15 @@ impl Gguf {
 
     /// `general.architecture`, one that is supported.
     pub(super) fn architecture(&self) -> Result<&'static str, LoadError> {
-        let families = [Family::Llama, Family::Qwen2, Family::Qwen3];
         match self.meta.get("general.architecture") {
-            Some(Value::Text(name)) => families
-                .iter()
-                .map(|family| family.model_type())
+            Some(Value::Text(name)) => Family::ALL
+                .into_iter()
+                .map(name_of)
                 .find(|known| known == name)
                 .ok_or_else(|| {
                     self.unfit(format!(
-                        "architecture {name} is not supported; use a file of llama, qwen2 or qwen3"
+                        "architecture {name} is not supported; use a file of llama, qwen2, qwen3 or \
+                         qwen3moe"
                     ))
                 }),
             _ => Err(self.bad("it does not say of which architecture it is")),
@@ -87,8 +100,7 @@ impl Gguf {
     pub(crate) fn config_json(&self) -> Result<Json, LoadError> {
         self.refuse_variants()?;
         let family = self.architecture()?;
-        let families = [Family::Llama, Family::Qwen2, Family::Qwen3];
-        let family = families.into_iter().find(|f| f.model_type() == family);
+        let family = Family::ALL.into_iter().find(|f| name_of(*f) == family);
         let (hidden, heads) = (self.need_whole("embedding_length")?, self.heads()?);
         let head_dim = match self.whole("attention.key_length")? {
             Some(dim) => dim,
@@ -111,7 +123,7 @@ impl Gguf {
             self.tensors
                 .contains_key(&format!("model.layers.0.{part}.bias"))
         };
-        Ok(json!({
+        let mut config = json!({
             "architectures": [family.map(Family::architecture)],
             "vocab_size": vocab,
             "hidden_size": hidden,
@@ -128,13 +140,43 @@ impl Gguf {
             "attention_bias": has("self_attn.q_proj"),
             "mlp_bias": has("mlp.down_proj"),
             "hidden_act": "silu",
-        }))
+        });
+        if family == Some(Family::Qwen3Moe) {
+            self.add_experts_json(&mut config)?;
+        }
+        Ok(config)
+    }
+
+    /// A file does not say how the experts of qwen3moe are weighted: their weights add up to 1.
+    fn add_experts_json(&self, config: &mut Json) -> Result<(), LoadError> {
+        let layers = self.need_whole("block_count")?.min(LAYERS_MAX);
+        let dense = |layer: &u64| {
+            let router = format!("model.layers.{layer}.mlp.gate.weight");
+            !self.tensors.contains_key(&router)
+        };
+        config["num_experts"] = json!(self.need_whole("expert_count")?);
+        config["num_experts_per_tok"] = json!(self.need_whole("expert_used_count")?);
+        config["moe_intermediate_size"] = json!(self.need_whole("expert_feed_forward_length")?);
+        config["norm_topk_prob"] = json!(true);
+        config["mlp_only_layers"] = (0..layers).filter(dense).collect();
+        Ok(())
     }
 
     /// Relatives of the supported models that share an architecture's name.
     fn refuse_variants(&self) -> Result<(), LoadError> {
-        if self.whole("expert_count")?.is_some_and(|n| n > 0) {
-            return Err(self.unfit("models with experts are not supported"));
+        let with_experts = self.architecture()? == name_of(Family::Qwen3Moe);
+        if !with_experts && self.whole("expert_count")?.is_some_and(|n| n > 0) {
+            return Err(self.unfit("of models with experts only qwen3moe is supported"));
+        }
+        if self.whole("expert_shared_count")?.is_some_and(|n| n > 0)
+            || self
+                .whole("expert_gating_func")?
+                .is_some_and(|n| n != SOFTMAX_GATE)
+            || self
+                .real("expert_weights_scale")?
+                .is_some_and(|s| s != 0.0 && s != 1.0)
+        {
+            return Err(self.unfit("its experts are not those of qwen3moe"));
         }
         let context = self.need_whole("context_length")?;
         let window = self.whole("attention.sliding_window")?;

@@ -75,6 +75,34 @@ fn a_converted_model_is_the_same_model() {
     }
 }
 
+#[test]
+fn experts_are_read_one_by_one_from_their_tensor() {
+    let path = golden("gguf/qwen3_moe.gguf");
+    let stored = model_of(&Files::Gguf(Gguf::open(&path).unwrap().into()));
+    let folder = model_of(&Files::Folder(golden("qwen3_moe")));
+    assert_eq!(stored.config, folder.config);
+    assert_eq!(fingerprint(&stored), "cpu-f32-fma-k1;w=f32+q4+q8;kv=f32");
+    let wanted = folder.weights.to_tensors(&folder.config);
+    let found = stored.weights.to_tensors(&stored.config);
+    assert_eq!(found.len(), wanted.len());
+    for (found, wanted) in found.iter().zip(&wanted) {
+        assert_eq!(found.name, wanted.name);
+        let of_expert = found.name.contains(".experts.");
+        let step = match (of_expert && !found.name.contains("down_proj"), &found.name) {
+            (true, name) if name.contains("layers.0.") => 0.6 / 127.0,
+            (true, _) => 1.1 / 8.0,
+            (false, _) => 0.0,
+        };
+        for (found, wanted) in found.data.chunks(32).zip(wanted.data.chunks(32)) {
+            let widest = wanted.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+            let close = |(a, b): (&f32, &f32)| (a - b).abs() <= step * widest;
+            assert!(found.iter().zip(wanted).all(close));
+        }
+    }
+    let folder = ModelFolder::open(&path);
+    assert!(folder.is_err(), "it has no tokenizer");
+}
+
 /// Logits against those of a golden file.
 fn check(model: &Model, golden: &Json, tolerance: f64) {
     let list = |value: &Json| value.as_array().unwrap().clone();

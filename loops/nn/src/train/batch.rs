@@ -68,6 +68,8 @@ pub(crate) struct Micro<'a> {
     blocks: Vec<u32>,
     pub(crate) sites: Vec<Site>,
     pub(crate) tokens: usize,
+    /// Per token, the experts that are recorded of it.
+    recorded: Vec<Option<&'a [u16]>>,
 }
 
 impl<'a> Micro<'a> {
@@ -87,11 +89,16 @@ impl<'a> Micro<'a> {
                     blocks: vec![],
                     sites: vec![],
                     tokens: 0,
+                    recorded: vec![],
                 });
             }
             let micro = packed.last_mut().expect("pushed above");
+            micro.recorded.resize(micro.tokens + length, None);
             for (item, loss) in row.loss.iter().enumerate() {
                 let at = micro.tokens + loss.position - 1;
+                if let Some(ids) = &loss.experts {
+                    micro.recorded[at] = Some(ids);
+                }
                 micro.sites.push(Site {
                     at,
                     token: row.tokens[loss.position],
@@ -107,6 +114,14 @@ impl<'a> Micro<'a> {
             micro.tokens += length;
         }
         packed
+    }
+
+    /// The pass over `inputs`, its own [`Self::inputs`], with the experts that are recorded.
+    fn pass<'b>(&'b self, run: &Run<'b>, inputs: &'b [SeqInput<'b>]) -> Pass<'b> {
+        Pass {
+            recorded: &self.recorded,
+            ..Pass::new(run.model, inputs, run.exec)
+        }
     }
 
     pub(crate) fn inputs<'b>(&'b self, adapter: Option<&'b Adapter>) -> Vec<SeqInput<'b>> {
@@ -184,7 +199,12 @@ impl Buffers {
     /// Makes room for a micro-batch; whether all layers' results are kept.
     fn prepare(&mut self, model: &Model, micro: &Micro, for_backward: bool) -> bool {
         let cfg = &model.config;
-        let width = 5 * cfg.hidden + 3 * cfg.ffn + 4 * cfg.heads * cfg.head_dim;
+        let inner = match &cfg.experts {
+            Some(experts) => experts.chosen * (2 * cfg.hidden + 3 * experts.ffn) + experts.count,
+            None => 0,
+        };
+        let inner = inner.max(3 * cfg.ffn);
+        let width = 5 * cfg.hidden + inner + 4 * cfg.heads * cfg.head_dim;
         let kept = micro.tokens * width * cfg.layers * size_of::<f32>();
         let keep = for_backward && kept <= self.keep_bytes;
         let copies = if keep { cfg.layers } else { 1 };
@@ -212,7 +232,7 @@ impl Buffers {
     ) -> Result<(), StepError> {
         let keep = self.prepare(run.model, micro, run.for_backward);
         let inputs = micro.inputs(run.adapter);
-        let pass = Pass::new(run.model, &inputs, run.exec);
+        let pass = micro.pass(run, &inputs);
         pass.embed(&run.model.weights.embed, &mut self.x, &mut self.temp.angles);
         let used = pass.tokens * pass.dims.ld_hidden;
         for (index, weights) in run.model.weights.layers.iter().enumerate() {
@@ -246,7 +266,7 @@ impl Buffers {
     ) -> Result<(), StepError> {
         let keep = self.acts.len() == run.model.config.layers;
         let inputs = micro.inputs(run.adapter);
-        let pass = Pass::new(run.model, &inputs, run.exec);
+        let pass = micro.pass(run, &inputs);
         let used = pass.tokens * pass.dims.ld_hidden;
         for (index, weights) in run.model.weights.layers.iter().enumerate().rev() {
             let slot = if keep { index } else { 0 };

@@ -1,5 +1,7 @@
 //! What a learner refuses, before anything is computed.
 
+use crate::config::ModelConfig;
+
 use super::{LearnerConfig, LearnerError, Objective, StepError, TokenLoss, TrainRow, Trainable};
 
 /// A setting, its value, whether it may be that, and what it must be.
@@ -36,6 +38,15 @@ pub(crate) fn check(cfg: &LearnerConfig) -> Result<(), LearnerError> {
         }
     }
     Ok(())
+}
+
+/// Refuses to train what is not trained of such a model.
+pub(crate) fn check_model(cfg: &LearnerConfig, model: &ModelConfig) -> Result<(), LearnerError> {
+    match &cfg.trainable {
+        Trainable::Full if model.experts.is_some() => Err(LearnerError::Experts),
+        Trainable::Full => Ok(()),
+        Trainable::Lora(lora) => Ok(lora.check(model)?),
+    }
 }
 
 fn not_negative(name: &'static str, value: f32) -> Rule {
@@ -109,7 +120,8 @@ fn objective_rules(objective: &Objective) -> Vec<Rule> {
 }
 
 /// Refuses rows that point outside themselves or hold impossible numbers.
-pub(crate) fn check_rows(rows: &[TrainRow], vocab: usize) -> Result<(), StepError> {
+pub(crate) fn check_rows(rows: &[TrainRow], model: &ModelConfig) -> Result<(), StepError> {
+    let vocab = model.vocab;
     if rows.iter().all(|r| r.loss.is_empty()) {
         return Err(StepError::NothingToLearn);
     }
@@ -136,6 +148,7 @@ pub(crate) fn check_rows(rows: &[TrainRow], vocab: usize) -> Result<(), StepErro
                 ));
             }
             check_teacher(loss, vocab).or_else(bad)?;
+            check_experts(loss, model).or_else(bad)?;
             let Some(kept) = &loss.kept else { continue };
             if !kept.contains(&r.tokens[position]) {
                 return bad(format!(
@@ -148,6 +161,35 @@ pub(crate) fn check_rows(rows: &[TrainRow], vocab: usize) -> Result<(), StepErro
                 ));
             }
         }
+    }
+    Ok(())
+}
+
+/// Refuses recorded experts that are not of this model.
+fn check_experts(loss: &TokenLoss, model: &ModelConfig) -> Result<(), String> {
+    let Some(ids) = &loss.experts else {
+        return Ok(());
+    };
+    let position = loss.position;
+    let Some(experts) = &model.experts else {
+        return Err(format!(
+            "experts are recorded at position {position}, but the model has none"
+        ));
+    };
+    let (found, wanted) = (ids.len(), experts.recorded());
+    if found != wanted {
+        return Err(format!(
+            "{found} experts are recorded at position {position}; this model uses {wanted}"
+        ));
+    }
+    let sound = |ids: &[u16]| {
+        let ascend = ids.windows(2).all(|pair| pair[0] < pair[1]);
+        ascend && ids.iter().all(|id| usize::from(*id) < experts.count)
+    };
+    if !ids.chunks(experts.chosen).all(sound) {
+        return Err(format!(
+            "the experts recorded at position {position} are not of this model"
+        ));
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Gradient of one transformer layer.
 
 use super::attention::AttentionGrad;
+use super::experts::MixtureGrad;
 use crate::adapter::{Adapter, Pair, Target};
 use crate::kv::KvLayer;
 use crate::layer::{Acts, Pass, Temp};
@@ -8,7 +9,7 @@ use crate::ops::{NormGrad, RmsNorm, add_to, swiglu_backward};
 use crate::panels::{Panels, Rows, RowsMut, Store};
 use crate::rope::rotate;
 use crate::simd::{Buf, LANES, padded};
-use crate::weights::{LayerWeights, Linear};
+use crate::weights::{LayerWeights, Linear, Mlp};
 
 /// Where the gradients of one layer's parameters go.
 pub(crate) enum LayerSink<'a> {
@@ -22,7 +23,7 @@ pub(crate) struct GradBufs {
     /// Gradient of the residual stream `[tokens][hidden]`.
     pub(crate) dx: Buf,
     dact: Buf,
-    dnormed: Buf,
+    pub(super) dnormed: Buf,
     dattn: Buf,
     dqkv: Buf,
     attention: Buf,
@@ -30,6 +31,7 @@ pub(crate) struct GradBufs {
     low: Buf,
     dlow: Buf,
     head: Buf,
+    pub(super) mixture: MixtureGrad,
 }
 
 /// One layer with everything its forward left behind.
@@ -78,10 +80,31 @@ impl LayerBack<'_> {
     }
 
     fn mlp(&self, acts: &mut Acts, bufs: &mut GradBufs, sink: &mut LayerSink) {
+        match &self.weights.mlp {
+            Mlp::Dense { gate_up, down } => self.dense([gate_up, down], acts, bufs, sink),
+            Mlp::Sparse(experts) => self.experts(experts, acts, bufs),
+        }
+        let dw = match sink {
+            LayerSink::Full(grads) => Some(grads.norm2.as_mut_slice()),
+            LayerSink::Lora(_) => None,
+        };
+        let norm = self.pass.norm(&self.weights.norm2);
+        let (mid, dnormed) = (acts.mid.as_slice(), bufs.dnormed.as_slice());
+        self.norm(&norm, (mid, dnormed), bufs.dx.as_mut(), dw);
+    }
+
+    /// Sets `bufs.dnormed` to the gradient of the input of a dense layer.
+    fn dense(
+        &self,
+        [gate_up, down]: [&Linear; 2],
+        acts: &mut Acts,
+        bufs: &mut GradBufs,
+        sink: &mut LayerSink,
+    ) {
         let (d, n) = (self.pass.dims, self.pass.tokens);
         let dact = bufs.dact.take(n * d.ld_ffn);
         let step = Step {
-            linear: &self.weights.down,
+            linear: down,
             x: (acts.act.as_slice(), d.ld_ffn),
             dy: (bufs.dx.as_slice(), d.ld_hidden),
             targets: &[(Target::Down, 0)],
@@ -90,18 +113,12 @@ impl LayerBack<'_> {
         swiglu_backward(self.pass.glu(), acts.gate_up.as_mut(), dact, self.pass.exec);
         let dnormed = bufs.dnormed.take(n * d.ld_hidden);
         let step = Step {
-            linear: &self.weights.gate_up,
+            linear: gate_up,
             x: (acts.h2.as_slice(), d.ld_hidden),
             dy: (acts.gate_up.as_slice(), d.ld_gate_up),
             targets: &[(Target::Gate, 0), (Target::Up, d.ffn)],
         };
         self.linear(&step, dnormed, linear_bufs!(bufs), sink);
-        let dw = match sink {
-            LayerSink::Full(grads) => Some(grads.norm2.as_mut_slice()),
-            LayerSink::Lora(_) => None,
-        };
-        let norm = self.pass.norm(&self.weights.norm2);
-        self.norm(&norm, (acts.mid.as_slice(), dnormed), bufs.dx.as_mut(), dw);
     }
 
     fn attention(&self, acts: &mut Acts, bufs: &mut GradBufs, sink: &mut LayerSink) {
@@ -307,10 +324,10 @@ impl LayerBack<'_> {
             &mut grads.qkv
         } else if is(&w.o) {
             &mut grads.o
-        } else if is(&w.gate_up) {
-            &mut grads.gate_up
         } else {
-            &mut grads.down
+            let dense = w.mlp.dense().zip(grads.mlp.dense_mut());
+            let ([gate_up, _], [to_gate_up, to_down]) = dense.expect("experts are not trained");
+            if is(gate_up) { to_gate_up } else { to_down }
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::adam::{AdamW, Moments, norm};
 use super::batch::{Buffers, Micro, Pacer, Run, Sink, Site};
-use super::check::{check, check_rows};
+use super::check::{check, check_model, check_rows};
 use super::loss::{Counts, Logprobs, LossInputs, LossStep, Sums, sequences};
 use super::state::{Identity, StateError, load, save};
 use super::{
@@ -96,6 +96,7 @@ impl Learner {
     /// nothing yet). Runs on the calling thread unless given an executor by [`Self::on`].
     pub fn new(model: Arc<Model>, cfg: LearnerConfig) -> Result<Self, LearnerError> {
         check(&cfg)?;
+        check_model(&cfg, &model.config)?;
         let params = match &cfg.trainable {
             Trainable::Full => {
                 let mut own = Model {
@@ -223,7 +224,7 @@ impl Learner {
         rows: &[TrainRow],
         pause: &mut dyn FnMut() -> Control,
     ) -> Result<Vec<Vec<f32>>, StepError> {
-        check_rows(rows, self.params.model().config.vocab)?;
+        check_rows(rows, &self.params.model().config)?;
         self.forward_logprobs(rows, true, &mut Pacer::new(pause))
     }
 
@@ -236,7 +237,7 @@ impl Learner {
         k: usize,
         pause: &mut dyn FnMut() -> Control,
     ) -> Result<PerToken<Vec<(u32, f32)>>, StepError> {
-        check_rows(rows, self.params.model().config.vocab)?;
+        check_rows(rows, &self.params.model().config)?;
         let mut to = per_token(rows, Vec::new());
         self.see_logits(rows, true, &mut Pacer::new(pause), &mut |site, logits| {
             let loss = &rows[site.row].loss[site.item];
@@ -259,7 +260,7 @@ impl Learner {
         ids: &[Vec<Vec<u32>>],
         pause: &mut dyn FnMut() -> Control,
     ) -> Result<PerToken<Vec<f32>>, StepError> {
-        check_rows(rows, self.params.model().config.vocab)?;
+        check_rows(rows, &self.params.model().config)?;
         let mut to = per_token(rows, Vec::new());
         let current = under == Under::Current;
         let pacer = &mut Pacer::new(pause);
@@ -282,7 +283,7 @@ impl Learner {
         rows: &[TrainRow],
         pause: &mut dyn FnMut() -> Control,
     ) -> Result<StepReport, StepError> {
-        check_rows(rows, self.params.model().config.vocab)?;
+        check_rows(rows, &self.params.model().config)?;
         let mut pacer = Pacer::new(pause);
         let parts = self.cfg.updates_per_step.min(rows.len()).max(1);
         // One update changes nothing before its last slice is over.

@@ -4,12 +4,15 @@ mod adam;
 mod attention;
 mod batch;
 mod check;
+mod experts;
 mod layer;
 mod learner;
 mod loss;
 mod objective;
 mod state;
 
+#[cfg(test)]
+mod expert_tests;
 #[cfg(test)]
 mod objective_tests;
 #[cfg(test)]
@@ -23,7 +26,7 @@ pub use objective::{
 };
 pub use state::StateError;
 
-use crate::adapter::LoraConfig;
+use crate::adapter::{AdapterError, LoraConfig};
 
 /// What is trained.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,6 +58,9 @@ pub struct TokenLoss {
     pub temperature: f32,
     /// Ids that truncated sampling (top-k, top-p, min-p) had kept.
     pub kept: Option<Vec<u32>>,
+    /// Experts that a model of experts had chosen where it predicted the token (see
+    /// [`crate::Logits::experts`]), to be used again whatever the weights are now.
+    pub experts: Option<Vec<u16>>,
     /// Which of the row's sampled sequences it belongs to; read by objectives with one ratio per
     /// sequence.
     pub sequence: u32,
@@ -73,6 +79,7 @@ impl TokenLoss {
             behavior_logprob: 0.0,
             temperature: 1.0,
             kept: None,
+            experts: None,
             sequence: 0,
             kind: LossKind::Supervised,
             teacher: None,
@@ -235,6 +242,13 @@ pub enum LearnerError {
     },
     #[error("the adapter has {found} layers; the model has {wanted}")]
     OtherModel { found: usize, wanted: usize },
+    #[error(
+        "the weights of a model with experts are not trained as a whole; train an adapter on its \
+         attention"
+    )]
+    Experts,
+    #[error(transparent)]
+    Adapter(#[from] AdapterError),
     #[error("this learner trains all weights and cannot start from an adapter")]
     NotAnAdapter,
 }

@@ -12,10 +12,10 @@ use crate::rng::Rng;
 use crate::score::score;
 use crate::simd::SimdLevel;
 use crate::source::NamedTensor;
-use crate::testing::{FAMILIES, Oracle, lora, model, tiny, tokens};
+use crate::testing::{FAMILIES, Oracle, lora, lora_of, model, tiny, tokens, with_experts};
 use crate::weights::Model;
 
-const PPO: Objective = Objective::DecoupledPpo {
+pub(super) const PPO: Objective = Objective::DecoupledPpo {
     clip_low: 0.2,
     clip_high: 0.28,
     correction_cap: 2.0,
@@ -79,7 +79,7 @@ pub(super) fn learner(model: &Arc<Model>, cfg: LearnerConfig) -> Learner {
     match cfg.trainable {
         Trainable::Full => Learner::new(Arc::clone(model), cfg).unwrap(),
         Trainable::Lora(_) => {
-            let lora_cfg = lora(AdapterDtype::F32);
+            let lora_cfg = lora_of(&model.config, AdapterDtype::F32);
             let adapter = Adapter::random(&model.config, lora_cfg, 3);
             Learner::from_adapter(Arc::clone(model), cfg, &adapter).unwrap()
         }
@@ -87,7 +87,7 @@ pub(super) fn learner(model: &Arc<Model>, cfg: LearnerConfig) -> Learner {
 }
 
 /// The loss of a step in f64, straight from its definition.
-struct SlowLoss<'a> {
+pub(super) struct SlowLoss<'a> {
     rows: &'a [TrainRow],
     cfg: &'a LearnerConfig,
     proximal: Vec<Vec<f64>>,
@@ -114,7 +114,7 @@ impl SlowLoss<'_> {
         rows.iter().map(each).collect()
     }
 
-    fn logprobs(oracle: &Oracle, rows: &[TrainRow]) -> Vec<Vec<f64>> {
+    pub(super) fn logprobs(oracle: &Oracle, rows: &[TrainRow]) -> Vec<Vec<f64>> {
         let predictions = Self::predictions(oracle, rows);
         predictions
             .into_iter()
@@ -154,7 +154,7 @@ impl SlowLoss<'_> {
     }
 }
 
-fn gradients(learner: &Learner, cfg: &ModelConfig) -> Vec<NamedTensor> {
+pub(super) fn gradients(learner: &Learner, cfg: &ModelConfig) -> Vec<NamedTensor> {
     match &learner.sink {
         Sink::Full(grads) => grads.to_tensors(cfg),
         Sink::Lora(grads) => grads.to_tensors(),
@@ -163,10 +163,10 @@ fn gradients(learner: &Learner, cfg: &ModelConfig) -> Vec<NamedTensor> {
 
 /// Compares every gradient tensor with central differences of the f64 loss, at its largest entry
 /// and two random ones.
-fn check_gradients(family: Family, cfg: LearnerConfig) {
-    let shape = tiny(family);
-    let base = Arc::new(model(&shape, 7));
-    let rows = rows(&shape, 2);
+fn check_gradients(shape: &ModelConfig, cfg: LearnerConfig) {
+    let family = shape.family;
+    let base = Arc::new(model(shape, 7));
+    let rows = rows(shape, 2);
     let mut learner = learner(&base, LearnerConfig { lr: 0.0, ..cfg });
     learner.cfg.lr = 0.0;
     let report = learner.step(&rows, &mut go_on).unwrap();
@@ -184,7 +184,7 @@ fn check_gradients(family: Family, cfg: LearnerConfig) {
         report.loss
     );
     let mut rng = Rng::new(1);
-    for tensor in gradients(&learner, &shape) {
+    for tensor in gradients(&learner, shape) {
         let largest = (0..tensor.data.len()).fold(0, |best, i| {
             if tensor.data[i].abs() > tensor.data[best].abs() {
                 i
@@ -216,11 +216,16 @@ fn check_gradients(family: Family, cfg: LearnerConfig) {
 
 #[test]
 fn full_gradients_match_finite_differences() {
-    for family in FAMILIES {
-        check_gradients(family, config(Trainable::Full, Objective::CrossEntropy));
+    let dense = FAMILIES
+        .map(tiny)
+        .into_iter()
+        .filter(|s| s.experts.is_none());
+    for shape in dense {
+        let plain = config(Trainable::Full, Objective::CrossEntropy);
+        check_gradients(&shape, plain);
         let ppo = config(Trainable::Full, PPO);
         check_gradients(
-            family,
+            &shape,
             LearnerConfig {
                 entropy_coef: 0.3,
                 ..ppo
@@ -231,12 +236,13 @@ fn full_gradients_match_finite_differences() {
 
 #[test]
 fn adapter_gradients_match_finite_differences() {
-    for family in FAMILIES {
-        let trainable = Trainable::Lora(lora(AdapterDtype::F32));
-        check_gradients(family, config(trainable.clone(), Objective::CrossEntropy));
+    for shape in FAMILIES.map(tiny).into_iter().chain([with_experts(false)]) {
+        let trainable = Trainable::Lora(lora_of(&shape, AdapterDtype::F32));
+        let plain = config(trainable.clone(), Objective::CrossEntropy);
+        check_gradients(&shape, plain);
         let ppo = config(trainable, PPO);
         check_gradients(
-            family,
+            &shape,
             LearnerConfig {
                 entropy_coef: 0.1,
                 kl_coef: 0.5,
@@ -251,8 +257,9 @@ fn the_learner_sees_the_served_logprobs_bit_for_bit() {
     for family in FAMILIES {
         let shape = tiny(family);
         let base = Arc::new(model(&shape, 7));
-        let adapter = Adapter::random(&shape, lora(AdapterDtype::Bf16), 3);
-        let cfg = config(Trainable::Lora(lora(AdapterDtype::Bf16)), PPO);
+        let adapter = Adapter::random(&shape, lora_of(&shape, AdapterDtype::Bf16), 3);
+        let trainable = Trainable::Lora(lora_of(&shape, AdapterDtype::Bf16));
+        let cfg = config(trainable, PPO);
         let mut learner = Learner::from_adapter(Arc::clone(&base), cfg, &adapter).unwrap();
         assert_eq!(learner.adapter().unwrap().digest(), adapter.digest());
         let rows = rows(&shape, 2);
@@ -521,8 +528,9 @@ fn training_bits_do_not_depend_on_the_instruction_level() {
     let cases: Vec<(ModelConfig, Trainable)> = shapes
         .flat_map(|shape| {
             let dtypes = [AdapterDtype::F32, AdapterDtype::Bf16];
-            let adapters = dtypes.map(|dtype| Trainable::Lora(lora(dtype)));
-            let all = adapters.into_iter().chain([Trainable::Full]);
+            let adapters = dtypes.map(|dtype| Trainable::Lora(lora_of(&shape, dtype)));
+            let full = shape.experts.is_none().then_some(Trainable::Full);
+            let all = adapters.into_iter().chain(full);
             all.map(|trainable| (shape.clone(), trainable))
                 .collect::<Vec<_>>()
         })

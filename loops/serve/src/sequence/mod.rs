@@ -67,6 +67,9 @@ pub(crate) struct Sequence {
     kept: Vec<Option<Vec<Token>>>,
     /// Ids in `kept`, those of sets that were given up included.
     kept_ids: usize,
+    /// Experts used where each token was predicted, and where the next one is.
+    experts: Vec<u16>,
+    next_experts: Vec<u16>,
     /// Where a grammar rules.
     masked: Option<Masked>,
     /// Logits of the next token whose mask was not there in time.
@@ -151,6 +154,8 @@ impl Sequence {
             raw: Vec::new(),
             kept: Vec::new(),
             kept_ids: 0,
+            experts: Vec::new(),
+            next_experts: Vec::new(),
             masked,
             late: None,
             detok: IncrementalDetokenizer::without_special(Arc::clone(&setup.tokenizer)),

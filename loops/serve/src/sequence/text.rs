@@ -15,11 +15,19 @@ use crate::sequence::given::not_finite;
 /// Most ids in the kept sets of one completion (16 MiB). A minimum length or a wide top-p over a
 /// large vocabulary leaves a large set at every position.
 const KEPT_IDS_MAX: usize = 1 << 22;
+/// Most ids of experts recorded of one completion (16 MiB).
+const EXPERT_IDS_MAX: usize = 1 << 23;
 /// How long a step waits in all for masks that are not ready when the logits are; most are ready
 /// long before.
 pub(crate) const MASK_WAIT: Duration = Duration::from_micros(200);
 
 impl Sequence {
+    /// Notes the experts that were used where the next token is predicted.
+    pub(crate) fn used_experts(&mut self, ids: &[u16]) {
+        self.next_experts.clear();
+        self.next_experts.extend_from_slice(ids);
+    }
+
     /// Whether the next token can be drawn from `row` now. Where its mask takes longer than
     /// `wait`, the row is put aside and drawn from later, so that no other completion waits.
     pub(crate) fn is_ready(&mut self, row: &[f32], wait: Duration) -> bool {
@@ -92,6 +100,10 @@ impl Sequence {
         self.raw.push(raw_logprob);
         self.behavior.push(behavior_logprob);
         self.keep(kept);
+        // Past the bound nothing is added, which the end notices.
+        if self.experts.len() < EXPERT_IDS_MAX {
+            self.experts.extend_from_slice(&self.next_experts);
+        }
         if self.penalizes {
             self.counts.push(token);
         }
@@ -172,13 +184,19 @@ impl Sequence {
             std::mem::take(&mut self.raw),
         );
         let kept = std::mem::take(&mut self.kept);
-        let completion =
-            match Completion::new(completion_tokens, logprobs.0, logprobs.1, kept, stop) {
-                Ok(completion) => completion,
-                Err(error) => {
-                    return self.send(Delta::Failed(ServeError::Internal(error.to_string())));
-                }
-            };
+        let mut experts = std::mem::take(&mut self.experts);
+        let too_many = experts.len() >= EXPERT_IDS_MAX;
+        if too_many {
+            experts.clear();
+        }
+        let completion = Completion::new(completion_tokens, logprobs.0, logprobs.1, kept, stop)
+            .and_then(|completion| completion.with_experts(experts));
+        let completion = match completion {
+            Ok(completion) => completion,
+            Err(error) => {
+                return self.send(Delta::Failed(ServeError::Internal(error.to_string())));
+            }
+        };
         let Self {
             ask,
             tokens,
@@ -188,7 +206,7 @@ impl Sequence {
             ..
         } = *self;
         let collected = ask.collect == Collect::Yes && !completion.is_empty();
-        let given_up = (kept_ids > KEPT_IDS_MAX).then_some(Reason::NotReplayable);
+        let given_up = (too_many || kept_ids > KEPT_IDS_MAX).then_some(Reason::NotReplayable);
         let facts = &TurnFacts {
             untrainable: facts.untrainable.or(given_up),
             ..*facts

@@ -10,7 +10,7 @@ use crate::{Backend, Config};
 const SCOPES: [&str; 3] = ["a", "b", "c"];
 
 /// Greedy and seeded, cut and uncut, of three scopes, short and long.
-fn asks(count: usize) -> Vec<Ask> {
+pub(super) fn asks(count: usize) -> Vec<Ask> {
     let kinds = [
         Sampling {
             temperature: 0.0,
@@ -54,7 +54,7 @@ fn asks(count: usize) -> Vec<Ask> {
         .collect()
 }
 
-fn adapters(config: &ModelConfig) -> Vec<(&'static str, Adapter)> {
+pub(super) fn adapters(config: &ModelConfig) -> Vec<(&'static str, Adapter)> {
     vec![("a", adapter(config, 1)), ("b", adapter(config, 2))]
 }
 
@@ -75,7 +75,7 @@ fn alone(model: &ModelConfig, count: usize) -> Vec<Said> {
         .collect()
 }
 
-fn same(wanted: &[Said], got: &[Said], what: &str) {
+pub(super) fn same(wanted: &[Said], got: &[Said], what: &str) {
     for (i, (wanted, got)) in wanted.iter().zip(got).enumerate() {
         assert_eq!(wanted.bits(), got.bits(), "request {i}: {what}");
         assert_eq!(

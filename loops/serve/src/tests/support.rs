@@ -45,6 +45,7 @@ pub(crate) fn model_config() -> ModelConfig {
         mlp_bias: false,
         qk_norm: true,
         windows: vec![None, None],
+        experts: None,
         dtype: StoredDtype::F32,
     }
 }
@@ -122,12 +123,15 @@ impl Blobs for MemoryBlobs {
     }
 }
 
-/// A random adapter that changes every projection.
+/// A random adapter that changes every projection that adapters of such a model act on.
 pub(crate) fn adapter(config: &ModelConfig, seed: u64) -> Adapter {
     let lora = LoraConfig {
         rank: 4,
         alpha: 8.0,
-        targets: Target::ALL.to_vec(),
+        targets: match config.experts {
+            Some(_) => Target::ATTENTION.to_vec(),
+            None => Target::ALL.to_vec(),
+        },
         rslora: false,
         dtype: if seed.is_multiple_of(2) {
             AdapterDtype::F32
@@ -156,16 +160,22 @@ impl World {
     }
 
     pub(crate) fn with(config: Config, model: ModelConfig) -> Self {
-        Self::build(config, model, false)
+        Self::of(config, Model::random(model, 42), Arc::new(tokenizer()))
     }
 
     /// On the emulated device.
     pub(crate) fn on_device(config: Config, model: ModelConfig) -> Self {
-        Self::build(config, model, true)
+        let words = Arc::new(tokenizer());
+        Self::build(config, (Model::random(model, 42), words), true)
     }
 
-    fn build(config: Config, model: ModelConfig, on_device: bool) -> Self {
-        let model = Arc::new(Model::random(model, 42));
+    /// Of a model of its own kind.
+    pub(crate) fn of(config: Config, model: Model, words: Arc<Tokenizer>) -> Self {
+        Self::build(config, (model, words), false)
+    }
+
+    fn build(config: Config, (model, words): (Model, Arc<Tokenizer>), on_device: bool) -> Self {
+        let model = Arc::new(model);
         let executor = Arc::new(Executor::new(2));
         let device = on_device.then(|| {
             let driver = Arc::new(Emulator::new().unwrap());
@@ -175,7 +185,7 @@ impl World {
         let policies = Latest::new(Policies::default());
         let ctx = ServeCtx {
             model: Arc::clone(&model),
-            tokenizer: Arc::new(tokenizer()),
+            tokenizer: words,
             executor,
             device,
             end_tokens: vec![END],

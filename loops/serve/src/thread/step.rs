@@ -263,6 +263,7 @@ impl Core {
                 Some(drawn) => Basis::Drawn(drawn.clone()),
                 None => Basis::Row(logits.row(row)),
             };
+            sequence.used_experts(logits.experts(row));
             row += 1;
             let left = masks_until.saturating_duration_since(Instant::now());
             if let Basis::Row(logits) = from

@@ -12,7 +12,9 @@ use super::consent::{self, Bars};
 use super::erase;
 use super::fault::Fault;
 use super::texts::{name_of, signed, text_bytes};
-use crate::codec::{floats_to_bytes, kept_to_bytes, spans_to_bytes, tokens_to_bytes};
+use crate::codec::{
+    experts_to_bytes, floats_to_bytes, kept_to_bytes, spans_to_bytes, tokens_to_bytes,
+};
 use crate::ledger::{FeedbackOutcome, reason_at_record};
 use crate::reading::TITLE_CHARS_MAX;
 
@@ -237,9 +239,9 @@ async fn store_payload(
     sqlx::query(
         "insert into turn_payloads (
              turn_number, session_key, history_number, block_number, prompt_tail,
-             completion_tokens, behavior_logprobs, raw_logprobs, kept, stop, completion_text,
-             sampling, spans, digest, untrainable, checks
-         ) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+             completion_tokens, behavior_logprobs, raw_logprobs, kept, experts, stop,
+             completion_text, sampling, spans, digest, untrainable, checks
+         ) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     )
     .bind(number)
     .bind(text_bytes(turn.session_key.as_ref()))
@@ -250,6 +252,7 @@ async fn store_payload(
     .bind(floats_to_bytes(completion.behavior_logprobs()))
     .bind(floats_to_bytes(completion.raw_logprobs()))
     .bind(kept_to_bytes(completion.kept()))
+    .bind(experts_to_bytes(completion.experts()))
     .bind(completion.stop().as_str())
     .bind(turn.completion_text.as_bytes())
     .bind(crate::codec::sampling_to_bytes(&turn.sampling))

@@ -237,7 +237,7 @@ async fn spans_cover(
     loop {
         let payloads = sqlx::query(
             "select turns.number, turns.id, completion_tokens, behavior_logprobs, raw_logprobs,
-                    kept, stop, spans
+                    kept, experts, stop, spans
              from turns join turn_payloads on turn_payloads.turn_number = turns.number
              where turns.number > ? order by turns.number limit ?",
         )

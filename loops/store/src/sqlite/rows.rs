@@ -12,7 +12,8 @@ use super::chains;
 use super::fault::{Fault, corrupt};
 use super::texts::{named, some_text, text, unsigned};
 use crate::codec::{
-    floats_from_bytes, kept_from_bytes, sampling_from_bytes, spans_from_bytes, tokens_from_bytes,
+    experts_from_bytes, floats_from_bytes, kept_from_bytes, sampling_from_bytes, spans_from_bytes,
+    tokens_from_bytes,
 };
 use crate::ledger::{PolicyRecord, PolicyStatus};
 
@@ -83,7 +84,7 @@ pub(super) async fn load_turn(
         "select turns.id, request_id, choice_index, group_id, sessions.id as session_id,
                 session_key, parent_id, turns.owner, scopes.name as scope, origin, kind,
                 history_number, block_number, prompt_tail, completion_tokens, behavior_logprobs,
-                raw_logprobs, kept, stop, completion_text, sampling, spans, digest,
+                raw_logprobs, kept, experts, stop, completion_text, sampling, spans, digest,
                 arithmetics.base, arithmetics.fingerprint, untrainable, started_ms, finished_ms,
                 stage, reason, trained_version, holdback, source, trace,
                 metadata, checks
@@ -157,7 +158,8 @@ pub(super) fn completion(row: &SqliteRow) -> Result<Completion, Fault> {
         floats_from_bytes(row.try_get("raw_logprobs")?)?,
         kept,
         named(row.try_get("stop")?)?,
-    )?)
+    )?
+    .with_experts(experts_from_bytes(row.try_get("experts")?)?)?)
 }
 
 /// The transition of `turn`, with its row's number.

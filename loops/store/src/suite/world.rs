@@ -91,7 +91,9 @@ impl World {
                 Message::text(Role::User, "Hello?"),
             ],
             prompt_tokens: vec![1, 2, 3],
-            completion: completion.expect("aligned arrays"),
+            completion: completion
+                .and_then(|completion| completion.with_experts(vec![1, 300, 0, 2, 7, 300]))
+                .expect("aligned arrays"),
             completion_text: "Hello.".into(),
             sampling: Sampling::default(),
             spans: vec![VersionSpan {

@@ -162,6 +162,8 @@ impl NnTrainer {
         }
         let moved = |(i, loss): (usize, &TokenLoss)| TokenLoss {
             position: start + i,
+            // They were chosen after another prompt.
+            experts: None,
             ..loss.clone()
         };
         let loss = own.iter().enumerate().map(moved).collect();

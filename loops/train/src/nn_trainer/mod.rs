@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hone_domain::{Blobs, Digest, SamplePart, Token};
 use hone_nn::{
     AdapterDtype, Control, Executor, Learner, LoraConfig, LossKind, Model, StepError, StepReport,
-    TokenLoss, TrainRow, Trainable, peft,
+    Target, TokenLoss, TrainRow, Trainable, peft,
 };
 use serde_json::json;
 
@@ -72,7 +72,7 @@ impl NnTrainer {
         let lora = LoraConfig {
             rank: learner.lora_rank,
             alpha: learner.lora_alpha,
-            targets: learner.targets()?,
+            targets: targets_of(&parts.model, &learner)?,
             rslora: learner.rslora,
             dtype: match learner.adapter_dtype {
                 AdapterPrecision::F32 => AdapterDtype::F32,
@@ -303,6 +303,20 @@ fn mean_logprobs(
     Ok(logprobs.iter().map(mean).collect())
 }
 
+/// The projections that adapters of this model act on.
+fn targets_of(model: &Model, learner: &LearnerConfig) -> Result<Vec<Target>, String> {
+    let mut targets = learner.targets()?;
+    if model.config.experts.is_some() {
+        targets.retain(|target| Target::ATTENTION.contains(target));
+    }
+    if targets.is_empty() {
+        let why = "names no projection of the attention, and of a model with experts nothing else \
+                   is trained";
+        return Err(format!("train.learner.lora_targets {why}"));
+    }
+    Ok(targets)
+}
+
 fn stopped(error: StepError) -> TrainError {
     match error {
         StepError::Stopped => TrainError::Stopped,
@@ -338,6 +352,7 @@ fn token_losses((sequence, part): (usize, &SamplePart)) -> impl Iterator<Item = 
         behavior_logprob: part.behavior_logprobs[i],
         temperature: part.temperature,
         kept: part.kept[i].clone(),
+        experts: part.experts_of(i).map(<[u16]>::to_vec),
         sequence: sequence as u32,
         kind: LossKind::Policy,
         teacher: None,

@@ -8,8 +8,8 @@ use hone_domain::{
 };
 use hone_nn::sample::{SampleScratch, SamplingParams, TokenCounts, sample};
 use hone_nn::{
-    Adapter, BLOCK_TOKENS, Family, KvPool, LoadError, LogitsWanted, ModelConfig, NamedTensor,
-    Scratch, SeqInput, StoredDtype, TensorData, TensorSource, Weights, forward,
+    Adapter, BLOCK_TOKENS, ExpertsConfig, Family, KvPool, LoadError, LogitsWanted, ModelConfig,
+    NamedTensor, Scratch, SeqInput, StoredDtype, TensorData, TensorSource, Weights, forward,
 };
 use hone_store::Ledger;
 
@@ -26,8 +26,16 @@ const END: Token = 0;
 const TOKENS_MAX: usize = 24;
 
 pub(super) fn parts(house: &House) -> NnParts {
+    parts_with(house, None)
+}
+
+/// With these experts, where there are any.
+fn parts_with(house: &House, experts: Option<ExpertsConfig>) -> NnParts {
     let config = ModelConfig {
-        family: Family::Qwen3,
+        family: match experts {
+            Some(_) => Family::Qwen3Moe,
+            None => Family::Qwen3,
+        },
         vocab: VOCAB,
         hidden: 32,
         layers: 2,
@@ -45,6 +53,7 @@ pub(super) fn parts(house: &House) -> NnParts {
         mlp_bias: false,
         qk_norm: true,
         windows: vec![None; 2],
+        experts,
         dtype: StoredDtype::F32,
     };
     NnParts {
@@ -148,6 +157,7 @@ fn complete(
     let mut kv = KvPool::new(&parts.model.config, count);
     let (mut scratch, mut sampling) = (Scratch::default(), SampleScratch::default());
     let (mut tokens, mut behavior, mut raw, mut kept) = (vec![], vec![], vec![], vec![]);
+    let mut experts = Vec::new();
     let mut start = 0;
     while tokens.len() < TOKENS_MAX && tokens.last() != Some(&END) {
         let new = tokens.last().map_or(prompt, std::slice::from_ref);
@@ -168,13 +178,15 @@ fn complete(
         behavior.push(drawn.behavior_logprob);
         raw.push(drawn.raw_logprob);
         kept.push(drawn.kept);
+        experts.extend_from_slice(row.experts(0));
     }
     let stop = if tokens.last() == Some(&END) {
         StopReason::EndToken
     } else {
         StopReason::Length
     };
-    Completion::new(tokens, behavior, raw, kept, stop).unwrap()
+    let completion = Completion::new(tokens, behavior, raw, kept, stop).unwrap();
+    completion.with_experts(experts).unwrap()
 }
 
 pub(super) fn config() -> Config {
@@ -197,8 +209,12 @@ pub(super) struct Arm {
 
 impl Arm {
     async fn start(config: Config) -> Self {
+        Self::with(config, None).await
+    }
+
+    async fn with(config: Config, experts: Option<ExpertsConfig>) -> Self {
         let house = House::new().await;
-        let parts = parts(&house);
+        let parts = parts_with(&house, experts);
         let trainer = Arc::new(NnTrainer::new(parts.clone(), &config).unwrap());
         let mut ctx = house.ctx(trainer);
         ctx.config = config;
@@ -281,6 +297,34 @@ async fn scores_rise_and_every_logprob_is_reproduced_to_the_bit() {
     assert_eq!(house.number("parity_mismatches"), 0.0);
     assert_eq!(house.number("parity_difference_max"), 0.0);
     assert!(house.number("train_slices_total") > 24.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_model_with_experts_learns_by_those_that_are_recorded() {
+    let mut config = config();
+    config.learner.lr = 1e-2;
+    let experts = ExpertsConfig {
+        count: 6,
+        chosen: 2,
+        ffn: 24,
+        normalised: true,
+        layers: vec![true; 2],
+    };
+    let mut arm = Arm::with(config, Some(experts)).await;
+    for _ in 0..6 {
+        arm.round(begins_even).await;
+    }
+    let house = arm.end().await;
+    assert!(house.number("versions_total") >= 4.0);
+    assert!(house.number("parity_tokens_total") > 6.0 * 16.0);
+    assert_eq!(house.number("parity_mismatches"), 0.0);
+    let rows = house.ledger.turns(Some(&anna()), 100).await.unwrap();
+    assert!(!rows.is_empty());
+    let turn = house.ledger.turn(rows[0].id).await.unwrap().unwrap().turn;
+    assert_eq!(
+        turn.completion.experts().len(),
+        turn.completion.len() * 2 * 2
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

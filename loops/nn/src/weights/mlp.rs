@@ -1,0 +1,106 @@
+//! What follows the attention of a layer: one dense part, or experts.
+
+use super::{EachTensor, Linear};
+use crate::panels::Panels;
+use crate::quant::WeightFormat;
+
+/// What follows the attention of a layer.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Mlp {
+    Dense { gate_up: Linear, down: Linear },
+    Sparse(Experts),
+}
+
+/// Experts of one layer, and the matrix that scores them for a token.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Experts {
+    /// `[experts, hidden]`; never quantised, because it decides.
+    pub(crate) router: Panels,
+    /// Per expert, gate and up `[2 ffn, hidden]`.
+    pub(crate) gate_up: Vec<Panels>,
+    /// Per expert `[hidden, ffn]`.
+    pub(crate) down: Vec<Panels>,
+}
+
+impl Mlp {
+    /// The stacks of a dense layer.
+    pub(crate) fn dense(&self) -> Option<[&Linear; 2]> {
+        match self {
+            Self::Dense { gate_up, down } => Some([gate_up, down]),
+            Self::Sparse(_) => None,
+        }
+    }
+
+    /// As [`Self::dense`], to change them.
+    pub(crate) fn dense_mut(&mut self) -> Option<[&mut Linear; 2]> {
+        match self {
+            Self::Dense { gate_up, down } => Some([gate_up, down]),
+            Self::Sparse(_) => None,
+        }
+    }
+
+    pub(super) fn matrices(&self) -> Vec<&Panels> {
+        match self {
+            Self::Dense { gate_up, down } => vec![&gate_up.w, &down.w],
+            Self::Sparse(experts) => {
+                let of_experts = experts.gate_up.iter().chain(&experts.down);
+                std::iter::once(&experts.router).chain(of_experts).collect()
+            }
+        }
+    }
+
+    /// With every matrix as `router` and `other` make it.
+    pub(super) fn map(
+        self,
+        router: impl Fn(Panels) -> Panels,
+        other: impl Fn(Panels) -> Panels,
+    ) -> Self {
+        let linear = |l: Linear| Linear {
+            w: other(l.w),
+            bias: l.bias,
+        };
+        match self {
+            Self::Dense { gate_up, down } => Self::Dense {
+                gate_up: linear(gate_up),
+                down: linear(down),
+            },
+            Self::Sparse(experts) => Self::Sparse(Experts {
+                router: router(experts.router),
+                gate_up: experts.gate_up.into_iter().map(&other).collect(),
+                down: experts.down.into_iter().map(&other).collect(),
+            }),
+        }
+    }
+}
+
+/// How a router is kept where other matrices are in `format`.
+pub(super) fn of_router(format: WeightFormat) -> WeightFormat {
+    match format {
+        WeightFormat::Q8 | WeightFormat::Q4 => WeightFormat::Stored,
+        other => other,
+    }
+}
+
+/// Names of an expert's matrices, gate and up before down.
+pub(super) fn of_expert(layer: usize, expert: usize) -> [String; 3] {
+    let name = |part| format!("model.layers.{layer}.mlp.experts.{expert}.{part}.weight");
+    ["gate_proj", "up_proj", "down_proj"].map(name)
+}
+
+impl Experts {
+    /// Part of [`Weights::each_tensor`].
+    pub(super) fn each_tensor(&self, layer: usize, each: &mut EachTensor) {
+        let all = |w: &Panels| w.to_rows(0..w.out);
+        let shape = |w: &Panels| vec![w.out, w.inp];
+        let router = format!("model.layers.{layer}.mlp.gate.weight");
+        each(router, shape(&self.router), &|| all(&self.router));
+        for (expert, (both, down)) in self.gate_up.iter().zip(&self.down).enumerate() {
+            let names = of_expert(layer, expert);
+            let ffn = down.inp;
+            let [gate, up, name] = names;
+            each(gate, vec![ffn, both.inp], &|| both.to_rows(0..ffn));
+            each(up, vec![ffn, both.inp], &|| both.to_rows(ffn..2 * ffn));
+            each(name, shape(down), &|| all(down));
+        }
+    }
+}
