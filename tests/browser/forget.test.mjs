@@ -1,10 +1,8 @@
 // Forgetting a lot takes a while: one sees how far it is, may look away, and an admin sees it too.
 
 import assert from 'node:assert/strict'
-import { execFileSync } from 'node:child_process'
-import { join } from 'node:path'
 import { after, before, test } from 'node:test'
-import { Hone, QUICK, calm, confirm, launch, open, picture, until } from './hone.mjs'
+import { Hone, QUICK, confirm, launch, open, picture, until } from './hone.mjs'
 
 const TURNS = 8_000
 const VERSIONS = 20
@@ -12,13 +10,7 @@ const VERSIONS = 20
 let hone, browser
 before(async () => {
   const small = { ...QUICK, HONE__LEARNING__FORGET_PIECE_TURNS: '32', HONE__LEARNING__FORGET_WAIT_MS: '100' }
-  ;[hone, browser] = await Promise.all([Hone.start(small), launch()])
-  await hone.teach()
-  await calm(hone)
-  await hone.end()
-  const script = join(import.meta.dirname, 'many.py')
-  execFileSync('python3', [script, join(hone.data, 'data', 'ledger.db'), String(TURNS), String(VERSIONS)])
-  await hone.run(new URL(hone.url).host)
+  ;[hone, browser] = await Promise.all([Hone.startWithMany(TURNS, VERSIONS, small), launch()])
 })
 after(async () => {
   await browser?.close()

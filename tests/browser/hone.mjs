@@ -1,7 +1,7 @@
 // The real program with the built-in model, and the real browser.
 
 import assert from 'node:assert/strict'
-import { spawn } from 'node:child_process'
+import { execFileSync, spawn } from 'node:child_process'
 import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { tmpdir } from 'node:os'
@@ -33,6 +33,18 @@ export class Hone {
     hone.env = env
     hone.data = mkdtempSync(join(tmpdir(), 'hone-browser-'))
     await hone.run('127.0.0.1:0')
+    return hone
+  }
+
+  /** A server that was taught a little, with so many turns and versions written into its database. */
+  static async startWithMany(turns, versions, env = QUICK) {
+    const hone = await Hone.start(env)
+    await hone.teach()
+    await calm(hone)
+    await hone.end()
+    const script = join(import.meta.dirname, 'many.py')
+    execFileSync('python3', [script, join(hone.data, 'data', 'ledger.db'), String(turns), String(versions)])
+    await hone.run(new URL(hone.url).host)
     return hone
   }
 

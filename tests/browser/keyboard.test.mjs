@@ -92,29 +92,29 @@ async function sayByKeys(page, text) {
   await seen(page, 'after the answer')
 }
 
-/** Makes the first account, signs out and in again. */
-async function arrive(page) {
-  const invitation = await until(() => /(http\S+#\/invite\/\S+)/.exec(hone.output)?.[1])
-  await page.goto(invitation)
-  await page.getByTestId('name').waitFor()
+/** Types name and password into the form that is there, and comes in. */
+async function enter(page) {
   await reach(page, 'name')
   await page.keyboard.type('keys')
   await reach(page, 'password')
   await page.keyboard.type(PASSWORD)
   await page.keyboard.press('Enter')
   await page.getByTestId('composer').waitFor()
+}
+
+/** Makes the first account, signs out and in again. */
+async function arrive(page) {
+  const invitation = await until(() => /(http\S+#\/invite\/\S+)/.exec(hone.output)?.[1])
+  await page.goto(invitation)
+  await page.getByTestId('name').waitFor()
+  await enter(page)
   await reach(page, 'nav-account')
   await page.keyboard.press('Enter')
   await page.getByTestId('sign-out').waitFor()
   await reach(page, 'sign-out')
   await page.keyboard.press('Enter')
   await page.getByTestId('sign-in').waitFor()
-  await reach(page, 'name')
-  await page.keyboard.type('keys')
-  await reach(page, 'password')
-  await page.keyboard.type(PASSWORD)
-  await page.keyboard.press('Enter')
-  await page.getByTestId('composer').waitFor()
+  await enter(page)
 }
 
 /** A thumb down with a better answer on the newest answer. */

@@ -2,10 +2,8 @@
 // scrolling stays smooth.
 
 import assert from 'node:assert/strict'
-import { execFileSync } from 'node:child_process'
-import { join } from 'node:path'
 import { after, before, test } from 'node:test'
-import { Hone, calm, launch, open, picture, until } from './hone.mjs'
+import { Hone, launch, open, picture, until } from './hone.mjs'
 
 const TURNS = 100_000
 const VERSIONS = 1_000
@@ -16,13 +14,7 @@ const ROUNDS = 3
 
 let hone, browser
 before(async () => {
-  ;[hone, browser] = await Promise.all([Hone.start(), launch()])
-  await hone.teach()
-  await calm(hone)
-  await hone.end()
-  const script = join(import.meta.dirname, 'many.py')
-  execFileSync('python3', [script, join(hone.data, 'data', 'ledger.db'), String(TURNS), String(VERSIONS)])
-  await hone.run(new URL(hone.url).host)
+  ;[hone, browser] = await Promise.all([Hone.startWithMany(TURNS, VERSIONS), launch()])
 })
 after(async () => {
   await browser?.close()

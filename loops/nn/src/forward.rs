@@ -22,6 +22,17 @@ pub enum LogitsWanted {
     Draw(PlainDraw),
 }
 
+impl LogitsWanted {
+    /// Rows of logits that a sequence of so many new tokens gets; they are those of its last ones.
+    pub(crate) fn rows(self, tokens: usize) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Last | Self::Draw(_) => tokens.min(1),
+            Self::All => tokens,
+        }
+    }
+}
+
 /// New tokens of one sequence.
 #[derive(Clone, Copy)]
 pub struct SeqInput<'a> {
@@ -121,11 +132,7 @@ pub fn forward<'s>(
     let mut row = 0;
     for seq in batch {
         let count = seq.tokens.len();
-        let wanted = match seq.logits {
-            LogitsWanted::None => 0,
-            LogitsWanted::Last | LogitsWanted::Draw(_) => count.min(1),
-            LogitsWanted::All => count,
-        };
+        let wanted = seq.logits.rows(count);
         let from = (row + count - wanted) * ld;
         let picked = picked.take((rows + wanted) * ld);
         picked[rows * ld..(rows + wanted) * ld]

@@ -62,7 +62,7 @@ pub(super) fn subjects(bench: &Bench) -> Result<Vec<Subject>, String> {
 }
 
 /// A Qwen3 shape of about 30 million parameters, larger than the caches of most processors.
-fn medium_shape() -> ModelConfig {
+pub(super) fn medium_shape() -> ModelConfig {
     ModelConfig {
         family: Family::Qwen3,
         vocab: 8192,

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use hone_nn::device::{Device, DeviceError, Driver, Emulator};
 use hone_nn::{
     Adapter, AdapterDtype, BLOCK_TOKENS, Executor, Family, LoadError, LogitsWanted, LoraConfig,
-    Model, ModelConfig, Runner, SeqInput, StoredDtype, Target, TensorData, TensorSource,
-    WeightFormat, Weights,
+    Model, ModelConfig, Runner, SeqInput, Target, TensorData, TensorSource, WeightFormat, Weights,
 };
 use hone_starter::rng::Rng;
 use serde_json::{Value, json};
 
 use super::Bench;
+use super::bed::medium_shape;
 use super::report::{Report, milli};
 use crate::device;
 
@@ -93,7 +93,6 @@ fn driver() -> Result<(Arc<dyn Driver>, bool), String> {
 
 fn qwen3(hidden: usize, layers: usize, ffn: usize) -> ModelConfig {
     ModelConfig {
-        family: Family::Qwen3,
         vocab: 1_000,
         hidden,
         layers,
@@ -101,17 +100,8 @@ fn qwen3(hidden: usize, layers: usize, ffn: usize) -> ModelConfig {
         kv_heads: 2,
         head_dim: 32,
         ffn,
-        max_positions: 4_096,
-        rms_eps: 1e-6,
-        rope_theta: 1e6,
-        rope_scaling: None,
-        tied: true,
-        qkv_bias: false,
-        o_bias: false,
-        mlp_bias: false,
-        qk_norm: true,
         windows: vec![None; layers],
-        dtype: StoredDtype::F32,
+        ..medium_shape()
     }
 }
 

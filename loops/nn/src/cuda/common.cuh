@@ -58,6 +58,11 @@ HONE_INLINE float half_float(uint16_t half) {
 
 HONE_INLINE uint32_t groups_in(uint32_t inp) { return (inp + GROUP_IN - 1) / GROUP_IN; }
 
+// Where a group of eight inputs of one output stands, counted in such groups.
+HONE_INLINE uint64_t eight_at(const Matrix &m, uint32_t out, uint32_t group) {
+    return ((uint64_t)(out / GROUP_OUT) * groups_in(m.inp) + group) * GROUP_OUT + out % GROUP_OUT;
+}
+
 // Eight inputs of one output as they are stored, so that many can be under way before the first
 // is used.
 template <uint32_t F> struct Packed;
@@ -65,7 +70,7 @@ template <uint32_t F> struct Packed;
 template <> struct Packed<F32> {
     Bytes16 a, b;
     HONE_INLINE void fetch(const Matrix &m, uint32_t out, uint32_t group) {
-        uint64_t at = ((uint64_t)(out / GROUP_OUT) * groups_in(m.inp) + group) * GROUP_OUT + out % GROUP_OUT;
+        uint64_t at = eight_at(m, out, group);
         const Bytes16 *from = (const Bytes16 *)m.data + at * 2;
         a = from[0];
         b = from[1];
@@ -81,7 +86,7 @@ template <> struct Packed<F32> {
 template <> struct Packed<BF16> {
     Bytes16 a;
     HONE_INLINE void fetch(const Matrix &m, uint32_t out, uint32_t group) {
-        uint64_t at = ((uint64_t)(out / GROUP_OUT) * groups_in(m.inp) + group) * GROUP_OUT + out % GROUP_OUT;
+        uint64_t at = eight_at(m, out, group);
         a = ((const Bytes16 *)m.data)[at];
     }
     HONE_INLINE void widen(float *to) const {
@@ -101,7 +106,7 @@ template <> struct Packed<Q8> {
     Bytes8 a;
     uint16_t scale;
     HONE_INLINE void fetch(const Matrix &m, uint32_t out, uint32_t group) {
-        uint64_t at = ((uint64_t)(out / GROUP_OUT) * groups_in(m.inp) + group) * GROUP_OUT + out % GROUP_OUT;
+        uint64_t at = eight_at(m, out, group);
         a = ((const Bytes8 *)m.data)[at];
         scale = fetch_scale(m, out, group);
     }
@@ -118,7 +123,7 @@ template <> struct Packed<Q4> {
     uint32_t a;
     uint16_t scale;
     HONE_INLINE void fetch(const Matrix &m, uint32_t out, uint32_t group) {
-        uint64_t at = ((uint64_t)(out / GROUP_OUT) * groups_in(m.inp) + group) * GROUP_OUT + out % GROUP_OUT;
+        uint64_t at = eight_at(m, out, group);
         a = ((const uint32_t *)m.data)[at];
         scale = fetch_scale(m, out, group);
     }

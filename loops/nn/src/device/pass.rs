@@ -125,23 +125,19 @@ impl DevicePass {
         let (mut draws, mut row) = (Vec::new(), 0);
         for seq in batch {
             let count = seq.tokens.len();
-            match seq.logits {
-                LogitsWanted::None => {}
-                LogitsWanted::All => row += count,
-                LogitsWanted::Last => row += count.min(1),
-                LogitsWanted::Draw(draw) => {
-                    if count > 0 && cfg.vocab <= DRAW_VOCAB_MAX {
-                        draws.push(Draw {
-                            u: uniform(draw.seed, draw.position),
-                            row: row as u32,
-                            greedy: u32::from(draw.is_greedy()),
-                            temperature: draw.temperature,
-                            inverse: 1.0 / draw.temperature,
-                        });
-                    }
-                    row += count.min(1);
-                }
+            if let LogitsWanted::Draw(draw) = seq.logits
+                && count > 0
+                && cfg.vocab <= DRAW_VOCAB_MAX
+            {
+                draws.push(Draw {
+                    u: uniform(draw.seed, draw.position),
+                    row: row as u32,
+                    greedy: u32::from(draw.is_greedy()),
+                    temperature: draw.temperature,
+                    inverse: 1.0 / draw.temperature,
+                });
             }
+            row += seq.logits.rows(count);
         }
         if draws.is_empty() {
             return Ok(sampled);

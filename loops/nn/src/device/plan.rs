@@ -3,7 +3,7 @@
 use super::args::Tile;
 use crate::adapter::Adapter;
 use crate::config::ModelConfig;
-use crate::forward::{LogitsWanted, SeqInput};
+use crate::forward::SeqInput;
 use crate::kv::BLOCK_TOKENS;
 
 /// Most query rows that one block of threads computes.
@@ -63,11 +63,7 @@ impl Plan {
         let mut row = 0;
         for seq in batch {
             let count = seq.tokens.len();
-            let wanted = match seq.logits {
-                LogitsWanted::None => 0,
-                LogitsWanted::Last | LogitsWanted::Draw(_) => count.min(1),
-                LogitsWanted::All => count,
-            };
+            let wanted = seq.logits.rows(count);
             words.extend((row + count - wanted..row + count).map(|r| r as u32));
             row += count;
         }

@@ -8,8 +8,8 @@ use super::check::{check, check_rows};
 use super::loss::{Counts, Logprobs, LossInputs, LossStep, Sums, sequences};
 use super::state::{Identity, StateError, load, save};
 use super::{
-    Control, LearnerConfig, LearnerError, StepError, StepReport, TrainRow, Trainable, Under,
-    ess_scale,
+    Control, LearnerConfig, LearnerError, LossKind, StepError, StepReport, TrainRow, Trainable,
+    Under, ess_scale,
 };
 use crate::adapter::Adapter;
 use crate::config::StoredDtype;
@@ -314,8 +314,11 @@ impl Learner {
         } else {
             None
         };
+        // Only what is not imitated is held to the reference; imitated rows usually stand last.
+        let is_held = |row: &TrainRow| row.loss.iter().any(|l| l.kind != LossKind::Supervised);
         let reference = if self.cfg.kl_coef > 0.0 {
-            Some(self.forward_logprobs(rows, false, pacer)?)
+            let held = rows.iter().rposition(is_held).map_or(0, |last| last + 1);
+            Some(self.forward_logprobs(&rows[..held], false, pacer)?)
         } else {
             None
         };

@@ -254,6 +254,9 @@ fn kinds_are_means_of_their_own_and_add_up() {
     }
     let one = gradient(&policy, |_| ());
     let other = gradient(&imitated, |_| ());
+    // What is imitated is not held to the reference as well.
+    let held = gradient(&imitated, |cfg| cfg.kl_coef = 0.5);
+    assert_eq!(held, other);
     let both: Vec<TrainRow> = policy.into_iter().chain(imitated).collect();
     let found = gradient(&both, |cfg| cfg.supervised_coef = 0.5);
     let wanted: Vec<f32> = one.iter().zip(&other).map(|(a, b)| a + 0.5 * b).collect();

@@ -106,38 +106,30 @@ pub(super) async fn heads(connection: &mut SqliteConnection) -> Result<Vec<Polic
     rows.iter().map(rows::policy).collect()
 }
 
+/// A version as [`rows::policy_record`] reads it.
+const RECORD: &str = "select scopes.name as scope, versions.version, parent, digest, blob, status, \
+                      samples, report, gate, published_ms, note, tripped_ms, pruned_ms, \
+                      retired_ms, tainted_ms is not null as is_tainted \
+                      from versions join scopes on scopes.number = versions.scope_number";
+
 pub(super) async fn versions(
     connection: &mut SqliteConnection,
     scope: Option<&Scope>,
     most: usize,
 ) -> Result<Vec<PolicyRecord>, Fault> {
-    let rows = match scope {
-        Some(scope) => {
-            sqlx::query(
-                "select scopes.name as scope, versions.version, parent, digest, blob, status,
-                        samples, report, gate, published_ms, note, tripped_ms, pruned_ms, retired_ms,
-                        tainted_ms is not null as is_tainted
-                 from versions join scopes on scopes.number = versions.scope_number
-                 where scopes.name = ? order by versions.version desc limit ?",
-            )
-            .bind(scope.as_str().as_bytes())
-            .bind(limit(most))
-            .fetch_all(connection)
-            .await?
-        }
-        None => {
-            sqlx::query(
-                "select scopes.name as scope, versions.version, parent, digest, blob, status,
-                        samples, report, gate, published_ms, note, tripped_ms, pruned_ms, retired_ms,
-                        tainted_ms is not null as is_tainted
-                 from versions join scopes on scopes.number = versions.scope_number
-                 order by versions.number desc limit ?",
-            )
-            .bind(limit(most))
-            .fetch_all(connection)
-            .await?
-        }
-    };
+    if let Some(scope) = scope {
+        let newest = Window {
+            limit: most,
+            before: None,
+        };
+        return page(connection, scope, newest).await;
+    }
+    let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
+        "{RECORD} order by versions.number desc limit ?"
+    )))
+    .bind(limit(most))
+    .fetch_all(connection)
+    .await?;
     rows.iter().map(rows::policy_record).collect()
 }
 
@@ -147,14 +139,10 @@ pub(super) async fn page(
     scope: &Scope,
     page: Window,
 ) -> Result<Vec<PolicyRecord>, Fault> {
-    let rows = sqlx::query(
-        "select scopes.name as scope, versions.version, parent, digest, blob, status,
-                samples, report, gate, published_ms, note, tripped_ms, pruned_ms, retired_ms,
-                tainted_ms is not null as is_tainted
-         from versions join scopes on scopes.number = versions.scope_number
-         where scopes.name = ? and versions.version < ?
-         order by versions.version desc limit ?",
-    )
+    let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
+        "{RECORD} where scopes.name = ? and versions.version < ?
+         order by versions.version desc limit ?"
+    )))
     .bind(scope.as_str().as_bytes())
     .bind(page.before.unwrap_or(i64::MAX))
     .bind(limit(page.limit))
@@ -169,13 +157,9 @@ pub(super) async fn record(
     scope: i64,
     version: i64,
 ) -> Result<Option<PolicyRecord>, Fault> {
-    let row = sqlx::query(
-        "select scopes.name as scope, versions.version, parent, digest, blob, status,
-                samples, report, gate, published_ms, note, tripped_ms, pruned_ms, retired_ms,
-                tainted_ms is not null as is_tainted
-         from versions join scopes on scopes.number = versions.scope_number
-         where scope_number = ? and version = ?",
-    )
+    let row = sqlx::query(sqlx::AssertSqlSafe(format!(
+        "{RECORD} where scope_number = ? and version = ?"
+    )))
     .bind(scope)
     .bind(version)
     .fetch_optional(connection)

@@ -108,21 +108,22 @@ impl NnTrainer {
             whose.push(asked);
         }
         let unhinted = self.thinks(learner, &rows, control)?;
-        let teacher = self.thinks(learner, &heard, control)?;
         let least = -self.learner.hint_surprise_max;
-        for ((asked, row), (unhinted, teacher)) in whose
-            .into_iter()
-            .zip(rows)
-            .zip(unhinted.iter().zip(&teacher))
-        {
-            if unhinted.iter().any(|logprob| *logprob < least) {
+        let sound = unhinted
+            .iter()
+            .map(|row| row.iter().all(|logprob| *logprob >= least));
+        let mut sound_heard = Vec::new();
+        for (((asked, row), heard), is_sound) in whose.into_iter().zip(rows).zip(heard).zip(sound) {
+            if is_sound {
+                rehearsed.rows.push(row);
+                sound_heard.push(heard);
+            } else {
                 rest.push(asked);
-                continue;
             }
-            let mean = teacher.iter().sum::<f32>() / teacher.len().max(1) as f32;
-            rehearsed.teacher.push(mean);
-            rehearsed.rows.push(row);
         }
+        let teacher = self.thinks(learner, &sound_heard, control)?;
+        let mean = |row: &Vec<f32>| row.iter().sum::<f32>() / row.len().max(1) as f32;
+        rehearsed.teacher.extend(teacher.iter().map(mean));
         Ok(rest)
     }
 
