@@ -152,7 +152,7 @@ def main():
         return tell_memory(options.memory_of)
     peers = {case: Peer(*of) for case, of in CASES.items()}
     theirs, ours, memory, factors = ({case: [] for case in CASES} for _ in range(4))
-    for _ in range(options.rounds):
+    for number in range(options.rounds):
         told = hone(options.seconds, options.threads)
         for case, peer in peers.items():
             ours[case].append(told[case]["tokens_per_second"])
@@ -161,6 +161,8 @@ def main():
                 factors[case].append(told[case]["factor"])
             median = statistics.median(peer.steps(options.seconds / 8))
             theirs[case].append(peer.tokens / median)
+        ratios = ", ".join(f"{case}: {ours[case][-1] / theirs[case][-1]:.2f}" for case in CASES)
+        print(f"round {number + 1}: {ratios}", flush=True)
     print_table(options, theirs, ours, memory, factors)
 
 
