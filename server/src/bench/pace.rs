@@ -30,6 +30,8 @@ use crate::house::House;
 const BATCH: usize = 16;
 /// Batches in lockstep; apart, as many turns are trained.
 const BATCHES: usize = 8;
+/// Most turns that are begun in one run.
+const TURNS_MAX: usize = 100_000;
 /// Tokens of a completion: log-normal.
 const TOKENS_MEDIAN: f64 = 32.0;
 const TOKENS_SPREAD: f64 = 1.0;
@@ -261,7 +263,7 @@ impl<'a> Users<'a> {
     async fn apart(&self, (turns, most): (usize, usize)) -> Result<(), String> {
         let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let talk = || async {
-            loop {
+            while next.load(Ordering::Relaxed) < TURNS_MAX {
                 let number = next.load(Ordering::Relaxed);
                 if number >= most.saturating_add(done.load(Ordering::Relaxed)) {
                     tokio::time::sleep(LOOK).await;
