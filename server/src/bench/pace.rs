@@ -125,7 +125,11 @@ pub(super) fn pace(bench: &Bench, size: &Size) -> Result<Report, String> {
         for (pace, of) in Pace::ALL.into_iter().zip(&runs) {
             let pairs = of.iter().zip(&runs[0]);
             let ratios = pairs.filter_map(|(a, b)| ratio(a.per_second(), b.per_second()));
-            tell(&mut report, (pace, vote_ms), (of, ratios.collect()));
+            tell(
+                &mut report,
+                (pace, vote_ms),
+                (of.as_slice(), ratios.collect()),
+            );
         }
     }
     Ok(report)
