@@ -12,6 +12,8 @@ objectives.json holds
                 the reference
     topk        places with k candidates: proximal, teacher and current log-probs; loss and
                 derivatives for clip 1, range 0.8 to 1.28
+    rltf_sd     scores of second and first tries, lengths of the second ones; their advantages, and the
+                derivative of the advantage-weighted log-likelihood by every token's log-prob
     baselines   scores and groups of a batch, and the advantages of every baseline
 """
 
@@ -145,6 +147,29 @@ def baselines():
     }
 
 
+def rltf_sd():
+    cases = []
+    for second, first, lengths in [
+        ([1.0, 1.0, -1.0, 0.5], [-1.0, -1.0, 1.0, -0.5, 0.0], [3, 1, 2, 4]),
+        ([1.0], [-1.0], [2]),
+        ([0.0, 1.0, 1.0], [-1.0, -0.25], [1, 2, 3]),
+    ]:
+        advantages = torch.tensor(second) - torch.tensor(first).mean()
+        logprobs = (-torch.ones(sum(lengths))).requires_grad_()
+        weights = advantages.repeat_interleave(torch.tensor(lengths))
+        (-(weights * logprobs).mean()).backward()
+        cases.append(
+            {
+                "second": second,
+                "first": first,
+                "lengths": lengths,
+                "advantages": advantages.tolist(),
+                "slopes": logprobs.grad.tolist(),
+            }
+        )
+    return cases
+
+
 def main():
     rows = tokens()
     golden = {
@@ -160,6 +185,7 @@ def main():
         "terms": {f.__name__: terms(f, rows) for f in OBJECTIVES},
         "kl": {name: kl(name, rows) for name in ["k1", "k2", "k3"]},
         "topk": topk(),
+        "rltf_sd": rltf_sd(),
         "baselines": baselines(),
     }
     (HERE / "objectives.json").write_text(json.dumps(golden) + "\n")

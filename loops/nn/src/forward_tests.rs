@@ -342,7 +342,11 @@ fn gradients_of_a_linear_layer_match_sums_in_f64() {
         );
     }
     let mut transposed = Panels::zeros(0, 0);
-    Panels::from_parts(inp, vec![TensorData::F32(w.clone())]).transpose(1..3, &mut transposed);
+    Panels::from_parts(inp, vec![TensorData::F32(w.clone())]).transpose(
+        1..3,
+        &mut transposed,
+        &crate::exec::Executor::new(2),
+    );
     assert_eq!(
         (transposed.out, transposed.inp),
         (inp, 19),

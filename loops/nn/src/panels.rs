@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::exec::Executor;
+use crate::exec::{Executor, Shards};
 use crate::gemm::{Epilogue, Gemm, Strided};
 use crate::gguf::BlockKind;
 use crate::quant::{Bits, Quantised, WeightFormat};
@@ -349,7 +349,7 @@ impl Panels {
 
     /// Panels of the transpose of rows `panels * 16` of this matrix: a matrix `[in, rows]` with
     /// `dX = dY W` then an ordinary linear layer. `to` is reused.
-    pub(crate) fn transpose(&self, panels: Range<usize>, to: &mut Self) {
+    pub(crate) fn transpose(&self, panels: Range<usize>, to: &mut Self, exec: &Executor) {
         let rows = (panels.end * LANES).min(self.out) - panels.start * LANES;
         (to.out, to.inp) = (self.inp, rows);
         if !matches!(to.data, Data::F32(_)) {
@@ -358,17 +358,35 @@ impl Panels {
         let Data::F32(target) = &mut to.data else {
             unreachable!("set above");
         };
-        target.resize(padded(self.inp) / LANES * rows, Line([0.0; LANES]));
+        let blocks = self.inp.div_ceil(LANES);
+        target.resize(blocks * rows, Line([0.0; LANES]));
+        let target = Shards::new(target.as_mut_slice());
+        // A value moved costs about as much as eight multiply-adds.
+        exec.split(blocks, 8 * rows * self.inp, &|part| {
+            // SAFETY: parts are disjoint, and so are the target's panels, one for each block.
+            let target = unsafe { target.slice(part.start * rows..part.end * rows) };
+            self.transpose_blocks((&panels, rows), part, target);
+        });
+    }
+
+    /// Sixteen inputs at a time, `blocks` of them; `rows` are those of `panels`.
+    fn transpose_blocks(
+        &self,
+        (panels, rows): (&Range<usize>, usize),
+        blocks: Range<usize>,
+        target: &mut [Line],
+    ) {
         for panel in panels.clone() {
             let row = (panel - panels.start) * LANES;
             let count = LANES.min(rows - row);
-            for k0 in (0..self.inp).step_by(LANES) {
+            for block_index in blocks.clone() {
+                let k0 = block_index * LANES;
                 let width = LANES.min(self.inp - k0);
                 let mut block = [[0.0f32; LANES]; LANES];
                 for (k, values) in block.iter_mut().enumerate().take(width) {
                     *values = self.line(panel * self.inp + k0 + k);
                 }
-                let start = k0 / LANES * rows + row;
+                let start = (block_index - blocks.start) * rows + row;
                 for (lane, line) in target[start..start + count].iter_mut().enumerate() {
                     *line = Line(std::array::from_fn(|k| block[k][lane]));
                 }
@@ -415,14 +433,22 @@ impl Panels {
             cols: out,
             out: Epilogue::Continue,
         };
-        exec.split(out.div_ceil(LANES), x.rows * out * inp, &|panels| {
-            // SAFETY: lengths were checked (the last panel of `dy` reads into its padding); the
-            // gradient is exclusive and parts own disjoint panels of it.
+        // SAFETY (of the kernel): lengths were checked (the last panel of `dy` reads into its
+        // padding); the gradient is exclusive and parts own disjoint panels or lines of it.
+        let part = |rows, panels| {
             dispatch(Outer {
                 gemm: &gemm,
+                rows,
                 panels,
             });
-        });
+        };
+        let (panels, work) = (out.div_ceil(LANES), x.rows * out * inp);
+        if panels >= 2 * exec.threads() {
+            exec.split(panels, work, &|panels| part(0..inp, panels));
+        } else {
+            // An adapter's first matrix has a panel or two.
+            exec.split(inp, work, &|rows| part(rows, 0..panels));
+        }
     }
 }
 
@@ -432,6 +458,7 @@ const OUTER_TOKENS: usize = 128;
 /// Part of a weight gradient. Sums continue from one block of tokens to the next.
 struct Outer<'a> {
     gemm: &'a Gemm<Strided<f32>>,
+    rows: Range<usize>,
     panels: Range<usize>,
 }
 
@@ -448,7 +475,7 @@ impl Kernel for Outer<'_> {
             unsafe {
                 block.x = all.x.add(first * all.xk);
                 block.src.base = all.src.base.add(first * all.src.step);
-                block.run::<V>(0..all.rows, self.panels.clone());
+                block.run::<V>(self.rows.clone(), self.panels.clone());
             }
             first += block.k;
         }

@@ -69,8 +69,8 @@ fn quantised_products_are_those_of_the_dequantised_matrix() {
             }
         }
         let mut transposed = [Panels::zeros(0, 0), Panels::zeros(0, 0)];
-        small.transpose(0..out.div_ceil(LANES), &mut transposed[0]);
-        wide.transpose(0..out.div_ceil(LANES), &mut transposed[1]);
+        small.transpose(0..out.div_ceil(LANES), &mut transposed[0], &exec);
+        wide.transpose(0..out.div_ceil(LANES), &mut transposed[1], &exec);
         assert_eq!(
             transposed[0], transposed[1],
             "the backward pass sees them too"

@@ -14,8 +14,11 @@ use crate::config::Config;
 use crate::event::{ClaimedBatch, Memory};
 use crate::filter::{Accepts, Filtered, filter};
 use crate::gate::is_held_out;
+use crate::retold::FirstTry;
 use crate::trainer::Judged;
 
+/// Complaints in a row that are followed back to the first try.
+const TRIES_MAX: usize = 4;
 /// How many versions back a scope's memory is looked for: a rollback has none of its own.
 const MEMORY_VERSIONS: usize = 8;
 
@@ -64,9 +67,11 @@ impl Claimer {
             .await?;
         let (probes, golden) = self.probes(&scope, &filtered.good, &held).await?;
         let replayed = self.replayed(&scope).await?;
+        let first_tries = self.first_tries(&filtered.good).await?;
         Ok(Some(Box::new(ClaimedBatch {
             batch,
             replayed,
+            first_tries,
             parent,
             memory: memory_in(&versions),
             materials: filtered.good,
@@ -91,6 +96,49 @@ impl Claimer {
             base: self.base,
         };
         self.ledger.replay(&query).await
+    }
+
+    /// What the batch's second tries tried again.
+    async fn first_tries(&self, batch: &[SampleMaterial]) -> Result<Vec<FirstTry>, LedgerError> {
+        let mut found = Vec::new();
+        if !self.config.method.retells() {
+            return Ok(found);
+        }
+        for material in batch {
+            found.extend(self.first_try(material).await?);
+        }
+        Ok(found)
+    }
+
+    /// Back along the conversation while what was said met a complaint. Held-out turns stay out of
+    /// training with their prompts too.
+    async fn first_try(&self, second: &SampleMaterial) -> Result<Option<FirstTry>, LedgerError> {
+        let mut first = None;
+        let mut before = second.turn.parent;
+        for _ in 0..TRIES_MAX {
+            let Some(id) = before else { break };
+            let Some(view) = self.ledger.turn(id).await? else {
+                break;
+            };
+            let score = view.verdict.and_then(|verdict| verdict.score);
+            let Some(score) = score.filter(|score| *score < 0.0) else {
+                break;
+            };
+            before = view.turn.parent;
+            first = Some((view.turn, score));
+        }
+        let share = self.config.gate.held_out_share;
+        let own = |turn: &hone_domain::Turn| {
+            turn.scope == second.turn.scope && !is_held_out(turn.id, share)
+        };
+        Ok(first
+            .filter(|(turn, _)| own(turn))
+            .map(|(turn, score)| FirstTry {
+                second: second.claim.transition,
+                turn: turn.id,
+                prompt_tokens: turn.prompt_tokens,
+                score,
+            }))
     }
 
     /// Takes a fixed share of the turns out, to compare candidates on. A turn that its user

@@ -17,6 +17,9 @@ pub enum Method {
     Supervised,
     /// All three, each where there is something to learn by it.
     Combined,
+    /// The score, and besides: a second try, made after a complaint, is learned as an answer to what
+    /// was asked first, see [`second_tries`].
+    RltfSd,
 }
 
 /// What of a turn a method uses.
@@ -35,7 +38,7 @@ impl Method {
     /// so the hint is left alone then.
     pub fn uses(self, has_hint: bool, has_correction: bool) -> Uses {
         let (score, hint, correction) = match self {
-            Self::BinaryReward => (true, false, false),
+            Self::BinaryReward | Self::RltfSd => (true, false, false),
             Self::Distillation => (false, true, false),
             Self::Supervised => (false, false, true),
             Self::Combined => (true, true, true),
@@ -46,6 +49,11 @@ impl Method {
             hint: hint && has_hint && !correction,
             correction,
         }
+    }
+
+    /// Whether it learns from second tries.
+    pub fn retells(self) -> bool {
+        self == Self::RltfSd
     }
 }
 
@@ -193,6 +201,18 @@ fn against_peers(baseline: Baseline, score: f32, peers: &[f32]) -> Option<f32> {
     })
 }
 
+/// Advantages of second tries: `A_i = R(second_i) − mean R(first)` (RLTF-SD, arXiv 2602.02482: the
+/// second try, made with the critique in view, is learned behind the first prompt, without the
+/// critique, weighted by its advantage and without importance ratios). The baseline is the mean of
+/// the *first* tries: against the mean of the second ones, tries that all succeed would teach nothing.
+/// 0 where nothing is known of first tries.
+pub fn second_tries(second: &[f32], first: &[f32]) -> Vec<f32> {
+    let mean = first.iter().sum::<f32>() / first.len() as f32;
+    let known = !first.is_empty();
+    let advantage = |score: &f32| if known { score - mean } else { 0.0 };
+    second.iter().map(advantage).collect()
+}
+
 /// Advantages of sampled tokens from a teacher: `weight · clip(log teacher − log student, ±clip)`
 /// per token, added to what they have (OpenClaw-RL, arXiv 2603.10165: the sampled-token form; the
 /// student's log-probs are those at the start of the step, not the recorded ones, which keeps the
@@ -268,10 +288,58 @@ mod tests {
     }
 
     #[test]
+    fn second_tries_are_as_pytorch_computes_them() {
+        const GOLDEN: &str = include_str!("../../../tests/goldens/objectives.json");
+        let golden: serde_json::Value = serde_json::from_str(GOLDEN).unwrap();
+        let cases = golden["rltf_sd"].as_array().unwrap();
+        assert_eq!(cases.len(), 3);
+        for case in cases {
+            let numbers = |key: &str| -> Vec<f32> {
+                let values = case[key].as_array().unwrap();
+                values.iter().map(|v| v.as_f64().unwrap() as f32).collect()
+            };
+            let got = second_tries(&numbers("second"), &numbers("first"));
+            let wanted = numbers("advantages");
+            assert_eq!(got.len(), wanted.len());
+            for (a, b) in got.iter().zip(&wanted) {
+                assert!((a - b).abs() < 1e-6, "{a} not {b}");
+            }
+            // As a loss: advantage-weighted log-likelihood, mean over tokens. The learner's
+            // cross-entropy has the same derivative by every token's log-prob.
+            let lengths = numbers("lengths");
+            let tokens: f32 = lengths.iter().sum();
+            let per_token = got.iter().zip(&lengths);
+            let weights: Vec<f32> = per_token
+                .flat_map(|(a, n)| std::iter::repeat_n(*a, *n as usize))
+                .collect();
+            for (weight, slope) in weights.iter().zip(numbers("slopes")) {
+                let term = hone_nn::Objective::CrossEntropy.term(&hone_nn::TokenView {
+                    advantage: *weight,
+                    behavior: -9.0,
+                    proximal: -5.0,
+                    current: -1.0,
+                    sequence: Default::default(),
+                });
+                let difference = (term.slope / tokens - slope).abs();
+                assert!(difference < 1e-6, "{} not {slope}", term.slope / tokens);
+            }
+        }
+        assert_eq!(second_tries(&[1.0], &[]), [0.0]);
+        // All second tries succeed: they teach against first tries, and against themselves nothing.
+        assert!(
+            second_tries(&[1.0; 3], &[-1.0, 1.0])
+                .iter()
+                .all(|a| *a > 0.9)
+        );
+        assert!(second_tries(&[1.0; 3], &[1.0; 3]).iter().all(|a| *a == 0.0));
+    }
+
+    #[test]
     fn a_method_uses_what_it_is_for_and_what_is_there() {
-        use Method::{BinaryReward, Combined, Distillation, Supervised};
+        use Method::{BinaryReward, Combined, Distillation, RltfSd, Supervised};
         for (method, hint, correction, used) in [
             (BinaryReward, true, true, [true, false, false]),
+            (RltfSd, true, true, [true, false, false]),
             (Distillation, true, true, [false, true, false]),
             (Distillation, false, true, [false, false, false]),
             (Supervised, true, false, [false, false, false]),

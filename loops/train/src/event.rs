@@ -7,6 +7,7 @@ use hone_store::{Claim, Publish, Ready, Refusal, Replayed, SampleMaterial};
 use serde::{Deserialize, Serialize};
 
 use crate::credit::RecentMean;
+use crate::retold::FirstTry;
 use crate::share::ShareTotals;
 use crate::trainer::{Candidate, Judged, TrainError, TrainJob};
 use crate::watch::{WatchDecision, WatchLook};
@@ -82,6 +83,8 @@ pub struct ClaimedBatch {
     pub materials: Vec<SampleMaterial>,
     /// Turns of the scope that were trained before, to learn from again by their words.
     pub replayed: Vec<Replayed>,
+    /// First tries at what some of the turns try again, where the method learns from that.
+    pub first_tries: Vec<FirstTry>,
     /// How many claimed turns were settled instead.
     pub left_out: usize,
     /// Prompts to probe with.

@@ -30,6 +30,7 @@ mod pack;
 mod probe;
 mod prune;
 mod publish;
+mod retold;
 mod save;
 mod scopes;
 mod share;
@@ -60,7 +61,7 @@ pub use config::{
 };
 pub use counters::Counters;
 pub use credit::{
-    Baseline, CreditRule, Credited, Method, RecentMean, Scored, Uses, credit, follow,
+    Baseline, CreditRule, Credited, Method, RecentMean, Scored, Uses, credit, follow, second_tries,
 };
 pub use event::{ClaimedBatch, Effect, Memory, PublishOutcome, Report};
 pub use filter::{Accepts, Filtered, filter};
@@ -70,6 +71,7 @@ pub use nn_trainer::{NnParts, NnTrainer, hint_words, hinted_prompt};
 pub use objective::{DistillForm, KlName, ObjectiveName, Teacher};
 pub use pack::{CreditedTurn, PackedRow, pack};
 pub use probe::{ProbeCompletion, ProbeSummary, is_looping};
+pub use retold::{FirstTry, Retold};
 pub use save::{CHECKPOINT_FILE, adapter_key, checkpoint_key, scope_hash};
 pub use share::{Pacer, ShareLimits, ShareTotals};
 pub use state::Train;

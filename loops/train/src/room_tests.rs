@@ -513,3 +513,42 @@ async fn files_that_nobody_needs_go_and_all_others_stay() {
     let heads = house.ledger.heads().await.unwrap();
     assert_eq!(house.on_disk(&heads[0]), heads[0].digest);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_try_is_told_again_though_the_first_was_trained_before() {
+    let house = House::new().await;
+    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let told = seen.clone();
+    let trainer = Hashes::with(move |job, _| {
+        told.lock().unwrap().push(job.retold.clone());
+        Ok(())
+    });
+    let mut ctx = house.ctx(trainer);
+    ctx.config.method = crate::Method::RltfSd;
+    ctx.config.gate.held_out_share = 0.0;
+    let running = House::start(ctx);
+    let first = house.turn(&anna(), &[1, 2], &[3]);
+    let opening = house.turn(&anna(), &[4, 5], &[6]);
+    house
+        .judge(&[(first.clone(), -1.0), (opening.clone(), 1.0)])
+        .await;
+    house.until_settled(50).await;
+    let mut third = house.turn(&anna(), &[4, 5, 6, 9], &[10]);
+    // What follows praise is another request, not a second try.
+    third.parent = Some(opening.id);
+    let mut second = house.turn(&anna(), &[1, 2, 3, 9], &[7, 8]);
+    second.parent = Some(first.id);
+    house.judge(&[(second, 1.0), (third, 1.0)]).await;
+    house.until_settled(50).await;
+    running.stop().await;
+    let seen = seen.lock().unwrap();
+    assert_eq!(seen.len(), 2);
+    assert_eq!(seen[0], []);
+    let told = crate::Retold {
+        tokens: vec![1, 2, 7, 8],
+        start: 2,
+        advantage: 2.0,
+    };
+    assert_eq!(seen[1], [told]);
+    house.check_hashes().await;
+}

@@ -5,18 +5,19 @@
 
 use std::sync::Arc;
 
-use hone_domain::{Millis, PolicyVersion, Reason, Scope, TransitionId, Turn, invariants};
+use hone_domain::{Millis, PolicyVersion, Reason, Scope, invariants};
 use hone_runtime::{Event, Room, Wake};
 use hone_store::{Publish, Ready, Refusal, SampleMaterial};
 
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::credit::{CreditRule, Method, Scored, credit};
+use crate::credit::{CreditRule, Scored, credit};
 use crate::event::{ClaimedBatch, Effect, PublishOutcome, Report};
 use crate::gate::{self, Outcome};
 use crate::job::{Doing, Job};
 use crate::objective::DistillForm;
 use crate::pack::{CreditedTurn, pack};
+use crate::retold::retold;
 use crate::scopes::Scopes;
 use crate::trainer::{Candidate, Lesson, TrainError, TrainJob};
 use crate::watch::{self, WatchLook};
@@ -264,14 +265,15 @@ impl Train {
             .collect();
         let lessons = batch.materials.iter().filter_map(|m| {
             let words = (m.hint.clone(), m.correction.clone());
-            lesson(method, (m.claim.transition, &m.turn), words)
+            Lesson::of(method, (m.claim.transition, &m.turn), words)
         });
         let lessons: Vec<Lesson> = lessons.collect();
         let replayed = batch
             .replayed
             .into_iter()
-            .filter_map(|r| lesson(method, (r.transition, &r.turn), (r.hint, r.correction)));
+            .filter_map(|r| Lesson::of(method, (r.transition, &r.turn), (r.hint, r.correction)));
         let replayed: Vec<Lesson> = replayed.collect();
+        let retold = retold(&batch.materials, &batch.first_tries);
         let scores: Vec<f32> = scored.iter().map(|s| s.score).collect();
         let rows = pack(&turns).map_err(|e| e.to_string())?;
         job.describe(&batch.materials, &scores, &rows);
@@ -285,6 +287,7 @@ impl Train {
             rows,
             lessons,
             replayed,
+            retold,
             lr_scale: job.lr_scale,
             probes: batch.probes,
             golden: batch.golden,
@@ -566,21 +569,6 @@ impl Train {
             None => Vec::new(),
         }
     }
-}
-
-/// What `method` learns from a turn's words.
-fn lesson(
-    method: Method,
-    (transition, turn): (TransitionId, &Turn),
-    (hint, correction): (Option<String>, Option<String>),
-) -> Option<Lesson> {
-    let uses = method.uses(hint.is_some(), correction.is_some());
-    (uses.hint || uses.correction).then(|| Lesson {
-        transition,
-        turn: turn.clone(),
-        hint: hint.filter(|_| uses.hint),
-        correction: correction.filter(|_| uses.correction),
-    })
 }
 
 impl Room for Train {

@@ -6,6 +6,7 @@ use hone_store::SampleMaterial;
 use uuid::Uuid;
 
 use super::*;
+use crate::credit::Method;
 use crate::credit::{Baseline, RecentMean};
 use crate::event::Memory;
 use crate::share::ShareTotals;
@@ -79,6 +80,7 @@ impl Bench {
             memory,
             materials: materials(scores),
             left_out: 0,
+            first_tries: Vec::new(),
             replayed: Vec::new(),
             probes: vec![vec![1]],
             golden: 1,

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use hone_domain::{BatchId, Digest, Message, Policy, Scope, Token, TransitionId, Turn};
 use serde::Serialize;
 
+use crate::credit::Method;
 use crate::gate::Measured;
 use crate::pack::PackedRow;
+use crate::retold::Retold;
 
 /// What a person's words teach about a turn, besides its score.
 #[derive(Clone, Debug)]
@@ -19,6 +21,23 @@ pub struct Lesson {
     pub hint: Option<String>,
     /// What should have been said: imitated.
     pub correction: Option<String>,
+}
+
+impl Lesson {
+    /// What `method` learns from a turn's words.
+    pub(crate) fn of(
+        method: Method,
+        (transition, turn): (TransitionId, &Turn),
+        (hint, correction): (Option<String>, Option<String>),
+    ) -> Option<Self> {
+        let uses = method.uses(hint.is_some(), correction.is_some());
+        (uses.hint || uses.correction).then(|| Self {
+            transition,
+            turn: turn.clone(),
+            hint: hint.filter(|_| uses.hint),
+            correction: correction.filter(|_| uses.correction),
+        })
+    }
 }
 
 /// Makes tokens of words, as the door does.
@@ -48,6 +67,8 @@ pub struct TrainJob {
     pub lessons: Vec<Lesson>,
     /// Lessons of turns that were trained before; learned from by their words only.
     pub replayed: Vec<Lesson>,
+    /// Second tries, to be given at once.
+    pub retold: Vec<Retold>,
     /// Factor on the learning rate.
     pub lr_scale: f32,
     /// Prompts to answer before and after.

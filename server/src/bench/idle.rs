@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::Bench;
 use super::child::Server;
+use super::memory::Memory;
 use super::report::{Report, milli};
 use super::wire::Wire;
 
@@ -12,13 +13,6 @@ use super::wire::Wire;
 const SETTLE: Duration = Duration::from_secs(1);
 /// Clock ticks per second in `/proc`: `USER_HZ`, fixed to 100 in Linux's interface to programs.
 const TICKS_PER_S: f64 = 100.0;
-
-/// What a process takes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Memory {
-    now_kib: u64,
-    peak_kib: u64,
-}
 
 /// `hone bench idle`.
 pub(super) fn idle(bench: &Bench) -> Result<Report, String> {
@@ -37,11 +31,11 @@ pub(super) fn idle(bench: &Bench) -> Result<Report, String> {
     sleep(time);
     let after = cpu_s(&read("stat")?)?;
     let share = (after - before) / began.elapsed().as_secs_f64();
-    let ready = memory(&read("status")?)?;
+    let ready = Memory::in_status(&read("status")?)?;
     // What the first completion touches stays in memory.
     bench.runtime.block_on(wire.first_text())?;
     sleep(SETTLE);
-    let used = memory(&read("status")?)?;
+    let used = Memory::in_status(&read("status")?)?;
     let mib = |kib: u64| format!("{:.1} MiB", kib as f64 / 1024.0);
     let mut report = Report::new("idle: a server that nobody uses", &["", "takes"]);
     let rows = [
@@ -75,20 +69,6 @@ fn cpu_s(stat: &str) -> Result<f64, String> {
     }
 }
 
-/// Resident memory in `/proc/PID/status`.
-fn memory(status: &str) -> Result<Memory, String> {
-    let kib = |key: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(key));
-        let number = line.and_then(|line| line.split_whitespace().next());
-        let number = number.and_then(|number| number.parse::<u64>().ok());
-        number.ok_or_else(|| format!("a process's status has no {key}"))
-    };
-    Ok(Memory {
-        now_kib: kib("VmRSS:")?,
-        peak_kib: kib("VmHWM:")?,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,16 +79,5 @@ mod tests {
         assert_eq!(cpu_s(stat), Ok(3.0));
         assert!(cpu_s("9440 (a) S 1").is_err());
         assert!(cpu_s("").is_err());
-    }
-
-    #[test]
-    fn memory_is_read_in_kib() {
-        let status = "Name:\thone\nVmHWM:\t    4096 kB\nVmRSS:\t    2048 kB\n";
-        let wanted = Memory {
-            now_kib: 2048,
-            peak_kib: 4096,
-        };
-        assert_eq!(memory(status), Ok(wanted));
-        assert!(memory("Name:\thone\n").is_err());
     }
 }

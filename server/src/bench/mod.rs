@@ -17,7 +17,9 @@ mod judge;
 mod learn;
 mod ledger;
 mod loops;
+mod memory;
 mod overhead;
+mod pace;
 mod prefill;
 mod report;
 mod speed;
@@ -25,6 +27,7 @@ mod stale;
 mod start;
 mod swap;
 mod trainer;
+mod votes;
 mod wire;
 
 #[cfg(all(test, feature = "candle"))]
@@ -103,6 +106,9 @@ enum Name {
     Trainer,
     /// What staleness costs each objective, and how stale turns are under load.
     Async,
+    /// Trained turns per second of the loops as they ship, and of loops that wait for each other, with
+    /// long-tailed completions and slow votes (minutes; not part of `all`).
+    Pace,
     /// What the judge's side can be trusted with: accuracy, binding, commands, certificates, secrets.
     Judge,
     /// A short demo.
@@ -167,6 +173,7 @@ impl Name {
             Self::Start => start::start(bench),
             Self::Trainer => trainer::trainer(bench),
             Self::Async => stale::stale(bench, &bench.size),
+            Self::Pace => pace::pace(bench, &bench.size),
             Self::Judge => judge::judge(bench),
             Self::Demo => demo::demo(bench),
             Self::Learn => learn::learn(bench, &bench.size),
@@ -311,7 +318,7 @@ mod tests {
     fn all_stands_for_every_other_short_name() {
         let known: Vec<Name> = Name::value_variants().to_vec();
         let each = Name::All.each();
-        let apart = [Name::All, Name::Device, Name::Learn];
+        let apart = [Name::All, Name::Device, Name::Learn, Name::Pace];
         assert!(known.iter().all(|n| apart.contains(n) || each.contains(n)));
         assert_eq!(each.len() + apart.len(), known.len());
     }

@@ -1,37 +1,67 @@
-//! The trainer: tokens per second, and a session's turns in one row against one row per turn.
+//! The trainer: tokens per second and memory, and a session's turns in one row against one row per
+//! turn.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hone_nn::{
     AdapterDtype, Control, Executor, Learner, LearnerConfig, LoraConfig, LossKind, Model,
-    ModelConfig, Objective, Target, TokenLoss, TrainRow, Trainable,
+    ModelConfig, Objective, StepError, StepReport, Target, TokenLoss, TrainRow, Trainable,
+    WeightFormat, Weights,
 };
 use serde_json::json;
 
 use super::Bench;
+use super::memory::{forget_peak, memory};
 use super::report::{Report, milli, ms};
 
 /// Turns of the session, tokens a turn adds to the prompt, and tokens of a completion.
 const TURNS: usize = 20;
 const ASKED: usize = 24;
 const ANSWERED: usize = 32;
-/// Shapes of about 3 and 30 million parameters, as (name, hidden, layers, heads, kv heads, head
-/// size, feed-forward, vocabulary).
-type Shape = (&'static str, [usize; 7]);
-const SHAPES: [Shape; 3] = [
-    ("1 M", [128, 4, 4, 2, 32, 384, 2048]),
-    ("3 M", [192, 6, 6, 2, 32, 512, 2048]),
-    ("30 M", [512, 8, 8, 4, 64, 1536, 8192]),
+/// Hidden size, layers, heads, kv heads, head size, feed-forward, vocabulary: about 1, 3 and 30
+/// million parameters.
+type Shape = [usize; 7];
+const M1: Shape = [128, 4, 4, 2, 32, 384, 2048];
+const M3: Shape = [192, 6, 6, 2, 32, 512, 2048];
+const M30: Shape = [512, 8, 8, 4, 64, 1536, 8192];
+
+/// A model to train an adapter on.
+struct Case {
+    name: &'static str,
+    shape: Shape,
+    format: WeightFormat,
+    /// Of the measurement's time.
+    share: f64,
+}
+
+const CASES: [Case; 5] = [
+    Case::of("1 M", M1, WeightFormat::F32, 0.1),
+    Case::of("3 M", M3, WeightFormat::F32, 0.15),
+    Case::of("3 M, bf16", M3, WeightFormat::Bf16, 0.1),
+    Case::of("30 M", M30, WeightFormat::F32, 0.5),
+    Case::of("30 M, bf16", M30, WeightFormat::Bf16, 0.15),
 ];
 
-/// `hone bench trainer`.
+impl Case {
+    const fn of(name: &'static str, shape: Shape, format: WeightFormat, share: f64) -> Self {
+        Self {
+            name,
+            shape,
+            format,
+            share,
+        }
+    }
+}
+
+/// `hone bench trainer`. What does not fit its time is left out.
 pub(super) fn trainer(bench: &Bench) -> Result<Report, String> {
-    let time = bench.time(6.0);
+    let time = bench.time(40.0);
     let title = format!("trainer: a session of {TURNS} turns, LoRA rank 8 on every projection");
     let head = [
         "shape",
         "tokens/s",
+        "memory MiB",
         "whole ms",
         "by turn ms",
         "factor",
@@ -40,30 +70,14 @@ pub(super) fn trainer(bench: &Bench) -> Result<Report, String> {
     ];
     let mut report = Report::new(title, &head);
     let exec = Arc::new(Executor::new(bench.config.model.thread_count()));
-    for (name, shape) in SHAPES {
-        let model = Arc::new(Model::random(config(shape), 1));
-        let measured = session(&model, &exec, time / SHAPES.len() as u32)?;
-        report.row([
-            name.to_owned(),
-            format!("{:.0}", measured.tokens_per_second),
-            format!("{:.0}", ms(measured.whole)),
-            format!("{:.0}", ms(measured.by_turn)),
-            format!("{:.1}", measured.factor()),
-            measured.differing.to_string(),
-            format!("{:.1e}", measured.norm_off),
-        ]);
-        report.set(
-            name,
-            json!({
-                "tokens_per_second": milli(measured.tokens_per_second),
-                "whole_ms": milli(ms(measured.whole)),
-                "by_turn_ms": milli(ms(measured.by_turn)),
-                "factor": milli(measured.factor()),
-                "logprobs_that_differ": measured.differing,
-                "norm_off": measured.norm_off,
-            }),
-        );
-        report.failed += measured.differing as u64;
+    let before = memory()?.now_kib;
+    for case in &CASES {
+        let deadline = Instant::now() + time.mul_f64(case.share);
+        let config = config(case.shape);
+        let weights = Weights::random(&config, 1).into_format(case.format);
+        let model = Arc::new(Model::new(config, weights));
+        let measured = Measured::of(&model, &exec, (time.mul_f64(case.share), deadline), before)?;
+        measured.tell(case.name, &mut report);
     }
     Ok(report)
 }
@@ -82,79 +96,139 @@ fn config([hidden, layers, heads, kv_heads, head_dim, ffn, vocab]: [usize; 7]) -
     }
 }
 
+/// One case.
 struct Measured {
     tokens_per_second: f64,
     whole: Duration,
-    by_turn: Duration,
+    /// Most memory while training, above that of the process before the first case.
+    memory_kib: u64,
+    by_turn: Option<ByTurn>,
+}
+
+/// The same session with a row per turn.
+struct ByTurn {
+    time: Duration,
     /// Log-probs whose bits differ between the two ways.
     differing: usize,
     norm_off: f64,
 }
 
 impl Measured {
-    fn factor(&self) -> f64 {
-        self.by_turn.as_secs_f64() / self.whole.as_secs_f64()
+    /// The median of steps on the whole session, after a first one, for a third of `time`; then, if
+    /// it ends before the deadline, one step on its turns.
+    fn of(
+        model: &Arc<Model>,
+        exec: &Arc<Executor>,
+        (time, deadline): (Duration, Instant),
+        before_kib: u64,
+    ) -> Result<Self, String> {
+        let (whole, by_turn) = rows(model.config.vocab);
+        let mut learner = learner(model, exec)?;
+        forget_peak()?;
+        let began = Instant::now();
+        let (first, _) = step(&mut learner, &whole, None)?.ok_or("stopped without a deadline")?;
+        let mut times = Vec::new();
+        while times.is_empty() || began.elapsed() < time / 3 {
+            times.extend(step(&mut learner, &whole, None)?.map(|(_, time)| time));
+        }
+        let memory_kib = memory()?.peak_kib.saturating_sub(before_kib);
+        times.sort_unstable();
+        let median = times[times.len() / 2];
+        Ok(Self {
+            tokens_per_second: first.tokens as f64 / median.as_secs_f64(),
+            whole: median,
+            memory_kib,
+            by_turn: ByTurn::of((model, exec), &by_turn, &first, deadline)?,
+        })
+    }
+
+    fn tell(&self, name: &str, report: &mut Report) {
+        let by_turn = self.by_turn.as_ref();
+        let factor = by_turn.map(|b| b.time.as_secs_f64() / self.whole.as_secs_f64());
+        let cell = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        report.row([
+            name.to_owned(),
+            format!("{:.0}", self.tokens_per_second),
+            format!("{:.0}", self.memory_kib as f64 / 1024.0),
+            format!("{:.1}", ms(self.whole)),
+            cell(by_turn.map(|b| format!("{:.0}", ms(b.time)))),
+            cell(factor.map(|factor| format!("{factor:.1}"))),
+            cell(by_turn.map(|b| b.differing.to_string())),
+            cell(by_turn.map(|b| format!("{:.1e}", b.norm_off))),
+        ]);
+        report.set(
+            name,
+            json!({
+                "tokens_per_second": milli(self.tokens_per_second),
+                "memory_bytes": self.memory_kib * 1024,
+                "whole_ms": milli(ms(self.whole)),
+                "by_turn_ms": by_turn.map(|b| milli(ms(b.time))),
+                "factor": factor.map(milli),
+                "logprobs_that_differ": by_turn.map(|b| b.differing),
+                "norm_off": by_turn.map(|b| b.norm_off),
+            }),
+        );
+        report.failed += by_turn.map_or(0, |b| b.differing) as u64;
     }
 }
 
-/// The median of steps on the whole session and on its turns, taken in turn for `time` (at least
-/// twice each).
-fn session(model: &Arc<Model>, exec: &Arc<Executor>, time: Duration) -> Result<Measured, String> {
-    let (whole, by_turn) = rows(model.config.vocab);
-    let learner = || {
-        let lora = LoraConfig {
-            rank: 8,
-            alpha: 16.0,
-            targets: Target::ALL.to_vec(),
-            rslora: false,
-            dtype: AdapterDtype::F32,
+impl ByTurn {
+    /// None where the deadline comes first.
+    fn of(
+        (model, exec): (&Arc<Model>, &Arc<Executor>),
+        rows: &[TrainRow],
+        whole: &StepReport,
+        deadline: Instant,
+    ) -> Result<Option<Self>, String> {
+        let mut learner = learner(model, exec)?;
+        let Some((report, time)) = step(&mut learner, rows, Some(deadline))? else {
+            return Ok(None);
         };
-        let objective = Objective::DecoupledPpo {
-            clip_low: 0.2,
-            clip_high: 0.28,
-            correction_cap: 5.0,
-        };
-        let mut config = LearnerConfig::new(Trainable::Lora(lora), objective, 1e-3);
-        config.kl_coef = 0.05;
-        let learner = Learner::new(model.clone(), config).map_err(|e| e.to_string())?;
-        Ok::<_, String>(learner.on(exec.clone()))
-    };
-    let (mut one, mut other) = (learner()?, learner()?);
-    let step = |learner: &mut Learner, rows: &[TrainRow]| {
-        let began = Instant::now();
-        let report = learner.step(rows, &mut || Control::Continue);
-        report
-            .map_err(|e| e.to_string())
-            .map(|r| (r, began.elapsed()))
-    };
-    let ((first, _), (second, _)) = (step(&mut one, &whole)?, step(&mut other, &by_turn)?);
-    let flat = |logprobs: &[Vec<f32>]| logprobs.concat();
-    let (a, b) = (
-        flat(&first.proximal_logprobs),
-        flat(&second.proximal_logprobs),
-    );
-    let differing = a
-        .iter()
-        .zip(&b)
-        .filter(|(a, b)| a.to_bits() != b.to_bits())
-        .count();
-    let (mut wholes, mut turns, began) = (Vec::new(), Vec::new(), Instant::now());
-    while wholes.len() < 2 || began.elapsed() < time {
-        wholes.push(step(&mut one, &whole)?.1);
-        turns.push(step(&mut other, &by_turn)?.1);
+        let a = whole.proximal_logprobs.concat();
+        let b = report.proximal_logprobs.concat();
+        let differ = |(a, b): &(&f32, &f32)| a.to_bits() != b.to_bits();
+        Ok(Some(Self {
+            time,
+            differing: a.iter().zip(&b).filter(differ).count() + a.len().abs_diff(b.len()),
+            norm_off: (whole.grad_norm / report.grad_norm - 1.0).abs(),
+        }))
     }
-    let median = |times: &mut Vec<Duration>| {
-        times.sort_unstable();
-        times[times.len() / 2]
+}
+
+fn learner(model: &Arc<Model>, exec: &Arc<Executor>) -> Result<Learner, String> {
+    let lora = LoraConfig {
+        rank: 8,
+        alpha: 16.0,
+        targets: Target::ALL.to_vec(),
+        rslora: false,
+        dtype: AdapterDtype::F32,
     };
-    let whole_time = median(&mut wholes);
-    Ok(Measured {
-        tokens_per_second: first.tokens as f64 / whole_time.as_secs_f64(),
-        whole: whole_time,
-        by_turn: median(&mut turns),
-        differing: differing + a.len().abs_diff(b.len()),
-        norm_off: (first.grad_norm / second.grad_norm - 1.0).abs(),
-    })
+    let objective = Objective::DecoupledPpo {
+        clip_low: 0.2,
+        clip_high: 0.28,
+        correction_cap: 5.0,
+    };
+    let config = LearnerConfig::new(Trainable::Lora(lora), objective, 1e-3);
+    let learner = Learner::new(model.clone(), config).map_err(|e| e.to_string())?;
+    Ok(learner.on(exec.clone()))
+}
+
+/// One step and its time; none where it was stopped at the deadline.
+fn step(
+    learner: &mut Learner,
+    rows: &[TrainRow],
+    deadline: Option<Instant>,
+) -> Result<Option<(StepReport, Duration)>, String> {
+    let began = Instant::now();
+    let mut pause = || match deadline.is_some_and(|deadline| Instant::now() > deadline) {
+        true => Control::Stop,
+        false => Control::Continue,
+    };
+    match learner.step(rows, &mut pause) {
+        Ok(report) => Ok(Some((report, began.elapsed()))),
+        Err(StepError::Stopped) => Ok(None),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// The session as one row with every completion, and as one row per turn.
@@ -199,5 +273,19 @@ mod tests {
         };
         assert_eq!(seen(&whole), seen(&by_turn));
         assert_eq!(by_turn.len(), TURNS);
+    }
+
+    #[test]
+    fn what_does_not_fit_its_time_is_left_out_and_the_rest_agrees() {
+        let model = Arc::new(Model::random(config(M1), 1));
+        let exec = Arc::new(Executor::new(1));
+        let measure = |most: Duration| {
+            let times = (Duration::ZERO, Instant::now() + most);
+            let measured = Measured::of(&model, &exec, times, 0);
+            measured.expect("it can be measured").by_turn
+        };
+        assert!(measure(Duration::ZERO).is_none());
+        let by_turn = measure(Duration::from_secs(600));
+        assert_eq!(by_turn.map(|b| b.differing), Some(0));
     }
 }

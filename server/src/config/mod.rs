@@ -198,7 +198,10 @@ impl Config {
         let (text, name) = file;
         let wrong = |error: toml::ser::Error| ConfigError(error.to_string());
         let mut merged = Table::try_from(self).map_err(wrong)?;
-        let known = merged.clone();
+        let mut known = merged.clone();
+        for (path, text) in OPTIONAL {
+            layers::put_optional(&mut known, path, &parse(text, "an optional table")?);
+        }
         layers::merge(&mut merged, &known, (parse(text, name)?, name))?;
         let config: Self = Value::Table(merged)
             .try_into()

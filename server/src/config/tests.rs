@@ -27,6 +27,9 @@ fn the_settings_for_learning_from_words_load_and_can_be_laid_over_others() {
     assert_eq!(loaded.train.method, hone_train::Method::Combined);
     let mut other = Config::load(&Sources::default()).expect("the defaults are valid");
     other.train.batch_turns = 17;
+    let named = other.with(("[judge.model]\nname = \"slow\"", "mine.toml"));
+    let judge = named.expect("valid").judge.model.expect("a table");
+    assert_eq!((judge.name.as_str(), judge.votes), ("slow", 3));
     let laid = other.with((WORDS, "words.toml")).expect("valid");
     assert_eq!(laid.train.batch_turns, 17);
     assert_eq!(laid.train.method, loaded.train.method);

@@ -30,7 +30,6 @@ pub(crate) struct GradBufs {
     pub(crate) transposed: Option<Panels>,
     low: Buf,
     dlow: Buf,
-    head: Buf,
     pub(super) mixture: MixtureGrad,
 }
 
@@ -142,7 +141,7 @@ impl LayerBack<'_> {
             dout: dattn,
         };
         attention.run(dqkv, &mut bufs.attention);
-        self.unrotate(acts.qkv.as_slice(), dqkv, &mut bufs.head, sink);
+        self.unrotate(acts.qkv.as_slice(), dqkv, sink);
         let dnormed = bufs.dnormed.take(n * d.ld_hidden);
         let step = Step {
             linear: &self.weights.qkv,
@@ -201,43 +200,57 @@ impl LayerBack<'_> {
     }
 
     /// Gradient through rotation and head norms, in place in `dqkv`.
-    fn unrotate(&self, qkv: &[f32], dqkv: &mut [f32], head: &mut Buf, sink: &mut LayerSink) {
+    fn unrotate(&self, qkv: &[f32], dqkv: &mut [f32], sink: &mut LayerSink) {
+        let (n, ld) = (self.pass.tokens, self.pass.dims.ld_qkv);
+        if let LayerSink::Full(grads) = sink {
+            // One weight gradient for all rows: rows in order, on one thread.
+            for (row, grad) in dqkv.chunks_exact_mut(ld).enumerate().take(n) {
+                let norms = [grads.q_norm.as_deref_mut(), grads.k_norm.as_deref_mut()];
+                self.unrotate_row((row, qkv), grad, norms);
+            }
+            return;
+        }
+        super::batch::each_row(dqkv, (n, ld), self.pass.exec, &|row, grad| {
+            self.unrotate_row((row, qkv), grad, [None, None]);
+        });
+    }
+
+    /// One token; `norms` take the gradients of the head norms' weights.
+    fn unrotate_row(
+        &self,
+        (row, qkv): (usize, &[f32]),
+        grad: &mut [f32],
+        mut norms: [Option<&mut [f32]>; 2],
+    ) {
         let (cfg, d) = (self.pass.cfg, self.pass.dims);
         let dim = cfg.head_dim;
         let pair = 2 * self.pass.rope.pairs();
-        let angles = self.temp.angles.as_slice();
-        let dy = &mut head.take(dim)[..dim];
-        let (mut dq_norm, mut dk_norm) = match sink {
-            LayerSink::Full(grads) => (grads.q_norm.as_deref_mut(), grads.k_norm.as_deref_mut()),
-            LayerSink::Lora(_) => (None, None),
-        };
-        for row in 0..self.pass.tokens {
-            let raw = &qkv[row * d.ld_qkv..][..d.q + d.kv];
-            let grad = &mut dqkv[row * d.ld_qkv..][..d.q + d.kv];
-            let angles = &angles[row * pair..][..pair];
-            let heads = grad.chunks_exact_mut(dim).zip(raw.chunks_exact(dim));
-            for (index, (dx, x)) in heads.enumerate() {
-                rotate(dx, angles, true);
-                let (weight, dw) = if index < cfg.heads {
-                    (&self.weights.q_norm, dq_norm.as_deref_mut())
-                } else {
-                    (&self.weights.k_norm, dk_norm.as_deref_mut())
+        let angles = &self.temp.angles.as_slice()[row * pair..][..pair];
+        let raw = &qkv[row * d.ld_qkv..][..d.q + d.kv];
+        let heads = grad[..d.q + d.kv].chunks_exact_mut(dim);
+        let mut dy = vec![0.0; dim];
+        for (index, (dx, x)) in heads.zip(raw.chunks_exact(dim)).enumerate() {
+            rotate(dx, angles, true);
+            let [dq_norm, dk_norm] = &mut norms;
+            let (weight, dw) = if index < cfg.heads {
+                (&self.weights.q_norm, dq_norm)
+            } else {
+                (&self.weights.k_norm, dk_norm)
+            };
+            if let Some(weight) = weight {
+                dy.copy_from_slice(dx);
+                let norm = RmsNorm {
+                    weight,
+                    eps: cfg.rms_eps,
+                    groups: 1,
                 };
-                if let Some(weight) = weight {
-                    dy.copy_from_slice(dx);
-                    let norm = RmsNorm {
-                        weight,
-                        eps: cfg.rms_eps,
-                        groups: 1,
-                    };
-                    norm.backward_row(NormGrad {
-                        x,
-                        dy,
-                        dx,
-                        dw,
-                        add: false,
-                    });
-                }
+                norm.backward_row(NormGrad {
+                    x,
+                    dy: &dy,
+                    dx,
+                    dw: dw.as_deref_mut(),
+                    add: false,
+                });
             }
         }
     }
@@ -253,7 +266,7 @@ impl LayerBack<'_> {
             dlow,
         } = bufs;
         let transposed = transposed.get_or_insert_with(|| Panels::zeros(0, 0));
-        w.transpose(0..w.out.div_ceil(LANES), transposed);
+        w.transpose(0..w.out.div_ceil(LANES), transposed, exec);
         let dy = Rows {
             data: step.dy.0,
             stride: step.dy.1,
@@ -377,7 +390,7 @@ impl LowRank<'_> {
         let ds = dlow.take(rows * ld);
         self.pair
             .b
-            .transpose(0..self.pair.b.out.div_ceil(LANES), transposed);
+            .transpose(0..self.pair.b.out.div_ceil(LANES), transposed, exec);
         transposed.linear(
             self.dy,
             RowsMut {
@@ -394,7 +407,9 @@ impl LowRank<'_> {
             rows,
         };
         grad.a.add_outer(ds, self.x, exec);
-        self.pair.a.transpose(0..rank.div_ceil(LANES), transposed);
+        self.pair
+            .a
+            .transpose(0..rank.div_ceil(LANES), transposed, exec);
         transposed.linear(
             ds,
             RowsMut {

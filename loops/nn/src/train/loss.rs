@@ -11,9 +11,12 @@ use crate::logprob::Shape;
 use crate::ops::{NormGrad, RmsNorm};
 use crate::panels::{Panels, Rows, RowsMut, Store};
 use crate::simd::{Kernel, LANES, V16, dispatch, exp, padded};
+use crate::weights::Model;
 
-/// Loss tokens whose logits exist at the same time.
+/// Loss tokens whose logits exist at the same time, and more where the vocabulary is small: as many
+/// as have this many logits. The head is transposed once for each such chunk.
 const CHUNK: usize = 64;
+const CHUNK_LOGITS: usize = 1 << 20;
 /// Vocabulary panels transposed at a time for the input gradient.
 const VOCAB_PANELS: usize = 256;
 
@@ -141,6 +144,11 @@ impl Sums {
     }
 }
 
+/// Loss tokens of a chunk.
+fn chunk(model: &Model) -> usize {
+    CHUNK.max(CHUNK_LOGITS / padded(model.config.vocab))
+}
+
 impl Buffers {
     /// Shows the logits of the micro-batch's sites, from `self.x`, one after the other.
     pub(crate) fn visit(
@@ -150,7 +158,7 @@ impl Buffers {
         see: &mut dyn FnMut(&Site, &[f32]),
         pacer: &mut Pacer,
     ) -> Result<(), StepError> {
-        for sites in micro.sites.chunks(CHUNK) {
+        for sites in micro.sites.chunks(chunk(run.model)) {
             self.chunk_logits(run, sites);
             for (i, site) in sites.iter().enumerate() {
                 see(site, self.logits_row(run, i));
@@ -186,7 +194,7 @@ impl Buffers {
     ) -> Result<(), StepError> {
         let ld = padded(run.model.config.hidden);
         self.grads.dx.take(micro.tokens * ld).fill(0.0);
-        for sites in micro.sites.chunks(CHUNK) {
+        for sites in micro.sites.chunks(chunk(run.model)) {
             self.chunk_logits(run, sites);
             for (i, site) in sites.iter().enumerate() {
                 let vocab = run.model.config.vocab;
@@ -216,7 +224,11 @@ impl Buffers {
         // Continued sums over slices of the vocabulary: ascending, and no transposed copy of a
         // large head.
         for first in (0..panels).step_by(VOCAB_PANELS) {
-            w.transpose(first..(first + VOCAB_PANELS).min(panels), transposed);
+            w.transpose(
+                first..(first + VOCAB_PANELS).min(panels),
+                transposed,
+                run.exec,
+            );
             let dy = Rows {
                 data: &dlogits[first * LANES..],
                 stride,

@@ -1,7 +1,7 @@
 //! The engine from its own door, on tiny random models and without files.
 
-mod given;
 mod experts;
+mod given;
 mod grammars;
 mod identity;
 mod idle;

@@ -249,3 +249,29 @@ async fn a_replayed_turn_teaches_by_its_words_and_nothing_else() {
     let known = |c: &Candidate| mean(&logprobs(&parts, Some(&adapter(&parts, c)), said));
     assert!(known(&candidate) > known(&without));
 }
+
+#[tokio::test]
+async fn a_second_try_becomes_likelier_as_a_first_one_and_a_bad_one_less_likely() {
+    let house = House::new().await;
+    let parts = parts(&house);
+    let turn = sampled(&house, &parts, 1);
+    let said: [Token; 3] = [14, 15, 0];
+    for advantage in [1.5, -0.5] {
+        let mut job = lesson_of(&turn, None, None);
+        job.retold = vec![crate::retold::Retold {
+            tokens: [turn.prompt_tokens.as_slice(), &said].concat(),
+            start: turn.prompt_tokens.len(),
+            advantage,
+        }];
+        let trainer = NnTrainer::new(parts.clone(), &config()).unwrap();
+        let candidate = trainer.train(&job, &mut || false).unwrap();
+        assert_eq!(candidate.numbers["retold"], 1.0);
+        let own = (turn.prompt_tokens.as_slice(), said.as_slice());
+        let before = mean(&logprobs(&parts, None, own));
+        let after = mean(&logprobs(&parts, Some(&adapter(&parts, &candidate)), own));
+        assert!((after - before) * advantage > 0.0, "{before} to {after}");
+        // The sampled turn is in the batch once, and as it was sampled.
+        assert_eq!(candidate.parity.tokens as usize, turn.completion.len());
+        assert_eq!(candidate.parity.mismatches, 0);
+    }
+}

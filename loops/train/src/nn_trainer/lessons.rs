@@ -8,6 +8,7 @@ use super::rehearsal::Rehearsed;
 use super::{NnTrainer, TrainError, TrainJob, Wording};
 use crate::credit::follow;
 use crate::objective::{DistillForm, Teacher};
+use crate::retold::Retold;
 use crate::trainer::Lesson;
 
 /// Stands where a hint goes while the template is rendered: no chat template and no person writes
@@ -23,6 +24,8 @@ pub(super) struct Taught {
     pub(super) hints: usize,
     /// Answers that the hinted teacher gave, to be given without the hint.
     pub(super) rehearsed: Rehearsed,
+    /// Second tries that are learned as first ones.
+    pub(super) retold: usize,
     /// Lessons of turns that were trained before.
     pub(super) replayed: usize,
     /// Hints and corrections that could not be put into tokens, or do not fit a row.
@@ -109,6 +112,10 @@ impl NnTrainer {
         };
         followed.map_err(super::stopped)?;
         rows.extend(corrected);
+        let retold = job.retold.iter().filter(|r| self.fits(r.tokens.len()));
+        let before = rows.len();
+        rows.extend(retold.map(again_at_once));
+        taught.retold = rows.len() - before;
         if rehearse {
             taught.rehearsed = self.rehearse(learner, job, control)?;
             taught.hints = taught.rehearsed.hints;
@@ -266,6 +273,18 @@ fn sampled(lesson: &Lesson) -> TrainRow {
             .enumerate()
             .map(loss)
             .collect(),
+    }
+}
+
+/// A second try as a row: its log-likelihood, weighted.
+fn again_at_once(retold: &Retold) -> TrainRow {
+    let loss = |position| TokenLoss {
+        advantage: retold.advantage,
+        ..TokenLoss::imitated(position)
+    };
+    TrainRow {
+        tokens: retold.tokens.clone(),
+        loss: (retold.start..retold.tokens.len()).map(loss).collect(),
     }
 }
 

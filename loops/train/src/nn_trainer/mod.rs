@@ -401,6 +401,7 @@ fn numbers(stepped: &Stepped, lr: f64) -> BTreeMap<&'static str, f64> {
         ("lr", lr),
         ("hints", taught.hints as f64),
         ("corrections", taught.corrections.len() as f64),
+        ("retold", taught.retold as f64),
         ("rehearsed", taught.rehearsed.rows.len() as f64),
         ("rehearsed_left_out", taught.rehearsed.doubtful as f64),
         ("rehearsed_gap_before", f64::from(known.gap_before)),

@@ -398,6 +398,7 @@ pub(super) fn job(turns: &[Turn], parent: Option<Policy>) -> TrainJob {
         correction: (i == 0).then(|| "14 15 16".to_owned()),
     };
     TrainJob {
+        retold: Vec::new(),
         replayed: Vec::new(),
         lessons: turns.iter().take(2).enumerate().map(lesson).collect(),
         scope: anna(),

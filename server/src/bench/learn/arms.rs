@@ -13,6 +13,8 @@ pub(super) enum Arm {
     Binary,
     /// Hints only.
     Distillation,
+    /// Scores, and second answers learned as first ones.
+    RltfSd,
     /// All three, and every user's first complaint comes with the answer it wanted.
     Corrected,
     /// Three users share one policy; their preferences go together.
@@ -28,10 +30,11 @@ pub(super) enum Arm {
 }
 
 impl Arm {
-    pub(super) const ALL: [Self; 9] = [
+    pub(super) const ALL: [Self; 10] = [
         Self::Combined,
         Self::Binary,
         Self::Distillation,
+        Self::RltfSd,
         Self::Corrected,
         Self::Joint,
         Self::NoLearning,
@@ -45,6 +48,7 @@ impl Arm {
             Self::Combined => "combined",
             Self::Binary => "binary",
             Self::Distillation => "distillation",
+            Self::RltfSd => "rltf_sd",
             Self::Corrected => "corrected",
             Self::Joint => "joint",
             Self::NoLearning => "no_learning",
@@ -62,7 +66,7 @@ impl Arm {
     /// The house's configuration: what ships for the method (scores by the default settings, words
     /// by those of configs/words.toml), but for the pace of the sessions.
     pub(super) fn configured(self, config: &Config) -> Result<Config, String> {
-        let by_scores = matches!(self, Self::Binary | Self::Inverted);
+        let by_scores = matches!(self, Self::Binary | Self::Inverted | Self::RltfSd);
         let mut config = if by_scores {
             config.clone()
         } else {
@@ -73,6 +77,7 @@ impl Arm {
         train.method = match self {
             Self::Binary | Self::Inverted => Method::BinaryReward,
             Self::Distillation => Method::Distillation,
+            Self::RltfSd => Method::RltfSd,
             _ => Method::Combined,
         };
         // People pause between sessions; these do not, so nothing waits for more to come.
