@@ -33,7 +33,7 @@ demo: ## watch simulated users teach the model over plain HTTP (about five minut
 	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
 	$(HONE) demo
 
-test: setup web lint unit hub candle clients schema-short soak-short deploy page-tests browser ## set up what the tests need, then run everything
+test: setup web lint unit candle clients schema-short soak-short deploy page-tests browser ## set up what the tests need, then run everything
 
 setup: ## install what the tests need (a C and a C++ compiler; Python and Node clients)
 	@sh tests/setup.sh
@@ -46,7 +46,7 @@ unit: ## all Rust tests
 	$(CARGO) test --workspace --locked
 
 hub: ## models by id, against a hub on this machine
-	$(CARGO) test --workspace --locked --features hone/hub --lib hub
+	$(CARGO) test --workspace --locked --lib hub
 
 candle: ## the local judge, against the built-in engine and committed goldens
 	$(CARGO) test --workspace --locked --features hone/candle --lib judging
