@@ -573,7 +573,7 @@ version  parent  status    samples  score  turns
         ]});
         let wanted = "\
 served  versions   turns  score  scope
-    12       140       7   0.50  5:local           pinned, stopped: worse
+    12       140       7   0.50  5:local          pinned, stopped: worse
      0         0  123456      -  9:helpdesk-/zo\u{eb}
 ";
         assert_eq!(scopes(&answer), wanted);

@@ -40,4 +40,4 @@ begin update people_revision set revision = revision + 1; end;
 create trigger team_members_gone after delete on team_members
 begin update people_revision set revision = revision + 1; end;
 
-pragma user_version = 11;
+pragma user_version = 13;
