@@ -141,7 +141,7 @@ pub(crate) enum TeamCommand {
 /// `hone agent`.
 pub(crate) fn agent(command: AgentCommand) -> Result<ExitCode, String> {
     let (name, change, place) = match command {
-        AgentCommand::Add(new) => return add_agent(new),
+        AgentCommand::Add(new) => return add_agent(&new),
         AgentCommand::List { place } => return list_agents(&place),
         AgentCommand::Disable { name, place } => (name, closed(true), place),
         AgentCommand::Enable { name, place } => (name, closed(false), place),
@@ -178,7 +178,7 @@ fn closed(disabled: bool) -> UserChange {
     }
 }
 
-fn add_agent(new: NewAgent) -> Result<ExitCode, String> {
+fn add_agent(new: &NewAgent) -> Result<ExitCode, String> {
     if !is_name(&new.name) {
         return Err(not_a_name(&new.name));
     }
@@ -275,7 +275,7 @@ pub(crate) fn team(command: TeamCommand) -> Result<ExitCode, String> {
             name,
             limits,
             place,
-        } => return add_team(name, limits, &place),
+        } => return add_team(&name, limits, &place),
         TeamCommand::Drop {
             team,
             member,
@@ -332,13 +332,13 @@ fn changed(team: String, change: TeamChange, place: Place) -> Act {
     }
 }
 
-fn add_team(name: String, limits: LimitArgs, place: &Place) -> Result<ExitCode, String> {
-    if !is_name(&name) {
-        return Err(not_a_name(&name));
+fn add_team(name: &str, limits: LimitArgs, place: &Place) -> Result<ExitCode, String> {
+    if !is_name(name) {
+        return Err(not_a_name(name));
     }
     at_desk(place, async |desk| {
         let team = Team {
-            name: name.clone(),
+            name: name.to_owned(),
             disabled: false,
             limits: limits.rates(),
             created_ms: desk.now_ms,
@@ -346,7 +346,7 @@ fn add_team(name: String, limits: LimitArgs, place: &Place) -> Result<ExitCode, 
         };
         let detail = json!({"members": 0, "limits": team.limits});
         let change = PeopleChange::AddTeam(team);
-        match desk.change(change, ("team.add", &name), detail).await? {
+        match desk.change(change, ("team.add", name), detail).await? {
             Changed::Done => Ok(ExitCode::SUCCESS),
             _ => Err(format!("the name {name} is taken")),
         }
@@ -382,9 +382,9 @@ fn list_teams(place: &Place) -> Result<ExitCode, String> {
         desk.ledger.teams().await.map_err(|e| e.to_string())
     })?;
     let row = |team: Team| {
-        let names = team.members.iter().map(|member| match member.is_lead {
-            true => format!("{} (lead)", member.name),
-            false => member.name.clone(),
+        let names = team.members.iter().map(|member| {
+            let part = if member.is_lead { " (lead)" } else { "" };
+            format!("{}{part}", member.name)
         });
         let members = names.collect::<Vec<_>>().join(", ");
         let state = if team.disabled { "disabled" } else { "" };
