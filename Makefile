@@ -1,5 +1,5 @@
 # The commands of Hone. `make run` and `make test` are all a newcomer needs.
-.PHONY: help run web page demo test setup lint unit hub candle clients openclaw schema schema-short soak soak-short made-up fuzz deploy page-tests browser bench bench-litellm bench-trainer gpu openapi starter goldens clean
+.PHONY: help run web page demo test setup lint unit candle clients openclaw schema schema-short soak soak-short made-up fuzz deploy page-tests browser bench bench-litellm bench-trainer gpu openapi starter goldens clean
 
 CARGO ?= cargo
 # What release builds have beside the defaults: the local judge. FEATURES= leaves it out, which builds
@@ -34,7 +34,7 @@ demo: ## watch simulated users teach the model over plain HTTP (about five minut
 	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
 	$(HONE) demo
 
-test: setup web lint unit hub candle clients openclaw schema-short soak-short deploy page-tests browser ## set up what the tests need, then run everything
+test: setup web lint unit candle clients openclaw schema-short soak-short deploy page-tests browser ## set up what the tests need, then run everything
 
 setup: ## install what the tests need (a C and a C++ compiler; Python and Node clients)
 	@sh tests/setup.sh
@@ -47,7 +47,7 @@ unit: ## all Rust tests
 	$(CARGO) test --workspace --locked
 
 hub: ## models by id, against a hub on this machine
-	$(CARGO) test --workspace --locked --features hone/hub --lib hub
+	$(CARGO) test --workspace --locked --lib hub
 
 candle: ## the local judge, against the built-in engine and committed goldens
 	$(CARGO) test --workspace --locked --features hone/candle --lib judging

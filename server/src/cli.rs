@@ -10,6 +10,7 @@ use toml::Value;
 use crate::config::{Config, Sources};
 use crate::http::openapi;
 use crate::people::command::{self, AuditCommand, KeyCommand, UserCommand};
+use crate::people::groups_command::{self, AgentCommand, TeamCommand};
 use crate::{bench, demo, manage, process, starter, upkeep};
 
 /// Serves a language model that gets better by being used.
@@ -35,6 +36,12 @@ enum Command {
     /// Accounts of people and programs.
     #[command(subcommand)]
     User(UserCommand),
+    /// Accounts of programs that a person or a team keeps.
+    #[command(subcommand)]
+    Agent(AgentCommand),
+    /// Accounts that share limits and keep agents together.
+    #[command(subcommand)]
+    Team(TeamCommand),
     /// API keys.
     #[command(subcommand)]
     Key(KeyCommand),
@@ -106,8 +113,8 @@ struct ServeArgs {
     /// Folder of the ledger and the adapters.
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
-    /// A Hugging Face model folder or a GGUF file instead of the built-in starter model, or, in a
-    /// build with the feature `hub`, an id such as org/name or org/name@revision.
+    /// A Hugging Face model folder or a GGUF file instead of the built-in starter model, or an id on
+    /// a hub such as org/name or org/name@revision.
     #[arg(long, value_name = "PATH")]
     model: Option<PathBuf>,
     /// How its matrices are kept in memory: stored, f32, bf16, q8 or q4.
@@ -163,6 +170,8 @@ pub fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
         }
         Some(Command::Bench(options)) => bench::command(&options),
         Some(Command::User(command)) => command::user(command),
+        Some(Command::Agent(command)) => groups_command::agent(command),
+        Some(Command::Team(command)) => groups_command::team(command),
         Some(Command::Key(command)) => command::key(command),
         Some(Command::Audit(command)) => command::audit(command),
         Some(Command::Versions(command)) => manage::run(command),

@@ -4,7 +4,11 @@
 //! What was fetched for an id is kept for it: a restart serves the same weights, whatever the
 //! revision means on the hub by then, and needs no network.
 
+mod fetching;
+
 use std::path::{Path, PathBuf};
+
+use crate::config::OutboundConfig;
 
 /// Where a hub is, and what to show it.
 #[derive(Clone, Debug)]
@@ -15,17 +19,20 @@ pub struct HubAccess {
     pub token: Option<String>,
     /// Where fetched files live.
     pub cache: PathBuf,
+    /// Which addresses may be called.
+    pub outbound: OutboundConfig,
 }
 
 impl HubAccess {
     /// As the environment says (`HF_ENDPOINT`, `HF_TOKEN`), with fetched files in the data folder.
-    pub fn from_env(data: &Path) -> Self {
+    pub fn from_env(data: &Path, outbound: &OutboundConfig) -> Self {
         let set = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
         let endpoint = set("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".to_owned());
         Self {
             endpoint: endpoint.trim_end_matches('/').to_owned(),
             token: set("HF_TOKEN"),
             cache: data.join("hub"),
+            outbound: outbound.clone(),
         }
     }
 }
@@ -70,151 +77,8 @@ pub fn folder(text: &str, access: &HubAccess) -> Result<PathBuf, String> {
         .extension()
         .is_some_and(|end| end.eq_ignore_ascii_case("gguf"));
     match HubId::parse(text) {
-        Some(id) if !is_file && !path.exists() => fetch(&id, access),
+        Some(id) if !is_file && !path.exists() => fetching::fetch(&id, access),
         _ => Ok(path.to_owned()),
-    }
-}
-
-#[cfg(not(feature = "hub"))]
-fn fetch(id: &HubId, _access: &HubAccess) -> Result<PathBuf, String> {
-    Err(format!(
-        "{} is no folder here, and this build cannot fetch models from a hub: build it with \
-         `cargo build --release -p hone --features hub`, or download the folder and give its path",
-        id.repo
-    ))
-}
-
-#[cfg(feature = "hub")]
-use fetching::fetch;
-
-#[cfg(feature = "hub")]
-mod fetching {
-    use std::fs;
-    use std::path::{Path, PathBuf};
-
-    use hf_hub::api::sync::{Api, ApiBuilder, ApiError};
-    use hf_hub::{Cache, Repo, RepoType};
-
-    use super::{HubAccess, HubId};
-
-    /// Tries again so often before a download has failed.
-    const RETRIES: usize = 3;
-    /// Most files that a model folder may have.
-    const FILES_MAX: usize = 1_024;
-
-    /// The folder of a fetched model; fetches what is missing.
-    pub(super) fn fetch(id: &HubId, access: &HubAccess) -> Result<PathBuf, String> {
-        let note = note_of(id, access);
-        if let Some(folder) = noted(&note) {
-            return Ok(folder);
-        }
-        let api = ApiBuilder::from_cache(Cache::new(access.cache.clone()))
-            .with_endpoint(access.endpoint.clone())
-            .with_token(access.token.clone())
-            .with_retries(RETRIES)
-            .with_progress(true)
-            .build();
-        let api = api.map_err(|error| explain(&error, id, access))?;
-        let folder = download(&api, id).map_err(|failure| match failure {
-            Failure::Hub(error) => explain(&error, id, access),
-            Failure::Said(text) => text,
-        })?;
-        fs::write(&note, folder.display().to_string()).map_err(|error| {
-            let shown = note.display();
-            format!("{shown} cannot be written ({error}); make the data folder writable")
-        })?;
-        Ok(folder)
-    }
-
-    enum Failure {
-        Hub(ApiError),
-        Said(String),
-    }
-
-    /// Fetches every file that a model folder has, all of one commit.
-    fn download(api: &Api, id: &HubId) -> Result<PathBuf, Failure> {
-        let at = |revision: &str| {
-            let (repo, revision) = (id.repo.clone(), revision.to_owned());
-            api.repo(Repo::with_revision(repo, RepoType::Model, revision))
-        };
-        let info = at(&id.revision).info().map_err(Failure::Hub)?;
-        let names = info.siblings.iter().map(|file| file.rfilename.as_str());
-        let names: Vec<&str> = names.filter(|name| belongs(name)).collect();
-        if !names.contains(&"config.json") {
-            return Err(Failure::Said(format!(
-                "{id} has no config.json, so it is no model that can be served; give the id of a \
-                 model with safetensors files"
-            )));
-        }
-        if names.len() > FILES_MAX {
-            return Err(Failure::Said(format!(
-                "{id} has more than {FILES_MAX} files; download what is needed and give its path"
-            )));
-        }
-        let commit = at(&info.sha);
-        let mut folder = PathBuf::new();
-        for name in names {
-            let file = commit.get(name).map_err(Failure::Hub)?;
-            if let Some(parent) = file.parent() {
-                folder = parent.to_owned();
-            }
-        }
-        Ok(folder)
-    }
-
-    /// Files of a model folder: weights, configurations, tokenizer and template.
-    fn belongs(name: &str) -> bool {
-        const EXACT: [&str; 6] = [
-            "config.json",
-            "generation_config.json",
-            "tokenizer.json",
-            "tokenizer_config.json",
-            "chat_template.jinja",
-            "model.safetensors.index.json",
-        ];
-        let weights = name.starts_with("model") && name.ends_with(".safetensors");
-        EXACT.contains(&name) || (weights && !name.contains('/'))
-    }
-
-    /// The file that names the folder of an id; it is written when the folder is whole.
-    fn note_of(id: &HubId, access: &HubAccess) -> PathBuf {
-        let name = format!("{id}").replace('/', "--");
-        access.cache.join(format!("{name}.folder"))
-    }
-
-    fn noted(note: &Path) -> Option<PathBuf> {
-        let folder = PathBuf::from(fs::read_to_string(note).ok()?.trim());
-        folder.join("config.json").exists().then_some(folder)
-    }
-
-    /// One sentence for a person: what is wrong, and what to do.
-    fn explain(error: &ApiError, id: &HubId, access: &HubAccess) -> String {
-        let endpoint = &access.endpoint;
-        let status = match error {
-            ApiError::RequestError(error) => match &**error {
-                ureq::Error::StatusCode(status) => Some(*status),
-                _ => None,
-            },
-            _ => None,
-        };
-        match status {
-            Some(401 | 403) => format!(
-                "{endpoint} does not let this caller read {id}; set HF_TOKEN to a token that may, \
-                 or check the id"
-            ),
-            Some(404) => format!(
-                "{endpoint} has no model {id}; check the id and the revision, or give the path of \
-                 a folder"
-            ),
-            Some(status) => format!(
-                "{endpoint} answered {status} for {id}; try again later, or download the folder \
-                 elsewhere and give its path"
-            ),
-            None => format!(
-                "{id} could not be fetched from {endpoint} ({error}); connect to the network, set \
-                 HF_ENDPOINT to a mirror, or download the folder elsewhere and give its path"
-            ),
-        }
     }
 }
 
@@ -247,17 +111,8 @@ mod tests {
             assert_eq!(found, wanted, "{text}");
         }
     }
-
-    #[cfg(not(feature = "hub"))]
-    #[test]
-    fn without_the_feature_one_sentence_says_how_to_get_it() {
-        let access = HubAccess::from_env(Path::new("data"));
-        let error = folder("org/name", &access).expect_err("there is no such folder");
-        assert!(error.contains("--features hub"), "{error}");
-        assert_eq!(folder("/srv/x", &access), Ok(PathBuf::from("/srv/x")));
-    }
 }
 
-#[cfg(all(test, feature = "hub"))]
+#[cfg(test)]
 #[path = "hub_tests.rs"]
 mod fetch_tests;

@@ -73,3 +73,31 @@ impl Rules {
         admit(consent, self.config.holdback(owner == LOCAL_OWNER), wanted)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use hone_domain::Learning;
+
+    use super::*;
+    use crate::http::testing::learning_config;
+
+    #[test]
+    fn an_agent_that_a_team_shares_has_one_policy_and_tells_who_speaks() {
+        let config = LearningConfig {
+            shared_owners: vec!["helpdesk".to_owned()],
+            ..learning_config()
+        };
+        let rules = Rules::new(config, Consents::default());
+        let of = Scope::of("helpdesk", None);
+        for (user, source) in [(Some("ann"), "ann"), (Some("bob"), "bob"), (None, "")] {
+            let shared = (of.clone(), Some(source.to_owned()));
+            assert_eq!(rules.scope("helpdesk", user), shared);
+        }
+        let own = (Scope::of("builder", Some("ann")), None);
+        assert_eq!(rules.scope("builder", Some("ann")), own);
+        // Its keeper decides for all of them.
+        rules.decided(&of, Consent::to(Learning::Full));
+        assert_eq!(rules.own_consent("helpdesk").learning, Learning::Full);
+        assert_eq!(rules.own_consent("builder").learning, Learning::Serve);
+    }
+}

@@ -25,6 +25,7 @@ pub mod paired;
 pub mod people;
 mod process;
 mod starter;
+mod table;
 pub mod telemetry;
 mod upkeep;
 pub mod watch;

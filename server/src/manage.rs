@@ -8,6 +8,11 @@ use clap::{Args, Subcommand};
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::table::{
+    Side::{Left, Right},
+    table,
+};
+
 /// Longest wait for an answer; a comparison generates.
 const TIMEOUT: Duration = Duration::from_secs(300);
 /// Longest wait for an answer about readiness.
@@ -389,19 +394,27 @@ fn list(answer: &Value) -> String {
         text.push_str(&format!("learning is stopped: {why}\n"));
     }
     text.push_str(&trial(answer));
-    text.push_str("version  parent  status     samples  score (turns)\n");
-    for v in rows(answer) {
-        let status = v["status"].as_str().unwrap_or_default();
-        text.push_str(&format!(
-            "{:>7}  {:>6}  {status:<9}  {:>7}  {:>5} ({})  {}\n",
-            v["version"],
-            v["parent"],
-            v["samples"],
+    let row = |v: &Value| {
+        vec![
+            v["version"].to_string(),
+            v["parent"].to_string(),
+            v["status"].as_str().unwrap_or_default().to_owned(),
+            v["samples"].to_string(),
             score(&v["mean_score"]),
-            v["scored_turns"],
+            v["scored_turns"].to_string(),
             marks(v),
-        ));
-    }
+        ]
+    };
+    let names = [
+        ("version", Right),
+        ("parent", Right),
+        ("status", Left),
+        ("samples", Right),
+        ("score", Right),
+        ("turns", Right),
+        ("", Left),
+    ];
+    text.push_str(&table(&names, &rows(answer).map(row).collect::<Vec<_>>()));
     text
 }
 
@@ -480,21 +493,28 @@ fn pairs(answer: &Value) -> String {
 }
 
 fn scopes(answer: &Value) -> String {
-    let mut text = "served  versions  turns  score  scope\n".to_owned();
-    for s in rows(answer) {
-        let pinned = if s["pinned"] == true { "  pinned" } else { "" };
-        let stopped = s["tripped"].as_str();
-        let stopped = stopped.map_or(String::new(), |why| format!("  stopped: {why}"));
-        text.push_str(&format!(
-            "{:>6}  {:>8}  {:>5}  {:>5}  {}{pinned}{stopped}\n",
-            s["current"],
-            s["versions"],
-            s["turns"],
+    let row = |s: &Value| {
+        let pinned = (s["pinned"] == true).then(|| "pinned".to_owned());
+        let stopped = s["tripped"].as_str().map(|why| format!("stopped: {why}"));
+        let marks: Vec<String> = pinned.into_iter().chain(stopped).collect();
+        vec![
+            s["current"].to_string(),
+            s["versions"].to_string(),
+            s["turns"].to_string(),
             score(&s["mean_score"]),
-            s["scope"].as_str().unwrap_or_default(),
-        ));
-    }
-    text
+            s["scope"].as_str().unwrap_or_default().to_owned(),
+            marks.join(", "),
+        ]
+    };
+    let names = [
+        ("served", Right),
+        ("versions", Right),
+        ("turns", Right),
+        ("score", Right),
+        ("scope", Left),
+        ("", Left),
+    ];
+    table(&names, &rows(answer).map(row).collect::<Vec<_>>())
 }
 
 fn refusals(answer: &Value) -> String {
@@ -536,7 +556,26 @@ mod tests {
         });
         let text = list(&answer);
         assert!(text.starts_with("served: version 3\n"), "{text}");
-        assert!(text.contains("rollback"), "{text}");
-        assert!(text.contains("-0.25 (4)  pinned worse"), "{text}");
+        let wanted = "\
+version  parent  status    samples  score  turns
+      3       1  rollback        0  -0.25      4  pinned worse
+";
+        assert!(text.ends_with(wanted), "{text}");
+    }
+
+    #[test]
+    fn scopes_stand_in_columns_whatever_their_names() {
+        let answer = json!({"data": [
+            {"current": 12, "versions": 140, "turns": 7, "mean_score": 0.5, "scope": "5:local",
+             "pinned": true, "tripped": "worse"},
+            {"current": 0, "versions": 0, "turns": 123456, "mean_score": null,
+             "scope": "9:helpdesk-/zo\u{eb}"},
+        ]});
+        let wanted = "\
+served  versions   turns  score  scope
+    12       140       7   0.50  5:local          pinned, stopped: worse
+     0         0  123456      -  9:helpdesk-/zo\u{eb}
+";
+        assert_eq!(scopes(&answer), wanted);
     }
 }

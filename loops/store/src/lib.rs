@@ -27,8 +27,8 @@ pub use ledger::{
     SampleMaterial, TurnRow, TurnView, reason_at_record,
 };
 pub use people::{
-    AUDIT_ORIGIN, ApiKey, AuditCheck, AuditEntry, AuditQuery, AuditRecord, Changed, Invite, People,
-    PeopleChange, SignIn, User, UserChange, Uses,
+    AUDIT_ORIGIN, ApiKey, AuditCheck, AuditEntry, AuditQuery, AuditRecord, Changed, Invite, Keeper,
+    Member, People, PeopleChange, SignIn, Team, TeamChange, User, UserChange, Uses,
 };
 pub use personal::{
     ConsentRow, ForgetBegun, ForgetReport, ForgetRow, ForgetStep, ForgetWhat, ForgetWish, Learned,

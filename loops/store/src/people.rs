@@ -7,6 +7,15 @@ use sha2::{Digest as _, Sha256};
 
 use crate::LedgerError;
 
+/// Whose agent an account is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Keeper {
+    /// An owner's.
+    Owner(String),
+    /// A team's.
+    Team(String),
+}
+
 /// A person, or a program with an account of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
@@ -20,6 +29,8 @@ pub struct User {
     pub disabled: bool,
     /// Exceptions from the configured limits.
     pub limits: RateLimits,
+    /// Whose agent this is; none for an account of its own. An agent has no password.
+    pub keeper: Option<Keeper>,
     /// When the account was made.
     pub created_ms: Millis,
     /// When they last signed in.
@@ -34,6 +45,41 @@ pub struct UserChange {
     /// Argon2id string of the new password.
     pub password: Option<String>,
     /// Whether the account is closed.
+    pub disabled: Option<bool>,
+    /// The limits, as a whole.
+    pub limits: Option<RateLimits>,
+}
+
+/// Somebody in a team.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Owner of what they send: name of an account, or of somebody without one.
+    pub name: String,
+    /// Whether they manage the team.
+    pub is_lead: bool,
+    /// Since when they are in it.
+    pub joined_ms: Millis,
+}
+
+/// Accounts that share limits and keep agents together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Team {
+    /// Unique among teams.
+    pub name: String,
+    /// Whether its agents are refused; its members go on as if in no team.
+    pub disabled: bool,
+    /// What all of them may use together; exceptions from the configured limits of teams.
+    pub limits: RateLimits,
+    /// When it was made.
+    pub created_ms: Millis,
+    /// Who is in it, by name.
+    pub members: Vec<Member>,
+}
+
+/// What changes of a team; none stays.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TeamChange {
+    /// Whether it is closed.
     pub disabled: Option<bool>,
     /// The limits, as a whole.
     pub limits: Option<RateLimits>,
@@ -108,9 +154,10 @@ pub struct Invite {
 /// A change among people. Each is one transaction together with its audit entry.
 #[derive(Clone, Debug)]
 pub enum PeopleChange {
-    /// A new account; `Taken` if the name is.
+    /// A new account; `Taken` if the name is, `Missing` if the team that is to keep it does not
+    /// exist.
     AddUser(User),
-    /// A changed account; `Missing` if there is none.
+    /// A changed account; `Missing` if there is none, or if an agent would get a password.
     ChangeUser(String, UserChange),
     /// A new key; `Taken` if the id is.
     AddKey(ApiKey),
@@ -132,6 +179,15 @@ pub enum PeopleChange {
     /// An invitation taken by a new account; `Missing` if it does not exist, ran out, was taken,
     /// or is for another name or role, `Taken` if the name is.
     TakeInvite(Digest, User),
+    /// A new team with its members; `Taken` if the name is, or if a member is in another team.
+    AddTeam(Team),
+    /// A changed team; `Missing` if there is none.
+    ChangeTeam(String, TeamChange),
+    /// A member of a team, new or with another part in it; `Missing` if there is no such team,
+    /// `Taken` if they are in another one.
+    PutMember(String, Member),
+    /// A member who is in the team no more; `Missing` if they are not in it.
+    DropMember(String, String),
 }
 
 /// What became of a change. Only `Done` leaves a trace, in the tables and in the audit log.
@@ -226,6 +282,9 @@ pub trait People: Send + Sync {
     /// Every account, by name.
     async fn users(&self) -> Result<Vec<User>, LedgerError>;
 
+    /// Every team with its members, by name.
+    async fn teams(&self) -> Result<Vec<Team>, LedgerError>;
+
     /// One key.
     async fn key(&self, id: &str) -> Result<Option<ApiKey>, LedgerError>;
 
@@ -241,7 +300,7 @@ pub trait People: Send + Sync {
     /// Notes when keys and sign-ins were last used, and forgets sign-ins not used since `idle_ms`.
     async fn note_uses(&self, uses: &Uses, idle_ms: Millis) -> Result<(), LedgerError>;
 
-    /// Grows with every change to users and keys and with every ended sign-in, whichever process
+    /// Grows with every change to users, keys and teams and with every ended sign-in, whichever process
     /// makes it.
     async fn revision(&self) -> Result<u64, LedgerError>;
 

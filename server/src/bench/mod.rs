@@ -230,7 +230,7 @@ impl Bench {
 
     /// The configured model with its threads; the starter model unless configured otherwise.
     fn builtin(&self) -> Result<Builtin, String> {
-        let access = HubAccess::from_env(&self.config.store.folder()?);
+        let access = HubAccess::from_env(&self.config.store.folder()?, &self.config.outbound);
         let served = model::load(&self.config.model, &access)?;
         served
             .builtin

@@ -27,6 +27,8 @@ pub struct PeopleConfig {
     pub key_overlap_ms: Millis,
     /// Most keys of one owner that are neither revoked nor expired.
     pub keys_per_owner_max: usize,
+    /// Most agents of one person or team.
+    pub agents_per_keeper_max: usize,
     /// Most failed passwords of one name in a window; of one address five times as many.
     pub attempts_max: u32,
     /// The window, in milliseconds.
@@ -135,7 +137,7 @@ impl PeopleConfig {
     }
 }
 
-/// Limits of one key, or of one owner's keys together. 0 is no limit.
+/// Limits of one key, of one owner's keys together, or of a team. 0 is no limit.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LimitSet {
@@ -169,7 +171,9 @@ pub struct LimitsConfig {
     pub key: LimitSet,
     /// Of all requests of one owner.
     pub owner: LimitSet,
-    /// Most keys and owners counted.
+    /// Of all requests of a team's members and agents together.
+    pub team: LimitSet,
+    /// Most keys, owners and teams counted.
     pub counted_max: usize,
 }
 

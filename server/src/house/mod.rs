@@ -77,7 +77,7 @@ impl House {
     pub async fn start(config: Config) -> Result<Self, String> {
         let config = Arc::new(config);
         let wanted = config.model.clone();
-        let access = HubAccess::from_env(&config.store.folder()?);
+        let access = HubAccess::from_env(&config.store.folder()?, &config.outbound);
         let served = tokio::task::spawn_blocking(move || model::load(&wanted, &access))
             .await
             .map_err(|error| format!("the model could not be loaded: {error}"))??;

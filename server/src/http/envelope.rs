@@ -11,17 +11,19 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
-use hone_domain::RequestId;
+use hone_domain::{RequestId, UserRole};
 use http_body_util::BodyExt;
 
 use super::Http;
 use super::error::ApiError;
 use super::guard::{self, Caller, Shown};
-use super::rights::{self, Right};
+use super::rights::{self, ForAgents, Right};
 use crate::people::meter::{Standing, reset_text};
 use crate::people::secrets::{csrf, same};
 use crate::telemetry::{self, Parent};
 
+/// Names the agent that a keeper acts for.
+const AGENT: &str = "x-hone-agent";
 /// Longest request id taken over from a client.
 const ID_BYTES_MAX: usize = 128;
 
@@ -176,9 +178,63 @@ async fn admit(http: &Http, seen: Seen<'_>) -> Result<Caller, ApiError> {
         return Ok(Caller::stranger());
     }
     // Who is calling comes before what they want: strangers learn nothing about routes.
-    let caller = identify(http, &seen).await?;
+    let caller = http.people.seated(identify(http, &seen).await?);
     caller.check(needed?)?;
-    Ok(caller)
+    match seen.headers.get(AGENT) {
+        Some(agent) => act_for(http, caller, (agent, seen.route)),
+        None => within_agency(http, caller, (seen.method, seen.route)),
+    }
+}
+
+/// A keeper who acts for their agent: what is the agent's is theirs to see and decide.
+fn act_for(
+    http: &Http,
+    caller: Caller,
+    (agent, route): (&HeaderValue, Option<&str>),
+) -> Result<Caller, ApiError> {
+    let Some(what) = rights::for_agents(route) else {
+        return Err(ApiError::Forbidden {
+            code: "agent_not_here",
+            message: format!(
+                "the header {AGENT} has no meaning on this path; call it with a key of the agent, \
+                 or leave the header out"
+            ),
+        });
+    };
+    let agent = agent.to_str().unwrap_or_default();
+    let groups = http.people.groups();
+    let manages = what == ForAgents::Keys && caller.role == UserRole::Admin;
+    if !groups.keeps(&caller.owner, agent) && !(manages && groups.is_agent(agent)) {
+        let shown: String = agent.chars().take(64).collect();
+        return Err(ApiError::Forbidden {
+            code: "not_your_agent",
+            message: format!("no agent {shown} is yours; GET /v1/agents lists those that are"),
+        });
+    }
+    Ok(Caller {
+        owner: agent.to_owned(),
+        acted_by: Some(caller.owner),
+        ..caller
+    })
+}
+
+/// An agent asks the model, reads what is its own and says how good it was; what is decided about
+/// it, its keeper decides.
+fn within_agency(
+    http: &Http,
+    caller: Caller,
+    (method, route): (&Method, Option<&str>),
+) -> Result<Caller, ApiError> {
+    if rights::is_open_to_agents(method, route) || !http.people.groups().is_agent(&caller.owner) {
+        return Ok(caller);
+    }
+    Err(ApiError::Forbidden {
+        code: "keeper_decides",
+        message: format!(
+            "an agent cannot do this; its keeper does, with the header {AGENT}: {}",
+            caller.owner
+        ),
+    })
 }
 
 async fn identify(http: &Http, seen: &Seen<'_>) -> Result<Caller, ApiError> {

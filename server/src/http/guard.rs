@@ -76,6 +76,10 @@ pub struct Allowance {
     pub key: Option<(String, RateLimits)>,
     /// The owner's exceptions.
     pub owner: RateLimits,
+    /// The keeper of an agent, whose limits hold too, and their exceptions.
+    pub keeper: Option<(String, RateLimits)>,
+    /// The owner's team and its exceptions.
+    pub team: Option<(String, RateLimits)>,
 }
 
 /// Who is calling.
@@ -91,6 +95,8 @@ pub struct Caller {
     pub allowance: Allowance,
     /// Whether their key says that `store: false` of its calls means nothing.
     pub despite_store_false: bool,
+    /// Who acts, where a keeper does for their agent; the owner is the agent then.
+    pub acted_by: Option<String>,
 }
 
 impl Caller {
@@ -102,6 +108,7 @@ impl Caller {
             via: Via::Loopback,
             allowance: Allowance::default(),
             despite_store_false: false,
+            acted_by: None,
         }
     }
 }
@@ -215,6 +222,7 @@ impl Guard {
             via: Via::Loopback,
             allowance: Allowance::default(),
             despite_store_false: false,
+            acted_by: None,
         })
     }
 
@@ -235,6 +243,7 @@ impl Guard {
             via: Via::Key,
             allowance: Allowance::default(),
             despite_store_false: false,
+            acted_by: None,
         })
     }
 

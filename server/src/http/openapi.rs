@@ -13,7 +13,8 @@ use super::{Http, routes};
 #[derive(utoipa::OpenApi)]
 #[openapi(info(
     title = "Hone",
-    description = "An OpenAI-compatible server whose model gets better by being used."
+    description = "An OpenAI-compatible server whose model gets better by being used. With the header \
+                   `x-hone-agent: NAME`, keys and data of an agent are at the paths of one's own."
 ))]
 struct Document;
 

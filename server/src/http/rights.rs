@@ -98,6 +98,17 @@ pub const RIGHTS: &[(&str, &str, Right)] = &[
     ("POST", "/admin/v1/users", AdminWrite),
     ("PATCH", "/admin/v1/users/{name}", AdminWrite),
     ("POST", "/admin/v1/invites", AdminWrite),
+    // Agents and teams; the handlers look whose they are.
+    ("GET", "/v1/agents", User),
+    ("POST", "/v1/agents", Developer),
+    ("PATCH", "/v1/agents/{name}", User),
+    ("GET", "/admin/v1/agents", AdminRead),
+    ("GET", "/v1/teams", User),
+    ("PUT", "/v1/teams/{name}/members/{member}", User),
+    ("DELETE", "/v1/teams/{name}/members/{member}", User),
+    ("GET", "/admin/v1/teams", AdminRead),
+    ("POST", "/admin/v1/teams", AdminWrite),
+    ("PATCH", "/admin/v1/teams/{name}", AdminWrite),
     ("GET", "/admin/v1/audit", AdminRead),
     ("GET", "/admin/v1/audit/verify", AdminRead),
     // One's own data and what it brings.
@@ -135,6 +146,51 @@ const METERED: &[&str] = &[
 /// Whether requests to a route count against the limits of whoever calls.
 pub fn is_metered(path: Option<&str>) -> bool {
     path.is_some_and(|path| METERED.contains(&path))
+}
+
+/// What a keeper does for an agent on a route, with the header `x-hone-agent`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForAgents {
+    /// Keys; an admin may as well.
+    Keys,
+    /// What it said, what was learned from it, and what may be; the keeper alone. An admin reads
+    /// under `/admin`, where that is recorded.
+    Own,
+}
+
+/// What a keeper does for an agent on a route; none where the header is refused.
+pub fn for_agents(path: Option<&str>) -> Option<ForAgents> {
+    const OWN: &[&str] = &[
+        "/v1/feedback",
+        "/v1/consent",
+        "/v1/forget",
+        "/v1/improvement",
+        "/v1/learned",
+        "/v1/sessions",
+        "/v1/turns",
+        "/v1/versions",
+    ];
+    let path = path?;
+    let is_in = |root: &str| {
+        path.strip_prefix(root)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    if is_in("/v1/keys") {
+        return Some(ForAgents::Keys);
+    }
+    OWN.iter().any(|root| is_in(root)).then_some(ForAgents::Own)
+}
+
+/// Whether an agent's own key may do it: ask the model, read, give feedback.
+pub fn is_open_to_agents(method: &Method, path: Option<&str>) -> bool {
+    const ACTS: &[&str] = &[
+        "/v1/messages/count_tokens",
+        "/tokenize",
+        "/detokenize",
+        "/v1/feedback",
+    ];
+    let Some(path) = path else { return true };
+    [Method::GET, Method::HEAD].contains(method) || is_metered(Some(path)) || ACTS.contains(&path)
 }
 
 static TABLE: LazyLock<HashMap<&str, Vec<(&str, Right)>>> = LazyLock::new(|| {

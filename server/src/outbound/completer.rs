@@ -102,7 +102,9 @@ impl Completer for HttpCompleter {
         let reply = self.outbound.send(call).await.map_err(|error| {
             let text = error.to_string();
             match error {
-                OutboundError::Unreachable(_) => CompleterError::Unreachable(text),
+                OutboundError::Unreachable(_) | OutboundError::Refused(_) => {
+                    CompleterError::Unreachable(text)
+                }
                 OutboundError::TooLong(_) => CompleterError::Unreadable(text),
             }
         })?;

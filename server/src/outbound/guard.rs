@@ -174,6 +174,10 @@ fn inner_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     }
 }
 
+fn is_localhost(name: &str) -> bool {
+    name == "localhost" || name.ends_with(".localhost")
+}
+
 /// Judges addresses; the resolver of the one client.
 #[derive(Clone)]
 pub struct Guard {
@@ -201,14 +205,29 @@ impl Guard {
         }
     }
 
+    /// Judges the host that another server redirects to. Nobody wrote that into the configuration, so
+    /// it is open only where its address is public or `outbound.allow` names it.
+    ///
+    /// # Errors
+    /// Why it may not be called, and what to do.
+    pub fn check_redirect(&self, host: &str) -> Result<(), String> {
+        let name = host.trim_matches(['[', ']']);
+        if let Ok(address) = name.parse() {
+            return self.check(name, address, false);
+        }
+        if is_localhost(name) && !self.allowed.has_name(name) {
+            return self.check(name, IpAddr::V4(Ipv4Addr::UNSPECIFIED), true);
+        }
+        Ok(())
+    }
+
     /// Judges one address of a host; `written` if the URL has the address itself.
     fn check(&self, host: &str, address: IpAddr, written: bool) -> Result<(), String> {
         let realm = realm(address);
         let listed = self.allowed.has_name(host) || self.allowed.has_address(address);
-        let is_localhost = host == "localhost" || host.ends_with(".localhost");
         let open = match realm {
             Realm::Public => true,
-            Realm::Here => written || is_localhost || listed,
+            Realm::Here => written || is_localhost(host) || listed,
             Realm::Private => written || listed,
             Realm::Link => listed,
             Realm::Nowhere => false,

@@ -1,8 +1,10 @@
 //! Calls to other servers: one client for every URL of the configuration (judge, identity provider,
-//! collector of traces). It connects to the address that its guard judged, follows no redirect, uses
-//! no proxy, and every call has a deadline and a limit of bytes.
+//! collector of traces, hub of models). It connects to the address that its guard judged, follows no
+//! redirect but those of a hub's files ([`follow`]), uses no proxy, and every call has a deadline and a
+//! limit of bytes.
 
 mod completer;
+pub mod follow;
 pub mod guard;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -55,9 +57,12 @@ pub struct Reply {
 /// Why nothing usable came back.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OutboundError {
-    /// No connection, no answer in time, or an address that may not be called.
+    /// No connection, no answer in time, or a name that leads to an address that may not be called.
     #[error("{0}")]
     Unreachable(String),
+    /// Somewhere that may not be called.
+    #[error("{0}")]
+    Refused(String),
     /// The answer is longer than `outbound.answer_bytes_max`.
     #[error("the answer is longer than {0} bytes (outbound.answer_bytes_max)")]
     TooLong(usize),
@@ -123,7 +128,7 @@ impl Outbound {
     pub async fn send(&self, call: Call) -> Result<Reply, OutboundError> {
         let host = call.url.host_str().unwrap_or_default();
         let checked = self.guard.check_host(host);
-        checked.map_err(OutboundError::Unreachable)?;
+        checked.map_err(OutboundError::Refused)?;
         let request = self.client.request(call.method, call.url);
         let request = request.headers(call.headers).timeout(call.deadline);
         let response = request.body(call.body).send().await.map_err(unreachable)?;

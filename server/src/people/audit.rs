@@ -50,10 +50,13 @@ pub fn entry(
         if let Some((key, _)) = &caller.allowance.key {
             detail.insert("key".to_owned(), json!(key));
         }
+        if caller.acted_by.is_some() {
+            detail.insert("agent".to_owned(), json!(caller.owner));
+        }
     }
     AuditEntry {
         at_ms,
-        actor: caller.owner.clone(),
+        actor: caller.acted_by.as_ref().unwrap_or(&caller.owner).clone(),
         act: act.to_owned(),
         object: object.to_owned(),
         detail,

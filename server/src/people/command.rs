@@ -9,8 +9,8 @@ use clap::{Args, Subcommand};
 use hone_domain::{Millis, RateLimits, UserRole};
 use hone_runtime::{Clock, SystemClock};
 use hone_store::{
-    ApiKey, AuditEntry, AuditQuery, Changed, Ledger, People, PeopleChange, SqliteLedger, User,
-    UserChange,
+    ApiKey, AuditEntry, AuditQuery, Changed, Keeper, Ledger, People, PeopleChange, SqliteLedger,
+    User, UserChange,
 };
 use serde_json::{Value, json};
 use toml::Value as Toml;
@@ -19,6 +19,7 @@ use super::secrets::{self, Cost};
 use super::{is_name, password_fault};
 use crate::config::{Config, PeopleConfig, Sources};
 use crate::http::guard::LOCAL_OWNER;
+use crate::table::{Side::Left, table};
 
 /// Who acts in the audit log.
 pub(crate) const ACTOR: &str = "command line";
@@ -191,6 +192,18 @@ pub(crate) enum AuditCommand {
     },
 }
 
+impl LimitArgs {
+    /// The same as they are stored.
+    pub(super) fn rates(self) -> RateLimits {
+        RateLimits {
+            requests_per_minute: self.requests_per_minute,
+            tokens_per_minute: self.tokens_per_minute,
+            tokens_per_day: self.tokens_per_day,
+            streams_max: self.streams_max,
+        }
+    }
+}
+
 fn yes_or_no(word: &str) -> Result<bool, String> {
     match word {
         "yes" => Ok(true),
@@ -205,10 +218,10 @@ fn role(name: &str) -> Result<UserRole, String> {
 }
 
 /// The database, opened for one command.
-struct Desk {
-    ledger: SqliteLedger,
+pub(super) struct Desk {
+    pub(super) ledger: SqliteLedger,
     config: PeopleConfig,
-    now_ms: Millis,
+    pub(super) now_ms: Millis,
 }
 
 impl Place {
@@ -224,7 +237,7 @@ impl Place {
 }
 
 /// Runs one command on the database.
-fn at_desk<T>(
+pub(super) fn at_desk<T>(
     place: &Place,
     work: impl AsyncFnOnce(&Desk) -> Result<T, String>,
 ) -> Result<T, String> {
@@ -248,7 +261,7 @@ fn at_desk<T>(
 }
 
 impl Desk {
-    async fn change(
+    pub(super) async fn change(
         &self,
         change: PeopleChange,
         (act, object): (&str, &str),
@@ -265,7 +278,19 @@ impl Desk {
         changed.map_err(|e| e.to_string())
     }
 
+    /// One account.
+    pub(super) async fn user(&self, name: &str) -> Result<Option<User>, String> {
+        self.ledger.user(name).await.map_err(|e| e.to_string())
+    }
+
     async fn change_user(&self, name: String, change: UserChange) -> Result<(), String> {
+        let known = self.user(&name).await?;
+        let is_agent = known.is_some_and(|user| user.keeper.is_some());
+        if is_agent && (change.role.is_some() || change.password.is_some()) {
+            return Err(format!(
+                "{name} is an agent: it has the role user, and nobody signs in as it"
+            ));
+        }
         let detail = json!({
             "role": change.role.map(UserRole::as_str), "disabled": change.disabled,
             "password": change.password.is_some(),
@@ -279,8 +304,7 @@ impl Desk {
 
     async fn add_key(&self, wanted: ApiKey, key: &str) -> Result<(), String> {
         if wanted.owner != LOCAL_OWNER {
-            let owner = self.ledger.user(&wanted.owner).await;
-            let owner = owner.map_err(|e| e.to_string())?;
+            let owner = self.user(&wanted.owner).await?;
             let owner = owner.ok_or_else(|| no_account(&wanted.owner))?;
             if !owner.role.covers(wanted.role) {
                 return Err(format!(
@@ -323,8 +347,15 @@ impl Desk {
     }
 }
 
-fn no_account(name: &str) -> String {
+pub(super) fn no_account(name: &str) -> String {
     format!("there is no account {name}; `hone user list` shows them, `hone user add` makes one")
+}
+
+/// What a name may be.
+pub(super) fn not_a_name(name: &str) -> String {
+    format!(
+        "{name:?} cannot be a name: 1 to 64 of a-z, 0-9, ., _, -, @, beginning with a letter or digit, and not \"local\""
+    )
 }
 
 fn no_key(id: &str) -> String {
@@ -404,9 +435,7 @@ fn add_user(
     place: &Place,
 ) -> Result<ExitCode, String> {
     if !is_name(name) {
-        return Err(format!(
-            "{name:?} cannot be a name: 1 to 64 of a-z, 0-9, ., _, -, @, beginning with a letter or digit, and not \"local\""
-        ));
+        return Err(not_a_name(name));
     }
     let password = if no_password {
         None
@@ -420,6 +449,7 @@ fn add_user(
             password,
             disabled: false,
             limits: RateLimits::default(),
+            keeper: None,
             created_ms: desk.now_ms,
             signed_in_ms: None,
         };
@@ -432,14 +462,9 @@ fn add_user(
     })
 }
 
-/// Prints rows; a reader that closes its end early is no failure.
-fn print(rows: impl IntoIterator<Item = String>) {
-    let mut out = std::io::stdout().lock();
-    for row in rows {
-        if writeln!(out, "{row}").is_err() {
-            return;
-        }
-    }
+/// Prints a text; a reader that closes its end early is no failure.
+pub(super) fn print(text: &str) {
+    let _heard = std::io::stdout().lock().write_all(text.as_bytes()).is_ok();
 }
 
 fn list_users(place: &Place) -> Result<ExitCode, String> {
@@ -447,16 +472,18 @@ fn list_users(place: &Place) -> Result<ExitCode, String> {
         desk.ledger.users().await.map_err(|e| e.to_string())
     })?;
     let row = |user: User| {
-        let state = match (user.disabled, &user.password) {
-            (true, _) => "disabled",
-            (false, None) => "keys only",
-            (false, Some(_)) => "",
+        let state = match (user.disabled, &user.keeper, &user.password) {
+            (true, ..) => "disabled".to_owned(),
+            (false, Some(Keeper::Owner(owner)), _) => format!("agent of {owner}"),
+            (false, Some(Keeper::Team(team)), _) => format!("agent of the team {team}"),
+            (false, None, None) => "keys only".to_owned(),
+            (false, None, Some(_)) => String::new(),
         };
-        format!("{:<32} {:<10} {state}", user.name, user.role.as_str())
-            .trim_end()
-            .to_owned()
+        vec![user.name, user.role.as_str().to_owned(), state]
     };
-    print(users.into_iter().map(row));
+    let rows: Vec<Vec<String>> = users.into_iter().map(row).collect();
+    let names = [("account", Left), ("role", Left), ("", Left)];
+    print(&table(&names, &rows));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -479,12 +506,7 @@ pub(crate) fn key(command: KeyCommand) -> Result<ExitCode, String> {
                 label: name,
                 role,
                 hash,
-                limits: RateLimits {
-                    requests_per_minute: limits.requests_per_minute,
-                    tokens_per_minute: limits.tokens_per_minute,
-                    tokens_per_day: limits.tokens_per_day,
-                    streams_max: limits.streams_max,
-                },
+                limits: limits.rates(),
                 despite_store_false,
                 created_ms: desk.now_ms,
                 expires_ms: days.map(|days| desk.now_ms + i64::from(days) * DAY_MS),
@@ -531,18 +553,18 @@ fn list_keys(owner: Option<&str>, place: &Place) -> Result<(), String> {
             (None, false) if key.used_ms.is_none() => "unused",
             (None, false) => "",
         };
-        let role = key.role.as_str();
+        let role = key.role.as_str().to_owned();
         let despite = if key.despite_store_false {
             " (despite store: false)"
         } else {
             ""
         };
-        format!(
-            "{} {:<24} {role:<10} {:<8} {}{despite}",
-            key.id, key.owner, state, key.label
-        )
+        let label = format!("{}{despite}", key.label);
+        vec![key.id, key.owner, role, state.to_owned(), label]
     };
-    print(keys.into_iter().map(row));
+    let rows: Vec<Vec<String>> = keys.into_iter().map(row).collect();
+    let names = ["id", "owner", "role", "", "name"].map(|name| (name, Left));
+    print(&table(&names, &rows));
     Ok(())
 }
 
@@ -574,7 +596,8 @@ pub(crate) fn audit(command: AuditCommand) -> Result<ExitCode, String> {
             let items = records
                 .into_iter()
                 .map(crate::http::wire::people::AuditItem::from);
-            print(items.map(|item| json!(item).to_string()));
+            let lines = items.map(|item| format!("{}\n", json!(item)));
+            print(&lines.collect::<String>());
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -93,6 +93,7 @@ impl Directory {
             role: invite.role,
             disabled: false,
             limits: RateLimits::default(),
+            keeper: None,
             created_ms: now_ms,
             signed_in_ms: None,
         };
@@ -102,6 +103,7 @@ impl Directory {
             via: Via::Session,
             allowance: Allowance::default(),
             despite_store_false: false,
+            acted_by: None,
         };
         let detail = json!({"role": user.role.as_str(), "by": invite.by});
         let entry = audit::entry(&caller, now_ms, ("invite.take", &user.name), detail);

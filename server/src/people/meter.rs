@@ -1,4 +1,4 @@
-//! Limits of keys and owners: how much was used lately, and who must wait. Use fades evenly: a
+//! Limits of keys, owners and teams: how much was used lately, and who must wait. Use fades evenly: a
 //! limit of 60 a minute gives back one a second, so a burst may take all of it at once.
 
 use std::collections::HashMap;
@@ -98,7 +98,7 @@ pub struct Shown {
     pub reset_ms: u64,
 }
 
-/// What headers tell; of key and owner, whichever has less left.
+/// What headers tell; of key, owner, keeper and team, whichever has least left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
     /// Requests in a minute.
@@ -172,7 +172,7 @@ impl Meters {
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = limits;
     }
 
-    /// Key and owner of a caller, as far as they have limits.
+    /// Key, owner, keeper and team of a caller, as far as they have limits.
     fn subjects(&self, caller: &Caller) -> Vec<Subject> {
         let allowance = &caller.allowance;
         let key = allowance.key.as_ref().map(|(id, limits)| Subject {
@@ -183,6 +183,15 @@ impl Meters {
             name: format!("owner {}", caller.owner),
             limits: allowance.owner.or(self.limits().owner.rates()),
         };
+        let configured = self.limits();
+        let keeper = allowance.keeper.as_ref().map(|(name, limits)| Subject {
+            name: format!("owner {name}"),
+            limits: limits.or(configured.owner.rates()),
+        });
+        let team = allowance.team.as_ref().map(|(name, limits)| Subject {
+            name: format!("team {name}"),
+            limits: limits.or(configured.team.rates()),
+        });
         let is_limited = |subject: &Subject| {
             let limits = subject.limits;
             [
@@ -194,7 +203,8 @@ impl Meters {
             .iter()
             .any(|limit| limit.is_some_and(|most| most > 0))
         };
-        key.into_iter().chain([owner]).filter(is_limited).collect()
+        let own = key.into_iter().chain([owner]);
+        own.chain(keeper).chain(team).filter(is_limited).collect()
     }
 
     /// Lets a request in, or says which limit it is over and when to come back. None for a caller
@@ -411,6 +421,7 @@ mod tests {
         let config = LimitsConfig {
             key,
             owner,
+            team: NONE,
             counted_max: 8,
         };
         (Arc::new(Meters::new(config, clock.clone())), clock)
@@ -422,6 +433,7 @@ mod tests {
             allowance: Allowance {
                 key: key.map(|key| (key.to_owned(), limits)),
                 owner: RateLimits::default(),
+                ..Allowance::default()
             },
             ..Caller::stranger()
         }
@@ -559,6 +571,7 @@ mod tests {
             LimitsConfig {
                 key: NONE,
                 owner: NONE,
+                team: NONE,
                 counted_max: 1,
             },
             clock,

@@ -5,6 +5,8 @@ mod attempts;
 pub mod audit;
 pub(crate) mod command;
 mod crypto;
+pub mod groups;
+pub(crate) mod groups_command;
 mod known;
 pub mod links;
 pub mod meter;
@@ -28,6 +30,7 @@ use crate::http::error::ApiError;
 use crate::http::guard::{Allowance, Caller, Via};
 use crate::outbound::Outbound;
 use attempts::Attempts;
+use groups::Groups;
 use known::{Known, Memory, Recall};
 use oidc::Tokens;
 use secrets::Cost;
@@ -52,6 +55,7 @@ pub struct Directory {
     revision: AtomicU64,
     has_users: AtomicBool,
     has_keys: AtomicBool,
+    groups: Mutex<Arc<Groups>>,
     tokens: Option<Tokens>,
 }
 
@@ -113,6 +117,7 @@ impl Directory {
             revision: AtomicU64::new(store.revision().await?),
             has_users: AtomicBool::new(false),
             has_keys: AtomicBool::new(false),
+            groups: Mutex::default(),
             tokens: tokens.map_err(LedgerError::Unusable)?,
             store,
             clock,
@@ -153,11 +158,12 @@ impl Directory {
     }
 
     async fn count(&self) -> Result<(), LedgerError> {
-        let has_users = !self.store.users().await?.is_empty();
+        let users = self.store.users().await?;
+        let has_users = !users.is_empty();
         let has_keys = !self.store.keys(None).await?.is_empty();
         self.has_users.store(has_users, Ordering::Relaxed);
         self.has_keys.store(has_keys, Ordering::Relaxed);
-        Ok(())
+        self.regroup(&users).await
     }
 
     /// Does a change, forgets what it outdates.
@@ -233,7 +239,8 @@ impl Directory {
         }
         let owner = self.store.user(&stored.owner).await;
         let owner = owner.map_err(|e| store_error(&e))?;
-        if owner.as_ref().is_some_and(|owner| owner.disabled) {
+        let is_closed = owner.as_ref().is_some_and(|owner| owner.disabled);
+        if is_closed || !self.groups().is_open(&stored.owner) {
             return Ok(None);
         }
         let most = owner.as_ref().map_or(UserRole::Admin, |owner| owner.role);
@@ -250,8 +257,10 @@ impl Directory {
                 allowance: Allowance {
                     key: Some((stored.id, stored.limits)),
                     owner: owner.map(|owner| owner.limits).unwrap_or_default(),
+                    ..Allowance::default()
                 },
                 despite_store_false: stored.despite_store_false,
+                acted_by: None,
             },
         }))
     }
@@ -422,8 +431,10 @@ fn caller_of(user: User) -> Caller {
         allowance: Allowance {
             key: None,
             owner: user.limits,
+            ..Allowance::default()
         },
         despite_store_false: false,
+        acted_by: None,
     }
 }
 

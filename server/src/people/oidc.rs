@@ -16,6 +16,8 @@ use crate::config::OidcConfig;
 use crate::http::guard::{Allowance, Caller, Via};
 use crate::outbound::Outbound;
 
+/// What the owner of a token's requests begins with; no account's name does.
+const OWNER_PREFIX: &str = "oidc:";
 /// Most bytes of a token.
 const TOKEN_BYTES_MAX: usize = 16_384;
 /// Most bytes of an owner's name.
@@ -24,6 +26,14 @@ const OWNER_BYTES_MAX: usize = 200;
 const SKEW_S: u64 = 60;
 /// Most time for the provider's keys.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Whether a text can be the owner of a token's requests.
+pub fn is_owner(text: &str) -> bool {
+    let subject = text.strip_prefix(OWNER_PREFIX);
+    subject.is_some_and(|subject| {
+        (1..=OWNER_BYTES_MAX).contains(&subject.len()) && !subject.chars().any(char::is_control)
+    })
+}
 
 /// Checks tokens.
 pub struct Tokens {
@@ -146,11 +156,12 @@ impl Tokens {
         let named = named.and_then(Value::as_str).and_then(UserRole::from_name);
         Some(Caller {
             // No account has a colon in its name, so nobody becomes somebody else.
-            owner: format!("oidc:{owner}"),
+            owner: format!("{OWNER_PREFIX}{owner}"),
             role: named.unwrap_or(self.role),
             via: Via::Key,
             allowance: Allowance::default(),
             despite_store_false: false,
+            acted_by: None,
         })
     }
 

@@ -15,6 +15,8 @@ class Account {
   failure = $state('')
   isAdmin = $derived(this.me?.role === 'admin' || this.me?.role === 'auditor')
   mayChange = $derived(this.me?.role === 'admin')
+  /** Agents are made and keys are handed out by who writes programs. */
+  makesKeys = $derived(this.me?.role === 'admin' || this.me?.role === 'developer')
 
   constructor() {
     whenSignedOut(() => this.forget())

@@ -19,6 +19,8 @@ interface Options {
   query?: Query
   body?: unknown
   signal?: AbortSignal
+  /** Whose keeper acts: what is read and decided is that agent's. */
+  agent?: string
 }
 
 /** Set from `/v1/me`; sent with everything but GET under a cookie session. */
@@ -46,6 +48,7 @@ export function url(path: string, query: Query = {}): string {
 export async function send(method: string, path: string, options: Options = {}): Promise<Response> {
   const headers: Record<string, string> = { accept: 'application/json' }
   if (options.body !== undefined) headers['content-type'] = 'application/json'
+  if (options.agent) headers['x-hone-agent'] = options.agent
   if (csrf && method !== 'GET') headers['x-hone-csrf'] = csrf
   let reply: Response
   try {

@@ -34,6 +34,8 @@ export interface Me {
   via: 'loopback' | 'key' | 'session'
   csrf: string | null
   users_exist: boolean
+  /** The team they are in. */
+  team: string | null
 }
 
 export interface ConsentView {
@@ -293,7 +295,35 @@ export interface Refusal {
   refused_ms: number
 }
 
+/** Whose agent an account is: one of the two. */
+export interface Keeper {
+  owner: string | null
+  team: string | null
+}
+
+export interface Agent {
+  name: string
+  keeper: Keeper
+  /** Whether the caller decides about it. */
+  manages: boolean
+  disabled: boolean
+  limits: Limits
+  consent: Consent
+  created_ms: number
+}
+
+export interface Team {
+  name: string
+  disabled: boolean
+  limits: Limits
+  created_ms: number
+  members: { name: string; lead: boolean }[]
+  agents: string[]
+}
+
 export interface User {
+  /** Whose agent this is; null for an account of its own. */
+  keeper: Keeper | null
   name: string
   role: string
   disabled: boolean

@@ -23,6 +23,7 @@ mod reading;
 mod replay;
 mod rows;
 mod standings;
+mod teams;
 mod texts;
 mod train;
 mod trials;
@@ -65,7 +66,7 @@ use crate::ledger::{
 };
 use crate::people::{
     ApiKey, AuditCheck, AuditEntry, AuditQuery, AuditRecord, Changed, Invite, People, PeopleChange,
-    SignIn, User, Uses,
+    SignIn, Team, User, Uses,
 };
 use fault::Fault;
 pub use open::SqliteConfig;
@@ -190,6 +191,11 @@ impl People for SqliteLedger {
     async fn users(&self) -> Result<Vec<User>, LedgerError> {
         let mut moment = self.look().await?;
         self.explain(people::users(&mut moment).await)
+    }
+
+    async fn teams(&self) -> Result<Vec<Team>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(teams::teams(&mut moment).await)
     }
 
     async fn key(&self, id: &str) -> Result<Option<ApiKey>, LedgerError> {

@@ -7,12 +7,15 @@ use sqlx::{Row, SqliteConnection};
 use super::audit;
 use super::fault::{Fault, corrupt};
 use super::rows::digest;
+use super::teams;
 use super::texts::{text, unsigned};
 use crate::people::{
-    ApiKey, AuditEntry, Changed, Invite, PeopleChange, SignIn, User, UserChange, Uses,
+    ApiKey, AuditEntry, Changed, Invite, Keeper, PeopleChange, SignIn, User, UserChange, Uses,
 };
 
-const USER: &str = "select name, role, password, disabled, limits, created_ms, signed_in_ms";
+const USER: &str = "select users.name, role, password, users.disabled, users.limits, keeper,
+                    teams.name as keeper_team, users.created_ms, signed_in_ms
+                    from users left join teams on teams.number = users.keeper_team";
 const KEY: &str = "select id, owner, label, role, hash, limits, despite_store_false, created_ms, \
                    expires_ms, revoked_ms, used_ms";
 
@@ -43,6 +46,14 @@ pub(super) async fn change(
         }
         PeopleChange::Invite(new) => add_invite(connection, new).await?,
         PeopleChange::TakeInvite(token, new) => take_invite(connection, *token, new).await?,
+        PeopleChange::AddTeam(new) => teams::add(connection, new).await?,
+        PeopleChange::ChangeTeam(name, change) => teams::change(connection, name, *change).await?,
+        PeopleChange::PutMember(team, member) => {
+            teams::put_member(connection, team, member).await?
+        }
+        PeopleChange::DropMember(team, member) => {
+            teams::drop_member(connection, team, member).await?
+        }
     };
     if changed == Changed::Done {
         audit::record(connection, entry).await?;
@@ -50,7 +61,7 @@ pub(super) async fn change(
     Ok(changed)
 }
 
-fn done_if(done: bool) -> Changed {
+pub(super) fn done_if(done: bool) -> Changed {
     if done {
         Changed::Done
     } else {
@@ -63,15 +74,26 @@ fn role(name: &str) -> Result<UserRole, Fault> {
 }
 
 async fn add_user(connection: &mut SqliteConnection, new: &User) -> Result<Changed, Fault> {
+    let (keeper, team) = match &new.keeper {
+        None => (None, None),
+        Some(Keeper::Owner(owner)) => (Some(owner), None),
+        Some(Keeper::Team(team)) => match teams::number(connection, team).await? {
+            None => return Ok(Changed::Missing),
+            number => (None, number),
+        },
+    };
     let added = sqlx::query(
-        "insert into users (name, role, password, disabled, limits, created_ms, signed_in_ms)
-         values (?, ?, ?, ?, ?, ?, ?) on conflict (name) do nothing",
+        "insert into users (
+             name, role, password, disabled, limits, keeper, keeper_team, created_ms, signed_in_ms
+         ) values (?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (name) do nothing",
     )
     .bind(&new.name)
     .bind(new.role.as_str())
     .bind(&new.password)
     .bind(new.disabled)
     .bind(serde_json::to_string(&new.limits)?)
+    .bind(keeper)
+    .bind(team)
     .bind(new.created_ms)
     .bind(new.signed_in_ms)
     .execute(connection)
@@ -89,9 +111,9 @@ async fn change_user(
 ) -> Result<Changed, Fault> {
     let limits = change.limits.map(|limits| serde_json::to_string(&limits));
     let changed = sqlx::query(
-        "update users set role = coalesce(?, role), password = coalesce(?, password),
-             disabled = coalesce(?, disabled), limits = coalesce(?, limits)
-         where name = ?",
+        "update users set role = coalesce(?1, role), password = coalesce(?2, password),
+             disabled = coalesce(?3, disabled), limits = coalesce(?4, limits)
+         where name = ?5 and (?2 is null or coalesce(keeper, keeper_team) is null)",
     )
     .bind(change.role.map(UserRole::as_str))
     .bind(&change.password)
@@ -253,7 +275,10 @@ async fn take_invite(
 }
 
 fn user_of(row: &SqliteRow) -> Result<User, Fault> {
+    let team: Option<String> = row.try_get("keeper_team")?;
+    let owner: Option<String> = row.try_get("keeper")?;
     Ok(User {
+        keeper: team.map(Keeper::Team).or(owner.map(Keeper::Owner)),
         name: row.try_get("name")?,
         role: role(row.try_get("role")?)?,
         password: row.try_get("password")?,
@@ -268,21 +293,17 @@ pub(super) async fn user(
     connection: &mut SqliteConnection,
     name: &str,
 ) -> Result<Option<User>, Fault> {
-    let row = sqlx::query(sqlx::AssertSqlSafe(format!(
-        "{USER} from users where name = ?"
-    )))
-    .bind(name)
-    .fetch_optional(connection)
-    .await?;
+    let row = sqlx::query(sqlx::AssertSqlSafe(format!("{USER} where users.name = ?")))
+        .bind(name)
+        .fetch_optional(connection)
+        .await?;
     row.as_ref().map(user_of).transpose()
 }
 
 pub(super) async fn users(connection: &mut SqliteConnection) -> Result<Vec<User>, Fault> {
-    let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
-        "{USER} from users order by name"
-    )))
-    .fetch_all(connection)
-    .await?;
+    let rows = sqlx::query(sqlx::AssertSqlSafe(format!("{USER} order by users.name")))
+        .fetch_all(connection)
+        .await?;
     rows.iter().map(user_of).collect()
 }
 

@@ -86,6 +86,7 @@ fn user(name: String) -> User {
         password: None,
         disabled: false,
         limits: RateLimits::default(),
+        keeper: None,
         created_ms: 1,
         signed_in_ms: None,
     }

@@ -11,6 +11,7 @@ mod personal;
 mod policies;
 mod random;
 mod reading;
+mod teams;
 mod train;
 pub mod versions;
 mod views;

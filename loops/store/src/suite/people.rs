@@ -5,6 +5,7 @@ use std::sync::Arc;
 use hone_domain::{Digest, RateLimits, UserRole};
 use serde_json::json;
 
+use super::teams;
 use super::world::NOW;
 use crate::{
     AUDIT_ORIGIN, ApiKey, AuditEntry, AuditQuery, Changed, Invite, People, PeopleChange, SignIn,
@@ -21,15 +22,19 @@ pub async fn people(make: impl AsyncFn() -> Arc<dyn People>) {
     the_revision_tells_what_a_cache_must_forget(&*make().await).await;
     every_change_is_recorded_once(&*make().await).await;
     the_log_is_listed_in_pages(&*make().await).await;
+    teams::an_agent_has_a_keeper_and_never_a_password(&*make().await).await;
+    teams::everybody_is_in_one_team_at_most(&*make().await).await;
+    teams::a_change_of_a_team_is_told(&*make().await).await;
 }
 
-fn user(name: &str) -> User {
+pub(super) fn user(name: &str) -> User {
     User {
         name: name.into(),
         role: UserRole::Developer,
         password: Some("phc".into()),
         disabled: false,
         limits: RateLimits::default(),
+        keeper: None,
         created_ms: NOW,
         signed_in_ms: None,
     }
@@ -51,7 +56,7 @@ fn key(id: &str, owner: &str) -> ApiKey {
     }
 }
 
-fn entry(act: &str) -> AuditEntry {
+pub(super) fn entry(act: &str) -> AuditEntry {
     AuditEntry {
         at_ms: NOW,
         actor: "root".into(),
@@ -70,12 +75,12 @@ fn sign_in(n: u8, user: &str) -> SignIn {
     }
 }
 
-async fn change(people: &dyn People, change: PeopleChange) -> Changed {
+pub(super) async fn change(people: &dyn People, change: PeopleChange) -> Changed {
     let changed = people.change(&change, &entry("some.act")).await;
     changed.expect("the change is possible")
 }
 
-async fn done(people: &dyn People, wanted: PeopleChange) {
+pub(super) async fn done(people: &dyn People, wanted: PeopleChange) {
     let shown = format!("{wanted:?}");
     assert_eq!(change(people, wanted).await, Changed::Done, "{shown}");
 }

@@ -29,6 +29,11 @@ fn me_of(http: &Http, caller: &Caller, token: Option<&str>) -> MeReply {
         via: caller.via,
         csrf: token.map(csrf),
         users_exist: http.people.has_users(),
+        team: http
+            .people
+            .groups()
+            .team_of(&caller.owner)
+            .map(str::to_owned),
         consent: http.rules.own_consent(&caller.owner).learning,
     }
 }

@@ -86,6 +86,12 @@ pub async fn make_key(
     let now_ms = people.now_ms();
     let (label, role) = (parse_label(&body.name)?, parse_role(body.role.as_deref())?);
     check_role(caller, role)?;
+    if caller.acted_by.is_some() && role != UserRole::User {
+        return Err(ApiError::invalid(
+            "role",
+            "an agent's keys have the role user",
+        ));
+    }
     if body.expires_ms.is_some_and(|at| at <= now_ms) {
         return Err(ApiError::invalid("expires_ms", "expires_ms is in the past"));
     }

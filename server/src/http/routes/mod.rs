@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod admin_turns;
+pub mod agents;
 pub mod anthropic;
 pub mod audit;
 pub mod auth;
@@ -18,6 +19,7 @@ pub mod privacy;
 pub mod responses;
 pub mod sessions;
 mod talk;
+pub mod teams;
 pub mod tokens;
 pub mod turns;
 pub mod users;
@@ -92,6 +94,13 @@ pub fn all() -> OpenApiRouter<Arc<Http>> {
         .routes(routes!(users::list_users, users::add_user))
         .routes(routes!(users::change_user))
         .routes(routes!(users::invite))
+        .routes(routes!(agents::list_agents, agents::add_agent))
+        .routes(routes!(agents::change_agent))
+        .routes(routes!(agents::list_all_agents))
+        .routes(routes!(teams::own_teams))
+        .routes(routes!(teams::put_member, teams::drop_member))
+        .routes(routes!(teams::list_teams, teams::add_team))
+        .routes(routes!(teams::change_team))
         .routes(routes!(audit::list_audit))
         .routes(routes!(audit::verify_audit))
 }

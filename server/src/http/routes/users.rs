@@ -82,6 +82,7 @@ pub async fn add_user(
         password,
         disabled: false,
         limits: body.limits.map(RateLimits::from).unwrap_or_default(),
+        keeper: None,
         created_ms: people.now_ms(),
         signed_in_ms: None,
     };
@@ -109,7 +110,7 @@ pub async fn add_user(
         (status = 403, body = ErrorBody),
         (status = 404, description = "No such account", body = ErrorBody),
         (status = 408, body = ErrorBody),
-        (status = 409, description = "An admin cannot close or demote their own account", body = ErrorBody),
+        (status = 409, description = "An admin cannot close or demote their own account, and an agent has no password and no other role", body = ErrorBody),
         (status = 413, body = ErrorBody),
         (status = 415, body = ErrorBody),
         (status = 503, body = ErrorBody),
@@ -132,6 +133,13 @@ pub async fn change_user(
             code: "own_account",
             message: "you cannot close your own account or change its role; another admin can"
                 .to_owned(),
+        });
+    }
+    let wants_account = role.is_some() || body.password_reset == Some(true);
+    if wants_account && people.groups().is_agent(&name) {
+        return Err(ApiError::Conflict {
+            code: "is_agent",
+            message: format!("{name} is an agent: it has the role user, and nobody signs in as it"),
         });
     }
     let password = match body.password_reset {

@@ -111,6 +111,20 @@ const ACTS: &[(&str, &str, Option<&str>)] = &[
     ("POST", "/admin/v1/users", Some("user.add")),
     ("PATCH", "/admin/v1/users/{name}", Some("user.change")),
     ("POST", "/admin/v1/invites", Some("invite.make")),
+    ("POST", "/v1/agents", Some("agent.add")),
+    ("PATCH", "/v1/agents/{name}", Some("agent.change")),
+    ("POST", "/admin/v1/teams", Some("team.add")),
+    ("PATCH", "/admin/v1/teams/{name}", Some("team.change")),
+    (
+        "PUT",
+        "/v1/teams/{name}/members/{member}",
+        Some("team.member"),
+    ),
+    (
+        "DELETE",
+        "/v1/teams/{name}/members/{member}",
+        Some("team.leave"),
+    ),
     ("PUT", "/v1/consent", Some("consent.decide")),
     ("POST", "/v1/forget", Some("forget")),
     ("POST", "/admin/v1/drain", Some("drain.begin")),
@@ -270,6 +284,27 @@ impl Walk {
         .await;
     }
 
+    async fn groups(&mut self) {
+        let by = [("authorization", ADMIN_KEY)];
+        let (agents, teams) = ("/v1/agents", "/admin/v1/teams");
+        let change = json!({"limits": {"streams_max": 2}});
+        let desk = json!({"name": "desk"});
+        self.step(("POST", teams, teams), &by, desk).await;
+        let route = "/admin/v1/teams/{name}";
+        let path = "/admin/v1/teams/desk";
+        self.step(("PATCH", route, path), &by, change.clone()).await;
+        let route = "/v1/teams/{name}/members/{member}";
+        let path = "/v1/teams/desk/members/owner";
+        self.step(("PUT", route, path), &by, json!({"lead": true}))
+            .await;
+        self.step(("DELETE", route, path), &by, Value::Null).await;
+        let helper = json!({"name": "helper", "team": "desk"});
+        self.step(("POST", agents, agents), &by, helper).await;
+        let path = "/v1/agents/helper";
+        self.step(("PATCH", "/v1/agents/{name}", path), &by, change)
+            .await;
+    }
+
     async fn rest(&mut self) {
         let by = [("authorization", OWNER_KEY)];
         let learning = json!({"learning": "full"});
@@ -331,6 +366,7 @@ async fn every_act_leaves_its_name_in_the_log() {
     };
     walk.versions().await;
     walk.people().await;
+    walk.groups().await;
     walk.rest().await;
     for (method, path, act) in ACTS {
         let left = walk.walked.get(&((*method).to_owned(), (*path).to_owned()));

@@ -16,6 +16,8 @@ logit_bias | {"5": 1} | works
 logprobs | true | works
 max_completion_tokens | 9 | works
 max_tokens | 9 | works
+messages | [{"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]}] | ignored messages.content.cache_control
+messages | [{"role": "user", "content": "hi", "cache_control": {"type": "ephemeral"}}] | ignored messages.cache_control
 metadata | {"a": "b"} | works
 modalities | ["text"] | works
 modalities | ["text", "audio"] | refused
@@ -100,6 +102,7 @@ fallbacks | "default" | refused
 inference_geo | "eu" | refused
 max_tokens | 9 | works
 mcp_servers | [{"url": "https://x"}] | refused
+messages | [{"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]}] | ignored messages.content.cache_control
 metadata | {"user_id": "u"} | works
 output_config | {"effort": "low"} | ignored output_config.effort
 output_config | {"format": {"type": "json_schema", "schema": {"type": "object"}}} | works
@@ -109,12 +112,15 @@ speed | "fast" | ignored
 stop_sequences | ["END"] | works
 stream | true | works
 system | "Be brief." | works
+system | [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}] | ignored system.cache_control
 temperature | 0.5 | works
 thinking | {"type": "disabled"} | works
 thinking | {"type": "enabled", "budget_tokens": 1024} | ignored thinking.budget_tokens
 thread | {"type": "create"} | refused
 tool_choice | {"type": "auto"} | works
 tools | [{"name": "f", "input_schema": {"type": "object"}}] | works
+tools | [{"name": "f", "cache_control": {"type": "ephemeral"}, "input_schema": {"type": "object"}}] | ignored tools.cache_control
+tools | [{"name": "f", "input_schema": {"type": "object", "properties": {"cache_control": {"type": "string"}}}}] | works
 tools | [{"type": "web_search_20250305", "name": "web_search"}] | refused tools[0].type
 top_k | 5 | works
 top_p | 0.5 | works

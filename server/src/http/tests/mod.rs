@@ -7,6 +7,7 @@ mod chat;
 mod console;
 mod dialects;
 mod fields;
+mod groups;
 mod guarding;
 mod learning;
 mod openapi;

@@ -9,10 +9,10 @@ use crate::config::{LimitSet, LimitsConfig};
 use crate::http::rights::{RIGHTS, Right};
 use crate::http::testing::{Recorder, Reply, Script, Stage, read, request};
 
-const PASSWORD: &str = "correct horse";
+pub(super) const PASSWORD: &str = "correct horse";
 const STRANGER: [u8; 4] = [10, 0, 0, 9];
 
-const NO_LIMITS: LimitSet = LimitSet {
+pub(super) const NO_LIMITS: LimitSet = LimitSet {
     requests_per_minute: 0,
     tokens_per_minute: 0,
     tokens_per_day: 0,
@@ -21,25 +21,27 @@ const NO_LIMITS: LimitSet = LimitSet {
 
 /// A browser or program at another machine.
 #[derive(Default)]
-struct Client {
+pub(super) struct Client {
+    pub(super) agent: Option<&'static str>,
     key: Option<String>,
     cookie: Option<String>,
     csrf: Option<String>,
 }
 
 impl Client {
-    fn with_key(key: &str) -> Self {
+    pub(super) fn with_key(key: &str) -> Self {
         Self {
             key: Some(format!("Bearer {key}")),
             ..Self::default()
         }
     }
 
-    async fn send(&self, stage: &Stage, method: &str, path: &str, body: Value) -> Reply {
+    pub(super) async fn send(&self, stage: &Stage, method: &str, path: &str, body: Value) -> Reply {
         let mut headers = vec![("content-type", "application/json")];
         headers.extend(self.key.as_deref().map(|key| ("authorization", key)));
         headers.extend(self.cookie.as_deref().map(|cookie| ("cookie", cookie)));
         headers.extend(self.csrf.as_deref().map(|csrf| ("x-hone-csrf", csrf)));
+        headers.extend(self.agent.map(|agent| ("x-hone-agent", agent)));
         let text = if body.is_null() {
             String::new()
         } else {
@@ -50,7 +52,7 @@ impl Client {
         read(stage.send_from(peer, request.unwrap()).await).await
     }
 
-    async fn get(&self, stage: &Stage, path: &str) -> Reply {
+    pub(super) async fn get(&self, stage: &Stage, path: &str) -> Reply {
         self.send(stage, "GET", path, Value::Null).await
     }
 
@@ -65,7 +67,7 @@ impl Client {
         assert!(self.csrf.is_some());
     }
 
-    async fn sign_in(&mut self, stage: &Stage, name: &str, password: &str) -> Reply {
+    pub(super) async fn sign_in(&mut self, stage: &Stage, name: &str, password: &str) -> Reply {
         let body = json!({"name": name, "password": password});
         let reply = self.send(stage, "POST", "/v1/auth/sign-in", body).await;
         if reply.status == 200 {
@@ -75,14 +77,14 @@ impl Client {
     }
 }
 
-fn check(reply: &Reply, status: u16, code: &str) {
+pub(super) fn check(reply: &Reply, status: u16, code: &str) {
     assert_eq!(reply.status, status, "{}", reply.text);
     if !code.is_empty() {
         assert_eq!(reply.json()["error"]["code"], code);
     }
 }
 
-async fn add_user(stage: &Stage, name: &str, role: &str) {
+pub(super) async fn add_user(stage: &Stage, name: &str, role: &str) {
     let body = json!({"name": name, "role": role, "password": PASSWORD});
     let admin = Client::with_key("admin");
     let reply = admin.send(stage, "POST", "/admin/v1/users", body).await;
@@ -441,6 +443,7 @@ async fn limits_are_told_in_headers_and_end_in_429() {
             tokens_per_minute: 40,
             ..NO_LIMITS
         },
+        team: NO_LIMITS,
         counted_max: 10,
     };
     let stage = Stage::with_limits(Recorder::Collects, limits).await;
@@ -509,6 +512,7 @@ async fn a_stream_counts_until_its_client_has_it_or_leaves() {
             streams_max: 1,
             ..NO_LIMITS
         },
+        team: NO_LIMITS,
         counted_max: 10,
     };
     let stage = Stage::with_limits(Recorder::Collects, limits).await;

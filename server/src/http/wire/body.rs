@@ -146,13 +146,45 @@ impl JsonObject {
         self.value.get(name).filter(|v| !v.is_null())
     }
 
-    /// Names of fields that nothing has read, nulls left out.
+    /// Names of fields that nothing has read, nulls left out; also hints about caching inside of
+    /// messages and tools, which have no effect: what can be reused is, without being told.
     pub fn unknown(&self) -> Vec<String> {
         let fields = self.value.as_object().into_iter().flatten();
-        fields
+        let unread = fields
             .filter(|(name, value)| !value.is_null() && !self.known.contains(&name.as_str()))
-            .map(|(name, _)| name.clone())
-            .collect()
+            .map(|(name, _)| name.clone());
+        unread.chain(self.cache_hints()).collect()
+    }
+
+    /// Where the body says `cache_control`, each kind of place once. Arguments and schemas are not
+    /// looked into: there it is somebody's own word.
+    fn cache_hints(&self) -> impl Iterator<Item = String> {
+        const PLACES: [&[&str]; 9] = [
+            &["messages"],
+            &["messages", "content"],
+            &["messages", "content", "content"],
+            &["input"],
+            &["input", "content"],
+            &["input", "output"],
+            &["system"],
+            &["tools"],
+            &["tools", "function"],
+        ];
+        let hinted = PLACES.iter().filter(|path| is_hinted(&self.value, path));
+        hinted.map(|path| format!("{}.cache_control", path.join(".")))
+    }
+}
+
+/// Whether anything at the end of a path has a hint about caching; lists on the way are gone through.
+fn is_hinted(value: &Value, path: &[&str]) -> bool {
+    if let Value::Array(items) = value {
+        return items.iter().any(|item| is_hinted(item, path));
+    }
+    match path.split_first() {
+        Some((name, rest)) => value.get(name).is_some_and(|inner| is_hinted(inner, rest)),
+        None => value
+            .get("cache_control")
+            .is_some_and(|hint| !hint.is_null()),
     }
 }
 

@@ -5,6 +5,7 @@ pub mod body;
 pub mod completions;
 pub mod feedback;
 pub mod formats;
+pub mod groups;
 pub mod learning;
 pub mod messages;
 pub mod openai;

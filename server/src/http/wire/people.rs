@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use crate::http::error::ApiError;
 use crate::http::guard::Via;
+use crate::http::wire::groups::KeeperReply;
 use crate::people::{is_name, password_fault, secrets};
 
 /// Most characters of a key's name.
@@ -57,6 +58,8 @@ pub struct MeReply {
     pub csrf: Option<String>,
     /// Whether there are accounts to sign in to.
     pub users_exist: bool,
+    /// The team they are in.
+    pub team: Option<String>,
     /// What may be learned from them: `off`, `serve`, `full`.
     #[schema(value_type = String)]
     pub consent: Learning,
@@ -218,6 +221,8 @@ pub struct UserReply {
     pub disabled: bool,
     /// Whether somebody can sign in.
     pub has_password: bool,
+    /// Whose agent this is; null for an account of its own.
+    pub keeper: Option<KeeperReply>,
     /// A new password, once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password: Option<String>,
@@ -239,6 +244,7 @@ impl UserReply {
             role: user.role,
             disabled: user.disabled,
             has_password: user.password.is_some(),
+            keeper: user.keeper.map(KeeperReply::from),
             password,
             limits: user.limits,
             created_ms: user.created_ms,
