@@ -51,6 +51,7 @@ fn world() -> World {
         endpoint: String::new(),
         token: None,
         cache: PathBuf::new(),
+        outbound: config.outbound.clone(),
     };
     let served = model::load(&config.model, &access).unwrap();
     let builtin = served.builtin.unwrap();
