@@ -45,7 +45,7 @@ impl LayerBack<'_> {
             score_grad(cfg, mix, (row, &dx[row * ld..][..d.hidden]), to);
         });
         let router = &weights.router;
-        router.transpose(0..router.out.div_ceil(LANES), transposed);
+        router.transpose(0..router.out.div_ceil(LANES), transposed, exec);
         let rows = Rows {
             data: scores,
             stride: ld_scores,
@@ -91,7 +91,7 @@ impl LayerBack<'_> {
                 ld_act,
             };
             let mut back = |w: &Panels, dy: (&[f32], usize), dx: (&mut [f32], usize)| {
-                w.transpose(0..w.out.div_ceil(LANES), transposed);
+                w.transpose(0..w.out.div_ceil(LANES), transposed, exec);
                 let dy = Rows {
                     data: dy.0,
                     stride: dy.1,
