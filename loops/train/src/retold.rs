@@ -84,7 +84,10 @@ mod tests {
         assert_eq!(told[0].advantage, 1.25);
         // The first try itself may be in the batch as well and counts once.
         let all = [material(first, -1.0), material(second, 1.0)];
-        assert_eq!(retold(&all, &[first_try.clone()])[0].advantage, 2.0);
+        assert_eq!(
+            retold(&all, std::slice::from_ref(&first_try))[0].advantage,
+            2.0
+        );
         // A second try that is as bad as the first teaches nothing, nor does one that is not there.
         let again = [FirstTry {
             score: 1.0,

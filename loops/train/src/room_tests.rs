@@ -541,7 +541,7 @@ async fn a_second_try_is_told_again_though_the_first_was_trained_before() {
     house.judge(&[(second, 1.0), (third, 1.0)]).await;
     house.until_settled(50).await;
     running.stop().await;
-    let seen = seen.lock().unwrap();
+    let seen = std::mem::take(&mut *seen.lock().unwrap());
     assert_eq!(seen.len(), 2);
     assert_eq!(seen[0], []);
     let told = crate::Retold {

@@ -1,14 +1,12 @@
 //! The loops as they ship against the same loops in lockstep.
 //!
 //! In lockstep a batch of completions is asked for together, all of them and all of their votes are
-//! waited for, a version is trained and published, and then comes the next batch. Apart, nothing waits
-//! for anything, as long as no more turns are begun than can still be trained before they are stale
-//! (AReaL's rule, arXiv 2505.24298, equation 3). A crowd begins as many as it can: traffic cannot be
-//! throttled, and what is too much of it takes the machine from training. House, model, questions,
-//! lengths of completions, speed of votes and the most completions under way are the same; the lengths
-//! have a long tail.
+//! waited for, a version is trained and published, and then comes the next batch. Apart, as many
+//! completions are under way all the time and nothing waits for anything. House, model, questions,
+//! lengths of completions, speed of votes and the number of completions under way are the same; the
+//! lengths have a long tail, and votes are slow.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
@@ -23,21 +21,20 @@ use super::stale::normal;
 use super::votes::Votes;
 use super::wire::Wire;
 use crate::config::Config;
+use crate::demo::numbers::Interval;
 use crate::demo::taste::Taste;
 use crate::house::House;
 
 /// Turns of a batch, and completions under way.
 const BATCH: usize = 16;
 /// Batches in lockstep; apart, as many turns are trained.
-const BATCHES: usize = 8;
-/// Most turns that are begun in one run.
-const TURNS_MAX: usize = 100_000;
+const BATCHES: usize = 10;
 /// Tokens of a completion: log-normal.
 const TOKENS_MEDIAN: f64 = 32.0;
 const TOKENS_SPREAD: f64 = 1.0;
 const TOKENS_MAX: f64 = 512.0;
-/// Time of a vote: log-normal, of these medians.
-const VOTES_MS: [u64; 2] = [250, 1_000];
+/// Time of a vote: log-normal.
+const VOTE_MEDIAN: Duration = Duration::from_millis(500);
 const VOTE_SPREAD: f64 = 0.6;
 /// What users like.
 const TASTE: Taste = Taste::Greeted;
@@ -52,19 +49,6 @@ const LOOK: Duration = Duration::from_millis(10);
 enum Pace {
     Lockstep,
     Apart,
-    Crowd,
-}
-
-impl Pace {
-    const ALL: [Self; 3] = [Self::Lockstep, Self::Apart, Self::Crowd];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Lockstep => "lockstep",
-            Self::Apart => "apart",
-            Self::Crowd => "crowd",
-        }
-    }
 }
 
 /// What one run came to.
@@ -89,14 +73,12 @@ impl Run {
 /// `hone bench pace`.
 pub(super) fn pace(bench: &Bench, size: &Size) -> Result<Report, String> {
     let title = format!(
-        "pace: at most {BATCH} completions under way, {BATCHES} batches, {} seeds",
-        size.seeds()
+        "pace: {BATCH} completions under way, {BATCHES} batches, votes of {} ms (median)",
+        VOTE_MEDIAN.as_millis()
     );
     let head = [
         "loops",
-        "vote ms",
         "trained turns/s",
-        "times lockstep",
         "trained",
         "seconds",
         "versions",
@@ -106,48 +88,72 @@ pub(super) fn pace(bench: &Bench, size: &Size) -> Result<Report, String> {
         "after",
     ];
     let mut report = Report::new(title, &head);
-    for vote_ms in VOTES_MS {
-        let mut runs: [Vec<Run>; 3] = Default::default();
-        for seed in 1..=size.seeds() {
-            let mut turns = BATCH * BATCHES;
-            for (pace, runs) in Pace::ALL.into_iter().zip(&mut runs) {
-                let votes = Duration::from_millis(vote_ms);
-                let one = run(bench, (pace, seed, votes), turns);
-                let one = bench.runtime.block_on(one)?;
-                if one.trained == 0 {
-                    return Err(format!("nothing was trained in {}", pace.name()));
-                }
-                // Of the turns in lockstep some were held out; the others train as many.
-                turns = turns.min(one.trained as usize);
-                runs.push(one);
-            }
+    let (mut lockstep, mut apart) = (Vec::new(), Vec::new());
+    for seed in 1..=size.seeds() {
+        let first = bench
+            .runtime
+            .block_on(run(bench, (Pace::Lockstep, seed), BATCH * BATCHES))?;
+        let as_many = first.trained as usize;
+        if as_many == 0 {
+            return Err("nothing was trained in lockstep".to_owned());
         }
-        for (pace, of) in Pace::ALL.into_iter().zip(&runs) {
-            let pairs = of.iter().zip(&runs[0]);
-            let ratios = pairs.filter_map(|(a, b)| ratio(a.per_second(), b.per_second()));
-            tell(
-                &mut report,
-                (pace, vote_ms),
-                (of.as_slice(), ratios.collect()),
-            );
-        }
+        lockstep.push(first);
+        apart.push(
+            bench
+                .runtime
+                .block_on(run(bench, (Pace::Apart, seed), as_many))?,
+        );
     }
+    for (name, runs) in [("lockstep", &lockstep), ("apart", &apart)] {
+        tell(&mut report, name, runs);
+    }
+    let ratios: Vec<f64> = lockstep
+        .iter()
+        .zip(&apart)
+        .filter_map(|(lockstep, apart)| ratio(apart.per_second(), lockstep.per_second()))
+        .collect();
+    let mean = ratios.iter().sum::<f64>() / ratios.len().max(1) as f64;
+    report.note(format!(
+        "apart trains {mean:.2} times as many turns a second"
+    ));
+    if ratios.len() > 1 {
+        let Interval { low, high, .. } = Interval::of(&ratios);
+        report.note(format!(
+            "95 % interval over {} seeds: {low:.2} to {high:.2}",
+            ratios.len()
+        ));
+    }
+    report.set("ratio", milli(mean));
+    report.set("ratios", ratios.into_iter().map(milli).collect::<Value>());
     Ok(report)
 }
 
-fn tell(report: &mut Report, (pace, vote_ms): (Pace, u64), (runs, ratios): (&[Run], Vec<f64>)) {
+fn tell(report: &mut Report, name: &str, runs: &[Run]) {
     let n = runs.len().max(1) as f64;
     let mean = |of: &dyn Fn(&Run) -> f64| runs.iter().map(of).sum::<f64>() / n;
-    let times = ratios.iter().sum::<f64>() / ratios.len().max(1) as f64;
-    let (rate, trained) = (mean(&Run::per_second), mean(&|r| r.trained as f64));
-    let (seconds, versions) = (mean(&|r| r.seconds), mean(&|r| r.versions as f64));
-    let (refused, dropped) = (mean(&|r| r.refused as f64), mean(&|r| r.dropped as f64));
-    let (before, after) = (mean(&|r| r.reward_before), mean(&|r| r.reward_after));
+    let cells = [
+        mean(&Run::per_second),
+        mean(&|r| r.trained as f64),
+        mean(&|r| r.seconds),
+        mean(&|r| r.versions as f64),
+        mean(&|r| r.refused as f64),
+        mean(&|r| r.dropped as f64),
+        mean(&|r| r.reward_before),
+        mean(&|r| r.reward_after),
+    ];
+    let [
+        rate,
+        trained,
+        seconds,
+        versions,
+        refused,
+        dropped,
+        before,
+        after,
+    ] = cells;
     report.row([
-        pace.name().to_owned(),
-        vote_ms.to_string(),
+        name.to_owned(),
         format!("{rate:.2}"),
-        format!("{times:.2}"),
         format!("{trained:.0}"),
         format!("{seconds:.1}"),
         format!("{versions:.1}"),
@@ -158,10 +164,9 @@ fn tell(report: &mut Report, (pace, vote_ms): (Pace, u64), (runs, ratios): (&[Ru
     ]);
     report.failed += runs.iter().map(|r| r.failed).sum::<u64>();
     report.set(
-        &format!("{}_{vote_ms}", pace.name()),
+        name,
         json!({
             "trained_turns_per_s": milli(rate), "trained": milli(trained),
-            "times_lockstep": ratios.into_iter().map(milli).collect::<Value>(),
             "seconds": milli(seconds), "versions": milli(versions), "refused": milli(refused),
             "dropped": milli(dropped), "reward_before": milli(before), "reward_after": milli(after),
         }),
@@ -169,22 +174,17 @@ fn tell(report: &mut Report, (pace, vote_ms): (Pace, u64), (runs, ratios): (&[Ru
 }
 
 /// One house from its base model on.
-async fn run(
-    bench: &Bench,
-    (pace, seed, votes): (Pace, u64, Duration),
-    turns: usize,
-) -> Result<Run, String> {
+async fn run(bench: &Bench, (pace, seed): (Pace, u64), turns: usize) -> Result<Run, String> {
     let folder = bench.folder()?;
     let said = TASTE.praises().iter().map(|text| (*text).to_owned());
-    let votes = Votes::start((votes, VOTE_SPREAD), seed, said.collect()).await?;
+    let votes = Votes::start((VOTE_MEDIAN, VOTE_SPREAD), seed, said.collect()).await?;
     let mut config = configured(&bench.config, &votes.url)?;
     config.store.data_dir = folder.text();
-    let most = (config.train.staleness_max_versions as usize + 1) * BATCH;
     let house = House::start(config).await?;
     let wire = Wire::new(&format!("http://{}", house.addr))?;
     let users = Users::new(&wire, seed).await;
     let outcome = match &users {
-        Ok(users) => users.run(pace, (turns, most)).await,
+        Ok(users) => users.run(pace, turns).await,
         Err(error) => Err(error.clone()),
     };
     house.stop().await;
@@ -230,13 +230,12 @@ impl<'a> Users<'a> {
         })
     }
 
-    async fn run(&self, pace: Pace, (turns, most): (usize, usize)) -> Result<Run, String> {
+    async fn run(&self, pace: Pace, turns: usize) -> Result<Run, String> {
         let reward_before = self.reward().await;
         let began = Instant::now();
         match pace {
             Pace::Lockstep => self.lockstep(turns).await?,
-            Pace::Apart => self.apart((turns, most)).await?,
-            Pace::Crowd => self.apart((turns, usize::MAX)).await?,
+            Pace::Apart => self.apart(turns).await?,
         }
         let seconds = began.elapsed().as_secs_f64();
         let ledger = self.wire.status().await?["ledger"].clone();
@@ -262,27 +261,27 @@ impl<'a> Users<'a> {
         Ok(())
     }
 
-    /// As many completions under way until so many turns are trained, with at most `most` begun and
-    /// neither trained nor settled.
-    async fn apart(&self, (turns, most): (usize, usize)) -> Result<(), String> {
-        let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    /// The same number of completions under way until as many turns are trained.
+    async fn apart(&self, turns: usize) -> Result<(), String> {
+        let (next, over) = (AtomicU64::new(0), AtomicBool::new(false));
         let talk = || async {
-            while next.load(Ordering::Relaxed) < TURNS_MAX {
-                let number = next.load(Ordering::Relaxed);
-                if number >= most.saturating_add(done.load(Ordering::Relaxed)) {
-                    tokio::time::sleep(LOOK).await;
-                    continue;
-                }
-                self.exchange(next.fetch_add(1, Ordering::Relaxed)).await;
+            while !over.load(Ordering::Relaxed) {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                self.exchange(number as usize).await;
             }
         };
-        let watch = self.until(|ledger| {
-            done.store(finished(ledger) as usize, Ordering::Relaxed);
-            ledger["trained"].as_u64().unwrap_or_default() >= turns as u64
-        });
+        let talkers = join_all((0..BATCH).map(|_| talk()));
+        let watch = async {
+            let done = self
+                .until(|ledger| ledger["trained"].as_u64().unwrap_or_default() >= turns as u64)
+                .await;
+            over.store(true, Ordering::Relaxed);
+            done
+        };
+        tokio::pin!(talkers);
         tokio::select! {
-            watched = watch => watched,
-            _ = join_all((0..BATCH).map(|_| talk())) => Ok(()),
+            done = watch => done,
+            _ = &mut talkers => Ok(()),
         }
     }
 
@@ -375,13 +374,6 @@ fn pending(ledger: &Value) -> u64 {
     stages.filter(waits).map(count).sum()
 }
 
-/// Turns that were trained or settled.
-fn finished(ledger: &Value) -> u64 {
-    let reasons = ledger["settled"].as_array().into_iter().flatten();
-    let counts = reasons.filter_map(|reason| reason[1].as_u64());
-    counts.sum::<u64>() + ledger["trained"].as_u64().unwrap_or_default()
-}
-
 fn settled(ledger: &Value, reason: &str) -> u64 {
     let reasons = ledger["settled"].as_array().into_iter().flatten();
     let mut counts = reasons.filter(|r| r[0] == reason);
@@ -400,9 +392,7 @@ mod tests {
         let ledger = json!({
             "pending": [["awaiting_next_state", 5], ["awaiting_verdict", 2], ["awaiting_training", 3]],
             "settled": [["queue_dropped", 4], ["held_out", 1]],
-            "trained": 6,
         });
-        assert_eq!(finished(&ledger), 11);
         assert_eq!(pending(&ledger), 5);
         assert_eq!(
             (settled(&ledger, "queue_dropped"), settled(&ledger, "stale")),
