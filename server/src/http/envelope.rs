@@ -203,8 +203,9 @@ fn act_for(
     };
     let agent = agent.to_str().unwrap_or_default();
     let groups = http.people.groups();
-    let manages = what == ForAgents::Keys && caller.role == UserRole::Admin;
-    if !groups.keeps(&caller.owner, agent) && !(manages && groups.is_agent(agent)) {
+    let is_admin = what == ForAgents::Keys && caller.role == UserRole::Admin;
+    let manages = is_admin && groups.is_agent(agent);
+    if !manages && !groups.keeps(&caller.owner, agent) {
         let shown: String = agent.chars().take(64).collect();
         return Err(ApiError::Forbidden {
             code: "not_your_agent",
