@@ -10,7 +10,7 @@ use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use hone_domain::{BlobError, Blobs, Digest, Policies, Policy};
+use hone_domain::{BlobError, Blobs, Digest, Policies, Policy, Scope};
 use hone_nn::device::Device;
 use hone_nn::{Adapter, Executor, Model, PROBE_FILE, peft, prove};
 use hone_runtime::LatestReader;
@@ -46,17 +46,43 @@ pub(crate) fn spawn(ctx: LoaderCtx, jobs: Receiver<Wanted>) -> io::Result<JoinHa
         .max_blocking_threads(ctx.parallel + 1)
         .thread_name("hone-serve-load")
         .build()?;
+    // Before the engine is asked anything: what it did not know then is news.
+    let news = News::new(ctx.policies.clone());
     std::thread::Builder::new()
         .name("hone-serve-loads".to_owned())
         .spawn(move || {
-            runtime.block_on(run(ctx, jobs));
+            runtime.block_on(run(ctx, news, jobs));
             // A read that hangs must not hold up the stop.
             runtime.shutdown_background();
         })
 }
 
-async fn run(mut ctx: LoaderCtx, mut jobs: Receiver<Wanted>) {
-    let mut seen = ctx.policies.get();
+/// Scopes that get newer versions.
+struct News {
+    seen: Policies,
+    policies: LatestReader<Policies>,
+}
+
+impl News {
+    /// Tells of what is published from now on, however late it is asked.
+    fn new(policies: LatestReader<Policies>) -> Self {
+        let seen = policies.get();
+        Self { seen, policies }
+    }
+
+    /// The scopes whose newest version is another than before; none when nobody publishes any more.
+    async fn next(&mut self) -> Option<Vec<Scope>> {
+        let newest = self.policies.changed().await?;
+        let before = std::mem::replace(&mut self.seen, newest);
+        let newer = self
+            .seen
+            .iter()
+            .filter(|policy| before.version(&policy.scope) != policy.version);
+        Some(newer.map(|policy| policy.scope.clone()).collect())
+    }
+}
+
+async fn run(ctx: LoaderCtx, mut news: News, mut jobs: Receiver<Wanted>) {
     let mut published = true;
     let (told, mut loaded) = tokio::sync::mpsc::channel::<(Wanted, Weak<Loaded>)>(ctx.parallel);
     let mut served = Served::new();
@@ -70,11 +96,11 @@ async fn run(mut ctx: LoaderCtx, mut jobs: Receiver<Wanted>) {
                 let (ctx, served) = (ctx.clone(), served.clone());
                 drop(tokio::task::spawn_blocking(move || prove_all(&ctx, &served)));
             }
-            newest = ctx.policies.changed(), if published => match newest {
-                Some(newest) => {
-                    announce(&seen, &newest, &ctx.commands);
-                    seen = newest;
-                }
+            newer = news.next(), if published => match newer {
+                // A stopped engine needs no news.
+                Some(scopes) => scopes
+                    .into_iter()
+                    .for_each(|scope| drop(ctx.commands.send(Command::Newer(scope)))),
                 None => published = false,
             },
             job = jobs.recv() => {
@@ -92,16 +118,6 @@ async fn run(mut ctx: LoaderCtx, mut jobs: Receiver<Wanted>) {
                     let _ = ctx.commands.send(Command::Loaded { wanted, result });
                 }));
             }
-        }
-    }
-}
-
-/// Names every scope whose newest version differs between two tables.
-fn announce(seen: &Policies, newest: &Policies, commands: &Sender<Command>) {
-    for policy in newest.iter() {
-        if seen.version(&policy.scope) != policy.version {
-            // A stopped engine needs no news.
-            let _ = commands.send(Command::Newer(policy.scope.clone()));
         }
     }
 }
@@ -225,5 +241,31 @@ fn prove_all(ctx: &LoaderCtx, served: &Served) {
             });
         }
         ctx.shared.counters.identity_checks.fetch_add(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hone_domain::{BlobKey, PolicyVersion};
+    use hone_runtime::Latest;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_version_published_before_anybody_listens_is_news_once() {
+        let policies = Latest::new(Policies::default());
+        let mut news = News::new(policies.reader());
+        for version in [1, 2] {
+            let policy = Policy {
+                scope: Scope::of("a", None),
+                version: PolicyVersion(version),
+                digest: Digest([1; 32]),
+                blob: BlobKey::new("x").expect("a name"),
+            };
+            policies.update(|table| table.with(policy));
+            assert_eq!(news.next().await, Some(vec![Scope::of("a", None)]));
+        }
+        drop(policies);
+        assert_eq!(news.next().await, None);
     }
 }

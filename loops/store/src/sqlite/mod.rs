@@ -416,9 +416,11 @@ impl Ledger for SqliteLedger {
         // Readers first: the last connection moves the write-ahead log into the main file.
         self.readers.close().await;
         self.writer.close().await;
-        self.owner
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let owner = self.owner.lock();
+        if let Some(lock) = owner.unwrap_or_else(PoisonError::into_inner).take() {
+            // Said, and not left to the drop: a child that was just forked holds the file until it
+            // runs its own program, and with it the lock.
+            let _ends_with_the_file = lock.unlock();
+        }
     }
 }
