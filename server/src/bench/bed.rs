@@ -8,7 +8,10 @@ use hone_domain::{
     RequestId, Sampling, Scope, SessionId, StopRules, Token, TurnId, TurnKind,
 };
 use hone_nn::device::Device;
-use hone_nn::{Family, Model, ModelConfig, StoredDtype, WeightFormat, Weights};
+use hone_nn::{
+    AdapterDtype, Family, LoraConfig, Model, ModelConfig, StoredDtype, Target, WeightFormat,
+    Weights,
+};
 use hone_runtime::{Board, Latest, SystemClock};
 use hone_serve::{Answer, Backend, Engine, ServeCtx};
 use hone_starter::rng::Rng;
@@ -84,6 +87,17 @@ pub(super) fn medium_shape() -> ModelConfig {
         windows: vec![None; 8],
         experts: None,
         dtype: StoredDtype::F32,
+    }
+}
+
+/// An adapter as training makes them.
+pub(super) fn lora() -> LoraConfig {
+    LoraConfig {
+        rank: 8,
+        alpha: 16.0,
+        targets: Target::ALL.to_vec(),
+        rslora: false,
+        dtype: AdapterDtype::F32,
     }
 }
 

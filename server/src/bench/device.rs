@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use hone_nn::device::{Device, DeviceError, Driver, Emulator};
 use hone_nn::{
     Adapter, AdapterDtype, BLOCK_TOKENS, Executor, Family, LoadError, LogitsWanted, LoraConfig,
-    Model, ModelConfig, Runner, SeqInput, Target, TensorData, TensorSource, WeightFormat, Weights,
+    Model, ModelConfig, Runner, SeqInput, TensorData, TensorSource, WeightFormat, Weights,
 };
 use hone_starter::rng::Rng;
 use serde_json::{Value, json};
 
 use super::Bench;
-use super::bed::medium_shape;
+use super::bed::{lora, medium_shape};
 use super::report::{Report, milli};
 use crate::device;
 
@@ -145,11 +145,8 @@ fn parity(
     let text = |error: DeviceError| error.to_string();
     let device = device::load(driver.clone(), model, exec)?;
     let lora = LoraConfig {
-        rank: 8,
-        alpha: 16.0,
-        targets: Target::ALL.to_vec(),
-        rslora: false,
         dtype: AdapterDtype::Bf16,
+        ..lora()
     };
     let adapter = Adapter::random(&model.config, lora, 1);
     // Prompt tokens, and whether the adapter answers.

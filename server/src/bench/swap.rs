@@ -6,12 +6,12 @@ use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
 use hone_domain::{BlobKey, Delta, Digest, Policy, PolicyVersion, Scope};
-use hone_nn::{Adapter, AdapterDtype, LoraConfig, Target, peft};
+use hone_nn::{Adapter, peft};
 use hone_serve::Backend;
 use serde_json::json;
 
 use super::Bench;
-use super::bed::Bed;
+use super::bed::{Bed, lora};
 use super::report::{Gaps, Report, milli, ms, ratio};
 use crate::demo::numbers::Percentiles;
 
@@ -111,14 +111,7 @@ pub(super) fn swap(bench: &Bench) -> Result<Report, String> {
 
 /// A random adapter of the size that training makes.
 pub(super) fn prepare(bed: &Bed, seed: u64) -> Prepared {
-    let lora = LoraConfig {
-        rank: 8,
-        alpha: 16.0,
-        targets: Target::ALL.to_vec(),
-        rslora: false,
-        dtype: AdapterDtype::F32,
-    };
-    let adapter = Adapter::random(&bed.model.config, lora, seed);
+    let adapter = Adapter::random(&bed.model.config, lora(), seed);
     Prepared {
         digest: Digest(adapter.digest()),
         files: peft::to_files(&adapter, "bench", &json!({})),

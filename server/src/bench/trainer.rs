@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hone_nn::{
-    AdapterDtype, Control, Executor, Learner, LearnerConfig, LoraConfig, LossKind, Model,
-    ModelConfig, Objective, StepError, StepReport, Target, TokenLoss, TrainRow, Trainable,
-    WeightFormat, Weights,
+    Control, Executor, Learner, LearnerConfig, LossKind, Model, ModelConfig, Objective, StepError,
+    StepReport, TokenLoss, TrainRow, Trainable, WeightFormat, Weights,
 };
 use serde_json::json;
 
 use super::Bench;
+use super::bed::lora;
 use super::memory::{forget_peak, memory};
 use super::report::{Report, milli, ms};
 
@@ -196,19 +196,12 @@ impl ByTurn {
 }
 
 fn learner(model: &Arc<Model>, exec: &Arc<Executor>) -> Result<Learner, String> {
-    let lora = LoraConfig {
-        rank: 8,
-        alpha: 16.0,
-        targets: Target::ALL.to_vec(),
-        rslora: false,
-        dtype: AdapterDtype::F32,
-    };
     let objective = Objective::DecoupledPpo {
         clip_low: 0.2,
         clip_high: 0.28,
         correction_cap: 5.0,
     };
-    let config = LearnerConfig::new(Trainable::Lora(lora), objective, 1e-3);
+    let config = LearnerConfig::new(Trainable::Lora(lora()), objective, 1e-3);
     let learner = Learner::new(model.clone(), config).map_err(|e| e.to_string())?;
     Ok(learner.on(exec.clone()))
 }

@@ -1,4 +1,4 @@
-//! Operations on the rows of layers with experts.
+//! Operations on rows, and what layers with experts need of them.
 #![allow(unsafe_code)]
 
 use super::{get, put};

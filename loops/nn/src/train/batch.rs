@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::layer::{GradBufs, LayerBack, LayerSink, embedding_grad};
 use super::{Control, StepError, TrainRow};
 use crate::adapter::{Adapter, Pair};
-use crate::exec::{Executor, Shards};
+use crate::exec::Executor;
 use crate::forward::{LogitsWanted, SeqInput};
 use crate::kv::{BLOCK_TOKENS, KvLayer};
 use crate::layer::{Acts, Bufs, LayerAt, Pass, Temp};
@@ -314,26 +314,4 @@ pub(crate) struct Run<'a> {
     pub(crate) adapter: Option<&'a Adapter>,
     pub(crate) exec: &'a Executor,
     pub(crate) for_backward: bool,
-}
-
-/// Calls `each(row, values)` for `rows` rows at distance `stride`, in parallel when many.
-pub(crate) fn each_row(
-    data: &mut [f32],
-    (rows, stride): (usize, usize),
-    exec: &Executor,
-    each: &(dyn Fn(usize, &mut [f32]) + Sync),
-) {
-    let data = Shards::new(&mut data[..rows * stride]);
-    exec.split(rows, rows * stride * 4, &|part| {
-        for row in part {
-            // Rows are disjoint.
-            each(row, shard_row(data, row, stride));
-        }
-    });
-}
-
-#[allow(unsafe_code)]
-fn shard_row<'a>(data: Shards<f32>, row: usize, stride: usize) -> &'a mut [f32] {
-    // SAFETY: `each_row` hands every row to one part only, inside the slice it was given.
-    unsafe { data.slice(row * stride..(row + 1) * stride) }
 }

@@ -5,7 +5,7 @@ use super::experts::MixtureGrad;
 use crate::adapter::{Adapter, Pair, Target};
 use crate::kv::KvLayer;
 use crate::layer::{Acts, Pass, Temp};
-use crate::ops::{NormGrad, RmsNorm, add_to, swiglu_backward};
+use crate::ops::{NormGrad, RmsNorm, add_to, each_row, swiglu_backward};
 use crate::panels::{Panels, Rows, RowsMut, Store};
 use crate::rope::rotate;
 use crate::simd::{Buf, LANES, padded};
@@ -187,7 +187,7 @@ impl LayerBack<'_> {
             }
             return;
         }
-        super::batch::each_row(dx, (n, ld), self.pass.exec, &|row, dx| {
+        each_row(dx, (n, ld), (self.pass.exec, 4 * n * ld), &|row, dx| {
             let (x, dy) = (&x[row * ld..], &dy[row * ld..]);
             norm.backward_row(NormGrad {
                 x,
@@ -210,7 +210,7 @@ impl LayerBack<'_> {
             }
             return;
         }
-        super::batch::each_row(dqkv, (n, ld), self.pass.exec, &|row, grad| {
+        each_row(dqkv, (n, ld), (self.pass.exec, 4 * n * ld), &|row, grad| {
             self.unrotate_row((row, qkv), grad, [None, None]);
         });
     }
