@@ -7,7 +7,6 @@ conversation per client, and ends the server by its process id.
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -20,6 +19,9 @@ import dialects
 import fields
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(HERE))
+from server import start
+
 passed = failed = 0
 
 
@@ -31,26 +33,6 @@ def check(name, good, seen=""):
     else:
         failed += 1
         print(f"FAIL  {name}: {seen!r}")
-
-
-def start(data):
-    server = subprocess.Popen(
-        [os.environ["HONE"], "serve", "--bind", "127.0.0.1:0", "--data", data],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    deadline = time.monotonic() + 60
-    seen = []
-    for line in server.stdout:
-        seen.append(line)
-        found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
-        if found:
-            return server, f"http://127.0.0.1:{found.group(1)}"
-        if time.monotonic() > deadline:
-            break
-    server.kill()
-    sys.exit("the server did not say where it listens:\n" + "".join(seen))
 
 
 def python_client(base):

@@ -10,7 +10,6 @@ but the server's address; the version of today is also told to name its sessions
 import json
 import os
 import pathlib
-import re
 import signal
 import subprocess
 import sys
@@ -19,6 +18,9 @@ import time
 import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from server import start
+
 MODULES = HERE / "node_modules"
 PATIENCE_S = 300
 SCRIPT = (
@@ -41,15 +43,7 @@ def check(name, good, seen=""):
 
 class Server:
     def __init__(self, data):
-        command = [os.environ["HONE"], "serve", "--bind", "127.0.0.1:0", "--data", data]
-        self.child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        seen = ""
-        for line in self.child.stdout:
-            seen += line
-            if found := re.search(r"http://127\.0\.0\.1:\d+", line):
-                self.url = found.group(0)
-                return
-        sys.exit("the server did not say where it listens:\n" + seen)
+        self.child, self.url = start(data)
 
     def call(self, path, body=None, method=None):
         data = None if body is None else json.dumps(body).encode()

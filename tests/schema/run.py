@@ -20,6 +20,9 @@ import time
 import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from server import start
+
 # Checks that hold whatever is sent.
 CHECKS = [
     "not_a_server_error",
@@ -33,20 +36,6 @@ CHECKS = [
 # A stream without end; a switch that turns every later completion into a 503; loops that stay paused.
 LEFT_OUT = r"^/admin/v1/(events|drain|loops/.*)$"
 WHOLE = 80  # cases per operation of a whole run
-
-
-def start(data):
-    server = subprocess.Popen(
-        [os.environ["HONE"], "serve", "--bind", "127.0.0.1:0", "--data", data, "--engine", "null"],
-        stdout=subprocess.PIPE,
-        stderr=open(os.path.join(data, "..", "log"), "w"),
-        text=True,
-    )
-    for line in server.stdout:
-        found = re.search(r"http://127\.0\.0\.1:\d+", line)
-        if found:
-            return server, found.group(0)
-    sys.exit(f"the server ended with {server.wait()} before it said where it listens")
 
 
 def ask(base, path, body=None):
@@ -102,7 +91,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         data = os.path.join(folder, "data")
         os.mkdir(data)
-        server, base = start(data)
+        with open(os.path.join(folder, "log"), "w") as log:
+            server, base = start(data, "--engine", "null", log=log)
         try:
             done, cases = run(base, folder, options.per_operation, options.seed)
             alive = server.poll() is None

@@ -20,6 +20,9 @@ import time
 
 import aiohttp
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from server import start
+
 CLIENTS = 8
 # What the process may grow by from one half of the measured time to the other.
 GROWTH_KIB = 8 * 1024
@@ -34,21 +37,6 @@ SMALL = {
     "HONE__HTTP__TRANSCRIPT_BYTES_MAX": str(4 << 20),
     "HONE__HTTP__REPLAYS_MAX": "16",
 }
-
-
-def start(data, log):
-    server = subprocess.Popen(
-        [os.environ["HONE"], "serve", "--bind", "127.0.0.1:0", "--data", data, "--engine", "null"],
-        stdout=subprocess.PIPE,
-        stderr=log,
-        text=True,
-        env={**os.environ, **SMALL},
-    )
-    for line in server.stdout:
-        found = re.search(r"http://127\.0\.0\.1:\d+", line)
-        if found:
-            return server, found.group(0)
-    sys.exit(f"the server ended with {server.wait()} before it said where it listens")
 
 
 class Load:
@@ -168,7 +156,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         log_path = os.path.join(folder, "log")
         with open(log_path, "w") as log:
-            server, base = start(os.path.join(folder, "data"), log)
+            data, env = os.path.join(folder, "data"), {**os.environ, **SMALL}
+            server, base = start(data, "--engine", "null", log=log, env=env)
             try:
                 found = asyncio.run(soak(server, base, options.seconds))
             finally:
