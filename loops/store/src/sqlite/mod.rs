@@ -15,6 +15,7 @@ mod judge;
 mod laws;
 mod leases;
 mod lift;
+mod many;
 mod open;
 mod people;
 mod personal;
