@@ -77,22 +77,19 @@ pub(super) fn block_links(tokens: &[Token]) -> (Vec<BlockLink>, Vec<u8>) {
 pub(super) struct Nodes(HashMap<Hash, i64>);
 
 impl Nodes {
-    /// Looks up `hashes` with a select of hash and number that is given them as a JSON list.
+    /// Looks up nodes with a select of hash and number that is given a JSON list of hashes.
     async fn look(
         connection: &mut SqliteConnection,
         select: &'static str,
-        hashes: impl Iterator<Item = &Hash>,
+        hashes: HashSet<&Hash>,
     ) -> Result<Self, Fault> {
-        let hashes: HashSet<&Hash> = hashes.collect();
-        if hashes.is_empty() {
-            return Ok(Self(HashMap::new()));
-        }
-        let hex = hashes.iter().map(|hash| Digest(**hash).to_hex());
-        let rows = sqlx::query(select)
-            .bind(serde_json::to_string(&hex.collect::<Vec<_>>())?)
-            .fetch_all(connection)
-            .await?;
         let mut nodes = Self(HashMap::new());
+        if hashes.is_empty() {
+            return Ok(nodes);
+        }
+        let hex: Vec<String> = hashes.iter().map(|hash| Digest(**hash).to_hex()).collect();
+        let list = serde_json::to_string(&hex)?;
+        let rows = sqlx::query(select).bind(list).fetch_all(connection).await?;
         nodes.learn(&rows)?;
         Ok(nodes)
     }
@@ -130,25 +127,23 @@ impl Histories {
     /// Stores what is new of the message lists of a batch.
     pub(super) async fn store<'a>(
         connection: &mut SqliteConnection,
-        lists: impl Iterator<Item = &'a [MessageLink]> + Clone,
+        lists: &[&'a [MessageLink]],
     ) -> Result<Self, Fault> {
         let mut nodes = Nodes::look(
             connection,
             "select hash, number from histories
              where hash in (select unhex(value) from json_each(?))",
-            lists.clone().flatten().map(|link| &link.chain),
+            lists.iter().copied().flatten().map(|l| &l.chain).collect(),
         )
         .await?;
         let (mut met, mut bodies) = (HashSet::new(), HashSet::new());
         let new: Vec<_> = lists
+            .iter()
             .flat_map(|links| nodes.missing(links, |link| &link.chain))
             .filter(|(_, link)| met.insert(&link.chain))
             .collect();
-        let messages: Vec<_> = new.iter().map(|(_, link)| *link).collect();
-        let messages: Vec<_> = messages
-            .into_iter()
-            .filter(|link| bodies.insert(&link.own))
-            .collect();
+        let links = new.iter().map(|(_, link)| *link);
+        let messages: Vec<_> = links.filter(|link| bodies.insert(&link.own)).collect();
         many::each(
             connection,
             "insert into messages (hash, body) values (?, ?) on conflict (hash) do nothing",
@@ -188,17 +183,23 @@ impl Blocks {
     /// Stores what is new of the prompts' full blocks.
     pub(super) async fn store<'a>(
         connection: &mut SqliteConnection,
-        prompts: impl Iterator<Item = &'a [BlockLink]> + Clone,
+        prompts: &[&'a [BlockLink]],
     ) -> Result<Self, Fault> {
         let mut nodes = Nodes::look(
             connection,
             "select hash, number from token_blocks
              where hash in (select unhex(value) from json_each(?))",
-            prompts.clone().flatten().map(|link| &link.chain),
+            prompts
+                .iter()
+                .copied()
+                .flatten()
+                .map(|l| &l.chain)
+                .collect(),
         )
         .await?;
         let mut met = HashSet::new();
         let new: Vec<_> = prompts
+            .iter()
             .flat_map(|links| nodes.missing(links, |link| &link.chain))
             .filter(|(_, link)| met.insert(&link.chain))
             .collect();

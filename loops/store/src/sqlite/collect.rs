@@ -79,10 +79,10 @@ pub(super) async fn record_turns(
         };
         stored.extend(number.map(|number| (encoded, number)));
     }
-    let lists = stored.iter().map(|(encoded, _)| &encoded.messages[..]);
-    let histories = Histories::store(connection, lists).await?;
-    let prompts = stored.iter().map(|(encoded, _)| &encoded.blocks[..]);
-    let blocks = Blocks::store(connection, prompts).await?;
+    let lists: Vec<_> = stored.iter().map(|(e, _)| &e.messages[..]).collect();
+    let histories = Histories::store(connection, &lists).await?;
+    let prompts: Vec<_> = stored.iter().map(|(e, _)| &e.blocks[..]).collect();
+    let blocks = Blocks::store(connection, &prompts).await?;
     store_payloads(connection, &stored, (&histories, &blocks)).await
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use hone_domain::{
-    Completion, Consent, Learning, Millis, Reason, Scope, Turn, TurnId, VersionSpan,
+    Completion, Consent, Learning, Millis, Reason, Scope, SessionId, Turn, TurnId, VersionSpan,
 };
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
@@ -141,22 +141,24 @@ impl Bars {
             parents.extend(turn.parent);
         }
         let mut bars = Self::default();
-        bars.look_at_scopes(connection, &scopes.into_iter().collect::<Vec<_>>())
-            .await?;
+        let scopes: Vec<&Scope> = scopes.into_iter().collect();
+        bars.look_at_scopes(connection, &scopes).await?;
+        let sessions: Vec<SessionId> = sessions.into_iter().collect();
         let gone = many::each(
             connection,
             "select id from forgotten_sessions where id = ?",
-            &sessions.into_iter().collect::<Vec<_>>(),
+            &sessions,
             |asked, session| asked.bind(&session.0.as_bytes()[..]),
         );
         for row in gone.await? {
             let session = rows::session_id(row.try_get("id")?)?;
             bars.sessions.insert(session.0.into_bytes());
         }
+        let parents: Vec<TurnId> = parents.into_iter().collect();
         let gone = many::each(
             connection,
             "select id from forgotten_turns where id = ?",
-            &parents.into_iter().collect::<Vec<_>>(),
+            &parents,
             |asked, parent| asked.bind(&parent.0.as_bytes()[..]),
         );
         for row in gone.await? {
