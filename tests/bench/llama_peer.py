@@ -129,12 +129,12 @@ def add_words(writer, vocab):
     hidden = [byte for byte in range(256) if byte not in shown]
     letters = [chr(byte) for byte in shown] + [chr(256 + at) for at in range(len(hidden))]
     end = "<|im_end|>"
-    fill = [f"word{at}" for at in range(vocab - len(letters) - 1)]
+    fill = ["wo", *(f"word{at}" for at in range(vocab - len(letters) - 2))]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
     writer.add_token_list([*letters, *fill, end])
     writer.add_token_types([1] * (vocab - 1) + [3])
-    writer.add_token_merges(["w o", "wo r", "wor d"])
+    writer.add_token_merges(["w o"])
     writer.add_eos_token_id(vocab - 1)
     writer.add_chat_template("{% for m in messages %}{{ m['content'] }}{% endfor %}")
 
