@@ -170,7 +170,7 @@ def measure(options, program):
             theirs = peer_round(program, model, steps, options.threads)
             ours = our_round(model, steps, options.threads)
             rounds[case].append((ours, theirs))
-            ratios = ", ".join(f"{a / b:.2f}" for a, b in zip(ours, theirs))
+            ratios = ", ".join(f"{a:.0f}/{b:.0f} = {a / b:.2f}" for a, b in zip(ours, theirs))
             print(f"round {number + 1}, {' '.join(case)}: {ratios}", flush=True)
     return rounds
 

@@ -15,11 +15,13 @@ const SYSTEM_TOKENS: usize = 2048;
 const ASKED_TOKENS: usize = 24;
 const ANSWERED_TOKENS: u32 = 32;
 const TURNS: usize = 20;
+/// Every so many turns are also asked with nothing remembered, which takes long.
+const FRESH_EVERY: usize = 4;
 /// The model: random, of about 30 million parameters.
 const MODEL: &str = "random_30m_bf16";
 
-/// `hone bench turns`: the same conversation once as it is, and once with each turn asked by a user
-/// whom nobody knows, for whom nothing is remembered.
+/// `hone bench turns`: a conversation as it is, and turns of it asked by users whom nobody knows, for
+/// whom nothing is remembered.
 pub(super) fn turns(bench: &Bench) -> Result<Report, String> {
     let subject = subjects(bench)?.into_iter().find(|s| s.name == MODEL);
     let subject = subject.ok_or_else(|| format!("there is no model {MODEL}"))?;
@@ -30,13 +32,17 @@ pub(super) fn turns(bench: &Bench) -> Result<Report, String> {
     let (mut remembered, mut fresh) = (Vec::new(), Vec::new());
     for turn in 0..TURNS {
         conversation.extend(bed.words(ASKED_TOKENS));
-        fresh.push(first_token(&bed, user(&format!("turn-{turn}")), &conversation)?.0);
+        if turn % FRESH_EVERY == 1 {
+            let nobody = user(&format!("turn-{turn}"));
+            fresh.push(first_token(&bed, nobody, &conversation)?.0);
+        }
         let (first_ms, answer) = first_token(&bed, user("one"), &conversation)?;
         remembered.push(first_ms);
         conversation.extend(answer);
     }
-    let median = |times: &[f64]| Percentiles::of(times[1..].to_vec()).p50;
-    let (with, without) = (median(&remembered), median(&fresh));
+    remembered.remove(0);
+    let median = |times| Percentiles::of(times).p50;
+    let (with, without) = (median(remembered), median(fresh));
     let title = format!(
         "turns: first token, median of turns 2 to {TURNS} after a system prompt of {SYSTEM_TOKENS} \
          tokens, {MODEL}"
