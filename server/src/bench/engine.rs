@@ -16,8 +16,8 @@ const CONCURRENT: [usize; 3] = [1, 8, 32];
 /// Context that decoding begins at, and tokens of the prompt whose time is taken.
 const PROMPT_TOKENS: usize = 32;
 const PREFILL_TOKENS: usize = 512;
-/// How often the engine's counters are read.
-const LOOK: Duration = Duration::from_micros(500);
+/// How often the engine's counters are read; each look costs the engine some of a core.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// `hone bench engine`.
 pub(super) fn engine(bench: &Bench, steps: u32) -> Result<Report, String> {
