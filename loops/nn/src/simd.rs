@@ -57,7 +57,7 @@ impl Buf {
 }
 
 /// An empty vector for `n` weights, on large pages where it is long and the system has them: weights
-/// are read from end to end, and finding small pages costs a tenth of the time.
+/// are read from end to end, and every page has to be found.
 pub(crate) fn room_for<T>(n: usize) -> Vec<T> {
     let room = Vec::with_capacity(n);
     #[cfg(target_os = "linux")]
