@@ -1,5 +1,5 @@
 # The commands of Hone. `make run` and `make test` are all a newcomer needs.
-.PHONY: help run web page demo test setup lint unit hub candle clients openclaw schema schema-short soak soak-short made-up fuzz deploy page-tests browser bench bench-litellm bench-trainer gpu openapi starter goldens clean
+.PHONY: help run web page demo test setup lint unit hub candle clients openclaw schema schema-short soak soak-short made-up fuzz deploy page-tests browser bench bench-litellm bench-peers bench-trainer gpu openapi starter goldens clean
 
 CARGO ?= cargo
 # What release builds have beside the defaults: the local judge. FEATURES= leaves it out, which builds
@@ -120,6 +120,12 @@ bench-litellm: ## the same load at LiteLLM's proxy (fetches it from PyPI)
 	python3 -m venv target/venv-litellm
 	target/venv-litellm/bin/pip install --quiet -r tests/bench/requirements.txt
 	HONE=$(HONE) target/venv-litellm/bin/python tests/bench/litellm.py
+
+bench-peers: ## the engine beside llama.cpp on the same models (fetches and builds it, 80 MB)
+	$(CARGO) build --release --locked -p hone
+	python3 -m venv target/venv-llama
+	target/venv-llama/bin/pip install --quiet -r tests/bench/llama_requirements.txt
+	HONE=$(HONE) target/venv-llama/bin/python tests/bench/llama_peer.py --json
 
 bench-trainer: ## training steps beside PyTorch with PEFT (fetches them from PyPI, 3 GB)
 	$(CARGO) build --release --locked -p hone

@@ -1,15 +1,35 @@
-//! Prints the speeds of [`hone_nn::bench`] for the starter shape: `speed [threads] [seconds]`.
+//! Prints the speeds of [`hone_nn::bench`]:
+//! `speed [starter|medium] [stored|bf16|q8|q4] [threads] [seconds] [context]`.
 
 use std::time::Duration;
 
-use hone_nn::bench;
+use hone_nn::WeightFormat;
+use hone_nn::bench::{self, Plan};
 
 fn main() {
-    let mut args = std::env::args().skip(1);
-    let threads = args.next().and_then(|a| a.parse().ok()).unwrap_or(2);
-    let seconds = args.next().and_then(|a| a.parse().ok()).unwrap_or(14);
-    let cfg = bench::starter_shape();
-    for speed in bench::run(&cfg, threads, Duration::from_secs(seconds)) {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let text = |at: usize| args.get(at).map_or("", String::as_str);
+    let number = |at: usize, or: u64| text(at).parse().unwrap_or(or);
+    let medium = text(0) == "medium";
+    let formats = [
+        WeightFormat::Stored,
+        WeightFormat::Bf16,
+        WeightFormat::Q8,
+        WeightFormat::Q4,
+    ];
+    let format = formats.into_iter().find(|f| f.as_str() == text(1));
+    let plan = Plan {
+        shape: match medium {
+            true => bench::medium_shape(),
+            false => bench::starter_shape(),
+        },
+        format: format.unwrap_or_default(),
+        threads: number(2, 2) as usize,
+        budget: Duration::from_secs(number(3, 14)),
+        context: number(4, 512) as usize,
+        train: !medium,
+    };
+    for speed in bench::run(&plan) {
         println!(
             "{:<32} {:>12.0} tokens/s   longest call {:>8.3} ms",
             speed.name, speed.tokens_per_second, speed.longest_ms

@@ -8,8 +8,9 @@ use crate::config::{Family, ModelConfig, StoredDtype};
 use crate::exec::Executor;
 use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};
 use crate::kv::{BLOCK_TOKENS, KvPool};
+use crate::quant::WeightFormat;
 use crate::train::{Control, Learner, LearnerConfig, Objective, TokenLoss, TrainRow, Trainable};
-use crate::weights::Model;
+use crate::weights::{Model, Weights};
 
 /// One measured speed.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,21 +48,57 @@ pub fn starter_shape() -> ModelConfig {
     }
 }
 
-/// Context length that decode is measured at.
-const CONTEXT: usize = 512;
+/// A shape of about thirty million parameters, larger than the caches of most processors.
+pub fn medium_shape() -> ModelConfig {
+    ModelConfig {
+        vocab: 8192,
+        hidden: 512,
+        layers: 8,
+        heads: 8,
+        kv_heads: 4,
+        head_dim: 64,
+        ffn: 1536,
+        rope_theta: 1e6,
+        windows: vec![None; 8],
+        ..starter_shape()
+    }
+}
+
 const PREFILL: usize = 512;
 
-/// Measures decode at batch 1, 8 and 32 (over a context of 512 tokens), prefill of 512 tokens, and
-/// training (every weight, and an adapter), each for about a sixth of `budget`.
-pub fn run(cfg: &ModelConfig, threads: usize, budget: Duration) -> Vec<Speed> {
-    let model = Model::random(cfg.clone(), 1);
-    let exec = Executor::new(threads);
-    let share = budget / 6;
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub shape: ModelConfig,
+    pub format: WeightFormat,
+    pub threads: usize,
+    /// For everything together.
+    pub budget: Duration,
+    /// Context that decode is measured at.
+    pub context: usize,
+    /// Training too: every weight, and an adapter.
+    pub train: bool,
+}
+
+/// Measures decode at batch 1, 8 and 32, prefill of 512 tokens, and training where it is wanted,
+/// each for an equal part of the budget.
+pub fn run(plan: &Plan) -> Vec<Speed> {
+    let weights = Weights::random(&plan.shape, 1).into_format(plan.format);
+    let model = Model::new(plan.shape.clone(), weights);
+    let exec = Executor::new(plan.threads);
+    let share = plan.budget / if plan.train { 6 } else { 4 };
     let mut speeds = Vec::new();
     for batch in [1, 8, 32] {
-        speeds.push(decode(&model, &exec, batch, share));
+        speeds.push(decode(&model, &exec, (batch, plan.context), share));
     }
     speeds.push(prefill(&model, &exec, share));
+    if plan.train {
+        training(model, exec, share, &mut speeds);
+    }
+    speeds
+}
+
+fn training(model: Model, exec: Executor, share: Duration, speeds: &mut Vec<Speed>) {
     let (model, exec) = (Arc::new(model), Arc::new(exec));
     let lora = LoraConfig {
         rank: 8,
@@ -78,7 +115,6 @@ pub fn run(cfg: &ModelConfig, threads: usize, budget: Duration) -> Vec<Speed> {
         let learner = Learner::new(Arc::clone(&model), cfg).expect("the settings are valid");
         speeds.push(train(name, learner.on(Arc::clone(&exec)), share));
     }
-    speeds
 }
 
 /// Steps on four rows of 512 tokens, all of them learned from.
@@ -119,8 +155,13 @@ fn measure(name: String, tokens: usize, share: Duration, call: &mut dyn FnMut())
     }
 }
 
-fn decode(model: &Model, exec: &Executor, batch: usize, share: Duration) -> Speed {
-    let per_seq = (CONTEXT + 1).div_ceil(BLOCK_TOKENS);
+fn decode(
+    model: &Model,
+    exec: &Executor,
+    (batch, context): (usize, usize),
+    share: Duration,
+) -> Speed {
+    let per_seq = (context + 1).div_ceil(BLOCK_TOKENS);
     let mut kv = KvPool::new(&model.config, batch * per_seq);
     let mut scratch = Scratch::default();
     let blocks: Vec<u32> = (0..(batch * per_seq) as u32).collect();
@@ -129,14 +170,14 @@ fn decode(model: &Model, exec: &Executor, batch: usize, share: Duration) -> Spee
         .chunks(per_seq)
         .map(|blocks| SeqInput {
             tokens: &token,
-            start: CONTEXT,
+            start: context,
             blocks,
             adapter: None,
             logits: LogitsWanted::Last,
         })
         .collect();
     measure(
-        format!("decode batch {batch}, context {CONTEXT}"),
+        format!("decode batch {batch}, context {context}"),
         batch,
         share,
         &mut || {

@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, Thread};
 
-/// Multiply-adds that make up the smallest part, several microseconds: below two of these, waking
-/// another thread costs more than it saves.
-const SMALLEST_PART: usize = 500_000;
+/// Multiply-adds that make up the smallest part, a few microseconds: below two of these, handing one
+/// to another thread costs more than it saves.
+const SMALLEST_PART: usize = 128_000;
 /// Parts per worker, so that a late worker leaves its share to the others.
 const PARTS_PER_WORKER: usize = 4;
 /// Spins of a helper before it sleeps: about twenty microseconds.
@@ -118,14 +118,16 @@ impl Executor {
         self.helpers.len() + 1
     }
 
-    /// How many parts an operation of `work` multiply-adds should be cut into.
+    /// How many parts an operation of `work` multiply-adds should be cut into: as many for each
+    /// worker, where it is enough for all.
     pub(crate) fn parts(&self, work: usize) -> usize {
-        let most = if self.helpers.is_empty() {
-            1
-        } else {
-            self.threads() * PARTS_PER_WORKER
-        };
-        (work / SMALLEST_PART).clamp(1, most)
+        let threads = self.threads();
+        match work / SMALLEST_PART {
+            0 => 1,
+            _ if threads == 1 => 1,
+            few if few < threads => few,
+            many => many.min(threads * PARTS_PER_WORKER) / threads * threads,
+        }
     }
 
     /// Runs `f` on contiguous parts of `0..n`, in parallel when `work` multiply-adds are worth it.
@@ -221,8 +223,15 @@ fn helper(shared: &Shared, index: usize) {
 }
 
 /// A pointer that parts of one operation write through, each to its own elements.
-#[derive(Clone, Copy)]
 pub(crate) struct Shards<T>(*mut T);
+
+impl<T> Clone for Shards<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Shards<T> {}
 
 // SAFETY: users hand disjoint elements to different parts; see `Shards::slice`.
 unsafe impl<T: Send> Send for Shards<T> {}

@@ -1,15 +1,19 @@
 //! The forward pass: one function for prefill, decode, scoring and training.
+#![allow(unsafe_code)]
 
 use crate::adapter::Adapter;
 use crate::config::ExpertsConfig;
-use crate::exec::Executor;
+use crate::exec::{Executor, Shards};
 use crate::kv::{BLOCK_TOKENS, KvPool};
 use crate::layer::{Acts, Bufs, LayerAt, Pass, Temp};
 use crate::ops::RmsNorm;
 use crate::panels::{Rows, RowsMut, Store};
-use crate::sample::{PlainDraw, Sampled};
+use crate::sample::{self, PlainDraw, Sampled};
 use crate::simd::{Buf, padded};
 use crate::weights::{Mlp, Model};
+
+/// What a draw costs per token of the vocabulary, in multiply-adds.
+const DRAW_WORK: usize = 32;
 
 /// Which logits a sequence wants.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -47,7 +51,7 @@ pub struct SeqInput<'a> {
 }
 
 /// Buffers of the forward pass. They grow on demand and are reused, so a warm pass allocates
-/// nothing.
+/// nothing but what was drawn.
 #[derive(Default)]
 pub struct Scratch {
     pub(crate) x: Buf,
@@ -125,6 +129,8 @@ impl<'s> Logits<'s> {
 /// Computes new tokens of every sequence: writes their keys and values to `kv` and returns the
 /// wanted logits.
 ///
+/// Sequences share blocks that are full only, so that no two rows write to the same place.
+///
 /// A row depends only on its own sequence's tokens and adapter: batch, chunking, block table,
 /// threads and instruction level do not change its bits.
 ///
@@ -167,15 +173,45 @@ pub fn forward<'s>(
     }
     let stride = padded(model.config.vocab);
     head(model, picked.as_slice(), rows, logits, exec);
+    let logits = logits.as_slice();
+    let shape = (rows, stride, model.config.vocab);
     Logits {
-        data: logits.as_slice(),
-        stride,
-        vocab: model.config.vocab,
-        rows,
-        drawn: Vec::new(),
         chosen: picked_chosen,
         recorded,
+        ..Logits::new(logits, shape).with(drawn(batch, logits, shape, exec))
     }
+}
+
+/// Draws where nothing else of a row is wanted, rows side by side: one answer per row of logits, or
+/// none at all.
+fn drawn(
+    batch: &[SeqInput],
+    logits: &[f32],
+    (rows, stride, vocab): (usize, usize, usize),
+    exec: &Executor,
+) -> Vec<Option<Sampled>> {
+    let plain = |seq: &SeqInput| match seq.logits {
+        LogitsWanted::Draw(draw) => Some(draw),
+        _ => None,
+    };
+    if !batch.iter().any(|seq| plain(seq).is_some()) {
+        return Vec::new();
+    }
+    let wanted = batch
+        .iter()
+        .flat_map(|seq| std::iter::repeat_n(plain(seq), seq.logits.rows(seq.tokens.len())));
+    let wanted: Vec<Option<PlainDraw>> = wanted.collect();
+    let mut drawn = vec![None; rows];
+    let to = Shards::new(&mut drawn);
+    exec.split(rows, rows * vocab * DRAW_WORK, &|part| {
+        // SAFETY: parts are disjoint, inside the slice it was made from.
+        let to = unsafe { to.slice(part.clone()) };
+        for ((row, to), wanted) in part.clone().zip(to).zip(&wanted[part]) {
+            let logits = &logits[row * stride..][..vocab];
+            *to = wanted.and_then(|draw| sample::drawn(logits, &draw));
+        }
+    });
+    drawn
 }
 
 /// Ids of experts recorded per token.

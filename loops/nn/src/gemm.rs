@@ -117,6 +117,9 @@ unsafe impl<S> Send for Gemm<S> {}
 // SAFETY: as above.
 unsafe impl<S> Sync for Gemm<S> {}
 
+/// Rows up to which a product takes as long as reading its weights.
+const READ_ROWS: usize = 4;
+
 /// Register tile: at most this many rows, and this many rows x panels.
 const MAX_ROWS: usize = 6;
 const MAX_TILE: usize = 24;
@@ -138,7 +141,7 @@ impl<S: Source> Gemm<S> {
     /// # Safety
     /// All pointers are valid for the described ranges, and `y` overlaps no input.
     pub(crate) unsafe fn run_on(&self, exec: &Executor, staged_from: usize) {
-        let work = self.rows * self.cols * self.k;
+        let work = self.rows.max(READ_ROWS) * self.cols * self.k;
         let panels = self.panels();
         let part = |rows: Range<usize>, panels: Range<usize>| {
             if rows.len() >= staged_from {

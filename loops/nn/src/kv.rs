@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::config::ModelConfig;
+use crate::exec::Shards;
 use crate::gemm::{Source, Strided};
 use crate::simd::{LANES, Line, V16};
 
@@ -18,9 +19,35 @@ const PANELS: usize = BLOCK_TOKENS / LANES;
 pub(crate) struct KvLayer {
     keys: ZeroLines,
     values: ZeroLines,
+    shape: KvShape,
+}
+
+/// Where what lies in a layer.
+#[derive(Clone, Copy)]
+pub(crate) struct KvShape {
+    blocks: usize,
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
     value_lines: usize,
+}
+
+impl KvShape {
+    /// First line of key panel `panel` of `head` in `block`.
+    fn key_line(&self, block: u32, head: usize, panel: usize) -> usize {
+        ((block as usize * self.kv_heads + head) * PANELS + panel) * self.head_dim
+    }
+
+    fn value_line(&self, block: u32, head: usize, slot: usize) -> usize {
+        ((block as usize * self.kv_heads + head) * BLOCK_TOKENS + slot) * self.value_lines
+    }
+}
+
+impl std::ops::Deref for KvLayer {
+    type Target = KvShape;
+
+    fn deref(&self) -> &KvShape {
+        &self.shape
+    }
 }
 
 /// Zeroed lines that take memory only once they are written: an idle cache costs nothing.
@@ -59,41 +86,33 @@ impl KvLayer {
         Self {
             keys: ZeroLines::new(blocks * cfg.kv_heads * PANELS * cfg.head_dim),
             values: ZeroLines::new(blocks * cfg.kv_heads * BLOCK_TOKENS * value_lines),
-            kv_heads: cfg.kv_heads,
-            head_dim: cfg.head_dim,
-            value_lines,
+            shape: KvShape {
+                blocks,
+                kv_heads: cfg.kv_heads,
+                head_dim: cfg.head_dim,
+                value_lines,
+            },
         }
     }
 
     pub(crate) fn blocks(&self) -> usize {
-        self.keys.len() / (self.kv_heads * PANELS * self.head_dim)
+        self.shape.blocks
     }
 
-    /// First line of key panel `panel` of `head` in `block`.
-    fn key_line(&self, block: u32, head: usize, panel: usize) -> usize {
-        ((block as usize * self.kv_heads + head) * PANELS + panel) * self.head_dim
-    }
-
-    fn value_line(&self, block: u32, head: usize, slot: usize) -> usize {
-        ((block as usize * self.kv_heads + head) * BLOCK_TOKENS + slot) * self.value_lines
+    /// Writes tokens, from several threads at once.
+    pub(crate) fn writer(&mut self) -> KvWriter<'_> {
+        KvWriter {
+            keys: Shards::new(&mut self.keys),
+            values: Shards::new(&mut self.values),
+            layer: &self.shape,
+        }
     }
 
     /// Stores the key and value of one token: `key`, `value` `[kv_heads][head_dim]`.
+    #[cfg(test)]
     pub(crate) fn write(&mut self, block: u32, slot: usize, key: &[f32], value: &[f32]) {
-        let (dim, lane) = (self.head_dim, slot % LANES);
-        for head in 0..self.kv_heads {
-            let start = self.key_line(block, head, slot / LANES);
-            let lines = &mut self.keys[start..start + dim];
-            for (line, &k) in lines.iter_mut().zip(&key[head * dim..(head + 1) * dim]) {
-                line.0[lane] = k;
-            }
-            let start = self.value_line(block, head, slot);
-            let lines = &mut self.values[start..start + self.value_lines];
-            let row = value[head * dim..(head + 1) * dim].chunks(LANES);
-            for (line, v) in lines.iter_mut().zip(row) {
-                line.0[..v.len()].copy_from_slice(v);
-            }
-        }
+        // SAFETY: nobody else writes.
+        unsafe { self.writer().write(block, slot, key, value) }
     }
 
     /// Key panels of one sequence and head; panel `n` holds positions `16 (first + n) ..`.
@@ -118,6 +137,49 @@ impl KvLayer {
             base: self.values[start..].as_ptr().cast(),
             panel: LANES,
             step: self.value_lines * LANES,
+        }
+    }
+}
+
+/// Stores tokens of one layer.
+#[derive(Clone, Copy)]
+pub(crate) struct KvWriter<'a> {
+    keys: Shards<Line>,
+    values: Shards<Line>,
+    /// For its shape only.
+    layer: &'a KvShape,
+}
+
+impl KvWriter<'_> {
+    /// Stores the key and value of one token: `key`, `value` `[kv_heads][head_dim]`.
+    ///
+    /// # Safety
+    /// No other thread writes this slot.
+    ///
+    /// # Panics
+    /// When the pool has no such block or the rows are too short.
+    pub(crate) unsafe fn write(&self, block: u32, slot: usize, key: &[f32], value: &[f32]) {
+        let shape = self.layer;
+        let (dim, lane) = (shape.head_dim, slot % LANES);
+        let inside = (block as usize) < shape.blocks && slot < BLOCK_TOKENS;
+        assert!(inside, "the pool has no slot {slot} of block {block}");
+        for head in 0..shape.kv_heads {
+            let line = shape.key_line(block, head, slot / LANES);
+            let key = &key[head * dim..(head + 1) * dim];
+            // SAFETY: the lines are inside the pool, and the lane is this thread's.
+            unsafe {
+                let to = self.keys.ptr().add(line).cast::<f32>().add(lane);
+                for (at, k) in key.iter().enumerate() {
+                    to.add(at * LANES).write(*k);
+                }
+            }
+            let line = shape.value_line(block, head, slot);
+            let value = &value[head * dim..(head + 1) * dim];
+            // SAFETY: the lines are inside the pool and hold a head.
+            unsafe {
+                let to = self.values.ptr().add(line).cast::<f32>();
+                std::ptr::copy_nonoverlapping(value.as_ptr(), to, dim);
+            }
         }
     }
 }

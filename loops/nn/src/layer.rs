@@ -1,9 +1,12 @@
 //! One transformer layer, forward: the same code for serving and training.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
 
 use crate::adapter::Target;
 use crate::attention::Attention;
 use crate::config::ModelConfig;
-use crate::exec::Executor;
+use crate::exec::{Executor, Shards};
 use crate::experts::Mixture;
 use crate::forward::SeqInput;
 use crate::kv::{BLOCK_TOKENS, KvLayer};
@@ -12,6 +15,9 @@ use crate::panels::{Panels, Rows, RowsMut, Store};
 use crate::rope::{Rope, rotate};
 use crate::simd::{Buf, padded};
 use crate::weights::{LayerWeights, Linear, Mlp, Model};
+
+/// What norm, rotation and the write to the cache cost per value, in multiply-adds.
+const ROTATE_WORK: usize = 16;
 
 /// Intermediate results of one layer, kept apart so that training can use them again.
 #[derive(Default)]
@@ -105,20 +111,25 @@ impl<'a> Pass<'a> {
     }
 
     /// Token index in the batch, id, position and block of every new token.
-    pub(crate) fn each_token(&self, mut each: impl FnMut(Place)) {
-        let mut row = 0;
+    pub(crate) fn each_token(&self, each: impl FnMut(Place)) {
+        self.each_token_of(0..self.tokens, each);
+    }
+
+    /// As [`Self::each_token`], of these rows of the batch.
+    fn each_token_of(&self, rows: Range<usize>, mut each: impl FnMut(Place)) {
+        let mut first = 0;
         for seq in self.batch {
-            for (i, &id) in seq.tokens.iter().enumerate() {
-                let position = seq.start + i;
-                let block = seq.blocks[position / BLOCK_TOKENS];
+            let end = first + seq.tokens.len();
+            for row in rows.start.max(first)..rows.end.min(end) {
+                let position = seq.start + row - first;
                 each(Place {
                     row,
-                    id,
+                    id: seq.tokens[row - first],
                     position,
-                    block,
+                    block: seq.blocks[position / BLOCK_TOKENS],
                 });
-                row += 1;
             }
+            first = end;
         }
     }
 
@@ -255,29 +266,44 @@ impl<'a> Pass<'a> {
         acts: &mut Acts,
         angles: &Buf,
     ) {
-        let (d, dim) = (self.dims, self.cfg.head_dim);
-        let q = acts.q.take(self.tokens * d.ld_q);
-        let k = acts.k.take(self.tokens * d.ld_kv);
+        let (d, n) = (self.dims, self.tokens);
         let qkv = acts.qkv.as_slice();
-        let pair = 2 * self.rope.pairs();
-        self.each_token(|at| {
-            let raw = &qkv[at.row * d.ld_qkv..][..d.q + 2 * d.kv];
-            let q = &mut q[at.row * d.ld_q..][..d.q];
-            let k = &mut k[at.row * d.ld_kv..][..d.kv];
-            head_norm(weights.q_norm.as_deref(), self.cfg, &raw[..d.q], q);
-            head_norm(
-                weights.k_norm.as_deref(),
-                self.cfg,
-                &raw[d.q..d.q + d.kv],
-                k,
-            );
-            let angles = &angles.as_slice()[at.row * pair..][..pair];
-            q.chunks_exact_mut(dim)
-                .for_each(|head| rotate(head, angles, false));
-            k.chunks_exact_mut(dim)
-                .for_each(|head| rotate(head, angles, false));
-            kv.write(at.block, at.position % BLOCK_TOKENS, k, &raw[d.q + d.kv..]);
+        let q = Shards::new(&mut acts.q.take(n * d.ld_q)[..n * d.ld_q]);
+        let k = Shards::new(&mut acts.k.take(n * d.ld_kv)[..n * d.ld_kv]);
+        let kv = kv.writer();
+        let work = n * (d.q + 2 * d.kv) * ROTATE_WORK;
+        self.exec.split(n, work, &|part| {
+            self.each_token_of(part, |at| {
+                let raw = &qkv[at.row * d.ld_qkv..][..d.q + 2 * d.kv];
+                // SAFETY: every row goes to one part, and so does its place in the cache: no two
+                // rows of a batch have the same.
+                unsafe {
+                    let q = q.slice(at.row * d.ld_q..at.row * d.ld_q + d.q);
+                    let k = k.slice(at.row * d.ld_kv..at.row * d.ld_kv + d.kv);
+                    self.rotate_row(weights, (at.row, angles), raw, [&mut *q, &mut *k]);
+                    kv.write(at.block, at.position % BLOCK_TOKENS, k, &raw[d.q + d.kv..]);
+                }
+            });
         });
+    }
+
+    /// Head norms and rotation of one row: `raw [q + 2 kv]` to `q`, `k`.
+    fn rotate_row(
+        &self,
+        weights: &LayerWeights,
+        (row, angles): (usize, &Buf),
+        raw: &[f32],
+        [q, k]: [&mut [f32]; 2],
+    ) {
+        let (d, pair) = (self.dims, 2 * self.rope.pairs());
+        let angles = &angles.as_slice()[row * pair..][..pair];
+        let (raw_q, raw_k) = (&raw[..d.q], &raw[d.q..d.q + d.kv]);
+        head_norm(weights.q_norm.as_deref(), self.cfg, raw_q, q);
+        head_norm(weights.k_norm.as_deref(), self.cfg, raw_k, k);
+        for heads in [q, k] {
+            let heads = heads.chunks_exact_mut(self.cfg.head_dim);
+            heads.for_each(|head| rotate(head, angles, false));
+        }
     }
 
     /// `y = x W^T + b`, plus the adapters of each run of sequences.

@@ -13,7 +13,7 @@ use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
 use crate::gemm::Source;
 use crate::gguf::{BlockKind, Blocks};
-use crate::simd::{HalfLine, LANES, V16};
+use crate::simd::{HalfLine, LANES, V16, copies_of};
 
 /// Inputs that share a scale.
 pub(crate) const GROUP: usize = 32;
@@ -129,7 +129,10 @@ impl Quantised {
         Self {
             bits,
             inp,
-            codes: vec![CodeLine([zero; LANES]); panels * inp.div_ceil(bits.inputs_per_line())],
+            codes: copies_of(
+                CodeLine([zero; LANES]),
+                panels * inp.div_ceil(bits.inputs_per_line()),
+            ),
             scales: vec![HalfLine([0; LANES]); panels * inp.div_ceil(GROUP)],
         }
     }

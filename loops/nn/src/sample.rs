@@ -5,8 +5,11 @@
 //! API shows) and the *behavior* one (of the distribution really drawn from, what training needs).
 //! Both come from [`token_logprob`], the function that the scorer and the learner call.
 
+mod plain;
+
 use std::collections::HashMap;
 
+pub(crate) use self::plain::drawn;
 use crate::grammar::TokenMask;
 use crate::logprob::token_logprob;
 
@@ -67,6 +70,11 @@ impl SamplingParams {
             || self.repetition_penalty != 1.0
     }
 
+    /// Whether everything may be drawn.
+    fn uncut(&self) -> bool {
+        self.top_k == 0 && self.top_p >= 1.0 && self.min_p <= 0.0
+    }
+
     fn adjusts(&self) -> bool {
         self.penalizes()
             || !self.logit_bias.is_empty()
@@ -92,13 +100,13 @@ impl PlainDraw {
     /// The draw for completion index `position`, if `params` are plain enough and nothing else of
     /// the row is asked for.
     pub fn of(params: &SamplingParams, position: u64) -> Option<Self> {
-        let uncut = params.top_k == 0 && params.top_p >= 1.0 && params.min_p <= 0.0;
         let draw = Self {
             temperature: params.temperature,
             seed: params.seed,
             position,
         };
-        let plain = !params.adjusts() && params.top_logprobs == 0 && (uncut || draw.is_greedy());
+        let plain =
+            !params.adjusts() && params.top_logprobs == 0 && (params.uncut() || draw.is_greedy());
         plain.then_some(draw)
     }
 
@@ -167,7 +175,7 @@ pub fn sample(
     out: &mut SampleScratch,
 ) -> Sampled {
     assert!(!row.is_empty(), "a vocabulary has at least one token");
-    let nonfinite = row.iter().any(|v| v.is_nan() || v.abs() > -IMPOSSIBLE);
+    let nonfinite = broken(row);
     let SampleScratch {
         adjusted,
         candidates,
@@ -189,6 +197,9 @@ pub fn sample(
     let greedy = params.temperature.is_nan() || params.temperature < GREEDY_BELOW;
     let (token, kept) = if greedy {
         (argmax(logits), None)
+    } else if params.uncut() && params.allowed.is_none() {
+        let u = uniform(params.seed, position);
+        (plain::draw(logits, params.temperature, u), None)
     } else {
         let cut = cut(logits, params, candidates);
         let kept = cut.then(|| candidates.iter().map(|(_, id)| *id).collect::<Vec<u32>>());
@@ -230,8 +241,16 @@ pub fn given(row: &[f32], token: u32, (temperature, most_likely): (f32, u8)) -> 
         behavior_logprob,
         kept: None,
         top: top(row, most_likely, (token, raw_logprob)),
-        nonfinite: row.iter().any(|v| v.is_nan() || v.abs() > -IMPOSSIBLE),
+        nonfinite: broken(row),
     }
+}
+
+/// Whether a logit is NaN, infinite or absurdly large.
+fn broken(row: &[f32]) -> bool {
+    let bad = |v: &f32| v.is_nan() || v.abs() > -IMPOSSIBLE;
+    // Piece by piece without a way out inside, which compilers turn into vectors.
+    let any = |piece: &[f32]| piece.iter().fold(false, |any, v| any | bad(v));
+    row.chunks(256).any(any)
 }
 
 fn finite(logit: f32) -> f32 {

@@ -6,7 +6,7 @@ use hone_domain::Scope;
 use serde_json::json;
 
 use super::Bench;
-use super::bed::{Bed, subjects};
+use super::bed::{Bed, ended_well, subjects};
 use super::report::{Report, milli, ratio};
 use super::speed::{COMPLETION_TOKENS, PROMPT_TOKENS, round};
 use super::swap::prepare;
@@ -27,6 +27,11 @@ pub(super) fn adapters(bench: &Bench) -> Result<Report, String> {
     let bed = Bed::new(bench, &subject.builtin)?;
     let scope = |index: usize| Scope::of("bench", Some(&format!("adapter-{index}")));
     for index in 0..ADAPTERS {
+        // The engine loads the versions of those who have asked something.
+        let mut first = bed.ask_of(scope(index), (PROMPT_TOKENS, 1), None)?;
+        if !ended_well(&mut first) {
+            return Err(format!("adapter {index} has nobody who asks"));
+        }
         prepare(&bed, index as u64 + 1).publish(&bed, scope(index), 1)?;
     }
     let spreads = [1, ADAPTERS];

@@ -8,10 +8,7 @@ use hone_domain::{
     RequestId, Sampling, Scope, SessionId, StopRules, Token, TurnId, TurnKind,
 };
 use hone_nn::device::Device;
-use hone_nn::{
-    AdapterDtype, Family, LoraConfig, Model, ModelConfig, StoredDtype, Target, WeightFormat,
-    Weights,
-};
+use hone_nn::{AdapterDtype, LoraConfig, Model, Target, WeightFormat, Weights};
 use hone_runtime::{Board, Latest, SystemClock};
 use hone_serve::{Answer, Backend, Engine, ServeCtx};
 use hone_starter::rng::Rng;
@@ -35,7 +32,7 @@ pub(super) struct Subject {
 /// the starter's tokenizer: what it says means nothing, and costs what any such model costs.
 pub(super) fn subjects(bench: &Bench) -> Result<Vec<Subject>, String> {
     let starter = bench.builtin()?;
-    let shape = medium_shape();
+    let shape = hone_nn::bench::medium_shape();
     let weights = Weights::random(&shape, 1);
     let random = |name, format| -> Result<Subject, String> {
         let weights = weights.clone().into_format(format);
@@ -62,32 +59,6 @@ pub(super) fn subjects(bench: &Bench) -> Result<Vec<Subject>, String> {
     };
     subjects.insert(0, starter);
     Ok(subjects)
-}
-
-/// A Qwen3 shape of about 30 million parameters, larger than the caches of most processors.
-pub(super) fn medium_shape() -> ModelConfig {
-    ModelConfig {
-        family: Family::Qwen3,
-        vocab: 8192,
-        hidden: 512,
-        layers: 8,
-        heads: 8,
-        kv_heads: 4,
-        head_dim: 64,
-        ffn: 1536,
-        max_positions: 4096,
-        rms_eps: 1e-6,
-        rope_theta: 1e6,
-        rope_scaling: None,
-        tied: true,
-        qkv_bias: false,
-        o_bias: false,
-        mlp_bias: false,
-        qk_norm: true,
-        windows: vec![None; 8],
-        experts: None,
-        dtype: StoredDtype::F32,
-    }
 }
 
 /// An adapter as training makes them.
@@ -180,9 +151,25 @@ impl Bed {
         (prompt_tokens, max_tokens): (usize, u32),
         grammar: Option<Grammar>,
     ) -> Result<Answer, String> {
+        let prompt = self.words(prompt_tokens);
+        self.ask_about(scope, (prompt, max_tokens), grammar)
+    }
+
+    /// Random tokens that no other prompt has.
+    pub(super) fn words(&self, count: usize) -> Vec<Token> {
         let number = self.asks.fetch_add(1, Ordering::Relaxed);
         let mut rng = Rng::at(1, number);
-        let prompt = (0..prompt_tokens).map(|_| rng.below(self.vocab) as Token);
+        (0..count).map(|_| rng.below(self.vocab) as Token).collect()
+    }
+
+    /// As [`Self::ask_of`], about these tokens.
+    pub(super) fn ask_about(
+        &self,
+        scope: Scope,
+        (prompt_tokens, max_tokens): (Vec<Token>, u32),
+        grammar: Option<Grammar>,
+    ) -> Result<Answer, String> {
+        let number = self.asks.fetch_add(1, Ordering::Relaxed);
         let ask = Ask {
             turn: TurnId(Uuid::now_v7()),
             request: RequestId(Uuid::now_v7()),
@@ -192,7 +179,7 @@ impl Bed {
             policy: PolicyChoice::Newest,
             origin: Origin::User,
             kind: TurnKind::Main,
-            prompt_tokens: prompt.collect(),
+            prompt_tokens,
             sampling: Sampling {
                 seed: number,
                 ..Sampling::default()

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hone_nn::bench::medium_shape;
 use hone_nn::device::{Device, DeviceError, Driver, Emulator};
 use hone_nn::{
     Adapter, AdapterDtype, BLOCK_TOKENS, Executor, Family, LoadError, LogitsWanted, LoraConfig,
@@ -13,7 +14,7 @@ use hone_starter::rng::Rng;
 use serde_json::{Value, json};
 
 use super::Bench;
-use super::bed::{lora, medium_shape};
+use super::bed::lora;
 use super::report::{Report, milli};
 use crate::device;
 

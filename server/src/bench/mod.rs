@@ -9,6 +9,7 @@ mod bed;
 mod child;
 mod demo;
 mod device;
+mod engine;
 mod folder;
 mod form;
 mod gap;
@@ -27,6 +28,7 @@ mod stale;
 mod start;
 mod swap;
 mod trainer;
+mod turns;
 mod votes;
 mod wire;
 
@@ -69,6 +71,9 @@ pub(crate) struct Options {
     /// Arms of `learn`, all if absent.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     arms: Vec<String>,
+    /// Tokens that each completion of `engine` decodes.
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(2..=100_000))]
+    steps: u32,
     /// Address of another OpenAI-compatible server that `overhead` sends the same load to.
     #[arg(long, value_name = "URL")]
     against: Option<String>,
@@ -82,10 +87,15 @@ pub(crate) struct Options {
 enum Name {
     /// Tokens per second while decoding 1, 8 and 32 completions at once.
     Decode,
+    /// The configured model as other engines' benches measure theirs: decoding from a short context,
+    /// and one prompt.
+    Engine,
     /// Tokens per second of 32 completions under one adapter, and under eight.
     Adapters,
     /// Prompt tokens per second.
     Prefill,
+    /// Time to the first token in a conversation of twenty turns, with the prefix cache and without.
+    Turns,
     /// Gaps between tokens at an HTTP client, with training paused and running.
     Gap,
     /// Gaps between tokens while 1,000 versions are published under load.
@@ -125,10 +135,12 @@ enum Name {
 
 impl Name {
     /// Those that every machine can take in a short time.
-    const EACH: [Self; 15] = [
+    const EACH: [Self; 17] = [
         Self::Decode,
+        Self::Engine,
         Self::Adapters,
         Self::Prefill,
+        Self::Turns,
         Self::Gap,
         Self::Swap,
         Self::Form,
@@ -161,6 +173,8 @@ impl Name {
     fn measure(self, bench: &Bench) -> Result<Report, String> {
         match self {
             Self::Decode => speed::decode(bench),
+            Self::Engine => engine::engine(bench, bench.steps),
+            Self::Turns => turns::turns(bench),
             Self::Adapters => adapters::adapters(bench),
             Self::Prefill => prefill::prefill(bench),
             Self::Gap => gap::gap(bench),
@@ -188,6 +202,7 @@ struct Bench {
     config: Config,
     seconds: Option<f64>,
     size: learn::Size,
+    steps: u32,
     against: Option<String>,
     root: PathBuf,
     runtime: Runtime,
@@ -212,6 +227,7 @@ impl Bench {
             config,
             seconds: options.seconds,
             size: learn::Size::of(options.seeds, options.sessions, options.arms.clone()),
+            steps: options.steps,
             against: options.against.clone(),
             root: options.folder.clone().unwrap_or_else(std::env::temp_dir),
             runtime,

@@ -119,7 +119,11 @@ pub(super) fn round(
         if stats.running < concurrent {
             break;
         }
-        (tokens, time) = (stats.completion_tokens_total - first, start.elapsed());
+        let decoded = stats.completion_tokens_total - first;
+        // The time of a step under way does not count, because its tokens do not yet.
+        if decoded > tokens {
+            (tokens, time) = (decoded, start.elapsed());
+        }
     }
     for answer in &answers {
         answer.cancel.cancel();
@@ -131,7 +135,7 @@ pub(super) fn round(
 
 /// Waits until `concurrent` completions have their first token, `due` of all time; returns the
 /// tokens sampled so far.
-fn until_decoding(bed: &Bed, concurrent: usize, due: u64) -> Result<u64, String> {
+pub(super) fn until_decoding(bed: &Bed, concurrent: usize, due: u64) -> Result<u64, String> {
     let began = Instant::now();
     while began.elapsed() < PATIENCE {
         let stats = bed.engine.stats();

@@ -186,7 +186,13 @@ impl V16 for Avx2 {
     #[inline(always)]
     unsafe fn load_i8(p: *const u8) -> Self {
         // SAFETY: see the impl.
-        unsafe { signed_bytes(_mm_loadu_si128(p.cast())) }
+        unsafe {
+            let numbers = |p: *const u8| {
+                let bytes = _mm_loadl_epi64(p.cast());
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))
+            };
+            Self(numbers(p), numbers(p.add(8)))
+        }
     }
     #[inline(always)]
     unsafe fn load_u4(p: *const u8, shift: usize) -> Self {
