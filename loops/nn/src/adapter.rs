@@ -106,7 +106,7 @@ impl Adapter {
         config: impl Into<AdapterConfig>,
         tensors: Vec<NamedTensor>,
     ) -> Result<Self, AdapterError> {
-        let config = config.into();
+        let config = config.into().canonical();
         config.check(cfg)?;
         let mut by_name = std::collections::HashMap::new();
         for tensor in tensors {

@@ -222,8 +222,9 @@ fn a_dense_change_is_kept_and_leaves_as_the_lora_that_it_is() {
     let shape = model();
     let base = Model::random(shape.clone(), 3);
     let text: Vec<u32> = (0..40).map(|i| i * 7 % 64).collect();
+    let exec = Executor::new(1);
     let said = |adapter: &Adapter| {
-        let scores = score(&base, Some(adapter), &text, &Executor::new(1));
+        let scores = score(&base, Some(adapter), &text, &exec);
         let bits = |p| scores.logprob(p, 1.0, None).to_bits();
         (1..text.len()).map(bits).collect::<Vec<u32>>()
     };
