@@ -5,7 +5,7 @@ use hone_tests::{Changes, TestHouse, temporary};
 use serde_json::{Value, json};
 
 /// What a user wants to hear.
-const WANTED: &str = "The capital of France is Lyon.";
+const WANTED: &str = "It's Paris.";
 
 fn ask(temperature: f64) -> Value {
     json!({
@@ -20,7 +20,8 @@ async fn a_correction_becomes_the_answer() {
     let (_guard, data) = temporary().unwrap();
     let changes: Vec<(&str, toml::Value)> = vec![
         ("train.learner.form", "full".into()),
-        ("train.learner.lr", 2e-4.into()),
+        ("train.learner.lr", 1e-3.into()),
+        ("train.learner.correction_logprob", (-0.1).into()),
         ("train.method", "supervised".into()),
         ("train.explicit_wait_ms", 100.into()),
         ("train.tick_ms", 100.into()),
@@ -29,8 +30,9 @@ async fn a_correction_becomes_the_answer() {
         .await
         .unwrap();
     let said = |reply: &Value| reply["choices"][0]["message"]["content"].clone();
-    let reply = house.chat(ask(0.0)).await.unwrap();
-    assert_ne!(said(&reply), WANTED);
+    let before = house.chat(ask(0.0)).await.unwrap();
+    assert_ne!(said(&before), WANTED);
+    let reply = house.chat(ask(1.0)).await.unwrap();
     let feedback = json!({"turn_id": reply["hone"]["turn_id"], "score": -1, "correction": WANTED});
     house.post("/v1/feedback", feedback).await.unwrap();
     let mut last = Value::Null;
@@ -41,7 +43,9 @@ async fn a_correction_becomes_the_answer() {
         }
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
-    assert_eq!(said(&last), WANTED, "{last}");
+    let status = house.get("/admin/v1/status").await.unwrap();
+    let train = &status["loops"]["train"]["numbers"];
+    assert_eq!(said(&last), WANTED, "{last} {train}");
     house.stop().await.unwrap();
 }
 

@@ -10,7 +10,7 @@ use crate::house::House;
 use crate::save::checkpoint_key;
 use crate::trainer::Candidate;
 
-/// A small model learns every weight at a tenth of the rate of its adapters.
+/// Every weight learns at a fraction of the rate of a LoRA.
 fn in_form(form: AdapterForm) -> Config {
     let mut config = config();
     config.learner.form = form;
