@@ -1,8 +1,12 @@
-//! Gaps between tokens as HTTP clients see them, with training paused and running.
+//! Gaps between tokens as HTTP clients see them, with training paused and running: where the server
+//! has all it can do, and where sessions come by themselves at a share of that.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use futures::StreamExt as _;
 use futures::future::join_all;
+use futures::stream::FuturesUnordered;
 use hone_starter::grammar::{FactId, Grammar};
 use hone_starter::rng::Rng;
 use serde_json::{Value, json};
@@ -28,13 +32,38 @@ const STOP_MS: u64 = 1_000;
 /// Talk before anything is measured.
 const WARM_UP: Duration = Duration::from_secs(2);
 
-/// A stretch of conversation.
+/// Share of the sessions that the server can hold at which they come by themselves.
+const OPEN_SHARE: f64 = 0.6;
+/// Sessions at once there, at most; one that would be more is left out and counted as failed.
+const OPEN_MAX: usize = 64;
+/// Stretches of each kind, in turn, because machines drift.
+const ROUNDS: u32 = 2;
+
+/// Who talks when.
+#[derive(Clone, Copy)]
+enum Load {
+    /// Everybody always, one session after the other.
+    Saturated,
+    /// Sessions begin at this many a second, at random, whatever became of those before.
+    Open(f64),
+}
+
+/// Stretches of conversation.
+#[derive(Default)]
 struct Phase {
-    gaps: Gaps,
+    gaps_ms: Vec<f64>,
     time: Duration,
+    sessions: u64,
+    left_out: u64,
     /// Milliseconds of work in the training steps that ended.
     work_ms: f64,
     versions: u64,
+}
+
+impl Phase {
+    fn train_share(&self) -> f64 {
+        self.work_ms / ms(self.time).max(1.0)
+    }
 }
 
 /// `hone bench gap`.
@@ -55,21 +84,26 @@ pub(super) fn gap(bench: &Bench) -> Result<Report, String> {
 
 async fn measure(url: &str, time: Duration) -> Result<Report, String> {
     let client = Client::new(url).map_err(|error| format!("{error:#}"))?;
-    let wire = Wire::new(url)?;
-    let pause = async |paused: bool| {
-        let done = client.pause_training(paused).await;
-        done.map_err(|error| format!("training could not be paused or resumed: {error:#}"))
+    let talkers = Talkers {
+        client: &client,
+        wire: &Wire::new(url)?,
+        grammar: Grammar::new(),
+        number: AtomicU64::new(0),
     };
-    pause(true).await?;
-    talk(&client, WARM_UP, 0).await;
-    let off = phase((&client, &wire), time, 1).await?;
-    pause(false).await?;
-    let on = phase((&client, &wire), time, 2).await?;
-    let (requests, failed) = client.counts();
-    let share = on.work_ms / ms(on.time);
+    talkers.pause(true).await?;
+    talkers.talk(Load::Saturated, WARM_UP).await;
+    let saturated = talkers.both(Load::Saturated, time).await?;
+    let capacity = saturated[0].sessions as f64 / saturated[0].time.as_secs_f64();
+    let open = talkers
+        .both(Load::Open(capacity * OPEN_SHARE), time)
+        .await?;
     let mut report = Report::new(
-        format!("gap: token gaps at {USERS} HTTP clients, training paused and running"),
+        format!(
+            "gap: token gaps at HTTP clients, training paused and running ({USERS} without a pause; sessions at {:.0} % of that)",
+            OPEN_SHARE * 100.0
+        ),
         &[
+            "load",
             "training",
             "gap p50 ms",
             "p99 ms",
@@ -78,50 +112,159 @@ async fn measure(url: &str, time: Duration) -> Result<Report, String> {
             "share of time",
         ],
     );
-    for (name, phase, share) in [("paused", &off, 0.0), ("running", &on, share)] {
-        let Gaps {
-            p50_ms,
-            p99_ms,
-            worst_ms,
-            count,
-        } = phase.gaps;
-        report.row([
-            name.to_owned(),
-            format!("{p50_ms:.2}"),
-            format!("{p99_ms:.2}"),
-            format!("{worst_ms:.2}"),
-            count.to_string(),
-            format!("{:.0} %", share * 100.0),
-        ]);
+    for (name, phases) in [("saturated", saturated), ("open", open)] {
+        tell(&mut report, name, phases);
     }
-    report.failed = failed;
-    report.set("off", off.gaps.json());
-    report.set("on", on.gaps.json());
-    report.set("p50_ratio", json!(ratio(on.gaps.p50_ms, off.gaps.p50_ms)));
-    report.set("p99_ratio", json!(ratio(on.gaps.p99_ms, off.gaps.p99_ms)));
-    report.set("train_share", milli(share));
-    report.set("versions", on.versions);
+    let (requests, failed) = client.counts();
+    report.failed += failed;
     report.set("requests", requests);
+    report.set("sessions_per_s", milli(capacity));
     Ok(report)
 }
 
-/// Lets everybody talk and measures.
-async fn phase(
-    (client, wire): (&Client, &Wire),
-    time: Duration,
-    seed: u64,
-) -> Result<Phase, String> {
-    let before = wire.status().await?;
-    let began = Instant::now();
-    let gaps = Gaps::of(talk(client, time, seed).await);
-    let time = began.elapsed();
-    let after = wire.status().await?;
-    Ok(Phase {
-        gaps,
-        time,
-        work_ms: work_ms(&after) - work_ms(&before),
-        versions: versions(&after).saturating_sub(versions(&before)),
-    })
+fn tell(report: &mut Report, load: &str, [off, on]: [Phase; 2]) {
+    report.failed += off.left_out + on.left_out;
+    let (share, versions) = (on.train_share(), on.versions);
+    let (off, on) = (Gaps::of(off.gaps_ms), Gaps::of(on.gaps_ms));
+    for (name, gaps, share) in [("paused", &off, 0.0), ("running", &on, share)] {
+        report.row([
+            load.to_owned(),
+            name.to_owned(),
+            format!("{:.2}", gaps.p50_ms),
+            format!("{:.2}", gaps.p99_ms),
+            format!("{:.2}", gaps.worst_ms),
+            gaps.count.to_string(),
+            format!("{:.0} %", share * 100.0),
+        ]);
+    }
+    let p99 = ratio(on.p99_ms, off.p99_ms);
+    report.note(format!(
+        "{load}: with training the p99 gap is {:.2} times that without",
+        p99.unwrap_or_default()
+    ));
+    report.set(
+        load,
+        json!({
+            "off": off.json(), "on": on.json(), "p50_ratio": ratio(on.p50_ms, off.p50_ms),
+            "p99_ratio": p99, "train_share": milli(share), "versions": versions,
+        }),
+    );
+}
+
+/// Users of one server.
+struct Talkers<'a> {
+    client: &'a Client,
+    wire: &'a Wire,
+    grammar: Grammar,
+    /// Sessions begun.
+    number: AtomicU64,
+}
+
+impl Talkers<'_> {
+    async fn pause(&self, paused: bool) -> Result<(), String> {
+        let done = self.client.pause_training(paused).await;
+        done.map_err(|error| format!("training could not be paused or resumed: {error:#}"))
+    }
+
+    /// Talk with training paused and running, in turn, each for `time` altogether.
+    async fn both(&self, load: Load, time: Duration) -> Result<[Phase; 2], String> {
+        let mut phases = [Phase::default(), Phase::default()];
+        for _ in 0..ROUNDS {
+            for (phase, paused) in phases.iter_mut().zip([true, false]) {
+                self.pause(paused).await?;
+                self.phase(load, time / ROUNDS, phase).await?;
+            }
+        }
+        Ok(phases)
+    }
+
+    /// Lets people talk and adds what came of it.
+    async fn phase(&self, load: Load, time: Duration, phase: &mut Phase) -> Result<(), String> {
+        let (before, began) = (self.wire.status().await?, Instant::now());
+        let number = self.number.load(Ordering::Relaxed);
+        let (gaps_ms, left_out) = self.talk(load, time).await;
+        phase.gaps_ms.extend(gaps_ms);
+        phase.left_out += left_out;
+        phase.sessions += self.number.load(Ordering::Relaxed) - number;
+        phase.time += began.elapsed();
+        let after = self.wire.status().await?;
+        phase.work_ms += work_ms(&after) - work_ms(&before);
+        phase.versions += versions(&after).saturating_sub(versions(&before));
+        Ok(())
+    }
+
+    /// All gaps between pieces of text, and sessions that were left out.
+    async fn talk(&self, load: Load, time: Duration) -> (Vec<f64>, u64) {
+        match load {
+            Load::Saturated => (self.saturated(time).await, 0),
+            Load::Open(per_s) => self.open(per_s, time).await,
+        }
+    }
+
+    async fn saturated(&self, time: Duration) -> Vec<f64> {
+        let until = Instant::now() + time;
+        let users = (0..USERS).map(async |_| {
+            let mut gaps_ms = Vec::new();
+            while Instant::now() < until {
+                gaps_ms.extend(self.session(until).await);
+            }
+            gaps_ms
+        });
+        join_all(users).await.concat()
+    }
+
+    /// Sessions with exponential pauses between their beginnings.
+    async fn open(&self, per_s: f64, time: Duration) -> (Vec<f64>, u64) {
+        let (began, until) = (Instant::now(), Instant::now() + time);
+        let mut rng = Rng::at(OPEN_MAX as u64, self.number.load(Ordering::Relaxed));
+        let (mut gaps_ms, mut left_out, mut due) = (Vec::new(), 0, Duration::ZERO);
+        let mut under_way = FuturesUnordered::new();
+        while due < time || !under_way.is_empty() {
+            let next = tokio::time::sleep(due.saturating_sub(began.elapsed()));
+            tokio::select! {
+                () = next, if due < time => {
+                    due += Duration::from_secs_f64(-(1.0 - rng.unit()).ln() / per_s.max(1e-3));
+                    match under_way.len() < OPEN_MAX {
+                        true => under_way.push(self.session(until)),
+                        false => left_out += 1,
+                    }
+                }
+                Some(gaps) = under_way.next() => gaps_ms.extend(gaps),
+            }
+        }
+        (gaps_ms, left_out)
+    }
+
+    /// One session, cut short where the time is over.
+    async fn session(&self, until: Instant) -> Vec<f64> {
+        let number = self.number.fetch_add(1, Ordering::Relaxed);
+        let key = format!("bench-{number}");
+        let mut rng = Rng::at(USERS, number);
+        let (mut messages, mut gaps_ms): (Vec<Value>, _) = (Vec::new(), Vec::new());
+        for turn in 0..2 * QUESTIONS {
+            if Instant::now() >= until {
+                break;
+            }
+            let says = if turn % 2 == 0 {
+                let fact = FactId(rng.below(self.grammar.facts().len()));
+                self.grammar.question(fact, &mut rng).text
+            } else {
+                SAYS[rng.below(SAYS.len())].to_owned()
+            };
+            messages.push(json!({ "role": "user", "content": says }));
+            let chat = Chat {
+                user: SCOPE,
+                messages: &messages,
+                session: Some(&key),
+                store: true,
+                seed: rng.below(1 << 30) as u64,
+            };
+            let answer = self.client.chat(&chat).await;
+            gaps_ms.extend(answer.gaps_ms);
+            messages.push(json!({ "role": "assistant", "content": answer.text }));
+        }
+        gaps_ms
+    }
 }
 
 /// Work of finished training steps; 0 before the first look at the ledger.
@@ -132,56 +275,6 @@ fn work_ms(status: &Value) -> f64 {
 
 fn versions(status: &Value) -> u64 {
     status["ledger"]["versions"].as_u64().unwrap_or_default()
-}
-
-/// Everybody holds sessions until the time is over; returns all gaps between pieces of text.
-async fn talk(client: &Client, time: Duration, seed: u64) -> Vec<f64> {
-    let (grammar, until) = (Grammar::new(), Instant::now() + time);
-    let users = (0..USERS).map(async |user| {
-        let mut gaps_ms = Vec::new();
-        let mut number = 0;
-        while Instant::now() < until {
-            let key = format!("bench-{seed}-{user}-{number}");
-            let mut rng = Rng::at(seed * USERS + user, number);
-            gaps_ms.extend(session(client, &grammar, (&key, &mut rng), until).await);
-            number += 1;
-        }
-        gaps_ms
-    });
-    join_all(users).await.concat()
-}
-
-async fn session(
-    client: &Client,
-    grammar: &Grammar,
-    (key, rng): (&str, &mut Rng),
-    until: Instant,
-) -> Vec<f64> {
-    let mut messages: Vec<Value> = Vec::new();
-    let mut gaps_ms = Vec::new();
-    for turn in 0..2 * QUESTIONS {
-        if Instant::now() >= until {
-            break;
-        }
-        let says = if turn % 2 == 0 {
-            let fact = FactId(rng.below(grammar.facts().len()));
-            grammar.question(fact, rng).text
-        } else {
-            SAYS[rng.below(SAYS.len())].to_owned()
-        };
-        messages.push(json!({ "role": "user", "content": says }));
-        let chat = Chat {
-            user: SCOPE,
-            messages: &messages,
-            session: Some(key),
-            store: true,
-            seed: rng.below(1 << 30) as u64,
-        };
-        let answer = client.chat(&chat).await;
-        gaps_ms.extend(answer.gaps_ms);
-        messages.push(json!({ "role": "assistant", "content": answer.text }));
-    }
-    gaps_ms
 }
 
 #[cfg(test)]

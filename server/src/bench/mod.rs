@@ -88,7 +88,7 @@ enum Name {
     Prefill,
     /// Gaps between tokens at an HTTP client, with training paused and running.
     Gap,
-    /// Gaps between tokens while 100 versions are published under load.
+    /// Gaps between tokens while 1,000 versions are published under load.
     Swap,
     /// Gaps between tokens of completions held to a JSON schema, and of others beside them.
     Form,

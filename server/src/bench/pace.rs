@@ -2,9 +2,10 @@
 //!
 //! In lockstep a batch of completions is asked for together, all of them and all of their votes are
 //! waited for, a version is trained and published, and then comes the next batch. Apart, as many
-//! completions are under way all the time and nothing waits for anything. House, model, questions,
-//! lengths of completions, speed of votes and the number of completions under way are the same; the
-//! lengths have a long tail, and votes are slow.
+//! completions are under way all the time and nothing waits for anything, but that no more turns are
+//! begun than can be trained before they are stale (AReaL, arXiv 2505.24298, equation 3). House,
+//! model, questions, lengths of completions, speed of votes and the number of completions under way
+//! are the same; the lengths have a long tail, and votes are slow.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -33,8 +34,9 @@ const BATCHES: usize = 10;
 const TOKENS_MEDIAN: f64 = 32.0;
 const TOKENS_SPREAD: f64 = 1.0;
 const TOKENS_MAX: f64 = 512.0;
-/// Time of a vote: log-normal.
-const VOTE_MEDIAN: Duration = Duration::from_millis(500);
+/// Times of a vote: log-normal, each of these medians in a run of its own. A model that reasons
+/// before it grades takes seconds.
+const VOTE_MEDIANS: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
 const VOTE_SPREAD: f64 = 0.6;
 /// What users like.
 const TASTE: Taste = Taste::Greeted;
@@ -72,12 +74,10 @@ impl Run {
 
 /// `hone bench pace`.
 pub(super) fn pace(bench: &Bench, size: &Size) -> Result<Report, String> {
-    let title = format!(
-        "pace: {BATCH} completions under way, {BATCHES} batches, votes of {} ms (median)",
-        VOTE_MEDIAN.as_millis()
-    );
+    let title = format!("pace: {BATCH} completions under way, {BATCHES} batches");
     let head = [
         "loops",
+        "vote, median s",
         "trained turns/s",
         "trained",
         "seconds",
@@ -88,47 +88,53 @@ pub(super) fn pace(bench: &Bench, size: &Size) -> Result<Report, String> {
         "after",
     ];
     let mut report = Report::new(title, &head);
-    let (mut lockstep, mut apart) = (Vec::new(), Vec::new());
-    for seed in 1..=size.seeds() {
-        let first = bench
-            .runtime
-            .block_on(run(bench, (Pace::Lockstep, seed), BATCH * BATCHES))?;
-        let as_many = first.trained as usize;
-        if as_many == 0 {
-            return Err("nothing was trained in lockstep".to_owned());
+    for median in VOTE_MEDIANS {
+        let (mut lockstep, mut apart) = (Vec::new(), Vec::new());
+        for seed in 1..=size.seeds() {
+            let case = |pace| Case { pace, seed, median };
+            let first = case(Pace::Lockstep).run(bench, BATCH * BATCHES)?;
+            let as_many = first.trained as usize;
+            if as_many == 0 {
+                return Err("nothing was trained in lockstep".to_owned());
+            }
+            lockstep.push(first);
+            apart.push(case(Pace::Apart).run(bench, as_many)?);
         }
-        lockstep.push(first);
-        apart.push(
-            bench
-                .runtime
-                .block_on(run(bench, (Pace::Apart, seed), as_many))?,
-        );
+        for (name, runs) in [("lockstep", &lockstep), ("apart", &apart)] {
+            tell(&mut report, (name, median), runs);
+        }
+        compare(&mut report, median, (&lockstep, &apart));
     }
-    for (name, runs) in [("lockstep", &lockstep), ("apart", &apart)] {
-        tell(&mut report, name, runs);
-    }
-    let ratios: Vec<f64> = lockstep
-        .iter()
-        .zip(&apart)
-        .filter_map(|(lockstep, apart)| ratio(apart.per_second(), lockstep.per_second()))
-        .collect();
-    let mean = ratios.iter().sum::<f64>() / ratios.len().max(1) as f64;
-    report.note(format!(
-        "apart trains {mean:.2} times as many turns a second"
-    ));
-    if ratios.len() > 1 {
-        let Interval { low, high, .. } = Interval::of(&ratios);
-        report.note(format!(
-            "95 % interval over {} seeds: {low:.2} to {high:.2}",
-            ratios.len()
-        ));
-    }
-    report.set("ratio", milli(mean));
-    report.set("ratios", ratios.into_iter().map(milli).collect::<Value>());
     Ok(report)
 }
 
-fn tell(report: &mut Report, name: &str, runs: &[Run]) {
+/// How many times as fast, and whether what was learned is as good.
+fn compare(report: &mut Report, median: Duration, (lockstep, apart): (&[Run], &[Run])) {
+    let pairs = || lockstep.iter().zip(apart);
+    let ratios: Vec<f64> = pairs()
+        .filter_map(|(lockstep, apart)| ratio(apart.per_second(), lockstep.per_second()))
+        .collect();
+    let rewards: Vec<f64> = pairs()
+        .map(|(lockstep, apart)| apart.reward_after - lockstep.reward_after)
+        .collect();
+    let (speed, reward) = (Interval::of(&ratios), Interval::of(&rewards));
+    let seconds = median.as_secs_f64();
+    report.note(format!(
+        "votes of {seconds} s: apart trains {:.2} times as many turns a second (95 % interval {:.2} \
+         to {:.2}), reward after as many turns {:+.2} ({:+.2} to {:+.2})",
+        speed.mean, speed.low, speed.high, reward.mean, reward.low, reward.high
+    ));
+    report.set(
+        &format!("ratio_{}ms", median.as_millis()),
+        json!({
+            "mean": milli(speed.mean), "low": milli(speed.low), "high": milli(speed.high),
+            "reward_mean": milli(reward.mean), "reward_low": milli(reward.low),
+            "reward_high": milli(reward.high),
+        }),
+    );
+}
+
+fn tell(report: &mut Report, (name, median): (&str, Duration), runs: &[Run]) {
     let n = runs.len().max(1) as f64;
     let mean = |of: &dyn Fn(&Run) -> f64| runs.iter().map(of).sum::<f64>() / n;
     let cells = [
@@ -153,6 +159,7 @@ fn tell(report: &mut Report, name: &str, runs: &[Run]) {
     ] = cells;
     report.row([
         name.to_owned(),
+        format!("{}", median.as_secs_f64()),
         format!("{rate:.2}"),
         format!("{trained:.0}"),
         format!("{seconds:.1}"),
@@ -164,7 +171,7 @@ fn tell(report: &mut Report, name: &str, runs: &[Run]) {
     ]);
     report.failed += runs.iter().map(|r| r.failed).sum::<u64>();
     report.set(
-        name,
+        &format!("{name}_{}ms", median.as_millis()),
         json!({
             "trained_turns_per_s": milli(rate), "trained": milli(trained),
             "seconds": milli(seconds), "versions": milli(versions), "refused": milli(refused),
@@ -173,22 +180,37 @@ fn tell(report: &mut Report, name: &str, runs: &[Run]) {
     );
 }
 
-/// One house from its base model on.
-async fn run(bench: &Bench, (pace, seed): (Pace, u64), turns: usize) -> Result<Run, String> {
-    let folder = bench.folder()?;
-    let said = TASTE.praises().iter().map(|text| (*text).to_owned());
-    let votes = Votes::start((VOTE_MEDIAN, VOTE_SPREAD), seed, said.collect()).await?;
-    let mut config = configured(&bench.config, &votes.url)?;
-    config.store.data_dir = folder.text();
-    let house = House::start(config).await?;
-    let wire = Wire::new(&format!("http://{}", house.addr))?;
-    let users = Users::new(&wire, seed).await;
-    let outcome = match &users {
-        Ok(users) => users.run(pace, turns).await,
-        Err(error) => Err(error.clone()),
-    };
-    house.stop().await;
-    outcome
+/// One run: how the loops go together, which questions, how slow votes are.
+#[derive(Clone, Copy)]
+struct Case {
+    pace: Pace,
+    seed: u64,
+    median: Duration,
+}
+
+impl Case {
+    fn run(self, bench: &Bench, turns: usize) -> Result<Run, String> {
+        bench.runtime.block_on(self.house(bench, turns))
+    }
+
+    /// One house from its base model on.
+    async fn house(self, bench: &Bench, turns: usize) -> Result<Run, String> {
+        let folder = bench.folder()?;
+        let said = TASTE.praises().iter().map(|text| (*text).to_owned());
+        let votes = Votes::start((self.median, VOTE_SPREAD), self.seed, said.collect()).await?;
+        let mut config = configured(&bench.config, &votes.url)?;
+        config.store.data_dir = folder.text();
+        let begun_max = (config.train.staleness_max_versions as usize + 1) * BATCH;
+        let house = House::start(config).await?;
+        let wire = Wire::new(&format!("http://{}", house.addr))?;
+        let users = Users::new(&wire, (self.seed, begun_max)).await;
+        let outcome = match &users {
+            Ok(users) => users.run(self.pace, turns).await,
+            Err(error) => Err(error.clone()),
+        };
+        house.stop().await;
+        outcome
+    }
 }
 
 /// As it ships, but for the judge, and with whole batches only, so that both paces train equal ones.
@@ -213,11 +235,13 @@ struct Users<'a> {
     model: String,
     grammar: Grammar,
     seed: u64,
+    /// Most turns that are begun and not trained or settled yet, apart.
+    begun_max: usize,
     failed: AtomicU64,
 }
 
 impl<'a> Users<'a> {
-    async fn new(wire: &'a Wire, seed: u64) -> Result<Self, String> {
+    async fn new(wire: &'a Wire, (seed, begun_max): (u64, usize)) -> Result<Self, String> {
         wire.ready().await?;
         let models = wire.models().await?;
         let model = models["data"][0]["id"].as_str();
@@ -226,6 +250,7 @@ impl<'a> Users<'a> {
             model: model.ok_or("the server lists no model")?.to_owned(),
             grammar: Grammar::new(),
             seed,
+            begun_max,
             failed: AtomicU64::new(0),
         })
     }
@@ -261,20 +286,33 @@ impl<'a> Users<'a> {
         Ok(())
     }
 
-    /// The same number of completions under way until as many turns are trained.
+    /// The same number of completions under way, where no more turns wait than may, until as many
+    /// are trained.
     async fn apart(&self, turns: usize) -> Result<(), String> {
         let (next, over) = (AtomicU64::new(0), AtomicBool::new(false));
+        let (under_way, waiting) = (AtomicU64::new(0), AtomicU64::new(0));
+        let begun = || under_way.load(Ordering::Relaxed) + waiting.load(Ordering::Relaxed);
         let talk = || async {
             while !over.load(Ordering::Relaxed) {
+                if begun() >= self.begun_max as u64 {
+                    tokio::time::sleep(LOOK).await;
+                    continue;
+                }
+                under_way.fetch_add(1, Ordering::Relaxed);
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 self.exchange(number as usize).await;
+                // Until the next look it waits without being counted there.
+                waiting.fetch_add(1, Ordering::Relaxed);
+                under_way.fetch_sub(1, Ordering::Relaxed);
             }
         };
         let talkers = join_all((0..BATCH).map(|_| talk()));
         let watch = async {
-            let done = self
-                .until(|ledger| ledger["trained"].as_u64().unwrap_or_default() >= turns as u64)
-                .await;
+            let trained = |ledger: &Value| {
+                waiting.store(pending(ledger), Ordering::Relaxed);
+                ledger["trained"].as_u64().unwrap_or_default() >= turns as u64
+            };
+            let done = self.until(trained).await;
             over.store(true, Ordering::Relaxed);
             done
         };

@@ -16,7 +16,7 @@ use super::report::{Gaps, Report, milli, ms, ratio};
 use crate::demo::numbers::Percentiles;
 
 /// Versions published.
-const SWAPS: u64 = 100;
+const SWAPS: u64 = 1_000;
 /// Completions at the same time, each followed by the next.
 const STREAMS: usize = 8;
 const PROMPT_TOKENS: usize = 64;
@@ -73,7 +73,7 @@ impl Prepared {
 
 /// `hone bench swap`.
 pub(super) fn swap(bench: &Bench) -> Result<Report, String> {
-    let time = bench.time(20.0);
+    let time = bench.time(60.0);
     let bed = Bed::new(bench, &bench.builtin()?)?;
     let prepared: Vec<Prepared> = (1..=SWAPS).map(|seed| prepare(&bed, seed)).collect();
     let (quiet, ()) = listen(&bed, || {
@@ -101,6 +101,10 @@ pub(super) fn swap(bench: &Bench) -> Result<Report, String> {
     report.set("quiet", quiet.json());
     report.set("swapping", gaps.json());
     report.set("p99_ratio", json!(ratio(gaps.p99_ms, quiet.p99_ms)));
+    report.note(format!(
+        "worst gap with swaps: {:.1} ordinary steps",
+        gaps.worst_ms / quiet.p50_ms.max(1e-9)
+    ));
     report.set("swaps", after.swaps_total - before.swaps_total);
     report.set("versions_answering", loaded.versions.len());
     report.set("requests", requests);

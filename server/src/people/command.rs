@@ -307,8 +307,12 @@ impl Desk {
             let owner = self.user(&wanted.owner).await?;
             let owner = owner.ok_or_else(|| no_account(&wanted.owner))?;
             if !owner.role.covers(wanted.role) {
+                let remedy = match owner.keeper {
+                    Some(_) => "agents always have it",
+                    None => "change it with `hone user role`",
+                };
                 return Err(format!(
-                    "{} has the role {}, and a key of it cannot be {}; change it with `hone user role`",
+                    "{} has the role {}, and a key of it cannot be {}; {remedy}",
                     owner.name,
                     owner.role.as_str(),
                     wanted.role.as_str()

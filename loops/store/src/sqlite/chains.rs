@@ -1,13 +1,15 @@
 //! Shared beginnings: message lists and prompt tokens as trees, so that a conversation's next turn
 //! stores only what is new.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use hone_domain::{Message, Token};
+use hone_domain::{Digest, Message, Token};
 use sha2::{Digest as _, Sha256};
-use sqlx::SqliteConnection;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Row, SqliteConnection};
 
 use super::fault::Fault;
+use super::{many, rows};
 use crate::codec::{tokens_from_bytes, tokens_to_bytes};
 
 /// Prompt tokens per shared block.
@@ -71,117 +73,158 @@ pub(super) fn block_links(tokens: &[Token]) -> (Vec<BlockLink>, Vec<u8>) {
     (links, tail)
 }
 
-/// Nodes found or made in the running transaction, so that a batch looks each up once.
-#[derive(Default)]
-pub(super) struct Seen(HashMap<Hash, i64>);
+/// Which nodes of a tree are stored, by hash.
+pub(super) struct Nodes(HashMap<Hash, i64>);
 
-/// The longest beginning that is stored: its node and its length. Looks from the end, because a
-/// conversation's next turn differs there only.
-async fn deepest(
-    connection: &mut SqliteConnection,
-    select: &'static str,
-    hashes: impl DoubleEndedIterator<Item = &Hash> + ExactSizeIterator,
-    seen: &mut Seen,
-) -> Result<(Option<i64>, usize), Fault> {
-    for (index, hash) in hashes.enumerate().rev() {
-        let node = match seen.0.get(hash) {
-            Some(number) => Some(*number),
-            None => {
-                sqlx::query_scalar(select)
-                    .bind(&hash[..])
-                    .fetch_optional(&mut *connection)
-                    .await?
-            }
-        };
-        if let Some(number) = node {
-            seen.0.insert(*hash, number);
-            return Ok((node, index + 1));
+impl Nodes {
+    /// Looks up nodes with a select of hash and number that is given a JSON list of hashes.
+    async fn look(
+        connection: &mut SqliteConnection,
+        select: &'static str,
+        hashes: HashSet<&Hash>,
+    ) -> Result<Self, Fault> {
+        let mut nodes = Self(HashMap::new());
+        if hashes.is_empty() {
+            return Ok(nodes);
         }
+        let hex: Vec<String> = hashes.iter().map(|hash| Digest(**hash).to_hex()).collect();
+        let list = serde_json::to_string(&hex)?;
+        let rows = sqlx::query(select).bind(list).fetch_all(connection).await?;
+        nodes.learn(&rows)?;
+        Ok(nodes)
     }
-    Ok((None, 0))
+
+    fn learn(&mut self, rows: &[SqliteRow]) -> Result<(), Fault> {
+        for row in rows {
+            let digest = rows::digest(row.try_get("hash")?)?;
+            self.0.insert(digest.0, row.try_get("number")?);
+        }
+        Ok(())
+    }
+
+    /// The number of a list's last node; none for an empty list.
+    fn last(&self, hash: Option<&Hash>) -> Option<i64> {
+        hash.and_then(|hash| self.0.get(hash).copied())
+    }
+
+    /// The links of one list that are not stored, each with the one before it. Looks from the end,
+    /// because a conversation's next turn differs there only.
+    fn missing<'a, L>(
+        &self,
+        links: &'a [L],
+        hash: impl Fn(&L) -> &Hash,
+    ) -> impl Iterator<Item = (Option<&'a L>, &'a L)> {
+        let stored = |link: &L| self.0.contains_key(hash(link));
+        let known = links.iter().rposition(stored).map_or(0, |last| last + 1);
+        (known..links.len()).map(|index| (index.checked_sub(1).map(|i| &links[i]), &links[index]))
+    }
 }
 
-/// Stores what is new of a message list; returns its last node, none for an empty list.
-pub(super) async fn store_messages(
-    connection: &mut SqliteConnection,
-    links: &[MessageLink],
-    seen: &mut Seen,
-) -> Result<Option<i64>, Fault> {
-    let (mut node, known) = deepest(
-        connection,
-        "select number from histories where hash = ?",
-        links.iter().map(|link| &link.chain),
-        seen,
-    )
-    .await?;
-    for link in &links[known..] {
-        let message = store_message(connection, link).await?;
-        let number: i64 = sqlx::query_scalar(
-            "insert into histories (hash, parent_number, message_number) values (?, ?, ?)
-             returning number",
+/// Message lists of a batch that are stored.
+pub(super) struct Histories(Nodes);
+
+impl Histories {
+    /// Stores what is new of the message lists of a batch.
+    pub(super) async fn store<'a>(
+        connection: &mut SqliteConnection,
+        lists: &[&'a [MessageLink]],
+    ) -> Result<Self, Fault> {
+        let mut nodes = Nodes::look(
+            connection,
+            "select hash, number from histories
+             where hash in (select unhex(value) from json_each(?))",
+            lists.iter().copied().flatten().map(|l| &l.chain).collect(),
         )
-        .bind(&link.chain[..])
-        .bind(node)
-        .bind(message)
-        .fetch_one(&mut *connection)
         .await?;
-        node = Some(number);
-    }
-    if let (Some(link), Some(number)) = (links.last(), node) {
-        seen.0.insert(link.chain, number);
-    }
-    Ok(node)
-}
-
-async fn store_message(
-    connection: &mut SqliteConnection,
-    link: &MessageLink,
-) -> Result<i64, Fault> {
-    let known = sqlx::query_scalar("select number from messages where hash = ?")
-        .bind(&link.own[..])
-        .fetch_optional(&mut *connection)
-        .await?;
-    if let Some(number) = known {
-        return Ok(number);
-    }
-    let number =
-        sqlx::query_scalar("insert into messages (hash, body) values (?, ?) returning number")
-            .bind(&link.own[..])
-            .bind(&link.body[..])
-            .fetch_one(&mut *connection)
-            .await?;
-    Ok(number)
-}
-
-/// Stores what is new of a prompt's full blocks; returns the last, none for a short prompt.
-pub(super) async fn store_blocks(
-    connection: &mut SqliteConnection,
-    links: &[BlockLink],
-    seen: &mut Seen,
-) -> Result<Option<i64>, Fault> {
-    let (mut node, known) = deepest(
-        connection,
-        "select number from token_blocks where hash = ?",
-        links.iter().map(|link| &link.chain),
-        seen,
-    )
-    .await?;
-    for link in &links[known..] {
-        let number: i64 = sqlx::query_scalar(
-            "insert into token_blocks (hash, parent_number, tokens) values (?, ?, ?)
-             returning number",
+        let (mut met, mut bodies) = (HashSet::new(), HashSet::new());
+        let new: Vec<_> = lists
+            .iter()
+            .flat_map(|links| nodes.missing(links, |link| &link.chain))
+            .filter(|(_, link)| met.insert(&link.chain))
+            .collect();
+        let links = new.iter().map(|(_, link)| *link);
+        let messages: Vec<_> = links.filter(|link| bodies.insert(&link.own)).collect();
+        many::each(
+            connection,
+            "insert into messages (hash, body) values (?, ?) on conflict (hash) do nothing",
+            &messages,
+            |asked, link| asked.bind(&link.own[..]).bind(&link.body[..]),
         )
-        .bind(&link.chain[..])
-        .bind(node)
-        .bind(&link.body[..])
-        .fetch_one(&mut *connection)
         .await?;
-        node = Some(number);
+        let rows = many::each(
+            connection,
+            "insert into histories (hash, parent_number, message_number) values (
+                 ?, (select number from histories where hash = ?),
+                 (select number from messages where hash = ?)
+             ) returning hash, number",
+            &new,
+            |asked, (before, link)| {
+                asked
+                    .bind(&link.chain[..])
+                    .bind(before.map(|before| &before.chain[..]))
+                    .bind(&link.own[..])
+            },
+        )
+        .await?;
+        nodes.learn(&rows)?;
+        Ok(Self(nodes))
     }
-    if let (Some(link), Some(number)) = (links.last(), node) {
-        seen.0.insert(link.chain, number);
+
+    /// The last node of a list, none for an empty one.
+    pub(super) fn node(&self, links: &[MessageLink]) -> Option<i64> {
+        self.0.last(links.last().map(|link| &link.chain))
     }
-    Ok(node)
+}
+
+/// Blocks of prompt tokens of a batch that are stored.
+pub(super) struct Blocks(Nodes);
+
+impl Blocks {
+    /// Stores what is new of the prompts' full blocks.
+    pub(super) async fn store<'a>(
+        connection: &mut SqliteConnection,
+        prompts: &[&'a [BlockLink]],
+    ) -> Result<Self, Fault> {
+        let mut nodes = Nodes::look(
+            connection,
+            "select hash, number from token_blocks
+             where hash in (select unhex(value) from json_each(?))",
+            prompts
+                .iter()
+                .copied()
+                .flatten()
+                .map(|l| &l.chain)
+                .collect(),
+        )
+        .await?;
+        let mut met = HashSet::new();
+        let new: Vec<_> = prompts
+            .iter()
+            .flat_map(|links| nodes.missing(links, |link| &link.chain))
+            .filter(|(_, link)| met.insert(&link.chain))
+            .collect();
+        let rows = many::each(
+            connection,
+            "insert into token_blocks (hash, parent_number, tokens)
+             values (?, (select number from token_blocks where hash = ?), ?)
+             returning hash, number",
+            &new,
+            |asked, (before, link)| {
+                asked
+                    .bind(&link.chain[..])
+                    .bind(before.map(|before| &before.chain[..]))
+                    .bind(&link.body[..])
+            },
+        )
+        .await?;
+        nodes.learn(&rows)?;
+        Ok(Self(nodes))
+    }
+
+    /// The last block of a prompt, none for a short one.
+    pub(super) fn node(&self, links: &[BlockLink]) -> Option<i64> {
+        self.0.last(links.last().map(|link| &link.chain))
+    }
 }
 
 /// The messages that end in `node`.

@@ -5,13 +5,14 @@ use std::collections::{HashMap, HashSet};
 use hone_domain::{
     Feedback, Reason, Role, SessionId, Stage, Transition, TransitionId, Turn, TurnId, TurnKind,
 };
-use sqlx::SqliteConnection;
+use sqlx::{Row, SqliteConnection};
 
-use super::chains::{self, BlockLink, MessageLink, Seen};
+use super::chains::{self, BlockLink, Blocks, Histories, MessageLink};
 use super::consent::{self, Bars};
 use super::erase;
 use super::fault::Fault;
 use super::texts::{name_of, signed, text_bytes};
+use super::{many, rows};
 use crate::codec::{
     experts_to_bytes, floats_to_bytes, kept_to_bytes, spans_to_bytes, tokens_to_bytes,
 };
@@ -64,38 +65,45 @@ pub(super) async fn record_turns(
     let bare = encode(&bare)?;
     let turns: Vec<&Encoded<'_>> = kept.into_iter().chain(&bare).collect();
     store_surroundings(connection, &turns).await?;
-    let mut seen = (Seen::default(), Seen::default());
-    for encoded in turns {
-        store(connection, encoded, (&bars, &mut seen)).await?;
+    let reasons: Vec<Option<Reason>> = turns
+        .iter()
+        .map(|encoded| reason_at_record(encoded.turn).or_else(|| bars.objection(encoded.turn)))
+        .collect();
+    let rows: Vec<(&Encoded<'_>, Option<Reason>)> = turns.into_iter().zip(reasons).collect();
+    let mut numbers = store_turns(connection, &rows).await?;
+    let mut stored = Vec::with_capacity(rows.len());
+    for (encoded, reason) in rows {
+        let number = match numbers.remove(&encoded.turn.id) {
+            Some(number) => Some(number),
+            None => store_instead(connection, (encoded, reason)).await?,
+        };
+        stored.extend(number.map(|number| (encoded, number)));
     }
-    Ok(())
+    let lists: Vec<_> = stored.iter().map(|(e, _)| &e.messages[..]).collect();
+    let histories = Histories::store(connection, &lists).await?;
+    let prompts: Vec<_> = stored.iter().map(|(e, _)| &e.blocks[..]).collect();
+    let blocks = Blocks::store(connection, &prompts).await?;
+    store_payloads(connection, &stored, (&histories, &blocks)).await
 }
 
-async fn store(
+/// A turn that is known already: where its answer never arrived the first time, so that the client
+/// asked again under the same id, it takes the cut one's place. Returns its number then.
+async fn store_instead(
     connection: &mut SqliteConnection,
-    encoded: &Encoded<'_>,
-    (bars, (histories, blocks)): (&Bars, &mut (Seen, Seen)),
-) -> Result<(), Fault> {
-    let reason = reason_at_record(encoded.turn).or_else(|| bars.objection(encoded.turn));
-    let mut stored = store_turn(connection, encoded, reason).await?;
-    if stored.is_none() && reason != Some(Reason::Cancelled) {
-        // Its answer never arrived the first time, so the client asked again under the same id.
-        let cut: Option<i64> =
-            sqlx::query_scalar("select number from turns where id = ? and reason = 'cancelled'")
-                .bind(&encoded.turn.id.0.as_bytes()[..])
-                .fetch_optional(&mut *connection)
-                .await?;
-        if let Some(cut) = cut {
-            erase::remove_turn(connection, cut).await?;
-            stored = store_turn(connection, encoded, reason).await?;
-        }
+    (encoded, reason): (&Encoded<'_>, Option<Reason>),
+) -> Result<Option<i64>, Fault> {
+    if reason == Some(Reason::Cancelled) {
+        return Ok(None);
     }
-    let Some(number) = stored else {
-        return Ok(());
-    };
-    let history = chains::store_messages(connection, &encoded.messages, histories).await?;
-    let block = chains::store_blocks(connection, &encoded.blocks, blocks).await?;
-    store_payload(connection, encoded, (number, history, block)).await
+    let cut: Option<i64> =
+        sqlx::query_scalar("select number from turns where id = ? and reason = 'cancelled'")
+            .bind(&encoded.turn.id.0.as_bytes()[..])
+            .fetch_optional(&mut *connection)
+            .await?;
+    let Some(cut) = cut else { return Ok(None) };
+    erase::remove_turn(connection, cut).await?;
+    let mut numbers = store_turns(connection, &[(encoded, reason)]).await?;
+    Ok(numbers.remove(&encoded.turn.id))
 }
 
 /// Scopes, sessions and arithmetics of the batch, each once.
@@ -103,52 +111,64 @@ async fn store_surroundings(
     connection: &mut SqliteConnection,
     turns: &[&Encoded<'_>],
 ) -> Result<(), Fault> {
-    let (mut scopes, mut arithmetics, mut sessions) =
-        (HashSet::new(), HashSet::new(), HashSet::new());
-    for Encoded { turn, .. } in turns {
-        if scopes.insert(&turn.scope) {
-            sqlx::query("insert into scopes (name) values (?) on conflict (name) do nothing")
-                .bind(turn.scope.as_str().as_bytes())
-                .execute(&mut *connection)
-                .await?;
-        }
-        if arithmetics.insert((&turn.fingerprint, turn.base)) {
-            sqlx::query(
-                "insert into arithmetics (fingerprint, base) values (?, ?)
-                 on conflict (fingerprint, base) do nothing",
-            )
-            .bind(&turn.fingerprint)
-            .bind(&turn.base.0[..])
-            .execute(&mut *connection)
-            .await?;
-        }
-    }
+    let scopes: HashSet<_> = turns.iter().map(|e| &e.turn.scope).collect();
+    many::each(
+        connection,
+        "insert into scopes (name) values (?) on conflict (name) do nothing",
+        &scopes.into_iter().collect::<Vec<_>>(),
+        |asked, scope| asked.bind(scope.as_str().as_bytes()),
+    )
+    .await?;
+    let arithmetics: HashSet<_> = turns
+        .iter()
+        .map(|e| (&e.turn.fingerprint, e.turn.base))
+        .collect();
+    many::each(
+        connection,
+        "insert into arithmetics (fingerprint, base) values (?, ?)
+         on conflict (fingerprint, base) do nothing",
+        &arithmetics.into_iter().collect::<Vec<_>>(),
+        |asked, (fingerprint, base)| asked.bind(&fingerprint[..]).bind(&base.0[..]),
+    )
+    .await?;
+    store_sessions(connection, turns).await
+}
+
+async fn store_sessions(
+    connection: &mut SqliteConnection,
+    turns: &[&Encoded<'_>],
+) -> Result<(), Fault> {
     let titles = titles(turns);
+    let mut met = HashSet::new();
     // From the last turn, so that a session of several turns ends with its newest time.
-    for Encoded { turn, .. } in turns.iter().rev() {
-        if sessions.insert(turn.session) {
-            let title = titles.get(&turn.session);
-            sqlx::query(
-                "insert into sessions (
-                     id, owner, scope_number, first_ms, last_ms, title, title_folded
-                 )
-                 values (?1, ?2, (select number from scopes where name = ?3), ?4, ?5, ?6, ?7)
-                 on conflict (id) do update set
-                     last_ms = max(last_ms, excluded.last_ms),
-                     title = coalesce(title, excluded.title),
-                     title_folded = coalesce(title_folded, excluded.title_folded)",
-            )
-            .bind(&turn.session.0.as_bytes()[..])
-            .bind(&turn.owner)
-            .bind(turn.scope.as_str().as_bytes())
-            .bind(turn.started_ms)
-            .bind(turn.finished_ms)
-            .bind(title.map(String::as_bytes))
-            .bind(title.map(|title| title.to_lowercase().into_bytes()))
-            .execute(&mut *connection)
-            .await?;
-        }
-    }
+    let newest = turns.iter().rev().map(|encoded| encoded.turn);
+    let sessions: Vec<_> = newest
+        .filter(|turn| met.insert(turn.session))
+        .map(|turn| (turn, titles.get(&turn.session)))
+        .collect();
+    many::each(
+        connection,
+        "insert into sessions (
+             id, owner, scope_number, first_ms, last_ms, title, title_folded
+         )
+         values (?, ?, (select number from scopes where name = ?), ?, ?, ?, ?)
+         on conflict (id) do update set
+             last_ms = max(last_ms, excluded.last_ms),
+             title = coalesce(title, excluded.title),
+             title_folded = coalesce(title_folded, excluded.title_folded)",
+        &sessions,
+        |asked, (turn, title)| {
+            asked
+                .bind(&turn.session.0.as_bytes()[..])
+                .bind(&turn.owner)
+                .bind(turn.scope.as_str().as_bytes())
+                .bind(turn.started_ms)
+                .bind(turn.finished_ms)
+                .bind(title.map(String::as_bytes))
+                .bind(title.map(|title| title.to_lowercase().into_bytes()))
+        },
+    )
+    .await?;
     Ok(())
 }
 
@@ -172,95 +192,102 @@ fn titles(turns: &[&Encoded<'_>]) -> HashMap<SessionId, String> {
     titles
 }
 
-/// Returns the new row's number, none where the turn is known already.
-async fn store_turn(
+/// Returns the new rows' numbers; a turn that is known already has none.
+async fn store_turns(
     connection: &mut SqliteConnection,
-    encoded: &Encoded<'_>,
-    reason: Option<Reason>,
-) -> Result<Option<i64>, Fault> {
-    let turn = encoded.turn;
-    let stage = match reason {
-        None => Some(Stage::AwaitingNextState.as_str()),
-        Some(_) => None,
-    };
-    let metadata = match turn.admission.metadata.is_empty() {
-        true => None,
-        false => Some(serde_json::to_vec(&turn.admission.metadata)?),
-    };
-    let number = sqlx::query_scalar(
+    turns: &[(&Encoded<'_>, Option<Reason>)],
+) -> Result<HashMap<TurnId, i64>, Fault> {
+    let with_metadata = turns.iter().map(|(encoded, reason)| {
+        let metadata = &encoded.turn.admission.metadata;
+        let metadata = (!metadata.is_empty()).then(|| serde_json::to_vec(metadata));
+        Ok((*encoded, *reason, metadata.transpose()?))
+    });
+    let rows = many::each(
+        connection,
         "insert into turns (
              id, request_id, choice_index, group_id, session_number, parent_id, owner,
              scope_number, arithmetic_number, origin, kind, version, stage, reason,
              started_ms, finished_ms, holdback, source, trace, metadata
          ) values (
-             ?1, ?2, ?3, ?4, (select number from sessions where id = ?5), ?6, ?7,
-             (select number from scopes where name = ?8),
-             (select number from arithmetics where fingerprint = ?9 and base = ?10),
-             ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21
-         ) on conflict (id) do nothing returning number",
+             ?, ?, ?, ?, (select number from sessions where id = ?), ?, ?,
+             (select number from scopes where name = ?),
+             (select number from arithmetics where fingerprint = ? and base = ?),
+             ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+         ) on conflict (id) do nothing returning id, number",
+        &with_metadata.collect::<Result<Vec<_>, Fault>>()?,
+        |asked, (encoded, reason, metadata)| {
+            let turn = encoded.turn;
+            let stage = reason.is_none().then(|| Stage::AwaitingNextState.as_str());
+            asked
+                .bind(&turn.id.0.as_bytes()[..])
+                .bind(&turn.request.0.as_bytes()[..])
+                .bind(turn.choice_index)
+                .bind(turn.group.as_ref().map(|g| &g.0.as_bytes()[..]))
+                .bind(&turn.session.0.as_bytes()[..])
+                .bind(turn.parent.as_ref().map(|p| &p.0.as_bytes()[..]))
+                .bind(&turn.owner)
+                .bind(turn.scope.as_str().as_bytes())
+                .bind(&turn.fingerprint)
+                .bind(&turn.base.0[..])
+                .bind(&encoded.origin)
+                .bind(&encoded.kind)
+                .bind(encoded.version)
+                .bind(stage)
+                .bind(reason.map(Reason::as_str))
+                .bind(turn.started_ms)
+                .bind(turn.finished_ms)
+                .bind(turn.admission.holdback)
+                .bind(text_bytes(turn.admission.source.as_ref()))
+                .bind(turn.admission.trace.as_ref().map(|t| &t.as_bytes()[..]))
+                .bind(metadata.as_deref())
+        },
     )
-    .bind(&turn.id.0.as_bytes()[..])
-    .bind(&turn.request.0.as_bytes()[..])
-    .bind(turn.choice_index)
-    .bind(turn.group.as_ref().map(|g| &g.0.as_bytes()[..]))
-    .bind(&turn.session.0.as_bytes()[..])
-    .bind(turn.parent.as_ref().map(|p| &p.0.as_bytes()[..]))
-    .bind(&turn.owner)
-    .bind(turn.scope.as_str().as_bytes())
-    .bind(&turn.fingerprint)
-    .bind(&turn.base.0[..])
-    .bind(&encoded.origin)
-    .bind(&encoded.kind)
-    .bind(encoded.version)
-    .bind(stage)
-    .bind(reason.map(Reason::as_str))
-    .bind(turn.started_ms)
-    .bind(turn.finished_ms)
-    .bind(turn.admission.holdback)
-    .bind(text_bytes(turn.admission.source.as_ref()))
-    .bind(turn.admission.trace.as_ref().map(|t| &t.as_bytes()[..]))
-    .bind(metadata)
-    .fetch_optional(connection)
     .await?;
-    Ok(number)
+    rows.iter()
+        .map(|row| Ok((rows::turn_id(row.try_get("id")?)?, row.try_get("number")?)))
+        .collect()
 }
 
-async fn store_payload(
+async fn store_payloads(
     connection: &mut SqliteConnection,
-    encoded: &Encoded<'_>,
-    (number, history, block): (i64, Option<i64>, Option<i64>),
+    stored: &[(&Encoded<'_>, i64)],
+    (histories, blocks): (&Histories, &Blocks),
 ) -> Result<(), Fault> {
-    let turn = encoded.turn;
-    let completion = &turn.completion;
-    let checks = &turn.admission.checks;
-    let checks = (!checks.is_empty())
-        .then(|| serde_json::to_vec(checks))
-        .transpose()?;
-    sqlx::query(
+    let with_checks = stored.iter().map(|(encoded, number)| {
+        let checks = &encoded.turn.admission.checks;
+        let checks = (!checks.is_empty()).then(|| serde_json::to_vec(checks));
+        Ok((*encoded, *number, checks.transpose()?))
+    });
+    many::each(
+        connection,
         "insert into turn_payloads (
              turn_number, session_key, history_number, block_number, prompt_tail,
              completion_tokens, behavior_logprobs, raw_logprobs, kept, experts, stop,
              completion_text, sampling, spans, digest, untrainable, checks
          ) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        &with_checks.collect::<Result<Vec<_>, Fault>>()?,
+        |asked, (encoded, number, checks)| {
+            let (turn, completion) = (encoded.turn, &encoded.turn.completion);
+            asked
+                .bind(number)
+                .bind(text_bytes(turn.session_key.as_ref()))
+                .bind(histories.node(&encoded.messages))
+                .bind(blocks.node(&encoded.blocks))
+                .bind(&encoded.tail[..])
+                .bind(tokens_to_bytes(completion.tokens()))
+                .bind(floats_to_bytes(completion.behavior_logprobs()))
+                .bind(floats_to_bytes(completion.raw_logprobs()))
+                .bind(kept_to_bytes(completion.kept()))
+                .bind(experts_to_bytes(completion.experts()))
+                .bind(completion.stop().as_str())
+                .bind(turn.completion_text.as_bytes())
+                .bind(crate::codec::sampling_to_bytes(&turn.sampling))
+                .bind(spans_to_bytes(&turn.spans))
+                .bind(turn.digest.as_ref().map(|d| &d.0[..]))
+                .bind(turn.untrainable.map(Reason::as_str))
+                .bind(checks.as_deref())
+        },
     )
-    .bind(number)
-    .bind(text_bytes(turn.session_key.as_ref()))
-    .bind(history)
-    .bind(block)
-    .bind(&encoded.tail[..])
-    .bind(tokens_to_bytes(completion.tokens()))
-    .bind(floats_to_bytes(completion.behavior_logprobs()))
-    .bind(floats_to_bytes(completion.raw_logprobs()))
-    .bind(kept_to_bytes(completion.kept()))
-    .bind(experts_to_bytes(completion.experts()))
-    .bind(completion.stop().as_str())
-    .bind(turn.completion_text.as_bytes())
-    .bind(crate::codec::sampling_to_bytes(&turn.sampling))
-    .bind(spans_to_bytes(&turn.spans))
-    .bind(turn.digest.as_ref().map(|d| &d.0[..]))
-    .bind(turn.untrainable.map(Reason::as_str))
-    .bind(checks)
-    .execute(connection)
     .await?;
     Ok(())
 }
@@ -269,46 +296,58 @@ pub(super) async fn record_transitions(
     connection: &mut SqliteConnection,
     transitions: &[Transition],
 ) -> Result<Vec<TransitionId>, Fault> {
-    let mut new = Vec::new();
-    for transition in transitions {
-        let turn: Option<i64> = sqlx::query_scalar(
-            "update turns set stage = 'awaiting_verdict'
-             where id = ? and stage = 'awaiting_next_state' returning number",
-        )
-        .bind(&transition.turn.0.as_bytes()[..])
-        .fetch_optional(&mut *connection)
-        .await?;
-        let Some(turn) = turn else { continue };
-        sqlx::query(
-            "insert into transitions (id, turn_number, next_state, next_turn_id, settled_ms)
-             values (?, ?, ?, ?, ?)",
-        )
-        .bind(&transition.id.0.as_bytes()[..])
-        .bind(turn)
-        .bind(serde_json::to_vec(&transition.next_state)?)
-        .bind(transition.next_turn.as_ref().map(|t| &t.0.as_bytes()[..]))
-        .bind(transition.settled_ms)
-        .execute(&mut *connection)
-        .await?;
-        new.push(transition.id);
+    let moved = many::each(
+        connection,
+        "update turns set stage = 'awaiting_verdict'
+         where id = ? and stage = 'awaiting_next_state' returning id, number",
+        transitions,
+        |asked, transition| asked.bind(&transition.turn.0.as_bytes()[..]),
+    )
+    .await?;
+    let mut numbers = HashMap::new();
+    for row in &moved {
+        let number: i64 = row.try_get("number")?;
+        numbers.insert(rows::turn_id(row.try_get("id")?)?, number);
     }
-    Ok(new)
+    let mut new = Vec::with_capacity(moved.len());
+    for transition in transitions {
+        if let Some(turn) = numbers.remove(&transition.turn) {
+            new.push((
+                transition,
+                turn,
+                serde_json::to_vec(&transition.next_state)?,
+            ));
+        }
+    }
+    many::each(
+        connection,
+        "insert into transitions (id, turn_number, next_state, next_turn_id, settled_ms)
+         values (?, ?, ?, ?, ?)",
+        &new,
+        |asked, (transition, turn, next_state)| {
+            asked
+                .bind(&transition.id.0.as_bytes()[..])
+                .bind(turn)
+                .bind(&next_state[..])
+                .bind(transition.next_turn.as_ref().map(|t| &t.0.as_bytes()[..]))
+                .bind(transition.settled_ms)
+        },
+    )
+    .await?;
+    Ok(new.iter().map(|(transition, ..)| transition.id).collect())
 }
 
 pub(super) async fn settle_turns(
     connection: &mut SqliteConnection,
     turns: &[(TurnId, Reason)],
 ) -> Result<(), Fault> {
-    for (id, reason) in turns {
-        sqlx::query(
-            "update turns set stage = null, reason = ?
-             where id = ? and stage = 'awaiting_next_state'",
-        )
-        .bind(reason.as_str())
-        .bind(&id.0.as_bytes()[..])
-        .execute(&mut *connection)
-        .await?;
-    }
+    many::each(
+        connection,
+        "update turns set stage = null, reason = ? where id = ? and stage = 'awaiting_next_state'",
+        turns,
+        |asked, (id, reason)| asked.bind(reason.as_str()).bind(&id.0.as_bytes()[..]),
+    )
+    .await?;
     Ok(())
 }
 

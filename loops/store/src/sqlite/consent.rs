@@ -3,14 +3,14 @@
 use std::collections::{HashMap, HashSet};
 
 use hone_domain::{
-    Completion, Consent, Learning, Millis, Reason, Scope, Turn, TurnId, VersionSpan,
+    Completion, Consent, Learning, Millis, Reason, Scope, SessionId, Turn, TurnId, VersionSpan,
 };
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
 use super::fault::{Fault, corrupt};
 use super::texts::{limit, unsigned};
-use super::{policies, rows};
+use super::{many, policies, rows};
 use crate::personal::ConsentRow;
 use crate::versions::Window;
 
@@ -128,54 +128,69 @@ pub(super) struct Bars {
 }
 
 impl Bars {
-    /// Looks up the scopes and sessions of a batch.
+    /// Looks up the scopes, sessions and parents of a batch.
     pub(super) async fn look<'a>(
         connection: &mut SqliteConnection,
         turns: impl Iterator<Item = &'a Turn>,
     ) -> Result<Self, Fault> {
-        let mut bars = Self::default();
-        let (mut scopes, mut sessions) = (HashSet::new(), HashSet::new());
+        let (mut scopes, mut sessions, mut parents) =
+            (HashSet::new(), HashSet::new(), HashSet::new());
         for turn in turns {
-            if scopes.insert(&turn.scope)
-                && let Some(number) = policies::find_scope(connection, &turn.scope).await?
-            {
-                bars.look_at_scope(connection, (&turn.scope, number))
-                    .await?;
-            }
-            if let Some(parent) = turn.parent
-                && was_forgotten(connection, parent).await?
-            {
-                bars.parents.insert(parent);
-            }
-            if sessions.insert(turn.session) {
-                let id = turn.session.0.into_bytes();
-                let gone: Option<i64> =
-                    sqlx::query_scalar("select 1 from forgotten_sessions where id = ?")
-                        .bind(&id[..])
-                        .fetch_optional(&mut *connection)
-                        .await?;
-                bars.sessions.extend(gone.map(|_| id));
-            }
+            scopes.insert(&turn.scope);
+            sessions.insert(turn.session);
+            parents.extend(turn.parent);
+        }
+        let mut bars = Self::default();
+        let scopes: Vec<&Scope> = scopes.into_iter().collect();
+        bars.look_at_scopes(connection, &scopes).await?;
+        let sessions: Vec<SessionId> = sessions.into_iter().collect();
+        let gone = many::each(
+            connection,
+            "select id from forgotten_sessions where id = ?",
+            &sessions,
+            |asked, session| asked.bind(&session.0.as_bytes()[..]),
+        );
+        for row in gone.await? {
+            let session = rows::session_id(row.try_get("id")?)?;
+            bars.sessions.insert(session.0.into_bytes());
+        }
+        let parents: Vec<TurnId> = parents.into_iter().collect();
+        let gone = many::each(
+            connection,
+            "select id from forgotten_turns where id = ?",
+            &parents,
+            |asked, parent| asked.bind(&parent.0.as_bytes()[..]),
+        );
+        for row in gone.await? {
+            bars.parents.insert(rows::turn_id(row.try_get("id")?)?);
         }
         Ok(bars)
     }
 
-    async fn look_at_scope(
+    async fn look_at_scopes(
         &mut self,
         connection: &mut SqliteConnection,
-        (scope, number): (&Scope, i64),
+        scopes: &[&Scope],
     ) -> Result<(), Fault> {
-        if is_barred(connection, number).await? {
-            self.barred.insert(scope.clone());
+        let found = many::each(
+            connection,
+            "select scopes.name as scope, consents.learning <> 'full' as barred,
+                    (select max(at_ms) from forgets
+                     where forgets.scope_number = scopes.number and whole = 1) as until
+             from scopes left join consents on consents.scope_number = scopes.number
+             where scopes.name = ?",
+            scopes,
+            |asked, scope| asked.bind(scope.as_str().as_bytes()),
+        );
+        for row in found.await? {
+            let scope = rows::scope(row.try_get("scope")?)?;
+            let until: Option<Millis> = row.try_get("until")?;
+            self.forgotten
+                .extend(until.map(|at_ms| (scope.clone(), at_ms)));
+            if row.try_get::<Option<bool>, _>("barred")? == Some(true) {
+                self.barred.insert(scope);
+            }
         }
-        let until: Option<i64> = sqlx::query_scalar(
-            "select max(at_ms) from forgets where scope_number = ? and whole = 1",
-        )
-        .bind(number)
-        .fetch_one(connection)
-        .await?;
-        self.forgotten
-            .extend(until.map(|at_ms| (scope.clone(), at_ms)));
         Ok(())
     }
 

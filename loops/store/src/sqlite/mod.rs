@@ -15,6 +15,8 @@ mod judge;
 mod laws;
 mod leases;
 mod lift;
+mod many;
+mod mover;
 mod open;
 mod people;
 mod personal;
@@ -48,7 +50,7 @@ mod tests;
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use hone_domain::{
@@ -69,6 +71,7 @@ use crate::people::{
     SignIn, Team, User, Uses,
 };
 use fault::Fault;
+use mover::Mover;
 pub use open::SqliteConfig;
 pub(crate) use open::take_folder;
 
@@ -78,6 +81,7 @@ pub struct SqliteLedger {
     config: SqliteConfig,
     writer: SqlitePool,
     readers: SqlitePool,
+    mover: Arc<Mover>,
     /// Ownership of the data folder, until the ledger is closed or dropped.
     owner: Mutex<Option<File>>,
 }
@@ -95,6 +99,7 @@ impl SqliteLedger {
             config: config.clone(),
             writer: opened.writer,
             readers: opened.readers,
+            mover: Mover::new(opened.mover),
             owner: Mutex::new(opened.lock),
         })
     }
@@ -111,6 +116,7 @@ impl SqliteLedger {
             config: config.clone(),
             writer: opened.writer,
             readers: opened.readers,
+            mover: Mover::new(opened.mover),
             owner: Mutex::new(opened.lock),
         })
     }
@@ -144,11 +150,11 @@ impl SqliteLedger {
         done: Result<T, Fault>,
     ) -> Result<T, LedgerError> {
         let ended = match done {
-            Ok(value) => transaction
-                .commit()
-                .await
-                .map(|()| value)
-                .map_err(Fault::Sql),
+            Ok(value) => {
+                let committed = transaction.commit().await;
+                self.mover.note_commit();
+                committed.map(|()| value).map_err(Fault::Sql)
+            }
             Err(fault) => {
                 // The first failure is the one to tell; `begin` deals with an undo that fails too.
                 if let Err(error) = transaction.rollback().await {
@@ -415,6 +421,7 @@ impl Ledger for SqliteLedger {
     async fn close(&self) {
         // Readers first: the last connection moves the write-ahead log into the main file.
         self.readers.close().await;
+        self.mover.close().await;
         self.writer.close().await;
         let owner = self.owner.lock();
         if let Some(lock) = owner.unwrap_or_else(PoisonError::into_inner).take() {

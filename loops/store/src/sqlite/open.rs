@@ -20,8 +20,9 @@ pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/sqlite
 /// "HONE" in ASCII, as the first migration sets it.
 const APPLICATION_ID: i32 = 0x484f_4e45;
 
-/// Pages in the write-ahead log before they are moved to the main file (4 KiB each).
-const CHECKPOINT_PAGES: &str = "4000";
+/// Pages in the write-ahead log (4 KiB each) at which the writer moves them to the main file itself,
+/// where moving beside it did not keep up.
+const CHECKPOINT_PAGES: &str = "16000";
 
 /// Where the ledger is and how it is opened.
 #[derive(Clone, Debug)]
@@ -49,12 +50,17 @@ impl SqliteConfig {
     }
 }
 
+/// Longest that moving the log waits for a reader while the writer waits for it.
+const MOVER_PATIENCE: Duration = Duration::from_millis(10);
+
 /// What an open ledger holds.
 pub(super) struct Opened {
     /// None where another process owns the folder.
     pub(super) lock: Option<File>,
     pub(super) writer: SqlitePool,
     pub(super) readers: SqlitePool,
+    /// One connection that moves the write-ahead log to the main file beside the writer.
+    pub(super) mover: SqlitePool,
 }
 
 /// Takes the folder, brings the schema up to date and connects.
@@ -127,10 +133,15 @@ async fn connect(config: &SqliteConfig, lock: Option<File>) -> Result<Opened, Le
     let readers = pool(config.readers.max(1), reading)
         .await
         .map_err(explain)?;
+    let moving = options(config)
+        .busy_timeout(MOVER_PATIENCE)
+        .pragma("wal_autocheckpoint", "0");
+    let mover = pool(1, moving).await.map_err(explain)?;
     Ok(Opened {
         lock,
         writer,
         readers,
+        mover,
     })
 }
 

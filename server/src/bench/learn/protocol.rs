@@ -25,7 +25,7 @@ const PAIRS: [[Taste; 2]; 3] = [
 /// Most answers a user asks for in a session.
 const EXCHANGES: usize = 3;
 /// Held-out questions, before and after.
-const GOLDEN: usize = 40;
+const GOLDEN: usize = 200;
 /// Longest pause between two sessions, and how often it is looked whether it is over.
 const PAUSE_MAX: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(10);

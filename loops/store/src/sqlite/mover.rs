@@ -1,0 +1,96 @@
+//! Moves the write-ahead log into the main file beside the writer, so that no commit has to wait for
+//! it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use sqlx::AssertSqlSafe;
+use sqlx::sqlite::SqlitePool;
+
+/// Commits after which it is time.
+const COMMITS: u64 = 256;
+
+/// Its connection, and when it is time.
+pub(super) struct Mover {
+    pool: SqlitePool,
+    commits: AtomicU64,
+    is_moving: AtomicBool,
+}
+
+impl Mover {
+    pub(super) fn new(pool: SqlitePool) -> Arc<Self> {
+        Arc::new(Self {
+            pool,
+            commits: AtomicU64::new(0),
+            is_moving: AtomicBool::new(false),
+        })
+    }
+
+    /// Counts a commit, and sets off when there were enough. To be called in an async runtime.
+    pub(super) fn note_commit(self: &Arc<Self>) {
+        if self.commits.fetch_add(1, Ordering::Relaxed) + 1 < COMMITS
+            || self.is_moving.swap(true, Ordering::AcqRel)
+        {
+            return;
+        }
+        self.commits.store(0, Ordering::Relaxed);
+        let mover = self.clone();
+        tokio::spawn(async move {
+            // Most of it while others write; then, with the writer waiting, the few pages that came
+            // meanwhile, so that the log begins anew. What readers still need stays for the next time.
+            for step in ["passive", "full"] {
+                let pragma = format!("pragma wal_checkpoint({step})");
+                let moved = sqlx::query(AssertSqlSafe(pragma)).execute(&mover.pool);
+                if let Err(error) = moved.await {
+                    tracing::debug!(%error, "the ledger's log was not moved to its main file");
+                }
+            }
+            mover.is_moving.store(false, Ordering::Release);
+        });
+    }
+
+    /// Waits until nothing is moved any more.
+    pub(super) async fn close(&self) {
+        self.pool.close().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+    use std::time::{Duration, Instant};
+
+    use serde_json::Value;
+
+    use crate::people::AuditEntry;
+    use crate::{People as _, SqliteConfig, SqliteLedger};
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn the_log_stays_short_however_many_commits_there_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = SqliteConfig::in_folder(folder.path());
+        let ledger = SqliteLedger::open(&config).await.unwrap();
+        let entry = AuditEntry {
+            at_ms: 1,
+            actor: "a".to_owned(),
+            act: "b".repeat(8_000),
+            object: "c".to_owned(),
+            detail: Value::Null,
+        };
+        let log = folder.path().join("ledger.db-wal");
+        let mut bytes = Vec::new();
+        for _ in 0..8 {
+            for _ in 0..super::COMMITS {
+                ledger.record(&entry).await.unwrap();
+            }
+            let began = Instant::now();
+            while ledger.mover.is_moving.load(Ordering::Acquire) {
+                assert!(began.elapsed() < Duration::from_secs(30), "still moving");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            bytes.push(std::fs::metadata(&log).unwrap().len());
+        }
+        // Each part begins it anew; unmoved, the last would find eight times the first.
+        assert!(bytes[7] < 2 * bytes[0], "{bytes:?}");
+    }
+}
