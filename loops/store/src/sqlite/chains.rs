@@ -1,21 +1,20 @@
 //! Shared beginnings: message lists and prompt tokens as trees, so that a conversation's next turn
 //! stores only what is new.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
-use hone_domain::{Digest, Message, Token};
+use hone_domain::{Message, Token};
 use sha2::{Digest as _, Sha256};
-use sqlx::sqlite::SqliteRow;
-use sqlx::{Row, SqliteConnection};
+use sqlx::SqliteConnection;
 
 use super::fault::Fault;
-use super::{many, rows};
+use super::many::Script;
 use crate::codec::{tokens_from_bytes, tokens_to_bytes};
 
 /// Prompt tokens per shared block.
 const BLOCK_TOKENS: usize = 512;
 
-type Hash = [u8; 32];
+pub(super) type Hash = [u8; 32];
 
 /// One step of a message list, encoded before a transaction begins.
 pub(super) struct MessageLink {
@@ -73,158 +72,101 @@ pub(super) fn block_links(tokens: &[Token]) -> (Vec<BlockLink>, Vec<u8>) {
     (links, tail)
 }
 
-/// Which nodes of a tree are stored, by hash.
-pub(super) struct Nodes(HashMap<Hash, i64>);
-
-impl Nodes {
-    /// Looks up nodes with a select of hash and number that is given a JSON list of hashes.
-    async fn look(
-        connection: &mut SqliteConnection,
-        select: &'static str,
-        hashes: HashSet<&Hash>,
-    ) -> Result<Self, Fault> {
-        let mut nodes = Self(HashMap::new());
-        if hashes.is_empty() {
-            return Ok(nodes);
-        }
-        let hex: Vec<String> = hashes.iter().map(|hash| Digest(**hash).to_hex()).collect();
-        let list = serde_json::to_string(&hex)?;
-        let rows = sqlx::query(select).bind(list).fetch_all(connection).await?;
-        nodes.learn(&rows)?;
-        Ok(nodes)
-    }
-
-    fn learn(&mut self, rows: &[SqliteRow]) -> Result<(), Fault> {
-        for row in rows {
-            let digest = rows::digest(row.try_get("hash")?)?;
-            self.0.insert(digest.0, row.try_get("number")?);
-        }
-        Ok(())
-    }
-
-    /// The number of a list's last node; none for an empty list.
-    fn last(&self, hash: Option<&Hash>) -> Option<i64> {
-        hash.and_then(|hash| self.0.get(hash).copied())
-    }
-
-    /// The links of one list that are not stored, each with the one before it. Looks from the end,
-    /// because a conversation's next turn differs there only.
-    fn missing<'a, L>(
-        &self,
-        links: &'a [L],
-        hash: impl Fn(&L) -> &Hash,
-    ) -> impl Iterator<Item = (Option<&'a L>, &'a L)> {
-        let stored = |link: &L| self.0.contains_key(hash(link));
-        let known = links.iter().rposition(stored).map_or(0, |last| last + 1);
-        (known..links.len()).map(|index| (index.checked_sub(1).map(|i| &links[i]), &links[index]))
+impl MessageLink {
+    /// Hash of the message and everything before it.
+    pub(super) fn chain(&self) -> &Hash {
+        &self.chain
     }
 }
 
-/// Message lists of a batch that are stored.
-pub(super) struct Histories(Nodes);
+impl BlockLink {
+    /// Hash of the block and everything before it.
+    pub(super) fn chain(&self) -> &Hash {
+        &self.chain
+    }
+}
 
-impl Histories {
-    /// Stores what is new of the message lists of a batch.
-    pub(super) async fn store<'a>(
-        connection: &mut SqliteConnection,
-        lists: &[&'a [MessageLink]],
-    ) -> Result<Self, Fault> {
-        let mut nodes = Nodes::look(
-            connection,
-            "select hash, number from histories
-             where hash in (select unhex(value) from json_each(?))",
-            lists.iter().copied().flatten().map(|l| &l.chain).collect(),
-        )
-        .await?;
-        let (mut met, mut bodies) = (HashSet::new(), HashSet::new());
-        let new: Vec<_> = lists
-            .iter()
-            .flat_map(|links| nodes.missing(links, |link| &link.chain))
-            .filter(|(_, link)| met.insert(&link.chain))
-            .collect();
-        let links = new.iter().map(|(_, link)| *link);
-        let messages: Vec<_> = links.filter(|link| bodies.insert(&link.own)).collect();
-        many::each(
+/// The links of one list that are not stored, each with the one before it. Looks from the end,
+/// because a conversation's next turn differs there only.
+fn missing<'a, L>(
+    links: &'a [L],
+    is_stored: impl Fn(&L) -> bool,
+) -> impl ExactSizeIterator<Item = (Option<&'a L>, &'a L)> {
+    let known = links.iter().rposition(is_stored).map_or(0, |last| last + 1);
+    (known..links.len()).map(|index| (index.checked_sub(1).map(|i| &links[i]), &links[index]))
+}
+
+/// How many links of a list are not stored.
+pub(super) fn missing_count(links: &[MessageLink], stored: &HashSet<Hash>) -> usize {
+    missing(links, |link| stored.contains(&link.chain)).len()
+}
+
+/// Stores what is new of the message lists of a batch; `stored` are the chains that are there.
+pub(super) async fn store_messages(
+    connection: &mut SqliteConnection,
+    script: &mut Script,
+    (lists, stored): (&[&[MessageLink]], &HashSet<Hash>),
+) -> Result<(), Fault> {
+    let (mut met, mut bodies) = (HashSet::new(), HashSet::new());
+    let new: Vec<_> = lists
+        .iter()
+        .flat_map(|links| missing(links, |link| stored.contains(&link.chain)))
+        .filter(|(_, link)| met.insert(&link.chain))
+        .collect();
+    let links = new.iter().map(|(_, link)| *link);
+    let messages: Vec<_> = links.filter(|link| bodies.insert(&link.own)).collect();
+    script
+        .each(
             connection,
             "insert into messages (hash, body) values (?, ?) on conflict (hash) do nothing",
             &messages,
-            |asked, link| asked.bind(&link.own[..]).bind(&link.body[..]),
+            |values, link| values.bind(&link.own[..]).bind(&link.body[..]),
         )
         .await?;
-        let rows = many::each(
+    script
+        .each(
             connection,
             "insert into histories (hash, parent_number, message_number) values (
                  ?, (select number from histories where hash = ?),
                  (select number from messages where hash = ?)
-             ) returning hash, number",
+             )",
             &new,
-            |asked, (before, link)| {
-                asked
+            |values, (before, link)| {
+                values
                     .bind(&link.chain[..])
                     .bind(before.map(|before| &before.chain[..]))
                     .bind(&link.own[..])
             },
         )
-        .await?;
-        nodes.learn(&rows)?;
-        Ok(Self(nodes))
-    }
-
-    /// The last node of a list, none for an empty one.
-    pub(super) fn node(&self, links: &[MessageLink]) -> Option<i64> {
-        self.0.last(links.last().map(|link| &link.chain))
-    }
+        .await
 }
 
-/// Blocks of prompt tokens of a batch that are stored.
-pub(super) struct Blocks(Nodes);
-
-impl Blocks {
-    /// Stores what is new of the prompts' full blocks.
-    pub(super) async fn store<'a>(
-        connection: &mut SqliteConnection,
-        prompts: &[&'a [BlockLink]],
-    ) -> Result<Self, Fault> {
-        let mut nodes = Nodes::look(
-            connection,
-            "select hash, number from token_blocks
-             where hash in (select unhex(value) from json_each(?))",
-            prompts
-                .iter()
-                .copied()
-                .flatten()
-                .map(|l| &l.chain)
-                .collect(),
-        )
-        .await?;
-        let mut met = HashSet::new();
-        let new: Vec<_> = prompts
-            .iter()
-            .flat_map(|links| nodes.missing(links, |link| &link.chain))
-            .filter(|(_, link)| met.insert(&link.chain))
-            .collect();
-        let rows = many::each(
+/// Stores what is new of the prompts' full blocks; `stored` are the chains that are there.
+pub(super) async fn store_blocks(
+    connection: &mut SqliteConnection,
+    script: &mut Script,
+    (prompts, stored): (&[&[BlockLink]], &HashSet<Hash>),
+) -> Result<(), Fault> {
+    let mut met = HashSet::new();
+    let new: Vec<_> = prompts
+        .iter()
+        .flat_map(|links| missing(links, |link| stored.contains(&link.chain)))
+        .filter(|(_, link)| met.insert(&link.chain))
+        .collect();
+    script
+        .each(
             connection,
             "insert into token_blocks (hash, parent_number, tokens)
-             values (?, (select number from token_blocks where hash = ?), ?)
-             returning hash, number",
+             values (?, (select number from token_blocks where hash = ?), ?)",
             &new,
-            |asked, (before, link)| {
-                asked
+            |values, (before, link)| {
+                values
                     .bind(&link.chain[..])
                     .bind(before.map(|before| &before.chain[..]))
                     .bind(&link.body[..])
             },
         )
-        .await?;
-        nodes.learn(&rows)?;
-        Ok(Self(nodes))
-    }
-
-    /// The last block of a prompt, none for a short one.
-    pub(super) fn node(&self, links: &[BlockLink]) -> Option<i64> {
-        self.0.last(links.last().map(|link| &link.chain))
-    }
+        .await
 }
 
 /// The messages that end in `node`.

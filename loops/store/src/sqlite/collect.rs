@@ -3,14 +3,17 @@
 use std::collections::{HashMap, HashSet};
 
 use hone_domain::{
-    Feedback, Reason, Role, SessionId, Stage, Transition, TransitionId, Turn, TurnId, TurnKind,
+    Feedback, Reason, Role, Scope, SessionId, Stage, Transition, TransitionId, Turn, TurnId,
+    TurnKind,
 };
 use sqlx::{Row, SqliteConnection};
 
-use super::chains::{self, BlockLink, Blocks, Histories, MessageLink};
-use super::consent::{self, Bars};
+use super::chains::{self, BlockLink, MessageLink};
+use super::consent;
 use super::erase;
 use super::fault::Fault;
+use super::known::Known;
+use super::many::Script;
 use super::texts::{name_of, signed, text_bytes};
 use super::{many, rows};
 use crate::codec::{
@@ -19,12 +22,16 @@ use crate::codec::{
 use crate::ledger::{FeedbackOutcome, reason_at_record};
 use crate::reading::TITLE_CHARS_MAX;
 
+/// Turns and new messages of a batch that is written in one call.
+const SMALL_TURNS: usize = 4;
+const SMALL_LINKS: usize = 8;
+
 /// A turn with everything encoded that does not need the database, so that the writer is held
 /// only for writing.
 pub(super) struct Encoded<'a> {
-    turn: &'a Turn,
-    messages: Vec<MessageLink>,
-    blocks: Vec<BlockLink>,
+    pub(super) turn: &'a Turn,
+    pub(super) messages: Vec<MessageLink>,
+    pub(super) blocks: Vec<BlockLink>,
     tail: Vec<u8>,
     origin: String,
     kind: String,
@@ -53,10 +60,10 @@ pub(super) async fn record_turns(
     connection: &mut SqliteConnection,
     turns: &[Encoded<'_>],
 ) -> Result<(), Fault> {
-    let bars = Bars::look(connection, turns.iter().map(|encoded| encoded.turn)).await?;
+    let known = Known::look(connection, turns).await?;
     let (forgotten, kept): (Vec<_>, Vec<_>) = turns
         .iter()
-        .partition(|encoded| bars.is_forgotten(encoded.turn));
+        .partition(|encoded| known.is_forgotten(encoded.turn));
     // Nothing of a forgotten turn's words comes in, the session's title included.
     let bare = forgotten
         .iter()
@@ -64,78 +71,93 @@ pub(super) async fn record_turns(
     let bare = bare.collect::<Result<Vec<Turn>, Fault>>()?;
     let bare = encode(&bare)?;
     let turns: Vec<&Encoded<'_>> = kept.into_iter().chain(&bare).collect();
-    store_surroundings(connection, &turns).await?;
-    let reasons: Vec<Option<Reason>> = turns
+    let new = new_turns(connection, &turns, &known).await?;
+    let links = new
         .iter()
-        .map(|encoded| reason_at_record(encoded.turn).or_else(|| bars.objection(encoded.turn)))
-        .collect();
-    let rows: Vec<(&Encoded<'_>, Option<Reason>)> = turns.into_iter().zip(reasons).collect();
-    let mut numbers = store_turns(connection, &rows).await?;
-    let mut stored = Vec::with_capacity(rows.len());
-    for (encoded, reason) in rows {
-        let number = match numbers.remove(&encoded.turn.id) {
-            Some(number) => Some(number),
-            None => store_instead(connection, (encoded, reason)).await?,
-        };
-        stored.extend(number.map(|number| (encoded, number)));
-    }
-    let lists: Vec<_> = stored.iter().map(|(e, _)| &e.messages[..]).collect();
-    let histories = Histories::store(connection, &lists).await?;
-    let prompts: Vec<_> = stored.iter().map(|(e, _)| &e.blocks[..]).collect();
-    let blocks = Blocks::store(connection, &prompts).await?;
-    store_payloads(connection, &stored, (&histories, &blocks)).await
+        .map(|(e, _)| chains::missing_count(&e.messages, &known.histories));
+    let is_small = turns.len() <= SMALL_TURNS && links.sum::<usize>() <= SMALL_LINKS;
+    let mut script = Script::new(is_small);
+    store_surroundings(connection, &mut script, (&turns, &known)).await?;
+    let lists: Vec<_> = new.iter().map(|(e, _)| &e.messages[..]).collect();
+    chains::store_messages(connection, &mut script, (&lists, &known.histories)).await?;
+    let prompts: Vec<_> = new.iter().map(|(e, _)| &e.blocks[..]).collect();
+    chains::store_blocks(connection, &mut script, (&prompts, &known.blocks)).await?;
+    store_turns(connection, &mut script, &new).await?;
+    store_payloads(connection, &mut script, &new).await?;
+    script.end(connection).await
 }
 
-/// A turn that is known already: where its answer never arrived the first time, so that the client
-/// asked again under the same id, it takes the cut one's place. Returns its number then.
-async fn store_instead(
+/// The turns to store, each with why it is not learned from. One that is known already is left out,
+/// but for one whose answer never arrived the first time, so that the client asked again under the
+/// same id: it takes the cut one's place.
+async fn new_turns<'a, 'e>(
     connection: &mut SqliteConnection,
-    (encoded, reason): (&Encoded<'_>, Option<Reason>),
-) -> Result<Option<i64>, Fault> {
-    if reason == Some(Reason::Cancelled) {
-        return Ok(None);
+    turns: &[&'a Encoded<'e>],
+    known: &Known,
+) -> Result<Vec<(&'a Encoded<'e>, Option<Reason>)>, Fault> {
+    let mut new: Vec<(&Encoded<'_>, Option<Reason>)> = Vec::with_capacity(turns.len());
+    let mut places = HashMap::new();
+    for &encoded in turns {
+        let turn = encoded.turn;
+        let reason = reason_at_record(turn).or_else(|| known.objection(turn));
+        let is_cut = reason == Some(Reason::Cancelled);
+        if let Some(&place) = places.get(&turn.id) {
+            let earlier: &mut (&Encoded<'_>, Option<Reason>) = &mut new[place];
+            if earlier.1 == Some(Reason::Cancelled) && !is_cut {
+                *earlier = (encoded, reason);
+            }
+            continue;
+        }
+        match known.turns.get(&turn.id) {
+            Some(stored) if !stored.is_cut || is_cut => continue,
+            Some(stored) => erase::remove_turn(connection, stored.number).await?,
+            None => {}
+        }
+        places.insert(turn.id, new.len());
+        new.push((encoded, reason));
     }
-    let cut: Option<i64> =
-        sqlx::query_scalar("select number from turns where id = ? and reason = 'cancelled'")
-            .bind(&encoded.turn.id.0.as_bytes()[..])
-            .fetch_optional(&mut *connection)
-            .await?;
-    let Some(cut) = cut else { return Ok(None) };
-    erase::remove_turn(connection, cut).await?;
-    let mut numbers = store_turns(connection, &[(encoded, reason)]).await?;
-    Ok(numbers.remove(&encoded.turn.id))
+    Ok(new)
 }
 
 /// Scopes, sessions and arithmetics of the batch, each once.
 async fn store_surroundings(
     connection: &mut SqliteConnection,
-    turns: &[&Encoded<'_>],
+    script: &mut Script,
+    (turns, known): (&[&Encoded<'_>], &Known),
 ) -> Result<(), Fault> {
-    let scopes: HashSet<_> = turns.iter().map(|e| &e.turn.scope).collect();
-    many::each(
-        connection,
-        "insert into scopes (name) values (?) on conflict (name) do nothing",
-        &scopes.into_iter().collect::<Vec<_>>(),
-        |asked, scope| asked.bind(scope.as_str().as_bytes()),
-    )
-    .await?;
+    let scopes: HashSet<&Scope> = turns.iter().map(|e| &e.turn.scope).collect();
+    let scopes: Vec<&Scope> = scopes
+        .difference(&known.scopes.iter().collect())
+        .copied()
+        .collect();
+    script
+        .each(
+            connection,
+            "insert into scopes (name) values (?) on conflict (name) do nothing",
+            &scopes,
+            |values, scope| values.bind(scope.as_str().as_bytes()),
+        )
+        .await?;
     let arithmetics: HashSet<_> = turns
         .iter()
         .map(|e| (&e.turn.fingerprint, e.turn.base))
         .collect();
-    many::each(
-        connection,
-        "insert into arithmetics (fingerprint, base) values (?, ?)
-         on conflict (fingerprint, base) do nothing",
-        &arithmetics.into_iter().collect::<Vec<_>>(),
-        |asked, (fingerprint, base)| asked.bind(&fingerprint[..]).bind(&base.0[..]),
-    )
-    .await?;
-    store_sessions(connection, turns).await
+    let arithmetics: Vec<_> = arithmetics.into_iter().collect();
+    script
+        .each(
+            connection,
+            "insert into arithmetics (fingerprint, base) values (?, ?)
+             on conflict (fingerprint, base) do nothing",
+            &arithmetics,
+            |values, (fingerprint, base)| values.bind(&fingerprint[..]).bind(&base.0[..]),
+        )
+        .await?;
+    store_sessions(connection, script, turns).await
 }
 
 async fn store_sessions(
     connection: &mut SqliteConnection,
+    script: &mut Script,
     turns: &[&Encoded<'_>],
 ) -> Result<(), Fault> {
     let titles = titles(turns);
@@ -146,30 +168,30 @@ async fn store_sessions(
         .filter(|turn| met.insert(turn.session))
         .map(|turn| (turn, titles.get(&turn.session)))
         .collect();
-    many::each(
-        connection,
-        "insert into sessions (
-             id, owner, scope_number, first_ms, last_ms, title, title_folded
-         )
-         values (?, ?, (select number from scopes where name = ?), ?, ?, ?, ?)
-         on conflict (id) do update set
-             last_ms = max(last_ms, excluded.last_ms),
-             title = coalesce(title, excluded.title),
-             title_folded = coalesce(title_folded, excluded.title_folded)",
-        &sessions,
-        |asked, (turn, title)| {
-            asked
-                .bind(&turn.session.0.as_bytes()[..])
-                .bind(&turn.owner)
-                .bind(turn.scope.as_str().as_bytes())
-                .bind(turn.started_ms)
-                .bind(turn.finished_ms)
-                .bind(title.map(String::as_bytes))
-                .bind(title.map(|title| title.to_lowercase().into_bytes()))
-        },
-    )
-    .await?;
-    Ok(())
+    script
+        .each(
+            connection,
+            "insert into sessions (
+                 id, owner, scope_number, first_ms, last_ms, title, title_folded
+             )
+             values (?, ?, (select number from scopes where name = ?), ?, ?, ?, ?)
+             on conflict (id) do update set
+                 last_ms = max(last_ms, excluded.last_ms),
+                 title = coalesce(title, excluded.title),
+                 title_folded = coalesce(title_folded, excluded.title_folded)",
+            &sessions,
+            |values, (turn, title)| {
+                values
+                    .bind(&turn.session.0.as_bytes()[..])
+                    .bind(&turn.owner)
+                    .bind(turn.scope.as_str().as_bytes())
+                    .bind(turn.started_ms)
+                    .bind(turn.finished_ms)
+                    .bind(title.map(String::as_bytes))
+                    .bind(title.map(|title| title.to_lowercase().into_bytes()))
+            },
+        )
+        .await
 }
 
 /// What the sessions of a batch are called: how the first user message of their first main turn
@@ -192,104 +214,109 @@ fn titles(turns: &[&Encoded<'_>]) -> HashMap<SessionId, String> {
     titles
 }
 
-/// Returns the new rows' numbers; a turn that is known already has none.
 async fn store_turns(
     connection: &mut SqliteConnection,
+    script: &mut Script,
     turns: &[(&Encoded<'_>, Option<Reason>)],
-) -> Result<HashMap<TurnId, i64>, Fault> {
+) -> Result<(), Fault> {
     let with_metadata = turns.iter().map(|(encoded, reason)| {
         let metadata = &encoded.turn.admission.metadata;
         let metadata = (!metadata.is_empty()).then(|| serde_json::to_vec(metadata));
         Ok((*encoded, *reason, metadata.transpose()?))
     });
-    let rows = many::each(
-        connection,
-        "insert into turns (
-             id, request_id, choice_index, group_id, session_number, parent_id, owner,
-             scope_number, arithmetic_number, origin, kind, version, stage, reason,
-             started_ms, finished_ms, holdback, source, trace, metadata
-         ) values (
-             ?, ?, ?, ?, (select number from sessions where id = ?), ?, ?,
-             (select number from scopes where name = ?),
-             (select number from arithmetics where fingerprint = ? and base = ?),
-             ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
-         ) on conflict (id) do nothing returning id, number",
-        &with_metadata.collect::<Result<Vec<_>, Fault>>()?,
-        |asked, (encoded, reason, metadata)| {
-            let turn = encoded.turn;
-            let stage = reason.is_none().then(|| Stage::AwaitingNextState.as_str());
-            asked
-                .bind(&turn.id.0.as_bytes()[..])
-                .bind(&turn.request.0.as_bytes()[..])
-                .bind(turn.choice_index)
-                .bind(turn.group.as_ref().map(|g| &g.0.as_bytes()[..]))
-                .bind(&turn.session.0.as_bytes()[..])
-                .bind(turn.parent.as_ref().map(|p| &p.0.as_bytes()[..]))
-                .bind(&turn.owner)
-                .bind(turn.scope.as_str().as_bytes())
-                .bind(&turn.fingerprint)
-                .bind(&turn.base.0[..])
-                .bind(&encoded.origin)
-                .bind(&encoded.kind)
-                .bind(encoded.version)
-                .bind(stage)
-                .bind(reason.map(Reason::as_str))
-                .bind(turn.started_ms)
-                .bind(turn.finished_ms)
-                .bind(turn.admission.holdback)
-                .bind(text_bytes(turn.admission.source.as_ref()))
-                .bind(turn.admission.trace.as_ref().map(|t| &t.as_bytes()[..]))
-                .bind(metadata.as_deref())
-        },
-    )
-    .await?;
-    rows.iter()
-        .map(|row| Ok((rows::turn_id(row.try_get("id")?)?, row.try_get("number")?)))
-        .collect()
+    let with_metadata = with_metadata.collect::<Result<Vec<_>, Fault>>()?;
+    script
+        .each(
+            connection,
+            "insert into turns (
+                 id, request_id, choice_index, group_id, session_number, parent_id, owner,
+                 scope_number, arithmetic_number, origin, kind, version, stage, reason,
+                 started_ms, finished_ms, holdback, source, trace, metadata
+             ) values (
+                 ?, ?, ?, ?, (select number from sessions where id = ?), ?, ?,
+                 (select number from scopes where name = ?),
+                 (select number from arithmetics where fingerprint = ? and base = ?),
+                 ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+             )",
+            &with_metadata,
+            |values, (encoded, reason, metadata)| {
+                let turn = encoded.turn;
+                let stage = reason.is_none().then(|| Stage::AwaitingNextState.as_str());
+                values
+                    .bind(&turn.id.0.as_bytes()[..])
+                    .bind(&turn.request.0.as_bytes()[..])
+                    .bind(turn.choice_index)
+                    .bind(turn.group.as_ref().map(|g| &g.0.as_bytes()[..]))
+                    .bind(&turn.session.0.as_bytes()[..])
+                    .bind(turn.parent.as_ref().map(|p| &p.0.as_bytes()[..]))
+                    .bind(&turn.owner)
+                    .bind(turn.scope.as_str().as_bytes())
+                    .bind(&turn.fingerprint)
+                    .bind(&turn.base.0[..])
+                    .bind(&encoded.origin)
+                    .bind(&encoded.kind)
+                    .bind(encoded.version)
+                    .bind(stage)
+                    .bind(reason.map(Reason::as_str))
+                    .bind(turn.started_ms)
+                    .bind(turn.finished_ms)
+                    .bind(turn.admission.holdback)
+                    .bind(text_bytes(turn.admission.source.as_ref()))
+                    .bind(turn.admission.trace.as_ref().map(|t| &t.as_bytes()[..]))
+                    .bind(metadata.as_deref())
+            },
+        )
+        .await
 }
 
 async fn store_payloads(
     connection: &mut SqliteConnection,
-    stored: &[(&Encoded<'_>, i64)],
-    (histories, blocks): (&Histories, &Blocks),
+    script: &mut Script,
+    turns: &[(&Encoded<'_>, Option<Reason>)],
 ) -> Result<(), Fault> {
-    let with_checks = stored.iter().map(|(encoded, number)| {
+    let with_checks = turns.iter().map(|(encoded, _)| {
         let checks = &encoded.turn.admission.checks;
         let checks = (!checks.is_empty()).then(|| serde_json::to_vec(checks));
-        Ok((*encoded, *number, checks.transpose()?))
+        Ok((*encoded, checks.transpose()?))
     });
-    many::each(
-        connection,
-        "insert into turn_payloads (
-             turn_number, session_key, history_number, block_number, prompt_tail,
-             completion_tokens, behavior_logprobs, raw_logprobs, kept, experts, stop,
-             completion_text, sampling, spans, digest, untrainable, checks
-         ) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        &with_checks.collect::<Result<Vec<_>, Fault>>()?,
-        |asked, (encoded, number, checks)| {
-            let (turn, completion) = (encoded.turn, &encoded.turn.completion);
-            asked
-                .bind(number)
-                .bind(text_bytes(turn.session_key.as_ref()))
-                .bind(histories.node(&encoded.messages))
-                .bind(blocks.node(&encoded.blocks))
-                .bind(&encoded.tail[..])
-                .bind(tokens_to_bytes(completion.tokens()))
-                .bind(floats_to_bytes(completion.behavior_logprobs()))
-                .bind(floats_to_bytes(completion.raw_logprobs()))
-                .bind(kept_to_bytes(completion.kept()))
-                .bind(experts_to_bytes(completion.experts()))
-                .bind(completion.stop().as_str())
-                .bind(turn.completion_text.as_bytes())
-                .bind(crate::codec::sampling_to_bytes(&turn.sampling))
-                .bind(spans_to_bytes(&turn.spans))
-                .bind(turn.digest.as_ref().map(|d| &d.0[..]))
-                .bind(turn.untrainable.map(Reason::as_str))
-                .bind(checks.as_deref())
-        },
-    )
-    .await?;
-    Ok(())
+    let with_checks = with_checks.collect::<Result<Vec<_>, Fault>>()?;
+    script
+        .each(
+            connection,
+            "insert into turn_payloads (
+                 turn_number, session_key, history_number, block_number, prompt_tail,
+                 completion_tokens, behavior_logprobs, raw_logprobs, kept, experts, stop,
+                 completion_text, sampling, spans, digest, untrainable, checks
+             ) values (
+                 (select number from turns where id = ?), ?,
+                 (select number from histories where hash = ?),
+                 (select number from token_blocks where hash = ?),
+                 ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+             )",
+            &with_checks,
+            |values, (encoded, checks)| {
+                let (turn, completion) = (encoded.turn, &encoded.turn.completion);
+                values
+                    .bind(&turn.id.0.as_bytes()[..])
+                    .bind(text_bytes(turn.session_key.as_ref()))
+                    .bind(encoded.messages.last().map(|link| &link.chain()[..]))
+                    .bind(encoded.blocks.last().map(|link| &link.chain()[..]))
+                    .bind(&encoded.tail[..])
+                    .bind(tokens_to_bytes(completion.tokens()))
+                    .bind(floats_to_bytes(completion.behavior_logprobs()))
+                    .bind(floats_to_bytes(completion.raw_logprobs()))
+                    .bind(kept_to_bytes(completion.kept()))
+                    .bind(experts_to_bytes(completion.experts()))
+                    .bind(completion.stop().as_str())
+                    .bind(turn.completion_text.as_bytes())
+                    .bind(crate::codec::sampling_to_bytes(&turn.sampling))
+                    .bind(spans_to_bytes(&turn.spans))
+                    .bind(turn.digest.as_ref().map(|d| &d.0[..]))
+                    .bind(turn.untrainable.map(Reason::as_str))
+                    .bind(checks.as_deref())
+            },
+        )
+        .await
 }
 
 pub(super) async fn record_transitions(
@@ -301,7 +328,7 @@ pub(super) async fn record_transitions(
         "update turns set stage = 'awaiting_verdict'
          where id = ? and stage = 'awaiting_next_state' returning id, number",
         transitions,
-        |asked, transition| asked.bind(&transition.turn.0.as_bytes()[..]),
+        |values, transition| values.bind(&transition.turn.0.as_bytes()[..]),
     )
     .await?;
     let mut numbers = HashMap::new();
@@ -324,8 +351,8 @@ pub(super) async fn record_transitions(
         "insert into transitions (id, turn_number, next_state, next_turn_id, settled_ms)
          values (?, ?, ?, ?, ?)",
         &new,
-        |asked, (transition, turn, next_state)| {
-            asked
+        |values, (transition, turn, next_state)| {
+            values
                 .bind(&transition.id.0.as_bytes()[..])
                 .bind(turn)
                 .bind(&next_state[..])
@@ -345,7 +372,7 @@ pub(super) async fn settle_turns(
         connection,
         "update turns set stage = null, reason = ? where id = ? and stage = 'awaiting_next_state'",
         turns,
-        |asked, (id, reason)| asked.bind(reason.as_str()).bind(&id.0.as_bytes()[..]),
+        |values, (id, reason)| values.bind(reason.as_str()).bind(&id.0.as_bytes()[..]),
     )
     .await?;
     Ok(())

@@ -1,16 +1,14 @@
 //! Consent: decisions, and what they keep out of training.
 
-use std::collections::{HashMap, HashSet};
-
 use hone_domain::{
-    Completion, Consent, Learning, Millis, Reason, Scope, SessionId, Turn, TurnId, VersionSpan,
+    Completion, Consent, Learning, Millis, Reason, Scope, Turn, TurnId, VersionSpan,
 };
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
 use super::fault::{Fault, corrupt};
 use super::texts::{limit, unsigned};
-use super::{many, policies, rows};
+use super::{policies, rows};
 use crate::personal::ConsentRow;
 use crate::versions::Window;
 
@@ -115,102 +113,6 @@ pub(super) async fn is_barred(
             .fetch_optional(connection)
             .await?;
     Ok(barred.unwrap_or(false))
-}
-
-/// What must not come in, or not be learned from, although its request was admitted.
-#[derive(Default)]
-pub(super) struct Bars {
-    barred: HashSet<Scope>,
-    /// Everything of a scope that began up to then was erased.
-    forgotten: HashMap<Scope, Millis>,
-    sessions: HashSet<[u8; 16]>,
-    parents: HashSet<TurnId>,
-}
-
-impl Bars {
-    /// Looks up the scopes, sessions and parents of a batch.
-    pub(super) async fn look<'a>(
-        connection: &mut SqliteConnection,
-        turns: impl Iterator<Item = &'a Turn>,
-    ) -> Result<Self, Fault> {
-        let (mut scopes, mut sessions, mut parents) =
-            (HashSet::new(), HashSet::new(), HashSet::new());
-        for turn in turns {
-            scopes.insert(&turn.scope);
-            sessions.insert(turn.session);
-            parents.extend(turn.parent);
-        }
-        let mut bars = Self::default();
-        let scopes: Vec<&Scope> = scopes.into_iter().collect();
-        bars.look_at_scopes(connection, &scopes).await?;
-        let sessions: Vec<SessionId> = sessions.into_iter().collect();
-        let gone = many::each(
-            connection,
-            "select id from forgotten_sessions where id = ?",
-            &sessions,
-            |asked, session| asked.bind(&session.0.as_bytes()[..]),
-        );
-        for row in gone.await? {
-            let session = rows::session_id(row.try_get("id")?)?;
-            bars.sessions.insert(session.0.into_bytes());
-        }
-        let parents: Vec<TurnId> = parents.into_iter().collect();
-        let gone = many::each(
-            connection,
-            "select id from forgotten_turns where id = ?",
-            &parents,
-            |asked, parent| asked.bind(&parent.0.as_bytes()[..]),
-        );
-        for row in gone.await? {
-            bars.parents.insert(rows::turn_id(row.try_get("id")?)?);
-        }
-        Ok(bars)
-    }
-
-    async fn look_at_scopes(
-        &mut self,
-        connection: &mut SqliteConnection,
-        scopes: &[&Scope],
-    ) -> Result<(), Fault> {
-        let found = many::each(
-            connection,
-            "select scopes.name as scope, consents.learning <> 'full' as barred,
-                    (select max(at_ms) from forgets
-                     where forgets.scope_number = scopes.number and whole = 1) as until
-             from scopes left join consents on consents.scope_number = scopes.number
-             where scopes.name = ?",
-            scopes,
-            |asked, scope| asked.bind(scope.as_str().as_bytes()),
-        );
-        for row in found.await? {
-            let scope = rows::scope(row.try_get("scope")?)?;
-            let until: Option<Millis> = row.try_get("until")?;
-            self.forgotten
-                .extend(until.map(|at_ms| (scope.clone(), at_ms)));
-            if row.try_get::<Option<bool>, _>("barred")? == Some(true) {
-                self.barred.insert(scope);
-            }
-        }
-        Ok(())
-    }
-
-    /// Why a turn that could train must not.
-    pub(super) fn objection(&self, turn: &Turn) -> Option<Reason> {
-        self.barred
-            .contains(&turn.scope)
-            .then_some(Reason::LearningOff)
-    }
-
-    /// Whether its session, the turn it continues or its whole scope was erased while it was being
-    /// answered.
-    pub(super) fn is_forgotten(&self, turn: &Turn) -> bool {
-        let until = self.forgotten.get(&turn.scope);
-        until.is_some_and(|at_ms| turn.started_ms <= *at_ms)
-            || self.sessions.contains(&turn.session.0.into_bytes())
-            || turn
-                .parent
-                .is_some_and(|parent| self.parents.contains(&parent))
-    }
 }
 
 /// Whether a turn was erased.

@@ -1,38 +1,110 @@
-//! One statement over the rows of a batch in one call: a call to the database's own thread costs more
-//! than most statements do.
+//! Many statements in one call: a call to the database's own thread costs more than most statements
+//! do.
 
-use sqlx::query::Query;
+use sqlx::error::BoxDynError;
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
-use sqlx::{AssertSqlSafe, Sqlite, SqliteConnection};
+use sqlx::{Arguments as _, AssertSqlSafe, Encode, Sqlite, SqliteConnection, Type};
 
 use super::fault::Fault;
-
-/// A statement that values are bound to.
-pub(super) type Asked<'q> = Query<'q, Sqlite, SqliteArguments>;
 
 /// Rows of one call. Each length is prepared once and kept, so there are few.
 const LENGTHS: [usize; 6] = [32, 16, 8, 4, 2, 1];
 
-/// Runs `sql` for every row, in order; `bind` gives the row's values to its parameters, which are
-/// plain `?`. Returns what the statements returned, in the same order. A later row sees what an
-/// earlier one wrote.
+/// Values for the parameters of statements, in their order. Parameters are plain `?`.
+#[derive(Default)]
+pub(super) struct Values {
+    arguments: SqliteArguments,
+    /// The first value that could not be encoded.
+    wrong: Option<BoxDynError>,
+}
+
+impl Values {
+    pub(super) fn bind<'v>(mut self, value: impl Encode<'v, Sqlite> + Type<Sqlite>) -> Self {
+        if let Err(error) = self.arguments.add(value) {
+            self.wrong.get_or_insert(error);
+        }
+        self
+    }
+
+    pub(super) async fn run(
+        self,
+        connection: &mut SqliteConnection,
+        text: String,
+    ) -> Result<Vec<SqliteRow>, Fault> {
+        if let Some(error) = self.wrong {
+            return Err(Fault::Sql(sqlx::Error::Encode(error)));
+        }
+        // Values are bound and never written into the text, which is the program's own.
+        let query = sqlx::query_with(AssertSqlSafe(text), self.arguments);
+        Ok(query.fetch_all(connection).await?)
+    }
+}
+
+/// Runs `sql` for every row, in order; `bind` adds the row's values. Returns what the statements
+/// returned, in the same order. A later row sees what an earlier one wrote.
 pub(super) async fn each<T>(
     connection: &mut SqliteConnection,
     sql: &'static str,
     rows: &[T],
-    bind: impl for<'q> Fn(Asked<'q>, &'q T) -> Asked<'q>,
+    bind: impl Fn(Values, &T) -> Values,
 ) -> Result<Vec<SqliteRow>, Fault> {
     let (mut returned, mut rest) = (Vec::new(), rows);
     for length in LENGTHS {
         while let Some((chunk, after)) = rest.split_at_checked(length) {
-            // Values are bound and never written into the text, which is the program's own.
-            let text = AssertSqlSafe([sql].repeat(length).join(";"));
-            let asked = chunk.iter().fold(sqlx::query(text), &bind);
-            returned.extend(asked.fetch_all(&mut *connection).await?);
+            let values = chunk.iter().fold(Values::default(), &bind);
+            let text = [sql].repeat(length).join(";");
+            returned.extend(values.run(connection, text).await?);
             rest = after;
         }
     }
     Ok(returned)
+}
+
+/// Statements of several kinds for a batch, which return nothing. Those of a small batch run together,
+/// in one call; of a large one each kind by itself, because every mixture of lengths would have to
+/// be prepared anew.
+pub(super) struct Script {
+    is_small: bool,
+    text: String,
+    values: Values,
+}
+
+impl Script {
+    pub(super) fn new(is_small: bool) -> Self {
+        Self {
+            is_small,
+            text: String::new(),
+            values: Values::default(),
+        }
+    }
+
+    /// As [`each`], now or when [`Self::end`] is called.
+    pub(super) async fn each<T>(
+        &mut self,
+        connection: &mut SqliteConnection,
+        sql: &'static str,
+        rows: &[T],
+        bind: impl Fn(Values, &T) -> Values,
+    ) -> Result<(), Fault> {
+        if !self.is_small {
+            each(connection, sql, rows, bind).await?;
+            return Ok(());
+        }
+        for row in rows {
+            self.text.push_str(sql);
+            self.text.push(';');
+            self.values = bind(std::mem::take(&mut self.values), row);
+        }
+        Ok(())
+    }
+
+    /// Runs what has not run yet.
+    pub(super) async fn end(self, connection: &mut SqliteConnection) -> Result<(), Fault> {
+        if !self.text.is_empty() {
+            self.values.run(connection, self.text).await?;
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -41,23 +113,28 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
-    async fn every_row_is_bound_to_its_own_statement_and_sees_those_before() {
+    const INSERT: &str = "insert into numbers (value, before)
+         values (?, (select count(*) from numbers where value < ?))
+         on conflict (value) do nothing returning value, before";
+
+    async fn table() -> SqliteConnection {
         let mut connection = SqliteConnection::connect("sqlite::memory:").await.unwrap();
         let table = "create table numbers (value integer unique, before integer)";
         sqlx::query(table).execute(&mut connection).await.unwrap();
+        connection
+    }
+
+    fn twice(values: Values, value: &i64) -> Values {
+        values.bind(*value).bind(*value)
+    }
+
+    #[tokio::test]
+    async fn every_row_is_bound_to_its_own_statement_and_sees_those_before() {
+        let mut connection = table().await;
         // More than any length, a remainder, and values that repeat.
         let values: Vec<i64> = (0..103).map(|i| i % 100).collect();
         for _ in 0..2 {
-            let rows = each(
-                &mut connection,
-                "insert into numbers (value, before)
-                 values (?, (select count(*) from numbers where value < ?))
-                 on conflict (value) do nothing returning value, before",
-                &values,
-                |asked, value| asked.bind(*value).bind(*value),
-            );
-            let rows = rows.await.unwrap();
+            let rows = each(&mut connection, INSERT, &values, twice).await.unwrap();
             let seen: Vec<(i64, i64)> = rows.iter().map(|r| (r.get(0), r.get(1))).collect();
             assert_eq!(seen, (0..100).map(|i| (i, i)).collect::<Vec<_>>());
             sqlx::query("delete from numbers")
@@ -65,9 +142,38 @@ mod tests {
                 .await
                 .unwrap();
         }
-        let none = each::<i64>(&mut connection, "select ?", &[], |asked, value| {
-            asked.bind(*value)
+        let none = each::<i64>(&mut connection, "select ?", &[], |values, value| {
+            values.bind(*value)
         });
         assert!(none.await.unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_script_does_the_same_together_and_apart() {
+        let mut seen = Vec::new();
+        for is_small in [true, false] {
+            let mut connection = table().await;
+            let mut script = Script::new(is_small);
+            for values in [&[1, 2][..], &[], &[7, 2, 4]] {
+                script
+                    .each(&mut connection, INSERT, values, twice)
+                    .await
+                    .unwrap();
+            }
+            let grown = "update numbers set before = before + ? where value = ?";
+            let bind = |values: Values, value: &i64| values.bind(10).bind(*value);
+            script
+                .each(&mut connection, grown, &[4], bind)
+                .await
+                .unwrap();
+            script.end(&mut connection).await.unwrap();
+            let rows: Vec<(i64, i64)> = sqlx::query_as("select value, before from numbers")
+                .fetch_all(&mut connection)
+                .await
+                .unwrap();
+            seen.push(rows);
+        }
+        assert_eq!(seen[0], [(1, 0), (2, 1), (7, 2), (4, 12)]);
+        assert_eq!(seen[0], seen[1]);
     }
 }

@@ -12,6 +12,7 @@ mod erase;
 mod fault;
 mod forget;
 mod judge;
+mod known;
 mod laws;
 mod leases;
 mod lift;

@@ -50,6 +50,9 @@ impl SqliteConfig {
     }
 }
 
+/// Prepared texts that the writer keeps; those of small batches come in many lengths.
+const WRITER_STATEMENTS: usize = 256;
+
 /// Longest that moving the log waits for a reader while the writer waits for it.
 const MOVER_PATIENCE: Duration = Duration::from_millis(10);
 
@@ -266,6 +269,7 @@ pub(super) fn options(config: &SqliteConfig) -> SqliteConnectOptions {
 
 fn writer_options(config: &SqliteConfig) -> SqliteConnectOptions {
     let options = options(config)
+        .statement_cache_capacity(WRITER_STATEMENTS)
         .journal_mode(SqliteJournalMode::Wal)
         .pragma("wal_autocheckpoint", CHECKPOINT_PAGES);
     match config.bytes_max {
