@@ -8,6 +8,7 @@ mod corpora;
 mod deploy;
 mod export;
 mod forget;
+mod full;
 mod hints;
 mod loops;
 mod ring;

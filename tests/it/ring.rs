@@ -16,6 +16,7 @@ fn quick() -> Vec<(&'static str, toml::Value)> {
         ("train.batch_turns_min", 2.into()),
         ("train.batch_wait_ms", 200.into()),
         ("train.tick_ms", 100.into()),
+        ("serve.prove_interval_ms", 100.into()),
     ]
 }
 
@@ -42,10 +43,32 @@ async fn teach(house: &TestHouse, n: u64) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn feedback_becomes_a_version_that_is_served_and_survives_a_restart() {
     let (_guard, data) = temporary().unwrap();
-    let changes = quick();
-    let house = TestHouse::start(&data, &changes as Changes<'_>)
-        .await
-        .unwrap();
+    the_ring_turns(&data, &quick()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn so_it_does_where_every_weight_of_the_projections_is_trained() {
+    let (_guard, data) = temporary().unwrap();
+    let mut changes = quick();
+    changes.extend([
+        ("train.learner.form", "full".into()),
+        ("train.learner.lr", 1e-4.into()),
+    ]);
+    the_ring_turns(&data, &changes).await;
+    let blobs = FsBlobs::open(&data.join("blobs"), 1 << 30).unwrap();
+    let adapters = blobs.list("adapters").unwrap();
+    assert!(adapters.len() >= 2);
+    for (key, _) in adapters {
+        let settings = blobs.get(&key, hone_nn::peft::CONFIG_FILE).unwrap();
+        let settings: serde_json::Value = serde_json::from_slice(&settings).unwrap();
+        assert_eq!(settings["peft_type"], "HONE_DENSE");
+    }
+}
+
+/// Talk, feedback, a version that is served and proven, a restart, another version, an export, and
+/// all of it recomputed by a fresh process.
+async fn the_ring_turns(data: &Path, changes: Changes<'_>) {
+    let house = TestHouse::start(data, changes).await.unwrap();
     let turns = teach(&house, 8).await;
     let status = house.until("/admin/v1/status", |s| {
         s["ledger"]["versions"].as_u64() >= Some(1)
@@ -72,20 +95,31 @@ async fn feedback_becomes_a_version_that_is_served_and_survives_a_restart() {
     assert!(version >= 1, "the new version is not served");
     house.stop().await.unwrap();
 
-    let house = TestHouse::start(&data, &changes as Changes<'_>)
-        .await
-        .unwrap();
+    let house = TestHouse::start(data, changes).await.unwrap();
     let reply = house.chat(ask("Hello!", 1)).await.unwrap();
     assert!(
         reply["hone"]["policy_version"].as_u64() >= Some(version),
         "{reply}"
     );
+    // Learning goes on from there, and everything that is served proves itself.
+    teach(&house, 8).await;
+    let more = house.until("/v1/versions", |list| {
+        list["current"].as_u64() > Some(version)
+    });
+    more.await.unwrap();
+    let status = house.until("/admin/v1/status", |status| {
+        status["engine"]["swaps_total"].as_u64() >= Some(2)
+    });
+    let engine = &status.await.unwrap()["engine"];
+    for failures in ["identity_failures_total", "swap_failures_total"] {
+        assert_eq!(engine[failures], 0, "{engine}");
+    }
     house.stop().await.unwrap();
-    crate::export::adapter_is_as_peft_writes_it(&data).await;
+    crate::export::adapter_is_as_peft_writes_it(data).await;
 
     let child = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["ring::child_recomputes", "--exact", "--nocapture"])
-        .env(CHILD, &data)
+        .env(CHILD, data)
         .status();
     assert!(
         child.unwrap().success(),

@@ -21,7 +21,7 @@ use hone_domain::{CallStyle, Heard, Listener, Listening, Reasoning};
 use hone_nn::folder::ModelFolder;
 use hone_nn::template::ChatTemplate;
 use hone_nn::tensors::TensorFiles;
-use hone_nn::{LoraConfig, ModelConfig, TensorSource, peft};
+use hone_nn::{ModelConfig, TensorSource, peft};
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use serde_json::{Map, Value, json};
@@ -293,8 +293,7 @@ pub fn safetensors(data: &[u8]) {
         _ => None,
     };
     if let Ok(adapter) = peft::load(&files, &SMALL) {
-        let LoraConfig { rank, .. } = adapter.config;
-        assert_eq!(rank, 2);
+        assert_eq!(adapter.config.rank(), 2);
         assert!(
             adapter
                 .to_tensors()

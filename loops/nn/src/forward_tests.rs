@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::adapter::{Adapter, AdapterDtype, AdapterError};
+use crate::adapter::{Adapter, AdapterConfig, AdapterDtype, AdapterError, DenseConfig, Target};
 use crate::bench::starter_shape;
 use crate::config::{ExpertsConfig, Family, ModelConfig};
 use crate::exec::Executor;
@@ -13,8 +13,10 @@ use crate::panels::{Panels, Rows, RowsMut, Store};
 use crate::rng::Rng;
 use crate::score::{GenerateOptions, generate, score, score_chunked};
 use crate::simd::SimdLevel;
-use crate::source::{TensorData, TensorSource};
-use crate::testing::{FAMILIES, Oracle, lora, lora_of, model, tiny, tokens, with_experts};
+use crate::source::{NamedTensor, TensorData, TensorSource};
+use crate::testing::{
+    FAMILIES, Oracle, dense, forms_of, lora, lora_of, model, tiny, tokens, with_experts,
+};
 use crate::weights::{Model, Weights};
 
 /// Logits after every token, the plain way.
@@ -60,9 +62,10 @@ fn forward_matches_the_slow_form_in_f64() {
     for cfg in FAMILIES.map(tiny).into_iter().chain([with_experts(false)]) {
         let family = cfg.family;
         let model = model(&cfg, 7);
-        let adapter = Adapter::random(&cfg, lora_of(&cfg, AdapterDtype::Bf16), 3);
+        let adapters =
+            forms_of(&cfg, AdapterDtype::Bf16).map(|form| Adapter::random(&cfg, form, 3));
         let text = tokens(&cfg, 45, 1);
-        for adapter in [None, Some(&adapter)] {
+        for adapter in [None, Some(&adapters[0]), Some(&adapters[1])] {
             let slow = Oracle::new(&model, adapter).logits(&text);
             let fast = all_logits(&model, adapter, &text);
             let largest = slow.iter().flatten().fold(0.0f64, |m, v| m.max(v.abs()));
@@ -84,10 +87,53 @@ fn an_adapter_and_its_absence_differ() {
     let model = model(&cfg, 7);
     let text = tokens(&cfg, 5, 1);
     let plain = all_logits(&model, None, &text);
-    let random = Adapter::random(&cfg, lora(AdapterDtype::F32), 3);
-    let zero = Adapter::zero(&cfg, lora(AdapterDtype::F32));
-    assert_ne!(plain, all_logits(&model, Some(&random), &text));
-    assert_eq!(bits(&plain), bits(&all_logits(&model, Some(&zero), &text)));
+    for form in forms_of(&cfg, AdapterDtype::F32) {
+        let random = Adapter::random(&cfg, form.clone(), 3);
+        let zero = Adapter::zero(&cfg, form);
+        assert_ne!(plain, all_logits(&model, Some(&random), &text));
+        assert_eq!(bits(&plain), bits(&all_logits(&model, Some(&zero), &text)));
+    }
+}
+
+/// The product of a LoRA's matrices as a dense change says what the LoRA says, but for rounding.
+#[test]
+fn a_dense_change_says_what_a_low_rank_one_of_the_same_product_says() {
+    for cfg in FAMILIES.map(tiny) {
+        let model = model(&cfg, 7);
+        let lora = lora_of(&cfg, AdapterDtype::F32);
+        let (scale, rank) = (lora.scale(), lora.rank);
+        let targets = lora.targets.clone();
+        let low_rank = Adapter::random(&cfg, lora, 3);
+        let tensors = low_rank.to_tensors();
+        let product = |pair: &[NamedTensor]| {
+            let [a, b] = pair else { panic!("{pair:?}") };
+            let inp = a.shape[1];
+            let value = |out: usize, k: usize| -> f32 {
+                let (a, b) = (&a.data, &b.data);
+                let sum: f32 = (0..rank).map(|r| b[out * rank + r] * a[r * inp + k]).sum();
+                scale * sum
+            };
+            let rows = (0..b.shape[0]).flat_map(|out| (0..inp).map(move |k| (out, k)));
+            NamedTensor {
+                name: a.name.replace("lora_A", "delta"),
+                shape: vec![b.shape[0], inp],
+                data: rows.map(|(out, k)| value(out, k)).collect(),
+            }
+        };
+        let dtype = AdapterDtype::F32;
+        let products = tensors.chunks(2).map(product).collect();
+        let dense = DenseConfig { targets, dtype };
+        let dense = Adapter::from_tensors(&cfg, dense, products).unwrap();
+        let text = tokens(&cfg, 45, 1);
+        let said = all_logits(&model, Some(&low_rank), &text).concat();
+        let largest = said.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
+        for (low, dense) in said
+            .iter()
+            .zip(all_logits(&model, Some(&dense), &text).concat())
+        {
+            assert!((low - dense).abs() < 5e-5 * largest, "{low} and {dense}");
+        }
+    }
 }
 
 #[test]
@@ -95,12 +141,14 @@ fn bits_do_not_depend_on_chunks_or_blocks() {
     for family in FAMILIES {
         let cfg = tiny(family);
         let model = model(&cfg, 9);
-        let adapter = Adapter::random(&cfg, lora_of(&cfg, AdapterDtype::Bf16), 3);
         let text = tokens(&cfg, 77, 2);
-        let whole = bits(&all_logits(&model, Some(&adapter), &text));
-        for chunk in [1, 2, 5, 16, 31, 32, 33] {
-            let cut = bits(&in_chunks(&model, Some(&adapter), &text, chunk));
-            assert!(whole == cut, "{family:?} in chunks of {chunk}");
+        for form in forms_of(&cfg, AdapterDtype::Bf16) {
+            let adapter = Adapter::random(&cfg, form, 3);
+            let whole = bits(&all_logits(&model, Some(&adapter), &text));
+            for chunk in [1, 2, 5, 16, 31, 32, 33] {
+                let cut = bits(&in_chunks(&model, Some(&adapter), &text, chunk));
+                assert!(whole == cut, "{family:?} in chunks of {chunk}");
+            }
         }
     }
 }
@@ -115,8 +163,9 @@ fn bits_do_not_depend_on_the_batch() {
 fn not_on_the_batch(cfg: &ModelConfig) {
     let model = model(cfg, 9);
     let exec = Executor::new(1);
-    let lora = lora_of(cfg, AdapterDtype::F32);
-    let adapters = [1, 2].map(|seed| Adapter::random(cfg, lora.clone(), seed));
+    let [low_rank, _] = forms_of(cfg, AdapterDtype::F32);
+    let [_, dense] = forms_of(cfg, AdapterDtype::Bf16);
+    let adapters = [low_rank, dense].map(|form| Adapter::random(cfg, form, 1));
     let texts: Vec<Vec<u32>> = (0..9)
         .map(|i| tokens(cfg, 3 + 11 * i % 60, i as u64))
         .collect();
@@ -214,8 +263,10 @@ fn bits_do_not_depend_on_the_instruction_level() {
             if family == Family::Qwen2 {
                 model.weights = round_weights(&model.weights, &cfg);
             }
-            let adapter = Adapter::random(&cfg, lora_of(&cfg, AdapterDtype::Bf16), 3);
-            rows.extend(all_logits(&model, Some(&adapter), &tokens(&cfg, 45, 1)));
+            for form in forms_of(&cfg, AdapterDtype::Bf16) {
+                let adapter = Adapter::random(&cfg, form, 3);
+                rows.extend(all_logits(&model, Some(&adapter), &tokens(&cfg, 45, 1)));
+            }
         }
         bits(&rows)
     };
@@ -452,16 +503,25 @@ fn sampled_generation_depends_on_the_seed_only() {
 #[test]
 fn adapters_keep_their_values_and_refuse_what_does_not_fit() {
     let cfg = tiny(Family::Llama);
-    for dtype in [AdapterDtype::F32, AdapterDtype::Bf16] {
-        let adapter = Adapter::random(&cfg, lora(dtype), 3);
-        let again = Adapter::from_tensors(&cfg, lora(dtype), adapter.to_tensors()).unwrap();
+    for form in [AdapterDtype::F32, AdapterDtype::Bf16]
+        .into_iter()
+        .flat_map(|dtype| forms_of(&cfg, dtype))
+    {
+        let adapter = Adapter::random(&cfg, form.clone(), 3);
+        let again = Adapter::from_tensors(&cfg, form.clone(), adapter.to_tensors()).unwrap();
         assert_eq!(again, adapter);
         assert_eq!(again.digest(), adapter.digest());
-        assert_ne!(
-            Adapter::random(&cfg, lora(dtype), 4).digest(),
-            adapter.digest()
-        );
+        assert_ne!(Adapter::random(&cfg, form, 4).digest(), adapter.digest());
     }
+    // Counted truly: every value of every matrix, padded to sixteen outputs.
+    let bytes = |form: AdapterConfig| Adapter::zero(&cfg, form).bytes();
+    let [f32s, bf16s] = [AdapterDtype::F32, AdapterDtype::Bf16].map(|d| bytes(dense(d).into()));
+    let padded = |target: Target| {
+        let (out, inp) = target.shape(&cfg);
+        out.next_multiple_of(16) * inp
+    };
+    let values = cfg.layers * Target::ALL.map(padded).iter().sum::<usize>();
+    assert_eq!((f32s, bf16s), (4 * values, 2 * values));
     let adapter = Adapter::random(&cfg, lora(AdapterDtype::F32), 3);
     let load = |change: &dyn Fn(&mut Vec<crate::NamedTensor>)| {
         let mut tensors = adapter.to_tensors();
@@ -551,7 +611,10 @@ fn bits_do_not_depend_on_how_adapters_are_shared_out() {
     let model = model(&starter_shape(), 4);
     let cfg = &model.config;
     let adapters: Vec<Adapter> = (0..8)
-        .map(|seed| Adapter::random(cfg, lora(AdapterDtype::F32), seed))
+        .map(|seed| match seed % 3 {
+            0 => Adapter::random(cfg, dense(AdapterDtype::Bf16), seed),
+            _ => Adapter::random(cfg, lora(AdapterDtype::F32), seed),
+        })
         .collect();
     let texts: Vec<Vec<u32>> = (0..9).map(|i| tokens(cfg, 20 + i as usize, i)).collect();
     let blocks: Vec<u32> = (0..9).collect();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::adapter::{Adapter, Target};
+use crate::adapter::{Adapter, AdapterConfig, Target};
 use crate::config::{ModelConfig, RopeScaling, StoredDtype};
 use crate::exec::Executor;
 use crate::peft;
@@ -136,14 +136,15 @@ fn qwen3_with_an_adapter_on_every_projection() {
     let model = check_folder("qwen3");
     assert!(model.config.tied && model.config.qk_norm);
     let adapter = check_adapter(&model, "qwen3");
-    assert_eq!(adapter.config.targets.len(), 7);
+    assert_eq!(adapter.config.targets().len(), 7);
 }
 
 #[test]
 fn qwen3_with_sliding_windows_and_a_rank_stabilized_adapter() {
     let model = check_folder("qwen3_sliding");
     assert_eq!(model.config.windows, [None, Some(5), Some(5)]);
-    assert!(check_adapter(&model, "qwen3_sliding").config.rslora);
+    let adapter = check_adapter(&model, "qwen3_sliding");
+    assert!(matches!(adapter.config, AdapterConfig::Lora(lora) if lora.rslora));
 }
 
 #[test]
@@ -154,7 +155,7 @@ fn qwen3_moe_with_a_dense_layer_and_an_adapter_on_attention() {
     assert!(experts.normalised && !model.config.tied);
     assert_eq!((experts.count, experts.chosen, experts.ffn), (6, 2, 16));
     let adapter = check_adapter(&model, "qwen3_moe");
-    assert_eq!(adapter.config.targets, Target::ATTENTION);
+    assert_eq!(adapter.config.targets(), Target::ATTENTION);
 }
 
 #[test]

@@ -47,7 +47,9 @@ pub mod template;
 pub mod tensors;
 pub mod tokenizer;
 
-pub use adapter::{Adapter, AdapterDtype, AdapterError, LoraConfig, Target};
+pub use adapter::{
+    Adapter, AdapterConfig, AdapterDtype, AdapterError, DenseConfig, LoraConfig, Part, Target,
+};
 pub use config::{ExpertsConfig, Family, ModelConfig, RopeScaling, StoredDtype};
 pub use exec::Executor;
 pub use forward::{Logits, LogitsWanted, Scratch, SeqInput, forward};

@@ -1,7 +1,7 @@
 //! Adapters on the rows of a batch: runs of sequences under the same one.
 #![allow(unsafe_code)]
 
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, AdapterConfig, Change};
 use crate::exec::Shards;
 use crate::forward::SeqInput;
 use crate::layer::{Pass, Projection};
@@ -45,11 +45,16 @@ impl Pass<'_> {
         x: Rows,
         (y, low_rank): (&mut [f32], &mut Buf),
     ) {
-        let (mut count, mut longest, mut rank) = (0, 0, 0);
+        let (inp, out) = (step.linear.w.inp, step.linear.w.out);
+        let (mut count, mut longest, mut rank, mut each) = (0, 0, 0, 0);
         for run in runs(self.batch) {
             count += 1;
             longest = longest.max(run.rows);
-            rank = rank.max(padded(run.adapter.config.rank));
+            rank = rank.max(padded(run.adapter.config.rank()));
+            each = each.max(match &run.adapter.config {
+                AdapterConfig::Lora(lora) => padded(lora.rank) * (inp + out),
+                AdapterConfig::Dense(_) => inp * out,
+            });
         }
         let low_rank = Shards::new(&mut low_rank.take(self.tokens * rank)[..self.tokens * rank]);
         let y = Shards::new(&mut y[..self.tokens * step.stride]);
@@ -72,15 +77,14 @@ impl Pass<'_> {
         if count < 2 || 2 * longest > self.tokens {
             return runs(self.batch).for_each(one);
         }
-        let work = self.tokens * rank * (step.linear.w.inp + step.linear.w.out);
-        self.exec.split(count, work, &|part| {
+        self.exec.split(count, self.tokens * each, &|part| {
             let mine = runs(self.batch).enumerate();
             let mine = mine.filter(|(index, _)| part.contains(index));
             mine.for_each(|(_, run)| one(run));
         });
     }
 
-    /// `y += scale (x A^T) B^T` for every target of the projection.
+    /// `y += scale (x A^T) B^T`, or `y += x D^T`, for every target of the projection.
     fn adapt(
         &self,
         adapter: &Adapter,
@@ -89,8 +93,20 @@ impl Pass<'_> {
         (y, low_rank): (&mut [f32], &mut [f32]),
     ) {
         for &(target, column) in step.targets {
-            let Some(pair) = adapter.pair(step.layer, target) else {
+            let Some(change) = adapter.change(step.layer, target) else {
                 continue;
+            };
+            let store = Store::AddScaled(adapter.config.scale());
+            let pair = match change {
+                Change::LowRank(pair) => pair,
+                Change::Dense(d) => {
+                    let to = RowsMut {
+                        data: &mut y[column..],
+                        stride: step.stride,
+                    };
+                    d.linear(x, to, store, self.exec);
+                    continue;
+                }
             };
             let stride = padded(pair.a.out);
             let s = &mut low_rank[..x.rows * stride];
@@ -108,7 +124,6 @@ impl Pass<'_> {
                 data: &mut y[column..],
                 stride: step.stride,
             };
-            let store = Store::AddScaled(adapter.config.scale());
             pair.b.linear(s, to, store, self.exec);
         }
     }

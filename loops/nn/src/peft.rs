@@ -1,5 +1,7 @@
 //! Adapters on disk, in the layout of the PEFT library: adapter_config.json and
-//! adapter_model.safetensors, so that PEFT, vLLM and SGLang load what is trained here.
+//! adapter_model.safetensors, so that PEFT, vLLM and SGLang load what is trained here. Dense changes
+//! are kept in the same two files, of a type of their own that PEFT refuses; [`for_peft`] makes
+//! them LoRA adapters.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -11,7 +13,9 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value, json};
 
-use crate::adapter::{Adapter, AdapterDtype, AdapterError, LoraConfig, Target};
+use crate::adapter::{
+    Adapter, AdapterConfig, AdapterDtype, AdapterError, DenseConfig, LoraConfig, Part, Target,
+};
 use crate::config::{ModelConfig, StoredDtype};
 use crate::source::{NamedTensor, bf16_to_f32};
 use crate::tensors;
@@ -21,6 +25,8 @@ pub const WEIGHTS_FILE: &str = "adapter_model.safetensors";
 pub const MANIFEST_FILE: &str = "manifest.json";
 
 const PICKLE_FILE: &str = "adapter_model.bin";
+/// The type of a dense change.
+const DENSE: &str = "HONE_DENSE";
 const RANK_MAX: u64 = 4096;
 
 /// Why a PEFT folder is refused: what, where, and what to do.
@@ -41,7 +47,7 @@ pub enum PeftError {
         value: String,
         remedy: &'static str,
     },
-    #[error("{WEIGHTS_FILE} holds tensor {0}, which is not part of a LoRA adapter of this model")]
+    #[error("{WEIGHTS_FILE} holds tensor {0}, which is not part of an adapter of this model")]
     UnknownTensor(String),
     #[error("{WEIGHTS_FILE} holds tensor {0} twice, with and without an adapter name")]
     Duplicate(String),
@@ -54,9 +60,10 @@ pub enum PeftError {
 /// The files of `adapter`: (name, content). `base_name` is what PEFT shows as its base model.
 pub fn to_files(adapter: &Adapter, base_name: &str, manifest: &Value) -> Vec<(String, Vec<u8>)> {
     let config = config_json(&adapter.config, base_name);
+    let weights = weights_file(&adapter.to_tensors(), adapter.config.dtype());
     vec![
         (CONFIG_FILE.to_owned(), pretty(&config)),
-        (WEIGHTS_FILE.to_owned(), weights_file(adapter)),
+        (WEIGHTS_FILE.to_owned(), weights),
         (MANIFEST_FILE.to_owned(), pretty(manifest)),
     ]
 }
@@ -81,13 +88,24 @@ fn pretty(value: &Value) -> Vec<u8> {
     bytes
 }
 
-fn config_json(lora: &LoraConfig, base_name: &str) -> Value {
+fn config_json(config: &AdapterConfig, base_name: &str) -> Value {
+    let modules: Vec<&str> = config.targets().iter().map(|t| t.module()).collect();
+    match config {
+        AdapterConfig::Lora(lora) => lora_json(lora, &modules, base_name),
+        AdapterConfig::Dense(_) => json!({
+            "peft_type": DENSE,
+            "base_model_name_or_path": base_name,
+            "target_modules": modules,
+        }),
+    }
+}
+
+fn lora_json(lora: &LoraConfig, modules: &[&str], base_name: &str) -> Value {
     let alpha = if lora.alpha.fract() == 0.0 && lora.alpha.abs() < 1e9 {
         json!(lora.alpha as i64) // PEFT's own type; readers of old expect a whole number
     } else {
         json!(lora.alpha)
     };
-    let modules: Vec<&str> = lora.targets.iter().map(|t| t.module()).collect();
     json!({
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -111,13 +129,81 @@ fn config_json(lora: &LoraConfig, base_name: &str) -> Value {
     })
 }
 
-fn weights_file(adapter: &Adapter) -> Vec<u8> {
+fn weights_file(tensors: &[NamedTensor], dtype: AdapterDtype) -> Vec<u8> {
     // Exact in both forms: a served bf16 adapter holds rounded values.
-    let dtype = match adapter.config.dtype {
+    let dtype = match dtype {
         AdapterDtype::F32 => StoredDtype::F32,
         AdapterDtype::Bf16 => StoredDtype::Bf16,
     };
-    tensors::to_bytes(&adapter.to_tensors(), dtype)
+    tensors::to_bytes(tensors, dtype)
+}
+
+/// The files of an adapter as PEFT loads them. A LoRA's stay as they are. A dense change becomes the
+/// LoRA that it is exactly: its rank is the model's width, its scale 1, and one of the two matrices is
+/// the identity (`A` of what reads the width, `B` of what writes it).
+///
+/// # Errors
+/// What is missing or damaged.
+pub fn for_peft(mut files: Vec<(String, Vec<u8>)>) -> Result<Vec<(String, Vec<u8>)>, PeftError> {
+    let place = |files: &[(String, Vec<u8>)], file| {
+        let found = files.iter().position(|(name, _)| name == file);
+        found.ok_or(PeftError::MissingFile(file))
+    };
+    let at_config = place(&files, CONFIG_FILE)?;
+    let at_weights = place(&files, WEIGHTS_FILE)?;
+    let settings = parse_settings(&files[at_config].1)?;
+    if settings.get("peft_type") != Some(&json!(DENSE)) {
+        return Ok(files);
+    }
+    let (tensors, dtype) = parse_weights(&files[at_weights].1)?;
+    let mut rank = 0;
+    let mut made = Vec::with_capacity(2 * tensors.len());
+    for tensor in tensors {
+        let pair = as_pair(tensor)?;
+        rank = pair[0].shape[0];
+        made.extend(pair);
+    }
+    let lora = LoraConfig {
+        rank,
+        alpha: rank as f32,
+        targets: targets(settings.get("target_modules").unwrap_or(&Value::Null))?,
+        rslora: false,
+        dtype,
+    };
+    let base_name = settings.get("base_model_name_or_path");
+    let base_name = base_name.and_then(Value::as_str).unwrap_or_default();
+    files[at_config].1 = pretty(&config_json(&lora.into(), base_name));
+    files[at_weights].1 = weights_file(&made, dtype);
+    Ok(files)
+}
+
+/// A dense change as `A` and `B`.
+fn as_pair(tensor: NamedTensor) -> Result<[NamedTensor; 2], PeftError> {
+    let suffix = format!(".{}.weight", Part::D.name());
+    let path = tensor.name.strip_suffix(&suffix);
+    let module = path.and_then(|path| Target::from_module(path.rsplit('.').next()?));
+    let (Some(path), Some(target), &[out, inp]) = (path, module, &tensor.shape[..]) else {
+        return Err(PeftError::UnknownTensor(tensor.name));
+    };
+    let writes_width = matches!(target, Target::O | Target::Down);
+    let width = if writes_width { out } else { inp };
+    let named = |part: Part, shape: [usize; 2], data: Vec<f32>| NamedTensor {
+        name: format!("{path}.{}.weight", part.name()),
+        shape: shape.to_vec(),
+        data,
+    };
+    let mut identity = vec![0.0; width * width];
+    identity
+        .iter_mut()
+        .step_by(width + 1)
+        .for_each(|v| *v = 1.0);
+    Ok(if writes_width {
+        let b = named(Part::B, [width, width], identity);
+        [named(Part::A, [out, inp], tensor.data), b]
+    } else {
+        let a = named(Part::A, [width, width], identity);
+        [a, named(Part::B, [out, inp], tensor.data)]
+    })
 }
 
 /// Reads an adapter for a model of shape `cfg`; `files` gives the content of a file by name.
@@ -134,18 +220,17 @@ pub fn load(
             PeftError::MissingFile(WEIGHTS_FILE)
         });
     };
-    let config: Map<String, Value> =
-        serde_json::from_slice(&config).map_err(|e| PeftError::Damaged {
-            file: CONFIG_FILE,
-            why: e.to_string(),
-        })?;
-    let lora = parse_config(&config)?;
+    let settings = parse_settings(&config)?;
     let (tensors, dtype) = parse_weights(&weights)?;
-    Ok(Adapter::from_tensors(
-        cfg,
-        LoraConfig { dtype, ..lora },
-        tensors,
-    )?)
+    let config = parse_config(&settings, dtype)?;
+    Ok(Adapter::from_tensors(cfg, config, tensors)?)
+}
+
+fn parse_settings(bytes: &[u8]) -> Result<Map<String, Value>, PeftError> {
+    serde_json::from_slice(bytes).map_err(|e| PeftError::Damaged {
+        file: CONFIG_FILE,
+        why: e.to_string(),
+    })
 }
 
 fn unsupported(key: &str, value: &Value, remedy: &'static str) -> PeftError {
@@ -191,8 +276,15 @@ const MUST_BE_UNSET: [(&str, &str); 12] = [
     ),
 ];
 
-fn parse_config(config: &Map<String, Value>) -> Result<LoraConfig, PeftError> {
+fn parse_config(
+    config: &Map<String, Value>,
+    dtype: AdapterDtype,
+) -> Result<AdapterConfig, PeftError> {
     let get = |key: &str| config.get(key).unwrap_or(&Value::Null);
+    if get("peft_type") == DENSE {
+        let targets = targets(get("target_modules"))?;
+        return Ok(DenseConfig { targets, dtype }.into());
+    }
     if get("peft_type") != "LORA" {
         return Err(unsupported(
             "peft_type",
@@ -230,13 +322,14 @@ fn parse_config(config: &Map<String, Value>) -> Result<LoraConfig, PeftError> {
         .filter(|a| a.is_finite());
     let alpha = alpha
         .ok_or_else(|| unsupported("lora_alpha", get("lora_alpha"), "give a finite number"))?;
-    Ok(LoraConfig {
+    let lora = LoraConfig {
         rank: rank as usize,
         alpha,
         targets: targets(get("target_modules"))?,
         rslora: get("use_rslora") == &Value::Bool(true),
-        dtype: AdapterDtype::F32,
-    })
+        dtype,
+    };
+    Ok(lora.into())
 }
 
 fn targets(value: &Value) -> Result<Vec<Target>, PeftError> {
@@ -271,7 +364,8 @@ fn parse_weights(bytes: &[u8]) -> Result<(Vec<NamedTensor>, AdapterDtype), PeftE
         let saved_name = name
             .replace(".lora_A.default.weight", ".lora_A.weight")
             .replace(".lora_B.default.weight", ".lora_B.weight");
-        if !saved_name.ends_with(".lora_A.weight") && !saved_name.ends_with(".lora_B.weight") {
+        let is_known = |part: Part| saved_name.ends_with(&format!(".{}.weight", part.name()));
+        if ![Part::A, Part::B, Part::D].into_iter().any(is_known) {
             return Err(PeftError::UnknownTensor(name));
         }
         if !names.insert(saved_name.clone()) {

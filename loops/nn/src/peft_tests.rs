@@ -3,6 +3,9 @@ use std::collections::HashMap;
 
 use super::*;
 use crate::config::Family;
+use crate::exec::Executor;
+use crate::score::score;
+use crate::weights::Model;
 
 fn model() -> ModelConfig {
     ModelConfig {
@@ -39,6 +42,11 @@ fn adapter(dtype: AdapterDtype) -> Adapter {
         dtype,
     };
     Adapter::random(&model(), lora, 5)
+}
+
+fn dense(dtype: AdapterDtype) -> Adapter {
+    let targets = Target::ALL.to_vec();
+    Adapter::random(&model(), DenseConfig { targets, dtype }, 6)
 }
 
 type Folder = HashMap<String, Vec<u8>>;
@@ -207,4 +215,84 @@ fn tensors_that_do_not_fit_are_named() {
         });
         refused(&broken, &[extra]);
     }
+}
+
+#[test]
+fn a_dense_change_is_kept_and_leaves_as_the_lora_that_it_is() {
+    let shape = model();
+    let base = Model::random(shape.clone(), 3);
+    let text: Vec<u32> = (0..40).map(|i| i * 7 % 64).collect();
+    let exec = Executor::new(1);
+    let said = |adapter: &Adapter| {
+        let scores = score(&base, Some(adapter), &text, &exec);
+        let bits = |p| scores.logprob(p, 1.0, None).to_bits();
+        (1..text.len()).map(bits).collect::<Vec<u32>>()
+    };
+    for dtype in [AdapterDtype::F32, AdapterDtype::Bf16] {
+        let made = dense(dtype);
+        let files = to_files(&made, "base", &json!({"parent": 1}));
+        let kept: Folder = files.clone().into_iter().collect();
+        let back = read(&kept).unwrap();
+        assert_eq!((back.digest(), &back), (made.digest(), &made));
+        // Said plainly, so that no reader takes it for something else.
+        let settings = parse_settings(&kept[CONFIG_FILE]).unwrap();
+        assert_eq!(settings["peft_type"], DENSE);
+
+        let exported: Folder = for_peft(files).unwrap().into_iter().collect();
+        assert_eq!(exported[MANIFEST_FILE], kept[MANIFEST_FILE]);
+        let settings = parse_settings(&exported[CONFIG_FILE]).unwrap();
+        assert_eq!(settings["peft_type"], "LORA");
+        assert_eq!(settings["base_model_name_or_path"], "base");
+        assert_eq!(
+            (&settings["r"], &settings["lora_alpha"]),
+            (&json!(16), &json!(16))
+        );
+        let lora = read(&exported).unwrap();
+        assert!(matches!(&lora.config, AdapterConfig::Lora(l) if l.rank == 16 && l.dtype == dtype));
+        assert_ne!(lora.digest(), made.digest());
+        assert_eq!(said(&lora), said(&made));
+        assert_ne!(said(&made), said(&dense_zero(dtype)));
+    }
+    let plain = to_files(&adapter(AdapterDtype::F32), "base", &json!({}));
+    assert_eq!(for_peft(plain.clone()).unwrap(), plain);
+}
+
+fn dense_zero(dtype: AdapterDtype) -> Adapter {
+    let targets = Target::ALL.to_vec();
+    Adapter::zero(&model(), DenseConfig { targets, dtype })
+}
+
+#[test]
+fn a_dense_change_that_does_not_fit_is_refused_by_name() {
+    let files = || -> Folder {
+        let all = to_files(&dense(AdapterDtype::F32), "base", &json!({}));
+        all.into_iter().collect()
+    };
+    let name = "base_model.model.model.layers.1.mlp.down_proj.delta.weight";
+    let change = |f: &dyn Fn(&mut NamedTensor)| {
+        let mut all = read_tensors(&files());
+        f(all.iter_mut().find(|t| t.name == name).unwrap());
+        with_tensors(files(), &all)
+    };
+    refused(&change(&|t| t.name.push_str(".x")), &["delta.weight.x"]);
+    refused(
+        &change(&|t| t.shape.reverse()),
+        &[name, "[24, 16]", "[16, 24]"],
+    );
+    refused(&change(&|t| t.data[3] = f32::INFINITY), &[name, "infinite"]);
+    let mut all = read_tensors(&files());
+    all.retain(|t| t.name != name);
+    refused(&with_tensors(files(), &all), &[name, "lacks"]);
+    // Its tensors under a LoRA's settings, and the other way round.
+    let mut mixed = files();
+    mixed.insert(CONFIG_FILE.to_owned(), folder()[CONFIG_FILE].clone());
+    refused(&mixed, &["lora_A"]);
+    let mut mixed = folder();
+    mixed.insert(CONFIG_FILE.to_owned(), files()[CONFIG_FILE].clone());
+    refused(&mixed, &["delta"]);
+    let broken = vec![(CONFIG_FILE.to_owned(), files()[CONFIG_FILE].clone())];
+    assert!(matches!(
+        for_peft(broken),
+        Err(PeftError::MissingFile(WEIGHTS_FILE))
+    ));
 }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::adapter::{Adapter, AdapterDtype, LoraConfig, Target};
+use crate::adapter::{Adapter, AdapterConfig, AdapterDtype, DenseConfig, LoraConfig, Target};
 use crate::config::{ExpertsConfig, Family, ModelConfig, RopeScaling, StoredDtype};
 use crate::rng::Rng;
 use crate::source::NamedTensor;
@@ -93,6 +93,19 @@ pub(crate) fn lora_of(cfg: &ModelConfig, dtype: AdapterDtype) -> LoraConfig {
     lora
 }
 
+/// An adapter of low rank and a dense change, each on every projection that adapters of such a
+/// model act on.
+pub(crate) fn forms_of(cfg: &ModelConfig, dtype: AdapterDtype) -> [AdapterConfig; 2] {
+    let lora = lora_of(cfg, dtype);
+    let targets = lora.targets.clone();
+    [lora.into(), DenseConfig { targets, dtype }.into()]
+}
+
+pub(crate) fn dense(dtype: AdapterDtype) -> DenseConfig {
+    let targets = Target::ALL.to_vec();
+    DenseConfig { targets, dtype }
+}
+
 pub(crate) fn lora(dtype: AdapterDtype) -> LoraConfig {
     LoraConfig {
         rank: 3,
@@ -145,14 +158,18 @@ impl Oracle {
         if let Some(bias) = self.tensors.get(&format!("{name}.bias")) {
             y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
         }
-        let adapter = format!("base_model.model.{name}.lora_");
-        if self.tensors.contains_key(&format!("{adapter}A.weight")) {
-            let s = self.product(&format!("{adapter}A.weight"), x);
-            let delta = self.product(&format!("{adapter}B.weight"), &s);
-            y.iter_mut()
-                .zip(delta)
-                .for_each(|(y, d)| *y += self.scale * d);
-        }
+        let path = format!("base_model.model.{name}");
+        let [a, b, d] = ["lora_A", "lora_B", "delta"].map(|part| format!("{path}.{part}.weight"));
+        let delta = if self.tensors.contains_key(&a) {
+            self.product(&b, &self.product(&a, x))
+        } else if self.tensors.contains_key(&d) {
+            self.product(&d, x)
+        } else {
+            return y;
+        };
+        y.iter_mut()
+            .zip(delta)
+            .for_each(|(y, d)| *y += self.scale * d);
         y
     }
 

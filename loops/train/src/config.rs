@@ -85,6 +85,8 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LearnerConfig {
+    /// What is trained of the projections.
+    pub form: AdapterForm,
     /// Rank of the adapter.
     pub lora_rank: usize,
     /// Scale of the adapter: alpha / rank, or alpha / sqrt(rank) with `rslora`.
@@ -169,6 +171,16 @@ pub struct LearnerConfig {
     pub seed: u64,
     /// Learners kept in memory; others are read back from their checkpoints.
     pub learners_cached_max: usize,
+}
+
+/// What is trained of the projections. Scopes that have learned keep the form they began with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AdapterForm {
+    /// Two matrices of low rank beside each (LoRA).
+    Lora,
+    /// Every weight of each; rank, alpha and `rslora` are not read.
+    Full,
 }
 
 /// Precision of a published adapter.
@@ -285,8 +297,13 @@ impl Config {
 
 impl LearnerConfig {
     fn validate(&self) -> Result<(), String> {
+        // What the form does not read may be anything.
+        let (alpha, rank) = match self.form {
+            AdapterForm::Lora => (self.lora_alpha, self.lora_rank),
+            AdapterForm::Full => (1.0, 1),
+        };
         let positive = [
-            ("lora_alpha", self.lora_alpha),
+            ("lora_alpha", alpha),
             ("lr", self.lr),
             ("eps", self.eps),
             ("clip_norm", self.clip_norm),
@@ -316,7 +333,7 @@ impl LearnerConfig {
             }
         }
         for (key, count) in [
-            ("lora_rank", self.lora_rank),
+            ("lora_rank", rank),
             ("lora_targets", self.lora_targets.len()),
             ("minibatch_tokens", self.minibatch_tokens),
             ("steps_per_batch", self.steps_per_batch as usize),
@@ -348,6 +365,7 @@ impl LearnerConfig {
 impl LearnerConfig {
     fn for_tests() -> Self {
         Self {
+            form: AdapterForm::Lora,
             lora_rank: 4,
             lora_alpha: 8.0,
             rslora: false,
@@ -450,6 +468,14 @@ mod tests {
             (|c| c.queue_turns_max = 1, "train.queue_turns_max"),
             (|c| c.learner.lr = f32::NAN, "train.learner.lr"),
             (|c| c.learner.kl_coef = -0.1, "train.learner.kl_coef"),
+            (|c| c.learner.lora_rank = 0, "train.learner.lora_rank"),
+            (|c| c.learner.lora_alpha = 0.0, "train.learner.lora_alpha"),
+            (
+                |c| {
+                    (c.learner.form, c.learner.lora_targets) = (AdapterForm::Full, vec![]);
+                },
+                "train.learner.lora_targets",
+            ),
             (
                 |c| c.learner.lora_targets = vec!["x".into()],
                 "train.learner.lora_targets",
@@ -481,5 +507,10 @@ mod tests {
             let message = config.validate().unwrap_err();
             assert!(message.starts_with(key), "{message}");
         }
+        // What only a LoRA has is not read where every weight is trained.
+        let mut config = Config::for_tests();
+        config.learner.form = AdapterForm::Full;
+        (config.learner.lora_rank, config.learner.lora_alpha) = (0, f32::NAN);
+        assert_eq!(config.validate(), Ok(()));
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hone_nn::{
-    Control, Executor, Learner, LearnerConfig, LossKind, Model, ModelConfig, Objective, StepError,
-    StepReport, TokenLoss, TrainRow, Trainable, WeightFormat, Weights,
+    AdapterConfig, Control, DenseConfig, Executor, Learner, LearnerConfig, LossKind, Model,
+    ModelConfig, Objective, StepError, StepReport, TokenLoss, TrainRow, WeightFormat, Weights,
 };
 use serde_json::json;
 
@@ -33,13 +33,33 @@ struct Case {
     format: WeightFormat,
     /// Of the measurement's time.
     share: f64,
+    trains: Trains,
 }
 
-const CASES: [Case; 5] = [
+/// What is trained of every projection.
+#[derive(Clone, Copy)]
+enum Trains {
+    LowRank,
+    EveryWeight,
+}
+
+impl Trains {
+    fn adapter(self) -> AdapterConfig {
+        let lora = lora();
+        let (targets, dtype) = (lora.targets.clone(), lora.dtype);
+        match self {
+            Self::LowRank => lora.into(),
+            Self::EveryWeight => DenseConfig { targets, dtype }.into(),
+        }
+    }
+}
+
+const CASES: [Case; 6] = [
     Case::of("1 M", M1, WeightFormat::F32, 0.1),
-    Case::of("3 M", M3, WeightFormat::F32, 0.15),
+    Case::of("3 M", M3, WeightFormat::F32, 0.1),
+    Case::of("3 M, every weight", M3, WeightFormat::F32, 0.1).training(Trains::EveryWeight),
     Case::of("3 M, bf16", M3, WeightFormat::Bf16, 0.1),
-    Case::of("30 M", M30, WeightFormat::F32, 0.5),
+    Case::of("30 M", M30, WeightFormat::F32, 0.45),
     Case::of("30 M, bf16", M30, WeightFormat::Bf16, 0.15),
 ];
 
@@ -50,14 +70,22 @@ impl Case {
             shape,
             format,
             share,
+            trains: Trains::LowRank,
         }
+    }
+
+    const fn training(mut self, trains: Trains) -> Self {
+        self.trains = trains;
+        self
     }
 }
 
 /// `hone bench trainer`. What does not fit its time is left out.
 pub(super) fn trainer(bench: &Bench) -> Result<Report, String> {
     let time = bench.time(40.0);
-    let title = format!("trainer: a session of {TURNS} turns, LoRA rank 8 on every projection");
+    let title = format!(
+        "trainer: a session of {TURNS} turns, LoRA rank 8 on every projection or every weight of it"
+    );
     let head = [
         "shape",
         "tokens/s",
@@ -76,7 +104,8 @@ pub(super) fn trainer(bench: &Bench) -> Result<Report, String> {
         let config = config(case.shape);
         let weights = Weights::random(&config, 1).into_format(case.format);
         let model = Arc::new(Model::new(config, weights));
-        let measured = Measured::of(&model, &exec, (time.mul_f64(case.share), deadline), before)?;
+        let parts = (&model, &exec, case.trains);
+        let measured = Measured::of(parts, (time.mul_f64(case.share), deadline), before)?;
         measured.tell(case.name, &mut report);
     }
     Ok(report)
@@ -95,6 +124,9 @@ fn config([hidden, layers, heads, kv_heads, head_dim, ffn, vocab]: [usize; 7]) -
         ..hone_nn::bench::starter_shape()
     }
 }
+
+/// What a learner is made of.
+type Parts<'a> = (&'a Arc<Model>, &'a Arc<Executor>, Trains);
 
 /// One case.
 struct Measured {
@@ -117,13 +149,12 @@ impl Measured {
     /// The median of steps on the whole session, after a first one, for a third of `time`; then, if
     /// it ends before the deadline, one step on its turns.
     fn of(
-        model: &Arc<Model>,
-        exec: &Arc<Executor>,
+        parts: Parts<'_>,
         (time, deadline): (Duration, Instant),
         before_kib: u64,
     ) -> Result<Self, String> {
-        let (whole, by_turn) = rows(model.config.vocab);
-        let mut learner = learner(model, exec)?;
+        let (whole, by_turn) = rows(parts.0.config.vocab);
+        let mut learner = learner(parts)?;
         forget_peak()?;
         let began = Instant::now();
         let (first, _) = step(&mut learner, &whole, None)?.ok_or("stopped without a deadline")?;
@@ -138,7 +169,7 @@ impl Measured {
             tokens_per_second: first.tokens as f64 / median.as_secs_f64(),
             whole: median,
             memory_kib,
-            by_turn: ByTurn::of((model, exec), &by_turn, &first, deadline)?,
+            by_turn: ByTurn::of(parts, &by_turn, &first, deadline)?,
         })
     }
 
@@ -175,12 +206,12 @@ impl Measured {
 impl ByTurn {
     /// None where the deadline comes first.
     fn of(
-        (model, exec): (&Arc<Model>, &Arc<Executor>),
+        parts: Parts<'_>,
         rows: &[TrainRow],
         whole: &StepReport,
         deadline: Instant,
     ) -> Result<Option<Self>, String> {
-        let mut learner = learner(model, exec)?;
+        let mut learner = learner(parts)?;
         let Some((report, time)) = step(&mut learner, rows, Some(deadline))? else {
             return Ok(None);
         };
@@ -195,13 +226,13 @@ impl ByTurn {
     }
 }
 
-fn learner(model: &Arc<Model>, exec: &Arc<Executor>) -> Result<Learner, String> {
+fn learner((model, exec, trains): Parts<'_>) -> Result<Learner, String> {
     let objective = Objective::DecoupledPpo {
         clip_low: 0.2,
         clip_high: 0.28,
         correction_cap: 5.0,
     };
-    let config = LearnerConfig::new(Trainable::Lora(lora()), objective, 1e-3);
+    let config = LearnerConfig::new(trains.adapter().into(), objective, 1e-3);
     let learner = Learner::new(model.clone(), config).map_err(|e| e.to_string())?;
     Ok(learner.on(exec.clone()))
 }
@@ -272,13 +303,15 @@ mod tests {
     fn what_does_not_fit_its_time_is_left_out_and_the_rest_agrees() {
         let model = Arc::new(Model::random(config(M1), 1));
         let exec = Arc::new(Executor::new(1));
-        let measure = |most: Duration| {
+        let measure = |most: Duration, trains: Trains| {
             let times = (Duration::ZERO, Instant::now() + most);
-            let measured = Measured::of(&model, &exec, times, 0);
+            let measured = Measured::of((&model, &exec, trains), times, 0);
             measured.expect("it can be measured").by_turn
         };
-        assert!(measure(Duration::ZERO).is_none());
-        let by_turn = measure(Duration::from_secs(600));
-        assert_eq!(by_turn.map(|b| b.differing), Some(0));
+        assert!(measure(Duration::ZERO, Trains::LowRank).is_none());
+        for trains in [Trains::LowRank, Trains::EveryWeight] {
+            let by_turn = measure(Duration::from_secs(600), trains);
+            assert_eq!(by_turn.map(|b| b.differing), Some(0));
+        }
     }
 }

@@ -11,7 +11,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::commons::Commons;
 use crate::callback::HttpCaller;
-use crate::config::Loop;
+use crate::config::{Config, Loop};
 use crate::eraser::Eraser;
 use crate::http::Http;
 use crate::http::tls::Tls;
@@ -218,11 +218,13 @@ pub(super) fn train(
         everyday: Arc::new(commons.config.model.rehearsal_prompts.clone()),
     };
     let golden = model::probes(&*served.language, &commons.config.model.probe_prompts);
+    let trainer = Arc::new(hone_train::NnTrainer::new(parts, &commons.config.train)?);
+    fits(trainer.learner_bytes(), &commons.config)?;
     let ctx = hone_train::Ctx {
         ledger: commons.traced(),
         versions: commons.versions.clone(),
         blobs: commons.blobs.clone(),
-        trainer: Arc::new(hone_train::NnTrainer::new(parts, &commons.config.train)?),
+        trainer,
         policies: commons.policies.clone(),
         busy: Arc::new(move || {
             let stats = engine.as_ref().map(|engine| engine.stats());
@@ -245,5 +247,20 @@ pub(super) fn train(
             async { run.await.map_err(|error| error.to_string()) }
         },
     ));
+    Ok(())
+}
+
+/// Says what a learner takes, and refuses one whose checkpoint could never be written.
+fn fits((checkpoint, memory): (u64, u64), config: &Config) -> Result<(), String> {
+    let most = config.store.blob_file_bytes_max;
+    if checkpoint > most {
+        return Err(format!(
+            "a checkpoint of what train.learner trains takes {checkpoint} bytes and \
+             store.blob_file_bytes_max is {most}; raise it, name fewer projections in \
+             train.learner.lora_targets, or train with train.learner.form = \"lora\""
+        ));
+    }
+    let (memory_mib, checkpoint_mib) = (memory >> 20, checkpoint >> 20);
+    tracing::info!(memory_mib, checkpoint_mib, "what training one scope takes");
     Ok(())
 }

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use hone_domain::{Fate, PolicyVersion, Scope};
+use hone_nn::peft;
 use hone_store::{FateState, Ledger, People, Reading, SqliteLedger, TurnFilter, TurnView};
 use serde_json::{Value, json};
 
@@ -222,10 +223,17 @@ async fn adapter(
     ledger.close().await;
     noted?;
     let from = config.store.folder()?.join("blobs").join(found?);
-    copy(&from, out).map_err(|error| {
+    let unreadable = |error: &dyn std::fmt::Display| {
         format!(
-            "{} cannot be copied to {} ({error}); choose a folder that does not exist yet",
-            from.display(),
+            "{} cannot be read ({error}); restore a backup (`hone restore`)",
+            from.display()
+        )
+    };
+    let files = read(&from).map_err(|error| unreadable(&error))?;
+    let files = peft::for_peft(files).map_err(|error| unreadable(&error))?;
+    write(&files, out).map_err(|error| {
+        format!(
+            "{} cannot be written ({error}); choose a folder that does not exist yet",
             out.display()
         )
     })
@@ -262,11 +270,20 @@ async fn find(
     Ok(record.policy.blob.as_str().to_owned())
 }
 
-fn copy(from: &Path, out: &Path) -> std::io::Result<()> {
+/// The files of an adapter: name and content.
+type Files = Vec<(String, Vec<u8>)>;
+
+fn read(from: &Path) -> std::io::Result<Files> {
+    let file = |entry: std::io::Result<fs::DirEntry>| {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        Ok((name, fs::read(entry.path())?))
+    };
+    fs::read_dir(from)?.map(file).collect()
+}
+
+fn write(files: &Files, out: &Path) -> std::io::Result<()> {
     fs::create_dir(out)?;
-    for file in fs::read_dir(from)? {
-        let file = file?;
-        fs::copy(file.path(), out.join(file.file_name()))?;
-    }
-    Ok(())
+    let mut files = files.iter();
+    files.try_for_each(|(name, bytes)| fs::write(out.join(name), bytes))
 }

@@ -5,11 +5,28 @@ use std::sync::{Arc, OnceLock};
 use super::args::Matrix;
 use super::driver::{Buffer, DeviceError, Driver};
 use super::matrix::Packer;
-use crate::adapter::{Adapter, Target};
+use crate::adapter::{Adapter, Change, Target};
 
-/// `A` and `B` of every target of every layer.
+/// What an adapter does to one projection: its matrices `M`.
+#[derive(Clone, Copy)]
+pub(super) enum Placement<M> {
+    /// `A` and `B`.
+    LowRank(M, M),
+    Dense(M),
+}
+
+impl<M> Placement<M> {
+    fn map<N>(self, f: impl Fn(M) -> N) -> Placement<N> {
+        match self {
+            Self::LowRank(a, b) => Placement::LowRank(f(a), f(b)),
+            Self::Dense(d) => Placement::Dense(f(d)),
+        }
+    }
+}
+
+/// The matrices of every target of every layer.
 pub(crate) struct DeviceAdapter {
-    layers: Vec<[Option<(Matrix, Matrix)>; 7]>,
+    layers: Vec<[Option<Placement<Matrix>>; 7]>,
     /// Where the matrices are.
     _memory: Buffer,
 }
@@ -18,23 +35,27 @@ impl DeviceAdapter {
     pub(super) fn new(driver: &Arc<dyn Driver>, from: &Adapter) -> Result<Self, DeviceError> {
         let mut packer = Packer::default();
         let mut packed = Vec::with_capacity(from.layers.len());
-        for pairs in &from.layers {
+        for changes in &from.layers {
             packed.push(std::array::from_fn::<_, 7, _>(|target| {
-                let pair = pairs[target].as_ref()?;
-                Some((packer.matrix(&pair.a), packer.matrix(&pair.b)))
+                Some(match changes[target].as_ref()? {
+                    Change::LowRank(pair) => {
+                        Placement::LowRank(packer.matrix(&pair.a), packer.matrix(&pair.b))
+                    }
+                    Change::Dense(d) => Placement::Dense(packer.matrix(d)),
+                })
             }));
         }
         let memory = packer.upload(driver)?;
         let layers = packed
             .into_iter()
-            .map(|pairs| pairs.map(|pair| pair.map(|(a, b)| (a.of(&memory), b.of(&memory)))));
+            .map(|places| places.map(|place| place.map(|place| place.map(|m| m.of(&memory)))));
         Ok(Self {
             layers: layers.collect(),
             _memory: memory,
         })
     }
 
-    pub(super) fn pair(&self, layer: usize, target: Target) -> Option<(Matrix, Matrix)> {
+    pub(super) fn change(&self, layer: usize, target: Target) -> Option<Placement<Matrix>> {
         self.layers[layer][target as usize]
     }
 }

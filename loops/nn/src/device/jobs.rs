@@ -1,6 +1,7 @@
 //! The products of a batch's adapters, for launches that compute many of them.
 
 use super::Device;
+use super::adapter::Placement;
 use super::args::{Leave, Linear, Matrix};
 use super::driver::DeviceError;
 use super::layers::Places;
@@ -21,15 +22,17 @@ type Projection<'a> = (Targets<'a>, Rows, Rows);
 /// The launches of one projection's adapters.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Jobs {
-    /// First of the products with `A`, those with `B` follow; how many of each.
+    /// First of the products with `A`, and how many; those that add to the output follow: with
+    /// `B`, and with dense changes.
     pub(super) first: usize,
-    pub(super) count: usize,
+    pub(super) count_a: usize,
+    pub(super) count_b: usize,
     pub(super) grid_a: [u32; 2],
     pub(super) grid_b: [u32; 2],
 }
 
 pub(super) fn rank_stride(run: &Run) -> usize {
-    padded(run.adapter.config.rank)
+    padded(run.adapter.config.rank())
 }
 
 /// Per layer the jobs of its four projections.
@@ -113,38 +116,40 @@ impl JobMaker<'_> {
                 at + ((run.row * stride + column) * size_of::<f32>()) as u64
             };
             for &(target, column) in targets {
-                let Some((a, b)) = placed.pair(self.layer, target) else {
+                let Some(change) = placed.change(self.layer, target) else {
                     continue;
                 };
-                let one = Linear {
-                    w: a,
+                let (Placement::LowRank(_, last) | Placement::Dense(last)) = change;
+                let mut adding = Linear {
+                    w: last,
                     bias: 0,
                     x: place(x, 0),
-                    y: low_rank,
+                    y: place(y, column),
                     rows: run.rows as u32,
                     x_stride: x.1 as u32,
-                    y_stride: stride as u32,
-                    leave: Leave::Set,
-                    scale: 0.0,
-                    unused: 0,
-                };
-                list.push(one);
-                second.push(Linear {
-                    w: b,
-                    x: low_rank,
-                    y: place(y, column),
-                    x_stride: stride as u32,
                     y_stride: y.1 as u32,
                     leave: Leave::AddScaled,
                     scale: run.adapter.config.scale(),
-                    ..one
-                });
-                jobs.grid_a = wider(jobs.grid_a, grid(a, run.rows));
-                jobs.grid_b = wider(jobs.grid_b, grid(b, run.rows));
-                low_rank += (run.rows * stride * size_of::<f32>()) as u64;
+                    unused: 0,
+                };
+                if let Placement::LowRank(a, _) = change {
+                    list.push(Linear {
+                        w: a,
+                        y: low_rank,
+                        y_stride: stride as u32,
+                        leave: Leave::Set,
+                        scale: 0.0,
+                        ..adding
+                    });
+                    (adding.x, adding.x_stride) = (low_rank, stride as u32);
+                    jobs.grid_a = wider(jobs.grid_a, grid(a, run.rows));
+                    low_rank += (run.rows * stride * size_of::<f32>()) as u64;
+                }
+                second.push(adding);
+                jobs.grid_b = wider(jobs.grid_b, grid(last, run.rows));
             }
         }
-        jobs.count = second.len();
+        (jobs.count_a, jobs.count_b) = (list.len() - jobs.first, second.len());
         list.extend(second);
         Ok(jobs)
     }

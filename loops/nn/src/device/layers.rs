@@ -276,11 +276,11 @@ impl Pass<'_> {
         let Some(jobs) = self.jobs.get(layer).map(|jobs| jobs[which]) else {
             return Ok(());
         };
-        let count = jobs.count as u32;
-        for (first, grid) in [
-            (jobs.first, jobs.grid_a),
-            (jobs.first + jobs.count, jobs.grid_b),
+        for (first, count, grid) in [
+            (jobs.first, jobs.count_a, jobs.grid_a),
+            (jobs.first + jobs.count_a, jobs.count_b, jobs.grid_b),
         ] {
+            let count = count as u32;
             if count > 0 {
                 let each = self.job_list + (first * size_of::<Linear>()) as u64;
                 let args = Linears {

@@ -233,7 +233,7 @@ impl DevicePass {
             return Ok((places, Vec::new(), 0));
         }
         let low_rank: usize = runs.iter().map(|run| 3 * run.rows * rank_stride(run)).sum();
-        let low_rank = floats(&mut bufs.low_rank, low_rank)?;
+        let low_rank = floats(&mut bufs.low_rank, low_rank.max(1))?;
         let (list, jobs) = all_jobs(device, runs, (&places, low_rank))?;
         let to = bufs.jobs.take(driver, size_of_val(list.as_slice()))?;
         to.write(&list)?;

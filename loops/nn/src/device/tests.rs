@@ -10,7 +10,7 @@ use super::layers::linear_launch;
 use super::matrix::Packer;
 use super::pass::DevicePass;
 use super::{Device, DeviceError, Emulator};
-use crate::adapter::{Adapter, AdapterDtype, LoraConfig, Target};
+use crate::adapter::{Adapter, AdapterConfig, AdapterDtype, DenseConfig, LoraConfig, Target};
 use crate::config::{Family, ModelConfig, RopeScaling};
 use crate::exec::Executor;
 use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};
@@ -21,7 +21,7 @@ use crate::rng::Rng;
 use crate::sample::{PlainDraw, SampleScratch, SamplingParams, TokenCounts, sample};
 use crate::simd::padded;
 use crate::source::TensorData;
-use crate::testing::{FAMILIES, lora, model, tiny, tokens};
+use crate::testing::{FAMILIES, dense, lora, model, tiny, tokens};
 use crate::weights::Model;
 
 fn emulator() -> Arc<Emulator> {
@@ -83,11 +83,12 @@ fn compare(model: &Arc<Model>, driver: &Arc<Emulator>, cases: &mut [Case], steps
     }
 }
 
-fn adapter(cfg: &ModelConfig, lora: LoraConfig, seed: u64) -> Adapter {
-    Adapter::random(cfg, lora, seed)
+fn adapter(cfg: &ModelConfig, config: impl Into<AdapterConfig>, seed: u64) -> Adapter {
+    Adapter::random(cfg, config, seed)
 }
 
-/// Three adapters and none, prefill beside decode, scattered and shared blocks.
+/// Three adapters of low rank, two dense changes and none, prefill beside decode, scattered and
+/// shared blocks.
 fn mixed(model: &Arc<Model>) {
     let cfg = &model.config;
     let narrow = LoraConfig {
@@ -98,6 +99,12 @@ fn mixed(model: &Arc<Model>) {
     let one = adapter(cfg, lora(AdapterDtype::F32), 1);
     let two = adapter(cfg, lora(AdapterDtype::Bf16), 2);
     let three = adapter(cfg, narrow, 3);
+    let four = adapter(cfg, dense(AdapterDtype::Bf16), 4);
+    let some = DenseConfig {
+        targets: vec![Target::K, Target::Down],
+        dtype: AdapterDtype::F32,
+    };
+    let five = adapter(cfg, some, 5);
     let case = |count: usize, blocks: &[u32], adapter| Case {
         text: tokens(cfg, count, count as u64),
         blocks: blocks.to_vec(),
@@ -111,12 +118,15 @@ fn mixed(model: &Arc<Model>) {
         case(20, &[4], Some(&two)),
         case(64, &[5, 10], None),
         case(33, &[6, 11], Some(&three)),
+        case(37, &[12, 13], Some(&four)),
+        case(20, &[14], Some(&five)),
     ];
-    let steps: [&[usize]; 4] = [
-        &[70, 1, 33, 5, 0, 31],
-        &[1, 1, 1, 1, 40, 1],
-        &[1, 30, 0, 1, 1, 1],
-        &[0, 0, 0, 0, 1, 0],
+    let steps: [&[usize]; 5] = [
+        &[70, 1, 33, 5, 0, 31, 0, 2],
+        &[1, 1, 1, 1, 40, 1, 30, 1],
+        &[1, 30, 0, 1, 1, 1, 1, 1],
+        &[0, 0, 0, 0, 1, 0, 0, 0],
+        &[0, 0, 0, 0, 0, 0, 1, 1],
     ];
     compare(model, &emulator(), &mut cases, &steps);
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::layer::{GradBufs, LayerBack, LayerSink, embedding_grad};
 use super::{Control, StepError, TrainRow};
-use crate::adapter::{Adapter, Pair};
+use crate::adapter::Adapter;
 use crate::exec::Executor;
 use crate::forward::{LogitsWanted, SeqInput};
 use crate::kv::{BLOCK_TOKENS, KvLayer};
@@ -140,24 +140,21 @@ impl<'a> Micro<'a> {
 /// Where all gradients go.
 pub(crate) enum Sink {
     Full(Box<Weights>),
-    Lora(Adapter),
+    Adapter(Adapter),
 }
 
 impl Sink {
     fn layer(&mut self, index: usize) -> LayerSink<'_> {
         match self {
             Self::Full(grads) => LayerSink::Full(&mut grads.layers[index]),
-            Self::Lora(grads) => {
-                let pairs: &mut [Option<Pair>; 7] = &mut grads.layers[index];
-                LayerSink::Lora(pairs)
-            }
+            Self::Adapter(grads) => LayerSink::Adapter(&mut grads.layers[index]),
         }
     }
 
     pub(crate) fn arrays_mut(&mut self) -> Vec<(&mut [f32], bool)> {
         match self {
             Self::Full(grads) => grads.arrays_mut(),
-            Self::Lora(grads) => grads.arrays_mut(),
+            Self::Adapter(grads) => grads.arrays_mut(),
         }
     }
 }

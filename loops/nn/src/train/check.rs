@@ -25,27 +25,15 @@ pub(crate) fn check(cfg: &LearnerConfig) -> Result<(), LearnerError> {
             });
         }
     }
-    if let Trainable::Lora(lora) = &cfg.trainable {
-        let empty = lora.rank == 0 || lora.targets.is_empty();
-        if empty || !lora.alpha.is_finite() {
-            let value = lora.rank as f64;
-            let rule = "at least 1, with a target and a finite alpha";
-            return Err(LearnerError::BadSetting {
-                name: "rank",
-                value,
-                rule,
-            });
-        }
-    }
     Ok(())
 }
 
 /// Refuses to train what is not trained of such a model.
 pub(crate) fn check_model(cfg: &LearnerConfig, model: &ModelConfig) -> Result<(), LearnerError> {
-    match &cfg.trainable {
-        Trainable::Full if model.experts.is_some() => Err(LearnerError::Experts),
-        Trainable::Full => Ok(()),
-        Trainable::Lora(lora) => Ok(lora.check(model)?),
+    match cfg.trainable.adapter() {
+        None if model.experts.is_some() => Err(LearnerError::Experts),
+        None => Ok(()),
+        Some(adapter) => Ok(adapter.check(model)?),
     }
 }
 

@@ -29,7 +29,7 @@ fn gradients_are_those_of_pytorch() {
         let tokens = goldens_test::numbers(&json("golden_adapter.json")["tokens"]);
         let tokens: Vec<u32> = tokens.iter().map(|t| *t as u32).collect();
         let loss = (1..tokens.len()).map(TokenLoss::imitated).collect();
-        let trainable = Trainable::Lora(adapter.config.clone());
+        let trainable = Trainable::from(adapter.config.clone());
         let cfg = LearnerConfig {
             lr: 0.0,
             ..LearnerConfig::new(trainable, Objective::CrossEntropy, 0.0)

@@ -2,7 +2,7 @@
 
 use super::attention::AttentionGrad;
 use super::experts::MixtureGrad;
-use crate::adapter::{Adapter, Pair, Target};
+use crate::adapter::{Adapter, Change, Changes, Pair, Target};
 use crate::kv::KvLayer;
 use crate::layer::{Acts, Pass, Temp};
 use crate::ops::{NormGrad, RmsNorm, add_to, each_row, swiglu_backward};
@@ -14,7 +14,7 @@ use crate::weights::{LayerWeights, Linear, Mlp};
 /// Where the gradients of one layer's parameters go.
 pub(crate) enum LayerSink<'a> {
     Full(&'a mut LayerWeights),
-    Lora(&'a mut [Option<Pair>; 7]),
+    Adapter(&'a mut Changes),
 }
 
 /// Buffers of the backward pass, reused by all layers.
@@ -85,7 +85,7 @@ impl LayerBack<'_> {
         }
         let dw = match sink {
             LayerSink::Full(grads) => Some(grads.norm2.as_mut_slice()),
-            LayerSink::Lora(_) => None,
+            LayerSink::Adapter(_) => None,
         };
         let norm = self.pass.norm(&self.weights.norm2);
         let (mid, dnormed) = (acts.mid.as_slice(), bufs.dnormed.as_slice());
@@ -152,7 +152,7 @@ impl LayerBack<'_> {
         self.linear(&step, dnormed, linear_bufs!(bufs), sink);
         let dw = match sink {
             LayerSink::Full(grads) => Some(grads.norm1.as_mut_slice()),
-            LayerSink::Lora(_) => None,
+            LayerSink::Adapter(_) => None,
         };
         let norm = self.pass.norm(&self.weights.norm1);
         self.norm(
@@ -292,11 +292,11 @@ impl LayerBack<'_> {
                     }
                 }
             }
-            LayerSink::Lora(grads) => {
+            LayerSink::Adapter(grads) => {
                 let Some(adapter) = self.adapter else { return };
                 for &(target, column) in step.targets {
-                    let pair = adapter.pair(self.index, target);
-                    let (Some(pair), Some(grad)) = (pair, &mut grads[target as usize]) else {
+                    let change = adapter.change(self.index, target);
+                    let (Some(change), Some(grad)) = (change, &mut grads[target as usize]) else {
                         continue;
                     };
                     let dy = Rows {
@@ -304,14 +304,17 @@ impl LayerBack<'_> {
                         ..dy
                     };
                     let scale = adapter.config.scale();
-                    let path = LowRank {
-                        pair,
-                        scale,
-                        x,
-                        dy,
-                        exec,
-                    };
-                    path.run(grad, (&mut *low, &mut *dlow), transposed, dx);
+                    let path = Path { scale, x, dy, exec };
+                    let bufs = (&mut *low, &mut *dlow);
+                    match (change, grad) {
+                        (Change::LowRank(pair), Change::LowRank(grad)) => {
+                            path.low_rank((pair, grad), bufs, transposed, dx);
+                        }
+                        (Change::Dense(d), Change::Dense(grad)) => {
+                            path.dense((d, grad), transposed, dx);
+                        }
+                        _ => unreachable!("gradients have the form of what is trained"),
+                    }
                 }
             }
         }
@@ -345,29 +348,40 @@ impl LayerBack<'_> {
     }
 }
 
-/// `y += scale (x A^T) B^T`, backwards.
-struct LowRank<'a> {
-    pair: &'a Pair,
+/// A change of a projection, backwards.
+struct Path<'a> {
     scale: f32,
     x: Rows<'a>,
     dy: Rows<'a>,
     exec: &'a crate::exec::Executor,
 }
 
-impl LowRank<'_> {
-    /// With `s = x A^T`: `dB += dy^T (scale s)`, `ds = scale (dy B)`, `dA += ds^T x`, `dx += ds A`.
-    fn run(
+impl Path<'_> {
+    /// `y += x D^T`, backwards: `dD += dy^T x`, `dx += dy D`.
+    fn dense(&self, (d, grad): (&Panels, &mut Panels), transposed: &mut Panels, dx: &mut [f32]) {
+        grad.add_outer(self.dy, self.x, self.exec);
+        d.transpose(0..d.out.div_ceil(LANES), transposed, self.exec);
+        let to = RowsMut {
+            data: dx,
+            stride: self.x.stride,
+        };
+        transposed.linear(self.dy, to, Store::Continue, self.exec);
+    }
+
+    /// `y += scale (x A^T) B^T`, backwards. With `s = x A^T`: `dB += dy^T (scale s)`,
+    /// `ds = scale (dy B)`, `dA += ds^T x`, `dx += ds A`.
+    fn low_rank(
         &self,
-        grad: &mut Pair,
+        (pair, grad): (&Pair, &mut Pair),
         (low, dlow): (&mut Buf, &mut Buf),
         transposed: &mut Panels,
         dx: &mut [f32],
     ) {
         let (rows, exec) = (self.x.rows, self.exec);
-        let rank = self.pair.a.out;
+        let rank = pair.a.out;
         let ld = padded(rank);
         let s = low.take(rows * ld);
-        self.pair.a.linear(
+        pair.a.linear(
             self.x,
             RowsMut {
                 data: s,
@@ -388,9 +402,8 @@ impl LowRank<'_> {
         );
 
         let ds = dlow.take(rows * ld);
-        self.pair
-            .b
-            .transpose(0..self.pair.b.out.div_ceil(LANES), transposed, exec);
+        pair.b
+            .transpose(0..pair.b.out.div_ceil(LANES), transposed, exec);
         transposed.linear(
             self.dy,
             RowsMut {
@@ -407,9 +420,7 @@ impl LowRank<'_> {
             rows,
         };
         grad.a.add_outer(ds, self.x, exec);
-        self.pair
-            .a
-            .transpose(0..rank.div_ceil(LANES), transposed, exec);
+        pair.a.transpose(0..rank.div_ceil(LANES), transposed, exec);
         transposed.linear(
             ds,
             RowsMut {

@@ -21,7 +21,7 @@ use crate::weights::Model;
 enum Params {
     /// The learner's own model; its f32 weights are the masters.
     Full(Box<Model>),
-    Lora {
+    Adapter {
         base: Arc<Model>,
         masters: Adapter,
         /// The masters rounded, as they would be served; what the forward uses.
@@ -33,13 +33,13 @@ impl Params {
     fn arrays_mut(&mut self) -> Vec<(&mut [f32], bool)> {
         match self {
             Self::Full(model) => model.weights.arrays_mut(),
-            Self::Lora { masters, .. } => masters.arrays_mut(),
+            Self::Adapter { masters, .. } => masters.arrays_mut(),
         }
     }
 
     /// Brings the forward's form up to date with the masters.
     fn publish(&mut self) {
-        if let Self::Lora {
+        if let Self::Adapter {
             masters, served, ..
         } = self
         {
@@ -50,21 +50,21 @@ impl Params {
     fn model(&self) -> &Model {
         match self {
             Self::Full(model) => model,
-            Self::Lora { base, .. } => base,
+            Self::Adapter { base, .. } => base,
         }
     }
 
     fn adapter(&self) -> Option<&Adapter> {
         match self {
             Self::Full(_) => None,
-            Self::Lora { served, .. } => Some(served),
+            Self::Adapter { served, .. } => Some(served),
         }
     }
 
     fn identity(&self) -> Identity {
         match self {
             Self::Full(_) => Identity::full(),
-            Self::Lora { base, masters, .. } => Identity::lora(&masters.config, &base.digest),
+            Self::Adapter { base, masters, .. } => Identity::adapter(&masters.config, &base.digest),
         }
     }
 
@@ -97,8 +97,8 @@ impl Learner {
     pub fn new(model: Arc<Model>, cfg: LearnerConfig) -> Result<Self, LearnerError> {
         check(&cfg)?;
         check_model(&cfg, &model.config)?;
-        let params = match &cfg.trainable {
-            Trainable::Full => {
+        let params = match cfg.trainable.adapter() {
+            None => {
                 let mut own = Model {
                     config: model.config.clone(),
                     weights: model.weights.widened(),
@@ -107,10 +107,10 @@ impl Learner {
                 own.config.dtype = StoredDtype::F32;
                 Params::Full(Box::new(own))
             }
-            Trainable::Lora(lora) => {
-                let masters = Adapter::fresh(&model.config, lora.clone(), cfg.seed);
+            Some(config) => {
+                let masters = Adapter::fresh(&model.config, config, cfg.seed);
                 let served = masters.served();
-                Params::Lora {
+                Params::Adapter {
                     base: model,
                     masters,
                     served,
@@ -135,11 +135,11 @@ impl Learner {
         if found != wanted {
             return Err(LearnerError::OtherModel { found, wanted });
         }
-        cfg.trainable = Trainable::Lora(adapter.config.clone());
+        cfg.trainable = adapter.config.clone().into();
         let masters = adapter.widened();
         let served = masters.served();
         Ok(Self::with(
-            Params::Lora {
+            Params::Adapter {
                 base: model,
                 masters,
                 served,
@@ -162,7 +162,7 @@ impl Learner {
     fn with(mut params: Params, cfg: LearnerConfig) -> Self {
         let mut sink = match &params {
             Params::Full(model) => Sink::Full(Box::new(model.weights.clone())),
-            Params::Lora { masters, .. } => Sink::Lora(masters.clone()),
+            Params::Adapter { masters, .. } => Sink::Adapter(masters.clone()),
         };
         clear(&mut sink);
         let lengths: Vec<usize> = params.arrays_mut().iter().map(|(a, _)| a.len()).collect();

@@ -26,7 +26,7 @@ pub use objective::{
 };
 pub use state::StateError;
 
-use crate::adapter::{AdapterError, LoraConfig};
+use crate::adapter::{AdapterConfig, AdapterError, DenseConfig, LoraConfig};
 
 /// What is trained.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,6 +36,29 @@ pub enum Trainable {
     /// An adapter over frozen weights. The forward uses the rounded adapter that would be served;
     /// gradients go straight through to f32 masters.
     Lora(LoraConfig),
+    /// Every weight of some projections, as a change of frozen weights that starts at 0; forward
+    /// and gradients as with [`Self::Lora`].
+    Dense(DenseConfig),
+}
+
+impl From<AdapterConfig> for Trainable {
+    fn from(config: AdapterConfig) -> Self {
+        match config {
+            AdapterConfig::Lora(lora) => Self::Lora(lora),
+            AdapterConfig::Dense(dense) => Self::Dense(dense),
+        }
+    }
+}
+
+impl Trainable {
+    /// The adapter that is trained; none where every weight is.
+    pub fn adapter(&self) -> Option<AdapterConfig> {
+        match self {
+            Self::Full => None,
+            Self::Lora(lora) => Some(lora.clone().into()),
+            Self::Dense(dense) => Some(dense.clone().into()),
+        }
+    }
 }
 
 /// One independent token sequence with any number of tokens to learn from.

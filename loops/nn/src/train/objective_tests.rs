@@ -221,7 +221,7 @@ fn gradient(rows: &[TrainRow], change: impl Fn(&mut LearnerConfig)) -> Vec<f32> 
     change(&mut cfg);
     let mut learner = learner(&base, cfg);
     learner.step(rows, &mut go_on).unwrap();
-    let Sink::Lora(grads) = &learner.sink else {
+    let Sink::Adapter(grads) = &learner.sink else {
         panic!("it trains an adapter")
     };
     grads

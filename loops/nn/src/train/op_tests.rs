@@ -8,7 +8,9 @@ use super::layer::{GradBufs, LayerBack, LayerSink, Step, embedding_grad};
 use super::loss::RowGrad;
 use super::objective::{SequenceView, TokenView};
 use super::{Distill, KlEstimator, Objective, TopK};
-use crate::adapter::{Adapter, AdapterDtype, LoraConfig, Pair, Target};
+use crate::adapter::{
+    Adapter, AdapterConfig, AdapterDtype, Change, DenseConfig, LoraConfig, Pair, Target,
+};
 use crate::attention::Attention;
 use crate::config::{Family, ModelConfig};
 use crate::exec::Executor;
@@ -32,7 +34,7 @@ mod rows;
 
 use attention::attention;
 use losses::{distilled, divergence, policy, prediction};
-use matrices::{embedding, final_head, linear, low_rank};
+use matrices::{dense_change, embedding, final_head, linear, low_rank};
 use rows::{gated, rms_norm, rotation};
 
 /// Largest error of a gradient, relative to the input's largest gradient.
@@ -146,6 +148,7 @@ fn ops() -> Vec<Op> {
         linear(),
         low_rank(false),
         low_rank(true),
+        dense_change(),
         embedding(),
         final_head(Family::Llama),
         final_head(Family::Qwen3),

@@ -6,7 +6,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 use serde_json::{Value, json};
 
 use super::adam::Moments;
-use crate::adapter::LoraConfig;
+use crate::adapter::AdapterConfig;
 use crate::weights::Digest32;
 
 const FORMAT: &str = "hone-learner-1";
@@ -45,8 +45,11 @@ impl Identity {
         }
     }
 
-    pub(crate) fn lora(lora: &LoraConfig, base: &Digest32) -> Self {
-        let trained = format!("{lora:?}");
+    pub(crate) fn adapter(config: &AdapterConfig, base: &Digest32) -> Self {
+        let trained = match config {
+            AdapterConfig::Lora(lora) => format!("{lora:?}"),
+            AdapterConfig::Dense(dense) => format!("{dense:?}"),
+        };
         let base = base.iter().map(|b| format!("{b:02x}")).collect();
         Self { trained, base }
     }

@@ -12,7 +12,7 @@ use crate::rng::Rng;
 use crate::score::score;
 use crate::simd::SimdLevel;
 use crate::source::NamedTensor;
-use crate::testing::{FAMILIES, Oracle, lora, lora_of, model, tiny, tokens, with_experts};
+use crate::testing::{FAMILIES, Oracle, dense, forms_of, lora, model, tiny, tokens, with_experts};
 use crate::weights::Model;
 
 pub(super) const PPO: Objective = Objective::DecoupledPpo {
@@ -75,15 +75,25 @@ pub(super) fn config(trainable: Trainable, objective: Objective) -> LearnerConfi
     }
 }
 
+/// Everything that can be trained of a model without experts.
+fn forms(dtype: AdapterDtype) -> [Trainable; 3] {
+    let (low_rank, dense) = (lora(dtype), dense(dtype));
+    [
+        Trainable::Full,
+        Trainable::Lora(low_rank),
+        Trainable::Dense(dense),
+    ]
+}
+
 pub(super) fn learner(model: &Arc<Model>, cfg: LearnerConfig) -> Learner {
-    match cfg.trainable {
-        Trainable::Full => Learner::new(Arc::clone(model), cfg).unwrap(),
-        Trainable::Lora(_) => {
-            let lora_cfg = lora_of(&model.config, AdapterDtype::F32);
-            let adapter = Adapter::random(&model.config, lora_cfg, 3);
-            Learner::from_adapter(Arc::clone(model), cfg, &adapter).unwrap()
-        }
-    }
+    let [low_rank, dense] = forms_of(&model.config, AdapterDtype::F32);
+    let form = match cfg.trainable {
+        Trainable::Full => return Learner::new(Arc::clone(model), cfg).unwrap(),
+        Trainable::Lora(_) => low_rank,
+        Trainable::Dense(_) => dense,
+    };
+    let adapter = Adapter::random(&model.config, form, 3);
+    Learner::from_adapter(Arc::clone(model), cfg, &adapter).unwrap()
 }
 
 /// The loss of a step in f64, straight from its definition.
@@ -157,7 +167,7 @@ impl SlowLoss<'_> {
 pub(super) fn gradients(learner: &Learner, cfg: &ModelConfig) -> Vec<NamedTensor> {
     match &learner.sink {
         Sink::Full(grads) => grads.to_tensors(cfg),
-        Sink::Lora(grads) => grads.to_tensors(),
+        Sink::Adapter(grads) => grads.to_tensors(),
     }
 }
 
@@ -237,29 +247,32 @@ fn full_gradients_match_finite_differences() {
 #[test]
 fn adapter_gradients_match_finite_differences() {
     for shape in FAMILIES.map(tiny).into_iter().chain([with_experts(false)]) {
-        let trainable = Trainable::Lora(lora_of(&shape, AdapterDtype::F32));
-        let plain = config(trainable.clone(), Objective::CrossEntropy);
-        check_gradients(&shape, plain);
-        let ppo = config(trainable, PPO);
-        check_gradients(
-            &shape,
-            LearnerConfig {
-                entropy_coef: 0.1,
-                kl_coef: 0.5,
-                ..ppo
-            },
-        );
+        for form in forms_of(&shape, AdapterDtype::F32) {
+            let trainable = Trainable::from(form);
+            let plain = config(trainable.clone(), Objective::CrossEntropy);
+            check_gradients(&shape, plain);
+            let ppo = config(trainable, PPO);
+            check_gradients(
+                &shape,
+                LearnerConfig {
+                    entropy_coef: 0.1,
+                    kl_coef: 0.5,
+                    ..ppo
+                },
+            );
+        }
     }
 }
 
 #[test]
 fn the_learner_sees_the_served_logprobs_bit_for_bit() {
-    for family in FAMILIES {
-        let shape = tiny(family);
+    let shapes = FAMILIES.map(tiny).into_iter();
+    let cases = shapes.flat_map(|s| forms_of(&s, AdapterDtype::Bf16).map(|form| (s.clone(), form)));
+    for (shape, form) in cases {
+        let family = shape.family;
         let base = Arc::new(model(&shape, 7));
-        let adapter = Adapter::random(&shape, lora_of(&shape, AdapterDtype::Bf16), 3);
-        let trainable = Trainable::Lora(lora_of(&shape, AdapterDtype::Bf16));
-        let cfg = config(trainable, PPO);
+        let adapter = Adapter::random(&shape, form.clone(), 3);
+        let cfg = config(form.into(), PPO);
         let mut learner = Learner::from_adapter(Arc::clone(&base), cfg, &adapter).unwrap();
         assert_eq!(learner.adapter().unwrap().digest(), adapter.digest());
         let rows = rows(&shape, 2);
@@ -313,7 +326,7 @@ fn on_policy_a_step_has_ratio_one() {
 fn resume_goes_on_with_the_same_bits() {
     let shape = tiny(Family::Qwen2);
     let base = Arc::new(model(&shape, 7));
-    for trainable in [Trainable::Full, Trainable::Lora(lora(AdapterDtype::Bf16))] {
+    for trainable in forms(AdapterDtype::Bf16) {
         let cfg = LearnerConfig {
             warmup_steps: 3,
             weight_decay: 0.1,
@@ -355,10 +368,14 @@ fn a_stopped_step_changes_nothing() {
     let shape = tiny(Family::Qwen3);
     let base = Arc::new(model(&shape, 7));
     let rows = rows(&shape, 2);
-    for updates_per_step in [1, 3] {
+    let cases = [Trainable::Full, Trainable::Dense(dense(AdapterDtype::Bf16))];
+    let cases = cases
+        .into_iter()
+        .flat_map(|form| [(1, form.clone()), (3, form)]);
+    for (updates_per_step, trainable) in cases {
         let cfg = LearnerConfig {
             updates_per_step,
-            ..config(Trainable::Full, PPO)
+            ..config(trainable, PPO)
         };
         let mut learner = learner(&base, cfg);
         learner.step(&rows, &mut go_on).unwrap();
@@ -507,7 +524,7 @@ fn bits_do_not_depend_on_threads_levels_or_kept_layers() {
         learner.step(&rows, &mut go_on).unwrap();
         learner.state()
     };
-    for trainable in [Trainable::Full, Trainable::Lora(lora(AdapterDtype::F32))] {
+    for trainable in forms(AdapterDtype::F32) {
         let plain = run(trainable.clone(), 1, 0);
         assert!(plain == run(trainable.clone(), 3, 0), "threads");
         assert!(plain == run(trainable.clone(), 1, 1 << 30), "kept layers");
@@ -528,9 +545,9 @@ fn training_bits_do_not_depend_on_the_instruction_level() {
     let cases: Vec<(ModelConfig, Trainable)> = shapes
         .flat_map(|shape| {
             let dtypes = [AdapterDtype::F32, AdapterDtype::Bf16];
-            let adapters = dtypes.map(|dtype| Trainable::Lora(lora_of(&shape, dtype)));
+            let adapters = dtypes.map(|dtype| forms_of(&shape, dtype).map(Trainable::from));
             let full = shape.experts.is_none().then_some(Trainable::Full);
-            let all = adapters.into_iter().chain(full);
+            let all = adapters.into_iter().flatten().chain(full);
             all.map(|trainable| (shape.clone(), trainable))
                 .collect::<Vec<_>>()
         })
@@ -595,7 +612,7 @@ fn packing_does_not_change_what_a_row_sees() {
 fn training_makes_rewarded_tokens_likely() {
     let shape = tiny(Family::Llama);
     let base = Arc::new(model(&shape, 7));
-    for trainable in [Trainable::Full, Trainable::Lora(lora(AdapterDtype::Bf16))] {
+    for trainable in forms(AdapterDtype::Bf16) {
         let text = tokens(&shape, 24, 5);
         let token = policy;
         let row = TrainRow {

@@ -1,7 +1,7 @@
 //! Where a scope's learner comes from: memory, its checkpoint, its adapter, or the base model.
 
 use hone_domain::{BlobError, Blobs, Digest, Policy, Scope};
-use hone_nn::{Adapter, Learner, LearnerConfig, ModelConfig, peft};
+use hone_nn::{Adapter, Learner, LearnerConfig, ModelConfig, StateError, peft};
 
 use super::{NnParts, adapter_digest};
 use crate::save::{CHECKPOINT_FILE, checkpoint_key};
@@ -40,11 +40,12 @@ impl Learners {
     }
 }
 
-/// A learner at `parent`: from its checkpoint, exactly as it was; where that is gone or of another
-/// shape, from its adapter with fresh moments; without a parent a fresh one.
+/// A learner at `parent`: from its checkpoint, exactly as it was; where that is gone or damaged,
+/// from its adapter with fresh moments; without a parent a fresh one. Form, rank and projections
+/// stay those that the scope began with, whatever `config` says by now.
 pub(super) fn load(
     parts: &NnParts,
-    config: LearnerConfig,
+    mut config: LearnerConfig,
     (scope, parent): (&Scope, Option<&Policy>),
 ) -> Result<Learner, String> {
     let sentence = |e: hone_nn::LearnerError| e.to_string();
@@ -52,25 +53,53 @@ pub(super) fn load(
         let fresh = Learner::new(parts.model.clone(), config).map_err(sentence)?;
         return Ok(fresh.on(parts.exec.clone()));
     };
-    match parts
-        .blobs
-        .get(&checkpoint_key(scope, parent.digest), CHECKPOINT_FILE)
-    {
-        Ok(state) => match Learner::resume(parts.model.clone(), config.clone(), &state) {
-            Ok(learner) if adapter_digest(&adapter_of(&learner)) == parent.digest => {
-                return Ok(learner.on(parts.exec.clone()));
-            }
-            Ok(_) => tracing::warn!(version = parent.version.0, "checkpoint of another adapter"),
-            Err(error) => {
-                tracing::warn!(version = parent.version.0, %error, "checkpoint not usable");
-            }
-        },
+    let key = checkpoint_key(scope, parent.digest);
+    let state = match parts.blobs.get(&key, CHECKPOINT_FILE) {
+        Ok(state) => Some(state),
         Err(BlobError::Missing { .. }) => {
             tracing::info!(version = parent.version.0, "no checkpoint; fresh moments");
+            None
         }
         Err(error) => return Err(error.to_string()),
+    };
+    let resume = |config: &LearnerConfig| {
+        let state = state.as_ref()?;
+        Some(Learner::resume(parts.model.clone(), config.clone(), state))
+    };
+    let mut resumed = resume(&config);
+    let mut adapter = None;
+    let is_other = matches!(
+        &resumed,
+        Some(Err(StateError::Other {
+            what: "trained",
+            ..
+        }))
+    );
+    if is_other {
+        // Begun under other settings; it goes on as it began.
+        let begun = read(&*parts.blobs, parent, &parts.model.config)?;
+        config.trainable = begun.config.clone().into();
+        tracing::info!(
+            version = parent.version.0,
+            "goes on in the form, rank and projections it began with"
+        );
+        resumed = resume(&config);
+        adapter = Some(begun);
     }
-    let adapter = adapter(&*parts.blobs, parent, &parts.model.config)?;
+    match resumed {
+        Some(Ok(learner)) if adapter_digest(&adapter_of(&learner)) == parent.digest => {
+            return Ok(learner.on(parts.exec.clone()));
+        }
+        Some(Ok(_)) => tracing::warn!(version = parent.version.0, "checkpoint of another adapter"),
+        Some(Err(error)) => {
+            tracing::warn!(version = parent.version.0, %error, "checkpoint not usable");
+        }
+        None => {}
+    }
+    let adapter = match adapter {
+        Some(adapter) => adapter,
+        None => read(&*parts.blobs, parent, &parts.model.config)?,
+    };
     let learner = Learner::from_adapter(parts.model.clone(), config, &adapter).map_err(sentence)?;
     Ok(learner.on(parts.exec.clone()))
 }
@@ -84,7 +113,7 @@ pub(super) fn adapter_of(learner: &Learner) -> Adapter {
 }
 
 /// Reads a published adapter and checks that it is the one that was published.
-fn adapter(blobs: &dyn Blobs, policy: &Policy, model: &ModelConfig) -> Result<Adapter, String> {
+fn read(blobs: &dyn Blobs, policy: &Policy, model: &ModelConfig) -> Result<Adapter, String> {
     let file = |name: &str| blobs.get(&policy.blob, name).ok();
     let adapter =
         peft::load(&file, model).map_err(|e| format!("version {}: {e}", policy.version))?;

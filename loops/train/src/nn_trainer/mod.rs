@@ -1,4 +1,4 @@
-//! The real trainer: LoRA on the model that is served, by nn's learner.
+//! The real trainer: an adapter on the model that is served, by nn's learner.
 
 mod answers;
 mod learners;
@@ -6,6 +6,8 @@ mod lessons;
 mod measure;
 mod rehearsal;
 
+#[cfg(test)]
+mod form_tests;
 #[cfg(test)]
 mod lesson_tests;
 #[cfg(test)]
@@ -16,12 +18,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use hone_domain::{Blobs, Digest, SamplePart, Token};
 use hone_nn::{
-    AdapterDtype, Control, Executor, Learner, LoraConfig, LossKind, Model, StepError, StepReport,
-    Target, TokenLoss, TrainRow, Trainable, peft,
+    AdapterConfig, AdapterDtype, Control, DenseConfig, Executor, Learner, LoraConfig, LossKind,
+    Model, StepError, StepReport, Target, TokenLoss, TrainRow, peft,
 };
 use serde_json::json;
 
-use crate::config::{AdapterPrecision, Config, GateConfig, LearnerConfig};
+use crate::config::{AdapterForm, AdapterPrecision, Config, GateConfig, LearnerConfig};
 use crate::nn_trainer::learners::Learners;
 use crate::pack::PackedRow;
 use crate::save::scope_hash;
@@ -52,7 +54,8 @@ pub struct NnParts {
 pub struct NnTrainer {
     parts: NnParts,
     learner: LearnerConfig,
-    lora: LoraConfig,
+    /// What scopes that have learned nothing yet begin with.
+    adapter: AdapterConfig,
     gate: GateConfig,
     row_tokens_max: usize,
     fingerprint: String,
@@ -69,16 +72,7 @@ impl NnTrainer {
     pub fn new(parts: NnParts, config: &Config) -> Result<Self, String> {
         config.validate()?;
         let learner = config.learner.clone();
-        let lora = LoraConfig {
-            rank: learner.lora_rank,
-            alpha: learner.lora_alpha,
-            targets: targets_of(&parts.model, &learner)?,
-            rslora: learner.rslora,
-            dtype: match learner.adapter_dtype {
-                AdapterPrecision::F32 => AdapterDtype::F32,
-                AdapterPrecision::Bf16 => AdapterDtype::Bf16,
-            },
-        };
+        let adapter = adapter_config(&parts.model, &learner)?;
         Ok(Self {
             fingerprint: hone_nn::fingerprint(&parts.model),
             learners: Mutex::new(Learners::new(learner.learners_cached_max)),
@@ -86,14 +80,22 @@ impl NnTrainer {
             row_tokens_max: config.row_tokens_max,
             parts,
             learner,
-            lora,
+            adapter,
         })
+    }
+
+    /// Bytes of a learner's checkpoint, and of a learner in memory; both rise, for a moment, to
+    /// twice as much while a version is saved.
+    pub fn learner_bytes(&self) -> (u64, u64) {
+        let weights = self.adapter.weights(&self.parts.model.config) as u64;
+        // Masters and two moments; gradients and what is served besides.
+        (12 * weights, 20 * weights)
     }
 
     fn learner_config(&self, lr_scale: f32) -> hone_nn::LearnerConfig {
         let l = &self.learner;
         hone_nn::LearnerConfig {
-            trainable: Trainable::Lora(self.lora.clone()),
+            trainable: self.adapter.clone().into(),
             objective: l.objective(),
             lr: l.lr * lr_scale,
             beta1: l.beta1,
@@ -301,6 +303,25 @@ fn mean_logprobs(
     let logprobs = learner.logprobs(rows, control).map_err(stopped)?;
     let mean = |row: &Vec<f32>| row.iter().sum::<f32>() / row.len() as f32;
     Ok(logprobs.iter().map(mean).collect())
+}
+
+/// What is trained, by the keys.
+fn adapter_config(model: &Model, learner: &LearnerConfig) -> Result<AdapterConfig, String> {
+    let targets = targets_of(model, learner)?;
+    let dtype = match learner.adapter_dtype {
+        AdapterPrecision::F32 => AdapterDtype::F32,
+        AdapterPrecision::Bf16 => AdapterDtype::Bf16,
+    };
+    Ok(match learner.form {
+        AdapterForm::Lora => AdapterConfig::Lora(LoraConfig {
+            rank: learner.lora_rank,
+            alpha: learner.lora_alpha,
+            targets,
+            rslora: learner.rslora,
+            dtype,
+        }),
+        AdapterForm::Full => AdapterConfig::Dense(DenseConfig { targets, dtype }),
+    })
 }
 
 /// The projections that adapters of this model act on.

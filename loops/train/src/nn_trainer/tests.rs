@@ -198,7 +198,7 @@ pub(super) fn config() -> Config {
 }
 
 /// What a round of sixteen turns scored on average.
-type Reward = fn(&Turn) -> f32;
+pub(super) type Reward = fn(&Turn) -> f32;
 
 pub(super) struct Arm {
     house: House,
@@ -208,7 +208,7 @@ pub(super) struct Arm {
 }
 
 impl Arm {
-    async fn start(config: Config) -> Self {
+    pub(super) async fn start(config: Config) -> Self {
         Self::with(config, None).await
     }
 
@@ -228,7 +228,7 @@ impl Arm {
     }
 
     /// Samples sixteen turns, judges them, waits until they are trained or settled.
-    async fn round(&mut self, reward: Reward) -> f32 {
+    pub(super) async fn round(&mut self, reward: Reward) -> f32 {
         let mut turns = Vec::new();
         for _ in 0..16 {
             self.seed += 1;
@@ -246,7 +246,7 @@ impl Arm {
         mean
     }
 
-    async fn end(self) -> House {
+    pub(super) async fn end(self) -> House {
         self.running.stop().await;
         let model = self.parts.model.config.clone();
         let on_disk = |policy: &Policy| {
@@ -259,7 +259,7 @@ impl Arm {
 }
 
 /// Whether the first token is even; about half of a random model's are.
-fn begins_even(turn: &Turn) -> f32 {
+pub(super) fn begins_even(turn: &Turn) -> f32 {
     if turn.completion.tokens()[0].is_multiple_of(2) {
         1.0
     } else {
@@ -413,7 +413,7 @@ pub(super) fn job(turns: &[Turn], parent: Option<Policy>) -> TrainJob {
 }
 
 /// Saves a candidate and makes it the newest version, without a ledger.
-fn adopt(house: &House, candidate: &Candidate, version: u64) -> Policy {
+pub(super) fn adopt(house: &House, candidate: &Candidate, version: u64) -> Policy {
     let policy = Policy {
         scope: anna(),
         version: PolicyVersion(version),
@@ -515,7 +515,7 @@ async fn settings_reach_the_learner() {
     let made = trainer.learner_config(0.5);
     assert_eq!(made.lr, config.learner.lr * 0.5);
     assert_eq!(made.kl_coef, config.learner.kl_coef);
-    let Trainable::Lora(lora) = made.trainable else {
+    let Some(AdapterConfig::Lora(lora)) = made.trainable.adapter() else {
         panic!()
     };
     assert_eq!((lora.rank, lora.targets), (4, vec![hone_nn::Target::Q]));

@@ -123,6 +123,35 @@ fn projected(back: &LayerBack, (x, dy): (&[f32], &[f32]), sink: &mut LayerSink) 
     dense(&dx, d.q, d.ld_q)
 }
 
+/// An adapter that changes the output projection of the first layer so.
+fn with_change(config: &AdapterConfig, change: Change) -> Adapter {
+    let mut adapter = Adapter::zero(&tiny(Family::Qwen2), config.clone());
+    adapter.layers[0][Target::O as usize] = Some(change);
+    adapter
+}
+
+/// The output projection and the adapter on it.
+fn adapted((frozen, inp, out): (&[f32], usize, usize), adapter: &Adapter, x: &[f32]) -> Vec<f32> {
+    in_layer((frozen, None), Some(adapter), |back, _| {
+        let d = back.pass.dims;
+        let mut input = Buf::default();
+        let rows = strided(x, inp, d.ld_q);
+        input.take(ROWS * d.ld_q)[..ROWS * d.ld_q].copy_from_slice(&rows[..ROWS * d.ld_q]);
+        let mut y = Buf::default();
+        back.pass.project_o(back.weights, &input, &mut y);
+        dense(y.as_slice(), out, d.ld_hidden)
+    })
+}
+
+/// Gradients of its input and of the change.
+fn adapted_back(frozen: &[f32], adapter: &Adapter, step: (&[f32], &[f32])) -> (Vec<f32>, Change) {
+    in_layer((frozen, None), Some(adapter), |back, _| {
+        let mut sums = Adapter::zero(back.pass.cfg, adapter.config.clone());
+        let dx = projected(back, step, &mut LayerSink::Adapter(&mut sums.layers[0]));
+        (dx, sums.layers[0][Target::O as usize].take().unwrap())
+    })
+}
+
 /// `y = x W^T + scale (x A^T) B^T` for a frozen `W`: gradients of `x`, `A` and `B`.
 pub(super) fn low_rank(rslora: bool) -> Op {
     let (inp, out, rank) = (40, 28, 3);
@@ -135,11 +164,10 @@ pub(super) fn low_rank(rslora: bool) -> Op {
         dtype: AdapterDtype::F32,
     };
     let scale = config.scale();
+    let config = AdapterConfig::from(config);
     let with = move |x: &[Vec<f32>]| {
-        let mut adapter = Adapter::zero(&tiny(Family::Qwen2), config.clone());
         let (a, b) = (panels(inp, &x[1]), panels(rank, &x[2]));
-        adapter.layers[0][Target::O as usize] = Some(Pair { a, b });
-        adapter
+        with_change(&config, Change::LowRank(Pair { a, b }))
     };
     let (wide, narrow) = (frozen.clone(), frozen.clone());
     let slow = move |x: &[Vec<f64>]| {
@@ -150,27 +178,13 @@ pub(super) fn low_rank(rslora: bool) -> Op {
         y.map(|(y, d)| y + f64::from(scale) * d).collect()
     };
     let served = with.clone();
-    let fast = move |x: &[Vec<f32>]| {
-        let adapter = served(x);
-        in_layer((&narrow, None), Some(&adapter), |back, _| {
-            let d = back.pass.dims;
-            let mut input = Buf::default();
-            let rows = strided(&x[0], inp, d.ld_q);
-            input.take(ROWS * d.ld_q)[..ROWS * d.ld_q].copy_from_slice(&rows[..ROWS * d.ld_q]);
-            let mut y = Buf::default();
-            back.pass.project_o(back.weights, &input, &mut y);
-            dense(y.as_slice(), out, d.ld_hidden)
-        })
-    };
+    let fast = move |x: &[Vec<f32>]| adapted((&narrow, inp, out), &served(x), &x[0]);
     let grads = move |x: &[Vec<f32>], dy: &[f32]| {
-        let adapter = with(x);
-        in_layer((&frozen, None), Some(&adapter), |back, _| {
-            let mut sums = Adapter::zero(back.pass.cfg, adapter.config.clone());
-            let pairs: &mut [Option<Pair>; 7] = &mut sums.layers[0];
-            let dx = projected(back, (&x[0], dy), &mut LayerSink::Lora(pairs));
-            let pair = sums.layers[0][Target::O as usize].as_ref().unwrap();
-            vec![dx, pair.a.to_rows(0..rank), pair.b.to_rows(0..out)]
-        })
+        let (dx, change) = adapted_back(&frozen, &with(x), (&x[0], dy));
+        let Change::LowRank(pair) = change else {
+            panic!("{change:?}")
+        };
+        vec![dx, pair.a.to_rows(0..rank), pair.b.to_rows(0..out)]
     };
     Op {
         name: format!("low-rank adapter, rslora {rslora}"),
@@ -179,6 +193,41 @@ pub(super) fn low_rank(rslora: bool) -> Op {
             random(rank * inp, 13),
             random(out * rank, 14),
         ],
+        slow: Box::new(slow),
+        fast: Box::new(fast),
+        grads: Box::new(grads),
+    }
+}
+
+/// `y = x W^T + x D^T` for a frozen `W`: gradients of `x` and `D`.
+pub(super) fn dense_change() -> Op {
+    let (inp, out) = (40, 28);
+    let frozen = random(out * inp, 11);
+    let config = AdapterConfig::from(DenseConfig {
+        targets: vec![Target::O],
+        dtype: AdapterDtype::F32,
+    });
+    let with = move |x: &[Vec<f32>]| with_change(&config, Change::Dense(panels(inp, &x[1])));
+    let (wide, narrow) = (frozen.clone(), frozen.clone());
+    let slow = move |x: &[Vec<f64>]| {
+        let frozen: Vec<f64> = wide.iter().map(|v| f64::from(*v)).collect();
+        let y = product(&x[0], &frozen, inp).into_iter();
+        y.zip(product(&x[0], &x[1], inp))
+            .map(|(y, d)| y + d)
+            .collect()
+    };
+    let served = with.clone();
+    let fast = move |x: &[Vec<f32>]| adapted((&narrow, inp, out), &served(x), &x[0]);
+    let grads = move |x: &[Vec<f32>], dy: &[f32]| {
+        let (dx, change) = adapted_back(&frozen, &with(x), (&x[0], dy));
+        let Change::Dense(d) = change else {
+            panic!("{change:?}")
+        };
+        vec![dx, d.to_rows(0..out)]
+    };
+    Op {
+        name: "dense change".to_owned(),
+        inputs: vec![random(ROWS * inp, 12), random(out * inp, 13)],
         slow: Box::new(slow),
         fast: Box::new(fast),
         grads: Box::new(grads),

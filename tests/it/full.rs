@@ -1,0 +1,66 @@
+//! Every weight of the projections, by configuration: what it learns is heard, and what could never
+//! be saved is refused at the start.
+
+use hone_tests::{Changes, TestHouse, temporary};
+use serde_json::{Value, json};
+
+/// What a user wants to hear.
+const WANTED: &str = "It's Paris.";
+
+fn ask(temperature: f64) -> Value {
+    json!({
+        "model": "hone-starter",
+        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "seed": 3, "max_tokens": 48, "temperature": temperature,
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_correction_becomes_the_answer() {
+    let (_guard, data) = temporary().unwrap();
+    let changes: Vec<(&str, toml::Value)> = vec![
+        ("train.learner.form", "full".into()),
+        ("train.learner.lr", 1e-3.into()),
+        ("train.learner.correction_logprob", (-0.1).into()),
+        ("train.method", "supervised".into()),
+        ("train.explicit_wait_ms", 100.into()),
+        ("train.tick_ms", 100.into()),
+    ];
+    let house = TestHouse::start(&data, &changes as Changes<'_>)
+        .await
+        .unwrap();
+    let said = |reply: &Value| reply["choices"][0]["message"]["content"].clone();
+    let before = house.chat(ask(0.0)).await.unwrap();
+    assert_ne!(said(&before), WANTED);
+    let reply = house.chat(ask(1.0)).await.unwrap();
+    let feedback = json!({"turn_id": reply["hone"]["turn_id"], "score": -1, "correction": WANTED});
+    house.post("/v1/feedback", feedback).await.unwrap();
+    let mut last = Value::Null;
+    for _ in 0..400 {
+        last = house.chat(ask(0.0)).await.unwrap();
+        if last["hone"]["policy_version"].as_u64() >= Some(1) {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    let status = house.get("/admin/v1/status").await.unwrap();
+    let train = &status["loops"]["train"]["numbers"];
+    assert_eq!(said(&last), WANTED, "{last} {train}");
+    house.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_checkpoint_that_could_never_be_written_is_refused_at_the_start() {
+    let (_guard, data) = temporary().unwrap();
+    let mut changes: Vec<(&str, toml::Value)> =
+        vec![("store.blob_file_bytes_max", (4 << 20).into())];
+    // What a LoRA takes fits.
+    let house = TestHouse::start(&data, &changes as Changes<'_>).await;
+    house.unwrap().stop().await.unwrap();
+    changes.push(("train.learner.form", "full".into()));
+    let refused = TestHouse::start(&data, &changes as Changes<'_>).await;
+    let error = refused.err().unwrap().to_string();
+    for part in ["store.blob_file_bytes_max", "lora_targets", "4194304"] {
+        assert!(error.contains(part), "{error}");
+    }
+}
