@@ -183,19 +183,29 @@ pub(super) fn overhead(bench: &Bench, against: Option<&str>) -> Result<Report, S
             ("kept_16", "16 at once, turns on disk"),
             outcome,
         );
+        let outcome = not_kept.closed(time).await;
+        let ours_not_kept = outcome.per_s();
+        add(
+            &mut report,
+            ("not_kept_16", "16 at once, store: false"),
+            outcome,
+        );
         if let Some(url) = against {
             let other = Arc::new(Load::at(url.trim_end_matches('/'), true).await?);
             other.warm().await?;
             let outcome = other.closed(time).await;
-            let ratio = ours / outcome.per_s().max(1e-9);
+            let theirs = outcome.per_s().max(1e-9);
+            let (ratio, not_kept) = (ours / theirs, ours_not_kept / theirs);
             add(
                 &mut report,
                 ("against_16", "16 at once, the other server"),
                 outcome,
             );
             report.set("ratio", milli(ratio));
+            report.set("ratio_not_kept", milli(not_kept));
             report.note(format!(
-                "{ratio:.1} times the other server's throughput at 16 at once."
+                "{ratio:.1} times the other server's throughput at 16 at once, {not_kept:.1} times \
+                 where nothing is kept."
             ));
         }
         report.set("seconds", milli(time.as_secs_f64()));

@@ -167,7 +167,7 @@ fn what_is_recorded_is_what_is_computed_again_and_what_training_sees() {
             let (Some(adapter), true) = (adapter, turn.sampling.is_replayable()) else {
                 continue;
             };
-            let trainable = Trainable::Lora(adapter.config.clone());
+            let trainable = Trainable::from(adapter.config.clone());
             let cfg = LearnerConfig::new(trainable, Objective::CrossEntropy, 1e-4);
             let model = Arc::clone(&world.model);
             let mut learner = Learner::from_adapter(model, cfg, adapter).unwrap();

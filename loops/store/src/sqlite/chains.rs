@@ -88,10 +88,10 @@ impl BlockLink {
 
 /// The links of one list that are not stored, each with the one before it. Looks from the end,
 /// because a conversation's next turn differs there only.
-fn missing<'a, L>(
-    links: &'a [L],
+fn missing<L>(
+    links: &[L],
     is_stored: impl Fn(&L) -> bool,
-) -> impl ExactSizeIterator<Item = (Option<&'a L>, &'a L)> {
+) -> impl ExactSizeIterator<Item = (Option<&L>, &L)> {
     let known = links.iter().rposition(is_stored).map_or(0, |last| last + 1);
     (known..links.len()).map(|index| (index.checked_sub(1).map(|i| &links[i]), &links[index]))
 }
