@@ -40,7 +40,8 @@ pub(super) fn adapters(bench: &Bench) -> Result<Report, String> {
         for (at, spread) in spreads.into_iter().enumerate() {
             let size = (PROMPT_TOKENS, COMPLETION_TOKENS);
             let ask = |index: usize| bed.ask_of(scope(index % spread), size, None);
-            let (more, longer, lost) = round(&bed, (CONCURRENT, time / ROUNDS), &ask)?;
+            let enough = |_, spent| spent >= time / ROUNDS;
+            let (more, longer, lost) = round(&bed, (CONCURRENT, &enough), &ask)?;
             tokens[at] += more;
             spent[at] += longer;
             failed += lost;

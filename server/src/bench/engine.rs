@@ -1,23 +1,19 @@
 //! The engine on the configured model, in the sizes that other engines' benches use.
 
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use hone_serve::{Answer, Backend};
 use serde_json::{Value, json};
 
 use super::Bench;
 use super::bed::{Bed, ended_well};
 use super::report::{Report, milli};
-use super::speed::until_decoding;
+use super::speed::round;
 
 /// Completions at once.
 const CONCURRENT: [usize; 3] = [1, 8, 32];
 /// Context that decoding begins at, and tokens of the prompt whose time is taken.
 const PROMPT_TOKENS: usize = 32;
 const PREFILL_TOKENS: usize = 512;
-/// How often the engine's counters are read; each look costs the engine some of a core.
-const LOOK: Duration = Duration::from_millis(2);
 
 /// `hone bench engine`.
 pub(super) fn engine(bench: &Bench, steps: u32) -> Result<Report, String> {
@@ -65,29 +61,12 @@ fn prefill(bed: &Bed) -> Result<(f64, u64), String> {
 /// Tokens per second from when all of `concurrent` completions decode until the first has its
 /// `steps` tokens, and completions that failed.
 fn decode(bed: &Bed, concurrent: usize, steps: u32) -> Result<(f64, u64), String> {
-    let due = bed.engine.stats().ttft_us.count() + concurrent as u64;
     // Those that begin first have to last until the last one has begun, too.
     let each = steps + concurrent as u32;
-    let answers = (0..concurrent).map(|_| bed.ask(PROMPT_TOKENS, each));
-    let mut answers = answers.collect::<Result<Vec<Answer>, String>>()?;
-    let first = until_decoding(bed, concurrent, due)?;
-    let (start, wanted) = (Instant::now(), u64::from(steps) * concurrent as u64);
-    let (mut tokens, mut time) = (0, Duration::ZERO);
-    while tokens < wanted {
-        let stats = bed.engine.stats();
-        if stats.running < concurrent {
-            break;
-        }
-        // The time of a step under way does not count, because its tokens do not yet.
-        let decoded = stats.completion_tokens_total - first;
-        if decoded > tokens {
-            (tokens, time) = (decoded, start.elapsed());
-        }
-        sleep(LOOK);
-    }
-    answers.iter().for_each(|answer| answer.cancel.cancel());
-    let failed = answers.iter_mut().map(ended_well).filter(|well| !well);
-    let failed = failed.count() as u64;
+    let ask = |_| bed.ask(PROMPT_TOKENS, each);
+    let wanted = u64::from(steps) * concurrent as u64;
+    let enough = |tokens, _| tokens >= wanted;
+    let (tokens, time, failed) = round(bed, (concurrent, &enough), &ask)?;
     if tokens == 0 {
         return Err(format!(
             "{concurrent} completions were never seen decoding at the same time; more --steps may help"

@@ -82,7 +82,7 @@ fn measure(bed: &Bed, concurrent: usize, time: Duration) -> Result<Decoded, Stri
     while decoded.time < time && began.elapsed() < 3 * time {
         let most = time.saturating_sub(decoded.time);
         let ask = |_| bed.ask(PROMPT_TOKENS, COMPLETION_TOKENS);
-        let (tokens, spent, failed) = round(bed, (concurrent, most), &ask)?;
+        let (tokens, spent, failed) = round(bed, (concurrent, &|_, time| time >= most), &ask)?;
         decoded.tokens += tokens;
         decoded.time += spent;
         decoded.failed += failed;
@@ -99,11 +99,11 @@ fn measure(bed: &Bed, concurrent: usize, time: Duration) -> Result<Decoded, Stri
 }
 
 /// Tokens and time from when all completions that `ask` asks for decode until the first ends or
-/// `most` is over, and completions that failed. The answers' channels hold whole completions, so nobody has to read
-/// them meanwhile.
+/// `enough` says so of both, and completions that failed. The answers' channels hold whole
+/// completions, so nobody has to read them meanwhile.
 pub(super) fn round(
     bed: &Bed,
-    (concurrent, most): (usize, Duration),
+    (concurrent, enough): (usize, &dyn Fn(u64, Duration) -> bool),
     ask: &dyn Fn(usize) -> Result<Answer, String>,
 ) -> Result<(u64, Duration, u64), String> {
     let due = bed.engine.stats().ttft_us.count() + concurrent as u64;
@@ -113,7 +113,7 @@ pub(super) fn round(
     let first = until_decoding(bed, concurrent, due)?;
     let start = Instant::now();
     let (mut tokens, mut time) = (0, Duration::ZERO);
-    while time < most {
+    while !enough(tokens, time) {
         sleep(LOOK);
         let stats = bed.engine.stats();
         if stats.running < concurrent {
@@ -135,7 +135,7 @@ pub(super) fn round(
 
 /// Waits until `concurrent` completions have their first token, `due` of all time; returns the
 /// tokens sampled so far.
-pub(super) fn until_decoding(bed: &Bed, concurrent: usize, due: u64) -> Result<u64, String> {
+fn until_decoding(bed: &Bed, concurrent: usize, due: u64) -> Result<u64, String> {
     let began = Instant::now();
     while began.elapsed() < PATIENCE {
         let stats = bed.engine.stats();

@@ -72,33 +72,48 @@ pub(super) fn block_links(tokens: &[Token]) -> (Vec<BlockLink>, Vec<u8>) {
     (links, tail)
 }
 
-impl MessageLink {
-    /// Hash of the message and everything before it.
-    pub(super) fn chain(&self) -> &Hash {
+/// A step of a list.
+pub(super) trait Link {
+    /// Hash of the step and everything before it.
+    fn chain(&self) -> &Hash;
+}
+
+impl Link for MessageLink {
+    fn chain(&self) -> &Hash {
         &self.chain
     }
 }
 
-impl BlockLink {
-    /// Hash of the block and everything before it.
-    pub(super) fn chain(&self) -> &Hash {
+impl Link for BlockLink {
+    fn chain(&self) -> &Hash {
         &self.chain
     }
 }
 
-/// The links of one list that are not stored, each with the one before it. Looks from the end,
-/// because a conversation's next turn differs there only.
-fn missing<L>(
-    links: &[L],
-    is_stored: impl Fn(&L) -> bool,
-) -> impl ExactSizeIterator<Item = (Option<&L>, &L)> {
+/// A link with the one before it.
+type After<'a, L> = (Option<&'a L>, &'a L);
+
+/// The links of one list that are not stored. Looks from the end, because a conversation's next turn
+/// differs there only.
+fn missing<'a, L: Link>(
+    links: &'a [L],
+    stored: &HashSet<Hash>,
+) -> impl ExactSizeIterator<Item = After<'a, L>> + use<'a, L> {
+    let is_stored = |link: &L| stored.contains(link.chain());
     let known = links.iter().rposition(is_stored).map_or(0, |last| last + 1);
     (known..links.len()).map(|index| (index.checked_sub(1).map(|i| &links[i]), &links[index]))
 }
 
 /// How many links of a list are not stored.
-pub(super) fn missing_count(links: &[MessageLink], stored: &HashSet<Hash>) -> usize {
-    missing(links, |link| stored.contains(&link.chain)).len()
+pub(super) fn missing_count(links: &[impl Link], stored: &HashSet<Hash>) -> usize {
+    missing(links, stored).len()
+}
+
+/// The links of several lists that are not stored, each once.
+fn new_links<'a, L: Link>(lists: &[&'a [L]], stored: &HashSet<Hash>) -> Vec<After<'a, L>> {
+    let mut met = HashSet::new();
+    let links = lists.iter().flat_map(|links| missing(links, stored));
+    links.filter(|(_, link)| met.insert(link.chain())).collect()
 }
 
 /// Stores what is new of the message lists of a batch; `stored` are the chains that are there.
@@ -107,12 +122,8 @@ pub(super) async fn store_messages(
     script: &mut Script,
     (lists, stored): (&[&[MessageLink]], &HashSet<Hash>),
 ) -> Result<(), Fault> {
-    let (mut met, mut bodies) = (HashSet::new(), HashSet::new());
-    let new: Vec<_> = lists
-        .iter()
-        .flat_map(|links| missing(links, |link| stored.contains(&link.chain)))
-        .filter(|(_, link)| met.insert(&link.chain))
-        .collect();
+    let mut bodies = HashSet::new();
+    let new = new_links(lists, stored);
     let links = new.iter().map(|(_, link)| *link);
     let messages: Vec<_> = links.filter(|link| bodies.insert(&link.own)).collect();
     script
@@ -147,12 +158,7 @@ pub(super) async fn store_blocks(
     script: &mut Script,
     (prompts, stored): (&[&[BlockLink]], &HashSet<Hash>),
 ) -> Result<(), Fault> {
-    let mut met = HashSet::new();
-    let new: Vec<_> = prompts
-        .iter()
-        .flat_map(|links| missing(links, |link| stored.contains(&link.chain)))
-        .filter(|(_, link)| met.insert(&link.chain))
-        .collect();
+    let new = new_links(prompts, stored);
     script
         .each(
             connection,

@@ -8,7 +8,7 @@ use hone_domain::{
 };
 use sqlx::{Row, SqliteConnection};
 
-use super::chains::{self, BlockLink, MessageLink};
+use super::chains::{self, BlockLink, Link as _, MessageLink};
 use super::consent;
 use super::erase;
 use super::fault::Fault;
@@ -22,7 +22,7 @@ use crate::codec::{
 use crate::ledger::{FeedbackOutcome, reason_at_record};
 use crate::reading::TITLE_CHARS_MAX;
 
-/// Turns and new messages of a batch that is written in one call.
+/// Most turns, and most new messages and blocks, of a batch that is written in one call.
 const SMALL_TURNS: usize = 4;
 const SMALL_LINKS: usize = 8;
 
@@ -72,9 +72,10 @@ pub(super) async fn record_turns(
     let bare = encode(&bare)?;
     let turns: Vec<&Encoded<'_>> = kept.into_iter().chain(&bare).collect();
     let new = new_turns(connection, &turns, &known).await?;
-    let links = new
-        .iter()
-        .map(|(e, _)| chains::missing_count(&e.messages, &known.histories));
+    let links = new.iter().map(|(e, _)| {
+        chains::missing_count(&e.messages, &known.histories)
+            + chains::missing_count(&e.blocks, &known.blocks)
+    });
     let is_small = turns.len() <= SMALL_TURNS && links.sum::<usize>() <= SMALL_LINKS;
     let mut script = Script::new(is_small);
     store_surroundings(connection, &mut script, (&turns, &known)).await?;

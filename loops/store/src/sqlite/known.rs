@@ -6,7 +6,7 @@ use hone_domain::{Millis, Reason, Scope, Turn, TurnId};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
-use super::chains::Hash;
+use super::chains::{Hash, Link as _};
 use super::collect::Encoded;
 use super::fault::{Fault, corrupt};
 use super::many::Values;
@@ -138,7 +138,12 @@ impl Known {
 /// A JSON list of values in hexadecimal digits, each once.
 fn list<'a>(values: impl Iterator<Item = &'a [u8]>) -> Result<String, Fault> {
     let values: HashSet<&[u8]> = values.collect();
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let hex: Vec<String> = values.into_iter().map(hex).collect();
     Ok(serde_json::to_string(&hex)?)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let digit = |half: u8| char::from_digit(u32::from(half), 16).unwrap_or_default();
+    let pair = |byte: &u8| [digit(byte >> 4), digit(byte & 15)];
+    bytes.iter().flat_map(pair).collect()
 }

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use sqlx::AssertSqlSafe;
 use sqlx::sqlite::SqlitePool;
 
 /// Commits after which it is time.
@@ -38,9 +37,11 @@ impl Mover {
         tokio::spawn(async move {
             // Most of it while others write; then, with the writer waiting, the few pages that came
             // meanwhile, so that the log begins anew. What readers still need stays for the next time.
-            for step in ["passive", "full"] {
-                let pragma = format!("pragma wal_checkpoint({step})");
-                let moved = sqlx::query(AssertSqlSafe(pragma)).execute(&mover.pool);
+            for pragma in [
+                "pragma wal_checkpoint(passive)",
+                "pragma wal_checkpoint(full)",
+            ] {
+                let moved = sqlx::query(pragma).execute(&mover.pool);
                 if let Err(error) = moved.await {
                     tracing::debug!(%error, "the ledger's log was not moved to its main file");
                 }

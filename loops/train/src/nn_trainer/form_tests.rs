@@ -4,7 +4,7 @@
 use hone_domain::{Blobs, Policy, Turn};
 use serde_json::Value;
 
-use super::tests::{Arm, adopt, begins_even, config, job, parts, sampled};
+use super::tests::{adopt, config, job, parts, rises, sampled};
 use super::*;
 use crate::house::House;
 use crate::save::checkpoint_key;
@@ -38,19 +38,7 @@ fn form_of(candidate: &Candidate) -> AdapterForm {
 async fn with_every_weight_scores_rise_and_every_logprob_is_reproduced_to_the_bit() {
     let mut config = in_form(AdapterForm::Full);
     config.learner.lr = 2e-3;
-    let mut arm = Arm::start(config).await;
-    let mut means = Vec::new();
-    for _ in 0..24 {
-        means.push(arm.round(begins_even).await);
-    }
-    let house = arm.end().await;
-    let mean = |part: &[f32]| part.iter().sum::<f32>() / part.len() as f32;
-    let (before, after) = (mean(&means[..4]), mean(&means[20..]));
-    assert!(after > before + 0.4, "{means:?}");
-    assert!(house.number("versions_total") >= 20.0);
-    assert!(house.number("parity_tokens_total") > 24.0 * 16.0);
-    assert_eq!(house.number("parity_mismatches"), 0.0);
-    assert_eq!(house.number("parity_difference_max"), 0.0);
+    rises(config).await;
 }
 
 #[tokio::test]

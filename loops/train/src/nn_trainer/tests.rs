@@ -200,7 +200,7 @@ pub(super) fn config() -> Config {
 /// What a round of sixteen turns scored on average.
 pub(super) type Reward = fn(&Turn) -> f32;
 
-pub(super) struct Arm {
+struct Arm {
     house: House,
     parts: NnParts,
     running: crate::house::Running,
@@ -208,7 +208,7 @@ pub(super) struct Arm {
 }
 
 impl Arm {
-    pub(super) async fn start(config: Config) -> Self {
+    async fn start(config: Config) -> Self {
         Self::with(config, None).await
     }
 
@@ -228,7 +228,7 @@ impl Arm {
     }
 
     /// Samples sixteen turns, judges them, waits until they are trained or settled.
-    pub(super) async fn round(&mut self, reward: Reward) -> f32 {
+    async fn round(&mut self, reward: Reward) -> f32 {
         let mut turns = Vec::new();
         for _ in 0..16 {
             self.seed += 1;
@@ -246,7 +246,7 @@ impl Arm {
         mean
     }
 
-    pub(super) async fn end(self) -> House {
+    async fn end(self) -> House {
         self.running.stop().await;
         let model = self.parts.model.config.clone();
         let on_disk = |policy: &Policy| {
@@ -259,7 +259,7 @@ impl Arm {
 }
 
 /// Whether the first token is even; about half of a random model's are.
-pub(super) fn begins_even(turn: &Turn) -> f32 {
+fn begins_even(turn: &Turn) -> f32 {
     if turn.completion.tokens()[0].is_multiple_of(2) {
         1.0
     } else {
@@ -275,10 +275,8 @@ fn is_short(turn: &Turn) -> f32 {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scores_rise_and_every_logprob_is_reproduced_to_the_bit() {
-    let mut config = config();
-    config.learner.lr = 1e-2;
+/// Learns by `config` until scores have risen, with every log-prob reproduced to the bit.
+pub(super) async fn rises(config: Config) -> House {
     let mut arm = Arm::start(config).await;
     let mut means = Vec::new();
     for _ in 0..24 {
@@ -296,6 +294,14 @@ async fn scores_rise_and_every_logprob_is_reproduced_to_the_bit() {
     assert!(house.number("parity_tokens_total") > 24.0 * 16.0);
     assert_eq!(house.number("parity_mismatches"), 0.0);
     assert_eq!(house.number("parity_difference_max"), 0.0);
+    house
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scores_rise_and_every_logprob_is_reproduced_to_the_bit() {
+    let mut config = config();
+    config.learner.lr = 1e-2;
+    let house = rises(config).await;
     assert!(house.number("train_slices_total") > 24.0);
 }
 
