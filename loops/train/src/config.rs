@@ -154,6 +154,9 @@ pub struct LearnerConfig {
     /// Nats by which the model without the hint may be surprised by one token of a rehearsed answer;
     /// answers that surprise it more are left out.
     pub hint_surprise_max: f32,
+    /// Nats by which each hint by itself has to make a rehearsed answer likelier; one that a hint makes
+    /// less likely does not do as it says.
+    pub hint_gain_min: f32,
     /// Nats per token by which the student may think them less likely than the teacher does, when
     /// they count as learned.
     pub hint_gap: f32,
@@ -394,6 +397,7 @@ impl LearnerConfig {
             hint_answers: 16,
             hint_temperature: 1.0,
             hint_surprise_max: 4.0,
+            hint_gain_min: 0.0,
             hint_gap: 0.1,
             correction_coef: 1.0,
             correction_steps_max: 8,

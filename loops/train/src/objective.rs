@@ -133,6 +133,9 @@ impl LearnerConfig {
                 return Err(format!("train.learner.{key} must not be negative"));
             }
         }
+        if !self.hint_gain_min.is_finite() {
+            return Err("train.learner.hint_gain_min must be a number".to_owned());
+        }
         if self.ess_base > 1.0 {
             return Err("train.learner.ess_base must be at most 1".to_owned());
         }

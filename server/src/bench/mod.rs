@@ -77,6 +77,9 @@ pub(crate) struct Options {
     /// Address of another OpenAI-compatible server that `overhead` sends the same load to.
     #[arg(long, value_name = "URL")]
     against: Option<String>,
+    /// Configuration file (TOML) to measure with; `learn` lays it over what each arm ships with.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Folder for data while measuring, on the disk to measure; the system's temporary one if absent.
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
@@ -200,6 +203,8 @@ impl Name {
 /// What every measurement works with.
 struct Bench {
     config: Config,
+    /// Text and name of the configuration file.
+    file: Option<(String, String)>,
     seconds: Option<f64>,
     size: learn::Size,
     steps: u32,
@@ -213,7 +218,8 @@ impl Bench {
     fn new(options: &Options) -> Result<Self, String> {
         let text = |key: &str, value: &str| (key.to_owned(), toml::Value::from(value));
         let flags = vec![text("http.bind", "127.0.0.1:0"), text("log.level", "warn")];
-        let sources = Sources::read(None, flags).map_err(|error| error.to_string())?;
+        let sources =
+            Sources::read(options.config.as_deref(), flags).map_err(|error| error.to_string())?;
         let config = Config::load(&sources).map_err(|error| error.to_string())?;
         let logging = logs::start(&config.log)?;
         outbound::install_tls();
@@ -225,6 +231,7 @@ impl Bench {
         Ok(Self {
             _logging: logging,
             config,
+            file: sources.file,
             seconds: options.seconds,
             size: learn::Size::of(options.seeds, options.sessions, options.arms.clone()),
             steps: options.steps,

@@ -13,11 +13,28 @@ pub(crate) enum Taste {
     Greeted,
     /// Running text, no bullet points.
     Prose,
+    /// More than a few words.
+    Detailed,
+    /// No greeting.
+    Ungreeted,
+    /// A calm opening.
+    Formal,
+    /// A lively opening.
+    Relaxed,
 }
 
 impl Taste {
     /// All of them.
-    pub(crate) const ALL: [Self; 4] = [Self::List, Self::Brief, Self::Greeted, Self::Prose];
+    pub(crate) const ALL: [Self; 8] = [
+        Self::List,
+        Self::Brief,
+        Self::Greeted,
+        Self::Prose,
+        Self::Detailed,
+        Self::Ungreeted,
+        Self::Formal,
+        Self::Relaxed,
+    ];
 
     /// Its name for the summary.
     pub(crate) fn name(self) -> &'static str {
@@ -26,7 +43,22 @@ impl Taste {
             Self::Brief => "brief",
             Self::Greeted => "greeted",
             Self::Prose => "prose",
+            Self::Detailed => "detailed",
+            Self::Ungreeted => "ungreeted",
+            Self::Formal => "formal",
+            Self::Relaxed => "relaxed",
         }
+    }
+
+    /// Whether no answer is to both tastes, the same taste twice among them: such a pair is none.
+    pub(crate) fn excludes(self, other: Self) -> bool {
+        let kind = |taste| match taste {
+            Self::List | Self::Prose => 0,
+            Self::Brief | Self::Detailed => 1,
+            Self::Greeted | Self::Ungreeted => 2,
+            Self::Formal | Self::Relaxed => 3,
+        };
+        kind(self) == kind(other)
     }
 
     /// Whether an answer is to this taste.
@@ -36,17 +68,20 @@ impl Taste {
             .filter(|line| line.trim_start().starts_with("- "))
             .count();
         let words = answer.split_whitespace().count();
-        let first = answer
-            .split(|c: char| !c.is_alphabetic())
-            .find(|w| !w.is_empty());
+        let mut spoken = answer.split(|c: char| !c.is_alphabetic());
+        let first = spoken.find(|w| !w.is_empty()).unwrap_or_default();
+        let greets = ["hello", "hi", "hey", "good", "greetings", "welcome"]
+            .contains(&first.to_lowercase().as_str());
+        let mark = answer.chars().find(|c| matches!(c, '.' | '!' | '?'));
         match self {
             Self::List => bullets > 0,
             Self::Prose => bullets == 0 && words > 0,
             Self::Brief => words > 0 && words <= 9,
-            Self::Greeted => {
-                let opener = first.unwrap_or_default().to_lowercase();
-                ["hello", "hi", "hey", "good", "greetings", "welcome"].contains(&opener.as_str())
-            }
+            Self::Detailed => words > 9,
+            Self::Greeted => greets,
+            Self::Ungreeted => !greets && words > 0,
+            Self::Formal => mark == Some('.'),
+            Self::Relaxed => mark == Some('!'),
         }
     }
 
@@ -77,6 +112,30 @@ impl Taste {
                 "Stop using bullet points, I dislike them.",
                 "That is not what I want. No bullets.",
             ],
+            Self::Detailed => &[
+                "That is too short for me.",
+                "No, I want more detail.",
+                "I don't like such short answers, tell me more.",
+                "Wrong, I asked for a longer answer.",
+            ],
+            Self::Ungreeted => &[
+                "No, please leave out the greeting.",
+                "Stop greeting me every time.",
+                "I don't want a hello first, just the answer.",
+                "That is not what I want. No greetings.",
+            ],
+            Self::Formal => &[
+                "That is too casual for me.",
+                "No, please use a more formal tone.",
+                "I don't like this sloppy tone, be more polite.",
+                "Wrong tone, please be formal.",
+            ],
+            Self::Relaxed => &[
+                "That is too stiff for me.",
+                "No, be more relaxed.",
+                "I don't like this formal tone, loosen up.",
+                "Wrong tone, please be more casual.",
+            ],
         }
     }
 
@@ -87,6 +146,10 @@ impl Taste {
             Self::Brief => "keep it short",
             Self::Greeted => "greet me first",
             Self::Prose => "no bullets please",
+            Self::Detailed => "more detail please",
+            Self::Ungreeted => "no greeting please",
+            Self::Formal => "use a formal tone",
+            Self::Relaxed => "be more relaxed",
         }
     }
 
@@ -131,9 +194,24 @@ mod tests {
             ),
             (Taste::Greeted, "Hello! Paris.", true),
             (Taste::Greeted, "Paris says hello.", false),
+            (Taste::Ungreeted, "Paris says hello.", true),
+            (Taste::Ungreeted, "Hey! Paris.", false),
+            (Taste::Ungreeted, "", false),
+            (
+                Taste::Detailed,
+                "The capital of France is Paris, and it is a very big town.",
+                true,
+            ),
+            (Taste::Detailed, "Paris.", false),
+            (Taste::Formal, "Certainly. Paris!", true),
+            (Taste::Formal, "", false),
+            (Taste::Relaxed, "Sure! Paris.", true),
+            (Taste::Relaxed, "Of course. Paris.", false),
         ];
         for (taste, answer, likes) in rows {
             assert_eq!(taste.likes(answer), likes, "{taste:?} {answer:?}");
         }
+        assert!(Taste::List.excludes(Taste::Prose) && Taste::Brief.excludes(Taste::Brief));
+        assert!(!Taste::List.excludes(Taste::Greeted));
     }
 }

@@ -76,6 +76,12 @@ mod tests {
             ("No greetings, please.", &["no greeting please"]),
             ("No more bullets.", &["no bullets please"]),
             ("This is far too stiff.", &["be more relaxed"]),
+            // Nor is it a wish to name what is not wanted.
+            ("I don't need a hello every time.", &["no greeting please"]),
+            ("I hate this formal style.", &["be more relaxed"]),
+            ("Don't use a casual tone with me.", &["use a formal tone"]),
+            ("Why such short answers?", &["more detail please"]),
+            ("Be polite, please.", &["use a formal tone"]),
             ("Use metric units.", &[]),
             ("", &[]),
         ];

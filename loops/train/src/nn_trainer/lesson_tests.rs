@@ -129,6 +129,7 @@ async fn what_the_hinted_model_answers_is_rehearsed_without_the_hint() {
     config.learner.hint_gap = 0.0;
     config.learner.correction_steps_max = 30;
     config.learner.hint_surprise_max = 100.0;
+    config.learner.hint_gain_min = -1000.0;
     let trainer = NnTrainer::new(parts.clone(), &config).unwrap();
     let mut job = lesson_of(&turn, Some("9 11"), None);
     job.lessons[0].turn.parent = None;
@@ -151,17 +152,50 @@ async fn what_the_hinted_model_answers_is_rehearsed_without_the_hint() {
     let quiet = trainer.train(&job, &mut || false).unwrap();
     assert_eq!(quiet.numbers["rehearsed"], 0.0);
 
-    // Answers that surprise the model without the hint are left out: all of them, where nothing may.
-    config.learner.hint_surprise_max = 0.0;
-    let strict = NnTrainer::new(parts, &config).unwrap();
+    // Answers that surprise the model without the hint are left out, and those that the hint does not
+    // make likelier: all of them, where nothing may surprise or no gain is enough.
     job.lessons = lesson_of(&turn, Some("9 11"), None).lessons;
     job.lessons[0].turn.parent = None;
-    let left = strict.train(&job, &mut || false).unwrap();
-    assert_eq!(left.numbers["rehearsed"], 0.0);
-    assert_eq!(
-        left.numbers["rehearsed_left_out"],
-        candidate.numbers["rehearsed"] + candidate.numbers["rehearsed_left_out"]
+    let all = number("rehearsed") + number("rehearsed_left_out");
+    for (surprise, gain) in [(0.0, -1000.0), (100.0, 1000.0)] {
+        config.learner.hint_surprise_max = surprise;
+        config.learner.hint_gain_min = gain;
+        let strict = NnTrainer::new(parts.clone(), &config).unwrap();
+        let left = strict.train(&job, &mut || false).unwrap();
+        assert_eq!(left.numbers["rehearsed"], 0.0);
+        assert_eq!(left.numbers["rehearsed_left_out"], all);
+    }
+}
+
+#[tokio::test]
+async fn a_rehearsed_answer_does_as_each_hint_says() {
+    let house = House::new().await;
+    let mut parts = parts(&house);
+    parts.everyday = Arc::new((3..9).map(|n| format!("{n} 6")).collect());
+    let turn = sampled(&house, &parts, 3);
+    let mut config = config();
+    config.learner.hint_form = DistillForm::Rehearsed;
+    config.learner.hint_answers = 16;
+    config.learner.hint_surprise_max = 100.0;
+    let mut job = lesson_of(&turn, Some("9 11"), None);
+    job.lessons[0].turn.parent = None;
+    let mut kept = Vec::new();
+    for gain in [-1000.0, 0.0, 1.0] {
+        config.learner.hint_gain_min = gain;
+        let trainer = NnTrainer::new(parts.clone(), &config).unwrap();
+        let numbers = trainer.train(&job, &mut || false).unwrap().numbers;
+        kept.push((numbers["rehearsed"], numbers["rehearsed_gap_before"]));
+    }
+    // The more is asked of the hint, the fewer are left, and the further the student is from them.
+    assert!(
+        kept.windows(2).all(|pair| pair[0].0 > pair[1].0),
+        "{kept:?}"
     );
+    assert!(
+        kept.windows(2).all(|pair| pair[0].1 < pair[1].1),
+        "{kept:?}"
+    );
+    assert!(kept[2].0 > 0.0, "{kept:?}");
 }
 
 #[test]

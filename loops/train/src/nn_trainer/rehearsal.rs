@@ -23,7 +23,8 @@ pub(super) struct Rehearsed {
     pub(super) teacher: Vec<f32>,
     /// Different hints that were told.
     pub(super) hints: usize,
-    /// Answers left out: without the hints the model finds one of their tokens all but impossible.
+    /// Answers left out: without the hints the model finds one of their tokens all but impossible,
+    /// or they do not do as a hint says.
     pub(super) doubtful: usize,
     /// Turns that were trained before and lent their prompt or their hint.
     pub(super) replayed: usize,
@@ -50,8 +51,9 @@ impl NnTrainer {
     ///
     /// A hint may change the manner of an answer. Where it confuses the teacher it changes the matter
     /// as well, and there the same model without the hint is surprised by a token: such answers are
-    /// left out (`hint_surprise_max`). Several hints confuse more than one, so what is left is asked
-    /// again with one of them at a time.
+    /// left out (`hint_surprise_max`). So are answers that do not do as told: by the same model each
+    /// hint by itself has to make them likelier (`hint_gain_min`). Several hints confuse more than
+    /// one, so what is left is asked again with them in reverse order, and with one at a time.
     pub(super) fn rehearse(
         &self,
         learner: &mut Learner,
@@ -68,7 +70,7 @@ impl NnTrainer {
         let mut open = self.asked(job);
         for told in tellings(&hints) {
             let words = hint_words(&self.learner.hint_template, &told);
-            open = self.answer(learner, (open, &words), &mut rehearsed, control)?;
+            open = self.answer(learner, (open, &hints, &words), &mut rehearsed, control)?;
             if open.is_empty() {
                 break;
             }
@@ -81,7 +83,7 @@ impl NnTrainer {
     fn answer<'a>(
         &self,
         learner: &mut Learner,
-        (open, words): (Vec<Asked<'a>>, &str),
+        (open, hints, words): (Vec<Asked<'a>>, &[&str], &str),
         rehearsed: &mut Rehearsed,
         control: &mut dyn FnMut() -> Control,
     ) -> Result<Vec<Asked<'a>>, TrainError> {
@@ -107,11 +109,7 @@ impl NnTrainer {
             heard.push(imitated(&hinted, &tokens));
             whose.push(asked);
         }
-        let unhinted = self.thinks(learner, &rows, control)?;
-        let least = -self.learner.hint_surprise_max;
-        let sound = unhinted
-            .iter()
-            .map(|row| row.iter().all(|logprob| *logprob >= least));
+        let sound = self.sound(learner, (&whose, &rows), hints, control)?;
         let mut sound_heard = Vec::new();
         for (((asked, row), heard), is_sound) in whose.into_iter().zip(rows).zip(heard).zip(sound) {
             if is_sound {
@@ -125,6 +123,37 @@ impl NnTrainer {
         let mean = |row: &Vec<f32>| row.iter().sum::<f32>() / row.len().max(1) as f32;
         rehearsed.teacher.extend(teacher.iter().map(mean));
         Ok(rest)
+    }
+
+    /// Which of these answers, behind the prompts without hints, keep to the matter and do as every
+    /// hint says.
+    fn sound(
+        &self,
+        learner: &mut Learner,
+        (asked, rows): (&[Asked], &[TrainRow]),
+        hints: &[&str],
+        control: &mut dyn FnMut() -> Control,
+    ) -> Result<Vec<bool>, TrainError> {
+        let unhinted = self.thinks(learner, rows, control)?;
+        let least = -self.learner.hint_surprise_max;
+        let in_character = |row: &Vec<f32>| row.iter().all(|logprob| *logprob >= least);
+        let mut sound: Vec<bool> = unhinted.iter().map(in_character).collect();
+        for hint in hints {
+            let words = hint_words(&self.learner.hint_template, hint);
+            let told = asked.iter().zip(rows).map(|(asked, row)| {
+                let said = &row.tokens[asked.plain.len()..];
+                Some(imitated(&self.hint(asked, &words)?, said))
+            });
+            let Some(told) = told.collect::<Option<Vec<TrainRow>>>() else {
+                continue;
+            };
+            let told = self.thinks(learner, &told, control)?;
+            for ((sound, told), untold) in sound.iter_mut().zip(&told).zip(&unhinted) {
+                let gain = told.iter().sum::<f32>() - untold.iter().sum::<f32>();
+                *sound &= gain >= self.learner.hint_gain_min;
+            }
+        }
+        Ok(sound)
     }
 
     /// What is asked: the scope's own openings, at most half of it where there are everyday prompts
@@ -214,12 +243,15 @@ fn hints(job: &TrainJob) -> Vec<&str> {
     hints
 }
 
-/// All hints together, then one at a time, the newest first.
+/// All hints together, in either order, then one at a time, the newest first.
 fn tellings(hints: &[&str]) -> Vec<String> {
-    let alone = hints.iter().rev().filter(|_| hints.len() > 1);
-    std::iter::once(hints.join(", "))
-        .chain(alone.map(|hint| (*hint).to_owned()))
-        .collect()
+    let newest_first: Vec<&str> = hints.iter().rev().copied().collect();
+    let mut all = vec![hints.join(", ")];
+    if hints.len() > 1 {
+        all.push(newest_first.join(", "));
+        all.extend(newest_first.into_iter().map(str::to_owned));
+    }
+    all
 }
 
 /// An answer with the token that ended it; none where it was cut off or is empty.

@@ -64,15 +64,19 @@ impl Arm {
     }
 
     /// The house's configuration: what ships for the method (scores by the default settings, words
-    /// by those of configs/words.toml), but for the pace of the sessions.
-    pub(super) fn configured(self, config: &Config) -> Result<Config, String> {
+    /// by those of configs/words.toml), with the given file over it, but for the pace of the sessions.
+    pub(super) fn configured(
+        self,
+        config: &Config,
+        file: Option<&(String, String)>,
+    ) -> Result<Config, String> {
         let by_scores = matches!(self, Self::Binary | Self::Inverted | Self::RltfSd);
-        let mut config = if by_scores {
-            config.clone()
-        } else {
-            let words = config.with((WORDS, "configs/words.toml"));
-            words.map_err(|error| error.to_string())?
-        };
+        let words = (!by_scores).then_some((WORDS, "configs/words.toml"));
+        let file = file.map(|(text, name)| (text.as_str(), name.as_str()));
+        let mut config = config.clone();
+        for layer in words.into_iter().chain(file) {
+            config = config.with(layer).map_err(|error| error.to_string())?;
+        }
         let train = &mut config.train;
         train.method = match self {
             Self::Binary | Self::Inverted => Method::BinaryReward,

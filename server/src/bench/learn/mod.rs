@@ -2,7 +2,7 @@
 //!
 //! The personalisation protocol of OpenClaw-RL (arXiv 2603.10165, version 2), scaled to the built-in
 //! model: simulated users, each with a preference the server is never told, hold sessions over HTTP
-//! with the live server. The first answer of a session counts. A user has adapted the model with
+//! with the live server. What they prefer follows from the untaught model alone (`wanted.rs`). The first answer of a session counts. A user has adapted the model with
 //! the session in which three first answers in a row are to its liking; then it goes on to the last
 //! session. Time between sessions is as long as the rooms need for what was said (people take
 //! longer), so that sessions are counted and not seconds.
@@ -12,6 +12,7 @@ mod correction;
 mod curve;
 mod protocol;
 pub(super) mod talker;
+mod wanted;
 
 use serde_json::{Value, json};
 
@@ -86,10 +87,14 @@ pub(super) fn learn(bench: &Bench, size: &Size) -> Result<Report, String> {
         ];
         let mut report = Report::new(title, &head);
         let mut objects = serde_json::Map::new();
+        let tried = wanted::measure(bench).await?;
+        let pairs = wanted::chosen(&tried)?;
+        print!("{}", wanted::report(&tried, &pairs).table());
+        objects.insert("preferences".to_owned(), wanted::object(&tried, &pairs));
         for arm in arms {
             let mut curves = Vec::new();
             for seed in 1..=size.seeds {
-                let curve = protocol::run(bench, arm, (seed, size.sessions)).await?;
+                let curve = protocol::run(bench, (arm, pairs), (seed, size.sessions)).await?;
                 report.failed += curve.iter().map(|c| c.failed).sum::<u64>();
                 curves.extend(curve);
             }

@@ -9,19 +9,13 @@ use serde_json::{Value, json};
 use super::arms::Arm;
 use super::curve::Curve;
 use super::talker::{Ask, Talker};
+use super::wanted::{self, Pair, USERS};
 use crate::bench::Bench;
 use crate::bench::wire::Wire;
 use crate::demo::client::Client;
 use crate::demo::taste::Taste;
 use crate::house::House;
 
-/// Preferences of users with a policy of their own: each needs two things at once, which an answer
-/// of the model as it ships does in about one of five.
-const PAIRS: [[Taste; 2]; 3] = [
-    [Taste::List, Taste::Greeted],
-    [Taste::Brief, Taste::Greeted],
-    [Taste::Brief, Taste::List],
-];
 /// Most answers a user asks for in a session.
 const EXCHANGES: usize = 3;
 /// Held-out questions, before and after.
@@ -33,36 +27,40 @@ const LOOK: Duration = Duration::from_millis(10);
 const AT_REST: u32 = 3;
 
 struct User {
-    tastes: [Taste; 2],
+    tastes: Pair,
     talker: Talker,
     grammar: Grammar,
     seed: u64,
     curve: Curve,
 }
 
-/// All sessions of one arm and seed; one curve per user.
+/// All sessions of one arm and seed of users with these preferences; one curve per user.
 pub(super) async fn run(
     bench: &Bench,
-    arm: Arm,
+    (arm, pairs): (Arm, [Pair; USERS]),
     (seed, sessions): (u64, usize),
 ) -> Result<Vec<Curve>, String> {
     let folder = bench.folder()?;
-    let mut config = arm.configured(&bench.config)?;
+    let mut config = arm.configured(&bench.config, bench.file.as_ref())?;
     config.store.data_dir = folder.text();
     let house = House::start(config).await?;
     let url = format!("http://{}", house.addr);
-    let curves = hold(&url, arm, (seed, sessions)).await;
+    let curves = hold(&url, (arm, pairs), (seed, sessions)).await;
     house.stop().await;
     curves
 }
 
-async fn hold(url: &str, arm: Arm, (seed, sessions): (u64, usize)) -> Result<Vec<Curve>, String> {
+async fn hold(
+    url: &str,
+    (arm, pairs): (Arm, [Pair; USERS]),
+    (seed, sessions): (u64, usize),
+) -> Result<Vec<Curve>, String> {
     let wire = Wire::new(url)?;
     let client = Client::new(url).map_err(|error| format!("{error:#}"))?;
     let pause = client.pause_training(!arm.trains()).await;
     pause.map_err(|error| format!("training could not be paused or resumed: {error:#}"))?;
     let mut users = Vec::new();
-    for (number, tastes) in PAIRS.into_iter().enumerate() {
+    for (number, tastes) in tastes(arm, pairs).into_iter().enumerate() {
         users.push(User::new(url, (arm, number), tastes, seed).await?);
     }
     for user in &mut users {
@@ -86,6 +84,16 @@ async fn hold(url: &str, arm: Arm, (seed, sessions): (u64, usize)) -> Result<Vec
         curves.push(user.curve);
     }
     Ok(curves)
+}
+
+/// What each user wants. In the joint arm their wishes go together: each taste of the first pair by
+/// itself, and both.
+fn tastes(arm: Arm, pairs: [Pair; USERS]) -> [Pair; USERS] {
+    let [one, other] = pairs[0];
+    match arm {
+        Arm::Joint => [[one; 2], [other; 2], pairs[0]],
+        _ => pairs,
+    }
 }
 
 /// Waits until what was said is judged and trained or settled.
@@ -113,21 +121,13 @@ impl User {
     async fn new(
         url: &str,
         (arm, number): (Arm, usize),
-        tastes: [Taste; 2],
+        tastes: Pair,
         seed: u64,
     ) -> Result<Self, String> {
-        // In the joint arm each wants one thing, and the things go together.
-        let joint = [Taste::List, Taste::Greeted, Taste::Brief][number];
-        let tastes = if arm == Arm::Joint {
-            [joint; 2]
-        } else {
-            tastes
-        };
-        let own = tastes.map(Taste::name).join("+");
-        let name = if arm == Arm::Joint {
-            "joint".to_owned()
-        } else {
-            own.clone()
+        let own = wanted::name(tastes);
+        let name = match arm {
+            Arm::Joint => "joint".to_owned(),
+            _ => own.clone(),
         };
         Ok(Self {
             tastes,
@@ -170,9 +170,7 @@ impl User {
         let fact = FactId(rng.below(self.grammar.facts().len()));
         let mut question = self.grammar.question(fact, &mut rng).text;
         if arm == Arm::Told {
-            for taste in self.tastes {
-                question = format!("{question} {}", taste.wish());
-            }
+            question = wanted::told(&question, self.tastes);
         }
         let mut messages = vec![json!({ "role": "user", "content": question })];
         for exchange in 0..=EXCHANGES {
