@@ -2,6 +2,10 @@
 
 use serde_json::{Value, json};
 
+/// How long a user waits for an answer: long, for who stops the whole process for a while and lets it go
+/// on loses no answer.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(600);
+
 /// A user of the server.
 pub(in crate::bench) struct Talker {
     http: reqwest::Client,
@@ -32,7 +36,7 @@ pub(in crate::bench) struct Ask<'a> {
 impl Talker {
     pub(in crate::bench) async fn new(url: &str, user: String) -> Result<Self, String> {
         let http = reqwest::Client::builder()
-            .timeout(std::time::Duration::from_secs(60))
+            .timeout(PATIENCE)
             .no_proxy()
             .build()
             .map_err(|error| format!("the HTTP client could not be made: {error}"))?;
