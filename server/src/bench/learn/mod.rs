@@ -99,11 +99,14 @@ pub(super) fn learn(bench: &Bench, size: &Size) -> Result<Report, String> {
                 curves.extend(curve);
             }
             row(&mut report, arm, &curves);
+            let s = Summary::of(&curves);
             println!(
-                "  {:<14} {} {:.1}",
+                "  {:<14} {} {:.1} sessions, {:.0} % liked late, golden {:+.1} %",
                 arm.name(),
                 curve::plot(&curves),
-                Summary::of(&curves).sessions.mean
+                s.sessions.mean,
+                s.late * 100.0,
+                s.golden * 100.0
             );
             objects.insert(arm.name().to_owned(), object(&curves));
         }
