@@ -180,6 +180,15 @@ pub struct EngineStats {
     pub batch_rows: HistogramSnapshot,
 }
 
+/// How much the engine has to do; cheap to read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineLoad {
+    /// Requests in the batch and in the waiting line.
+    pub requests: usize,
+    /// Time in which there were any in the batch or ready to enter it, ever, in microseconds.
+    pub served_us: u64,
+}
+
 /// The live counters. Gauges are stored by the engine thread after every step.
 #[derive(Debug)]
 pub(crate) struct Counters {
@@ -193,6 +202,7 @@ pub(crate) struct Counters {
     pub(crate) completion_tokens: AtomicU64,
     pub(crate) scored_tokens: AtomicU64,
     pub(crate) steps: AtomicU64,
+    pub(crate) served_us: AtomicU64,
     pub(crate) requests: AtomicU64,
     pub(crate) overloaded: AtomicU64,
     pub(crate) cancelled: AtomicU64,
@@ -231,6 +241,7 @@ impl Counters {
             completion_tokens: u(),
             scored_tokens: u(),
             steps: u(),
+            served_us: u(),
             requests: u(),
             overloaded: u(),
             cancelled: u(),
@@ -265,6 +276,13 @@ impl Counters {
             mean - mean / 8 + us / 8
         };
         self.request_us.store(next.max(1), Relaxed);
+    }
+
+    pub(crate) fn load(&self) -> EngineLoad {
+        EngineLoad {
+            requests: self.running.load(Relaxed) + self.waiting.load(Relaxed),
+            served_us: self.served_us.load(Relaxed),
+        }
     }
 
     pub(crate) fn snapshot(&self, waiting_limit: usize, kv_blocks_total: usize) -> EngineStats {
