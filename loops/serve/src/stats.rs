@@ -124,6 +124,8 @@ pub struct EngineStats {
     pub kv_blocks_used: usize,
     /// Key-value blocks that hold reusable prefixes and nothing else.
     pub kv_blocks_cached: usize,
+    /// Blocks of a prompt's end that were copied from another completion of it.
+    pub kv_blocks_copied_total: u64,
     /// All key-value blocks.
     pub kv_blocks_total: usize,
     /// Prompt tokens of admitted requests.
@@ -197,6 +199,7 @@ pub(crate) struct Counters {
     pub(crate) waiting: AtomicUsize,
     pub(crate) kv_blocks_used: AtomicUsize,
     pub(crate) kv_blocks_cached: AtomicUsize,
+    pub(crate) kv_blocks_copied: AtomicU64,
     pub(crate) prompt_tokens: AtomicU64,
     pub(crate) cached_prompt_tokens: AtomicU64,
     pub(crate) completion_tokens: AtomicU64,
@@ -236,6 +239,7 @@ impl Counters {
             waiting: n(),
             kv_blocks_used: n(),
             kv_blocks_cached: n(),
+            kv_blocks_copied: u(),
             prompt_tokens: u(),
             cached_prompt_tokens: u(),
             completion_tokens: u(),
@@ -292,6 +296,7 @@ impl Counters {
             waiting_limit,
             kv_blocks_used: self.kv_blocks_used.load(Relaxed),
             kv_blocks_cached: self.kv_blocks_cached.load(Relaxed),
+            kv_blocks_copied_total: self.kv_blocks_copied.load(Relaxed),
             kv_blocks_total,
             prompt_tokens_total: self.prompt_tokens.load(Relaxed),
             cached_prompt_tokens_total: self.cached_prompt_tokens.load(Relaxed),
