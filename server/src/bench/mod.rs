@@ -17,6 +17,7 @@ mod idle;
 mod judge;
 mod learn;
 mod ledger;
+mod load;
 mod loops;
 mod memory;
 mod overhead;
