@@ -86,6 +86,13 @@ pub struct Executor {
 impl Executor {
     /// A pool of `threads` workers (at least one, the caller). With one, everything runs inline.
     pub fn new(threads: usize) -> Self {
+        Self::started(threads, || {})
+    }
+
+    /// Like [`Self::new`], where every helper runs `start` before anything else: to lower its
+    /// priority, say.
+    pub fn started(threads: usize, start: impl Fn() + Send + Sync + 'static) -> Self {
+        let start = Arc::new(start);
         let helpers = threads.clamp(1, 256) - 1;
         let shared = Arc::new(Shared {
             state: AtomicU64::new(0),
@@ -97,10 +104,13 @@ impl Executor {
         });
         let helpers = (0..helpers)
             .map_while(|index| {
-                let shared = Arc::clone(&shared);
+                let (shared, start) = (Arc::clone(&shared), Arc::clone(&start));
                 let handle = std::thread::Builder::new()
                     .name(format!("hone-nn-{}", index + 1))
-                    .spawn(move || helper(&shared, index))
+                    .spawn(move || {
+                        start();
+                        helper(&shared, index);
+                    })
                     .ok()?;
                 let thread = handle.thread().clone();
                 Some((handle, thread))

@@ -99,6 +99,16 @@ impl KvLayer {
         self.shape.blocks
     }
 
+    /// Copies all of block `from` to block `to`.
+    fn copy(&mut self, from: u32, to: u32) {
+        let shape = self.shape;
+        let copy = |lines: &mut [Line], first: &dyn Fn(u32) -> usize| {
+            lines.copy_within(first(from)..first(from + 1), first(to));
+        };
+        copy(&mut self.keys, &|block| shape.key_line(block, 0, 0));
+        copy(&mut self.values, &|block| shape.value_line(block, 0, 0));
+    }
+
     /// Writes tokens, from several threads at once.
     pub(crate) fn writer(&mut self) -> KvWriter<'_> {
         KvWriter {
@@ -219,6 +229,16 @@ impl KvPool {
         Self {
             layers: (0..cfg.layers).map(|_| KvLayer::new(cfg, blocks)).collect(),
         }
+    }
+
+    /// Copies what block `from` holds to block `to`, in every layer.
+    ///
+    /// # Panics
+    /// When the pool has no such block.
+    pub fn copy(&mut self, from: u32, to: u32) {
+        self.layers
+            .iter_mut()
+            .for_each(|layer| layer.copy(from, to));
     }
 
     /// Number of blocks.

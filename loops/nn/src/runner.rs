@@ -69,6 +69,21 @@ impl Runner {
         }
     }
 
+    /// Whether keys and values of a block can be copied; where not, they are computed again.
+    pub fn can_copy(&self) -> bool {
+        matches!(self.place, Place::Processor(_))
+    }
+
+    /// Copies the keys and values of block `from` to block `to`, where it can.
+    ///
+    /// # Panics
+    /// When there is no such block.
+    pub fn copy_block(&mut self, from: u32, to: u32) {
+        if let Place::Processor(place) = &mut self.place {
+            place.kv.copy(from, to);
+        }
+    }
+
     /// Gives up what a pass that did not end may have left behind. Keys and values stay, and are
     /// the caller's matter.
     pub fn reset(&mut self) {

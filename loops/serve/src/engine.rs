@@ -25,7 +25,7 @@ use crate::line::{InLine, Line};
 use crate::loader::{self, LoaderCtx};
 use crate::masks::{GrammarBook, Masked, Masks};
 use crate::sequence::{Sequence, Setup};
-use crate::stats::{Counters, EngineStats};
+use crate::stats::{Counters, EngineLoad, EngineStats};
 use crate::thread::{Core, CoreCtx};
 
 /// The room's name on the board.
@@ -229,6 +229,11 @@ impl Engine {
     /// Whether it answers asks.
     pub fn is_live(&self) -> bool {
         self.shared.live() == Life::Running
+    }
+
+    /// How much it has to do.
+    pub fn load(&self) -> EngineLoad {
+        self.shared.counters.load()
     }
 
     pub(crate) fn threads(&self) -> MutexGuard<'_, Option<Threads>> {

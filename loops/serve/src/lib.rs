@@ -35,4 +35,4 @@ pub use backend::{Answer, Backend, Cancel, Capabilities};
 pub use config::Config;
 pub use engine::{Engine, ServeCtx};
 pub use null::{NullBackend, NullCompletion};
-pub use stats::{EngineStats, HistogramSnapshot};
+pub use stats::{EngineLoad, EngineStats, HistogramSnapshot};

@@ -124,6 +124,8 @@ pub struct EngineStats {
     pub kv_blocks_used: usize,
     /// Key-value blocks that hold reusable prefixes and nothing else.
     pub kv_blocks_cached: usize,
+    /// Blocks of a prompt's end that were copied from another completion of it.
+    pub kv_blocks_copied_total: u64,
     /// All key-value blocks.
     pub kv_blocks_total: usize,
     /// Prompt tokens of admitted requests.
@@ -180,6 +182,15 @@ pub struct EngineStats {
     pub batch_rows: HistogramSnapshot,
 }
 
+/// How much the engine has to do; cheap to read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineLoad {
+    /// Requests in the batch and in the waiting line.
+    pub requests: usize,
+    /// Time in which there were any in the batch or ready to enter it, ever, in microseconds.
+    pub served_us: u64,
+}
+
 /// The live counters. Gauges are stored by the engine thread after every step.
 #[derive(Debug)]
 pub(crate) struct Counters {
@@ -188,11 +199,13 @@ pub(crate) struct Counters {
     pub(crate) waiting: AtomicUsize,
     pub(crate) kv_blocks_used: AtomicUsize,
     pub(crate) kv_blocks_cached: AtomicUsize,
+    pub(crate) kv_blocks_copied: AtomicU64,
     pub(crate) prompt_tokens: AtomicU64,
     pub(crate) cached_prompt_tokens: AtomicU64,
     pub(crate) completion_tokens: AtomicU64,
     pub(crate) scored_tokens: AtomicU64,
     pub(crate) steps: AtomicU64,
+    pub(crate) served_us: AtomicU64,
     pub(crate) requests: AtomicU64,
     pub(crate) overloaded: AtomicU64,
     pub(crate) cancelled: AtomicU64,
@@ -226,11 +239,13 @@ impl Counters {
             waiting: n(),
             kv_blocks_used: n(),
             kv_blocks_cached: n(),
+            kv_blocks_copied: u(),
             prompt_tokens: u(),
             cached_prompt_tokens: u(),
             completion_tokens: u(),
             scored_tokens: u(),
             steps: u(),
+            served_us: u(),
             requests: u(),
             overloaded: u(),
             cancelled: u(),
@@ -267,6 +282,13 @@ impl Counters {
         self.request_us.store(next.max(1), Relaxed);
     }
 
+    pub(crate) fn load(&self) -> EngineLoad {
+        EngineLoad {
+            requests: self.running.load(Relaxed) + self.waiting.load(Relaxed),
+            served_us: self.served_us.load(Relaxed),
+        }
+    }
+
     pub(crate) fn snapshot(&self, waiting_limit: usize, kv_blocks_total: usize) -> EngineStats {
         EngineStats {
             running: self.running.load(Relaxed),
@@ -274,6 +296,7 @@ impl Counters {
             waiting_limit,
             kv_blocks_used: self.kv_blocks_used.load(Relaxed),
             kv_blocks_cached: self.kv_blocks_cached.load(Relaxed),
+            kv_blocks_copied_total: self.kv_blocks_copied.load(Relaxed),
             kv_blocks_total,
             prompt_tokens_total: self.prompt_tokens.load(Relaxed),
             cached_prompt_tokens_total: self.cached_prompt_tokens.load(Relaxed),

@@ -41,8 +41,10 @@ pub struct Config {
     pub backoff_first_ms: i64,
     /// Longest pause after a failure, in milliseconds.
     pub backoff_max_ms: i64,
-    /// Most of the wall time that training takes while serving is busy, 0 to 1.
+    /// Most of the wall time that training takes, reached where nobody is served, 0 to 1.
     pub train_share_max: f64,
+    /// Most of the time in which somebody is served that training takes, 0 to 1.
+    pub train_share_busy: f64,
     /// Share of the wall time that training gets however busy serving is, above 0, at most 1.
     pub train_share_min: f64,
     /// Over how long the share is measured, in milliseconds.
@@ -271,6 +273,10 @@ impl Config {
                 "train_share_max must be between 0 and 1",
             ),
             (
+                (0.0..=1.0).contains(&self.train_share_busy),
+                "train_share_busy must be between 0 and 1",
+            ),
+            (
                 self.train_share_min > 0.0 && self.train_share_min <= 1.0,
                 "train_share_min must be above 0 and at most 1",
             ),
@@ -433,7 +439,8 @@ impl Config {
             attempts_max: 3,
             backoff_first_ms: 10,
             backoff_max_ms: 80,
-            train_share_max: 0.5,
+            train_share_max: 1.0,
+            train_share_busy: 0.5,
             train_share_min: 0.1,
             train_share_window_ms: 2_000,
             method: Method::Combined,
@@ -468,6 +475,7 @@ mod tests {
         let rows: &[(Change, &str)] = &[
             (|c| c.batch_turns_min = 9, "train.batch_turns_min"),
             (|c| c.train_share_min = 0.0, "train.train_share_min"),
+            (|c| c.train_share_busy = 1.5, "train.train_share_busy"),
             (|c| c.source_share_max = 0.0, "train.source_share_max"),
             (|c| c.queue_turns_max = 1, "train.queue_turns_max"),
             (|c| c.learner.lr = f32::NAN, "train.learner.lr"),

@@ -72,6 +72,7 @@ impl Counters {
     pub(crate) fn share(&mut self, step: ShareTotals) {
         self.share.work_us += step.work_us;
         self.share.sleep_us += step.sleep_us;
+        self.share.wait_us += step.wait_us;
         self.share.slices += step.slices;
         self.share.longest_slice_us = self.share.longest_slice_us.max(step.longest_slice_us);
     }
@@ -129,6 +130,7 @@ impl Counters {
             ("train_share", self.share.share()),
             ("train_work_ms_total", self.share.work_us as f64 / 1e3),
             ("train_sleep_ms_total", self.share.sleep_us as f64 / 1e3),
+            ("train_wait_ms_total", self.share.wait_us as f64 / 1e3),
             ("train_slices_total", self.share.slices as f64),
             (
                 "train_slice_ms_max",

@@ -9,18 +9,23 @@ use hone_store::{Claim, Ledger, LedgerError, Publish, Ready, Refusal};
 
 use crate::claim::Claimer;
 use crate::event::{Effect, PublishOutcome, Report};
+use crate::priority::Priority;
 use crate::prune::Pruner;
 use crate::publish::publish;
 use crate::save::save;
-use crate::share::{Pacer, ShareLimits, ShareTotals};
+use crate::share::{Pacer, Reading, ShareLimits, ShareTotals};
 use crate::state::Train;
 use crate::trainer::{Candidate, TrainError, TrainJob, Trainer};
 use crate::watcher::Watcher;
-use crate::worker::{Abandoned, Worker};
-use crate::{Busy, Ctx, NAME};
+use crate::worker::{Abandoned, WorkTime, Worker};
+use crate::{Ctx, NAME, Serving};
 
 /// Longest single sleep between slices, so that a stop or an idle server is seen soon.
 const NAP_MAX: Duration = Duration::from_millis(5);
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
 
 /// Performs the room's effects.
 #[derive(Clone)]
@@ -34,7 +39,8 @@ pub struct TrainHands {
     pub(crate) policies: Latest<Policies>,
     pub(crate) worker: Worker,
     pub(crate) limits: ShareLimits,
-    pub(crate) busy: Busy,
+    pub(crate) serving: Serving,
+    pub(crate) priority: Priority,
     pub(crate) switch: Switch,
     pub(crate) shutdown: Shutdown,
     pub(crate) board: Board,
@@ -85,6 +91,12 @@ impl TrainHands {
     /// No thread could be started.
     pub fn start(ctx: Ctx, shutdown: Shutdown) -> std::io::Result<Self> {
         let config = Arc::new(ctx.config);
+        if cfg!(target_os = "linux") && !ctx.priority.can_be_leftover() {
+            tracing::info!(
+                "training takes turns with serving; with the right to come back (LimitNICE=+10) it \
+                 would take only what time is left"
+            );
+        }
         let pruner = Pruner {
             versions: ctx.versions.clone(),
             blobs: ctx.blobs.clone(),
@@ -116,13 +128,15 @@ impl TrainHands {
             blobs: ctx.blobs,
             trainer: ctx.trainer,
             policies: ctx.policies,
-            worker: Worker::start("hone-train")?,
+            worker: Worker::start("hone-train", &ctx.priority)?,
             limits: ShareLimits {
                 most: config.train_share_max,
+                busy: config.train_share_busy,
                 least: config.train_share_min,
                 window_us: config.train_share_window_ms as f64 * 1e3,
             },
-            busy: ctx.busy,
+            serving: ctx.serving,
+            priority: ctx.priority,
             switch: ctx.board.enter(NAME),
             shutdown,
             board: ctx.board,
@@ -184,24 +198,35 @@ impl TrainHands {
         job: &TrainJob,
         abandoned: &Abandoned,
     ) -> (Result<Candidate, TrainError>, ShareTotals) {
-        let began = Instant::now();
-        let now_us = || began.elapsed().as_micros() as u64;
+        let (began, work) = (Instant::now(), WorkTime::start());
+        let read = || {
+            let serving = (self.serving)();
+            let reading = Reading {
+                wall_us: micros(began.elapsed()),
+                work_us: micros(work.spent()),
+                served_us: serving.total_us,
+            };
+            (reading, serving.now)
+        };
         let stop = || abandoned.is_set() || self.shutdown.is_pulled() || self.switch.is_paused();
-        let mut pacer = Pacer::new(self.limits, 0);
+        let mut pacer = Pacer::new(self.limits, read().0);
         let mut pause = || {
-            pacer.worked(now_us());
+            let (mut now, mut serving) = read();
+            pacer.worked(now);
             while !stop() {
-                let sleep = Duration::from_micros(pacer.sleep_us((self.busy)()));
+                let sleep = Duration::from_micros(pacer.sleep_us(serving));
                 if sleep.is_zero() {
+                    self.priority.set(pacer.urgency());
                     return false;
                 }
                 std::thread::sleep(sleep.min(NAP_MAX));
-                pacer.slept(now_us());
+                (now, serving) = read();
+                pacer.slept(now);
             }
             true
         };
         let outcome = self.trainer.train(job, &mut pause);
-        pacer.worked(now_us());
+        pacer.worked(read().0);
         (outcome, pacer.totals())
     }
 

@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use crate::testing::turn;
-use crate::{Config, Ctx, Error, NAME, Trainer, run};
+use crate::{Config, Ctx, Error, NAME, Priority, Served, Trainer, run};
 
 pub(crate) struct House {
     _folder: tempfile::TempDir,
@@ -133,7 +133,8 @@ impl House {
             blobs: self.blobs.clone(),
             trainer,
             policies: self.policies.clone(),
-            busy: Arc::new(|| false),
+            serving: Arc::new(Served::default),
+            priority: Priority::new(),
             golden: Arc::new(vec![vec![1, 2, 3], vec![4, 5]]),
             ids: self.ids.clone(),
             clock: self.clock.clone(),

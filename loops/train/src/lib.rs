@@ -9,7 +9,7 @@
 //! - **Promises:** a sample enters at most one version of a chain; a version is durable before it
 //!   is visible; nothing that is not finite, or that the gate objects to, is ever published; what
 //!   the served adapter sampled is recomputed with the very same log-probs, and where not it is
-//!   counted; computing happens on one thread of low priority that yields to serving.
+//!   counted; computing happens on threads of the lowest priority, so that serving never waits for it.
 //! - **Never:** reads text (hints and corrections become tokens unread), asks the judge, waits for serve, or opens a path of another room.
 //!
 //! A step is claim → filter → credit → pack → train → gate → save → publish, one file each.
@@ -27,6 +27,7 @@ mod job;
 mod nn_trainer;
 mod objective;
 mod pack;
+mod priority;
 mod probe;
 mod prune;
 mod publish;
@@ -70,10 +71,11 @@ pub use hands::TrainHands;
 pub use nn_trainer::{NnParts, NnTrainer, hint_words, hinted_prompt};
 pub use objective::{DistillForm, KlName, ObjectiveName, Teacher};
 pub use pack::{CreditedTurn, PackedRow, pack};
+pub use priority::{Priority, Urgency};
 pub use probe::{ProbeCompletion, ProbeSummary, is_looping};
 pub use retold::{FirstTry, Retold};
 pub use save::{CHECKPOINT_FILE, adapter_key, checkpoint_key, scope_hash};
-pub use share::{Pacer, ShareLimits, ShareTotals};
+pub use share::{Pacer, Reading, ShareLimits, ShareTotals};
 pub use state::Train;
 pub use trainer::{Candidate, Judged, Lesson, Parity, TrainError, TrainJob, Trainer, Wording};
 pub use watch::{
@@ -83,8 +85,17 @@ pub use watch::{
 /// The room's name on the board.
 pub const NAME: &str = "train";
 
-/// Says whether serving has work; asked between slices, so it must not wait.
-pub type Busy = Arc<dyn Fn() -> bool + Send + Sync>;
+/// How much is served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// Whether somebody is served at this moment.
+    pub now: bool,
+    /// Time in which somebody was, ever, in microseconds.
+    pub total_us: u64,
+}
+
+/// Says how much is served; asked between slices, so it must not wait.
+pub type Serving = Arc<dyn Fn() -> Served + Send + Sync>;
 
 /// What the room is given.
 #[derive(Clone)]
@@ -99,8 +110,10 @@ pub struct Ctx {
     pub trainer: Arc<dyn Trainer>,
     /// The newest version of every scope, for serve.
     pub policies: Latest<Policies>,
-    /// Whether serving has work.
-    pub busy: Busy,
+    /// How much is served.
+    pub serving: Serving,
+    /// Of the threads that the trainer computes on; the room's own joins them.
+    pub priority: Priority,
     /// Fixed prompts that every candidate is probed with, as tokens.
     pub golden: Arc<Vec<Vec<Token>>>,
     /// Makes batch ids.

@@ -4,8 +4,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
+
+use crate::priority::Priority;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -36,12 +39,13 @@ impl Drop for Waiting {
 
 impl Worker {
     /// Starts the thread. It ends when the last handle is gone and its work is done.
-    pub(crate) fn start(name: &str) -> std::io::Result<Self> {
+    pub(crate) fn start(name: &str, priority: &Priority) -> std::io::Result<Self> {
         let (send, receive) = channel::<Job>();
+        let priority = priority.clone();
         std::thread::Builder::new()
             .name(name.to_owned())
             .spawn(move || {
-                lower_priority();
+                priority.enter();
                 for job in receive {
                     job();
                 }
@@ -87,20 +91,43 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
         .unwrap_or_else(|| "without a message".to_owned())
 }
 
-/// Lets every other thread of the machine go first.
-#[cfg(target_os = "linux")]
-#[allow(unsafe_code)]
-fn lower_priority() {
-    const NICENESS: libc::c_int = 10;
-    // SAFETY: a plain system call without pointers; on Linux `0` means the calling thread.
-    let failed = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS) } != 0;
-    if failed {
-        tracing::warn!("the training thread keeps normal priority");
+/// Processor time of the thread that made it, since then; the plain time where the system keeps no
+/// account of threads.
+pub(crate) struct WorkTime(Duration);
+
+impl WorkTime {
+    pub(crate) fn start() -> Self {
+        Self(thread_time())
+    }
+
+    pub(crate) fn spent(&self) -> Duration {
+        thread_time().saturating_sub(self.0)
     }
 }
 
-#[cfg(not(target_os = "linux"))]
-fn lower_priority() {}
+#[cfg(unix)]
+#[allow(unsafe_code)]
+fn thread_time() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the call writes the one structure it is given, which outlives it. It cannot fail: the
+    // clock is the calling thread's own.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    Duration::new(
+        time.tv_sec.unsigned_abs(),
+        time.tv_nsec.unsigned_abs() as u32,
+    )
+}
+
+#[cfg(not(unix))]
+fn thread_time() -> Duration {
+    use std::sync::LazyLock;
+    use std::time::Instant;
+    static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    BEGAN.elapsed()
+}
 
 #[cfg(test)]
 mod tests {
@@ -110,7 +137,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_is_a_sentence_and_the_thread_lives_on() {
-        let worker = Worker::start("test").unwrap();
+        let worker = Worker::start("test", &Priority::new()).unwrap();
         let failed = worker.run(|_| -> u32 { panic!("boom") }).await;
         assert_eq!(failed, Err("training panicked: boom".to_owned()));
         assert_eq!(worker.run(|_| 7).await, Ok(7));
@@ -118,7 +145,7 @@ mod tests {
 
     #[tokio::test]
     async fn work_learns_that_nobody_waits() {
-        let worker = Worker::start("test").unwrap();
+        let worker = Worker::start("test", &Priority::new()).unwrap();
         let (tell, told) = std::sync::mpsc::channel();
         let work = worker.run(move |abandoned| {
             while !abandoned.is_set() {
@@ -142,15 +169,21 @@ mod tests {
         .await
     }
 
-    #[cfg(target_os = "linux")]
     #[tokio::test]
-    #[allow(unsafe_code)]
-    async fn the_thread_is_nice() {
-        let worker = Worker::start("test").unwrap();
-        // SAFETY: a plain system call without pointers.
-        let niceness = worker
-            .run(|_| unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) })
-            .await;
-        assert!(niceness.unwrap() >= 10);
+    async fn work_is_what_the_thread_computes() {
+        let worker = Worker::start("test", &Priority::new()).unwrap();
+        let spent = worker.run(|_| {
+            let work = WorkTime::start();
+            std::thread::sleep(Duration::from_millis(1));
+            let asleep = work.spent();
+            while work.spent() < asleep + Duration::from_millis(2) {
+                std::hint::spin_loop();
+            }
+            (asleep, work.spent())
+        });
+        let (asleep, computed) = spent.await.unwrap();
+        assert!(computed >= asleep + Duration::from_millis(2));
+        #[cfg(unix)]
+        assert!(asleep < Duration::from_millis(1), "{asleep:?}");
     }
 }

@@ -94,13 +94,8 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts one and waits until it listens.
-    pub(super) fn start(bench: &Bench) -> Result<Self, String> {
-        Self::start_with(bench, &[])
-    }
-
-    /// The same with further arguments.
-    pub(super) fn start_with(bench: &Bench, further: &[&str]) -> Result<Self, String> {
+    /// Starts one, with further arguments, and waits until it listens.
+    pub(super) fn start(bench: &Bench, further: &[&str]) -> Result<Self, String> {
         let folder = bench.folder()?;
         let started = Instant::now();
         let data = folder.text();

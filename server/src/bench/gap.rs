@@ -29,6 +29,8 @@ const SAYS: [&str; 2] = [
 ];
 /// Longest that training may take to stop.
 const STOP_MS: u64 = 1_000;
+/// How often it is asked whether it has.
+const LOOK: Duration = Duration::from_millis(5);
 /// Talk before anything is measured.
 const WARM_UP: Duration = Duration::from_secs(2);
 
@@ -55,7 +57,7 @@ struct Phase {
     time: Duration,
     sessions: u64,
     left_out: u64,
-    /// Milliseconds of work in the training steps that ended.
+    /// Milliseconds that training's thread computed.
     work_ms: f64,
     versions: u64,
 }
@@ -187,10 +189,23 @@ impl Talkers<'_> {
         phase.left_out += left_out;
         phase.sessions += self.number.load(Ordering::Relaxed) - number;
         phase.time += began.elapsed();
-        let after = self.wire.status().await?;
+        let after = self.at_rest().await?;
         phase.work_ms += work_ms(&after) - work_ms(&before);
         phase.versions += versions(&after).saturating_sub(versions(&before));
         Ok(())
+    }
+
+    /// Ends training's step; what it worked is known only then.
+    async fn at_rest(&self) -> Result<Value, String> {
+        self.pause(true).await?;
+        let until = Instant::now() + Duration::from_millis(STOP_MS);
+        loop {
+            let status = self.wire.status().await?;
+            if effects(&status) == 0 || Instant::now() >= until {
+                return Ok(status);
+            }
+            tokio::time::sleep(LOOK).await;
+        }
     }
 
     /// All gaps between pieces of text, and sessions that were left out.
@@ -267,10 +282,16 @@ impl Talkers<'_> {
     }
 }
 
-/// Work of finished training steps; 0 before the first look at the ledger.
+/// Work of training steps that ended; 0 before the first look at the ledger.
 fn work_ms(status: &Value) -> f64 {
     let number = &status["loops"]["train"]["numbers"]["train_work_ms_total"];
     number.as_f64().unwrap_or_default()
+}
+
+/// What training has under way.
+fn effects(status: &Value) -> u64 {
+    let under_way = &status["loops"]["train"]["effects_in_flight"];
+    under_way.as_u64().unwrap_or_default()
 }
 
 fn versions(status: &Value) -> u64 {
@@ -284,11 +305,15 @@ mod tests {
     #[test]
     fn a_status_without_training_counts_as_none() {
         let trained = json!({
-            "loops": { "train": { "numbers": { "train_work_ms_total": 12.5 } } },
+            "loops": { "train": {
+                "numbers": { "train_work_ms_total": 12.5 }, "effects_in_flight": 1,
+            } },
             "ledger": { "versions": 3 },
         });
         assert_eq!((work_ms(&trained), versions(&trained)), (12.5, 3));
+        assert_eq!(effects(&trained), 1);
         let not = json!({ "loops": {}, "ledger": null });
         assert_eq!((work_ms(&not), versions(&not)), (0.0, 0));
+        assert_eq!(effects(&not), 0);
     }
 }

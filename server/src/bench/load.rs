@@ -281,7 +281,7 @@ impl Connection {
                 Err(_) => return Answer::Broken,
             }
             // A piece that is not full was the last for now; it spares a call that finds nothing.
-            if ended || self.answer.len() % piece.len() != 0 {
+            if ended || !self.answer.len().is_multiple_of(piece.len()) {
                 break;
             }
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hone_collect::Input;
+use hone_nn::Executor;
 use hone_runtime::{Backoff, Inbox, Outbox, Overflow, Wake, queue, supervise};
 use hone_serve::{Backend, Engine};
 use tokio::task::JoinSet;
@@ -11,7 +12,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::commons::Commons;
 use crate::callback::HttpCaller;
-use crate::config::{Config, Loop};
+use crate::config::{Config, Loop, ModelConfig};
 use crate::eraser::Eraser;
 use crate::http::Http;
 use crate::http::tls::Tls;
@@ -208,9 +209,10 @@ pub(super) fn train(
     else {
         return Ok(());
     };
+    let priority = hone_train::Priority::new();
     let parts = hone_train::NnParts {
         model: builtin.model,
-        exec: builtin.executor,
+        exec: Arc::new(training_threads(&commons.config.model, &priority)),
         blobs: commons.blobs.clone(),
         base_name: commons.config.model.served_name(),
         end_tokens: builtin.end_tokens,
@@ -226,10 +228,14 @@ pub(super) fn train(
         blobs: commons.blobs.clone(),
         trainer,
         policies: commons.policies.clone(),
-        busy: Arc::new(move || {
-            let stats = engine.as_ref().map(|engine| engine.stats());
-            stats.is_some_and(|stats| stats.running + stats.waiting > 0)
+        serving: Arc::new(move || {
+            let load = engine.as_ref().map(|engine| engine.load());
+            load.map_or_else(hone_train::Served::default, |load| hone_train::Served {
+                now: load.requests > 0,
+                total_us: load.served_us,
+            })
         }),
+        priority,
         golden: Arc::new(golden),
         ids: commons.ids.clone(),
         clock: commons.clock.clone(),
@@ -248,6 +254,13 @@ pub(super) fn train(
         },
     ));
     Ok(())
+}
+
+/// Threads of training's own, so that no step of the engine finds its helpers at work for training
+/// or scheduled like it. Results do not depend on how many there are.
+fn training_threads(model: &ModelConfig, priority: &hone_train::Priority) -> Executor {
+    let priority = priority.clone();
+    Executor::started(model.thread_count(), move || priority.enter())
 }
 
 /// Says what a learner takes, and refuses one whose checkpoint could never be written.

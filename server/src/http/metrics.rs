@@ -146,6 +146,7 @@ const ENGINE: &[EngineRow] = &[
     ("requests_cancelled_total", "counter", "Requests whose client left.", |s| s.cancelled_total as f64),
     ("requests_failed_total", "counter", "Requests that failed in the engine.", |s| s.failed_total as f64),
     ("num_preemptions_total", "counter", "Requests paused for lack of blocks.", |s| s.preemptions_total as f64),
+    ("kv_blocks_copied_total", "counter", "Blocks of a prompt's end that were copied from another completion of it.", |s| s.kv_blocks_copied_total as f64),
     ("policy_swaps_total", "counter", "Newer versions taken while serving.", |s| s.swaps_total as f64),
     ("prewarm_tokens_total", "counter", "Prompt tokens computed under a newer version before it served.", |s| s.prewarm_tokens_total as f64),
     ("prewarm_cold_tokens_total", "counter", "Tokens of reusable prefixes that were cold after a swap.", |s| s.prewarm_cold_tokens_total as f64),

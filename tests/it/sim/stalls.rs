@@ -209,7 +209,11 @@ impl Commons {
             blobs: Arc::new(blobs.unwrap()),
             trainer: Arc::new(FakeTrainer::new()),
             policies: self.door.policies.clone(),
-            busy: Arc::new(|| true),
+            serving: Arc::new(|| hone_train::Served {
+                now: true,
+                total_us: 0,
+            }),
+            priority: hone_train::Priority::new(),
             golden: Arc::new(vec![vec![1, 2, 3]]),
             ids: self.ids.clone(),
             clock: self.clock.clone(),

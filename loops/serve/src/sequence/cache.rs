@@ -54,6 +54,46 @@ impl Sequence {
         known.then(|| self.key(self.published).0)
     }
 
+    /// Names the tokens after the last full block, with all before them; none where there are none,
+    /// and none before the full blocks are found. Two requests that share it share their last block
+    /// up to the token whose logits are wanted first.
+    pub(crate) fn tail_key(&mut self) -> Option<ChainKey> {
+        let (blocks, end) = (self.findable(), self.told_from());
+        if self.is_given() || blocks * BLOCK_TOKENS == end {
+            return None;
+        }
+        let parent = match blocks {
+            0 => self.root,
+            _ => self.key(blocks - 1).0,
+        };
+        let tail = &self.tokens[blocks * BLOCK_TOKENS..end];
+        // A full block of the same tokens and zeros is something else.
+        Some(extend(parent, tail).wrapping_add(tail.len() as u128))
+    }
+
+    /// Key of the tail that it computes next, if all before it is computed.
+    pub(crate) fn coming_tail(&mut self) -> Option<ChainKey> {
+        let tail_is_next =
+            self.computed < self.told_from() && self.computed / BLOCK_TOKENS == self.findable();
+        tail_is_next.then(|| self.tail_key()).flatten()
+    }
+
+    /// Tokens from its last full block up to the one whose logits are wanted, and the block of
+    /// `other` that holds them too, computed: where the next `count` tokens are just these, their
+    /// keys and values can be copied.
+    pub(crate) fn tail_at(&self, other: &Self, count: usize) -> Option<(usize, u32)> {
+        let (index, end) = (self.computed / BLOCK_TOKENS, self.told_from());
+        let is_tail = self.samples_after(count)
+            && self.computed.is_multiple_of(BLOCK_TOKENS)
+            && self.computed < end
+            && end / BLOCK_TOKENS == index;
+        let known = other.root == self.root
+            && other.computed >= end
+            && other.unseen <= index
+            && other.tokens.get(..end) == Some(&self.tokens[..end]);
+        (is_tail && known).then(|| (end - self.computed, other.table[index]))
+    }
+
     pub(crate) fn view_running(&self) -> View {
         View {
             place: self.place,

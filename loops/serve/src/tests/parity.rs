@@ -1,11 +1,11 @@
 //! What a request gets depends on itself alone, and can be recomputed.
 #![allow(clippy::unwrap_used)]
 
-use hone_domain::{Ask, Sampling};
+use hone_domain::{Ask, PolicyChoice, Sampling};
 use hone_nn::{Adapter, Executor, KvPool, ModelConfig, score};
 
-use super::support::{Said, World, adapter, ask, model_config, prompt, scope};
-use crate::{Backend, Config};
+use super::support::{Said, World, adapter, ask, model_config, prompt, read, scope};
+use crate::{Answer, Backend, Config};
 
 const SCOPES: [&str; 3] = ["a", "b", "c"];
 
@@ -222,6 +222,60 @@ fn equal_prompts_at_the_same_time_are_computed_once() {
         let quiet = World::new().complete(ask(&long, 8, seed as u64));
         assert_eq!(said.bits(), quiet.bits());
     }
+}
+
+/// All of them, of whom nobody begins before all have come.
+fn together(world: &World, asks: Vec<Ask>) -> Vec<Said> {
+    let switch = || world.board.switch(crate::engine::ROOM);
+    super::support::until("the engine", || switch().is_some());
+    let switch = switch().unwrap();
+    switch.pause(true);
+    let answers: Vec<Answer> = asks.into_iter().map(|ask| world.ask(ask)).collect();
+    switch.pause(false);
+    let said = answers.into_iter().map(|answer| read(answer).unwrap());
+    said.collect()
+}
+
+/// Completions of one prompt compute its last block, which is not full, once: the others copy it
+/// before each writes its own tokens behind.
+#[test]
+fn the_end_of_an_equal_prompt_is_copied() {
+    for (model, words) in [(model_config(), 1), (sliding(), 70)] {
+        // One block and less, whole blocks and one token, and whole blocks but one token.
+        for (len, copies) in [(2, 3), (20, 3), (32, 3), (33, 0), (34, 3), (300, 3)] {
+            let shared = prompt(len, words);
+            let of = |seed| ask(&shared, 40, seed);
+            let world = world(Config::for_tests(), model.clone());
+            let all = together(&world, (0..4).map(of).collect());
+            let quiet: Vec<Said> = (0..4)
+                .map(|seed| self::world(Config::for_tests(), model.clone()).complete(of(seed)))
+                .collect();
+            same(&quiet, &all, &format!("{len} tokens"));
+            let copied = world.engine.stats().kv_blocks_copied_total;
+            assert_eq!(copied, copies, "{len} tokens");
+        }
+    }
+}
+
+#[test]
+fn the_end_of_a_prompt_is_copied_within_scope_and_version_only() {
+    let world = World::new();
+    world.publish("a", 1, &adapter(&world.model.config, 5));
+    let shared = prompt(50, 3);
+    let of = |name: &str, policy| Ask {
+        scope: scope(name),
+        policy,
+        ..ask(&shared, 40, 1)
+    };
+    // The version of "a" serves.
+    assert_eq!(world.complete(of("a", PolicyChoice::Newest)).version.0, 1);
+    let asks = vec![
+        of("a", PolicyChoice::Newest),
+        of("b", PolicyChoice::Newest),
+        of("a", PolicyChoice::Base),
+    ];
+    together(&world, asks);
+    assert_eq!(world.engine.stats().kv_blocks_copied_total, 0);
 }
 
 #[test]

@@ -78,6 +78,8 @@ pub(crate) struct Core {
     order: Vec<(usize, usize, usize)>,
     ended: Vec<(usize, Result<StopReason, ServeError>)>,
     step: u64,
+    /// Up to when the time in which somebody is served is counted; none while nobody is.
+    served_until: Option<Instant>,
     /// Moving mean of a step's time per token.
     token_us: f64,
 
@@ -122,6 +124,7 @@ impl Core {
             order: Vec::new(),
             ended: Vec::new(),
             step: 0,
+            served_until: None,
             token_us: 0.0,
             panics_in_row: 0,
             stop_at: None,
@@ -137,7 +140,11 @@ impl Core {
             self.wait_until_free();
             self.swap_warmed();
             match self.next() {
-                Next::Step => self.guarded_step(),
+                Next::Step => {
+                    self.count_served();
+                    self.guarded_step();
+                    self.count_served();
+                }
                 Next::Look => {}
                 Next::Leave => break,
             }
@@ -330,6 +337,17 @@ impl Core {
         if self.board_at.elapsed() >= BOARD_EVERY {
             self.show(self.working_state());
         }
+    }
+
+    /// Counts the time since the last call in which there was somebody to serve.
+    fn count_served(&mut self) {
+        let now = Instant::now();
+        if let Some(until) = self.served_until.take() {
+            let us = u64::try_from((now - until).as_micros()).unwrap_or(u64::MAX);
+            self.ctx.shared.counters.served_us.fetch_add(us, Relaxed);
+        }
+        let somebody = !self.running.is_empty() || !self.waiting.is_empty();
+        self.served_until = somebody.then_some(now);
     }
 
     fn count_blocks(&self) {

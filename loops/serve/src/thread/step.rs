@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use hone_domain::{Delta, ServeError, StopReason, Token};
 use hone_nn::sample::{SampleScratch, Sampled};
-use hone_nn::{LogitsWanted, SeqInput, blocks_out_of_sight};
+use hone_nn::{BLOCK_TOKENS, LogitsWanted, SeqInput, blocks_out_of_sight};
 
 use crate::fair::Waiter;
 use crate::plan::{Limits, Place, Situation, plan};
@@ -107,12 +107,20 @@ impl Core {
             self.coming.clear();
             self.coming
                 .extend(self.running.iter_mut().filter_map(|s| s.coming_key()));
+            let copies = self.ctx.runner.can_copy();
+            if copies {
+                self.coming
+                    .extend(self.running.iter_mut().filter_map(|s| s.coming_tail()));
+            }
             for place in &self.line {
                 let Some(sequence) = self.waiting.get_mut(place) else {
                     continue;
                 };
                 sequence.find_prefix(&self.pool);
-                let missing = sequence.missing_key();
+                let missing = match sequence.missing_key() {
+                    None if copies => sequence.tail_key(),
+                    missing => missing,
+                };
                 let hold = missing.is_some_and(|key| self.coming.contains(&key));
                 self.coming.extend(missing);
                 waiting.push(sequence.view_waiting(&self.pool, hold));
@@ -206,10 +214,31 @@ impl Core {
                 sequence.last_turn = self.step;
             }
             sequence.grow(row.tokens, &mut self.pool);
-            self.order
-                .push((sequence.pinned.group(), index, row.tokens));
+            let tokens = row.tokens - self.copy_tail(index, row.tokens);
+            self.plan.rows[at].tokens = tokens;
+            let group = self.running[index].pinned.group();
+            self.order.push((group, index, tokens));
         }
         self.order.sort_unstable();
+    }
+
+    /// Copies what another request computed of the same prompt's last block, so that completions
+    /// of one prompt compute it once; returns the tokens that need not be computed any more.
+    fn copy_tail(&mut self, index: usize, count: usize) -> usize {
+        let wanted = &self.running[index];
+        if count < 2 || !self.ctx.runner.can_copy() {
+            return 0;
+        }
+        let mut others = self.running.iter();
+        let Some((tokens, from)) = others.find_map(|other| wanted.tail_at(other, count)) else {
+            return 0;
+        };
+        let to = wanted.table()[wanted.computed / BLOCK_TOKENS];
+        self.ctx.runner.copy_block(from, to);
+        self.running[index].advance(tokens, 0, &mut self.pool);
+        let counters = &self.ctx.shared.counters;
+        counters.kv_blocks_copied.fetch_add(1, Relaxed);
+        tokens
     }
 
     /// Runs the model on the rows, samples where a row reached its end, and moves on.

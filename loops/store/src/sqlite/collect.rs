@@ -13,11 +13,12 @@ use super::consent;
 use super::erase;
 use super::fault::Fault;
 use super::known::Known;
-use super::many::Script;
+use super::many::{Script, Values};
 use super::texts::{name_of, signed, text_bytes};
 use super::{many, rows};
 use crate::codec::{
-    experts_to_bytes, floats_to_bytes, kept_to_bytes, spans_to_bytes, tokens_to_bytes,
+    experts_to_bytes, floats_to_bytes, kept_to_bytes, sampling_to_bytes, spans_to_bytes,
+    tokens_to_bytes,
 };
 use crate::ledger::{FeedbackOutcome, reason_at_record};
 use crate::reading::TITLE_CHARS_MAX;
@@ -84,7 +85,6 @@ pub(super) async fn record_turns(
     let prompts: Vec<_> = new.iter().map(|(e, _)| &e.blocks[..]).collect();
     chains::store_blocks(connection, &mut script, (&prompts, &known.blocks)).await?;
     store_turns(connection, &mut script, &new).await?;
-    store_payloads(connection, &mut script, &new).await?;
     script.end(connection).await
 }
 
@@ -139,9 +139,11 @@ async fn store_surroundings(
             |values, scope| values.bind(scope.as_str().as_bytes()),
         )
         .await?;
-    let arithmetics: HashSet<_> = turns
+    let arithmetics = turns
         .iter()
-        .map(|e| (&e.turn.fingerprint, e.turn.base))
+        .map(|e| (e.turn.fingerprint.as_str(), e.turn.base.0));
+    let arithmetics: HashSet<_> = arithmetics
+        .filter(|arithmetic| !known.knows_arithmetic(arithmetic))
         .collect();
     let arithmetics: Vec<_> = arithmetics.into_iter().collect();
     script
@@ -150,7 +152,7 @@ async fn store_surroundings(
             "insert into arithmetics (fingerprint, base) values (?, ?)
              on conflict (fingerprint, base) do nothing",
             &arithmetics,
-            |values, (fingerprint, base)| values.bind(&fingerprint[..]).bind(&base.0[..]),
+            |values, (fingerprint, base)| values.bind(*fingerprint).bind(&base[..]),
         )
         .await?;
     store_sessions(connection, script, turns).await
@@ -215,109 +217,113 @@ fn titles(turns: &[&Encoded<'_>]) -> HashMap<SessionId, String> {
     titles
 }
 
+/// A turn of a batch with why it is not learned from, and what of it is kept as JSON.
+struct NewTurn<'a> {
+    encoded: &'a Encoded<'a>,
+    reason: Option<Reason>,
+    metadata: Option<Vec<u8>>,
+    checks: Option<Vec<u8>>,
+}
+
+impl<'a> NewTurn<'a> {
+    fn of(&(encoded, reason): &(&'a Encoded<'a>, Option<Reason>)) -> Result<Self, Fault> {
+        let admission = &encoded.turn.admission;
+        let (metadata, checks) = (&admission.metadata, &admission.checks);
+        let metadata = (!metadata.is_empty()).then(|| serde_json::to_vec(metadata));
+        let checks = (!checks.is_empty()).then(|| serde_json::to_vec(checks));
+        Ok(Self {
+            encoded,
+            reason,
+            metadata: metadata.transpose()?,
+            checks: checks.transpose()?,
+        })
+    }
+}
+
+/// The rows of `turns` and of `turn_payloads`.
+const STORE_TURN: &str = "
+    insert into turns (
+        id, request_id, choice_index, group_id, session_number, parent_id, owner,
+        scope_number, arithmetic_number, origin, kind, version, stage, reason,
+        started_ms, finished_ms, holdback, source, trace, metadata
+    ) values (
+        ?, ?, ?, ?, (select number from sessions where id = ?), ?, ?,
+        (select number from scopes where name = ?),
+        (select number from arithmetics where fingerprint = ? and base = ?),
+        ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+    );
+    insert into turn_payloads (
+        turn_number, session_key, history_number, block_number, prompt_tail,
+        completion_tokens, behavior_logprobs, raw_logprobs, kept, experts, stop,
+        completion_text, sampling, spans, digest, untrainable, checks
+    ) values (
+        (select number from turns where id = ?), ?,
+        (select number from histories where hash = ?),
+        (select number from token_blocks where hash = ?),
+        ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+    )";
+
 async fn store_turns(
     connection: &mut SqliteConnection,
     script: &mut Script,
     turns: &[(&Encoded<'_>, Option<Reason>)],
 ) -> Result<(), Fault> {
-    let with_metadata = turns.iter().map(|(encoded, reason)| {
-        let metadata = &encoded.turn.admission.metadata;
-        let metadata = (!metadata.is_empty()).then(|| serde_json::to_vec(metadata));
-        Ok((*encoded, *reason, metadata.transpose()?))
-    });
-    let with_metadata = with_metadata.collect::<Result<Vec<_>, Fault>>()?;
-    script
-        .each(
-            connection,
-            "insert into turns (
-                 id, request_id, choice_index, group_id, session_number, parent_id, owner,
-                 scope_number, arithmetic_number, origin, kind, version, stage, reason,
-                 started_ms, finished_ms, holdback, source, trace, metadata
-             ) values (
-                 ?, ?, ?, ?, (select number from sessions where id = ?), ?, ?,
-                 (select number from scopes where name = ?),
-                 (select number from arithmetics where fingerprint = ? and base = ?),
-                 ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
-             )",
-            &with_metadata,
-            |values, (encoded, reason, metadata)| {
-                let turn = encoded.turn;
-                let stage = reason.is_none().then(|| Stage::AwaitingNextState.as_str());
-                values
-                    .bind(&turn.id.0.as_bytes()[..])
-                    .bind(&turn.request.0.as_bytes()[..])
-                    .bind(turn.choice_index)
-                    .bind(turn.group.as_ref().map(|g| &g.0.as_bytes()[..]))
-                    .bind(&turn.session.0.as_bytes()[..])
-                    .bind(turn.parent.as_ref().map(|p| &p.0.as_bytes()[..]))
-                    .bind(&turn.owner)
-                    .bind(turn.scope.as_str().as_bytes())
-                    .bind(&turn.fingerprint)
-                    .bind(&turn.base.0[..])
-                    .bind(&encoded.origin)
-                    .bind(&encoded.kind)
-                    .bind(encoded.version)
-                    .bind(stage)
-                    .bind(reason.map(Reason::as_str))
-                    .bind(turn.started_ms)
-                    .bind(turn.finished_ms)
-                    .bind(turn.admission.holdback)
-                    .bind(text_bytes(turn.admission.source.as_ref()))
-                    .bind(turn.admission.trace.as_ref().map(|t| &t.as_bytes()[..]))
-                    .bind(metadata.as_deref())
-            },
-        )
-        .await
+    let rows = turns
+        .iter()
+        .map(NewTurn::of)
+        .collect::<Result<Vec<_>, _>>()?;
+    let bind = |values, row: &NewTurn<'_>| bind_payload(bind_turn(values, row), row);
+    script.each(connection, STORE_TURN, &rows, bind).await
 }
 
-async fn store_payloads(
-    connection: &mut SqliteConnection,
-    script: &mut Script,
-    turns: &[(&Encoded<'_>, Option<Reason>)],
-) -> Result<(), Fault> {
-    let with_checks = turns.iter().map(|(encoded, _)| {
-        let checks = &encoded.turn.admission.checks;
-        let checks = (!checks.is_empty()).then(|| serde_json::to_vec(checks));
-        Ok((*encoded, checks.transpose()?))
-    });
-    let with_checks = with_checks.collect::<Result<Vec<_>, Fault>>()?;
-    script
-        .each(
-            connection,
-            "insert into turn_payloads (
-                 turn_number, session_key, history_number, block_number, prompt_tail,
-                 completion_tokens, behavior_logprobs, raw_logprobs, kept, experts, stop,
-                 completion_text, sampling, spans, digest, untrainable, checks
-             ) values (
-                 (select number from turns where id = ?), ?,
-                 (select number from histories where hash = ?),
-                 (select number from token_blocks where hash = ?),
-                 ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
-             )",
-            &with_checks,
-            |values, (encoded, checks)| {
-                let (turn, completion) = (encoded.turn, &encoded.turn.completion);
-                values
-                    .bind(&turn.id.0.as_bytes()[..])
-                    .bind(text_bytes(turn.session_key.as_ref()))
-                    .bind(encoded.messages.last().map(|link| &link.chain()[..]))
-                    .bind(encoded.blocks.last().map(|link| &link.chain()[..]))
-                    .bind(&encoded.tail[..])
-                    .bind(tokens_to_bytes(completion.tokens()))
-                    .bind(floats_to_bytes(completion.behavior_logprobs()))
-                    .bind(floats_to_bytes(completion.raw_logprobs()))
-                    .bind(kept_to_bytes(completion.kept()))
-                    .bind(experts_to_bytes(completion.experts()))
-                    .bind(completion.stop().as_str())
-                    .bind(turn.completion_text.as_bytes())
-                    .bind(crate::codec::sampling_to_bytes(&turn.sampling))
-                    .bind(spans_to_bytes(&turn.spans))
-                    .bind(turn.digest.as_ref().map(|d| &d.0[..]))
-                    .bind(turn.untrainable.map(Reason::as_str))
-                    .bind(checks.as_deref())
-            },
-        )
-        .await
+fn bind_turn(values: Values, row: &NewTurn<'_>) -> Values {
+    let (encoded, turn) = (row.encoded, row.encoded.turn);
+    let stage = row.reason.is_none();
+    values
+        .bind(&turn.id.0.as_bytes()[..])
+        .bind(&turn.request.0.as_bytes()[..])
+        .bind(turn.choice_index)
+        .bind(turn.group.as_ref().map(|g| &g.0.as_bytes()[..]))
+        .bind(&turn.session.0.as_bytes()[..])
+        .bind(turn.parent.as_ref().map(|p| &p.0.as_bytes()[..]))
+        .bind(&turn.owner)
+        .bind(turn.scope.as_str().as_bytes())
+        .bind(&turn.fingerprint)
+        .bind(&turn.base.0[..])
+        .bind(&encoded.origin)
+        .bind(&encoded.kind)
+        .bind(encoded.version)
+        .bind(stage.then(|| Stage::AwaitingNextState.as_str()))
+        .bind(row.reason.map(Reason::as_str))
+        .bind(turn.started_ms)
+        .bind(turn.finished_ms)
+        .bind(turn.admission.holdback)
+        .bind(text_bytes(turn.admission.source.as_ref()))
+        .bind(turn.admission.trace.as_ref().map(|t| &t.as_bytes()[..]))
+        .bind(row.metadata.as_deref())
+}
+
+fn bind_payload(values: Values, row: &NewTurn<'_>) -> Values {
+    let (encoded, turn) = (row.encoded, row.encoded.turn);
+    let completion = &turn.completion;
+    values
+        .bind(&turn.id.0.as_bytes()[..])
+        .bind(text_bytes(turn.session_key.as_ref()))
+        .bind(encoded.messages.last().map(|link| &link.chain()[..]))
+        .bind(encoded.blocks.last().map(|link| &link.chain()[..]))
+        .bind(&encoded.tail[..])
+        .bind(tokens_to_bytes(completion.tokens()))
+        .bind(floats_to_bytes(completion.behavior_logprobs()))
+        .bind(floats_to_bytes(completion.raw_logprobs()))
+        .bind(kept_to_bytes(completion.kept()))
+        .bind(experts_to_bytes(completion.experts()))
+        .bind(completion.stop().as_str())
+        .bind(turn.completion_text.as_bytes())
+        .bind(sampling_to_bytes(&turn.sampling))
+        .bind(spans_to_bytes(&turn.spans))
+        .bind(turn.digest.as_ref().map(|d| &d.0[..]))
+        .bind(turn.untrainable.map(Reason::as_str))
+        .bind(row.checks.as_deref())
 }
 
 pub(super) async fn record_transitions(

@@ -19,6 +19,8 @@ const LOOK: &str = "
             where forgets.scope_number = scopes.number and whole = 1) as until
     from scopes left join consents on consents.scope_number = scopes.number
     where scopes.name in (select unhex(value) from json_each(?));
+    select 'arithmetic' as kind, fingerprint, base from arithmetics
+    where fingerprint in (select cast(unhex(value) as text) from json_each(?));
     select 'session' as kind, id from forgotten_sessions
     where id in (select unhex(value) from json_each(?));
     select 'parent' as kind, id from forgotten_turns
@@ -46,6 +48,8 @@ pub(super) struct Known {
     /// Message lists and blocks of tokens that are stored.
     pub(super) histories: HashSet<Hash>,
     pub(super) blocks: HashSet<Hash>,
+    /// Of the batch's fingerprints, with the bases.
+    arithmetics: HashSet<(String, Hash)>,
     barred: HashSet<Scope>,
     /// Everything of a scope that began up to then was erased.
     forgotten: HashMap<Scope, Millis>,
@@ -63,6 +67,7 @@ impl Known {
         let blocks = turns.iter().flat_map(|encoded| &encoded.blocks);
         let lists = [
             list(each().map(|turn| turn.scope.as_str().as_bytes()))?,
+            list(each().map(|turn| turn.fingerprint.as_bytes()))?,
             list(each().map(|turn| &turn.session.0.as_bytes()[..]))?,
             list(each().filter_map(|turn| turn.parent.as_ref().map(|p| &p.0.as_bytes()[..])))?,
             list(each().map(|turn| &turn.id.0.as_bytes()[..]))?,
@@ -80,6 +85,10 @@ impl Known {
     fn learn(&mut self, row: &SqliteRow) -> Result<(), Fault> {
         match row.try_get("kind")? {
             "scope" => self.learn_scope(row)?,
+            "arithmetic" => {
+                let base = rows::digest(row.try_get("base")?)?.0;
+                self.arithmetics.insert((row.try_get("fingerprint")?, base));
+            }
             "session" => {
                 let session = rows::session_id(row.try_get("id")?)?;
                 self.sessions.insert(session.0.into_bytes());
@@ -114,6 +123,11 @@ impl Known {
         }
         self.scopes.insert(scope);
         Ok(())
+    }
+
+    pub(super) fn knows_arithmetic(&self, (fingerprint, base): &(&str, Hash)) -> bool {
+        let mut known = self.arithmetics.iter();
+        known.any(|known| known.0 == *fingerprint && known.1 == *base)
     }
 
     /// Why a turn that could train must not: nothing new may be learned from its scope.

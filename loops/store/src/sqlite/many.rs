@@ -7,8 +7,8 @@ use sqlx::{Arguments as _, AssertSqlSafe, Encode, Sqlite, SqliteConnection, Type
 
 use super::fault::Fault;
 
-/// Rows of one call. Each length is prepared once and kept, so there are few.
-const LENGTHS: [usize; 6] = [32, 16, 8, 4, 2, 1];
+/// Most rows of one call. Each number of rows is prepared once and kept, so there are not too many.
+const ROWS_MAX: usize = 16;
 
 /// Values for the parameters of statements, in their order. Parameters are plain `?`.
 #[derive(Default)]
@@ -48,14 +48,11 @@ pub(super) async fn each<T>(
     rows: &[T],
     bind: impl Fn(Values, &T) -> Values,
 ) -> Result<Vec<SqliteRow>, Fault> {
-    let (mut returned, mut rest) = (Vec::new(), rows);
-    for length in LENGTHS {
-        while let Some((chunk, after)) = rest.split_at_checked(length) {
-            let values = chunk.iter().fold(Values::default(), &bind);
-            let text = [sql].repeat(length).join(";");
-            returned.extend(values.run(connection, text).await?);
-            rest = after;
-        }
+    let mut returned = Vec::new();
+    for chunk in rows.chunks(ROWS_MAX) {
+        let values = chunk.iter().fold(Values::default(), &bind);
+        let text = [sql].repeat(chunk.len()).join(";");
+        returned.extend(values.run(connection, text).await?);
     }
     Ok(returned)
 }
@@ -131,7 +128,7 @@ mod tests {
     #[tokio::test]
     async fn every_row_is_bound_to_its_own_statement_and_sees_those_before() {
         let mut connection = table().await;
-        // More than any length, a remainder, and values that repeat.
+        // Several calls, a remainder, and values that repeat.
         let values: Vec<i64> = (0..103).map(|i| i % 100).collect();
         for _ in 0..2 {
             let rows = each(&mut connection, INSERT, &values, twice).await.unwrap();
