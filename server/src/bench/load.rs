@@ -84,7 +84,7 @@ impl Load {
             connections: Vec::new(),
             outcome: Outcome::default(),
         }
-        .to_the_end()
+        .until_answered()
     }
 }
 
@@ -103,7 +103,7 @@ struct Run<'l> {
 }
 
 impl Run<'_> {
-    fn to_the_end(mut self) -> Outcome {
+    fn until_answered(mut self) -> Outcome {
         loop {
             let now = Instant::now();
             let over = now.duration_since(self.began) >= self.time;
