@@ -163,3 +163,18 @@ fn what_is_printed_can_be_read_again_and_hides_keys() {
     let again = with_file(&default.print().expect("it prints")).expect("it is valid");
     assert_eq!(again.print(), default.print());
 }
+
+#[test]
+fn no_everyday_prompt_is_a_question_that_knowledge_is_measured_with() {
+    let config = Config::load(&Sources::default()).expect("the defaults are valid");
+    let grammar = hone_starter::grammar::Grammar::new();
+    let everyday = config.model.rehearsal_prompts.iter();
+    let everyday: Vec<String> = everyday.map(|prompt| prompt.to_lowercase()).collect();
+    let held_out = grammar.held_out_questions(1, usize::MAX);
+    let both: Vec<_> = held_out
+        .iter()
+        .filter(|question| everyday.contains(&question.text.to_lowercase()))
+        .map(|question| (&question.text, &grammar.fact(question.fact).asks))
+        .collect();
+    assert!(both.is_empty(), "other phrasings: {both:#?}");
+}
