@@ -15,7 +15,6 @@ use super::Bench;
 use super::report::{Gaps, Report, milli, ms, ratio};
 use super::wire::Wire;
 use crate::demo::client::{Chat, Client};
-use crate::house::House;
 
 /// Users who talk at the same time. They share one policy, so that it always has turns to learn from.
 const USERS: u64 = 4;
@@ -71,17 +70,11 @@ impl Phase {
 /// `hone bench gap`.
 pub(super) fn gap(bench: &Bench) -> Result<Report, String> {
     let time = bench.time(15.0);
-    bench.runtime.block_on(async {
-        let folder = bench.folder()?;
-        let mut config = bench.config.clone();
-        config.store.data_dir = folder.text();
-        // Nothing is kept, so a training step under way need not come to its end.
-        config.train.drain_deadline_ms = STOP_MS;
-        let house = House::start(config).await?;
-        let report = measure(&format!("http://{}", house.addr), time).await;
-        house.stop().await;
-        report
-    })
+    let mut config = bench.config.clone();
+    // Nothing is kept, so a training step under way need not come to its end.
+    config.train.drain_deadline_ms = STOP_MS;
+    let measured = bench.house(config, async |url| measure(url, time).await);
+    bench.runtime.block_on(measured)
 }
 
 async fn measure(url: &str, time: Duration) -> Result<Report, String> {

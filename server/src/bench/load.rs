@@ -111,7 +111,7 @@ impl Run<'_> {
                 self.come_due(now);
             }
             self.send();
-            if self.connections.iter().all(|one| one.due.is_none()) && self.waiting.is_empty() {
+            if self.under_way() == 0 {
                 if over {
                     break;
                 }
@@ -156,8 +156,11 @@ impl Run<'_> {
     }
 
     fn under_way(&self) -> usize {
-        let busy = self.connections.iter().filter(|one| one.due.is_some());
-        busy.count() + self.waiting.len()
+        self.busy().count() + self.waiting.len()
+    }
+
+    fn busy(&self) -> impl Iterator<Item = &Connection> {
+        self.connections.iter().filter(|one| one.due.is_some())
     }
 
     /// Gives what waits to free connections.
@@ -198,10 +201,10 @@ impl Run<'_> {
             tv_sec: left.as_secs() as _,
             tv_nsec: left.subsec_nanos() as _,
         };
-        let busy = self.connections.iter().filter(|one| one.due.is_some());
-        let mut busy: Vec<PollFd<'_>> = busy
-            .map(|one| PollFd::new(&one.stream, PollFlags::IN))
-            .collect();
+        let busy = self
+            .busy()
+            .map(|one| PollFd::new(&one.stream, PollFlags::IN));
+        let mut busy: Vec<PollFd<'_>> = busy.collect();
         // Interrupted or not: what is there is read and what is due is sent.
         let _ready = poll(&mut busy, Some(&timeout)).is_ok();
     }

@@ -45,6 +45,7 @@ use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 
 use crate::config::{Config, Sources};
+use crate::house::House;
 use crate::hub::HubAccess;
 use crate::model::{self, Builtin};
 use crate::{logs, outbound};
@@ -245,6 +246,20 @@ impl Bench {
     /// How long a timed part lasts, where the command line does not say it.
     fn time(&self, default_s: f64) -> Duration {
         Duration::from_secs_f64(self.seconds.unwrap_or(default_s))
+    }
+
+    /// Starts a house with an empty data folder, has something done at its address and stops it.
+    async fn house<T>(
+        &self,
+        mut config: Config,
+        work: impl AsyncFnOnce(&str) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let folder = self.folder()?;
+        config.store.data_dir = folder.text();
+        let house = House::start(config).await?;
+        let done = work(&format!("http://{}", house.addr)).await;
+        house.stop().await;
+        done
     }
 
     /// A new folder for data.

@@ -90,8 +90,8 @@ pub(super) fn overhead(bench: &Bench, against: Option<&str>) -> Result<Report, S
         .block_on(async { Wire::new(url)?.ready().await })?;
     let kept = load(bench, url, true)?;
     let not_kept = load(bench, url, false)?;
-    let bare = Bare::start()?;
-    let bare = Load::post(&bare.url, "{}")?;
+    let nothing_behind = Bare::start()?;
+    let bare = Load::post(&nothing_behind.url, "{}")?;
     bare.run(AT_ONCE, WARM);
     let mut report = Report::new(
         "overhead: the door with an engine that answers at once",
@@ -115,27 +115,25 @@ pub(super) fn overhead(bench: &Bench, against: Option<&str>) -> Result<Report, S
         ),
     ];
     for (key, name, load, pace) in rates {
-        let both = || Round {
-            bare: bare.run(pace, time / ROUNDS),
-            ours: load.run(pace, time / ROUNDS),
+        let both = || {
+            Round::of(
+                &bare.run(pace, time / ROUNDS),
+                &load.run(pace, time / ROUNDS),
+            )
         };
         let rounds: Vec<Round> = (0..ROUNDS).map(|_| both()).collect();
         add_rounds(&mut report, (key, name), &rounds);
     }
-    let outcome = kept.run(AT_ONCE, time);
-    let ours = outcome.per_s();
-    add(
-        &mut report,
-        ("kept_16", "16 at once, turns on disk"),
-        outcome,
-    );
-    let outcome = not_kept.run(AT_ONCE, time);
-    let ours_not_kept = outcome.per_s();
-    add(
-        &mut report,
-        ("not_kept_16", "16 at once, store: false"),
-        outcome,
-    );
+    let at_once = [
+        ("kept_16", "16 at once, turns on disk", &kept),
+        ("not_kept_16", "16 at once, store: false", &not_kept),
+    ];
+    let [ours, ours_not_kept] = at_once.map(|(key, name, load)| {
+        let outcome = load.run(AT_ONCE, time);
+        let per_s = outcome.per_s();
+        add(&mut report, (key, name), outcome);
+        per_s
+    });
     if let Some(url) = against {
         let url = url.trim_end_matches('/');
         let outcome = load(bench, url, true)?.run(AT_ONCE, time);
@@ -165,19 +163,31 @@ fn add_other(report: &mut Report, outcome: Outcome, (ours, ours_not_kept): (f64,
 
 /// The bare server and ours, one after the other.
 struct Round {
-    bare: Outcome,
-    ours: Outcome,
+    bare: Percentiles,
+    ours: Percentiles,
+    per_s: f64,
+    failed: u64,
+}
+
+impl Round {
+    fn of(bare: &Outcome, ours: &Outcome) -> Self {
+        Self {
+            bare: Percentiles::of(bare.latencies_ms.clone()),
+            ours: Percentiles::of(ours.latencies_ms.clone()),
+            per_s: ours.per_s(),
+            failed: bare.failed + ours.failed,
+        }
+    }
 }
 
 fn add_rounds(report: &mut Report, (key, name): (&str, &str), rounds: &[Round]) {
-    let failed: u64 = rounds.iter().map(|r| r.ours.failed + r.bare.failed).sum();
+    let failed: u64 = rounds.iter().map(|round| round.failed).sum();
     let middle = |of: &dyn Fn(&Round) -> f64| Percentiles::of(rounds.iter().map(of).collect()).p50;
-    let p = |outcome: &Outcome| Percentiles::of(outcome.latencies_ms.clone());
-    let per_s = middle(&|round| round.ours.per_s());
-    let p50 = middle(&|round| p(&round.ours).p50);
-    let p99 = middle(&|round| p(&round.ours).p99);
-    let bare = middle(&|round| p(&round.bare).p99);
-    let added = middle(&|round| p(&round.ours).p99 - p(&round.bare).p99);
+    let per_s = middle(&|round| round.per_s);
+    let p50 = middle(&|round| round.ours.p50);
+    let p99 = middle(&|round| round.ours.p99);
+    let bare = middle(&|round| round.bare.p99);
+    let added = middle(&|round| round.ours.p99 - round.bare.p99);
     report.row([
         name.to_owned(),
         format!("{per_s:.0}"),

@@ -24,7 +24,6 @@ use super::wire::Wire;
 use crate::config::Config;
 use crate::demo::numbers::Interval;
 use crate::demo::taste::Taste;
-use crate::house::House;
 
 /// Turns of a batch, and completions under way.
 const BATCH: usize = 16;
@@ -195,21 +194,16 @@ impl Case {
 
     /// One house from its base model on.
     async fn house(self, bench: &Bench, turns: usize) -> Result<Run, String> {
-        let folder = bench.folder()?;
         let said = TASTE.praises().iter().map(|text| (*text).to_owned());
         let votes = Votes::start((self.median, VOTE_SPREAD), self.seed, said.collect()).await?;
-        let mut config = configured(&bench.config, &votes.url)?;
-        config.store.data_dir = folder.text();
+        let config = configured(&bench.config, &votes.url)?;
         let begun_max = (config.train.staleness_max_versions as usize + 1) * BATCH;
-        let house = House::start(config).await?;
-        let wire = Wire::new(&format!("http://{}", house.addr))?;
-        let users = Users::new(&wire, (self.seed, begun_max)).await;
-        let outcome = match &users {
-            Ok(users) => users.run(self.pace, turns).await,
-            Err(error) => Err(error.clone()),
+        let run = async |url: &str| {
+            let wire = Wire::new(url)?;
+            let users = Users::new(&wire, (self.seed, begun_max)).await?;
+            users.run(self.pace, turns).await
         };
-        house.stop().await;
-        outcome
+        bench.house(config, run).await
     }
 }
 

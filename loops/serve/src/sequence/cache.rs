@@ -87,11 +87,13 @@ impl Sequence {
             && self.computed.is_multiple_of(BLOCK_TOKENS)
             && self.computed < end
             && end / BLOCK_TOKENS == index;
-        let known = other.root == self.root
+        // The tokens last: they are many.
+        let copies = is_tail
+            && other.root == self.root
             && other.computed >= end
             && other.unseen <= index
             && other.tokens.get(..end) == Some(&self.tokens[..end]);
-        (is_tail && known).then(|| (end - self.computed, other.table[index]))
+        copies.then(|| (end - self.computed, other.table[index]))
     }
 
     pub(crate) fn view_running(&self) -> View {

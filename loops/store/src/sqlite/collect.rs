@@ -139,13 +139,13 @@ async fn store_surroundings(
             |values, scope| values.bind(scope.as_str().as_bytes()),
         )
         .await?;
+    let stored = known.arithmetics.iter();
+    let stored: HashSet<_> = stored.map(|(name, base)| (name.as_str(), *base)).collect();
     let arithmetics = turns
         .iter()
         .map(|e| (e.turn.fingerprint.as_str(), e.turn.base.0));
-    let arithmetics: HashSet<_> = arithmetics
-        .filter(|arithmetic| !known.knows_arithmetic(arithmetic))
-        .collect();
-    let arithmetics: Vec<_> = arithmetics.into_iter().collect();
+    let arithmetics: HashSet<_> = arithmetics.collect();
+    let arithmetics: Vec<_> = arithmetics.difference(&stored).copied().collect();
     script
         .each(
             connection,

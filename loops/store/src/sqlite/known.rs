@@ -49,7 +49,7 @@ pub(super) struct Known {
     pub(super) histories: HashSet<Hash>,
     pub(super) blocks: HashSet<Hash>,
     /// Of the batch's fingerprints, with the bases.
-    arithmetics: HashSet<(String, Hash)>,
+    pub(super) arithmetics: HashSet<(String, Hash)>,
     barred: HashSet<Scope>,
     /// Everything of a scope that began up to then was erased.
     forgotten: HashMap<Scope, Millis>,
@@ -123,11 +123,6 @@ impl Known {
         }
         self.scopes.insert(scope);
         Ok(())
-    }
-
-    pub(super) fn knows_arithmetic(&self, (fingerprint, base): &(&str, Hash)) -> bool {
-        let mut known = self.arithmetics.iter();
-        known.any(|known| known.0 == *fingerprint && known.1 == *base)
     }
 
     /// Why a turn that could train must not: nothing new may be learned from its scope.

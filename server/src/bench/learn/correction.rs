@@ -10,7 +10,6 @@ use super::talker::{Ask, Talker};
 use crate::bench::Bench;
 use crate::bench::report::milli;
 use crate::demo::numbers::Percentiles;
-use crate::house::House;
 
 /// Users, one after the other; each corrects once.
 const USERS: usize = 12;
@@ -58,12 +57,8 @@ impl Live {
 /// Every user asks `batch` questions, corrects all answers at once and asks again until the answer
 /// comes from a version that was trained.
 pub(super) async fn measure(bench: &Bench, batch: usize) -> Result<Live, String> {
-    let folder = bench.folder()?;
     let mut config = bench.config.clone();
-    config.store.data_dir = folder.text();
     config.train.drain_deadline_ms = 2_000;
-    let house = House::start(config).await?;
-    let url = format!("http://{}", house.addr);
     let mut live = Live {
         batch,
         seconds: Vec::new(),
@@ -71,13 +66,13 @@ pub(super) async fn measure(bench: &Bench, batch: usize) -> Result<Live, String>
         learned: 0,
         failed: 0,
     };
-    for user in 0..USERS {
-        if let Err(error) = one(&url, user, &mut live).await {
-            house.stop().await;
-            return Err(error);
+    let all = async |url: &str| {
+        for user in 0..USERS {
+            one(url, user, &mut live).await?;
         }
-    }
-    house.stop().await;
+        Ok(())
+    };
+    bench.house(config, all).await?;
     Ok(live)
 }
 

@@ -14,7 +14,6 @@ use crate::bench::Bench;
 use crate::bench::wire::Wire;
 use crate::demo::client::Client;
 use crate::demo::taste::Taste;
-use crate::house::House;
 
 /// Most answers a user asks for in a session.
 const EXCHANGES: usize = 3;
@@ -40,14 +39,9 @@ pub(super) async fn run(
     (arm, pairs): (Arm, [Pair; USERS]),
     (seed, sessions): (u64, usize),
 ) -> Result<Vec<Curve>, String> {
-    let folder = bench.folder()?;
-    let mut config = arm.configured(&bench.config, bench.file.as_ref())?;
-    config.store.data_dir = folder.text();
-    let house = House::start(config).await?;
-    let url = format!("http://{}", house.addr);
-    let curves = hold(&url, (arm, pairs), (seed, sessions)).await;
-    house.stop().await;
-    curves
+    let config = arm.configured(&bench.config, bench.file.as_ref())?;
+    let sessions = async |url: &str| hold(url, (arm, pairs), (seed, sessions)).await;
+    bench.house(config, sessions).await
 }
 
 async fn hold(
@@ -151,14 +145,8 @@ impl User {
         let questions = self.grammar.held_out_questions(self.seed, GOLDEN);
         let mut right = 0;
         for (i, question) in questions.iter().enumerate() {
-            let messages = [json!({ "role": "user", "content": question.text })];
-            let ask = Ask {
-                messages: &messages,
-                session: None,
-                seed: self.seed.wrapping_add(i as u64),
-                temperature: 1.0,
-            };
-            let answer = self.talker.ask(ask).await.text;
+            let seed = self.seed.wrapping_add(i as u64);
+            let answer = self.talker.answer(&question.text, seed).await;
             right += usize::from(self.grammar.check_fact(question.fact, &answer).exact);
         }
         right as f64 / questions.len().max(1) as f64

@@ -1,10 +1,12 @@
 //! Plain chat over HTTP, with what the reply says about itself.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 /// How long a user waits for an answer: long, for who stops the whole process for a while and lets it go
 /// on loses no answer.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(600);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A user of the server.
 pub(in crate::bench) struct Talker {
@@ -51,6 +53,17 @@ impl Talker {
         let id = models["data"][0]["id"].as_str();
         talker.model = id.ok_or("the server lists no model")?.to_owned();
         Ok(talker)
+    }
+
+    /// The answer to one question by itself, which is not stored.
+    pub(in crate::bench) async fn answer(&mut self, question: &str, seed: u64) -> String {
+        let ask = Ask {
+            messages: &[json!({ "role": "user", "content": question })],
+            session: None,
+            seed,
+            temperature: 1.0,
+        };
+        self.ask(ask).await.text
     }
 
     /// Asks; a failure is counted and gives an empty answer.

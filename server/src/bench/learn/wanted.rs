@@ -9,11 +9,10 @@ use hone_starter::grammar::{FactId, Grammar};
 use hone_starter::rng::Rng;
 use serde_json::{Value, json};
 
-use super::talker::{Ask, Talker};
+use super::talker::Talker;
 use crate::bench::Bench;
 use crate::bench::report::{Report, milli};
 use crate::demo::taste::Taste;
-use crate::house::House;
 
 /// Two tastes of one user, in the order in which they are best told.
 pub(super) type Pair = [Taste; 2];
@@ -60,13 +59,8 @@ pub(super) fn told(question: &str, pair: Pair) -> String {
 
 /// Every pair of compatible tastes on the model as it ships.
 pub(super) async fn measure(bench: &Bench) -> Result<Vec<Tried>, String> {
-    let folder = bench.folder()?;
-    let mut config = bench.config.clone();
-    config.store.data_dir = folder.text();
-    let house = House::start(config).await?;
-    let tried = try_all(&format!("http://{}", house.addr)).await;
-    house.stop().await;
-    tried
+    let config = bench.config.clone();
+    bench.house(config, async |url| try_all(url).await).await
 }
 
 async fn try_all(url: &str) -> Result<Vec<Tried>, String> {
@@ -120,14 +114,8 @@ async fn answers(url: &str, questions: &[String]) -> Result<Vec<String>, String>
         let mut talker = Talker::new(url, format!("asks-{part}")).await?;
         let mut said = Vec::new();
         for (number, question) in questions.iter().enumerate() {
-            let messages = [json!({ "role": "user", "content": question })];
-            let ask = Ask {
-                messages: &messages,
-                session: None,
-                seed: (part * each + number) as u64,
-                temperature: 1.0,
-            };
-            said.push(talker.ask(ask).await.text);
+            let seed = (part * each + number) as u64;
+            said.push(talker.answer(question, seed).await);
         }
         match talker.failed {
             0 => Ok(said),
