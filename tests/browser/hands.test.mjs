@@ -14,9 +14,6 @@ const WEATHER = {
     parameters: { type: 'object', properties: { city: { enum: ['Paris'] } }, required: ['city'], additionalProperties: false },
   },
 }
-/** Answers asked for beside the page's, so that its answer takes a while, and how often that is tried. */
-const BESIDE = 24
-const TRIES_MAX = 8
 
 let hone, browser
 before(async () => {
@@ -89,36 +86,20 @@ async function fate(id) {
 
 test('an answer is stopped in the middle, and what was said stays', async () => {
   const page = await open(browser, hone)
+  // The page never asks for an answer that goes on to the end of the context; this one does, so that no hand is too slow.
+  const endless = (route) => route.continue({ postData: JSON.stringify({ ...route.request().postDataJSON(), ignore_eos: true }) })
+  await page.route('**/v1/chat/completions', endless, { times: 1 })
   await page.goto(hone.url)
-  // Others ask for long answers meanwhile, so that this one takes a while.
-  const beside = new AbortController()
-  const long = { model: 'hone-starter', messages: [{ role: 'user', content: 'Talk.' }], ignore_eos: true, max_tokens: 400, stream: true }
-  const ask = { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(long), signal: beside.signal }
-  const others = Array.from({ length: BESIDE }, async () => {
-    while (!beside.signal.aborted) {
-      await fetch(`${hone.url}/v1/chat/completions`, ask).then((reply) => reply.text()).catch(() => {})
-    }
-  })
-  let stopped = null
-  for (let round = 0; round < TRIES_MAX && !stopped; round += 1) {
-    const turns = page.getByTestId('turn')
-    const count = await turns.count()
-    await page.getByTestId('composer').fill('Tell me everything you know about tea, coffee and the sea.')
-    await page.getByTestId('send').click()
-    const turn = turns.nth(count)
-    await turn.locator('.markdown').waitFor()
-    await page.getByTestId('stop').click({ timeout: 1_000, force: true }).catch(() => {})
-    await turn.getByTestId('version').waitFor()
-    // Some end by themselves before the hand is there.
-    if ((await fate(await turn.getAttribute('data-turn'))) === 'cancelled') stopped = turn
-  }
-  beside.abort()
-  await Promise.all(others)
-  assert.ok(stopped, `none of ${TRIES_MAX} answers could be stopped before its end`)
-  const text = await stopped.locator('.markdown').innerText()
+  await page.getByTestId('composer').fill('Tell me everything you know about tea, coffee and the sea.')
+  await page.getByTestId('send').click()
+  const turn = page.getByTestId('turn').first()
+  await until(async () => (await turn.locator('.markdown').innerText()).length > 0)
+  await page.getByTestId('stop').click()
+  await turn.getByText('stopped', { exact: true }).waitFor()
+  const id = await turn.getAttribute('data-turn')
+  assert.equal(await fate(id), 'cancelled')
+  const text = await turn.locator('.markdown').innerText()
   assert.ok(text.length > 0)
-  const id = await stopped.getAttribute('data-turn')
-  await stopped.getByText('stopped', { exact: true }).waitFor()
   // The talk goes on, and a reload shows what was said until then.
   await say(page, 'Thanks.')
   await page.reload()
