@@ -57,6 +57,7 @@ pub(super) fn encode(turns: &[Turn]) -> Result<Vec<Encoded<'_>>, Fault> {
         .collect()
 }
 
+/// Begins a transaction and, where nothing fails, ends it: both go along with what is said in between.
 pub(super) async fn record_turns(
     connection: &mut SqliteConnection,
     turns: &[Encoded<'_>],
@@ -85,7 +86,7 @@ pub(super) async fn record_turns(
     let prompts: Vec<_> = new.iter().map(|(e, _)| &e.blocks[..]).collect();
     chains::store_blocks(connection, &mut script, (&prompts, &known.blocks)).await?;
     store_turns(connection, &mut script, &new).await?;
-    script.end(connection).await
+    script.commit(connection).await
 }
 
 /// The turns to store, each with why it is not learned from. One that is known already is left out,

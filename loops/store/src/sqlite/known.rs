@@ -12,8 +12,9 @@ use super::fault::{Fault, corrupt};
 use super::many::Values;
 use super::rows;
 
-/// Every `?` is given a JSON list of what is looked up, in hexadecimal digits.
+/// Begins the transaction. Every `?` is given a JSON list of what is looked up, in hexadecimal digits.
 const LOOK: &str = "
+    begin immediate;
     select 'scope' as kind, scopes.name as scope, consents.learning <> 'full' as barred,
            (select max(at_ms) from forgets
             where forgets.scope_number = scopes.number and whole = 1) as until
@@ -58,6 +59,7 @@ pub(super) struct Known {
 }
 
 impl Known {
+    /// Begins a transaction with it.
     pub(super) async fn look(
         connection: &mut SqliteConnection,
         turns: &[Encoded<'_>],

@@ -6,6 +6,7 @@ use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Arguments as _, AssertSqlSafe, Encode, Sqlite, SqliteConnection, Type};
 
 use super::fault::Fault;
+use super::writer::COMMIT;
 
 /// Most rows of one call. Each number of rows is prepared once and kept, so there are not too many.
 const ROWS_MAX: usize = 16;
@@ -57,9 +58,9 @@ pub(super) async fn each<T>(
     Ok(returned)
 }
 
-/// Statements of several kinds for a batch, which return nothing. Those of a small batch run together,
-/// in one call; of a large one each kind by itself, because every mixture of lengths would have to
-/// be prepared anew.
+/// Statements of several kinds for a batch, which return nothing, and the end of its transaction.
+/// Those of a small batch run together, in one call; of a large one each kind by itself, because
+/// every mixture of lengths would have to be prepared anew.
 pub(super) struct Script {
     is_small: bool,
     text: String,
@@ -75,7 +76,7 @@ impl Script {
         }
     }
 
-    /// As [`each`], now or when [`Self::end`] is called.
+    /// As [`each`], now or later: the last ones wait for [`Self::commit`].
     pub(super) async fn each<T>(
         &mut self,
         connection: &mut SqliteConnection,
@@ -83,22 +84,32 @@ impl Script {
         rows: &[T],
         bind: impl Fn(Values, &T) -> Values,
     ) -> Result<(), Fault> {
-        if !self.is_small {
-            each(connection, sql, rows, bind).await?;
-            return Ok(());
-        }
-        for row in rows {
-            self.text.push_str(sql);
-            self.text.push(';');
-            self.values = bind(std::mem::take(&mut self.values), row);
+        for chunk in rows.chunks(ROWS_MAX) {
+            if !self.is_small {
+                self.run(connection).await?;
+            }
+            for row in chunk {
+                self.text.push_str(sql);
+                self.text.push(';');
+                self.values = bind(std::mem::take(&mut self.values), row);
+            }
         }
         Ok(())
     }
 
-    /// Runs what has not run yet.
-    pub(super) async fn end(self, connection: &mut SqliteConnection) -> Result<(), Fault> {
-        if !self.text.is_empty() {
-            self.values.run(connection, self.text).await?;
+    /// Runs what has not run yet and makes everything durable.
+    pub(super) async fn commit(mut self, connection: &mut SqliteConnection) -> Result<(), Fault> {
+        self.text.push_str(COMMIT);
+        self.run(connection).await
+    }
+
+    async fn run(&mut self, connection: &mut SqliteConnection) -> Result<(), Fault> {
+        let (text, values) = (
+            std::mem::take(&mut self.text),
+            std::mem::take(&mut self.values),
+        );
+        if !text.is_empty() {
+            values.run(connection, text).await?;
         }
         Ok(())
     }
@@ -108,6 +119,7 @@ impl Script {
 mod tests {
     use sqlx::{Connection as _, Row as _};
 
+    use super::super::writer::BEGIN;
     use super::*;
 
     const INSERT: &str = "insert into numbers (value, before)
@@ -150,6 +162,7 @@ mod tests {
         let mut seen = Vec::new();
         for is_small in [true, false] {
             let mut connection = table().await;
+            sqlx::query(BEGIN).execute(&mut connection).await.unwrap();
             let mut script = Script::new(is_small);
             for values in [&[1, 2][..], &[], &[7, 2, 4]] {
                 script
@@ -163,7 +176,7 @@ mod tests {
                 .each(&mut connection, grown, &[4], bind)
                 .await
                 .unwrap();
-            script.end(&mut connection).await.unwrap();
+            script.commit(&mut connection).await.unwrap();
             let rows: Vec<(i64, i64)> = sqlx::query_as("select value, before from numbers")
                 .fetch_all(&mut connection)
                 .await

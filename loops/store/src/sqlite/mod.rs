@@ -35,6 +35,7 @@ mod versions;
 mod views;
 mod watch;
 mod wishes;
+mod writer;
 
 #[cfg(test)]
 mod crash_tests;
@@ -58,7 +59,6 @@ use hone_domain::{
     Digest, Feedback, Millis, Policy, PolicyVersion, Reason, Scope, Transition, TransitionId, Turn,
     TurnId, Verdict,
 };
-use sqlx::pool::PoolConnection;
 use sqlx::sqlite::SqlitePool;
 use sqlx::{Sqlite, Transaction};
 
@@ -75,12 +75,13 @@ use fault::Fault;
 use mover::Mover;
 pub use open::SqliteConfig;
 pub(crate) use open::take_folder;
+use writer::{Writer, Writing};
 
 /// The ledger in one SQLite file.
 pub struct SqliteLedger {
     file: PathBuf,
     config: SqliteConfig,
-    writer: SqlitePool,
+    writer: Arc<Writer>,
     readers: SqlitePool,
     mover: Arc<Mover>,
     /// Ownership of the data folder, until the ledger is closed or dropped.
@@ -122,32 +123,22 @@ impl SqliteLedger {
         })
     }
 
-    /// Begins a writing transaction; the lock is taken at once, so that it cannot fail half-way.
-    async fn begin(&self) -> Result<Transaction<'static, Sqlite>, LedgerError> {
-        let mut begun = self.writer.begin_with("begin immediate").await;
-        if matches!(begun, Err(sqlx::Error::InvalidSavePointStatement)) {
-            // SQLite ended a failed transaction (a full disk) by itself, and the connection still
-            // counts it as open: only a new connection can write again.
-            if let Ok(stale) = self.writer.acquire().await
-                && let Err(error) = stale.close().await
-            {
-                tracing::debug!(%error, "a stale ledger connection could not be closed");
-            }
-            begun = self.writer.begin_with("begin immediate").await;
-        }
+    /// Begins a writing transaction.
+    async fn begin(&self) -> Result<Writing, LedgerError> {
+        let begun = self.writer.begin().await;
         begun.map_err(|e| Fault::Sql(e).explain(&self.file))
     }
 
     /// The writing connection without a transaction.
-    async fn writer(&self) -> Result<PoolConnection<Sqlite>, LedgerError> {
-        let acquired = self.writer.acquire().await;
-        acquired.map_err(|e| Fault::Sql(e).explain(&self.file))
+    async fn writer(&self) -> Result<Writing, LedgerError> {
+        let taken = self.writer.take().await;
+        taken.map_err(|e| Fault::Sql(e).explain(&self.file))
     }
 
     /// Makes the work durable, or undoes all of it.
     async fn finish<T>(
         &self,
-        transaction: Transaction<'static, Sqlite>,
+        transaction: Writing,
         done: Result<T, Fault>,
     ) -> Result<T, LedgerError> {
         let ended = match done {
@@ -157,8 +148,8 @@ impl SqliteLedger {
                 committed.map(|()| value).map_err(Fault::Sql)
             }
             Err(fault) => {
-                // The first failure is the one to tell; `begin` deals with an undo that fails too.
-                if let Err(error) = transaction.rollback().await {
+                // The first failure is the one to tell; whoever writes next undoes what this did not.
+                if let Err(error) = transaction.undo().await {
                     tracing::debug!(%error, "the ledger could not undo a transaction");
                 }
                 Err(fault)
@@ -257,9 +248,16 @@ impl People for SqliteLedger {
 impl Ledger for SqliteLedger {
     async fn record_turns(&self, turns: &[Turn]) -> Result<(), LedgerError> {
         let encoded = self.explain(collect::encode(turns))?;
-        let mut transaction = self.begin().await?;
-        let done = collect::record_turns(&mut transaction, &encoded).await;
-        self.finish(transaction, done).await
+        let taken = self.writer.take_open().await.map_err(Fault::Sql);
+        let mut transaction = self.explain(taken)?;
+        match collect::record_turns(&mut transaction, &encoded).await {
+            Ok(()) => {
+                transaction.committed();
+                self.mover.note_commit();
+                Ok(())
+            }
+            fault => self.finish(transaction, fault).await,
+        }
     }
 
     async fn record_transitions(

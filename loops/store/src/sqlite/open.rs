@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::migrate::Migrator;
@@ -12,6 +13,7 @@ use sqlx::sqlite::{
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
 use super::fault::{Fault, migration_fault};
+use super::writer::Writer;
 use crate::LedgerError;
 
 /// The schema, embedded; migrations only move forward.
@@ -60,7 +62,7 @@ const MOVER_PATIENCE: Duration = Duration::from_millis(10);
 pub(super) struct Opened {
     /// None where another process owns the folder.
     pub(super) lock: Option<File>,
-    pub(super) writer: SqlitePool,
+    pub(super) writer: Arc<Writer>,
     pub(super) readers: SqlitePool,
     /// One connection that moves the write-ahead log to the main file beside the writer.
     pub(super) mover: SqlitePool,
@@ -131,7 +133,8 @@ async fn check_same(config: &SqliteConfig, file: &Path) -> Result<(), Fault> {
 async fn connect(config: &SqliteConfig, lock: Option<File>) -> Result<Opened, LedgerError> {
     let file = config.file.as_path();
     let explain = |fault: Fault| fault.explain_opening(file);
-    let writer = pool(1, writer_options(config)).await.map_err(explain)?;
+    let writer = Writer::connect(writer_options(config)).await;
+    let writer = writer.map_err(|error| explain(Fault::Sql(error)))?;
     let reading = options(config).pragma("query_only", "on");
     let readers = pool(config.readers.max(1), reading)
         .await

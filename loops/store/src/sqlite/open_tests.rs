@@ -53,8 +53,9 @@ async fn a_good_file_opens_again_with_everything_in_it() {
     fill(&config, 2, 1_000).await;
     let ledger = SqliteLedger::open(&config).await.unwrap();
     assert_eq!(ledger.counts().await.unwrap().turns, 5);
+    let mut writer = ledger.writer.take().await.unwrap();
     let version: i64 = sqlx::query_scalar("pragma user_version")
-        .fetch_one(&ledger.writer)
+        .fetch_one(&mut *writer)
         .await
         .unwrap();
     assert_eq!(
@@ -64,15 +65,15 @@ async fn a_good_file_opens_again_with_everything_in_it() {
     );
     let settings: (String, i64, i64) = (
         sqlx::query_scalar("pragma journal_mode")
-            .fetch_one(&ledger.writer)
+            .fetch_one(&mut *writer)
             .await
             .unwrap(),
         sqlx::query_scalar("pragma synchronous")
-            .fetch_one(&ledger.writer)
+            .fetch_one(&mut *writer)
             .await
             .unwrap(),
         sqlx::query_scalar("pragma foreign_keys")
-            .fetch_one(&ledger.writer)
+            .fetch_one(&mut *writer)
             .await
             .unwrap(),
     );

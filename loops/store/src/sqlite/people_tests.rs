@@ -61,14 +61,23 @@ async fn a_changed_log_is_told_and_the_database_refuses_to_change_it() {
         let check = ledger.verify_audit().await.unwrap();
         assert_eq!((check.entries, check.first_broken), (1_999, None));
         if !sql.starts_with("insert") {
-            let refused = sqlx::query(sql).execute(&ledger.writer).await.unwrap_err();
+            let refused = sqlx::query(sql)
+                .execute(&mut *ledger.writer.take().await.unwrap())
+                .await
+                .unwrap_err();
             assert!(refused.to_string().contains("append-only"), "{refused}");
         }
         for trigger in ["audit_keeps_rows", "audit_loses_none"] {
             let drop = sqlx::AssertSqlSafe(format!("drop trigger {trigger}"));
-            sqlx::query(drop).execute(&ledger.writer).await.unwrap();
+            sqlx::query(drop)
+                .execute(&mut *ledger.writer.take().await.unwrap())
+                .await
+                .unwrap();
         }
-        sqlx::query(sql).execute(&ledger.writer).await.unwrap();
+        sqlx::query(sql)
+            .execute(&mut *ledger.writer.take().await.unwrap())
+            .await
+            .unwrap();
         let check = ledger.verify_audit().await.unwrap();
         let wanted = if sql.starts_with("insert") {
             2_000
@@ -134,7 +143,7 @@ async fn a_visitor_of_another_schema_is_refused() {
     let config = SqliteConfig::in_folder(folder.path());
     let owner = SqliteLedger::open(&config).await.unwrap();
     sqlx::query("pragma user_version = 1")
-        .execute(&owner.writer)
+        .execute(&mut *owner.writer.take().await.unwrap())
         .await
         .unwrap();
     let Err(error) = SqliteLedger::open_beside(&config).await else {

@@ -44,7 +44,7 @@ impl Personal for SqliteLedger {
         let mut transaction = self.begin().await?;
         let planned = forget::begin(&mut transaction, wish).await;
         // What a plan changed to find out is undone.
-        if let Err(error) = transaction.rollback().await {
+        if let Err(error) = transaction.undo().await {
             tracing::debug!(%error, "the ledger could not undo a plan");
         }
         let report = self.explain(planned)?.report;
