@@ -97,18 +97,12 @@ pub(super) fn learn(bench: &Bench, size: &Size) -> Result<Report, String> {
             for seed in 1..=size.seeds {
                 let curve = protocol::run(bench, (arm, pairs), (seed, size.sessions)).await?;
                 report.failed += curve.iter().map(|c| c.failed).sum::<u64>();
+                // A seed takes minutes.
+                println!("  {:<14} {} seed {seed}: {}", "", curve::plot(&curve), Summary::of(&curve));
                 curves.extend(curve);
             }
             row(&mut report, arm, &curves);
-            let s = Summary::of(&curves);
-            println!(
-                "  {:<14} {} {:.1} sessions, {:.0} % liked late, golden {:+.1} %",
-                arm.name(),
-                curve::plot(&curves),
-                s.sessions.mean,
-                s.late * 100.0,
-                s.golden * 100.0
-            );
+            println!("  {:<14} {} {}", arm.name(), curve::plot(&curves), Summary::of(&curves));
             objects.insert(arm.name().to_owned(), object(&curves));
         }
         for batch in [1, 16].into_iter().filter(|_| size.arms.is_empty()) {
@@ -166,6 +160,18 @@ impl Summary {
             versions: mean(&|c| c.versions as f64),
             refused: mean(&|c| c.refused as f64),
         }
+    }
+}
+
+impl std::fmt::Display for Summary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{:.1} sessions, {:.0} % liked late, golden {:+.1} %",
+            self.sessions.mean,
+            self.late * 100.0,
+            self.golden * 100.0
+        )
     }
 }
 
