@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 
 use tracing_appender::non_blocking::NonBlockingBuilder;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::config::{LogConfig, LogFormat};
 
@@ -16,6 +17,14 @@ type Refilter = Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>;
 static REFILTER: OnceLock<Refilter> = OnceLock::new();
 
 fn filter(level: &str) -> Result<EnvFilter, String> {
+    // A plain word that is no level would be taken for a part of the program, and nothing be logged.
+    let is_word = level.chars().all(|c| c.is_ascii_alphanumeric());
+    if is_word && level.parse::<LevelFilter>().is_err() {
+        return Err(format!(
+            "log.level is {level:?}; it must be one of off, error, warn, info, debug, trace, or a \
+             list such as \"warn,hone_train=debug\""
+        ));
+    }
     EnvFilter::try_new(level).map_err(|error| format!("log.level is {level:?}: {error}"))
 }
 

@@ -119,8 +119,9 @@ pub(crate) struct Target {
     /// The `user` field of the requests in question.
     #[arg(long, conflicts_with = "scope")]
     user: Option<String>,
-    /// Any scope by its text, as `hone versions scopes` shows it; needs an admin.
-    #[arg(long)]
+    /// Any scope as `hone versions scopes` shows it, or an owner's own by the owner's name; needs an
+    /// admin.
+    #[arg(long, value_parser = meant)]
     scope: Option<String>,
     /// Print the server's answer as it is.
     #[arg(long)]
@@ -231,7 +232,7 @@ pub(crate) fn health(url: &str) -> Result<ExitCode, String> {
         client.get(&url).send().await
     };
     let reply = runtime.block_on(asked);
-    let reply = reply.map_err(|error| format!("{url} cannot be reached ({error})"))?;
+    let reply = reply.map_err(|error| format!("{url} cannot be reached ({})", causes(error)))?;
     if !reply.status().is_success() {
         return Err(format!("{url} answered with status {}", reply.status()));
     }
@@ -286,6 +287,15 @@ fn call_of(command: VersionsCommand) -> (Target, Call) {
             (target, Call::get(path, refusals))
         }
     }
+}
+
+/// An error with what caused it: the outermost says little ("error sending request").
+fn causes(error: reqwest::Error) -> String {
+    format!("{:#}", anyhow::Error::from(error.without_url()))
+}
+
+fn meant(text: &str) -> Result<String, std::convert::Infallible> {
+    Ok(hone_domain::Scope::meant(text).to_string())
 }
 
 impl Target {
@@ -345,7 +355,8 @@ async fn send(target: &Target, call: &Call) -> Result<Value, String> {
         request = request.json(body);
     }
     let reply = request.send().await.map_err(|error| {
-        format!("{url} cannot be reached ({error}); is the server running? --url says where")
+        let causes = causes(error);
+        format!("{url} cannot be reached ({causes}); is the server running? --url says where")
     })?;
     let status = reply.status();
     let answer: Value = reply

@@ -35,12 +35,13 @@ async fn live(
     let (mut signals, mut hangup) = Signals::listen()?;
     let scheme = config.http.scheme();
     let serves = config.runs(Loop::Serve);
+    let needs_key = config.people.sign_in;
     let is_first = config.store.folder().is_ok_and(|folder| !folder.exists());
     let house = tokio::select! {
         house = House::start(config) => house?,
         () = signals.next() => return Ok(ExitCode::SUCCESS),
     };
-    greet(&house, (serves, is_first, scheme));
+    greet(&house, (serves, needs_key, is_first), scheme);
     let failure = loop {
         tokio::select! {
             () = signals.next() => break None,
@@ -82,7 +83,7 @@ async fn reload(house: &House, read: &dyn Fn() -> Result<Config, String>) {
 }
 
 /// What a person needs to begin.
-fn greet(house: &House, (serves, is_first, scheme): (bool, bool, &str)) {
+fn greet(house: &House, (serves, needs_key, is_first): (bool, bool, bool), scheme: &str) {
     let url = format!("{scheme}://{}", house.addr);
     println!("Hone {} listens on {url}", env!("CARGO_PKG_VERSION"));
     let new = if is_first { " (new)" } else { "" };
@@ -93,8 +94,12 @@ fn greet(house: &House, (serves, is_first, scheme): (bool, bool, &str)) {
     }
     if serves {
         println!("  model  {}", house.model);
+        let key = match needs_key {
+            true => " -H 'authorization: Bearer YOUR-KEY'",
+            false => "",
+        };
         println!(
-            "  try    curl {url}/v1/chat/completions -H 'content-type: application/json' -d '{{\"model\": \"{}\", \"messages\": [{{\"role\": \"user\", \"content\": \"Hello!\"}}]}}'",
+            "  try    curl {url}/v1/chat/completions{key} -H 'content-type: application/json' -d '{{\"model\": \"{}\", \"messages\": [{{\"role\": \"user\", \"content\": \"Hello!\"}}]}}'",
             house.model
         );
     }

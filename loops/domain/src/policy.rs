@@ -34,6 +34,15 @@ impl Scope {
         Self(text.into())
     }
 
+    /// The scope that a person means: by its text, or an owner's own by the owner's name.
+    pub fn meant(text: &str) -> Self {
+        let scope = Self::from_stored(text);
+        match scope.parts() {
+            Some(_) => scope,
+            None => Self::of(text, None),
+        }
+    }
+
     /// Owner and user; none where the text is no scope.
     pub fn parts(&self) -> Option<(&str, Option<&str>)> {
         let (length, rest) = self.0.split_once(':')?;
@@ -333,9 +342,14 @@ mod tests {
             ("é:1", None),
         ] {
             assert_eq!(Scope::of(owner, user).parts(), Some((owner, user)));
+            assert_eq!(
+                Scope::meant(Scope::of(owner, user).as_str()),
+                Scope::of(owner, user)
+            );
         }
         for text in ["", "a", "5:abc", "1:ab", "x:a", "1:é"] {
             assert_eq!(Scope::from_stored(text).parts(), None, "{text}");
+            assert_eq!(Scope::meant(text), Scope::of(text, None));
         }
     }
 

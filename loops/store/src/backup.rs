@@ -274,7 +274,10 @@ pub async fn restore(
 ) -> Result<(Manifest, Option<PathBuf>), LedgerError> {
     let data = folder_of(&config.file);
     let manifest = verify(from)?;
-    fs::create_dir_all(&data).map_err(|e| io(&data, &e))?;
+    if !data.exists() {
+        fs::create_dir_all(&data).map_err(|e| io(&data, &e))?;
+        private(&data)?;
+    }
     let _lock = super::sqlite::take_folder(&data)?;
     undo(&data)?;
     let (old, staging) = (config.file.exists(), data.join(RESTORING));

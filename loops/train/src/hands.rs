@@ -178,6 +178,8 @@ impl TrainHands {
             Err(panic) => (Err(TrainError::Failed(panic)), ShareTotals::default()),
         };
         match &outcome {
+            // Somebody paused or ended the loop; the batch goes back.
+            Err(TrainError::Stopped) => tracing::info!(%batch, "stopped in the middle of a step"),
             Err(error) => self.complain("train", &format!("batch {batch}: {error}")),
             Ok(candidate) if candidate.parity.mismatches > 0 => {
                 let p = candidate.parity;

@@ -236,6 +236,16 @@ impl Place {
     }
 }
 
+/// As [`at_desk`], for what only looks: a mistyped folder is not a new one.
+pub(super) fn at_old_desk<T>(
+    place: &Place,
+    work: impl AsyncFnOnce(&Desk) -> Result<T, String>,
+) -> Result<T, String> {
+    let config = place.config()?;
+    crate::upkeep::ledger_file(&config)?;
+    at_desk(place, work)
+}
+
 /// Runs one command on the database.
 pub(super) fn at_desk<T>(
     place: &Place,
@@ -472,7 +482,7 @@ pub(super) fn print(text: &str) {
 }
 
 fn list_users(place: &Place) -> Result<ExitCode, String> {
-    let users = at_desk(place, async |desk| {
+    let users = at_old_desk(place, async |desk| {
         desk.ledger.users().await.map_err(|e| e.to_string())
     })?;
     let row = |user: User| {
@@ -543,7 +553,7 @@ pub(crate) fn key(command: KeyCommand) -> Result<ExitCode, String> {
 }
 
 fn list_keys(owner: Option<&str>, place: &Place) -> Result<(), String> {
-    let (keys, now_ms) = at_desk(place, async |desk| {
+    let (keys, now_ms) = at_old_desk(place, async |desk| {
         let keys = desk.ledger.keys(owner).await.map_err(|e| e.to_string())?;
         Ok((keys, desk.now_ms))
     })?;
@@ -576,7 +586,7 @@ fn list_keys(owner: Option<&str>, place: &Place) -> Result<(), String> {
 pub(crate) fn audit(command: AuditCommand) -> Result<ExitCode, String> {
     match command {
         AuditCommand::Verify { place } => {
-            let check = at_desk(&place, async |desk| {
+            let check = at_old_desk(&place, async |desk| {
                 desk.ledger.verify_audit().await.map_err(|e| e.to_string())
             })?;
             let (entries, head) = (check.entries, check.head);
@@ -594,7 +604,7 @@ pub(crate) fn audit(command: AuditCommand) -> Result<ExitCode, String> {
                 limit,
                 ..AuditQuery::default()
             };
-            let records = at_desk(&place, async |desk| {
+            let records = at_old_desk(&place, async |desk| {
                 desk.ledger.audit(&query).await.map_err(|e| e.to_string())
             })?;
             let items = records

@@ -9,7 +9,7 @@ use hone_store::{
 };
 use serde_json::{Value, json};
 
-use super::command::{Desk, LimitArgs, Place, at_desk, no_account, not_a_name, print};
+use super::command::{Desk, LimitArgs, Place, at_desk, at_old_desk, no_account, not_a_name, print};
 use super::{is_name, oidc};
 use crate::http::guard::LOCAL_OWNER;
 use crate::table::{Side, table};
@@ -235,7 +235,7 @@ fn no_team(name: &str) -> String {
 }
 
 fn list_agents(place: &Place) -> Result<ExitCode, String> {
-    let users = at_desk(place, async |desk| {
+    let users = at_old_desk(place, async |desk| {
         desk.ledger.users().await.map_err(|e| e.to_string())
     })?;
     let row = |user: User| {
@@ -378,7 +378,7 @@ fn put_member(
 }
 
 fn list_teams(place: &Place) -> Result<ExitCode, String> {
-    let teams = at_desk(place, async |desk| {
+    let teams = at_old_desk(place, async |desk| {
         desk.ledger.teams().await.map_err(|e| e.to_string())
     })?;
     let row = |team: Team| {

@@ -34,7 +34,7 @@ pub(crate) enum ExportCommand {
     Samples(Lines),
     /// A version's adapter as a folder that PEFT and vLLM load.
     Adapter {
-        /// Whose policy, as `hone versions scopes` shows it.
+        /// Whose policy: a scope as `hone versions scopes` shows it, or an owner's name.
         #[arg(long, default_value = LOCAL_OWNER)]
         scope: String,
         /// Its number; the newest if absent.
@@ -54,7 +54,7 @@ pub(crate) struct Lines {
     /// Only of this owner.
     #[arg(long)]
     owner: Option<String>,
-    /// Only of this scope, as `hone versions scopes` shows it.
+    /// Only of this scope as `hone versions scopes` shows it, or of this owner's own.
     #[arg(long)]
     scope: Option<String>,
     /// File to write; it must not exist yet. The standard output if absent.
@@ -68,7 +68,7 @@ impl Lines {
     fn filter(&self, state: Option<FateState>) -> TurnFilter {
         TurnFilter {
             owner: self.owner.clone(),
-            scope: self.scope.clone().map(Scope::from_stored),
+            scope: self.scope.as_deref().map(Scope::meant),
             state,
             ..TurnFilter::default()
         }
@@ -244,7 +244,7 @@ async fn find(
     ledger: &SqliteLedger,
     (scope, version): (&str, Option<PolicyVersion>),
 ) -> Result<String, String> {
-    let known = Scope::from_stored(scope.to_owned());
+    let known = Scope::meant(scope);
     let most = if version.is_some() { VERSIONS_MAX } else { 1 };
     let records = ledger.versions(Some(&known), most).await;
     let records = records.map_err(|error| error.to_string())?;

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use clap::Args;
 use hone_domain::Millis;
 use hone_runtime::{Clock, SystemClock};
-use hone_store::{AuditEntry, Ledger, People, SqliteLedger};
+use hone_store::{AuditEntry, Ledger, People, SqliteConfig, SqliteLedger};
 use serde_json::{Value, json};
 
 use crate::config::Config;
@@ -73,15 +73,20 @@ fn entry(act: &str, object: &str, detail: Value) -> AuditEntry {
     }
 }
 
-/// The ledger of a place, which has to exist.
-async fn open(config: &Config) -> Result<SqliteLedger, String> {
+/// Where the ledger of a place is, which has to exist.
+pub(crate) fn ledger_file(config: &Config) -> Result<SqliteConfig, String> {
     let sqlite = config.store.sqlite(&config.store.folder()?);
-    if !sqlite.file.exists() {
-        return Err(format!(
+    match sqlite.file.exists() {
+        true => Ok(sqlite),
+        false => Err(format!(
             "there is no ledger {}; --data or --config says where it is",
             sqlite.file.display()
-        ));
+        )),
     }
+}
+
+async fn open(config: &Config) -> Result<SqliteLedger, String> {
+    let sqlite = ledger_file(config)?;
     let ledger = SqliteLedger::open_beside(&sqlite).await;
     ledger.map_err(|error| error.to_string())
 }

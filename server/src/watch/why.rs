@@ -415,8 +415,8 @@ fn engine_alerts(facts: &Facts, found: &mut Vec<Alert>) {
         (
             "turns_dropped",
             facts.dropped,
-            "turns were not recorded: the recorder cannot keep up.",
-            "Look at the disk under the ledger; see store and collect in the configuration.",
+            "not recorded: the ledger could not be written, or not quickly enough.",
+            "Look at the free space and the speed of the disk under the ledger; the server's log names the error.",
         ),
         (
             "adapter_loads_failed",
@@ -427,7 +427,12 @@ fn engine_alerts(facts: &Facts, found: &mut Vec<Alert>) {
     ];
     for (id, n, text, what) in grown {
         if n > 0 {
-            found.push(alert(id, Severity::Error, (format!("{n} {text}"), what)));
+            let turns = if n == 1 { "turn was" } else { "turns were" };
+            let text = match id {
+                "turns_dropped" => format!("{n} {turns} {text}"),
+                _ => format!("{n} {text}"),
+            };
+            found.push(alert(id, Severity::Error, (text, what)));
         }
     }
 }
