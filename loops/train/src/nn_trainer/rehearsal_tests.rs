@@ -12,6 +12,7 @@ use crate::house::House;
 fn strict(house: &House) -> (NnTrainer, Learner) {
     let parts = parts(house);
     let mut config = config();
+    config.row_tokens_max = 256;
     config.learner.hint_surprise_max = 1000.0;
     config.learner.hint_gain_min = 1000.0;
     let trainer = NnTrainer::new(parts, &config).unwrap();
