@@ -381,10 +381,10 @@ impl<S: Source> Gemm<S> {
             }
             let mut acc = [[V::zero(); NR]; MR];
             if let Epilogue::Continue = self.out {
-                for m in 0..MR {
-                    for n in 0..NR {
+                for (m, sums) in acc.iter_mut().enumerate() {
+                    for (n, sum) in sums.iter_mut().enumerate() {
                         let (y, valid) = self.output(at, m, n);
-                        acc[m][n] = load_some(y, valid);
+                        *sum = load_some(y, valid);
                     }
                 }
             }
