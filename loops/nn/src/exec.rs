@@ -19,14 +19,21 @@ use std::thread::{JoinHandle, Thread};
 const SMALLEST_PART: usize = 128_000;
 /// Parts per worker, so that a late worker leaves its share to the others.
 const PARTS_PER_WORKER: usize = 4;
+/// Most parts of an operation: they are counted in sixteen bits.
+const PARTS_MAX: usize = 0xffff;
 /// Spins of a helper before it sleeps: about twenty microseconds.
 const HELPER_SPINS: usize = 2_000;
+/// Multiply-adds of the largest part where threads give way between parts: a fraction of a millisecond.
+const LARGEST_PART: usize = 16_000_000;
 /// Spins of the caller, waiting for claimed parts, before it offers its core to the system.
 const CALLER_SPINS: usize = 2_000;
 
 type Job = &'static (dyn Fn(usize) + Sync);
+type Courtesy = Box<dyn Fn() + Send + Sync>;
 
 struct Shared {
+    /// Called before every part, where there is something to give way to.
+    give_way: Option<Courtesy>,
     /// `job number << 32 | parts << 16 | next unclaimed part`.
     state: AtomicU64,
     job: UnsafeCell<Option<Job>>,
@@ -42,6 +49,12 @@ struct Shared {
 unsafe impl Sync for Shared {}
 
 impl Shared {
+    fn give_way(&self) {
+        if let Some(give_way) = &self.give_way {
+            give_way();
+        }
+    }
+
     /// Runs unclaimed parts of the current job until there are none; true if it ran any.
     fn work(&self) -> bool {
         let mut any = false;
@@ -58,6 +71,7 @@ impl Shared {
                 continue;
             }
             any = true;
+            self.give_way();
             // SAFETY: the claimed part keeps the job alive until `done` counts it.
             let job = unsafe { *self.job.get() }.expect("a job with parts is set");
             if catch_unwind(AssertUnwindSafe(|| job(part))).is_err() {
@@ -86,15 +100,29 @@ pub struct Executor {
 impl Executor {
     /// A pool of `threads` workers (at least one, the caller). With one, everything runs inline.
     pub fn new(threads: usize) -> Self {
-        Self::started(threads, || {})
+        Self::started(threads, || {}, None)
     }
 
-    /// Like [`Self::new`], where every helper runs `start` before anything else: to lower its
-    /// priority, say.
-    pub fn started(threads: usize, start: impl Fn() + Send + Sync + 'static) -> Self {
+    /// Like [`Self::new`], for work that comes second to other work on the same machine: every helper
+    /// runs `start` before anything else, to lower its priority, say, and every worker runs `give_way`
+    /// before every part of an operation, where it may wait. Operations are then cut into shorter parts.
+    pub fn second(
+        threads: usize,
+        start: impl Fn() + Send + Sync + 'static,
+        give_way: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
+        Self::started(threads, start, Some(Box::new(give_way)))
+    }
+
+    fn started(
+        threads: usize,
+        start: impl Fn() + Send + Sync + 'static,
+        give_way: Option<Courtesy>,
+    ) -> Self {
         let start = Arc::new(start);
         let helpers = threads.clamp(1, 256) - 1;
         let shared = Arc::new(Shared {
+            give_way,
             state: AtomicU64::new(0),
             job: UnsafeCell::new(None),
             done: AtomicUsize::new(0),
@@ -132,11 +160,15 @@ impl Executor {
     /// worker, where it is enough for all.
     pub(crate) fn parts(&self, work: usize) -> usize {
         let threads = self.threads();
-        match work / SMALLEST_PART {
+        let parts = match work / SMALLEST_PART {
             0 => 1,
             _ if threads == 1 => 1,
             few if few < threads => few,
             many => many.min(threads * PARTS_PER_WORKER) / threads * threads,
+        };
+        match self.shared.give_way {
+            Some(_) => parts.max((work / LARGEST_PART).min(PARTS_MAX)),
+            None => parts,
         }
     }
 
@@ -157,10 +189,13 @@ impl Executor {
     pub(crate) fn run(&self, parts: usize, f: &(dyn Fn(usize) + Sync)) {
         let guard = self.busy.try_lock();
         if parts <= 1 || self.helpers.is_empty() || guard.is_err() {
-            (0..parts).for_each(f);
+            for part in 0..parts {
+                self.shared.give_way();
+                f(part);
+            }
             return;
         }
-        assert!(parts <= 0xffff, "too many parts");
+        assert!(parts <= PARTS_MAX, "too many parts");
         let shared = &*self.shared;
         // SAFETY: the job outlives its use: this function returns only after every part is done,
         // and parts catch their panics. The lock keeps other callers out.
@@ -185,6 +220,8 @@ impl Executor {
             if spins < CALLER_SPINS {
                 std::hint::spin_loop();
             } else {
+                // A helper that gives way is not waited for with a core of one's own.
+                shared.give_way();
                 std::thread::yield_now();
             }
         }
@@ -264,5 +301,40 @@ impl<T> Shards<T> {
     pub(crate) unsafe fn slice<'a>(self, range: Range<usize>) -> &'a mut [T] {
         // SAFETY: the caller vouches for the range.
         unsafe { std::slice::from_raw_parts_mut(self.0.add(range.start), range.len()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn second_work_gives_way_before_every_part_and_in_shorter_ones() {
+        let work = 5 * LARGEST_PART;
+        for threads in [1, 3] {
+            let asked = Arc::new(AtomicUsize::new(0));
+            let (started, counted) = (Arc::new(AtomicUsize::new(0)), asked.clone());
+            let starts = started.clone();
+            let exec = Executor::second(
+                threads,
+                move || _ = starts.fetch_add(1, Ordering::Relaxed),
+                move || _ = counted.fetch_add(1, Ordering::Relaxed),
+            );
+            let parts = exec.parts(work);
+            assert!(parts >= 5 && parts >= Executor::new(threads).parts(work));
+            let seen: Vec<AtomicUsize> = (0..1_000).map(|_| AtomicUsize::new(0)).collect();
+            exec.split(seen.len(), work, &|range| {
+                for one in &seen[range] {
+                    one.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            assert!(seen.iter().all(|one| one.load(Ordering::Relaxed) == 1));
+            // The one who waits for the others' parts may ask more often.
+            assert!(asked.load(Ordering::Relaxed) >= parts);
+            drop(exec);
+            assert_eq!(started.load(Ordering::Relaxed), threads - 1);
+        }
+        // Small work is not cut, whoever it is second to.
+        assert_eq!(Executor::second(1, || {}, || {}).parts(SMALLEST_PART), 1);
     }
 }

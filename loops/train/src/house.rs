@@ -134,7 +134,7 @@ impl House {
             trainer,
             policies: self.policies.clone(),
             serving: Arc::new(Served::default),
-            priority: Priority::new(),
+            priority: Priority::new(Arc::new(Served::default)),
             golden: Arc::new(vec![vec![1, 2, 3], vec![4, 5]]),
             ids: self.ids.clone(),
             clock: self.clock.clone(),

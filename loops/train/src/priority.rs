@@ -2,15 +2,28 @@
 //!
 //! A thread of lower weight (niceness) still keeps its core until its turn is over, which is checked
 //! every few milliseconds: several tokens' worth. What is scheduled as idle leaves it at once, and
-//! counts as a free core where the system looks for one.
+//! counts as a free core where the system looks for one. Even then it slows its neighbours: cores share
+//! caches, memory and often their arithmetic units. So training keeps to the pauses of serving, as long as
+//! these give it enough.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::Serving;
+
+/// How often one that waits for a pause looks whether it is there.
+const NAP: Duration = Duration::from_micros(300);
+/// Longest that all threads together wait for pauses between two calls of [`Priority::set`].
+const WAIT_MAX: Duration = Duration::from_millis(200);
 
 /// How urgent training is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Urgency {
+    /// As [`Self::Leftover`], and only while nobody is served.
+    Pauses,
     /// Runs only where no other thread wants the core.
     Leftover,
     /// Takes turns with the others, with less weight than they have: so training gets what is its
@@ -20,11 +33,14 @@ pub enum Urgency {
 }
 
 /// The priority of all of training's threads. Without effect but on Linux.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Priority(Arc<Shared>);
 
-#[derive(Debug)]
 struct Shared {
+    serving: Serving,
+    keeps_to_pauses: AtomicBool,
+    /// Since the last call of [`Priority::set`], in microseconds.
+    waited_us: AtomicU64,
     /// Whether the system lets a thread leave the lowest class again.
     returns: bool,
     threads: Mutex<Threads>,
@@ -55,17 +71,14 @@ thread_local! {
     static MEMBER: RefCell<Option<Member>> = const { RefCell::new(None) };
 }
 
-impl Default for Priority {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Priority {
     /// Of no thread yet. Asks the system whether a thread may be raised again; where it may not,
-    /// training takes turns always.
-    pub fn new() -> Self {
+    /// training takes turns always. `serving` says whether there is a pause.
+    pub fn new(serving: Serving) -> Self {
         Self(Arc::new(Shared {
+            serving,
+            keeps_to_pauses: AtomicBool::new(false),
+            waited_us: AtomicU64::new(0),
             returns: system::may_return(),
             threads: Mutex::default(),
         }))
@@ -90,6 +103,11 @@ impl Priority {
 
     /// Changes how urgent all of them are; a call that changes nothing costs next to nothing.
     pub fn set(&self, urgency: Urgency) {
+        let pauses = urgency == Urgency::Pauses;
+        self.0.waited_us.store(0, Ordering::Relaxed);
+        self.0.keeps_to_pauses.store(pauses, Ordering::Relaxed);
+        // To the system the two are one.
+        let urgency = if pauses { Urgency::Leftover } else { urgency };
         let mut threads = self.0.threads();
         if !self.0.returns || threads.urgency == urgency {
             return;
@@ -98,6 +116,22 @@ impl Priority {
         for id in &threads.ids {
             // What the system let one thread do it lets all do; one that just ended is no loss.
             let _ended = system::set(*id, urgency);
+        }
+    }
+
+    /// Waits for a pause, where training keeps to them. To be called by its threads every fraction of
+    /// a millisecond. All of them together wait for 200 ms at most between two calls of [`Self::set`], which can
+    /// decide then whether there are pauses enough.
+    pub fn give_way(&self) {
+        let shared = &*self.0;
+        while shared.keeps_to_pauses.load(Ordering::Relaxed) && (shared.serving)().now {
+            let began = Instant::now();
+            std::thread::sleep(NAP);
+            let us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+            let waited = shared.waited_us.fetch_add(us, Ordering::Relaxed) + us;
+            if Duration::from_micros(waited) > WAIT_MAX {
+                shared.keeps_to_pauses.store(false, Ordering::Relaxed);
+            }
         }
     }
 
@@ -146,7 +180,7 @@ mod system {
         let attributes = Attributes {
             size: size_of::<Attributes>() as u32,
             policy: match urgency {
-                Urgency::Leftover => IDLE,
+                Urgency::Pauses | Urgency::Leftover => IDLE,
                 Urgency::Turns => libc::SCHED_OTHER as u32,
             },
             flags: 0,
@@ -204,6 +238,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
+    use crate::Served;
 
     /// Policy and niceness of a thread.
     fn seen(thread: system::ThreadId) -> (i32, i32) {
@@ -216,7 +251,7 @@ mod tests {
 
     #[test]
     fn all_threads_change_together_and_leave_when_they_end() {
-        let priority = Priority::new();
+        let priority = Priority::new(Arc::new(Served::default));
         let before = seen(system::this_thread());
         let (tell, told) = channel();
         let (end, ended) = channel::<()>();
@@ -245,5 +280,37 @@ mod tests {
         }
         assert!(priority.0.threads().ids.is_empty());
         assert_eq!(seen(system::this_thread()), before);
+    }
+
+    #[test]
+    fn whoever_keeps_to_pauses_waits_for_one_but_not_for_ever() {
+        let serving = Arc::new(AtomicBool::new(true));
+        let asked = serving.clone();
+        let priority = Priority::new(Arc::new(move || Served {
+            now: asked.load(Ordering::Relaxed),
+            ..Served::default()
+        }));
+        let waits = || {
+            let began = Instant::now();
+            priority.give_way();
+            began.elapsed()
+        };
+        for urgency in [Urgency::Leftover, Urgency::Turns] {
+            priority.set(urgency);
+            assert!(waits() < WAIT_MAX / 2);
+        }
+        // Served all the time: the wait ends by itself, and there is no second one.
+        priority.set(Urgency::Pauses);
+        assert!(waits() >= WAIT_MAX);
+        assert!(waits() < WAIT_MAX / 2);
+        // A pause ends it, and in a pause there is none.
+        priority.set(Urgency::Pauses);
+        let pause = std::thread::spawn(move || {
+            std::thread::sleep(WAIT_MAX / 10);
+            serving.store(false, Ordering::Relaxed);
+        });
+        assert!((WAIT_MAX / 20..WAIT_MAX).contains(&waits()));
+        pause.join().unwrap();
+        assert!(waits() < WAIT_MAX / 2);
     }
 }

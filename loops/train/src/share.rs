@@ -116,12 +116,15 @@ impl Pacer {
         wanted.max(0.0) as u64
     }
 
-    /// Training that gets less than the least it is promised has to take turns with others.
+    /// Training that gets less than the least it is promised has to take turns with others; one that
+    /// gets what it may take of the time in which somebody is served keeps to the pauses.
     pub fn urgency(&self) -> Urgency {
         if self.work_us < self.limits.least * self.wall_us {
             Urgency::Turns
-        } else {
+        } else if self.work_us < self.limits.busy * self.served_us {
             Urgency::Leftover
+        } else {
+            Urgency::Pauses
         }
     }
 
@@ -271,7 +274,7 @@ mod tests {
             pacer.worked(now);
             (pacer.sleep_us(true) > 0, pacer.urgency())
         };
-        assert_eq!(slice(&mut pacer, 9_000), (true, Urgency::Leftover));
+        assert_eq!(slice(&mut pacer, 9_000), (true, Urgency::Pauses));
         let last = (0..100).map(|_| slice(&mut pacer, 100)).last().unwrap();
         assert_eq!(last, (false, Urgency::Turns));
         let last = (0..100).map(|_| slice(&mut pacer, 2_000)).last().unwrap();

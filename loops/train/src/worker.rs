@@ -134,10 +134,11 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::Served;
 
     #[tokio::test]
     async fn a_panic_is_a_sentence_and_the_thread_lives_on() {
-        let worker = Worker::start("test", &Priority::new()).unwrap();
+        let worker = Worker::start("test", &Priority::new(Arc::new(Served::default))).unwrap();
         let failed = worker.run(|_| -> u32 { panic!("boom") }).await;
         assert_eq!(failed, Err("training panicked: boom".to_owned()));
         assert_eq!(worker.run(|_| 7).await, Ok(7));
@@ -145,7 +146,7 @@ mod tests {
 
     #[tokio::test]
     async fn work_learns_that_nobody_waits() {
-        let worker = Worker::start("test", &Priority::new()).unwrap();
+        let worker = Worker::start("test", &Priority::new(Arc::new(Served::default))).unwrap();
         let (tell, told) = std::sync::mpsc::channel();
         let work = worker.run(move |abandoned| {
             while !abandoned.is_set() {
@@ -171,7 +172,7 @@ mod tests {
 
     #[tokio::test]
     async fn work_is_what_the_thread_computes() {
-        let worker = Worker::start("test", &Priority::new()).unwrap();
+        let worker = Worker::start("test", &Priority::new(Arc::new(Served::default))).unwrap();
         let spent = worker.run(|_| {
             let work = WorkTime::start();
             std::thread::sleep(Duration::from_millis(1));

@@ -209,7 +209,14 @@ pub(super) fn train(
     else {
         return Ok(());
     };
-    let priority = hone_train::Priority::new();
+    let serving: hone_train::Serving = Arc::new(move || {
+        let load = engine.as_ref().map(|engine| engine.load());
+        load.map_or_else(hone_train::Served::default, |load| hone_train::Served {
+            now: load.requests > 0,
+            total_us: load.served_us,
+        })
+    });
+    let priority = hone_train::Priority::new(serving.clone());
     let parts = hone_train::NnParts {
         model: builtin.model,
         exec: Arc::new(training_threads(&commons.config.model, &priority)),
@@ -228,13 +235,7 @@ pub(super) fn train(
         blobs: commons.blobs.clone(),
         trainer,
         policies: commons.policies.clone(),
-        serving: Arc::new(move || {
-            let load = engine.as_ref().map(|engine| engine.load());
-            load.map_or_else(hone_train::Served::default, |load| hone_train::Served {
-                now: load.requests > 0,
-                total_us: load.served_us,
-            })
-        }),
+        serving,
         priority,
         golden: Arc::new(golden),
         ids: commons.ids.clone(),
@@ -259,8 +260,13 @@ pub(super) fn train(
 /// Threads of training's own, so that no step of the engine finds its helpers at work for training
 /// or scheduled like it. Results do not depend on how many there are.
 fn training_threads(model: &ModelConfig, priority: &hone_train::Priority) -> Executor {
-    let priority = priority.clone();
-    Executor::started(model.thread_count(), move || priority.enter())
+    let (enters, gives_way) = (priority.clone(), priority.clone());
+    let threads = model.thread_count();
+    Executor::second(
+        threads,
+        move || enters.enter(),
+        move || gives_way.give_way(),
+    )
 }
 
 /// Says what a learner takes, and refuses one whose checkpoint could never be written.
