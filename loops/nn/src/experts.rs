@@ -48,6 +48,35 @@ pub(crate) struct Route {
 }
 
 impl Route {
+    /// Room for so many pairs among `experts`.
+    pub(crate) fn with_room(pairs: usize, experts: usize) -> Self {
+        Self {
+            ids: Vec::with_capacity(pairs),
+            weights: Vec::with_capacity(pairs),
+            rows: Vec::with_capacity(pairs),
+            pairs: Vec::with_capacity(pairs),
+            ends: Vec::with_capacity(experts),
+            used: Vec::with_capacity(experts),
+        }
+    }
+
+    /// Bytes of [`Self::with_room`].
+    pub(crate) fn bytes_of(pairs: usize, experts: usize) -> usize {
+        let pair = size_of::<u16>() + size_of::<f32>() + 2 * size_of::<u32>();
+        pairs * pair + experts * (size_of::<usize>() + size_of::<u16>())
+    }
+
+    /// Memory it holds.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> usize {
+        let ids = self.ids.capacity() + self.used.capacity();
+        let rows = self.rows.capacity() + self.pairs.capacity();
+        ids * size_of::<u16>()
+            + self.weights.capacity() * size_of::<f32>()
+            + rows * size_of::<u32>()
+            + self.ends.capacity() * size_of::<usize>()
+    }
+
     /// Chooses for every row of `scores [tokens][experts]`, except where `recorded` says the ids.
     /// Leaves shares in `scores` where the weights are not normalised.
     fn choose<'r>(

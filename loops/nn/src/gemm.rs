@@ -130,6 +130,10 @@ const STAGE_PANELS: usize = 4;
 const STAGE_STEPS: usize = 128;
 const STAGE_ROWS: usize = 48;
 
+/// Weights that pass by together for each tile of rows: 256 KiB of them stay in the second-level
+/// cache, and rows of `y` are written in long runs.
+const BLOCK_FLOATS: usize = 1 << 16;
+
 impl<S: Source> Gemm<S> {
     pub(crate) fn panels(&self) -> usize {
         self.cols.div_ceil(LANES)
@@ -189,7 +193,7 @@ impl<S: Source> Gemm<S> {
                 for (n, sum) in sums.iter_mut().enumerate() {
                     let (y, valid) = self.output(at, m, n);
                     let start = if carry {
-                        V::load_part(y, valid)
+                        load_some::<V>(y, valid)
                     } else {
                         V::zero()
                     };
@@ -267,41 +271,24 @@ impl<S: Source> Gemm<S> {
         let mut tile = [Line([0.0; LANES]); MAX_TILE];
         let tiles = rows.len().div_ceil(MAX_ROWS);
         let widest = widest::<V>(rows.len().div_ceil(tiles));
-        let mut panel = panels.start;
-        while panel < panels.end {
-            let nr = fit(widest, panels.end - panel);
+        let block = (BLOCK_FLOATS / LANES / self.k.max(1)).next_multiple_of(widest);
+        let mut first = panels.start;
+        while first < panels.end {
+            let last = panels.end.min(first + block.max(widest));
             let mut row = rows.start;
             for done in 0..tiles {
                 let mr = (rows.end - row).div_ceil(tiles - done);
-                let at = At { row, panel, mr, nr };
-                // SAFETY: `at` lies inside the product.
-                unsafe {
-                    self.begin::<V>(&at, &mut tile);
-                    self.accumulate::<V>(&at, &mut tile);
-                    self.finish::<V>(&at, &tile);
+                let mut panel = first;
+                while panel < last {
+                    let nr = fit(widest, last - panel);
+                    let at = At { row, panel, mr, nr };
+                    // SAFETY: `at` lies inside the product.
+                    unsafe { self.accumulate::<V>(&at, &mut tile) };
+                    panel += nr;
                 }
                 row += mr;
             }
-            panel += nr;
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn begin<V: V16>(&self, at: &At, tile: &mut [Line; MAX_TILE]) {
-        let carry = matches!(self.out, Epilogue::Continue);
-        for m in 0..at.mr {
-            for n in 0..at.nr {
-                let slot = tile[m * at.nr + n].0.as_mut_ptr();
-                // SAFETY: `y` holds these columns (see `valid`).
-                unsafe {
-                    if carry {
-                        let (y, valid) = self.output(at, m, n);
-                        V::load_part(y, valid).store(slot);
-                    } else {
-                        V::zero().store(slot);
-                    }
-                }
-            }
+            first = last;
         }
     }
 
@@ -337,12 +324,12 @@ impl<S: Source> Gemm<S> {
                 Epilogue::Set(bias) => {
                     if !bias.is_null() {
                         let bias = bias.add((at.panel + n) * LANES);
-                        sum = sum.add(V::load_part(bias, valid));
+                        sum = sum.add(load_some::<V>(bias, valid));
                     }
                 }
                 Epilogue::Continue => {}
                 Epilogue::AddScaled(scale) => {
-                    sum = V::splat(scale).fma(sum, V::load_part(y, valid));
+                    sum = V::splat(scale).fma(sum, load_some::<V>(y, valid));
                 }
             }
             if valid == LANES {
@@ -393,9 +380,12 @@ impl<S: Source> Gemm<S> {
                 *p = self.src.panel(at.panel + n);
             }
             let mut acc = [[V::zero(); NR]; MR];
-            for m in 0..MR {
-                for n in 0..NR {
-                    acc[m][n] = V::load(tile[m * NR + n].0.as_ptr());
+            if let Epilogue::Continue = self.out {
+                for (m, sums) in acc.iter_mut().enumerate() {
+                    for (n, sum) in sums.iter_mut().enumerate() {
+                        let (y, valid) = self.output(at, m, n);
+                        *sum = load_some(y, valid);
+                    }
                 }
             }
             let (xk, mut first) = (self.xk, 0);
@@ -419,11 +409,37 @@ impl<S: Source> Gemm<S> {
                 }
                 first = end;
             }
+            // What needs no more than the sums leaves from the registers.
+            let whole = (at.panel + NR) * LANES <= self.cols;
+            let plain = match self.out {
+                Epilogue::Set(bias) => bias.is_null(),
+                Epilogue::Continue => true,
+                Epilogue::AddScaled(_) => false,
+            };
             for m in 0..MR {
                 for n in 0..NR {
-                    acc[m][n].store(tile[m * NR + n].0.as_mut_ptr());
+                    if whole && plain {
+                        acc[m][n].store(self.output(at, m, n).0);
+                    } else {
+                        acc[m][n].store(tile[m * NR + n].0.as_mut_ptr());
+                    }
                 }
             }
+            if !(whole && plain) {
+                self.finish::<V>(at, tile);
+            }
+        }
+    }
+}
+
+/// [`V16::load_part`], where mostly all lanes exist.
+#[inline(always)]
+unsafe fn load_some<V: V16>(p: *const f32, valid: usize) -> V {
+    // SAFETY: same contract.
+    unsafe {
+        match valid {
+            LANES => V::load(p),
+            _ => V::load_part(p, valid),
         }
     }
 }

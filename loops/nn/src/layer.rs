@@ -166,6 +166,24 @@ impl<'a> Pass<'a> {
         self.mlp_half(at, x, (acts, tmp));
     }
 
+    /// Fills in the rest of `acts` and `kv` as [`Self::layer`] leaves them, from its input `x` and
+    /// the results of products and attention: `qkv`, `attn`, `mid`, `gate_up` or those of experts.
+    pub(crate) fn refill(&self, at: LayerAt, kv: &mut KvLayer, x: &Buf, bufs: Bufs) {
+        let Bufs { acts, tmp } = bufs;
+        let LayerAt { weights, .. } = at;
+        let size = (self.tokens, self.dims.ld_hidden);
+        let norm = self.norm(&weights.norm1);
+        norm.forward(x.as_slice(), acts.h1.take(size.0 * size.1), size, self.exec);
+        self.rotate_and_store(weights, kv, acts, &tmp.angles);
+        if let Mlp::Dense { .. } = &weights.mlp {
+            let norm = self.norm(&weights.norm2);
+            let h2 = acts.h2.take(size.0 * size.1);
+            norm.forward(acts.mid.as_slice(), h2, size, self.exec);
+            let act = acts.act.take(self.tokens * self.dims.ld_ffn);
+            swiglu(self.glu(), acts.gate_up.as_slice(), act, self.exec);
+        }
+    }
+
     /// `mid = x + O(attention(norm(x)))`.
     fn attention_half(
         &self,

@@ -44,6 +44,12 @@ impl Buf {
         &mut self.as_mut()[..lines * LANES]
     }
 
+    /// Memory it holds.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> usize {
+        self.lines.capacity() * size_of::<Line>()
+    }
+
     pub(crate) fn as_slice(&self) -> &[f32] {
         // SAFETY: `Line` is repr(C) over [f32; 16], so the lines are contiguous f32 values.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.lines.len() * LANES) }

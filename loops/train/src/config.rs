@@ -172,6 +172,8 @@ pub struct LearnerConfig {
     pub entropy_coef: f32,
     /// Most tokens of one forward.
     pub minibatch_tokens: usize,
+    /// Bytes of activations kept for the backward pass; layers that do not fit are computed again.
+    pub activation_bytes_max: usize,
     /// Seed of fresh adapters.
     pub seed: u64,
     /// Learners kept in memory; others are read back from their checkpoints.
@@ -414,6 +416,7 @@ impl LearnerConfig {
             kl_coef: 0.05,
             entropy_coef: 0.0,
             minibatch_tokens: 256,
+            activation_bytes_max: 1 << 20,
             seed: 7,
             learners_cached_max: 2,
         }

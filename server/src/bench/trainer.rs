@@ -90,6 +90,7 @@ pub(super) fn trainer(bench: &Bench) -> Result<Report, String> {
         "shape",
         "tokens/s",
         "memory MiB",
+        "layers kept",
         "whole ms",
         "by turn ms",
         "factor",
@@ -134,6 +135,8 @@ struct Measured {
     whole: Duration,
     /// Most memory while training, above that of the process before the first case.
     memory_kib: u64,
+    /// Layers that were not computed again backwards, of how many.
+    layers: (usize, usize),
     by_turn: Option<ByTurn>,
 }
 
@@ -169,6 +172,7 @@ impl Measured {
             tokens_per_second: first.tokens as f64 / median.as_secs_f64(),
             whole: median,
             memory_kib,
+            layers: (first.layers_kept, parts.0.config.layers),
             by_turn: ByTurn::of(parts, &by_turn, &first, deadline)?,
         })
     }
@@ -181,6 +185,7 @@ impl Measured {
             name.to_owned(),
             format!("{:.0}", self.tokens_per_second),
             format!("{:.0}", self.memory_kib as f64 / 1024.0),
+            format!("{} of {}", self.layers.0, self.layers.1),
             format!("{:.1}", ms(self.whole)),
             cell(by_turn.map(|b| format!("{:.0}", ms(b.time)))),
             cell(factor.map(|factor| format!("{factor:.1}"))),
@@ -192,6 +197,8 @@ impl Measured {
             json!({
                 "tokens_per_second": milli(self.tokens_per_second),
                 "memory_bytes": self.memory_kib * 1024,
+                "layers_kept": self.layers.0,
+                "layers": self.layers.1,
                 "whole_ms": milli(ms(self.whole)),
                 "by_turn_ms": by_turn.map(|b| milli(ms(b.time))),
                 "factor": factor.map(milli),

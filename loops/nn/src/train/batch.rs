@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::time::Instant;
 
+use super::kept::KeptLayers;
 use super::layer::{GradBufs, LayerBack, LayerSink, embedding_grad};
 use super::{Control, StepError, TrainRow};
 use crate::adapter::Adapter;
@@ -12,10 +13,6 @@ use crate::kv::{BLOCK_TOKENS, KvLayer};
 use crate::layer::{Acts, Bufs, LayerAt, Pass, Temp};
 use crate::simd::Buf;
 use crate::weights::{Model, Weights};
-
-/// Memory for layer results that are kept between forward and backward; with more to keep, layers
-/// are computed again instead.
-const KEEP_BYTES: usize = 256 << 20;
 
 /// Asks for permission to go on, between slices, and measures them.
 pub(crate) struct Pacer<'a> {
@@ -160,13 +157,14 @@ impl Sink {
 }
 
 /// Buffers of training passes.
+#[derive(Default)]
 pub(crate) struct Buffers {
     /// Input of every layer.
     inputs: Vec<Buf>,
-    pub(crate) keep_bytes: usize,
-    /// One entry, or one per layer when everything is kept.
-    acts: Vec<Acts>,
-    kv: Vec<KvLayer>,
+    pub(crate) kept: KeptLayers,
+    /// Of the layer at work; from forward to backward, of the last one.
+    acts: Acts,
+    kv: Option<KvLayer>,
     temp: Temp,
     pub(crate) x: Buf,
     pub(crate) grads: GradBufs,
@@ -175,48 +173,17 @@ pub(crate) struct Buffers {
     pub(crate) dpicked: Buf,
 }
 
-impl Default for Buffers {
-    fn default() -> Self {
-        Self {
-            inputs: Vec::new(),
-            keep_bytes: KEEP_BYTES,
-            acts: Vec::new(),
-            kv: Vec::new(),
-            temp: Temp::default(),
-            x: Buf::default(),
-            grads: GradBufs::default(),
-            logits: Buf::default(),
-            picked: Buf::default(),
-            dpicked: Buf::default(),
-        }
-    }
-}
-
 impl Buffers {
-    /// Makes room for a micro-batch; whether all layers' results are kept.
-    fn prepare(&mut self, model: &Model, micro: &Micro, for_backward: bool) -> bool {
-        let cfg = &model.config;
-        let inner = match &cfg.experts {
-            Some(experts) => experts.chosen * (2 * cfg.hidden + 3 * experts.ffn) + experts.count,
-            None => 0,
-        };
-        let inner = inner.max(3 * cfg.ffn);
-        let width = 5 * cfg.hidden + inner + 4 * cfg.heads * cfg.head_dim;
-        let kept = micro.tokens * width * cfg.layers * size_of::<f32>();
-        let keep = for_backward && kept <= self.keep_bytes;
-        let copies = if keep { cfg.layers } else { 1 };
-        self.acts.truncate(copies);
-        self.acts.resize_with(copies, Acts::default);
-        self.kv.truncate(copies);
-        let blocks = micro.blocks.len();
-        for kv in &mut self.kv {
-            if kv.blocks() < blocks {
-                *kv = KvLayer::new(cfg, blocks);
-            }
+    /// Makes room for a micro-batch; with a budget of bytes for a backward pass.
+    fn prepare(&mut self, run: &Run, micro: &Micro) {
+        let (cfg, blocks) = (&run.model.config, micro.blocks.len());
+        if self.kv.as_ref().is_none_or(|kv| kv.blocks() < blocks) {
+            self.kv = Some(KvLayer::new(cfg, blocks));
         }
-        self.kv.resize_with(copies, || KvLayer::new(cfg, blocks));
         self.inputs.resize_with(cfg.layers, Buf::default);
-        keep
+        if let Some(budget) = run.backward {
+            self.kept.prepare(cfg, micro.tokens, budget);
+        }
     }
 
     /// Runs all layers; `self.x` then holds the residual stream. With `for_backward`, what
@@ -227,30 +194,54 @@ impl Buffers {
         micro: &Micro,
         pacer: &mut Pacer,
     ) -> Result<(), StepError> {
-        let keep = self.prepare(run.model, micro, run.for_backward);
+        self.prepare(run, micro);
         let inputs = micro.inputs(run.adapter);
         let pass = micro.pass(run, &inputs);
         pass.embed(&run.model.weights.embed, &mut self.x, &mut self.temp.angles);
         let used = pass.tokens * pass.dims.ld_hidden;
         for (index, weights) in run.model.weights.layers.iter().enumerate() {
-            if run.for_backward {
+            if run.backward.is_some() {
                 let input = self.inputs[index].take(used);
                 input[..used].copy_from_slice(&self.x.as_slice()[..used]);
+                self.kept.trade(index, &mut self.acts);
             }
-            let slot = if keep { index } else { 0 };
-            let bufs = Bufs {
-                acts: &mut self.acts[slot],
-                tmp: &mut self.temp,
-            };
-            pass.layer(
-                LayerAt { index, weights },
-                &mut self.kv[slot],
-                &mut self.x,
-                bufs,
-            );
+            self.layer(&pass, LayerAt { index, weights });
+            if run.backward.is_some() {
+                self.kept.trade(index, &mut self.acts);
+            }
             pacer.tick()?;
         }
         Ok(())
+    }
+
+    /// One layer forward, from `self.x` to `self.x`.
+    fn layer(&mut self, pass: &Pass, at: LayerAt) {
+        let kv = self.kv.as_mut().expect("made by prepare");
+        let bufs = Bufs {
+            acts: &mut self.acts,
+            tmp: &mut self.temp,
+        };
+        pass.layer(at, kv, &mut self.x, bufs);
+    }
+
+    /// Brings what the backward pass reads of a layer into the working buffers; true where it had
+    /// to be computed again.
+    fn recall(&mut self, pass: &Pass, at: LayerAt) -> bool {
+        let input = &self.inputs[at.index];
+        if self.kept.trade(at.index, &mut self.acts) {
+            let kv = self.kv.as_mut().expect("made by prepare");
+            let bufs = Bufs {
+                acts: &mut self.acts,
+                tmp: &mut self.temp,
+            };
+            pass.refill(at, kv, input, bufs);
+        } else if !self.kept.has(at.index) {
+            let used = pass.tokens * pass.dims.ld_hidden;
+            self.x.as_mut()[..used].copy_from_slice(&input.as_slice()[..used]);
+            self.layer(pass, at);
+            return true;
+        }
+        false
     }
 
     /// Backward through all layers from `self.grads.dx`, the gradient of the last layer's output.
@@ -261,24 +252,10 @@ impl Buffers {
         sink: &mut Sink,
         pacer: &mut Pacer,
     ) -> Result<(), StepError> {
-        let keep = self.acts.len() == run.model.config.layers;
         let inputs = micro.inputs(run.adapter);
         let pass = micro.pass(run, &inputs);
-        let used = pass.tokens * pass.dims.ld_hidden;
         for (index, weights) in run.model.weights.layers.iter().enumerate().rev() {
-            let slot = if keep { index } else { 0 };
-            if !keep {
-                self.x.as_mut()[..used].copy_from_slice(&self.inputs[index].as_slice()[..used]);
-                let bufs = Bufs {
-                    acts: &mut self.acts[slot],
-                    tmp: &mut self.temp,
-                };
-                pass.layer(
-                    LayerAt { index, weights },
-                    &mut self.kv[slot],
-                    &mut self.x,
-                    bufs,
-                );
+            if self.recall(&pass, LayerAt { index, weights }) {
                 pacer.tick()?;
             }
             let layer = LayerBack {
@@ -286,15 +263,13 @@ impl Buffers {
                 index,
                 weights,
                 adapter: run.adapter,
-                kv: &self.kv[slot],
+                kv: self.kv.as_ref().expect("made by prepare"),
                 temp: &self.temp,
                 input: &self.inputs[index],
             };
-            layer.run(
-                &mut self.acts[slot],
-                &mut self.grads,
-                &mut sink.layer(index),
-            );
+            layer.run(&mut self.acts, &mut self.grads, &mut sink.layer(index));
+            // Its room goes back to where the next forward looks for it.
+            self.kept.trade(index, &mut self.acts);
             pacer.tick()?;
         }
         if let Sink::Full(grads) = sink {
@@ -310,5 +285,6 @@ pub(crate) struct Run<'a> {
     pub(crate) model: &'a Model,
     pub(crate) adapter: Option<&'a Adapter>,
     pub(crate) exec: &'a Executor,
-    pub(crate) for_backward: bool,
+    /// For a backward pass: bytes of layer results to keep for it.
+    pub(crate) backward: Option<usize>,
 }

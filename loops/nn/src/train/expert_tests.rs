@@ -84,7 +84,7 @@ fn used(model: &Model, adapter: &Adapter, tokens: &[u32]) -> Vec<Vec<u16>> {
 }
 
 /// The rows with the experts that were used where their tokens were predicted.
-fn recorded(model: &Model, adapter: &Adapter, rows: &[TrainRow]) -> Vec<TrainRow> {
+pub(super) fn recorded(model: &Model, adapter: &Adapter, rows: &[TrainRow]) -> Vec<TrainRow> {
     let mut rows = rows.to_vec();
     for row in &mut rows {
         let used = used(model, adapter, &row.tokens);

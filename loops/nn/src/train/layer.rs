@@ -71,8 +71,8 @@ macro_rules! linear_bufs {
 }
 
 impl LayerBack<'_> {
-    /// Turns `bufs.dx` from the gradient of the layer's output into that of its input. Uses up
-    /// `acts.gate_up`.
+    /// Turns `bufs.dx` from the gradient of the layer's output into that of its input, unless an
+    /// adapter is trained and the layer is the first. Uses up `acts.gate_up`.
     pub(crate) fn run(&self, acts: &mut Acts, bufs: &mut GradBufs, sink: &mut LayerSink) {
         self.mlp(acts, bufs, sink);
         self.attention(acts, bufs, sink);
@@ -108,7 +108,7 @@ impl LayerBack<'_> {
             dy: (bufs.dx.as_slice(), d.ld_hidden),
             targets: &[(Target::Down, 0)],
         };
-        self.linear(&step, dact, linear_bufs!(bufs), sink);
+        self.linear(&step, Some(dact), linear_bufs!(bufs), sink);
         swiglu_backward(self.pass.glu(), acts.gate_up.as_mut(), dact, self.pass.exec);
         let dnormed = bufs.dnormed.take(n * d.ld_hidden);
         let step = Step {
@@ -117,7 +117,7 @@ impl LayerBack<'_> {
             dy: (acts.gate_up.as_slice(), d.ld_gate_up),
             targets: &[(Target::Gate, 0), (Target::Up, d.ffn)],
         };
-        self.linear(&step, dnormed, linear_bufs!(bufs), sink);
+        self.linear(&step, Some(dnormed), linear_bufs!(bufs), sink);
     }
 
     fn attention(&self, acts: &mut Acts, bufs: &mut GradBufs, sink: &mut LayerSink) {
@@ -129,7 +129,7 @@ impl LayerBack<'_> {
             dy: (bufs.dx.as_slice(), d.ld_hidden),
             targets: &[(Target::O, 0)],
         };
-        self.linear(&step, dattn, linear_bufs!(bufs), sink);
+        self.linear(&step, Some(dattn), linear_bufs!(bufs), sink);
         let dqkv = bufs.dqkv.take(n * d.ld_qkv);
         let attention = AttentionGrad {
             pass: self.pass,
@@ -149,7 +149,12 @@ impl LayerBack<'_> {
             dy: (dqkv, d.ld_qkv),
             targets: &[(Target::Q, 0), (Target::K, d.q), (Target::V, d.q + d.kv)],
         };
-        self.linear(&step, dnormed, linear_bufs!(bufs), sink);
+        if self.index == 0 && matches!(sink, LayerSink::Adapter(_)) {
+            // Below it are frozen embeddings: nobody reads the gradient of its input.
+            self.linear(&step, None, linear_bufs!(bufs), sink);
+            return;
+        }
+        self.linear(&step, Some(&mut *dnormed), linear_bufs!(bufs), sink);
         let dw = match sink {
             LayerSink::Full(grads) => Some(grads.norm1.as_mut_slice()),
             LayerSink::Adapter(_) => None,
@@ -255,8 +260,14 @@ impl LayerBack<'_> {
         }
     }
 
-    /// `dx = dy W` plus the adapter's path, and parameter gradients.
-    fn linear(&self, step: &Step, dx: &mut [f32], bufs: LinearBufs, sink: &mut LayerSink) {
+    /// `dx = dy W` plus the adapter's path, where `dx` is wanted, and parameter gradients.
+    fn linear(
+        &self,
+        step: &Step,
+        mut dx: Option<&mut [f32]>,
+        bufs: LinearBufs,
+        sink: &mut LayerSink,
+    ) {
         let exec = self.pass.exec;
         let rows = self.pass.tokens;
         let w = &step.linear.w;
@@ -266,7 +277,6 @@ impl LayerBack<'_> {
             dlow,
         } = bufs;
         let transposed = transposed.get_or_insert_with(|| Panels::zeros(0, 0));
-        w.transpose(0..w.out.div_ceil(LANES), transposed, exec);
         let dy = Rows {
             data: step.dy.0,
             stride: step.dy.1,
@@ -277,11 +287,14 @@ impl LayerBack<'_> {
             stride: step.x.1,
             rows,
         };
-        let to = RowsMut {
-            data: dx,
-            stride: x.stride,
-        };
-        transposed.linear(dy, to, Store::Set(None), exec);
+        if let Some(dx) = dx.as_deref_mut() {
+            w.transpose(0..w.out.div_ceil(LANES), transposed, exec);
+            let to = RowsMut {
+                data: dx,
+                stride: x.stride,
+            };
+            transposed.linear(dy, to, Store::Set(None), exec);
+        }
         match sink {
             LayerSink::Full(grads) => {
                 let grad = self.same_linear(step, grads);
@@ -308,10 +321,10 @@ impl LayerBack<'_> {
                     let bufs = (&mut *low, &mut *dlow);
                     match (change, grad) {
                         (Change::LowRank(pair), Change::LowRank(grad)) => {
-                            path.low_rank((pair, grad), bufs, transposed, dx);
+                            path.low_rank((pair, grad), bufs, transposed, dx.as_deref_mut());
                         }
                         (Change::Dense(d), Change::Dense(grad)) => {
-                            path.dense((d, grad), transposed, dx);
+                            path.dense((d, grad), transposed, dx.as_deref_mut());
                         }
                         _ => unreachable!("gradients have the form of what is trained"),
                     }
@@ -329,7 +342,7 @@ impl LayerBack<'_> {
         bufs: &mut GradBufs,
         sink: &mut LayerSink,
     ) {
-        self.linear(step, dx, linear_bufs!(bufs), sink);
+        self.linear(step, Some(dx), linear_bufs!(bufs), sink);
     }
 
     /// The gradient that belongs to the weights of `step`.
@@ -358,8 +371,14 @@ struct Path<'a> {
 
 impl Path<'_> {
     /// `y += x D^T`, backwards: `dD += dy^T x`, `dx += dy D`.
-    fn dense(&self, (d, grad): (&Panels, &mut Panels), transposed: &mut Panels, dx: &mut [f32]) {
+    fn dense(
+        &self,
+        (d, grad): (&Panels, &mut Panels),
+        transposed: &mut Panels,
+        dx: Option<&mut [f32]>,
+    ) {
         grad.add_outer(self.dy, self.x, self.exec);
+        let Some(dx) = dx else { return };
         d.transpose(0..d.out.div_ceil(LANES), transposed, self.exec);
         let to = RowsMut {
             data: dx,
@@ -375,7 +394,7 @@ impl Path<'_> {
         (pair, grad): (&Pair, &mut Pair),
         (low, dlow): (&mut Buf, &mut Buf),
         transposed: &mut Panels,
-        dx: &mut [f32],
+        dx: Option<&mut [f32]>,
     ) {
         let (rows, exec) = (self.x.rows, self.exec);
         let rank = pair.a.out;
@@ -420,6 +439,7 @@ impl Path<'_> {
             rows,
         };
         grad.a.add_outer(ds, self.x, exec);
+        let Some(dx) = dx else { return };
         pair.a.transpose(0..rank.div_ceil(LANES), transposed, exec);
         transposed.linear(
             ds,

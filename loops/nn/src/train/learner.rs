@@ -193,6 +193,11 @@ impl Learner {
         self.moments.updates
     }
 
+    /// Gives back the memory of its passes; the next one takes it anew.
+    pub fn rest(&mut self) {
+        self.buffers = Buffers::default();
+    }
+
     /// The adapter as it would be served now; `None` when all weights are trained.
     pub fn adapter(&self) -> Option<Adapter> {
         self.params.adapter().cloned()
@@ -366,12 +371,13 @@ impl Learner {
             model: self.params.model(),
             adapter: self.params.adapter(),
             exec: &self.exec,
-            for_backward: true,
+            backward: Some(self.cfg.activation_bytes_max),
         };
         let mut sums = Sums::default();
         for micro in micros {
             totals.tokens += micro.tokens;
             self.buffers.forward(&run, micro, pacer)?;
+            totals.layers_kept = totals.layers_kept.min(self.buffers.kept.count());
             let mut loss = LossStep {
                 inputs,
                 sums: &mut sums,
@@ -439,7 +445,7 @@ impl Learner {
             model: self.params.model(),
             adapter: self.params.adapter().filter(|_| with_adapter),
             exec: &self.exec,
-            for_backward: false,
+            backward: None,
         };
         for micro in &Micro::pack(rows, 0..rows.len(), self.cfg.minibatch_tokens) {
             self.buffers.forward(&run, micro, pacer)?;
@@ -470,6 +476,7 @@ struct Totals {
     grad_norm: f64,
     updates: usize,
     skipped: bool,
+    layers_kept: usize,
 }
 
 impl Totals {
@@ -481,6 +488,7 @@ impl Totals {
             grad_norm: 0.0,
             updates: 0,
             skipped: false,
+            layers_kept: usize::MAX,
         }
     }
 
@@ -502,6 +510,7 @@ impl Totals {
             updates: self.updates,
             skipped_nonfinite: self.skipped,
             proximal_logprobs,
+            layers_kept: self.layers_kept,
             slices: 0,
             longest_slice_us: 0,
         }

@@ -5,6 +5,7 @@ mod attention;
 mod batch;
 mod check;
 mod experts;
+mod kept;
 mod layer;
 mod learner;
 mod loss;
@@ -13,6 +14,8 @@ mod state;
 
 #[cfg(test)]
 mod expert_tests;
+#[cfg(test)]
+mod kept_tests;
 #[cfg(test)]
 mod objective_tests;
 #[cfg(test)]
@@ -161,6 +164,10 @@ pub struct LearnerConfig {
     pub warmup_steps: u64,
     /// Tokens that run through the model together. Bounds memory; a longer row runs alone.
     pub minibatch_tokens: usize,
+    /// Bytes of activations that stay in memory for the backward pass, besides the inputs of all
+    /// layers and the last layer's; layers that do not fit are computed again. Changes no bit of a
+    /// result.
+    pub activation_bytes_max: usize,
     /// Optimizer updates per step; rows are cut into that many contiguous parts.
     pub updates_per_step: usize,
     /// Seed of a fresh adapter.
@@ -193,6 +200,7 @@ impl LearnerConfig {
             entropy_coef: 0.0,
             warmup_steps: 0,
             minibatch_tokens: 2048,
+            activation_bytes_max: 256 << 20,
             updates_per_step: 1,
             seed: 0,
         }
@@ -236,6 +244,8 @@ pub struct StepReport {
     pub skipped_nonfinite: bool,
     /// Log-probs at the start of the step, per row and loss token.
     pub proximal_logprobs: Vec<Vec<f32>>,
+    /// Layers that the backward pass did not compute again, in the micro-batch with fewest.
+    pub layers_kept: usize,
     /// Times the pause callback was asked, and the longest time between two.
     pub slices: usize,
     pub longest_slice_us: u64,

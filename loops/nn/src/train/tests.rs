@@ -26,7 +26,7 @@ pub(super) fn go_on() -> Control {
 }
 
 /// A sampled token of advantage 1.
-fn policy(position: usize) -> TokenLoss {
+pub(super) fn policy(position: usize) -> TokenLoss {
     TokenLoss {
         kind: LossKind::Policy,
         ..TokenLoss::imitated(position)
@@ -513,13 +513,13 @@ fn bits_do_not_depend_on_threads_levels_or_kept_layers() {
                 .collect(),
         })
         .collect();
-    let run = |trainable: Trainable, threads, keep_bytes| {
+    let run = |trainable: Trainable, threads, activation_bytes_max| {
         let cfg = LearnerConfig {
             minibatch_tokens: 300,
+            activation_bytes_max,
             ..config(trainable, PPO)
         };
         let mut learner = learner(&base, cfg).on(Arc::new(Executor::new(threads)));
-        learner.buffers.keep_bytes = keep_bytes;
         learner.step(&rows, &mut go_on).unwrap();
         learner.step(&rows, &mut go_on).unwrap();
         learner.state()

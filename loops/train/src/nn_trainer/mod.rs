@@ -11,6 +11,8 @@ mod form_tests;
 #[cfg(test)]
 mod lesson_tests;
 #[cfg(test)]
+mod rehearsal_tests;
+#[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
@@ -111,6 +113,7 @@ impl NnTrainer {
             entropy_coef: l.entropy_coef,
             warmup_steps: u64::from(l.warmup_steps),
             minibatch_tokens: l.minibatch_tokens,
+            activation_bytes_max: l.activation_bytes_max,
             updates_per_step: l.updates_per_step,
             seed: l.seed,
         }

@@ -31,14 +31,67 @@ pub(super) struct Rehearsed {
 }
 
 /// An opening of a conversation, to be answered by the model that has read the hints.
-struct Asked<'a> {
-    plain: Vec<Token>,
-    of: Source<'a>,
+pub(super) struct Asked<'a> {
+    pub(super) plain: Vec<Token>,
+    pub(super) of: Source<'a>,
+}
+
+/// What was answered to hinted prompts.
+#[derive(Default)]
+pub(super) struct Answered<'a> {
+    asked: Vec<Asked<'a>>,
+    /// Each answer behind the prompt without hints, and behind the one that it was given to.
+    plain: Vec<TrainRow>,
+    pub(super) hinted: Vec<TrainRow>,
+}
+
+impl<'a> Answered<'a> {
+    /// Adds an answer.
+    pub(super) fn push(&mut self, asked: Asked<'a>, hinted: &[Token], said: &[Token]) {
+        self.plain.push(imitated(&asked.plain, said));
+        self.hinted.push(imitated(hinted, said));
+        self.asked.push(asked);
+    }
+
+    /// The sound ones, and what was asked by the others.
+    fn part(self, sound: &[bool]) -> (Self, Vec<Asked<'a>>) {
+        let mut found = Self {
+            plain: only(self.plain, sound),
+            hinted: only(self.hinted, sound),
+            asked: Vec::new(),
+        };
+        let mut others = Vec::new();
+        for (asked, sound) in self.asked.into_iter().zip(sound) {
+            let to = if *sound {
+                &mut found.asked
+            } else {
+                &mut others
+            };
+            to.push(asked);
+        }
+        (found, others)
+    }
+}
+
+/// Those that are sound.
+fn only<T>(all: Vec<T>, sound: &[bool]) -> Vec<T> {
+    let all = all.into_iter().zip(sound);
+    all.filter_map(|(one, sound)| sound.then_some(one))
+        .collect()
+}
+
+/// What was found out about answers.
+pub(super) struct Sound {
+    /// Whether each is sound.
+    pub(super) each: Vec<bool>,
+    /// Log-probs of the answers under the teacher who was told what they were given to, where a check
+    /// needed them.
+    pub(super) heard: Option<PerToken<f32>>,
 }
 
 /// Whose opening it is.
 #[derive(Clone, Copy)]
-enum Source<'a> {
+pub(super) enum Source<'a> {
     Own(&'a Lesson),
     Everyday(&'a str),
 }
@@ -98,62 +151,72 @@ impl NnTrainer {
         let mut pause = || control() == Control::Stop;
         let said = answers(how, &prompts, adapter.as_ref(), &mut pause)?;
         let mut said = said.into_iter();
-        let (mut rest, mut rows, mut heard, mut whose) = (vec![], vec![], vec![], vec![]);
+        let mut rest = Vec::new();
+        let mut answered = Answered::default();
         for (asked, hinted) in open.into_iter().zip(hinted) {
             let answer = hinted.and_then(|hinted| Some((ended(&said.next()?)?, hinted)));
-            let Some((tokens, hinted)) = answer else {
-                rest.push(asked);
-                continue;
-            };
-            rows.push(imitated(&asked.plain, &tokens));
-            heard.push(imitated(&hinted, &tokens));
-            whose.push(asked);
-        }
-        let sound = self.sound(learner, (&whose, &rows), hints, control)?;
-        let mut sound_heard = Vec::new();
-        for (((asked, row), heard), is_sound) in whose.into_iter().zip(rows).zip(heard).zip(sound) {
-            if is_sound {
-                rehearsed.rows.push(row);
-                sound_heard.push(heard);
-            } else {
-                rest.push(asked);
+            match answer {
+                Some((tokens, hinted)) => answered.push(asked, &hinted, &tokens),
+                None => rest.push(asked),
             }
         }
-        let teacher = self.thinks(learner, &sound_heard, control)?;
+        let sound = self.sound(learner, (&answered, words), hints, control)?;
+        let (found, unsound) = answered.part(&sound.each);
+        rest.extend(unsound);
+        let teacher = match sound.heard {
+            Some(heard) => only(heard, &sound.each),
+            None => self.thinks(learner, &found.hinted, control)?,
+        };
         let mean = |row: &Vec<f32>| row.iter().sum::<f32>() / row.len().max(1) as f32;
         rehearsed.teacher.extend(teacher.iter().map(mean));
+        rehearsed.rows.extend(found.plain);
         Ok(rest)
     }
 
-    /// Which of these answers, behind the prompts without hints, keep to the matter and do as every
-    /// hint says.
-    fn sound(
+    /// Which of these answers keep to the matter and do as every hint says. A prompt that a hint does
+    /// not fit behind is not checked by it.
+    pub(super) fn sound(
         &self,
         learner: &mut Learner,
-        (asked, rows): (&[Asked], &[TrainRow]),
+        (answered, told): (&Answered, &str),
         hints: &[&str],
         control: &mut dyn FnMut() -> Control,
-    ) -> Result<Vec<bool>, TrainError> {
-        let unhinted = self.thinks(learner, rows, control)?;
+    ) -> Result<Sound, TrainError> {
+        let unhinted = self.thinks(learner, &answered.plain, control)?;
         let least = -self.learner.hint_surprise_max;
         let in_character = |row: &Vec<f32>| row.iter().all(|logprob| *logprob >= least);
-        let mut sound: Vec<bool> = unhinted.iter().map(in_character).collect();
+        let mut sound = Sound {
+            each: unhinted.iter().map(in_character).collect(),
+            heard: None,
+        };
         for hint in hints {
             let words = hint_words(&self.learner.hint_template, hint);
-            let told = asked.iter().zip(rows).map(|(asked, row)| {
-                let said = &row.tokens[asked.plain.len()..];
-                Some(imitated(&self.hint(asked, &words)?, said))
-            });
-            let Some(told) = told.collect::<Option<Vec<TrainRow>>>() else {
-                continue;
+            let (at, heard) = if words == told {
+                // The answers were given to these very words.
+                let heard = self.thinks(learner, &answered.hinted, control)?;
+                sound.heard = Some(heard.clone());
+                ((0..heard.len()).collect(), heard)
+            } else {
+                let (at, rows) = self.behind(answered, &words);
+                (at, self.thinks(learner, &rows, control)?)
             };
-            let told = self.thinks(learner, &told, control)?;
-            for ((sound, told), untold) in sound.iter_mut().zip(&told).zip(&unhinted) {
-                let gain = told.iter().sum::<f32>() - untold.iter().sum::<f32>();
-                *sound &= gain >= self.learner.hint_gain_min;
+            for (at, heard) in at.into_iter().zip(&heard) {
+                let gain = heard.iter().sum::<f32>() - unhinted[at].iter().sum::<f32>();
+                sound.each[at] &= gain >= self.learner.hint_gain_min;
             }
         }
         Ok(sound)
+    }
+
+    /// The answers behind their prompts with these words of a hint, and which those are that have
+    /// room for them.
+    fn behind(&self, answered: &Answered, words: &str) -> (Vec<usize>, Vec<TrainRow>) {
+        let all = answered.asked.iter().zip(&answered.plain).enumerate();
+        let row = |(at, (asked, plain)): (usize, (&Asked, &TrainRow))| {
+            let said = &plain.tokens[asked.plain.len()..];
+            Some((at, imitated(&self.hint(asked, words)?, said)))
+        };
+        all.filter_map(row).unzip()
     }
 
     /// What is asked: the scope's own openings, at most half of it where there are everyday prompts
@@ -188,7 +251,7 @@ impl NnTrainer {
 
     /// The prompt with these words of hints behind it; none where that cannot be put, or leaves no
     /// room for an answer.
-    fn hint(&self, asked: &Asked, words: &str) -> Option<Vec<Token>> {
+    pub(super) fn hint(&self, asked: &Asked, words: &str) -> Option<Vec<Token>> {
         let hinted = match asked.of {
             Source::Own(lesson) => hinted_prompt(&*self.parts.wording, &lesson.turn, words)?,
             Source::Everyday(text) => self.opening(&format!("{text}{words}"))?,
@@ -198,14 +261,14 @@ impl NnTrainer {
     }
 
     /// The prompt of a conversation that begins with `asked`.
-    fn opening(&self, asked: &str) -> Option<Vec<Token>> {
+    pub(super) fn opening(&self, asked: &str) -> Option<Vec<Token>> {
         let message = Message::text(Role::User, asked);
         let text = self.parts.wording.render(&[message]).ok()?;
         Some(self.parts.wording.encode(&text))
     }
 
     /// Log-probs of each row's loss tokens under the model that teaches.
-    fn thinks(
+    pub(super) fn thinks(
         &self,
         learner: &mut Learner,
         rows: &[TrainRow],

@@ -344,7 +344,7 @@ fn head_grads(model: &Model, x: &[f32], dy: &[f32]) -> Vec<Vec<f32>> {
         model,
         adapter: None,
         exec: &exec,
-        for_backward: true,
+        backward: Some(0),
     };
     bufs.head_backward(&run, &sites, &mut sums);
     let Sink::Full(sums) = sums else {
