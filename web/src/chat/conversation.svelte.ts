@@ -63,6 +63,8 @@ export class Conversation {
   nodes = $state<TurnNode[]>([])
   /** Which child is in sight, by parent. */
   chosen = $state<Record<string, string>>({})
+  /** Whether what it would go on from was forgotten elsewhere. Its words are not sent again. */
+  forgotten = $state(false)
   private running: AbortController | null = null
   private count = 0
 
@@ -133,13 +135,13 @@ export class Conversation {
     const messages = [...node.messages]
     const last = messages.findLastIndex((m) => m.role === 'user')
     messages[last < 0 ? messages.length : last] = { role: 'user', content: text }
-    return this.ask(messages, model, this.find(node.parent))
+    return this.ask(messages, model, this.find(node.parent), node)
   }
 
   /** Asks for another answer to the same. One that failed makes place for it. */
   retry(node: TurnNode, model: string) {
     if (node.state === 'failed' && !node.completion) this.nodes = this.nodes.filter((n) => n !== node)
-    return this.ask(node.messages, model, this.find(node.parent))
+    return this.ask(node.messages, model, this.find(node.parent), node)
   }
 
   stop() {
@@ -160,7 +162,8 @@ export class Conversation {
     return parts
   }
 
-  private async ask(messages: Message[], model: string, parent: TurnNode | null) {
+  /** `instead` is the branch that the new one stands beside. */
+  private async ask(messages: Message[], model: string, parent: TurnNode | null, instead: TurnNode | null = null) {
     const node = new TurnNode(`local-${++this.count}`, parent?.id ?? null, messages, Date.now())
     this.nodes.push(node)
     this.choose(node)
@@ -168,7 +171,9 @@ export class Conversation {
     this.running = abort
     const paint = new Painter(node)
     try {
-      if (parent?.state === 'stopped' && parent.fate === null) await refreshFate(parent)
+      const from = instead?.turnId ? instead : parent
+      this.forgotten ||= from !== null && (await refreshFate(from))
+      if (this.forgotten) throw new ApiError('This chat was forgotten.', 404, 'forgotten')
       const request = { model, messages: [...this.history(parent), ...messages], session_id: this.key ?? undefined }
       await complete(request, this.listener(node, paint), abort.signal)
       paint.flush()

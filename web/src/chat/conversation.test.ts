@@ -1,4 +1,5 @@
-import { expect, it } from 'vitest'
+import { expect, it, vi } from 'vitest'
+import type { Fate } from '../api/types'
 import { Conversation, TurnNode } from './conversation.svelte'
 
 function tree(...turns: [id: string, parent: string | null][]): Conversation {
@@ -41,4 +42,22 @@ it('what was said last is found among what was new', () => {
     { role: 'user', content: 'hello' },
   ], 0)
   expect(turn.said).toBe('hello')
+})
+
+it('what was forgotten elsewhere is not sent again', async () => {
+  const asked: string[] = []
+  vi.stubGlobal('fetch', async (path: string, { method }: { method: string }) => {
+    asked.push(`${method} ${path}`)
+    return new Response('{"error":{"message":"no such turn"}}', { status: 404 })
+  })
+  const chat = tree(['a', null])
+  const said = node(chat, 'a')
+  said.turnId = 'turn_a'
+  said.state = 'done'
+  said.fate = { state: 'pending' } as Fate
+  await chat.say('go on', 'm')
+  await chat.retry(said, 'm')
+  vi.unstubAllGlobals()
+  expect(chat.forgotten).toBe(true)
+  expect(asked).toEqual(['GET /v1/turns/turn_a'])
 })
