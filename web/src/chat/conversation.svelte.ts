@@ -22,6 +22,8 @@ export class TurnNode {
   state = $state<NodeState>('waiting')
   stop = $state<string | null>(null)
   failure = $state('')
+  /** Whether the same request would be refused again: it has to be edited. */
+  refused = $state(false)
   turnId = $state<string | null>(null)
   version = $state<number | null>(null)
   note = $state<HoneNote | null>(null)
@@ -51,6 +53,9 @@ export class TurnNode {
     return this.state === 'waiting' || this.state === 'streaming'
   }
 }
+
+/** Statuses that the same request gets again: malformed, too long, not to be processed. */
+const REFUSALS = [400, 413, 422]
 
 /** Longest pause between two times that text is put on the page. */
 const PAINT_MS = 33
@@ -135,17 +140,23 @@ export class Conversation {
     const messages = [...node.messages]
     const last = messages.findLastIndex((m) => m.role === 'user')
     messages[last < 0 ? messages.length : last] = { role: 'user', content: text }
+    this.makePlace(node)
     return this.ask(messages, model, this.find(node.parent), node)
   }
 
-  /** Asks for another answer to the same. One that failed makes place for it. */
+  /** Asks for another answer to the same. */
   retry(node: TurnNode, model: string) {
-    if (node.state === 'failed' && !node.completion) this.nodes = this.nodes.filter((n) => n !== node)
+    this.makePlace(node)
     return this.ask(node.messages, model, this.find(node.parent), node)
   }
 
   stop() {
     this.running?.abort()
+  }
+
+  /** One that failed without a word is no branch to go back to. */
+  private makePlace(node: TurnNode) {
+    if (node.state === 'failed' && !node.completion) this.nodes = this.nodes.filter((n) => n !== node)
   }
 
   private find(id: string | null): TurnNode | null {
@@ -182,6 +193,7 @@ export class Conversation {
       paint.flush()
       node.state = abort.signal.aborted ? 'stopped' : 'failed'
       if (!abort.signal.aborted) node.failure = describe(error)
+      node.refused = error instanceof ApiError && REFUSALS.includes(error.status)
     } finally {
       if (this.running === abort) this.running = null
     }

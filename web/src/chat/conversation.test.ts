@@ -61,3 +61,19 @@ it('what was forgotten elsewhere is not sent again', async () => {
   expect(chat.forgotten).toBe(true)
   expect(asked).toEqual(['GET /v1/turns/turn_a'])
 })
+
+it.each([
+  [400, true],
+  [413, true],
+  [422, true],
+  [429, false],
+  [503, false],
+])('a message that failed with %i has to be edited: %s', async (status, refused) => {
+  vi.stubGlobal('fetch', async () => new Response('{}', { status }))
+  const chat = new Conversation(null, 'chat-1')
+  const failed = await chat.say('too long', 'm')
+  expect(failed.refused).toBe(refused)
+  await chat.edit(failed, 'shorter', 'm')
+  vi.unstubAllGlobals()
+  expect(chat.nodes.map((node) => node.said)).toEqual(['shorter'])
+})
