@@ -2,6 +2,7 @@
 
 import { ApiError, call, explain, get, post, useCsrf, whenSignedOut } from '../api/client'
 import type { Consent, ConsentView, Me } from '../api/types'
+import { keepDraft } from '../chat/draft'
 
 /** What one person was shown must not be there for the next: only a fresh page is surely empty. */
 function beginAnew() {
@@ -13,6 +14,8 @@ class Account {
   consent = $state<ConsentView | null>(null)
   phase = $state<'loading' | 'in' | 'out' | 'failed'>('loading')
   failure = $state('')
+  /** Whether a session ended while the page was in use. */
+  ended = $state(false)
   isAdmin = $derived(this.me?.role === 'admin' || this.me?.role === 'auditor')
   mayChange = $derived(this.me?.role === 'admin')
   /** Agents are made and keys are handed out by who writes programs. */
@@ -47,6 +50,7 @@ class Account {
     await post('/v1/auth/sign-out')
     this.phase = 'loading'
     location.hash = ''
+    keepDraft('', '')
     beginAnew()
   }
 
@@ -73,6 +77,7 @@ class Account {
 
   private forget() {
     useCsrf(null)
+    this.ended ||= this.phase === 'in'
     this.me = null
     this.consent = null
     this.phase = 'out'

@@ -22,6 +22,8 @@ export class TurnNode {
   state = $state<NodeState>('waiting')
   stop = $state<string | null>(null)
   failure = $state('')
+  /** Whether the same request would be refused again: it has to be edited. */
+  refused = $state(false)
   turnId = $state<string | null>(null)
   version = $state<number | null>(null)
   note = $state<HoneNote | null>(null)
@@ -52,6 +54,9 @@ export class TurnNode {
   }
 }
 
+/** Statuses that the same request gets again: malformed, too long, not to be processed. */
+const REFUSALS = [400, 413, 422]
+
 /** Longest pause between two times that text is put on the page. */
 const PAINT_MS = 33
 
@@ -63,6 +68,8 @@ export class Conversation {
   nodes = $state<TurnNode[]>([])
   /** Which child is in sight, by parent. */
   chosen = $state<Record<string, string>>({})
+  /** Whether what it would go on from was forgotten elsewhere. Its words are not sent again. */
+  forgotten = $state(false)
   private running: AbortController | null = null
   private count = 0
 
@@ -133,17 +140,23 @@ export class Conversation {
     const messages = [...node.messages]
     const last = messages.findLastIndex((m) => m.role === 'user')
     messages[last < 0 ? messages.length : last] = { role: 'user', content: text }
-    return this.ask(messages, model, this.find(node.parent))
+    this.makePlace(node)
+    return this.ask(messages, model, this.find(node.parent), node)
   }
 
-  /** Asks for another answer to the same. One that failed makes place for it. */
+  /** Asks for another answer to the same. */
   retry(node: TurnNode, model: string) {
-    if (node.state === 'failed' && !node.completion) this.nodes = this.nodes.filter((n) => n !== node)
-    return this.ask(node.messages, model, this.find(node.parent))
+    this.makePlace(node)
+    return this.ask(node.messages, model, this.find(node.parent), node)
   }
 
   stop() {
     this.running?.abort()
+  }
+
+  /** One that failed without a word is no branch to go back to. */
+  private makePlace(node: TurnNode) {
+    if (node.state === 'failed' && !node.completion) this.nodes = this.nodes.filter((n) => n !== node)
   }
 
   private find(id: string | null): TurnNode | null {
@@ -160,7 +173,8 @@ export class Conversation {
     return parts
   }
 
-  private async ask(messages: Message[], model: string, parent: TurnNode | null) {
+  /** `instead` is the branch that the new one stands beside. */
+  private async ask(messages: Message[], model: string, parent: TurnNode | null, instead: TurnNode | null = null) {
     const node = new TurnNode(`local-${++this.count}`, parent?.id ?? null, messages, Date.now())
     this.nodes.push(node)
     this.choose(node)
@@ -168,7 +182,9 @@ export class Conversation {
     this.running = abort
     const paint = new Painter(node)
     try {
-      if (parent?.state === 'stopped' && parent.fate === null) await refreshFate(parent)
+      const from = instead?.turnId ? instead : parent
+      this.forgotten ||= from !== null && (await refreshFate(from))
+      if (this.forgotten) throw new ApiError('This chat was forgotten.', 404, 'forgotten')
       const request = { model, messages: [...this.history(parent), ...messages], session_id: this.key ?? undefined }
       await complete(request, this.listener(node, paint), abort.signal)
       paint.flush()
@@ -177,6 +193,7 @@ export class Conversation {
       paint.flush()
       node.state = abort.signal.aborted ? 'stopped' : 'failed'
       if (!abort.signal.aborted) node.failure = describe(error)
+      node.refused = error instanceof ApiError && REFUSALS.includes(error.status)
     } finally {
       if (this.running === abort) this.running = null
     }

@@ -1,4 +1,5 @@
-import { expect, it } from 'vitest'
+import { expect, it, vi } from 'vitest'
+import type { Fate } from '../api/types'
 import { Conversation, TurnNode } from './conversation.svelte'
 
 function tree(...turns: [id: string, parent: string | null][]): Conversation {
@@ -41,4 +42,38 @@ it('what was said last is found among what was new', () => {
     { role: 'user', content: 'hello' },
   ], 0)
   expect(turn.said).toBe('hello')
+})
+
+it('what was forgotten elsewhere is not sent again', async () => {
+  const asked: string[] = []
+  vi.stubGlobal('fetch', async (path: string, { method }: { method: string }) => {
+    asked.push(`${method} ${path}`)
+    return new Response('{"error":{"message":"no such turn"}}', { status: 404 })
+  })
+  const chat = tree(['a', null])
+  const said = node(chat, 'a')
+  said.turnId = 'turn_a'
+  said.state = 'done'
+  said.fate = { state: 'pending' } as Fate
+  await chat.say('go on', 'm')
+  await chat.retry(said, 'm')
+  vi.unstubAllGlobals()
+  expect(chat.forgotten).toBe(true)
+  expect(asked).toEqual(['GET /v1/turns/turn_a'])
+})
+
+it.each([
+  [400, true],
+  [413, true],
+  [422, true],
+  [429, false],
+  [503, false],
+])('a message that failed with %i has to be edited: %s', async (status, refused) => {
+  vi.stubGlobal('fetch', async () => new Response('{}', { status }))
+  const chat = new Conversation(null, 'chat-1')
+  const failed = await chat.say('too long', 'm')
+  expect(failed.refused).toBe(refused)
+  await chat.edit(failed, 'shorter', 'm')
+  vi.unstubAllGlobals()
+  expect(chat.nodes.map((node) => node.said)).toEqual(['shorter'])
 })

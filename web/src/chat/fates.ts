@@ -1,6 +1,6 @@
 /** Keeps what the page says about recent answers true: whether they were judged, learned or not. */
 
-import { get } from '../api/client'
+import { ApiError, get } from '../api/client'
 import type { Fate, Feedback } from '../api/types'
 import type { TurnNode } from './conversation.svelte'
 
@@ -37,15 +37,18 @@ function isOpen(node: TurnNode): boolean {
   return node.fate === null || node.fate.state === 'pending'
 }
 
-export async function refreshFate(node: TurnNode) {
-  if (!node.turnId) return
+/** Whether the turn was there once and is not any more: it was forgotten, in another tab say. */
+export async function refreshFate(node: TurnNode): Promise<boolean> {
+  if (!node.turnId) return false
   try {
     const turn = await get<TurnDetail>(`/v1/turns/${node.turnId}`)
     node.fate = turn.fate
     // The server may have said a word more before it heard the stop; what it kept is what the talk goes on from.
     if (node.state === 'stopped' && turn.completion.startsWith(node.completion)) node.completion = turn.completion
     node.feedback = turn.feedback.at(-1) ?? node.feedback
-  } catch {
-    // A turn that is not known (yet) simply has nothing to show; the next round asks again.
+    return false
+  } catch (error) {
+    // A turn that is not known yet simply has nothing to show; the next round asks again.
+    return node.fate !== null && error instanceof ApiError && error.status === 404
   }
 }
