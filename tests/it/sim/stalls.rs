@@ -213,7 +213,7 @@ impl Commons {
                 now: true,
                 total_us: 0,
             }),
-            priority: hone_train::Priority::new(),
+            priority: hone_train::Priority::new(Arc::new(hone_train::Served::default)),
             golden: Arc::new(vec![vec![1, 2, 3]]),
             ids: self.ids.clone(),
             clock: self.clock.clone(),
