@@ -314,7 +314,7 @@ impl World {
             trainer: self.trainer.clone(),
             policies: self.door.policies.clone(),
             serving: Arc::new(hone_train::Served::default),
-            priority: hone_train::Priority::new(),
+            priority: hone_train::Priority::new(Arc::new(hone_train::Served::default)),
             golden: Arc::new(vec![vec![1, 2, 3]]),
             ids: self.ids.clone(),
             clock: self.clock.clone(),
