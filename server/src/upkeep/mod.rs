@@ -85,6 +85,7 @@ pub(crate) fn ledger_file(config: &Config) -> Result<SqliteConfig, String> {
     }
 }
 
+/// The ledger of a place.
 async fn open(config: &Config) -> Result<SqliteLedger, String> {
     let sqlite = ledger_file(config)?;
     let ledger = SqliteLedger::open_beside(&sqlite).await;

@@ -409,29 +409,28 @@ fn engine_alerts(facts: &Facts, found: &mut Vec<Alert>) {
         (
             "overloaded",
             facts.overloaded,
-            "requests were refused because the waiting line is full.",
+            ["request was", "requests were"],
+            "refused because the waiting line is full.",
             "Lower the load, raise serve.waiting_max, or give the process more cores.",
         ),
         (
             "turns_dropped",
             facts.dropped,
+            ["turn was", "turns were"],
             "not recorded: the ledger could not be written, or not quickly enough.",
             "Look at the free space and the speed of the disk under the ledger; the server's log names the error.",
         ),
         (
             "adapter_loads_failed",
             facts.swap_failures,
-            "adapters could not be loaded; what was served before is still served.",
+            ["adapter", "adapters"],
+            "could not be loaded; what was served before is still served.",
             "Look at the server's log for the version's file, and roll it back if it is damaged.",
         ),
     ];
-    for (id, n, text, what) in grown {
+    for (id, n, [one, more], text, what) in grown {
         if n > 0 {
-            let turns = if n == 1 { "turn was" } else { "turns were" };
-            let text = match id {
-                "turns_dropped" => format!("{n} {turns} {text}"),
-                _ => format!("{n} {text}"),
-            };
+            let text = format!("{n} {} {text}", if n == 1 { one } else { more });
             found.push(alert(id, Severity::Error, (text, what)));
         }
     }
