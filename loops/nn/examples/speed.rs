@@ -1,10 +1,11 @@
 //! Prints the speeds of [`hone_nn::bench`]:
-//! `speed [starter|medium] [stored|bf16|q8|q4] [threads] [seconds] [context]`.
+//! `speed [starter|medium] [stored|bf16|q8|q4] [threads] [seconds] [context] [f32]`;
+//! products are computed as is quickest here, or in f32.
 
 use std::time::Duration;
 
-use hone_nn::WeightFormat;
 use hone_nn::bench::{self, Plan};
+use hone_nn::{Arithmetic, WeightFormat};
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -24,6 +25,10 @@ fn main() {
             false => bench::starter_shape(),
         },
         format: format.unwrap_or_default(),
+        arithmetic: match text(5) {
+            "f32" => Arithmetic::F32,
+            _ => Arithmetic::quickest(),
+        },
         threads: number(2, 2) as usize,
         budget: Duration::from_secs(number(3, 14)),
         context: number(4, 512) as usize,

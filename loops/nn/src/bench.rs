@@ -8,6 +8,7 @@ use crate::config::{Family, ModelConfig, StoredDtype};
 use crate::exec::Executor;
 use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};
 use crate::kv::{BLOCK_TOKENS, KvPool};
+use crate::pairs::Arithmetic;
 use crate::quant::WeightFormat;
 use crate::train::{Control, Learner, LearnerConfig, Objective, TokenLoss, TrainRow, Trainable};
 use crate::weights::{Model, Weights};
@@ -71,6 +72,7 @@ const PREFILL: usize = 512;
 pub struct Plan {
     pub shape: ModelConfig,
     pub format: WeightFormat,
+    pub arithmetic: Arithmetic,
     pub threads: usize,
     /// For everything together.
     pub budget: Duration,
@@ -84,7 +86,7 @@ pub struct Plan {
 /// each for an equal part of the budget.
 pub fn run(plan: &Plan) -> Vec<Speed> {
     let weights = Weights::random(&plan.shape, 1).into_format(plan.format);
-    let model = Model::new(plan.shape.clone(), weights);
+    let model = Model::new(plan.shape.clone(), weights).computed_by(plan.arithmetic);
     let exec = Executor::new(plan.threads);
     let share = plan.budget / if plan.train { 6 } else { 4 };
     let mut speeds = Vec::new();

@@ -4,12 +4,15 @@
 //! ascending, so any tiling and any split over outputs gives the same bits. Linear layers,
 //! attention scores, attention values, input gradients and weight gradients all run here; they
 //! differ only in strides and in where a panel of `w` lies ([`Source`]).
+//!
+//! Where weights are multiplied as bf16 ([`Pairs`]), a step is two inputs at once, and `x` holds
+//! pairs of rounded inputs.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
 
 use crate::exec::Executor;
-use crate::simd::{Kernel, LANES, Line, V16, dispatch};
+use crate::simd::{Kernel, LANES, Line, V16, dispatch, dispatch_dots};
 
 /// A stored weight element.
 pub(crate) trait Element: Copy + Send + Sync {
@@ -35,10 +38,107 @@ impl Element for u16 {
     }
 }
 
+/// What one step multiplies and adds, in sixteen lanes.
+pub(crate) trait Factors {
+    /// Inputs a step.
+    const INPUTS: usize;
+    /// The factors of a step.
+    type Factor<V: V16>: Copy;
+    /// Factors at `p` for every lane.
+    ///
+    /// # Safety
+    /// As for the methods of [`V16`]; `p` holds a step's input.
+    unsafe fn splat<V: V16>(p: *const f32) -> Self::Factor<V>;
+    /// A line as [`Self::store`] left it.
+    ///
+    /// # Safety
+    /// As for [`V16::load`].
+    unsafe fn load<V: V16>(p: *const f32) -> Self::Factor<V>;
+    /// # Safety
+    /// As for [`V16::store`].
+    unsafe fn store<V: V16>(factor: Self::Factor<V>, p: *mut f32);
+    /// `sum + x * w`.
+    ///
+    /// # Safety
+    /// As for the methods of [`V16`].
+    unsafe fn add<V: V16>(sum: V, x: Self::Factor<V>, w: Self::Factor<V>) -> V;
+    /// Runs a kernel of this arithmetic at the current level.
+    fn dispatch<K: Kernel>(kernel: K) -> K::Out;
+}
+
+/// A number a step.
+pub(crate) struct Single;
+
+impl Factors for Single {
+    const INPUTS: usize = 1;
+    type Factor<V: V16> = V;
+    #[inline(always)]
+    unsafe fn splat<V: V16>(p: *const f32) -> V {
+        // SAFETY: same contract.
+        unsafe { V::splat(*p) }
+    }
+    #[inline(always)]
+    unsafe fn load<V: V16>(p: *const f32) -> V {
+        // SAFETY: same contract.
+        unsafe { V::load(p) }
+    }
+    #[inline(always)]
+    unsafe fn store<V: V16>(factor: V, p: *mut f32) {
+        // SAFETY: same contract.
+        unsafe { factor.store(p) }
+    }
+    #[inline(always)]
+    unsafe fn add<V: V16>(sum: V, x: V, w: V) -> V {
+        // SAFETY: same contract.
+        unsafe { x.fma(w, sum) }
+    }
+    fn dispatch<K: Kernel>(kernel: K) -> K::Out {
+        dispatch(kernel)
+    }
+}
+
+/// Two bf16 numbers a step.
+pub(crate) struct Pairs;
+
+impl Factors for Pairs {
+    const INPUTS: usize = 2;
+    type Factor<V: V16> = V::Pair;
+    #[inline(always)]
+    unsafe fn splat<V: V16>(p: *const f32) -> V::Pair {
+        // SAFETY: same contract.
+        unsafe { V::splat_pair(p) }
+    }
+    #[inline(always)]
+    unsafe fn load<V: V16>(p: *const f32) -> V::Pair {
+        // SAFETY: same contract.
+        unsafe { V::load_pair(p) }
+    }
+    #[inline(always)]
+    unsafe fn store<V: V16>(factor: V::Pair, p: *mut f32) {
+        // SAFETY: same contract.
+        unsafe { V::store_pair(factor, p) }
+    }
+    #[inline(always)]
+    unsafe fn add<V: V16>(sum: V, x: V::Pair, w: V::Pair) -> V {
+        // SAFETY: same contract.
+        unsafe { sum.dot(x, w) }
+    }
+    fn dispatch<K: Kernel>(kernel: K) -> K::Out {
+        dispatch_dots(kernel)
+    }
+}
+
+/// What a step of a source multiplies.
+type FactorOf<S, V> = <<S as Source>::Factors as Factors>::Factor<V>;
+
 /// Where the sixteen-wide columns ("panels") of `w` lie.
 pub(crate) trait Source: Copy {
+    type Factors: Factors;
     /// Steps that share a scale.
     const GROUP: usize = usize::MAX;
+    /// Whether a scale is for the sum of its group: a group's sum begins at 0 and is added to those
+    /// before, `sum + scale * group`. Else weights come scaled.
+    const SCALED_SUMS: bool = false;
     /// Where a panel begins.
     type Panel: Copy;
     /// Start of panel `n`.
@@ -59,7 +159,68 @@ pub(crate) trait Source: Copy {
     ///
     /// # Safety
     /// As for [`V16::load`]; the panel has this step.
-    unsafe fn load<V: V16>(&self, panel: Self::Panel, i: usize, scale: V) -> V;
+    unsafe fn load<V: V16>(&self, panel: Self::Panel, i: usize, scale: V) -> FactorOf<Self, V>;
+}
+
+/// Two lines of bf16 weights a step.
+#[derive(Clone, Copy)]
+pub(crate) struct Bf16Pairs {
+    pub(crate) base: *const u16,
+    pub(crate) panel: usize,
+}
+
+impl Source for Bf16Pairs {
+    type Factors = Pairs;
+    type Panel = *const u16;
+    #[inline(always)]
+    unsafe fn panel(&self, n: usize) -> *const u16 {
+        // SAFETY: the caller vouches for `n`.
+        unsafe { self.base.add(n * self.panel) }
+    }
+    #[inline(always)]
+    unsafe fn load<V: V16>(&self, panel: *const u16, i: usize, _scale: V) -> V::Pair {
+        // SAFETY: the caller vouches for `i`.
+        unsafe { V::pair_bf16(panel.add(i * 2 * LANES)) }
+    }
+}
+
+/// Weights of a source in a form that needs no more work: factors line by line, and the scales
+/// of the source where they are for sums.
+#[derive(Clone, Copy)]
+struct Stage<S> {
+    base: *const f32,
+    of: S,
+    /// First panel and step of the source that are staged.
+    first: (usize, usize),
+}
+
+impl<S: Source> Source for Stage<S> {
+    type Factors = S::Factors;
+    const GROUP: usize = if S::SCALED_SUMS { S::GROUP } else { usize::MAX };
+    const SCALED_SUMS: bool = S::SCALED_SUMS;
+    type Panel = usize;
+    #[inline(always)]
+    unsafe fn panel(&self, n: usize) -> usize {
+        n
+    }
+    #[inline(always)]
+    unsafe fn scale<V: V16>(&self, panel: usize, group: usize) -> V {
+        let (n, step) = self.first;
+        if !S::SCALED_SUMS {
+            // SAFETY: same contract.
+            return unsafe { V::zero() };
+        }
+        // SAFETY: the source has the panels and groups that are staged.
+        unsafe {
+            self.of
+                .scale(self.of.panel(n + panel), step / S::GROUP + group)
+        }
+    }
+    #[inline(always)]
+    unsafe fn load<V: V16>(&self, panel: usize, i: usize, _scale: V) -> FactorOf<S, V> {
+        // SAFETY: the stage holds the step.
+        unsafe { S::Factors::load(self.base.add((panel * STAGE_STEPS + i) * LANES)) }
+    }
 }
 
 /// Panels at a fixed distance.
@@ -71,6 +232,7 @@ pub(crate) struct Strided<E> {
 }
 
 impl<E: Element> Source for Strided<E> {
+    type Factors = Single;
     type Panel = *const E;
     #[inline(always)]
     unsafe fn panel(&self, n: usize) -> *const E {
@@ -123,6 +285,8 @@ const READ_ROWS: usize = 4;
 /// Register tile: at most this many rows, and this many rows x panels.
 const MAX_ROWS: usize = 6;
 const MAX_TILE: usize = 24;
+/// Rows where sums are scaled: a code takes more steps to be a factor, so it serves more rows.
+const MAX_SCALED_ROWS: usize = 12;
 
 /// Block of a staged product: its weights take 32 KiB and its sums 12 KiB. Steps are a multiple of
 /// every group.
@@ -149,9 +313,9 @@ impl<S: Source> Gemm<S> {
         let panels = self.panels();
         let part = |rows: Range<usize>, panels: Range<usize>| {
             if rows.len() >= staged_from {
-                dispatch(Staged(self, rows, panels));
+                S::Factors::dispatch(Staged(self, rows, panels));
             } else {
-                dispatch(Part(self, rows, panels));
+                S::Factors::dispatch(Part(self, rows, panels));
             }
         };
         if panels >= 2 * exec.threads() {
@@ -212,10 +376,10 @@ impl<S: Source> Gemm<S> {
                     xk: self.xk,
                     rows: at.mr,
                     k: steps,
-                    src: Strided {
+                    src: Stage {
                         base: stage.as_ptr().cast::<f32>(),
-                        panel: STAGE_STEPS * LANES,
-                        step: LANES,
+                        of: self.src,
+                        first: (at.panel, first),
                     },
                     y: sums.as_mut_ptr().cast(),
                     ym: at.nr * LANES,
@@ -234,7 +398,7 @@ impl<S: Source> Gemm<S> {
         }
     }
 
-    /// Steps `first ..` of panel `n` as f32.
+    /// Steps `first ..` of panel `n` as factors.
     #[inline(always)]
     unsafe fn widen<V: V16>(&self, n: usize, first: usize, to: &mut [Line]) {
         // SAFETY: the panel has these steps; blocks begin where a group begins.
@@ -246,9 +410,8 @@ impl<S: Source> Gemm<S> {
                 if i.is_multiple_of(S::GROUP) {
                     scale = self.src.scale(panel, i / S::GROUP);
                 }
-                self.src
-                    .load::<V>(panel, i, scale)
-                    .store(line.0.as_mut_ptr());
+                let factor = self.src.load::<V>(panel, i, scale);
+                S::Factors::store::<V>(factor, line.0.as_mut_ptr());
             }
         }
     }
@@ -269,8 +432,13 @@ impl<S: Source> Gemm<S> {
             return;
         }
         let mut tile = [Line([0.0; LANES]); MAX_TILE];
-        let tiles = rows.len().div_ceil(MAX_ROWS);
-        let widest = widest::<V>(rows.len().div_ceil(tiles));
+        let most = if V::WIDE && S::SCALED_SUMS {
+            MAX_SCALED_ROWS
+        } else {
+            MAX_ROWS
+        };
+        let tiles = rows.len().div_ceil(most);
+        let widest = widest::<V>(rows.len().div_ceil(tiles), S::SCALED_SUMS);
         let block = (BLOCK_FLOATS / LANES / self.k.max(1)).next_multiple_of(widest);
         let mut first = panels.start;
         while first < panels.end {
@@ -351,7 +519,13 @@ impl<S: Source> Gemm<S> {
                 }
             };
         }
-        if V::WIDE {
+        if V::WIDE && S::SCALED_SUMS {
+            shapes!(
+                (1, 8)(1, 4)(2, 4)(3, 4)(1, 2)(2, 2)(3, 2)(4, 2)(5, 2)(6, 2)(1, 1)(2, 1)(3, 1)(
+                    4, 1
+                )(5, 1)(6, 1)(7, 1)(8, 1)(9, 1)(10, 1)(11, 1)(12, 1)
+            );
+        } else if V::WIDE {
             shapes!(
                 (1, 8)(2, 8)(3, 8)(1, 4)(2, 4)(3, 4)(4, 4)(5, 4)(6, 4)(1, 2)(2, 2)(3, 2)(4, 2)(
                     5, 2
@@ -388,24 +562,23 @@ impl<S: Source> Gemm<S> {
                     }
                 }
             }
-            let (xk, mut first) = (self.xk, 0);
+            let mut first = 0;
             while first < self.k {
                 let end = self.k.min(first.saturating_add(S::GROUP));
                 let mut scale = [V::zero(); NR];
                 for n in 0..NR {
                     scale[n] = self.src.scale(wp[n], first / S::GROUP);
                 }
-                for i in first..end {
-                    let mut w = [V::zero(); NR];
-                    for n in 0..NR {
-                        w[n] = self.src.load(wp[n], i, scale[n]);
-                    }
+                if S::SCALED_SUMS {
+                    let mut group = [[V::zero(); NR]; MR];
+                    self.steps(&xp, &wp, (first..end, scale), &mut group);
                     for m in 0..MR {
-                        let x = V::splat(*xp[m].add(i * xk));
                         for n in 0..NR {
-                            acc[m][n] = x.fma(w[n], acc[m][n]);
+                            acc[m][n] = scale[n].fma(group[m][n], acc[m][n]);
                         }
                     }
+                } else {
+                    self.steps(&xp, &wp, (first..end, scale), &mut acc);
                 }
                 first = end;
             }
@@ -427,6 +600,32 @@ impl<S: Source> Gemm<S> {
             }
             if !(whole && plain) {
                 self.finish::<V>(at, tile);
+            }
+        }
+    }
+
+    /// Adds the products of some steps of one group to `sums`.
+    #[inline(always)]
+    unsafe fn steps<V: V16, const MR: usize, const NR: usize>(
+        &self,
+        xp: &[*const f32; MR],
+        wp: &[S::Panel; NR],
+        (steps, scale): (Range<usize>, [V; NR]),
+        sums: &mut [[V; NR]; MR],
+    ) {
+        for i in steps {
+            // SAFETY: the panels and rows have the step.
+            unsafe {
+                let mut w = [self.src.load(wp[0], i, scale[0]); NR];
+                for n in 1..NR {
+                    w[n] = self.src.load(wp[n], i, scale[n]);
+                }
+                for m in 0..MR {
+                    let x = S::Factors::splat::<V>(xp[m].add(i * self.xk));
+                    for n in 0..NR {
+                        sums[m][n] = S::Factors::add(sums[m][n], x, w[n]);
+                    }
+                }
             }
         }
     }
@@ -452,10 +651,14 @@ struct At {
     nr: usize,
 }
 
-/// Panels per tile that fill the registers for `mr` rows.
+/// Panels per tile that fill the registers for `mr` rows. Sums of groups take as many registers again.
 #[inline(always)]
-fn widest<V: V16>(mr: usize) -> usize {
+fn widest<V: V16>(mr: usize, scaled_sums: bool) -> usize {
     match (V::WIDE, mr) {
+        (true, 1) if scaled_sums => 8,
+        (true, 2..=3) if scaled_sums => 4,
+        (true, 4..=6) if scaled_sums => 2,
+        (true, _) if scaled_sums => 1,
         (true, 1..=3) => 8,
         (true, _) => 4,
         (false, 1) => 4,

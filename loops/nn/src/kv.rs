@@ -3,7 +3,7 @@
 
 use crate::config::ModelConfig;
 use crate::exec::Shards;
-use crate::gemm::{Source, Strided};
+use crate::gemm::{Single, Source, Strided};
 use crate::simd::{LANES, Line, V16};
 
 /// Tokens per block.
@@ -203,6 +203,7 @@ pub(crate) struct Keys<'a> {
 }
 
 impl Source for Keys<'_> {
+    type Factors = Single;
     type Panel = *const f32;
     #[inline(always)]
     unsafe fn panel(&self, n: usize) -> *const f32 {

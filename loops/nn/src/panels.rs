@@ -4,9 +4,10 @@
 use std::ops::Range;
 
 use crate::exec::{Executor, Shards};
-use crate::gemm::{Epilogue, Gemm, Strided};
+use crate::gemm::{Bf16Pairs, Epilogue, Factors, Gemm, Source, Strided};
 use crate::gguf::BlockKind;
-use crate::quant::{Bits, Quantised, WeightFormat};
+use crate::pairs::{Arithmetic, with_pairs};
+use crate::quant::{Bits, CodePairs, Quantised, WeightFormat};
 use crate::simd::{HalfLine, Kernel, LANES, Line, V16, copies_of, dispatch, padded, room_for};
 use crate::source::TensorData;
 
@@ -29,6 +30,8 @@ pub(crate) struct Panels {
     pub(crate) out: usize,
     pub(crate) inp: usize,
     data: Data,
+    /// See [`Arithmetic::Bf16`].
+    arithmetic: Arithmetic,
 }
 
 /// A matrix as it is stored: panels as [`Panels`] describes them.
@@ -63,6 +66,12 @@ pub(crate) struct RowsMut<'a> {
     pub(crate) stride: usize,
 }
 
+/// Reads a line of a matrix, and makes one.
+type Lines<'a, T, L> = (
+    &'a (dyn Fn(usize) -> [T; LANES] + Sync),
+    &'a (dyn Fn([T; LANES]) -> L + Sync),
+);
+
 /// The bits that quantised parts are kept in under `format`: their own where all have the same,
 /// eight for K-quants. None where they are to be widened first, as parts of several forms are.
 fn kept_bits(parts: &[TensorData], format: WeightFormat) -> Option<Bits> {
@@ -87,7 +96,22 @@ impl Panels {
             out,
             inp,
             data: Data::F32(vec![Line([0.0; LANES]); lines]),
+            arithmetic: Arithmetic::F32,
         }
+    }
+
+    /// The same matrix, whose products with inputs are computed by `arithmetic`. An f32 matrix and one
+    /// with an odd number of inputs stay with f32.
+    pub(crate) fn computed_by(self, arithmetic: Arithmetic) -> Self {
+        let arithmetic = match &self.data {
+            Data::Bf16(_) | Data::Quantised(_) if self.inp.is_multiple_of(2) => arithmetic,
+            _ => Arithmetic::F32,
+        };
+        Self { arithmetic, ..self }
+    }
+
+    pub(crate) fn arithmetic(&self) -> Arithmetic {
+        self.arithmetic
     }
 
     /// Stacks row-major parts `[out_i, inp]`. Stays bf16 when every part is.
@@ -112,6 +136,7 @@ impl Panels {
                 out,
                 inp,
                 data: Data::Bf16(data),
+                arithmetic: Arithmetic::F32,
             };
         }
         let mut data = copies_of(Line([0.0; LANES]), lines);
@@ -127,6 +152,7 @@ impl Panels {
             out,
             inp,
             data: Data::F32(data),
+            arithmetic: Arithmetic::F32,
         }
     }
 
@@ -149,6 +175,7 @@ impl Panels {
             out,
             inp,
             data: Data::Quantised(data),
+            arithmetic: Arithmetic::F32,
         }
     }
 
@@ -249,6 +276,7 @@ impl Panels {
             out: self.out,
             inp: self.inp,
             data: Data::F32(lines),
+            arithmetic: Arithmetic::F32,
         }
     }
 
@@ -276,6 +304,7 @@ impl Panels {
             out: self.out,
             inp: self.inp,
             data: Data::Bf16(lines),
+            arithmetic: self.arithmetic,
         }
     }
 
@@ -317,72 +346,129 @@ impl Panels {
         let last = x.rows - 1;
         assert!(x.data.len() >= last * x.stride + self.inp, "x too short");
         assert!(y.len() >= last * ym + self.out, "y too short");
-        let step = LANES;
-        let panel = self.inp * LANES;
-        macro_rules! gemm {
-            ($src:expr) => {
-                Gemm {
-                    x: x.data.as_ptr(),
-                    xm: x.stride,
-                    xk: 1,
-                    rows: x.rows,
-                    k: self.inp,
-                    src: $src,
-                    y: y.as_mut_ptr(),
-                    ym,
-                    yn: LANES,
-                    cols: self.out,
-                    out,
-                }
-            };
-        }
+        let to = (y.as_mut_ptr(), ym, out);
+        let (panel, step) = (self.inp * LANES, LANES);
         // SAFETY: lengths were checked; panels hold ceil(out / 16) * in lines; `y` is exclusive.
         unsafe {
-            match &self.data {
-                Data::F32(lines) => {
+            match (&self.data, self.arithmetic) {
+                (Data::F32(lines), _) => {
                     let base = lines.as_ptr().cast::<f32>();
-                    gemm!(Strided { base, panel, step }).run_on(exec, usize::MAX);
+                    let product = self.product(x, Strided { base, panel, step }, to);
+                    product.run_on(exec, usize::MAX);
                 }
-                Data::Bf16(lines) => {
+                (Data::Bf16(lines), Arithmetic::F32) => {
                     let base = lines.as_ptr().cast::<u16>();
-                    gemm!(Strided { base, panel, step }).run_on(exec, STAGED_FROM);
+                    let product = self.product(x, Strided { base, panel, step }, to);
+                    product.run_on(exec, STAGED_FROM);
                 }
-                Data::Quantised(data) => match data.bits {
-                    Bits::Eight => gemm!(data.eight()).run_on(exec, STAGED_FROM),
-                    Bits::Four => gemm!(data.four()).run_on(exec, STAGED_FROM),
+                (Data::Quantised(data), Arithmetic::F32) => match data.bits {
+                    Bits::Eight => self.product(x, data.eight(), to).run_on(exec, STAGED_FROM),
+                    Bits::Four => self.product(x, data.four(), to).run_on(exec, STAGED_FROM),
                 },
+                (Data::Bf16(lines), Arithmetic::Bf16) => {
+                    let base = lines.as_ptr().cast::<u16>();
+                    with_pairs(x, self.inp, exec, |x| {
+                        let product = self.product(x, Bf16Pairs { base, panel }, to);
+                        product.run_on(exec, usize::MAX);
+                    });
+                }
+                (Data::Quantised(data), Arithmetic::Bf16) => {
+                    with_pairs(x, self.inp, exec, |x| match data.bits {
+                        Bits::Eight => self
+                            .product(x, CodePairs(data.eight()), to)
+                            .run_on(exec, STAGED_FROM),
+                        Bits::Four => self
+                            .product(x, CodePairs(data.four()), to)
+                            .run_on(exec, STAGED_FROM),
+                    });
+                }
             }
         }
     }
 
+    /// The product of `x`, in steps of `src`, to `y` with rows at distance `ym`.
+    fn product<S: Source>(
+        &self,
+        x: Rows,
+        src: S,
+        (y, ym, out): (*mut f32, usize, Epilogue),
+    ) -> Gemm<S> {
+        Gemm {
+            x: x.data.as_ptr(),
+            xm: x.stride,
+            xk: 1,
+            rows: x.rows,
+            k: self.inp / S::Factors::INPUTS,
+            src,
+            y,
+            ym,
+            yn: LANES,
+            cols: self.out,
+            out,
+        }
+    }
+
     /// Panels of the transpose of rows `panels * 16` of this matrix: a matrix `[in, rows]` with
-    /// `dX = dY W` then an ordinary linear layer. `to` is reused.
+    /// `dX = dY W` then an ordinary linear layer. `to` is reused. A bf16 matrix whose products are
+    /// those of bf16 stays one; others become f32, codes because their scales lie across.
     pub(crate) fn transpose(&self, panels: Range<usize>, to: &mut Self, exec: &Executor) {
         let rows = (panels.end * LANES).min(self.out) - panels.start * LANES;
         (to.out, to.inp) = (self.inp, rows);
-        if !matches!(to.data, Data::F32(_)) {
-            to.data = Data::F32(Vec::new());
+        let block = (panels, rows);
+        if let (Data::Bf16(from), Arithmetic::Bf16) = (&self.data, self.arithmetic)
+            && rows.is_multiple_of(2)
+        {
+            to.arithmetic = Arithmetic::Bf16;
+            if !matches!(to.data, Data::Bf16(_)) {
+                to.data = Data::Bf16(Vec::new());
+            }
+            if let Data::Bf16(target) = &mut to.data {
+                let line = |index: usize| from[index].0;
+                self.transpose_to(
+                    block,
+                    (target, HalfLine([0; LANES])),
+                    (&line, &HalfLine),
+                    exec,
+                );
+            }
+        } else {
+            to.arithmetic = Arithmetic::F32;
+            if !matches!(to.data, Data::F32(_)) {
+                to.data = Data::F32(Vec::new());
+            }
+            if let Data::F32(target) = &mut to.data {
+                let line = |index: usize| self.line(index);
+                self.transpose_to(block, (target, Line([0.0; LANES])), (&line, &Line), exec);
+            }
         }
-        let Data::F32(target) = &mut to.data else {
-            unreachable!("set above");
-        };
+    }
+
+    /// Lines of the transpose to `target`, made of what `line` reads here.
+    fn transpose_to<T: Copy + Default, L: Copy + Send>(
+        &self,
+        (panels, rows): (Range<usize>, usize),
+        (target, zero): (&mut Vec<L>, L),
+        lines: Lines<T, L>,
+        exec: &Executor,
+    ) {
         let blocks = self.inp.div_ceil(LANES);
-        target.resize(blocks * rows, Line([0.0; LANES]));
+        target.resize(blocks * rows, zero);
         let target = Shards::new(target.as_mut_slice());
         // A value moved costs about as much as eight multiply-adds.
         exec.split(blocks, 8 * rows * self.inp, &|part| {
             // SAFETY: parts are disjoint, and so are the target's panels, one for each block.
             let target = unsafe { target.slice(part.start * rows..part.end * rows) };
-            self.transpose_blocks((&panels, rows), part, target);
+            self.transpose_blocks((&panels, rows), part, target, lines);
         });
     }
 
     /// Sixteen inputs at a time, `blocks` of them; `rows` are those of `panels`.
-    fn transpose_blocks(
+    fn transpose_blocks<T: Copy + Default, L>(
         &self,
         (panels, rows): (&Range<usize>, usize),
         blocks: Range<usize>,
-        target: &mut [Line],
+        target: &mut [L],
+        (line, made_of): Lines<T, L>,
     ) {
         for panel in panels.clone() {
             let row = (panel - panels.start) * LANES;
@@ -390,16 +476,32 @@ impl Panels {
             for block_index in blocks.clone() {
                 let k0 = block_index * LANES;
                 let width = LANES.min(self.inp - k0);
-                let mut block = [[0.0f32; LANES]; LANES];
+                let mut block = [[T::default(); LANES]; LANES];
                 for (k, values) in block.iter_mut().enumerate().take(width) {
-                    *values = self.line(panel * self.inp + k0 + k);
+                    *values = line(panel * self.inp + k0 + k);
                 }
                 let start = (block_index - blocks.start) * rows + row;
                 for (lane, line) in target[start..start + count].iter_mut().enumerate() {
-                    *line = Line(std::array::from_fn(|k| block[k][lane]));
+                    *line = made_of(std::array::from_fn(|k| block[k][lane]));
                 }
             }
         }
+    }
+
+    /// Codes of row `row` as numbers and the scales of their groups, where weights are codes.
+    #[cfg(test)]
+    pub(crate) fn codes_and_scales(&self, row: usize) -> Option<(Vec<f32>, Vec<f32>)> {
+        let Data::Quantised(data) = &self.data else {
+            return None;
+        };
+        let groups = self.inp.div_ceil(crate::quant::GROUP);
+        let scale = |group| half::f16::from_bits(data.scale_bits(row, group)).to_f32();
+        let code = |k| match data.bits {
+            Bits::Eight => f32::from(data.code(row, k) as i8),
+            Bits::Four => f32::from(data.code(row, k)) - 8.0,
+        };
+        let codes = (0..self.inp).map(code).collect();
+        Some((codes, (0..groups).map(scale).collect()))
     }
 
     fn line(&self, index: usize) -> [f32; LANES] {

@@ -11,7 +11,7 @@
 use half::f16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
-use crate::gemm::Source;
+use crate::gemm::{Pairs, Single, Source};
 use crate::gguf::{BlockKind, Blocks};
 use crate::simd::{HalfLine, LANES, V16, copies_of};
 
@@ -294,6 +294,7 @@ pub(crate) struct CodePanel {
 }
 
 impl<const BITS: usize> Source for Codes<BITS> {
+    type Factors = Single;
     const GROUP: usize = GROUP;
     type Panel = CodePanel;
     #[inline(always)]
@@ -321,6 +322,38 @@ impl<const BITS: usize> Source for Codes<BITS> {
                 V::load_u4(panel.codes.add(i / 2 * LANES), i % 2 * 4)
             };
             codes.mul(scale)
+        }
+    }
+}
+
+/// As [`Codes`], two inputs a step: codes are exact in bf16, and a group's sum is scaled once.
+#[derive(Clone, Copy)]
+pub(crate) struct CodePairs<const BITS: usize>(pub(crate) Codes<BITS>);
+
+impl<const BITS: usize> Source for CodePairs<BITS> {
+    type Factors = Pairs;
+    const GROUP: usize = GROUP / 2;
+    const SCALED_SUMS: bool = true;
+    type Panel = CodePanel;
+    #[inline(always)]
+    unsafe fn panel(&self, n: usize) -> CodePanel {
+        // SAFETY: same contract.
+        unsafe { self.0.panel(n) }
+    }
+    #[inline(always)]
+    unsafe fn scale<V: V16>(&self, panel: CodePanel, group: usize) -> V {
+        // SAFETY: same contract.
+        unsafe { self.0.scale(panel, group) }
+    }
+    #[inline(always)]
+    unsafe fn load<V: V16>(&self, panel: CodePanel, i: usize, _scale: V) -> V::Pair {
+        // SAFETY: the caller vouches for `i`.
+        unsafe {
+            if BITS == 8 {
+                V::pair_i8(panel.codes.add(i * 2 * LANES))
+            } else {
+                V::pair_u4(panel.codes.add(i * LANES))
+            }
         }
     }
 }

@@ -99,6 +99,8 @@ pub(crate) const fn padded(n: usize) -> usize {
 pub(crate) trait V16: Copy {
     /// Thirty-two vector registers of sixteen lanes, so larger register tiles pay.
     const WIDE: bool;
+    /// Two bf16 values in each of sixteen lanes, or what they widen to.
+    type Pair: Copy;
     /// Runs a kernel inside this level as a function of its own, so that a product used in many
     /// kernels is compiled once per level and not once per use.
     unsafe fn call<K: Kernel>(kernel: K) -> K::Out;
@@ -115,6 +117,22 @@ pub(crate) trait V16: Copy {
     unsafe fn load_u4(p: *const u8, shift: usize) -> Self;
     /// `self * b + c`, rounded once.
     unsafe fn fma(self, b: Self, c: Self) -> Self;
+    /// Rounds sixteen values to bf16: to nearest, ties to even, subnormals to zero.
+    unsafe fn round_bf16(p: *const f32, to: *mut u16);
+    /// The same two bf16 values, four bytes at `p`, in every lane.
+    unsafe fn splat_pair(p: *const f32) -> Self::Pair;
+    /// Sixteen pairs as [`Self::store_pair`] leaves them.
+    unsafe fn load_pair(p: *const f32) -> Self::Pair;
+    unsafe fn store_pair(pair: Self::Pair, p: *mut f32);
+    /// Pairs of two lines of sixteen bf16 values.
+    unsafe fn pair_bf16(p: *const u16) -> Self::Pair;
+    /// Pairs of two lines of sixteen signed bytes; exact.
+    unsafe fn pair_i8(p: *const u8) -> Self::Pair;
+    /// Pairs of the low and the high halves of sixteen bytes, minus 8; exact.
+    unsafe fn pair_u4(p: *const u8) -> Self::Pair;
+    /// `fma(x.0, w.0, fma(x.1, w.1, self))` per lane: the second of a pair first, as processors
+    /// with dot products of bf16 have it. Those take subnormal numbers for zero.
+    unsafe fn dot(self, x: Self::Pair, w: Self::Pair) -> Self;
     unsafe fn add(self, b: Self) -> Self;
     unsafe fn sub(self, b: Self) -> Self;
     unsafe fn mul(self, b: Self) -> Self;
@@ -168,6 +186,87 @@ pub(crate) trait V16: Copy {
     }
 }
 
+/// The methods on pairs for a level that has no dot products of bf16: a pair is two vectors.
+macro_rules! widened_pairs {
+    () => {
+        type Pair = (Self, Self);
+        #[inline(always)]
+        unsafe fn round_bf16(p: *const f32, to: *mut u16) {
+            for i in 0..LANES {
+                // SAFETY: the caller vouches for sixteen values at either pointer.
+                unsafe { to.add(i).write(crate::simd::round_bf16(p.add(i).read())) };
+            }
+        }
+        #[inline(always)]
+        unsafe fn splat_pair(p: *const f32) -> Self::Pair {
+            // SAFETY: the caller vouches for four bytes at `p`.
+            unsafe {
+                let bits = p.cast::<u32>().read_unaligned();
+                let (first, second) = (bits << 16, bits & 0xffff_0000);
+                (
+                    Self::splat(f32::from_bits(first)),
+                    Self::splat(f32::from_bits(second)),
+                )
+            }
+        }
+        #[inline(always)]
+        unsafe fn load_pair(p: *const f32) -> Self::Pair {
+            // SAFETY: the caller vouches for sixteen pairs at `p`.
+            unsafe {
+                let bits = p.cast::<[u32; LANES]>().read_unaligned();
+                let (first, second) = (bits.map(|b| b << 16), bits.map(|b| b & 0xffff_0000));
+                (
+                    Self::load(first.as_ptr().cast()),
+                    Self::load(second.as_ptr().cast()),
+                )
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_pair(pair: Self::Pair, p: *mut f32) {
+            let (mut first, mut second) = ([0u32; LANES], [0u32; LANES]);
+            // SAFETY: the caller vouches for sixteen pairs at `p`; the arrays hold sixteen values.
+            unsafe {
+                pair.0.store(first.as_mut_ptr().cast());
+                pair.1.store(second.as_mut_ptr().cast());
+                for i in 0..LANES {
+                    let bits = first[i] >> 16 | second[i] & 0xffff_0000;
+                    p.cast::<u32>().add(i).write_unaligned(bits);
+                }
+            }
+        }
+        #[inline(always)]
+        unsafe fn pair_bf16(p: *const u16) -> Self::Pair {
+            // SAFETY: the caller vouches for two lines.
+            unsafe { (Self::load_bf16(p), Self::load_bf16(p.add(LANES))) }
+        }
+        #[inline(always)]
+        unsafe fn pair_i8(p: *const u8) -> Self::Pair {
+            // SAFETY: the caller vouches for two lines.
+            unsafe { (Self::load_i8(p), Self::load_i8(p.add(LANES))) }
+        }
+        #[inline(always)]
+        unsafe fn pair_u4(p: *const u8) -> Self::Pair {
+            // SAFETY: the caller vouches for sixteen bytes.
+            unsafe { (Self::load_u4(p, 0), Self::load_u4(p, 4)) }
+        }
+        #[inline(always)]
+        unsafe fn dot(self, x: Self::Pair, w: Self::Pair) -> Self {
+            // SAFETY: same contract.
+            unsafe { x.0.fma(w.0, x.1.fma(w.1, self)) }
+        }
+    };
+}
+
+/// The bf16 nearest to `x`, as [`V16::round_bf16`] has it.
+fn round_bf16(x: f32) -> u16 {
+    let x = if x.is_subnormal() {
+        0.0f32.copysign(x)
+    } else {
+        x
+    };
+    half::bf16::from_f32(x).to_bits()
+}
+
 /// The portable form: the definition every other level must match bit for bit.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable([f32; LANES]);
@@ -181,6 +280,7 @@ impl Portable {
 
 impl V16 for Portable {
     const WIDE: bool = false;
+    widened_pairs!();
     #[inline(always)]
     unsafe fn call<K: Kernel>(kernel: K) -> K::Out {
         kernel.run::<Self>()
@@ -363,6 +463,26 @@ pub(crate) fn dispatch<K: Kernel>(kernel: K) -> K::Out {
         SimdLevel::Avx2 => unsafe { x86::run_avx2(kernel) },
         _ => kernel.run::<Portable>(),
     }
+}
+
+/// Whether the processor has dot products of bf16 at the current level. Elsewhere they are computed
+/// by two multiply-adds, which is only good for checking them.
+pub(crate) fn has_dots() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return SimdLevel::current() == SimdLevel::Avx512 && is_x86_feature_detected!("avx512bf16");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// Runs a kernel that computes dot products of bf16 at the current level.
+#[inline]
+pub(crate) fn dispatch_dots<K: Kernel>(kernel: K) -> K::Out {
+    #[cfg(target_arch = "x86_64")]
+    if has_dots() {
+        // SAFETY: the features were detected.
+        return unsafe { x86::run_avx512_dots(kernel) };
+    }
+    dispatch(kernel)
 }
 
 /// e^x per lane, relative error below 2e-7, zero below -87.3 and capped at 88.

@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 pub(crate) use self::mlp::{Experts, Mlp};
 use self::mlp::{of_expert, of_router};
 use crate::config::{ExpertsConfig, ModelConfig};
+use crate::pairs::Arithmetic;
 use crate::panels::Panels;
 use crate::quant::WeightFormat;
 use crate::rng::Rng;
@@ -38,6 +39,14 @@ impl Model {
         }
     }
 
+    /// The same model, whose products are computed by `arithmetic`.
+    pub fn computed_by(self, arithmetic: Arithmetic) -> Self {
+        Self {
+            weights: self.weights.computed_by(arithmetic),
+            ..self
+        }
+    }
+
     /// A small random model, for tests and measurements.
     pub fn random(config: ModelConfig, seed: u64) -> Self {
         let weights = Weights::random(&config, seed);
@@ -51,7 +60,11 @@ impl Model {
 pub fn fingerprint(model: &Model) -> String {
     let formats: BTreeSet<&str> = model.weights.matrices().map(Panels::format).collect();
     let formats: Vec<&str> = formats.into_iter().collect();
-    format!("cpu-f32-fma-k1;w={};kv=f32", formats.join("+"))
+    let kernels = match model.weights.arithmetic() {
+        Arithmetic::F32 => "f32-fma-k1",
+        Arithmetic::Bf16 => "bf16-dot-k2",
+    };
+    format!("cpu-{kernels};w={};kv=f32", formats.join("+"))
 }
 
 /// `y = x W^T + bias`.
@@ -237,22 +250,30 @@ impl Weights {
 
     /// The same weights with every matrix in `format`.
     pub fn into_format(self, format: WeightFormat) -> Self {
+        let routers = of_router(format);
+        self.map(|w| w.into_format(routers), |w| w.into_format(format))
+    }
+
+    /// The same weights, whose products are computed by `arithmetic`; those of routers by f32.
+    pub fn computed_by(self, arithmetic: Arithmetic) -> Self {
+        self.map(|w| w, |w| w.computed_by(arithmetic))
+    }
+
+    /// Every matrix of experts' routers through `routers`, every other one through `f`.
+    fn map(self, routers: impl Fn(Panels) -> Panels, f: impl Fn(Panels) -> Panels) -> Self {
         let linear = |l: Linear| Linear {
-            w: l.w.into_format(format),
+            w: f(l.w),
             bias: l.bias,
         };
         let layer = |l: LayerWeights| LayerWeights {
             qkv: linear(l.qkv),
             o: linear(l.o),
-            mlp: l.mlp.map(
-                |w| w.into_format(of_router(format)),
-                |w| w.into_format(format),
-            ),
+            mlp: l.mlp.map(&routers, &f),
             ..l
         };
         Self {
-            embed: self.embed.into_format(format),
-            head: self.head.map(|h| h.into_format(format)),
+            embed: f(self.embed),
+            head: self.head.map(&f),
             layers: self.layers.into_iter().map(layer).collect(),
             ..self
         }
@@ -303,6 +324,12 @@ impl Weights {
     /// Bytes the matrices hold.
     pub fn bytes(&self) -> usize {
         self.matrices().map(Panels::bytes).sum()
+    }
+
+    /// How products are computed: [`Arithmetic::Bf16`] where those of any matrix are.
+    pub fn arithmetic(&self) -> Arithmetic {
+        let all = self.matrices().map(Panels::arithmetic);
+        all.max().unwrap_or_default()
     }
 
     fn matrices(&self) -> impl Iterator<Item = &Panels> {

@@ -34,9 +34,12 @@ pub(super) fn subjects(bench: &Bench) -> Result<Vec<Subject>, String> {
     let starter = bench.builtin()?;
     let shape = hone_nn::bench::medium_shape();
     let weights = Weights::random(&shape, 1);
+    let products = bench.config.model.arithmetic;
+    let arithmetic = products.arithmetic(starter.device.is_some())?;
     let random = |name, format| -> Result<Subject, String> {
         let weights = weights.clone().into_format(format);
-        let model = Arc::new(Model::new(shape.clone(), weights));
+        let model = Model::new(shape.clone(), weights).computed_by(arithmetic);
+        let model = Arc::new(model);
         let device = starter.device.as_ref();
         let load =
             |device: &Arc<Device>| device::load(device.driver().clone(), &model, &starter.executor);

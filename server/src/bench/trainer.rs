@@ -104,7 +104,8 @@ pub(super) fn trainer(bench: &Bench) -> Result<Report, String> {
         let deadline = Instant::now() + time.mul_f64(case.share);
         let config = config(case.shape);
         let weights = Weights::random(&config, 1).into_format(case.format);
-        let model = Arc::new(Model::new(config, weights));
+        let arithmetic = bench.config.model.arithmetic.arithmetic(false)?;
+        let model = Arc::new(Model::new(config, weights).computed_by(arithmetic));
         let parts = (&model, &exec, case.trains);
         let measured = Measured::of(parts, (time.mul_f64(case.share), deadline), before)?;
         measured.tell(case.name, &mut report);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hone_domain::{Digest, Millis, SessionIndexConfig, UserRole};
-use hone_nn::WeightFormat;
+use hone_nn::{Arithmetic, WeightFormat};
 use hone_store::SqliteConfig;
 use serde::{Deserialize, Serialize};
 
@@ -76,6 +76,39 @@ impl From<Weights> for WeightFormat {
             Weights::Bf16 => Self::Bf16,
             Weights::Q8 => Self::Q8,
             Weights::Q4 => Self::Q4,
+        }
+    }
+}
+
+/// How products with the model's matrices are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Products {
+    /// By bf16 where the processor is quicker so, else by f32.
+    Auto,
+    /// Inputs as they are.
+    F32,
+    /// Inputs rounded to bf16.
+    Bf16,
+}
+
+impl Products {
+    /// What it comes to on this machine, where a device serves or not.
+    pub fn arithmetic(self, on_device: bool) -> Result<Arithmetic, String> {
+        match self {
+            Self::F32 => Ok(Arithmetic::F32),
+            Self::Auto if on_device => Ok(Arithmetic::F32),
+            Self::Auto => Ok(Arithmetic::quickest()),
+            Self::Bf16 if on_device => Err(
+                "model.arithmetic is \"bf16\", but a CUDA device computes in f32; set it to \"auto\""
+                    .to_owned(),
+            ),
+            Self::Bf16 if !Arithmetic::Bf16.supported() => Err(
+                "model.arithmetic is \"bf16\", but this processor has no products of bf16 \
+                 (AVX512-BF16); set it to \"auto\" or \"f32\""
+                    .to_owned(),
+            ),
+            Self::Bf16 => Ok(Arithmetic::Bf16),
         }
     }
 }
@@ -364,6 +397,8 @@ pub struct ModelConfig {
     pub path: String,
     /// How its matrices are kept; serving and training see the same numbers.
     pub weights: Weights,
+    /// How products with them are computed.
+    pub arithmetic: Products,
     /// Name in `/v1/models`; empty takes the folder's or file's name, or `hone-starter`.
     pub name: String,
     /// Further names that requests may use.

@@ -1,20 +1,134 @@
 //! The AVX-512 and AVX2 levels.
 
 use std::arch::x86_64::*;
+use std::mem::transmute;
 
 use super::{LANES, V16};
 
-/// One 512-bit register.
+/// One 512-bit register; `DOTS` where the processor has dot products of bf16.
 #[derive(Clone, Copy)]
-pub(super) struct Avx512(__m512);
+pub(super) struct Avx512<const DOTS: bool>(__m512);
+
+/// The lanes of two lines, taken in turn.
+#[repr(align(64))]
+struct Lanes16([u16; 2 * LANES]);
+
+static SIDE_BY_SIDE: Lanes16 = {
+    let mut order = [0; 2 * LANES];
+    let mut i = 0;
+    while i < 2 * LANES {
+        order[i] = (i / 2 + i % 2 * LANES) as u16;
+        i += 1;
+    }
+    Lanes16(order)
+};
+
+/// bf16 of -8 to 7, twice.
+static NIBBLES: Lanes16 = {
+    let mut numbers = [0; 2 * LANES];
+    let mut i = 0;
+    while i < 2 * LANES {
+        numbers[i] = (((i % LANES) as f32 - 8.0).to_bits() >> 16) as u16;
+        i += 1;
+    }
+    Lanes16(numbers)
+};
 
 // SAFETY (all blocks): `dispatch` checked the features, and the caller vouches for pointers.
-impl V16 for Avx512 {
+impl<const DOTS: bool> V16 for Avx512<DOTS> {
     const WIDE: bool = true;
+    /// The first of a pair in the lower half of a lane.
+    type Pair = __m512i;
     #[inline(always)]
     unsafe fn call<K: super::Kernel>(kernel: K) -> K::Out {
         // SAFETY: see the impl.
-        unsafe { run_avx512(kernel) }
+        unsafe {
+            if DOTS {
+                run_avx512_dots(kernel)
+            } else {
+                run_avx512(kernel)
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn round_bf16(p: *const f32, to: *mut u16) {
+        // SAFETY: see the impl.
+        unsafe {
+            if DOTS {
+                let half = transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(_mm512_loadu_ps(p)));
+                _mm256_storeu_si256(to.cast(), half);
+            } else {
+                for i in 0..LANES {
+                    to.add(i).write(super::round_bf16(p.add(i).read()));
+                }
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn splat_pair(p: *const f32) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe { _mm512_set1_epi32(p.cast::<i32>().read_unaligned()) }
+    }
+    #[inline(always)]
+    unsafe fn load_pair(p: *const f32) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe { _mm512_loadu_si512(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn store_pair(pair: __m512i, p: *mut f32) {
+        // SAFETY: see the impl.
+        unsafe { _mm512_storeu_si512(p.cast(), pair) }
+    }
+    #[inline(always)]
+    unsafe fn pair_bf16(p: *const u16) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe {
+            let lines = _mm512_loadu_si512(p.cast());
+            let sides = _mm512_loadu_si512(SIDE_BY_SIDE.0.as_ptr().cast());
+            _mm512_permutexvar_epi16(sides, lines)
+        }
+    }
+    #[inline(always)]
+    unsafe fn pair_i8(p: *const u8) -> __m512i {
+        // SAFETY: see the impl. A signed byte has at most eight significant bits, so the lower
+        // half of its f32 is 0.
+        unsafe {
+            let number = |p: *const u8| {
+                let wide = _mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()));
+                _mm512_castps_si512(_mm512_cvtepi32_ps(wide))
+            };
+            let first = _mm512_srli_epi32::<16>(number(p));
+            _mm512_or_si512(first, number(p.add(LANES)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn pair_u4(p: *const u8) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe {
+            let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
+            let first = _mm512_and_si512(bytes, _mm512_set1_epi32(15));
+            let second = _mm512_slli_epi32::<12>(_mm512_and_si512(bytes, _mm512_set1_epi32(0xf0)));
+            let numbers = _mm512_loadu_si512(NIBBLES.0.as_ptr().cast());
+            _mm512_permutexvar_epi16(_mm512_or_si512(first, second), numbers)
+        }
+    }
+    #[inline(always)]
+    unsafe fn dot(self, x: __m512i, w: __m512i) -> Self {
+        // SAFETY: see the impl.
+        unsafe {
+            if DOTS {
+                let (x, w) = (
+                    transmute::<__m512i, __m512bh>(x),
+                    transmute::<__m512i, __m512bh>(w),
+                );
+                return Self(_mm512_dpbf16_ps(self.0, x, w));
+            }
+            let first = |pair| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pair));
+            let upper = _mm512_set1_epi32(0xffff_0000u32 as i32);
+            let second = |pair| _mm512_castsi512_ps(_mm512_and_si512(pair, upper));
+            let sum = _mm512_fmadd_ps(second(x), second(w), self.0);
+            Self(_mm512_fmadd_ps(first(x), first(w), sum))
+        }
     }
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -145,6 +259,7 @@ pub(super) struct Avx2(__m256, __m256);
 // SAFETY (all blocks): `dispatch` checked the features, and the caller vouches for pointers.
 impl V16 for Avx2 {
     const WIDE: bool = false;
+    widened_pairs!();
     #[inline(always)]
     unsafe fn call<K: super::Kernel>(kernel: K) -> K::Out {
         // SAFETY: see the impl.
@@ -301,7 +416,12 @@ unsafe fn pow2_8(t: __m256) -> __m256 {
 
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c")]
 pub(super) fn run_avx512<K: super::Kernel>(kernel: K) -> K::Out {
-    kernel.run::<Avx512>()
+    kernel.run::<Avx512<false>>()
+}
+
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma,f16c")]
+pub(super) fn run_avx512_dots<K: super::Kernel>(kernel: K) -> K::Out {
+    kernel.run::<Avx512<true>>()
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

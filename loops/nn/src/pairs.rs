@@ -1,0 +1,103 @@
+//! Products of bf16: both factors rounded, sums in f32.
+//!
+//! Processors with AVX512-BF16 multiply pairs of bf16 numbers as quickly as single ones of f32. Inputs
+//! are rounded to bf16 once for a whole product; weights are bf16 already, or codes of four or eight
+//! bits, which bf16 holds exactly. Sums are f32 in a fixed order, as everywhere ([`crate::gemm`]).
+#![allow(unsafe_code)]
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use crate::exec::{Executor, Shards};
+use crate::panels::Rows;
+use crate::simd::{Buf, Kernel, LANES, V16, dispatch_dots, has_dots};
+
+/// How products with a model's matrices are computed, forward and backward.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Arithmetic {
+    /// Inputs as they are, one multiply-add each.
+    #[default]
+    F32,
+    /// Inputs rounded to bf16, two at a time. Matrices that are stored as f32 stay with
+    /// [`Self::F32`].
+    Bf16,
+}
+
+impl Arithmetic {
+    /// What is quickest on this processor.
+    pub fn quickest() -> Self {
+        if has_dots() { Self::Bf16 } else { Self::F32 }
+    }
+
+    /// Whether this processor computes so. Any can be made to, slowly and exactly but for subnormal
+    /// numbers, which is good for tests only.
+    pub fn supported(self) -> bool {
+        self == Self::F32 || has_dots()
+    }
+}
+
+thread_local! {
+    static ROUNDED: RefCell<Buf> = RefCell::new(Buf::default());
+}
+
+/// Calls `f` with rows of pairs: `inp` inputs of each row of `x`, rounded, two in the place of one.
+pub(crate) fn with_pairs(x: Rows, inp: usize, exec: &Executor, f: impl FnOnce(Rows)) {
+    let stride = inp.div_ceil(2).next_multiple_of(LANES);
+    ROUNDED.with_borrow_mut(|rounded| {
+        let pairs = rounded.take(x.rows * stride);
+        let to = Shards::new(pairs);
+        exec.split(x.rows, x.rows * inp, &|rows| {
+            // SAFETY: parts have different rows.
+            let to = unsafe { to.slice(rows.start * stride..rows.end * stride) };
+            dispatch_dots(Round {
+                x,
+                inp,
+                rows,
+                to,
+                stride,
+            });
+        });
+        f(Rows {
+            data: pairs,
+            stride,
+            rows: x.rows,
+        });
+    });
+}
+
+/// Rounds some rows.
+struct Round<'a> {
+    x: Rows<'a>,
+    inp: usize,
+    rows: Range<usize>,
+    to: &'a mut [f32],
+    stride: usize,
+}
+
+impl Kernel for Round<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<V: V16>(self) {
+        for (row, to) in self.rows.zip(self.to.chunks_exact_mut(self.stride)) {
+            let x = &self.x.data[row * self.x.stride..][..self.inp];
+            let to = to.as_mut_ptr().cast::<u16>();
+            let lines = x.chunks_exact(LANES);
+            let rest = lines.remainder();
+            // SAFETY: a row of `to` holds as many inputs as lines of `x` do, rounded up.
+            unsafe {
+                for (i, line) in lines.enumerate() {
+                    V::round_bf16(line.as_ptr(), to.add(i * LANES));
+                }
+                if !rest.is_empty() {
+                    let mut line = [0.0; LANES];
+                    line[..rest.len()].copy_from_slice(rest);
+                    V::round_bf16(line.as_ptr(), to.add(self.inp - rest.len()));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "pairs_tests.rs"]
+mod tests;

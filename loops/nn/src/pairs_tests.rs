@@ -1,0 +1,276 @@
+//! Products of bf16 against the slow form, bit for bit, at every level this processor has.
+
+#![allow(clippy::unwrap_used)]
+
+use half::bf16;
+
+use std::sync::Arc;
+
+use super::*;
+use crate::adapter::{Adapter, AdapterDtype};
+use crate::config::Family;
+use crate::panels::{Panels, RowsMut, Store};
+use crate::quant::{GROUP, WeightFormat};
+use crate::rng::Rng;
+use crate::score::score_chunked;
+use crate::simd::SimdLevel;
+use crate::source::TensorData;
+use crate::testing::{lora, model, tiny, tokens, with_experts};
+use crate::train::{Control, Learner, LearnerConfig, Objective, TokenLoss, TrainRow, Trainable};
+use crate::weights::{Model, fingerprint};
+
+const FORMATS: [WeightFormat; 3] = [WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4];
+const LEVELS: [SimdLevel; 3] = [SimdLevel::Avx512, SimdLevel::Avx2, SimdLevel::Portable];
+
+/// Whole groups and panels, and remainders of each; inputs beyond one stage.
+const SHAPES: [(usize, usize); 4] = [(64, 64), (70, 300), (16, 32), (33, 46)];
+
+fn draw(seed: u64, n: usize) -> Vec<f32> {
+    let mut rng = Rng::new(seed);
+    (0..n).map(|_| rng.normal() as f32).collect()
+}
+
+fn matrix(format: WeightFormat, (out, inp): (usize, usize)) -> Panels {
+    let full = Panels::from_parts(inp, vec![TensorData::F32(draw(1, out * inp))]);
+    full.into_format(format).computed_by(Arithmetic::Bf16)
+}
+
+fn rounded(x: f32) -> f32 {
+    bf16::from_f32(x).to_f32()
+}
+
+/// One output as [`V16::dot`] and [`crate::gemm`] define it.
+fn slow(w: &Panels, out: usize, x: &[f32], start: f32) -> f32 {
+    let mut weights = vec![0.0; w.inp];
+    w.lookup(out, &mut weights);
+    let add = |sum: f32, x: &[f32], w: &[f32]| {
+        let second = rounded(x[1]).mul_add(w[1], sum);
+        rounded(x[0]).mul_add(w[0], second)
+    };
+    let pairs = x.chunks_exact(2).zip(weights.chunks_exact(2));
+    let Some((codes, scales)) = w.codes_and_scales(out) else {
+        return pairs.fold(start, |sum, (x, w)| add(sum, x, w));
+    };
+    let groups = x.chunks(GROUP).zip(codes.chunks(GROUP)).zip(scales);
+    groups.fold(start, |sum, ((x, codes), scale)| {
+        let pairs = x.chunks_exact(2).zip(codes.chunks_exact(2));
+        scale.mul_add(pairs.fold(0.0, |sum, (x, w)| add(sum, x, w)), sum)
+    })
+}
+
+#[test]
+fn products_are_those_of_the_slow_form_at_every_level() {
+    let exec = Executor::new(2);
+    let before = SimdLevel::current();
+    for format in FORMATS {
+        for (out, inp) in SHAPES {
+            let w = matrix(format, (out, inp));
+            assert_eq!(w.arithmetic(), Arithmetic::Bf16);
+            let (x, bias) = (draw(2, 101 * inp), draw(3, out));
+            for rows in [1, 2, 3, 7, 11, 12, 49, 101] {
+                for store in [
+                    Store::Set(Some(&bias)),
+                    Store::Continue,
+                    Store::AddScaled(0.5),
+                ] {
+                    let start = draw(9, rows * out);
+                    let expected: Vec<f32> = (0..rows * out)
+                        .map(|i| {
+                            let (x, n) = (&x[i / out * inp..][..inp], i % out);
+                            match store {
+                                Store::Set(bias) => slow(&w, n, x, 0.0) + bias.unwrap()[n],
+                                Store::Continue => slow(&w, n, x, start[i]),
+                                Store::AddScaled(by) => by.mul_add(slow(&w, n, x, 0.0), start[i]),
+                            }
+                        })
+                        .collect();
+                    for level in LEVELS.into_iter().filter(|level| level.force()) {
+                        let mut found = start.clone();
+                        let from = Rows {
+                            data: &x,
+                            stride: inp,
+                            rows,
+                        };
+                        let to = RowsMut {
+                            data: &mut found,
+                            stride: out,
+                        };
+                        w.linear(from, to, store, &exec);
+                        assert_eq!(found, expected, "{format:?} {out}x{inp} {rows} {level:?}");
+                    }
+                }
+            }
+        }
+    }
+    assert!(before.force());
+}
+
+/// What bf16 keeps is within one part in 256; a sum of many such inputs is about as near.
+#[test]
+fn products_are_near_those_of_f32() {
+    let exec = Executor::new(1);
+    let (out, inp) = (48, 512);
+    let x = draw(2, inp);
+    for format in FORMATS {
+        let w = matrix(format, (out, inp));
+        let products = [w.clone().computed_by(Arithmetic::F32), w].map(|w| {
+            let mut y = vec![0.0; out];
+            let from = Rows {
+                data: &x,
+                stride: inp,
+                rows: 1,
+            };
+            let to = RowsMut {
+                data: &mut y,
+                stride: out,
+            };
+            w.linear(from, to, Store::Set(None), &exec);
+            y
+        });
+        let size = products[0].iter().map(|y| y * y).sum::<f32>().sqrt();
+        let off = products[0].iter().zip(&products[1]);
+        let off = off.map(|(a, b)| (a - b) * (a - b)).sum::<f32>().sqrt();
+        assert!(
+            off > 0.0 && off < size / 256.0,
+            "{format:?}: {off} of {size}"
+        );
+    }
+}
+
+#[test]
+fn f32_and_odd_matrices_stay_with_f32() {
+    let full = Panels::from_parts(64, vec![TensorData::F32(draw(1, 64 * 64))]);
+    assert_eq!(
+        full.computed_by(Arithmetic::Bf16).arithmetic(),
+        Arithmetic::F32
+    );
+    assert_eq!(
+        matrix(WeightFormat::Q8, (64, 45)).arithmetic(),
+        Arithmetic::F32
+    );
+}
+
+#[test]
+fn a_transpose_has_the_same_weights() {
+    let exec = Executor::new(2);
+    for (out, inp) in SHAPES {
+        let w = matrix(WeightFormat::Bf16, (out, inp));
+        let mut transposed = [Panels::zeros(0, 0), Panels::zeros(0, 0)];
+        let panels = out.div_ceil(LANES);
+        w.transpose(0..panels, &mut transposed[0], &exec);
+        w.widened().transpose(0..panels, &mut transposed[1], &exec);
+        let [half, full] = transposed.map(|t| (t.arithmetic(), t.to_rows(0..t.out)));
+        assert_eq!(half.1, full.1);
+        // Pairs are along what was `out`.
+        let even = out.is_multiple_of(2);
+        let expected = if even {
+            Arithmetic::Bf16
+        } else {
+            Arithmetic::F32
+        };
+        assert_eq!((half.0, full.0), (expected, Arithmetic::F32));
+    }
+}
+
+#[test]
+fn rounding_is_to_nearest_even_at_every_level() {
+    let before = SimdLevel::current();
+    let bits = [
+        0x3f80_0000u32,
+        0x3f80_8000,
+        0x3f81_8000,
+        0x3f80_8001,
+        0x3f80_7fff,
+        0x0000_0001,
+        0x8000_ffff,
+        0x7f7f_ffff,
+        0xff80_0000,
+        0x0080_0000,
+    ];
+    let x: Vec<f32> = bits.iter().map(|&b| f32::from_bits(b)).collect();
+    let exec = Executor::new(1);
+    for level in LEVELS.into_iter().filter(|level| level.force()) {
+        let rows = Rows {
+            data: &x,
+            stride: x.len(),
+            rows: 1,
+        };
+        with_pairs(rows, x.len(), &exec, |pairs| {
+            let halves = pairs.data[..5].iter().flat_map(|pair| {
+                let bits = pair.to_bits();
+                [bits as u16, (bits >> 16) as u16]
+            });
+            let expected = [
+                0x3f80, 0x3f80, 0x3f82, 0x3f81, 0x3f80, 0, 0x8000, 0x7f80, 0xff80, 0x0080,
+            ];
+            assert_eq!(halves.collect::<Vec<u16>>(), expected, "{level:?}");
+        });
+    }
+    assert!(before.force());
+}
+
+/// What is served is what is trained, whatever the chunks, the threads and the level: log-probs of a
+/// text, and the state of a learner after two steps on it.
+#[test]
+fn a_model_serves_and_trains_one_function() {
+    let mut wide = tiny(Family::Qwen3);
+    (wide.hidden, wide.head_dim, wide.ffn, wide.vocab) = (48, 16, 96, 144);
+    let before = SimdLevel::current();
+    for shape in [tiny(Family::Qwen2), wide, with_experts(true)] {
+        let text = tokens(&shape, 70, 3);
+        let row = TrainRow {
+            tokens: text.clone(),
+            loss: (30..70).map(TokenLoss::imitated).collect(),
+        };
+        let adapter = Adapter::random(&shape, lora(AdapterDtype::Bf16), 5);
+        for format in FORMATS {
+            let weights = model(&shape, 7).weights.into_format(format);
+            let plain = Model::new(shape.clone(), weights);
+            let base = Arc::new(plain.clone().computed_by(Arithmetic::Bf16));
+            assert_eq!(base.digest, plain.digest);
+            assert_ne!(fingerprint(&base), fingerprint(&plain));
+            let logprobs = |model: &Model, chunk: usize, threads: usize| -> Vec<u32> {
+                let exec = Executor::new(threads);
+                let scores = score_chunked(model, Some(&adapter), (&text, chunk), &exec);
+                let bits = |at| scores.logprob(at, 1.0, None).to_bits();
+                (1..70).map(bits).collect()
+            };
+            let trained = |threads: usize, activation_bytes_max: usize| {
+                let cfg = LearnerConfig {
+                    activation_bytes_max,
+                    ..LearnerConfig::new(
+                        Trainable::Lora(lora(AdapterDtype::Bf16)),
+                        Objective::CrossEntropy,
+                        1e-2,
+                    )
+                };
+                let learner = Learner::from_adapter(Arc::clone(&base), cfg, &adapter).unwrap();
+                let mut learner = learner.on(Arc::new(Executor::new(threads)));
+                let mut go_on = || Control::Continue;
+                let first = learner
+                    .step(std::slice::from_ref(&row), &mut go_on)
+                    .unwrap();
+                learner
+                    .step(std::slice::from_ref(&row), &mut go_on)
+                    .unwrap();
+                (first.proximal_logprobs.concat(), learner.state())
+            };
+            let served = logprobs(&base, 70, 1);
+            assert!(served != logprobs(&plain, 70, 1), "inputs are rounded");
+            let (proximal, state) = trained(1, 0);
+            let seen: Vec<u32> = proximal.iter().map(|l| l.to_bits()).collect();
+            assert_eq!(seen, served[29..]);
+            for level in LEVELS.into_iter().filter(|level| level.force()) {
+                for (chunk, threads) in [(70, 3), (1, 1), (5, 2), (33, 1)] {
+                    assert_eq!(
+                        served,
+                        logprobs(&base, chunk, threads),
+                        "{format:?} {level:?}"
+                    );
+                }
+                assert!(state == trained(3, 1 << 30).1, "{format:?} {level:?}");
+            }
+        }
+    }
+    assert!(before.force());
+}
