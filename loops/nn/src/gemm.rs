@@ -139,6 +139,8 @@ pub(crate) trait Source: Copy {
     /// Whether a scale is for the sum of its group: a group's sum begins at 0 and is added to those
     /// before, `sum + scale * group`. Else weights come scaled.
     const SCALED_SUMS: bool = false;
+    /// Most rows that a loaded weight serves, where there are registers for them.
+    const ROWS_MAX: usize = MAX_ROWS;
     /// Where a panel begins.
     type Panel: Copy;
     /// Start of panel `n`.
@@ -285,8 +287,6 @@ const READ_ROWS: usize = 4;
 /// Register tile: at most this many rows, and this many rows x panels.
 const MAX_ROWS: usize = 6;
 const MAX_TILE: usize = 24;
-/// Rows where sums are scaled: a code takes more steps to be a factor, so it serves more rows.
-const MAX_SCALED_ROWS: usize = 12;
 
 /// Block of a staged product: its weights take 32 KiB and its sums 12 KiB. Steps are a multiple of
 /// every group.
@@ -432,11 +432,7 @@ impl<S: Source> Gemm<S> {
             return;
         }
         let mut tile = [Line([0.0; LANES]); MAX_TILE];
-        let most = if V::WIDE && S::SCALED_SUMS {
-            MAX_SCALED_ROWS
-        } else {
-            MAX_ROWS
-        };
+        let most = if V::WIDE { S::ROWS_MAX } else { MAX_ROWS };
         let tiles = rows.len().div_ceil(most);
         let widest = widest::<V>(rows.len().div_ceil(tiles), S::SCALED_SUMS);
         let block = (BLOCK_FLOATS / LANES / self.k.max(1)).next_multiple_of(widest);

@@ -15,6 +15,8 @@ use crate::source::TensorData;
 /// [`Gemm::run_on`]); f32 needs no widening. Below, widening them again for every six rows was
 /// faster in eight bits, and no slower beyond noise in bf16.
 const STAGED_FROM: usize = 48;
+/// The same for codes that are multiplied in pairs: there are more instructions from a code to a pair.
+const CODE_PAIRS_STAGED_FROM: usize = 24;
 
 #[derive(Debug, Clone, PartialEq)]
 enum Data {
@@ -376,10 +378,10 @@ impl Panels {
                     with_pairs(x, self.inp, exec, |x| match data.bits {
                         Bits::Eight => self
                             .product(x, CodePairs(data.eight()), to)
-                            .run_on(exec, STAGED_FROM),
+                            .run_on(exec, CODE_PAIRS_STAGED_FROM),
                         Bits::Four => self
                             .product(x, CodePairs(data.four()), to)
-                            .run_on(exec, STAGED_FROM),
+                            .run_on(exec, CODE_PAIRS_STAGED_FROM),
                     });
                 }
             }

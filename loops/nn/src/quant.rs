@@ -334,6 +334,8 @@ impl<const BITS: usize> Source for CodePairs<BITS> {
     type Factors = Pairs;
     const GROUP: usize = GROUP / 2;
     const SCALED_SUMS: bool = true;
+    /// A code takes several instructions to be a factor.
+    const ROWS_MAX: usize = 12;
     type Panel = CodePanel;
     #[inline(always)]
     unsafe fn panel(&self, n: usize) -> CodePanel {

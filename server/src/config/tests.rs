@@ -178,3 +178,21 @@ fn no_everyday_prompt_is_a_question_that_knowledge_is_measured_with() {
         .collect();
     assert!(both.is_empty(), "other phrasings: {both:#?}");
 }
+
+#[test]
+fn products_come_to_what_the_machine_has() {
+    use super::sections::Products;
+    let best = hone_nn::Arithmetic::quickest();
+    let f32 = hone_nn::Arithmetic::F32;
+    assert_eq!(Products::Auto.arithmetic(false), Ok(best));
+    assert_eq!(Products::Auto.arithmetic(true), Ok(f32));
+    assert_eq!(Products::F32.arithmetic(false), Ok(f32));
+    let on_device = Products::Bf16
+        .arithmetic(true)
+        .expect_err("it has f32 only");
+    assert!(on_device.contains("model.arithmetic"), "{on_device}");
+    match Products::Bf16.arithmetic(false) {
+        Ok(taken) => assert_eq!(taken, best),
+        Err(why) => assert!(best == f32 && why.contains("AVX512-BF16"), "{why}"),
+    }
+}
