@@ -1,11 +1,10 @@
 //! The forward pass on a device: what ../layer.rs and ../forward.rs do, as launches.
-#![allow(unsafe_code)]
 
 use std::sync::Arc;
 
 use super::Device;
 use super::args::{Draw, Drawn, Draws};
-use super::driver::{Buffer, DeviceError, Growing, Launch};
+use super::driver::{Buffer, DeviceError, Growing, launch};
 use super::jobs::{LayerJobs, all_jobs, rank_stride};
 use super::layers::{Pass, Places};
 use super::plan::{Plan, Run, runs, window};
@@ -90,6 +89,7 @@ impl DevicePass {
             let (places, jobs, job_list) = self.prepare(&device, &runs)?;
             let pass = Pass {
                 device: &device,
+                driver: &*device.driver,
                 dims: Dims::new(cfg),
                 plan: &self.plan,
                 at: places,
@@ -161,14 +161,8 @@ impl DevicePass {
             stride: padded(cfg.vocab) as u32,
             vocab: cfg.vocab as u32,
         };
-        let launch = Launch {
-            kernel: "draw",
-            grid: [draws.len() as u32, 1, 1],
-            block: DRAW_THREADS,
-            args: std::ptr::from_ref(&args).cast(),
-        };
-        // SAFETY: `args` is the kernel's struct; rows and buffers have the sizes it names.
-        unsafe { driver.launch(&launch)? };
+        let grid = [draws.len() as u32, 1, 1];
+        launch(&**driver, "draw", (grid, DRAW_THREADS), &args)?;
         to.read(0, &mut drawn)?;
         for (draw, drawn) in draws.iter().zip(drawn) {
             sampled[draw.row as usize] = said(draw, drawn);
