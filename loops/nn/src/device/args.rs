@@ -25,7 +25,7 @@ pub(super) struct Matrix {
 }
 
 /// What becomes of a finished sum.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Leave {
     Set = 0,

@@ -205,6 +205,11 @@ impl Learner {
         Ok(())
     }
 
+    /// Whether the processor had to take over from a device.
+    pub fn fell_back(&self) -> bool {
+        self.device.as_ref().is_some_and(DevicePasses::fell_back)
+    }
+
     /// Sets the learning rate of the coming updates (schedules belong to the caller).
     pub fn set_lr(&mut self, lr: f32) {
         self.cfg.lr = lr;

@@ -13,6 +13,8 @@ mod objective;
 mod state;
 
 #[cfg(test)]
+mod device_tests;
+#[cfg(test)]
 mod expert_tests;
 #[cfg(test)]
 mod kept_tests;

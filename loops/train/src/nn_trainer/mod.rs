@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hone_domain::{Blobs, Digest, SamplePart, Token};
+use hone_nn::device::Device;
 use hone_nn::{
     AdapterConfig, AdapterDtype, Control, DenseConfig, Executor, Learner, LoraConfig, LossKind,
     Model, StepError, StepReport, Target, TokenLoss, TrainRow, peft,
@@ -40,6 +41,8 @@ pub struct NnParts {
     pub model: Arc<Model>,
     /// Threads to compute on.
     pub exec: Arc<Executor>,
+    /// The device that serves the model, which computes the learner's passes too.
+    pub device: Option<Arc<Device>>,
     /// Where adapters and checkpoints are read from.
     pub blobs: Arc<dyn Blobs>,
     /// What PEFT shows as an adapter's base model.
@@ -75,6 +78,12 @@ impl NnTrainer {
         config.validate()?;
         let learner = config.learner.clone();
         let adapter = adapter_config(&parts.model, &learner)?;
+        if let Some(device) = &parts.device {
+            tracing::info!(
+                device = device.name(),
+                "training's passes run on the device"
+            );
+        }
         Ok(Self {
             fingerprint: hone_nn::fingerprint(&parts.model),
             learners: Mutex::new(Learners::new(learner.learners_cached_max)),

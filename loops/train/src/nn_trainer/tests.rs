@@ -59,6 +59,7 @@ fn parts_with(house: &House, experts: Option<ExpertsConfig>) -> NnParts {
     NnParts {
         model: Arc::new(decided(config)),
         exec: Arc::new(Executor::new(1)),
+        device: None,
         blobs: house.blobs.clone(),
         base_name: "test/tiny".into(),
         end_tokens: vec![END],

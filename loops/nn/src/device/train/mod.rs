@@ -106,6 +106,7 @@ pub(crate) struct DevicePasses {
     grads_at: u64,
     /// Gradients begin with this micro-batch.
     fresh: bool,
+    /// The processor had to take over.
     told: bool,
 }
 
@@ -143,6 +144,11 @@ impl DevicePasses {
         if !std::mem::replace(&mut self.told, true) {
             tracing::warn!(%error, "training falls back to the processor");
         }
+    }
+
+    /// Whether the processor had to take over.
+    pub(crate) fn fell_back(&self) -> bool {
+        self.told
     }
 
     /// Before the first micro-batch of an update.
