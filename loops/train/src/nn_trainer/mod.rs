@@ -19,10 +19,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hone_domain::{Blobs, Digest, SamplePart, Token};
-use hone_nn::device::Device;
+use hone_nn::device::{Device, DeviceError};
 use hone_nn::{
     AdapterConfig, AdapterDtype, Control, DenseConfig, Executor, Learner, LoraConfig, LossKind,
-    Model, StepError, StepReport, Target, TokenLoss, TrainRow, peft,
+    Model, Runner, StepError, StepReport, Target, TokenLoss, TrainRow, peft,
 };
 use serde_json::json;
 
@@ -55,6 +55,30 @@ pub struct NnParts {
     pub everyday: Arc<Vec<String>>,
 }
 
+impl NnParts {
+    /// Computes forwards where training computes, with this many blocks of keys and values: after
+    /// serving, and on the processor where the device has no room for them.
+    fn runner(&self, blocks: usize) -> Result<Runner, TrainError> {
+        let here = || Runner::on_processor(self.model.clone(), self.exec.clone(), blocks);
+        let Some(device) = &self.device else {
+            return Ok(here());
+        };
+        match Runner::second_on_device(device, blocks) {
+            Ok(runner) => Ok(runner),
+            Err(error @ DeviceError::Memory { .. }) => {
+                tracing::warn!(%error, "the gate computes on the processor");
+                Ok(here())
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+}
+
+/// A device that stopped working.
+fn failed(error: DeviceError) -> TrainError {
+    TrainError::Failed(error.to_string())
+}
+
 /// Trains adapters on [`NnParts::model`].
 pub struct NnTrainer {
     parts: NnParts,
@@ -79,10 +103,7 @@ impl NnTrainer {
         let learner = config.learner.clone();
         let adapter = adapter_config(&parts.model, &learner)?;
         if let Some(device) = &parts.device {
-            tracing::info!(
-                device = device.name(),
-                "training's passes run on the device"
-            );
+            tracing::info!(device = device.name(), "training computes on the device");
         }
         Ok(Self {
             fingerprint: hone_nn::fingerprint(&parts.model),
