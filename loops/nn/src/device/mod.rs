@@ -33,7 +33,7 @@ pub use self::emulator::Emulator;
 pub use self::layers::KERNELS;
 use self::matrix::Packer;
 pub(crate) use self::pass::DevicePass;
-pub(crate) use self::train::DevicePasses;
+pub(crate) use self::train::{Asking, DevicePasses};
 use crate::adapter::Adapter;
 use crate::exec::Executor;
 use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::adapter::Adapter;
 use crate::config::StoredDtype;
-use crate::device::{Device, DeviceError, DevicePasses};
+use crate::device::{Asking, Device, DeviceError, DevicePasses};
 use crate::exec::Executor;
 use crate::logprob::Shape;
 use crate::weights::Model;
@@ -544,8 +544,9 @@ impl Learner {
             exec: &self.exec,
             backward: None,
         };
+        let mut asking = Asking { rows, ids, see };
         for micro in &Micro::pack(rows, 0..rows.len(), self.cfg.minibatch_tokens) {
-            device.ask((&run, rows), micro, (ids, &mut *see), pacer)?;
+            device.ask(&run, micro, &mut asking, pacer)?;
         }
         Ok(())
     }

@@ -97,18 +97,15 @@ impl Reading<'_> {
             if pause() {
                 return Err(TrainError::Stopped);
             }
-            let input = |(adapter, blocks): (&Option<&'_ Adapter>, _)| SeqInput {
-                tokens: &self.tokens[done..end],
-                start: done,
-                blocks,
-                adapter: *adapter,
-                logits,
-            };
-            let batch: Vec<SeqInput> = self
-                .policies
-                .iter()
-                .zip(blocks.chunks(each))
-                .map(input)
+            let policies = self.policies.iter().zip(blocks.chunks(each));
+            let batch: Vec<SeqInput> = policies
+                .map(|(adapter, blocks)| SeqInput {
+                    tokens: &self.tokens[done..end],
+                    start: done,
+                    blocks,
+                    adapter: *adapter,
+                    logits,
+                })
                 .collect();
             let rows = runner.forward(&batch).map_err(failed)?;
             if logits == LogitsWanted::All {

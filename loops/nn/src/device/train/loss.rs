@@ -35,6 +35,15 @@ pub(super) struct Chunk {
     dnormed: Growing,
 }
 
+/// What is asked of a micro-batch.
+pub(crate) struct Asking<'a> {
+    pub(crate) rows: &'a [TrainRow],
+    /// Ids of a site whose logits are wanted.
+    pub(crate) ids: &'a dyn Fn(&Site) -> Vec<u32>,
+    /// Hears them, and what turns the site's logits into probabilities.
+    pub(crate) see: &'a mut dyn FnMut(&Site, &Shape, &[f32]),
+}
+
 /// What is asked of one row.
 pub(super) struct Question<'a> {
     /// `1 / temperature` of it, and the ids that were kept.
@@ -73,18 +82,16 @@ impl DevicePasses {
         Ok(())
     }
 
-    /// Shows what turns the logits of every site into probabilities, and its logits of `ids`.
+    /// Shows what is asked of every site's logits.
     pub(crate) fn ask(
         &mut self,
-        (run, rows): (&Run, &[TrainRow]),
+        run: &Run,
         micro: &Micro,
-        (ids, see): (
-            &dyn Fn(&Site) -> Vec<u32>,
-            &mut dyn FnMut(&Site, &Shape, &[f32]),
-        ),
+        asking: &mut Asking,
         pacer: &mut Pacer,
     ) -> Result<(), StepError> {
         self.forward(run, micro, pacer)?;
+        let Asking { rows, ids, see } = asking;
         let question = |site: &Site| Question {
             loss: &rows[site.row].loss[site.item],
             ids: ids(site),

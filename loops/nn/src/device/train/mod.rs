@@ -12,6 +12,8 @@ mod tests;
 
 use std::sync::Arc;
 
+pub(crate) use self::loss::Asking;
+
 use super::Device;
 use super::adapter::Placement;
 use super::driver::{DeviceError, Driver, Growing};
