@@ -159,7 +159,7 @@ fn step(
         .iter()
         .map(|s| (s.tokens.len(), s.logits == LogitsWanted::Last))
         .collect();
-    let logits = runner.forward(&batch).map_err(failed)?;
+    let logits = runner.forward(&batch).map_err(|error| failed(&error))?;
     drop(batch);
     let mut row = 0;
     for (sequence, (tokens, due)) in open.iter_mut().zip(ran) {

@@ -107,7 +107,7 @@ impl Reading<'_> {
                     logits,
                 })
                 .collect();
-            let rows = runner.forward(&batch).map_err(failed)?;
+            let rows = runner.forward(&batch).map_err(|error| failed(&error))?;
             if logits == LogitsWanted::All {
                 for row in 0..end - done {
                     let of = |policy| rows.row(policy * (end - done) + row);

@@ -69,13 +69,13 @@ impl NnParts {
                 tracing::warn!(%error, "the gate computes on the processor");
                 Ok(here())
             }
-            Err(error) => Err(failed(error)),
+            Err(error) => Err(failed(&error)),
         }
     }
 }
 
 /// A device that stopped working.
-fn failed(error: DeviceError) -> TrainError {
+fn failed(error: &DeviceError) -> TrainError {
     TrainError::Failed(error.to_string())
 }
 
