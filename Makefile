@@ -112,7 +112,7 @@ bench: ## every measurement, as tables
 	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
 	$(HONE) bench all
 
-gpu: ## build with CUDA (nvcc comes from PyPI), then check and measure the device
+gpu: ## build with CUDA (nvcc comes from PyPI), then check and measure the device, and train on it
 	@FEATURES="$(FEATURES)" sh tests/gpu.sh
 
 bench-litellm: ## the same load at LiteLLM's proxy (fetches it from PyPI)

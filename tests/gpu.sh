@@ -1,8 +1,8 @@
 #!/bin/sh
-# Builds Hone with CUDA, then checks and measures the CUDA device of this machine. The compiler comes
-# from PyPI, unless CUDA_HOME names one or nvcc is there. Where cargo or the sources' crates are
-# missing, the program of an earlier build (target/gpu/hone) is used: it can be carried to a machine
-# that reaches nothing.
+# Builds Hone with CUDA, then checks and measures the CUDA device of this machine, and trains, gates and
+# swaps a model of 0.6 B on it under streaming load. The compiler comes from PyPI, unless CUDA_HOME
+# names one or nvcc is there. Where cargo or the sources' crates are missing, the program of an earlier
+# build (target/gpu/hone) is used: it can be carried to a machine that reaches nothing.
 set -eu
 cd "$(dirname "$0")/.."
 program=target/gpu/hone
@@ -44,6 +44,12 @@ if grep -q '"real":true' $log; then
     for bench in swap decode; do
         $program bench $bench || failed=1
     done
+    # A model of 0.6 B: the whole loop under streaming load, with training paused and running, and
+    # versions published under load.
+    python3 tests/gpu_model.py target/gpu/model
+    export HONE__MODEL__PATH=target/gpu/model
+    $program bench gap --seconds 60 || failed=1
+    $program bench swap || failed=1
 else
     echo "There is no CUDA device here; take $program to a machine with one and run: GPU_PREBUILT=1 make gpu"
 fi

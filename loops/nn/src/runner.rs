@@ -52,6 +52,18 @@ impl Runner {
         })
     }
 
+    /// As [`Self::on_device`], in an order of its own: whatever else the device computes goes first.
+    ///
+    /// # Errors
+    /// As [`Self::on_device`].
+    pub fn second_on_device(device: &Arc<Device>, blocks: usize) -> Result<Self, DeviceError> {
+        let pass = DevicePass::second(Arc::clone(device), blocks)?;
+        Ok(Self {
+            model: Arc::clone(device.model()),
+            place: Place::Device(Box::new(pass)),
+        })
+    }
+
     /// See [`forward`].
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! A CUDA device: that it says what the processor says, and how fast. Without one the same kernels
+//! A CUDA device: that it says and trains what the processor does, and how fast. Without one the same kernels
 //! run emulated, which shows the first and nothing of the second.
 
 use std::sync::Arc;
@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use hone_nn::bench::medium_shape;
 use hone_nn::device::{Device, DeviceError, Driver, Emulator};
 use hone_nn::{
-    Adapter, AdapterDtype, BLOCK_TOKENS, Executor, Family, LoadError, LogitsWanted, LoraConfig,
-    Model, ModelConfig, Runner, SeqInput, TensorData, TensorSource, WeightFormat, Weights,
+    Adapter, AdapterDtype, BLOCK_TOKENS, Control, Executor, Family, Learner, LearnerConfig,
+    LoadError, LogitsWanted, LoraConfig, LossKind, Model, ModelConfig, Objective, Runner, SeqInput,
+    StepReport, TensorData, TensorSource, TokenLoss, TrainRow, WeightFormat, Weights,
 };
 use hone_starter::rng::Rng;
 use serde_json::{Value, json};
@@ -22,6 +23,8 @@ use crate::device;
 const CONTEXT: usize = 512;
 /// Completions at once.
 const CONCURRENT: [usize; 4] = [1, 8, 32, 64];
+/// Rows that are trained together.
+const TRAINED_ROWS: usize = 4;
 /// Memory, beside the weights, that a model to measure needs on the device.
 const SPARE_BYTES: u64 = 24 << 30;
 
@@ -35,11 +38,11 @@ pub(super) fn device(bench: &Bench) -> Result<Report, String> {
         "what",
         "tokens/s",
         "weights GB/s",
-        "logits",
+        "compared",
         "different",
     ];
     let mut report = Report::new(format!("device: {}", driver.name()), &head);
-    let mut parities = Vec::new();
+    let (mut parities, mut steps) = (Vec::new(), Vec::new());
     for (name, shape) in shapes(real) {
         for format in [
             WeightFormat::F32,
@@ -66,10 +69,25 @@ pub(super) fn device(bench: &Bench) -> Result<Report, String> {
             parities.push(json!({
                 "model": name, "weights": weights, "logits": logits, "different": different,
             }));
+            let (numbers, different) = same_step(&driver, &model, &exec)?;
+            report.failed += u64::from(different > 0);
+            report.row([
+                name.to_owned(),
+                weights.to_owned(),
+                "trains what the processor trains".to_owned(),
+                "-".to_owned(),
+                "-".to_owned(),
+                numbers.to_string(),
+                different.to_string(),
+            ]);
+            steps.push(json!({
+                "model": name, "weights": weights, "bytes": numbers, "different": different,
+            }));
         }
     }
     report.set("real", real);
     report.set("parity", parities);
+    report.set("steps", steps);
     if real {
         let speeds = speeds(bench, (&driver, &exec), &mut report)?;
         report.set("speed", speeds);
@@ -193,6 +211,66 @@ fn parity(
     Ok((compared, different))
 }
 
+/// Rows of `tokens` tokens, all but the first of which are learned from.
+fn rows(tokens: &[usize], vocab: usize) -> Vec<TrainRow> {
+    let mut rng = Rng::at(2, 0);
+    let row = |&count: &usize| TrainRow {
+        tokens: (0..count).map(|_| rng.below(vocab) as u32).collect(),
+        loss: (1..count)
+            .map(|position| TokenLoss {
+                advantage: if position % 3 == 0 { 1.0 } else { -0.5 },
+                behavior_logprob: -6.0,
+                kind: LossKind::Policy,
+                ..TokenLoss::imitated(position)
+            })
+            .collect(),
+    };
+    tokens.iter().map(row).collect()
+}
+
+fn learner(model: &Arc<Model>, exec: &Arc<Executor>) -> Result<Learner, String> {
+    let objective = Objective::DecoupledPpo {
+        clip_low: 0.2,
+        clip_high: 0.28,
+        correction_cap: 5.0,
+    };
+    let config = LearnerConfig {
+        kl_coef: 0.02,
+        entropy_coef: 0.001,
+        ..LearnerConfig::new(hone_nn::Trainable::Lora(lora()), objective, 1e-3)
+    };
+    let learner = Learner::new(model.clone(), config).map_err(|error| error.to_string())?;
+    Ok(learner.on(exec.clone()))
+}
+
+fn step(learner: &mut Learner, rows: &[TrainRow]) -> Result<StepReport, String> {
+    let report = learner.step(rows, &mut || Control::Continue);
+    report.map_err(|error| error.to_string())
+}
+
+/// Two steps on either side: bytes of what a learner is after them, and those that differ. A
+/// device that has no room for them has not been compared, which is an error.
+fn same_step(
+    driver: &Arc<dyn Driver>,
+    model: &Arc<Model>,
+    exec: &Arc<Executor>,
+) -> Result<(usize, usize), String> {
+    let device = device::load(driver.clone(), model, exec)?;
+    let (mut here, mut there) = (learner(model, exec)?, learner(model, exec)?);
+    there.use_device(&device).map_err(|e| e.to_string())?;
+    let rows = rows(&[70, 5, 33], model.config.vocab);
+    for _ in 0..2 {
+        step(&mut here, &rows)?;
+        step(&mut there, &rows)?;
+    }
+    if there.fell_back() {
+        return Err("the device has no room for a step of training".to_owned());
+    }
+    let (a, b) = (here.state(), there.state());
+    let different = a.iter().zip(&b).filter(|(a, b)| a != b).count();
+    Ok((a.len(), different + a.len().abs_diff(b.len())))
+}
+
 /// Random bf16 weights, made quickly: what they say means nothing, and costs what any cost.
 struct Noise;
 
@@ -281,6 +359,13 @@ fn speeds(
         let what = format!("prefill of {CONTEXT}");
         report.row(speed_row(name, &what, speed, "-".to_owned()));
         numbers.push(json!({ "model": name, "prefill": CONTEXT, "tokens_per_s": milli(speed) }));
+        let (speed, slice_ms) = train((&model, &device), exec, time)?;
+        let what = format!("train rows of {CONTEXT}");
+        report.row(speed_row(name, &what, speed, "-".to_owned()));
+        numbers.push(json!({
+            "model": name, "train": CONTEXT, "tokens_per_s": milli(speed),
+            "longest_slice_ms": milli(slice_ms),
+        }));
     }
     Ok(numbers)
 }
@@ -329,6 +414,30 @@ fn prefill(device: &Arc<Device>, time: Duration) -> Result<f64, DeviceError> {
         logits: LogitsWanted::Last,
     };
     measure(&mut runner, &[seq], CONTEXT, time)
+}
+
+/// Tokens per second of training on rows of [`CONTEXT`] tokens, forward and backward, and the longest
+/// slice in milliseconds.
+fn train(
+    (model, device): (&Arc<Model>, &Arc<Device>),
+    exec: &Arc<Executor>,
+    time: Duration,
+) -> Result<(f64, f64), String> {
+    let mut learner = learner(model, exec)?;
+    learner.use_device(device).map_err(|e| e.to_string())?;
+    let rows = rows(&[CONTEXT; TRAINED_ROWS], model.config.vocab);
+    step(&mut learner, &rows)?;
+    let (began, mut tokens, mut slice_us) = (Instant::now(), 0, 0);
+    while tokens == 0 || began.elapsed() < time {
+        let report = step(&mut learner, &rows)?;
+        tokens += report.tokens;
+        slice_us = slice_us.max(report.longest_slice_us);
+    }
+    if learner.fell_back() {
+        return Err("the device has no room for a step of training".to_owned());
+    }
+    let speed = tokens as f64 / began.elapsed().as_secs_f64();
+    Ok((speed, slice_us as f64 / 1e3))
 }
 
 /// Repeats a batch of `tokens` tokens, the first time unmeasured.

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
+use std::sync::Arc;
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
@@ -19,15 +20,27 @@ static IMAGE: &Aligned<[u8]> =
 #[repr(C, align(64))]
 struct Aligned<T: ?Sized>(T);
 
-/// A GPU.
-pub(super) struct Nvidia {
+/// What all orders of a GPU share.
+struct Gpu {
     name: String,
     context: sys::CUcontext,
+    kernels: HashMap<&'static str, sys::CUfunction>,
+}
+
+/// A GPU, and an order in which it computes.
+pub(super) struct Nvidia {
+    gpu: Arc<Gpu>,
     /// What is computed, in order.
     compute: sys::CUstream,
     /// Copies beside it.
     copies: sys::CUstream,
-    kernels: HashMap<&'static str, sys::CUfunction>,
+}
+
+/// Which of two orders goes first where both have something to do.
+#[derive(Clone, Copy)]
+enum Rank {
+    First,
+    Second,
 }
 
 // SAFETY: the driver's handles may be used from any thread that has the context, and every call
@@ -35,6 +48,10 @@ pub(super) struct Nvidia {
 unsafe impl Send for Nvidia {}
 // SAFETY: as above; the driver's own calls are thread-safe.
 unsafe impl Sync for Nvidia {}
+// SAFETY: as above.
+unsafe impl Send for Gpu {}
+// SAFETY: as above.
+unsafe impl Sync for Gpu {}
 
 fn failed(doing: &'static str) -> impl FnOnce(DriverError) -> DeviceError {
     move |error| DeviceError::Failed {
@@ -68,10 +85,6 @@ impl Nvidia {
         unsafe {
             let context = result::primary_ctx::retain(device).map_err(failed(doing))?;
             result::ctx::set_current(context).map_err(failed(doing))?;
-            let kind = result::stream::StreamKind::NonBlocking;
-            let compute = result::stream::create(kind).map_err(failed(doing))?;
-            let kind = result::stream::StreamKind::NonBlocking;
-            let copies = result::stream::create(kind).map_err(failed(doing))?;
             let loading = "loading the kernels (they need compute capability 8.0 or newer)";
             let module = result::module::load_data(IMAGE.0.as_ptr().cast());
             let module = module.map_err(failed(loading))?;
@@ -84,27 +97,75 @@ impl Nvidia {
                 let function = result::module::get_function(module, symbol);
                 kernels.insert(*kernel, function.map_err(failed(loading))?);
             }
-            Ok(Self {
+            let gpu = Gpu {
                 name,
                 context,
-                compute,
-                copies,
                 kernels,
-            })
+            };
+            Self::ordered(Arc::new(gpu), Rank::First)
         }
     }
 
+    /// An order of launches and one of copies.
+    fn ordered(gpu: Arc<Gpu>, rank: Rank) -> Result<Self, DeviceError> {
+        gpu.here()?;
+        let doing = "starting";
+        let kind = || result::stream::StreamKind::NonBlocking;
+        let range = result::stream::get_priority_range();
+        let (least, greatest) = range.map_err(failed(doing))?;
+        let priority = match rank {
+            Rank::First => greatest,
+            Rank::Second => least,
+        };
+        let compute = result::stream::create_with_priority(kind(), priority);
+        let compute = compute.map_err(failed(doing))?;
+        let copies = result::stream::create(kind()).map_err(failed(doing))?;
+        Ok(Self {
+            gpu,
+            compute,
+            copies,
+        })
+    }
+
     /// Makes the calling thread able to call.
+    fn here(&self) -> Result<(), DeviceError> {
+        self.gpu.here()
+    }
+}
+
+impl Gpu {
     fn here(&self) -> Result<(), DeviceError> {
         // SAFETY: the context lives as long as the process.
         unsafe { result::ctx::set_current(self.context) }.map_err(failed("taking up a thread"))
     }
 }
 
+impl Drop for Nvidia {
+    fn drop(&mut self) {
+        if self.here().is_ok() {
+            for stream in [self.compute, self.copies] {
+                // SAFETY: it was made for this order alone, which nobody uses any more. A device
+                // that failed keeps it; nothing can be done.
+                let _ = unsafe { result::stream::destroy(stream) };
+            }
+        }
+    }
+}
+
 // SAFETY: memory is the driver's own.
 unsafe impl Driver for Nvidia {
     fn name(&self) -> String {
-        self.name.clone()
+        self.gpu.name.clone()
+    }
+
+    fn second(&self) -> Result<Arc<dyn Driver>, DeviceError> {
+        Ok(Arc::new(Self::ordered(self.gpu.clone(), Rank::Second)?))
+    }
+
+    fn wait(&self) -> Result<(), DeviceError> {
+        self.here()?;
+        // SAFETY: the stream lives as long as this order.
+        unsafe { result::stream::synchronize(self.compute) }.map_err(failed("computing"))
     }
 
     fn memory(&self) -> Result<(u64, u64), DeviceError> {
@@ -165,7 +226,7 @@ unsafe impl Driver for Nvidia {
 
     unsafe fn launch(&self, launch: &Launch) -> Result<(), DeviceError> {
         self.here()?;
-        let function = self.kernels[launch.kernel];
+        let function = self.gpu.kernels[launch.kernel];
         let [x, y, z] = launch.grid;
         let mut params: [*mut c_void; 1] = [launch.args.cast_mut()];
         let grid = (x, y, z);

@@ -220,6 +220,7 @@ pub(super) fn train(
     let parts = hone_train::NnParts {
         model: builtin.model,
         exec: Arc::new(training_threads(&commons.config.model, &priority)),
+        device: builtin.device,
         blobs: commons.blobs.clone(),
         base_name: commons.config.model.served_name(),
         end_tokens: builtin.end_tokens,

@@ -3,7 +3,7 @@
 #include "common.cuh"
 
 // What becomes of a finished sum.
-constexpr uint32_t SET = 0, ADD_SCALED = 1;
+constexpr uint32_t SET = 0, ADD_SCALED = 1, SET_SCALED = 2, CONTINUE = 3;
 
 struct Linear {
     Matrix w;
@@ -30,6 +30,8 @@ HONE_INLINE void leave(const Linear &a, uint32_t row, uint32_t out, float sum) {
     float *y = a.y + (uint64_t)row * a.y_stride + out;
     if (a.store == ADD_SCALED) {
         *y = fused(a.scale, sum, *y);
+    } else if (a.store == SET_SCALED) {
+        *y = sum * a.scale;
     } else {
         *y = a.bias ? sum + a.bias[out] : sum;
     }

@@ -25,11 +25,14 @@ pub(super) struct Matrix {
 }
 
 /// What becomes of a finished sum.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Leave {
     Set = 0,
     AddScaled = 1,
+    SetScaled = 2,
+    /// The sum starts from what is there; for gradients of inputs only.
+    Continue = 3,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -129,6 +132,144 @@ pub(super) struct Gate {
     pub(super) gate_up_stride: u32,
     pub(super) act_stride: u32,
     pub(super) unused: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct Add {
+    pub(super) a: At,
+    pub(super) b: At,
+    pub(super) y: At,
+    pub(super) n: u32,
+    pub(super) unused: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct Back {
+    pub(super) w: Matrix,
+    pub(super) dy: At,
+    pub(super) dx: At,
+    pub(super) rows: u32,
+    pub(super) dy_stride: u32,
+    pub(super) dx_stride: u32,
+    pub(super) leave: Leave,
+    pub(super) scale: f32,
+    pub(super) unused: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct Outer {
+    pub(super) dy: At,
+    pub(super) x: At,
+    pub(super) dw: At,
+    pub(super) rows: u32,
+    pub(super) out: u32,
+    pub(super) inp: u32,
+    pub(super) dy_stride: u32,
+    pub(super) x_stride: u32,
+    pub(super) fresh: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct NormBack {
+    pub(super) x: At,
+    pub(super) dy: At,
+    pub(super) weight: At,
+    pub(super) dx: At,
+    pub(super) pick: At,
+    pub(super) n: u32,
+    pub(super) stride: u32,
+    pub(super) eps: f32,
+    pub(super) unused: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct Unplace {
+    pub(super) qkv: At,
+    pub(super) q_norm: At,
+    pub(super) k_norm: At,
+    pub(super) angles: At,
+    pub(super) positions: At,
+    pub(super) dqkv: At,
+    pub(super) heads: u32,
+    pub(super) dim: u32,
+    pub(super) stride: u32,
+    pub(super) eps: f32,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct GateBack {
+    pub(super) gate_up: At,
+    pub(super) dact: At,
+    pub(super) ffn: u32,
+    pub(super) gate_up_stride: u32,
+    pub(super) act_stride: u32,
+    pub(super) unused: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct AttendBack {
+    pub(super) q: At,
+    pub(super) dout: At,
+    pub(super) keys: At,
+    pub(super) values: At,
+    pub(super) p: At,
+    pub(super) ds: At,
+    pub(super) dqkv: At,
+    pub(super) row: u32,
+    pub(super) first: u32,
+    pub(super) tokens: u32,
+    pub(super) base: u32,
+    pub(super) block: u32,
+    pub(super) width: u32,
+    pub(super) heads: u32,
+    pub(super) kv_heads: u32,
+    pub(super) dim: u32,
+    pub(super) window: u32,
+    pub(super) stride: u32,
+    pub(super) dqkv_stride: u32,
+    pub(super) scale: f32,
+    pub(super) unused: u32,
+}
+
+/// A row of logits that is learned from; fourteen numbers of four bytes.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(super) struct LossRow {
+    pub(super) inverse: f32,
+    pub(super) kept: u32,
+    pub(super) count: u32,
+    pub(super) twice: u32,
+    pub(super) asked: u32,
+    pub(super) asks: u32,
+    pub(super) most: f32,
+    pub(super) share: f32,
+    pub(super) log_sum: f32,
+    pub(super) slope: f32,
+    pub(super) bonus: f32,
+    pub(super) slopes: u32,
+    pub(super) pulls: u32,
+    pub(super) unused: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct LossRows {
+    pub(super) logits: At,
+    pub(super) rows: At,
+    pub(super) ids: At,
+    pub(super) said: At,
+    pub(super) picked: At,
+    pub(super) places: At,
+    pub(super) amounts: At,
+    pub(super) stride: u32,
+    pub(super) vocab: u32,
 }
 
 /// A draw from one row.

@@ -66,11 +66,21 @@ pub struct Launch {
 
 /// A device: memory, and kernels that run in the order they are launched.
 ///
+/// Copies and launches of one driver are in one order; those of its [`Driver::second`] are in
+/// another.
+///
 /// # Safety
 /// Memory that [`Driver::alloc`] returned is valid until it is freed.
 pub unsafe trait Driver: Send + Sync {
     /// What the device is called.
     fn name(&self) -> String;
+
+    /// The same device and memory with an order of launches of its own, that gives way to this one
+    /// wherever both have something to do.
+    ///
+    /// # Errors
+    /// The device failed.
+    fn second(&self) -> Result<Arc<dyn Driver>, DeviceError>;
 
     /// Bytes of free and of all memory.
     fn memory(&self) -> Result<(u64, u64), DeviceError>;
@@ -101,6 +111,12 @@ pub unsafe trait Driver: Send + Sync {
     /// # Safety
     /// The device's memory holds that many bytes.
     unsafe fn read(&self, from: u64, to: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Waits for everything launched before.
+    ///
+    /// # Errors
+    /// The device failed.
+    fn wait(&self) -> Result<(), DeviceError>;
 
     /// Starts a kernel.
     ///
@@ -150,10 +166,15 @@ impl Buffer {
 
     /// Replaces the first values, in the order of launches.
     pub(super) fn write<T: Plain>(&self, values: &[T]) -> Result<(), DeviceError> {
+        self.write_at(0, values)
+    }
+
+    /// Replaces values from byte `from` on, in the order of launches.
+    pub(super) fn write_at<T: Plain>(&self, from: usize, values: &[T]) -> Result<(), DeviceError> {
         let bytes = as_bytes(values);
-        assert!(bytes.len() <= self.bytes, "buffer too short");
+        assert!(from + bytes.len() <= self.bytes, "buffer too short");
         // SAFETY: the length was checked.
-        unsafe { self.driver.write(self.at, bytes) }
+        unsafe { self.driver.write(self.at + from as u64, bytes) }
     }
 
     /// Sets values from index `first` on that nothing uses yet.
@@ -221,8 +242,28 @@ unsafe impl Plain for f32 {}
 unsafe impl Plain for super::args::Linear {}
 // SAFETY: as above.
 unsafe impl Plain for super::args::Draw {}
+// SAFETY: as above.
+unsafe impl Plain for super::args::LossRow {}
 // SAFETY: as above, and any bits are a value.
 unsafe impl Plain for super::args::Drawn {}
+
+/// Starts a kernel; `args` is the struct that it takes, over buffers of the sizes it names.
+pub(super) fn launch<T>(
+    driver: &dyn Driver,
+    kernel: &'static str,
+    (grid, block): ([u32; 3], u32),
+    args: &T,
+) -> Result<(), DeviceError> {
+    let launch = Launch {
+        kernel,
+        grid,
+        block,
+        args: std::ptr::from_ref(args).cast(),
+    };
+    // SAFETY: the callers in this folder pass the struct of the kernel they name, and buffers that
+    // they sized for it.
+    unsafe { driver.launch(&launch) }
+}
 
 fn as_bytes<T: Plain>(values: &[T]) -> &[u8] {
     // SAFETY: see `Plain`.

@@ -9,14 +9,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use sha2::{Digest, Sha256};
 
 use super::driver::{DeviceError, Driver, Launch};
 
 /// The sources, by file name.
-const SOURCES: [(&str, &str); 8] = [
+const SOURCES: [(&str, &str); 11] = [
     ("emulator.cpp", include_str!("../cuda/emulator.cpp")),
     ("emulator.h", include_str!("../cuda/emulator.h")),
     ("kernels.cu", include_str!("../cuda/kernels.cu")),
@@ -25,6 +25,12 @@ const SOURCES: [(&str, &str); 8] = [
     ("rows.cuh", include_str!("../cuda/rows.cuh")),
     ("sample.cuh", include_str!("../cuda/sample.cuh")),
     ("attention.cuh", include_str!("../cuda/attention.cuh")),
+    (
+        "attention_back.cuh",
+        include_str!("../cuda/attention_back.cuh"),
+    ),
+    ("backward.cuh", include_str!("../cuda/backward.cuh")),
+    ("loss.cuh", include_str!("../cuda/loss.cuh")),
 ];
 /// Follows every piece of memory, to see whether a kernel wrote beyond it.
 const GUARD: [u8; 64] = [0xa5; 64];
@@ -34,11 +40,12 @@ const MEMORY: u64 = 4 << 30;
 type Emulate = unsafe extern "C" fn(*const c_char, *const u32, u32, *const c_void, c_int) -> c_int;
 
 /// An emulated device.
+#[derive(Clone)]
 pub struct Emulator {
     emulate: Emulate,
-    memory: Mutex<HashMap<u64, Box<[u64]>>>,
+    memory: Arc<Mutex<HashMap<u64, Box<[u64]>>>>,
     /// Threads and blocks run from the last to the first.
-    reverse: AtomicBool,
+    reverse: Arc<AtomicBool>,
 }
 
 /// One kernel runs at a time in the whole process: threads are coroutines on global state.
@@ -58,8 +65,8 @@ impl Emulator {
         let loaded = LOADED.get_or_init(|| compiled().and_then(|path| load(&path)));
         Ok(Self {
             emulate: loaded.clone()?,
-            memory: Mutex::default(),
-            reverse: AtomicBool::new(false),
+            memory: Arc::default(),
+            reverse: Arc::default(),
         })
     }
 
@@ -147,6 +154,15 @@ fn load(path: &Path) -> Result<Emulate, DeviceError> {
 unsafe impl Driver for Emulator {
     fn name(&self) -> String {
         "emulated on the processor".to_owned()
+    }
+
+    fn second(&self) -> Result<Arc<dyn Driver>, DeviceError> {
+        // What is launched has run when its call returns, so there is no order to keep apart.
+        Ok(Arc::new(self.clone()))
+    }
+
+    fn wait(&self) -> Result<(), DeviceError> {
+        Ok(())
     }
 
     fn memory(&self) -> Result<(u64, u64), DeviceError> {

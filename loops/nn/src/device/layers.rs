@@ -1,8 +1,7 @@
 //! The layers of a forward pass as launches: what ../layer.rs does.
-#![allow(unsafe_code)]
 
 use super::args::{Attend, Embed, Gate, Leave, Linear, Linears, Norm, Place};
-use super::driver::{Buffer, DeviceError, Launch};
+use super::driver::{Buffer, DeviceError, Driver, launch};
 use super::jobs::LayerJobs;
 use super::plan::{Plan, window};
 use super::{Device, DeviceLayer, DeviceLinear};
@@ -10,9 +9,24 @@ use crate::layer::Dims;
 use crate::simd::padded;
 
 /// Threads of a block for operations that have one thread per element.
-const WIDE: u32 = 128;
+pub(super) const WIDE: u32 = 128;
 /// The names of all kernels.
 pub const KERNELS: &[&str] = &[
+    "add_rows",
+    "attend_back_keys",
+    "attend_back_pairs",
+    "attend_back_queries",
+    "attend_back_rows",
+    "back_bf16",
+    "back_f32",
+    "back_q4",
+    "back_q8",
+    "gate_back",
+    "loss_back",
+    "loss_shape",
+    "norm_back",
+    "outer",
+    "unplace",
     "draw",
     "embed",
     "norm_rows",
@@ -77,6 +91,8 @@ struct Step {
 /// One pass over all layers.
 pub(super) struct Pass<'a> {
     pub(super) device: &'a Device,
+    /// In whose order it runs.
+    pub(super) driver: &'a dyn Driver,
     pub(super) dims: Dims,
     pub(super) plan: &'a Plan,
     pub(super) at: Places,
@@ -88,15 +104,8 @@ pub(super) struct Pass<'a> {
 impl Pass<'_> {
     pub(super) fn run(&self, keys: &[Buffer], values: &[Buffer]) -> Result<(), DeviceError> {
         let (at, d) = (self.at, self.dims);
-        let embed = Embed {
-            w: self.device.embed,
-            tokens: at.words,
-            x: at.x,
-            stride: d.ld_hidden as u32,
-            unused: 0,
-        };
         let rows = self.plan.rows as u32;
-        self.launch("embed", ([rows, 1, 1], WIDE), &embed)?;
+        self.embed(at.x)?;
         for (index, layer) in self.device.layers.iter().enumerate() {
             // What the layer before left is added on the way into the norm.
             let x = if index == 0 {
@@ -105,7 +114,7 @@ impl Pass<'_> {
                 (at.mid, at.proj, at.x)
             };
             self.norm(x, layer.norm1, (0, rows))?;
-            self.attention((index, layer), (&keys[index], &values[index]))?;
+            self.attention((index, layer), (keys[index].at(), values[index].at()))?;
             self.norm((at.x, at.proj, at.mid), layer.norm2, (0, rows))?;
             self.mlp(index, layer)?;
         }
@@ -131,8 +140,20 @@ impl Pass<'_> {
         self.linear(&step)
     }
 
+    /// Embeddings of the batch's tokens.
+    pub(super) fn embed(&self, x: u64) -> Result<(), DeviceError> {
+        let embed = Embed {
+            w: self.device.embed,
+            tokens: self.at.words,
+            x,
+            stride: self.dims.ld_hidden as u32,
+            unused: 0,
+        };
+        self.launch("embed", ([self.plan.rows as u32, 1, 1], WIDE), &embed)
+    }
+
     /// Norm of `x`, or of `sum = x + add`, to `normed`.
-    fn norm(
+    pub(super) fn norm(
         &self,
         (x, add, sum): (u64, u64, u64),
         weight: u64,
@@ -156,9 +177,9 @@ impl Pass<'_> {
     fn attention(
         &self,
         (index, layer): (usize, &DeviceLayer),
-        (keys, values): (&Buffer, &Buffer),
+        kv: (u64, u64),
     ) -> Result<(), DeviceError> {
-        let (at, d, cfg) = (self.at, self.dims, &self.device.model.config);
+        let (at, d) = (self.at, self.dims);
         let qkv = Step {
             linear: layer.qkv,
             x: (at.normed, d.ld_hidden),
@@ -166,26 +187,8 @@ impl Pass<'_> {
             rows: self.plan.rows,
         };
         self.project(&qkv, (index, 0))?;
-        let place = Place {
-            qkv: at.qkv,
-            q_norm: layer.q_norm,
-            k_norm: layer.k_norm,
-            angles: self.device.angles.at(),
-            positions: at.words + self.plan.positions as u64 * 4,
-            blocks: at.words + self.plan.blocks as u64 * 4,
-            q: at.q,
-            keys: keys.at(),
-            values: values.at(),
-            heads: cfg.heads as u32,
-            kv_heads: cfg.kv_heads as u32,
-            dim: cfg.head_dim as u32,
-            qkv_stride: d.ld_qkv as u32,
-            q_stride: d.ld_q as u32,
-            eps: cfg.rms_eps,
-        };
-        let heads = (cfg.heads + 2 * cfg.kv_heads) as u32;
-        self.launch("place", ([self.plan.rows as u32, heads, 1], 32), &place)?;
-        self.attend(index, (keys, values))?;
+        self.place(layer, kv)?;
+        self.attend(index, kv)?;
         let o = Step {
             linear: layer.o,
             x: (at.attn, d.ld_q),
@@ -195,7 +198,39 @@ impl Pass<'_> {
         self.project(&o, (index, 1))
     }
 
-    fn attend(&self, index: usize, (keys, values): (&Buffer, &Buffer)) -> Result<(), DeviceError> {
+    /// Head norms, rotation, and the write of keys and values.
+    pub(super) fn place(
+        &self,
+        layer: &DeviceLayer,
+        (keys, values): (u64, u64),
+    ) -> Result<(), DeviceError> {
+        let (at, d, cfg) = (self.at, self.dims, &self.device.model.config);
+        let place = Place {
+            qkv: at.qkv,
+            q_norm: layer.q_norm,
+            k_norm: layer.k_norm,
+            angles: self.device.angles.at(),
+            positions: at.words + self.plan.positions as u64 * 4,
+            blocks: at.words + self.plan.blocks as u64 * 4,
+            q: at.q,
+            keys,
+            values,
+            heads: cfg.heads as u32,
+            kv_heads: cfg.kv_heads as u32,
+            dim: cfg.head_dim as u32,
+            qkv_stride: d.ld_qkv as u32,
+            q_stride: d.ld_q as u32,
+            eps: cfg.rms_eps,
+        };
+        let heads = (cfg.heads + 2 * cfg.kv_heads) as u32;
+        self.launch("place", ([self.plan.rows as u32, heads, 1], 32), &place)
+    }
+
+    pub(super) fn attend(
+        &self,
+        index: usize,
+        (keys, values): (u64, u64),
+    ) -> Result<(), DeviceError> {
         let (at, plan, cfg) = (self.at, self.plan, &self.device.model.config);
         let window = window(cfg, index);
         let width = plan.width(window);
@@ -211,8 +246,8 @@ impl Pass<'_> {
             let attend = Attend {
                 q: at.q,
                 out: at.attn,
-                keys: keys.at(),
-                values: values.at(),
+                keys,
+                values,
                 tables: at.words + plan.tables as u64 * 4,
                 tiles: at.words + (plan.tiles + first * 4) as u64 * 4,
                 scores: at.scores,
@@ -240,6 +275,19 @@ impl Pass<'_> {
             rows: self.plan.rows,
         };
         self.project(&gate_up, (index, 2))?;
+        self.gate()?;
+        let down = Step {
+            linear: layer.down,
+            x: (at.act, d.ld_ffn),
+            y: (at.proj, d.ld_hidden),
+            rows: self.plan.rows,
+        };
+        self.project(&down, (index, 3))
+    }
+
+    /// `act = silu(gate) * up`.
+    pub(super) fn gate(&self) -> Result<(), DeviceError> {
+        let (at, d) = (self.at, self.dims);
         let gate = Gate {
             gate_up: at.gate_up,
             act: at.act,
@@ -249,14 +297,7 @@ impl Pass<'_> {
             unused: 0,
         };
         let grid = [(d.ffn as u32).div_ceil(WIDE), self.plan.rows as u32, 1];
-        self.launch("gate", (grid, WIDE), &gate)?;
-        let down = Step {
-            linear: layer.down,
-            x: (at.act, d.ld_ffn),
-            y: (at.proj, d.ld_hidden),
-            rows: self.plan.rows,
-        };
-        self.project(&down, (index, 3))
+        self.launch("gate", (grid, WIDE), &gate)
     }
 
     /// A linear layer and the adapters on it.
@@ -294,25 +335,18 @@ impl Pass<'_> {
         Ok(())
     }
 
-    fn linear(&self, args: &Linear) -> Result<(), DeviceError> {
+    pub(super) fn linear(&self, args: &Linear) -> Result<(), DeviceError> {
         let (kernel, grid, block) = linear_launch(args);
         self.launch(kernel, (grid, block), args)
     }
 
-    fn launch<T>(
+    pub(super) fn launch<T>(
         &self,
         kernel: &'static str,
-        (grid, block): ([u32; 3], u32),
+        size: ([u32; 3], u32),
         args: &T,
     ) -> Result<(), DeviceError> {
-        let launch = Launch {
-            kernel,
-            grid,
-            block,
-            args: std::ptr::from_ref(args).cast(),
-        };
-        // SAFETY: `args` is the struct of this kernel, and its buffers were sized by `prepare`.
-        unsafe { self.device.driver.launch(&launch) }
+        launch(self.driver, kernel, size, args)
     }
 }
 

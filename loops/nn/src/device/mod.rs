@@ -2,8 +2,9 @@
 //!
 //! The kernels (`src/cuda`) do the operations of the processor's kernels in the same order with the
 //! same rounding, so a device says bit for bit what the processor says, and a model proves it
-//! before it serves ([`Device::load`]). Weights stay in the processor's memory as well: training,
-//! proofs and embeddings run there, on the same numbers.
+//! before it serves ([`Device::load`]). A learner's passes run on the weights that are there
+//! (`train`). Weights stay in the processor's memory as well: proofs and embeddings run there, on
+//! the same numbers.
 //!
 //! [`Driver`] is all that a device has to do. The program brings a GPU's; [`Emulator`] runs the same
 //! kernels on the processor, so that every machine can check them.
@@ -19,6 +20,7 @@ mod pass;
 mod plan;
 #[cfg(test)]
 mod tests;
+mod train;
 
 use std::sync::Arc;
 
@@ -31,6 +33,7 @@ pub use self::emulator::Emulator;
 pub use self::layers::KERNELS;
 use self::matrix::Packer;
 pub(crate) use self::pass::DevicePass;
+pub(crate) use self::train::{Asking, DevicePasses};
 use crate::adapter::Adapter;
 use crate::exec::Executor;
 use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};

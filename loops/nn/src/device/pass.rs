@@ -1,11 +1,10 @@
 //! The forward pass on a device: what ../layer.rs and ../forward.rs do, as launches.
-#![allow(unsafe_code)]
 
 use std::sync::Arc;
 
 use super::Device;
 use super::args::{Draw, Drawn, Draws};
-use super::driver::{Buffer, DeviceError, Growing, Launch};
+use super::driver::{Buffer, DeviceError, Driver, Growing, launch};
 use super::jobs::{LayerJobs, all_jobs, rank_stride};
 use super::layers::{Pass, Places};
 use super::plan::{Plan, Run, runs, window};
@@ -23,6 +22,8 @@ const DRAW_VOCAB_MAX: usize = 1 << 20;
 /// Keys, values and buffers of one engine on a device.
 pub(crate) struct DevicePass {
     device: Arc<Device>,
+    /// In whose order it runs.
+    driver: Arc<dyn Driver>,
     keys: Vec<Buffer>,
     values: Vec<Buffer>,
     blocks: usize,
@@ -54,6 +55,21 @@ struct Buffers {
 impl DevicePass {
     /// Memory for `blocks` blocks of keys and values.
     pub(crate) fn new(device: Arc<Device>, blocks: usize) -> Result<Self, DeviceError> {
+        let driver = Arc::clone(&device.driver);
+        Self::driven(device, driver, blocks)
+    }
+
+    /// As [`Self::new`], in an order of its own that gives way to serving.
+    pub(crate) fn second(device: Arc<Device>, blocks: usize) -> Result<Self, DeviceError> {
+        let driver = device.driver.second()?;
+        Self::driven(device, driver, blocks)
+    }
+
+    fn driven(
+        device: Arc<Device>,
+        driver: Arc<dyn Driver>,
+        blocks: usize,
+    ) -> Result<Self, DeviceError> {
         let cfg = &device.model.config;
         let needed = (blocks * device.bytes_per_block()) as u64;
         let free = device.memory_free()?;
@@ -63,7 +79,7 @@ impl DevicePass {
         }
         let bytes = blocks * cfg.kv_heads * BLOCK_TOKENS * cfg.head_dim * size_of::<f32>();
         let pool = || -> Result<Vec<Buffer>, DeviceError> {
-            let each = (0..cfg.layers).map(|_| Buffer::zeroed(&device.driver, bytes));
+            let each = (0..cfg.layers).map(|_| Buffer::zeroed(&driver, bytes));
             each.collect()
         };
         Ok(Self {
@@ -74,6 +90,7 @@ impl DevicePass {
             bufs: Buffers::default(),
             logits: Vec::new(),
             device,
+            driver,
         })
     }
 
@@ -90,6 +107,7 @@ impl DevicePass {
             let (places, jobs, job_list) = self.prepare(&device, &runs)?;
             let pass = Pass {
                 device: &device,
+                driver: &*self.driver,
                 dims: Dims::new(cfg),
                 plan: &self.plan,
                 at: places,
@@ -102,7 +120,7 @@ impl DevicePass {
         self.logits.resize(wanted.max(self.logits.len()), 0.0);
         let drawn = self.draw(&device, batch)?;
         if drawn.iter().any(Option::is_none) {
-            let logits = self.bufs.logits.take(&device.driver, wanted * 4)?;
+            let logits = self.bufs.logits.take(&self.driver, wanted * 4)?;
             let rows = self.logits.chunks_exact_mut(vocab).enumerate();
             for ((row, to), drawn) in rows.zip(&drawn) {
                 if drawn.is_none() {
@@ -142,7 +160,7 @@ impl DevicePass {
         if draws.is_empty() {
             return Ok(sampled);
         }
-        let driver = &device.driver;
+        let driver = &self.driver;
         let from = self
             .bufs
             .draws
@@ -161,14 +179,8 @@ impl DevicePass {
             stride: padded(cfg.vocab) as u32,
             vocab: cfg.vocab as u32,
         };
-        let launch = Launch {
-            kernel: "draw",
-            grid: [draws.len() as u32, 1, 1],
-            block: DRAW_THREADS,
-            args: std::ptr::from_ref(&args).cast(),
-        };
-        // SAFETY: `args` is the kernel's struct; rows and buffers have the sizes it names.
-        unsafe { driver.launch(&launch)? };
+        let grid = [draws.len() as u32, 1, 1];
+        launch(&**driver, "draw", (grid, DRAW_THREADS), &args)?;
         to.read(0, &mut drawn)?;
         for (draw, drawn) in draws.iter().zip(drawn) {
             sampled[draw.row as usize] = said(draw, drawn);
@@ -199,7 +211,7 @@ impl DevicePass {
         device: &Device,
         runs: &[Run],
     ) -> Result<(Places, LayerJobs, u64), DeviceError> {
-        let (cfg, driver) = (&device.model.config, &device.driver);
+        let (cfg, driver) = (&device.model.config, &self.driver);
         let (d, plan) = (Dims::new(cfg), &self.plan);
         let rows = plan.rows;
         let score_bytes = (0..cfg.layers).map(|layer| {

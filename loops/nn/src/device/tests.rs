@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::args::{Leave, Linear};
-use super::driver::{Buffer, Driver, Launch};
+use super::driver::{Buffer, Driver, Launch, launch};
 use super::layers::linear_launch;
 use super::matrix::Packer;
 use super::pass::DevicePass;
@@ -220,17 +220,7 @@ fn product(
         unused: 0,
     };
     let (kernel, grid, block) = linear_launch(&args);
-    let args = std::ptr::from_ref(&args).cast();
-    // SAFETY: `args` is a `Linear` and its buffers have the sizes it names.
-    unsafe {
-        let launch = Launch {
-            kernel,
-            grid,
-            block,
-            args,
-        };
-        driver.launch(&launch).unwrap();
-    }
+    launch(&**driver, kernel, (grid, block), &args).unwrap();
     to.read(0, y).unwrap();
 }
 
@@ -381,6 +371,12 @@ struct Faulty {
 unsafe impl Driver for Faulty {
     fn name(&self) -> String {
         self.inner.name()
+    }
+    fn second(&self) -> Result<Arc<dyn Driver>, DeviceError> {
+        self.inner.second()
+    }
+    fn wait(&self) -> Result<(), DeviceError> {
+        self.inner.wait()
     }
     fn memory(&self) -> Result<(u64, u64), DeviceError> {
         let free = self.free.load(Ordering::Relaxed);

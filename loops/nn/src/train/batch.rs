@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::kept::KeptLayers;
 use super::layer::{GradBufs, LayerBack, LayerSink, embedding_grad};
+use super::loss::LossStep;
 use super::{Control, StepError, TrainRow};
 use crate::adapter::Adapter;
 use crate::exec::Executor;
@@ -174,6 +175,20 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
+    /// Forward, loss and backward; returns the layers that were not computed again.
+    pub(crate) fn micro(
+        &mut self,
+        run: &Run,
+        micro: &Micro,
+        loss: &mut LossStep,
+        pacer: &mut Pacer,
+    ) -> Result<usize, StepError> {
+        self.forward(run, micro, pacer)?;
+        self.loss(run, micro, loss, pacer)?;
+        self.backward(run, micro, &mut *loss.sink, pacer)?;
+        Ok(self.kept.count())
+    }
+
     /// Makes room for a micro-batch; with a budget of bytes for a backward pass.
     fn prepare(&mut self, run: &Run, micro: &Micro) {
         let (cfg, blocks) = (&run.model.config, micro.blocks.len());

@@ -125,6 +125,25 @@ impl Size {
     }
 }
 
+/// The layers below the last whose results fit into `budget` bytes, the upper ones first.
+fn fitting(cfg: &ModelConfig, tokens: usize, budget: usize) -> Vec<Size> {
+    let below = (0..cfg.layers.saturating_sub(1)).rev();
+    let mut left = budget;
+    below
+        .map(|layer| Size::of(cfg, layer, tokens))
+        .take_while(|size| {
+            let rest = left.checked_sub(size.bytes());
+            left = rest.unwrap_or(0);
+            rest.is_some()
+        })
+        .collect()
+}
+
+/// How many layers those are.
+pub(crate) fn layers_that_fit(cfg: &ModelConfig, tokens: usize, budget: usize) -> usize {
+    fitting(cfg, tokens, budget).len()
+}
+
 /// What is kept of a model's layers.
 #[derive(Default)]
 pub(crate) struct KeptLayers {
@@ -137,16 +156,7 @@ impl KeptLayers {
     /// Makes room for as many layers of a batch of `tokens` as fit into `budget` bytes.
     pub(crate) fn prepare(&mut self, cfg: &ModelConfig, tokens: usize, budget: usize) {
         self.layers = cfg.layers;
-        let below = (0..cfg.layers.saturating_sub(1)).rev();
-        let mut left = budget;
-        let fit: Vec<Size> = below
-            .map(|layer| Size::of(cfg, layer, tokens))
-            .take_while(|size| {
-                let rest = left.checked_sub(size.bytes());
-                left = rest.unwrap_or(0);
-                rest.is_some()
-            })
-            .collect();
+        let fit = fitting(cfg, tokens, budget);
         // Room that is there already is used again where all of it stays within the budget.
         self.kept.truncate(fit.len());
         self.kept.truncate(

@@ -13,8 +13,9 @@ use super::{
 };
 use crate::adapter::Adapter;
 use crate::config::StoredDtype;
+use crate::device::{Asking, Device, DeviceError, DevicePasses};
 use crate::exec::Executor;
-use crate::logprob::{Shape, token_logprob};
+use crate::logprob::Shape;
 use crate::weights::Model;
 
 /// What is trained, with its f32 masters.
@@ -88,6 +89,8 @@ pub struct Learner {
     moments: Moments,
     pub(super) sink: Sink,
     pub(super) buffers: Buffers,
+    /// Computes the passes instead, where there is one.
+    device: Option<DevicePasses>,
     exec: Arc<Executor>,
 }
 
@@ -172,6 +175,7 @@ impl Learner {
             moments: Moments::zeros(&lengths),
             sink,
             buffers: Buffers::default(),
+            device: None,
             exec: Arc::new(Executor::new(1)),
         }
     }
@@ -181,6 +185,29 @@ impl Learner {
     pub fn on(mut self, exec: Arc<Executor>) -> Self {
         self.exec = exec;
         self
+    }
+
+    /// Computes its passes on the device that serves its model from now on, which changes no bit of
+    /// a result. Where the device has no room for them, the processor computes.
+    ///
+    /// # Errors
+    /// The device holds another model, every weight is trained, or the device failed.
+    pub fn use_device(&mut self, device: &Arc<Device>) -> Result<(), DeviceError> {
+        let Params::Adapter { base, .. } = &self.params else {
+            let why = "every weight of a model is trained by the processor only";
+            return Err(DeviceError::Unsupported(why.to_owned()));
+        };
+        if !Arc::ptr_eq(base, device.model()) {
+            let why = "the device holds another model than the one that is trained";
+            return Err(DeviceError::Unsupported(why.to_owned()));
+        }
+        self.device = Some(DevicePasses::new(device)?);
+        Ok(())
+    }
+
+    /// Whether the processor had to take over from a device.
+    pub fn fell_back(&self) -> bool {
+        self.device.as_ref().is_some_and(DevicePasses::fell_back)
     }
 
     /// Sets the learning rate of the coming updates (schedules belong to the caller).
@@ -196,6 +223,45 @@ impl Learner {
     /// Gives back the memory of its passes; the next one takes it anew.
     pub fn rest(&mut self) {
         self.buffers = Buffers::default();
+        if let Some(device) = &mut self.device {
+            device.rest();
+            // A copy has no place on a device.
+            if let Params::Adapter { served, .. } = &mut self.params {
+                *served = served.clone();
+            }
+        }
+    }
+
+    /// Makes a call where the passes are computed: on the processor where the device does not take
+    /// the rows or has no room for them.
+    fn somewhere<T>(
+        &mut self,
+        rows: &[TrainRow],
+        call: &mut dyn FnMut(&mut Self) -> Result<T, StepError>,
+    ) -> Result<T, StepError> {
+        let limit = self.cfg.minibatch_tokens;
+        let Some(mut device) = self.device.take() else {
+            return call(self);
+        };
+        if device.takes(rows, limit) {
+            self.device = Some(device);
+            match call(self) {
+                Err(StepError::Device(error @ DeviceError::Memory { .. })) => {
+                    let Some(full) = self.device.take() else {
+                        return Err(error.into());
+                    };
+                    device = full;
+                    device.rest();
+                    device.tell(&error);
+                }
+                result => return result,
+            }
+        } else {
+            device.tell(&"a text is longer than the device takes at once");
+        }
+        let result = call(self);
+        self.device = Some(device);
+        result
     }
 
     /// The adapter as it would be served now; `None` when all weights are trained.
@@ -230,7 +296,9 @@ impl Learner {
         pause: &mut dyn FnMut() -> Control,
     ) -> Result<Vec<Vec<f32>>, StepError> {
         check_rows(rows, &self.params.model().config)?;
-        self.forward_logprobs(rows, true, &mut Pacer::new(pause))
+        self.somewhere(rows, &mut |learner| {
+            learner.forward_logprobs(rows, true, &mut Pacer::new(pause))
+        })
     }
 
     /// The `k` most likely ids at every loss token with their log-probs, the likeliest first
@@ -243,8 +311,7 @@ impl Learner {
         pause: &mut dyn FnMut() -> Control,
     ) -> Result<PerToken<Vec<(u32, f32)>>, StepError> {
         check_rows(rows, &self.params.model().config)?;
-        let mut to = per_token(rows, Vec::new());
-        self.see_logits(rows, true, &mut Pacer::new(pause), &mut |site, logits| {
+        let top = |site: &Site, logits: &[f32]| {
             let loss = &rows[site.row].loss[site.item];
             let kept = loss.kept.as_deref();
             let shape = Shape::of(logits, loss.temperature, kept);
@@ -253,9 +320,16 @@ impl Learner {
             let logit = |id: &u32| logits[*id as usize];
             ids.sort_by(|a, b| logit(b).total_cmp(&logit(a)).then(a.cmp(b)));
             let with_logprob = |id: u32| (id, shape.logprob(logits[id as usize]));
-            to[site.row][site.item] = ids.into_iter().take(k).map(with_logprob).collect();
-        })?;
-        Ok(to)
+            ids.into_iter().take(k).map(with_logprob).collect()
+        };
+        self.somewhere(rows, &mut |learner| {
+            let mut to = per_token(rows, Vec::new());
+            let see = &mut |site: &Site, logits: &[f32]| {
+                to[site.row][site.item] = top(site, logits);
+            };
+            learner.see_logits(rows, true, &mut Pacer::new(pause), see)?;
+            Ok(to)
+        })
     }
 
     /// Log-probs of `ids[row][loss token]`, in the order given.
@@ -266,17 +340,20 @@ impl Learner {
         pause: &mut dyn FnMut() -> Control,
     ) -> Result<PerToken<Vec<f32>>, StepError> {
         check_rows(rows, &self.params.model().config)?;
-        let mut to = per_token(rows, Vec::new());
-        let current = under == Under::Current;
-        let pacer = &mut Pacer::new(pause);
-        self.see_logits(rows, current, pacer, &mut |site, logits| {
-            let loss = &rows[site.row].loss[site.item];
-            let shape = Shape::of(logits, loss.temperature, loss.kept.as_deref());
-            let logprob = |id: &u32| shape.logprob(logits[*id as usize]);
-            let asked = ids.get(site.row).and_then(|row| row.get(site.item));
-            to[site.row][site.item] = asked.into_iter().flatten().map(logprob).collect();
-        })?;
-        Ok(to)
+        let asked = |site: &Site| -> Vec<u32> {
+            let ids = ids.get(site.row).and_then(|row| row.get(site.item));
+            ids.cloned().unwrap_or_default()
+        };
+        self.somewhere(rows, &mut |learner| {
+            let mut to = per_token(rows, Vec::new());
+            let see = &mut |site: &Site, shape: &Shape, logits: &[f32]| {
+                let logprobs = logits.iter().map(|&z| shape.logprob(z));
+                to[site.row][site.item] = logprobs.collect();
+            };
+            let of = (rows, under == Under::Current);
+            learner.see_asked(of, &asked, see, &mut Pacer::new(pause))?;
+            Ok(to)
+        })
     }
 
     /// One step: `updates_per_step` optimizer updates on `rows`.
@@ -289,11 +366,16 @@ impl Learner {
         pause: &mut dyn FnMut() -> Control,
     ) -> Result<StepReport, StepError> {
         check_rows(rows, &self.params.model().config)?;
-        let mut pacer = Pacer::new(pause);
+        self.somewhere(rows, &mut |learner| {
+            learner.step_here(rows, &mut Pacer::new(pause))
+        })
+    }
+
+    fn step_here(&mut self, rows: &[TrainRow], pacer: &mut Pacer) -> Result<StepReport, StepError> {
         let parts = self.cfg.updates_per_step.min(rows.len()).max(1);
         // One update changes nothing before its last slice is over.
         let before = (parts > 1).then(|| (self.params.copy(), self.moments.clone()));
-        let result = self.updates_of(rows, parts, &mut pacer);
+        let result = self.updates_of(rows, parts, pacer);
         if let (Err(_), Some((masters, moments))) = (&result, before) {
             self.params.restore(&masters);
             self.moments = moments;
@@ -374,18 +456,25 @@ impl Learner {
             backward: Some(self.cfg.activation_bytes_max),
         };
         let mut sums = Sums::default();
+        if let Some(device) = &mut self.device {
+            device.begin(run.adapter)?;
+        }
         for micro in micros {
             totals.tokens += micro.tokens;
-            self.buffers.forward(&run, micro, pacer)?;
-            totals.layers_kept = totals.layers_kept.min(self.buffers.kept.count());
             let mut loss = LossStep {
                 inputs,
                 sums: &mut sums,
                 current: &mut totals.current,
                 sink: &mut self.sink,
             };
-            self.buffers.loss(&run, micro, &mut loss, pacer)?;
-            self.buffers.backward(&run, micro, &mut self.sink, pacer)?;
+            let kept = match &mut self.device {
+                Some(device) => device.micro(&run, micro, &mut loss, pacer)?,
+                None => self.buffers.micro(&run, micro, &mut loss, pacer)?,
+            };
+            totals.layers_kept = totals.layers_kept.min(kept);
+        }
+        if let Some(device) = &mut self.device {
+            device.gradients(&mut self.sink)?;
         }
         let grads = self.sink.arrays_mut();
         let grad_norm = norm(&grads);
@@ -425,12 +514,41 @@ impl Learner {
         pacer: &mut Pacer,
     ) -> Result<Logprobs, StepError> {
         let mut to = per_token(rows, 0.0);
-        self.see_logits(rows, with_adapter, pacer, &mut |site, logits| {
-            let loss = &rows[site.row].loss[site.item];
-            let kept = loss.kept.as_deref();
-            to[site.row][site.item] = token_logprob(logits, site.token, loss.temperature, kept);
-        })?;
+        let token = |site: &Site| vec![site.token];
+        let see = &mut |site: &Site, shape: &Shape, logits: &[f32]| {
+            to[site.row][site.item] = shape.logprob(logits[0]);
+        };
+        self.see_asked((rows, with_adapter), &token, see, pacer)?;
         Ok(to)
+    }
+
+    /// Shows, for every loss token, what turns its logits into probabilities and its logits of `ids`.
+    fn see_asked(
+        &mut self,
+        (rows, with_adapter): (&[TrainRow], bool),
+        ids: &dyn Fn(&Site) -> Vec<u32>,
+        see: &mut dyn FnMut(&Site, &Shape, &[f32]),
+        pacer: &mut Pacer,
+    ) -> Result<(), StepError> {
+        let Some(device) = &mut self.device else {
+            return self.see_logits(rows, with_adapter, pacer, &mut |site, logits| {
+                let loss = &rows[site.row].loss[site.item];
+                let shape = Shape::of(logits, loss.temperature, loss.kept.as_deref());
+                let asked: Vec<f32> = ids(site).iter().map(|&id| logits[id as usize]).collect();
+                see(site, &shape, &asked);
+            });
+        };
+        let run = Run {
+            model: self.params.model(),
+            adapter: self.params.adapter().filter(|_| with_adapter),
+            exec: &self.exec,
+            backward: None,
+        };
+        let mut asking = Asking { rows, ids, see };
+        for micro in &Micro::pack(rows, 0..rows.len(), self.cfg.minibatch_tokens) {
+            device.ask(&run, micro, &mut asking, pacer)?;
+        }
+        Ok(())
     }
 
     /// Shows the logits that predict every loss token.
@@ -448,6 +566,10 @@ impl Learner {
             backward: None,
         };
         for micro in &Micro::pack(rows, 0..rows.len(), self.cfg.minibatch_tokens) {
+            if let Some(device) = &mut self.device {
+                device.visit(&run, micro, see, pacer)?;
+                continue;
+            }
             self.buffers.forward(&run, micro, pacer)?;
             self.buffers.visit(&run, micro, see, pacer)?;
         }

@@ -287,16 +287,40 @@ pub(crate) struct LossStep<'a> {
     pub(crate) sink: &'a mut Sink,
 }
 
-impl LossStep<'_> {
+impl<'a> LossStep<'a> {
     /// Takes the logits of one loss token and leaves their gradient in `row`.
     fn token(&mut self, site: &Site, row: &mut [f32]) {
-        let LossInputs {
-            rows, cfg, counts, ..
-        } = self.inputs;
-        let loss = &rows[site.row].loss[site.item];
+        let loss = self.item(site);
         let kept = loss.kept.as_deref();
         let shape = Shape::of(row, loss.temperature, kept);
-        let current = shape.logprob(row[site.token as usize]);
+        let asked = self.asks(site);
+        let logits: Vec<f32> = asked.iter().map(|&id| row[id as usize]).collect();
+        let pull = self.pull(site, &shape, &logits);
+        let grad = RowGrad {
+            shape,
+            slopes: &pull.slopes,
+            entropy: pull.bonus,
+        };
+        let entropy = grad.run(row, kept);
+        self.tell(&pull, entropy);
+    }
+
+    pub(crate) fn item(&self, site: &Site) -> &'a TokenLoss {
+        &self.inputs.rows[site.row].loss[site.item]
+    }
+
+    /// The ids whose logits make the loss of a token: it, and those of its teacher.
+    pub(crate) fn asks(&self, site: &Site) -> Vec<u32> {
+        let teacher = self.item(site).teacher.as_ref();
+        let of_teacher = teacher.map_or(&[][..], |top| &top.ids);
+        [&[site.token], of_teacher].concat()
+    }
+
+    /// The loss of a token but for its entropy, from the `logits` that it asks for.
+    pub(crate) fn pull(&mut self, site: &Site, shape: &Shape, logits: &[f32]) -> TokenPull {
+        let LossInputs { cfg, counts, .. } = self.inputs;
+        let loss = self.item(site);
+        let current = shape.logprob(logits[0]);
         self.current[site.row][site.item] = current;
         let (term, share) = self.policy(loss, site, current);
         let (mut value, mut slope) = (term.loss * share, term.slope * share);
@@ -311,23 +335,24 @@ impl LossStep<'_> {
         }
         let mut slopes = vec![(site.token, slope)];
         if let Some(top) = &loss.teacher {
-            let now: Vec<f32> = top
-                .ids
-                .iter()
-                .map(|&id| shape.logprob(row[id as usize]))
-                .collect();
+            let now: Vec<f32> = logits[1..].iter().map(|&z| shape.logprob(z)).collect();
             let (taught, by_id) = cfg.distill.terms(top, &now);
             let share = cfg.distill.coef / counts.taught as f32;
             value += taught * share;
             slopes.extend(top.ids.iter().zip(by_id).map(|(&id, s)| (id, s * share)));
         }
-        let grad = RowGrad {
-            shape,
-            slopes: &slopes,
-            entropy: cfg.entropy_coef * per_token,
-        };
-        let entropy = grad.run(row, kept);
-        value -= cfg.entropy_coef * entropy * per_token;
+        TokenPull {
+            value,
+            slopes,
+            bonus: cfg.entropy_coef * per_token,
+        }
+    }
+
+    /// Counts a token whose gradient is made.
+    pub(crate) fn tell(&mut self, pull: &TokenPull, entropy: f32) {
+        let LossInputs { cfg, counts, .. } = self.inputs;
+        let per_token = 1.0 / counts.all() as f32;
+        let value = pull.value - cfg.entropy_coef * entropy * per_token;
         let sums = &mut *self.sums;
         sums.tokens += 1;
         // A sum over tokens again, so that parts of a step of different size weigh by their tokens.
@@ -377,18 +402,40 @@ impl LossStep<'_> {
     }
 }
 
+/// What the loss does to one token's logits.
+pub(crate) struct TokenPull {
+    /// The loss but for the entropy.
+    value: f32,
+    /// Derivatives by log-probs, those of the token first.
+    pub(crate) slopes: Vec<(u32, f32)>,
+    /// Weight of the entropy.
+    pub(crate) bonus: f32,
+}
+
 /// Gradient of one row of logits. With scaled logits `s = z / temperature`, `p = softmax(s)`,
 /// `H` its entropy:
 /// `dz_i = (sum_v slope_v (1[i = v] - p_i) + entropy p_i (ln p_i + H)) / temperature`.
-pub(super) struct RowGrad<'a> {
-    pub(super) shape: Shape,
+pub(crate) struct RowGrad<'a> {
+    pub(crate) shape: Shape,
     /// Derivatives of the loss by log-probs of these tokens.
-    pub(super) slopes: &'a [(u32, f32)],
+    pub(crate) slopes: &'a [(u32, f32)],
     /// Weight of the entropy bonus.
-    pub(super) entropy: f32,
+    pub(crate) entropy: f32,
 }
 
 impl RowGrad<'_> {
+    /// The slopes by place in the row, or among the kept ids.
+    pub(crate) fn places(&self, kept: Option<&[u32]>) -> Vec<(u32, f32)> {
+        let Some(kept) = kept else {
+            return self.slopes.to_vec();
+        };
+        let place = |(id, slope): &(u32, f32)| {
+            let place = kept.iter().position(|kept| kept == id)?;
+            Some((place as u32, *slope))
+        };
+        self.slopes.iter().filter_map(place).collect()
+    }
+
     /// Replaces `row` by its gradient and returns the entropy.
     pub(super) fn run(&self, row: &mut [f32], kept: Option<&[u32]>) -> f32 {
         let Some(kept) = kept else {
@@ -399,11 +446,7 @@ impl RowGrad<'_> {
             });
         };
         let mut picked: Vec<f32> = kept.iter().map(|&id| row[id as usize]).collect();
-        let place = |(id, slope): &(u32, f32)| {
-            let place = kept.iter().position(|kept| kept == id)?;
-            Some((place as u32, *slope))
-        };
-        let slopes: Vec<(u32, f32)> = self.slopes.iter().filter_map(place).collect();
+        let slopes = self.places(Some(kept));
         let entropy = dispatch(RowGradKernel {
             grad: self,
             row: &mut picked,

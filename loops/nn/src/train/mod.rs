@@ -13,6 +13,8 @@ mod objective;
 mod state;
 
 #[cfg(test)]
+mod device_tests;
+#[cfg(test)]
 mod expert_tests;
 #[cfg(test)]
 mod kept_tests;
@@ -23,13 +25,17 @@ mod op_tests;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use batch::{Micro, Pacer, Run, Sink, Site};
+pub(crate) use kept::layers_that_fit;
 pub use learner::{Learner, PerToken};
+pub(crate) use loss::{LossStep, RowGrad, TokenPull};
 pub use objective::{
     Distill, KlEstimator, Objective, SequenceView, Term, TokenView, TopK, ess_scale,
 };
 pub use state::StateError;
 
 use crate::adapter::{AdapterConfig, AdapterError, DenseConfig, LoraConfig};
+use crate::device::DeviceError;
 
 /// What is trained.
 #[derive(Debug, Clone, PartialEq)]
@@ -260,6 +266,8 @@ pub enum StepError {
     NothingToLearn,
     #[error("row {row}: {why}")]
     BadRow { row: usize, why: String },
+    #[error(transparent)]
+    Device(#[from] DeviceError),
 }
 
 /// Why a learner cannot be made.

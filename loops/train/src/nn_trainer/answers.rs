@@ -2,9 +2,9 @@
 
 use hone_domain::Token;
 use hone_nn::sample::{SampleScratch, SamplingParams, TokenCounts, sample};
-use hone_nn::{Adapter, BLOCK_TOKENS, KvPool, LogitsWanted, Scratch, SeqInput, forward};
+use hone_nn::{Adapter, BLOCK_TOKENS, LogitsWanted, Runner, SeqInput};
 
-use super::NnParts;
+use super::{NnParts, failed};
 use crate::probe::ProbeCompletion;
 use crate::trainer::TrainError;
 
@@ -87,8 +87,7 @@ pub(super) fn answers(
     for (group, prompts) in fitting.chunks(TOGETHER).enumerate() {
         let mut sequences = sequences(prompts, (group * TOGETHER, how.tokens_max));
         let blocks = sequences.iter().map(|s| s.blocks.len()).sum();
-        let mut kv = KvPool::new(&how.parts.model.config, blocks);
-        let (mut scratch, mut sampling) = (Scratch::default(), SampleScratch::default());
+        let (mut runner, mut sampling) = (how.parts.runner(blocks)?, SampleScratch::default());
         while sequences
             .iter()
             .any(|s| s.end.is_none() && s.completion.len() < how.tokens_max)
@@ -96,8 +95,7 @@ pub(super) fn answers(
             if pause() {
                 return Err(TrainError::Stopped);
             }
-            let buffers = (&mut kv, &mut scratch, &mut sampling);
-            step(how, &mut sequences, adapter, buffers);
+            step(how, &mut sequences, adapter, (&mut runner, &mut sampling))?;
         }
         completions.extend(sequences.into_iter().map(|s| Answer {
             tokens: s.completion,
@@ -133,8 +131,8 @@ fn step(
     how: Answering<'_>,
     sequences: &mut [Sequence<'_>],
     adapter: Option<&Adapter>,
-    (kv, scratch, sampling): (&mut KvPool, &mut Scratch, &mut SampleScratch),
-) {
+    (runner, sampling): (&mut Runner, &mut SampleScratch),
+) -> Result<(), TrainError> {
     let mut open: Vec<&mut Sequence> = sequences
         .iter_mut()
         .filter(|s| s.end.is_none() && s.completion.len() < how.tokens_max)
@@ -161,7 +159,7 @@ fn step(
         .iter()
         .map(|s| (s.tokens.len(), s.logits == LogitsWanted::Last))
         .collect();
-    let logits = forward(&how.parts.model, kv, &batch, &how.parts.exec, scratch);
+    let logits = runner.forward(&batch).map_err(|error| failed(&error))?;
     drop(batch);
     let mut row = 0;
     for (sequence, (tokens, due)) in open.iter_mut().zip(ran) {
@@ -184,4 +182,5 @@ fn step(
             sequence.completion.push(drawn.token);
         }
     }
+    Ok(())
 }

@@ -53,7 +53,7 @@ pub(super) fn load(
     let sentence = |e: hone_nn::LearnerError| e.to_string();
     let Some(parent) = parent.filter(|p| !p.is_base()) else {
         let fresh = Learner::new(parts.model.clone(), config).map_err(sentence)?;
-        return Ok(fresh.on(parts.exec.clone()));
+        return Ok(placed(fresh, parts));
     };
     let key = checkpoint_key(scope, parent.digest);
     let state = match parts.blobs.get(&key, CHECKPOINT_FILE) {
@@ -90,7 +90,7 @@ pub(super) fn load(
     }
     match resumed {
         Some(Ok(learner)) if adapter_digest(&adapter_of(&learner)) == parent.digest => {
-            return Ok(learner.on(parts.exec.clone()));
+            return Ok(placed(learner, parts));
         }
         Some(Ok(_)) => tracing::warn!(version = parent.version.0, "checkpoint of another adapter"),
         Some(Err(error)) => {
@@ -103,7 +103,18 @@ pub(super) fn load(
         None => read(&*parts.blobs, parent, &parts.model.config)?,
     };
     let learner = Learner::from_adapter(parts.model.clone(), config, &adapter).map_err(sentence)?;
-    Ok(learner.on(parts.exec.clone()))
+    Ok(placed(learner, parts))
+}
+
+/// The learner where this process computes: its threads, and the device where there is one.
+fn placed(learner: Learner, parts: &NnParts) -> Learner {
+    let mut learner = learner.on(parts.exec.clone());
+    if let Some(device) = &parts.device
+        && let Err(error) = learner.use_device(device)
+    {
+        tracing::warn!(%error, "training stays on the processor");
+    }
+    learner
 }
 
 /// The adapter as it would be served.

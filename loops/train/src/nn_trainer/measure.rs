@@ -1,10 +1,10 @@
 //! What the gate judges, measured: divergences on the batch and answered probes.
 
 use hone_domain::Token;
-use hone_nn::{Adapter, score};
+use hone_nn::{Adapter, BLOCK_TOKENS, LogitsWanted, SeqInput, token_logprob};
 
-use super::NnParts;
 use super::answers::{Answer, Answering, answers};
+use super::{NnParts, failed};
 use crate::config::GateConfig;
 use crate::gate::Measured;
 use crate::probe::{ProbeCompletion, ProbeSummary};
@@ -60,18 +60,87 @@ pub(super) fn measure(
     })
 }
 
-/// Mean log-prob per token of everything from `start` on.
-fn mean_logprob(
+/// Tokens that are computed at a time: where nothing is asked, and where logits are.
+const CHUNK: usize = 128;
+const ASKED: usize = 32;
+
+/// A text under some policies at once, each on a cache of its own.
+struct Reading<'a> {
+    policies: &'a [Option<&'a Adapter>],
+    tokens: &'a [Token],
+}
+
+impl Reading<'_> {
+    /// Shows the logits of every policy that predict the tokens at `positions`, which ascend.
+    fn logits(
+        &self,
+        parts: &NnParts,
+        positions: &[usize],
+        pause: &mut dyn FnMut() -> bool,
+        see: &mut dyn FnMut(usize, &[&[f32]]),
+    ) -> Result<(), TrainError> {
+        let Some(last) = positions.last() else {
+            return Ok(());
+        };
+        let each = last.div_ceil(BLOCK_TOKENS);
+        let mut runner = parts.runner(each * self.policies.len())?;
+        let blocks: Vec<u32> = (0..(each * self.policies.len()) as u32).collect();
+        let (mut done, mut asked) = (0, positions);
+        while let Some(&next) = asked.first() {
+            let (end, logits) = if done + 1 < next {
+                ((next - 1).min(done + CHUNK), LogitsWanted::None)
+            } else {
+                let run = asked.iter().zip(next..).take(ASKED);
+                let run = run.take_while(|(asked, next)| *asked == next).count();
+                (done + run, LogitsWanted::All)
+            };
+            if pause() {
+                return Err(TrainError::Stopped);
+            }
+            let policies = self.policies.iter().zip(blocks.chunks(each));
+            let batch: Vec<SeqInput> = policies
+                .map(|(adapter, blocks)| SeqInput {
+                    tokens: &self.tokens[done..end],
+                    start: done,
+                    blocks,
+                    adapter: *adapter,
+                    logits,
+                })
+                .collect();
+            let rows = runner.forward(&batch).map_err(|error| failed(&error))?;
+            if logits == LogitsWanted::All {
+                for row in 0..end - done {
+                    let of = |policy| rows.row(policy * (end - done) + row);
+                    let all: Vec<&[f32]> = (0..self.policies.len()).map(of).collect();
+                    see(done + row + 1, &all);
+                }
+                asked = &asked[end - done..];
+            }
+            done = end;
+        }
+        Ok(())
+    }
+}
+
+/// Mean log-probs per token of everything from `start` on, under every policy.
+fn mean_logprobs<const N: usize>(
     parts: &NnParts,
-    adapter: Option<&Adapter>,
+    policies: [Option<&Adapter>; N],
     (tokens, start): (&[Token], usize),
-) -> f64 {
-    let scores = score(&parts.model, adapter, tokens, &parts.exec);
-    let count = tokens.len().saturating_sub(start).max(1);
-    let sum: f64 = (start..tokens.len())
-        .map(|position| f64::from(scores.logprob(position, 1.0, None)))
-        .sum();
-    sum / count as f64
+    pause: &mut dyn FnMut() -> bool,
+) -> Result<[f64; N], TrainError> {
+    let positions: Vec<usize> = (start..tokens.len()).collect();
+    let reading = Reading {
+        policies: &policies,
+        tokens,
+    };
+    let mut sums = [0.0; N];
+    reading.logits(parts, &positions, pause, &mut |position, rows| {
+        for (sum, row) in sums.iter_mut().zip(rows) {
+            *sum += f64::from(token_logprob(row, tokens[position], 1.0, None));
+        }
+    })?;
+    Ok(sums.map(|sum| sum / positions.len().max(1) as f64))
 }
 
 /// Largest gain or loss of one held-out turn, in nats per token: none of them decides alone.
@@ -87,12 +156,9 @@ fn differences(
 ) -> Result<Vec<f32>, TrainError> {
     let mut differences = Vec::with_capacity(job.held_out.len());
     for judged in &job.held_out {
-        if pause() {
-            return Err(TrainError::Stopped);
-        }
         let text = (judged.tokens.as_slice(), judged.start);
-        let now = mean_logprob(parts, Some(policies.candidate), text);
-        let served = mean_logprob(parts, policies.parent, text);
+        let compared = [Some(policies.candidate), policies.parent];
+        let [now, served] = mean_logprobs(parts, compared, text, pause)?;
         let gain = (now - served).clamp(-DIFFERENCE_MAX, DIFFERENCE_MAX);
         differences.push((gain * f64::from(judged.score)) as f32);
     }
@@ -108,13 +174,10 @@ fn golden_loss(
 ) -> Result<f32, TrainError> {
     let (mut sum, mut count) = (0.0, 0);
     for (prompt, said) in fixed.iter().filter(|(_, said)| !said.tokens.is_empty()) {
-        if pause() {
-            return Err(TrainError::Stopped);
-        }
         let tokens = [prompt.as_slice(), &said.tokens].concat();
         let text = (tokens.as_slice(), prompt.len());
-        let base = mean_logprob(parts, None, text);
-        sum += base - mean_logprob(parts, Some(candidate), text);
+        let [base, now] = mean_logprobs(parts, [None, Some(candidate)], text, pause)?;
+        sum += base - now;
         count += 1;
     }
     Ok((sum / f64::from(count.max(1))) as f32)
@@ -139,32 +202,25 @@ fn divergences(
         if count >= most {
             break;
         }
-        let tokens = row.sample.tokens();
-        let mut scores = |adapter| {
-            if pause() {
-                return Err(TrainError::Stopped);
-            }
-            Ok(score(&parts.model, adapter, tokens, &parts.exec))
-        };
-        let candidate = scores(Some(policies.candidate))?;
-        let base = scores(None)?;
-        let before = match policies.parent {
-            Some(parent) => Some(scores(Some(parent))?),
-            None => None,
-        };
         let spans = row
             .sample
             .parts()
             .iter()
             .map(|p| p.start..p.start + p.advantages.len());
-        for position in spans.flatten().take(most - count) {
-            let now = candidate.logits(position);
-            let start = base.logits(position);
-            let served = before.as_ref().map(|scores| scores.logits(position));
-            reference += divergence(&now, &start);
-            parent += divergence(served.as_ref().unwrap_or(&start), &now);
-            count += 1;
-        }
+        let positions: Vec<usize> = spans.flatten().take(most - count).collect();
+        let all = [Some(policies.candidate), None, policies.parent];
+        let reading = Reading {
+            // Without a parent the base model is what is served.
+            policies: &all[..2 + usize::from(policies.parent.is_some())],
+            tokens: row.sample.tokens(),
+        };
+        reading.logits(parts, &positions, pause, &mut |_, rows| {
+            let (now, start) = (rows[0], rows[1]);
+            let served = rows.get(2).unwrap_or(&start);
+            reference += divergence(now, start);
+            parent += divergence(served, now);
+        })?;
+        count += positions.len();
     }
     let mean = |sum: f64| (sum / count.max(1) as f64) as f32;
     Ok(Divergences {

@@ -19,9 +19,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hone_domain::{Blobs, Digest, SamplePart, Token};
+use hone_nn::device::{Device, DeviceError};
 use hone_nn::{
     AdapterConfig, AdapterDtype, Control, DenseConfig, Executor, Learner, LoraConfig, LossKind,
-    Model, StepError, StepReport, Target, TokenLoss, TrainRow, peft,
+    Model, Runner, StepError, StepReport, Target, TokenLoss, TrainRow, peft,
 };
 use serde_json::json;
 
@@ -40,6 +41,8 @@ pub struct NnParts {
     pub model: Arc<Model>,
     /// Threads to compute on.
     pub exec: Arc<Executor>,
+    /// The device that serves the model, which computes the learner's passes too.
+    pub device: Option<Arc<Device>>,
     /// Where adapters and checkpoints are read from.
     pub blobs: Arc<dyn Blobs>,
     /// What PEFT shows as an adapter's base model.
@@ -50,6 +53,30 @@ pub struct NnParts {
     pub wording: Arc<dyn Wording>,
     /// What anybody could ask: hints are rehearsed on it beside the scope's own openings.
     pub everyday: Arc<Vec<String>>,
+}
+
+impl NnParts {
+    /// Computes forwards where training computes, with this many blocks of keys and values: after
+    /// serving, and on the processor where the device has no room for them.
+    fn runner(&self, blocks: usize) -> Result<Runner, TrainError> {
+        let here = || Runner::on_processor(self.model.clone(), self.exec.clone(), blocks);
+        let Some(device) = &self.device else {
+            return Ok(here());
+        };
+        match Runner::second_on_device(device, blocks) {
+            Ok(runner) => Ok(runner),
+            Err(error @ DeviceError::Memory { .. }) => {
+                tracing::warn!(%error, "the gate computes on the processor");
+                Ok(here())
+            }
+            Err(error) => Err(failed(&error)),
+        }
+    }
+}
+
+/// A device that stopped working.
+fn failed(error: &DeviceError) -> TrainError {
+    TrainError::Failed(error.to_string())
 }
 
 /// Trains adapters on [`NnParts::model`].
@@ -75,6 +102,9 @@ impl NnTrainer {
         config.validate()?;
         let learner = config.learner.clone();
         let adapter = adapter_config(&parts.model, &learner)?;
+        if let Some(device) = &parts.device {
+            tracing::info!(device = device.name(), "training computes on the device");
+        }
         Ok(Self {
             fingerprint: hone_nn::fingerprint(&parts.model),
             learners: Mutex::new(Learners::new(learner.learners_cached_max)),
