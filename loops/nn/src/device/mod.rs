@@ -38,6 +38,7 @@ use crate::adapter::Adapter;
 use crate::exec::Executor;
 use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};
 use crate::kv::{BLOCK_TOKENS, KvPool};
+use crate::pairs::Arithmetic;
 use crate::weights::{LayerWeights, Linear, Model};
 
 /// Largest head that the kernels cover.
@@ -112,6 +113,10 @@ impl Device {
         let weights = &model.weights;
         if weights.layers.iter().any(|l| l.mlp.dense().is_none()) {
             return Err(no_experts());
+        }
+        if weights.arithmetic() != Arithmetic::F32 {
+            let why = "the CUDA kernels compute in f32; set model.arithmetic = \"auto\" or \"f32\"";
+            return Err(DeviceError::Unsupported(why.to_owned()));
         }
         let needed = weights.bytes() as u64;
         let (free, _) = driver.memory()?;

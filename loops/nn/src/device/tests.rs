@@ -15,6 +15,7 @@ use crate::config::{Family, ModelConfig, RopeScaling};
 use crate::exec::Executor;
 use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};
 use crate::kv::{BLOCK_TOKENS, KvPool};
+use crate::pairs::Arithmetic;
 use crate::panels::{Panels, Rows, RowsMut, Store};
 use crate::quant::WeightFormat;
 use crate::rng::Rng;
@@ -151,6 +152,21 @@ fn a_model_with_experts_is_refused_in_a_sentence() {
         error.contains("experts") && error.contains("cpu"),
         "{error}"
     );
+}
+
+#[test]
+fn a_model_of_another_arithmetic_is_refused_in_a_sentence() {
+    let base = model(&tiny(Family::Qwen3), 6);
+    let weights = base.weights.into_format(WeightFormat::Bf16);
+    let model = Model::new(base.config, weights.computed_by(Arithmetic::Bf16));
+    let loaded = Device::load(
+        emulator(),
+        Arc::new(model),
+        &Executor::new(1),
+        &mut |_, _| {},
+    );
+    let error = loaded.err().unwrap().to_string();
+    assert!(error.contains("model.arithmetic"), "{error}");
 }
 
 #[test]
