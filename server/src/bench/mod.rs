@@ -76,6 +76,9 @@ pub(crate) struct Options {
     /// Tokens that each completion of `engine` decodes.
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(2..=100_000))]
     steps: u32,
+    /// One shape of `trainer`, such as "30 M"; all if absent, each in a process of its own.
+    #[arg(long, value_name = "NAME")]
+    shape: Option<String>,
     /// Address of another OpenAI-compatible server that `overhead` sends the same load to.
     #[arg(long, value_name = "URL")]
     against: Option<String>,
@@ -210,6 +213,7 @@ struct Bench {
     seconds: Option<f64>,
     size: learn::Size,
     steps: u32,
+    shape: Option<String>,
     against: Option<String>,
     root: PathBuf,
     runtime: Runtime,
@@ -237,6 +241,7 @@ impl Bench {
             seconds: options.seconds,
             size: learn::Size::of(options.seeds, options.sessions, options.arms.clone()),
             steps: options.steps,
+            shape: options.shape.clone(),
             against: options.against.clone(),
             root: options.folder.clone().unwrap_or_else(std::env::temp_dir),
             runtime,

@@ -8,10 +8,11 @@ use hone_nn::{
     AdapterConfig, Control, DenseConfig, Executor, Learner, LearnerConfig, LossKind, Model,
     ModelConfig, Objective, StepError, StepReport, TokenLoss, TrainRow, WeightFormat, Weights,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Bench;
 use super::bed::lora;
+use super::child::Process;
 use super::memory::{forget_peak, memory};
 use super::report::{Report, milli, ms};
 
@@ -98,19 +99,73 @@ pub(super) fn trainer(bench: &Bench) -> Result<Report, String> {
         "norm off by",
     ];
     let mut report = Report::new(title, &head);
+    let Some(name) = &bench.shape else {
+        for case in &CASES {
+            let measured = in_a_process(bench, case.name, time)?;
+            tell(case.name, measured, &mut report);
+        }
+        return Ok(report);
+    };
+    let case = CASES.iter().find(|case| case.name == name);
+    let case = case.ok_or_else(|| {
+        let names = CASES.map(|case| format!("\"{}\"", case.name));
+        format!("there is no shape {name:?}; there are {}", names.join(", "))
+    })?;
+    tell(case.name, measured(bench, case, time)?, &mut report);
+    Ok(report)
+}
+
+/// A case in this process.
+fn measured(bench: &Bench, case: &Case, time: Duration) -> Result<Value, String> {
     let exec = Arc::new(Executor::new(bench.config.model.thread_count()));
     let before = memory()?.now_kib;
-    for case in &CASES {
-        let deadline = Instant::now() + time.mul_f64(case.share);
-        let config = config(case.shape);
-        let weights = Weights::random(&config, 1).into_format(case.format);
-        let arithmetic = bench.config.model.arithmetic.arithmetic(false)?;
-        let model = Arc::new(Model::new(config, weights).computed_by(arithmetic));
-        let parts = (&model, &exec, case.trains);
-        let measured = Measured::of(parts, (time.mul_f64(case.share), deadline), before)?;
-        measured.tell(case.name, &mut report);
+    let time = time.mul_f64(case.share);
+    let deadline = Instant::now() + time;
+    let config = config(case.shape);
+    let weights = Weights::random(&config, 1).into_format(case.format);
+    let arithmetic = bench.config.model.arithmetic.arithmetic(false)?;
+    let model = Arc::new(Model::new(config, weights).computed_by(arithmetic));
+    let parts = (&model, &exec, case.trains);
+    Ok(Measured::of(parts, (time, deadline), before)?.json())
+}
+
+/// A case in a process of its own, whose memory nothing before it has taken.
+fn in_a_process(bench: &Bench, name: &str, time: Duration) -> Result<Value, String> {
+    let seconds = time.as_secs_f64().to_string();
+    let mut arguments = vec!["bench", "trainer", "--json", "--shape", name];
+    arguments.extend(["--seconds", &seconds]);
+    if let Some((_, file)) = &bench.file {
+        arguments.extend(["--config", file]);
     }
-    Ok(report)
+    let (process, lines) = Process::start(&arguments)?;
+    // The lines end with the process.
+    let last = lines.into_iter().last().unwrap_or_default();
+    let mut object: Value = serde_json::from_str(&last)
+        .map_err(|_| format!("{name} could not be measured: {}", process.errors()))?;
+    Ok(object[name].take())
+}
+
+/// Takes up what a case said.
+fn tell(name: &str, measured: Value, report: &mut Report) {
+    let number = |key: &str| measured[key].as_f64();
+    let cell = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let shown = |key: &str, digits: usize| cell(number(key).map(|n| format!("{n:.digits$}")));
+    let mib = number("memory_bytes").map(|bytes| format!("{:.0}", bytes / f64::from(1 << 20)));
+    report.row([
+        name.to_owned(),
+        shown("tokens_per_second", 0),
+        cell(mib),
+        format!("{} of {}", measured["layers_kept"], measured["layers"]),
+        shown("whole_ms", 1),
+        shown("by_turn_ms", 0),
+        shown("factor", 1),
+        shown("logprobs_that_differ", 0),
+        cell(number("norm_off").map(|off| format!("{off:.1e}"))),
+    ]);
+    report.failed += measured["logprobs_that_differ"]
+        .as_u64()
+        .unwrap_or_default();
+    report.set(name, measured);
 }
 
 fn config([hidden, layers, heads, kv_heads, head_dim, ffn, vocab]: [usize; 7]) -> ModelConfig {
@@ -134,7 +189,7 @@ type Parts<'a> = (&'a Arc<Model>, &'a Arc<Executor>, Trains);
 struct Measured {
     tokens_per_second: f64,
     whole: Duration,
-    /// Most memory while training, above that of the process before the first case.
+    /// Most memory while training, above that of the process before the model was made.
     memory_kib: u64,
     /// Layers that were not computed again backwards, of how many.
     layers: (usize, usize),
@@ -178,36 +233,20 @@ impl Measured {
         })
     }
 
-    fn tell(&self, name: &str, report: &mut Report) {
+    fn json(&self) -> Value {
         let by_turn = self.by_turn.as_ref();
         let factor = by_turn.map(|b| b.time.as_secs_f64() / self.whole.as_secs_f64());
-        let cell = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-        report.row([
-            name.to_owned(),
-            format!("{:.0}", self.tokens_per_second),
-            format!("{:.0}", self.memory_kib as f64 / 1024.0),
-            format!("{} of {}", self.layers.0, self.layers.1),
-            format!("{:.1}", ms(self.whole)),
-            cell(by_turn.map(|b| format!("{:.0}", ms(b.time)))),
-            cell(factor.map(|factor| format!("{factor:.1}"))),
-            cell(by_turn.map(|b| b.differing.to_string())),
-            cell(by_turn.map(|b| format!("{:.1e}", b.norm_off))),
-        ]);
-        report.set(
-            name,
-            json!({
-                "tokens_per_second": milli(self.tokens_per_second),
-                "memory_bytes": self.memory_kib * 1024,
-                "layers_kept": self.layers.0,
-                "layers": self.layers.1,
-                "whole_ms": milli(ms(self.whole)),
-                "by_turn_ms": by_turn.map(|b| milli(ms(b.time))),
-                "factor": factor.map(milli),
-                "logprobs_that_differ": by_turn.map(|b| b.differing),
-                "norm_off": by_turn.map(|b| b.norm_off),
-            }),
-        );
-        report.failed += by_turn.map_or(0, |b| b.differing) as u64;
+        json!({
+            "tokens_per_second": milli(self.tokens_per_second),
+            "memory_bytes": self.memory_kib * 1024,
+            "layers_kept": self.layers.0,
+            "layers": self.layers.1,
+            "whole_ms": milli(ms(self.whole)),
+            "by_turn_ms": by_turn.map(|b| milli(ms(b.time))),
+            "factor": factor.map(milli),
+            "logprobs_that_differ": by_turn.map(|b| b.differing),
+            "norm_off": by_turn.map(|b| b.norm_off),
+        })
     }
 }
 
