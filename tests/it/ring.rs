@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hone_domain::{Blobs as _, Policies, Turn};
-use hone_nn::{Executor, folder};
+use hone_nn::{Arithmetic, Executor, folder};
 use hone_store::{FsBlobs, Ledger as _, SqliteConfig, SqliteLedger};
 use hone_tests::{Changes, TestHouse, ask, temporary};
 use serde_json::json;
@@ -151,11 +151,13 @@ async fn recompute(data: &Path) -> (usize, usize) {
         .unwrap();
     let blobs = FsBlobs::open(&data.join("blobs"), 1 << 30).unwrap();
     let files = folder::ModelFolder::embedded(hone_starter::model_files()).unwrap();
-    let model = Arc::new(folder::load_model(&files, &mut |_, _| {}).unwrap());
+    let model = folder::load_model(&files, &mut |_, _| {}).unwrap();
+    let model = Arc::new(model.computed_by(Arithmetic::quickest()));
     let records = ledger.versions(None, 1000).await.unwrap();
     let mut compared = (0, 0);
     for row in ledger.turns(None, 1000).await.unwrap() {
         let turn = ledger.turn(row.id).await.unwrap().unwrap().turn;
+        assert_eq!(turn.fingerprint, hone_nn::fingerprint(&model));
         let adapter = turn.digest.map(|digest| {
             let record = records.iter().find(|r| r.policy.digest == digest).unwrap();
             let read = |file: &str| blobs.get(&record.policy.blob, file).ok();

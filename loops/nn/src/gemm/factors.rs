@@ -1,0 +1,201 @@
+//! What a product multiplies, step by step, and where it lies.
+
+use crate::simd::{Kernel, LANES, V16, dispatch, dispatch_dots};
+
+/// Most rows of a register tile, where a source does not say otherwise.
+pub(super) const MAX_ROWS: usize = 6;
+
+/// A stored weight element.
+pub(crate) trait Element: Copy + Send + Sync {
+    /// # Safety
+    /// As for [`V16::load`].
+    unsafe fn load<V: V16>(p: *const Self) -> V;
+}
+
+impl Element for f32 {
+    #[inline(always)]
+    unsafe fn load<V: V16>(p: *const Self) -> V {
+        // SAFETY: same contract.
+        unsafe { V::load(p) }
+    }
+}
+
+/// The bits of a bf16.
+impl Element for u16 {
+    #[inline(always)]
+    unsafe fn load<V: V16>(p: *const Self) -> V {
+        // SAFETY: same contract.
+        unsafe { V::load_bf16(p) }
+    }
+}
+
+/// What one step multiplies and adds, in sixteen lanes.
+pub(crate) trait Factors {
+    /// Inputs a step.
+    const INPUTS: usize;
+    /// The factors of a step.
+    type Factor<V: V16>: Copy;
+    /// Factors at `p` for every lane.
+    ///
+    /// # Safety
+    /// As for the methods of [`V16`]; `p` holds a step's input.
+    unsafe fn splat<V: V16>(p: *const f32) -> Self::Factor<V>;
+    /// A line as [`Self::store`] left it.
+    ///
+    /// # Safety
+    /// As for [`V16::load`].
+    unsafe fn load<V: V16>(p: *const f32) -> Self::Factor<V>;
+    /// # Safety
+    /// As for [`V16::store`].
+    unsafe fn store<V: V16>(factor: Self::Factor<V>, p: *mut f32);
+    /// `sum + x * w`.
+    ///
+    /// # Safety
+    /// As for the methods of [`V16`].
+    unsafe fn add<V: V16>(sum: V, x: Self::Factor<V>, w: Self::Factor<V>) -> V;
+    /// Runs a kernel of this arithmetic at the current level.
+    fn dispatch<K: Kernel>(kernel: K) -> K::Out;
+}
+
+/// A number a step.
+pub(crate) struct Single;
+
+impl Factors for Single {
+    const INPUTS: usize = 1;
+    type Factor<V: V16> = V;
+    #[inline(always)]
+    unsafe fn splat<V: V16>(p: *const f32) -> V {
+        // SAFETY: same contract.
+        unsafe { V::splat(*p) }
+    }
+    #[inline(always)]
+    unsafe fn load<V: V16>(p: *const f32) -> V {
+        // SAFETY: same contract.
+        unsafe { V::load(p) }
+    }
+    #[inline(always)]
+    unsafe fn store<V: V16>(factor: V, p: *mut f32) {
+        // SAFETY: same contract.
+        unsafe { factor.store(p) }
+    }
+    #[inline(always)]
+    unsafe fn add<V: V16>(sum: V, x: V, w: V) -> V {
+        // SAFETY: same contract.
+        unsafe { x.fma(w, sum) }
+    }
+    fn dispatch<K: Kernel>(kernel: K) -> K::Out {
+        dispatch(kernel)
+    }
+}
+
+/// Two bf16 numbers a step.
+pub(crate) struct Pairs;
+
+impl Factors for Pairs {
+    const INPUTS: usize = 2;
+    type Factor<V: V16> = V::Pair;
+    #[inline(always)]
+    unsafe fn splat<V: V16>(p: *const f32) -> V::Pair {
+        // SAFETY: same contract.
+        unsafe { V::splat_pair(p) }
+    }
+    #[inline(always)]
+    unsafe fn load<V: V16>(p: *const f32) -> V::Pair {
+        // SAFETY: same contract.
+        unsafe { V::load_pair(p) }
+    }
+    #[inline(always)]
+    unsafe fn store<V: V16>(factor: V::Pair, p: *mut f32) {
+        // SAFETY: same contract.
+        unsafe { V::store_pair(factor, p) }
+    }
+    #[inline(always)]
+    unsafe fn add<V: V16>(sum: V, x: V::Pair, w: V::Pair) -> V {
+        // SAFETY: same contract.
+        unsafe { sum.dot(x, w) }
+    }
+    fn dispatch<K: Kernel>(kernel: K) -> K::Out {
+        dispatch_dots(kernel)
+    }
+}
+
+/// What a step of a source multiplies.
+pub(super) type FactorOf<S, V> = <<S as Source>::Factors as Factors>::Factor<V>;
+
+/// Where the sixteen-wide columns ("panels") of `w` lie.
+pub(crate) trait Source: Copy {
+    type Factors: Factors;
+    /// Steps that share a scale.
+    const GROUP: usize = usize::MAX;
+    /// Whether a scale is for the sum of its group: a group's sum begins at 0 and is added to those
+    /// before, `sum + scale * group`. Else weights come scaled.
+    const SCALED_SUMS: bool = false;
+    /// Most rows that a loaded weight serves, where there are registers for them.
+    const ROWS_MAX: usize = MAX_ROWS;
+    /// Where a panel begins.
+    type Panel: Copy;
+    /// Start of panel `n`.
+    ///
+    /// # Safety
+    /// `n` is a panel of this source.
+    unsafe fn panel(&self, n: usize) -> Self::Panel;
+    /// Scale of a group of steps; sources without one ignore it.
+    ///
+    /// # Safety
+    /// As for [`V16::load`]; the panel has this group.
+    #[inline(always)]
+    unsafe fn scale<V: V16>(&self, _panel: Self::Panel, _group: usize) -> V {
+        // SAFETY: same contract.
+        unsafe { V::zero() }
+    }
+    /// Sixteen weights of step `i`, whose group has this `scale`.
+    ///
+    /// # Safety
+    /// As for [`V16::load`]; the panel has this step.
+    unsafe fn load<V: V16>(&self, panel: Self::Panel, i: usize, scale: V) -> FactorOf<Self, V>;
+}
+
+/// Two lines of bf16 weights a step.
+#[derive(Clone, Copy)]
+pub(crate) struct Bf16Pairs {
+    pub(crate) base: *const u16,
+    pub(crate) panel: usize,
+}
+
+impl Source for Bf16Pairs {
+    type Factors = Pairs;
+    type Panel = *const u16;
+    #[inline(always)]
+    unsafe fn panel(&self, n: usize) -> *const u16 {
+        // SAFETY: the caller vouches for `n`.
+        unsafe { self.base.add(n * self.panel) }
+    }
+    #[inline(always)]
+    unsafe fn load<V: V16>(&self, panel: *const u16, i: usize, _scale: V) -> V::Pair {
+        // SAFETY: the caller vouches for `i`.
+        unsafe { V::pair_bf16(panel.add(i * 2 * LANES)) }
+    }
+}
+
+/// Panels at a fixed distance.
+#[derive(Clone, Copy)]
+pub(crate) struct Strided<E> {
+    pub(crate) base: *const E,
+    pub(crate) panel: usize,
+    pub(crate) step: usize,
+}
+
+impl<E: Element> Source for Strided<E> {
+    type Factors = Single;
+    type Panel = *const E;
+    #[inline(always)]
+    unsafe fn panel(&self, n: usize) -> *const E {
+        // SAFETY: the caller vouches for `n`.
+        unsafe { self.base.add(n * self.panel) }
+    }
+    #[inline(always)]
+    unsafe fn load<V: V16>(&self, panel: *const E, i: usize, _scale: V) -> V {
+        // SAFETY: the caller vouches for `i`.
+        unsafe { E::load(panel.add(i * self.step)) }
+    }
+}
