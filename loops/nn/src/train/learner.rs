@@ -7,6 +7,7 @@ use super::batch::{Buffers, Micro, Pacer, Run, Sink, Site};
 use super::check::{check, check_model, check_rows};
 use super::loss::{Counts, Logprobs, LossInputs, LossStep, Sums, sequences};
 use super::state::{Identity, StateError, load, save};
+use super::totals::Totals;
 use super::{
     Control, LearnerConfig, LearnerError, LossKind, StepError, StepReport, TrainRow, Trainable,
     Under, ess_scale,
@@ -581,60 +582,11 @@ impl Learner {
 pub type PerToken<T> = Vec<Vec<T>>;
 
 /// A value to be filled in per loss token.
-fn per_token<T: Clone>(rows: &[TrainRow], value: T) -> PerToken<T> {
+pub(super) fn per_token<T: Clone>(rows: &[TrainRow], value: T) -> PerToken<T> {
     let of_row = |row: &TrainRow| vec![value.clone(); row.loss.len()];
     rows.iter().map(of_row).collect()
 }
 
 fn clear(sink: &mut Sink) {
     sink.arrays_mut().into_iter().for_each(|(a, _)| a.fill(0.0));
-}
-
-/// Sums over the updates of a step.
-struct Totals {
-    sums: Sums,
-    current: Logprobs,
-    tokens: usize,
-    grad_norm: f64,
-    updates: usize,
-    skipped: bool,
-    layers_kept: usize,
-}
-
-impl Totals {
-    fn new(rows: &[TrainRow]) -> Self {
-        Self {
-            sums: Sums::default(),
-            current: per_token(rows, 0.0),
-            tokens: 0,
-            grad_norm: 0.0,
-            updates: 0,
-            skipped: false,
-            layers_kept: usize::MAX,
-        }
-    }
-
-    fn report(self, proximal_logprobs: Logprobs, with_kl: bool) -> StepReport {
-        let sums = self.sums;
-        let mean = |sum: f64| sum / sums.tokens as f64;
-        let of_policy = |sum: f64| sum / sums.policy.max(1) as f64;
-        StepReport {
-            tokens: self.tokens,
-            loss_tokens: sums.tokens,
-            loss: mean(sums.loss),
-            kl_to_reference: with_kl.then(|| mean(sums.kl)),
-            clip_share: of_policy(sums.clipped as f64),
-            mean_importance_ratio: of_policy(sums.importance),
-            max_correction: sums.max_correction,
-            ess: sums.ess(),
-            entropy: mean(sums.entropy),
-            grad_norm: self.grad_norm,
-            updates: self.updates,
-            skipped_nonfinite: self.skipped,
-            proximal_logprobs,
-            layers_kept: self.layers_kept,
-            slices: 0,
-            longest_slice_us: 0,
-        }
-    }
 }

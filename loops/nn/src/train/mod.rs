@@ -11,6 +11,7 @@ mod learner;
 mod loss;
 mod objective;
 mod state;
+mod totals;
 
 #[cfg(test)]
 mod device_tests;
