@@ -123,7 +123,8 @@ def today(server, home):
 def spring(server, home):
     """It says store: false with every request, and nothing about sessions."""
     name = "OpenClaw 2026.3.13"
-    said = say(home, "openclaw-2026-3", server, {}, "c", "What color is the sky?")
+    # What no conversation below says: two that said the same are rightly told apart by none.
+    said = say(home, "openclaw-2026-3", server, {}, "c", "What do birds do?")
     check(f"{name} gets an answer", said.returncode == 0 and said.stdout.strip(), said)
     # The answer is of the newest sample, which may be some seconds old.
     for _ in range(100):

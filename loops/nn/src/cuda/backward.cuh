@@ -18,24 +18,6 @@ struct Back {
     uint32_t unused;
 };
 
-// Adds the products of one stage to the thread's eight by eight sums, steps ascending.
-HONE_INLINE void add_stage(float sum[TILE_EACH][TILE_EACH], const float (*a)[TILE + 4], const float (*b)[TILE + 4],
-                           uint32_t a_at, uint32_t b_at, uint32_t steps) {
-    for (uint32_t k = 0; k < steps; k++) {
-        float ar[TILE_EACH], br[TILE_EACH];
-#pragma unroll
-        for (uint32_t i = 0; i < TILE_EACH; i++) {
-            ar[i] = a[k][a_at + i];
-            br[i] = b[k][b_at + i];
-        }
-#pragma unroll
-        for (uint32_t m = 0; m < TILE_EACH; m++) {
-#pragma unroll
-            for (uint32_t n = 0; n < TILE_EACH; n++) sum[m][n] = fused(ar[m], br[n], sum[m][n]);
-        }
-    }
-}
-
 // Thread: eight inputs of eight rows. Block: sixty-four threads, sixty-four inputs of sixty-four
 // rows. Grid: inputs, rows. Weights are read as they are stored, sixteen outputs at a time.
 template <uint32_t F> HONE_INLINE void back(const Back &a) {

@@ -97,6 +97,24 @@ template <uint32_t F, int R, int AHEAD> HONE_INLINE void few(const Linear &a) {
 
 constexpr uint32_t TILE = 64, TILE_IN = 16, TILE_EACH = 8;
 
+// Adds the products of one stage to the thread's eight by eight sums, steps ascending.
+HONE_INLINE void add_stage(float sum[TILE_EACH][TILE_EACH], const float (*a)[TILE + 4], const float (*b)[TILE + 4],
+                           uint32_t a_at, uint32_t b_at, uint32_t steps) {
+    for (uint32_t k = 0; k < steps; k++) {
+        float ar[TILE_EACH], br[TILE_EACH];
+#pragma unroll
+        for (uint32_t i = 0; i < TILE_EACH; i++) {
+            ar[i] = a[k][a_at + i];
+            br[i] = b[k][b_at + i];
+        }
+#pragma unroll
+        for (uint32_t m = 0; m < TILE_EACH; m++) {
+#pragma unroll
+            for (uint32_t n = 0; n < TILE_EACH; n++) sum[m][n] = fused(ar[m], br[n], sum[m][n]);
+        }
+    }
+}
+
 // Thread: eight outputs of eight rows. Block: sixty-four threads, sixty-four outputs of
 // sixty-four rows. Grid: outputs, rows.
 template <uint32_t F> HONE_INLINE void many(const Linear &a) {
@@ -127,19 +145,7 @@ template <uint32_t F> HONE_INLINE void many(const Linear &a) {
             for (uint32_t j = 0; j < GROUP_IN; j++) ws[k + j][t] = w[j];
         }
         HONE_SYNC();
-        for (uint32_t k = 0; k < steps; k++) {
-            float xr[TILE_EACH], wr[TILE_EACH];
-#pragma unroll
-            for (uint32_t i = 0; i < TILE_EACH; i++) {
-                xr[i] = xs[k][rows_at + i];
-                wr[i] = ws[k][outs_at + i];
-            }
-#pragma unroll
-            for (uint32_t m = 0; m < TILE_EACH; m++) {
-#pragma unroll
-                for (uint32_t n = 0; n < TILE_EACH; n++) sum[m][n] = fused(xr[m], wr[n], sum[m][n]);
-            }
-        }
+        add_stage(sum, xs, ws, rows_at, outs_at, steps);
     }
     for (uint32_t m = 0; m < TILE_EACH; m++) {
         for (uint32_t n = 0; n < TILE_EACH; n++) {
