@@ -1,5 +1,5 @@
 //! Prints the speeds of [`hone_nn::bench`]:
-//! `speed [starter|medium] [stored|bf16|q8|q4] [threads] [seconds] [context] [f32]`;
+//! `speed [starter|medium|large] [stored|bf16|q8|q4] [threads] [seconds] [context] [f32]`;
 //! products are computed as is quickest here, or in f32.
 
 use std::time::Duration;
@@ -11,7 +11,6 @@ fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let text = |at: usize| args.get(at).map_or("", String::as_str);
     let number = |at: usize, or: u64| text(at).parse().unwrap_or(or);
-    let medium = text(0) == "medium";
     let formats = [
         WeightFormat::Stored,
         WeightFormat::Bf16,
@@ -20,9 +19,10 @@ fn main() {
     ];
     let format = formats.into_iter().find(|f| f.as_str() == text(1));
     let plan = Plan {
-        shape: match medium {
-            true => bench::medium_shape(),
-            false => bench::starter_shape(),
+        shape: match text(0) {
+            "medium" => bench::medium_shape(),
+            "large" => bench::large_shape(),
+            _ => bench::starter_shape(),
         },
         format: format.unwrap_or_default(),
         arithmetic: match text(5) {
@@ -32,7 +32,7 @@ fn main() {
         threads: number(2, 2) as usize,
         budget: Duration::from_secs(number(3, 14)),
         context: number(4, 512) as usize,
-        train: !medium,
+        train: !matches!(text(0), "medium" | "large"),
     };
     for speed in bench::run(&plan) {
         println!(

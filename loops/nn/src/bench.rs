@@ -65,6 +65,21 @@ pub fn medium_shape() -> ModelConfig {
     }
 }
 
+/// A shape of about six hundred million parameters, with a large vocabulary.
+pub fn large_shape() -> ModelConfig {
+    ModelConfig {
+        vocab: 151_936,
+        hidden: 1024,
+        layers: 28,
+        heads: 16,
+        kv_heads: 8,
+        head_dim: 128,
+        ffn: 3072,
+        windows: vec![None; 28],
+        ..medium_shape()
+    }
+}
+
 const PREFILL: usize = 512;
 
 /// What to measure.

@@ -40,28 +40,36 @@ thread_local! {
     static ROUNDED: RefCell<Buf> = RefCell::new(Buf::default());
 }
 
-/// Calls `f` with rows of pairs: `inp` inputs of each row of `x`, rounded, two in the place of one.
-pub(crate) fn with_pairs(x: Rows, inp: usize, exec: &Executor, f: impl FnOnce(Rows)) {
+/// Rows that are rounded at a time: room for more would gain nothing.
+const ROWS: usize = 512;
+
+/// Calls `f` with rows of pairs, and which row is the first of them, until it had all rows: `inp`
+/// inputs of each row of `x`, rounded, two in the place of one.
+pub(crate) fn with_pairs(x: Rows, inp: usize, exec: &Executor, f: impl Fn(usize, Rows)) {
     let stride = inp.div_ceil(2).next_multiple_of(LANES);
     ROUNDED.with_borrow_mut(|rounded| {
-        let pairs = rounded.take(x.rows * stride);
-        let to = Shards::new(pairs);
-        exec.split(x.rows, x.rows * inp, &|rows| {
-            // SAFETY: parts have different rows.
-            let to = unsafe { to.slice(rows.start * stride..rows.end * stride) };
-            dispatch_dots(Round {
-                x,
-                inp,
-                rows,
-                to,
-                stride,
+        for first in (0..x.rows).step_by(ROWS) {
+            let count = ROWS.min(x.rows - first);
+            let pairs = rounded.take(count * stride);
+            let to = Shards::new(pairs);
+            exec.split(count, count * inp, &|rows| {
+                // SAFETY: parts have different rows.
+                let to = unsafe { to.slice(rows.start * stride..rows.end * stride) };
+                dispatch_dots(Round {
+                    x,
+                    inp,
+                    rows: first + rows.start..first + rows.end,
+                    to,
+                    stride,
+                });
             });
-        });
-        f(Rows {
-            data: pairs,
-            stride,
-            rows: x.rows,
-        });
+            let x = Rows {
+                data: pairs,
+                stride,
+                rows: count,
+            };
+            f(first, x);
+        }
     });
 }
 

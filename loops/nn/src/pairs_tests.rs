@@ -105,6 +105,38 @@ fn products_are_those_of_the_slow_form_at_every_level() {
     assert!(before.force());
 }
 
+/// More rows than are rounded at a time are what each of them is alone.
+#[test]
+fn any_number_of_rows_is_what_they_are_one_by_one() {
+    let exec = Executor::new(2);
+    let (out, inp, stride) = (20, 34, 40);
+    for format in FORMATS {
+        let w = matrix(format, (out, inp));
+        let rows = 2 * super::ROWS + 3;
+        let x = draw(2, rows * stride);
+        let product = |x: &[f32], rows: usize| {
+            let mut found = draw(9, rows * out);
+            let from = Rows {
+                data: x,
+                stride,
+                rows,
+            };
+            let to = RowsMut {
+                data: &mut found,
+                stride: out,
+            };
+            w.linear(from, to, Store::Set(None), &exec);
+            found
+        };
+        let one_by_one = x.chunks(stride).flat_map(|row| product(row, 1));
+        assert_eq!(
+            product(&x, rows),
+            one_by_one.collect::<Vec<_>>(),
+            "{format:?}"
+        );
+    }
+}
+
 /// What bf16 keeps is within one part in 256; a sum of many such inputs is about as near.
 #[test]
 fn products_are_near_those_of_f32() {
@@ -195,7 +227,7 @@ fn rounding_is_to_nearest_even_at_every_level() {
             stride: x.len(),
             rows: 1,
         };
-        with_pairs(rows, x.len(), &exec, |pairs| {
+        with_pairs(rows, x.len(), &exec, |_, pairs| {
             let halves = pairs.data[..5].iter().flat_map(|pair| {
                 let bits = pair.to_bits();
                 [bits as u16, (bits >> 16) as u16]

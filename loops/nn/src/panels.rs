@@ -369,19 +369,23 @@ impl Panels {
                 },
                 (Data::Bf16(lines), Arithmetic::Bf16) => {
                     let base = lines.as_ptr().cast::<u16>();
-                    with_pairs(x, self.inp, exec, |x| {
+                    with_pairs(x, self.inp, exec, |first, x| {
+                        let to = (to.0.add(first * ym), ym, out);
                         let product = self.product(x, Bf16Pairs { base, panel }, to);
                         product.run_on(exec, usize::MAX);
                     });
                 }
                 (Data::Quantised(data), Arithmetic::Bf16) => {
-                    with_pairs(x, self.inp, exec, |x| match data.bits {
-                        Bits::Eight => self
-                            .product(x, CodePairs(data.eight()), to)
-                            .run_on(exec, CODE_PAIRS_STAGED_FROM),
-                        Bits::Four => self
-                            .product(x, CodePairs(data.four()), to)
-                            .run_on(exec, CODE_PAIRS_STAGED_FROM),
+                    with_pairs(x, self.inp, exec, |first, x| {
+                        let to = (to.0.add(first * ym), ym, out);
+                        match data.bits {
+                            Bits::Eight => self
+                                .product(x, CodePairs(data.eight()), to)
+                                .run_on(exec, CODE_PAIRS_STAGED_FROM),
+                            Bits::Four => self
+                                .product(x, CodePairs(data.four()), to)
+                                .run_on(exec, CODE_PAIRS_STAGED_FROM),
+                        }
                     });
                 }
             }

@@ -22,12 +22,14 @@ pub(crate) enum LayerSink<'a> {
 pub(crate) struct GradBufs {
     /// Gradient of the residual stream `[tokens][hidden]`.
     pub(crate) dx: Buf,
-    dact: Buf,
+    /// Of attention's output, and of a norm's output after that `[tokens][q]`, `[tokens][hidden]`.
     pub(super) dnormed: Buf,
-    dattn: Buf,
-    dqkv: Buf,
+    /// Of the feed-forward's inner values, and of query, key and value after that.
+    dwide: Buf,
     attention: Buf,
+    /// Of weights, and of changes to them: what the two are stored as may differ.
     pub(crate) transposed: Option<Panels>,
+    transposed_change: Option<Panels>,
     low: Buf,
     dlow: Buf,
     pub(super) mixture: MixtureGrad,
@@ -56,6 +58,7 @@ pub(super) struct Step<'a> {
 /// Parts of [`GradBufs`] a linear layer needs.
 struct LinearBufs<'a> {
     transposed: &'a mut Option<Panels>,
+    transposed_change: &'a mut Option<Panels>,
     low: &'a mut Buf,
     dlow: &'a mut Buf,
 }
@@ -64,6 +67,7 @@ macro_rules! linear_bufs {
     ($bufs:expr) => {
         LinearBufs {
             transposed: &mut $bufs.transposed,
+            transposed_change: &mut $bufs.transposed_change,
             low: &mut $bufs.low,
             dlow: &mut $bufs.dlow,
         }
@@ -101,7 +105,7 @@ impl LayerBack<'_> {
         sink: &mut LayerSink,
     ) {
         let (d, n) = (self.pass.dims, self.pass.tokens);
-        let dact = bufs.dact.take(n * d.ld_ffn);
+        let dact = bufs.dwide.take(n * d.ld_ffn);
         let step = Step {
             linear: down,
             x: (acts.act.as_slice(), d.ld_ffn),
@@ -122,7 +126,7 @@ impl LayerBack<'_> {
 
     fn attention(&self, acts: &mut Acts, bufs: &mut GradBufs, sink: &mut LayerSink) {
         let (d, n) = (self.pass.dims, self.pass.tokens);
-        let dattn = bufs.dattn.take(n * d.ld_q);
+        let dattn = bufs.dnormed.take(n * d.ld_q);
         let step = Step {
             linear: &self.weights.o,
             x: (acts.attn.as_slice(), d.ld_q),
@@ -130,7 +134,7 @@ impl LayerBack<'_> {
             targets: &[(Target::O, 0)],
         };
         self.linear(&step, Some(dattn), linear_bufs!(bufs), sink);
-        let dqkv = bufs.dqkv.take(n * d.ld_qkv);
+        let dqkv = bufs.dwide.take(n * d.ld_qkv);
         let attention = AttentionGrad {
             pass: self.pass,
             window: self.pass.cfg.windows[self.index],
@@ -273,10 +277,11 @@ impl LayerBack<'_> {
         let w = &step.linear.w;
         let LinearBufs {
             transposed,
+            transposed_change,
             low,
             dlow,
         } = bufs;
-        let transposed = transposed.get_or_insert_with(|| Panels::zeros(0, 0));
+        let room = || Panels::zeros(0, 0);
         let dy = Rows {
             data: step.dy.0,
             stride: step.dy.1,
@@ -288,6 +293,7 @@ impl LayerBack<'_> {
             rows,
         };
         if let Some(dx) = dx.as_deref_mut() {
+            let transposed = transposed.get_or_insert_with(room);
             w.transpose(0..w.out.div_ceil(LANES), transposed, exec);
             let to = RowsMut {
                 data: dx,
@@ -307,6 +313,7 @@ impl LayerBack<'_> {
             }
             LayerSink::Adapter(grads) => {
                 let Some(adapter) = self.adapter else { return };
+                let transposed = transposed_change.get_or_insert_with(room);
                 for &(target, column) in step.targets {
                     let change = adapter.change(self.index, target);
                     let (Some(change), Some(grad)) = (change, &mut grads[target as usize]) else {

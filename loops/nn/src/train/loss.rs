@@ -16,7 +16,7 @@ use crate::weights::Model;
 /// Loss tokens whose logits exist at the same time, and more where the vocabulary is small: as many
 /// as have this many logits. The head is transposed once for each such chunk.
 const CHUNK: usize = 64;
-const CHUNK_LOGITS: usize = 1 << 20;
+const CHUNK_LOGITS: usize = 1 << 18;
 /// Vocabulary panels transposed at a time for the input gradient.
 const VOCAB_PANELS: usize = 256;
 

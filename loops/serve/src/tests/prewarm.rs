@@ -128,9 +128,9 @@ fn serving_does_not_wait_for_it() {
     let after = world.engine.stats();
     let warmed = after.prewarm_tokens_total;
     assert!(warmed >= 4 * 224, "{warmed} tokens");
-    // One block per step at most, and the stream got a token in every step.
+    // Most steps had no block of it, and the stream got a token in every step.
     let steps = after.steps_total - before.steps_total;
-    assert!(steps >= warmed / 32, "{steps} steps");
+    assert!(steps >= 3 * warmed / 32, "{steps} steps");
     let tokens = after.completion_tokens_total - before.completion_tokens_total;
     assert!(tokens + 1 >= steps, "{tokens} tokens in {steps} steps");
     assert!(older > 0 && after.failed_total == 0, "{older} of {round}");

@@ -66,6 +66,8 @@ pub(crate) struct Core {
     warming: VecDeque<Warming>,
     /// What this step computes for them.
     warm: Option<WarmRow>,
+    /// Until when steps that others take part in warm nothing.
+    warm_rest: Instant,
 
     plan: Plan,
     plan_scratch: PlanScratch,
@@ -114,6 +116,7 @@ impl Core {
             arrivals: 0,
             warming: VecDeque::new(),
             warm: None,
+            warm_rest: Instant::now(),
             plan: Plan::default(),
             plan_scratch: PlanScratch::default(),
             views: (Vec::new(), Vec::new()),

@@ -1,6 +1,7 @@
 //! Newer versions on their way in: warmed with what the steps have left, then swapped in.
 
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
 use hone_domain::{Digest, Scope};
 use hone_nn::BLOCK_TOKENS;
@@ -14,6 +15,9 @@ use crate::thread::Core;
 const WARMING_MAX: usize = 16;
 /// Blocks warmed by a step that others take part in.
 const BUSY_BLOCKS: usize = 1;
+/// Such a step is followed by as many times what it took for its block without another one. So fewer
+/// than one token in a hundred comes late for it, where steps are shorter than what a block takes.
+const BUSY_REST: u32 = 20;
 
 impl Core {
     /// What the chains of a scope begin with under an adapter.
@@ -135,9 +139,11 @@ impl Core {
         let room = self.pool.available().saturating_sub(reserve);
         let config = &self.ctx.config;
         let most = left.min(config.prefill_chunk_tokens_max.max(BLOCK_TOKENS)) / BLOCK_TOKENS;
-        let most = match self.plan.rows.is_empty() {
-            true => most.min(room),
-            false => most.min(room).min(BUSY_BLOCKS),
+        let busy = !self.plan.rows.is_empty();
+        let most = match busy {
+            false => most.min(room),
+            true if Instant::now() < self.warm_rest => 0,
+            true => most.min(room).min(BUSY_BLOCKS),
         };
         let Some(warming) = self.warming.front_mut() else {
             return;
@@ -150,6 +156,10 @@ impl Core {
         if self.warm.is_none() && nothing_runs {
             // There is no room even so; nobody is to wait for it.
             self.swap_in(0);
+        }
+        if let Some(row) = self.warm.as_ref().filter(|_| busy) {
+            let us = self.token_us * row.tokens.len() as f64;
+            self.warm_rest = Instant::now() + BUSY_REST * Duration::from_micros(us as u64);
         }
     }
 
