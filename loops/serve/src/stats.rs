@@ -1,6 +1,6 @@
 //! What the engine counts: one writer (the engine thread), any number of readers, no lock.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Buckets per doubling: a value is known to an eighth.
 const PARTS: usize = 8;
@@ -189,6 +189,9 @@ pub struct EngineLoad {
     pub requests: usize,
     /// Time in which there were any in the batch or ready to enter it, ever, in microseconds.
     pub served_us: u64,
+    /// Whether the step under way computes prompts, not only the next token of everybody: the step
+    /// that others wait for longest.
+    pub long_step: bool,
 }
 
 /// The live counters. Gauges are stored by the engine thread after every step.
@@ -206,6 +209,7 @@ pub(crate) struct Counters {
     pub(crate) scored_tokens: AtomicU64,
     pub(crate) steps: AtomicU64,
     pub(crate) served_us: AtomicU64,
+    pub(crate) long_step: AtomicBool,
     pub(crate) requests: AtomicU64,
     pub(crate) overloaded: AtomicU64,
     pub(crate) cancelled: AtomicU64,
@@ -246,6 +250,7 @@ impl Counters {
             scored_tokens: u(),
             steps: u(),
             served_us: u(),
+            long_step: AtomicBool::new(false),
             requests: u(),
             overloaded: u(),
             cancelled: u(),
@@ -286,6 +291,7 @@ impl Counters {
         EngineLoad {
             requests: self.running.load(Relaxed) + self.waiting.load(Relaxed),
             served_us: self.served_us.load(Relaxed),
+            long_step: self.long_step.load(Relaxed),
         }
     }
 

@@ -90,6 +90,8 @@ pub const NAME: &str = "train";
 pub struct Served {
     /// Whether somebody is served at this moment.
     pub now: bool,
+    /// Whether somebody's prompt is computed at this moment, for which everybody waits.
+    pub long_step: bool,
     /// Time in which somebody was, ever, in microseconds.
     pub total_us: u64,
 }

@@ -8,7 +8,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ const WAIT_MAX: Duration = Duration::from_millis(200);
 pub enum Urgency {
     /// As [`Self::Leftover`], and only while nobody is served.
     Pauses,
-    /// Runs only where no other thread wants the core.
+    /// Runs only where no other thread wants the core, and not during the long steps of serving.
     Leftover,
     /// Takes turns with the others, with less weight than they have: so training gets what is its
     /// own on a machine that is never idle.
@@ -36,9 +36,14 @@ pub enum Urgency {
 #[derive(Clone)]
 pub struct Priority(Arc<Shared>);
 
+/// What training's threads wait for, as a number.
+const NOTHING: u8 = 0;
+const SHORT_STEPS: u8 = 1;
+const PAUSES: u8 = 2;
+
 struct Shared {
     serving: Serving,
-    keeps_to_pauses: AtomicBool,
+    waits_for: AtomicU8,
     /// Since the last call of [`Priority::set`], in microseconds.
     waited_us: AtomicU64,
     /// Whether the system lets a thread leave the lowest class again.
@@ -77,7 +82,7 @@ impl Priority {
     pub fn new(serving: Serving) -> Self {
         Self(Arc::new(Shared {
             serving,
-            keeps_to_pauses: AtomicBool::new(false),
+            waits_for: AtomicU8::new(NOTHING),
             waited_us: AtomicU64::new(0),
             returns: system::may_return(),
             threads: Mutex::default(),
@@ -103,11 +108,14 @@ impl Priority {
 
     /// Changes how urgent all of them are; a call that changes nothing costs next to nothing.
     pub fn set(&self, urgency: Urgency) {
-        let pauses = urgency == Urgency::Pauses;
+        let (waits_for, urgency) = match urgency {
+            // To the system the two are one.
+            Urgency::Pauses => (PAUSES, Urgency::Leftover),
+            Urgency::Leftover => (SHORT_STEPS, urgency),
+            Urgency::Turns => (NOTHING, urgency),
+        };
         self.0.waited_us.store(0, Ordering::Relaxed);
-        self.0.keeps_to_pauses.store(pauses, Ordering::Relaxed);
-        // To the system the two are one.
-        let urgency = if pauses { Urgency::Leftover } else { urgency };
+        self.0.waits_for.store(waits_for, Ordering::Relaxed);
         let mut threads = self.0.threads();
         if !self.0.returns || threads.urgency == urgency {
             return;
@@ -119,18 +127,27 @@ impl Priority {
         }
     }
 
-    /// Waits for a pause, where training keeps to them. To be called by its threads every fraction of
+    /// Waits for a pause, where training keeps to them, or for the end of a long step, where it keeps out of
+    /// those. To be called by its threads every fraction of
     /// a millisecond. All of them together wait for 200 ms at most between two calls of [`Self::set`], which can
     /// decide then whether there are pauses enough.
     pub fn give_way(&self) {
         let shared = &*self.0;
-        while shared.keeps_to_pauses.load(Ordering::Relaxed) && (shared.serving)().now {
+        let in_the_way = || {
+            let waits_for = shared.waits_for.load(Ordering::Relaxed);
+            match waits_for {
+                NOTHING => false,
+                SHORT_STEPS => (shared.serving)().long_step,
+                _ => (shared.serving)().now,
+            }
+        };
+        while in_the_way() {
             let began = Instant::now();
             std::thread::sleep(NAP);
             let us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
             let waited = shared.waited_us.fetch_add(us, Ordering::Relaxed) + us;
             if Duration::from_micros(waited) > WAIT_MAX {
-                shared.keeps_to_pauses.store(false, Ordering::Relaxed);
+                shared.waits_for.store(NOTHING, Ordering::Relaxed);
             }
         }
     }
@@ -305,6 +322,19 @@ mod tests {
         priority.set(Urgency::Pauses);
         assert!(waits() >= WAIT_MAX);
         assert_eq!(waits(), Duration::ZERO);
+        // A long step is kept out of by what is less urgent than turns, and not for ever.
+        let long = Priority::new(Arc::new(|| Served {
+            now: true,
+            long_step: true,
+            ..Served::default()
+        }));
+        let waited = |urgency| {
+            long.set(urgency);
+            long.give_way();
+            Duration::from_micros(long.0.waited_us.load(Ordering::Relaxed))
+        };
+        assert!(waited(Urgency::Leftover) >= WAIT_MAX);
+        assert_eq!(waited(Urgency::Turns), Duration::ZERO);
         // A pause ends it, and in a pause there is none.
         priority.set(Urgency::Pauses);
         left.store(3, Ordering::Relaxed);

@@ -30,8 +30,10 @@ const SAYS: [&str; 2] = [
 const STOP_MS: u64 = 1_000;
 /// How often it is asked whether it has.
 const LOOK: Duration = Duration::from_millis(5);
-/// Talk before anything is measured.
+/// Talk before anything is measured; as often as it takes until a version is served that was learned,
+/// so that with training and without it the same is computed.
 const WARM_UP: Duration = Duration::from_secs(2);
+const WARM_UPS_MAX: usize = 10;
 
 /// Share of the sessions that the server can hold at which they come by themselves.
 const OPEN_SHARE: f64 = 0.6;
@@ -85,8 +87,7 @@ async fn measure(url: &str, time: Duration) -> Result<Report, String> {
         grammar: Grammar::new(),
         number: AtomicU64::new(0),
     };
-    talkers.pause(true).await?;
-    talkers.talk(Load::Saturated, WARM_UP).await;
+    talkers.warm_up().await?;
     let saturated = talkers.both(Load::Saturated, time).await?;
     let capacity = saturated[0].sessions as f64 / saturated[0].time.as_secs_f64();
     let open = talkers
@@ -159,6 +160,18 @@ impl Talkers<'_> {
     async fn pause(&self, paused: bool) -> Result<(), String> {
         let done = self.client.pause_training(paused).await;
         done.map_err(|error| format!("training could not be paused or resumed: {error:#}"))
+    }
+
+    /// Talks until something was learned, and leaves training paused.
+    async fn warm_up(&self) -> Result<(), String> {
+        self.pause(false).await?;
+        for _ in 0..WARM_UPS_MAX {
+            self.talk(Load::Saturated, WARM_UP).await;
+            if versions(&self.wire.status().await?) > 0 {
+                break;
+            }
+        }
+        self.at_rest().await.map(drop)
     }
 
     /// Talk with training paused and running, in turn, each for `time` altogether.

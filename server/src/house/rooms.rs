@@ -213,6 +213,7 @@ pub(super) fn train(
         let load = engine.as_ref().map(|engine| engine.load());
         load.map_or_else(hone_train::Served::default, |load| hone_train::Served {
             now: load.requests > 0,
+            long_step: load.long_step,
             total_us: load.served_us,
         })
     });

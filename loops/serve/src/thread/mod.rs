@@ -146,6 +146,7 @@ impl Core {
                 Next::Step => {
                     self.count_served();
                     self.guarded_step();
+                    self.ctx.shared.counters.long_step.store(false, Relaxed);
                     self.count_served();
                 }
                 Next::Look => {}

@@ -39,12 +39,14 @@ impl Core {
         if self.plan.rows.is_empty() && warmed == 0 {
             return;
         }
+        let tokens = warmed + self.plan.rows.iter().map(|row| row.tokens).sum::<usize>();
+        let long = &self.ctx.shared.counters.long_step;
+        long.store(tokens > self.plan.rows.len(), Relaxed);
         self.compute();
         self.keep_warm_row();
         self.remove_ended();
         self.step += 1;
         let us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let tokens = warmed + self.plan.rows.iter().map(|row| row.tokens).sum::<usize>();
         if tokens >= TELLING_TOKENS {
             let each = us as f64 / tokens as f64;
             self.token_us += (each - self.token_us) * if self.token_us == 0.0 { 1.0 } else { 0.2 };
