@@ -8,7 +8,7 @@ use crate::kv::{BLOCK_TOKENS, KvPool};
 use crate::layer::{Acts, Bufs, LayerAt, Pass, Temp};
 use crate::ops::RmsNorm;
 use crate::panels::{Rows, RowsMut, Store};
-use crate::sample::{self, PlainDraw, Sampled};
+use crate::sample::{self, PlainDraw, SampleScratch, Sampled};
 use crate::simd::{Buf, padded};
 use crate::weights::{Mlp, Model};
 
@@ -51,7 +51,7 @@ pub struct SeqInput<'a> {
 }
 
 /// Buffers of the forward pass. They grow on demand and are reused, so a warm pass allocates
-/// nothing but what was drawn.
+/// nothing but for draws.
 #[derive(Default)]
 pub struct Scratch {
     pub(crate) x: Buf,
@@ -206,9 +206,10 @@ fn drawn(
     exec.split(rows, rows * vocab * DRAW_WORK, &|part| {
         // SAFETY: parts are disjoint, inside the slice it was made from.
         let to = unsafe { to.slice(part.clone()) };
+        let mut scratch = SampleScratch::default();
         for ((row, to), wanted) in part.clone().zip(to).zip(&wanted[part]) {
             let logits = &logits[row * stride..][..vocab];
-            *to = wanted.and_then(|draw| sample::drawn(logits, &draw));
+            *to = wanted.and_then(|draw| sample::drawn(logits, &draw, &mut scratch));
         }
     });
     drawn

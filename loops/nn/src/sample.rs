@@ -5,11 +5,11 @@
 //! API shows) and the *behavior* one (of the distribution really drawn from, what training needs).
 //! Both come from [`token_logprob`], the function that the scorer and the learner call.
 
+mod cut;
 mod plain;
 
 use std::collections::HashMap;
 
-pub(crate) use self::plain::drawn;
 use crate::grammar::TokenMask;
 use crate::logprob::token_logprob;
 
@@ -17,7 +17,8 @@ use crate::logprob::token_logprob;
 pub const GREEDY_BELOW: f32 = 1e-5;
 /// Stands for "impossible" in adjusted logits; finite, so that arithmetic on it stays finite.
 const IMPOSSIBLE: f32 = -1e30;
-/// A token this far (in nats) below the best cannot be drawn: its probability is below 1e-21.
+/// In a draw from the whole vocabulary a token this far (in nats) below the best cannot be drawn: its
+/// probability is below 1e-21.
 const NEGLIGIBLE: f32 = 50.0;
 
 /// How to draw. Switched off: `top_p` 1, `top_k` 0, `min_p` 0, penalties 0 (repetition 1).
@@ -70,11 +71,6 @@ impl SamplingParams {
             || self.repetition_penalty != 1.0
     }
 
-    /// Whether everything may be drawn.
-    fn uncut(&self) -> bool {
-        self.top_k == 0 && self.top_p >= 1.0 && self.min_p <= 0.0
-    }
-
     fn adjusts(&self) -> bool {
         self.penalizes()
             || !self.logit_bias.is_empty()
@@ -88,31 +84,61 @@ pub fn replayable(params: &SamplingParams) -> bool {
     !params.adjusts()
 }
 
-/// A draw that nothing but the temperature shapes; the logits need not leave a device for it.
+/// A draw that nothing but the temperature and the cuts shape; the logits need not leave a device
+/// for it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PlainDraw {
     pub(crate) temperature: f32,
-    pub(crate) seed: u64,
-    pub(crate) position: u64,
+    pub(crate) top_p: f32,
+    pub(crate) top_k: u32,
+    min_p: f32,
+    seed: u64,
+    position: u64,
 }
 
 impl PlainDraw {
     /// The draw for completion index `position`, if `params` are plain enough and nothing else of
     /// the row is asked for.
     pub fn of(params: &SamplingParams, position: u64) -> Option<Self> {
-        let draw = Self {
+        let plain = !params.adjusts() && params.top_logprobs == 0;
+        plain.then(|| Self::within(params, position))
+    }
+
+    /// The part of `params` that comes after the logits are adjusted.
+    fn within(params: &SamplingParams, position: u64) -> Self {
+        Self {
             temperature: params.temperature,
+            top_p: params.top_p,
+            top_k: params.top_k,
+            min_p: params.min_p,
             seed: params.seed,
             position,
-        };
-        let plain =
-            !params.adjusts() && params.top_logprobs == 0 && (params.uncut() || draw.is_greedy());
-        plain.then_some(draw)
+        }
     }
 
     /// Takes the most likely token.
     pub(crate) fn is_greedy(&self) -> bool {
         self.temperature.is_nan() || self.temperature < GREEDY_BELOW
+    }
+
+    /// Whether each of `vocab` tokens may be drawn.
+    pub(crate) fn is_uncut(&self, vocab: usize) -> bool {
+        let all = self.top_k == 0 || self.top_k as usize >= vocab;
+        all && self.top_p >= 1.0 && self.min_p <= 0.0
+    }
+
+    /// How far below the largest a logit may be:
+    /// p >= min_p * p_max  <=>  (logit - max) / T >= ln(min_p).
+    pub(crate) fn floor(&self) -> f32 {
+        match self.min_p > 0.0 {
+            true => self.temperature * self.min_p.min(1.0).ln(),
+            false => f32::NEG_INFINITY,
+        }
+    }
+
+    /// The number that chooses the token.
+    pub(crate) fn uniform(&self) -> f64 {
+        uniform(self.seed, self.position)
     }
 }
 
@@ -142,7 +168,7 @@ pub struct SampleScratch {
     adjusted: Vec<f32>,
     /// (logit, id) still in the running.
     candidates: Vec<(f32, u32)>,
-    cumulative: Vec<f64>,
+    weights: Vec<u64>,
 }
 
 /// One drawn token.
@@ -176,11 +202,6 @@ pub fn sample(
 ) -> Sampled {
     assert!(!row.is_empty(), "a vocabulary has at least one token");
     let nonfinite = broken(row);
-    let SampleScratch {
-        adjusted,
-        candidates,
-        cumulative,
-    } = out;
     let cleaned: Vec<f32>;
     let clean: &[f32] = if nonfinite {
         cleaned = row.iter().copied().map(finite).collect();
@@ -188,39 +209,79 @@ pub fn sample(
     } else {
         row
     };
-    let logits: &[f32] = if params.adjusts() {
-        adjust(clean, params, history, adjusted);
-        adjusted
+    let how = PlainDraw::within(params, position);
+    let mut sampled = if params.adjusts() {
+        let mut adjusted = std::mem::take(&mut out.adjusted);
+        adjust(clean, params, history, &mut adjusted);
+        let (token, kept) = pick(&adjusted, (&how, params.allowed.is_some()), out);
+        let sampled = told((clean, Some(&adjusted)), &how, token, kept);
+        out.adjusted = adjusted;
+        sampled
     } else {
-        clean
+        let (token, kept) = pick(clean, (&how, false), out);
+        told((clean, None), &how, token, kept)
     };
-    let greedy = params.temperature.is_nan() || params.temperature < GREEDY_BELOW;
-    let (token, kept) = if greedy {
-        (argmax(logits), None)
-    } else if params.uncut() && params.allowed.is_none() {
-        let u = uniform(params.seed, position);
-        (plain::draw(logits, params.temperature, u), None)
-    } else {
-        let cut = cut(logits, params, candidates);
-        let kept = cut.then(|| candidates.iter().map(|(_, id)| *id).collect::<Vec<u32>>());
-        let u = uniform(params.seed, position);
-        (draw(candidates, params.temperature, u, cumulative), kept)
-    };
-    let raw_logprob = token_logprob(clean, token, 1.0, None);
-    let plain = kept.is_none() && params.temperature == 1.0 && !params.adjusts();
-    let behavior_logprob = if greedy || plain {
+    let drawn = (sampled.token, sampled.raw_logprob);
+    sampled.top = top(clean, params.top_logprobs, drawn);
+    sampled.nonfinite = nonfinite;
+    sampled
+}
+
+/// What [`sample`] says for a plain draw; none where the row is broken, which that tells.
+pub(crate) fn drawn(row: &[f32], how: &PlainDraw, out: &mut SampleScratch) -> Option<Sampled> {
+    if broken(row) {
+        return None;
+    }
+    let (token, kept) = pick(row, (how, false), out);
+    Some(told((row, None), how, token, kept))
+}
+
+/// The token drawn, and from which, if not from all. Where `masked`, impossible tokens are none.
+fn pick(
+    logits: &[f32],
+    (how, masked): (&PlainDraw, bool),
+    out: &mut SampleScratch,
+) -> (u32, Option<Vec<u32>>) {
+    if how.is_greedy() {
+        return (argmax(logits), None);
+    }
+    let u = how.uniform();
+    if how.is_uncut(logits.len()) && !masked {
+        return (plain::draw(logits, how.temperature, u), None);
+    }
+    let SampleScratch {
+        candidates,
+        weights,
+        ..
+    } = out;
+    let cut = cut::cut(logits, (how, masked), candidates, weights);
+    let kept = cut.then(|| candidates.iter().map(|(_, id)| *id).collect());
+    (cut::draw(candidates, (how.temperature, u), weights), kept)
+}
+
+/// A drawn token with its log-probs: the raw one of `row`, the behavior one of what it was adjusted
+/// to.
+fn told(
+    (row, adjusted): (&[f32], Option<&[f32]>),
+    how: &PlainDraw,
+    token: u32,
+    kept: Option<Vec<u32>>,
+) -> Sampled {
+    let raw_logprob = token_logprob(row, token, 1.0, None);
+    let same = kept.is_none() && how.temperature == 1.0 && adjusted.is_none();
+    let behavior_logprob = if how.is_greedy() || same {
         raw_logprob
     } else {
-        token_logprob(logits, token, params.temperature, kept.as_deref())
+        let logits = adjusted.unwrap_or(row);
+        token_logprob(logits, token, how.temperature, kept.as_deref())
     };
-    let top = top(clean, params.top_logprobs, (token, raw_logprob));
     Sampled {
         token,
         raw_logprob,
         behavior_logprob,
         kept,
-        top,
-        nonfinite,
+        top: Vec::new(),
+        nonfinite: false,
     }
 }
 
@@ -329,80 +390,6 @@ fn argmax(logits: &[f32]) -> u32 {
 /// Better first, the lower id among equals: the one order in which tokens are kept or cut.
 fn by_rank(a: &(f32, u32), b: &(f32, u32)) -> std::cmp::Ordering {
     b.0.total_cmp(&a.0).then(a.1.cmp(&b.1))
-}
-
-/// Fills `candidates` with the tokens that may be drawn, ids ascending, and says whether min-p,
-/// top-k or top-p cut any.
-fn cut(logits: &[f32], params: &SamplingParams, candidates: &mut Vec<(f32, u32)>) -> bool {
-    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    // p >= min_p * p_max  <=>  (logit - max) / T >= ln(min_p)
-    let floor = if params.min_p > 0.0 {
-        (max + params.temperature * params.min_p.min(1.0).ln()).min(max)
-    } else {
-        f32::NEG_INFINITY
-    };
-    let masked = params.allowed.is_some();
-    candidates.clear();
-    let all = logits.iter().copied().zip(0u32..);
-    candidates
-        .extend(all.filter(|(logit, _)| *logit >= floor && !(masked && *logit <= IMPOSSIBLE)));
-    let k = params.top_k as usize;
-    if k > 0 && k < candidates.len() {
-        candidates.select_nth_unstable_by(k - 1, by_rank);
-        candidates.truncate(k);
-    }
-    if params.top_p < 1.0 {
-        keep_mass(candidates, max, params);
-    }
-    candidates.sort_unstable_by_key(|(_, id)| *id);
-    candidates.len() < logits.len()
-}
-
-/// Keeps the shortest best-first run of candidates whose probability reaches `top_p`. The best are
-/// found by repeated selection of growing heads, never by sorting the vocabulary.
-fn keep_mass(candidates: &mut Vec<(f32, u32)>, max: f32, params: &SamplingParams) {
-    let weight = |c: &(f32, u32)| f64::from((c.0 - max) / params.temperature).exp();
-    // Summed in id order (in which they are unless top-k came before), so that the total does not
-    // depend on how a selection left the list.
-    candidates.sort_unstable_by_key(|(_, id)| *id);
-    let total: f64 = candidates.iter().map(weight).sum();
-    let wanted = total * f64::from(params.top_p.max(0.0));
-    let mut head = 64.min(candidates.len());
-    loop {
-        if head < candidates.len() {
-            candidates.select_nth_unstable_by(head - 1, by_rank);
-        }
-        candidates[..head].sort_unstable_by(by_rank);
-        let mut mass = 0.0;
-        let enough = candidates[..head].iter().position(|c| {
-            mass += weight(c);
-            mass >= wanted
-        });
-        match enough {
-            Some(last) => return candidates.truncate(last + 1),
-            None if head == candidates.len() => return, // rounding: all are needed
-            None => head = (head * 8).min(candidates.len()),
-        }
-    }
-}
-
-/// The candidate in whose share of [0, 1) the number `u` falls, shares in id order.
-fn draw(candidates: &[(f32, u32)], temperature: f32, u: f64, cumulative: &mut Vec<f64>) -> u32 {
-    let max = candidates
-        .iter()
-        .map(|c| c.0)
-        .fold(f32::NEG_INFINITY, f32::max);
-    cumulative.clear();
-    let mut total = 0.0;
-    cumulative.extend(candidates.iter().map(|(logit, _)| {
-        let below = (logit - max) / temperature;
-        if below > -NEGLIGIBLE {
-            total += f64::from(below).exp();
-        }
-        total
-    }));
-    let at = cumulative.partition_point(|c| *c <= u * total);
-    candidates[at.min(candidates.len() - 1)].1
 }
 
 /// A number in [0, 1) that is a pure function of seed and position (SplitMix64's finalizer, applied

@@ -17,6 +17,8 @@
 __device__ __forceinline__ float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 __device__ __forceinline__ float bits_float(uint32_t bits) { return __uint_as_float(bits); }
 __device__ __forceinline__ uint32_t float_bits(float x) { return __float_as_uint(x); }
+// Adds to a number that other threads of the block add to as well; what it was before.
+__device__ __forceinline__ uint32_t add_shared(uint32_t *to, uint32_t x) { return atomicAdd(to, x); }
 #endif
 
 // Tokens per key-value block.

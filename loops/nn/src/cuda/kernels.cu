@@ -2,6 +2,7 @@
 #include "attention.cuh"
 #include "attention_back.cuh"
 #include "backward.cuh"
+#include "cut.cuh"
 #include "linear.cuh"
 #include "loss.cuh"
 #include "rows.cuh"

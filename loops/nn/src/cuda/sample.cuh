@@ -8,45 +8,57 @@ struct Draw {
     double u;
     // Row of the logits.
     uint32_t row;
-    // Below this much the most likely token is taken: 1 for that, 0 else.
+    // 1 where the most likely token is taken, 0 else.
     uint32_t greedy;
     float temperature;
     // 1 / temperature.
     float inverse;
+    // What cut.cuh cuts by: 1, 0 and -inf cut nothing. The floor is what a logit may be below the
+    // largest, a negative number.
+    float top_p;
+    uint32_t top_k;
+    float floor;
+    uint32_t unused;
 };
 
 struct Drawn {
     uint32_t token;
-    // 1 where a logit is NaN or beyond 1e30; nothing else is set then.
-    uint32_t broken;
+    // 1 where the processor has to draw, as the row holds NaN or numbers beyond 1e30, or more is
+    // kept than there is room for; nothing else is set then.
+    uint32_t refused;
     float logit;
     float most;
-    // Sums of e^(z - max z), z the logits, and the logits times `inverse`.
+    // Sums of e^(z - max z), z the logits, and the logits that were kept times `inverse`.
     float sum;
     float sum_inverse;
+    // How many were kept, 0 for all.
+    uint32_t kept;
 };
 
 struct Draws {
     const float *logits;
     const Draw *draws;
     Drawn *drawn;
+    // Ids kept, ascending: [CUT_ROOM][draws].
+    uint32_t *kept;
     uint32_t stride;
     uint32_t vocab;
 };
 
 constexpr uint32_t DRAW_THREADS = 256, DRAW_CHUNK = 1024, DRAW_CHUNKS = 1024;
 
-// Sum of e^(z - shift) over the row, z = logit * inverse, in sixteen lanes.
-HONE_INLINE float sum_row(const float *row, uint32_t vocab, float inverse, float shift, float *chunk, float *lanes) {
+// Sum of e^(z - shift), z = logit(i) * inverse for i below `count`, in sixteen lanes.
+template <typename Logit>
+HONE_INLINE float sum_exp(uint32_t count, Logit logit, float inverse, float shift, float *chunk, float *lanes) {
     uint32_t t = threadIdx.x;
     float lane = 0.0f;
-    for (uint32_t at = 0; at < vocab; at += DRAW_CHUNK) {
-        uint32_t count = vocab - at < DRAW_CHUNK ? vocab - at : DRAW_CHUNK;
+    for (uint32_t at = 0; at < count; at += DRAW_CHUNK) {
+        uint32_t width = count - at < DRAW_CHUNK ? count - at : DRAW_CHUNK;
         HONE_SYNC();
-        for (uint32_t i = t; i < count; i += DRAW_THREADS) chunk[i] = exp_exact(row[at + i] * inverse - shift);
+        for (uint32_t i = t; i < width; i += blockDim.x) chunk[i] = exp_exact(logit(at + i) * inverse - shift);
         HONE_SYNC();
         if (t < LANES) {
-            for (uint32_t i = t; i < count; i += LANES) lane = lane + chunk[i];
+            for (uint32_t i = t; i < width; i += LANES) lane = lane + chunk[i];
         }
     }
     HONE_SYNC();
@@ -90,7 +102,7 @@ HONE_KERNEL(draw, Draws) {
     ids[t] = id;
     HONE_SYNC();
     if (broken) {
-        if (t == 0) args.drawn[blockIdx.x].broken = 1;
+        if (t == 0) args.drawn[blockIdx.x].refused = 1;
         return;
     }
     for (uint32_t i = 0; i < DRAW_THREADS; i++) {
@@ -99,10 +111,13 @@ HONE_KERNEL(draw, Draws) {
             id = ids[i];
         }
     }
-    float sum = sum_row(row, vocab, 1.0f, best, chunk, lanes);
+    auto logit = [&](uint32_t i) { return row[i]; };
+    float sum = sum_exp(vocab, logit, 1.0f, best, chunk, lanes);
     float sum_inverse = sum;
     if (!draw.greedy) {
-        if (draw.inverse != 1.0f) sum_inverse = sum_row(row, vocab, draw.inverse, best * draw.inverse, chunk, lanes);
+        if (draw.inverse != 1.0f) {
+            sum_inverse = sum_exp(vocab, logit, draw.inverse, best * draw.inverse, chunk, lanes);
+        }
         uint32_t chunks = (vocab + DRAW_CHUNK - 1) / DRAW_CHUNK;
         for (uint32_t c = t; c < chunks; c += DRAW_THREADS) {
             double total = 0.0;
@@ -133,5 +148,5 @@ HONE_KERNEL(draw, Draws) {
         HONE_SYNC();
         id = chosen;
     }
-    if (t == 0) args.drawn[blockIdx.x] = {id, 0, row[id], best, sum, sum_inverse};
+    if (t == 0) args.drawn[blockIdx.x] = {id, 0, row[id], best, sum, sum_inverse, 0};
 }

@@ -281,18 +281,23 @@ pub(super) struct Draw {
     pub(super) greedy: u32,
     pub(super) temperature: f32,
     pub(super) inverse: f32,
+    pub(super) top_p: f32,
+    pub(super) top_k: u32,
+    pub(super) floor: f32,
+    pub(super) unused: u32,
 }
 
-/// What came of it; six numbers of four bytes.
+/// What came of it; seven numbers of four bytes.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(super) struct Drawn {
     pub(super) token: u32,
-    pub(super) broken: u32,
+    pub(super) refused: u32,
     pub(super) logit: f32,
     pub(super) most: f32,
     pub(super) sum: f32,
     pub(super) sum_inverse: f32,
+    pub(super) kept: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -301,6 +306,7 @@ pub(super) struct Draws {
     pub(super) logits: At,
     pub(super) draws: At,
     pub(super) drawn: At,
+    pub(super) kept: At,
     pub(super) stride: u32,
     pub(super) vocab: u32,
 }

@@ -16,13 +16,14 @@ use sha2::{Digest, Sha256};
 use super::driver::{DeviceError, Driver, Launch};
 
 /// The sources, by file name.
-const SOURCES: [(&str, &str); 11] = [
+const SOURCES: [(&str, &str); 12] = [
     ("emulator.cpp", include_str!("../cuda/emulator.cpp")),
     ("emulator.h", include_str!("../cuda/emulator.h")),
     ("kernels.cu", include_str!("../cuda/kernels.cu")),
     ("common.cuh", include_str!("../cuda/common.cuh")),
     ("linear.cuh", include_str!("../cuda/linear.cuh")),
     ("rows.cuh", include_str!("../cuda/rows.cuh")),
+    ("cut.cuh", include_str!("../cuda/cut.cuh")),
     ("sample.cuh", include_str!("../cuda/sample.cuh")),
     ("attention.cuh", include_str!("../cuda/attention.cuh")),
     (

@@ -28,6 +28,7 @@ pub const KERNELS: &[&str] = &[
     "outer",
     "unplace",
     "draw",
+    "draw_cut",
     "embed",
     "norm_rows",
     "place",

@@ -3,21 +3,15 @@
 use std::sync::Arc;
 
 use super::Device;
-use super::args::{Draw, Drawn, Draws};
-use super::driver::{Buffer, DeviceError, Driver, Growing, launch};
+use super::draw::Drawing;
+use super::driver::{Buffer, DeviceError, Driver, Growing};
 use super::jobs::{LayerJobs, all_jobs, rank_stride};
 use super::layers::{Pass, Places};
 use super::plan::{Plan, Run, runs, window};
-use crate::forward::{Logits, LogitsWanted, SeqInput};
+use crate::forward::{Logits, SeqInput};
 use crate::kv::BLOCK_TOKENS;
 use crate::layer::Dims;
-use crate::logprob::Shape;
-use crate::sample::{Sampled, uniform};
 use crate::simd::padded;
-
-/// Threads of a block that draws, and the largest vocabulary it draws from.
-const DRAW_THREADS: u32 = 256;
-const DRAW_VOCAB_MAX: usize = 1 << 20;
 
 /// Keys, values and buffers of one engine on a device.
 pub(crate) struct DevicePass {
@@ -48,8 +42,7 @@ struct Buffers {
     scores: Growing,
     low_rank: Growing,
     logits: Growing,
-    draws: Growing,
-    drawn: Growing,
+    drawing: Drawing,
 }
 
 impl DevicePass {
@@ -118,7 +111,9 @@ impl DevicePass {
         }
         let wanted = self.plan.picked * vocab;
         self.logits.resize(wanted.max(self.logits.len()), 0.0);
-        let drawn = self.draw(&device, batch)?;
+        let at = self.bufs.logits.take(&self.driver, wanted * 4)?.at();
+        let drawing = &mut self.bufs.drawing;
+        let drawn = drawing.draw(&self.driver, (at, self.plan.picked), cfg.vocab, batch)?;
         if drawn.iter().any(Option::is_none) {
             let logits = self.bufs.logits.take(&self.driver, wanted * 4)?;
             let rows = self.logits.chunks_exact_mut(vocab).enumerate();
@@ -130,62 +125,6 @@ impl DevicePass {
         }
         let shape = (self.plan.picked, vocab, cfg.vocab);
         Ok(Logits::new(&self.logits[..wanted], shape).with(drawn))
-    }
-
-    /// Draws where nothing else of a row is wanted: one answer per row of logits.
-    fn draw(
-        &mut self,
-        device: &Device,
-        batch: &[SeqInput],
-    ) -> Result<Vec<Option<Sampled>>, DeviceError> {
-        let cfg = &device.model.config;
-        let mut sampled = vec![None; self.plan.picked];
-        let (mut draws, mut row) = (Vec::new(), 0);
-        for seq in batch {
-            let count = seq.tokens.len();
-            if let LogitsWanted::Draw(draw) = seq.logits
-                && count > 0
-                && cfg.vocab <= DRAW_VOCAB_MAX
-            {
-                draws.push(Draw {
-                    u: uniform(draw.seed, draw.position),
-                    row: row as u32,
-                    greedy: u32::from(draw.is_greedy()),
-                    temperature: draw.temperature,
-                    inverse: 1.0 / draw.temperature,
-                });
-            }
-            row += seq.logits.rows(count);
-        }
-        if draws.is_empty() {
-            return Ok(sampled);
-        }
-        let driver = &self.driver;
-        let from = self
-            .bufs
-            .draws
-            .take(driver, size_of_val(draws.as_slice()))?;
-        from.write(&draws)?;
-        let mut drawn = vec![Drawn::default(); draws.len()];
-        let to = self
-            .bufs
-            .drawn
-            .take(driver, size_of_val(drawn.as_slice()))?;
-        let logits = self.plan.picked * padded(cfg.vocab) * size_of::<f32>();
-        let args = Draws {
-            logits: self.bufs.logits.take(driver, logits)?.at(),
-            draws: from.at(),
-            drawn: to.at(),
-            stride: padded(cfg.vocab) as u32,
-            vocab: cfg.vocab as u32,
-        };
-        let grid = [draws.len() as u32, 1, 1];
-        launch(&**driver, "draw", (grid, DRAW_THREADS), &args)?;
-        to.read(0, &mut drawn)?;
-        for (draw, drawn) in draws.iter().zip(drawn) {
-            sampled[draw.row as usize] = said(draw, drawn);
-        }
-        Ok(sampled)
     }
 
     /// Kernels look nothing up that is not there.
@@ -252,26 +191,4 @@ impl DevicePass {
         let at = to.at();
         Ok((places, jobs, at))
     }
-}
-
-/// A draw as the sampler tells it; none where the row is broken, which the sampler tells itself.
-fn said(draw: &Draw, drawn: Drawn) -> Option<Sampled> {
-    if drawn.broken != 0 {
-        return None;
-    }
-    let raw = Shape::known(1.0, drawn.most, drawn.sum).logprob(drawn.logit);
-    let behavior = if draw.greedy != 0 || draw.temperature == 1.0 {
-        raw
-    } else {
-        let most = drawn.most * draw.inverse;
-        Shape::known(draw.inverse, most, drawn.sum_inverse).logprob(drawn.logit)
-    };
-    Some(Sampled {
-        token: drawn.token,
-        raw_logprob: raw,
-        behavior_logprob: behavior,
-        kept: None,
-        top: Vec::new(),
-        nonfinite: false,
-    })
 }

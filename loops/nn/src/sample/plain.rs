@@ -1,36 +1,11 @@
 //! The draw that nothing but the temperature shapes, over the whole vocabulary.
 
-use super::{NEGLIGIBLE, PlainDraw, Sampled, argmax, broken, token_logprob, uniform};
+use super::NEGLIGIBLE;
 use crate::simd::{Kernel, V16, dispatch};
 
 /// Weights that are summed together, and the sums side by side in it.
 const CHUNK: usize = 256;
 const LANES: usize = 8;
-
-/// What [`super::sample`] says for a plain draw; none where the row is broken, which that tells.
-pub(crate) fn drawn(row: &[f32], plain: &PlainDraw) -> Option<Sampled> {
-    if broken(row) {
-        return None;
-    }
-    let temperature = plain.temperature;
-    let token = match plain.is_greedy() {
-        true => argmax(row),
-        false => draw(row, temperature, uniform(plain.seed, plain.position)),
-    };
-    let raw_logprob = token_logprob(row, token, 1.0, None);
-    let behavior_logprob = match plain.is_greedy() || temperature == 1.0 {
-        true => raw_logprob,
-        false => token_logprob(row, token, temperature, None),
-    };
-    Some(Sampled {
-        token,
-        raw_logprob,
-        behavior_logprob,
-        kept: None,
-        top: Vec::new(),
-        nonfinite: false,
-    })
-}
 
 /// The token in whose share of [0, 1) the number `u` falls, shares in id order. Nothing is kept
 /// between the two looks at the row: weighing twice is cheaper than memory.
@@ -147,6 +122,7 @@ fn exp(x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sample::uniform;
 
     #[test]
     fn the_exponential_is_the_libraries() {
