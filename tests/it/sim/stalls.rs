@@ -212,6 +212,7 @@ impl Commons {
             serving: Arc::new(|| hone_train::Served {
                 now: true,
                 total_us: 0,
+                ..hone_train::Served::default()
             }),
             priority: hone_train::Priority::new(Arc::new(hone_train::Served::default)),
             golden: Arc::new(vec![vec![1, 2, 3]]),
