@@ -1,11 +1,13 @@
 //! Prints the speeds of [`hone_nn::bench`]:
 //! `speed [starter|medium|large] [stored|bf16|q8|q4] [threads] [seconds] [context] [f32]`;
-//! products are computed as is quickest here, or in f32.
+//! products are computed as is quickest here, or in f32. First the most that the processor multiplies.
 
 use std::time::Duration;
 
 use hone_nn::bench::{self, Plan};
 use hone_nn::{Arithmetic, WeightFormat};
+
+const ROOF_TIME: Duration = Duration::from_secs(1);
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -34,6 +36,12 @@ fn main() {
         context: number(4, 512) as usize,
         train: !matches!(text(0), "medium" | "large"),
     };
+    let roof = bench::roof(plan.arithmetic, plan.threads, ROOF_TIME);
+    println!(
+        "{:<32} {:>12.1} thousand million multiply-adds/s",
+        "at most, in registers",
+        roof / 1e9
+    );
     for speed in bench::run(&plan) {
         println!(
             "{:<32} {:>12.0} tokens/s   longest call {:>8.3} ms",

@@ -1,5 +1,7 @@
-//! Speed of this machine on a model of a given shape.
+//! Speed of this machine on a model of a given shape, and what its arithmetic can do at most.
+#![allow(unsafe_code)]
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -7,9 +9,11 @@ use crate::adapter::{AdapterDtype, LoraConfig, Target};
 use crate::config::{Family, ModelConfig, StoredDtype};
 use crate::exec::Executor;
 use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};
+use crate::gemm::{Factors, Pairs, Single};
 use crate::kv::{BLOCK_TOKENS, KvPool};
 use crate::pairs::Arithmetic;
 use crate::quant::WeightFormat;
+use crate::simd::{Kernel, LANES, V16};
 use crate::train::{Control, Learner, LearnerConfig, Objective, TokenLoss, TrainRow, Trainable};
 use crate::weights::{Model, Weights};
 
@@ -222,4 +226,90 @@ fn prefill(model: &Model, exec: &Executor, share: Duration) -> Speed {
         let logits = forward(model, &mut kv, &[seq], exec, &mut scratch);
         assert_eq!(logits.rows(), 1);
     })
+}
+
+/// Sums that are added to in turn: as many as a product keeps in registers.
+const SUMS: usize = 24;
+/// Additions to each of them between two looks at the clock.
+const ROUNDS: usize = 1 << 20;
+
+/// Multiply-adds a second that `threads` threads together reach on numbers in registers: no product
+/// is faster. Threads that share a core share what it can do.
+pub fn roof(arithmetic: Arithmetic, threads: usize, time: Duration) -> f64 {
+    let (exec, start) = (Executor::new(threads), Instant::now());
+    let (mut rounds, each) = (0, ROUNDS * SUMS * LANES);
+    let inputs = match arithmetic {
+        Arithmetic::F32 => Single::INPUTS,
+        Arithmetic::Bf16 => Pairs::INPUTS,
+    };
+    while start.elapsed() < time {
+        exec.run(threads, &|_| {
+            std::hint::black_box(match arithmetic {
+                Arithmetic::F32 => Single::dispatch(Sums::<Single>(PhantomData)),
+                Arithmetic::Bf16 => Pairs::dispatch(Sums::<Pairs>(PhantomData)),
+            });
+        });
+        rounds += 1;
+    }
+    (rounds * threads * each * inputs) as f64 / start.elapsed().as_secs_f64()
+}
+
+struct Sums<F>(PhantomData<F>);
+
+impl<F: Factors> Kernel for Sums<F> {
+    type Out = f32;
+    #[inline(always)]
+    fn run<V: V16>(self) -> f32 {
+        let factors = std::hint::black_box([0.5_f32; 2]);
+        // SAFETY: dispatched at this level; the arrays hold what is read and written.
+        unsafe {
+            let (x, w) = (F::splat::<V>(&factors[0]), F::splat::<V>(&factors[1]));
+            let mut sums = [V::zero(); SUMS];
+            for _ in 0..ROUNDS {
+                for sum in &mut sums {
+                    *sum = F::add(*sum, x, w);
+                }
+            }
+            let mut all = [0.0; LANES];
+            let total = sums.into_iter().reduce(|a, b| a.add(b));
+            total.unwrap_or(V::zero()).store(all.as_mut_ptr());
+            all.iter().sum()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::panels::{Panels, Rows, RowsMut, Store};
+
+    /// Machines are shared: the two are measured at different times, so once in a few is enough.
+    #[test]
+    fn a_product_is_not_above_the_roof() {
+        let (rows, cols, inp) = (48, 256, 256);
+        let (x, mut y) = (vec![0.5; rows * inp], vec![0.0; rows * cols]);
+        let (matrix, exec) = (Panels::zeros(cols, inp), Executor::new(1));
+        let time = Duration::from_millis(20);
+        let mut reached = || {
+            let (start, mut count) = (Instant::now(), 0);
+            while start.elapsed() < time {
+                let from = Rows {
+                    data: &x,
+                    stride: inp,
+                    rows,
+                };
+                let to = RowsMut {
+                    data: &mut y,
+                    stride: cols,
+                };
+                matrix.linear(from, to, Store::Set(None), &exec);
+                count += rows * cols * inp;
+            }
+            count as f64 / start.elapsed().as_secs_f64()
+        };
+        let shares: Vec<f64> = (0..10)
+            .map(|_| reached() / roof(Arithmetic::F32, 1, time))
+            .collect();
+        assert!(shares.iter().any(|share| *share < 1.2), "{shares:?}");
+    }
 }

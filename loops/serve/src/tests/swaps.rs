@@ -179,8 +179,11 @@ fn a_damaged_or_missing_version_leaves_the_older_one_serving() {
         (after.version, after.bits()),
         (before.version, before.bits())
     );
-    let error = world.board.snapshot()["serve"].last_error.clone().unwrap();
-    assert!(error.contains("version 4"), "{error}");
+    // It is counted first and told then.
+    until("the damage to be told", || {
+        let last = world.board.snapshot()["serve"].last_error.clone();
+        last.is_some_and(|error| error.contains("version 4"))
+    });
     world.publish("a", 5, &adapter(&world.model.config, 2));
     until("a sound version", || world.engine.stats().swaps_total == 1);
     assert_eq!(
