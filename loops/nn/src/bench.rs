@@ -9,7 +9,7 @@ use crate::adapter::{AdapterDtype, LoraConfig, Target};
 use crate::config::{Family, ModelConfig, StoredDtype};
 use crate::exec::Executor;
 use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};
-use crate::gemm::{Factors, Pairs, Single};
+use crate::gemm::{Factors, MAX_ROWS, MAX_TILE, Pairs, Single};
 use crate::kv::{BLOCK_TOKENS, KvPool};
 use crate::pairs::Arithmetic;
 use crate::quant::WeightFormat;
@@ -228,16 +228,14 @@ fn prefill(model: &Model, exec: &Executor, share: Duration) -> Speed {
     })
 }
 
-/// Sums that are added to in turn: as many as a product keeps in registers.
-const SUMS: usize = 24;
-/// Additions to each of them between two looks at the clock.
-const ROUNDS: usize = 1 << 20;
+/// Additions between two looks at the clock.
+const ADDITIONS: usize = 24 << 20;
 
 /// Multiply-adds a second that `threads` threads together reach on numbers in registers: no product
 /// is faster. Threads that share a core share what it can do.
 pub fn roof(arithmetic: Arithmetic, threads: usize, time: Duration) -> f64 {
     let (exec, start) = (Executor::new(threads), Instant::now());
-    let (mut rounds, each) = (0, ROUNDS * SUMS * LANES);
+    let mut rounds = 0;
     let inputs = match arithmetic {
         Arithmetic::F32 => Single::INPUTS,
         Arithmetic::Bf16 => Pairs::INPUTS,
@@ -251,7 +249,8 @@ pub fn roof(arithmetic: Arithmetic, threads: usize, time: Duration) -> f64 {
         });
         rounds += 1;
     }
-    (rounds * threads * each * inputs) as f64 / start.elapsed().as_secs_f64()
+    let each = ADDITIONS * LANES * inputs;
+    (rounds * threads * each) as f64 / start.elapsed().as_secs_f64()
 }
 
 struct Sums<F>(PhantomData<F>);
@@ -260,21 +259,30 @@ impl<F: Factors> Kernel for Sums<F> {
     type Out = f32;
     #[inline(always)]
     fn run<V: V16>(self) -> f32 {
-        let factors = std::hint::black_box([0.5_f32; 2]);
-        // SAFETY: dispatched at this level; the arrays hold what is read and written.
-        unsafe {
-            let (x, w) = (F::splat::<V>(&factors[0]), F::splat::<V>(&factors[1]));
-            let mut sums = [V::zero(); SUMS];
-            for _ in 0..ROUNDS {
-                for sum in &mut sums {
-                    *sum = F::add(*sum, x, w);
-                }
-            }
-            let mut all = [0.0; LANES];
-            let total = sums.into_iter().reduce(|a, b| a.add(b));
-            total.unwrap_or(V::zero()).store(all.as_mut_ptr());
-            all.iter().sum()
+        // As many sums as a product keeps in registers.
+        match V::WIDE {
+            true => add::<F, V, MAX_TILE>(),
+            false => add::<F, V, MAX_ROWS>(),
         }
+    }
+}
+
+#[inline(always)]
+fn add<F: Factors, V: V16, const SUMS: usize>() -> f32 {
+    let factors = std::hint::black_box([0.5_f32; 2]);
+    // SAFETY: called at this level; the arrays hold what is read and written.
+    unsafe {
+        let (x, w) = (F::splat::<V>(&factors[0]), F::splat::<V>(&factors[1]));
+        let mut sums = [V::zero(); SUMS];
+        for _ in 0..ADDITIONS / SUMS {
+            for sum in &mut sums {
+                *sum = F::add(*sum, x, w);
+            }
+        }
+        let mut all = [0.0; LANES];
+        let total = sums.into_iter().reduce(|a, b| a.add(b));
+        total.unwrap_or(V::zero()).store(all.as_mut_ptr());
+        all.iter().sum()
     }
 }
 

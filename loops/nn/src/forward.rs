@@ -1,6 +1,8 @@
 //! The forward pass: one function for prefill, decode, scoring and training.
 #![allow(unsafe_code)]
 
+use std::cell::RefCell;
+
 use crate::adapter::Adapter;
 use crate::config::ExpertsConfig;
 use crate::exec::{Executor, Shards};
@@ -51,7 +53,7 @@ pub struct SeqInput<'a> {
 }
 
 /// Buffers of the forward pass. They grow on demand and are reused, so a warm pass allocates
-/// nothing but for draws.
+/// nothing but what was drawn.
 #[derive(Default)]
 pub struct Scratch {
     pub(crate) x: Buf,
@@ -182,6 +184,11 @@ pub fn forward<'s>(
     }
 }
 
+thread_local! {
+    /// Of cut draws, which look at the whole vocabulary.
+    static DRAWING: RefCell<SampleScratch> = RefCell::new(SampleScratch::default());
+}
+
 /// Draws where nothing else of a row is wanted, rows side by side: one answer per row of logits, or
 /// none at all.
 fn drawn(
@@ -206,11 +213,12 @@ fn drawn(
     exec.split(rows, rows * vocab * DRAW_WORK, &|part| {
         // SAFETY: parts are disjoint, inside the slice it was made from.
         let to = unsafe { to.slice(part.clone()) };
-        let mut scratch = SampleScratch::default();
-        for ((row, to), wanted) in part.clone().zip(to).zip(&wanted[part]) {
-            let logits = &logits[row * stride..][..vocab];
-            *to = wanted.and_then(|draw| sample::drawn(logits, &draw, &mut scratch));
-        }
+        DRAWING.with_borrow_mut(|scratch| {
+            for ((row, to), wanted) in part.clone().zip(to).zip(&wanted[part]) {
+                let logits = &logits[row * stride..][..vocab];
+                *to = wanted.and_then(|draw| sample::drawn(logits, &draw, scratch));
+            }
+        });
     });
     drawn
 }

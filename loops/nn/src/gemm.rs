@@ -13,8 +13,8 @@ mod factors;
 
 use std::ops::Range;
 
-pub(crate) use self::factors::{Bf16Pairs, Factors, Pairs, Single, Source, Strided};
-use self::factors::{FactorOf, MAX_ROWS};
+use self::factors::FactorOf;
+pub(crate) use self::factors::{Bf16Pairs, Factors, MAX_ROWS, Pairs, Single, Source, Strided};
 use crate::exec::Executor;
 use crate::simd::{Kernel, LANES, Line, V16};
 
@@ -94,7 +94,7 @@ unsafe impl<S> Sync for Gemm<S> {}
 const READ_ROWS: usize = 4;
 
 /// Register tile: at most this many rows x panels.
-const MAX_TILE: usize = 24;
+pub(crate) const MAX_TILE: usize = 24;
 
 /// Block of a staged product: its weights take 32 KiB and its sums 12 KiB. Steps are a multiple of
 /// every group.

@@ -127,19 +127,16 @@ impl Priority {
         }
     }
 
-    /// Waits for a pause, where training keeps to them, or for the end of a long step, where it keeps out of
-    /// those. To be called by its threads every fraction of
-    /// a millisecond. All of them together wait for 200 ms at most between two calls of [`Self::set`], which can
-    /// decide then whether there are pauses enough.
+    /// Waits for a pause, where training keeps to them, or for the end of a long step, where it keeps out
+    /// of those. To be called by its threads every fraction of a millisecond. All of them together wait
+    /// for 200 ms at most between two calls of [`Self::set`], which can decide then whether there are
+    /// pauses enough.
     pub fn give_way(&self) {
         let shared = &*self.0;
-        let in_the_way = || {
-            let waits_for = shared.waits_for.load(Ordering::Relaxed);
-            match waits_for {
-                NOTHING => false,
-                SHORT_STEPS => (shared.serving)().long_step,
-                _ => (shared.serving)().now,
-            }
+        let in_the_way = || match shared.waits_for.load(Ordering::Relaxed) {
+            NOTHING => false,
+            SHORT_STEPS => (shared.serving)().long_step,
+            _ => (shared.serving)().now,
         };
         while in_the_way() {
             let began = Instant::now();

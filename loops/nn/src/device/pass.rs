@@ -111,16 +111,14 @@ impl DevicePass {
         }
         let wanted = self.plan.picked * vocab;
         self.logits.resize(wanted.max(self.logits.len()), 0.0);
-        let at = self.bufs.logits.take(&self.driver, wanted * 4)?.at();
+        let logits = self.bufs.logits.take(&self.driver, wanted * 4)?;
         let drawing = &mut self.bufs.drawing;
-        let drawn = drawing.draw(&self.driver, (at, self.plan.picked), cfg.vocab, batch)?;
-        if drawn.iter().any(Option::is_none) {
-            let logits = self.bufs.logits.take(&self.driver, wanted * 4)?;
-            let rows = self.logits.chunks_exact_mut(vocab).enumerate();
-            for ((row, to), drawn) in rows.zip(&drawn) {
-                if drawn.is_none() {
-                    logits.read(row * vocab * 4, to)?;
-                }
+        let from = (logits.at(), self.plan.picked);
+        let drawn = drawing.draw(&self.driver, from, cfg.vocab, batch)?;
+        let rows = self.logits.chunks_exact_mut(vocab).enumerate();
+        for ((row, to), drawn) in rows.zip(&drawn) {
+            if drawn.is_none() {
+                logits.read(row * vocab * 4, to)?;
             }
         }
         let shape = (self.plan.picked, vocab, cfg.vocab);

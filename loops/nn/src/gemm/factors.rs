@@ -3,7 +3,7 @@
 use crate::simd::{Kernel, LANES, V16, dispatch, dispatch_dots};
 
 /// Most rows of a register tile, where a source does not say otherwise.
-pub(super) const MAX_ROWS: usize = 6;
+pub(crate) const MAX_ROWS: usize = 6;
 
 /// A stored weight element.
 pub(crate) trait Element: Copy + Send + Sync {

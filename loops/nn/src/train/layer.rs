@@ -55,6 +55,14 @@ pub(super) struct Step<'a> {
     pub(super) targets: &'a [(Target, usize)],
 }
 
+impl Step<'_> {
+    /// Its input and the gradient of its output, for so many tokens.
+    fn rows(&self, rows: usize) -> (Rows<'_>, Rows<'_>) {
+        let of = |(data, stride)| Rows { data, stride, rows };
+        (of(self.x), of(self.dy))
+    }
+}
+
 /// Parts of [`GradBufs`] a linear layer needs.
 struct LinearBufs<'a> {
     transposed: &'a mut Option<Panels>,
@@ -282,16 +290,7 @@ impl LayerBack<'_> {
             dlow,
         } = bufs;
         let room = || Panels::zeros(0, 0);
-        let dy = Rows {
-            data: step.dy.0,
-            stride: step.dy.1,
-            rows,
-        };
-        let x = Rows {
-            data: step.x.0,
-            stride: step.x.1,
-            rows,
-        };
+        let (x, dy) = step.rows(rows);
         if let Some(dx) = dx.as_deref_mut() {
             let transposed = transposed.get_or_insert_with(room);
             w.transpose(0..w.out.div_ceil(LANES), transposed, exec);
@@ -312,30 +311,42 @@ impl LayerBack<'_> {
                 }
             }
             LayerSink::Adapter(grads) => {
-                let Some(adapter) = self.adapter else { return };
                 let transposed = transposed_change.get_or_insert_with(room);
-                for &(target, column) in step.targets {
-                    let change = adapter.change(self.index, target);
-                    let (Some(change), Some(grad)) = (change, &mut grads[target as usize]) else {
-                        continue;
-                    };
-                    let dy = Rows {
-                        data: &step.dy.0[column..],
-                        ..dy
-                    };
-                    let scale = adapter.config.scale();
-                    let path = Path { scale, x, dy, exec };
-                    let bufs = (&mut *low, &mut *dlow);
-                    match (change, grad) {
-                        (Change::LowRank(pair), Change::LowRank(grad)) => {
-                            path.low_rank((pair, grad), bufs, transposed, dx.as_deref_mut());
-                        }
-                        (Change::Dense(d), Change::Dense(grad)) => {
-                            path.dense((d, grad), transposed, dx.as_deref_mut());
-                        }
-                        _ => unreachable!("gradients have the form of what is trained"),
-                    }
+                self.changes(step, dx, (low, dlow, transposed), grads);
+            }
+        }
+    }
+
+    /// The adapter's part of [`Self::linear`].
+    fn changes(
+        &self,
+        step: &Step,
+        mut dx: Option<&mut [f32]>,
+        (low, dlow, transposed): (&mut Buf, &mut Buf, &mut Panels),
+        grads: &mut Changes,
+    ) {
+        let Some(adapter) = self.adapter else { return };
+        let (x, dy) = step.rows(self.pass.tokens);
+        for &(target, column) in step.targets {
+            let change = adapter.change(self.index, target);
+            let (Some(change), Some(grad)) = (change, &mut grads[target as usize]) else {
+                continue;
+            };
+            let dy = Rows {
+                data: &step.dy.0[column..],
+                ..dy
+            };
+            let (scale, exec) = (adapter.config.scale(), self.pass.exec);
+            let path = Path { scale, x, dy, exec };
+            let bufs = (&mut *low, &mut *dlow);
+            match (change, grad) {
+                (Change::LowRank(pair), Change::LowRank(grad)) => {
+                    path.low_rank((pair, grad), bufs, transposed, dx.as_deref_mut());
                 }
+                (Change::Dense(d), Change::Dense(grad)) => {
+                    path.dense((d, grad), transposed, dx.as_deref_mut());
+                }
+                _ => unreachable!("gradients have the form of what is trained"),
             }
         }
     }
