@@ -6,6 +6,7 @@
 mod bench;
 mod callback;
 pub mod cli;
+pub mod client;
 pub mod config;
 pub mod conversations;
 pub mod demo;
