@@ -8,7 +8,6 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
 use hone_domain::{ForgetId, Scope, lift};
 use hone_store::{ForgetReport, ForgetWhat, ForgetWish, LedgerError};
-use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::{Reply, ledger_error};
@@ -29,22 +28,6 @@ const VERSIONS_MAX: usize = 100;
 fn own_scope(http: &Http, asked: &Asked, user: Option<&str>) -> Scope {
     let user = user.filter(|user| !user.trim().is_empty());
     http.rules.scope(&asked.caller.owner, user).0
-}
-
-/// A body whose every field is known: a misspelt `dry_run` must not erase.
-async fn strictly<T: DeserializeOwned>(http: &Http, request: Request) -> Result<T, ApiError> {
-    let mut object = read_json(request, http.body_limits()).await?;
-    let body = object.read()?;
-    match object.unknown().first() {
-        None => Ok(body),
-        Some(name) => {
-            let shown: String = name.chars().take(100).collect();
-            Err(ApiError::invalid(
-                &*shown,
-                format!("{shown} is no field of this request"),
-            ))
-        }
-    }
 }
 
 /// What may be learned from the caller.
@@ -93,7 +76,7 @@ pub async fn put_consent(
     asked: Asked,
     request: Request,
 ) -> Reply<ConsentReply> {
-    let body: ConsentRequest = strictly(&http, request).await?;
+    let body: ConsentRequest = read_json(request, http.body_limits()).await?.strictly()?;
     let scope = own_scope(&http, &asked, body.user.as_deref());
     let consent = body.consent();
     let detail =

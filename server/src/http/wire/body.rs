@@ -141,6 +141,19 @@ impl JsonObject {
         })
     }
 
+    /// All of the body as `T`. A field that `T` lacks is refused: a misspelt `dry_run` must not
+    /// erase, and a misspelt `correction` must not be lost without a word.
+    pub fn strictly<T: DeserializeOwned>(mut self) -> Result<T, ApiError> {
+        let body = self.read()?;
+        let Some(field) = self.unknown().into_iter().next() else {
+            return Ok(body);
+        };
+        let shown: String = field.chars().take(64).collect();
+        let known = self.known.join(", ");
+        let message = format!("there is no field {shown:?} here; known: {known}");
+        Err(ApiError::invalid(shown, message))
+    }
+
     /// A field as it is; null counts as absent.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.value.get(name).filter(|v| !v.is_null())
