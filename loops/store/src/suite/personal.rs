@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use super::world::{NOW, World, assert_conflict, digest_of, ids, sample_turns};
 use crate::{
-    FeedbackOutcome, ForgetReport, ForgetStep, ForgetWhat, ForgetWish, Personal, SampleClaim,
-    Window,
+    AuditEntry, FeedbackOutcome, ForgetReport, ForgetStep, ForgetWhat, ForgetWish, Personal,
+    SampleClaim, Window,
 };
 
 fn withdrawn(reason: Reason) -> Fate {
@@ -17,12 +17,20 @@ fn withdrawn(reason: Reason) -> Fate {
 }
 
 fn wish(world: &World, what: ForgetWhat) -> ForgetWish {
+    let id = ForgetId(world.batch().0);
     ForgetWish {
-        id: ForgetId(world.batch().0),
+        id,
         scope: world.scope(),
         owner: "owner".into(),
         what,
         now_ms: NOW + 50,
+        entry: AuditEntry {
+            at_ms: NOW + 50,
+            actor: "owner".into(),
+            act: "forget".into(),
+            object: format!("fgt_{id}"),
+            detail: serde_json::json!({}),
+        },
     }
 }
 

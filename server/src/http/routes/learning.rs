@@ -122,27 +122,29 @@ pub async fn forget(
     asked: Asked,
     request: Request,
 ) -> Reply<ForgetReply> {
-    let body: ForgetRequest = strictly(&http, request).await?;
+    let body: ForgetRequest = read_json(request, http.body_limits()).await?.strictly()?;
+    let id = ForgetId(http.ids.next());
+    let scope = own_scope(&http, &asked, body.user.as_deref());
+    let what = body.what()?;
+    let kind = match &what {
+        ForgetWhat::All => "all",
+        ForgetWhat::Session(_) => "session",
+        ForgetWhat::Turns(_) => "turns",
+    };
+    let detail = json!({"scope": scope.as_str(), "what": kind});
+    let object = format!("fgt_{id}");
     let wish = ForgetWish {
-        id: ForgetId(http.ids.next()),
-        scope: own_scope(&http, &asked, body.user.as_deref()),
+        id,
+        scope,
         owner: asked.caller.owner.clone(),
-        what: body.what()?,
+        what,
         now_ms: http.clock.now_ms(),
+        entry: http.audit.entry(&asked.caller, ("forget", &object), detail),
     };
     if body.dry_run.unwrap_or(false) {
         let plan = http.personal.plan_forget(&wish).await;
         return Ok(Json(ForgetReply::new(&plan.map_err(forget_error)?, true)));
     }
-    let kind = match &wish.what {
-        ForgetWhat::All => "all",
-        ForgetWhat::Session(_) => "session",
-        ForgetWhat::Turns(_) => "turns",
-    };
-    let object = format!("fgt_{}", wish.id);
-    let detail = json!({"scope": wish.scope.as_str(), "what": kind});
-    let recorded = http.audit.record(&asked.caller, "forget", &object, detail);
-    recorded.await?;
     let begun = http.eraser.begin(&wish).await.map_err(forget_error)?;
     http.paired.forget(&wish.scope);
     let at_most = Duration::from_millis(http.rules.config().forget_wait_ms);
