@@ -231,7 +231,7 @@ pub struct VersionImprovement {
     pub sessions: usize,
     /// Mean score, -1 to 1.
     pub mean_score: f64,
-    /// Corrections per 100 turns.
+    /// Corrections per 100 scored turns.
     pub corrections_per_100: f64,
 }
 
@@ -273,7 +273,7 @@ pub struct ImprovementReply {
     pub smallest_detectable: Option<f64>,
     /// Sessions still needed to see a difference of 0.2.
     pub sessions_needed: Option<u64>,
-    /// Corrections per 100 turns of learned versions.
+    /// Corrections per 100 scored turns of learned versions.
     pub corrections_per_100: Option<f64>,
     /// The same of the base model.
     pub corrections_per_100_base: Option<f64>,
