@@ -140,6 +140,10 @@ pub struct Learned {
     pub waiting: Vec<(String, u64)>,
     /// The newest published versions, newest first.
     pub versions: Vec<LearnedVersion>,
+    /// How many versions learned something: all but those that were published again.
+    pub versions_taught: u64,
+    /// The newest of these.
+    pub newest_taught: Option<PolicyVersion>,
 }
 
 /// One version in [`Learned`].
