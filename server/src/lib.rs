@@ -24,6 +24,7 @@ pub mod model;
 pub mod outbound;
 pub mod paired;
 pub mod people;
+mod plain;
 mod process;
 mod starter;
 mod table;

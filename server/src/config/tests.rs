@@ -95,11 +95,11 @@ fn what_is_wrong_is_named() {
         (with_file("[http\n"), &["my.toml", "not valid TOML"]),
         (
             with_file("loops = [\"sing\"]"),
-            &["loops", "sing", "collect"],
+            &["my.toml: loops[0] must be serve, collect, judge or train, not \"sing\""],
         ),
         (
             with_env("HONE__MODEL__ENGINE", "nul"),
-            &["model.engine", "nul"],
+            &["HONE__MODEL__ENGINE: model.engine must be builtin or null, not \"nul\""],
         ),
         (with_file("loops = []"), &["loops"]),
         (
@@ -116,7 +116,18 @@ fn what_is_wrong_is_named() {
         ),
         (
             with_file("[limits.key]\nstreams_max = -1"),
-            &["limits.key.streams_max"],
+            &[
+                "my.toml: limits.key.streams_max must be a whole number",
+                "not -1",
+            ],
+        ),
+        (
+            with_file("[[http.keys]]\nowner = \"a\""),
+            &["my.toml: http.keys[0].sha256 is missing"],
+        ),
+        (
+            with_file("[[http.keys]]\nowner = 7\nsha256 = \"zz\""),
+            &["my.toml: http.keys[0].owner must be a string, not 7"],
         ),
         (
             with_file("[[http.keys]]\nowner = \"a\"\nsha256 = \"zz\""),
