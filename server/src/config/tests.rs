@@ -122,14 +122,6 @@ fn what_is_wrong_is_named() {
             ],
         ),
         (
-            with_file("[[http.keys]]\nowner = \"a\""),
-            &["my.toml: http.keys[0].sha256 is missing"],
-        ),
-        (
-            with_file("[[http.keys]]\nowner = 7\nsha256 = \"zz\""),
-            &["my.toml: http.keys[0].owner must be a string, not 7"],
-        ),
-        (
             with_file("[[http.keys]]\nowner = \"a\"\nsha256 = \"zz\""),
             &["http.keys[0].sha256"],
         ),
@@ -151,6 +143,23 @@ fn what_is_wrong_is_named() {
         for part in *parts {
             assert!(message.contains(part), "{message:?} lacks {part:?}");
         }
+    }
+}
+
+#[test]
+fn a_wrong_table_in_a_list_is_told_with_its_place() {
+    for (text, told) in [
+        (
+            "[[http.keys]]\nowner = \"a\"",
+            "my.toml: http.keys[0].sha256 is missing",
+        ),
+        (
+            "[[http.keys]]\nowner = 7\nsha256 = \"zz\"",
+            "my.toml: http.keys[0].owner must be a string, not 7",
+        ),
+    ] {
+        let error = with_file(text).expect_err("it is wrong");
+        assert_eq!(error.to_string(), told);
     }
 }
 
