@@ -1,5 +1,8 @@
-//! A page that was built again is built into the program again; with the feature `cuda` the kernels
-//! are compiled.
+//! A page that was built again is built into the program again, and one that is older than its sources
+//! is told; with the feature `cuda` the kernels are compiled.
+
+#[path = "page_age.rs"]
+mod page_age;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,17 +13,30 @@ const KERNELS: &str = "../loops/nn/src/cuda";
 const ARCHITECTURES: [&str; 2] = ["80", "90"];
 
 fn main() {
-    let page = "../web/dist";
-    // Naming a folder that is not there would build the program anew every time. `make web` touches
-    // this file when it makes the folder.
-    let watched = if Path::new(page).exists() {
-        page
-    } else {
-        "build.rs"
-    };
-    println!("cargo:rerun-if-changed={watched}");
+    page();
     if std::env::var_os("CARGO_FEATURE_CUDA").is_some() {
         kernels();
+    }
+}
+
+fn page() {
+    let web = Path::new("../web");
+    let page = web.join("dist");
+    // Naming a folder that is not there would build the program anew every time. `make web` touches
+    // this file when it makes the folder.
+    if !page.exists() {
+        println!("cargo:rerun-if-changed=build.rs");
+        return;
+    }
+    println!("cargo:rerun-if-changed={}", page.display());
+    for source in page_age::sources(web) {
+        println!("cargo:rerun-if-changed={}", source.display());
+    }
+    if let Some(newer) = page_age::newer(web) {
+        println!(
+            "cargo:warning=the page that is built in is older than {}: `make web` builds it again",
+            newer.display()
+        );
     }
 }
 

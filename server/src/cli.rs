@@ -58,11 +58,7 @@ enum Command {
     /// Put a backup in the place of a data folder.
     Restore(upkeep::RestoreArgs),
     /// Ask a running server whether it is ready; for containers and scripts.
-    Health {
-        /// Address of the server.
-        #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
-        url: String,
-    },
+    Health(manage::HealthArgs),
     /// Write out turns, samples or an adapter.
     #[command(subcommand)]
     Export(upkeep::ExportCommand),
@@ -178,7 +174,7 @@ pub fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
         Some(Command::Doctor(args)) => upkeep::doctor(&args),
         Some(Command::Backup(args)) => upkeep::backup(&args),
         Some(Command::Restore(args)) => upkeep::restore(&args),
-        Some(Command::Health { url }) => manage::health(&url),
+        Some(Command::Health(args)) => manage::health(&args),
         Some(Command::Export(command)) => upkeep::export(&command),
         Some(Command::Completions { shell }) => {
             print!("{}", completions(shell));

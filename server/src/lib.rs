@@ -6,6 +6,7 @@
 mod bench;
 mod callback;
 pub mod cli;
+pub mod client;
 pub mod config;
 pub mod conversations;
 pub mod demo;
@@ -23,6 +24,7 @@ pub mod model;
 pub mod outbound;
 pub mod paired;
 pub mod people;
+mod plain;
 mod process;
 mod starter;
 mod table;

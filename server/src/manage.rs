@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::client::{Trust, unreachable};
 use crate::table::{
     Side::{Left, Right},
     table,
@@ -126,6 +127,8 @@ pub(crate) struct Target {
     /// Print the server's answer as it is.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    trust: Trust,
 }
 
 /// What is asked of the server.
@@ -213,26 +216,29 @@ fn trial_call(command: TrialCommand) -> (Target, Call) {
     }
 }
 
+/// Which server is asked whether it is ready.
+#[derive(Debug, Args)]
+pub(crate) struct HealthArgs {
+    /// Address of the server.
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    url: String,
+    #[command(flatten)]
+    trust: Trust,
+}
+
 /// Asks a server whether it is ready.
 ///
 /// # Errors
 /// A sentence: it cannot be reached, or it is not ready.
-pub(crate) fn health(url: &str) -> Result<ExitCode, String> {
+pub(crate) fn health(args: &HealthArgs) -> Result<ExitCode, String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| error.to_string())?;
-    let url = format!("{}/readyz", url.trim_end_matches('/'));
-    let asked = async {
-        crate::outbound::install_tls();
-        let client = reqwest::Client::builder()
-            .no_proxy()
-            .timeout(HEALTH_TIMEOUT)
-            .build()?;
-        client.get(&url).send().await
-    };
-    let reply = runtime.block_on(asked);
-    let reply = reply.map_err(|error| format!("{url} cannot be reached ({})", causes(error)))?;
+    let url = format!("{}/readyz", args.url.trim_end_matches('/'));
+    let client = client(&args.trust, HEALTH_TIMEOUT)?;
+    let reply = runtime.block_on(client.get(&url).send());
+    let reply = reply.map_err(|error| unreachable(&url, error))?;
     if !reply.status().is_success() {
         return Err(format!("{url} answered with status {}", reply.status()));
     }
@@ -289,9 +295,9 @@ fn call_of(command: VersionsCommand) -> (Target, Call) {
     }
 }
 
-/// An error with what caused it: the outermost says little ("error sending request").
-fn causes(error: reqwest::Error) -> String {
-    format!("{:#}", anyhow::Error::from(error.without_url()))
+fn client(trust: &Trust, timeout: Duration) -> Result<reqwest::Client, String> {
+    let client = trust.client()?.timeout(timeout).build();
+    client.map_err(|error| format!("the HTTP client could not be made: {error}"))
 }
 
 fn meant(text: &str) -> Result<String, std::convert::Infallible> {
@@ -340,12 +346,7 @@ fn escaped(text: &str) -> String {
 }
 
 async fn send(target: &Target, call: &Call) -> Result<Value, String> {
-    crate::outbound::install_tls();
-    let client = reqwest::Client::builder()
-        .no_proxy()
-        .timeout(TIMEOUT)
-        .build()
-        .map_err(|error| error.to_string())?;
+    let client = client(&target.trust, TIMEOUT)?;
     let url = format!("{}{}", target.url.trim_end_matches('/'), call.path);
     let mut request = client.request(call.method.clone(), &url);
     if let Some(key) = &target.key {
@@ -354,10 +355,8 @@ async fn send(target: &Target, call: &Call) -> Result<Value, String> {
     if let Some(body) = &call.body {
         request = request.json(body);
     }
-    let reply = request.send().await.map_err(|error| {
-        let causes = causes(error);
-        format!("{url} cannot be reached ({causes}); is the server running? --url says where")
-    })?;
+    let reply = request.send().await;
+    let reply = reply.map_err(|error| unreachable(&url, error))?;
     let status = reply.status();
     let answer: Value = reply
         .json()

@@ -57,7 +57,7 @@ pub struct VersionLift {
     pub sessions: usize,
     /// Mean score.
     pub mean: f64,
-    /// Corrections per 100 turns.
+    /// Corrections per 100 scored turns; of the others nobody knows whether they needed one.
     pub corrections_per_100: f64,
 }
 
@@ -79,7 +79,7 @@ pub struct Lift {
     pub smallest_detectable: Option<f64>,
     /// Sessions that are still to come until [`TARGET_DIFFERENCE`] would be seen in 4 of 5 cases.
     pub sessions_needed: Option<u64>,
-    /// Corrections per 100 turns of learned versions, and of held-back sessions.
+    /// Corrections per 100 scored turns of learned versions, and of held-back sessions.
     pub corrections_per_100: (Option<f64>, Option<f64>),
     /// Share of worded complaints that had been made before.
     pub repeat_mistake_rate: Option<f64>,
@@ -310,7 +310,7 @@ pub fn sentence(lift: &Lift, is_held_back: bool) -> String {
             return match lift.corrections_per_100.0 {
                 Some(per_100) => format!(
                     "There is no comparison with the base model, because no session is held back \
-                     for it; learned versions needed {per_100:.0} corrections per 100 turns."
+                     for it; learned versions needed {per_100:.0} corrections per 100 judged turns."
                 ),
                 None => "No answer of a learned version was judged yet.".to_owned(),
             };

@@ -183,7 +183,7 @@ fn every_state_has_its_sentence() {
     );
     assert!(sentence(&none, true).starts_with("Not enough data yet: about "));
     let alone: Vec<_> = good(9, 1, -1.0).collect();
-    assert!(sentence(&measure(&alone), false).contains("100 corrections per 100 turns"));
+    assert!(sentence(&measure(&alone), false).contains("100 corrections per 100 judged turns"));
     let clear: Vec<_> = good(60, 1, 1.0).chain(good(30, 0, -1.0)).collect();
     let clear = measure(&clear);
     assert!(sentence(&clear, true).starts_with("Learned versions score 2.00 better"));

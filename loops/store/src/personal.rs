@@ -7,6 +7,7 @@ use hone_domain::{
 };
 
 use crate::LedgerError;
+use crate::people::AuditEntry;
 use crate::versions::Window;
 
 /// What is to be forgotten.
@@ -33,6 +34,8 @@ pub struct ForgetWish {
     pub what: ForgetWhat,
     /// Now.
     pub now_ms: Millis,
+    /// What the audit log says of it, in the transaction that begins it: of a refused wish, nothing.
+    pub entry: AuditEntry,
 }
 
 /// What a wish means, and how far it has come.
@@ -137,6 +140,10 @@ pub struct Learned {
     pub waiting: Vec<(String, u64)>,
     /// The newest published versions, newest first.
     pub versions: Vec<LearnedVersion>,
+    /// How many versions learned something: all but those that were published again.
+    pub versions_taught: u64,
+    /// The newest of these.
+    pub newest_taught: Option<PolicyVersion>,
 }
 
 /// One version in [`Learned`].

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
-use futures::future::join_all;
+use futures::future::try_join_all;
 use futures::stream::FuturesUnordered;
 use hone_starter::grammar::{FactId, Grammar};
 use hone_starter::rng::Rng;
@@ -166,7 +166,7 @@ impl Talkers<'_> {
     async fn warm_up(&self) -> Result<(), String> {
         self.pause(false).await?;
         for _ in 0..WARM_UPS_MAX {
-            self.talk(Load::Saturated, WARM_UP).await;
+            self.talk(Load::Saturated, WARM_UP).await?;
             if versions(&self.wire.status().await?) > 0 {
                 break;
             }
@@ -190,7 +190,7 @@ impl Talkers<'_> {
     async fn phase(&self, load: Load, time: Duration, phase: &mut Phase) -> Result<(), String> {
         let (before, began) = (self.wire.status().await?, Instant::now());
         let number = self.number.load(Ordering::Relaxed);
-        let (gaps_ms, left_out) = self.talk(load, time).await;
+        let (gaps_ms, left_out) = self.talk(load, time).await?;
         phase.gaps_ms.extend(gaps_ms);
         phase.left_out += left_out;
         phase.sessions += self.number.load(Ordering::Relaxed) - number;
@@ -215,27 +215,27 @@ impl Talkers<'_> {
     }
 
     /// All gaps between pieces of text, and sessions that were left out.
-    async fn talk(&self, load: Load, time: Duration) -> (Vec<f64>, u64) {
+    async fn talk(&self, load: Load, time: Duration) -> Result<(Vec<f64>, u64), String> {
         match load {
-            Load::Saturated => (self.saturated(time).await, 0),
+            Load::Saturated => Ok((self.saturated(time).await?, 0)),
             Load::Open(per_s) => self.open(per_s, time).await,
         }
     }
 
-    async fn saturated(&self, time: Duration) -> Vec<f64> {
+    async fn saturated(&self, time: Duration) -> Result<Vec<f64>, String> {
         let until = Instant::now() + time;
         let users = (0..USERS).map(async |_| {
             let mut gaps_ms = Vec::new();
             while Instant::now() < until {
-                gaps_ms.extend(self.session(until).await);
+                gaps_ms.extend(self.session(until).await?);
             }
-            gaps_ms
+            Ok::<_, String>(gaps_ms)
         });
-        join_all(users).await.concat()
+        Ok(try_join_all(users).await?.concat())
     }
 
     /// Sessions with exponential pauses between their beginnings.
-    async fn open(&self, per_s: f64, time: Duration) -> (Vec<f64>, u64) {
+    async fn open(&self, per_s: f64, time: Duration) -> Result<(Vec<f64>, u64), String> {
         let (began, until) = (Instant::now(), Instant::now() + time);
         let mut rng = Rng::at(OPEN_MAX as u64, self.number.load(Ordering::Relaxed));
         let (mut gaps_ms, mut left_out, mut due) = (Vec::new(), 0, Duration::ZERO);
@@ -250,14 +250,14 @@ impl Talkers<'_> {
                         false => left_out += 1,
                     }
                 }
-                Some(gaps) = under_way.next() => gaps_ms.extend(gaps),
+                Some(gaps) = under_way.next() => gaps_ms.extend(gaps?),
             }
         }
-        (gaps_ms, left_out)
+        Ok((gaps_ms, left_out))
     }
 
     /// One session, cut short where the time is over.
-    async fn session(&self, until: Instant) -> Vec<f64> {
+    async fn session(&self, until: Instant) -> Result<Vec<f64>, String> {
         let number = self.number.fetch_add(1, Ordering::Relaxed);
         let key = format!("bench-{number}");
         let mut rng = Rng::at(USERS, number);
@@ -281,10 +281,11 @@ impl Talkers<'_> {
                 seed: rng.below(1 << 30) as u64,
             };
             let answer = self.client.chat(&chat).await;
+            let answer = answer.map_err(|error| format!("{error:#}"))?;
             gaps_ms.extend(answer.gaps_ms);
             messages.push(json!({ "role": "assistant", "content": answer.text }));
         }
-        gaps_ms
+        Ok(gaps_ms)
     }
 }
 

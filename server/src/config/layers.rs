@@ -158,11 +158,11 @@ fn env_value(text: &str, example: &Value) -> Result<Value, String> {
         _ => {
             let parsed: Table = format!("value = {text}")
                 .parse()
-                .map_err(|_| format!("{text:?} is not a {}", example.type_str()))?;
+                .map_err(|_| format!("{text:?} is not of type {}", example.type_str()))?;
             parsed
                 .get("value")
                 .cloned()
-                .ok_or_else(|| format!("{text:?} is not a {}", example.type_str()))
+                .ok_or_else(|| format!("{text:?} is not of type {}", example.type_str()))
         }
     }
 }

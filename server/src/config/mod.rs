@@ -19,6 +19,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+use crate::plain;
+
 pub use binding::{BindingConfig, SESSION_FIELDS};
 pub use console::ConsoleConfig;
 pub use learning::{LearningConfig, Metric};
@@ -136,7 +138,11 @@ impl Config {
         let mut config: Self =
             serde_path_to_error::deserialize(Value::Table(merged)).map_err(|error| {
                 let path = error.path().to_string();
-                ConfigError(format!("{path}: {}", error.inner().message()))
+                let why = plain::told(&path, error.inner().message());
+                ConfigError(match origins.source(&path) {
+                    Some(name) => format!("{name}: {why}"),
+                    None => why,
+                })
             })?;
         config.validate().map_err(ConfigError)?;
         config.origins = origins;
@@ -203,9 +209,12 @@ impl Config {
             layers::put_optional(&mut known, path, &parse(text, "an optional table")?);
         }
         layers::merge(&mut merged, &known, (parse(text, name)?, name))?;
-        let config: Self = Value::Table(merged)
-            .try_into()
-            .map_err(|error: toml::de::Error| ConfigError(format!("{name}: {error}")))?;
+        let config: Self =
+            serde_path_to_error::deserialize(Value::Table(merged)).map_err(|error| {
+                let path = error.path().to_string();
+                let why = plain::told(&path, error.inner().message());
+                ConfigError(format!("{name}: {why}"))
+            })?;
         config.validate().map_err(ConfigError)?;
         Ok(config)
     }

@@ -41,6 +41,15 @@ pub enum Origin {
 pub struct Origins(BTreeMap<String, (Origin, String)>);
 
 impl Origins {
+    /// The file or variable that set what is at `path`, where it is not the defaults.
+    pub(super) fn source(&self, path: &str) -> Option<&str> {
+        let mut set = self.0.iter().filter(|(key, (_, name))| {
+            let rest = path.strip_prefix(key.as_str());
+            !name.is_empty() && rest.is_some_and(|r| r.is_empty() || r.starts_with(['.', '[']))
+        });
+        set.next().map(|(_, (_, name))| name.as_str())
+    }
+
     /// Every key of a layer now comes from there.
     pub(super) fn note(&mut self, layer: &Table, (origin, name): (Origin, &str)) {
         leaves("", layer, &mut |key, _| {

@@ -95,11 +95,11 @@ fn what_is_wrong_is_named() {
         (with_file("[http\n"), &["my.toml", "not valid TOML"]),
         (
             with_file("loops = [\"sing\"]"),
-            &["loops", "sing", "collect"],
+            &["my.toml: loops[0] must be serve, collect, judge or train, not \"sing\""],
         ),
         (
             with_env("HONE__MODEL__ENGINE", "nul"),
-            &["model.engine", "nul"],
+            &["HONE__MODEL__ENGINE: model.engine must be builtin or null, not \"nul\""],
         ),
         (with_file("loops = []"), &["loops"]),
         (
@@ -116,7 +116,10 @@ fn what_is_wrong_is_named() {
         ),
         (
             with_file("[limits.key]\nstreams_max = -1"),
-            &["limits.key.streams_max"],
+            &[
+                "my.toml: limits.key.streams_max must be a whole number",
+                "not -1",
+            ],
         ),
         (
             with_file("[[http.keys]]\nowner = \"a\"\nsha256 = \"zz\""),
@@ -140,6 +143,23 @@ fn what_is_wrong_is_named() {
         for part in *parts {
             assert!(message.contains(part), "{message:?} lacks {part:?}");
         }
+    }
+}
+
+#[test]
+fn a_wrong_table_in_a_list_is_told_with_its_place() {
+    for (text, told) in [
+        (
+            "[[http.keys]]\nowner = \"a\"",
+            "my.toml: http.keys[0].sha256 is missing",
+        ),
+        (
+            "[[http.keys]]\nowner = 7\nsha256 = \"zz\"",
+            "my.toml: http.keys[0].owner must be a string, not 7",
+        ),
+    ] {
+        let error = with_file(text).expect_err("it is wrong");
+        assert_eq!(error.to_string(), told);
     }
 }
 

@@ -7,6 +7,11 @@ use anyhow::{Context as _, Result, bail};
 use futures::StreamExt as _;
 use serde_json::{Value, json};
 
+use crate::client::Trust;
+
+/// Failures in a row, of all users together, from which on the server counts as gone.
+const FAILURES_IN_A_ROW: u64 = 5;
+
 /// Talks to one server and counts what it sends.
 pub(crate) struct Client {
     http: reqwest::Client,
@@ -14,6 +19,7 @@ pub(crate) struct Client {
     model: tokio::sync::OnceCell<String>,
     requests: AtomicU64,
     failed: AtomicU64,
+    failed_in_a_row: AtomicU64,
 }
 
 /// A chat request.
@@ -31,6 +37,7 @@ pub(crate) struct Chat<'a> {
 }
 
 /// A whole answer.
+#[derive(Default)]
 pub(crate) struct Answer {
     /// Its text.
     pub(crate) text: String,
@@ -41,11 +48,15 @@ pub(crate) struct Answer {
 impl Client {
     /// For the server at `url`.
     pub(crate) fn new(url: &str) -> Result<Self> {
-        crate::outbound::install_tls();
-        let http = reqwest::Client::builder()
+        Self::trusting(url, &Trust::default())
+    }
+
+    /// The same, with whom to trust that it is that server.
+    pub(crate) fn trusting(url: &str, trust: &Trust) -> Result<Self> {
+        let http = trust.client().map_err(anyhow::Error::msg)?;
+        let http = http
             .timeout(Duration::from_secs(60))
             .pool_max_idle_per_host(64)
-            .no_proxy()
             .build()
             .context("building the HTTP client")?;
         Ok(Self {
@@ -54,6 +65,7 @@ impl Client {
             model: tokio::sync::OnceCell::new(),
             requests: AtomicU64::new(0),
             failed: AtomicU64::new(0),
+            failed_in_a_row: AtomicU64::new(0),
         })
     }
 
@@ -66,20 +78,31 @@ impl Client {
     }
 
     /// Streams one answer. A failure is counted and gives an empty answer, so that one bad
-    /// request shows in the summary and does not end the demo.
-    pub(crate) async fn chat(&self, chat: &Chat<'_>) -> Answer {
+    /// request shows in the summary and does not end the demo; a few in a row do.
+    ///
+    /// # Errors
+    /// A sentence: [`FAILURES_IN_A_ROW`] requests failed one after another.
+    pub(crate) async fn chat(&self, chat: &Chat<'_>) -> Result<Answer> {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        match self.stream(chat).await {
-            Ok(answer) => answer,
-            Err(error) => {
-                self.failed.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!("a request failed: {error:#}");
-                Answer {
-                    text: String::new(),
-                    gaps_ms: Vec::new(),
-                }
+        let error = match self.stream(chat).await {
+            Ok(answer) => {
+                self.failed_in_a_row.store(0, Ordering::Relaxed);
+                return Ok(answer);
             }
+            Err(error) => error,
+        };
+        self.failed.fetch_add(1, Ordering::Relaxed);
+        let in_a_row = self.failed_in_a_row.fetch_add(1, Ordering::Relaxed) + 1;
+        if in_a_row >= FAILURES_IN_A_ROW {
+            bail!(
+                "{in_a_row} requests in a row failed: see whether the server at {url} still runs \
+                 (`hone health --url {url}`, and its log), then start again; the last failure was: \
+                 {error:#}",
+                url = self.url
+            );
         }
+        tracing::warn!("a request failed: {error:#}");
+        Ok(Answer::default())
     }
 
     async fn stream(&self, chat: &Chat<'_>) -> Result<Answer> {
@@ -134,7 +157,8 @@ impl Client {
     pub(crate) async fn pause_training(&self, paused: bool) -> Result<()> {
         let verb = if paused { "pause" } else { "resume" };
         let url = format!("{}/admin/v1/loops/train/{verb}", self.url);
-        self.http.post(url).send().await?.error_for_status()?;
+        let reply = self.http.post(url).send().await;
+        reply.with_context(|| self.gone())?.error_for_status()?;
         Ok(())
     }
 
@@ -156,8 +180,13 @@ impl Client {
     }
 
     async fn get(&self, path: &str) -> Result<Value> {
-        let reply = self.http.get(format!("{}{path}", self.url)).send().await?;
+        let reply = self.http.get(format!("{}{path}", self.url)).send().await;
+        let reply = reply.with_context(|| self.gone())?;
         Ok(reply.error_for_status()?.json().await?)
+    }
+
+    fn gone(&self) -> String {
+        format!("the server at {} does not answer", self.url)
     }
 }
 
@@ -211,6 +240,11 @@ impl Events {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use axum::http::StatusCode;
+    use axum::routing::{get, post};
+
     use super::*;
 
     #[test]
@@ -224,5 +258,55 @@ mod tests {
         }
         let error = b"data: {\"error\":{\"message\":\"no\"}}\n\n";
         assert!(Events::default().feed(error).is_err());
+    }
+
+    const CHAT: Chat<'_> = Chat {
+        user: "somebody",
+        messages: &[],
+        session: None,
+        store: false,
+        seed: 1,
+    };
+
+    #[tokio::test]
+    async fn a_few_failures_in_a_row_say_that_the_server_is_gone() {
+        let client = Client::new("http://127.0.0.1:1/").unwrap();
+        for _ in 1..FAILURES_IN_A_ROW {
+            assert_eq!(client.chat(&CHAT).await.unwrap().text, "");
+        }
+        let Err(error) = client.chat(&CHAT).await else {
+            panic!("nobody answers at port 1")
+        };
+        let text = format!("{error:#}");
+        assert!(text.starts_with("5 requests in a row failed"), "{text}");
+        assert!(
+            text.contains("`hone health --url http://127.0.0.1:1`"),
+            "{text}"
+        );
+        assert_eq!(client.counts(), (FAILURES_IN_A_ROW, FAILURES_IN_A_ROW));
+    }
+
+    #[tokio::test]
+    async fn failures_with_an_answer_in_between_do_not_end_the_demo() {
+        let asked = Arc::new(AtomicU64::new(0));
+        let answer = move || {
+            let is_well = asked.fetch_add(1, Ordering::Relaxed) % 3 == 2;
+            let finish = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+            async move { is_well.then_some(finish).ok_or(StatusCode::BAD_GATEWAY) }
+        };
+        let models = || async { axum::Json(json!({"data": [{"id": "m"}]})) };
+        let app = axum::Router::new()
+            .route("/v1/models", get(models))
+            .route("/v1/chat/completions", post(answer));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let serving = tokio::spawn(async move { axum::serve(listener, app).await });
+        let client = Client::new(&url).unwrap();
+        for _ in 0..6 * FAILURES_IN_A_ROW {
+            client.chat(&CHAT).await.unwrap();
+        }
+        let (sent, failed) = client.counts();
+        assert_eq!((sent, failed), (30, 20));
+        serving.abort();
     }
 }

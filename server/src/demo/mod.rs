@@ -26,6 +26,8 @@ use show::Show;
 use talk::{Arm, Tally, User};
 use taste::Taste;
 
+use crate::client::Trust;
+
 /// What the demo does.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
@@ -53,6 +55,9 @@ pub struct Options {
     /// Configuration file for the server that is started.
     #[arg(long)]
     pub config: Option<PathBuf>,
+    /// Whom to trust that they are the server of `url`.
+    #[command(flatten)]
+    pub trust: Trust,
 }
 
 /// The last line of the demo. Scores are shares in [0, 1]; gaps are milliseconds between tokens
@@ -146,15 +151,18 @@ pub struct Running {
 
 async fn one(options: &Options, seed: u64, url: &str) -> Result<Summary> {
     let began = Instant::now();
-    let client = Arc::new(Client::new(url)?);
+    let client = Arc::new(Client::trusting(url, &options.trust)?);
     let show = Show::new(options, seed);
     let users = users(options.users, seed);
     let before = measure(&client, &users, options, &show.phase("before")).await?;
 
     client.pause_training(true).await?;
     let quiet = Duration::from_secs((options.seconds / 8).max(5));
-    let off = converse(&client, &users, (quiet, 1_000_000), &show).await?;
-    client.pause_training(false).await?;
+    let off = converse(&client, &users, (quiet, 1_000_000), &show).await;
+    // However that went, a server of somebody else's is not left paused.
+    let resumed = client.pause_training(false).await;
+    let off = off?;
+    resumed?;
     let on = converse(
         &client,
         &users,
@@ -204,9 +212,7 @@ async fn measure(
         let asked = group
             .iter()
             .map(|user| user.score(client, options.questions, progress));
-        for score in futures::future::join_all(asked).await {
-            scores.push(score?);
-        }
+        scores.extend(futures::future::try_join_all(asked).await?);
     }
     Ok(scores)
 }
@@ -231,8 +237,7 @@ async fn converse(
         }
         Ok(())
     };
-    let (talked, shown) = tokio::join!(futures::future::join_all(talks), ticker);
-    shown.and_then(|()| talked.into_iter().collect::<Result<()>>())?;
+    tokio::try_join!(futures::future::try_join_all(talks), ticker)?;
     Ok(tally)
 }
 
@@ -325,5 +330,38 @@ fn over_seeds(all: &[Summary]) -> Summary {
         correct_before: mean(|s| s.correct_before),
         correct_after: mean(|s| s.correct_after),
         seconds: mean(|s| s.seconds) * all.len() as f64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn talking_ends_long_before_its_time_where_the_server_is_gone() {
+        let client = Arc::new(Client::new("http://127.0.0.1:1").unwrap());
+        let options = Options {
+            seed: 1,
+            seeds: 1,
+            seconds: 3_600,
+            questions: 1_000,
+            users: 4,
+            json: true,
+            url: None,
+            config: None,
+            trust: Trust::default(),
+        };
+        let (show, users) = (Show::new(&options, 1), users(options.users, 1));
+        let patience = Duration::from_secs(20);
+        let an_hour = (Duration::from_secs(options.seconds), 0);
+        let talk = converse(&client, &users, an_hour, &show);
+        let talked = tokio::time::timeout(patience, talk).await;
+        assert!(talked.expect("it ends").is_err());
+        let phase = show.phase("before");
+        let asked = measure(&client, &users, &options, &phase);
+        let asked = tokio::time::timeout(patience, asked).await;
+        assert!(asked.expect("it ends").is_err());
+        let (requests, _) = client.counts();
+        assert!(requests < 40, "{requests} requests at nobody");
     }
 }

@@ -131,7 +131,7 @@ impl User {
         &self.name
     }
 
-    /// Holds one session after another until the time is over.
+    /// Holds one session after another until the time is over, or until the server counts as gone.
     pub(crate) async fn talk(
         &self,
         client: &Client,
@@ -141,14 +141,14 @@ impl User {
     ) -> Result<()> {
         let mut number = first;
         while Instant::now() < until {
-            self.session(client, number, tally).await;
+            self.session(client, number, tally).await?;
             tally.inside().sessions += 1;
             number += 1;
         }
         Ok(())
     }
 
-    async fn session(&self, client: &Client, number: u64, tally: &Tally) {
+    async fn session(&self, client: &Client, number: u64, tally: &Tally) -> Result<()> {
         let mut rng = Rng::new(self.seed.wrapping_mul(0x9e37_79b9).wrapping_add(number));
         let key = format!("{}-{number}", self.name);
         let mut messages: Vec<Value> = Vec::new();
@@ -157,7 +157,7 @@ impl User {
             let question = self.grammar.question(fact, &mut rng).text;
             messages.push(json!({"role": "user", "content": question}));
             let (answer, seed) = (
-                self.ask(client, &messages, (&key, &mut rng), tally).await,
+                self.ask(client, &messages, (&key, &mut rng), tally).await?,
                 rng.below(1 << 30),
             );
             let right = self.grammar.check_fact(fact, &answer).exact;
@@ -165,9 +165,10 @@ impl User {
             messages.push(json!({"role": "assistant", "content": answer}));
             let says = self.reaction(&answer, right, &mut Rng::new(seed as u64));
             messages.push(json!({"role": "user", "content": says}));
-            let reply = self.ask(client, &messages, (&key, &mut rng), tally).await;
+            let reply = self.ask(client, &messages, (&key, &mut rng), tally).await?;
             messages.push(json!({"role": "assistant", "content": reply}));
         }
+        Ok(())
     }
 
     fn reaction(&self, answer: &str, right: bool, rng: &mut Rng) -> &'static str {
@@ -185,7 +186,7 @@ impl User {
         messages: &[Value],
         (key, rng): (&str, &mut Rng),
         tally: &Tally,
-    ) -> String {
+    ) -> Result<String> {
         let chat = Chat {
             user: &self.name,
             messages,
@@ -193,9 +194,9 @@ impl User {
             store: self.arm == Arm::Learn,
             seed: rng.below(1 << 30) as u64,
         };
-        let answer = client.chat(&chat).await;
+        let answer = client.chat(&chat).await?;
         tally.answer(&answer.gaps_ms);
-        answer.text
+        Ok(answer.text)
     }
 
     /// Asks held-out questions, never stored: (share right and to taste, share right).
@@ -216,7 +217,7 @@ impl User {
                 store: false,
                 seed: self.seed.wrapping_add(i as u64),
             };
-            let answer = client.chat(&chat).await.text;
+            let answer = client.chat(&chat).await?.text;
             let right = self.grammar.check_fact(question.fact, &answer).exact;
             correct += f64::from(u8::from(right));
             good += f64::from(u8::from(right && self.taste.likes(&answer)));

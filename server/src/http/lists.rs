@@ -6,6 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::error::ApiError;
+use crate::plain;
 use hone_domain::PolicyVersion;
 
 /// Most rows of a page.
@@ -37,9 +38,10 @@ impl<T> List<T> {
 
 /// The query, or what is wrong with it.
 pub fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiError> {
-    query
-        .map(|Query(query)| query)
-        .map_err(|error| ApiError::invalid("", error.body_text()))
+    query.map(|Query(query)| query).map_err(|error| {
+        let (param, message) = plain::told_of_query(&error.body_text());
+        ApiError::invalid(param, message)
+    })
 }
 
 /// Checks `limit`.

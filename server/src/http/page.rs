@@ -48,6 +48,11 @@ const HASHED: &str = "assets/";
 /// Encodings by preference, with the ending of files that are stored that way.
 const ENCODINGS: [(&str, &str); 2] = [("br", ".br"), ("gzip", ".gz")];
 
+/// Of the build script, to be tested with everything else.
+#[cfg(test)]
+#[path = "../../page_age.rs"]
+mod page_age;
+
 #[derive(RustEmbed)]
 #[folder = "../web/dist"]
 #[allow_missing = true]

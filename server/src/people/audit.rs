@@ -32,9 +32,14 @@ impl Audit {
         object: &str,
         detail: Value,
     ) -> Result<(), ApiError> {
-        let entry = entry(caller, self.clock.now_ms(), (act, object), detail);
+        let entry = self.entry(caller, (act, object), detail);
         let recorded = self.store.record(&entry).await;
         recorded.map(drop).map_err(|error| store_error(&error))
+    }
+
+    /// What [`Self::record`] would write, for an act whose transaction writes its own entry.
+    pub fn entry(&self, caller: &Caller, act: (&str, &str), detail: Value) -> AuditEntry {
+        entry(caller, self.clock.now_ms(), act, detail)
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hone_runtime::Shutdown;
-use hone_store::LedgerCounts;
+use hone_store::{LedgerCounts, PolicyStatus};
 use serde::Serialize;
 use tokio::time::timeout;
 use utoipa::ToSchema;
@@ -334,11 +334,16 @@ async fn follow(
         // The next look tries again.
         return (Vec::new(), seen);
     };
-    let now = Seen {
-        last_publish_ms: records.iter().map(|record| record.published_ms).max(),
+    // An older version that is published again is nothing learned.
+    let learned = records
+        .iter()
+        .filter(|record| record.status != PolicyStatus::Rollback)
+        .map(|record| record.published_ms);
+    let now = learned.max().map_or(none, |published_ms| Seen {
+        last_publish_ms: Some(published_ms),
         refused_then: counts.refused,
         ..none
-    };
+    });
     if seen.is_none() {
         return (Vec::new(), Some(now));
     }

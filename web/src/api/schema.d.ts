@@ -2228,7 +2228,7 @@ export interface components {
         ImprovementReply: {
             /**
              * Format: double
-             * @description Corrections per 100 turns of learned versions.
+             * @description Corrections per 100 scored turns of learned versions.
              */
             corrections_per_100?: number | null;
             /**
@@ -3632,7 +3632,7 @@ export interface components {
         VersionImprovement: {
             /**
              * Format: double
-             * @description Corrections per 100 turns.
+             * @description Corrections per 100 scored turns.
              */
             corrections_per_100: number;
             /**

@@ -7,7 +7,7 @@ use super::fault::{Fault, corrupt};
 use super::policies;
 use super::rows;
 use super::texts::{signed, unsigned};
-use super::{trials, wishes};
+use super::{audit, trials, wishes};
 use crate::LedgerError;
 use crate::personal::{ForgetBegun, ForgetWhat, ForgetWish};
 
@@ -54,6 +54,7 @@ pub(super) async fn begin(
         rolls_back_to: clean,
     };
     close(connection, (wish, forget), numbers).await?;
+    audit::record(connection, &wish.entry).await?;
     let report = wishes::report(connection, wish.id)
         .await?
         .ok_or_else(|| corrupt("a wish that was just stored"))?;

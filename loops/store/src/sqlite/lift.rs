@@ -19,7 +19,7 @@ pub(super) async fn scored_turns(
         return Ok(Vec::new());
     };
     // A complaint is what the person wrote, or what the judge understood should have been done,
-    // where the turn was bad.
+    // where the turn was bad. A rollback to the base model has a number, but has learned nothing.
     let rows = sqlx::query(
         "select turns.id, sessions.id as session_id, turns.version, turns.holdback, turns.score,
                 turns.finished_ms, verdicts.hint,
@@ -36,6 +36,10 @@ pub(super) async fn scored_turns(
                select coalesce(min(published_ms), 9223372036854775807) from versions
                where scope_number = ?1
            )
+           and (turns.holdback or not exists (
+               select 1 from versions where versions.scope_number = ?1
+               and versions.version = turns.version and versions.digest = zeroblob(32)
+           ))
          order by turns.number desc limit ?2",
     )
     .bind(number)
@@ -75,8 +79,17 @@ pub(super) async fn learned(
     .bind(number)
     .fetch_all(&mut *connection)
     .await?;
+    let (taught, newest): (i64, Option<i64>) = sqlx::query_as(
+        "select count(*), max(version) from versions
+         where scope_number = ? and status <> 'rollback'",
+    )
+    .bind(number)
+    .fetch_one(&mut *connection)
+    .await?;
     let mut learned = Learned {
         versions: versions(connection, (number, versions_max)).await?,
+        versions_taught: unsigned(taught)?,
+        newest_taught: newest.map(rows::version).transpose()?,
         ..Learned::default()
     };
     for (fate, turns, judged) in fates {

@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use super::world::{NOW, World, assert_conflict, digest_of, ids, sample_turns};
 use crate::{
-    FeedbackOutcome, ForgetReport, ForgetStep, ForgetWhat, ForgetWish, Personal, SampleClaim,
-    Window,
+    AuditEntry, FeedbackOutcome, ForgetReport, ForgetStep, ForgetWhat, ForgetWish, Personal,
+    SampleClaim, Window,
 };
 
 fn withdrawn(reason: Reason) -> Fate {
@@ -17,12 +17,20 @@ fn withdrawn(reason: Reason) -> Fate {
 }
 
 fn wish(world: &World, what: ForgetWhat) -> ForgetWish {
+    let id = ForgetId(world.batch().0);
     ForgetWish {
-        id: ForgetId(world.batch().0),
+        id,
         scope: world.scope(),
         owner: "owner".into(),
         what,
         now_ms: NOW + 50,
+        entry: AuditEntry {
+            at_ms: NOW + 50,
+            actor: "owner".into(),
+            act: "forget".into(),
+            object: format!("fgt_{id}"),
+            detail: serde_json::json!({}),
+        },
     }
 }
 
@@ -570,6 +578,16 @@ pub(super) async fn scored_turns_tell_arms_and_complaints(world: &World, people:
             .len(),
         1
     );
+    // What the base model answers under the number of a rollback shows nothing of learning.
+    let scope = world.scope();
+    let back = world.ledger.rollback(&scope, PolicyVersion(0), NOW);
+    let base = back.await.expect("rolled back").version;
+    let mut unlearned = world.turn_of(base);
+    unlearned.started_ms = NOW + 200;
+    world.answered(&unlearned).await;
+    world.judge_all(Some(1.0)).await;
+    let turns = people.scored_turns(&world.scope(), 99).await.expect("read");
+    assert_eq!(turns.len(), 2);
 }
 
 pub(super) async fn what_was_learned_is_told(world: &World, people: &dyn Personal) {
@@ -598,4 +616,10 @@ pub(super) async fn what_was_learned_is_told(world: &World, people: &dyn Persona
         ),
         (Some(1.0), Some(1.0), Some(-1.0))
     );
+    let scope = world.scope();
+    let back = world.ledger.rollback(&scope, PolicyVersion(0), NOW);
+    back.await.expect("rolled back");
+    let learned = people.learned(&world.scope(), 9).await.expect("read");
+    assert_eq!((learned.versions.len(), learned.versions_taught), (2, 1));
+    assert_eq!(learned.newest_taught, Some(PolicyVersion(1)));
 }

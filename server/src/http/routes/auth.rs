@@ -224,16 +224,7 @@ pub(super) async fn strict<T: serde::de::DeserializeOwned>(
     http: &Http,
     request: Request,
 ) -> Result<T, ApiError> {
-    let mut object = read_json(request, http.body_limits()).await?;
-    let body = object.read()?;
-    match object.unknown().first() {
-        None => Ok(body),
-        Some(field) => {
-            let shown: String = field.chars().take(64).collect();
-            let message = format!("there is no field {shown:?} here");
-            Err(ApiError::invalid(shown, message))
-        }
-    }
+    read_json(request, http.body_limits()).await?.strictly()
 }
 
 /// A JSON reply with a status of its own.

@@ -41,7 +41,7 @@ pub async fn feedback(
     asked: Asked,
     request: Request,
 ) -> Reply<FeedbackReply> {
-    let body: FeedbackRequest = read_json(request, http.body_limits()).await?.read()?;
+    let body: FeedbackRequest = read_json(request, http.body_limits()).await?.strictly()?;
     let wish = body.resolve(&http.rules.config().metrics)?;
     let Some(collect) = &http.collect else {
         return Err(unavailable(

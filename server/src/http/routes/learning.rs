@@ -8,7 +8,6 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
 use hone_domain::{ForgetId, Scope, lift};
 use hone_store::{ForgetReport, ForgetWhat, ForgetWish, LedgerError};
-use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::{Reply, ledger_error};
@@ -29,22 +28,6 @@ const VERSIONS_MAX: usize = 100;
 fn own_scope(http: &Http, asked: &Asked, user: Option<&str>) -> Scope {
     let user = user.filter(|user| !user.trim().is_empty());
     http.rules.scope(&asked.caller.owner, user).0
-}
-
-/// A body whose every field is known: a misspelt `dry_run` must not erase.
-async fn strictly<T: DeserializeOwned>(http: &Http, request: Request) -> Result<T, ApiError> {
-    let mut object = read_json(request, http.body_limits()).await?;
-    let body = object.read()?;
-    match object.unknown().first() {
-        None => Ok(body),
-        Some(name) => {
-            let shown: String = name.chars().take(100).collect();
-            Err(ApiError::invalid(
-                &*shown,
-                format!("{shown} is no field of this request"),
-            ))
-        }
-    }
 }
 
 /// What may be learned from the caller.
@@ -93,7 +76,7 @@ pub async fn put_consent(
     asked: Asked,
     request: Request,
 ) -> Reply<ConsentReply> {
-    let body: ConsentRequest = strictly(&http, request).await?;
+    let body: ConsentRequest = read_json(request, http.body_limits()).await?.strictly()?;
     let scope = own_scope(&http, &asked, body.user.as_deref());
     let consent = body.consent();
     let detail =
@@ -139,27 +122,29 @@ pub async fn forget(
     asked: Asked,
     request: Request,
 ) -> Reply<ForgetReply> {
-    let body: ForgetRequest = strictly(&http, request).await?;
+    let body: ForgetRequest = read_json(request, http.body_limits()).await?.strictly()?;
+    let id = ForgetId(http.ids.next());
+    let scope = own_scope(&http, &asked, body.user.as_deref());
+    let what = body.what()?;
+    let kind = match &what {
+        ForgetWhat::All => "all",
+        ForgetWhat::Session(_) => "session",
+        ForgetWhat::Turns(_) => "turns",
+    };
+    let detail = json!({"scope": scope.as_str(), "what": kind});
+    let object = format!("fgt_{id}");
     let wish = ForgetWish {
-        id: ForgetId(http.ids.next()),
-        scope: own_scope(&http, &asked, body.user.as_deref()),
+        id,
+        scope,
         owner: asked.caller.owner.clone(),
-        what: body.what()?,
+        what,
         now_ms: http.clock.now_ms(),
+        entry: http.audit.entry(&asked.caller, ("forget", &object), detail),
     };
     if body.dry_run.unwrap_or(false) {
         let plan = http.personal.plan_forget(&wish).await;
         return Ok(Json(ForgetReply::new(&plan.map_err(forget_error)?, true)));
     }
-    let kind = match &wish.what {
-        ForgetWhat::All => "all",
-        ForgetWhat::Session(_) => "session",
-        ForgetWhat::Turns(_) => "turns",
-    };
-    let object = format!("fgt_{}", wish.id);
-    let detail = json!({"scope": wish.scope.as_str(), "what": kind});
-    let recorded = http.audit.record(&asked.caller, "forget", &object, detail);
-    recorded.await?;
     let begun = http.eraser.begin(&wish).await.map_err(forget_error)?;
     http.paired.forget(&wish.scope);
     let at_most = Duration::from_millis(http.rules.config().forget_wait_ms);

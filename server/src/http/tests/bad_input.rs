@@ -150,6 +150,7 @@ score | null | invalid_value | score
 score | 2 | invalid_value | score
 thumb | "sideways" | invalid_value | thumb
 comment | "not mine" | not_found |
+corection | "lost by a typo" | invalid_value | corection
 "#;
 
 /// Rows of a table as bodies: `base` with one field set.
@@ -243,6 +244,22 @@ async fn what_is_too_much() {
     let prompts = json!({"model": "gpt", "prompt": vec!["a"; 17]}).to_string();
     let text = vec![(prompts, 400, "invalid_value", Some("prompt"))];
     check("/v1/completions", text).await;
+}
+
+#[tokio::test]
+async fn a_misspelt_field_of_feedback_is_told_with_those_there_are() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let turn = "turn_00000000-0000-7000-8000-000000000001";
+    let body = json!({"turn_id": turn, "score": 1, "corection": "four"});
+    let reply = stage.post("/v1/feedback", &body.to_string()).await;
+    assert_eq!(
+        reply.json()["error"],
+        json!({
+            "message": "there is no field \"corection\" here; known: turn_id, score, metric, thumb, \
+                        comment, correction, id",
+            "type": "invalid_request_error", "param": "corection", "code": "invalid_value",
+        })
+    );
 }
 
 #[tokio::test]

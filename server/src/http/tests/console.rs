@@ -1,6 +1,7 @@
 //! Series, followers, the answer to "is it learning", settings, drain.
 
 use axum::body::Body;
+use hone_store::suite::World;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
@@ -136,6 +137,28 @@ async fn the_sentence_and_the_alerts_follow_the_loops() {
     sampled(&stage, 1).await;
     let json = stage.get("/admin/v1/why").await.json();
     assert_eq!(json["alerts"], json!([]));
+}
+
+#[tokio::test]
+async fn a_rollback_is_not_taken_for_learning() {
+    let stage = stage().await;
+    let world = World::new(stage.http.ledger.clone());
+    let learning = async || {
+        sampled(&stage, 1).await;
+        stage.get("/admin/v1/why").await.json()["learning"].clone()
+    };
+    assert_eq!(learning().await, "soon");
+    let policy = world.publish_next(0).await;
+    stage.http.policies.update(|heads| heads.with(policy));
+    assert_eq!(learning().await, "yes");
+    stage.clock.advance(3_600_000);
+    assert_ne!(learning().await, "yes");
+    let scope = json!({"scope": world.scope()});
+    let reply = stage
+        .post("/admin/v1/versions/0/rollback", &scope.to_string())
+        .await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    assert_ne!(learning().await, "yes");
 }
 
 #[tokio::test]

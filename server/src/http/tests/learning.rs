@@ -180,6 +180,14 @@ async fn forgetting_says_first_what_it_will_do() {
     );
     let all = stage.post("/v1/forget", r#"{"all": true}"#).await.json();
     assert_eq!(all["turns"], 2, "{all}");
+    let log = stage.get("/admin/v1/audit?act=forget").await.json();
+    let entries = log["data"].as_array().unwrap().iter();
+    let objects: Vec<&Value> = entries.map(|entry| &entry["object"]).collect();
+    assert_eq!(
+        objects,
+        [&all["id"], &reply["id"]],
+        "neither the plan nor the refused wish"
+    );
 }
 
 #[tokio::test]

@@ -308,7 +308,7 @@ async fn a_request_says_how_its_answer_is_checked() {
     }
     let address = json!({"kind": "callback", "url": "http://127.0.0.1:9", "secret_env": "PATH", "deadline_ms": 5});
     for (verify, why) in [
-        (json!({"kind": "magic"}), "verify[0] is not a check"),
+        (json!({"kind": "magic"}), "verify[0].kind must be "),
         (
             json!([{"kind": "exit_code"}, {"kind": "regex", "pattern": "("}]),
             "verify[1]",

@@ -59,6 +59,10 @@ async fn a_trial_begins_and_ends_and_serve_hears_of_it() {
     assert_eq!(list["trial"]["arms"].as_array().unwrap().len(), 2);
     // A second one has to wait; whoever pins ends it.
     assert_eq!(act(&stage, "2/canary", json!({})).await.status, 409);
+    let log = stage.get("/admin/v1/audit").await.json();
+    let refused = &log["data"][0];
+    assert_eq!(refused["act"], "version.canary");
+    assert!(refused["detail"]["refused"].is_string(), "{refused}");
     let pinned = act(&stage, "4/pin", json!({})).await.json();
     assert_eq!(
         (&pinned["pinned"], &pinned["trial"]),

@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::http::error::ApiError;
+use crate::plain;
 
 /// Bounds of a body.
 #[derive(Clone, Copy, Debug)]
@@ -103,8 +104,8 @@ pub struct JsonObject {
 impl JsonObject {
     /// Parses JSON bytes. Nesting deeper than 128 is refused by the parser.
     pub fn parse(bytes: &[u8]) -> Result<Self, ApiError> {
-        let value: Value =
-            serde_json::from_slice(bytes).map_err(|error| ApiError::Syntax(error.to_string()))?;
+        let value: Value = serde_json::from_slice(bytes)
+            .map_err(|error| ApiError::Syntax(plain::syntax(&error.to_string())))?;
         if !value.is_object() {
             return Err(ApiError::invalid(
                 "",
@@ -122,23 +123,28 @@ impl JsonObject {
         self.known.extend(field_names::<T>());
         serde_path_to_error::deserialize(&self.value).map_err(|error| {
             let text = error.inner().to_string();
-            let missing = text
-                .strip_prefix("missing field `")
-                .and_then(|rest| rest.split('`').next());
             let path = error.path().to_string();
-            let param = match (missing, path.as_str()) {
+            let param = match (plain::missing(&text), path.as_str()) {
                 (Some(field), ".") => field.to_owned(),
                 (None, ".") => String::new(),
                 (Some(field), path) => format!("{path}.{field}"),
                 (None, path) => path.to_owned(),
             };
-            let message = if param.is_empty() || missing.is_some() {
-                text
-            } else {
-                format!("{param}: {text}")
-            };
-            ApiError::invalid(param, message)
+            ApiError::invalid(param, plain::told(&path, &text))
         })
+    }
+
+    /// All of the body as `T`. A field that `T` lacks is refused: a misspelt `dry_run` must not
+    /// erase, and a misspelt `correction` must not be lost without a word.
+    pub fn strictly<T: DeserializeOwned>(mut self) -> Result<T, ApiError> {
+        let body = self.read()?;
+        let Some(field) = self.unknown().into_iter().next() else {
+            return Ok(body);
+        };
+        let shown: String = field.chars().take(64).collect();
+        let known = self.known.join(", ");
+        let message = format!("there is no field {shown:?} here; known: {known}");
+        Err(ApiError::invalid(shown, message))
     }
 
     /// A field as it is; null counts as absent.

@@ -231,7 +231,7 @@ pub struct VersionImprovement {
     pub sessions: usize,
     /// Mean score, -1 to 1.
     pub mean_score: f64,
-    /// Corrections per 100 turns.
+    /// Corrections per 100 scored turns.
     pub corrections_per_100: f64,
 }
 
@@ -273,7 +273,7 @@ pub struct ImprovementReply {
     pub smallest_detectable: Option<f64>,
     /// Sessions still needed to see a difference of 0.2.
     pub sessions_needed: Option<u64>,
-    /// Corrections per 100 turns of learned versions.
+    /// Corrections per 100 scored turns of learned versions.
     pub corrections_per_100: Option<f64>,
     /// The same of the base model.
     pub corrections_per_100_base: Option<f64>,
@@ -404,7 +404,7 @@ fn turns(count: u64) -> String {
 }
 
 fn summary(learned: &Learned) -> String {
-    let Some(newest) = learned.versions.first() else {
+    let Some(newest) = learned.newest_taught else {
         return match learned.turns {
             0 => "Nothing was said yet, so nothing was learned.".to_owned(),
             n => format!(
@@ -415,14 +415,13 @@ fn summary(learned: &Learned) -> String {
         };
     };
     format!(
-        "{} of {} taught {} so far; the newest is version {}.",
+        "{} of {} taught {} so far; the newest is version {newest}.",
         learned.trained,
         turns(learned.turns),
-        match learned.versions.len() {
+        match learned.versions_taught {
             1 => "1 version".to_owned(),
             n => format!("{n} versions"),
         },
-        newest.version
     )
 }
 
@@ -446,4 +445,46 @@ fn words(version: &LearnedVersion) -> String {
         (None, Some(after)) => format!(" Your verdicts average {after:.2} with it."),
     };
     format!("It learned from {}{of}.{since}", turns(version.samples))
+}
+
+#[cfg(test)]
+mod tests {
+    use hone_domain::PolicyVersion;
+
+    use super::*;
+
+    #[test]
+    fn the_sentence_counts_what_was_learned() {
+        let learned = |taught: u64, newest: u64| {
+            let newest_taught = (newest > 0).then_some(PolicyVersion(newest));
+            let (turns, judged, trained) = (6, 5, 4 * taught.min(1));
+            summary(&Learned {
+                turns,
+                judged,
+                trained,
+                versions_taught: taught,
+                newest_taught,
+                ..Learned::default()
+            })
+        };
+        for (taught, newest, expected) in [
+            (
+                0,
+                0,
+                "Nothing was learned yet: 6 turns kept, 5 of them judged.",
+            ),
+            (
+                1,
+                1,
+                "4 of 6 turns taught 1 version so far; the newest is version 1.",
+            ),
+            (
+                140,
+                150,
+                "4 of 6 turns taught 140 versions so far; the newest is version 150.",
+            ),
+        ] {
+            assert_eq!(learned(taught, newest), expected);
+        }
+    }
 }

@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 
 use crate::config::BindingConfig;
 use crate::http::error::ApiError;
+use crate::plain;
 
 /// Most bytes of a user name or session key.
 const KEY_BYTES_MAX: usize = 512;
@@ -148,8 +149,12 @@ impl SessionFields {
             let wrong = |why: String| ApiError::invalid(format!("verify[{at}]"), why);
             let name = check.get("kind").and_then(Value::as_str);
             let name = name.unwrap_or_default().to_owned();
-            let verifier: Verifier = serde_json::from_value(check.clone())
-                .map_err(|error| wrong(format!("verify[{at}] is not a check: {error}")))?;
+            let verifier: Verifier = serde_json::from_value(check.clone()).map_err(|error| {
+                let text = error.to_string();
+                let is_kind = text.starts_with("unknown variant ");
+                let kind = if is_kind { ".kind" } else { "" };
+                wrong(plain::told(&format!("verify[{at}]{kind}"), &text))
+            })?;
             if matches!(verifier, Verifier::Callback { .. }) {
                 let why = "a callback can only be named in the server's configuration";
                 return Err(wrong(why.to_owned()));

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
 use hone_domain::{Policy, PolicyVersion, Scope};
-use hone_store::{Restore, RestoreWhy, VersionView};
+use hone_store::{LedgerError, Restore, RestoreWhy, VersionView};
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -104,7 +104,7 @@ pub(super) async fn restore(
         now_ms: http.clock.now_ms(),
     };
     let restored = http.versions.restore(&order).await;
-    let policy = restored.map_err(|e| decision_error(&e))?;
+    let policy = decided(http, asked, (act, &scope), restored).await?;
     tracing::info!(version = policy.version.0, restores = to.0, "rolled back");
     publish(http, &policy);
     Ok(view::lineage(http, &scope, policy.version).await?.version)
@@ -127,11 +127,9 @@ pub(super) async fn keep(
     }
     let detail = json!({ "version": version });
     record(http, asked, ("version.pin", scope), detail).await?;
-    let pinned = http
-        .versions
-        .pin(scope, version, http.clock.now_ms())
-        .await
-        .map_err(|e| decision_error(&e))?;
+    let now_ms = http.clock.now_ms();
+    let pinned = http.versions.pin(scope, version, now_ms).await;
+    let pinned = decided(http, asked, ("version.pin", scope), pinned).await?;
     if pinned.version > PolicyVersion::BASE {
         publish(http, &pinned);
         http.policies
@@ -148,7 +146,8 @@ pub(super) async fn let_go(
 ) -> Result<HoldReply, ApiError> {
     record(http, asked, ("version.unpin", scope), json!({})).await?;
     let changed = http.versions.unpin(scope).await;
-    held(http, scope, changed.map_err(|e| decision_error(&e))?).await
+    let changed = decided(http, asked, ("version.unpin", scope), changed).await?;
+    held(http, scope, changed).await
 }
 
 pub(super) async fn learn_again(
@@ -158,7 +157,8 @@ pub(super) async fn learn_again(
 ) -> Result<HoldReply, ApiError> {
     record(http, asked, ("learning.resume", scope), json!({})).await?;
     let changed = http.versions.resume(scope).await;
-    held(http, scope, changed.map_err(|e| decision_error(&e))?).await
+    let changed = decided(http, asked, ("learning.resume", scope), changed).await?;
+    held(http, scope, changed).await
 }
 
 /// Enters an act on a scope into the audit log.
@@ -170,6 +170,25 @@ pub(super) async fn record(
 ) -> Result<(), ApiError> {
     let scope = scope.as_str();
     http.audit.record(&asked.caller, act, scope, detail).await
+}
+
+/// What the ledger said to an act that [`record`] entered. A refusal is entered too, so that the log
+/// does not tell of what was not done.
+pub(super) async fn decided<T>(
+    http: &Http,
+    asked: &Asked,
+    act: (&'static str, &Scope),
+    said: Result<T, LedgerError>,
+) -> Result<T, ApiError> {
+    let error = match said {
+        Ok(done) => return Ok(done),
+        Err(error) => error,
+    };
+    let error = decision_error(&error);
+    let detail = json!({ "refused": error.to_string() });
+    // Where the log cannot be written either, the answer is still about the act.
+    let _told = record(http, asked, act, detail).await.is_ok();
+    Err(error)
 }
 
 /// What holds a scope now.

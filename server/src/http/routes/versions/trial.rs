@@ -6,14 +6,14 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
 use hone_domain::{PolicyVersion, Scope};
-use hone_store::{Arm, Standing, TryOut};
+use hone_store::{Arm, LedgerError, Standing, TryOut};
 use serde::Serialize;
 use serde_json::json;
 use utoipa::ToSchema;
 
-use super::act::{HoldReply, held, publish, record, restore, usable, whose};
+use super::act::{HoldReply, decided, held, publish, record, restore, usable, whose};
 use super::any::act_of;
-use super::{ActBody, ListQuery, UserQuery, conflict, decision_error, number, read_act};
+use super::{ActBody, ListQuery, UserQuery, number, read_act};
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
@@ -115,7 +115,7 @@ async fn begin(
         now_ms: http.clock.now_ms(),
     };
     let begun = http.versions.try_out(&order).await;
-    let trial = begun.map_err(|e| decision_error(&e))?;
+    let trial = decided(http, asked, ("version.canary", scope), begun).await?;
     tracing::info!(version = trial.policy.version.0, share, "on trial");
     http.policies.update(|heads| heads.on_trial(trial.clone()));
     held(http, scope, true).await
@@ -143,12 +143,13 @@ async fn serve_all(
     let detail = json!({ "version": version });
     record(http, asked, ("version.promote", scope), detail).await?;
     let ended = http.versions.end_trial(scope, version).await;
-    if !ended.map_err(|e| decision_error(&e))? {
-        return Err(conflict(
-            "conflict",
-            format!("the trial of version {version} has just ended; look again"),
-        ));
-    }
+    let ended = match ended {
+        Ok(false) => Err(LedgerError::Conflict(format!(
+            "the trial of version {version} has just ended"
+        ))),
+        ended => ended,
+    };
+    decided(http, asked, ("version.promote", scope), ended).await?;
     tracing::info!(version = version.0, "promoted");
     http.policies.update(|heads| heads.proven(scope, version));
     held(http, scope, true).await
@@ -165,7 +166,7 @@ async fn take_away(
     record(http, asked, ("version.retire", scope), detail).await?;
     let now_ms = http.clock.now_ms();
     let retired = http.versions.retire(scope, version, now_ms).await;
-    if let Some(policy) = retired.map_err(|e| decision_error(&e))? {
+    if let Some(policy) = decided(http, asked, ("version.retire", scope), retired).await? {
         publish(http, &policy);
     }
     tracing::info!(version = version.0, "retired");
@@ -182,7 +183,8 @@ async fn take_back(
     let detail = json!({ "version": version });
     record(http, asked, ("version.unretire", scope), detail).await?;
     let changed = http.versions.unretire(scope, version).await;
-    held(http, scope, changed.map_err(|e| decision_error(&e))?).await
+    let changed = decided(http, asked, ("version.unretire", scope), changed).await?;
+    held(http, scope, changed).await
 }
 
 type UserOr = Result<Query<UserQuery>, QueryRejection>;
