@@ -1,8 +1,9 @@
 //! Sixteen f32 lanes at instruction levels that give the same bits.
 //!
 //! A kernel is written once over [`V16`] and run through [`dispatch`], which picks the widest level
-//! the processor has: AVX-512 or AVX2 on x86-64, NEON on 64-bit ARM, the portable form elsewhere. Only fused multiply-add, plain IEEE operations and fixed reduction trees are
-//! used, so every level computes identical results; a test forces each level and compares bits.
+//! the processor has: AVX-512 or AVX2 on x86-64, NEON on 64-bit ARM, the portable form elsewhere.
+//! Only fused multiply-add, plain IEEE operations and fixed reduction trees are used, so every level
+//! computes identical results; a test forces each level and compares bits.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU8, Ordering};
