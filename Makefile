@@ -1,5 +1,5 @@
 # The commands of Hone. `make run` and `make test` are all a newcomer needs.
-.PHONY: help run web page demo test setup lint unit hub candle clients openclaw schema schema-short soak soak-short made-up fuzz deploy page-tests browser bench bench-litellm bench-peers bench-trainer gpu openapi starter goldens clean
+.PHONY: help run web page demo test setup lint unit hub candle clients openclaw schema schema-short soak soak-short made-up fuzz deploy page-tests browser bench bench-litellm bench-peers bench-trainer gpu arm openapi starter goldens clean
 
 CARGO ?= cargo
 # What release builds have beside the defaults: the local judge. FEATURES= leaves it out, which builds
@@ -114,6 +114,9 @@ bench: ## every measurement, as tables
 
 gpu: ## build with CUDA (nvcc comes from PyPI), then check and measure the device, and train on it
 	@FEATURES="$(FEATURES)" sh tests/gpu.sh
+
+arm: ## the engine's tests built for 64-bit ARM, under emulation (installs QEMU and a cross compiler)
+	@sh tests/arm.sh
 
 bench-litellm: ## the same load at LiteLLM's proxy (fetches it from PyPI)
 	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"

@@ -420,6 +420,15 @@ impl<S: Source> Gemm<S> {
         for i in steps {
             // SAFETY: the panels and rows have the step.
             unsafe {
+                if cfg!(target_arch = "aarch64") && MR == 1 {
+                    // A weight is needed once, so few registers hold weights, which are scarce there.
+                    let x = S::Factors::splat::<V>(xp[0].add(i * self.xk));
+                    for n in 0..NR {
+                        let w = self.src.load(wp[n], i, scale[n]);
+                        sums[0][n] = S::Factors::add(sums[0][n], x, w);
+                    }
+                    continue;
+                }
                 let mut w = [self.src.load(wp[0], i, scale[0]); NR];
                 for n in 1..NR {
                     w[n] = self.src.load(wp[n], i, scale[n]);

@@ -20,7 +20,6 @@ use crate::train::{Control, Learner, LearnerConfig, Objective, TokenLoss, TrainR
 use crate::weights::{Model, fingerprint};
 
 const FORMATS: [WeightFormat; 3] = [WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4];
-const LEVELS: [SimdLevel; 3] = [SimdLevel::Avx512, SimdLevel::Avx2, SimdLevel::Portable];
 
 /// Whole groups and panels, and remainders of each; inputs beyond one stage.
 const SHAPES: [(usize, usize); 4] = [(64, 64), (70, 300), (16, 32), (33, 46)];
@@ -84,7 +83,7 @@ fn products_are_those_of_the_slow_form_at_every_level() {
                             }
                         })
                         .collect();
-                    for level in LEVELS.into_iter().filter(|level| level.force()) {
+                    for level in SimdLevel::ALL.into_iter().filter(|level| level.force()) {
                         let mut found = start.clone();
                         let from = Rows {
                             data: &x,
@@ -221,7 +220,7 @@ fn rounding_is_to_nearest_even_at_every_level() {
     ];
     let x: Vec<f32> = bits.iter().map(|&b| f32::from_bits(b)).collect();
     let exec = Executor::new(1);
-    for level in LEVELS.into_iter().filter(|level| level.force()) {
+    for level in SimdLevel::ALL.into_iter().filter(|level| level.force()) {
         let rows = Rows {
             data: &x,
             stride: x.len(),
@@ -292,7 +291,7 @@ fn a_model_serves_and_trains_one_function() {
             let (proximal, state) = trained(1, 0);
             let seen: Vec<u32> = proximal.iter().map(|l| l.to_bits()).collect();
             assert_eq!(seen, served[29..]);
-            for level in LEVELS.into_iter().filter(|level| level.force()) {
+            for level in SimdLevel::ALL.into_iter().filter(|level| level.force()) {
                 for (chunk, threads) in [(70, 3), (1, 1), (5, 2), (33, 1)] {
                     assert_eq!(
                         served,

@@ -18,7 +18,6 @@ use crate::testing::{lora, model, tiny, tokens};
 use crate::train::{Control, Learner, LearnerConfig, Objective, TokenLoss, TrainRow, Trainable};
 use crate::weights::{Model, fingerprint};
 
-const LEVELS: [SimdLevel; 3] = [SimdLevel::Avx512, SimdLevel::Avx2, SimdLevel::Portable];
 const FORMATS: [WeightFormat; 2] = [WeightFormat::Q8, WeightFormat::Q4];
 
 fn draw(seed: u64, n: usize) -> Vec<f32> {
@@ -62,7 +61,7 @@ fn quantised_products_are_those_of_the_dequantised_matrix() {
             ] {
                 assert!(SimdLevel::Portable.force());
                 let expected = product(&wide, &x, rows, store, &exec);
-                for level in LEVELS.into_iter().filter(|level| level.force()) {
+                for level in SimdLevel::ALL.into_iter().filter(|level| level.force()) {
                     let found = product(&small, &x, rows, store, &exec);
                     assert_eq!(found, expected, "{format:?} {out}x{inp} {rows} {level:?}");
                 }

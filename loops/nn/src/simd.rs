@@ -1,8 +1,9 @@
-//! Sixteen f32 lanes at three instruction levels that give the same bits.
+//! Sixteen f32 lanes at instruction levels that give the same bits.
 //!
 //! A kernel is written once over [`V16`] and run through [`dispatch`], which picks the widest level
-//! the processor has. Only fused multiply-add, plain IEEE operations and fixed reduction trees are
-//! used, so every level computes identical results; a test forces each level and compares bits.
+//! the processor has: AVX-512 or AVX2 on x86-64, NEON on 64-bit ARM, the portable form elsewhere.
+//! Only fused multiply-add, plain IEEE operations and fixed reduction trees are used, so every level
+//! computes identical results; a test forces each level and compares bits.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -97,7 +98,8 @@ pub(crate) const fn padded(n: usize) -> usize {
 /// Methods may use instructions of the implementing level: call them only below [`dispatch`].
 /// Pointers must be valid for sixteen values (no alignment needed).
 pub(crate) trait V16: Copy {
-    /// Thirty-two vector registers of sixteen lanes, so larger register tiles pay.
+    /// Registers for thirty-two vectors of sixteen lanes, so larger register tiles pay. Elsewhere there are
+    /// for eight, in sixteen registers (AVX2) or thirty-two (NEON).
     const WIDE: bool;
     /// Two bf16 values in each of sixteen lanes, or what they widen to.
     type Pair: Copy;
@@ -376,6 +378,8 @@ impl V16 for Portable {
     }
 }
 
+#[cfg(target_arch = "aarch64")]
+mod arm;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -391,6 +395,7 @@ pub(crate) trait Kernel {
 pub enum SimdLevel {
     Avx512,
     Avx2,
+    Neon,
     Portable,
 }
 
@@ -398,6 +403,9 @@ static LEVEL: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = u8::MAX;
 
 impl SimdLevel {
+    /// Every level, of whatever processor, in their order.
+    pub const ALL: [Self; 4] = [Self::Avx512, Self::Avx2, Self::Neon, Self::Portable];
+
     /// Whether this processor can run the level.
     pub fn supported(self) -> bool {
         match self {
@@ -418,25 +426,28 @@ impl SimdLevel {
             }
             #[cfg(not(target_arch = "x86_64"))]
             Self::Avx512 | Self::Avx2 => false,
+            Self::Neon => cfg!(target_arch = "aarch64"),
             Self::Portable => true,
         }
     }
 
+    /// The widest level that this processor can run.
+    fn best() -> Self {
+        let best = Self::ALL.into_iter().find(|level| level.supported());
+        best.expect("the portable level is always supported")
+    }
+
     /// The level kernels run at.
     pub fn current() -> Self {
-        match LEVEL.load(Ordering::Relaxed) {
-            0 => Self::Avx512,
-            1 => Self::Avx2,
-            2 => Self::Portable,
-            _ => {
-                let best = [Self::Avx512, Self::Avx2, Self::Portable]
-                    .into_iter()
-                    .find(|level| level.supported())
-                    .expect("the portable level is always supported");
+        let known = LEVEL.load(Ordering::Relaxed);
+        Self::ALL
+            .get(usize::from(known))
+            .copied()
+            .unwrap_or_else(|| {
+                let best = Self::best();
                 LEVEL.store(best as u8, Ordering::Relaxed);
                 best
-            }
-        }
+            })
     }
 
     /// Makes every kernel of the process run at `self`; false (and no change) when the processor
@@ -454,13 +465,26 @@ impl SimdLevel {
 /// Runs a kernel at the current level.
 #[inline]
 pub(crate) fn dispatch<K: Kernel>(kernel: K) -> K::Out {
-    match SimdLevel::current() {
+    // SAFETY: `current` only names levels that the processor can run.
+    unsafe { run_at(SimdLevel::current(), kernel) }
+}
+
+/// Runs a kernel at a level.
+///
+/// # Safety
+/// The level is supported.
+#[inline]
+unsafe fn run_at<K: Kernel>(level: SimdLevel, kernel: K) -> K::Out {
+    match level {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: `current` only names levels whose features were detected.
+        // SAFETY: the processor has the features.
         SimdLevel::Avx512 => unsafe { x86::run_avx512(kernel) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         SimdLevel::Avx2 => unsafe { x86::run_avx2(kernel) },
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: as above; there is no processor of this architecture without them.
+        SimdLevel::Neon => unsafe { arm::run_neon(kernel) },
         _ => kernel.run::<Portable>(),
     }
 }
@@ -535,3 +559,7 @@ pub(crate) unsafe fn sigmoid<V: V16>(x: V) -> V {
         V::splat(1.0).div(V::splat(1.0).add(e))
     }
 }
+
+#[cfg(test)]
+#[path = "simd_tests.rs"]
+mod tests;
