@@ -319,9 +319,14 @@ impl Learner {
             let all = 0..logits.len() as u32;
             let mut ids: Vec<u32> = kept.map_or_else(|| all.collect(), <[u32]>::to_vec);
             let logit = |id: &u32| logits[*id as usize];
-            ids.sort_by(|a, b| logit(b).total_cmp(&logit(a)).then(a.cmp(b)));
+            let order = |a: &u32, b: &u32| logit(b).total_cmp(&logit(a)).then(a.cmp(b));
+            if k < ids.len() {
+                ids.select_nth_unstable_by(k, order);
+                ids.truncate(k);
+            }
+            ids.sort_unstable_by(order);
             let with_logprob = |id: u32| (id, shape.logprob(logits[id as usize]));
-            ids.into_iter().take(k).map(with_logprob).collect()
+            ids.into_iter().map(with_logprob).collect()
         };
         self.somewhere(rows, &mut |learner| {
             let mut to = per_token(rows, Vec::new());
