@@ -580,7 +580,8 @@ pub(super) async fn scored_turns_tell_arms_and_complaints(world: &World, people:
     );
     // What the base model answers under the number of a rollback shows nothing of learning.
     let scope = world.scope();
-    let back = world.ledger.rollback(&scope, PolicyVersion(0), NOW);
+    let later = NOW + 150;
+    let back = world.ledger.rollback(&scope, PolicyVersion(0), later);
     let base = back.await.expect("rolled back").version;
     let mut unlearned = world.turn_of(base);
     unlearned.started_ms = NOW + 200;
