@@ -65,8 +65,8 @@ pub use simd::SimdLevel;
 pub use source::{LoadError, NamedTensor, TensorData, TensorSource};
 pub use train::{
     Control, Distill, KlEstimator, Learner, LearnerConfig, LearnerError, LossKind, Objective,
-    PerToken, SequenceView, StateError, StepError, StepReport, Term, TokenLoss, TokenView, TopK,
-    TrainRow, Trainable, Under, ess_scale,
+    PerToken, SequenceView, SoftTargets, StateError, StepError, StepReport, Term, TokenLoss,
+    TokenView, TopK, TrainRow, Trainable, Under, ess_scale,
 };
 pub use weights::{Digest32, Model, Weights, fingerprint};
 

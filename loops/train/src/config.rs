@@ -147,7 +147,8 @@ pub struct LearnerConfig {
     pub hint_coef: f32,
     /// Largest |log teacher − log student| that counts.
     pub hint_clip: f32,
-    /// Candidates per place of the form `top_k`.
+    /// Candidates per place of the form `top_k`, and likeliest tokens of the teacher with which a
+    /// rehearsed answer is imitated.
     pub hint_top_k: usize,
     /// Most answers per batch of the form `rehearsed`.
     pub hint_answers: usize,

@@ -136,6 +136,7 @@ pub(crate) fn check_rows(rows: &[TrainRow], model: &ModelConfig) -> Result<(), S
                 ));
             }
             check_teacher(loss, vocab).or_else(bad)?;
+            check_soft(loss, vocab).or_else(bad)?;
             check_experts(loss, model).or_else(bad)?;
             let Some(kept) = &loss.kept else { continue };
             if !kept.contains(&r.tokens[position]) {
@@ -202,6 +203,26 @@ fn check_teacher(loss: &TokenLoss, vocab: usize) -> Result<(), String> {
         return Err(format!(
             "a log-prob of the teacher at {position} is not finite"
         ));
+    }
+    Ok(())
+}
+
+/// Refuses soft targets that are no probabilities of tokens.
+fn check_soft(loss: &TokenLoss, vocab: usize) -> Result<(), String> {
+    let Some(soft) = &loss.soft else {
+        return Ok(());
+    };
+    let position = loss.position;
+    if soft.ids.len() != soft.probs.len() {
+        return Err(format!("the soft targets at {position} do not align"));
+    }
+    if soft.ids.iter().any(|&id| id as usize >= vocab) {
+        return Err(format!(
+            "a soft target at {position} is not in the vocabulary"
+        ));
+    }
+    if !soft.probs.iter().all(|q| (0.0..=1.0).contains(q)) {
+        return Err(format!("a soft target at {position} is no probability"));
     }
     Ok(())
 }

@@ -303,11 +303,11 @@ impl Learner {
     }
 
     /// The `k` most likely ids at every loss token with their log-probs, the likeliest first
-    /// (lower ids first among equals), under the current weights and each token's own temperature
-    /// and kept ids; `[row][loss token][k]`, fewer where fewer were kept.
+    /// (lower ids first among equals), by each token's own temperature and kept ids;
+    /// `[row][loss token][k]`, fewer where fewer were kept.
     pub fn top_logprobs(
         &mut self,
-        rows: &[TrainRow],
+        (rows, under): (&[TrainRow], Under),
         k: usize,
         pause: &mut dyn FnMut() -> Control,
     ) -> Result<PerToken<Vec<(u32, f32)>>, StepError> {
@@ -333,7 +333,8 @@ impl Learner {
             let see = &mut |site: &Site, logits: &[f32]| {
                 to[site.row][site.item] = top(site, logits);
             };
-            learner.see_logits(rows, true, &mut Pacer::new(pause), see)?;
+            let current = under == Under::Current;
+            learner.see_logits(rows, current, &mut Pacer::new(pause), see)?;
             Ok(to)
         })
     }

@@ -313,7 +313,9 @@ impl<'a> LossStep<'a> {
     pub(crate) fn asks(&self, site: &Site) -> Vec<u32> {
         let teacher = self.item(site).teacher.as_ref();
         let of_teacher = teacher.map_or(&[][..], |top| &top.ids);
-        [&[site.token], of_teacher].concat()
+        let soft = self.item(site).soft.as_ref();
+        let soft = soft.map_or(&[][..], |soft| &soft.ids);
+        [&[site.token], of_teacher, soft].concat()
     }
 
     /// The loss of a token but for its entropy, from the `logits` that it asks for.
@@ -334,9 +336,18 @@ impl<'a> LossStep<'a> {
             slope += cfg.kl_coef * kl_slope * per_token;
         }
         let mut slopes = vec![(site.token, slope)];
+        let now: Vec<f32> = logits[1..].iter().map(|&z| shape.logprob(z)).collect();
+        let (of_teacher, of_soft) =
+            now.split_at(loss.teacher.as_ref().map_or(0, |top| top.ids.len()));
+        if let Some(soft) = loss.soft.as_ref().filter(|_| imitated) {
+            let share = loss.advantage * cfg.supervised_coef / counts.supervised as f32;
+            for ((&id, q), now) in soft.ids.iter().zip(&soft.probs).zip(of_soft) {
+                value -= q * now * share;
+                slopes.push((id, -q * share));
+            }
+        }
         if let Some(top) = &loss.teacher {
-            let now: Vec<f32> = logits[1..].iter().map(|&z| shape.logprob(z)).collect();
-            let (taught, by_id) = cfg.distill.terms(top, &now);
+            let (taught, by_id) = cfg.distill.terms(top, of_teacher);
             let share = cfg.distill.coef / counts.taught as f32;
             value += taught * share;
             slopes.extend(top.ids.iter().zip(by_id).map(|(&id, s)| (id, s * share)));
@@ -387,8 +398,16 @@ impl<'a> LossStep<'a> {
             return (Objective::CrossEntropy.term(&nothing), 0.0);
         }
         if loss.kind == LossKind::Supervised {
+            // Soft targets that have the token say how much of it.
+            let said = loss
+                .soft
+                .as_ref()
+                .is_some_and(|soft| soft.ids.contains(&site.token));
             let share = cfg.supervised_coef / counts.supervised as f32;
-            return (Objective::CrossEntropy.term(&view), share);
+            return (
+                Objective::CrossEntropy.term(&view),
+                if said { 0.0 } else { share },
+            );
         }
         let term = cfg.objective.term(&view);
         let sums = &mut *self.sums;

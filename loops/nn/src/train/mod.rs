@@ -31,7 +31,7 @@ pub(crate) use kept::layers_that_fit;
 pub use learner::{Learner, PerToken};
 pub(crate) use loss::{LossStep, RowGrad, TokenPull};
 pub use objective::{
-    Distill, KlEstimator, Objective, SequenceView, Term, TokenView, TopK, ess_scale,
+    Distill, KlEstimator, Objective, SequenceView, SoftTargets, Term, TokenView, TopK, ess_scale,
 };
 pub use state::StateError;
 
@@ -101,6 +101,8 @@ pub struct TokenLoss {
     pub kind: LossKind,
     /// A teacher to follow besides.
     pub teacher: Option<TopK>,
+    /// What is imitated instead of the token alone.
+    pub soft: Option<SoftTargets>,
 }
 
 impl TokenLoss {
@@ -116,6 +118,7 @@ impl TokenLoss {
             sequence: 0,
             kind: LossKind::Supervised,
             teacher: None,
+            soft: None,
         }
     }
 }
@@ -126,7 +129,8 @@ impl TokenLoss {
 pub enum LossKind {
     /// [`LearnerConfig::objective`].
     Policy,
-    /// Cross-entropy with the advantage as weight, times [`LearnerConfig::supervised_coef`].
+    /// Cross-entropy with the advantage as weight, times [`LearnerConfig::supervised_coef`]; with
+    /// [`TokenLoss::soft`] to what those say.
     Supervised,
     /// Its teacher only.
     Taught,

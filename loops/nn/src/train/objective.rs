@@ -235,6 +235,17 @@ pub struct TopK {
     pub teacher: Vec<f32>,
 }
 
+/// What a teacher gives its likeliest tokens at one place, `[k]` each, to be imitated (distillation by
+/// soft targets, arXiv 1503.02531). The loss is `-Σ_{v in S} q_v log π_v`, and `-log π_t` more where the
+/// token `t` at the place is not in `S`: if `t` was drawn from the teacher, that is the cross-entropy of
+/// the whole distribution in the mean.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SoftTargets {
+    pub ids: Vec<u32>,
+    /// Their probabilities `q` under the teacher.
+    pub probs: Vec<f32>,
+}
+
 impl Distill {
     /// The loss at one place and its derivative by each of the `current` log-probs of `top.ids`.
     pub fn terms(&self, top: &TopK, current: &[f32]) -> (f32, Vec<f32>) {

@@ -291,7 +291,9 @@ fn a_teacher_of_one_candidate_is_an_advantage_and_of_two_their_sum() {
         .logprobs_of((&rows, Under::Current), &ids, &mut go_on)
         .unwrap()[0][0]
         .clone();
-    let tops = plain.top_logprobs(&rows, 4, &mut go_on).unwrap();
+    let tops = plain
+        .top_logprobs((&rows, Under::Current), 4, &mut go_on)
+        .unwrap();
     assert!(tops[0][0].windows(2).all(|pair| pair[0].1 >= pair[1].1));
     assert_eq!(
         plain.logprobs(&rows, &mut go_on).unwrap()[0][0],
@@ -384,4 +386,42 @@ fn a_session_in_one_row_has_the_gradient_of_its_turns() {
         learner.logprobs(rows, &mut go_on).unwrap().concat()
     };
     assert_eq!(logprobs(&whole), logprobs(&by_turn));
+}
+
+#[test]
+fn soft_targets_pull_as_their_tokens_do_by_their_shares() {
+    let shape = tiny(Family::Qwen3);
+    let tokens = crate::testing::tokens(&shape, 12, 5);
+    let at = |last: u32, soft: Option<SoftTargets>| TrainRow {
+        tokens: tokens[..11].iter().copied().chain([last]).collect(),
+        loss: vec![TokenLoss {
+            soft,
+            ..TokenLoss::imitated(11)
+        }],
+    };
+    let (a, b, c) = (3, 9, 5);
+    let alone = |id| gradient(&[at(id, None)], |_| ());
+    let soft = SoftTargets {
+        ids: vec![a, b],
+        probs: vec![0.7, 0.2],
+    };
+    let wanted = |rest: f32| {
+        let (a, b, c) = (alone(a), alone(b), alone(c));
+        let sum = |i: usize| 0.7 * a[i] + 0.2 * b[i] + rest * c[i];
+        (0..a.len()).map(sum).collect::<Vec<f32>>()
+    };
+    // What the targets have is not counted twice; what they lack counts whole.
+    same(
+        &gradient(&[at(a, Some(soft.clone()))], |_| ()),
+        &wanted(0.0),
+    );
+    same(
+        &gradient(&[at(c, Some(soft.clone()))], |_| ()),
+        &wanted(1.0),
+    );
+    // Weighted as tokens are.
+    let mut half = at(c, Some(soft));
+    half.loss[0].advantage = 0.5;
+    let halves: Vec<f32> = wanted(1.0).iter().map(|g| g / 2.0).collect();
+    same(&gradient(&[half], |_| ()), &halves);
 }

@@ -227,7 +227,8 @@ impl NnTrainer {
         if hinted.is_empty() {
             return Ok(());
         }
-        let tops = learner.top_logprobs(rows, self.learner.hint_top_k, control)?;
+        let k = self.learner.hint_top_k;
+        let tops = learner.top_logprobs((rows, Under::Current), k, control)?;
         let ids: Vec<Vec<Vec<u32>>> = hinted
             .iter()
             .map(|h| {

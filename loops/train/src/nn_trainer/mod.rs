@@ -410,6 +410,7 @@ fn token_losses((sequence, part): (usize, &SamplePart)) -> impl Iterator<Item = 
         sequence: sequence as u32,
         kind: LossKind::Policy,
         teacher: None,
+        soft: None,
     };
     part.advantages.iter().enumerate().map(loss)
 }

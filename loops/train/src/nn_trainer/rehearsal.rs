@@ -1,7 +1,7 @@
 //! Rehearsal: what the model answers when it is told, it learns to answer without being told.
 
 use hone_domain::{Message, Role, Token};
-use hone_nn::{Control, Learner, PerToken, TokenLoss, TrainRow, Under};
+use hone_nn::{Control, Learner, PerToken, SoftTargets, TokenLoss, TrainRow, Under};
 
 use super::answers::{Answer, Answering, answers};
 use super::learners::adapter_of;
@@ -121,9 +121,10 @@ impl NnTrainer {
         rehearsed.hints = hints.len();
         rehearsed.replayed = job.replayed.iter().filter(|l| l.hint.is_some()).count();
         let mut open = self.asked(job);
-        for told in tellings(&hints) {
+        for (told, all) in tellings(&hints) {
             let words = hint_words(&self.learner.hint_template, &told);
-            open = self.answer(learner, (open, &hints, &words), &mut rehearsed, control)?;
+            let told = (words.as_str(), all);
+            open = self.answer(learner, (open, &hints, told), &mut rehearsed, control)?;
             if open.is_empty() {
                 break;
             }
@@ -136,7 +137,7 @@ impl NnTrainer {
     fn answer<'a>(
         &self,
         learner: &mut Learner,
-        (open, hints, words): (Vec<Asked<'a>>, &[&str], &str),
+        (open, hints, (words, all)): (Vec<Asked<'a>>, &[&str], (&str, bool)),
         rehearsed: &mut Rehearsed,
         control: &mut dyn FnMut() -> Control,
     ) -> Result<Vec<Asked<'a>>, TrainError> {
@@ -169,8 +170,48 @@ impl NnTrainer {
         };
         let mean = |row: &Vec<f32>| row.iter().sum::<f32>() / row.len().max(1) as f32;
         rehearsed.teacher.extend(teacher.iter().map(mean));
-        rehearsed.rows.extend(found.plain);
+        let rows = match all {
+            true => self.softened(learner, found, control)?,
+            // Who was told one hint says nothing of how the others are done.
+            false => found.plain,
+        };
+        rehearsed.rows.extend(rows);
         Ok(rest)
+    }
+
+    /// The answers without the hints, each token with what the teacher gave its likeliest ones there:
+    /// the drawn token alone would teach what was chance in it. Taken greedily, nothing was.
+    pub(super) fn softened(
+        &self,
+        learner: &mut Learner,
+        found: Answered,
+        control: &mut dyn FnMut() -> Control,
+    ) -> Result<Vec<TrainRow>, TrainError> {
+        let Answered {
+            mut plain,
+            mut hinted,
+            ..
+        } = found;
+        let temperature = self.learner.hint_temperature;
+        if temperature <= 0.0 || hinted.is_empty() {
+            return Ok(plain);
+        }
+        for loss in hinted.iter_mut().flat_map(|row| &mut row.loss) {
+            loss.temperature = temperature;
+        }
+        let (of, k) = ((hinted.as_slice(), self.under()), self.learner.hint_top_k);
+        let tops = learner.top_logprobs(of, k, control);
+        let tops = tops.map_err(super::stopped)?;
+        for (row, tops) in plain.iter_mut().zip(tops) {
+            for (loss, top) in row.loss.iter_mut().zip(tops) {
+                let (ids, probs) = top
+                    .into_iter()
+                    .map(|(id, p)| (id, p.exp().min(1.0)))
+                    .unzip();
+                loss.soft = Some(SoftTargets { ids, probs });
+            }
+        }
+        Ok(plain)
     }
 
     /// Which of these answers keep to the matter and do as every hint says. A prompt that a hint does
@@ -306,15 +347,19 @@ fn hints(job: &TrainJob) -> Vec<&str> {
     hints
 }
 
-/// All hints together, in either order, then one at a time, the newest first.
-fn tellings(hints: &[&str]) -> Vec<String> {
+/// All hints together, in either order, then one at a time, the newest first; with each whether it
+/// says all.
+pub(super) fn tellings(hints: &[&str]) -> Vec<(String, bool)> {
     let newest_first: Vec<&str> = hints.iter().rev().copied().collect();
-    let mut all = vec![hints.join(", ")];
+    let mut tellings = vec![(hints.join(", "), true)];
     if hints.len() > 1 {
-        all.push(newest_first.join(", "));
-        all.extend(newest_first.into_iter().map(str::to_owned));
+        tellings.push((newest_first.join(", "), true));
+        let alone = newest_first
+            .into_iter()
+            .map(|hint| (hint.to_owned(), false));
+        tellings.extend(alone);
     }
-    all
+    tellings
 }
 
 /// An answer with the token that ended it; none where it was cut off or is empty.

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::lessons::hint_words;
-use super::rehearsal::{Answered, Asked, Source};
+use super::rehearsal::{Answered, Asked, Source, tellings};
 use super::tests::{config, parts};
 use super::*;
 use crate::house::House;
@@ -79,4 +79,73 @@ async fn what_the_teacher_thinks_of_its_answers_is_computed_once() {
     // Told otherwise, the check says nothing about that.
     let sound = trainer.sound(&mut learner, told, &["5"], &mut || Control::Continue);
     assert_eq!(sound.unwrap().heard, None);
+}
+
+#[tokio::test]
+async fn answers_are_imitated_with_what_the_teacher_thought_likely() {
+    let house = House::new().await;
+    let (mut trainer, mut learner) = strict(&house);
+    trainer.learner.hint_top_k = 3;
+    let words = hint_words(&trainer.learner.hint_template, "9 11");
+    let mut go_on = || Control::Continue;
+    let mut softened = |trainer: &NnTrainer| {
+        let answered = answered(trainer, &["5 6", "7 8"], &words);
+        let hinted = answered.hinted.clone();
+        let rows = trainer
+            .softened(&mut learner, answered, &mut go_on)
+            .unwrap();
+        let ids = |row: &TrainRow| {
+            let ids = |loss: &TokenLoss| loss.soft.as_ref().unwrap().ids.clone();
+            row.loss.iter().map(ids).collect()
+        };
+        let ids: Vec<Vec<Vec<u32>>> = match rows[0].loss[0].soft {
+            Some(_) => rows.iter().map(ids).collect(),
+            None => return (rows, Vec::new()),
+        };
+        let under = (hinted.as_slice(), trainer.under());
+        (rows, learner.logprobs_of(under, &ids, &mut go_on).unwrap())
+    };
+    let (rows, thought) = softened(&trainer);
+    let (mut places, mut mass) = (0, 0.0);
+    for (row, thought) in rows.iter().zip(&thought) {
+        for (loss, thought) in row.loss.iter().zip(thought) {
+            let probs = &loss.soft.as_ref().unwrap().probs;
+            assert_eq!(probs.len(), 3);
+            assert!(probs.is_sorted_by(|a, b| a >= b));
+            for (prob, logprob) in probs.iter().zip(thought) {
+                assert!((prob - logprob.exp()).abs() < 1e-6);
+            }
+            // The student sees no hint and draws at temperature 1.
+            assert_eq!(loss.temperature, 1.0);
+            places += 1;
+            mass += probs.iter().sum::<f32>();
+        }
+    }
+    assert_eq!(places, 6);
+    // A cooler teacher was surer of them.
+    trainer.learner.hint_temperature = 0.5;
+    let (rows, _) = softened(&trainer);
+    let losses = rows.iter().flat_map(|row| &row.loss);
+    let cooler: f32 = losses
+        .flat_map(|loss| loss.soft.as_ref().unwrap().probs.clone())
+        .sum();
+    assert!(cooler > mass, "{cooler} {mass}");
+    trainer.learner.hint_temperature = 0.0;
+    let (rows, _) = softened(&trainer);
+    assert!(
+        rows.iter()
+            .flat_map(|row| &row.loss)
+            .all(|l| l.soft.is_none())
+    );
+}
+
+#[test]
+fn only_who_was_told_every_hint_is_asked_what_else_was_likely() {
+    let told = |hints: &[&str]| {
+        let tellings = tellings(hints).into_iter();
+        let told = tellings.map(|(words, all)| format!("{words}{}", if all { "!" } else { "" }));
+        told.collect::<Vec<_>>()
+    };
+    assert_eq!(told(&["a"]), ["a!"]);
+    assert_eq!(told(&["a", "b"]), ["a, b!", "b, a!", "b", "a"]);
 }
