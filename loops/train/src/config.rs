@@ -147,13 +147,15 @@ pub struct LearnerConfig {
     pub hint_coef: f32,
     /// Largest |log teacher − log student| that counts.
     pub hint_clip: f32,
-    /// Candidates per place of the form `top_k`, and likeliest tokens of the teacher with which a
-    /// rehearsed answer is imitated.
+    /// Candidates per place of the form `top_k`.
     pub hint_top_k: usize,
     /// Most answers per batch of the form `rehearsed`.
     pub hint_answers: usize,
     /// Their temperature; 0 takes the most likely token.
     pub hint_temperature: f32,
+    /// Likeliest tokens of the teacher that a rehearsed answer is imitated with at each place; with 0 by
+    /// the drawn token alone.
+    pub hint_soft_top_k: usize,
     /// Nats by which the model without the hint may be surprised by one token of a rehearsed answer;
     /// answers that surprise it more are left out.
     pub hint_surprise_max: f32,
@@ -405,6 +407,7 @@ impl LearnerConfig {
             hint_top_k: 4,
             hint_answers: 16,
             hint_temperature: 1.0,
+            hint_soft_top_k: 16,
             hint_surprise_max: 4.0,
             hint_gain_min: 0.0,
             hint_gap: 0.1,

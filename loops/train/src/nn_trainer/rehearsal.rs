@@ -193,15 +193,17 @@ impl NnTrainer {
             ..
         } = found;
         let temperature = self.learner.hint_temperature;
-        if temperature <= 0.0 || hinted.is_empty() {
+        let k = self.learner.hint_soft_top_k;
+        if k == 0 || temperature <= 0.0 || hinted.is_empty() {
             return Ok(plain);
         }
         for loss in hinted.iter_mut().flat_map(|row| &mut row.loss) {
             loss.temperature = temperature;
         }
-        let (of, k) = ((hinted.as_slice(), self.under()), self.learner.hint_top_k);
-        let tops = learner.top_logprobs(of, k, control);
-        let tops = tops.map_err(super::stopped)?;
+        let of = (hinted.as_slice(), self.under());
+        let tops = learner
+            .top_logprobs(of, k, control)
+            .map_err(super::stopped)?;
         for (row, tops) in plain.iter_mut().zip(tops) {
             for (loss, top) in row.loss.iter_mut().zip(tops) {
                 let (ids, probs) = top

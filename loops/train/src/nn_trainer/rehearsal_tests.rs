@@ -85,7 +85,7 @@ async fn what_the_teacher_thinks_of_its_answers_is_computed_once() {
 async fn answers_are_imitated_with_what_the_teacher_thought_likely() {
     let house = House::new().await;
     let (mut trainer, mut learner) = strict(&house);
-    trainer.learner.hint_top_k = 3;
+    trainer.learner.hint_soft_top_k = 3;
     let words = hint_words(&trainer.learner.hint_template, "9 11");
     let mut go_on = || Control::Continue;
     let mut softened = |trainer: &NnTrainer| {
@@ -130,13 +130,14 @@ async fn answers_are_imitated_with_what_the_teacher_thought_likely() {
         .flat_map(|loss| loss.soft.as_ref().unwrap().probs.clone())
         .sum();
     assert!(cooler > mass, "{cooler} {mass}");
-    trainer.learner.hint_temperature = 0.0;
-    let (rows, _) = softened(&trainer);
-    assert!(
-        rows.iter()
-            .flat_map(|row| &row.loss)
-            .all(|l| l.soft.is_none())
-    );
+    // Neither what was taken greedily nor what is not asked for has any.
+    for (temperature, k) in [(0.0, 3), (1.0, 0)] {
+        trainer.learner.hint_temperature = temperature;
+        trainer.learner.hint_soft_top_k = k;
+        let (rows, _) = softened(&trainer);
+        let mut losses = rows.iter().flat_map(|row| &row.loss);
+        assert!(losses.all(|loss| loss.soft.is_none()));
+    }
 }
 
 #[test]
