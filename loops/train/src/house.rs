@@ -189,11 +189,10 @@ impl House {
     }
 
     pub(crate) fn number(&self, name: &str) -> f64 {
-        self.board.snapshot()[NAME]
-            .numbers
-            .get(name)
-            .copied()
-            .unwrap_or(0.0)
+        let board = self.board.snapshot();
+        // A room that just started has told nothing yet.
+        let told = board.get(NAME).and_then(|room| room.numbers.get(name));
+        told.copied().unwrap_or(0.0)
     }
 
     /// The laws, and that serve is told exactly what the ledger holds, durable under its digest.
