@@ -407,7 +407,7 @@ impl LearnerConfig {
             hint_top_k: 4,
             hint_answers: 16,
             hint_temperature: 1.0,
-            hint_soft_top_k: 16,
+            hint_soft_top_k: 0,
             hint_surprise_max: 4.0,
             hint_gain_min: 0.0,
             hint_gap: 0.1,
