@@ -135,17 +135,27 @@ impl Config {
     /// Merges all layers and checks every value.
     pub fn load(sources: &Sources) -> Result<Self, ConfigError> {
         let (merged, origins) = Self::merged(sources)?;
-        let mut config: Self =
+        let mut config = Self::checked(merged, |path| origins.source(path))?;
+        config.origins = origins;
+        Ok(config)
+    }
+
+    /// Merged layers as a configuration with every value checked; `source` names what set the value at
+    /// a path.
+    fn checked<'a>(
+        merged: Table,
+        source: impl FnOnce(&str) -> Option<&'a str>,
+    ) -> Result<Self, ConfigError> {
+        let config: Self =
             serde_path_to_error::deserialize(Value::Table(merged)).map_err(|error| {
                 let path = error.path().to_string();
                 let why = plain::told(&path, error.inner().message());
-                ConfigError(match origins.source(&path) {
+                ConfigError(match source(&path) {
                     Some(name) => format!("{name}: {why}"),
                     None => why,
                 })
             })?;
         config.validate().map_err(ConfigError)?;
-        config.origins = origins;
         Ok(config)
     }
 
@@ -209,14 +219,7 @@ impl Config {
             layers::put_optional(&mut known, path, &parse(text, "an optional table")?);
         }
         layers::merge(&mut merged, &known, (parse(text, name)?, name))?;
-        let config: Self =
-            serde_path_to_error::deserialize(Value::Table(merged)).map_err(|error| {
-                let path = error.path().to_string();
-                let why = plain::told(&path, error.inner().message());
-                ConfigError(format!("{name}: {why}"))
-            })?;
-        config.validate().map_err(ConfigError)?;
-        Ok(config)
+        Self::checked(merged, |_| Some(name))
     }
 
     /// The whole configuration as TOML, with secrets left out.
