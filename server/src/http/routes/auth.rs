@@ -93,7 +93,7 @@ pub async fn sign_in(
     request: Request,
 ) -> Result<Response, ApiError> {
     let by_tls = by_tls(&http, &asked, request.headers());
-    let body: SignInRequest = read_json(request, http.body_limits()).await?.read()?;
+    let body: SignInRequest = strict(&http, request).await?;
     let entry = http
         .people
         .sign_in(asked.peer, (&body.name, body.password))
@@ -153,7 +153,7 @@ pub async fn take_invite(
     request: Request,
 ) -> Result<Response, ApiError> {
     let by_tls = by_tls(&http, &asked, request.headers());
-    let body: InviteTaken = read_json(request, http.body_limits()).await?.read()?;
+    let body: InviteTaken = strict(&http, request).await?;
     parse_name(&body.name)?;
     parse_password("password", &body.password)?;
     let guest = Guest {
@@ -188,7 +188,7 @@ pub async fn password(
     asked: Asked,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let body: PasswordRequest = read_json(request, http.body_limits()).await?.read()?;
+    let body: PasswordRequest = strict(&http, request).await?;
     parse_password("new", &body.new)?;
     let (people, caller) = (&http.people, &asked.caller);
     // A key that leaked must not be able to take over its owner's account.
@@ -220,7 +220,7 @@ pub async fn password(
 }
 
 /// Reads a body of JSON into `T`, refusing fields that it lacks.
-pub(super) async fn strict<T: serde::de::DeserializeOwned>(
+pub(in crate::http) async fn strict<T: serde::de::DeserializeOwned>(
     http: &Http,
     request: Request,
 ) -> Result<T, ApiError> {

@@ -11,10 +11,10 @@ use serde_json::json;
 use utoipa::{IntoParams, ToSchema};
 
 use super::Reply;
+use super::auth::strict;
 use crate::config::Setting;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
-use crate::http::wire::body::read_json;
 use crate::http::{Http, lists};
 use crate::watch::Since;
 use crate::watch::why::Learning;
@@ -188,7 +188,7 @@ pub async fn drain(
     asked: Asked,
     request: Request,
 ) -> Reply<DrainReply> {
-    let wish: DrainRequest = read_json(request, http.body_limits()).await?.read()?;
+    let wish: DrainRequest = strict(&http, request).await?;
     let draining = wish.draining.unwrap_or(true);
     let act = if draining { "drain.begin" } else { "drain.end" };
     http.audit.record(&asked.caller, act, "", json!({})).await?;

@@ -12,11 +12,11 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::Reply;
+use super::auth::strict;
 use crate::door::turn_text;
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
-use crate::http::wire::body::read_json;
 use crate::http::wire::feedback::{FeedbackReply, FeedbackRequest};
 
 /// Says what a person thinks of a turn.
@@ -41,7 +41,7 @@ pub async fn feedback(
     asked: Asked,
     request: Request,
 ) -> Reply<FeedbackReply> {
-    let body: FeedbackRequest = read_json(request, http.body_limits()).await?.strictly()?;
+    let body: FeedbackRequest = strict(&http, request).await?;
     let wish = body.resolve(&http.rules.config().metrics)?;
     let Some(collect) = &http.collect else {
         return Err(unavailable(

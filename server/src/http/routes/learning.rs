@@ -10,12 +10,12 @@ use hone_domain::{ForgetId, Scope, lift};
 use hone_store::{ForgetReport, ForgetWhat, ForgetWish, LedgerError};
 use serde_json::json;
 
+use super::auth::strict;
 use super::{Reply, ledger_error};
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::lists::query;
-use crate::http::wire::body::read_json;
 use crate::http::wire::learning::{
     ConsentReply, ConsentRequest, ForgetReply, ForgetRequest, ImprovementReply, LearnedReply,
     ScopeQuery, UserQuery,
@@ -76,7 +76,7 @@ pub async fn put_consent(
     asked: Asked,
     request: Request,
 ) -> Reply<ConsentReply> {
-    let body: ConsentRequest = read_json(request, http.body_limits()).await?.strictly()?;
+    let body: ConsentRequest = strict(&http, request).await?;
     let scope = own_scope(&http, &asked, body.user.as_deref());
     let consent = body.consent();
     let detail =
@@ -122,7 +122,7 @@ pub async fn forget(
     asked: Asked,
     request: Request,
 ) -> Reply<ForgetReply> {
-    let body: ForgetRequest = read_json(request, http.body_limits()).await?.strictly()?;
+    let body: ForgetRequest = strict(&http, request).await?;
     let id = ForgetId(http.ids.next());
     let scope = own_scope(&http, &asked, body.user.as_deref());
     let what = body.what()?;

@@ -263,6 +263,27 @@ async fn a_misspelt_field_of_feedback_is_told_with_those_there_are() {
 }
 
 #[tokio::test]
+async fn a_misspelt_field_of_a_command_is_refused_before_anything_is_done() {
+    let compare = || json!({"a": 0, "b": 1, "c": 2});
+    let sign_in = json!({"name": "a", "password": "b", "pasword": "c"});
+    let rows = [
+        ("/admin/v1/drain", json!({"drain": false}), "drain"),
+        (
+            "/v1/versions/1/promote",
+            json!({"notes": "better"}),
+            "notes",
+        ),
+        ("/v1/versions/compare", compare(), "c"),
+        ("/admin/v1/versions/compare", compare(), "c"),
+        ("/v1/auth/sign-in", sign_in, "pasword"),
+    ];
+    for (path, body, field) in rows {
+        let row = (body.to_string(), 400, "invalid_value", Some(field));
+        check(path, vec![row]).await;
+    }
+}
+
+#[tokio::test]
 async fn feedback_that_cannot_be_stored() {
     let turn = "turn_00000000-0000-7000-8000-000000000001";
     let body = json!({"turn_id": turn, "comment": "broken"}).to_string();

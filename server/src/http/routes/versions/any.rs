@@ -19,8 +19,8 @@ use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::lists;
+use crate::http::routes::auth::strict;
 use crate::http::routes::{Reply, ledger_error};
-use crate::http::wire::body::read_json;
 
 /// A scope at a glance.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -378,7 +378,7 @@ pub async fn compare_of(
     asked: Asked,
     request: Request,
 ) -> Reply<Comparison> {
-    let body: CompareBody = read_json(request, http.body_limits()).await?.read()?;
+    let body: CompareBody = strict(&http, request).await?;
     let scope = any_scope(body.scope.as_deref())?;
     // Whoever compares reads what somebody asked and what they were told.
     let detail = json!({"a": body.a, "b": body.b});

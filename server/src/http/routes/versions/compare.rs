@@ -21,9 +21,9 @@ use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::lists;
+use crate::http::routes::auth::strict;
 use crate::http::routes::talk::serving;
 use crate::http::routes::{Reply, ledger_error};
-use crate::http::wire::body::read_json;
 use crate::http::wire::messages::{parse_messages, template_message};
 
 /// Most prompts of one comparison.
@@ -121,7 +121,7 @@ pub async fn compare(
     asked: Asked,
     request: Request,
 ) -> Reply<Comparison> {
-    let body: CompareBody = read_json(request, http.body_limits()).await?.read()?;
+    let body: CompareBody = strict(&http, request).await?;
     let scope = own_scope(&http, &asked, body.user.as_deref())?;
     Ok(Json(side_by_side(&http, &scope, &body).await?))
 }

@@ -20,12 +20,12 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::auth::strict;
 use super::ledger_error;
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::ApiError;
 use crate::http::lists;
-use crate::http::wire::body::read_json;
 use crate::http::wire::learning::{ScopeQuery, UserQuery};
 
 /// All routes about versions.
@@ -90,7 +90,7 @@ async fn read_act(request: Request, http: &Http) -> Result<ActBody, ApiError> {
     if request.body().is_end_stream() {
         return Ok(ActBody::default());
     }
-    let body: ActBody = read_json(request, http.body_limits()).await?.read()?;
+    let body: ActBody = strict(http, request).await?;
     if body
         .note
         .as_ref()
