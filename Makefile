@@ -1,5 +1,5 @@
 # The commands of Hone. `make run` and `make test` are all a newcomer needs.
-.PHONY: help run web page demo test setup lint unit hub candle clients openclaw schema schema-short soak soak-short made-up fuzz deploy page-tests browser bench bench-litellm bench-peers bench-trainer gpu arm openapi starter goldens clean
+.PHONY: help run web page demo test setup lint unit hub candle clients openclaw schema schema-short soak soak-short made-up fuzz deploy page-tests browser bench bench-litellm bench-peers bench-trainer bench-prefill gpu arm openapi starter goldens clean
 
 CARGO ?= cargo
 # What release builds have beside the defaults: the local judge. FEATURES= leaves it out, which builds
@@ -136,12 +136,18 @@ bench-trainer: ## training steps beside PyTorch with PEFT (fetches them from PyP
 	target/venv-torch/bin/pip install --quiet -r tests/bench/trainer_requirements.txt
 	HONE=$(HONE) target/venv-torch/bin/python tests/bench/trainer_peer.py
 
+bench-prefill: ## a prompt beside PyTorch, in bf16 (fetches it from PyPI, 3 GB)
+	$(CARGO) build --release --locked -p hone
+	python3 -m venv target/venv-torch
+	target/venv-torch/bin/pip install --quiet -r tests/bench/prefill_requirements.txt
+	HONE=$(HONE) target/venv-torch/bin/python tests/bench/prefill_peer.py
+
 openapi: ## write docs/openapi.json, from which the page's types are made
 	@mkdir -p target
 	$(CARGO) run --quiet --locked -p hone -- openapi > target/openapi.json
 	mv target/openapi.json docs/openapi.json
 
-starter: ## train the built-in model again from its seed (about fifteen minutes)
+starter: ## train the built-in model again from its seed (about twenty minutes)
 	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
 	$(HONE) starter train --out target/starter
 	$(HONE) starter eval --model target/starter

@@ -207,4 +207,5 @@ def main():
     tell(measure(options, build_peer()), options)
 
 
-main()
+if __name__ == "__main__":
+    main()

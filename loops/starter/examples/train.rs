@@ -1,6 +1,6 @@
 //! Trains the starter model (`train OUT`) or measures a folder (`eval FOLDER`). Further arguments
 //! are `key=value`: steps, threads, seed, lr, batch (tokens), noise (share of rows), hidden, layers,
-//! ffn, window, temperature (of the measures). Progress goes to stderr, the result to stdout.
+//! ffn, window; of the measures temperature, questions, dialogues. Progress goes to stderr, the result to stdout.
 
 use std::path::PathBuf;
 
@@ -45,6 +45,8 @@ fn set(options: &mut TrainOptions, argument: &str) {
         "seed" => options.seed = whole as u64,
         "lr" => options.schedule.lr = value as f32,
         "temperature" => options.eval.temperature = value as f32,
+        "questions" => options.eval.questions = whole,
+        "dialogues" => options.eval.dialogues = whole,
         "batch" => options.schedule.batch_tokens = whole,
         "noise" => options.schedule.noise.share = value,
         "hidden" => options.shape.hidden = whole,

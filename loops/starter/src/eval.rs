@@ -6,9 +6,12 @@ use serde::Serialize;
 
 use crate::chat::{Chat, Reply, Talker};
 use crate::error::StarterError;
-use crate::grammar::{FactId, Form, Grammar, Greeting, Length, Register, Tone, TurnKind, Wish};
+use crate::grammar::{
+    FactId, Form, Grammar, Greeting, Length, Register, Tone, TurnKind, Wish, with_wishes,
+};
 use crate::noise;
 use crate::rng::Rng;
+use crate::rows::system_prompt;
 
 /// Turns of a conversation behind a long system prompt.
 pub const TURNS: usize = 5;
@@ -87,6 +90,12 @@ pub struct StyleShares {
 pub struct Evaluation {
     pub held_out_greedy: Tally,
     pub held_out_sampled: Tally,
+    /// The same with one to three wishes behind the question; then the same with the wishes in the
+    /// system prompt: exact as well only if the answer is in the style asked for.
+    pub held_out_told: Tally,
+    pub held_out_told_met: Tally,
+    pub standing: Tally,
+    pub standing_met: Tally,
     pub styles: StyleShares,
     /// Follow-up questions and corrections of the subject, sampled, after true histories.
     pub follow_ups: Tally,
@@ -115,6 +124,10 @@ impl fmt::Display for Evaluation {
         };
         line(f, "held out, greedy", &self.held_out_greedy)?;
         line(f, "held out, sampled", &self.held_out_sampled)?;
+        line(f, "  with wishes", &self.held_out_told)?;
+        line(f, "    as asked for", &self.held_out_told_met)?;
+        line(f, "  behind such a system", &self.standing)?;
+        line(f, "    as asked for", &self.standing_met)?;
         line(f, "follow-ups", &self.follow_ups)?;
         line(f, "style asked for", &self.wishes)?;
         for (size, turns) in [("8,000", &self.behind_8k), ("50,000", &self.behind_50k)] {
@@ -151,6 +164,7 @@ pub fn evaluate(
     };
     let mut evaluation = Evaluation::default();
     exam.held_out(&mut evaluation)?;
+    exam.wished(&mut evaluation)?;
     progress(0.2);
     exam.dialogues(&mut evaluation)?;
     progress(0.4);
@@ -213,6 +227,36 @@ impl Exam<'_> {
         Ok(())
     }
 
+    /// Held-out questions, sampled, with wishes for the style of the answer.
+    fn wished(&self, into: &mut Evaluation) -> Result<(), StarterError> {
+        const ROOM: usize = 256;
+        let (seed, number) = (self.options.seed, self.options.questions);
+        let mut rng = Rng::at(seed, 3);
+        for question in self.grammar.held_out_questions(seed, number) {
+            let wishes = Wish::several(&mut rng);
+            let told = with_wishes(&question.text, &wishes, &mut rng);
+            let system = system_prompt(None, &wishes, &mut rng);
+            for standing in [false, true] {
+                let (system, text) = match standing {
+                    true => (system.as_deref(), &question.text),
+                    false => (None, &told),
+                };
+                let mut chat = self.talker.chat(system, None, ROOM);
+                let reply = chat.say(text, self.options.temperature, &mut rng)?;
+                let verdict = self.grammar.check_fact(question.fact, &reply.text);
+                let meets = |wish: &Wish| verdict.style.is_some_and(|style| style.meets(*wish));
+                let met = wishes.iter().all(meets);
+                let (exact, as_asked) = match standing {
+                    true => (&mut into.standing, &mut into.standing_met),
+                    false => (&mut into.held_out_told, &mut into.held_out_told_met),
+                };
+                exact.count(self.grammar, &reply, verdict.exact);
+                as_asked.count(self.grammar, &reply, verdict.exact && met);
+            }
+        }
+        Ok(())
+    }
+
     /// Replays dialogues with their true answers as history.
     fn dialogues(&self, into: &mut Evaluation) -> Result<(), StarterError> {
         const ROOM: usize = 1_024;
@@ -237,7 +281,7 @@ impl Exam<'_> {
                     TurnKind::Wish | TurnKind::AskWish => {
                         let (reply, exact) =
                             self.ask(&mut chat, turn.fact, &turn.user, &mut rng)?;
-                        let met = turn.wish.is_none_or(|wish| meets(wish, &reply.text));
+                        let met = turn.wishes.iter().all(|wish| meets(*wish, &reply.text));
                         into.wishes.count(self.grammar, &reply, exact && met);
                     }
                     TurnKind::Ask | TurnKind::Remark => chat.push("user", &turn.user),

@@ -37,7 +37,7 @@ impl TrainOptions {
         Self {
             seed: 1,
             out_dir,
-            steps: 20_000,
+            steps: 30_000,
             threads,
             shape: Shape::default(),
             schedule: Schedule::default(),

@@ -1,6 +1,6 @@
 //! Which conversations the model sees, and behind what.
 
-use crate::grammar::{Dialogues, Grammar};
+use crate::grammar::{Dialogues, Grammar, Wish};
 use crate::noise;
 use crate::rng::Rng;
 use crate::tokens::{ChatEncoder, Row};
@@ -16,6 +16,20 @@ const SHORT_SYSTEMS: [&str; 8] = [
     "You are a chat bot for everyday questions.",
     "Help the user.",
 ];
+
+/// Share of rows whose system prompt says how to answer; of those that are not behind noise.
+const STANDING: f64 = 0.12;
+
+/// A short system prompt that says how to answer; none if it would be empty.
+pub(crate) fn system_prompt(
+    introduction: Option<&str>,
+    standing: &[Wish],
+    rng: &mut Rng,
+) -> Option<String> {
+    let wishes = standing.iter().map(|wish| *rng.pick(wish.standing()));
+    let sentences: Vec<&str> = introduction.into_iter().chain(wishes).collect();
+    (!sentences.is_empty()).then(|| sentences.join(" "))
+}
 
 /// How much noise stands before the dialogues.
 #[derive(Clone, Copy, Debug)]
@@ -56,21 +70,26 @@ impl<'g> Rows<'g> {
             } else {
                 rng.between(4, 9)
             };
-            return self
-                .encoder
-                .row(Some(&system), &self.dialogues.of_turns(turns, &mut rng));
+            return self.encoder.row(
+                Some(&system),
+                &self.dialogues.of_turns(turns, &[], &mut rng),
+            );
         }
         let turns = if rng.chance(0.4) {
             1
         } else {
             rng.between(2, 6)
         };
-        let dialogue = self.dialogues.of_turns(turns, &mut rng);
-        if rng.chance(0.3) {
-            let system = *rng.pick(&SHORT_SYSTEMS);
-            return self.encoder.row(Some(system), &dialogue);
-        }
-        self.encoder.row(None, &dialogue)
+        let standing = if rng.chance(STANDING) {
+            Wish::several(&mut rng)
+        } else {
+            Vec::new()
+        };
+        let dialogue = self.dialogues.of_turns(turns, &standing, &mut rng);
+        let introduced = rng.chance(if standing.is_empty() { 0.3 } else { 0.5 });
+        let introduction = introduced.then(|| *rng.pick(&SHORT_SYSTEMS));
+        let system = system_prompt(introduction, &standing, &mut rng);
+        self.encoder.row(system.as_deref(), &dialogue)
     }
 }
 

@@ -1,9 +1,13 @@
 //! Seeded dialogues: questions, follow-ups, corrections, thanks and complaints.
 
-use super::question::{surface, with_wish};
+use super::question::{surface, with_wishes};
 use super::style::{Style, Tone, Wish};
 use super::{FactId, Grammar};
 use crate::rng::Rng;
+
+/// Share of full questions that say how to answer, small talk and what the model cannot know among
+/// them.
+const ASKED_WITH_WISHES: f64 = 0.3;
 
 /// What a user turn is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,8 +38,8 @@ pub struct Turn {
     pub fact: FactId,
     /// The style of `assistant`.
     pub style: Style,
-    /// The choice of style the user asked for in this turn.
-    pub wish: Option<Wish>,
+    /// The choices of style the user asked for in this turn.
+    pub wishes: Vec<Wish>,
 }
 
 /// A whole conversation.
@@ -61,9 +65,10 @@ impl<'g> Dialogues<'g> {
         }
     }
 
-    /// One dialogue of exactly so many turns.
-    pub fn of_turns(&self, turns: usize, rng: &mut Rng) -> Dialogue {
-        self.writer.dialogue(turns, rng)
+    /// One dialogue of exactly so many turns, every answer as `standing` asks unless its turn asks
+    /// otherwise.
+    pub fn of_turns(&self, turns: usize, standing: &[Wish], rng: &mut Rng) -> Dialogue {
+        self.writer.dialogue(turns, standing, rng)
     }
 }
 
@@ -74,7 +79,7 @@ impl Iterator for Dialogues<'_> {
         let mut rng = Rng::at(self.seed, self.next);
         self.next += 1;
         let turns = rng.between(2, 6);
-        Some(self.writer.dialogue(turns, &mut rng))
+        Some(self.writer.dialogue(turns, &[], &mut rng))
     }
 }
 
@@ -112,20 +117,21 @@ impl<'g> Writer<'g> {
         }
     }
 
-    fn dialogue(&self, turns: usize, rng: &mut Rng) -> Dialogue {
+    fn dialogue(&self, turns: usize, standing: &[Wish], rng: &mut Rng) -> Dialogue {
         let mut topic = None;
         let mut written = Vec::with_capacity(turns);
         for _ in 0..turns {
-            let turn = self.turn(topic, rng);
+            let turn = self.turn(topic, standing, rng);
             topic = self.topic_after(topic, &turn);
             written.push(turn);
         }
         Dialogue { turns: written }
     }
 
-    fn turn(&self, topic: Option<Topic>, rng: &mut Rng) -> Turn {
+    fn turn(&self, topic: Option<Topic>, standing: &[Wish], rng: &mut Rng) -> Turn {
+        let sampled = Style::sample(rng).with_all(standing);
         let Some(topic) = topic else {
-            return self.ask(rng);
+            return self.ask(sampled, rng);
         };
         let fact = self.grammar.fact(topic.fact);
         let kinds = [
@@ -160,15 +166,15 @@ impl<'g> Writer<'g> {
             return if rng.chance(0.6) {
                 self.wish(topic, rng)
             } else {
-                self.ask(rng)
+                self.ask(sampled, rng)
             };
         }
         match kinds[rng.weighted(&kinds.map(|(_, weight)| weight))].0 {
             TurnKind::Wish => self.wish(topic, rng),
-            TurnKind::Follow => self.follow(topic, rng),
-            kind @ (TurnKind::About | TurnKind::Meant) => self.about(topic, kind, rng),
-            TurnKind::Remark => self.remark(topic, rng),
-            TurnKind::Ask | TurnKind::AskWish => self.ask(rng),
+            TurnKind::Follow => self.follow(topic, sampled, rng),
+            kind @ (TurnKind::About | TurnKind::Meant) => self.about(topic, kind, sampled, rng),
+            TurnKind::Remark => self.remark(topic, sampled, rng),
+            TurnKind::Ask | TurnKind::AskWish => self.ask(sampled, rng),
         }
     }
 
@@ -194,18 +200,15 @@ impl<'g> Writer<'g> {
         })
     }
 
-    fn ask(&self, rng: &mut Rng) -> Turn {
+    fn ask(&self, style: Style, rng: &mut Rng) -> Turn {
         let fact = FactId(rng.weighted(&self.weights));
         let question = self.grammar.question(fact, rng);
-        let style = Style::sample(rng);
-        if self.grammar.fact(fact).tone == Tone::Answer && rng.chance(0.15) {
-            let wish = Wish::against(Style::sample(rng), rng);
-            let user = with_wish(&question.text, wish, rng);
-            let turn = self.answered(TurnKind::AskWish, user, (fact, style.with(wish)), rng);
-            return Turn {
-                wish: Some(wish),
-                ..turn
-            };
+        if rng.chance(ASKED_WITH_WISHES) {
+            let wishes = Wish::several(rng);
+            let user = with_wishes(&question.text, &wishes, rng);
+            let style = style.with_all(&wishes);
+            let turn = self.answered(TurnKind::AskWish, user, (fact, style), rng);
+            return Turn { wishes, ..turn };
         }
         self.answered(TurnKind::Ask, question.text, (fact, style), rng)
     }
@@ -216,18 +219,18 @@ impl<'g> Writer<'g> {
         let style = topic.style.with(wish);
         let turn = self.answered(TurnKind::Wish, user, (topic.fact, style), rng);
         Turn {
-            wish: Some(wish),
+            wishes: vec![wish],
             ..turn
         }
     }
 
-    fn follow(&self, topic: Topic, rng: &mut Rng) -> Turn {
+    fn follow(&self, topic: Topic, style: Style, rng: &mut Rng) -> Turn {
         let fact = *rng.pick(&self.grammar.fact(topic.fact).same_subject);
         let user = surface(rng.word(&self.grammar.fact(fact).follows), rng);
-        self.answered(TurnKind::Follow, user, (fact, Style::sample(rng)), rng)
+        self.answered(TurnKind::Follow, user, (fact, style), rng)
     }
 
-    fn about(&self, topic: Topic, kind: TurnKind, rng: &mut Rng) -> Turn {
+    fn about(&self, topic: Topic, kind: TurnKind, style: Style, rng: &mut Rng) -> Turn {
         let fact = *rng.pick(&self.grammar.fact(topic.fact).same_intent);
         let to = self.grammar.fact(fact);
         let wordings = if kind == TurnKind::Meant {
@@ -236,10 +239,10 @@ impl<'g> Writer<'g> {
             &to.abouts
         };
         let user = surface(rng.word(wordings), rng);
-        self.answered(kind, user, (fact, Style::sample(rng)), rng)
+        self.answered(kind, user, (fact, style), rng)
     }
 
-    fn remark(&self, topic: Topic, rng: &mut Rng) -> Turn {
+    fn remark(&self, topic: Topic, style: Style, rng: &mut Rng) -> Turn {
         let complains = rng.chance(0.4) && self.grammar.fact(topic.fact).tone == Tone::Answer;
         let fact = if complains {
             self.complaint
@@ -247,7 +250,7 @@ impl<'g> Writer<'g> {
             *rng.pick(&self.remarks)
         };
         let user = self.grammar.question(fact, rng).text;
-        self.answered(TurnKind::Remark, user, (fact, Style::sample(rng)), rng)
+        self.answered(TurnKind::Remark, user, (fact, style), rng)
     }
 
     fn answered(
@@ -264,7 +267,7 @@ impl<'g> Writer<'g> {
             assistant,
             fact,
             style,
-            wish: None,
+            wishes: Vec::new(),
         }
     }
 }

@@ -14,7 +14,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 
 pub use dialogue::{Dialogue, Dialogues, Turn, TurnKind};
-pub use question::Question;
+pub use question::{Question, with_wishes};
 pub use style::{Form, Greeting, Length, Register, Style, Tone, Wish};
 
 use crate::rng::Rng;

@@ -24,6 +24,9 @@ const LEADS: [&str; 7] = [
     "tell me, ",
 ];
 
+/// What stands between two wishes.
+const GAPS: [&str; 4] = [", ", " ", " and ", ". "];
+
 const WHAT_IS: &str = "what is ";
 const WHATS: &str = "what's ";
 
@@ -77,10 +80,18 @@ fn stamp(rng: &mut Rng) -> String {
     )
 }
 
-/// The question with a wish for its style after it.
-pub(super) fn with_wish(question: &str, wish: Wish, rng: &mut Rng) -> String {
-    let gap = if question.ends_with('?') { " " } else { ", " };
-    format!("{question}{gap}{}", rng.word(wish.wordings()))
+/// The question with wishes for its style after it.
+pub fn with_wishes(question: &str, wishes: &[Wish], rng: &mut Rng) -> String {
+    let mut text = question.to_owned();
+    for (number, wish) in wishes.iter().enumerate() {
+        let gap = match number {
+            0 if question.ends_with('?') => " ",
+            0 => ", ",
+            _ => rng.word(&GAPS),
+        };
+        text = format!("{text}{gap}{}", rng.word(wish.wordings()));
+    }
+    text
 }
 
 /// The question without capitals and final punctuation.
@@ -92,7 +103,7 @@ pub(super) fn normal(question: &str) -> String {
         .to_lowercase()
 }
 
-/// What the question may be once time stamp, leading words and a trailing wish are taken off.
+/// What the question may be once time stamp, leading words and a trailing wishes are taken off.
 pub(super) fn readings(question: &str) -> impl Iterator<Item = String> + use<> {
     let mut text = normal(question);
     if let Some((_, rest)) = text
@@ -108,18 +119,16 @@ pub(super) fn readings(question: &str) -> impl Iterator<Item = String> + use<> {
     let whole = [Some(text), unled].into_iter().flatten();
     whole
         .map(|text| text.replacen(WHATS, WHAT_IS, 1))
-        .flat_map(|text| {
-            let unwished = without_wish(&text);
-            [Some(text), unwished].into_iter().flatten()
-        })
+        .flat_map(|text| std::iter::successors(Some(text), |text| without_wish(text)))
 }
 
+/// The text without its last wish and what led to it.
 fn without_wish(text: &str) -> Option<String> {
     let wordings = Wish::ALL
         .into_iter()
         .flat_map(|wish| wish.wordings().iter());
     wordings
         .filter_map(|wording| text.strip_suffix(wording))
-        .map(normal)
+        .map(|rest| normal(rest.strip_suffix(" and ").unwrap_or(rest)))
         .find(|rest| !rest.is_empty())
 }

@@ -120,6 +120,12 @@ impl Style {
         }
     }
 
+    /// The same style with several choices replaced.
+    #[must_use]
+    pub fn with_all(self, wishes: &[Wish]) -> Self {
+        wishes.iter().fold(self, |style, wish| style.with(*wish))
+    }
+
     /// Whether this style is as the user asked.
     pub fn meets(self, wish: Wish) -> bool {
         self.with(wish) == self
@@ -187,21 +193,48 @@ impl Wish {
         }
     }
 
-    /// A wish that the given style does not meet yet, so that asking for it makes sense. Wishes
-    /// for another length are asked twice as often: they are the hardest to learn.
+    /// How a system prompt says this wish for all answers.
+    pub fn standing(self) -> &'static [&'static str] {
+        match self {
+            Self::Length(Length::Short) => &["Keep answers short.", "Be brief."],
+            Self::Length(Length::Long) => &["Give detailed answers.", "Explain in detail."],
+            Self::Form(Form::Bulleted) => &["Use bullet points.", "Answer with lists."],
+            Self::Form(Form::Plain) => &["Do not use lists.", "Write plain text."],
+            Self::Register(Register::Formal) => &["Use a formal tone.", "Be polite."],
+            Self::Register(Register::Casual) => &["Use a casual tone.", "Be relaxed."],
+            Self::Greeting(Greeting::With) => &["Greet the user first.", "Start with a greeting."],
+            Self::Greeting(Greeting::Without) => &["Do not greet.", "Skip the greeting."],
+        }
+    }
+
+    /// One to three wishes for different choices, in any order.
+    pub fn several(rng: &mut Rng) -> Vec<Self> {
+        let count = 1 + rng.weighted(&[0.5, 0.35, 0.15]);
+        let mut open = Self::ALL.to_vec();
+        let choose = |_| {
+            let wish = Self::one_of(&open, rng);
+            open.retain(|other| std::mem::discriminant(other) != std::mem::discriminant(&wish));
+            wish
+        };
+        (0..count).map(choose).collect()
+    }
+
+    /// A wish that the given style does not meet yet, so that asking for it makes sense.
     pub fn against(style: Style, rng: &mut Rng) -> Self {
         let open: Vec<Self> = Self::ALL
             .into_iter()
             .filter(|wish| !style.meets(*wish))
             .collect();
-        let weight = |wish: &Self| {
-            if matches!(wish, Self::Length(_)) {
-                2.0
-            } else {
-                1.0
-            }
+        Self::one_of(&open, rng)
+    }
+
+    /// Wishes for a length are asked twice as often: they are the hardest to learn.
+    fn one_of(wishes: &[Self], rng: &mut Rng) -> Self {
+        let weight = |wish: &Self| match wish {
+            Self::Length(_) => 2.0,
+            _ => 1.0,
         };
-        open[rng.weighted(&open.iter().map(weight).collect::<Vec<f64>>())]
+        wishes[rng.weighted(&wishes.iter().map(weight).collect::<Vec<f64>>())]
     }
 }
 

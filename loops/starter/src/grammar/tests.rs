@@ -113,7 +113,7 @@ fn dialogues_hold_every_kind_of_turn_and_their_answers_are_valid() {
                 "{turn:?}"
             );
             assert!(
-                turn.wish.is_none_or(|wish| turn.style.meets(wish)),
+                turn.wishes.iter().all(|wish| turn.style.meets(*wish)),
                 "{turn:?}"
             );
             if matches!(turn.kind, TurnKind::Ask | TurnKind::AskWish) {
@@ -125,6 +125,42 @@ fn dialogues_hold_every_kind_of_turn_and_their_answers_are_valid() {
     }
     assert_eq!(kinds.len(), 7, "{kinds:?}");
     assert_eq!(styles.len(), 16, "{styles:?}");
+}
+
+#[test]
+fn several_wishes_are_of_different_choices_and_are_read_off_the_question() {
+    let grammar = Grammar::new();
+    let mut rng = Rng::new(6);
+    let mut counts = [0; 4];
+    for number in 0..500 {
+        let wishes = Wish::several(&mut rng);
+        counts[wishes.len()] += 1;
+        let style = Style::sample(&mut rng).with_all(&wishes);
+        assert!(
+            wishes.iter().all(|wish| style.meets(*wish)),
+            "{wishes:?} exclude each other"
+        );
+        let fact = FactId(number % grammar.facts().len());
+        let asked = grammar.question(fact, &mut rng).text;
+        let told = with_wishes(&asked, &wishes, &mut rng);
+        assert_eq!(grammar.find(&told), Some(fact), "{told:?}");
+    }
+    assert!(counts[1..].iter().all(|n| *n > 30), "{counts:?}");
+}
+
+#[test]
+fn what_stands_in_the_system_prompt_is_done_in_every_turn_that_does_not_ask_otherwise() {
+    let grammar = Grammar::new();
+    let mut rng = Rng::new(2);
+    for _ in 0..300 {
+        let standing = Wish::several(&mut rng);
+        let dialogue = grammar.dialogues(1).of_turns(4, &standing, &mut rng);
+        for turn in &dialogue.turns {
+            let unasked = turn.wishes.is_empty();
+            let met = standing.iter().all(|wish| turn.style.meets(*wish));
+            assert!(met || !unasked, "{standing:?}: {turn:?}");
+        }
+    }
 }
 
 #[test]
