@@ -50,11 +50,12 @@ fn certificates(file: &Path) -> Result<Vec<Certificate>, String> {
 /// request").
 pub(crate) fn unreachable(url: &str, error: reqwest::Error) -> String {
     let causes = format!("{:#}", anyhow::Error::from(error.without_url()));
-    let todo = match causes.contains("certificate") {
-        true => {
-            "--cacert names a file with the certificate of the authority that signed the server's"
-        }
-        false => "is the server running? --url says where",
+    let todo = if causes.contains("certificate") {
+        "--cacert names a file with the certificate of the authority that signed the server's"
+    } else if url.starts_with("http://") || url.starts_with("https://") {
+        "is the server running? --url says where"
+    } else {
+        "--url begins with http:// or https://"
     };
     format!("{url} cannot be reached ({causes}); {todo}")
 }

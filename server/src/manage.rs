@@ -237,7 +237,8 @@ pub(crate) fn health(args: &HealthArgs) -> Result<ExitCode, String> {
         .map_err(|error| error.to_string())?;
     let url = format!("{}/readyz", args.url.trim_end_matches('/'));
     let client = client(&args.trust, HEALTH_TIMEOUT)?;
-    let reply = runtime.block_on(client.get(&url).send());
+    // A request's time begins to run when it is made, which only works on the runtime.
+    let reply = runtime.block_on(async { client.get(&url).send().await });
     let reply = reply.map_err(|error| unreachable(&url, error))?;
     if !reply.status().is_success() {
         return Err(format!("{url} answered with status {}", reply.status()));
@@ -550,6 +551,25 @@ fn refusals(answer: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn health_of_a_server_that_is_not_there_is_a_sentence() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            health: HealthArgs,
+        }
+        let args = |url: &str| {
+            let line: Line = clap::Parser::parse_from(["hone", "--url", url]);
+            health(&line.health).unwrap_err()
+        };
+        // Nothing listens on a port that was just given back.
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", free.local_addr().unwrap());
+        drop(free);
+        assert!(args(&url).contains(&url), "{}", args(&url));
+        assert!(args("127.0.0.1:1").contains("http://"));
+    }
 
     #[test]
     fn names_are_escaped_for_a_query() {

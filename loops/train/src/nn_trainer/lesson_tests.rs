@@ -168,6 +168,31 @@ async fn what_the_hinted_model_answers_is_rehearsed_without_the_hint() {
 }
 
 #[tokio::test]
+async fn beside_a_correction_everyday_prompts_are_answered_as_before() {
+    let house = House::new().await;
+    let mut parts = parts(&house);
+    let asked = (3..12).flat_map(|a| (3..7).map(move |b| format!("{a} {b}")));
+    parts.everyday = Arc::new(asked.collect());
+    let turn = sampled(&house, &parts, 3);
+    let mut config = config();
+    config.learner.hint_form = DistillForm::Rehearsed;
+    config.learner.hint_teacher = crate::objective::Teacher::Base;
+    config.learner.hint_answers = 80;
+    config.learner.hint_surprise_max = 100.0;
+    config.learner.correction_steps_max = 4;
+    let trainer = NnTrainer::new(parts.clone(), &config).unwrap();
+    let job = lesson_of(&turn, None, Some("7 7 7"));
+    let numbers = trainer.train(&job, &mut || false).unwrap().numbers;
+    assert!(numbers["rehearsed"] > 0.0, "{numbers:?}");
+    assert_eq!(numbers["hints"], 0.0);
+    // The student begins as who answered.
+    assert_eq!(numbers["rehearsed_gap_before"], 0.0);
+    let job = lesson_of(&turn, None, None);
+    let numbers = trainer.train(&job, &mut || false).unwrap().numbers;
+    assert_eq!(numbers["rehearsed"], 0.0);
+}
+
+#[tokio::test]
 async fn a_rehearsed_answer_does_as_each_hint_says() {
     let house = House::new().await;
     let mut parts = parts(&house);

@@ -111,13 +111,14 @@ impl NnTrainer {
             DistillForm::Rehearsed => Ok(()),
         };
         followed.map_err(super::stopped)?;
+        let is_corrected = !corrected.is_empty();
         rows.extend(corrected);
         let retold = job.retold.iter().filter(|r| self.fits(r.tokens.len()));
         let before = rows.len();
         rows.extend(retold.map(again_at_once));
         taught.retold = rows.len() - before;
         if rehearse {
-            taught.rehearsed = self.rehearse(learner, job, control)?;
+            taught.rehearsed = self.rehearse(learner, (job, is_corrected), control)?;
             taught.hints = taught.rehearsed.hints;
             taught.replayed += taught.rehearsed.replayed;
             rows.extend(taught.rehearsed.rows.iter().cloned());

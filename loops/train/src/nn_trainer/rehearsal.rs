@@ -107,15 +107,22 @@ impl NnTrainer {
     /// left out (`hint_surprise_max`). So are answers that do not do as told: by the same model each
     /// hint by itself has to make them likelier (`hint_gain_min`). Several hints confuse more than
     /// one, so what is left is asked again with them in reverse order, and with one at a time.
+    ///
+    /// Where there is no hint but a correction, everyday prompts are answered as the served version
+    /// does: a correction in words that the model never says would cost it what it knew.
     pub(super) fn rehearse(
         &self,
         learner: &mut Learner,
-        job: &TrainJob,
+        (job, corrected): (&TrainJob, bool),
         control: &mut dyn FnMut() -> Control,
     ) -> Result<Rehearsed, TrainError> {
         let hints = hints(job);
         let mut rehearsed = Rehearsed::default();
         if hints.is_empty() {
+            if corrected {
+                let open = self.everyday(job, self.learner.hint_answers.div_ceil(2));
+                self.answer(learner, (open, &hints, ("", true)), &mut rehearsed, control)?;
+            }
             return Ok(rehearsed);
         }
         rehearsed.hints = hints.len();
@@ -148,7 +155,8 @@ impl NnTrainer {
             tokens_max: self.gate.probe_tokens_max,
             temperature: self.learner.hint_temperature,
         };
-        let adapter = (self.under() == Under::Current).then(|| adapter_of(learner));
+        let under = self.teacher(hints);
+        let adapter = (under == Under::Current).then(|| adapter_of(learner));
         let mut pause = || control() == Control::Stop;
         let said = answers(how, &prompts, adapter.as_ref(), &mut pause)?;
         let mut said = said.into_iter();
@@ -166,12 +174,12 @@ impl NnTrainer {
         rest.extend(unsound);
         let teacher = match sound.heard {
             Some(heard) => only(heard, &sound.each),
-            None => self.thinks(learner, &found.hinted, control)?,
+            None => self.thinks(learner, (&found.hinted, under), control)?,
         };
         let mean = |row: &Vec<f32>| row.iter().sum::<f32>() / row.len().max(1) as f32;
         rehearsed.teacher.extend(teacher.iter().map(mean));
         let rows = match all {
-            true => self.softened(learner, found, control)?,
+            true => self.softened(learner, (found, under), control)?,
             // Who was told one hint says nothing of how the others are done.
             false => found.plain,
         };
@@ -184,7 +192,7 @@ impl NnTrainer {
     pub(super) fn softened(
         &self,
         learner: &mut Learner,
-        found: Answered,
+        (found, under): (Answered, Under),
         control: &mut dyn FnMut() -> Control,
     ) -> Result<Vec<TrainRow>, TrainError> {
         let Answered {
@@ -200,7 +208,7 @@ impl NnTrainer {
         for loss in hinted.iter_mut().flat_map(|row| &mut row.loss) {
             loss.temperature = temperature;
         }
-        let of = (hinted.as_slice(), self.under());
+        let of = (hinted.as_slice(), under);
         let tops = learner
             .top_logprobs(of, k, control)
             .map_err(super::stopped)?;
@@ -225,7 +233,8 @@ impl NnTrainer {
         hints: &[&str],
         control: &mut dyn FnMut() -> Control,
     ) -> Result<Sound, TrainError> {
-        let unhinted = self.thinks(learner, &answered.plain, control)?;
+        let under = self.teacher(hints);
+        let unhinted = self.thinks(learner, (&answered.plain, under), control)?;
         let least = -self.learner.hint_surprise_max;
         let in_character = |row: &Vec<f32>| row.iter().all(|logprob| *logprob >= least);
         let mut sound = Sound {
@@ -236,12 +245,12 @@ impl NnTrainer {
             let words = hint_words(&self.learner.hint_template, hint);
             let (at, heard) = if words == told {
                 // The answers were given to these very words.
-                let heard = self.thinks(learner, &answered.hinted, control)?;
+                let heard = self.thinks(learner, (&answered.hinted, under), control)?;
                 sound.heard = Some(heard.clone());
                 ((0..heard.len()).collect(), heard)
             } else {
                 let (at, rows) = self.behind(answered, &words);
-                (at, self.thinks(learner, &rows, control)?)
+                (at, self.thinks(learner, (&rows, under), control)?)
             };
             for (at, heard) in at.into_iter().zip(&heard) {
                 let gain = heard.iter().sum::<f32>() - unhinted[at].iter().sum::<f32>();
@@ -280,16 +289,29 @@ impl NnTrainer {
             plain: lesson.turn.prompt_tokens.clone(),
             of: Source::Own(lesson),
         });
-        let start = job.batch.0.as_u128() % everyday.len().max(1) as u128;
-        let left = (most - count).min(everyday.len());
-        let others = everyday.iter().cycle().skip(start as usize).take(left);
-        let others = others.filter_map(|asked| {
+        own.chain(self.everyday(job, most - count)).collect()
+    }
+
+    /// Everyday prompts, at most so many and of these others in each batch.
+    fn everyday(&self, job: &TrainJob, most: usize) -> Vec<Asked<'_>> {
+        let all = &*self.parts.everyday;
+        let start = job.batch.0.as_u128() % all.len().max(1) as u128;
+        let these = all.iter().cycle().skip(start as usize);
+        let asked = these.take(most.min(all.len())).filter_map(|asked| {
             Some(Asked {
                 plain: self.opening(asked)?,
                 of: Source::Everyday(asked),
             })
         });
-        own.chain(others).collect()
+        asked.collect()
+    }
+
+    /// Who answers: with no hints it is the version that is trained from.
+    fn teacher(&self, hints: &[&str]) -> Under {
+        match hints {
+            [] => Under::Current,
+            _ => self.under(),
+        }
     }
 
     /// The prompt with these words of hints behind it; none where that cannot be put, or leaves no
@@ -314,7 +336,7 @@ impl NnTrainer {
     pub(super) fn thinks(
         &self,
         learner: &mut Learner,
-        rows: &[TrainRow],
+        (rows, under): (&[TrainRow], Under),
         control: &mut dyn FnMut() -> Control,
     ) -> Result<PerToken<f32>, TrainError> {
         if rows.is_empty() {
@@ -325,7 +347,7 @@ impl NnTrainer {
             ids.collect::<Vec<_>>()
         };
         let ids: PerToken<Vec<u32>> = rows.iter().map(own).collect();
-        let found = learner.logprobs_of((rows, self.under()), &ids, control);
+        let found = learner.logprobs_of((rows, under), &ids, control);
         let flat = |row: Vec<Vec<f32>>| row.into_iter().flatten().collect();
         Ok(found
             .map_err(super::stopped)?

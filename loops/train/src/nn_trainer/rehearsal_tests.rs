@@ -64,7 +64,11 @@ async fn what_the_teacher_thinks_of_its_answers_is_computed_once() {
         slices += 1;
         Control::Continue
     };
-    let known = trainer.thinks(&mut learner, &answered.hinted, &mut control);
+    let known = trainer.thinks(
+        &mut learner,
+        (&answered.hinted, trainer.under()),
+        &mut control,
+    );
     let once = std::mem::take(&mut slices);
     let mut control = || {
         slices += 1;
@@ -92,7 +96,7 @@ async fn answers_are_imitated_with_what_the_teacher_thought_likely() {
         let answered = answered(trainer, &["5 6", "7 8"], &words);
         let hinted = answered.hinted.clone();
         let rows = trainer
-            .softened(&mut learner, answered, &mut go_on)
+            .softened(&mut learner, (answered, trainer.under()), &mut go_on)
             .unwrap();
         let ids = |row: &TrainRow| {
             let ids = |loss: &TokenLoss| loss.soft.as_ref().unwrap().ids.clone();

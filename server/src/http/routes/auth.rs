@@ -219,8 +219,23 @@ pub async fn password(
     }
 }
 
-/// Reads a body of JSON into `T`, refusing fields that it lacks.
+/// Reads a body of JSON into `T`, refusing fields that it lacks, and parameters in the address: what
+/// says there whom it is about must not be about the caller.
 pub(in crate::http) async fn strict<T: serde::de::DeserializeOwned>(
+    http: &Http,
+    request: Request,
+) -> Result<T, ApiError> {
+    let query = request.uri().query().filter(|query| !query.is_empty());
+    if let Some(name) = query.and_then(|query| query.split(['=', '&']).next()) {
+        let name: String = name.chars().take(64).collect();
+        let message = format!("this address takes no parameters; {name} belongs in the body");
+        return Err(ApiError::invalid(name, message));
+    }
+    strict_body(http, request).await
+}
+
+/// The same where parameters are read by others.
+pub(in crate::http) async fn strict_body<T: serde::de::DeserializeOwned>(
     http: &Http,
     request: Request,
 ) -> Result<T, ApiError> {

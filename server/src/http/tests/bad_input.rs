@@ -263,7 +263,7 @@ async fn a_misspelt_field_of_feedback_is_told_with_those_there_are() {
 }
 
 #[tokio::test]
-async fn a_misspelt_field_of_a_command_is_refused_before_anything_is_done() {
+async fn a_misspelt_or_misplaced_field_of_a_command_is_refused_before_anything_is_done() {
     let compare = || json!({"a": 0, "b": 1, "c": 2});
     let sign_in = json!({"name": "a", "password": "b", "pasword": "c"});
     let rows = [
@@ -276,6 +276,9 @@ async fn a_misspelt_field_of_a_command_is_refused_before_anything_is_done() {
         ("/v1/versions/compare", compare(), "c"),
         ("/admin/v1/versions/compare", compare(), "c"),
         ("/v1/auth/sign-in", sign_in, "pasword"),
+        // Without it, it would be done to the caller.
+        ("/v1/forget?user=bob", json!({"all": true}), "user"),
+        ("/v1/feedback?user=bob", json!({"score": 1}), "user"),
     ];
     for (path, body, field) in rows {
         let row = (body.to_string(), 400, "invalid_value", Some(field));

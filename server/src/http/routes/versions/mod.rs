@@ -20,7 +20,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::auth::strict;
+use super::auth::strict_body;
 use super::ledger_error;
 use crate::http::Http;
 use crate::http::envelope::Asked;
@@ -90,7 +90,7 @@ async fn read_act(request: Request, http: &Http) -> Result<ActBody, ApiError> {
     if request.body().is_end_stream() {
         return Ok(ActBody::default());
     }
-    let body: ActBody = strict(http, request).await?;
+    let body: ActBody = strict_body(http, request).await?;
     if body
         .note
         .as_ref()
