@@ -43,10 +43,7 @@ struct Sign {
 pub(crate) fn judge(raw: &str, context: &Context<'_>) -> Ruling {
     let text = read(raw);
     if fails_as_told(raw, context) {
-        return Ruling {
-            hint: hint(raw, &text, &[]),
-            ..Ruling::new(Outcome::Bad, "reports_failure")
-        };
+        return Ruling::new(Outcome::Bad, "reports_failure");
     }
     if text.tokens.is_empty() {
         return Ruling::new(Outcome::Abstain, "no_words");
@@ -73,7 +70,7 @@ pub(crate) fn judge(raw: &str, context: &Context<'_>) -> Ruling {
     let bad: Vec<Sign> = signs.iter().filter(|s| !s.good).copied().collect();
     if let Some(first) = bad.first() {
         return Ruling {
-            hint: hint(raw, &text, &bad),
+            hint: reading.hint(raw, &bad),
             ..Ruling::new(Outcome::Bad, first.rule)
         };
     }
@@ -289,6 +286,44 @@ impl Reading<'_> {
         }
     }
 
+    /// The manner that is asked for, or else the sentences that say what is wrong, with what
+    /// follows, if they say more than that it is.
+    fn hint(&self, raw: &str, signs: &[Sign]) -> Option<String> {
+        let sentences = &self.text.sentences;
+        let first = signs.first()?;
+        let last = signs.last()?;
+        let following = sentences
+            .get(last.sentence + 1)
+            .is_some_and(|s| !s.asks && s.words <= LONG_REPLY_WORDS / 2);
+        let until = last.sentence + usize::from(following);
+        let wishes = manners::wishes(self.text, (first.sentence, until));
+        if !wishes.is_empty() {
+            return Some(wishes.join(", "));
+        }
+        let named: usize = signs.iter().map(|s| s.end - s.start).sum();
+        let words: usize = sentences[first.sentence..=until]
+            .iter()
+            .map(|s| s.words)
+            .sum();
+        let says_more = words >= named + self.words_led_in(first) + 2
+            || signs.iter().any(|s| s.rule == "wants_other_form");
+        if !says_more {
+            return None;
+        }
+        let span = &raw[sentences[first.sentence].start..sentences[until].end];
+        let short: String = span.trim().chars().take(HINT_CHARS).collect();
+        Some(short)
+    }
+
+    /// "You are useless", "your answer is useless": frequent words that only lead up to a sign say
+    /// no more than the sign does.
+    fn words_led_in(&self, sign: &Sign) -> usize {
+        let before = self.text.tokens[..sign.start].iter().rev();
+        let before = before.take_while(|token| token.sentence == sign.sentence);
+        let frequent = before.clone().all(|token| self.is_frequent(&token.word));
+        if frequent { before.count() } else { 0 }
+    }
+
     fn has(&self, set: Set, word: &str) -> bool {
         self.tables.has(self.speaking, set, word)
     }
@@ -332,32 +367,4 @@ fn asks_again(text: &Text, context: &Context<'_>) -> bool {
     }
     let (now, before) = (content(text), content(&asked));
     now.len() >= 2 && now == before
-}
-
-/// The manner that is asked for, or else the sentences that say what is wrong, with what follows, if
-/// they say more than that it is.
-fn hint(raw: &str, text: &Text, signs: &[Sign]) -> Option<String> {
-    let first = signs.first()?;
-    let last = signs.last()?;
-    let following = text
-        .sentences
-        .get(last.sentence + 1)
-        .is_some_and(|s| !s.asks && s.words <= LONG_REPLY_WORDS / 2);
-    let until = last.sentence + usize::from(following);
-    let wishes = manners::wishes(text, (first.sentence, until));
-    if !wishes.is_empty() {
-        return Some(wishes.join(", "));
-    }
-    let named: usize = signs.iter().map(|s| s.end - s.start).sum();
-    let words: usize = text.sentences[first.sentence..=until]
-        .iter()
-        .map(|s| s.words)
-        .sum();
-    let says_more = words >= named + 2 || signs.iter().any(|s| s.rule == "wants_other_form");
-    if !says_more {
-        return None;
-    }
-    let span = &raw[text.sentences[first.sentence].start..text.sentences[until].end];
-    let short: String = span.trim().chars().take(HINT_CHARS).collect();
-    Some(short)
 }

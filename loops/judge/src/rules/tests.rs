@@ -149,6 +149,80 @@ fn a_correction_is_a_hint_and_a_bare_complaint_is_not() {
 }
 
 #[test]
+fn replies_of_use_are_ruled_as_they_are_meant() {
+    let (bad, none) = (Outcome::Bad, Outcome::Abstain);
+    let rows: &[(&str, Outcome, Option<&str>)] = &[
+        // A question about the world, and what is only quoted, is no complaint.
+        ("Is it wrong to eat meat?", none, None),
+        ("Was it wrong to sell the house?", none, None),
+        ("How do I say 'that is wrong' in French?", none, None),
+        ("How do I say that's wrong in French?", none, None),
+        ("Is it wrong?", bad, None),
+        ("Isn't it wrong?", bad, None),
+        // Mocking thanks.
+        ("Thanks for nothing", bad, None),
+        ("Thank you for nothing.", bad, None),
+        ("Thanks, but no", bad, None),
+        ("Thanks, but no thanks", none, None),
+        ("Thanks for your help", Outcome::Good, None),
+        (
+            "Thanks for nothing less than a miracle",
+            Outcome::Good,
+            None,
+        ),
+        ("Danke für nichts", bad, None),
+        ("Merci pour rien", bad, None),
+        ("Gracias por nada", bad, None),
+        ("Grazie per niente", bad, None),
+        ("Obrigado por nada", bad, None),
+        // What leads up to a complaint says no more than the complaint.
+        ("You are useless", bad, None),
+        ("Your answer is useless", bad, None),
+        ("You are not helpful", bad, None),
+        (
+            "You are useless. It is Lyon.",
+            bad,
+            Some("You are useless. It is Lyon."),
+        ),
+        // Plain wishes.
+        ("Use bullet points", bad, Some("use bullet points")),
+        ("Please use bullet points", bad, Some("use bullet points")),
+        ("I want bullet points", bad, Some("use bullet points")),
+        ("be brief", bad, Some("keep it short")),
+        ("Greet me first", bad, Some("greet me first")),
+        ("Please greet me first", bad, Some("greet me first")),
+        ("Always greet me", bad, Some("greet me first")),
+        ("skip the greeting", bad, Some("no greeting please")),
+        ("answer in German", bad, Some("answer in German")),
+        ("I would prefer one sentence", bad, Some("keep it short")),
+        ("Benutze Stichpunkte", bad, Some("use bullet points")),
+        ("Sois bref", bad, Some("keep it short")),
+        ("Usa viñetas", bad, Some("Usa viñetas")),
+        ("Sii breve", bad, Some("Sii breve")),
+        ("Seja breve", bad, Some("Seja breve")),
+        ("请用要点", bad, Some("请用要点")),
+        // The same words in a new request.
+        ("Use bullet points to explain how rain forms", none, None),
+        ("How do I use bullet points?", none, None),
+        ("I always use bullet points", none, None),
+        ("I want bullet points on the French revolution", none, None),
+        ("Be brief: how do tides work?", none, None),
+        ("Greet me in French", none, None),
+        ("How do I answer in German?", none, None),
+        ("I would prefer one sentence per planet", none, None),
+        ("Benutze Stichpunkte, um den Regen zu erklären", none, None),
+    ];
+    for (text, outcome, hint) in rows {
+        let ruling = judge_comment(text, &turn(1));
+        assert_eq!(
+            (ruling.outcome, ruling.hint.as_deref()),
+            (*outcome, *hint),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn odd_texts_are_ruled_without_trouble() {
     let long = "wrong ".repeat(100_000);
     for text in [

@@ -201,6 +201,7 @@ fn mask(raw: &str) -> String {
         let text = utf8(&bytes);
         blank_between(&text, &mut bytes, (open, close), false);
     }
+    blank_single_quotes(&mut bytes);
     blank_lines(raw, &mut bytes);
     utf8(&bytes)
 }
@@ -239,6 +240,30 @@ fn blank_between(text: &str, bytes: &mut [u8], (open, close): (&str, &str), to_e
             }
             None => at = inside,
         }
+    }
+}
+
+/// Blanks what stands between single quotes on one line. Such a quote opens after no letter and
+/// closes before none, so the apostrophes of "don't" and "it's" are neither.
+fn blank_single_quotes(bytes: &mut [u8]) {
+    let text = utf8(bytes);
+    let mut open = None;
+    let mut previous = ' ';
+    let mut chars = text.char_indices().peekable();
+    while let Some((at, c)) = chars.next() {
+        let next = chars.peek().map_or(' ', |&(_, next)| next);
+        match (c, open) {
+            ('\n', _) => open = None,
+            ('\'' | '‘', None) if !previous.is_alphanumeric() && next.is_alphanumeric() => {
+                open = Some(at);
+            }
+            ('\'' | '’', Some(from)) if !previous.is_whitespace() && !next.is_alphanumeric() => {
+                blank(bytes, from, at + c.len_utf8());
+                open = None;
+            }
+            _ => {}
+        }
+        previous = c;
     }
 }
 
@@ -305,6 +330,16 @@ mod tests {
                 vec!["fine"],
             ),
             ("„falsch“ oder nicht", vec!["oder", "nicht"]),
+            ("say 'that's wrong' twice", vec!["say", "twice"]),
+            ("say ‘that’s wrong’, please", vec!["say", "please"]),
+            (
+                "a lone 'quote\nand ends'",
+                vec!["a", "lone", "quote", "and", "ends"],
+            ),
+            (
+                "it's not the boys' car",
+                vec!["it's", "not", "the", "boys", "car"],
+            ),
         ] {
             assert_eq!(words(raw), kept, "{raw}");
         }
