@@ -388,6 +388,15 @@ pub(super) async fn samples_of_clean_versions_train_again(world: &World, people:
     assert_eq!(world.fate(&turns[2][0]).await, Fate::Trained { version });
 }
 
+pub(super) async fn what_is_tainted_teaches_no_more(world: &World, people: &dyn Personal) {
+    let mut turns = Vec::new();
+    for parent in 0..3 {
+        turns.push(world.publish_hinted(parent).await);
+    }
+    forget(world, people, ForgetWhat::Turns(vec![turns[1]])).await;
+    assert_eq!(world.replayed().await, [turns[0]]);
+}
+
 pub(super) async fn everything_of_a_scope_goes(world: &World, people: &dyn Personal) {
     three_versions(world).await;
     conversation(world, 3).await;
