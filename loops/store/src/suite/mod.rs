@@ -52,6 +52,7 @@ pub async fn personal(make: impl AsyncFn() -> (Arc<dyn Ledger>, Arc<dyn Personal
         a_held_back_turn_is_judged_and_never_trained,
         a_session_goes_with_everything_in_it,
         a_turn_goes_with_what_repeats_it,
+        an_answer_whose_turn_came_later_goes_with_it,
         a_plan_changes_nothing,
         what_is_shared_stays_for_the_others,
         versions_that_learned_from_it_are_tainted,

@@ -1,8 +1,8 @@
 //! Cases of consent, control group and erasure.
 
 use hone_domain::{
-    BlobKey, Consent, Fate, ForgetId, Learning, Message, PolicyVersion, Reason, Role, Scope,
-    SessionId, Turn, TurnId,
+    BlobKey, Consent, Fate, ForgetId, Learning, Message, NextState, PolicyVersion, Reason, Role,
+    Scope, SessionId, Turn, TurnId,
 };
 use uuid::Uuid;
 
@@ -259,6 +259,37 @@ pub(super) async fn a_turn_goes_with_what_repeats_it(world: &World, people: &dyn
     assert!(view.transition.is_none() && view.verdict.is_none());
     for turn in [&turns[2], &turns[3], &side, &sibling] {
         assert!(!is_known(world, turn).await);
+    }
+}
+
+pub(super) async fn an_answer_whose_turn_came_later_goes_with_it(
+    world: &World,
+    people: &dyn Personal,
+) {
+    let words = world.transition(&world.turn()).next_state;
+    let never = TurnId(Uuid::from_u128(9));
+    // The answer's turn, its words → whether they go with the turn that repeated the request.
+    for (next_turn, next_state, goes) in [
+        (None, words.clone(), true),
+        (Some(never), words, true),
+        (None, NextState::feedback(), false),
+        (None, NextState::default(), false),
+    ] {
+        let before = world.turn();
+        world.record(&before).await;
+        let mut transition = world.transition(&before);
+        (transition.next_turn, transition.next_state) = (next_turn, next_state);
+        let new = world.ledger.record_transitions(&[transition]).await;
+        assert_eq!(new.expect("recorded").len(), 1);
+        let mut retry = world.turn();
+        (retry.session, retry.parent) = (before.session, Some(before.id));
+        retry.messages.push(before.completion_message());
+        retry.messages.push(Message::text(Role::User, "Thanks."));
+        world.record(&retry).await;
+        let report = forget(world, people, ForgetWhat::Turns(vec![retry.id])).await;
+        assert_eq!((report.turns, report.transitions), (1, u64::from(goes)));
+        let view = world.ledger.turn(before.id).await.expect("read");
+        assert_eq!(view.expect("it stays").transition.is_none(), goes);
     }
 }
 

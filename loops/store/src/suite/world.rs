@@ -12,9 +12,7 @@ use hone_domain::{
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::{
-    Claim, Claimed, Consumer, Ledger, Publish, ReplayQuery, SampleClaim, SampleMaterial,
-};
+use crate::{Claim, Claimed, Consumer, Ledger, Publish, ReplayQuery, SampleClaim, SampleMaterial};
 
 /// The time of most calls.
 pub(super) const NOW: Millis = 1_700_000_000_000;
