@@ -39,7 +39,7 @@ async fn remove_all(people: &dyn Personal, id: ForgetId) -> Vec<BlobKey> {
     let mut files = Vec::new();
     for _ in 0..1_000 {
         match people.forget_piece(id, 2).await.expect("a piece") {
-            ForgetStep::More => {}
+            ForgetStep::More | ForgetStep::LogBusy => {}
             ForgetStep::RemoveBlobs(blobs) => {
                 people.blobs_removed(&blobs).await.expect("noted");
                 files.extend(blobs.into_iter().map(|b| b.blob));
@@ -453,6 +453,28 @@ pub(super) async fn everything_of_a_scope_goes(world: &World, people: &dyn Perso
     assert_eq!(next.expect("published").version, PolicyVersion(5));
     let clean = forget(world, people, ForgetWhat::All).await;
     assert_eq!(clean.versions_tainted, [PolicyVersion(5)]);
+}
+
+pub(super) async fn files_that_stay_keep_no_other_scope_waiting(
+    world: &World,
+    people: &dyn Personal,
+) {
+    world.publish_next(0).await;
+    let stuck = wish(world, ForgetWhat::All);
+    people.begin_forget(&stuck).await.expect("it begins");
+    let mut step = ForgetStep::More;
+    while matches!(step, ForgetStep::More) {
+        step = people.forget_piece(stuck.id, 9).await.expect("a piece");
+    }
+    assert!(matches!(step, ForgetStep::RemoveBlobs(_)), "{step:?}");
+    let mut turn = world.turn();
+    turn.scope = Scope::of("owner", Some("other"));
+    world.record(&turn).await;
+    let mut other = wish(world, ForgetWhat::All);
+    other.scope = turn.scope;
+    people.begin_forget(&other).await.expect("it begins");
+    assert_eq!(remove_all(people, other.id).await, []);
+    assert_eq!(remove_all(people, stuck.id).await.len(), 1);
 }
 
 pub(super) async fn what_comes_late_brings_nothing_back(world: &World, people: &dyn Personal) {
