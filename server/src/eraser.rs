@@ -129,7 +129,11 @@ impl Eraser {
                     Ok(()) => self.wake.notified().await,
                     Err(error) => {
                         tracing::warn!(error, "erasing goes on in a moment");
-                        tokio::time::sleep(pause).await;
+                        // A new wish need not wait for what an older one waits for.
+                        tokio::select! {
+                            () = tokio::time::sleep(pause) => {}
+                            () = self.wake.notified() => {}
+                        }
                     }
                 }
             };
@@ -144,15 +148,20 @@ impl Eraser {
         }
     }
 
-    /// Finishes every wish that is under way.
+    /// Finishes every wish that is under way. One that cannot be finished keeps no other waiting; the
+    /// first failure is told.
     async fn work(&self) -> Result<(), String> {
         let sentence = |error: LedgerError| error.to_string();
+        let mut all = Ok(());
         for id in self.personal.forgets_under_way().await.map_err(sentence)? {
-            self.finish(id).await?;
-            tracing::info!(forget = %id, "a wish to be forgotten is done");
-            self.ended.update(|n| n + 1);
+            let done = self.finish(id).await;
+            if done.is_ok() {
+                tracing::info!(forget = %id, "a wish to be forgotten is done");
+                self.ended.update(|n| n + 1);
+            }
+            all = all.and(done);
         }
-        Ok(())
+        all
     }
 
     async fn finish(&self, id: ForgetId) -> Result<(), String> {
@@ -162,6 +171,9 @@ impl Eraser {
             match step.map_err(sentence)? {
                 ForgetStep::Done => return Ok(()),
                 ForgetStep::More => tokio::time::sleep(BREATH).await,
+                ForgetStep::LogBusy => {
+                    return Err("a long look at the ledger keeps its log in place".to_owned());
+                }
                 ForgetStep::RemoveBlobs(files) => {
                     self.remove(files.clone()).await?;
                     let noted = self.personal.blobs_removed(&files).await;

@@ -63,6 +63,12 @@ impl FsBlobs {
         self.root.join(LIMBO).join(number.to_string())
     }
 
+    /// Where a key's folder is removed; no key has the `~`, and no unfinished folder the name.
+    fn removed(&self, key: &BlobKey) -> PathBuf {
+        let name = format!("~{}", key.as_str().replace('/', "~"));
+        self.root.join(LIMBO).join(name)
+    }
+
     /// The folder of a key, with every part above it and itself either absent or a real folder.
     fn place(&self, key: &BlobKey) -> Result<PathBuf, BlobError> {
         let mut path = self.root.clone();
@@ -235,14 +241,23 @@ impl Blobs for FsBlobs {
     fn remove(&self, key: &BlobKey) -> Result<(), BlobError> {
         let place = self.place(key)?;
         let io = |e: std::io::Error| failed(key, &place, &hint(&e));
-        let away = self.limbo();
+        let away = self.removed(key);
+        // An earlier try may have moved it away and come no further.
+        remove_folder(&away).map_err(io)?;
         match fs::rename(&place, &away) {
-            Ok(()) => {}
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+            Ok(()) => sync_folder(place.parent().unwrap_or(&self.root)).map_err(io)?,
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
             Err(e) => return Err(io(e)),
         }
-        sync_folder(place.parent().unwrap_or(&self.root)).map_err(io)?;
-        fs::remove_dir_all(&away).map_err(io)
+        remove_folder(&away).map_err(io)
+    }
+}
+
+/// Removes a folder with what is in it, where it is there.
+fn remove_folder(folder: &Path) -> std::io::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        done => done,
     }
 }
 

@@ -60,6 +60,28 @@ fn a_put_that_was_cut_short_leaves_nothing_visible() {
 }
 
 #[test]
+fn a_removal_that_was_cut_short_is_not_done_until_the_bytes_are_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let blobs = FsBlobs::open(folder.path(), 1_000).unwrap();
+    let (k, other) = (key("adapters/0a/v1"), key("adapters/0a.v1"));
+    let limbo = folder.path().join(LIMBO);
+    for again in [false, true] {
+        for cut in [&k, &other] {
+            blobs.put(cut, &files("one")).unwrap();
+            fs::rename(blobs.place(cut).unwrap(), blobs.removed(cut)).unwrap();
+        }
+        if again {
+            blobs.put(&k, &files("one")).unwrap();
+        }
+        assert_eq!(fs::read_dir(&limbo).unwrap().count(), 2);
+        blobs.remove(&k).unwrap();
+        assert_eq!(fs::read_dir(&limbo).unwrap().count(), 1, "of its key only");
+        blobs.remove(&other).unwrap();
+        assert_eq!(fs::read_dir(&limbo).unwrap().count(), 0);
+    }
+}
+
+#[test]
 fn sizes_names_and_nesting_are_limited() {
     let folder = tempfile::tempdir().unwrap();
     let blobs = FsBlobs::open(folder.path(), 10).unwrap();

@@ -123,6 +123,8 @@ pub enum ForgetStep {
     More,
     /// These files are to be removed; then [`Personal::blobs_removed`].
     RemoveBlobs(Vec<LooseBlob>),
+    /// The same again, later: a reader keeps the log, which still holds what went.
+    LogBusy,
     /// Nothing; no trace is left in the ledger's files.
     Done,
 }

@@ -145,6 +145,20 @@ impl Replays {
         kept.changed.notify_waiters();
     }
 
+    /// Forgets every answer of an owner; those who wait for one still get it.
+    pub fn forget_owner(&self, owner: &str) {
+        let mut book = lock(&self.book);
+        book.known.retain(|(of, ..), _| of != owner);
+        let order = std::mem::take(&mut book.order);
+        for (began_ms, name, kept) in order {
+            if name.0 == owner {
+                book.uncount(&kept);
+            } else {
+                book.order.push_back((began_ms, name, kept));
+            }
+        }
+    }
+
     /// Forgets an answer that failed; those who wait for it still get it.
     fn forget(&self, name: &Name, kept: &Arc<Kept>) {
         let mut book = lock(&self.book);

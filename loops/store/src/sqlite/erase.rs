@@ -45,7 +45,7 @@ pub(super) async fn piece(
     if swept > 0 {
         return Ok(Piece::More);
     }
-    let blobs = loose_blobs(connection, most).await?;
+    let blobs = loose_blobs(connection, id, most).await?;
     if blobs.is_empty() {
         Ok(Piece::Emptied)
     } else {
@@ -206,8 +206,10 @@ async fn sweep_sessions(connection: &mut SqliteConnection, most: usize) -> Resul
     Ok(loose.len())
 }
 
+/// Of the wish's scope: another's that cannot be removed keeps only that one waiting.
 async fn loose_blobs(
     connection: &mut SqliteConnection,
+    id: ForgetId,
     most: usize,
 ) -> Result<Vec<LooseBlob>, Fault> {
     // A clean version may have come to the very same weights since.
@@ -221,8 +223,10 @@ async fn loose_blobs(
     .await?;
     let rows = sqlx::query(
         "select loose_blobs.blob, scopes.name as scope, loose_blobs.digest from loose_blobs
-         join scopes on scopes.number = loose_blobs.scope_number limit ?",
+         join scopes on scopes.number = loose_blobs.scope_number
+         where scopes.number = (select scope_number from forgets where id = ?) limit ?",
     )
+    .bind(&id.0.as_bytes()[..])
     .bind(limit(most))
     .fetch_all(connection)
     .await?;
@@ -250,16 +254,6 @@ pub(super) async fn blobs_removed(
             .await?;
     }
     Ok(())
-}
-
-/// Moves the write-ahead log into the main file and empties it. False while a reader still looks
-/// at an older moment.
-pub(super) async fn empty_log(connection: &mut SqliteConnection) -> Result<bool, Fault> {
-    let row = sqlx::query("pragma wal_checkpoint(truncate)")
-        .fetch_one(connection)
-        .await?;
-    let busy: i64 = row.try_get(0)?;
-    Ok(busy == 0)
 }
 
 pub(super) async fn finish(connection: &mut SqliteConnection, id: ForgetId) -> Result<(), Fault> {

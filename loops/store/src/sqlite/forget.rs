@@ -1,6 +1,6 @@
 //! Erasure, first half: what a wish means, decided and made true in one transaction.
 
-use hone_domain::{Millis, PolicyVersion, SessionId, TurnId};
+use hone_domain::{Millis, NextState, PolicyVersion, SessionId, TurnId};
 use sqlx::SqliteConnection;
 
 use super::fault::{Fault, corrupt};
@@ -241,25 +241,33 @@ async fn sessions_touched(
 }
 
 /// Lists the transitions that go: those of the turns that go, and those of turns that stay whose
-/// answer is in a turn that goes. Returns how many.
+/// answer is in a turn that goes. A request that failed at first is answered by its retry: then the
+/// answer before it names no turn, or one that never came, and its words are those of the turn that
+/// goes. Feedback and silence have no words of anybody's. Returns how many.
 async fn gather(connection: &mut SqliteConnection, forget: i64) -> Result<u64, Fault> {
     let rules = [
         "insert into gone_transitions (transition_number, turn_stays)
          select transitions.number, 0 from forget_turns
          join transitions on transitions.turn_number = forget_turns.turn_number
-         where forget_turns.forget_number = ?",
+         where forget_turns.forget_number = ?1",
         "insert or ignore into gone_transitions (transition_number, turn_stays)
          select transitions.number, 1 from forget_turns
          join turns as gone on gone.number = forget_turns.turn_number
          join turns as parents on parents.id = gone.parent_id
          join transitions on transitions.turn_number = parents.number
-             and transitions.next_turn_id = gone.id
-         where forget_turns.forget_number = ?",
+             and (transitions.next_turn_id = gone.id
+                 or not exists (select 1 from turns where turns.id = transitions.next_turn_id)
+                     and transitions.next_state not in (?2, ?3))
+         where forget_turns.forget_number = ?1",
     ];
+    let feedback = serde_json::to_vec(&NextState::feedback())?;
+    let silence = serde_json::to_vec(&NextState::default())?;
     let mut transitions = 0;
     for rule in rules {
         let done = sqlx::query(rule)
             .bind(forget)
+            .bind(&feedback[..])
+            .bind(&silence[..])
             .execute(&mut *connection)
             .await?;
         transitions += done.rows_affected();

@@ -129,12 +129,6 @@ impl SqliteLedger {
         begun.map_err(|e| Fault::Sql(e).explain(&self.file))
     }
 
-    /// The writing connection without a transaction.
-    async fn writer(&self) -> Result<Writing, LedgerError> {
-        let taken = self.writer.take().await;
-        taken.map_err(|e| Fault::Sql(e).explain(&self.file))
-    }
-
     /// Makes the work durable, or undoes all of it.
     async fn finish<T>(
         &self,

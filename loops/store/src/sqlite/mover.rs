@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use sqlx::sqlite::SqlitePool;
 
+use super::writer::Writer;
+
 /// Commits after which it is time.
 const COMMITS: u64 = 256;
 
@@ -50,6 +52,21 @@ impl Mover {
         });
     }
 
+    /// Moves everything into the main file and empties the log. False while a reader still looks at
+    /// an older moment; who writes does not wait for it.
+    pub(super) async fn empty(&self, writer: &Arc<Writer>) -> Result<bool, sqlx::Error> {
+        let mut connection = self.pool.acquire().await?;
+        sqlx::query("pragma wal_checkpoint(passive)")
+            .execute(&mut *connection)
+            .await?;
+        // Writers of this process wait meanwhile, so that only a reader can be in the way.
+        let _writing = writer.take().await?;
+        let (busy, _, _): (i64, i64, i64) = sqlx::query_as("pragma wal_checkpoint(truncate)")
+            .fetch_one(&mut *connection)
+            .await?;
+        Ok(busy == 0)
+    }
+
     /// Waits until nothing is moved any more.
     pub(super) async fn close(&self) {
         self.pool.close().await;
@@ -61,23 +78,31 @@ mod tests {
     use std::sync::atomic::Ordering;
     use std::time::{Duration, Instant};
 
+    use hone_domain::{ForgetId, Scope};
     use serde_json::Value;
+    use uuid::Uuid;
 
     use crate::people::AuditEntry;
-    use crate::{People as _, SqliteConfig, SqliteLedger};
+    use crate::{
+        ForgetStep, ForgetWhat, ForgetWish, People as _, Personal as _, SqliteConfig, SqliteLedger,
+    };
+
+    fn entry(act: String) -> AuditEntry {
+        AuditEntry {
+            at_ms: 1,
+            actor: "a".to_owned(),
+            act,
+            object: "c".to_owned(),
+            detail: Value::Null,
+        }
+    }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn the_log_stays_short_however_many_commits_there_are() {
         let folder = tempfile::tempdir().unwrap();
         let config = SqliteConfig::in_folder(folder.path());
         let ledger = SqliteLedger::open(&config).await.unwrap();
-        let entry = AuditEntry {
-            at_ms: 1,
-            actor: "a".to_owned(),
-            act: "b".repeat(8_000),
-            object: "c".to_owned(),
-            detail: Value::Null,
-        };
+        let entry = entry("b".repeat(8_000));
         let log = folder.path().join("ledger.db-wal");
         let mut bytes = Vec::new();
         for _ in 0..8 {
@@ -93,5 +118,39 @@ mod tests {
         }
         // Each part begins it anew; unmoved, the last would find eight times the first.
         assert!(bytes[7] < 2 * bytes[0], "{bytes:?}");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_long_look_keeps_an_erasure_waiting_and_nobody_who_writes() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = SqliteConfig::in_folder(folder.path());
+        let ledger = SqliteLedger::open(&config).await.unwrap();
+        ledger.record(&entry("before".to_owned())).await.unwrap();
+        let mut looking = ledger.look().await.unwrap();
+        let seen = sqlx::query("select count(*) from audit").fetch_one(&mut *looking);
+        seen.await.unwrap();
+        let wish = ForgetWish {
+            id: ForgetId(Uuid::from_u128(1)),
+            scope: Scope::of("owner", None),
+            owner: "owner".to_owned(),
+            what: ForgetWhat::All,
+            now_ms: 1,
+            entry: entry("forget".to_owned()),
+        };
+        ledger.begin_forget(&wish).await.unwrap();
+        let began = Instant::now();
+        let step = ledger.forget_piece(wish.id, 1).await.unwrap();
+        assert_eq!(step, ForgetStep::LogBusy);
+        ledger.record(&entry("meanwhile".to_owned())).await.unwrap();
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(1), "{took:?}");
+        drop(looking);
+        let mut step = ForgetStep::LogBusy;
+        // The reader's place is given back beside this.
+        while step == ForgetStep::LogBusy {
+            assert!(began.elapsed() < Duration::from_secs(30), "still busy");
+            step = ledger.forget_piece(wish.id, 1).await.unwrap();
+        }
+        assert_eq!(step, ForgetStep::Done);
     }
 }

@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use hone_domain::lift::ScoredTurn;
 use hone_domain::{Consent, ForgetId, Millis, Scope};
 
+use super::fault::Fault;
 use super::{SqliteLedger, consent, erase, forget, lift, wishes};
 use crate::LedgerError;
 use crate::personal::{
@@ -68,12 +69,10 @@ impl Personal for SqliteLedger {
             erase::Piece::Blobs(blobs) => return Ok(ForgetStep::RemoveBlobs(blobs)),
             erase::Piece::Emptied => {}
         }
-        // Outside of a transaction: a checkpoint is none.
-        let mut writer = self.writer().await?;
-        if !self.explain(erase::empty_log(&mut writer).await)? {
-            return Ok(ForgetStep::More);
+        let emptied = self.mover.empty(&self.writer).await;
+        if !self.explain(emptied.map_err(Fault::Sql))? {
+            return Ok(ForgetStep::LogBusy);
         }
-        drop(writer);
         let mut transaction = self.begin().await?;
         let done = erase::finish(&mut transaction, id).await;
         self.finish(transaction, done).await?;

@@ -32,31 +32,46 @@ pub(super) async fn replay(
 }
 
 /// (turn, transition), in order of priority. A vote counts +1, -1 or 0; their variance says how much
-/// the votes disagreed.
+/// the votes disagreed. Only what the head and the versions it continues learned: what a rollback
+/// left behind was taken back, and what is tainted may repeat what was erased.
 async fn candidates(
     connection: &mut SqliteConnection,
     scope: i64,
     query: &ReplayQuery,
 ) -> Result<Vec<(i64, i64)>, Fault> {
     let limit = i64::try_from(query.limit).unwrap_or(i64::MAX);
+    let head = policies::head(connection, scope).await?;
     let found = sqlx::query_as(
-        "with voted (verdict_number, variance) as (
-             select verdict_number, avg(vote * vote) - avg(vote) * avg(vote)
-             from (
-                 select verdict_number, case outcome
-                     when 'good' then 1.0 when 'bad' then -1.0 when 'neutral' then 0.0 end as vote
-                 from votes
+        "with recursive
+             lineage (version) as (
+                 select ?5
+                 union
+                 select versions.parent from lineage
+                 join versions on versions.version = lineage.version
+                 where versions.scope_number = ?1
+             ),
+             voted (verdict_number, variance) as (
+                 select verdict_number, avg(vote * vote) - avg(vote) * avg(vote)
+                 from (
+                     select verdict_number, case outcome
+                         when 'good' then 1.0 when 'bad' then -1.0 when 'neutral' then 0.0
+                         end as vote
+                     from votes
+                 )
+                 group by verdict_number
              )
-             group by verdict_number
-         )
          select turns.number, transitions.number
          from version_samples
+         join versions on versions.scope_number = version_samples.scope_number
+             and versions.version = version_samples.version
          join transitions on transitions.number = version_samples.transition_number
          join turns on turns.number = transitions.turn_number
          join arithmetics on arithmetics.number = turns.arithmetic_number
          join verdicts on verdicts.transition_number = transitions.number and verdicts.current = 1
          left join voted on voted.verdict_number = verdicts.number
          where version_samples.scope_number = ?1 and turns.trained_version is not null
+           and versions.tainted_ms is null
+           and versions.version in (select version from lineage)
            and arithmetics.fingerprint = ?2 and arithmetics.base = ?3
            and (verdicts.hint is not null or exists (
                select 1 from feedback where feedback.turn_id = turns.id
@@ -69,6 +84,7 @@ async fn candidates(
     .bind(&query.fingerprint)
     .bind(&query.base.0[..])
     .bind(limit)
+    .bind(head)
     .fetch_all(connection)
     .await?;
     Ok(found)

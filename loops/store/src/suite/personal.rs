@@ -1,8 +1,8 @@
 //! Cases of consent, control group and erasure.
 
 use hone_domain::{
-    BlobKey, Consent, Fate, ForgetId, Learning, Message, PolicyVersion, Reason, Role, Scope,
-    SessionId, Turn, TurnId,
+    BlobKey, Consent, Fate, ForgetId, Learning, Message, NextState, PolicyVersion, Reason, Role,
+    Scope, SessionId, Turn, TurnId,
 };
 use uuid::Uuid;
 
@@ -39,7 +39,7 @@ async fn remove_all(people: &dyn Personal, id: ForgetId) -> Vec<BlobKey> {
     let mut files = Vec::new();
     for _ in 0..1_000 {
         match people.forget_piece(id, 2).await.expect("a piece") {
-            ForgetStep::More => {}
+            ForgetStep::More | ForgetStep::LogBusy => {}
             ForgetStep::RemoveBlobs(blobs) => {
                 people.blobs_removed(&blobs).await.expect("noted");
                 files.extend(blobs.into_iter().map(|b| b.blob));
@@ -262,6 +262,37 @@ pub(super) async fn a_turn_goes_with_what_repeats_it(world: &World, people: &dyn
     }
 }
 
+pub(super) async fn an_answer_whose_turn_came_later_goes_with_it(
+    world: &World,
+    people: &dyn Personal,
+) {
+    let words = world.transition(&world.turn()).next_state;
+    let never = TurnId(Uuid::from_u128(9));
+    // The answer's turn, its words → whether they go with the turn that repeated the request.
+    for (next_turn, next_state, goes) in [
+        (None, words.clone(), true),
+        (Some(never), words, true),
+        (None, NextState::feedback(), false),
+        (None, NextState::default(), false),
+    ] {
+        let before = world.turn();
+        world.record(&before).await;
+        let mut transition = world.transition(&before);
+        (transition.next_turn, transition.next_state) = (next_turn, next_state);
+        let new = world.ledger.record_transitions(&[transition]).await;
+        assert_eq!(new.expect("recorded").len(), 1);
+        let mut retry = world.turn();
+        (retry.session, retry.parent) = (before.session, Some(before.id));
+        retry.messages.push(before.completion_message());
+        retry.messages.push(Message::text(Role::User, "Thanks."));
+        world.record(&retry).await;
+        let report = forget(world, people, ForgetWhat::Turns(vec![retry.id])).await;
+        assert_eq!((report.turns, report.transitions), (1, u64::from(goes)));
+        let view = world.ledger.turn(before.id).await.expect("read");
+        assert_eq!(view.expect("it stays").transition.is_none(), goes);
+    }
+}
+
 pub(super) async fn a_plan_changes_nothing(world: &World, people: &dyn Personal) {
     world.publish_next(0).await;
     let turns = conversation(world, 3).await;
@@ -388,6 +419,15 @@ pub(super) async fn samples_of_clean_versions_train_again(world: &World, people:
     assert_eq!(world.fate(&turns[2][0]).await, Fate::Trained { version });
 }
 
+pub(super) async fn what_is_tainted_teaches_no_more(world: &World, people: &dyn Personal) {
+    let mut turns = Vec::new();
+    for parent in 0..3 {
+        turns.push(world.publish_hinted(parent).await);
+    }
+    forget(world, people, ForgetWhat::Turns(vec![turns[1]])).await;
+    assert_eq!(world.replayed().await, [turns[0]]);
+}
+
 pub(super) async fn everything_of_a_scope_goes(world: &World, people: &dyn Personal) {
     three_versions(world).await;
     conversation(world, 3).await;
@@ -413,6 +453,28 @@ pub(super) async fn everything_of_a_scope_goes(world: &World, people: &dyn Perso
     assert_eq!(next.expect("published").version, PolicyVersion(5));
     let clean = forget(world, people, ForgetWhat::All).await;
     assert_eq!(clean.versions_tainted, [PolicyVersion(5)]);
+}
+
+pub(super) async fn files_that_stay_keep_no_other_scope_waiting(
+    world: &World,
+    people: &dyn Personal,
+) {
+    world.publish_next(0).await;
+    let stuck = wish(world, ForgetWhat::All);
+    people.begin_forget(&stuck).await.expect("it begins");
+    let mut step = ForgetStep::More;
+    while matches!(step, ForgetStep::More) {
+        step = people.forget_piece(stuck.id, 9).await.expect("a piece");
+    }
+    assert!(matches!(step, ForgetStep::RemoveBlobs(_)), "{step:?}");
+    let mut turn = world.turn();
+    turn.scope = Scope::of("owner", Some("other"));
+    world.record(&turn).await;
+    let mut other = wish(world, ForgetWhat::All);
+    other.scope = turn.scope;
+    people.begin_forget(&other).await.expect("it begins");
+    assert_eq!(remove_all(people, other.id).await, []);
+    assert_eq!(remove_all(people, stuck.id).await.len(), 1);
 }
 
 pub(super) async fn what_comes_late_brings_nothing_back(world: &World, people: &dyn Personal) {

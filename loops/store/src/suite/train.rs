@@ -290,6 +290,28 @@ pub(super) async fn what_was_trained_teaches_again_by_its_words(world: &World) {
     }
 }
 
+pub(super) async fn what_a_rollback_took_back_teaches_no_more(world: &World) {
+    let mut turns = Vec::new();
+    for parent in 0..3 {
+        turns.push(world.publish_hinted(parent).await);
+    }
+    assert_eq!(world.replayed().await, [turns[2], turns[1], turns[0]]);
+    let back = world
+        .ledger
+        .rollback(&world.scope(), PolicyVersion(2), NOW)
+        .await;
+    back.expect("rolled back");
+    assert_eq!(world.replayed().await, [turns[1], turns[0]]);
+    let next = world.publish_hinted(4).await;
+    assert_eq!(world.replayed().await, [next, turns[1], turns[0]]);
+    let base = world
+        .ledger
+        .rollback(&world.scope(), PolicyVersion(0), NOW)
+        .await;
+    base.expect("rolled back");
+    assert_eq!(world.replayed().await, []);
+}
+
 pub(super) async fn a_publish_needs_the_head(world: &World) {
     world.publish_next(0).await;
     let turns = world.ready_turns(1, 1).await;

@@ -12,7 +12,7 @@ use hone_domain::{
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::{Claim, Claimed, Consumer, Ledger, Publish, SampleClaim, SampleMaterial};
+use crate::{Claim, Claimed, Consumer, Ledger, Publish, ReplayQuery, SampleClaim, SampleMaterial};
 
 /// The time of most calls.
 pub(super) const NOW: Millis = 1_700_000_000_000;
@@ -271,6 +271,36 @@ impl World {
         let publishing = self.publishing(parent, &samples);
         let policy = self.ledger.publish(&publishing).await;
         policy.expect("a version is published")
+    }
+
+    /// Learns from one new turn with a hint on top of the head `parent`.
+    pub async fn publish_hinted(&self, parent: u64) -> TurnId {
+        let turn = self.turn_of(PolicyVersion(parent));
+        self.answered(&turn).await;
+        for claimed in self.claim(ALL, NOW).await {
+            let mut verdict = self.verdict(claimed.claim, Some(-1.0));
+            verdict.hint = Some("be brief".into());
+            let done = self.ledger.record_verdict(claimed.claim, &verdict).await;
+            done.expect("a verdict is recorded");
+        }
+        let samples = self.claim_samples(&self.sample_claim()).await;
+        let publishing = self.publishing(parent, &samples);
+        let policy = self.ledger.publish(&publishing).await;
+        policy.expect("a version is published");
+        turn.id
+    }
+
+    /// The turns that would teach again, in order.
+    pub async fn replayed(&self) -> Vec<TurnId> {
+        let claim = self.sample_claim();
+        let query = ReplayQuery {
+            scope: claim.scope,
+            limit: ALL,
+            fingerprint: claim.fingerprint,
+            base: claim.base,
+        };
+        let replayed = self.ledger.replay(&query).await.expect("read");
+        replayed.iter().map(|r| r.turn.id).collect()
     }
 
     /// What became of a turn.

@@ -147,6 +147,7 @@ pub async fn forget(
     }
     let begun = http.eraser.begin(&wish).await.map_err(forget_error)?;
     http.paired.forget(&wish.scope);
+    http.replays.forget_owner(&wish.owner);
     let at_most = Duration::from_millis(http.rules.config().forget_wait_ms);
     let report = http.eraser.wait(wish.id, at_most).await;
     let report = report.map_err(|error| ledger_error(&error))?;

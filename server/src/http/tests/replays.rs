@@ -137,6 +137,35 @@ async fn a_retry_after_a_cut_joins_the_answer_under_way() {
 }
 
 #[tokio::test]
+async fn who_is_forgotten_gets_no_old_answer_and_all_others_do() {
+    let stage = Stage::new(Recorder::Collects).await;
+    post(&stage, "k", body("hi", false)).await;
+    post_as(&stage, ("k", "Bearer user-b"), body("hi", false)).await;
+    let headers = [
+        ("content-type", "application/json"),
+        ("authorization", "Bearer user-a"),
+    ];
+    for (wish, answers) in [
+        (json!({"all": true, "dry_run": true}), 2),
+        (json!({"all": true}), 1),
+    ] {
+        let wish = Body::from(wish.to_string());
+        let wish = request("POST", "/v1/forget", &headers).body(wish);
+        let reply = read(stage.send(wish.unwrap()).await).await;
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        assert_eq!(stage.http.replays.size().0, answers);
+    }
+    let theirs = post_as(&stage, ("k", "Bearer user-b"), body("hi", false)).await;
+    assert_eq!(theirs.header("idempotent-replayed"), Some("true"));
+    let anew = post(&stage, "k", body("hi", false)).await;
+    assert_eq!(
+        (anew.status, anew.header("idempotent-replayed")),
+        (200, None)
+    );
+    assert_eq!(asked(&stage), 3);
+}
+
+#[tokio::test]
 async fn what_is_kept_is_bounded_and_the_oldest_goes() {
     let stage = Stage::new(Recorder::Collects).await;
     let most = stage.http.config.replays_max;
