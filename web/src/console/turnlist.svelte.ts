@@ -29,6 +29,7 @@ export class TurnList {
     this.filter = filter
     this.rows = []
     this.forgetNew()
+    this.failure = ''
     this.next = null
     this.loaded = false
     this.ended = false
