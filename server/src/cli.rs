@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -160,10 +161,7 @@ pub fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
         None => serve(&cli.serve),
         Some(Command::Serve(args)) => serve(&args),
         Some(Command::Demo(options)) => demo::server::command(options),
-        Some(Command::Openapi) => {
-            print!("{}", openapi::text());
-            Ok(ExitCode::SUCCESS)
-        }
+        Some(Command::Openapi) => put(&openapi::text(), &mut io::stdout()),
         Some(Command::Bench(options)) => bench::command(&options),
         Some(Command::User(command)) => command::user(command),
         Some(Command::Agent(command)) => groups_command::agent(command),
@@ -176,10 +174,7 @@ pub fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
         Some(Command::Restore(args)) => upkeep::restore(&args),
         Some(Command::Health(args)) => manage::health(&args),
         Some(Command::Export(command)) => upkeep::export(&command),
-        Some(Command::Completions { shell }) => {
-            print!("{}", completions(shell));
-            Ok(ExitCode::SUCCESS)
-        }
+        Some(Command::Completions { shell }) => put(&completions(shell), &mut io::stdout()),
         Some(Command::Starter(command)) => starter::run(command),
     };
     match result {
@@ -191,6 +186,16 @@ pub fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
     }
 }
 
+/// Writes a text. A reader that wants no more of it is no failure.
+fn put(text: &str, out: &mut impl Write) -> Result<ExitCode, String> {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(format!("the output could not be written: {error}"))
+        }
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
 fn serve(args: &ServeArgs) -> Result<ExitCode, String> {
     let (file, flags) = (args.config.clone(), args.flags());
     let read = move || {
@@ -199,8 +204,38 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, String> {
     };
     let config = read()?;
     if args.print_config {
-        print!("{}", config.print().map_err(|e| e.to_string())?);
-        return Ok(ExitCode::SUCCESS);
+        return put(
+            &config.print().map_err(|e| e.to_string())?,
+            &mut io::stdout(),
+        );
     }
     process::serve(config, &read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Refuses every write.
+    struct Refusing(ErrorKind);
+
+    impl Write for Refusing {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(self.0.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_reader_that_leaves_is_no_failure_and_a_full_disk_is() {
+        assert!(put("text", &mut Refusing(ErrorKind::BrokenPipe)).is_ok());
+        let said = put("text", &mut Refusing(ErrorKind::StorageFull));
+        assert!(said.is_err_and(|said| said.contains("could not be written")));
+        let mut written = Vec::new();
+        assert!(put("text", &mut written).is_ok());
+        assert_eq!(written, b"text");
+    }
 }

@@ -143,7 +143,8 @@ pub struct Invite {
     pub role: UserRole,
     /// Its name; none lets the guest choose.
     pub name: Option<String>,
-    /// Who invites.
+    /// Who invites. Empty for the link of the first start, which nobody made: it is refused once
+    /// there is an account.
     pub by: String,
     /// When it was made.
     pub created_ms: Millis,

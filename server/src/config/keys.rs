@@ -23,16 +23,33 @@ fn collect(prefix: &str, table: &Table, names: &mut Vec<String>) {
     }
 }
 
-/// The known key with the fewest edits to `wrong`; a key of the same section comes first.
+/// The known key that `wrong` may stand for: one that is written much like it, of the same section
+/// first, or the only one of its last name. None where nothing is near.
 pub(super) fn nearest(wrong: &str, known: &[String]) -> Option<String> {
-    let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
-    known
-        .iter()
-        .min_by_key(|name| {
-            let whole = edits(wrong, name);
-            whole.min(edits(&last(wrong), &last(name)) + 1)
-        })
+    let (section, last) = split(wrong);
+    let alike = known.iter().filter_map(|name| {
+        let (its_section, its_last) = split(name);
+        let edits = near(section, its_section)? + near(last, its_last)?;
+        Some(((section != its_section, edits), name))
+    });
+    if let Some((_, name)) = alike.min() {
+        return Some(name.clone());
+    }
+    let mut misplaced = known.iter().filter(|name| split(name).1 == last);
+    misplaced
+        .next()
+        .filter(|_| misplaced.next().is_none())
         .cloned()
+}
+
+fn split(name: &str) -> (&str, &str) {
+    name.rsplit_once('.').unwrap_or(("", name))
+}
+
+/// The edits between two names; none where they are more than a third of the name.
+fn near(wrong: &str, known: &str) -> Option<usize> {
+    let most = (wrong.chars().count() / 3).max(usize::from(!wrong.is_empty()));
+    Some(edits(wrong, known)).filter(|edits| *edits <= most)
 }
 
 /// Levenshtein distance, in characters.
@@ -49,4 +66,40 @@ fn edits(a: &str, b: &str) -> usize {
         }
     }
     row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_near_is_suggested() {
+        let known = [
+            "http",
+            "http.bind",
+            "http.keys",
+            "log",
+            "log.level",
+            "log.bins",
+            "train.learner.form",
+            "judge.model.url",
+            "engine.url",
+        ]
+        .map(str::to_owned);
+        for (wrong, expected) in [
+            ("http.bimd", Some("http.bind")),
+            ("http.bins", Some("http.bind")),
+            ("htpp", Some("http")),
+            ("htpp.bimd", Some("http.bind")),
+            ("bind", Some("http.bind")),
+            ("train.leraner.form", Some("train.learner.form")),
+            ("http.foo", None),
+            ("http.port", None),
+            ("http.url", None),
+            ("elsewhere", None),
+        ] {
+            let found = nearest(wrong, &known);
+            assert_eq!(found.as_deref(), expected, "{wrong}");
+        }
+    }
 }

@@ -22,8 +22,9 @@ pub(super) fn merge(
     overlay(merged, known, ("", layer)).map_err(|message| {
         let message = match message {
             Wrong::Unknown(key) => {
-                let near = keys::nearest(&key, &keys::all(known)).unwrap_or_default();
-                format!("unknown key {key}; did you mean {near}?")
+                let near = keys::nearest(&key, &keys::all(known));
+                let near = near.map(|near| format!("; did you mean {near}?"));
+                format!("unknown key {key}{}", near.unwrap_or_default())
             }
             Wrong::Type(message) => message,
         };
@@ -126,13 +127,13 @@ pub(super) fn env_values(
         let key = key.to_ascii_lowercase().replace("__", ".");
         let path: Vec<&str> = key.split('.').collect();
         let Some(example) = lookup(known, &path) else {
-            let near = keys::nearest(&key, &keys::all(known)).unwrap_or_default();
-            let near = format!(
-                "{ENV_PREFIX}{}",
-                near.to_ascii_uppercase().replace('.', "__")
-            );
+            let near = keys::nearest(&key, &keys::all(known)).map(|near| {
+                let near = near.to_ascii_uppercase().replace('.', "__");
+                format!("; did you mean {ENV_PREFIX}{near}?")
+            });
             return Err(ConfigError(format!(
-                "the environment variable {name} sets no known key; did you mean {near}?"
+                "the environment variable {name} sets no known key{}",
+                near.unwrap_or_default()
             )));
         };
         let value = env_value(text, example)

@@ -3,12 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use hone_domain::UserRole;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::commons::Commons;
-use crate::http::guard::{Caller, LOCAL_OWNER};
 use crate::people::links;
 
 /// How often uses of keys and sign-ins are noted.
@@ -71,12 +69,7 @@ pub(super) async fn first_link(
     if !needed || is_inhabited(commons) {
         return Ok(None);
     }
-    let host = Caller {
-        owner: LOCAL_OWNER.to_owned(),
-        role: UserRole::Admin,
-        ..Caller::stranger()
-    };
-    let link = people.invite(&host, (UserRole::Admin, None)).await;
+    let link = people.invite_first().await;
     let link = link.map_err(|error| error.to_string())?;
     let base = match config.people.public_url.as_str() {
         "" => format!("{}://{addr}", config.http.scheme()),

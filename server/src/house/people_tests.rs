@@ -203,6 +203,23 @@ fn a_public_address_without_anybody_is_refused_unless_a_link_is_wanted() {
 }
 
 #[tokio::test]
+async fn the_first_link_ends_once_the_command_line_made_an_account() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, log) = (folder.path().join("data"), folder.path().join("log"));
+    let server = Server::start(&data, &log, &[("HONE__PEOPLE__SIGN_IN", "true")]);
+    let link = server.lines.iter().find_map(|l| l.split_once("/#/invite/"));
+    let token = link.expect("the first start prints a link").1.to_owned();
+    let place = data.display().to_string();
+    good(
+        &["user", "add", "ann", "--role", "admin", "--data", &place],
+        &format!("{PASSWORD}\n"),
+    );
+    let guest = json!({"token": token, "name": "eve", "password": PASSWORD});
+    let (status, reply) = server.send("POST", "/v1/auth/invite", &guest, "").await;
+    assert_eq!(status, 404, "{reply}");
+}
+
+#[tokio::test]
 async fn the_command_line_works_beside_a_server_and_without_one() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");

@@ -19,6 +19,9 @@ use crate::people::secrets::{looks_like_key, same};
 /// The owner of everything that loopback sends without a key.
 pub const LOCAL_OWNER: &str = "local";
 
+/// Digits of a configured key's hash that tell it from others.
+const PUBLIC_DIGITS: usize = 16;
+
 /// Marks of a proxy.
 const FORWARDED: &[&str] = &[
     "forwarded",
@@ -40,6 +43,14 @@ pub struct Key {
     pub sha256: Digest,
     /// What it may do.
     pub role: UserRole,
+}
+
+impl Key {
+    /// What tells it from other keys and may be shown: begin of its hash.
+    fn public_part(&self) -> String {
+        let hash = self.sha256.to_string();
+        format!("sha256-{}", &hash[..PUBLIC_DIGITS])
+    }
 }
 
 /// What decides who is calling.
@@ -241,7 +252,10 @@ impl Guard {
             owner: key.owner.clone(),
             role: key.role,
             via: Via::Key,
-            allowance: Allowance::default(),
+            allowance: Allowance {
+                key: Some((key.public_part(), RateLimits::default())),
+                ..Allowance::default()
+            },
             despite_store_false: false,
             acted_by: None,
         })

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::secrets::{self, Cost};
 use super::{Directory, Signed, audit, counted, locked, secret_error, store_error, too_many};
 use crate::http::error::ApiError;
-use crate::http::guard::{Allowance, Caller, Via};
+use crate::http::guard::{Allowance, Caller, LOCAL_OWNER, Via};
 
 /// A fresh invitation.
 #[derive(Clone, Debug)]
@@ -40,6 +40,27 @@ impl Directory {
     pub async fn invite(
         &self,
         caller: &Caller,
+        wanted: (UserRole, Option<String>),
+    ) -> Result<Link, ApiError> {
+        self.invite_by(caller.owner.clone(), caller, wanted).await
+    }
+
+    /// Makes the link of the first start, for an admin. Nobody invites by it, and it is refused once
+    /// there is an account.
+    pub async fn invite_first(&self) -> Result<Link, ApiError> {
+        let host = Caller {
+            owner: LOCAL_OWNER.to_owned(),
+            role: UserRole::Admin,
+            ..Caller::stranger()
+        };
+        let nobody = String::new();
+        self.invite_by(nobody, &host, (UserRole::Admin, None)).await
+    }
+
+    async fn invite_by(
+        &self,
+        by: String,
+        caller: &Caller,
         (role, name): (UserRole, Option<String>),
     ) -> Result<Link, ApiError> {
         let token = secrets::new_token().map_err(|e| secret_error(&e))?;
@@ -52,7 +73,7 @@ impl Directory {
             token: secrets::digest(&token),
             role,
             name,
-            by: caller.owner.clone(),
+            by,
             created_ms: now_ms,
             expires_ms,
         });
@@ -119,7 +140,7 @@ impl Directory {
 
 fn used_up() -> ApiError {
     ApiError::NotFound(
-        "this link is not valid: it was used, or it is too old; ask for another".to_owned(),
+        "this link is not valid: it was used, or it is too old, or it was for the first account and there is one; ask for another".to_owned(),
     )
 }
 

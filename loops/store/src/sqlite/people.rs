@@ -19,6 +19,10 @@ const USER: &str = "select users.name, role, password, users.disabled, users.lim
 const KEY: &str = "select id, owner, label, role, hash, limits, despite_store_false, created_ms, \
                    expires_ms, revoked_ms, used_ms";
 
+/// Nobody's invitation lets in the first one only.
+const INVITE_HOLDS: &str =
+    "taken_ms is null and (created_by <> '' or not exists (select 1 from users))";
+
 /// Does a change and records it, or does neither.
 pub(super) async fn change(
     connection: &mut SqliteConnection,
@@ -250,11 +254,11 @@ async fn take_invite(
     token: Digest,
     new: &User,
 ) -> Result<Changed, Fault> {
-    let taken = sqlx::query(
-        "update invites set taken_ms = ?1 where token = ?2 and taken_ms is null and expires_ms > ?1
+    let taken = sqlx::query(sqlx::AssertSqlSafe(format!(
+        "update invites set taken_ms = ?1 where token = ?2 and {INVITE_HOLDS} and expires_ms > ?1
              and role = ?3 and coalesce(user_name, ?4) = ?4
              and not exists (select 1 from users where name = ?4)",
-    )
+    )))
     .bind(new.created_ms)
     .bind(&token.0[..])
     .bind(new.role.as_str())
@@ -379,10 +383,10 @@ pub(super) async fn invite(
     connection: &mut SqliteConnection,
     token: Digest,
 ) -> Result<Option<Invite>, Fault> {
-    let row = sqlx::query(
+    let row = sqlx::query(sqlx::AssertSqlSafe(format!(
         "select token, role, user_name, created_by, created_ms, expires_ms from invites
-         where token = ? and taken_ms is null",
-    )
+         where token = ? and {INVITE_HOLDS}",
+    )))
     .bind(&token.0[..])
     .fetch_optional(connection)
     .await?;

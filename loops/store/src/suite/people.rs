@@ -19,6 +19,7 @@ pub async fn people(make: impl AsyncFn() -> Arc<dyn People>) {
     a_rotated_key_has_a_successor(&*make().await).await;
     sign_ins_end_with_their_account(&*make().await).await;
     an_invitation_makes_one_account(&*make().await).await;
+    the_first_link_ends_with_the_first_account(&*make().await).await;
     the_revision_tells_what_a_cache_must_forget(&*make().await).await;
     every_change_is_recorded_once(&*make().await).await;
     the_log_is_listed_in_pages(&*make().await).await;
@@ -262,6 +263,29 @@ async fn an_invitation_makes_one_account(people: &dyn People) {
     let taken = change(people, PeopleChange::TakeInvite(open.token, user("ann"))).await;
     assert_eq!(taken, Changed::Taken);
     done(people, PeopleChange::TakeInvite(open.token, user("eve"))).await;
+}
+
+async fn the_first_link_ends_with_the_first_account(people: &dyn People) {
+    let first = |byte| Invite {
+        token: Digest([byte; 32]),
+        role: UserRole::Developer,
+        name: None,
+        by: String::new(),
+        created_ms: NOW,
+        expires_ms: NOW + 10,
+    };
+    let [used, other] = [first(7), first(6)];
+    for invite in [&used, &other] {
+        done(people, PeopleChange::Invite(invite.clone())).await;
+        let found = people.invite(invite.token).await.expect("read");
+        assert_eq!(found.as_ref(), Some(invite));
+    }
+    done(people, PeopleChange::TakeInvite(used.token, user("ann"))).await;
+    assert_eq!(people.invite(other.token).await.expect("read"), None);
+    for name in ["ann", "eve"] {
+        let taken = change(people, PeopleChange::TakeInvite(other.token, user(name))).await;
+        assert_eq!(taken, Changed::Missing, "{name}");
+    }
 }
 
 async fn the_revision_tells_what_a_cache_must_forget(people: &dyn People) {

@@ -505,6 +505,31 @@ async fn limits_are_told_in_headers_and_end_in_429() {
 }
 
 #[tokio::test]
+async fn limits_of_keys_hold_for_keys_of_the_configuration() {
+    let limits = LimitsConfig {
+        key: LimitSet {
+            requests_per_minute: 1,
+            ..NO_LIMITS
+        },
+        owner: NO_LIMITS,
+        team: NO_LIMITS,
+        counted_max: 10,
+    };
+    let stage = Stage::with_limits(Recorder::Collects, limits).await;
+    let chat = json!({"model": "gpt", "messages": [{"role": "user", "content": "hello"}]});
+    // Each key has a limit of its own.
+    for name in ["user-a", "user-b"] {
+        let user = Client::with_key(name);
+        let ask = || user.send(&stage, "POST", "/v1/chat/completions", chat.clone());
+        let reply = ask().await;
+        check(&reply, 200, "");
+        assert_eq!(reply.header("x-ratelimit-limit-requests"), Some("1"));
+        assert_eq!(reply.header("x-ratelimit-remaining-requests"), Some("0"));
+        check(&ask().await, 429, "rate_limit_exceeded");
+    }
+}
+
+#[tokio::test]
 async fn a_stream_counts_until_its_client_has_it_or_leaves() {
     let limits = LimitsConfig {
         key: NO_LIMITS,

@@ -90,12 +90,17 @@ impl FeedbackRequest {
             None => thumb,
         };
         for (name, text) in [("comment", &self.comment), ("correction", &self.correction)] {
-            if text.as_ref().is_some_and(|t| t.len() > TEXT_BYTES_MAX) {
-                return Err(ApiError::invalid(
-                    name,
-                    format!("{name} has at most {TEXT_BYTES_MAX} bytes"),
-                ));
-            }
+            let Some(text) = text else {
+                continue;
+            };
+            let wrong = if text.trim().is_empty() {
+                format!("{name} is empty; leave it out, or say something")
+            } else if text.len() > TEXT_BYTES_MAX {
+                format!("{name} has at most {TEXT_BYTES_MAX} bytes")
+            } else {
+                continue;
+            };
+            return Err(ApiError::invalid(name, wrong));
         }
         if self.id.as_ref().is_some_and(|id| id.len() > 256) {
             return Err(ApiError::invalid("id", "id has at most 256 bytes"));
@@ -122,11 +127,7 @@ impl FeedbackRequest {
             Some(name) => {
                 let known = metrics.iter().find(|metric| metric.name == name);
                 let known = known.ok_or_else(|| {
-                    let names: Vec<&str> = metrics.iter().map(|m| m.name.as_str()).collect();
-                    let why = format!(
-                        "metric {name:?} is not declared; known: {}",
-                        names.join(", ")
-                    );
+                    let why = format!("metric {name:?} is not declared; {}", known_names(metrics));
                     ApiError::invalid("metric", why)
                 })?;
                 (known.worst, known.best)
@@ -151,6 +152,14 @@ impl FeedbackRequest {
         }
         Ok(Some(share * 2.0 - 1.0))
     }
+}
+
+fn known_names(metrics: &[Metric]) -> String {
+    if metrics.is_empty() {
+        return "none is; declare it in the configuration (learning.metrics), or leave metric out and give a score from -1 to 1".to_owned();
+    }
+    let names: Vec<&str> = metrics.iter().map(|m| m.name.as_str()).collect();
+    format!("known: {}", names.join(", "))
 }
 
 #[cfg(test)]
@@ -194,5 +203,52 @@ mod tests {
                 (read, expected) => panic!("{read:?} for {expected:?}"),
             }
         }
+    }
+
+    fn request() -> FeedbackRequest {
+        FeedbackRequest {
+            turn_id: "turn_01a1fc1a-d46f-72b9-a831-d2ab7e585f60".to_owned(),
+            score: Some(1.0),
+            metric: None,
+            thumb: None,
+            comment: None,
+            correction: None,
+            id: None,
+        }
+    }
+
+    #[test]
+    fn a_metric_is_refused_with_where_to_declare_it() {
+        let request = FeedbackRequest {
+            metric: Some("stars".to_owned()),
+            ..request()
+        };
+        let error = format!("{:?}", request.resolve(&[]).unwrap_err());
+        assert!(error.contains("none is; declare it"), "{error}");
+        assert!(error.contains("learning.metrics"), "{error}");
+    }
+
+    #[test]
+    fn empty_texts_are_refused_by_name() {
+        for text in ["", " \n\t"] {
+            let comment = FeedbackRequest {
+                comment: Some(text.to_owned()),
+                ..request()
+            };
+            let correction = FeedbackRequest {
+                correction: Some(text.to_owned()),
+                ..request()
+            };
+            for (name, request) in [("comment", comment), ("correction", correction)] {
+                let error = format!("{:?}", request.resolve(&[]).unwrap_err());
+                assert!(error.contains(&format!("{name} is empty")), "{error}");
+            }
+        }
+        let kept = FeedbackRequest {
+            comment: Some(" so ".to_owned()),
+            ..request()
+        };
+        let wish = kept.resolve(&[]).unwrap();
+        assert_eq!(wish.comment.as_deref(), Some(" so "));
     }
 }
