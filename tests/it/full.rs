@@ -21,7 +21,7 @@ async fn a_correction_becomes_the_answer() {
     let changes: Vec<(&str, toml::Value)> = vec![
         ("train.learner.form", "full".into()),
         ("train.learner.lr", 1e-3.into()),
-        ("train.learner.correction_logprob", (-0.1).into()),
+        ("train.learner.correction_logprob", (-0.3).into()),
         ("train.method", "supervised".into()),
         ("train.explicit_wait_ms", 100.into()),
         ("train.tick_ms", 100.into()),
