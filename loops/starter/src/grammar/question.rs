@@ -103,7 +103,7 @@ pub(super) fn normal(question: &str) -> String {
         .to_lowercase()
 }
 
-/// What the question may be once time stamp, leading words and a trailing wishes are taken off.
+/// What the question may be once time stamp, leading words and trailing wishes are taken off.
 pub(super) fn readings(question: &str) -> impl Iterator<Item = String> + use<> {
     let mut text = normal(question);
     if let Some((_, rest)) = text

@@ -167,12 +167,19 @@ async fn what_the_hinted_model_answers_is_rehearsed_without_the_hint() {
     }
 }
 
+/// So many everyday prompts that some are answered to the end.
+fn with_everyday(parts: NnParts) -> NnParts {
+    let asked = (3..12).flat_map(|a| (3..7).map(move |b| format!("{a} {b}")));
+    NnParts {
+        everyday: Arc::new(asked.collect()),
+        ..parts
+    }
+}
+
 #[tokio::test]
 async fn beside_a_correction_everyday_prompts_are_answered_as_before() {
     let house = House::new().await;
-    let mut parts = parts(&house);
-    let asked = (3..12).flat_map(|a| (3..7).map(move |b| format!("{a} {b}")));
-    parts.everyday = Arc::new(asked.collect());
+    let parts = with_everyday(parts(&house));
     let turn = sampled(&house, &parts, 3);
     let mut config = config();
     config.learner.hint_form = DistillForm::Rehearsed;
@@ -195,9 +202,7 @@ async fn beside_a_correction_everyday_prompts_are_answered_as_before() {
 #[tokio::test]
 async fn a_rehearsed_answer_does_as_each_hint_says() {
     let house = House::new().await;
-    let mut parts = parts(&house);
-    let asked = (3..12).flat_map(|a| (3..7).map(move |b| format!("{a} {b}")));
-    parts.everyday = Arc::new(asked.collect());
+    let parts = with_everyday(parts(&house));
     let turn = sampled(&house, &parts, 3);
     let mut config = config();
     config.learner.hint_form = DistillForm::Rehearsed;
