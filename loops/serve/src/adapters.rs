@@ -31,6 +31,12 @@ pub(crate) struct Loaded {
     pub(crate) probe: Option<Vec<u8>>,
 }
 
+impl Loaded {
+    fn is(&self, policy: &Policy) -> bool {
+        self.version == policy.version && self.digest == policy.digest
+    }
+}
+
 /// The version a request is bound to; no adapter is the base model.
 #[derive(Clone, Debug)]
 pub(crate) struct Pinned(pub(crate) Option<Arc<Loaded>>);
@@ -56,8 +62,7 @@ impl Pinned {
     }
 
     fn is(&self, policy: &Policy) -> bool {
-        let loaded = self.0.as_ref();
-        loaded.is_some_and(|l| l.version == policy.version && l.digest == policy.digest)
+        self.0.as_ref().is_some_and(|loaded| loaded.is(policy))
     }
 
     /// Sorts requests into runs with the same adapter.
@@ -203,10 +208,11 @@ impl AdapterTable {
     /// Takes a finished load of one adapter; a failed one is forgotten.
     pub(crate) fn finish_exact(&mut self, policy: &Policy, result: &LoadResult) {
         match (self.exact.get_mut(policy), result) {
+            // It was kept beside a trial while it was being loaded.
+            (Some(exact), _) if exact.loaded.is_some() => {}
             (Some(exact), Ok(Some(loaded))) => {
-                if exact.loaded.replace(loaded.clone()).is_none() {
-                    self.bytes += loaded.bytes;
-                }
+                exact.loaded = Some(loaded.clone());
+                self.bytes += loaded.bytes;
             }
             (Some(_), _) => drop(self.exact.remove(policy)),
             (None, _) => {}
@@ -223,22 +229,39 @@ impl AdapterTable {
     /// Takes an adapter out of service because it is not what was published; new requests wait
     /// until it is loaded again. False where it is not served any more.
     pub(crate) fn discard(&mut self, wanted: &Wanted, digest: Digest) -> bool {
-        let gone = match wanted {
+        let gone: Vec<Arc<Loaded>> = match wanted {
             Wanted::Exact(policy) => {
                 let exact = self.exact.remove(policy);
-                exact.and_then(|exact| exact.loaded)
+                exact.and_then(|exact| exact.loaded).into_iter().collect()
             }
             Wanted::Newest(scope) => {
                 let known = self.known.get_mut(scope);
                 let unfit = |pinned: &mut Pinned| pinned.digest() == Some(digest);
                 let taken = known.and_then(|known| known.serving.take_if(unfit));
-                taken.and_then(|pinned| pinned.0)
+                // A trial may have moved it aside since it was loaded.
+                let unfit = |policy: &Policy, exact: &mut Exact| {
+                    let is_loaded = exact.loaded.is_some();
+                    is_loaded && policy.scope == *scope && policy.digest == digest
+                };
+                let kept = self.exact.extract_if(unfit);
+                let kept = kept.filter_map(|(_, exact)| exact.loaded);
+                taken
+                    .and_then(|pinned| pinned.0)
+                    .into_iter()
+                    .chain(kept)
+                    .collect()
             }
         };
-        let Some(gone) = gone else { return false };
-        self.bytes -= gone.bytes;
-        self.retired.push(Arc::downgrade(&gone));
-        true
+        for loaded in &gone {
+            self.retire(loaded);
+        }
+        !gone.is_empty()
+    }
+
+    /// It serves nobody new any more.
+    fn retire(&mut self, loaded: &Arc<Loaded>) {
+        self.bytes -= loaded.bytes;
+        self.retired.push(Arc::downgrade(loaded));
     }
 
     /// The version that serves `scope` now, for a request that picked before and has not begun.
@@ -258,13 +281,22 @@ impl AdapterTable {
         load
     }
 
-    /// Takes a finished load.
-    pub(crate) fn finish(&mut self, scope: &Scope, result: &LoadResult, now_ms: i64) -> Changed {
+    /// Takes a finished load. What it displaces stays in memory where it is `proven`: what the
+    /// sessions get that a trial leaves alone.
+    pub(crate) fn finish(
+        &mut self,
+        scope: &Scope,
+        result: &LoadResult,
+        (proven, now_ms): (Option<&Policy>, i64),
+    ) -> Changed {
         let Some(known) = self.known.get_mut(scope) else {
             return Changed::default();
         };
-        known.loading = false;
-        let mut changed = Changed::default();
+        known.loading = std::mem::take(&mut known.again);
+        let mut changed = Changed {
+            swapped: false,
+            load: known.loading,
+        };
         match result {
             Err(_) => {
                 known.behind = true;
@@ -280,19 +312,40 @@ impl AdapterTable {
                 if newer {
                     let old = known.serving.replace(new);
                     changed.swapped = old.is_some();
-                    let old = old.and_then(|pinned| pinned.0);
                     self.bytes += loaded.as_ref().map_or(0, |l| l.bytes);
-                    self.bytes -= old.as_ref().map_or(0, |l| l.bytes);
-                    self.retired.extend(old.as_ref().map(Arc::downgrade));
+                    if let Some(old) = old.and_then(|pinned| pinned.0) {
+                        self.displace(old, proven);
+                    }
                 }
             }
         }
-        if std::mem::take(&mut known.again) {
-            known.loading = true;
-            changed.load = true;
-        }
         self.drop_unused();
         changed
+    }
+
+    /// A newer version took the place of `old`.
+    fn displace(&mut self, old: Arc<Loaded>, proven: Option<&Policy>) {
+        if let Some(policy) = proven.filter(|policy| old.is(policy)) {
+            let used = self.uses;
+            let exact = self.exact.entry(policy.clone());
+            let exact = exact.or_insert(Exact { loaded: None, used });
+            exact.used = used;
+            if exact.loaded.is_none() {
+                exact.loaded = Some(old);
+                return;
+            }
+        }
+        self.retire(&old);
+    }
+
+    /// The trial that `policy` was kept for is over.
+    pub(crate) fn let_go(&mut self, policy: &Policy) {
+        let is_loaded = self.exact.get(policy).is_some_and(|e| e.loaded.is_some());
+        let gone = is_loaded.then(|| self.exact.remove(policy)).flatten();
+        if let Some(gone) = gone.and_then(|exact| exact.loaded) {
+            self.retire(&gone);
+        }
+        self.drop_retired();
     }
 
     /// Adapters that are loaded and about to serve: they count as well.

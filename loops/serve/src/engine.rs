@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hone_domain::{
-    Ask, Blobs, Collect, Digest, Grammar, Policies, PolicyChoice, Scope, ServeError, Token,
+    Ask, Blobs, Collect, Digest, Grammar, Policies, Policy, PolicyChoice, Scope, ServeError, Token,
 };
 use hone_nn::device::Device;
 use hone_nn::grammar::Constraint;
@@ -63,6 +63,8 @@ pub(crate) enum Command {
     Ask(Box<Sequence>),
     /// A scope has a newer version.
     Newer(Scope),
+    /// A trial ended that this version was measured against.
+    TrialOver(Policy),
     /// A load came to its end.
     Loaded { wanted: Wanted, result: LoadResult },
     /// A loaded adapter is not what was published.

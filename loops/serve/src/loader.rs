@@ -57,7 +57,16 @@ pub(crate) fn spawn(ctx: LoaderCtx, jobs: Receiver<Wanted>) -> io::Result<JoinHa
         })
 }
 
-/// Scopes that get newer versions.
+/// What changed in what is published.
+#[derive(Debug, PartialEq, Eq)]
+struct Change {
+    /// Scopes whose newest version is another than before.
+    newer: Vec<Scope>,
+    /// What trials were measured against that are over.
+    over: Vec<Policy>,
+}
+
+/// Tells of scopes that get newer versions, and of trials that end.
 struct News {
     seen: Policies,
     policies: LatestReader<Policies>,
@@ -70,15 +79,24 @@ impl News {
         Self { seen, policies }
     }
 
-    /// The scopes whose newest version is another than before; none when nobody publishes any more.
-    async fn next(&mut self) -> Option<Vec<Scope>> {
+    /// What changed since the last call; none when nobody publishes any more.
+    async fn next(&mut self) -> Option<Change> {
         let newest = self.policies.changed().await?;
         let before = std::mem::replace(&mut self.seen, newest);
         let newer = self
             .seen
             .iter()
             .filter(|policy| before.version(&policy.scope) != policy.version);
-        Some(newer.map(|policy| policy.scope.clone()).collect())
+        let over = before.iter().filter_map(|policy| {
+            let proven = &before.trial(&policy.scope)?.proven;
+            let now = self.seen.trial(&policy.scope);
+            let goes_on = now.is_some_and(|trial| trial.proven == *proven);
+            (!goes_on).then(|| proven.clone())
+        });
+        Some(Change {
+            newer: newer.map(|policy| policy.scope.clone()).collect(),
+            over: over.collect(),
+        })
     }
 }
 
@@ -96,11 +114,13 @@ async fn run(ctx: LoaderCtx, mut news: News, mut jobs: Receiver<Wanted>) {
                 let (ctx, served) = (ctx.clone(), served.clone());
                 drop(tokio::task::spawn_blocking(move || prove_all(&ctx, &served)));
             }
-            newer = news.next(), if published => match newer {
-                // A stopped engine needs no news.
-                Some(scopes) => scopes
-                    .into_iter()
-                    .for_each(|scope| drop(ctx.commands.send(Command::Newer(scope)))),
+            change = news.next(), if published => match change {
+                Some(Change { newer, over }) => {
+                    let newer = newer.into_iter().map(Command::Newer);
+                    let over = over.into_iter().map(Command::TrialOver);
+                    // A stopped engine needs no news.
+                    newer.chain(over).for_each(|news| drop(ctx.commands.send(news)));
+                }
                 None => published = false,
             },
             job = jobs.recv() => {
@@ -246,26 +266,67 @@ fn prove_all(ctx: &LoaderCtx, served: &Served) {
 
 #[cfg(test)]
 mod tests {
-    use hone_domain::{BlobKey, PolicyVersion};
+    use hone_domain::{BlobKey, OnTrial, PolicyVersion};
     use hone_runtime::Latest;
 
     use super::*;
+
+    fn policy(version: u64) -> Policy {
+        Policy {
+            scope: Scope::of("a", None),
+            version: PolicyVersion(version),
+            digest: Digest([version as u8; 32]),
+            blob: BlobKey::new("x").expect("a name"),
+        }
+    }
+
+    fn newer() -> Change {
+        Change {
+            newer: vec![Scope::of("a", None)],
+            over: Vec::new(),
+        }
+    }
 
     #[tokio::test]
     async fn a_version_published_before_anybody_listens_is_news_once() {
         let policies = Latest::new(Policies::default());
         let mut news = News::new(policies.reader());
         for version in [1, 2] {
-            let policy = Policy {
-                scope: Scope::of("a", None),
-                version: PolicyVersion(version),
-                digest: Digest([1; 32]),
-                blob: BlobKey::new("x").expect("a name"),
-            };
-            policies.update(|table| table.with(policy));
-            assert_eq!(news.next().await, Some(vec![Scope::of("a", None)]));
+            policies.update(|table| table.with(policy(version)));
+            assert_eq!(news.next().await, Some(newer()));
         }
         drop(policies);
         assert_eq!(news.next().await, None);
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_trial_is_news_however_it_ends() {
+        let policies = Latest::new(Policies::default().with(policy(1)));
+        let mut news = News::new(policies.reader());
+        let tried = |version| OnTrial {
+            policy: policy(version),
+            proven: policy(1),
+            share: 0.5,
+        };
+        policies.update(|table| table.on_trial(tried(2)));
+        assert_eq!(news.next().await, Some(newer()));
+        // Another version tried against the same one leaves that in use.
+        policies.update(|table| table.on_trial(tried(3)));
+        assert_eq!(news.next().await, Some(newer()));
+        let over = || vec![policy(1)];
+        policies.update(|table| table.proven(&Scope::of("a", None), PolicyVersion(3)));
+        let promoted = Change {
+            newer: Vec::new(),
+            over: over(),
+        };
+        assert_eq!(news.next().await, Some(promoted));
+        policies.update(|table| table.on_trial(tried(4)));
+        assert_eq!(news.next().await, Some(newer()));
+        policies.update(|table| table.with(policy(5)));
+        let displaced = Change {
+            over: over(),
+            ..newer()
+        };
+        assert_eq!(news.next().await, Some(displaced));
     }
 }

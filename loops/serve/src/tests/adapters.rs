@@ -73,7 +73,7 @@ fn one_load_at_a_time_and_the_older_version_serves_meanwhile() {
         "a second load of the scope waits for the first"
     );
     assert_eq!(version(&t.pick(&a, 0, none)), Some(0));
-    let changed = t.finish(&a, &Ok(Some(loaded(1, 10))), 0);
+    let changed = t.finish(&a, &Ok(Some(loaded(1, 10))), (None, 0));
     assert_eq!(
         changed,
         Changed {
@@ -84,13 +84,13 @@ fn one_load_at_a_time_and_the_older_version_serves_meanwhile() {
     );
     assert_eq!(version(&t.pick(&a, 0, none)), Some(1));
     assert_eq!(
-        t.finish(&a, &Ok(Some(loaded(2, 10))), 0),
+        t.finish(&a, &Ok(Some(loaded(2, 10))), (None, 0)),
         Changed {
             swapped: true,
             load: false
         }
     );
-    let older = t.finish(&a, &Ok(Some(loaded(1, 10))), 0);
+    let older = t.finish(&a, &Ok(Some(loaded(1, 10))), (None, 0));
     assert_eq!(
         older,
         Changed::default(),
@@ -118,7 +118,7 @@ fn a_scope_that_is_not_in_memory_waits_for_its_own_load_only() {
         Some(0),
         "others do not wait"
     );
-    t.finish(&a, &Err("broken".to_owned()), 0);
+    t.finish(&a, &Err("broken".to_owned()), (None, 0));
     assert!(t.serving(&a).is_none());
     let again = t.pick(&a, 0, heads);
     assert_eq!(
@@ -133,14 +133,14 @@ fn a_failed_load_keeps_the_older_version_and_is_tried_again_later() {
     let mut t = table(1_000, 10);
     let a = scope("a");
     t.pick(&a, 0, || policies(&["a"]));
-    t.finish(&a, &Ok(Some(loaded(1, 10))), 0);
+    t.finish(&a, &Ok(Some(loaded(1, 10))), (None, 0));
     assert!(t.announce(&a));
-    t.finish(&a, &Err("broken".to_owned()), 1_000);
+    t.finish(&a, &Err("broken".to_owned()), (None, 1_000));
     let pick = t.pick(&a, 1_050, Policies::default);
     assert_eq!((version(&pick), pick.1), (Some(1), false));
     let pick = t.pick(&a, 1_100, Policies::default);
     assert_eq!((version(&pick), pick.1), (Some(1), true));
-    t.finish(&a, &Ok(Some(loaded(2, 10))), 1_200);
+    t.finish(&a, &Ok(Some(loaded(2, 10))), (None, 1_200));
     let pick = t.pick(&a, 9_000, Policies::default);
     assert_eq!(
         (version(&pick), pick.1),
@@ -155,7 +155,7 @@ fn the_longest_unused_goes_and_what_is_in_use_stays() {
     let heads = || policies(&["a", "b", "c"]);
     let load = |t: &mut AdapterTable, name: &str| {
         t.pick(&scope(name), 0, heads);
-        t.finish(&scope(name), &Ok(Some(loaded(1, 10))), 0);
+        t.finish(&scope(name), &Ok(Some(loaded(1, 10))), (None, 0));
     };
     load(&mut t, "a");
     let held = match t.pick(&scope("a"), 0, heads).0 {
@@ -169,13 +169,91 @@ fn the_longest_unused_goes_and_what_is_in_use_stays() {
     assert_eq!(held.version(), PolicyVersion(1));
     // An older version counts as long as a request uses it.
     t.announce(&scope("a"));
-    t.finish(&scope("a"), &Ok(Some(loaded(2, 10))), 0);
+    t.finish(&scope("a"), &Ok(Some(loaded(2, 10))), (None, 0));
     assert_eq!(
         t.resident().0,
         2,
         "version 2 of a, and version 1 that is held"
     );
     drop(held);
+    t.drop_retired();
+    assert_eq!(t.resident(), (1, 10));
+}
+
+fn policy(name: &str, version: u64) -> Policy {
+    Policy {
+        scope: scope(name),
+        version: PolicyVersion(version),
+        digest: Digest([version as u8; 32]),
+        blob: BlobKey::new("a").unwrap(),
+    }
+}
+
+#[test]
+fn what_a_trial_is_measured_against_stays_until_it_is_over() {
+    let mut t = table(1_000, 10);
+    let (a, proven) = (scope("a"), policy("a", 1));
+    t.pick(&a, 0, || policies(&["a"]));
+    t.finish(&a, &Ok(Some(loaded(1, 10))), (None, 0));
+    t.announce(&a);
+    t.finish(&a, &Ok(Some(loaded(2, 10))), (Some(&proven), 0));
+    assert_eq!(version(&t.pick(&a, 0, Policies::default)), Some(2));
+    let pick = t.pick_exact(&proven);
+    assert_eq!(
+        (version(&pick), pick.1),
+        (Some(1), false),
+        "nothing to load"
+    );
+    assert_eq!(t.resident(), (2, 20));
+    // Another one on trial against the same leaves it where it is.
+    t.announce(&a);
+    t.finish(&a, &Ok(Some(loaded(3, 10))), (Some(&proven), 0));
+    t.drop_retired();
+    assert_eq!(t.resident(), (2, 20));
+    t.let_go(&proven);
+    assert_eq!(t.resident(), (2, 20), "a request uses it still");
+    drop(pick);
+    t.drop_retired();
+    assert_eq!(t.resident(), (1, 10));
+    let pick = t.pick_exact(&proven);
+    assert_eq!((version(&pick), pick.1), (None, true), "asked for by name");
+    t.let_go(&proven);
+    t.finish_exact(&proven, &Ok(Some(loaded(1, 10))));
+    assert!(t.exact(&proven).is_some(), "a load under way is somebody's");
+}
+
+#[test]
+fn what_is_kept_beside_a_trial_counts_once_and_goes_when_memory_is_short() {
+    let mut t = table(25, 10);
+    let (a, proven) = (scope("a"), policy("a", 1));
+    // It was asked for by name before it became the newest in memory.
+    assert!(t.pick_exact(&proven).1);
+    t.pick(&a, 0, || policies(&["a"]));
+    t.finish(&a, &Ok(Some(loaded(1, 10))), (None, 0));
+    t.finish(&a, &Ok(Some(loaded(2, 10))), (Some(&proven), 0));
+    let kept = t.exact(&proven).unwrap();
+    t.finish_exact(&proven, &Err("broken".to_owned()));
+    t.finish_exact(&proven, &Ok(Some(loaded(1, 10))));
+    assert_eq!(t.resident(), (2, 20));
+    drop(kept);
+    t.pick(&scope("b"), 0, || policies(&["b"]));
+    t.finish(&scope("b"), &Ok(Some(loaded(1, 10))), (None, 0));
+    assert_eq!(t.resident(), (2, 20), "the longest unused of them went");
+    assert!(t.exact(&proven).is_none());
+    assert!(t.serving(&a).is_some() && t.serving(&scope("b")).is_some());
+}
+
+#[test]
+fn what_a_trial_moved_aside_is_taken_out_where_it_is_unfit() {
+    let mut t = table(1_000, 10);
+    let (a, proven) = (scope("a"), policy("a", 1));
+    t.pick(&a, 0, || policies(&["a"]));
+    t.finish(&a, &Ok(Some(loaded(1, 10))), (None, 0));
+    t.finish(&a, &Ok(Some(loaded(2, 10))), (Some(&proven), 0));
+    // It was loaded as the newest of its scope, and is proven as that.
+    assert!(t.discard(&Wanted::Newest(a.clone()), proven.digest));
+    assert!(t.exact(&proven).is_none() && t.serving(&a).is_some());
+    assert!(!t.discard(&Wanted::Newest(a), proven.digest));
     t.drop_retired();
     assert_eq!(t.resident(), (1, 10));
 }

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use hone_domain::{
-    Ask, AskContext, BlobError, BlobKey, Blobs, Collect, Delta, Digest, End, Origin, Policies,
-    Policy, PolicyChoice, PolicyVersion, RequestId, Sampling, Scope, ServeError, SessionId,
-    StopReason, StopRules, Token, Turn, TurnId, TurnKind,
+    Ask, AskContext, BlobError, BlobKey, Blobs, Collect, Delta, Digest, End, OnTrial, Origin,
+    Policies, Policy, PolicyChoice, PolicyVersion, RequestId, Sampling, Scope, ServeError,
+    SessionId, StopReason, StopRules, Token, Turn, TurnId, TurnKind,
 };
 use hone_nn::tokenizer::Tokenizer;
 use hone_nn::{
@@ -146,6 +146,15 @@ pub(crate) fn scope(name: &str) -> Scope {
     Scope::of("owner", Some(name))
 }
 
+fn policy(name: &str, version: u64, (digest, blob): (Digest, BlobKey)) -> Policy {
+    Policy {
+        scope: scope(name),
+        version: PolicyVersion(version),
+        digest,
+        blob,
+    }
+}
+
 pub(crate) struct World {
     pub(crate) engine: Engine,
     pub(crate) model: Arc<Model>,
@@ -205,24 +214,38 @@ impl World {
         }
     }
 
-    /// Stores `adapter` and publishes it as `version` of `scope`.
-    pub(crate) fn publish(&self, name: &str, version: u64, adapter: &Adapter) {
+    fn store(&self, adapter: &Adapter) -> (Digest, BlobKey) {
         let digest = Digest(adapter.digest());
         let blob = BlobKey::new(format!("adapters/{}", digest.to_hex())).unwrap();
         self.blobs
             .put(&blob, &peft::to_files(adapter, "tiny", &json!({})))
             .unwrap();
-        self.announce(name, version, (digest, blob));
+        (digest, blob)
+    }
+
+    /// Stores `adapter` and publishes it as `version` of `scope`.
+    pub(crate) fn publish(&self, name: &str, version: u64, adapter: &Adapter) {
+        self.announce(name, version, self.store(adapter));
     }
 
     pub(crate) fn announce(&self, name: &str, version: u64, place: (Digest, BlobKey)) {
-        let policy = Policy {
-            scope: scope(name),
-            version: PolicyVersion(version),
-            digest: place.0,
-            blob: place.1,
-        };
+        let policy = policy(name, version, place);
         self.policies.update(|policies| policies.with(policy));
+    }
+
+    /// Stores `adapter` and puts it on trial as `version` of `scope`, for next to no session, against
+    /// what is the newest.
+    pub(crate) fn try_out(&self, name: &str, version: u64, adapter: &Adapter) -> OnTrial {
+        let policy = policy(name, version, self.store(adapter));
+        let newest = self.policies.get().newest(&scope(name)).cloned();
+        let trial = OnTrial {
+            policy,
+            proven: newest.unwrap(),
+            share: 1e-9,
+        };
+        let begun = trial.clone();
+        self.policies.update(|policies| policies.on_trial(begun));
+        trial
     }
 
     pub(crate) fn ask(&self, ask: Ask) -> Answer {

@@ -4,9 +4,11 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use hone_domain::{BlobKey, Blobs, Digest, PolicyVersion, ServeError, Token};
+use hone_domain::{Ask, BlobKey, Blobs, Digest, PolicyChoice, PolicyVersion, ServeError, Token};
+use hone_nn::KvPool;
 
-use super::support::{Said, World, adapter, ask, prompt, read, until};
+use super::support::{Said, World, adapter, ask, model_config, prompt, read, scope, until};
+use crate::engine::ROOM;
 use crate::{Backend, Config};
 
 const SWAPS: u64 = 200;
@@ -139,6 +141,69 @@ fn a_running_request_keeps_its_version() {
         (turn.spans.len(), turn.spans[0].end as usize),
         (1, said.tokens.len())
     );
+}
+
+#[test]
+fn a_trial_leaves_the_proven_version_in_memory_with_its_prefixes() {
+    let config = Config {
+        kv_cache_bytes_max: 32 * KvPool::bytes_per_block(&model_config()) as u64,
+        ..Config::for_tests()
+    };
+    let world = World::with(config, model_config());
+    let adapters = [1, 2, 3].map(|seed| adapter(&world.model.config, seed));
+    let of_b = |tokens: Vec<Token>| Ask {
+        scope: scope("b"),
+        ..ask(&tokens, 1, 1)
+    };
+    world.publish("a", 1, &adapters[0]);
+    // Seven blocks that are unused for longer than those of the proven version.
+    world.complete(of_b(prompt(250, 9)));
+    let asked = prompt(250, 1);
+    let before = world.complete(ask(&asked, 1, 1));
+    let trial = world.try_out("a", 2, &adapters[1]);
+    until("the swap", || world.engine.stats().swaps_total == 1);
+    let newest = world.complete(ask(&asked, 1, 1));
+    assert_eq!((newest.version, newest.cached), (PolicyVersion(2), 224));
+    // Nothing is read again, and the longest unused goes first, as without a trial.
+    world.blobs.remove(&trial.proven.blob).unwrap();
+    world.complete(of_b(prompt(340, 10)));
+    world.complete(of_b(prompt(200, 11)));
+    let said = world.complete(Ask {
+        policy: PolicyChoice::of(&trial.proven),
+        ..ask(&asked, 1, 1)
+    });
+    assert_eq!((said.version, said.cached), (PolicyVersion(1), 224));
+    assert_eq!(said.bits(), before.bits());
+    assert_eq!(world.engine.stats().adapters_resident, 2);
+    // Promoted: the other one goes.
+    let promoted = |heads: &hone_domain::Policies| heads.proven(&scope("a"), PolicyVersion(2));
+    world.policies.update(promoted);
+    until("what it was measured against to go", || {
+        world.engine.stats().adapters_resident == 1
+    });
+    // Taken back: so does the one that was on trial, and what it was measured against.
+    world.try_out("a", 3, &adapters[2]);
+    until("the second swap", || world.engine.stats().swaps_total == 2);
+    assert_eq!(world.engine.stats().adapters_resident, 2);
+    world.publish("a", 4, &adapters[1]);
+    until("the third swap", || world.engine.stats().swaps_total == 3);
+    until("all but the newest to go", || {
+        world.engine.stats().adapters_resident == 1
+    });
+}
+
+#[test]
+fn a_request_that_waits_is_not_given_a_trial_that_is_not_its_sessions() {
+    let world = World::new();
+    world.publish("a", 1, &adapter(&world.model.config, 1));
+    world.complete(ask(&prompt(20, 1), 1, 1));
+    let switch = world.board.switch(ROOM).unwrap();
+    switch.pause(true);
+    let answer = world.ask(ask(&prompt(20, 1), 1, 1));
+    world.try_out("a", 2, &adapter(&world.model.config, 2));
+    until("the swap", || world.engine.stats().swaps_total == 1);
+    switch.pause(false);
+    assert_eq!(read(answer).unwrap().version, PolicyVersion(1));
 }
 
 #[test]

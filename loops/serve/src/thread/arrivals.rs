@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use hone_domain::{Digest, PolicyChoice, Scope, ServeError};
+use hone_domain::{Digest, Policy, PolicyChoice, Scope, ServeError};
 
 use crate::adapters::{Changed, LoadResult, Pick, Pinned, Wanted};
 use crate::engine::ROOM;
@@ -79,7 +79,11 @@ impl Core {
         let began = Instant::now();
         let now_ms = self.ctx.clock.now_ms();
         let changed = match wanted {
-            Wanted::Newest(scope) => self.table.finish(scope, result, now_ms),
+            Wanted::Newest(scope) => {
+                let policies = self.ctx.policies.get();
+                let proven = policies.trial(scope).map(|trial| &trial.proven);
+                self.table.finish(scope, result, (proven, now_ms))
+            }
             Wanted::Exact(policy) => {
                 self.table.finish_exact(policy, result);
                 Changed::default()
@@ -122,15 +126,29 @@ impl Core {
         self.count_adapters();
     }
 
-    /// Requests that have not begun take the newest version as well.
+    /// A trial ended that `proven` was measured against: no session gets it by default any more.
+    pub(super) fn trial_over(&mut self, proven: &Policy) {
+        self.table.let_go(proven);
+        if !proven.is_base() {
+            self.retire_prefixes(&proven.scope, proven.digest);
+        }
+        self.count_adapters();
+    }
+
+    /// Requests that have not begun take the newest version as well, where it is theirs: while it
+    /// is on trial, that is a share of the sessions.
     fn repin(&mut self, scope: &Scope) {
         let Some(serving) = self.table.serving(scope).cloned() else {
             return;
         };
+        let policies = self.ctx.policies.get();
         let mut waiting = std::mem::take(&mut self.waiting);
         for sequence in waiting.values_mut() {
-            let newest = sequence.ask().policy == PolicyChoice::Newest;
-            if newest && !sequence.started && sequence.ask().scope == *scope {
+            let ask = sequence.ask();
+            let is_theirs = ask.policy == PolicyChoice::Newest
+                && ask.scope == *scope
+                && policies.choice(scope, ask.context.session) == PolicyChoice::Newest;
+            if is_theirs && !sequence.started {
                 self.pin(sequence, serving.clone());
             }
         }

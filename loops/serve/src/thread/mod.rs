@@ -236,6 +236,7 @@ impl Core {
                     self.load(Wanted::Newest(scope));
                 }
             }
+            Command::TrialOver(proven) => self.trial_over(&proven),
             Command::Loaded { wanted, result } => self.loaded(&wanted, &result),
             Command::Unfit {
                 wanted,

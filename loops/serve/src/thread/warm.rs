@@ -111,7 +111,20 @@ impl Core {
         self.take_load(&wanted, &Ok(Some(loaded)));
         // The base's own prefixes stay: others than this scope's users ask for it as well.
         if let (Some(old), Wanted::Newest(scope)) = (old.filter(|old| *old != new), &wanted) {
-            let root = self.root_of(scope, Some(old));
+            self.retire_prefixes(scope, old);
+        }
+    }
+
+    /// The unused prefixes of an adapter are the first to go, where no session gets it by default.
+    pub(super) fn retire_prefixes(&mut self, scope: &Scope, adapter: Digest) {
+        let policies = self.ctx.policies.get();
+        let served = [
+            policies.newest(scope).map(|newest| newest.digest),
+            policies.trial(scope).map(|trial| trial.proven.digest),
+            self.table.serving(scope).and_then(Pinned::digest),
+        ];
+        if !served.contains(&Some(adapter)) {
+            let root = self.root_of(scope, Some(adapter));
             self.pool.retire(root);
         }
     }
