@@ -9,7 +9,7 @@ use hone_domain::{
 use serde::Serialize;
 
 use crate::LedgerError;
-use crate::ledger::PolicyRecord;
+use crate::ledger::{PolicyRecord, Publish};
 
 /// A place in a list, newest first.
 #[derive(Clone, Copy, Debug)]
@@ -367,4 +367,8 @@ pub trait Versions: Send + Sync {
 
     /// Blobs of all versions whose files are kept.
     async fn named_blobs(&self) -> Result<Vec<BlobKey>, LedgerError>;
+
+    /// Whether what this order would publish learned from what is gone: a turn of its claims was
+    /// erased or withdrawn, or the version it continues learned from such a one. It stays so.
+    async fn learned_from_erased(&self, order: &Publish) -> Result<bool, LedgerError>;
 }

@@ -508,6 +508,10 @@ mod tests {
                 |c| (c.prune.keep_versions, c.prune.orphan_age_ms) = (4, 1),
                 "train.prune.orphan_age_ms",
             ),
+            (
+                |c| (c.prune.keep_versions, c.prune.orphan_age_ms) = (0, c.lease_ms as u64),
+                "train.prune.orphan_age_ms",
+            ),
             (|c| c.watch.ratio = 1.0, "train.watch.ratio"),
             (|c| c.canary.share = 1.0, "train.canary.share"),
             (|c| c.watch.base_turns = 0, "train.watch.base_turns"),

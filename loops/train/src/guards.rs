@@ -89,7 +89,7 @@ pub struct CanaryConfig {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct PruneConfig {
-    /// Newest versions of each scope that keep their files; 0 keeps all.
+    /// Newest versions of each scope that keep their files; 0 keeps those of all versions.
     pub keep_versions: usize,
     /// How often it is looked for what can go, in milliseconds.
     pub interval_ms: i64,
@@ -134,7 +134,7 @@ impl PruneConfig {
     /// Checks ranges; `lease_ms` is the room's.
     pub(crate) fn validate(&self, lease_ms: i64) -> Result<(), String> {
         let lease_ms = u64::try_from(lease_ms).unwrap_or(0);
-        if self.keep_versions > 0 && self.orphan_age_ms <= lease_ms {
+        if self.orphan_age_ms <= lease_ms {
             return Err("train.prune.orphan_age_ms must be above train.lease_ms".to_owned());
         }
         if self.interval_ms < 1 {
@@ -259,11 +259,11 @@ impl CanaryConfig {
 
 #[cfg(test)]
 impl PruneConfig {
-    /// Switched off, for tests that switch it on.
+    /// Keeps every version, and looks for orphans next to never, for tests that look more often.
     pub(crate) fn for_tests() -> Self {
         Self {
             keep_versions: 0,
-            interval_ms: 20,
+            interval_ms: 86_400_000,
             orphan_age_ms: 120_000,
         }
     }

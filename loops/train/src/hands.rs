@@ -12,7 +12,7 @@ use crate::event::{Effect, PublishOutcome, Report};
 use crate::priority::Priority;
 use crate::prune::Pruner;
 use crate::publish::publish;
-use crate::save::save;
+use crate::save::{adapter_key, save};
 use crate::share::{Pacer, Reading, ShareLimits, ShareTotals};
 use crate::state::Train;
 use crate::trainer::{Candidate, TrainError, TrainJob, Trainer};
@@ -62,6 +62,7 @@ impl Hands<Train> for TrainHands {
             Effect::Publish(order) => Report::Published(self.publish(&order).await),
             Effect::Refuse(refusal) => Report::Refused(self.refuse(&refusal).await),
             Effect::Release(claims, retry_at) => {
+                self.pruner.ship(None).await;
                 self.release(&claims, retry_at).await;
                 Report::Released
             }
@@ -102,6 +103,7 @@ impl TrainHands {
             blobs: ctx.blobs.clone(),
             clock: ctx.clock.clone(),
             config: config.clone(),
+            shipping: Arc::default(),
         };
         let watcher = Watcher {
             ledger: ctx.ledger.clone(),
@@ -237,6 +239,8 @@ impl TrainHands {
         scope: Scope,
         candidate: Arc<Candidate>,
     ) -> Result<hone_domain::BlobKey, String> {
+        let key = adapter_key(&scope, candidate.digest);
+        self.pruner.ship(Some(key)).await;
         let blobs = self.blobs.clone();
         let saving = tokio::task::spawn_blocking(move || save(&*blobs, &scope, &candidate));
         let saved = saving.await.unwrap_or_else(|e| Err(e.to_string()));
@@ -254,6 +258,13 @@ impl TrainHands {
             ),
             PublishOutcome::Lost(why) | PublishOutcome::Failed(why) => {
                 self.complain("publish", why);
+            }
+        }
+        if let PublishOutcome::Lost(_) = &outcome {
+            self.pruner.ship(None).await;
+            if let Err(error) = self.pruner.remove_erased(order).await {
+                // It goes when it is old.
+                self.complain("remove what learned from erased turns", &error);
             }
         }
         outcome

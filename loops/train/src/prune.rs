@@ -1,11 +1,11 @@
 //! Pruning: files of versions that nobody needs any more, and of candidates that never became one.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hone_domain::{BlobKey, Blobs};
 use hone_runtime::Clock;
-use hone_store::{LedgerError, Versions};
+use hone_store::{LedgerError, Publish, Versions};
 
 use crate::config::Config;
 use crate::save::{ADAPTERS, LEARNERS, checkpoint_key};
@@ -20,13 +20,53 @@ pub(crate) struct Pruner {
     pub(crate) blobs: Arc<dyn Blobs>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) config: Arc<Config>,
+    /// The candidate that was written last, unless it was given up. No version may name its folders
+    /// yet, and they may be old ones of an equal candidate. Held while folders are chosen and removed.
+    pub(crate) shipping: Arc<Mutex<Option<BlobKey>>>,
 }
 
 impl Pruner {
     /// One round; how many folders went. The ledger says first that files are gone, so that a crash
     /// in between leaves a folder that nobody names, which the next round removes.
     pub(crate) async fn prune(&self) -> Result<usize, String> {
-        let keep = self.config.prune.keep_versions;
+        let mut gone = match self.config.prune.keep_versions {
+            0 => Vec::new(),
+            keep => self.older_versions(keep).await?,
+        };
+        let before = self.shipping().clone();
+        let named = self.versions.named_blobs().await;
+        let named = named.map_err(|error| error.to_string())?;
+        let (pruner, age_ms) = (self.clone(), self.config.prune.orphan_age_ms);
+        let work = move || {
+            let shipping = pruner.shipping();
+            // Of what came since the names were read nobody knows here whether it has one.
+            if *shipping == before {
+                let kept: Vec<&BlobKey> = named.iter().chain(&*shipping).collect();
+                gone.extend(orphans(&*pruner.blobs, (&kept, age_ms))?);
+            }
+            remove(&*pruner.blobs, gone)
+        };
+        let removed = tokio::task::spawn_blocking(work).await;
+        removed.unwrap_or_else(|error| Err(error.to_string()))
+    }
+
+    fn shipping(&self) -> MutexGuard<'_, Option<BlobKey>> {
+        // A key is there or not, whatever panicked.
+        self.shipping.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on the folders of this candidate stay; none lets go of the last one.
+    pub(crate) async fn ship(&self, candidate: Option<BlobKey>) {
+        let pruner = self.clone();
+        // A round that removes just now may take a while.
+        let noting = tokio::task::spawn_blocking(move || *pruner.shipping() = candidate);
+        // It cannot panic, and a runtime that ends needs no note.
+        let _ended = noting.await;
+    }
+
+    /// Folders of versions that are not among the newest `keep`, after the ledger was told that
+    /// they are gone.
+    async fn older_versions(&self, keep: usize) -> Result<Vec<BlobKey>, String> {
         let now_ms = self.clock.now_ms();
         let found = self.versions.prunable(keep, AT_A_TIME).await;
         let mut gone = Vec::new();
@@ -41,30 +81,45 @@ impl Pruner {
                 Err(error) => return Err(error.to_string()),
             }
         }
+        Ok(gone)
+    }
+
+    /// Removes the folders of a candidate that could not be published, where it learned from what
+    /// was erased since. A lost one that did not may be made again, and goes with its age.
+    pub(crate) async fn remove_erased(&self, order: &Publish) -> Result<usize, String> {
+        let erased = self.versions.learned_from_erased(order).await;
+        if !erased.map_err(|error| error.to_string())? {
+            return Ok(0);
+        }
         let named = self.versions.named_blobs().await;
         let named = named.map_err(|error| error.to_string())?;
-        let (blobs, age_ms) = (self.blobs.clone(), self.config.prune.orphan_age_ms);
-        let work = move || remove(&*blobs, gone, (&named, age_ms));
-        let removed = tokio::task::spawn_blocking(work).await;
+        // A step that changed nothing has the weights of a version.
+        if named.contains(&order.blob) {
+            return Ok(0);
+        }
+        let checkpoint = checkpoint_key(&order.scope, order.digest);
+        let (blobs, gone) = (self.blobs.clone(), vec![checkpoint, order.blob.clone()]);
+        let removed = tokio::task::spawn_blocking(move || remove(&*blobs, gone)).await;
         removed.unwrap_or_else(|error| Err(error.to_string()))
     }
 }
 
-/// Removes folders by name, and old ones that nothing names. A candidate that is being published
-/// is younger than any orphan.
-fn remove(
-    blobs: &dyn Blobs,
-    mut gone: Vec<BlobKey>,
-    (named, age_ms): (&[BlobKey], u64),
-) -> Result<usize, String> {
+/// Old folders that nothing names.
+fn orphans(blobs: &dyn Blobs, (named, age_ms): (&[&BlobKey], u64)) -> Result<Vec<BlobKey>, String> {
     let kept: HashSet<&str> = named.iter().filter_map(|key| place(key)).collect();
+    let mut found = Vec::new();
     for kind in [ADAPTERS, LEARNERS] {
         let stored = blobs.list(kind).map_err(|error| error.to_string())?;
         let orphans = stored.into_iter().filter(|(key, stored_ms)| {
             *stored_ms >= age_ms && place(key).is_none_or(|place| !kept.contains(place))
         });
-        gone.extend(orphans.take(AT_A_TIME).map(|(key, _)| key));
+        found.extend(orphans.take(AT_A_TIME).map(|(key, _)| key));
     }
+    Ok(found)
+}
+
+/// Removes folders by name; how many.
+fn remove(blobs: &dyn Blobs, mut gone: Vec<BlobKey>) -> Result<usize, String> {
     gone.sort_unstable();
     gone.dedup();
     for key in &gone {

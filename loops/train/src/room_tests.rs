@@ -5,14 +5,18 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use hone_domain::{BatchId, Blobs, Digest, Fate, Policy, PolicyVersion, Reason, Scope, TurnId};
+use hone_domain::{
+    BatchId, Blobs, Digest, Fate, ForgetId, Policy, PolicyVersion, Reason, Scope, TurnId,
+};
 use hone_runtime::{Clock, Wake};
-use hone_store::{Ledger, SampleClaim, Versions};
+use hone_store::{AuditEntry, ForgetWhat, ForgetWish, Ledger, Personal, SampleClaim, Versions};
 use sha2::Digest as _;
 use uuid::Uuid;
 
 use crate::faults::{Fault, FaultyBlobs, FaultyLedger, Plan};
 use crate::house::House;
+use crate::prune::Pruner;
+use crate::save::{ADAPTERS, LEARNERS};
 use crate::testing::candidate;
 use crate::{Candidate, NAME, TrainError, TrainJob, Trainer};
 
@@ -88,6 +92,47 @@ impl House {
         let turns: Vec<_> = (0..4).map(turn).collect();
         self.judge(&turns).await;
         turns.iter().map(|(turn, _)| turn.id).collect()
+    }
+
+    /// A pruner to whom everything is old.
+    fn pruner(&self, keep_versions: usize) -> Pruner {
+        let mut config = crate::Config::for_tests();
+        (config.prune.keep_versions, config.prune.orphan_age_ms) = (keep_versions, 0);
+        Pruner {
+            versions: self.ledger.clone(),
+            blobs: self.blobs.clone(),
+            clock: self.clock.clone(),
+            config: Arc::new(config),
+            shipping: Arc::default(),
+        }
+    }
+
+    /// Folders of adapters and of learners.
+    fn folders(&self) -> usize {
+        let count = |kind: &str| self.blobs.list(kind).unwrap().len();
+        count(ADAPTERS) + count(LEARNERS)
+    }
+
+    /// Anna wishes turns to be forgotten.
+    async fn forget(&self, turns: Vec<TurnId>) {
+        let wish = ForgetWish {
+            id: ForgetId(Uuid::from_u128(7)),
+            scope: anna(),
+            owner: "o".into(),
+            what: ForgetWhat::Turns(turns),
+            now_ms: self.clock.now_ms(),
+            entry: AuditEntry {
+                at_ms: self.clock.now_ms(),
+                actor: "o".into(),
+                act: "forget".into(),
+                object: "fgt_7".into(),
+                detail: serde_json::json!({}),
+            },
+        };
+        let begun = self.ledger.begin_forget(&wish).await.unwrap();
+        if let Some(policy) = begun.restored {
+            self.policies.update(|heads| heads.with(policy.clone()));
+        }
     }
 
     fn on_disk(&self, policy: &Policy) -> Digest {
@@ -464,7 +509,7 @@ async fn files_that_nobody_needs_go_and_all_others_stay() {
     let orphan = crate::adapter_key(&anna(), Digest([0xee; 32]));
     house.blobs.put(&orphan, &[(FILE.into(), vec![1])]).unwrap();
     let mut ctx = house.ctx(Hashes::plain());
-    ctx.config.prune.keep_versions = 2;
+    (ctx.config.prune.keep_versions, ctx.config.prune.interval_ms) = (2, 20);
     let running = House::start(ctx);
     // Versions 1 and 2; 3 is what 4 continues. Each has an adapter and a learner.
     let done = || async { house.number("folders_pruned_total") >= 4.0 };
@@ -490,28 +535,76 @@ async fn files_that_nobody_needs_go_and_all_others_stay() {
         .rollback(&anna(), PolicyVersion(3), 1)
         .await
         .unwrap();
-    let pruner = crate::prune::Pruner {
-        versions: house.ledger.clone(),
-        blobs: house.blobs.clone(),
-        clock: house.clock.clone(),
-        config: Arc::new(crate::Config {
-            prune: crate::PruneConfig {
-                keep_versions: 1,
-                interval_ms: 1,
-                orphan_age_ms: 0,
-            },
-            ..crate::Config::for_tests()
-        }),
-    };
     assert_eq!(
-        pruner.prune().await,
+        house.pruner(1).prune().await,
         Ok(5),
         "versions 4 and 5, and the orphan"
     );
     assert!(!is_there(&orphan) && is_there(&records[2].policy.blob));
-    assert_eq!(pruner.prune().await, Ok(0));
+    assert_eq!(house.pruner(1).prune().await, Ok(0));
     let heads = house.ledger.heads().await.unwrap();
     assert_eq!(house.on_disk(&heads[0]), heads[0].digest);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_no_version_names_goes_where_every_version_is_kept() {
+    let house = House::new().await;
+    let learning = House::start(house.ctx(Hashes::plain()));
+    for _ in 0..3 {
+        house.four_turns().await;
+        house.until_settled(50).await;
+    }
+    learning.stop().await;
+    let orphan = crate::adapter_key(&anna(), Digest([0xee; 32]));
+    house.blobs.put(&orphan, &[(FILE.into(), vec![1])]).unwrap();
+    assert_eq!(house.folders(), 7);
+    // It may be one that lay there when a step that is being published made it again.
+    let pruner = house.pruner(0);
+    pruner.ship(Some(orphan.clone())).await;
+    assert_eq!(pruner.prune().await, Ok(0));
+    pruner.ship(None).await;
+    assert_eq!(pruner.prune().await, Ok(1));
+    assert!(house.blobs.get(&orphan, FILE).is_err());
+    assert_eq!(house.folders(), 6);
+    house.check_hashes().await;
+}
+
+/// Turns are erased while a step learns from them, or from a version that did: what the step wrote
+/// goes at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_whose_turns_are_erased_leaves_no_folder() {
+    for parents_are_erased in [false, true] {
+        let house = Arc::new(House::new().await);
+        let (runtime, inside) = (tokio::runtime::Handle::current(), house.clone());
+        let wish = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let wished = wish.clone();
+        let trainer = Hashes::with(move |_, _| {
+            let turns = std::mem::take(&mut *wished.lock().unwrap());
+            if !turns.is_empty() {
+                runtime.block_on(inside.forget(turns));
+            }
+            Ok(())
+        });
+        let running = House::start(house.ctx(trainer));
+        let first = house.four_turns().await;
+        house.until_settled(50).await;
+        assert_eq!(house.folders(), 2);
+        if parents_are_erased {
+            wish.lock().unwrap().push(first[0]);
+        }
+        let second = house.four_turns().await;
+        if !parents_are_erased {
+            wish.lock().unwrap().extend(second);
+        }
+        let lost = || async { house.number("candidates_lost_total") == 1.0 };
+        house.until(50, lost).await;
+        house.until_settled(50).await;
+        running.stop().await;
+        // The eraser removes version 1, where that is tainted; version 3 is what learned again.
+        let stay = if parents_are_erased { 4 } else { 2 };
+        assert_eq!(house.folders(), stay, "{parents_are_erased}");
+        house.check_hashes().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -72,8 +72,7 @@ impl Train {
     }
 
     fn prune(&mut self, now: Millis) -> Vec<Effect> {
-        let is_due = self.prune_at_ms <= now && self.config.prune.keep_versions > 0;
-        if self.pruning || self.draining || !is_due {
+        if self.pruning || self.draining || now < self.prune_at_ms {
             return Vec::new();
         }
         self.pruning = true;

@@ -48,6 +48,10 @@ impl Bench {
         assert!(matches!(started[..], [Effect::Sync, Effect::Look]));
         bench.report(Report::Synced(Ok(0)));
         assert!(bench.report(Report::Looked(Ok(Vec::new()))).is_empty());
+        let ticked = bench.tick(0);
+        assert!(matches!(ticked[..], [Effect::Prune, Effect::Look]));
+        bench.report(Report::Pruned(Ok(0)));
+        assert!(bench.report(Report::Looked(Ok(Vec::new()))).is_empty());
         bench
     }
 
@@ -438,6 +442,20 @@ fn draining_begins_nothing_and_ends_what_is_under_way() {
 }
 
 #[test]
+fn folders_are_looked_through_however_many_versions_are_kept() {
+    let mut bench = Bench::new();
+    let interval_ms = bench.room.config.prune.interval_ms;
+    assert_eq!(bench.room.config.prune.keep_versions, 0);
+    let prunes = |effects: Vec<Effect>| effects.iter().any(|e| matches!(e, Effect::Prune));
+    assert!(!prunes(bench.tick(20)), "it is too early");
+    assert!(prunes(bench.tick(interval_ms)));
+    assert!(!prunes(bench.tick(interval_ms)), "one round at a time");
+    bench.report(Report::Pruned(Ok(3)));
+    assert!(prunes(bench.tick(20)));
+    assert_eq!(bench.room.counters().folders_pruned, 3);
+}
+
+#[test]
 fn a_claim_that_finds_nothing_waits_for_the_next_tick() {
     let mut bench = Bench::new();
     bench.wake();
@@ -454,7 +472,10 @@ fn the_heads_are_read_until_they_were_read_once() {
     room.step(0, Event::Reported(Report::Looked(Ok(Vec::new()))));
     room.step(0, Event::Reported(Report::Synced(Err("locked".into()))));
     let again = room.step(20, Event::Ticked);
-    assert!(matches!(again[..], [Effect::Sync, Effect::Look]));
+    assert!(matches!(
+        again[..],
+        [Effect::Sync, Effect::Prune, Effect::Look]
+    ));
     room.step(20, Event::Reported(Report::Synced(Ok(1))));
     room.step(20, Event::Reported(Report::Looked(Ok(Vec::new()))));
     assert!(matches!(room.step(40, Event::Ticked)[..], [Effect::Look]));

@@ -6,7 +6,7 @@ use hone_domain::{BlobKey, Millis, OnTrial, Policy, PolicyVersion, Scope};
 use super::standings::Hold;
 use super::{SqliteLedger, policies, standings, trials, versions, watch};
 use crate::LedgerError;
-use crate::ledger::PolicyRecord;
+use crate::ledger::{PolicyRecord, Publish};
 use crate::versions::{
     Arm, HeldOut, Prunable, RefusalRecord, Restore, ScopeRow, Standing, Trial, TryOut, VersionView,
     Versions, WatchNews, WatchPlace, Window,
@@ -178,5 +178,10 @@ impl Versions for SqliteLedger {
     async fn named_blobs(&self) -> Result<Vec<BlobKey>, LedgerError> {
         let mut moment = self.look().await?;
         self.explain(versions::named_blobs(&mut moment).await)
+    }
+
+    async fn learned_from_erased(&self, order: &Publish) -> Result<bool, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(versions::learned_from_erased(&mut moment, order).await)
     }
 }

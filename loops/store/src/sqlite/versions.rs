@@ -1,6 +1,6 @@
 //! Versions as people look at them: lineage both ways, refusals, scopes; and what may be pruned.
 
-use hone_domain::{BatchId, BlobKey, Millis, PolicyVersion, Scope};
+use hone_domain::{BatchId, BlobKey, Millis, PolicyVersion, Reason, Scope};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
@@ -9,6 +9,7 @@ use super::standings;
 use super::texts::{limit, signed, unsigned};
 use super::{policies, rows};
 use crate::LedgerError;
+use crate::ledger::Publish;
 use crate::versions::{
     HeldOut, Prunable, RefusalRecord, ScopeRow, VersionSample, VersionView, Window,
 };
@@ -303,4 +304,35 @@ pub(super) async fn named_blobs(connection: &mut SqliteConnection) -> Result<Vec
         .into_iter()
         .map(|name| Ok(BlobKey::new(name)?))
         .collect()
+}
+
+pub(super) async fn learned_from_erased(
+    connection: &mut SqliteConnection,
+    order: &Publish,
+) -> Result<bool, Fault> {
+    let parent_tainted: Option<i64> = sqlx::query_scalar(
+        "select 1 from versions join scopes on scopes.number = versions.scope_number
+         where scopes.name = ? and version = ? and tainted_ms is not null",
+    )
+    .bind(order.scope.as_str().as_bytes())
+    .bind(signed(order.parent.0)?)
+    .fetch_optional(&mut *connection)
+    .await?;
+    if parent_tainted.is_some() {
+        return Ok(true);
+    }
+    for claim in &order.claims {
+        let kept: Option<i64> = sqlx::query_scalar(
+            "select 1 from transitions join turns on turns.number = transitions.turn_number
+             where transitions.id = ? and turns.reason is not ?",
+        )
+        .bind(&claim.transition.0.as_bytes()[..])
+        .bind(Reason::Withdrawn.as_str())
+        .fetch_optional(&mut *connection)
+        .await?;
+        if kept.is_none() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

@@ -16,7 +16,7 @@ fn withdrawn(reason: Reason) -> Fate {
     Fate::Settled { reason }
 }
 
-fn wish(world: &World, what: ForgetWhat) -> ForgetWish {
+pub(super) fn wish(world: &World, what: ForgetWhat) -> ForgetWish {
     let id = ForgetId(world.batch().0);
     ForgetWish {
         id,
@@ -35,7 +35,7 @@ fn wish(world: &World, what: ForgetWhat) -> ForgetWish {
 }
 
 /// Removes until nothing is left; the names of files that went.
-async fn remove_all(people: &dyn Personal, id: ForgetId) -> Vec<BlobKey> {
+pub(super) async fn remove_all(people: &dyn Personal, id: ForgetId) -> Vec<BlobKey> {
     let mut files = Vec::new();
     for _ in 0..1_000 {
         match people.forget_piece(id, 2).await.expect("a piece") {

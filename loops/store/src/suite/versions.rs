@@ -2,24 +2,29 @@
 
 use std::sync::Arc;
 
-use hone_domain::{Digest, Fate, OnTrial, Policy, PolicyVersion, Reason, Scope, StopReason};
+use hone_domain::{Digest, Fate, OnTrial, Policy, PolicyVersion, Reason, Scope, StopReason, Turn};
 
 use super::world::{ALL, NOW, World, assert_conflict, digest_of, ids};
 use crate::{
-    Ledger, PolicyStatus, Publish, Refusal, Restore, RestoreWhy, Standing, Trial, TryOut, Versions,
-    Window,
+    ForgetWhat, Ledger, Personal, PolicyStatus, Publish, Refusal, Restore, RestoreWhy, Standing,
+    Trial, TryOut, Versions, Window,
 };
 
-/// A world and the same ledger as [`Versions`].
+/// A world and the same ledger as [`Versions`] and [`Personal`].
 struct Case {
     world: World,
     versions: Arc<dyn Versions>,
+    people: Arc<dyn Personal>,
 }
 
 macro_rules! cases {
     ($make:expr; $($case:ident,)*) => {$(
         let ledger = $make().await;
-        let case = Case { world: World::new(ledger.clone()), versions: ledger };
+        let case = Case {
+            world: World::new(ledger.clone()),
+            versions: ledger.clone(),
+            people: ledger,
+        };
         Box::pin($case(&case)).await;
         case.world.assert_lawful(stringify!($case)).await;
         case.world.ledger.close().await;
@@ -27,7 +32,7 @@ macro_rules! cases {
 }
 
 /// Runs every case; `make` returns an empty ledger each time.
-pub async fn run<L: Ledger + Versions + 'static>(make: impl AsyncFn() -> Arc<L>) {
+pub async fn run<L: Ledger + Versions + Personal + 'static>(make: impl AsyncFn() -> Arc<L>) {
     cases! { make;
         the_base_is_restored_like_any_version,
         lineage_goes_both_ways,
@@ -42,6 +47,7 @@ pub async fn run<L: Ledger + Versions + 'static>(make: impl AsyncFn() -> Arc<L>)
         the_watch_reads_on_where_it_stopped,
         only_files_that_nobody_needs_are_pruned,
         what_is_tried_keeps_its_files,
+        an_order_knows_whether_it_learned_from_what_is_erased,
     }
 }
 
@@ -614,4 +620,34 @@ async fn only_files_that_nobody_needs_are_pruned(case: &Case) {
     let found = case.versions.prunable(0, ALL).await.expect("read");
     assert_eq!(numbers(&found), [2, 7, 3, 4, 5, 6]);
     assert!(found.iter().all(|p| p.digest != Digest::NONE));
+}
+
+async fn an_order_knows_whether_it_learned_from_what_is_erased(case: &Case) {
+    let world = &case.world;
+    let first = world.ready_turns(2, 0).await;
+    let samples = world.claim_samples(&world.sample_claim()).await;
+    let published = world.ledger.publish(&world.publishing(0, &samples)).await;
+    published.expect("published");
+    world.ready_turns(2, 1).await;
+    let untouched = world.claim_samples(&world.sample_claim()).await;
+    let untouched = world.publishing(1, &untouched);
+    let second = world.ready_turns(2, 1).await;
+    let samples = world.claim_samples(&world.sample_claim()).await;
+    let order = world.publishing(1, &samples);
+    let learned = async |order: &Publish| {
+        let learned = case.versions.learned_from_erased(order).await;
+        learned.expect("read")
+    };
+    assert!(!learned(&order).await && !learned(&untouched).await);
+    let forget = async |turn: &Turn| {
+        let wish = super::personal::wish(world, ForgetWhat::Turns(vec![turn.id]));
+        case.people.begin_forget(&wish).await.expect("it begins");
+        super::personal::remove_all(&*case.people, wish.id).await;
+    };
+    // One of its turns.
+    forget(&second[1]).await;
+    assert!(learned(&order).await && !learned(&untouched).await);
+    // One of the version that it continues.
+    forget(&first[0]).await;
+    assert!(learned(&order).await && learned(&untouched).await);
 }
