@@ -117,7 +117,7 @@ impl Reading<'_> {
             Section::Again => (false, "wants_other_form"),
             Section::No if self.asked_back || asks || !self.is_denial(hit) => return None,
             Section::No => (false, "denial"),
-            Section::Nothing | Section::Own | Section::Manner(_) => return None,
+            Section::Nothing | Section::Asked | Section::Own | Section::Manner(_) => return None,
         };
         Some(Sign {
             good,
@@ -331,7 +331,10 @@ impl Reading<'_> {
 
 /// Whether a phrase says anything about the completion.
 fn is_said(hit: &Hit) -> bool {
-    !matches!(hit.section, Section::Nothing | Section::Own)
+    !matches!(
+        hit.section,
+        Section::Nothing | Section::Asked | Section::Own
+    )
 }
 
 /// The completion ended with a question, so that "no" is an answer and not a denial.

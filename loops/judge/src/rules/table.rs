@@ -31,6 +31,8 @@ pub(crate) enum Section {
     Again,
     No,
     Nothing,
+    /// The same, in a question.
+    Asked,
     Own,
     /// A wish, by its place in `manners.rs`.
     Manner(usize),
@@ -205,7 +207,8 @@ impl Tables {
             let named = self.by_first.get(&tokens[start].word);
             for &index in named.into_iter().flatten().chain(&self.loose) {
                 let phrase = &self.phrases[index];
-                if !speaking.0[phrase.language] {
+                let asks = text.sentences[tokens[start].sentence].asks;
+                if !speaking.0[phrase.language] || phrase.section == Section::Asked && !asks {
                     continue;
                 }
                 if let Some((end, weight)) = match_at(&phrase.elements, tokens, start, start) {
@@ -251,6 +254,7 @@ fn section(title: &str) -> Option<Place> {
         "again" => Place::Phrases(Section::Again),
         "no" => Place::Phrases(Section::No),
         "none" => Place::Phrases(Section::Nothing),
+        "asked" => Place::Phrases(Section::Asked),
         "self" => Place::Phrases(Section::Own),
         "negator" => Place::Words(Set::Negator),
         "contrast" => Place::Words(Set::Contrast),
@@ -399,6 +403,20 @@ mod tests {
         assert!(tables.phrases.len() > 1000);
         let error = Tables::compile(&[("x", "[good]\nfine\n[god]\n")]).unwrap_err();
         assert_eq!(error, "x.txt:3: no such section: [god]");
+    }
+
+    #[test]
+    fn what_is_asked_hides_its_words_in_questions_only() {
+        let file = "[bad]\nis wrong\nnot is wrong\n[asked]\nis wrong to\n";
+        let tables = Tables::compile(&[("x", file)]).expect("well formed");
+        let sections = |reply: &str| -> Vec<Section> {
+            let found = found(&tables, reply);
+            found.into_iter().map(|(section, _)| section).collect()
+        };
+        assert_eq!(sections("is wrong to lie?"), [Section::Asked]);
+        assert_eq!(sections("is wrong to lie. why?"), [Section::Bad]);
+        assert_eq!(sections("is wrong?"), [Section::Bad]);
+        assert_eq!(sections("not is wrong to lie?"), [Section::Bad]);
     }
 
     #[test]

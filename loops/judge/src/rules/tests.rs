@@ -222,6 +222,58 @@ fn replies_of_use_are_ruled_as_they_are_meant() {
     }
 }
 
+/// Other languages than English ask about the world in the order of a statement.
+#[test]
+fn what_is_asked_about_the_world_is_no_complaint_in_any_language() {
+    let asked = [
+        "Ist es falsch, Fleisch zu essen?",
+        "Lügen ist falsch?",
+        "Fleisch essen ist falsch?",
+        "C'est mauvais de manger de la viande ?",
+        "C'est faux de dire que Rome est tombée ?",
+        "Mentir, c'est mauvais ?",
+        "¿Está mal comer carne?",
+        "¿Está mal que mienta?",
+        "¿Es falso que Roma cayó?",
+        "È sbagliato mangiare carne?",
+        "È sbagliato che io menta?",
+        "È falso che Roma cadde?",
+        "É errado comer carne?",
+        "Está errado comer carne?",
+        "É errado que eu minta?",
+        "吃肉是错的吗？",
+        "吃肉是错的吗",
+        "撒谎不对吗？",
+    ];
+    let complaints = [
+        "Das ist falsch?",
+        "Das ist falsch",
+        "Deine Antwort ist falsch?",
+        "C'est faux ?",
+        "C'est mauvais",
+        "Votre code est faux ?",
+        "¿Está mal esta respuesta?",
+        "Eso está mal",
+        "¿Eso está mal?",
+        "È sbagliata questa risposta?",
+        "Questo è sbagliato",
+        "È sbagliato?",
+        "Está errada esta resposta?",
+        "Isso está errado",
+        "Está errado?",
+        "你的答案是错的吗？",
+        "这是错的吗？",
+        "不对吗？",
+    ];
+    let ruled = |text: &str| judge_comment(text, &turn(1)).outcome;
+    for text in asked {
+        assert_eq!(ruled(text), Outcome::Abstain, "{text}");
+    }
+    for text in complaints {
+        assert_eq!(ruled(text), Outcome::Bad, "{text}");
+    }
+}
+
 #[test]
 fn odd_texts_are_ruled_without_trouble() {
     let long = "wrong ".repeat(100_000);

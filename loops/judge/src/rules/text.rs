@@ -24,7 +24,7 @@ pub(crate) struct Sentence {
     pub end: usize,
     /// Number of words.
     pub words: usize,
-    /// Whether it ends with a question mark.
+    /// Whether it ends with a question mark, or with the word that stands for one in Chinese.
     pub asks: bool,
 }
 
@@ -146,6 +146,7 @@ impl Reader {
             self.sentence_start = end;
             return;
         }
+        let asks = asks || self.text.tokens.last().is_some_and(|t| t.word == "吗");
         self.text.sentences.push(Sentence {
             start: self.sentence_start,
             end,
@@ -355,5 +356,7 @@ mod tests {
             &raw[text.sentences[2].start..text.sentences[2].end].trim(),
             &"It is 4!"
         );
+        let asks = |raw: &str| read(raw).sentences[0].asks;
+        assert!(asks("是吗") && asks("是吗。") && !asks("是"));
     }
 }
