@@ -102,7 +102,8 @@ export function explain(error: unknown): string {
   return String(error)
 }
 
-function sentence(text: string): string {
+/** The server's words as a sentence of the page. */
+export function sentence(text: string): string {
   const trimmed = text.trim()
   const first = trimmed.charAt(0).toUpperCase() + trimmed.slice(1)
   return /[.!?…)]$/.test(first) ? first : `${first}.`
