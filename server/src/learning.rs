@@ -2,22 +2,72 @@
 
 use hone_domain::{Admitted, Consent, Consents, Scope, Wanted, admit};
 use hone_runtime::Latest;
+use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::config::LearningConfig;
 use crate::http::guard::LOCAL_OWNER;
+
+/// What training makes of the text of a better answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Corrections {
+    /// It is imitated.
+    Imitated,
+    /// It is a hint: the model that reads it teaches the one that does not.
+    Hint,
+    /// It is kept, and counts as a score of -1.
+    Score,
+}
+
+/// What training makes of what people say about an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lessons {
+    /// Of a better answer.
+    pub corrections: Corrections,
+    /// Whether turns teach again by a correction after a version has learned from them.
+    replays: bool,
+}
+
+impl Lessons {
+    /// Of this configuration.
+    pub fn of(train: &hone_train::Config) -> Self {
+        let uses = train.method.uses(true, true);
+        let corrections = match (uses.correction, uses.hint) {
+            (true, _) => Corrections::Imitated,
+            (false, true) => Corrections::Hint,
+            (false, false) => Corrections::Score,
+        };
+        Self {
+            corrections,
+            replays: uses.correction && train.replay_turns > 0,
+        }
+    }
+
+    /// What becomes of feedback on a turn that a version has learned from.
+    pub fn too_late(self, is_corrected: bool) -> &'static str {
+        if is_corrected && self.replays {
+            return "a version has learned from this answer already; a later one may learn the better \
+                    answer, and the rest is only kept";
+        }
+        "a version has learned from this answer already, so this is kept and teaches no more"
+    }
+}
 
 /// The rules, with every decision that was made.
 #[derive(Debug)]
 pub struct Rules {
     config: LearningConfig,
+    lessons: Lessons,
     consents: Latest<Consents>,
 }
 
 impl Rules {
     /// Rules by `config` and the decisions that the ledger holds.
-    pub fn new(config: LearningConfig, decided: Consents) -> Self {
+    pub fn new(config: LearningConfig, lessons: Lessons, decided: Consents) -> Self {
         Self {
             config,
+            lessons,
             consents: Latest::new(decided),
         }
     }
@@ -25,6 +75,11 @@ impl Rules {
     /// The configuration.
     pub fn config(&self) -> &LearningConfig {
         &self.config
+    }
+
+    /// What training makes of what people say.
+    pub fn lessons(&self) -> Lessons {
+        self.lessons
     }
 
     /// Whose policy a request of `owner` is about, and who said it where several share it.
@@ -79,7 +134,30 @@ mod tests {
     use hone_domain::Learning;
 
     use super::*;
-    use crate::http::testing::learning_config;
+    use crate::http::testing::{defaults, learning_config};
+
+    #[test]
+    fn what_a_better_answer_teaches_follows_the_method() {
+        use hone_train::Method;
+        let mut train: hone_train::Config = defaults("train");
+        let late =
+            |lessons: Lessons| [false, true].map(|is| lessons.too_late(is).contains("later"));
+        for (method, corrections, later) in [
+            (Method::BinaryReward, Corrections::Score, false),
+            (Method::RltfSd, Corrections::Score, false),
+            (Method::Distillation, Corrections::Hint, false),
+            (Method::Supervised, Corrections::Imitated, true),
+            (Method::Combined, Corrections::Imitated, true),
+        ] {
+            train.method = method;
+            train.replay_turns = 4;
+            let lessons = Lessons::of(&train);
+            assert_eq!(lessons.corrections, corrections, "{method:?}");
+            assert_eq!(late(lessons), [false, later], "{method:?}");
+            train.replay_turns = 0;
+            assert_eq!(late(Lessons::of(&train)), [false, false], "{method:?}");
+        }
+    }
 
     #[test]
     fn an_agent_that_a_team_shares_has_one_policy_and_tells_who_speaks() {
@@ -87,7 +165,8 @@ mod tests {
             shared_owners: vec!["helpdesk".to_owned()],
             ..learning_config()
         };
-        let rules = Rules::new(config, Consents::default());
+        let lessons = Lessons::of(&defaults("train"));
+        let rules = Rules::new(config, lessons, Consents::default());
         let of = Scope::of("helpdesk", None);
         for (user, source) in [(Some("ann"), "ann"), (Some("bob"), "bob"), (None, "")] {
             let shared = (of.clone(), Some(source.to_owned()));

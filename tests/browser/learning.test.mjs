@@ -24,6 +24,8 @@ test('a first visit, a correction, a version, a comparison, the way back, and fo
     const turn = await say(page, 'What is the capital of France?')
     corrected.push(await turn.getAttribute('data-turn'))
     await turn.getByTestId('thumb-down').click()
+    // Unless the server learns from words, the text is a complaint and no more.
+    await turn.getByTestId('correction-hint').filter({ hasText: 'counts as a thumb down' }).waitFor()
     await turn.getByTestId('correction').fill('The capital of France is Paris.')
     await turn.getByTestId('feedback-send').click()
     await turn.getByTestId('feedback-panel').waitFor({ state: 'detached' })
@@ -45,6 +47,20 @@ test('a first visit, a correction, a version, a comparison, the way back, and fo
   const version = await learned.first().getAttribute('data-version')
   assert.ok(Number(version) >= 1, version)
   assert.match(await page.getByTestId('learned-sentence').innerText(), /\w/)
+
+  // Whoever says more about what was learned is told that it teaches no more, before and after.
+  const taught = await until(async () => {
+    const turns = await Promise.all(corrected.map((id) => hone.get(`/v1/turns/${id}`)))
+    return turns.find((turn) => turn.fate.state === 'trained')
+  })
+  await page.goto(`${hone.url}/#/chat/${taught.session_id}`)
+  const again = page.getByTestId('turn').first()
+  await again.getByTestId('thumb-down').click()
+  await again.getByTestId('correction-hint').filter({ hasText: `v${taught.fate.version} has learned from this answer already` }).waitFor()
+  await again.getByTestId('feedback-send').click()
+  await again.getByTestId('feedback-outcome').filter({ hasText: 'has learned from this answer already' }).waitFor()
+  await page.getByTestId('nav-learned').click()
+  await learned.first().waitFor()
 
   // Both answer side by side.
   await learned.first().getByTestId('compare').click()

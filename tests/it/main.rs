@@ -5,6 +5,7 @@ mod binding;
 mod chaos;
 mod checks;
 mod corpora;
+mod cors;
 mod deploy;
 mod export;
 mod forget;

@@ -195,7 +195,8 @@ impl CollectHands {
         let settles = Said::settles(&said.feedback);
         let Feedback { turn, owner, .. } = *said.feedback;
         match outcome {
-            FeedbackOutcome::NotYours => {}
+            // What was learned has its transition, and nobody judges it again.
+            FeedbackOutcome::NotYours | FeedbackOutcome::AlreadyLearned => {}
             FeedbackOutcome::TurnUnknown => wrote.heard.push(Heard::Early {
                 turn,
                 owner,

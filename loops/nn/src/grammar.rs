@@ -82,9 +82,15 @@ fn word(tokenizer: &Tokenizer, id: u32, end_tokens: &[u32]) -> Vec<u8> {
     bytes.to_vec()
 }
 
-/// The first line of an explanation, bounded.
+/// The first line of an explanation, bounded. What is wrong with a regular expression stands further
+/// below, under a picture of it.
 fn explain(error: &str) -> GrammarError {
     let line = error.lines().next().unwrap_or("unknown reason");
+    let below = error.lines().find_map(|line| line.strip_prefix("error: "));
+    let line = match (line.strip_suffix("regex parse error:"), below) {
+        (Some(before), Some(reason)) => format!("{before}{reason}"),
+        _ => line.to_owned(),
+    };
     GrammarError(line.chars().take(WHY_CHARS).collect())
 }
 

@@ -122,6 +122,17 @@ fn unsound_grammars_are_explained_in_one_line() {
 }
 
 #[test]
+fn a_wrong_expression_is_explained_by_its_own_error() {
+    for lark in [
+        "start: /a(b/",
+        "start: %json {\"type\": \"string\", \"pattern\": \"a(b\"}",
+    ] {
+        let error = grammars().compile(lark).expect_err(lark).to_string();
+        assert!(error.ends_with("unclosed group"), "{error}");
+    }
+}
+
+#[test]
 fn control_tokens_are_never_text() {
     let mut constraint = grammars().compile("start: /(?s:.*)/").unwrap();
     let mask = constraint.mask().unwrap();

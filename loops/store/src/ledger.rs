@@ -230,6 +230,9 @@ pub enum FeedbackOutcome {
     Stored,
     /// Replaced what the same client id said before.
     Replaced,
+    /// Stored, or replaced what was said before; a version has learned from the turn, so no judge
+    /// reads it any more.
+    AlreadyLearned,
     /// Stored; the turn is not known yet and may still come.
     TurnUnknown,
     /// The turn belongs to somebody else; nothing was stored. Shown to the client as unknown.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use hone_domain::{Digest, Millis, SessionIndexConfig, UserRole};
 use hone_nn::{Arithmetic, WeightFormat};
 use hone_store::SqliteConfig;
+use reqwest::Url;
 use serde::{Deserialize, Serialize};
 
 use crate::device::Choice;
@@ -173,7 +174,7 @@ pub struct HttpConfig {
     pub worker_threads: usize,
     /// Further host names that count as this machine.
     pub hosts_allowed: Vec<String>,
-    /// Web origins, besides loopback ones, whose pages may call without a key.
+    /// Web origins whose pages may read answers and, like loopback ones, call without a key.
     pub origins_allowed: Vec<String>,
     /// Addresses of proxies whose `x-forwarded-proto` is believed.
     pub proxies_trusted: Vec<IpAddr>,
@@ -295,6 +296,7 @@ impl HttpConfig {
     pub(super) fn validate(&self) -> Result<(), String> {
         self.address()?;
         self.known_keys()?;
+        self.origins_allowed.iter().try_for_each(check_origin)?;
         if self.tls_cert.is_empty() != self.tls_key.is_empty() {
             return Err(
                 "http.tls_cert and http.tls_key belong together; set both or none".to_owned(),
@@ -330,6 +332,26 @@ impl HttpConfig {
         }
         Ok(())
     }
+}
+
+/// Refuses what no browser sends as the origin of a page, because it would never be found there.
+fn check_origin(origin: &String) -> Result<(), String> {
+    let (scheme, host) = origin.split_once("://").unwrap_or_default();
+    let is_sent = match scheme {
+        "http" | "https" => {
+            Url::parse(origin).is_ok_and(|url| url.origin().ascii_serialization() == *origin)
+        }
+        // Of apps that are pages in a frame of their own.
+        _ => !scheme.is_empty() && !host.is_empty() && !host.contains('/'),
+    };
+    if is_sent && !origin.contains('*') {
+        return Ok(());
+    }
+    Err(format!(
+        "http.origins_allowed has {origin:?}, which no browser sends; write scheme://host or \
+         scheme://host:port in small letters, without a path, a \"*\" or the scheme's own port, such \
+         as \"https://app.example\""
+    ))
 }
 
 /// Where data lives.

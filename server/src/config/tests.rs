@@ -147,6 +147,37 @@ fn what_is_wrong_is_named() {
 }
 
 #[test]
+fn an_origin_is_written_as_browsers_send_it() {
+    let with = |origin: &str| with_file(&format!("[http]\norigins_allowed = [{origin:?}]"));
+    for sent in [
+        "https://app.example",
+        "http://127.0.0.1:5173",
+        "http://[::1]:3000",
+        "https://xn--bcher-kva.example:8443",
+        "tauri://localhost",
+        "chrome-extension://abcdef",
+    ] {
+        assert!(with(sent).is_ok(), "{sent}");
+    }
+    for never_sent in [
+        "*",
+        "null",
+        "",
+        "app.example",
+        "https://",
+        "https://*.app.example",
+        "https://app.example/",
+        "https://app.example/chat",
+        "https://app.example:443",
+        "https://App.example",
+        "tauri://localhost/x",
+    ] {
+        let error = with(never_sent).expect_err(never_sent).to_string();
+        assert!(error.contains("http.origins_allowed has"), "{error}");
+    }
+}
+
+#[test]
 fn a_wrong_table_in_a_list_is_told_with_its_place() {
     for (text, told) in [
         (

@@ -12,6 +12,7 @@ mod counters;
 mod language;
 mod prepare;
 mod render;
+mod shape;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -31,8 +32,9 @@ use crate::telemetry::Telemetry;
 pub use conduct::{Choice, Ended, Piece};
 pub use counters::{Counter, DoorCounters};
 pub use language::{ByteLanguage, Language, LanguageError, Manner, ModelLanguage};
-pub use prepare::{Opened, PromptSource, Request, Shape};
+pub use prepare::{Opened, PromptSource, Request};
 pub use render::template_message;
+pub use shape::{Pattern, Shape};
 
 /// What the door needs of the house.
 pub struct Door {

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 
 use super::conduct::{Choice, Job, conduct};
 use super::render::template_messages;
+use super::shape::Shape;
 use super::{Door, OpenError};
 use crate::telemetry::Parent;
 
@@ -30,37 +31,6 @@ pub enum PromptSource {
     Text(String),
     /// Tokens, as they are.
     Tokens(Vec<Token>),
-}
-
-/// The form an answer has to have, as rules of a grammar: either its own `start`, or `answer` where
-/// reasoning may stand before it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// The field of the request that it is from.
-    pub param: String,
-    /// The rules, in Lark notation.
-    pub rules: String,
-}
-
-impl Shape {
-    /// The grammar of a completion whose prompt says where reasoning may stand.
-    fn grammar(&self, reasoning: Reasoning) -> Grammar {
-        if !self.rules.starts_with("answer:") && !self.rules.starts_with("calls:") {
-            return Grammar(Arc::from(self.rules.as_str()));
-        }
-        let start = match reasoning {
-            Reasoning::Never => "start: answer\n",
-            Reasoning::Maybe => concat!(
-                "start: (\"<think>\" thought GAP?)? answer\n",
-                "thought[suffix=\"</think>\"]: /(?s:.*)/\nGAP: /[ \\n]{1,4}/\n",
-            ),
-            Reasoning::Open => concat!(
-                "start: thought GAP? answer\n",
-                "thought[suffix=\"</think>\"]: /(?s:.*)/\nGAP: /[ \\n]{1,4}/\n",
-            ),
-        };
-        Grammar(Arc::from(format!("{start}{}", self.rules)))
-    }
 }
 
 /// A checked request for completions of one prompt.
@@ -263,10 +233,10 @@ impl Door {
         let grammar = shape.grammar(reasoning);
         match self.backend.check_grammar(&grammar) {
             Ok(()) => Ok(Some(grammar)),
-            Err(ServeError::Grammar(message)) => Err(OpenError::Shape {
-                param: shape.param.clone(),
-                message,
-            }),
+            Err(ServeError::Grammar(why)) => {
+                let (param, message) = shape.fault(&why);
+                Err(OpenError::Shape { param, message })
+            }
             Err(error) => Err(error.into()),
         }
     }

@@ -8,7 +8,7 @@ use hone_runtime::{Board, Clock, Ids, Latest, ShutdownTrigger, SystemClock, Syst
 use hone_store::{FsBlobs, LateTurns, Ledger, People, Personal, SqliteLedger, Versions};
 
 use crate::config::Config;
-use crate::learning::Rules;
+use crate::learning::{Lessons, Rules};
 use crate::outbound::Outbound;
 use crate::people::Directory;
 use crate::people::meter::Meters;
@@ -69,7 +69,9 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Commons, String> {
     let heads = Policies::from_heads(heads);
     let policies = trials.into_iter().fold(heads, |heads, t| heads.on_trial(t));
     let decided = ledger.consents().await.map_err(|e| e.to_string())?;
-    let rules = Rules::new(config.learning.clone(), Consents::from_stored(decided));
+    let lessons = Lessons::of(&config.train);
+    let consents = Consents::from_stored(decided);
+    let rules = Rules::new(config.learning.clone(), lessons, consents);
     let ledger = Arc::new(ledger);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let store: Arc<dyn People> = ledger.clone();

@@ -1,4 +1,4 @@
-//! Around every request: its id, who calls, panics, counters, one log line.
+//! Around every request: its id, who calls, from which page, panics, counters, one log line.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::panic::AssertUnwindSafe;
@@ -15,6 +15,7 @@ use hone_domain::{RequestId, UserRole};
 use http_body_util::BodyExt;
 
 use super::Http;
+use super::cors::Cors;
 use super::error::ApiError;
 use super::guard::{self, Caller, Shown};
 use super::rights::{self, ForAgents, Right};
@@ -54,24 +55,12 @@ pub async fn wrap(State(http): State<Arc<Http>>, request: Request, next: Next) -
         .extensions()
         .get::<ConnectInfo<SocketAddr>>()
         .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0.ip());
-    let seen = Seen {
-        method: request.method(),
-        route,
-        peer,
-        headers: request.headers(),
+    let cors = Cors::of(&http.guard.get(), request.headers());
+    let mut response = match cors.preflight(request.method(), request.headers()) {
+        Some(told) => told,
+        None => admitted(&http, (id, peer, route), (request, next)).await,
     };
-    let mut response = match admit(&http, seen).await {
-        Err(error) => refused(&error, route),
-        Ok(caller) => {
-            let asked = Asked {
-                id,
-                caller,
-                peer,
-                parent: telemetry::parent(request.headers()),
-            };
-            within_limits(&http, (asked, route), (request, next)).await
-        }
-    };
+    cors.tell(&mut response);
     if let Ok(value) = HeaderValue::from_str(&shown) {
         response.headers_mut().insert("x-request-id", value);
     }
@@ -86,6 +75,32 @@ pub async fn wrap(State(http): State<Arc<Http>>, request: Request, next: Next) -
         "answered"
     );
     response
+}
+
+/// Answers those who may ask.
+async fn admitted(
+    http: &Http,
+    (id, peer, route): (RequestId, IpAddr, Option<&str>),
+    (request, next): (Request, Next),
+) -> Response {
+    let seen = Seen {
+        method: request.method(),
+        route,
+        peer,
+        headers: request.headers(),
+    };
+    match admit(http, seen).await {
+        Err(error) => refused(&error, route),
+        Ok(caller) => {
+            let asked = Asked {
+                id,
+                caller,
+                peer,
+                parent: telemetry::parent(request.headers()),
+            };
+            within_limits(http, (asked, route), (request, next)).await
+        }
+    }
 }
 
 /// Answers, within the caller's limits where the route has any.

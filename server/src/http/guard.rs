@@ -64,7 +64,7 @@ pub struct Guard {
     pub keys: Vec<Key>,
     /// Further host names that count as this machine.
     pub hosts_allowed: Vec<String>,
-    /// Web origins, besides loopback ones, whose pages may call without a key.
+    /// Web origins whose pages may read answers and, like loopback ones, call without a key.
     pub origins_allowed: Vec<String>,
 }
 
@@ -289,12 +289,17 @@ impl Guard {
         let host = origin
             .strip_prefix("http://")
             .or_else(|| origin.strip_prefix("https://"));
-        if self.origins_allowed.iter().any(|o| o == origin)
+        if self.allows_origin(origin)
             || host.is_some_and(|host| self.is_this_machine(host_name(host)))
         {
             return Ok(());
         }
         Err(other_origin(origin))
+    }
+
+    /// Whether the configuration lets pages of this origin call.
+    pub fn allows_origin(&self, origin: &str) -> bool {
+        self.origins_allowed.iter().any(|allowed| allowed == origin)
     }
 
     fn is_this_machine(&self, name: &str) -> bool {

@@ -1,5 +1,6 @@
 //! The HTTP door: the only axum of the house. Handlers parse, call, render.
 
+pub mod cors;
 pub mod envelope;
 pub mod error;
 mod funnel;

@@ -40,7 +40,7 @@ use crate::config::{
 };
 use crate::door::{ByteLanguage, Door, DoorCounters, Limits, Live};
 use crate::eraser::Eraser;
-use crate::learning::Rules;
+use crate::learning::{Lessons, Rules};
 use crate::outbound::Outbound;
 use crate::people::Directory;
 use crate::people::audit::Audit;
@@ -269,6 +269,7 @@ fn record(input: Input, recorder: Recorder, (told, held): (&Mutex<Told>, &mut Ve
         Input::Feedback { feedback, reply } => {
             let outcome = match feedback.comment.as_deref() {
                 Some("not mine") => Ok(FeedbackOutcome::NotYours),
+                Some("too late") => Ok(FeedbackOutcome::AlreadyLearned),
                 Some("broken") => Err("disk full".to_owned()),
                 _ => Ok(FeedbackOutcome::Stored),
             };
@@ -293,6 +294,12 @@ fn index_of(config: &HttpConfig) -> SessionIndex {
 pub(crate) fn learning_config() -> LearningConfig {
     let defaults: toml::Table = DEFAULTS.parse().unwrap();
     defaults["learning"].clone().try_into().unwrap()
+}
+
+fn rules_of(whole: &Config) -> Arc<Rules> {
+    let lessons = Lessons::of(&whole.train);
+    let rules = Rules::new(learning_config(), lessons, Consents::default());
+    Arc::new(rules)
 }
 
 pub(crate) fn http_config() -> HttpConfig {
@@ -437,7 +444,7 @@ impl Stage {
         let clock = Arc::new(ManualClock::at(1_700_000_000_000));
         let ids = Arc::new(SeededIds::new(1));
         let times = (clock.clone(), ids.clone(), abort.signal());
-        let rules = Arc::new(Rules::new(learning_config(), Consents::default()));
+        let rules = rules_of(&whole);
         let policies = Latest::new(Policies::default());
         let late = late_in(folder.path());
         let links = (collect.clone(), rules.clone(), &policies, late);

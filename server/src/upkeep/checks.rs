@@ -1,7 +1,7 @@
 //! What the doctor looks at, one function each.
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -70,10 +70,7 @@ pub(super) fn data_folder(folder: &Path) -> Outcome {
     // What could not be written cannot be removed either.
     let _removed_or_never_there = fs::remove_file(&probe).is_ok();
     if let Err(error) = written {
-        return broken(
-            format!("{shown} cannot be written ({error})"),
-            "make it writable for this user, or choose another data folder",
-        );
+        return unwritable(folder, &error);
     }
     #[cfg(unix)]
     {
@@ -101,6 +98,27 @@ pub(super) fn data_folder(folder: &Path) -> Outcome {
     fine(found)
 }
 
+/// What to do about a folder that takes no file.
+fn unwritable(folder: &Path, error: &std::io::Error) -> Outcome {
+    let found = format!("{} cannot be written ({error})", folder.display());
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => broken(found, more_space(folder)),
+        _ => broken(
+            found,
+            "make it writable for this user, or choose another data folder",
+        ),
+    }
+}
+
+/// How a full disk gets room.
+fn more_space(folder: &Path) -> String {
+    format!(
+        "delete files on that disk, or stop Hone and move {} to a larger one (store.data_dir); once the \
+         disk is full, answers go on, but none is recorded or learned from",
+        folder.display()
+    )
+}
+
 /// The folder itself, or the nearest one above it that exists.
 fn existing(folder: &Path) -> &Path {
     folder
@@ -119,11 +137,15 @@ pub(super) fn disk(folder: &Path) -> Outcome {
             );
         }
     };
-    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+    space(folder, stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// Whether so many free bytes are enough.
+fn space(folder: &Path, free: u64) -> Outcome {
     let found = format!("{} MiB free", free >> 20);
     match free {
-        _ if free < FREE_BYTES_MIN => broken(found, "free space: without any, nothing is learned"),
-        _ if free < FREE_BYTES_FEW => warning(found, "free space soon"),
+        _ if free < FREE_BYTES_MIN => broken(found, more_space(folder)),
+        _ if free < FREE_BYTES_FEW => warning(found, more_space(folder)),
         _ => fine(found),
     }
 }
@@ -460,5 +482,33 @@ pub(super) async fn identity(config: &Config) -> Outcome {
             format!("its keys are not to be had: {error}"),
             "correct people.oidc.jwks_url, or ask whoever runs it",
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_needs_room_and_no_other_rights() {
+        let folder = Path::new("/data/hone");
+        let no_space = unwritable(folder, &ErrorKind::StorageFull.into());
+        let rows = [
+            (no_space, State::Broken),
+            (space(folder, 0), State::Broken),
+            (space(folder, FREE_BYTES_MIN), State::Warning),
+        ];
+        for ((state, found, remedy), expected) in rows {
+            let remedy = remedy.unwrap_or_default();
+            assert_eq!(state, expected, "{found}");
+            assert!(
+                remedy.contains("delete files") && remedy.contains("/data/hone"),
+                "{remedy}"
+            );
+            assert!(!remedy.contains("writable"), "{remedy}");
+        }
+        let (_, _, remedy) = unwritable(folder, &ErrorKind::PermissionDenied.into());
+        assert!(remedy.is_some_and(|remedy| remedy.contains("writable")));
+        assert_eq!(space(folder, FREE_BYTES_FEW).0, State::Ok);
     }
 }

@@ -62,7 +62,7 @@ export async function send(method: string, path: string, options: Options = {}):
     })
   } catch (error) {
     if (options.signal?.aborted) throw error
-    throw new ApiError('The server does not answer. It may be restarting; try again in a moment.', 0, 'unreachable')
+    throw new ApiError('The server cannot be reached: check your connection and that Hone is running, then try again.', 0, 'unreachable')
   }
   if (reply.ok) return reply
   const failure = await failureOf(reply)
@@ -81,8 +81,13 @@ export const get = <T>(path: string, query?: Query, signal?: AbortSignal) =>
   call<T>('GET', path, { query, signal })
 export const post = <T>(path: string, body: unknown = {}) => call<T>('POST', path, { body })
 
+/** Statuses of a proxy whose server is away. */
+const AWAY = [502, 503, 504]
+
 async function failureOf(reply: Response): Promise<ApiError> {
-  let message = `The server answered with status ${reply.status}.`
+  let message = AWAY.includes(reply.status)
+    ? `Hone does not answer the server in front of it (status ${reply.status}): check that it is running, then try again.`
+    : `The server answered with status ${reply.status}.`
   let code: string | null = null
   try {
     const { error } = await reply.json()
@@ -102,7 +107,8 @@ export function explain(error: unknown): string {
   return String(error)
 }
 
-function sentence(text: string): string {
+/** The server's words as a sentence of the page. */
+export function sentence(text: string): string {
   const trimmed = text.trim()
   const first = trimmed.charAt(0).toUpperCase() + trimmed.slice(1)
   return /[.!?…)]$/.test(first) ? first : `${first}.`

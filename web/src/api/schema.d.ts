@@ -1820,6 +1820,11 @@ export interface components {
         };
         /** @description What may be learned, and what that means. */
         ConsentReply: {
+            /**
+             * @description What is learned from the text of a better answer: `imitated`, `hint` (it tells the model what to
+             *     do better) or `score` (it is kept, and counts as a score of -1).
+             */
+            corrections: string;
             /** @description Whether somebody decided so; else it is the operator's default. */
             decided: boolean;
             /** @description Whether requests that say `store: false` are learned from all the same. */
@@ -2048,11 +2053,16 @@ export interface components {
         };
         /** @description The reply. */
         FeedbackReply: {
+            /** @description Why it teaches nothing, as one sentence; null where it may teach. */
+            explanation?: string | null;
             /** @description This feedback's id. */
             id: string;
             /** @description Always `feedback`. */
             object: string;
-            /** @description `stored`, `replaced`, or `turn_unknown` (kept in case the turn still comes). */
+            /**
+             * @description `stored`, `replaced`, `already_learned` (kept, but a version has learned from the turn before) or
+             *     `turn_unknown` (kept in case the turn still comes).
+             */
             outcome: string;
             /** @description The turn. */
             turn_id: string;

@@ -43,6 +43,8 @@ export interface ConsentView {
   /** Whether a share of one's chats may be answered by the base model, to measure what learning does. */
   holdback: boolean
   explanation: string
+  /** What this server learns from the text of a better answer. */
+  corrections: 'imitated' | 'hint' | 'score'
   withdrawn_turns: number
 }
 
@@ -61,6 +63,7 @@ export interface Message {
 
 export type Fate = Reply<'FateReply'>
 export type Feedback = Reply<'FeedbackView'>
+export type FeedbackReply = Reply<'FeedbackReply'>
 export type HoneNote = Omit<Reply<'HoneNote'>, 'others'>
 export type SessionRow = Reply<'SessionReply'>
 export type SessionTurn = Closer<'SessionTurnReply', { messages: Message[]; tool_calls: ToolCall[] }>

@@ -390,12 +390,12 @@ pub(super) async fn record_feedback(
     connection: &mut SqliteConnection,
     feedback: &Feedback,
 ) -> Result<FeedbackOutcome, Fault> {
-    let turn: Option<(i64, String)> =
-        sqlx::query_as("select number, owner from turns where id = ?")
+    let turn: Option<(i64, String, bool)> =
+        sqlx::query_as("select number, owner, trained_version is not null from turns where id = ?")
             .bind(&feedback.turn.0.as_bytes()[..])
             .fetch_optional(&mut *connection)
             .await?;
-    if let Some((_, owner)) = &turn
+    if let Some((_, owner, _)) = &turn
         && *owner != feedback.owner
     {
         return Ok(FeedbackOutcome::NotYours);
@@ -418,9 +418,12 @@ pub(super) async fn record_feedback(
         }
     };
     let stored = store_feedback(connection, feedback).await?;
-    let Some((turn, _)) = turn else {
+    let Some((turn, _, is_trained)) = turn else {
         return Ok(FeedbackOutcome::TurnUnknown);
     };
+    if is_trained {
+        return Ok(FeedbackOutcome::AlreadyLearned);
+    }
     if stored {
         send_back(connection, turn, feedback.received_ms).await?;
     }

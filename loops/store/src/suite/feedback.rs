@@ -165,8 +165,16 @@ pub(super) async fn a_trained_turn_stays_trained(world: &World) {
         .await
         .expect("read")
         .expect("known");
-    let feedback = world.feedback(&view.turn, -1.0);
-    assert_eq!(say(world, &feedback).await, FeedbackOutcome::Stored);
+    let mut feedback = world.feedback(&view.turn, -1.0);
+    feedback.client_id = Some("a".into());
+    let mut instead = world.feedback(&view.turn, 1.0);
+    instead.client_id.clone_from(&feedback.client_id);
+    for said in [&feedback, &instead] {
+        assert_eq!(say(world, said).await, FeedbackOutcome::AlreadyLearned);
+    }
+    let view = world.ledger.turn(row.id).await.expect("read");
+    let view = view.expect("known");
+    assert_eq!(view.feedback, [instead], "it is kept all the same");
     let version = PolicyVersion(1);
     assert_eq!(world.fate(&view.turn).await, Fate::Trained { version });
     assert!(world.claim(ALL, NOW).await.is_empty());

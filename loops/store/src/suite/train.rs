@@ -7,7 +7,7 @@ use super::world::{
     ALL, LEASE, NOW, World, assert_conflict, assert_fenced, digest_of, ids, other_room,
     sample_turns, stranger,
 };
-use crate::{Refusal, ReplayQuery, SampleClaim, SampleMaterial};
+use crate::{FeedbackOutcome, Refusal, ReplayQuery, Replayed, SampleClaim, SampleMaterial};
 
 const TO_TRAIN: Fate = Fate::Pending {
     stage: Stage::AwaitingTraining,
@@ -288,6 +288,14 @@ pub(super) async fn what_was_trained_teaches_again_by_its_words(world: &World) {
     ] {
         assert!(replay(&other).await.is_empty(), "{other:?}");
     }
+    // A better answer that comes only now is heard as well.
+    let mut late = world.feedback(&turns[0], -1.0);
+    late.correction = Some("43".into());
+    let told = world.ledger.record_feedback(&late).await.expect("stored");
+    assert_eq!(told, FeedbackOutcome::AlreadyLearned);
+    let seen = replay(&all).await;
+    let is_late = |r: &Replayed| r.turn.id == turns[0].id && r.correction.as_deref() == Some("43");
+    assert!(seen.len() == 4 && seen.iter().any(is_late));
 }
 
 pub(super) async fn what_a_rollback_took_back_teaches_no_more(world: &World) {

@@ -19,6 +19,9 @@ use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::wire::feedback::{FeedbackReply, FeedbackRequest};
 
+/// Why feedback waits for its turn.
+const UNKNOWN: &str = "this answer is not on record, so nothing is learned from it unless it comes";
+
 /// Says what a person thinks of a turn.
 #[utoipa::path(
     post,
@@ -60,6 +63,7 @@ pub async fn feedback(
         received_ms: http.clock.now_ms(),
     };
     let (id, turn) = (feedback.id, feedback.turn);
+    let is_corrected = feedback.correction.is_some();
     let (reply, waiting) = oneshot::channel();
     let feedback = Box::new(feedback);
     if collect.send(Input::Feedback { feedback, reply }).is_err() {
@@ -82,10 +86,14 @@ pub async fn feedback(
             ));
         }
     };
-    let outcome = match outcome {
-        FeedbackOutcome::Stored => "stored",
-        FeedbackOutcome::Replaced => "replaced",
-        FeedbackOutcome::TurnUnknown => "turn_unknown",
+    let (outcome, explanation) = match outcome {
+        FeedbackOutcome::Stored => ("stored", None),
+        FeedbackOutcome::Replaced => ("replaced", None),
+        FeedbackOutcome::AlreadyLearned => {
+            let lessons = http.rules.lessons();
+            ("already_learned", Some(lessons.too_late(is_corrected)))
+        }
+        FeedbackOutcome::TurnUnknown => ("turn_unknown", Some(UNKNOWN)),
         FeedbackOutcome::NotYours => {
             return Err(ApiError::NotFound(format!(
                 "no turn {} of yours is known",
@@ -98,6 +106,7 @@ pub async fn feedback(
         id: format!("fb_{id}"),
         turn_id: turn_text(turn),
         outcome,
+        explanation,
     }))
 }
 

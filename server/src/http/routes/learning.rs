@@ -50,8 +50,11 @@ pub async fn get_consent(
     let scope = own_scope(&http, &asked, query(wanted)?.user.as_deref());
     let owner = &asked.caller.owner;
     let consent = http.rules.consent(owner, &scope);
-    let share = http.rules.holdback_share(owner);
-    Ok(Json(ConsentReply::new(consent, share, 0)))
+    Ok(Json(ConsentReply::new(
+        consent,
+        (&*http.rules, owner.as_str()),
+        0,
+    )))
 }
 
 /// Decides what may be learned from the caller. Holds from the reply on, for turns that are on
@@ -89,8 +92,8 @@ pub async fn put_consent(
     let stored = http.personal.set_consent(&scope, consent, now_ms).await;
     let withdrawn = stored.map_err(|error| ledger_error(&error))?;
     http.rules.decided(&scope, consent);
-    let share = http.rules.holdback_share(&asked.caller.owner);
-    Ok(Json(ConsentReply::new((consent, true), share, withdrawn)))
+    let whose = (&*http.rules, asked.caller.owner.as_str());
+    Ok(Json(ConsentReply::new((consent, true), whose, withdrawn)))
 }
 
 fn forget_error(error: LedgerError) -> ApiError {

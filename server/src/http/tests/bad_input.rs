@@ -370,3 +370,70 @@ async fn invalid_utf8_is_refused() {
         (400, &json!("invalid_json"))
     );
 }
+
+/// What is wrong with an expression is told by the field that the caller wrote, never by its place in
+/// a grammar that they did not.
+#[tokio::test]
+async fn a_wrong_expression_is_named_by_its_own_field() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let ask = |more: Value| {
+        let mut body = json!({"model": "gpt", "messages": [{"role": "user", "content": "x"}], "max_tokens": 5});
+        for (key, value) in more.as_object().unwrap() {
+            body[key] = value.clone();
+        }
+        body
+    };
+    let schema = json!({"type": "object", "properties": {"zip": {"pattern": "unsound("}}});
+    let zip = "schema.properties.zip.pattern";
+    let named = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema}});
+    let tool = |name: &str, schema: &Value| json!({"type": "function", "function": {"name": name, "parameters": schema}});
+    let tools = [tool("a", &json!({})), tool("b", &schema)];
+    let choice = json!({"type": "function", "function": {"name": "b"}});
+    let format = json!({"format": {"type": "json_schema", "name": "n", "schema": schema}});
+    let rows = [
+        (
+            "/v1/chat/completions",
+            ask(json!({"guided_regex": "unsound("})),
+            "guided_regex".to_owned(),
+        ),
+        (
+            "/v1/chat/completions",
+            ask(json!({"structured_outputs": {"regex": "unsound("}})),
+            "structured_outputs.regex".to_owned(),
+        ),
+        (
+            "/v1/chat/completions",
+            ask(json!({"response_format": named})),
+            format!("response_format.json_schema.{zip}"),
+        ),
+        (
+            "/v1/chat/completions",
+            ask(json!({"tools": tools, "tool_choice": choice})),
+            "tools[1].function.parameters.properties.zip.pattern".to_owned(),
+        ),
+        (
+            "/v1/messages",
+            ask(json!({"output_config": format})),
+            format!("output_config.format.{zip}"),
+        ),
+        (
+            "/v1/responses",
+            json!({"model": "gpt", "input": "x", "text": format}),
+            format!("text.format.{zip}"),
+        ),
+    ];
+    for (path, body, param) in rows {
+        let reply = stage.post(path, &body.to_string()).await;
+        let error = reply.json()["error"].clone();
+        assert_eq!(
+            (reply.status, &error["param"]),
+            (400, &json!(param)),
+            "{error}"
+        );
+        let told = format!(
+            "{param} is not a regular expression that can be followed: unclosed group, at character 8"
+        );
+        assert_eq!(error["message"], told);
+    }
+    assert!(stage.fake.asks.lock().unwrap().is_empty());
+}

@@ -5,6 +5,7 @@ mod audited;
 mod bad_input;
 mod chat;
 mod console;
+mod cors;
 mod dialects;
 mod fields;
 mod groups;

@@ -235,6 +235,29 @@ async fn feedback_reaches_the_recorder() {
 }
 
 #[tokio::test]
+async fn feedback_that_teaches_nothing_says_why() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let id = "turn_00000000-0000-7000-8000-000000000001";
+    for (comment, outcome, why) in [
+        ("fine", "stored", None),
+        (
+            "too late",
+            "already_learned",
+            Some("learned from this answer already"),
+        ),
+    ] {
+        let body = json!({"turn_id": id, "thumb": "down", "comment": comment, "correction": "so"});
+        let reply = stage.post("/v1/feedback", &body.to_string()).await.json();
+        assert_eq!(reply["outcome"], outcome);
+        match (reply["explanation"].as_str(), why) {
+            (None, None) => {}
+            (Some(told), Some(why)) => assert!(told.contains(why), "{told}"),
+            told => panic!("{told:?}"),
+        }
+    }
+}
+
+#[tokio::test]
 async fn without_a_recorder_feedback_is_refused() {
     let stage = Stage::new(Recorder::Absent).await;
     let body = json!({"turn_id": "turn_00000000-0000-7000-8000-000000000001", "score": 1});

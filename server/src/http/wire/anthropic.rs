@@ -138,6 +138,7 @@ impl MessagesRequest {
         });
         ShapeFields {
             response_format,
+            format_at: Some("output_config.format"),
             ..ShapeFields::default()
         }
     }

@@ -53,8 +53,11 @@ pub struct FeedbackReply {
     pub id: String,
     /// The turn.
     pub turn_id: String,
-    /// `stored`, `replaced`, or `turn_unknown` (kept in case the turn still comes).
+    /// `stored`, `replaced`, `already_learned` (kept, but a version has learned from the turn before) or
+    /// `turn_unknown` (kept in case the turn still comes).
     pub outcome: &'static str,
+    /// Why it teaches nothing, as one sentence; null where it may teach.
+    pub explanation: Option<&'static str>,
 }
 
 /// Reads a turn id in any form a client has seen it in.

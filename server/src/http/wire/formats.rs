@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-use crate::door::Shape;
+use crate::door::{Pattern, Shape};
 use crate::http::error::ApiError;
 
 /// Most choices of `guided_choice`.
@@ -35,12 +35,16 @@ pub struct ShapeFields {
     /// The same four as one object: `json`, `regex`, `choice`, `grammar`.
     #[schema(value_type = Option<Object>)]
     pub structured_outputs: Option<Map<String, Value>>,
+    /// Where the caller wrote what is in `response_format`, in an API that has another place for it.
+    #[serde(skip)]
+    pub format_at: Option<&'static str>,
 }
 
 /// The rule of the answer, before it is known where reasoning may stand.
 struct Rule {
     param: String,
     body: String,
+    patterns: Vec<Pattern>,
 }
 
 impl ShapeFields {
@@ -60,7 +64,7 @@ impl ShapeFields {
 
     fn found(&self) -> Result<Vec<Rule>, ApiError> {
         let mut found = Vec::new();
-        found.extend(format_rule(self.response_format.as_ref())?);
+        found.extend(format_rule(self.response_format.as_ref(), self.format_at)?);
         if let Some(schema) = &self.guided_json {
             found.push(json_rule("guided_json", schema)?);
         }
@@ -86,6 +90,7 @@ impl Rule {
         Self {
             param: param.to_owned(),
             body,
+            patterns: Vec::new(),
         }
     }
 
@@ -97,19 +102,23 @@ impl Rule {
         Ok(Shape {
             param: self.param,
             rules: self.body,
+            patterns: self.patterns,
         })
     }
 }
 
-fn format_rule(format: Option<&Value>) -> Result<Option<Rule>, ApiError> {
+fn format_rule(format: Option<&Value>, at: Option<&'static str>) -> Result<Option<Rule>, ApiError> {
+    let (at, path) = match at {
+        None => ("response_format", "response_format.json_schema"),
+        Some(at) => (at, at),
+    };
     let Some(format) = format.filter(|format| !format.is_null()) else {
         return Ok(None);
     };
     match format.get("type").and_then(Value::as_str) {
         Some("text") => Ok(None),
-        Some("json_object") => json_rule("response_format", &json!({"type": "object"})).map(Some),
+        Some("json_object") => json_rule(at, &json!({"type": "object"})).map(Some),
         Some("json_schema") => {
-            let path = "response_format.json_schema";
             let name = format.pointer("/json_schema/name").and_then(Value::as_str);
             if name.is_none_or(str::is_empty) {
                 return Err(ApiError::invalid(
@@ -120,11 +129,11 @@ fn format_rule(format: Option<&Value>) -> Result<Option<Rule>, ApiError> {
             let schema = format.pointer("/json_schema/schema").ok_or_else(|| {
                 ApiError::invalid(format!("{path}.schema"), format!("{path} needs a schema"))
             })?;
-            json_rule("response_format.json_schema.schema", schema).map(Some)
+            json_rule(&format!("{path}.schema"), schema).map(Some)
         }
         _ => Err(ApiError::invalid(
-            "response_format",
-            "response_format must be an object with the type text, json_object or json_schema",
+            at,
+            format!("{at} must be an object with the type text, json_object or json_schema"),
         )),
     }
 }
@@ -170,8 +179,12 @@ fn call_space() -> Value {
     json!({"whitespace_flexible": false, "item_separator": ", ?", "key_separator": ": ?"})
 }
 
-/// A schema with how space is written around its parts.
-fn schema_text(param: &str, schema: &Value, space: Value) -> Result<String, ApiError> {
+/// A schema with how space is written around its parts, and the regular expressions in it.
+fn schema_text(
+    param: &str,
+    schema: &Value,
+    space: Value,
+) -> Result<(String, Vec<Pattern>), ApiError> {
     let parsed: Value;
     let schema = match schema {
         // vLLM also takes the schema's text.
@@ -193,23 +206,31 @@ fn schema_text(param: &str, schema: &Value, space: Value) -> Result<String, ApiE
             ));
         }
     };
+    let patterns = Pattern::of_schema(param, &schema);
     schema.insert("x-guidance".to_owned(), space);
-    Ok(Value::Object(schema).to_string())
+    Ok((Value::Object(schema).to_string(), patterns))
 }
 
 fn json_rule(param: &str, schema: &Value) -> Result<Rule, ApiError> {
-    let schema = schema_text(param, schema, answer_space())?;
-    Ok(Rule::new(param, format!("answer: %json {schema}\n")))
+    let (schema, patterns) = schema_text(param, schema, answer_space())?;
+    Ok(Rule {
+        patterns,
+        ..Rule::new(param, format!("answer: %json {schema}\n"))
+    })
 }
 
 fn regex_rule(param: &str, regex: &str) -> Result<Rule, ApiError> {
     if regex.is_empty() {
         return Err(ApiError::invalid(param, format!("{param} cannot be empty")));
     }
-    Ok(Rule::new(
-        param,
-        format!("answer: /{}/\n", in_slashes(regex)),
-    ))
+    let pattern = Pattern {
+        param: param.to_owned(),
+        regex: regex.to_owned(),
+    };
+    Ok(Rule {
+        patterns: vec![pattern],
+        ..Rule::new(param, format!("answer: /{}/\n", in_slashes(regex)))
+    })
 }
 
 /// A regular expression as it stands between slashes.
@@ -394,7 +415,7 @@ impl Offer {
                 )),
             };
         };
-        let mut rules = self.call_rules(style)?;
+        let (mut rules, mut patterns) = self.call_rules(style)?;
         let param = match (demanded, other) {
             (true, _) => {
                 rules.push_str("answer: calls\n");
@@ -403,15 +424,21 @@ impl Offer {
             (false, Some(other)) if other.rules.starts_with("answer:") => {
                 rules.push_str("answer: calls | content\n");
                 rules.push_str(&other.rules.replacen("answer:", "content:", 1));
+                patterns.extend(other.patterns);
                 other.param
             }
             (false, other) => return Ok(other),
         };
-        Rule { param, body: rules }.shape().map(Some)
+        let rule = Rule {
+            param,
+            body: rules,
+            patterns,
+        };
+        rule.shape().map(Some)
     }
 
-    /// Rules of `calls` in the words of the model's family.
-    fn call_rules(&self, style: CallStyle) -> Result<String, ApiError> {
+    /// Rules of `calls` in the words of the model's family, and the regular expressions of the tools.
+    fn call_rules(&self, style: CallStyle) -> Result<(String, Vec<Pattern>), ApiError> {
         let named = |tool: &&Value| match &self.choice {
             ToolChoice::Named(name) => name_of(tool) == name,
             _ => true,
@@ -433,8 +460,9 @@ impl Offer {
                 CALLS_MAX - 1
             ),
         };
-        let mut names = Vec::new();
-        for (at, tool) in self.tools.iter().filter(named).enumerate() {
+        let (mut names, mut patterns) = (Vec::new(), Vec::new());
+        let tools = self.tools.iter().enumerate();
+        for (at, tool) in tools.filter(|(_, tool)| named(tool)) {
             let begin = format!(
                 "{open}{{\"name\": {}, \"{arguments}\": ",
                 quoted(name_of(tool))
@@ -444,7 +472,7 @@ impl Offer {
                 .pointer("/function/parameters")
                 .filter(|p| !p.is_null());
             let any = json!({"type": "object"});
-            let schema = schema_text(
+            let (schema, found) = schema_text(
                 &format!("tools[{at}].function.parameters"),
                 schema.unwrap_or(&any),
                 call_space(),
@@ -454,11 +482,12 @@ impl Offer {
                 quoted(&begin),
                 quoted(&end)
             ));
+            patterns.extend(found);
             rules.push_str(&format!("args{at}: %json {schema}\n"));
             names.push(format!("call{at}"));
         }
         rules.push_str(&format!("call: {}\n", names.join(" | ")));
-        Ok(rules)
+        Ok((rules, patterns))
     }
 }
 

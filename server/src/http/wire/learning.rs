@@ -10,6 +10,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::feedback::parse_turn_id;
 use crate::http::error::ApiError;
+use crate::learning::{Corrections, Rules};
 use crate::paired::Measured;
 
 /// Most turns that one wish may name.
@@ -73,13 +74,22 @@ pub struct ConsentReply {
     pub holdback: bool,
     /// All of that as one sentence.
     pub explanation: &'static str,
+    /// What is learned from the text of a better answer: `imitated`, `hint` (it tells the model what to
+    /// do better) or `score` (it is kept, and counts as a score of -1).
+    #[schema(value_type = String)]
+    pub corrections: Corrections,
     /// Turns that were on their way and are not learned from any more.
     pub withdrawn_turns: u64,
 }
 
 impl ConsentReply {
-    /// `share` is that of held-back sessions where nobody opted out.
-    pub fn new((consent, decided): (Consent, bool), share: f64, withdrawn_turns: u64) -> Self {
+    /// What `owner` allows, and whether they decided so.
+    pub fn new(
+        (consent, decided): (Consent, bool),
+        (rules, owner): (&Rules, &str),
+        withdrawn_turns: u64,
+    ) -> Self {
+        let share = rules.holdback_share(owner);
         Self {
             object: "consent",
             learning: consent.learning,
@@ -91,6 +101,7 @@ impl ConsentReply {
                 Learning::Serve => "what was learned before answers; nothing new is learned",
                 Learning::Full => "your own policy answers and learns from what you say",
             },
+            corrections: rules.lessons().corrections,
             withdrawn_turns,
         }
     }

@@ -167,6 +167,7 @@ impl ResponsesRequest {
         });
         ShapeFields {
             response_format,
+            format_at: Some("text.format"),
             ..ShapeFields::default()
         }
     }

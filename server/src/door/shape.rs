@@ -1,0 +1,286 @@
+//! The form that an answer has to have, and what is wrong with one in the words of whoever wrote it.
+
+use std::sync::Arc;
+
+use hone_domain::{Grammar, Reasoning};
+use regex_syntax::hir::{Hir, HirKind, Look};
+use serde_json::{Map, Value};
+
+/// Longest expression that is explained, and longest path of a field that is named, in bytes.
+const REGEX_BYTES_MAX: usize = 4_096;
+const PARAM_BYTES_MAX: usize = 256;
+/// Most expressions of one schema that are looked at.
+const PATTERNS_MAX: usize = 256;
+
+/// A regular expression of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    /// Path of its field.
+    pub param: String,
+    /// The expression.
+    pub regex: String,
+}
+
+impl Pattern {
+    /// Those of a schema, which stands at `param`, and of the schemas in it.
+    pub fn of_schema(param: &str, schema: &Map<String, Value>) -> Vec<Self> {
+        let mut found = Vec::new();
+        find(param, schema, &mut found);
+        found
+    }
+}
+
+/// What is data in a schema is not looked into; names of properties are no keywords.
+fn find(param: &str, schema: &Map<String, Value>, found: &mut Vec<Pattern>) {
+    for (key, value) in schema {
+        let param = format!("{param}.{key}");
+        if found.len() >= PATTERNS_MAX || param.len() > PARAM_BYTES_MAX {
+            continue;
+        }
+        match (key.as_str(), value) {
+            ("const" | "enum" | "default" | "examples", _) => {}
+            ("pattern", Value::String(regex)) => found.push(Pattern {
+                regex: regex.clone(),
+                param,
+            }),
+            ("patternProperties", Value::Object(parts)) => {
+                let fits = |regex: &&String| regex.len() <= PARAM_BYTES_MAX;
+                let names = parts.keys().filter(fits).map(|regex| Pattern {
+                    regex: regex.clone(),
+                    param: format!("{param}.{regex}"),
+                });
+                found.extend(names.take(PATTERNS_MAX));
+                find_each(&param, parts, found);
+            }
+            ("properties" | "$defs" | "definitions" | "dependentSchemas", Value::Object(parts)) => {
+                find_each(&param, parts, found);
+            }
+            (_, Value::Object(part)) => find(&param, part, found),
+            (_, Value::Array(parts)) => {
+                for (at, part) in parts.iter().enumerate() {
+                    if let Value::Object(part) = part {
+                        find(&format!("{param}[{at}]"), part, found);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// In schemas by name.
+fn find_each(param: &str, parts: &Map<String, Value>, found: &mut Vec<Pattern>) {
+    for (name, part) in parts {
+        let param = format!("{param}.{name}");
+        if let Value::Object(part) = part
+            && param.len() <= PARAM_BYTES_MAX
+        {
+            find(&param, part, found);
+        }
+    }
+}
+
+/// The form an answer has to have, as rules of a grammar: either its own `start`, or `answer` where
+/// reasoning may stand before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// The field of the request that it is from.
+    pub param: String,
+    /// The rules, in Lark notation.
+    pub rules: String,
+    /// The regular expressions in it that the caller wrote.
+    pub patterns: Vec<Pattern>,
+}
+
+impl Shape {
+    /// The grammar of a completion whose prompt says where reasoning may stand.
+    pub(super) fn grammar(&self, reasoning: Reasoning) -> Grammar {
+        if self.is_own() {
+            return Grammar(Arc::from(self.rules.as_str()));
+        }
+        let start = match reasoning {
+            Reasoning::Never => "start: answer\n",
+            Reasoning::Maybe => concat!(
+                "start: (\"<think>\" thought GAP?)? answer\n",
+                "thought[suffix=\"</think>\"]: /(?s:.*)/\nGAP: /[ \\n]{1,4}/\n",
+            ),
+            Reasoning::Open => concat!(
+                "start: thought GAP? answer\n",
+                "thought[suffix=\"</think>\"]: /(?s:.*)/\nGAP: /[ \\n]{1,4}/\n",
+            ),
+        };
+        Grammar(Arc::from(format!("{start}{}", self.rules)))
+    }
+
+    /// Whether the caller wrote the whole grammar.
+    fn is_own(&self) -> bool {
+        !self.rules.starts_with("answer:") && !self.rules.starts_with("calls:")
+    }
+
+    /// The field that is wrong and what is wrong with it, where the backend cannot follow the grammar
+    /// and says `why`. A place in a grammar tells only those who wrote it something.
+    pub(super) fn fault(&self, why: &str) -> (String, String) {
+        let wrong = self.patterns.iter().find_map(|pattern| {
+            let fault = fault(&pattern.regex)?;
+            Some((&pattern.param, fault))
+        });
+        if let Some((param, fault)) = wrong {
+            let message =
+                format!("{param} is not a regular expression that can be followed: {fault}");
+            return (param.clone(), message);
+        }
+        let why = if self.is_own() { why } else { placeless(why) };
+        let message = format!("{} cannot be followed: {why}", self.param);
+        (self.param.clone(), message)
+    }
+}
+
+/// What is wrong with a regular expression.
+fn fault(regex: &str) -> Option<String> {
+    if regex.len() > REGEX_BYTES_MAX {
+        return None;
+    }
+    let at = |offset: usize| regex.get(..offset).unwrap_or(regex).chars().count() + 1;
+    match regex_syntax::parse(regex) {
+        Ok(hir) => looks_around(&hir, (true, true)).then(|| {
+            "^ may stand at its beginning and $ at its end only, and boundaries such as \\b nowhere"
+                .to_owned()
+        }),
+        Err(regex_syntax::Error::Parse(error)) => {
+            let place = at(error.span().start.offset);
+            Some(format!("{}, at character {place}", error.kind()))
+        }
+        Err(regex_syntax::Error::Translate(error)) => {
+            let place = at(error.span().start.offset);
+            Some(format!("{}, at character {place}", error.kind()))
+        }
+        Err(_) => Some("it cannot be read".to_owned()),
+    }
+}
+
+/// Whether it asks what stands around it, other than at its own `ends` (beginning, end).
+fn looks_around(hir: &Hir, (begins, ends): (bool, bool)) -> bool {
+    match hir.kind() {
+        HirKind::Look(Look::Start) => !begins,
+        HirKind::Look(Look::End) => !ends,
+        HirKind::Look(_) => true,
+        HirKind::Capture(part) => looks_around(&part.sub, (begins, ends)),
+        HirKind::Alternation(parts) => parts.iter().any(|p| looks_around(p, (begins, ends))),
+        HirKind::Concat(parts) => parts.iter().enumerate().any(|(at, part)| {
+            looks_around(part, (begins && at == 0, ends && at + 1 == parts.len()))
+        }),
+        HirKind::Repetition(part) => looks_around(&part.sub, (false, false)),
+        HirKind::Empty | HirKind::Literal(_) | HirKind::Class(_) => false,
+    }
+}
+
+/// An explanation without its place in the grammar, `at LINE(COLUMN): `, and without the step that
+/// found it.
+fn placeless(why: &str) -> &str {
+    let behind = why.split_once("): ").filter(|(place, _)| {
+        let place = place.strip_prefix("at ").unwrap_or(place);
+        !place.is_empty() && place.bytes().all(|b| b.is_ascii_digit() || b == b'(')
+    });
+    let why = behind.map_or(why, |(_, rest)| rest);
+    why.strip_prefix("failed to compile JSON schema: ")
+        .unwrap_or(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(rules: &str, patterns: &[(&str, &str)]) -> Shape {
+        let pattern = |(param, regex): &(&str, &str)| Pattern {
+            param: (*param).to_owned(),
+            regex: (*regex).to_owned(),
+        };
+        Shape {
+            param: "guided_json".to_owned(),
+            rules: rules.to_owned(),
+            patterns: patterns.iter().map(pattern).collect(),
+        }
+    }
+
+    #[test]
+    fn a_wrong_expression_is_told_by_its_field_and_its_own_error() {
+        for (regex, told) in [
+            ("ab(c", "unclosed group, at character 3"),
+            ("[a", "unclosed character class, at character 1"),
+            ("é*{2}(", "unclosed group, at character 6"),
+            (
+                "*a",
+                "repetition operator missing expression, at character 1",
+            ),
+            (
+                "(?=a)b",
+                "look-around, including look-ahead and look-behind, is not supported, at character 1",
+            ),
+            (
+                "a\\",
+                "incomplete escape sequence, reached end of pattern prematurely, at character 2",
+            ),
+            ("\\p{Nope}", "Unicode property not found, at character 1"),
+            ("\\bword\\b", "boundaries such as \\b nowhere"),
+            ("a^b", "^ may stand at its beginning"),
+            ("(^a|b)+", "^ may stand at its beginning"),
+        ] {
+            let shape = shape("answer: /x/\n", &[("ok", "^(a|b$)"), ("a.pattern", regex)]);
+            let (param, message) = shape.fault("at 2(9): lexer error");
+            assert_eq!(param, "a.pattern", "{regex}");
+            let begin = "a.pattern is not a regular expression that can be followed: ";
+            assert!(message.starts_with(begin), "{message}");
+            assert!(message.contains(told), "{message}");
+            assert!(!message.contains("2(9)"), "{message}");
+        }
+    }
+
+    #[test]
+    fn expressions_of_a_schema_are_found_with_their_place() {
+        let schema = serde_json::json!({
+            "pattern": "1",
+            "properties": {
+                "pattern": {"type": "string", "pattern": "2"},
+                "list": {"items": {"anyOf": [{"pattern": "3"}, {"const": {"pattern": "no"}}]}},
+            },
+            "patternProperties": {"4": {"pattern": "5"}},
+            "$defs": {"x": {"not": {"pattern": "6"}}},
+            "default": {"pattern": "no"},
+            "enum": [{"pattern": "no"}],
+        });
+        let found = Pattern::of_schema("s", schema.as_object().expect("an object"));
+        let found: Vec<_> = found.iter().map(|p| (&*p.regex, &*p.param)).collect();
+        let expected = [
+            ("1", "s.pattern"),
+            ("2", "s.properties.pattern.pattern"),
+            ("3", "s.properties.list.items.anyOf[0].pattern"),
+            ("4", "s.patternProperties.4"),
+            ("5", "s.patternProperties.4.pattern"),
+            ("6", "s.$defs.x.not.pattern"),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_place_is_for_those_who_wrote_the_grammar() {
+        let whys = [
+            (
+                "at 2(9): failed to compile JSON schema: Invalid type: x",
+                "Invalid type: x",
+            ),
+            ("2(11): lexer error", "lexer error"),
+            (
+                "at least one rule (start): none",
+                "at least one rule (start): none",
+            ),
+            ("grammar too large", "grammar too large"),
+        ];
+        for (why, told) in whys {
+            let (param, message) = shape("answer: %json {}\n", &[("p", "^a$")]).fault(why);
+            assert_eq!(param, "guided_json");
+            assert_eq!(message, format!("guided_json cannot be followed: {told}"));
+            let (_, message) = shape("start: x\n", &[]).fault(why);
+            assert_eq!(message, format!("guided_json cannot be followed: {why}"));
+        }
+    }
+}

@@ -1,0 +1,39 @@
+import { expect, it } from 'vitest'
+import type { ConsentView, Fate, FeedbackReply } from '../api/types'
+import { expectation, outcome } from './feedback'
+
+const consent = (learning: ConsentView['learning'], corrections: ConsentView['corrections']): ConsentView => ({
+  learning,
+  corrections,
+  holdback: false,
+  explanation: '',
+  withdrawn_turns: 0,
+})
+const waiting: Fate = { state: 'pending', stage: 'awaiting_next_state', version: null, reason: null, explanation: '' }
+const trained: Fate = { state: 'trained', stage: null, version: 3, reason: null, explanation: '' }
+
+it.each([
+  [consent('full', 'imitated'), waiting, 'practise to answer like this'],
+  [consent('full', 'hint'), waiting, 'what to do better'],
+  [consent('full', 'score'), waiting, 'does not imitate your text'],
+  [consent('full', 'score'), null, 'counts as a thumb down'],
+  [consent('full', 'score'), trained, 'v3 has learned from this answer already'],
+  [consent('full', 'hint'), trained, 'teaches no more'],
+  // What was learned teaches again by its words.
+  [consent('full', 'imitated'), trained, 'a later version may still learn your words'],
+])('a better answer: %j %j', (allowed, fate, words) => {
+  expect(expectation(allowed, fate)).toContain(words)
+})
+
+it('promises nothing where nothing is learned, or nobody knows', () => {
+  for (const allowed of [null, consent('serve', 'imitated'), consent('off', 'score')]) {
+    expect(expectation(allowed, waiting)).toBe('')
+  }
+})
+
+it('says after sending what the server says, as a sentence', () => {
+  const reply: FeedbackReply = { object: 'feedback', id: 'fb_1', turn_id: 'turn_1', outcome: 'stored', explanation: null }
+  expect(outcome(reply)).toBe('')
+  const late = { ...reply, outcome: 'already_learned', explanation: 'a version has learned from this answer already' }
+  expect(outcome(late)).toBe('A version has learned from this answer already.')
+})

@@ -1,0 +1,25 @@
+/** What the page says about feedback: what it teaches on this server, and what it taught. */
+
+import { sentence } from '../api/client'
+import type { ConsentView, Fate, FeedbackReply } from '../api/types'
+
+const WORDS: Record<ConsentView['corrections'], string> = {
+  imitated: 'The model will practise to answer like this.',
+  hint: 'The model will learn from it what to do better, not your very words.',
+  score: 'This server does not imitate your text: it counts as a thumb down.',
+}
+
+/** What becomes of a better answer that is written now; nothing where nothing is learned at all. */
+export function expectation(consent: ConsentView | null, fate: Fate | null): string {
+  if (consent?.learning !== 'full') return ''
+  if (fate?.state === 'trained') {
+    const more = consent.corrections === 'imitated' ? 'a later version may still learn your words' : 'what you say now teaches no more'
+    return `v${fate.version} has learned from this answer already: ${more}.`
+  }
+  return WORDS[consent.corrections]
+}
+
+/** What to say once the server has it; nothing where it went as everybody expects. */
+export function outcome(reply: FeedbackReply): string {
+  return reply.explanation === null ? '' : sentence(reply.explanation)
+}
