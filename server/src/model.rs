@@ -6,7 +6,7 @@ use hone_domain::{Message, Sampling, Token};
 use hone_nn::device::Device;
 use hone_nn::folder::{ModelFolder, load_model_as};
 use hone_nn::tokenizer::Tokenizer;
-use hone_nn::{Arithmetic, Executor, Model};
+use hone_nn::{Arithmetic, Executor, KvFormat, Model};
 use hone_runtime::Clock;
 use hone_serve::{NullBackend, NullCompletion};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -64,10 +64,14 @@ pub fn load(config: &ModelConfig, access: &HubAccess) -> Result<Served, String> 
     let executor = Arc::new(Executor::new(config.thread_count()));
     let device = device::open(config.device, &model, &executor)?;
     let arithmetic = config.arithmetic.arithmetic(device.is_some())?;
-    let model = match arithmetic {
-        Arithmetic::F32 => model,
+    let kv = config.kv.format(&model, device.is_some())?;
+    let model = match (arithmetic, kv) {
+        (Arithmetic::F32, KvFormat::F32) => model,
         // Nobody else holds it yet, so nothing is copied.
-        other => Arc::new(Arc::unwrap_or_clone(model).computed_by(other)),
+        _ => {
+            let model = Arc::unwrap_or_clone(model).computed_by(arithmetic);
+            Arc::new(model.with_kv(kv))
+        }
     };
     let generation = folder.generation();
     let base = Sampling::default();

@@ -1,11 +1,11 @@
 //! Prints the speeds of [`hone_nn::bench`]:
-//! `speed [starter|medium|large] [stored|bf16|q8|q4] [threads] [seconds] [context] [f32]`;
-//! products are computed as is quickest here, or in f32. First the most that the processor multiplies.
+//! `speed [starter|medium|large] [stored|bf16|q8|q4] [threads] [seconds] [context] [f32] [f16]`;
+//! products are computed as is quickest here (`-`), or in f32; keys and values are kept as f32, or f16. First the most that the processor multiplies.
 
 use std::time::Duration;
 
 use hone_nn::bench::{self, Plan};
-use hone_nn::{Arithmetic, WeightFormat};
+use hone_nn::{Arithmetic, KvFormat, WeightFormat};
 
 const ROOF_TIME: Duration = Duration::from_secs(1);
 
@@ -30,6 +30,10 @@ fn main() {
         arithmetic: match text(5) {
             "f32" => Arithmetic::F32,
             _ => Arithmetic::quickest(),
+        },
+        kv: match text(6) {
+            "f16" => KvFormat::F16,
+            _ => KvFormat::F32,
         },
         threads: number(2, 2) as usize,
         budget: Duration::from_secs(number(3, 14)),

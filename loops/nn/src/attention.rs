@@ -9,8 +9,8 @@ use std::ops::Range;
 
 use crate::exec::{Executor, Shards};
 use crate::forward::SeqInput;
-use crate::gemm::{Epilogue, Gemm};
-use crate::kv::{BLOCK_TOKENS, KvLayer};
+use crate::gemm::{Element, Epilogue, Gemm, Half};
+use crate::kv::{BLOCK_TOKENS, KvFormat, KvLayer};
 use crate::simd::{Buf, Kernel, LANES, V16, dispatch, exp, padded};
 
 /// Query rows handled together, all heads of a group of a few tokens: enough to reuse keys from
@@ -153,8 +153,14 @@ impl Kernel for Share<'_, '_> {
                             head,
                             row: row0 + token,
                         };
+                        let out = self.out.ptr();
                         // SAFETY: a tile writes its own rows and heads of `out` only.
-                        unsafe { job.run::<V>(self.out.ptr(), self.scratch) };
+                        unsafe {
+                            match call.kv.format {
+                                KvFormat::F32 => job.run::<V, f32>(out, self.scratch),
+                                KvFormat::F16 => job.run::<V, Half>(out, self.scratch),
+                            }
+                        }
                     }
                     item += 1;
                 }
@@ -176,7 +182,7 @@ struct TileJob<'a> {
 
 impl TileJob<'_> {
     #[inline(always)]
-    unsafe fn run<V: V16>(&self, out: *mut f32, scratch: &mut [f32]) {
+    unsafe fn run<V: V16, E: Element>(&self, out: *mut f32, scratch: &mut [f32]) {
         let Tile { group, tokens, .. } = self.tile;
         let (dim, width, rows) = (self.call.kv.head_dim, self.tile.width(), self.tile.rows());
         let line = padded(dim);
@@ -195,12 +201,12 @@ impl TileJob<'_> {
         }
         // SAFETY: scratch was cut to size; key and value panels lie inside the pool.
         unsafe {
-            self.scores::<V>(queries, scores);
+            self.scores::<V, E>(queries, scores);
             for m in 0..rows {
                 let row = &mut scores[m * width..(m + 1) * width];
                 inverses[m] = softmax_row::<V>(row, self.tile.visible(m), false);
             }
-            self.weighted_values::<V>(scores, sums);
+            self.weighted_values::<V, E>(scores, sums);
             for token in 0..tokens {
                 for g in 0..group {
                     let m = token * group + g;
@@ -221,7 +227,7 @@ impl TileJob<'_> {
     }
 
     #[inline(always)]
-    unsafe fn scores<V: V16>(&self, queries: &[f32], scores: &mut [f32]) {
+    unsafe fn scores<V: V16, E: Element>(&self, queries: &[f32], scores: &mut [f32]) {
         let width = self.tile.width();
         let gemm = Gemm {
             x: queries.as_ptr(),
@@ -232,7 +238,7 @@ impl TileJob<'_> {
             src: self
                 .call
                 .kv
-                .key_panels(self.blocks, self.head, self.tile.base() / LANES),
+                .key_panels::<E>(self.blocks, self.head, self.tile.base() / LANES),
             y: scores.as_mut_ptr(),
             ym: width,
             yn: LANES,
@@ -245,7 +251,7 @@ impl TileJob<'_> {
 
     /// `sums[m] = sum_j scores[m][j] value[j]`, positions ascending, block by block.
     #[inline(always)]
-    unsafe fn weighted_values<V: V16>(&self, scores: &[f32], sums: &mut [f32]) {
+    unsafe fn weighted_values<V: V16, E: Element>(&self, scores: &[f32], sums: &mut [f32]) {
         let (base, width) = (self.tile.base(), self.tile.width());
         let dim = self.call.kv.head_dim;
         sums.fill(0.0);
@@ -260,7 +266,7 @@ impl TileJob<'_> {
                 xk: 1,
                 rows: self.tile.rows(),
                 k: count,
-                src: self.call.kv.value_rows(block, self.head, slot),
+                src: self.call.kv.value_rows::<E>(block, self.head, slot),
                 y: sums.as_mut_ptr(),
                 ym: padded(dim),
                 yn: LANES,

@@ -10,7 +10,7 @@ use crate::config::{Family, ModelConfig, StoredDtype};
 use crate::exec::Executor;
 use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};
 use crate::gemm::{Factors, MAX_ROWS, MAX_TILE, Pairs, Single};
-use crate::kv::{BLOCK_TOKENS, KvPool};
+use crate::kv::{BLOCK_TOKENS, KvFormat, KvPool};
 use crate::pairs::Arithmetic;
 use crate::quant::WeightFormat;
 use crate::simd::{Kernel, LANES, V16};
@@ -92,6 +92,7 @@ pub struct Plan {
     pub shape: ModelConfig,
     pub format: WeightFormat,
     pub arithmetic: Arithmetic,
+    pub kv: KvFormat,
     pub threads: usize,
     /// For everything together.
     pub budget: Duration,
@@ -106,6 +107,7 @@ pub struct Plan {
 pub fn run(plan: &Plan) -> Vec<Speed> {
     let weights = Weights::random(&plan.shape, 1).into_format(plan.format);
     let model = Model::new(plan.shape.clone(), weights).computed_by(plan.arithmetic);
+    let model = model.with_kv(plan.kv);
     let exec = Executor::new(plan.threads);
     let share = plan.budget / if plan.train { 6 } else { 4 };
     let mut speeds = Vec::new();
@@ -183,7 +185,8 @@ fn decode(
     share: Duration,
 ) -> Speed {
     let per_seq = (context + 1).div_ceil(BLOCK_TOKENS);
-    let mut kv = KvPool::new(&model.config, batch * per_seq);
+    let mut kv = KvPool::new(model, batch * per_seq);
+    kv.touch();
     let mut scratch = Scratch::default();
     let blocks: Vec<u32> = (0..(batch * per_seq) as u32).collect();
     let token = [1];
@@ -210,7 +213,7 @@ fn decode(
 
 fn prefill(model: &Model, exec: &Executor, share: Duration) -> Speed {
     let blocks: Vec<u32> = (0..PREFILL.div_ceil(BLOCK_TOKENS) as u32).collect();
-    let mut kv = KvPool::new(&model.config, blocks.len());
+    let mut kv = KvPool::new(model, blocks.len());
     let mut scratch = Scratch::default();
     let tokens: Vec<u32> = (0..PREFILL)
         .map(|i| (i % model.config.vocab) as u32)

@@ -7,7 +7,7 @@ use crate::bench::starter_shape;
 use crate::config::{ExpertsConfig, Family, ModelConfig};
 use crate::exec::Executor;
 use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};
-use crate::kv::{BLOCK_TOKENS, KvAllocator, KvPool, blocks_out_of_sight};
+use crate::kv::{BLOCK_TOKENS, KvAllocator, KvFormat, KvPool, blocks_out_of_sight};
 use crate::logprob::token_logprob;
 use crate::panels::{Panels, Rows, RowsMut, Store};
 use crate::rng::Rng;
@@ -32,7 +32,7 @@ fn in_chunks(
 ) -> Vec<Vec<f32>> {
     let exec = Executor::new(1);
     let count = text.len().div_ceil(BLOCK_TOKENS);
-    let mut kv = KvPool::new(&model.config, count);
+    let mut kv = KvPool::new(model, count);
     // A table in descending order: where blocks lie must not matter.
     let blocks: Vec<u32> = (0..count as u32).rev().collect();
     let mut scratch = Scratch::default();
@@ -77,6 +77,28 @@ fn forward_matches_the_slow_form_in_f64() {
                     "{family:?}: {fast} should be {slow}"
                 );
             }
+        }
+    }
+}
+
+/// What is kept of keys and values has eleven significant bits.
+#[test]
+fn keys_and_values_in_f16_stay_close_to_the_slow_form() {
+    for cfg in FAMILIES.map(tiny) {
+        let family = cfg.family;
+        let exact = model(&cfg, 7);
+        let text = tokens(&cfg, 45, 1);
+        let slow = Oracle::new(&exact, None).logits(&text);
+        let plain = all_logits(&exact, None, &text);
+        let kept = all_logits(&exact.with_kv(KvFormat::F16), None, &text);
+        assert_ne!(plain, kept, "{family:?}: nothing was rounded");
+        let largest = slow.iter().flatten().fold(0.0f64, |m, v| m.max(v.abs()));
+        for (slow, kept) in slow.iter().flatten().zip(kept.iter().flatten()) {
+            let error = (slow - f64::from(*kept)).abs();
+            assert!(
+                error < 2e-3 * largest,
+                "{family:?}: {kept} should be {slow}"
+            );
         }
     }
 }
@@ -138,16 +160,17 @@ fn a_dense_change_says_what_a_low_rank_one_of_the_same_product_says() {
 
 #[test]
 fn bits_do_not_depend_on_chunks_or_blocks() {
-    for family in FAMILIES {
+    let cases = FAMILIES.map(|family| [KvFormat::F32, KvFormat::F16].map(|kv| (family, kv)));
+    for (family, kv) in cases.into_iter().flatten() {
         let cfg = tiny(family);
-        let model = model(&cfg, 9);
+        let model = model(&cfg, 9).with_kv(kv);
         let text = tokens(&cfg, 77, 2);
         for form in forms_of(&cfg, AdapterDtype::Bf16) {
             let adapter = Adapter::random(&cfg, form, 3);
             let whole = bits(&all_logits(&model, Some(&adapter), &text));
             for chunk in [1, 2, 5, 16, 31, 32, 33] {
                 let cut = bits(&in_chunks(&model, Some(&adapter), &text, chunk));
-                assert!(whole == cut, "{family:?} in chunks of {chunk}");
+                assert!(whole == cut, "{family:?}, {kv:?} in chunks of {chunk}");
             }
         }
     }
@@ -155,13 +178,15 @@ fn bits_do_not_depend_on_chunks_or_blocks() {
 
 #[test]
 fn bits_do_not_depend_on_the_batch() {
-    not_on_the_batch(&tiny(Family::Qwen3));
-    not_on_the_batch(&with_experts(true));
-    not_on_the_batch(&with_experts(false));
+    for kv in [KvFormat::F32, KvFormat::F16] {
+        not_on_the_batch(&model(&tiny(Family::Qwen3), 9).with_kv(kv));
+        not_on_the_batch(&model(&with_experts(true), 9).with_kv(kv));
+    }
+    not_on_the_batch(&model(&with_experts(false), 9));
 }
 
-fn not_on_the_batch(cfg: &ModelConfig) {
-    let model = model(cfg, 9);
+fn not_on_the_batch(model: &Model) {
+    let cfg = &model.config;
     let exec = Executor::new(1);
     let [low_rank, _] = forms_of(cfg, AdapterDtype::F32);
     let [_, dense] = forms_of(cfg, AdapterDtype::Bf16);
@@ -170,7 +195,7 @@ fn not_on_the_batch(cfg: &ModelConfig) {
         .map(|i| tokens(cfg, 3 + 11 * i % 60, i as u64))
         .collect();
     let per_seq = 2;
-    let mut kv = KvPool::new(cfg, per_seq * texts.len());
+    let mut kv = KvPool::new(model, per_seq * texts.len());
     // Garbage from former owners of the blocks must not leak in.
     let mut rng = Rng::new(5);
     for layer in &mut kv.layers {
@@ -207,10 +232,10 @@ fn not_on_the_batch(cfg: &ModelConfig) {
         })
         .collect();
     let mut scratch = Scratch::default();
-    let logits = forward(&model, &mut kv, &seqs, &exec, &mut scratch);
+    let logits = forward(model, &mut kv, &seqs, &exec, &mut scratch);
     let mut row = 0;
     for (i, text) in texts.iter().enumerate() {
-        let alone = all_logits(&model, adapter(i), text);
+        let alone = all_logits(model, adapter(i), text);
         let wanted = if i % 2 == 0 {
             &alone[..]
         } else {
@@ -239,7 +264,7 @@ fn bits_do_not_depend_on_threads() {
         layers: vec![true; many.layers],
     });
     for shape in [starter_shape(), many] {
-        let model = model(&shape, 4);
+        let model = model(&shape, 4).with_kv(KvFormat::F16);
         let text = tokens(&model.config, 300, 8);
         let logprobs = |threads| {
             let exec = Executor::new(threads);
@@ -252,7 +277,8 @@ fn bits_do_not_depend_on_threads() {
     }
 }
 
-/// Every supported level gives the same bits in a forward of every family, in f32 and bf16.
+/// Every supported level gives the same bits in a forward of every family, in f32 and bf16, with keys
+/// and values in f32 and f16.
 #[test]
 fn bits_do_not_depend_on_the_instruction_level() {
     let run = || {
@@ -262,6 +288,9 @@ fn bits_do_not_depend_on_the_instruction_level() {
             let mut model = model(&cfg, 7);
             if family == Family::Qwen2 {
                 model.weights = round_weights(&model.weights, &cfg);
+            }
+            if family != Family::Qwen3 {
+                model.kv = KvFormat::F16;
             }
             for form in forms_of(&cfg, AdapterDtype::Bf16) {
                 let adapter = Adapter::random(&cfg, form, 3);
@@ -633,7 +662,7 @@ fn bits_do_not_depend_on_how_adapters_are_shared_out() {
         })
         .collect();
     let said = |threads, seqs: &[SeqInput]| {
-        let mut kv = KvPool::new(cfg, 9);
+        let mut kv = KvPool::new(&model, 9);
         let (exec, mut scratch) = (Executor::new(threads), Scratch::default());
         let logits = forward(&model, &mut kv, seqs, &exec, &mut scratch);
         bits(

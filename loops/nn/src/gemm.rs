@@ -14,7 +14,9 @@ mod factors;
 use std::ops::Range;
 
 use self::factors::FactorOf;
-pub(crate) use self::factors::{Bf16Pairs, Factors, MAX_ROWS, Pairs, Single, Source, Strided};
+pub(crate) use self::factors::{
+    Bf16Pairs, Element, Factors, Half, MAX_ROWS, Pairs, Single, Source, Strided,
+};
 use crate::exec::Executor;
 use crate::simd::{Kernel, LANES, Line, V16};
 
@@ -331,9 +333,9 @@ impl<S: Source> Gemm<S> {
             );
         } else if V::WIDE {
             shapes!(
-                (1, 8)(2, 8)(3, 8)(1, 4)(2, 4)(3, 4)(4, 4)(5, 4)(6, 4)(1, 2)(2, 2)(3, 2)(4, 2)(
-                    5, 2
-                )(6, 2)(1, 1)(2, 1)(3, 1)(4, 1)(5, 1)(6, 1)
+                (1, 8)(2, 8)(1, 4)(2, 4)(3, 4)(4, 4)(5, 4)(6, 4)(1, 2)(2, 2)(3, 2)(4, 2)(5, 2)(
+                    6, 2
+                )(1, 1)(2, 1)(3, 1)(4, 1)(5, 1)(6, 1)
             );
         } else {
             shapes!((1, 4)(1, 2)(2, 2)(1, 1)(2, 1)(3, 1)(4, 1)(5, 1)(6, 1));
@@ -472,7 +474,7 @@ fn widest<V: V16>(mr: usize, scaled_sums: bool) -> usize {
         (true, 2..=3) if scaled_sums => 4,
         (true, 4..=6) if scaled_sums => 2,
         (true, _) if scaled_sums => 1,
-        (true, 1..=3) => 8,
+        (true, 1 | 2) => 8,
         (true, _) => 4,
         (false, 1) => 4,
         (false, 2) => 2,

@@ -1,15 +1,60 @@
 //! Keys and values of past tokens, in blocks of thirty-two tokens, and who owns which block.
 #![allow(unsafe_code)]
 
+use std::marker::PhantomData;
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
 use crate::config::ModelConfig;
 use crate::exec::Shards;
-use crate::gemm::{Single, Source, Strided};
-use crate::simd::{LANES, Line, V16};
+use crate::gemm::{Element, Single, Source, Strided};
+use crate::simd::{LANES, V16};
+use crate::weights::Model;
 
 /// Tokens per block.
 pub const BLOCK_TOKENS: usize = 32;
 /// Key panels (sixteen positions each) per block.
 const PANELS: usize = BLOCK_TOKENS / LANES;
+
+/// How keys and values are kept between tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum KvFormat {
+    /// As they were computed.
+    #[default]
+    F32,
+    /// Rounded to the nearest f16, in half the memory. What lies beyond its range (65,504) is kept as
+    /// the end of it. Training sees the rounded ones, too.
+    F16,
+}
+
+impl KvFormat {
+    /// Its name in configurations and fingerprints.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+        }
+    }
+
+    /// Bytes of a number.
+    pub(crate) fn bytes(self) -> usize {
+        match self {
+            Self::F32 => size_of::<f32>(),
+            Self::F16 => size_of::<f16>(),
+        }
+    }
+}
+
+/// Numbers rounded at a time.
+const ROUNDED: usize = 256;
+
+/// Numbers of f32 as f16. They are cut to its range first, as infinite ones would make answers NaN.
+fn keep(numbers: &mut [f32], to: &mut [f16]) {
+    let most = f16::MAX.to_f32();
+    numbers.iter_mut().for_each(|x| *x = x.clamp(-most, most));
+    to.convert_from_f32_slice(numbers);
+}
 
 /// Keys and values of one layer.
 ///
@@ -17,8 +62,8 @@ const PANELS: usize = BLOCK_TOKENS / LANES;
 /// sixteen keys is a panel product; values are `[block][kv head][32 positions][head_dim]`, rows
 /// padded to whole lines, so that a weighted sum of values is one too.
 pub(crate) struct KvLayer {
-    keys: ZeroLines,
-    values: ZeroLines,
+    keys: ZeroBytes,
+    values: ZeroBytes,
     shape: KvShape,
 }
 
@@ -29,16 +74,25 @@ pub(crate) struct KvShape {
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
     value_lines: usize,
+    pub(crate) format: KvFormat,
 }
 
 impl KvShape {
-    /// First line of key panel `panel` of `head` in `block`.
-    fn key_line(&self, block: u32, head: usize, panel: usize) -> usize {
-        ((block as usize * self.kv_heads + head) * PANELS + panel) * self.head_dim
+    /// Bytes of sixteen numbers.
+    fn line_bytes(&self) -> usize {
+        LANES * self.format.bytes()
     }
 
-    fn value_line(&self, block: u32, head: usize, slot: usize) -> usize {
-        ((block as usize * self.kv_heads + head) * BLOCK_TOKENS + slot) * self.value_lines
+    /// First byte of key panel `panel` of `head` in `block`.
+    fn key_at(&self, block: u32, head: usize, panel: usize) -> usize {
+        let line = ((block as usize * self.kv_heads + head) * PANELS + panel) * self.head_dim;
+        line * self.line_bytes()
+    }
+
+    /// First byte of the value of `head` at `slot` of `block`.
+    fn value_at(&self, block: u32, head: usize, slot: usize) -> usize {
+        let row = (block as usize * self.kv_heads + head) * BLOCK_TOKENS + slot;
+        row * self.value_lines * self.line_bytes()
     }
 }
 
@@ -50,48 +104,48 @@ impl std::ops::Deref for KvLayer {
     }
 }
 
-/// Zeroed lines that take memory only once they are written: an idle cache costs nothing.
-pub(crate) struct ZeroLines {
+/// Zeroed bytes that take memory only once they are written: an idle cache costs nothing. They begin
+/// at a page.
+pub(crate) struct ZeroBytes {
     map: memmap2::MmapMut,
     len: usize,
 }
 
-impl ZeroLines {
+impl ZeroBytes {
     fn new(len: usize) -> Self {
-        let bytes = (len * size_of::<Line>()).max(1);
-        let map = memmap2::MmapMut::map_anon(bytes).expect("address space for the KV cache");
+        let map = memmap2::MmapMut::map_anon(len.max(1)).expect("address space for the KV cache");
         Self { map, len }
     }
 }
 
-impl std::ops::Deref for ZeroLines {
-    type Target = [Line];
+impl std::ops::Deref for ZeroBytes {
+    type Target = [u8];
 
-    fn deref(&self) -> &[Line] {
-        // SAFETY: the map is page-aligned, holds `len` lines, and any bits are valid f32 values.
-        unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast(), self.len) }
+    fn deref(&self) -> &[u8] {
+        &self.map[..self.len]
     }
 }
 
-impl std::ops::DerefMut for ZeroLines {
-    fn deref_mut(&mut self) -> &mut [Line] {
-        // SAFETY: as in `deref`, and the borrow is exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr().cast(), self.len) }
+impl std::ops::DerefMut for ZeroBytes {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.map[..self.len]
     }
 }
 
 impl KvLayer {
-    pub(crate) fn new(cfg: &ModelConfig, blocks: usize) -> Self {
-        let value_lines = cfg.head_dim.div_ceil(LANES);
+    pub(crate) fn new(cfg: &ModelConfig, format: KvFormat, blocks: usize) -> Self {
+        let shape = KvShape {
+            blocks,
+            kv_heads: cfg.kv_heads,
+            head_dim: cfg.head_dim,
+            value_lines: cfg.head_dim.div_ceil(LANES),
+            format,
+        };
+        let end = u32::try_from(blocks).expect("block ids fit 32 bits");
         Self {
-            keys: ZeroLines::new(blocks * cfg.kv_heads * PANELS * cfg.head_dim),
-            values: ZeroLines::new(blocks * cfg.kv_heads * BLOCK_TOKENS * value_lines),
-            shape: KvShape {
-                blocks,
-                kv_heads: cfg.kv_heads,
-                head_dim: cfg.head_dim,
-                value_lines,
-            },
+            keys: ZeroBytes::new(shape.key_at(end, 0, 0)),
+            values: ZeroBytes::new(shape.value_at(end, 0, 0)),
+            shape,
         }
     }
 
@@ -102,11 +156,11 @@ impl KvLayer {
     /// Copies all of block `from` to block `to`.
     fn copy(&mut self, from: u32, to: u32) {
         let shape = self.shape;
-        let copy = |lines: &mut [Line], first: &dyn Fn(u32) -> usize| {
-            lines.copy_within(first(from)..first(from + 1), first(to));
+        let copy = |bytes: &mut [u8], first: &dyn Fn(u32) -> usize| {
+            bytes.copy_within(first(from)..first(from + 1), first(to));
         };
-        copy(&mut self.keys, &|block| shape.key_line(block, 0, 0));
-        copy(&mut self.values, &|block| shape.value_line(block, 0, 0));
+        copy(&mut self.keys, &|block| shape.key_at(block, 0, 0));
+        copy(&mut self.values, &|block| shape.value_at(block, 0, 0));
     }
 
     /// Writes tokens, from several threads at once.
@@ -121,28 +175,42 @@ impl KvLayer {
     /// Stores the key and value of one token: `key`, `value` `[kv_heads][head_dim]`.
     #[cfg(test)]
     pub(crate) fn write(&mut self, block: u32, slot: usize, key: &[f32], value: &[f32]) {
+        let (mut key, mut value) = (key.to_vec(), value.to_vec());
         // SAFETY: nobody else writes.
-        unsafe { self.writer().write(block, slot, key, value) }
+        unsafe { self.writer().write(block, slot, &mut key, &mut value) }
     }
 
-    /// Key panels of one sequence and head; panel `n` holds positions `16 (first + n) ..`.
-    pub(crate) fn key_panels<'a>(
+    /// Key panels of one sequence and head; panel `n` holds positions `16 (first + n) ..`. `E` is
+    /// what the layer's format keeps.
+    pub(crate) fn key_panels<'a, E: Element>(
         &'a self,
         blocks: &'a [u32],
         head: usize,
         first: usize,
-    ) -> Keys<'a> {
+    ) -> Keys<'a, E> {
+        assert_eq!(
+            size_of::<E>(),
+            self.format.bytes(),
+            "keys of another format"
+        );
         Keys {
             layer: self,
             blocks,
             head,
             first,
+            kept: PhantomData,
         }
     }
 
-    /// Values of `head` in `block` from `slot` on: step one position, panel sixteen dimensions.
-    pub(crate) fn value_rows(&self, block: u32, head: usize, slot: usize) -> Strided<f32> {
-        let start = self.value_line(block, head, slot);
+    /// Values of `head` in `block` from `slot` on: step one position, panel sixteen dimensions. `E`
+    /// is what the layer's format keeps.
+    pub(crate) fn value_rows<E>(&self, block: u32, head: usize, slot: usize) -> Strided<E> {
+        assert_eq!(
+            size_of::<E>(),
+            self.format.bytes(),
+            "values of another format"
+        );
+        let start = self.value_at(block, head, slot);
         Strided {
             base: self.values[start..].as_ptr().cast(),
             panel: LANES,
@@ -154,68 +222,106 @@ impl KvLayer {
 /// Stores tokens of one layer.
 #[derive(Clone, Copy)]
 pub(crate) struct KvWriter<'a> {
-    keys: Shards<Line>,
-    values: Shards<Line>,
+    keys: Shards<u8>,
+    values: Shards<u8>,
     /// For its shape only.
     layer: &'a KvShape,
 }
 
 impl KvWriter<'_> {
-    /// Stores the key and value of one token: `key`, `value` `[kv_heads][head_dim]`.
+    /// Stores the key and value of one token: `key`, `value` `[kv_heads][head_dim]`, which hold
+    /// afterwards what is kept of them.
     ///
     /// # Safety
     /// No other thread writes this slot.
     ///
     /// # Panics
     /// When the pool has no such block or the rows are too short.
-    pub(crate) unsafe fn write(&self, block: u32, slot: usize, key: &[f32], value: &[f32]) {
+    pub(crate) unsafe fn write(&self, block: u32, slot: usize, key: &mut [f32], value: &mut [f32]) {
         let shape = self.layer;
-        let (dim, lane) = (shape.head_dim, slot % LANES);
         let inside = (block as usize) < shape.blocks && slot < BLOCK_TOKENS;
         assert!(inside, "the pool has no slot {slot} of block {block}");
+        let dim = shape.head_dim;
         for head in 0..shape.kv_heads {
-            let line = shape.key_line(block, head, slot / LANES);
-            let key = &key[head * dim..(head + 1) * dim];
-            // SAFETY: the lines are inside the pool, and the lane is this thread's.
+            let key = &mut key[head * dim..(head + 1) * dim];
+            let value = &mut value[head * dim..(head + 1) * dim];
+            let at = (block, head, slot);
+            // SAFETY: as the caller vouches, and the slot is inside the pool.
             unsafe {
-                let to = self.keys.ptr().add(line).cast::<f32>().add(lane);
-                for (at, k) in key.iter().enumerate() {
-                    to.add(at * LANES).write(*k);
+                match shape.format {
+                    KvFormat::F32 => self.place(at, 0, (&*key, &*value)),
+                    KvFormat::F16 => self.place_halves(at, (key, value)),
                 }
             }
-            let line = shape.value_line(block, head, slot);
-            let value = &value[head * dim..(head + 1) * dim];
-            // SAFETY: the lines are inside the pool and hold a head.
-            unsafe {
-                let to = self.values.ptr().add(line).cast::<f32>();
-                std::ptr::copy_nonoverlapping(value.as_ptr(), to, dim);
+        }
+    }
+
+    /// One head as f16, some dimensions at a time.
+    unsafe fn place_halves(&self, at: At, (key, value): (&mut [f32], &mut [f32])) {
+        let (mut keys, mut values) = ([f16::ZERO; ROUNDED], [f16::ZERO; ROUNDED]);
+        let parts = key.chunks_mut(ROUNDED).zip(value.chunks_mut(ROUNDED));
+        for (index, (key, value)) in parts.enumerate() {
+            let (keys, values) = (&mut keys[..key.len()], &mut values[..key.len()]);
+            keep(key, keys);
+            keep(value, values);
+            // SAFETY: the same contract.
+            unsafe { self.place(at, index * ROUNDED, (&*keys, &*values)) };
+            keys.convert_to_f32_slice(key);
+            values.convert_to_f32_slice(value);
+        }
+    }
+
+    /// Dimensions of one head from `first` on: the key's to the lane of its slot, the value's side by
+    /// side.
+    unsafe fn place<E: Copy>(
+        &self,
+        (block, head, slot): At,
+        first: usize,
+        (key, value): (&[E], &[E]),
+    ) {
+        let shape = self.layer;
+        let (panel, lane) = (slot / LANES, slot % LANES);
+        // SAFETY: the slot is inside the pool, whose lines hold sixteen `E`; the lane is this
+        // thread's.
+        unsafe {
+            let to = self.keys.ptr().add(shape.key_at(block, head, panel));
+            let to = to.cast::<E>().add(first * LANES + lane);
+            for (at, k) in key.iter().enumerate() {
+                to.add(at * LANES).write(*k);
             }
+            let to = self.values.ptr().add(shape.value_at(block, head, slot));
+            let to = to.cast::<E>().add(first);
+            std::ptr::copy_nonoverlapping(value.as_ptr(), to, value.len());
         }
     }
 }
 
+/// A block, a head and a slot.
+type At = (u32, usize, usize);
+
 #[derive(Clone, Copy)]
-pub(crate) struct Keys<'a> {
+pub(crate) struct Keys<'a, E> {
     layer: &'a KvLayer,
     blocks: &'a [u32],
     head: usize,
     first: usize,
+    kept: PhantomData<E>,
 }
 
-impl Source for Keys<'_> {
+impl<E: Element> Source for Keys<'_, E> {
     type Factors = Single;
-    type Panel = *const f32;
+    type Panel = *const E;
     #[inline(always)]
-    unsafe fn panel(&self, n: usize) -> *const f32 {
+    unsafe fn panel(&self, n: usize) -> *const E {
         let panel = self.first + n;
         let block = self.blocks[panel / PANELS];
-        let line = self.layer.key_line(block, self.head, panel % PANELS);
-        self.layer.keys[line..].as_ptr().cast()
+        let start = self.layer.key_at(block, self.head, panel % PANELS);
+        self.layer.keys[start..].as_ptr().cast()
     }
     #[inline(always)]
-    unsafe fn load<V: V16>(&self, panel: *const f32, i: usize, _scale: V) -> V {
+    unsafe fn load<V: V16>(&self, panel: *const E, i: usize, _scale: V) -> V {
         // SAFETY: the caller vouches for `i`.
-        unsafe { V::load(panel.add(i * LANES)) }
+        unsafe { E::load(panel.add(i * LANES)) }
     }
 }
 
@@ -226,9 +332,18 @@ pub struct KvPool {
 
 impl KvPool {
     /// Memory for `blocks` blocks of [`BLOCK_TOKENS`] tokens in every layer.
-    pub fn new(cfg: &ModelConfig, blocks: usize) -> Self {
+    pub fn new(model: &Model, blocks: usize) -> Self {
+        let layer = |_| KvLayer::new(&model.config, model.kv, blocks);
         Self {
-            layers: (0..cfg.layers).map(|_| KvLayer::new(cfg, blocks)).collect(),
+            layers: (0..model.config.layers).map(layer).collect(),
+        }
+    }
+
+    /// Writes all of it, so that reading it takes what it takes after use.
+    pub(crate) fn touch(&mut self) {
+        for layer in &mut self.layers {
+            layer.keys.fill(0);
+            layer.values.fill(0);
         }
     }
 
@@ -248,10 +363,10 @@ impl KvPool {
     }
 
     /// Bytes one block takes over all layers.
-    pub fn bytes_per_block(cfg: &ModelConfig) -> usize {
+    pub fn bytes_per_block(cfg: &ModelConfig, format: KvFormat) -> usize {
         let values = BLOCK_TOKENS * cfg.head_dim.next_multiple_of(LANES);
         let keys = BLOCK_TOKENS * cfg.head_dim;
-        cfg.layers * cfg.kv_heads * (keys + values) * size_of::<f32>()
+        cfg.layers * cfg.kv_heads * (keys + values) * format.bytes()
     }
 }
 
@@ -329,3 +444,7 @@ impl KvAllocator {
         self.holders.len()
     }
 }
+
+#[cfg(test)]
+#[path = "kv_tests.rs"]
+mod tests;

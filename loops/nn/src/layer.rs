@@ -276,7 +276,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Head norms, rotation, and the write of keys and values into the pool.
+    /// Head norms, rotation, and the write of keys and values into the pool. What the pool keeps of
+    /// them is what `acts` holds afterwards.
     fn rotate_and_store(
         &self,
         weights: &LayerWeights,
@@ -285,27 +286,29 @@ impl<'a> Pass<'a> {
         angles: &Buf,
     ) {
         let (d, n) = (self.dims, self.tokens);
-        let qkv = acts.qkv.as_slice();
+        let qkv = Shards::new(&mut acts.qkv.as_mut()[..n * d.ld_qkv]);
         let q = Shards::new(&mut acts.q.take(n * d.ld_q)[..n * d.ld_q]);
         let k = Shards::new(&mut acts.k.take(n * d.ld_kv)[..n * d.ld_kv]);
         let kv = kv.writer();
         let work = n * (d.q + 2 * d.kv) * ROTATE_WORK;
         self.exec.split(n, work, &|part| {
             self.each_token_of(part, |at| {
-                let raw = &qkv[at.row * d.ld_qkv..][..d.q + 2 * d.kv];
+                let first = at.row * d.ld_qkv;
                 // SAFETY: every row goes to one part, and so does its place in the cache: no two
                 // rows of a batch have the same.
                 unsafe {
+                    let raw = qkv.slice(first..first + d.q + 2 * d.kv);
+                    let (raw, values) = raw.split_at_mut(d.q + d.kv);
                     let q = q.slice(at.row * d.ld_q..at.row * d.ld_q + d.q);
                     let k = k.slice(at.row * d.ld_kv..at.row * d.ld_kv + d.kv);
                     self.rotate_row(weights, (at.row, angles), raw, [&mut *q, &mut *k]);
-                    kv.write(at.block, at.position % BLOCK_TOKENS, k, &raw[d.q + d.kv..]);
+                    kv.write(at.block, at.position % BLOCK_TOKENS, k, values);
                 }
             });
         });
     }
 
-    /// Head norms and rotation of one row: `raw [q + 2 kv]` to `q`, `k`.
+    /// Head norms and rotation of one row: `raw [q + kv]` to `q`, `k`.
     fn rotate_row(
         &self,
         weights: &LayerWeights,

@@ -55,7 +55,7 @@ pub use config::{ExpertsConfig, Family, ModelConfig, RopeScaling, StoredDtype};
 pub use exec::Executor;
 pub use forward::{Logits, LogitsWanted, Scratch, SeqInput, forward};
 pub use identity::{IdentityError, PROBE_FILE, probe, prove};
-pub use kv::{BLOCK_TOKENS, KvAllocator, KvPool, blocks_out_of_sight};
+pub use kv::{BLOCK_TOKENS, KvAllocator, KvFormat, KvPool, blocks_out_of_sight};
 pub use logprob::token_logprob;
 pub use pairs::Arithmetic;
 pub use quant::WeightFormat;

@@ -30,7 +30,7 @@ impl Runner {
     /// On the processor, with memory for `blocks` blocks of keys and values.
     pub fn on_processor(model: Arc<Model>, exec: Arc<Executor>, blocks: usize) -> Self {
         let processor = Processor {
-            kv: KvPool::new(&model.config, blocks),
+            kv: KvPool::new(&model, blocks),
             scratch: Scratch::default(),
             exec,
         };

@@ -41,7 +41,7 @@ pub fn score_chunked<'a>(
     let (tokens, chunk) = text;
     let count = tokens.len().div_ceil(BLOCK_TOKENS);
     let blocks: Vec<u32> = (0..count as u32).collect();
-    let mut kv = KvPool::new(&model.config, count);
+    let mut kv = KvPool::new(model, count);
     let mut scratch = Scratch::default();
     let ld = padded(model.config.hidden);
     let mut hidden = Buf::zeros(tokens.len() * ld);
@@ -71,7 +71,7 @@ pub fn score_chunked<'a>(
 pub fn embed(model: &Model, tokens: &[u32], exec: &Executor) -> Vec<f32> {
     let count = tokens.len().div_ceil(BLOCK_TOKENS);
     let blocks: Vec<u32> = (0..count as u32).collect();
-    let mut kv = KvPool::new(&model.config, count);
+    let mut kv = KvPool::new(model, count);
     let mut scratch = Scratch::default();
     let (hidden, ld) = (model.config.hidden, padded(model.config.hidden));
     let norm = RmsNorm {
@@ -163,7 +163,7 @@ pub fn generate(
     );
     let count = (prompt.len() + options.max_tokens).div_ceil(BLOCK_TOKENS);
     let blocks: Vec<u32> = (0..count as u32).collect();
-    let mut kv = KvPool::new(&model.config, count);
+    let mut kv = KvPool::new(model, count);
     let mut scratch = Scratch::default();
     let mut rng = Rng::new(options.seed);
     let mut completion: Vec<u32> = Vec::new();

@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 pub(crate) use self::mlp::{Experts, Mlp};
 use self::mlp::{of_expert, of_router};
 use crate::config::{ExpertsConfig, ModelConfig};
+use crate::kv::KvFormat;
 use crate::pairs::Arithmetic;
 use crate::panels::Panels;
 use crate::quant::WeightFormat;
@@ -26,6 +27,8 @@ pub struct Model {
     pub weights: Weights,
     /// Digest of the weights, see [`Weights::digest`].
     pub digest: Digest32,
+    /// How keys and values are kept between tokens.
+    pub kv: KvFormat,
 }
 
 impl Model {
@@ -36,6 +39,7 @@ impl Model {
             config,
             weights,
             digest,
+            kv: KvFormat::default(),
         }
     }
 
@@ -45,6 +49,11 @@ impl Model {
             weights: self.weights.computed_by(arithmetic),
             ..self
         }
+    }
+
+    /// The same model, which keeps keys and values as `format`.
+    pub fn with_kv(self, kv: KvFormat) -> Self {
+        Self { kv, ..self }
     }
 
     /// A small random model, for tests and measurements.
@@ -64,7 +73,8 @@ pub fn fingerprint(model: &Model) -> String {
         Arithmetic::F32 => "f32-fma-k1",
         Arithmetic::Bf16 => "bf16-dot-k2",
     };
-    format!("cpu-{kernels};w={};kv=f32", formats.join("+"))
+    let kv = model.kv.as_str();
+    format!("cpu-{kernels};w={};kv={kv}", formats.join("+"))
 }
 
 /// `y = x W^T + bias`.
@@ -324,6 +334,11 @@ impl Weights {
     /// Bytes the matrices hold.
     pub fn bytes(&self) -> usize {
         self.matrices().map(Panels::bytes).sum()
+    }
+
+    /// Whether queries, keys and values come from matrices that are kept as f32.
+    pub fn attends_in_f32(&self) -> bool {
+        self.layers.iter().any(|l| l.qkv.w.format() == "f32")
     }
 
     /// How products are computed: [`Arithmetic::Bf16`] where those of any matrix are.

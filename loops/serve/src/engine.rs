@@ -380,7 +380,7 @@ fn block_counts(ctx: &ServeCtx) -> Result<(usize, usize), String> {
     let model = &ctx.model.config;
     let each = match &ctx.device {
         Some(device) => device.bytes_per_block(),
-        None => KvPool::bytes_per_block(model),
+        None => KvPool::bytes_per_block(model, ctx.model.kv),
     };
     let each = each.max(1) as u64;
     let blocks = usize::try_from(kv_bytes(ctx)? / each)

@@ -63,7 +63,7 @@ impl Talker {
             tools,
             messages: system.into_iter().collect(),
             read: Vec::new(),
-            kv: KvPool::new(&self.model.config, blocks),
+            kv: KvPool::new(&self.model, blocks),
             blocks: (0..blocks as u32).collect(),
             scratch: Scratch::default(),
         }

@@ -39,7 +39,9 @@ pub(super) fn subjects(bench: &Bench) -> Result<Vec<Subject>, String> {
     let random = |name, format| -> Result<Subject, String> {
         let weights = weights.clone().into_format(format);
         let model = Model::new(shape.clone(), weights).computed_by(arithmetic);
-        let model = Arc::new(model);
+        let keys = bench.config.model.kv;
+        let kv = keys.format(&model, starter.device.is_some())?;
+        let model = Arc::new(model.with_kv(kv));
         let device = starter.device.as_ref();
         let load =
             |device: &Arc<Device>| device::load(device.driver().clone(), &model, &starter.executor);

@@ -125,7 +125,9 @@ fn measured(bench: &Bench, case: &Case, time: Duration) -> Result<Value, String>
     let config = config(case.shape);
     let weights = Weights::random(&config, 1).into_format(case.format);
     let arithmetic = bench.config.model.arithmetic.arithmetic(false)?;
-    let model = Arc::new(Model::new(config, weights).computed_by(arithmetic));
+    let model = Model::new(config, weights).computed_by(arithmetic);
+    let kv = bench.config.model.kv.format(&model, false)?;
+    let model = Arc::new(model.with_kv(kv));
     // What was needed to make it is none of training's: the allocator gives it back after a while.
     std::thread::sleep(GIVEN_BACK);
     let deadline = Instant::now() + time;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hone_domain::{Digest, Millis, SessionIndexConfig, UserRole};
-use hone_nn::{Arithmetic, WeightFormat};
+use hone_nn::{Arithmetic, KvFormat, Model, WeightFormat};
 use hone_store::SqliteConfig;
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
@@ -110,6 +110,33 @@ impl Products {
                     .to_owned(),
             ),
             Self::Bf16 => Ok(Arithmetic::Bf16),
+        }
+    }
+}
+
+/// How keys and values of past tokens are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KeyValues {
+    /// As f16 where the model's matrices are kept in sixteen bits or less, else as f32.
+    Auto,
+    /// As they are computed.
+    F32,
+    /// Rounded to f16, in half the memory.
+    F16,
+}
+
+impl KeyValues {
+    /// What it comes to for a model, where a device serves or not.
+    pub fn format(self, model: &Model, on_device: bool) -> Result<KvFormat, String> {
+        match self {
+            Self::F32 => Ok(KvFormat::F32),
+            Self::Auto if on_device || model.weights.attends_in_f32() => Ok(KvFormat::F32),
+            Self::F16 if on_device => Err(
+                "model.kv is \"f16\", but a CUDA device keeps keys and values as f32; set it to \"auto\""
+                    .to_owned(),
+            ),
+            Self::Auto | Self::F16 => Ok(KvFormat::F16),
         }
     }
 }
@@ -421,6 +448,8 @@ pub struct ModelConfig {
     pub weights: Weights,
     /// How products with them are computed.
     pub arithmetic: Products,
+    /// How keys and values of past tokens are kept.
+    pub kv: KeyValues,
     /// Name in `/v1/models`; empty takes the folder's or file's name, or `hone-starter`.
     pub name: String,
     /// Further names that requests may use.

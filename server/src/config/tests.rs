@@ -231,6 +231,32 @@ fn no_everyday_prompt_is_a_question_that_knowledge_is_measured_with() {
 }
 
 #[test]
+fn keys_and_values_are_kept_as_the_matrices_are() {
+    use super::sections::KeyValues;
+    use hone_nn::{KvFormat, Model, WeightFormat, Weights, bench};
+    let model = |format| {
+        let shape = bench::starter_shape();
+        let weights = Weights::random(&shape, 1).into_format(format);
+        Model::new(shape, weights)
+    };
+    let [wide, half, codes] = [WeightFormat::F32, WeightFormat::Bf16, WeightFormat::Q8].map(model);
+    for (choice, model, on_device, wanted) in [
+        (KeyValues::Auto, &wide, false, KvFormat::F32),
+        (KeyValues::Auto, &half, false, KvFormat::F16),
+        (KeyValues::Auto, &codes, false, KvFormat::F16),
+        (KeyValues::Auto, &half, true, KvFormat::F32),
+        (KeyValues::F32, &half, false, KvFormat::F32),
+        (KeyValues::F16, &wide, false, KvFormat::F16),
+    ] {
+        assert_eq!(choice.format(model, on_device), Ok(wanted), "{choice:?}");
+    }
+    let on_device = KeyValues::F16
+        .format(&half, true)
+        .expect_err("it has f32 only");
+    assert!(on_device.contains("model.kv"), "{on_device}");
+}
+
+#[test]
 fn products_come_to_what_the_machine_has() {
     use super::sections::Products;
     let best = hone_nn::Arithmetic::quickest();

@@ -38,7 +38,7 @@ pub(crate) use self::train::{Asking, DevicePasses};
 use crate::adapter::Adapter;
 use crate::exec::Executor;
 use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};
-use crate::kv::{BLOCK_TOKENS, KvPool};
+use crate::kv::{BLOCK_TOKENS, KvFormat, KvPool};
 use crate::pairs::Arithmetic;
 use crate::weights::{LayerWeights, Linear, Model};
 
@@ -117,6 +117,11 @@ impl Device {
         }
         if weights.arithmetic() != Arithmetic::F32 {
             let why = "the CUDA kernels compute in f32; set model.arithmetic = \"auto\" or \"f32\"";
+            return Err(DeviceError::Unsupported(why.to_owned()));
+        }
+        if model.kv != KvFormat::F32 {
+            let why =
+                "the CUDA kernels keep keys and values in f32; set model.kv = \"auto\" or \"f32\"";
             return Err(DeviceError::Unsupported(why.to_owned()));
         }
         let needed = weights.bytes() as u64;
@@ -200,7 +205,7 @@ impl Device {
             .map(|i| (i.wrapping_mul(2_654_435_761) % vocab) as u32)
             .collect();
         let blocks: Vec<u32> = (0..all.div_ceil(BLOCK_TOKENS) as u32).collect();
-        let mut kv = KvPool::new(&self.model.config, blocks.len());
+        let mut kv = KvPool::new(&self.model, blocks.len());
         let mut scratch = Scratch::default();
         let mut pass = DevicePass::new(Arc::clone(self), blocks.len())?;
         let mut start = 0;

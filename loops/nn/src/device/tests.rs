@@ -50,7 +50,7 @@ fn compare(model: &Arc<Model>, driver: &Arc<Emulator>, cases: &mut [Case], steps
     let device = on(Arc::clone(driver) as Arc<dyn Driver>, model);
     let blocks = 1 + cases.iter().flat_map(|c| &c.blocks).max().unwrap();
     let mut pass = DevicePass::new(Arc::clone(&device), blocks as usize).unwrap();
-    let mut kv = KvPool::new(&model.config, blocks as usize);
+    let mut kv = KvPool::new(model, blocks as usize);
     let (mut scratch, exec) = (Scratch::default(), Executor::new(1));
     for (number, step) in steps.iter().enumerate() {
         let seqs: Vec<SeqInput> = cases

@@ -29,6 +29,19 @@ impl Element for u16 {
     }
 }
 
+/// The bits of an f16.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Half(u16);
+
+impl Element for Half {
+    #[inline(always)]
+    unsafe fn load<V: V16>(p: *const Self) -> V {
+        // SAFETY: same contract.
+        unsafe { V::load_f16(p.cast()) }
+    }
+}
+
 /// What one step multiplies and adds, in sixteen lanes.
 pub(crate) trait Factors {
     /// Inputs a step.

@@ -3,8 +3,8 @@
 
 use crate::attention::{Tile, softmax_row};
 use crate::exec::Shards;
-use crate::gemm::{Epilogue, Gemm, Source, Strided};
-use crate::kv::{BLOCK_TOKENS, KvLayer};
+use crate::gemm::{Epilogue, Gemm, Half, Source, Strided};
+use crate::kv::{BLOCK_TOKENS, KvFormat, KvLayer};
 use crate::layer::{Dims, Pass};
 use crate::simd::{Buf, Kernel, LANES, V16, dispatch, padded};
 
@@ -169,30 +169,27 @@ impl Item<'_> {
         // SAFETY: buffers were cut to size; sources cover the tile's positions; outputs are this
         // item's columns of its own rows.
         unsafe {
-            let keys = self
-                .call
-                .kv
-                .key_panels(self.blocks, self.head, tile.base() / LANES);
-            product::<V, _>(
-                Shape {
-                    rows,
-                    k: dim,
-                    cols: width,
-                },
-                (bufs.q, line, 1),
-                keys,
-                bufs.p,
-                width,
-            );
-            let values = Strided {
-                base: values[tile.base() * dim..].as_ptr(),
-                panel: dim * LANES,
-                step: LANES,
-            };
             let shape = Shape {
                 rows,
                 k: dim,
                 cols: width,
+            };
+            let (kv, at) = (self.call.kv, (self.blocks, self.head, tile.base() / LANES));
+            let q = (&*bufs.q, line, 1);
+            match kv.format {
+                KvFormat::F32 => {
+                    let keys = kv.key_panels::<f32>(at.0, at.1, at.2);
+                    product::<V, _>(shape, q, keys, bufs.p, width);
+                }
+                KvFormat::F16 => {
+                    let keys = kv.key_panels::<Half>(at.0, at.1, at.2);
+                    product::<V, _>(shape, q, keys, bufs.p, width);
+                }
+            }
+            let values = Strided {
+                base: values[tile.base() * dim..].as_ptr(),
+                panel: dim * LANES,
+                step: LANES,
             };
             product::<V, _>(shape, (bufs.dout, line, 1), values, bufs.ds, width);
             for m in 0..rows {

@@ -193,7 +193,7 @@ impl Buffers {
     fn prepare(&mut self, run: &Run, micro: &Micro) {
         let (cfg, blocks) = (&run.model.config, micro.blocks.len());
         if self.kv.as_ref().is_none_or(|kv| kv.blocks() < blocks) {
-            self.kv = Some(KvLayer::new(cfg, blocks));
+            self.kv = Some(KvLayer::new(cfg, run.model.kv, blocks));
         }
         self.inputs.resize_with(cfg.layers, Buf::default);
         if let Some(budget) = run.backward {

@@ -68,7 +68,7 @@ fn gradients_are_those_of_pytorch() {
 fn used(model: &Model, adapter: &Adapter, tokens: &[u32]) -> Vec<Vec<u16>> {
     let count = tokens.len().div_ceil(BLOCK_TOKENS);
     let blocks: Vec<u32> = (0..count as u32).collect();
-    let mut kv = KvPool::new(&model.config, count);
+    let mut kv = KvPool::new(model, count);
     let mut scratch = Scratch::default();
     let seq = SeqInput {
         tokens,

@@ -107,6 +107,7 @@ impl Learner {
                     config: model.config.clone(),
                     weights: model.weights.widened(),
                     digest: model.digest,
+                    kv: model.kv,
                 };
                 own.config.dtype = StoredDtype::F32;
                 Params::Full(Box::new(own))

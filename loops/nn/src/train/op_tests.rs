@@ -15,7 +15,7 @@ use crate::attention::Attention;
 use crate::config::{Family, ModelConfig};
 use crate::exec::Executor;
 use crate::forward::{LogitsWanted, SeqInput, head};
-use crate::kv::{BLOCK_TOKENS, KvLayer};
+use crate::kv::{BLOCK_TOKENS, KvFormat, KvLayer};
 use crate::layer::{Dims, Pass, Temp};
 use crate::logprob::Shape;
 use crate::ops::{GluShape, NormGrad, RmsNorm, swiglu, swiglu_backward};
@@ -174,7 +174,8 @@ fn ops() -> Vec<Op> {
         (4, 2, Some(21)),
         (4, 1, Some(3)),
     ] {
-        ops.push(attention(heads, kv_heads, window));
+        ops.push(attention((heads, kv_heads), window, KvFormat::F32));
+        ops.push(attention((heads, kv_heads), window, KvFormat::F16));
     }
     for family in [Family::Llama, Family::Qwen3] {
         ops.push(rotation(family, 0));

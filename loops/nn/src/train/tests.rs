@@ -8,6 +8,7 @@ use crate::adapter::{Adapter, AdapterDtype};
 use crate::bench::starter_shape;
 use crate::config::{Family, ModelConfig};
 use crate::exec::Executor;
+use crate::kv::KvFormat;
 use crate::rng::Rng;
 use crate::score::score;
 use crate::simd::SimdLevel;
@@ -268,9 +269,11 @@ fn adapter_gradients_match_finite_differences() {
 fn the_learner_sees_the_served_logprobs_bit_for_bit() {
     let shapes = FAMILIES.map(tiny).into_iter();
     let cases = shapes.flat_map(|s| forms_of(&s, AdapterDtype::Bf16).map(|form| (s.clone(), form)));
-    for (shape, form) in cases {
+    let formats = [KvFormat::F32, KvFormat::F16];
+    let cases = cases.flat_map(|(shape, form)| formats.map(|kv| (shape.clone(), form.clone(), kv)));
+    for (shape, form, kv) in cases {
         let family = shape.family;
-        let base = Arc::new(model(&shape, 7));
+        let base = Arc::new(model(&shape, 7).with_kv(kv));
         let adapter = Adapter::random(&shape, form.clone(), 3);
         let cfg = config(form.into(), PPO);
         let mut learner = Learner::from_adapter(Arc::clone(&base), cfg, &adapter).unwrap();
@@ -288,7 +291,7 @@ fn the_learner_sees_the_served_logprobs_bit_for_bit() {
                 assert_eq!(
                     served.to_bits(),
                     seen.to_bits(),
-                    "{family:?} at {}",
+                    "{family:?}, {kv:?} at {}",
                     loss.position
                 );
             }
@@ -501,7 +504,8 @@ fn a_batch_that_teaches_nothing_moves_nothing() {
 fn bits_do_not_depend_on_threads_levels_or_kept_layers() {
     let mut shape = starter_shape();
     (shape.layers, shape.windows) = (2, vec![Some(64); 2]);
-    let base = Arc::new(model(&shape, 7));
+    let kept = [KvFormat::F32, KvFormat::F16];
+    let bases = kept.map(|kv| Arc::new(model(&shape, 7).with_kv(kv)));
     let rows: Vec<TrainRow> = (0..3)
         .map(|seed| TrainRow {
             tokens: tokens(&shape, 150, seed),
@@ -513,24 +517,31 @@ fn bits_do_not_depend_on_threads_levels_or_kept_layers() {
                 .collect(),
         })
         .collect();
-    let run = |trainable: Trainable, threads, activation_bytes_max| {
+    let run = |base: &Arc<Model>, trainable: Trainable, threads, activation_bytes_max| {
         let cfg = LearnerConfig {
             minibatch_tokens: 300,
             activation_bytes_max,
             ..config(trainable, PPO)
         };
-        let mut learner = learner(&base, cfg).on(Arc::new(Executor::new(threads)));
+        let mut learner = learner(base, cfg).on(Arc::new(Executor::new(threads)));
         learner.step(&rows, &mut go_on).unwrap();
         learner.step(&rows, &mut go_on).unwrap();
         learner.state()
     };
-    for trainable in forms(AdapterDtype::F32) {
-        let plain = run(trainable.clone(), 1, 0);
-        assert!(plain == run(trainable.clone(), 3, 0), "threads");
-        assert!(plain == run(trainable.clone(), 1, 1 << 30), "kept layers");
+    let cases = forms(AdapterDtype::F32);
+    let cases = bases
+        .iter()
+        .flat_map(|base| cases.iter().map(move |form| (base, form)));
+    for (base, trainable) in cases {
+        let plain = run(base, trainable.clone(), 1, 0);
+        assert!(plain == run(base, trainable.clone(), 3, 0), "threads");
+        assert!(
+            plain == run(base, trainable.clone(), 1, 1 << 30),
+            "kept layers"
+        );
         let best = SimdLevel::current();
         if SimdLevel::Avx2.force() || SimdLevel::Portable.force() {
-            assert!(plain == run(trainable, 1, 0), "another level");
+            assert!(plain == run(base, trainable.clone(), 1, 0), "another level");
         }
         assert!(best.force());
     }

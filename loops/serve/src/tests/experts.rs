@@ -9,9 +9,9 @@ use hone_domain::{Ask, Turn};
 use hone_nn::folder::{ModelFolder, load_model};
 use hone_nn::tokenizer::Tokenizer;
 use hone_nn::{
-    BLOCK_TOKENS, Control, Executor, ExpertsConfig, Family, KvPool, Learner, LearnerConfig,
-    LogitsWanted, LossKind, Model, ModelConfig, Objective, Scratch, SeqInput, TokenLoss, TrainRow,
-    Trainable, forward, score,
+    BLOCK_TOKENS, Control, Executor, ExpertsConfig, Family, KvFormat, KvPool, Learner,
+    LearnerConfig, LogitsWanted, LossKind, Model, ModelConfig, Objective, Scratch, SeqInput,
+    TokenLoss, TrainRow, Trainable, forward, score,
 };
 
 use super::parity::{adapters, asks, same};
@@ -74,7 +74,7 @@ fn chosen(said: &[Said]) -> Vec<Vec<u16>> {
 #[test]
 fn batches_chunks_hits_and_pauses_change_neither_words_nor_experts() {
     for kind in models() {
-        let blocks = 16 * KvPool::bytes_per_block(&kind.0.config) as u64;
+        let blocks = 16 * KvPool::bytes_per_block(&kind.0.config, KvFormat::F32) as u64;
         let quiet = world(Config::for_tests(), &kind);
         let wanted: Vec<Said> = short().into_iter().map(|ask| quiet.complete(ask)).collect();
         let with_experts = kind.0.config.experts.is_some();
@@ -105,7 +105,7 @@ fn computed(world: &World, turn: &Turn, adapter: Option<&hone_nn::Adapter>) -> V
     let tokens = [&turn.prompt_tokens, turn.completion.tokens()].concat();
     let count = tokens.len().div_ceil(BLOCK_TOKENS);
     let blocks: Vec<u32> = (0..count as u32).collect();
-    let mut kv = KvPool::new(&world.model.config, count);
+    let mut kv = KvPool::new(&world.model, count);
     let mut scratch = Scratch::default();
     let seq = SeqInput {
         tokens: &tokens,
@@ -201,7 +201,8 @@ fn choices_of_one_prompt_share_its_blocks() {
     // And one to spare, without which nobody new begins.
     let blocks = whole + choices + 1;
     let config = Config {
-        kv_cache_bytes_max: (blocks * KvPool::bytes_per_block(&model_config())) as u64,
+        kv_cache_bytes_max: (blocks * KvPool::bytes_per_block(&model_config(), KvFormat::F32))
+            as u64,
         ..Config::for_tests()
     };
     let world = World::with(config, model_config());

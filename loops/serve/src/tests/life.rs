@@ -234,7 +234,7 @@ fn what_cannot_fit_is_refused_and_the_rest_is_cut_to_fit() {
         assert!(matches!(error, ServeError::Internal(_)), "{error:?}");
     }
     // A cache smaller than the model's positions is the limit then.
-    let each = hone_nn::KvPool::bytes_per_block(&model_config()) as u64;
+    let each = hone_nn::KvPool::bytes_per_block(&model_config(), hone_nn::KvFormat::F32) as u64;
     let config = Config {
         kv_cache_bytes_max: 3 * each,
         ..Config::for_tests()

@@ -1,10 +1,12 @@
 //! What a request gets depends on itself alone, and can be recomputed.
 #![allow(clippy::unwrap_used)]
 
-use hone_domain::{Ask, PolicyChoice, Sampling};
-use hone_nn::{Adapter, Executor, KvPool, ModelConfig, score};
+use std::sync::Arc;
 
-use super::support::{Said, World, adapter, ask, model_config, prompt, read, scope};
+use hone_domain::{Ask, PolicyChoice, Sampling, Turn};
+use hone_nn::{Adapter, Executor, KvFormat, KvPool, Model, ModelConfig, score};
+
+use super::support::{Said, World, adapter, ask, model_config, prompt, read, scope, tokenizer};
 use crate::{Answer, Backend, Config};
 
 const SCOPES: [&str; 3] = ["a", "b", "c"];
@@ -122,7 +124,7 @@ fn a_device_changes_nothing() {
         let tight = Config {
             prefill_chunk_tokens_max: 19,
             // Few enough blocks that requests are paused and computed again.
-            kv_cache_bytes_max: 16 * KvPool::bytes_per_block(&model) as u64,
+            kv_cache_bytes_max: 16 * KvPool::bytes_per_block(&model, KvFormat::F32) as u64,
             ..Config::for_tests()
         };
         for config in [Config::for_tests(), tight] {
@@ -295,7 +297,7 @@ fn pausing_and_computing_again_changes_nothing() {
         };
         let quiet = world(Config::for_tests(), model.clone());
         let wanted: Vec<Said> = big(8).into_iter().map(|ask| quiet.complete(ask)).collect();
-        let each = hone_nn::KvPool::bytes_per_block(&model) as u64;
+        let each = KvPool::bytes_per_block(&model, KvFormat::F32) as u64;
         let config = Config {
             kv_cache_bytes_max: 20 * each,
             ..Config::for_tests()
@@ -312,11 +314,68 @@ fn pausing_and_computing_again_changes_nothing() {
     }
 }
 
+/// That a turn's log-probs are those of its tokens in one piece.
+fn recomputed(model: &Model, turn: &Turn, exec: &Executor) {
+    let adapters = adapters(&model.config);
+    let adapter = adapters.iter().find(|(name, _)| scope(name) == turn.scope);
+    assert_eq!(turn.version().0, u64::from(adapter.is_some()));
+    let mut tokens = turn.prompt_tokens.clone();
+    tokens.extend(turn.completion.tokens());
+    let scores = score(model, adapter.map(|(_, a)| a), &tokens, exec);
+    for i in 0..turn.completion.len() {
+        let at = turn.prompt_tokens.len() + i;
+        let raw = scores.logprob(at, 1.0, None);
+        assert_eq!(raw.to_bits(), turn.completion.raw_logprobs()[i].to_bits());
+        if turn.sampling.is_replayable() {
+            let kept = turn.completion.kept()[i].as_deref();
+            let behavior = scores.logprob(at, turn.sampling.temperature, kept);
+            let served = turn.completion.behavior_logprobs()[i];
+            assert_eq!(behavior.to_bits(), served.to_bits(), "token {i}");
+        }
+    }
+}
+
+/// Keys and values in f16 are rounded once, whoever reads them: in batches, in small chunks, from
+/// cached prefixes, paused and computed again, and in one piece afterwards.
+#[test]
+fn with_keys_and_values_in_f16_nothing_changes_either() {
+    for config in [model_config(), sliding()] {
+        let model = Model::random(config, 42).with_kv(KvFormat::F16);
+        let new = |config| {
+            let world = World::of(config, model.clone(), Arc::new(tokenizer()));
+            for (name, adapter) in adapters(&model.config) {
+                world.publish(name, 1, &adapter);
+            }
+            world
+        };
+        let quiet = new(Config::for_tests());
+        let wanted: Vec<Said> = asks(8).into_iter().map(|ask| quiet.complete(ask)).collect();
+        let tight = new(Config {
+            prefill_chunk_tokens_max: 19,
+            kv_cache_bytes_max: 16 * KvPool::bytes_per_block(&model.config, model.kv) as u64,
+            ..Config::for_tests()
+        });
+        assert_eq!(
+            tight.engine.stats().kv_blocks_total,
+            16,
+            "they take half as much"
+        );
+        for what in ["computed", "once more, cached in part"] {
+            same(&wanted, &tight.complete_all(asks(8)), what);
+        }
+        let exec = Executor::new(1);
+        for said in wanted {
+            let turn = said.turn.unwrap();
+            assert!(turn.fingerprint.ends_with("kv=f16"), "{}", turn.fingerprint);
+            recomputed(&model, &turn, &exec);
+        }
+    }
+}
+
 #[test]
 fn recorded_log_probs_can_be_recomputed_bit_for_bit() {
     let exec = Executor::new(1);
     for model in [model_config(), sliding()] {
-        let adapters = adapters(&model);
         for batch in [1, 3, 8] {
             let world = world(Config::for_tests(), model.clone());
             let mut asks = asks(8);
@@ -326,26 +385,7 @@ fn recorded_log_probs_can_be_recomputed_bit_for_bit() {
                 turns.extend(world.complete_all(now).into_iter().map(|s| s.turn.unwrap()));
             }
             for turn in &turns {
-                let adapter = adapters.iter().find(|(name, _)| scope(name) == turn.scope);
-                assert_eq!(turn.version().0, u64::from(adapter.is_some()));
-                let mut tokens = turn.prompt_tokens.clone();
-                tokens.extend(turn.completion.tokens());
-                let scores = score(&world.model, adapter.map(|(_, a)| a), &tokens, &exec);
-                for i in 0..turn.completion.len() {
-                    let at = turn.prompt_tokens.len() + i;
-                    let raw = scores.logprob(at, 1.0, None);
-                    assert_eq!(raw.to_bits(), turn.completion.raw_logprobs()[i].to_bits());
-                    if turn.sampling.is_replayable() {
-                        let kept = turn.completion.kept()[i].as_deref();
-                        let behavior = scores.logprob(at, turn.sampling.temperature, kept);
-                        let served = turn.completion.behavior_logprobs()[i];
-                        assert_eq!(
-                            behavior.to_bits(),
-                            served.to_bits(),
-                            "token {i}, batch {batch}"
-                        );
-                    }
-                }
+                recomputed(&world.model, turn, &exec);
             }
             let replayable = turns.iter().filter(|t| t.sampling.is_replayable()).count();
             assert!(replayable >= 5, "{replayable} turns were compared");

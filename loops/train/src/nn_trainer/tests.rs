@@ -156,7 +156,7 @@ fn complete(
 ) -> Completion {
     let count = (prompt.len() + TOKENS_MAX).div_ceil(BLOCK_TOKENS);
     let blocks: Vec<u32> = (0..count as u32).collect();
-    let mut kv = KvPool::new(&parts.model.config, count);
+    let mut kv = KvPool::new(&parts.model, count);
     let (mut scratch, mut sampling) = (Scratch::default(), SampleScratch::default());
     let (mut tokens, mut behavior, mut raw, mut kept) = (vec![], vec![], vec![], vec![]);
     let mut experts = Vec::new();

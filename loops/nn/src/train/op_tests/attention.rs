@@ -10,6 +10,8 @@ struct Heads {
     dim: usize,
     window: Option<usize>,
     lengths: Vec<usize>,
+    /// How keys and values are kept.
+    kv: KvFormat,
 }
 
 impl Heads {
@@ -69,6 +71,7 @@ impl Heads {
         let d = Dims::new(&cfg);
         let mut kv = KvLayer::new(
             &cfg,
+            self.kv,
             self.tokens().div_ceil(BLOCK_TOKENS) + self.lengths.len(),
         );
         let ids = vec![1; self.tokens()];
@@ -126,7 +129,12 @@ impl Laid {
     }
 }
 
-pub(super) fn attention(heads: usize, kv_heads: usize, window: Option<usize>) -> Op {
+/// Keys and values that are kept as f16 are such numbers already: what rounding costs is not asked here.
+pub(super) fn attention(
+    (heads, kv_heads): (usize, usize),
+    window: Option<usize>,
+    kv: KvFormat,
+) -> Op {
     let (dim, lengths) = (10, vec![37, 5]);
     let shape = Heads {
         heads,
@@ -134,6 +142,14 @@ pub(super) fn attention(heads: usize, kv_heads: usize, window: Option<usize>) ->
         dim,
         window,
         lengths,
+        kv,
+    };
+    let kept = |numbers: Vec<f32>| match kv {
+        KvFormat::F32 => numbers,
+        KvFormat::F16 => numbers
+            .into_iter()
+            .map(|x| half::f16::from_f32(x).to_f32())
+            .collect(),
     };
     let tokens = shape.tokens();
     let (slow, fast, back) = (shape.clone(), shape.clone(), shape);
@@ -184,11 +200,11 @@ pub(super) fn attention(heads: usize, kv_heads: usize, window: Option<usize>) ->
         })
     };
     Op {
-        name: format!("attention of {heads}/{kv_heads} heads, window {window:?}"),
+        name: format!("attention of {heads}/{kv_heads} heads, window {window:?}, {kv:?}"),
         inputs: vec![
             random(tokens * heads * dim, 5),
-            random(tokens * kv_heads * dim, 6),
-            random(tokens * kv_heads * dim, 7),
+            kept(random(tokens * kv_heads * dim, 6)),
+            kept(random(tokens * kv_heads * dim, 7)),
         ],
         slow: Box::new(move |x| slow.slow(x)),
         fast: Box::new(forward),

@@ -58,7 +58,7 @@ fn in_layer<T>(
         index: 0,
         weights: &model.weights.layers[0],
         adapter,
-        kv: &KvLayer::new(&cfg, 1),
+        kv: &KvLayer::new(&cfg, KvFormat::F32, 1),
         temp: &Temp::default(),
         input: &Buf::default(),
     };
