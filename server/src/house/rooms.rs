@@ -122,7 +122,7 @@ pub(super) fn collect(
 /// The eraser: wishes to be forgotten in, nothing out.
 pub(super) fn eraser(commons: &Commons, rooms: &mut JoinSet<()>) -> Arc<Eraser> {
     let eraser = Arc::new(Eraser::new(
-        commons.personal.clone(),
+        (commons.personal.clone(), commons.versions.clone()),
         (commons.blobs.clone(), commons.policies.clone()),
         commons.index.clone(),
         commons.config.learning.forget_piece_turns,
