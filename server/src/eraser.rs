@@ -5,10 +5,11 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use hone_collect::SharedIndex;
-use hone_domain::{BlobError, Blobs, ForgetId, Policies};
+use hone_domain::{BlobError, Blobs, ForgetId, OnTrial, Policies, Scope};
 use hone_runtime::{Latest, Shutdown};
 use hone_store::{
-    ForgetReport, ForgetStep, ForgetWhat, ForgetWish, LedgerError, LooseBlob, Personal,
+    ForgetReport, ForgetStep, ForgetWhat, ForgetWish, LedgerError, LooseBlob, Personal, Versions,
+    Window,
 };
 use tokio::sync::Notify;
 
@@ -21,6 +22,8 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 pub struct Eraser {
     /// The ledger.
     pub personal: Arc<dyn Personal>,
+    /// What is published; the same ledger.
+    pub versions: Arc<dyn Versions>,
     /// Where adapters and checkpoints lie.
     pub blobs: Arc<dyn Blobs>,
     /// Tells serve what is served now.
@@ -33,16 +36,26 @@ pub struct Eraser {
     ended: Latest<u64>,
 }
 
+/// The same with a trial of a version that was never told. One of a version that was told is left as
+/// it is: it may have ended since the ledger was read.
+fn missed_trial(heads: &Policies, trial: OnTrial) -> Policies {
+    if heads.version(&trial.policy.scope) >= trial.policy.version {
+        return heads.clone();
+    }
+    heads.on_trial(trial)
+}
+
 impl Eraser {
     /// An eraser that waits for [`Self::run`].
     pub fn new(
-        personal: Arc<dyn Personal>,
+        (personal, versions): (Arc<dyn Personal>, Arc<dyn Versions>),
         (blobs, policies): (Arc<dyn Blobs>, Latest<Policies>),
         index: SharedIndex,
         piece_turns: usize,
     ) -> Self {
         Self {
             personal,
+            versions,
             blobs,
             policies,
             index,
@@ -84,7 +97,42 @@ impl Eraser {
             "a wish to be forgotten begins"
         );
         self.wake.notify_one();
+        if let Err(error) = self.tell(&wish.scope).await {
+            // The wish stands all the same; the next one, or a start, reads it again.
+            tracing::warn!(%error, "what a scope is served could not be read again");
+        }
         Ok(begun.report)
+    }
+
+    /// Tells serve what the ledger says of a scope, also where an older wish was carried out there
+    /// and never told.
+    async fn tell(&self, scope: &Scope) -> Result<(), LedgerError> {
+        // What is known goes first: a trial that it has and the ledger has not any more is over.
+        let known = self.policies.get().trial(scope).cloned();
+        let newest = Window {
+            limit: 1,
+            before: None,
+        };
+        // The newest goes before the trial, so that no trial of it is missed.
+        let newest = self.versions.version_page(scope, newest).await?;
+        if self.versions.standing(scope).await?.trial.is_some() {
+            let mut trials = self.versions.trials().await?.into_iter();
+            if let Some(trial) = trials.find(|trial| trial.policy.scope == *scope) {
+                self.policies.update(|heads| missed_trial(heads, trial));
+            }
+            return Ok(());
+        }
+        let newest = newest.into_iter().next().map(|record| record.policy);
+        self.policies.update(|heads| {
+            let heads = newest.map_or_else(|| heads.clone(), |newest| heads.with(newest));
+            match known {
+                Some(over) if heads.trial(scope) == Some(&over) => {
+                    heads.proven(scope, over.policy.version)
+                }
+                _ => heads,
+            }
+        });
+        Ok(())
     }
 
     /// Waits until a wish is done, at most so long; then how far it has come.

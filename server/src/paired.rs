@@ -87,10 +87,7 @@ impl Paired {
     }
 
     /// Looks for new versions until shutdown.
-    pub async fn run(self: Arc<Self>, parts: PairedParts, shutdown: Shutdown) {
-        if parts.config.paired_prompts == 0 {
-            return;
-        }
+    pub async fn run(self: Arc<Self>, parts: Arc<PairedParts>, shutdown: Shutdown) {
         let pause = Duration::from_millis(parts.config.paired_interval_ms);
         loop {
             tokio::select! {

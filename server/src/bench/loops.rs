@@ -28,7 +28,7 @@ const AT_ONCE: usize = 16;
 const MAX_TOKENS: u32 = 16;
 
 /// A loop, in the order of the ring.
-const LOOPS: [Loop; 4] = [Loop::Serve, Loop::Collect, Loop::Judge, Loop::Train];
+const LOOPS: [Loop; 4] = Loop::ALL;
 
 /// How a loop stands still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

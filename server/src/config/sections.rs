@@ -32,6 +32,9 @@ pub enum Loop {
 }
 
 impl Loop {
+    /// Every loop.
+    pub const ALL: [Self; 4] = [Self::Serve, Self::Collect, Self::Judge, Self::Train];
+
     /// Its name on the board.
     pub fn name(self) -> &'static str {
         match self {

@@ -22,6 +22,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::config::Config;
 use crate::door::{Door, DoorCounters, Live};
 use crate::eraser::Eraser;
+use crate::http::acts::Acts;
 use crate::http::guard::Guard;
 use crate::http::listen::listen;
 use crate::http::page::Page;
@@ -199,6 +200,7 @@ fn http_of(
         watch: Watch::new(config.console.clone(), config.train.batch_turns_min),
         settings: Swap::new(config.settings().map_err(|error| error.to_string())?),
         page: Page::from_config(&config.console.page_dir),
+        acts: Acts::new(config.http.connections_max),
         replays: Replays::new(config.http.replay_limits()),
         watchers: Arc::new(Semaphore::new(config.http.watchers_max)),
         config: config.http.clone(),

@@ -1,41 +1,48 @@
 //! People: keeps what is remembered of them fresh, and lets the first one in.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use hone_runtime::Shutdown;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::commons::Commons;
-use crate::people::links;
+use super::rooms::beside;
+use crate::people::{Directory, links};
 
 /// How often uses of keys and sign-ins are noted.
 const NOTE_EVERY: Duration = Duration::from_secs(60);
 
 /// Looks for changes of other processes, and notes uses, until the house stops.
 pub(super) fn watch(commons: &Commons, tasks: &mut JoinSet<()>) {
-    let (people, stop) = (commons.people.clone(), commons.stops[1].signal());
     let every = Duration::from_millis(commons.config.people.look_ms);
-    tasks.spawn(async move {
-        let mut noted = Instant::now();
-        let mut stopping = false;
-        while !stopping {
-            tokio::select! {
-                () = sleep(every) => {}
-                () = stop.wait() => stopping = true,
-            }
-            if let Err(error) = people.look().await {
-                tracing::warn!(%error, "changes among people could not be looked for");
-            }
-            if !stopping && noted.elapsed() < NOTE_EVERY {
-                continue;
-            }
-            noted = Instant::now();
-            if let Err(error) = people.note_uses().await {
-                tracing::warn!(%error, "uses of keys could not be noted");
-            }
-        }
+    let (name, people) = (("people", commons.board.clone()), commons.people.clone());
+    beside(name, commons.stops[1].signal(), tasks, move |stop| {
+        look(people.clone(), every, stop)
     });
+}
+
+async fn look(people: Arc<Directory>, every: Duration, stop: Shutdown) {
+    let mut noted = Instant::now();
+    let mut stopping = false;
+    while !stopping {
+        tokio::select! {
+            () = sleep(every) => {}
+            () = stop.wait() => stopping = true,
+        }
+        if let Err(error) = people.look().await {
+            tracing::warn!(%error, "changes among people could not be looked for");
+        }
+        if !stopping && noted.elapsed() < NOTE_EVERY {
+            continue;
+        }
+        noted = Instant::now();
+        if let Err(error) = people.note_uses().await {
+            tracing::warn!(%error, "uses of keys could not be noted");
+        }
+    }
 }
 
 /// Refuses an address that others can reach while nobody could come in but by a link in the log.

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use hone_collect::Input;
 use hone_nn::Executor;
-use hone_runtime::{Backoff, Inbox, Outbox, Overflow, Wake, queue, supervise};
+use hone_runtime::{
+    Backoff, Board, Inbox, Outbox, Overflow, RoomState, Shutdown, Wake, queue, supervise,
+};
 use hone_serve::{Backend, Engine};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
@@ -27,6 +29,28 @@ const BACKOFF: Backoff = Backoff {
     most: Duration::from_secs(30),
     good: Duration::from_secs(60),
 };
+
+/// Work beside the ring until the shutdown, begun again like a room when it fails, and on the board
+/// like one. It has no inbox and cannot be switched off.
+pub(super) fn beside<F, Fut>(
+    (name, board): (&'static str, Board),
+    shutdown: Shutdown,
+    tasks: &mut JoinSet<()>,
+    mut make: F,
+) where
+    F: FnMut(Shutdown) -> Fut + Send + 'static,
+    Fut: Future<Output = ()> + Send + 'static,
+{
+    let (entry, stop) = (board.clone(), shutdown.clone());
+    tasks.spawn(supervise((name, board), BACKOFF, shutdown, move || {
+        entry.update(name, |room| room.state = RoomState::Running);
+        let work = make(stop.clone());
+        async {
+            work.await;
+            Ok(())
+        }
+    }));
+}
 
 /// Serve: asks and the newest policies in, deltas out.
 pub(super) type Serving = (Option<Arc<dyn Backend>>, Option<Arc<Engine>>);
@@ -76,7 +100,10 @@ pub(super) fn tls(
     tasks: &mut JoinSet<()>,
 ) -> Result<Option<TlsAcceptor>, String> {
     if let Some(tls) = tls {
-        tasks.spawn(tls.clone().watch(commons.stops[0].signal()));
+        let (name, watched) = (("certificate", commons.board.clone()), tls.clone());
+        beside(name, commons.stops[0].signal(), tasks, move |stop| {
+            watched.clone().watch(stop)
+        });
     }
     tls.map(Tls::acceptor).transpose()
 }
@@ -122,31 +149,41 @@ pub(super) fn collect(
 /// The eraser: wishes to be forgotten in, nothing out.
 pub(super) fn eraser(commons: &Commons, rooms: &mut JoinSet<()>) -> Arc<Eraser> {
     let eraser = Arc::new(Eraser::new(
-        commons.personal.clone(),
+        (commons.personal.clone(), commons.versions.clone()),
         (commons.blobs.clone(), commons.policies.clone()),
         commons.index.clone(),
         commons.config.learning.forget_piece_turns,
     ));
-    rooms.spawn(eraser.clone().run(commons.stops[0].signal()));
+    let (name, run) = (("eraser", commons.board.clone()), eraser.clone());
+    beside(name, commons.stops[0].signal(), rooms, move |stop| {
+        run.clone().run(stop)
+    });
     eraser
 }
 
 /// What is measured beside everything else: the watch's samples, and paired replays (new versions in,
 /// what they are worth out).
 pub(super) fn measures(commons: &Commons, http: &Arc<Http>, rooms: &mut JoinSet<()>) {
-    rooms.spawn(watch::run(http.clone(), commons.stops[0].signal()));
-    let Some(door) = &http.door else {
+    let (name, watched) = (("watch", commons.board.clone()), http.clone());
+    beside(name, commons.stops[0].signal(), rooms, move |stop| {
+        watch::run(watched.clone(), stop)
+    });
+    let asks = commons.config.learning.paired_prompts > 0;
+    let Some(door) = http.door.as_ref().filter(|_| asks) else {
         return;
     };
-    let parts = PairedParts {
+    let parts = Arc::new(PairedParts {
         backend: door.backend.clone(),
         ledger: commons.ledger.clone(),
         policies: commons.policies.clone(),
         ids: commons.ids.clone(),
         clock: commons.clock.clone(),
         config: commons.config.learning.clone(),
-    };
-    rooms.spawn(http.paired.clone().run(parts, commons.stops[0].signal()));
+    });
+    let (name, paired) = (("paired", commons.board.clone()), http.paired.clone());
+    beside(name, commons.stops[0].signal(), rooms, move |stop| {
+        paired.clone().run(parts.clone(), stop)
+    });
 }
 
 /// Judge: wakes from collect in, wakes to train out. `base` is what may vote here.

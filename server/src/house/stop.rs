@@ -54,7 +54,8 @@ impl House {
         drained
     }
 
-    /// Waits for the last connection and the last completion whose client has left.
+    /// Waits for the last connection, and for the last completion and the last act whose client has
+    /// left.
     async fn replies(&mut self) {
         if !self.listening.is_finished() {
             let _panicked_or_not = (&mut self.listening).await.is_ok();
@@ -62,5 +63,6 @@ impl House {
         if let Some(door) = &self.http.door {
             door.live.none().await;
         }
+        self.http.acts.none().await;
     }
 }

@@ -1,7 +1,9 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 
+use hone_runtime::{Board, RoomState};
 use serde_json::{Value, json};
 use toml::Value as Toml;
 
@@ -106,6 +108,44 @@ async fn a_long_opening_with_many_tools_is_bound_like_any_other() {
         assert_eq!(second["session_id"], first["session_id"]);
         assert_eq!(second["parent_id"], first["id"]);
         assert!(first["prompt_tokens"].as_u64().unwrap() > characters as u64);
+    }
+    assert!(house.stop().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_works_beside_the_ring_begins_again_after_a_panic() {
+    let (board, stop, runs) = (Board::new(), ShutdownTrigger::new(), Arc::default());
+    let (mut tasks, counted) = (JoinSet::new(), Arc::<AtomicU32>::clone(&runs));
+    let name = ("eraser", board.clone());
+    rooms::beside(name, stop.signal(), &mut tasks, move |stop| {
+        let run = counted.fetch_add(1, Ordering::Relaxed);
+        async move {
+            assert!(run > 0, "boom");
+            stop.wait().await;
+        }
+    });
+    while runs.load(Ordering::Relaxed) < 2 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let seen = || board.snapshot()["eraser"].clone();
+    assert_eq!((seen().restarts, seen().state), (1, RoomState::Running));
+    assert_eq!(seen().last_error.as_deref(), Some("panicked: boom"));
+    stop.pull();
+    tasks.join_next().await.unwrap().unwrap();
+    assert_eq!((seen().restarts, seen().state), (1, RoomState::Stopped));
+}
+
+#[tokio::test]
+async fn what_works_beside_the_ring_is_in_the_status() {
+    let data = tempfile::tempdir().unwrap();
+    let prompts = ("learning.paired_prompts", Toml::from(1));
+    let house = House::start(config(data.path(), &[prompts])).await.unwrap();
+    let status = get(&house, "/admin/v1/status").await;
+    for name in ["eraser", "watch", "paired", "people"] {
+        assert_eq!(
+            status["loops"][name]["state"], "running",
+            "{name}: {status}"
+        );
     }
     assert!(house.stop().await);
 }

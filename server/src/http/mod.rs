@@ -1,5 +1,6 @@
 //! The HTTP door: the only axum of the house. Handlers parse, call, render.
 
+pub mod acts;
 pub mod cors;
 pub mod envelope;
 pub mod error;
@@ -46,6 +47,7 @@ use crate::people::Directory;
 use crate::people::audit::Audit;
 use crate::people::meter::Meters;
 use crate::watch::Watch;
+use acts::Acts;
 pub use funnel::funnel;
 use guard::Guard;
 use page::Page;
@@ -97,6 +99,8 @@ pub struct Http {
     pub life: Life,
     /// What was counted here.
     pub traffic: Traffic,
+    /// Requests that decide something, which go on when their client leaves.
+    pub acts: Acts,
     /// Answers that retries get.
     pub replays: replays::Replays,
     /// Places for watchers of `/admin/v1/events`.
@@ -177,6 +181,10 @@ pub fn router(http: Arc<Http>) -> Router {
         .merge(page::routes())
         .fallback(envelope::unknown_path)
         .method_not_allowed_fallback(envelope::wrong_method)
+        .layer(axum::middleware::from_fn_with_state(
+            http.clone(),
+            acts::layer,
+        ))
         .layer(axum::middleware::from_fn_with_state(
             http.clone(),
             replays::layer,

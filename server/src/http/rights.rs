@@ -148,6 +148,26 @@ pub fn is_metered(path: Option<&str>) -> bool {
     path.is_some_and(|path| METERED.contains(&path))
 }
 
+/// Routes that only answer, for their client alone; and feedback, which the recorder carries out by
+/// itself once it has it.
+const ANSWERS: &[&str] = &[
+    "/v1/feedback",
+    "/v1/messages/count_tokens",
+    "/tokenize",
+    "/detokenize",
+    "/v1/versions/compare",
+    "/admin/v1/versions/compare",
+];
+
+/// Whether a request decides something, and so goes on to its end when its client leaves. Those of
+/// strangers do not, so that strangers hold nothing but their connections.
+pub fn is_act(method: &Method, path: Option<&str>) -> bool {
+    let Some(path) = path else { return false };
+    let is_read = [Method::GET, Method::HEAD].contains(method);
+    let is_known = needed(method, Some(path)).is_ok_and(|right| right != Open);
+    !is_read && is_known && !is_metered(Some(path)) && !ANSWERS.contains(&path)
+}
+
 /// What a keeper does for an agent on a route, with the header `x-hone-agent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForAgents {

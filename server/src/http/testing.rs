@@ -29,6 +29,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::{Semaphore, mpsc};
 use tower::ServiceExt;
 
+use super::acts::Acts;
 use super::guard::{Guard, Key};
 use super::page::Page;
 use super::replays::Replays;
@@ -400,7 +401,7 @@ fn eraser_of(
 ) -> Arc<Eraser> {
     let blobs = FsBlobs::open(&folder.join("blobs"), 1 << 20).unwrap();
     Arc::new(Eraser::new(
-        ledger.clone(),
+        (ledger.clone(), ledger.clone()),
         (Arc::new(blobs), policies),
         door.index.clone(),
         2,
@@ -469,6 +470,7 @@ impl Stage {
             versions: ledger.clone(),
             ledger,
             policies,
+            acts: Acts::new(config.connections_max),
             replays: Replays::new(config.replay_limits()),
             board,
             clock: clock.clone(),

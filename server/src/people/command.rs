@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use toml::Value as Toml;
 
 use super::secrets::{self, Cost};
-use super::{is_name, password_fault};
+use super::{expiry, is_name, password_fault};
 use crate::config::{Config, PeopleConfig, Sources};
 use crate::http::guard::LOCAL_OWNER;
 use crate::table::{Side::Left, table};
@@ -112,8 +112,8 @@ pub(crate) enum KeyCommand {
         /// user, developer, auditor or admin; the account's own role is the limit.
         #[arg(long, default_value = "user", value_parser = role)]
         role: UserRole,
-        /// Days until it expires; never if absent.
-        #[arg(long)]
+        /// Days until it expires, 1 or more; never if absent.
+        #[arg(long, value_parser = expiry::days)]
         days: Option<u32>,
         /// Collect its calls although they say `store: false`, where the caller's consent is full.
         #[arg(long)]
@@ -340,6 +340,7 @@ impl Desk {
     async fn rotate(&self, id: &str) -> Result<(), String> {
         let old = self.ledger.key(id).await.map_err(|e| e.to_string())?;
         let old = old.ok_or_else(|| no_key(id))?;
+        expiry::check_rotated(old.expires_ms, self.now_ms, "`hone key add`")?;
         let (made, hash) = fresh_key()?;
         let successor = ApiKey {
             id: made.id.clone(),

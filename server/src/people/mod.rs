@@ -5,6 +5,7 @@ mod attempts;
 pub mod audit;
 pub(crate) mod command;
 mod crypto;
+pub mod expiry;
 pub mod groups;
 pub(crate) mod groups_command;
 mod known;

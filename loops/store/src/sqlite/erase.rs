@@ -24,9 +24,14 @@ pub(super) async fn piece(
     id: ForgetId,
     most: usize,
 ) -> Result<Piece, Fault> {
+    // Those of every wish of the scope: a turn that two of them name stands under one, and neither is
+    // done while it is there.
     let turns: Vec<i64> = sqlx::query_scalar(
         "select turn_number from forget_turns
-         where forget_number = (select number from forgets where id = ?)
+         where forget_number in (
+             select number from forgets
+             where done = 0 and scope_number = (select scope_number from forgets where id = ?)
+         )
          order by turn_number desc limit ?",
     )
     .bind(&id.0.as_bytes()[..])

@@ -60,6 +60,7 @@ pub async fn personal(make: impl AsyncFn() -> (Arc<dyn Ledger>, Arc<dyn Personal
         what_is_tainted_teaches_no_more,
         everything_of_a_scope_goes,
         files_that_stay_keep_no_other_scope_waiting,
+        no_wish_is_done_while_a_turn_of_it_stands_under_another,
         what_comes_late_brings_nothing_back,
         an_erasure_goes_on_where_it_stopped,
         only_ones_own_can_be_forgotten,

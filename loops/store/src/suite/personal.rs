@@ -477,6 +477,37 @@ pub(super) async fn files_that_stay_keep_no_other_scope_waiting(
     assert_eq!(remove_all(people, stuck.id).await.len(), 1);
 }
 
+pub(super) async fn no_wish_is_done_while_a_turn_of_it_stands_under_another(
+    world: &World,
+    people: &dyn Personal,
+) {
+    let is_done = async |id| {
+        let report = people.forget(id).await.expect("read");
+        report.expect("known").is_done
+    };
+    // A later wish takes a turn over from the earlier one, or leaves it there. What is done first.
+    for (takes_over, order) in [(true, [0, 1]), (true, [1, 0]), (false, [1, 0])] {
+        let turns = conversation(world, 3).await;
+        let later = match takes_over {
+            true => ForgetWhat::Turns(vec![turns[0].id]),
+            false => ForgetWhat::All,
+        };
+        let session = ForgetWhat::Session(turns[0].session);
+        let both = [wish(world, session), wish(world, later)];
+        for wish in &both {
+            people.begin_forget(wish).await.expect("it begins");
+        }
+        let [first, last] = order.map(|n: usize| both[n].id);
+        remove_all(people, first).await;
+        for turn in &turns {
+            assert!(!is_known(world, turn).await);
+        }
+        assert!(is_done(first).await && !is_done(last).await);
+        remove_all(people, last).await;
+        assert!(is_done(last).await);
+    }
+}
+
 pub(super) async fn what_comes_late_brings_nothing_back(world: &World, people: &dyn Personal) {
     let turns = conversation(world, 2).await;
     forget(world, people, ForgetWhat::Session(turns[0].session)).await;

@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout};
 use utoipa::{IntoParams, ToSchema};
 
 use super::Reply;
+use crate::config::Loop;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::guard::Caller;
@@ -315,7 +316,9 @@ pub struct LoopReply {
 }
 
 async fn switch(http: &Http, caller: &Caller, name: String, paused: bool) -> Reply<LoopReply> {
-    let Some(switch) = http.board.switch(&name) else {
+    // The work beside the loops is on the board too, and goes on.
+    let is_loop = Loop::ALL.iter().any(|known| known.name() == name);
+    let Some(switch) = http.board.switch(&name).filter(|_| is_loop) else {
         let shown: String = name.chars().take(100).collect();
         return Err(ApiError::NotFound(format!(
             "no loop {shown:?} runs in this process"

@@ -17,7 +17,7 @@ use crate::http::error::{ApiError, ErrorBody};
 use crate::http::guard::Caller;
 use crate::http::wire::people::{KeyList, KeyPatch, KeyReply, KeyRequest, parse_label, parse_role};
 use crate::people::secrets::{self, Cost};
-use crate::people::{audit, store_error};
+use crate::people::{audit, expiry, store_error};
 
 /// One's own keys.
 #[utoipa::path(
@@ -92,9 +92,8 @@ pub async fn make_key(
             "an agent's keys have the role user",
         ));
     }
-    if body.expires_ms.is_some_and(|at| at <= now_ms) {
-        return Err(ApiError::invalid("expires_ms", "expires_ms is in the past"));
-    }
+    expiry::check(body.expires_ms, now_ms)
+        .map_err(|message| ApiError::invalid("expires_ms", message))?;
     check_number(&http, &caller.owner, now_ms).await?;
     let wanted = body.limits.map(RateLimits::from).unwrap_or_default();
     let wanted = Wanted {
@@ -235,6 +234,8 @@ pub async fn rotate_key(
     let caller = &asked.caller;
     let old = own(&http, caller, &id).await?;
     check_role(caller, old.role)?;
+    expiry::check_rotated(old.expires_ms, http.people.now_ms(), "POST /v1/keys")
+        .map_err(ApiError::NotFound)?;
     let wanted = Wanted {
         owner: old.owner,
         label: old.label,

@@ -75,6 +75,10 @@ async fn loops_are_switched_by_name() {
         (reply.json(), switch.is_paused()),
         (json!({"name": "judge", "paused": false}), false)
     );
+    // What works beside the loops is on the board, and goes on.
+    let beside = stage.http.board.enter("eraser");
+    let reply = stage.post("/admin/v1/loops/eraser/pause", "").await;
+    assert_eq!((reply.status, beside.is_paused()), (404, false));
 }
 
 #[tokio::test]

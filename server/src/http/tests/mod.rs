@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
+mod acts;
 mod admin;
 mod audited;
 mod bad_input;

@@ -235,7 +235,11 @@ async fn a_key_lives_until_it_is_revoked_expires_or_its_owner_is_closed() {
         (id, Client::with_key(json["key"].as_str().unwrap()))
     };
     let (first_id, first) = make(json!({"name": "first", "role": "developer"})).await;
-    let (_, brief) = make(json!({"name": "brief", "expires_ms": now + 1_000})).await;
+    let late = json!({"name": "late", "expires_ms": now});
+    let reply = ann.send(&stage, "POST", "/v1/keys", late).await;
+    check(&reply, 400, "invalid_value");
+    assert!(reply.text.contains("leave it out"), "{}", reply.text);
+    let (brief_id, brief) = make(json!({"name": "brief", "expires_ms": now + 1_000})).await;
     let (_, plain) = make(json!({"name": "plain"})).await;
     for client in [&first, &brief, &plain] {
         let me = client.get(&stage, "/v1/me").await.json();
@@ -247,6 +251,10 @@ async fn a_key_lives_until_it_is_revoked_expires_or_its_owner_is_closed() {
     check(&reply, 403, "not_allowed");
     stage.clock.advance(1_000);
     check(&brief.get(&stage, "/v1/me").await, 401, "invalid_api_key");
+    let path = format!("/v1/keys/{brief_id}/rotate");
+    let rotated = ann.send(&stage, "POST", &path, Value::Null).await;
+    check(&rotated, 404, "not_found");
+    assert!(rotated.text.contains("make another"), "{}", rotated.text);
 
     let path = format!("/v1/keys/{first_id}/rotate");
     let rotated = ann.send(&stage, "POST", &path, Value::Null).await;

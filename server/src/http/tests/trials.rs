@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::http::testing::{Recorder, Reply, Stage};
 
 /// The scope of the suite's world, by its text.
-const SCOPE: &str = "5:owner";
+pub(super) const SCOPE: &str = "5:owner";
 
 async fn act(stage: &Stage, path: &str, body: Value) -> Reply {
     let mut body = body;
@@ -16,7 +16,7 @@ async fn act(stage: &Stage, path: &str, body: Value) -> Reply {
     stage.post(&path, &body.to_string()).await
 }
 
-async fn published(versions: u64) -> Stage {
+pub(super) async fn published(versions: u64) -> Stage {
     let stage = Stage::new(Recorder::Collects).await;
     let world = World::new(stage.http.ledger.clone());
     for parent in 0..versions {
