@@ -77,7 +77,7 @@ fn what_is_kept_is_what_the_writer_is_told_and_what_is_read() {
             unsafe {
                 layer
                     .writer()
-                    .write(block, slot, &mut told_key, &mut told_value)
+                    .write(block, slot, &mut told_key, &mut told_value);
             };
             let bits = |of: &[f32]| of.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             let keep = |of: &[f32]| {

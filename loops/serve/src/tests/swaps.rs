@@ -146,7 +146,8 @@ fn a_running_request_keeps_its_version() {
 #[test]
 fn a_trial_leaves_the_proven_version_in_memory_with_its_prefixes() {
     let config = Config {
-        kv_cache_bytes_max: 32 * KvPool::bytes_per_block(&model_config()) as u64,
+        kv_cache_bytes_max: 32
+            * KvPool::bytes_per_block(&model_config(), hone_nn::KvFormat::F32) as u64,
         ..Config::for_tests()
     };
     let world = World::with(config, model_config());

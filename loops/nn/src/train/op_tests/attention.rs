@@ -129,7 +129,18 @@ impl Laid {
     }
 }
 
-/// Keys and values that are kept as f16 are such numbers already: what rounding costs is not asked here.
+/// Random keys or values, which are such already as are kept: what rounding costs is not asked here.
+fn kept(kv: KvFormat, count: usize, seed: u64) -> Vec<f32> {
+    let numbers = random(count, seed);
+    match kv {
+        KvFormat::F32 => numbers,
+        KvFormat::F16 => numbers
+            .into_iter()
+            .map(|x| half::f16::from_f32(x).to_f32())
+            .collect(),
+    }
+}
+
 pub(super) fn attention(
     (heads, kv_heads): (usize, usize),
     window: Option<usize>,
@@ -143,13 +154,6 @@ pub(super) fn attention(
         window,
         lengths,
         kv,
-    };
-    let kept = |numbers: Vec<f32>| match kv {
-        KvFormat::F32 => numbers,
-        KvFormat::F16 => numbers
-            .into_iter()
-            .map(|x| half::f16::from_f32(x).to_f32())
-            .collect(),
     };
     let tokens = shape.tokens();
     let (slow, fast, back) = (shape.clone(), shape.clone(), shape);
@@ -203,8 +207,8 @@ pub(super) fn attention(
         name: format!("attention of {heads}/{kv_heads} heads, window {window:?}, {kv:?}"),
         inputs: vec![
             random(tokens * heads * dim, 5),
-            kept(random(tokens * kv_heads * dim, 6)),
-            kept(random(tokens * kv_heads * dim, 7)),
+            kept(kv, tokens * kv_heads * dim, 6),
+            kept(kv, tokens * kv_heads * dim, 7),
         ],
         slow: Box::new(move |x| slow.slow(x)),
         fast: Box::new(forward),
