@@ -5,7 +5,10 @@
 Builds llama.cpp for this processor from the source package of llama-cpp-python, writes random Qwen3
 shapes as GGUF files that both sides read (the same bytes), and lets `llama-batched-bench` and
 `hone bench engine` run on each, one after the other, with the same prompts' length, the same steps
-and as many threads. Prefill is one prompt of 512 tokens; decoding begins at a context of 32. Hone's
+and as many threads. Prefill is one prompt of 512 tokens; decoding begins at a context of 32. A turn is the
+tenth of twenty behind a system prompt of 2,048 tokens: Hone's time to its first token (`hone bench
+turns`, the median of turns 2 to 20), the peer's (`llama-bench`) for the 24 new tokens and the last one
+of the answer before, with all others in its cache. Hone's
 side is the whole engine: it plans, samples and hands out every token, where the peer's bench only
 computes logits. Prints a table of medians and, with --json, one JSON object as the last line.
 """
@@ -26,10 +29,13 @@ SHAPES = {
 }
 FORMATS = ["bf16", "q8"]
 STREAMS = [1, 8, 32]
-# Ratios to reach: decoding 1, 8 and 32 streams, and prefill.
-GOALS = {"30 M": [1.0, 1.3, 2.0, 1.0], "0.6 B": [1.3, 2.0, 2.5, 2.0]}
+# Ratios to reach: decoding 1, 8 and 32 streams, prefill, and turns.
+GOALS = {"30 M": [1.0, 1.3, 2.0, 1.0, 1.0], "0.6 B": [1.3, 2.0, 2.5, 2.0, 1.0]}
 SOURCE = "llama-cpp-python==0.3.36"
 CONTEXT, PROMPT, PREFILL = 4096, 32, 512
+# Tokens that a turn adds, and those before them: 2,048, and ten times 24 asked and 32 answered.
+ADDED, BEFORE = 25, 2048 + 10 * (24 + 32)
+PEERS = ["llama-batched-bench", "llama-bench"]
 PATIENCE_S = 1200
 TARGET = pathlib.Path("target")
 
@@ -43,9 +49,9 @@ def run(command, **more):
 
 
 def build_peer():
-    """The peer's bench, built once."""
-    built = TARGET / "llama" / "bin" / "llama-batched-bench"
-    if built.exists():
+    """Where the peer's benches are, built once."""
+    built = TARGET / "llama" / "bin"
+    if all((built / name).exists() for name in PEERS):
         return built
     tools = pathlib.Path(sys.executable).parent
     env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
@@ -64,7 +70,7 @@ def build_peer():
            "LLAMA_BUILD_EXAMPLES", "LLAMA_BUILD_SERVER", "LLAMA_BUILD_APP"]
     run(["cmake", "-G", "Ninja", "-S", folder / "vendor" / "llama.cpp", "-B", TARGET / "llama",
          "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", *[f"-D{o}=OFF" for o in off]], env=env)
-    run(["cmake", "--build", TARGET / "llama", "--target", "llama-batched-bench"], env=env)
+    run(["cmake", "--build", TARGET / "llama", "--target", *PEERS], env=env)
     return built
 
 
@@ -139,25 +145,31 @@ def add_words(writer, vocab):
     writer.add_chat_template("{% for m in messages %}{{ m['content'] }}{% endfor %}")
 
 
-def peer_round(program, model, steps, threads):
-    """Tokens per second: decoding 1, 8 and 32 streams, and prefill."""
+def peer_round(programs, model, steps, threads):
+    """Tokens per second: decoding 1, 8 and 32 streams, and prefill; and turns per second."""
     def bench(prompt, generated, streams):
         context = max(streams) * (prompt + generated)
-        told = run([program, "-m", model, "-c", str(context), "-b", "2048", "-ub", "512",
+        told = run([programs / PEERS[0], "-m", model, "-c", str(context), "-b", "2048", "-ub", "512",
                     "-t", str(threads), "-tb", str(threads), "-npp", str(prompt), "-ntg", str(generated),
                     "-npl", ",".join(map(str, streams)), "--output-format", "jsonl"])
         return [json.loads(line) for line in told.splitlines() if line.startswith("{")]
 
     decoded = [row["speed_tg"] for row in bench(PROMPT, steps, STREAMS)]
-    return decoded + [max(row["speed_pp"] for row in bench(PREFILL, 1, [1, 1]))]
+    told = run([programs / PEERS[1], "-m", model, "-t", str(threads), "-p", str(ADDED), "-n", "0",
+                "-d", str(BEFORE), "-r", "5", "-o", "json"])
+    turns = json.loads(told)[0]["avg_ts"] / ADDED
+    return decoded + [max(row["speed_pp"] for row in bench(PREFILL, 1, [1, 1])), turns]
 
 
 def our_round(model, steps, threads):
     env = {**os.environ, "HONE__MODEL__PATH": str(model), "HONE__MODEL__THREADS": str(threads)}
-    told = run([os.environ["HONE"], "bench", "engine", "--json", "--steps", str(steps)], env=env)
-    told = json.loads(told.splitlines()[-1])
+    def bench(*name):
+        told = run([os.environ["HONE"], "bench", *name, "--json"], env=env)
+        return json.loads(told.splitlines()[-1])
+
+    told = bench("engine", "--steps", str(steps))
     decoded = [row["tokens_per_s"] for row in told["decode"]]
-    return decoded + [told["prefill_tokens_per_s"]]
+    return decoded + [told["prefill_tokens_per_s"], 1000 / bench("turns")["first_token_ms"]]
 
 
 def measure(options, program):
@@ -170,14 +182,14 @@ def measure(options, program):
             theirs = peer_round(program, model, steps, options.threads)
             ours = our_round(model, steps, options.threads)
             rounds[case].append((ours, theirs))
-            ratios = ", ".join(f"{a:.0f}/{b:.0f} = {a / b:.2f}" for a, b in zip(ours, theirs))
+            ratios = ", ".join(f"{a:.4g}/{b:.4g} = {a / b:.2f}" for a, b in zip(ours, theirs))
             print(f"round {number + 1}, {' '.join(case)}: {ratios}", flush=True)
     return rounds
 
 
 def tell(rounds, options):
     print(f"{'model':12} {'measure':12} {'Hone':>9} {'llama.cpp':>10} {'ratio':>6} {'(rounds)':>12} {'goal':>5}")
-    names = [f"decode {n}" for n in STREAMS] + [f"prefill {PREFILL}"]
+    names = [f"decode {n}" for n in STREAMS] + [f"prefill {PREFILL}", "turns"]
     numbers = {}
     for (shape, form), pairs in rounds.items():
         for at, (name, goal) in enumerate(zip(names, GOALS[shape])):
@@ -185,7 +197,7 @@ def tell(rounds, options):
             mine, other = (statistics.median(pair[side][at] for pair in pairs) for side in (0, 1))
             ratio = statistics.median(ratios)
             numbers.setdefault(f"{shape} {form}", {})[name] = {
-                "hone_tokens_per_s": round(mine, 1), "llama_cpp_tokens_per_s": round(other, 1),
+                "hone_per_s": round(mine, 1), "llama_cpp_per_s": round(other, 1),
                 "ratio": round(ratio, 3), "ratios": [round(r, 3) for r in ratios], "goal": goal,
             }
             print(f"{shape + ' ' + form:12} {name:12} {mine:9.1f} {other:10.1f} {ratio:6.2f} "

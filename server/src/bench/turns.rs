@@ -9,6 +9,7 @@ use super::Bench;
 use super::bed::{Bed, subjects};
 use super::report::{Report, milli, ms, ratio};
 use crate::demo::numbers::Percentiles;
+use crate::model::Builtin;
 
 /// Tokens of the system prompt, of a question and of an answer, and turns.
 const SYSTEM_TOKENS: usize = 2048;
@@ -17,15 +18,14 @@ const ANSWERED_TOKENS: u32 = 32;
 const TURNS: usize = 20;
 /// Every so many turns are also asked with nothing remembered, which takes long.
 const FRESH_EVERY: usize = 4;
-/// The model: random, of about 30 million parameters.
+/// The model, where the configuration names none: random, of about 30 million parameters.
 const MODEL: &str = "random_30m_bf16";
 
 /// `hone bench turns`: a conversation as it is, and turns of it asked by users whom nobody knows, for
 /// whom nothing is remembered.
 pub(super) fn turns(bench: &Bench) -> Result<Report, String> {
-    let subject = subjects(bench)?.into_iter().find(|s| s.name == MODEL);
-    let subject = subject.ok_or_else(|| format!("there is no model {MODEL}"))?;
-    let bed = Bed::new(bench, &subject.builtin)?;
+    let (name, builtin) = model(bench)?;
+    let bed = Bed::new(bench, &builtin)?;
     // The first prompt of a fresh engine touches its memory for the first time.
     first_token(&bed, user("first"), &bed.words(SYSTEM_TOKENS))?;
     let mut conversation = bed.words(SYSTEM_TOKENS);
@@ -45,7 +45,7 @@ pub(super) fn turns(bench: &Bench) -> Result<Report, String> {
     let (with, without) = (median(remembered), median(fresh));
     let title = format!(
         "turns: first token, median of turns 2 to {TURNS} after a system prompt of {SYSTEM_TOKENS} \
-         tokens, {MODEL}"
+         tokens, {name}"
     );
     let mut report = Report::new(title, &["prefix cache", "first token ms"]);
     report.row(["with".to_owned(), format!("{with:.1}")]);
@@ -56,6 +56,16 @@ pub(super) fn turns(bench: &Bench) -> Result<Report, String> {
     report.set("first_token_without_ms", milli(without));
     report.set("factor", json!(factor));
     Ok(report)
+}
+
+/// What is measured, and what it is called.
+fn model(bench: &Bench) -> Result<(String, Builtin), String> {
+    if !bench.config.model.path.is_empty() {
+        return Ok((bench.config.model.served_name(), bench.builtin()?));
+    }
+    let subject = subjects(bench)?.into_iter().find(|s| s.name == MODEL);
+    let subject = subject.ok_or_else(|| format!("there is no model {MODEL}"))?;
+    Ok((subject.name.to_owned(), subject.builtin))
 }
 
 fn user(name: &str) -> Scope {
