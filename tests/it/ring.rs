@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hone_domain::{Blobs as _, Policies, Turn};
-use hone_nn::{Arithmetic, Executor, folder};
+use hone_nn::{Arithmetic, Executor, KvFormat, folder};
 use hone_store::{FsBlobs, Ledger as _, SqliteConfig, SqliteLedger};
 use hone_tests::{Changes, TestHouse, ask, temporary};
 use serde_json::json;
@@ -152,7 +152,9 @@ async fn recompute(data: &Path) -> (usize, usize) {
     let blobs = FsBlobs::open(&data.join("blobs"), 1 << 30).unwrap();
     let files = folder::ModelFolder::embedded(hone_starter::model_files()).unwrap();
     let model = folder::load_model(&files, &mut |_, _| {}).unwrap();
-    let model = Arc::new(model.computed_by(Arithmetic::quickest()));
+    let model = model.computed_by(Arithmetic::quickest());
+    // As `model.kv = "auto"` has it for this model.
+    let model = Arc::new(model.with_kv(KvFormat::F16));
     let records = ledger.versions(None, 1000).await.unwrap();
     let mut compared = (0, 0);
     for row in ledger.turns(None, 1000).await.unwrap() {
