@@ -44,6 +44,12 @@ impl Pruner {
                 let kept: Vec<&BlobKey> = named.iter().chain(&*shipping).collect();
                 gone.extend(orphans(&*pruner.blobs, (&kept, age_ms))?);
             }
+            // An older version may have been the same candidate.
+            gone.retain(|key| {
+                shipping
+                    .as_ref()
+                    .is_none_or(|ships| place(ships) != place(key))
+            });
             remove(&*pruner.blobs, gone)
         };
         let removed = tokio::task::spawn_blocking(work).await;

@@ -35,6 +35,11 @@ impl Loop {
     /// Every loop.
     pub const ALL: [Self; 4] = [Self::Serve, Self::Collect, Self::Judge, Self::Train];
 
+    /// The loop of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.name() == name)
+    }
+
     /// Its name on the board.
     pub fn name(self) -> &'static str {
         match self {
@@ -372,7 +377,14 @@ fn check_origin(origin: &String) -> Result<(), String> {
             Url::parse(origin).is_ok_and(|url| url.origin().ascii_serialization() == *origin)
         }
         // Of apps that are pages in a frame of their own.
-        _ => !scheme.is_empty() && !host.is_empty() && !host.contains('/'),
+        _ => {
+            let is_odd =
+                |c: char| c.is_ascii_uppercase() || c.is_whitespace() || "/?#@".contains(c);
+            !scheme.is_empty()
+                && !host.is_empty()
+                && !scheme.contains(is_odd)
+                && !host.contains(is_odd)
+        }
     };
     if is_sent && !origin.contains('*') {
         return Ok(());

@@ -171,6 +171,8 @@ fn an_origin_is_written_as_browsers_send_it() {
         "https://app.example:443",
         "https://App.example",
         "tauri://localhost/x",
+        "Tauri://localhost",
+        "HTTPS://app.example",
     ] {
         let error = with(never_sent).expect_err(never_sent).to_string();
         assert!(error.contains("http.origins_allowed has"), "{error}");

@@ -2,12 +2,13 @@
 //! the engine, the door and the others next. A client that leaves in between ends no act: each has a
 //! task of its own, which goes on to its end.
 
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use futures::FutureExt;
 use tokio::sync::Semaphore;
 
 use super::Http;
@@ -51,15 +52,19 @@ impl Acts {
         let place = self.places.clone().acquire_owned().await;
         let acting = tokio::spawn(async move {
             let _place = place;
-            act.await
+            let ended = AssertUnwindSafe(act).catch_unwind().await;
+            if ended.is_err() {
+                // Where the client has left, nobody else says so.
+                tracing::error!("a request that decides something panicked");
+            }
+            ended
         });
         match acting.await {
-            Ok(response) => response,
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => resume_unwind(panic),
-                Err(_) => ApiError::Internal("the server was stopped meanwhile".to_owned())
-                    .into_response(),
-            },
+            Ok(Ok(response)) => response,
+            Ok(Err(panic)) => resume_unwind(panic),
+            Err(_) => {
+                ApiError::Internal("the server was stopped meanwhile".to_owned()).into_response()
+            }
         }
     }
 }

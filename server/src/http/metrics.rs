@@ -9,6 +9,7 @@ use hone_serve::{EngineStats, HistogramSnapshot};
 
 use super::Http;
 use super::traffic::BOUNDS_S;
+use crate::config::Loop;
 use crate::door::Door;
 
 /// A page in the text format 0.0.4.
@@ -263,11 +264,15 @@ const LOOPS: &[LoopRow] = &[
     ("loop_last_step_timestamp_seconds", "gauge", "When the last step was taken.", |s| s.last_step_ms as f64 / 1e3),
 ];
 
+/// What the work beside the loops has of these.
+const BESIDE: [&str; 2] = ["loop_up", "loop_restarts_total"];
+
 fn loops(page: &mut Page, http: &Http) {
     let board = http.board.snapshot();
     for (name, kind, help, read) in LOOPS {
         page.family(name, kind, help);
-        for (room, status) in &board {
+        let told = |room: &str| BESIDE.contains(name) || Loop::named(room).is_some();
+        for (room, status) in board.iter().filter(|(room, _)| told(room)) {
             page.value(name, &[("loop", room)], read(status));
         }
     }

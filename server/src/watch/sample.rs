@@ -9,6 +9,7 @@ use hone_store::{LedgerCounts, OldestPending, PolicyRecord, SampleAge, Standing}
 use serde_json::Value;
 
 use super::history::Values;
+use crate::config::Loop;
 
 /// Staleness beyond this is counted together.
 const STALENESS_SHOWN_MAX: u64 = 8;
@@ -140,9 +141,12 @@ fn serving_rates(out: &mut Out, (before, now): (&EngineStats, &EngineStats), sec
 
 fn loops(out: &mut Out, now: &Look) {
     for (name, room) in &now.loops {
-        out.put(format!("{name}_queue_depth"), room.queue_depth as f64);
         out.put(format!("{name}_restarts_total"), room.restarts as f64);
-        out.put(format!("{name}_steps_total"), room.steps as f64);
+        // The work beside the loops has no inbox and no steps.
+        if Loop::named(name).is_some() {
+            out.put(format!("{name}_queue_depth"), room.queue_depth as f64);
+            out.put(format!("{name}_steps_total"), room.steps as f64);
+        }
     }
     // Serve's own numbers are the engine's.
     for (name, room) in now.loops.iter().filter(|(name, _)| **name != "serve") {

@@ -2053,7 +2053,7 @@ export interface components {
         };
         /** @description The reply. */
         FeedbackReply: {
-            /** @description Why it teaches nothing, as one sentence; null where it may teach. */
+            /** @description What the outcome means, where that has to be said; what became of the turn is its fate. */
             explanation?: string | null;
             /** @description This feedback's id. */
             id: string;

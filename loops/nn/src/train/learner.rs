@@ -274,7 +274,7 @@ impl Learner {
     /// The model as trained so far (a copy, in f32); for an adapter, the frozen base.
     pub fn model(&self) -> Model {
         let model = self.params.model();
-        Model::new(model.config.clone(), model.weights.clone())
+        Model::new(model.config.clone(), model.weights.clone()).with_kv(model.kv)
     }
 
     /// The current weights without a copy, e.g. to generate or score with. For full training the

@@ -159,7 +159,12 @@ impl Core {
     fn unpark(&mut self, wanted: &Wanted, result: &LoadResult, again: bool) {
         let serving = match wanted {
             Wanted::Newest(scope) => self.table.serving(scope).cloned(),
-            Wanted::Exact(policy) => self.table.exact(policy),
+            Wanted::Exact(policy) => {
+                // A trial that ended meanwhile has let go of it.
+                let loaded = result.as_ref().ok().cloned().flatten();
+                let exact = self.table.exact(policy);
+                exact.or_else(|| loaded.map(|loaded| Pinned(Some(loaded))))
+            }
         };
         let Some(sequences) = self.parked.remove(wanted) else {
             return;

@@ -24,13 +24,16 @@ pub(super) async fn piece(
     id: ForgetId,
     most: usize,
 ) -> Result<Piece, Fault> {
-    // Those of every wish of the scope: a turn that two of them name stands under one, and neither is
-    // done while it is there.
+    // Those of every wish of the scope, one wish after the other: a turn that two of them name stands
+    // under one, and neither is done while it is there.
     let turns: Vec<i64> = sqlx::query_scalar(
         "select turn_number from forget_turns
-         where forget_number in (
-             select number from forgets
-             where done = 0 and scope_number = (select scope_number from forgets where id = ?)
+         where forget_number = (
+             select wish.number from forgets wish
+             where wish.done = 0
+               and wish.scope_number = (select scope_number from forgets where id = ?)
+               and exists (select 1 from forget_turns marked where marked.forget_number = wish.number)
+             order by wish.number limit 1
          )
          order by turn_number desc limit ?",
     )

@@ -317,7 +317,7 @@ pub struct LoopReply {
 
 async fn switch(http: &Http, caller: &Caller, name: String, paused: bool) -> Reply<LoopReply> {
     // The work beside the loops is on the board too, and goes on.
-    let is_loop = Loop::ALL.iter().any(|known| known.name() == name);
+    let is_loop = Loop::named(&name).is_some();
     let Some(switch) = http.board.switch(&name).filter(|_| is_loop) else {
         let shown: String = name.chars().take(100).collect();
         return Err(ApiError::NotFound(format!(

@@ -56,7 +56,7 @@ pub struct FeedbackReply {
     /// `stored`, `replaced`, `already_learned` (kept, but a version has learned from the turn before) or
     /// `turn_unknown` (kept in case the turn still comes).
     pub outcome: &'static str,
-    /// Why it teaches nothing, as one sentence; null where it may teach.
+    /// What the outcome means, where that has to be said; what became of the turn is its fate.
     pub explanation: Option<&'static str>,
 }
 
