@@ -18,6 +18,8 @@ const FILES: &[(&str, &str)] = &[
 
 /// Replies shorter than this do not show their language, so every table speaks.
 const LANGUAGE_SHOWS_FROM: usize = 6;
+/// How many words before and after its phrase tell what a question is about.
+const QUESTION_REACH: usize = 40;
 
 /// What a match of a phrase means; see `rules/README.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,7 +33,7 @@ pub(crate) enum Section {
     Again,
     No,
     Nothing,
-    /// The same, in a question.
+    /// The same, in a question about the world.
     Asked,
     Own,
     /// A wish, by its place in `manners.rs`.
@@ -45,6 +47,8 @@ pub(crate) enum Set {
     Contrast,
     If,
     Anchor,
+    That,
+    Request,
     Common,
     Filler,
     Own,
@@ -207,11 +211,13 @@ impl Tables {
             let named = self.by_first.get(&tokens[start].word);
             for &index in named.into_iter().flatten().chain(&self.loose) {
                 let phrase = &self.phrases[index];
-                let asks = text.sentences[tokens[start].sentence].asks;
-                if !speaking.0[phrase.language] || phrase.section == Section::Asked && !asks {
+                if !speaking.0[phrase.language] {
                     continue;
                 }
-                if let Some((end, weight)) = match_at(&phrase.elements, tokens, start, start) {
+                let asked = phrase.section == Section::Asked;
+                if let Some((end, weight)) = match_at(&phrase.elements, tokens, start, start)
+                    && (!asked || self.asks_about_the_world(text, speaking, start))
+                {
                     hits.push(Hit {
                         section: phrase.section,
                         start,
@@ -234,6 +240,30 @@ impl Tables {
         }
         kept.sort_by_key(|hit| hit.start);
         kept
+    }
+
+    /// Whether the words from `start` on are asked without a word that names the completion before
+    /// them ("your code is wrong if ...") and without a request after them ("..., can you mend it?").
+    fn asks_about_the_world(&self, text: &Text, speaking: Speaking, start: usize) -> bool {
+        let sentence = text.tokens[start].sentence;
+        let has = |set, token: &Token| self.has(speaking, set, &token.word);
+        let mut before = (text.tokens[..start].iter().rev().take(QUESTION_REACH))
+            .take_while(|token| token.sentence == sentence);
+        let is_told = before.clone().next().is_some_and(|t| has(Set::That, t));
+        let is_named = !is_told && before.any(|t| has(Set::Anchor, t));
+        let goes_on = || self.goes_on_with_request(&text.tokens[start..], speaking);
+        text.sentences[sentence].asks && !is_named && !goes_on()
+    }
+
+    /// Whether a later clause of the first sentence begins with a request.
+    fn goes_on_with_request(&self, tokens: &[Token], speaking: Speaking) -> bool {
+        let sentence = (tokens.iter().take(QUESTION_REACH))
+            .take_while(|token| token.sentence == tokens[0].sentence);
+        let later: Vec<&Token> = sentence.filter(|t| t.clause != tokens[0].clause).collect();
+        later
+            .chunk_by(|a, b| a.clause == b.clause)
+            .flat_map(|clause| clause.iter().take(2))
+            .any(|token| self.has(speaking, Set::Request, &token.word))
     }
 }
 
@@ -260,6 +290,8 @@ fn section(title: &str) -> Option<Place> {
         "contrast" => Place::Words(Set::Contrast),
         "if" => Place::Words(Set::If),
         "anchor" => Place::Words(Set::Anchor),
+        "that" => Place::Words(Set::That),
+        "request" => Place::Words(Set::Request),
         "common" => Place::Words(Set::Common),
         "filler" => Place::Words(Set::Filler),
         "own" => Place::Words(Set::Own),
@@ -417,6 +449,28 @@ mod tests {
         assert_eq!(sections("is wrong to lie. why?"), [Section::Bad]);
         assert_eq!(sections("is wrong?"), [Section::Bad]);
         assert_eq!(sections("not is wrong to lie?"), [Section::Bad]);
+    }
+
+    #[test]
+    fn what_names_the_completion_or_goes_on_with_a_request_is_not_asked_about_the_world() {
+        let file = "[bad]\nis wrong\n[asked]\nis wrong to/if\n[anchor]\nyour\n[that]\nthat\n\
+                    [request]\ncan\n";
+        let tables = Tables::compile(&[("x", file)]).expect("well formed");
+        let section = |reply: &str| found(&tables, reply)[0].0;
+        assert_eq!(section("your code is wrong if empty?"), Section::Bad);
+        assert_eq!(section("the code is wrong if empty?"), Section::Asked);
+        assert_eq!(section("your code. is wrong to lie?"), Section::Asked);
+        assert_eq!(
+            section("your view says that is wrong to lie?"),
+            Section::Asked
+        );
+        assert_eq!(section("is wrong if empty, can you mend it?"), Section::Bad);
+        assert_eq!(section("is wrong if empty, you can mend it?"), Section::Bad);
+        assert_eq!(
+            section("is wrong to lie, or what can one do?"),
+            Section::Asked
+        );
+        assert_eq!(section("is wrong to lie, no?"), Section::Asked);
     }
 
     #[test]

@@ -265,6 +265,51 @@ fn what_is_asked_about_the_world_is_no_complaint_in_any_language() {
         "这是错的吗？",
         "不对吗？",
     ];
+    check_asked(&asked, &complaints);
+}
+
+/// What names the answer first, and what goes on with a request, is said of the answer.
+#[test]
+fn a_complaint_that_is_asked_is_a_complaint_in_any_language() {
+    let asked = [
+        "C'est mauvais de mentir, non ?",
+        "Est-ce que tu penses que c'est faux de dire ça ?",
+        "C'est vrai que c'est mauvais pour la santé ?",
+        "E è sbagliato mangiare carne?",
+        "È vero che è sbagliato mentire?",
+        "È sbagliato mangiare carne, pesce e uova?",
+        "¿Tú crees que está mal comer carne?",
+        "¿Eso significa que está mal mentir?",
+        "¿Está mal comer carne, pescado y huevos?",
+        "Isso quer dizer que é errado mentir?",
+        "É errado comer carne, peixe e ovos?",
+        "Fleisch essen ist falsch, oder?",
+        "Lügen ist falsch, oder?",
+        "据说吃肉是错的吗？",
+    ];
+    let complaints = [
+        "Votre code est faux pour les listes vides, pouvez-vous corriger ?",
+        "C'est faux si la liste est vide, tu peux corriger ?",
+        "Votre code est faux si la liste est vide ?",
+        "Il codice è sbagliato se la lista è vuota, puoi correggerlo?",
+        "Il tuo codice è sbagliato se la lista è vuota?",
+        "Tu respuesta está mal si la lista está vacía, ¿puedes arreglarla?",
+        "Está mal que hayas usado Python 2, ¿puedes corregirlo?",
+        "¿La respuesta que me diste está mal si la lista está vacía?",
+        "Seu código está errado se a lista estiver vazia, pode corrigir?",
+        "Está errado se a lista estiver vazia, você pode corrigir?",
+        "Das Vorgehen ist falsch, kannst du es korrigieren?",
+        "Dein Vorgehen ist falsch?",
+        "Das Vorzeichen ist falsch, oder?",
+        "Es ist falsch, gehst du bitte zu Schritt 2 zurück?",
+        "公式错了吗？",
+        "数据有问题吗？",
+        "步骤有错吗",
+    ];
+    check_asked(&asked, &complaints);
+}
+
+fn check_asked(asked: &[&str], complaints: &[&str]) {
     let ruled = |text: &str| judge_comment(text, &turn(1)).outcome;
     for text in asked {
         assert_eq!(ruled(text), Outcome::Abstain, "{text}");
