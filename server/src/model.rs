@@ -63,16 +63,7 @@ pub fn load(config: &ModelConfig, access: &HubAccess) -> Result<Served, String> 
     let model = Arc::new(weights(&folder, config)?);
     let executor = Arc::new(Executor::new(config.thread_count()));
     let device = device::open(config.device, &model, &executor)?;
-    let arithmetic = config.arithmetic.arithmetic(device.is_some())?;
-    let kv = config.kv.format(&model, device.is_some())?;
-    let model = match (arithmetic, kv) {
-        (Arithmetic::F32, KvFormat::F32) => model,
-        // Nobody else holds it yet, so nothing is copied.
-        _ => {
-            let model = Arc::unwrap_or_clone(model).computed_by(arithmetic);
-            Arc::new(model.with_kv(kv))
-        }
-    };
+    let model = computed(model, config, device.is_some())?;
     let generation = folder.generation();
     let base = Sampling::default();
     let language = ModelLanguage {
@@ -94,6 +85,24 @@ pub fn load(config: &ModelConfig, access: &HubAccess) -> Result<Served, String> 
             device,
             end_tokens: generation.eos_ids.clone(),
         }),
+    })
+}
+
+/// The model as it is computed here, where a device serves or not.
+pub(crate) fn computed(
+    model: Arc<Model>,
+    config: &ModelConfig,
+    on_device: bool,
+) -> Result<Arc<Model>, String> {
+    let arithmetic = config.arithmetic.arithmetic(on_device)?;
+    let kv = config.kv.format(&model, on_device)?;
+    Ok(match (arithmetic, kv) {
+        (Arithmetic::F32, KvFormat::F32) => model,
+        // Nobody else holds it yet, so nothing is copied.
+        _ => {
+            let model = Arc::unwrap_or_clone(model).computed_by(arithmetic);
+            Arc::new(model.with_kv(kv))
+        }
     })
 }
 

@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::Bench;
 use super::folder::Folder;
 use crate::device;
-use crate::model::Builtin;
+use crate::model::{Builtin, computed};
 
 /// A model to measure.
 pub(super) struct Subject {
@@ -34,14 +34,10 @@ pub(super) fn subjects(bench: &Bench) -> Result<Vec<Subject>, String> {
     let starter = bench.builtin()?;
     let shape = hone_nn::bench::medium_shape();
     let weights = Weights::random(&shape, 1);
-    let products = bench.config.model.arithmetic;
-    let arithmetic = products.arithmetic(starter.device.is_some())?;
     let random = |name, format| -> Result<Subject, String> {
         let weights = weights.clone().into_format(format);
-        let model = Model::new(shape.clone(), weights).computed_by(arithmetic);
-        let keys = bench.config.model.kv;
-        let kv = keys.format(&model, starter.device.is_some())?;
-        let model = Arc::new(model.with_kv(kv));
+        let model = Arc::new(Model::new(shape.clone(), weights));
+        let model = computed(model, &bench.config.model, starter.device.is_some())?;
         let device = starter.device.as_ref();
         let load =
             |device: &Arc<Device>| device::load(device.driver().clone(), &model, &starter.executor);

@@ -15,6 +15,7 @@ use super::bed::lora;
 use super::child::Process;
 use super::memory::{forget_peak, memory};
 use super::report::{Report, milli, ms};
+use crate::model::computed;
 
 /// Turns of the session, tokens a turn adds to the prompt, and tokens of a completion.
 const TURNS: usize = 20;
@@ -124,10 +125,8 @@ fn measured(bench: &Bench, case: &Case, time: Duration) -> Result<Value, String>
     let time = time.mul_f64(case.share);
     let config = config(case.shape);
     let weights = Weights::random(&config, 1).into_format(case.format);
-    let arithmetic = bench.config.model.arithmetic.arithmetic(false)?;
-    let model = Model::new(config, weights).computed_by(arithmetic);
-    let kv = bench.config.model.kv.format(&model, false)?;
-    let model = Arc::new(model.with_kv(kv));
+    let model = Arc::new(Model::new(config, weights));
+    let model = computed(model, &bench.config.model, false)?;
     // What was needed to make it is none of training's: the allocator gives it back after a while.
     std::thread::sleep(GIVEN_BACK);
     let deadline = Instant::now() + time;

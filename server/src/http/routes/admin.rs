@@ -317,8 +317,8 @@ pub struct LoopReply {
 
 async fn switch(http: &Http, caller: &Caller, name: String, paused: bool) -> Reply<LoopReply> {
     // The work beside the loops is on the board too, and goes on.
-    let is_loop = Loop::named(&name).is_some();
-    let Some(switch) = http.board.switch(&name).filter(|_| is_loop) else {
+    let switch = Loop::named(&name).and_then(|_| http.board.switch(&name));
+    let Some(switch) = switch else {
         let shown: String = name.chars().take(100).collect();
         return Err(ApiError::NotFound(format!(
             "no loop {shown:?} runs in this process"
