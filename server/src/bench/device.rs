@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use hone_nn::bench::medium_shape;
 use hone_nn::device::{Device, DeviceError, Driver, Emulator};
+use hone_nn::sample::{PlainDraw, SamplingParams};
 use hone_nn::{
     Adapter, AdapterDtype, BLOCK_TOKENS, Control, Executor, Family, Learner, LearnerConfig,
     LoadError, LogitsWanted, LoraConfig, LossKind, Model, ModelConfig, Objective, Runner, SeqInput,
@@ -23,6 +24,8 @@ use crate::device;
 const CONTEXT: usize = 512;
 /// Completions at once.
 const CONCURRENT: [usize; 4] = [1, 8, 32, 64];
+/// The same under an adapter.
+const ADAPTED: [usize; 2] = [1, 32];
 /// Rows that are trained together.
 const TRAINED_ROWS: usize = 4;
 /// Memory, beside the weights, that a model to measure needs on the device.
@@ -341,18 +344,32 @@ fn speeds(
             continue;
         }
         let weights = Weights::from_source(&shape, &Noise).map_err(|error| error.to_string())?;
-        let bytes = weights.bytes();
+        // A step reads all of them but the embeddings, of which it reads a row.
+        let embeddings = if shape.tied {
+            0
+        } else {
+            2 * shape.vocab * shape.hidden
+        };
+        let bytes = weights.bytes() - embeddings;
         let model = Arc::new(Model::new(shape, weights));
         let device = device::load(driver.clone(), &model, exec)?;
         let time = bench.time(3.0);
-        for concurrent in CONCURRENT {
-            let speed = decode(&device, concurrent, time).map_err(text)?;
+        let adapter = Adapter::random(&model.config, lora(), 1);
+        let plain = CONCURRENT.map(|concurrent| (concurrent, None));
+        let adapted = ADAPTED.map(|concurrent| (concurrent, Some(&adapter)));
+        for (concurrent, adapter) in plain.into_iter().chain(adapted) {
+            let speed = decode(&device, (concurrent, adapter), time).map_err(text)?;
             let read = speed / concurrent as f64 * bytes as f64 / 1e9;
-            let what = format!("decode {concurrent} at once");
+            let under = if adapter.is_some() {
+                " under an adapter"
+            } else {
+                ""
+            };
+            let what = format!("decode {concurrent} at once{under}");
             report.row(speed_row(name, &what, speed, format!("{read:.0}")));
             numbers.push(json!({
-                "model": name, "decode": concurrent, "tokens_per_s": milli(speed),
-                "weights_gb_per_s": milli(read),
+                "model": name, "decode": concurrent, "adapter": adapter.is_some(),
+                "tokens_per_s": milli(speed), "weights_gb_per_s": milli(read),
             }));
         }
         let speed = prefill(&device, time).map_err(text)?;
@@ -384,7 +401,14 @@ fn speed_row(name: &str, what: &str, speed: f64, read: String) -> [String; 7] {
 }
 
 /// Tokens per second of completions at a context of [`CONTEXT`] tokens.
-fn decode(device: &Arc<Device>, concurrent: usize, time: Duration) -> Result<f64, DeviceError> {
+fn decode(
+    device: &Arc<Device>,
+    (concurrent, adapter): (usize, Option<&Adapter>),
+    time: Duration,
+) -> Result<f64, DeviceError> {
+    // As it serves: the device draws the token.
+    let draw = PlainDraw::of(&SamplingParams::default(), 0);
+    let logits = draw.map_or(LogitsWanted::Last, LogitsWanted::Draw);
     let each = (CONTEXT + 1).div_ceil(BLOCK_TOKENS);
     let blocks: Vec<u32> = (0..(concurrent * each) as u32).collect();
     let mut runner = Runner::on_device(device, blocks.len())?;
@@ -394,8 +418,8 @@ fn decode(device: &Arc<Device>, concurrent: usize, time: Duration) -> Result<f64
             tokens: &[1],
             start: CONTEXT,
             blocks,
-            adapter: None,
-            logits: LogitsWanted::Last,
+            adapter,
+            logits,
         })
         .collect();
     measure(&mut runner, &batch, concurrent, time)

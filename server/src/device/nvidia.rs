@@ -4,12 +4,12 @@
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
-use hone_nn::device::{DeviceError, Driver, KERNELS, Launch};
+use hone_nn::device::{DeviceError, Driver, KERNELS, Launch, Launches, Repeats};
 
 /// The kernels, compiled by build.rs: machine code for the architectures it names, and PTX that
 /// the driver compiles for newer ones.
@@ -25,6 +25,19 @@ struct Gpu {
     name: String,
     context: sys::CUcontext,
     kernels: HashMap<&'static str, sys::CUfunction>,
+    /// Whether a kernel may begin while the one before it ends.
+    overlaps: bool,
+}
+
+/// Launches that the driver has prepared.
+struct Graph(sys::CUgraphExec);
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: nobody has it any more; the driver waits for what runs of it. A device that failed
+        // keeps it; nothing can be done.
+        let _ = unsafe { result::graph::exec_destroy(self.0) };
+    }
 }
 
 /// A GPU, and an order in which it computes.
@@ -34,6 +47,8 @@ pub(super) struct Nvidia {
     compute: sys::CUstream,
     /// Copies beside it.
     copies: sys::CUstream,
+    /// Lists of launches that come again.
+    graphs: Mutex<Repeats<Graph>>,
 }
 
 /// Which of two orders goes first where both have something to do.
@@ -97,10 +112,13 @@ impl Nvidia {
                 let function = result::module::get_function(module, symbol);
                 kernels.insert(*kernel, function.map_err(failed(loading))?);
             }
+            let major = sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
+            let major = result::device::get_attribute(device, major).map_err(failed(doing))?;
             let gpu = Gpu {
                 name,
                 context,
                 kernels,
+                overlaps: major >= 9,
             };
             Self::ordered(Arc::new(gpu), Rank::First)
         }
@@ -124,7 +142,25 @@ impl Nvidia {
             gpu,
             compute,
             copies,
+            graphs: Mutex::default(),
         })
+    }
+
+    /// Records launches as the driver's own list, ready to be started.
+    fn graph(&self, launches: &Launches) -> Result<Graph, DeviceError> {
+        let preparing = "preparing launches";
+        let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the stream lives as long as this order, and nothing else uses it now; what it
+        // records is ended and destroyed here.
+        unsafe {
+            result::stream::begin_capture(self.compute, mode).map_err(failed(preparing))?;
+            let recorded = launches.iter().try_for_each(|launch| self.launch(&launch));
+            let graph = result::stream::end_capture(self.compute).map_err(failed(preparing));
+            let graph = recorded.and(graph)?;
+            let ready = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
+            let _ = result::graph::destroy(graph);
+            ready.map(Graph).map_err(failed(preparing))
+        }
     }
 
     /// Makes the calling thread able to call.
@@ -227,14 +263,47 @@ unsafe impl Driver for Nvidia {
     unsafe fn launch(&self, launch: &Launch) -> Result<(), DeviceError> {
         self.here()?;
         let function = self.gpu.kernels[launch.kernel];
-        let [x, y, z] = launch.grid;
         let mut params: [*mut c_void; 1] = [launch.args.cast_mut()];
-        let grid = (x, y, z);
+        // SAFETY: numbers, of which 0 are valid.
+        let mut overlap: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
+        overlap.id =
+            sys::CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        overlap.value.programmaticStreamSerializationAllowed = 1;
+        let [x, y, z] = launch.grid;
+        let config = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: launch.block,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: 0,
+            hStream: self.compute,
+            attrs: &raw mut overlap,
+            numAttrs: u32::from(self.gpu.overlaps),
+        };
         // SAFETY: the caller vouches for the argument, which the driver copies.
         unsafe {
-            let block = (launch.block, 1, 1);
-            result::launch_kernel(function, grid, block, 0, self.compute, &mut params)
+            let none = std::ptr::null_mut();
+            sys::cuLaunchKernelEx(&raw const config, function, params.as_mut_ptr(), none).result()
         }
         .map_err(failed("launching a kernel"))
+    }
+
+    unsafe fn launch_all(&self, launches: &Launches) -> Result<(), DeviceError> {
+        self.here()?;
+        let mut graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);
+        if graphs.find(launches).is_none() && graphs.again(launches) {
+            let graph = self.graph(launches)?;
+            graphs.keep(launches.clone(), graph);
+        }
+        let Some(graph) = graphs.find(launches) else {
+            // SAFETY: the caller vouches for each.
+            return launches
+                .iter()
+                .try_for_each(|launch| unsafe { self.launch(&launch) });
+        };
+        // SAFETY: both live as long as this order.
+        unsafe { result::graph::launch(graph.0, self.compute) }.map_err(failed("starting launches"))
     }
 }

@@ -50,8 +50,6 @@ HONE_INLINE void add_side(float sum[SIDE_EACH][SIDE_EACH], const Side &a, const 
     }
 }
 
-HONE_INLINE uint32_t less(uint32_t a, uint32_t b) { return a < b ? a : b; }
-
 // Where a block of thirty-two keys or values of one head lies.
 HONE_INLINE uint64_t cell_at(const AttendBack &a, uint32_t position, uint32_t head) {
     return ((uint64_t)(a.block + position / BLOCK_TOKENS) * a.kv_heads + head) * BLOCK_TOKENS * a.dim;
@@ -72,12 +70,12 @@ HONE_KERNEL(attend_back_pairs, AttendBack) {
     const uint32_t t = threadIdx.x, h = blockIdx.z, dim = args.dim, end = args.first + args.tokens;
     const uint32_t head = h / (args.heads / args.kv_heads);
     const uint32_t position = args.base + blockIdx.x * SIDE, token = args.first + blockIdx.y * SIDE;
-    const uint32_t last = less(token + SIDE, end) - 1;
+    const uint32_t last = least(token + SIDE, end) - 1;
     if (position > last || position + SIDE <= seen_from(args, token)) return;
     const uint64_t cell = cell_at(args, position, head);
     float s[SIDE_EACH][SIDE_EACH] = {}, g[SIDE_EACH][SIDE_EACH] = {};
     for (uint32_t d0 = 0; d0 < dim; d0 += SIDE) {
-        const uint32_t steps = less(dim - d0, SIDE);
+        const uint32_t steps = least(dim - d0, SIDE);
         HONE_SYNC();
         for (uint32_t i = t; i < SIDE * SIDE; i += SIDE_THREADS) {
             uint32_t slow = i / SIDE, fast = i % SIDE;
@@ -137,7 +135,7 @@ HONE_KERNEL(attend_back_rows, AttendBack) {
     for (uint32_t i = 0; i < ROW_THREADS; i++) most = bests[i] > most ? bests[i] : most;
     float lane = 0.0f;
     for (uint32_t c0 = start; c0 < end; c0 += ROW_CHUNK) {
-        const uint32_t count = less(end - c0, ROW_CHUNK);
+        const uint32_t count = least(end - c0, ROW_CHUNK);
         HONE_SYNC();
         for (uint32_t i = t; i < count; i += ROW_THREADS) {
             float e = c0 + i < from ? 0.0f : exp_exact(p[c0 + i] - most);
@@ -152,7 +150,7 @@ HONE_KERNEL(attend_back_rows, AttendBack) {
     const float inverse = 1.0f / share_lanes(lane, lanes);
     lane = 0.0f;
     for (uint32_t c0 = start; c0 < end; c0 += ROW_CHUNK) {
-        const uint32_t count = less(end - c0, ROW_CHUNK);
+        const uint32_t count = least(end - c0, ROW_CHUNK);
         HONE_SYNC();
         for (uint32_t i = t; i < count; i += ROW_THREADS) {
             es[i] = p[c0 + i] * inverse;
@@ -178,11 +176,11 @@ HONE_KERNEL(attend_back_queries, AttendBack) {
     HONE_SHARED Side ks;
     const uint32_t t = threadIdx.x, h = blockIdx.z, dim = args.dim, end = args.first + args.tokens;
     const uint32_t head = h / (args.heads / args.kv_heads), d0 = blockIdx.x * SIDE;
-    const uint32_t token = args.first + blockIdx.y * SIDE, last = less(token + SIDE, end);
+    const uint32_t token = args.first + blockIdx.y * SIDE, last = least(token + SIDE, end);
     const float *ds = args.ds + (uint64_t)h * args.tokens * args.width;
     float sum[SIDE_EACH][SIDE_EACH] = {};
     for (uint32_t position = seen_from(args, token) / SIDE * SIDE; position < last; position += SIDE) {
-        const uint32_t steps = less(last - position, SIDE);
+        const uint32_t steps = least(last - position, SIDE);
         const uint64_t cell = cell_at(args, position, head);
         HONE_SYNC();
         for (uint32_t i = t; i < SIDE * SIDE; i += SIDE_THREADS) {
@@ -228,10 +226,10 @@ HONE_KERNEL(attend_back_keys, AttendBack) {
         }
     }
     const uint32_t begin = position > args.first ? position : args.first;
-    const uint32_t stop = less(end, position + SIDE + args.window);
+    const uint32_t stop = least(end, position + SIDE + args.window);
     const uint32_t rows = begin < stop ? (stop - begin) * group : 0;
     for (uint32_t m0 = 0; m0 < rows; m0 += SIDE) {
-        const uint32_t steps = less(rows - m0, SIDE);
+        const uint32_t steps = least(rows - m0, SIDE);
         HONE_SYNC();
         for (uint32_t i = t; i < SIDE * SIDE; i += SIDE_THREADS) {
             uint32_t slow = i / SIDE, fast = i % SIDE;

@@ -18,55 +18,138 @@ struct Back {
     uint32_t unused;
 };
 
-// Thread: eight inputs of eight rows. Block: sixty-four threads, sixty-four inputs of sixty-four
-// rows. Grid: inputs, rows. Weights are read as they are stored, sixteen outputs at a time.
-template <uint32_t F> HONE_INLINE void back(const Back &a) {
-    HONE_SHARED float ys[TILE_IN][TILE + 4];
-    HONE_SHARED float ws[TILE_IN][TILE + 4];
-    const uint32_t t = threadIdx.x, row0 = blockIdx.y * TILE, in0 = blockIdx.x * TILE;
-    const uint32_t row = row0 + t < a.rows ? row0 + t : a.rows - 1;
-    const float *dy = a.dy + (uint64_t)row * a.dy_stride;
-    const uint32_t rows_at = t / 8 * TILE_EACH, ins_at = t % 8 * TILE_EACH;
-    float sum[TILE_EACH][TILE_EACH];
+// Rows of a block, outputs that it reads at a time, and threads that add.
+constexpr uint32_t BACK_ROWS = 64, BACK_OUTS = 16, BACK_THREADS = 128;
+
+// What a block reads at a time: gradients of BACK_OUTS outputs of its rows, and their weights of GROUPS times
+// eight inputs.
+template <uint32_t F, uint32_t GROUPS> struct BackStage {
+    // Pieces of sixteen bytes of a group.
+    static constexpr uint32_t GROUP = BACK_OUTS * EIGHT_BYTES<F> / 16;
+    Bytes16 dy[BACK_ROWS][BACK_OUTS / 4 + 1];
+    Bytes16 w[GROUPS][GROUP];
+    Bytes16 scales[GROUPS / 4][BACK_OUTS * 2 / 16];
+
+    // A warp starts to copy the outputs from `out0` on.
+    HONE_INLINE void copy(const Back &a, uint32_t out0) {
+        const uint32_t t = threadIdx.x % 32, groups = groups_in(a.w.inp), group0 = blockIdx.x * GROUPS;
+        const uint64_t strip = out0 / GROUP_OUT, half = out0 % GROUP_OUT;
 #pragma unroll
-    for (uint32_t m = 0; m < TILE_EACH; m++) {
+        for (uint32_t i = t; i < GROUPS * GROUP; i += 32) {
+            const uint32_t g = i / GROUP, piece = i % GROUP;
+            const uint64_t at = ((strip * groups + group0 + g) * GROUP_OUT + half) * EIGHT_BYTES<F> / 16;
+            if (group0 + g < groups) copy_ahead(&w[g][piece], (const Bytes16 *)a.w.data + at + piece);
+        }
+        if (F == Q8 || F == Q4) {
+            const uint32_t scaled = (a.w.inp + 31) / 32;
+            for (uint32_t i = t; i < GROUPS / 4 * 2; i += 32) {
+                const uint64_t at = ((strip * scaled + group0 / 4 + i / 2) * GROUP_OUT + half) / 8;
+                const bool there = group0 / 4 + i / 2 < scaled;
+                if (there) copy_ahead(&scales[i / 2][i % 2], (const Bytes16 *)a.w.scales + at + i % 2);
+            }
+        }
+        const uint32_t count = least(a.w.out - out0, BACK_OUTS);
+        const bool pieces = (uint64_t)a.dy % 16 == 0 && a.dy_stride % 4 == 0;
 #pragma unroll
-        for (uint32_t n = 0; n < TILE_EACH; n++) {
-            uint32_t at = row0 + rows_at + m, to = in0 + ins_at + n;
-            bool carry = a.store == CONTINUE && at < a.rows && to < a.w.inp;
-            sum[m][n] = carry ? a.dx[(uint64_t)at * a.dx_stride + to] : 0.0f;
+        for (uint32_t i = t; i < BACK_ROWS * BACK_OUTS / 4; i += 32) {
+            const uint32_t r = i / (BACK_OUTS / 4), piece = i % (BACK_OUTS / 4);
+            const uint32_t row = least(blockIdx.y * BACK_ROWS + r, a.rows - 1);
+            const float *from = a.dy + (uint64_t)row * a.dy_stride + out0 + piece * 4;
+            if (pieces) {
+                if (piece * 4 < count) copy_ahead(&dy[r][piece], from);
+            } else {
+                for (uint32_t j = 0; j < 4 && piece * 4 + j < count; j++) dy[r][piece].w[j] = float_bits(from[j]);
+            }
         }
     }
-    for (uint32_t out0 = 0; out0 < a.w.out; out0 += TILE_IN) {
-        const uint32_t steps = a.w.out - out0 < TILE_IN ? a.w.out - out0 : TILE_IN;
-        HONE_SYNC();
-        for (uint32_t k = 0; k < steps; k++) ys[k][t] = dy[out0 + k];
-        for (uint32_t i = t; i < TILE_IN * TILE / GROUP_IN; i += TILE) {
-            uint32_t k = i % TILE_IN, eight = i / TILE_IN, group = in0 / GROUP_IN + eight;
-            if (k >= steps || group >= groups_in(a.w.inp)) continue;
-            Packed<F> packed;
-            float w[GROUP_IN];
-            packed.fetch(a.w, out0 + k, group);
-            packed.widen(w);
-#pragma unroll
-            for (uint32_t j = 0; j < GROUP_IN; j++) ws[k][eight * GROUP_IN + j] = w[j];
+};
+
+// Thread: a group of eight inputs, and a share of the rows. Block: BACK_THREADS, and thirty-two that copy;
+// BACK_ROWS rows, GROUPS groups, of which there are sixteen, or four. Grid: groups, rows.
+template <uint32_t F, uint32_t GROUPS> HONE_INLINE void back(const Back &a) {
+    typedef BackStage<F, GROUPS> Own;
+    constexpr uint32_t STAGES = STAGES_IN<Own, SOME_BYTES>, EACH = GROUPS / 2;
+    static_assert(STAGES >= 2, "a stage is copied while another is used");
+    HONE_SHARED Own stages[STAGES];
+    const uint32_t t = threadIdx.x, steps = (a.w.out + BACK_OUTS - 1) / BACK_OUTS;
+    if (t >= BACK_THREADS) {
+        for (uint32_t step = 0; step + 1 < STAGES; step++) {
+            if (step < steps) stages[step].copy(a, step * BACK_OUTS);
+            copies_end();
         }
-        HONE_SYNC();
-        add_stage(sum, ys, ws, rows_at, ins_at, steps);
+        for (uint32_t step = 0; step < steps; step++) {
+            copies_wait<(int)STAGES - 2>();
+            HONE_SYNC();
+            const uint32_t next = step + STAGES - 1;
+            if (next < steps) stages[next % STAGES].copy(a, next * BACK_OUTS);
+            copies_end();
+        }
+        return;
     }
-    for (uint32_t m = 0; m < TILE_EACH; m++) {
-        for (uint32_t n = 0; n < TILE_EACH; n++) {
-            uint32_t at = row0 + rows_at + m, to = in0 + ins_at + n;
-            if (at >= a.rows || to >= a.w.inp) continue;
-            a.dx[(uint64_t)at * a.dx_stride + to] = a.store == SET_SCALED ? sum[m][n] * a.scale : sum[m][n];
+    // Where warps are more than groups need, they share the rows.
+    const uint32_t warp = t / 32, lane = t % 32;
+    const uint32_t group = (GROUPS == 16 ? warp * 4 : 0) + lane / 8, row0 = (GROUPS == 16 ? 0 : warp * 16) + lane % 8;
+    const uint32_t in0 = (blockIdx.x * GROUPS + group) * GROUP_IN;
+    float sum[EACH][GROUP_IN];
+#pragma unroll
+    for (uint32_t r = 0; r < EACH; r++) {
+        const uint32_t row = blockIdx.y * BACK_ROWS + row0 + 8 * r;
+#pragma unroll
+        for (uint32_t j = 0; j < GROUP_IN; j++) {
+            const bool carry = a.store == CONTINUE && row < a.rows && in0 + j < a.w.inp;
+            sum[r][j] = carry ? a.dx[(uint64_t)row * a.dx_stride + in0 + j] : 0.0f;
+        }
+    }
+    for (uint32_t step = 0; step < steps; step++) {
+        HONE_SYNC();
+        const Own &from = stages[step % STAGES];
+        const uint32_t count = least(a.w.out - step * BACK_OUTS, BACK_OUTS);
+        auto add = [&](uint32_t four, uint32_t most) {
+            Bytes16 dy[EACH];
+#pragma unroll
+            for (uint32_t r = 0; r < EACH; r++) dy[r] = from.dy[row0 + 8 * r][four];
+#pragma unroll
+            for (uint32_t k = 0; k < 4; k++) {
+                if (k >= most) break;
+                const uint32_t out = four * 4 + k;
+                Packed<F> packed;
+                float w[GROUP_IN];
+                packed.read(from.w[group], (const uint16_t *)from.scales[group / 4] + out, out);
+                packed.widen(w);
+#pragma unroll
+                for (uint32_t r = 0; r < EACH; r++) {
+#pragma unroll
+                    for (uint32_t j = 0; j < GROUP_IN; j++) sum[r][j] = fused(bits_float(dy[r].w[k]), w[j], sum[r][j]);
+                }
+            }
+        };
+        if (count == BACK_OUTS) {
+#pragma unroll
+            for (uint32_t four = 0; four < BACK_OUTS / 4; four++) add(four, 4);
+        } else {
+            for (uint32_t four = 0; four * 4 < count; four++) add(four, count - four * 4);
+        }
+    }
+#pragma unroll
+    for (uint32_t r = 0; r < EACH; r++) {
+        const uint32_t row = blockIdx.y * BACK_ROWS + row0 + 8 * r;
+#pragma unroll
+        for (uint32_t j = 0; j < GROUP_IN; j++) {
+            if (row >= a.rows || in0 + j >= a.w.inp) continue;
+            a.dx[(uint64_t)row * a.dx_stride + in0 + j] = a.store == SET_SCALED ? sum[r][j] * a.scale : sum[r][j];
         }
     }
 }
 
-HONE_KERNEL(back_f32, Back) { back<F32>(args); }
-HONE_KERNEL(back_bf16, Back) { back<BF16>(args); }
-HONE_KERNEL(back_q8, Back) { back<Q8>(args); }
-HONE_KERNEL(back_q4, Back) { back<Q4>(args); }
+HONE_KERNEL(back_f32, Back) { back<F32, 16>(args); }
+HONE_KERNEL(back_bf16, Back) { back<BF16, 16>(args); }
+HONE_KERNEL(back_q8, Back) { back<Q8, 16>(args); }
+HONE_KERNEL(back_q4, Back) { back<Q4, 16>(args); }
+// For few inputs.
+HONE_KERNEL(back_few_f32, Back) { back<F32, 4>(args); }
+HONE_KERNEL(back_few_bf16, Back) { back<BF16, 4>(args); }
+HONE_KERNEL(back_few_q8, Back) { back<Q8, 4>(args); }
+HONE_KERNEL(back_few_q4, Back) { back<Q4, 4>(args); }
 
 // dW += dy^T x, tokens ascending; dW as the processor keeps it, [ceil(out / 16)][in][16].
 struct Outer {
@@ -120,6 +203,73 @@ HONE_KERNEL(outer, Outer) {
             uint32_t o = out0 + outs_at + m, i = in0 + ins_at + n;
             if (o < args.out && i < args.inp) args.dw[panel_at(args.inp, o, i)] = sum[m][n];
         }
+    }
+}
+
+constexpr uint32_t NARROW_OUTS = 16, NARROW_INS = 32, NARROW_ROWS = 32, NARROW_THREADS = 128;
+
+// The same for small matrices, of which more blocks have a part. Thread: four outputs of an input. Block:
+// NARROW_THREADS. Grid: inputs, outputs.
+HONE_KERNEL(outer_few, Outer) {
+    HONE_SHARED Bytes16 ys[NARROW_ROWS][NARROW_OUTS / 4];
+    HONE_SHARED float xs[NARROW_ROWS][NARROW_INS];
+    constexpr uint32_t XS = NARROW_ROWS * NARROW_INS / NARROW_THREADS, YS = NARROW_ROWS * NARROW_OUTS / NARROW_THREADS;
+    const uint32_t t = threadIdx.x, out0 = blockIdx.y * NARROW_OUTS, in0 = blockIdx.x * NARROW_INS;
+    const uint32_t in = in0 + t % 32, four = t / 32, outs = out0 + four * 4;
+    // What comes next is under way while the rows that are there are added.
+    float x[XS], y[YS];
+    auto read = [&](uint32_t row0) {
+#pragma unroll
+        for (uint32_t i = 0; i < XS; i++) {
+            const uint32_t at = i * NARROW_THREADS + t, row = row0 + at / NARROW_INS, own = in0 + at % NARROW_INS;
+            if (row < args.rows && own < args.inp) x[i] = args.x[(uint64_t)row * args.x_stride + own];
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < YS; i++) {
+            const uint32_t at = i * NARROW_THREADS + t, row = row0 + at / NARROW_OUTS, own = out0 + at % NARROW_OUTS;
+            if (row < args.rows && own < args.out) y[i] = args.dy[(uint64_t)row * args.dy_stride + own];
+        }
+    };
+    float sum[4];
+#pragma unroll
+    for (uint32_t o = 0; o < 4; o++) {
+        const bool carry = !args.fresh && outs + o < args.out && in < args.inp;
+        sum[o] = carry ? args.dw[panel_at(args.inp, outs + o, in)] : 0.0f;
+        x[o] = y[o] = 0.0f;
+    }
+#pragma unroll
+    for (uint32_t i = 4; i < XS; i++) x[i] = 0.0f;
+    read(0);
+    for (uint32_t row0 = 0; row0 < args.rows; row0 += NARROW_ROWS) {
+        HONE_SYNC();
+#pragma unroll
+        for (uint32_t i = 0; i < XS; i++) {
+            const uint32_t at = i * NARROW_THREADS + t;
+            xs[at / NARROW_INS][at % NARROW_INS] = x[i];
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < YS; i++) {
+            const uint32_t at = i * NARROW_THREADS + t, own = at % NARROW_OUTS;
+            ys[at / NARROW_OUTS][own / 4].w[own % 4] = float_bits(y[i]);
+        }
+        HONE_SYNC();
+        if (row0 + NARROW_ROWS < args.rows) read(row0 + NARROW_ROWS);
+        auto add = [&](uint32_t row) {
+            const Bytes16 own = ys[row][four];
+            const float value = xs[row][t % 32];
+#pragma unroll
+            for (uint32_t o = 0; o < 4; o++) sum[o] = fused(bits_float(own.w[o]), value, sum[o]);
+        };
+        if (args.rows - row0 >= NARROW_ROWS) {
+#pragma unroll
+            for (uint32_t row = 0; row < NARROW_ROWS; row++) add(row);
+        } else {
+            for (uint32_t row = 0; row < args.rows - row0; row++) add(row);
+        }
+    }
+#pragma unroll
+    for (uint32_t o = 0; o < 4; o++) {
+        if (outs + o < args.out && in < args.inp) args.dw[panel_at(args.inp, outs + o, in)] = sum[o];
     }
 }
 

@@ -10,7 +10,34 @@
 #include "emulator.h"
 #else
 #include <stdint.h>
-#define HONE_KERNEL(name, Args) extern "C" __global__ void name(const Args args)
+// The next kernel may begin from here on; what it reads of this one's it waits for.
+__device__ __forceinline__ void let_follow() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+// Waits until all kernels before are done.
+__device__ __forceinline__ void wait_before() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// A kernel that waits by itself, before it reads or writes what others write or read.
+#define HONE_KERNEL_AHEAD(name, Args)                                                              \
+    static __device__ __forceinline__ void name##_body(const Args &args);                          \
+    extern "C" __global__ void name(const __grid_constant__ Args args) {                           \
+        let_follow();                                                                              \
+        name##_body(args);                                                                         \
+    }                                                                                              \
+    static __device__ __forceinline__ void name##_body(const Args &args)
+#define HONE_KERNEL(name, Args)                                                                    \
+    static __device__ __forceinline__ void name##_body(const Args &args);                          \
+    extern "C" __global__ void name(const __grid_constant__ Args args) {                           \
+        let_follow();                                                                              \
+        wait_before();                                                                             \
+        name##_body(args);                                                                         \
+    }                                                                                              \
+    static __device__ __forceinline__ void name##_body(const Args &args)
 #define HONE_INLINE __device__ __forceinline__
 #define HONE_SHARED __shared__
 #define HONE_SYNC() __syncthreads()
@@ -19,6 +46,17 @@ __device__ __forceinline__ float bits_float(uint32_t bits) { return __uint_as_fl
 __device__ __forceinline__ uint32_t float_bits(float x) { return __float_as_uint(x); }
 // Adds to a number that other threads of the block add to as well; what it was before.
 __device__ __forceinline__ uint32_t add_shared(uint32_t *to, uint32_t x) { return atomicAdd(to, x); }
+// Copies sixteen bytes to memory of the block while the thread goes on.
+__device__ __forceinline__ void copy_ahead(void *to, const void *from) {
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+}
+// Ends a group of the thread's copies.
+__device__ __forceinline__ void copies_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until at most N of the thread's groups are under way.
+template <int N> __device__ __forceinline__ void copies_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
 #endif
 
 // Tokens per key-value block.
@@ -58,6 +96,8 @@ HONE_INLINE float half_float(uint16_t half) {
     return (half & 0x8000) ? -magnitude : magnitude;
 }
 
+HONE_INLINE uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
 HONE_INLINE uint32_t groups_in(uint32_t inp) { return (inp + GROUP_IN - 1) / GROUP_IN; }
 
 // Where a group of eight inputs of one output stands, counted in such groups.
@@ -66,14 +106,16 @@ HONE_INLINE uint64_t eight_at(const Matrix &m, uint32_t out, uint32_t group) {
 }
 
 // Eight inputs of one output as they are stored, so that many can be under way before the first
-// is used.
+// is used; the place is counted in such eights, the scale is that of a quantised one.
 template <uint32_t F> struct Packed;
+
+// Bytes of such an eight.
+template <uint32_t F> constexpr uint32_t EIGHT_BYTES = F == F32 ? 32 : F == BF16 ? 16 : F == Q8 ? 8 : 4;
 
 template <> struct Packed<F32> {
     Bytes16 a, b;
-    HONE_INLINE void fetch(const Matrix &m, uint32_t out, uint32_t group) {
-        uint64_t at = eight_at(m, out, group);
-        const Bytes16 *from = (const Bytes16 *)m.data + at * 2;
+    HONE_INLINE void read(const void *data, const uint16_t *, uint64_t at) {
+        const Bytes16 *from = (const Bytes16 *)data + at * 2;
         a = from[0];
         b = from[1];
     }
@@ -87,10 +129,7 @@ template <> struct Packed<F32> {
 
 template <> struct Packed<BF16> {
     Bytes16 a;
-    HONE_INLINE void fetch(const Matrix &m, uint32_t out, uint32_t group) {
-        uint64_t at = eight_at(m, out, group);
-        a = ((const Bytes16 *)m.data)[at];
-    }
+    HONE_INLINE void read(const void *data, const uint16_t *, uint64_t at) { a = ((const Bytes16 *)data)[at]; }
     HONE_INLINE void widen(float *to) const {
         for (int i = 0; i < 4; i++) {
             to[2 * i] = bits_float(a.w[i] << 16);
@@ -99,18 +138,12 @@ template <> struct Packed<BF16> {
     }
 };
 
-HONE_INLINE uint16_t fetch_scale(const Matrix &m, uint32_t out, uint32_t group) {
-    uint64_t groups = (m.inp + 31) / 32;
-    return m.scales[((out / GROUP_OUT) * groups + group * GROUP_IN / 32) * GROUP_OUT + out % GROUP_OUT];
-}
-
 template <> struct Packed<Q8> {
     Bytes8 a;
     uint16_t scale;
-    HONE_INLINE void fetch(const Matrix &m, uint32_t out, uint32_t group) {
-        uint64_t at = eight_at(m, out, group);
-        a = ((const Bytes8 *)m.data)[at];
-        scale = fetch_scale(m, out, group);
+    HONE_INLINE void read(const void *data, const uint16_t *own, uint64_t at) {
+        a = ((const Bytes8 *)data)[at];
+        scale = *own;
     }
     HONE_INLINE void widen(float *to) const {
         float s = half_float(scale);
@@ -124,10 +157,9 @@ template <> struct Packed<Q8> {
 template <> struct Packed<Q4> {
     uint32_t a;
     uint16_t scale;
-    HONE_INLINE void fetch(const Matrix &m, uint32_t out, uint32_t group) {
-        uint64_t at = eight_at(m, out, group);
-        a = ((const uint32_t *)m.data)[at];
-        scale = fetch_scale(m, out, group);
+    HONE_INLINE void read(const void *data, const uint16_t *own, uint64_t at) {
+        a = ((const uint32_t *)data)[at];
+        scale = *own;
     }
     HONE_INLINE void widen(float *to) const {
         float s = half_float(scale);
@@ -136,6 +168,31 @@ template <> struct Packed<Q4> {
         }
     }
 };
+
+// Eight inputs of one output of a matrix.
+template <uint32_t F> HONE_INLINE Packed<F> fetch(const Matrix &m, uint32_t out, uint32_t group) {
+    uint64_t groups = (m.inp + 31) / 32;
+    const uint16_t *scale =
+        m.scales + ((out / GROUP_OUT) * groups + group * GROUP_IN / 32) * GROUP_OUT + out % GROUP_OUT;
+    Packed<F> packed;
+    packed.read(m.data, scale, eight_at(m, out, group));
+    return packed;
+}
+
+// step(i, read(i)) for i = first, first + stride and so on below `count`, in that order. AHEAD reads are
+// under way at a time.
+template <int AHEAD, typename Read, typename Step>
+HONE_INLINE void ahead(uint32_t first, uint32_t stride, uint32_t count, Read read, Step step) {
+    uint32_t i = first;
+    for (; i < count && count - i > (AHEAD - 1) * stride; i += AHEAD * stride) {
+        decltype(read(i)) values[AHEAD];
+#pragma unroll
+        for (uint32_t j = 0; j < AHEAD; j++) values[j] = read(i + j * stride);
+#pragma unroll
+        for (uint32_t j = 0; j < AHEAD; j++) step(i + j * stride, values[j]);
+    }
+    for (; i < count; i += stride) step(i, read(i));
+}
 
 // e^x as in ../simd.rs: the same polynomial in the same order.
 HONE_INLINE float exp_exact(float x) {

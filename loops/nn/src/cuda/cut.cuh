@@ -13,10 +13,12 @@ constexpr uint32_t CUT_THREADS = 512, CUT_ROOM = 4096;
 constexpr uint32_t DIGITS = 256, COPIES = 4;
 
 struct Room {
-    uint64_t list[CUT_ROOM];
+    union {
+        uint64_t list[CUT_ROOM];
+        Bytes16 chunks[2 * DRAW_CHUNK / 4];
+    };
     uint64_t sums[CUT_THREADS];
     uint32_t bins[DIGITS * COPIES];
-    float chunk[DRAW_CHUNK];
     float lanes[LANES];
     uint32_t broken;
     uint32_t count;
@@ -34,7 +36,7 @@ HONE_INLINE float rank_logit(uint32_t upper) { return bits_float((upper >> 31) ?
 // Adds value(i) for i below `count`.
 template <typename Value> HONE_INLINE uint64_t sum_all(uint32_t count, Room &room, Value value) {
     uint64_t sum = 0;
-    for (uint32_t i = threadIdx.x; i < count; i += CUT_THREADS) sum += value(i);
+    ahead<8>(threadIdx.x, CUT_THREADS, count, value, [&](uint32_t, uint64_t v) { sum += v; });
     HONE_SYNC();
     room.sums[threadIdx.x] = sum;
     HONE_SYNC();
@@ -69,12 +71,11 @@ HONE_INLINE uint64_t survey(const float *row, uint32_t vocab, Room &room) {
     uint64_t best = ~0ull;
     if (threadIdx.x == 0) room.broken = 0;
     HONE_SYNC();
-    for (uint32_t i = threadIdx.x; i < vocab; i += CUT_THREADS) {
-        float v = row[i];
+    ahead<16>(threadIdx.x, CUT_THREADS, vocab, [&](uint32_t i) { return row[i]; }, [&](uint32_t i, float v) {
         if (!(v <= 1e30f && v >= -1e30f)) room.broken = 1;
         uint64_t rank = rank_of(v, i);
         if (rank < best) best = rank;
-    }
+    });
     room.sums[threadIdx.x] = best;
     HONE_SYNC();
     for (uint32_t i = 0; i < CUT_THREADS; i++) {
@@ -83,18 +84,19 @@ HONE_INLINE uint64_t survey(const float *row, uint32_t vocab, Room &room) {
     return best;
 }
 
-// A rank that as many tokens as `wanted` have or are better than; there are as many not below the floor.
+// A rank that as many tokens as `wanted`, and at most CUT_ROOM, have or are better than; there are as many
+// not below the floor.
 HONE_INLINE uint64_t select_rank(const float *row, uint32_t vocab, float floor, uint32_t wanted, Room &room) {
     const uint32_t t = threadIdx.x;
-    uint64_t known = 0, left = wanted;
+    uint64_t known = 0, left = wanted, room_left = CUT_ROOM;
     for (uint32_t shift = 56;; shift -= 8) {
         for (uint32_t i = t; i < DIGITS * COPIES; i += CUT_THREADS) room.bins[i] = 0;
         HONE_SYNC();
-        for (uint32_t i = t; i < vocab; i += CUT_THREADS) {
-            uint64_t rank = rank_of(row[i], i);
+        ahead<16>(t, CUT_THREADS, vocab, [&](uint32_t i) { return row[i]; }, [&](uint32_t i, float v) {
+            uint64_t rank = rank_of(v, i);
             bool alike = shift == 56 || (rank ^ known) >> (shift + 8) == 0;
-            if (row[i] >= floor && alike) add_shared(&room.bins[(rank >> shift & 255) * COPIES + t % COPIES], 1);
-        }
+            if (v >= floor && alike) add_shared(&room.bins[(rank >> shift & 255) * COPIES + t % COPIES], 1);
+        });
         HONE_SYNC();
         if (t < DIGITS) {
             uint64_t sum = 0;
@@ -103,10 +105,13 @@ HONE_INLINE uint64_t select_rank(const float *row, uint32_t vocab, float floor, 
         }
         HONE_SYNC();
         uint64_t digit = 0;
-        while (left > room.sums[digit]) left -= room.sums[digit++];
+        while (left > room.sums[digit]) {
+            left -= room.sums[digit];
+            room_left -= room.sums[digit++];
+        }
         known |= digit << shift;
-        // Mostly a digit is met that is taken whole before the last of eight.
-        if (shift == 0 || left == room.sums[digit]) return known | ((1ull << shift) - 1);
+        // Mostly all that begin so fit long before the last of eight digits.
+        if (shift == 0 || room.sums[digit] <= room_left) return known | ((1ull << shift) - 1);
     }
 }
 
@@ -115,10 +120,10 @@ HONE_INLINE void gather(const float *row, uint32_t vocab, float floor, uint64_t 
     HONE_SYNC();
     if (threadIdx.x == 0) room.count = 0;
     HONE_SYNC();
-    for (uint32_t i = threadIdx.x; i < vocab; i += CUT_THREADS) {
-        uint64_t rank = rank_of(row[i], i);
-        if (row[i] >= floor && rank <= last) room.list[add_shared(&room.count, 1)] = rank;
-    }
+    ahead<16>(threadIdx.x, CUT_THREADS, vocab, [&](uint32_t i) { return row[i]; }, [&](uint32_t i, float v) {
+        uint64_t rank = rank_of(v, i);
+        if (v >= floor && rank <= last) room.list[add_shared(&room.count, 1)] = rank;
+    });
     HONE_SYNC();
 }
 
@@ -162,8 +167,9 @@ HONE_INLINE uint32_t cut_row(const float *row, uint32_t vocab, const Draw &draw,
     if (held < among && (among < count || !(draw.top_p < 1.0f))) return 0;
     gather(row, vocab, floor, held < count ? select_rank(row, vocab, floor, held, room) : ~0ull, room);
     uint32_t kept = held;
+    // More than are wanted may be in the list.
+    if (draw.top_p < 1.0f || room.count > held) sort(room.list, room.count);
     if (draw.top_p < 1.0f) {
-        sort(room.list, held);
         auto listed = [&](uint32_t i) { return heavy(rank_logit((uint32_t)(room.list[i] >> 32))); };
         uint64_t total = held == among
             ? sum_all(held, room, listed)
@@ -187,15 +193,18 @@ HONE_KERNEL(draw_cut, Draws) {
     const Draw draw = args.draws[blockIdx.x];
     const float *row = args.logits + (uint64_t)draw.row * args.stride;
     const uint32_t t = threadIdx.x, vocab = args.vocab;
-    float most = rank_logit((uint32_t)(survey(row, vocab, room) >> 32));
-    uint32_t kept = room.broken ? 0 : cut_row(row, vocab, draw, most, room);
+    const float most = rank_logit((uint32_t)(survey(row, vocab, room) >> 32));
+    // Before the list, which lies where the chunks do.
+    auto all = [&](uint32_t i) { return row[i]; };
+    const float sum = room.broken ? 0.0f : sum_exp<DRAW_CHUNK>(vocab, all, 1.0f, most, (float *)room.chunks, room.lanes);
+    const uint32_t kept = room.broken ? 0 : cut_row(row, vocab, draw, most, room);
     if (kept == 0) {
         if (t == 0) args.drawn[blockIdx.x].refused = 1;
         return;
     }
-    float sum = sum_exp(vocab, [&](uint32_t i) { return row[i]; }, 1.0f, most, room.chunk, room.lanes);
     auto logit = [&](uint32_t i) { return rank_logit((uint32_t)room.list[i]); };
-    float sum_inverse = sum_exp(kept, logit, draw.inverse, most * draw.inverse, room.chunk, room.lanes);
+    const float sum_inverse =
+        sum_exp<DIGITS * COPIES / 2>(kept, logit, draw.inverse, most * draw.inverse, (float *)room.bins, room.lanes);
     auto heavy = [&](uint32_t i) { return weight(logit(i), most, draw.temperature); };
     uint64_t total = sum_all(kept, room, heavy);
     uint64_t wanted = (uint64_t)((double)total * draw.u) + 1;

@@ -37,61 +37,205 @@ HONE_INLINE void leave(const Linear &a, uint32_t row, uint32_t out, float sum) {
     }
 }
 
-// Thread: one output of at most R rows. Block: thirty-two threads. Grid: outputs, rows.
-template <uint32_t F, int R, int AHEAD> HONE_INLINE void few(const Linear &a) {
-    uint32_t out = blockIdx.x * GROUP_OUT + threadIdx.x;
-    uint32_t first = blockIdx.y * R;
-    if (out >= a.w.out || first >= a.rows) return;
-    const float *x[R];
-    float sum[R];
+// What a block reads at a time: IN inputs of ROWS rows, and of STRIPS times thirty-two outputs.
+template <uint32_t F, uint32_t ROWS, uint32_t STRIPS, uint32_t IN> struct Stage {
+    // Pieces of sixteen bytes of a strip.
+    static constexpr uint32_t STRIP = IN / GROUP_IN * GROUP_OUT * EIGHT_BYTES<F> / 16;
+    // Rows stand four banks apart, so that eight are read at once.
+    Bytes16 x[ROWS][IN / 4 + 1];
+    Bytes16 w[STRIPS][STRIP];
+    // For those that have a scale.
+    Bytes16 scales[STRIPS][IN / 32 * GROUP_OUT * 2 / 16];
+
+    // A warp starts to copy the weights of the inputs from `step * IN` on, of which there are `count` groups.
+    template <bool WHOLE> HONE_INLINE void copy_weights(const Linear &a, uint32_t step, uint32_t count) {
+        const uint32_t t = threadIdx.x % 32, strips = (a.w.out + GROUP_OUT - 1) / GROUP_OUT;
 #pragma unroll
-    for (int r = 0; r < R; r++) {
-        uint32_t row = first + r < a.rows ? first + r : a.rows - 1;
-        x[r] = a.x + (uint64_t)row * a.x_stride;
-        sum[r] = 0.0f;
-    }
-    uint32_t full = a.w.inp / GROUP_IN, group = 0;
-    Packed<F> next[AHEAD];
+        for (uint32_t s = 0; s < STRIPS; s++) {
+            const uint64_t strip = least(blockIdx.x * STRIPS + s, strips - 1);
+            const uint32_t eights = WHOLE ? STRIP : count * (GROUP_OUT * EIGHT_BYTES<F> / 16);
+            const uint64_t at = strip * groups_in(a.w.inp) * (GROUP_OUT * EIGHT_BYTES<F> / 16) + (uint64_t)step * STRIP;
+            const Bytes16 *from = (const Bytes16 *)a.w.data + at + t;
 #pragma unroll
-    for (int i = 0; i < AHEAD; i++) {
-        if (i < (int)full) next[i].fetch(a.w, out, i);
-    }
-    for (; group + AHEAD <= full; group += AHEAD) {
-        Packed<F> now[AHEAD];
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
-            now[i] = next[i];
-            if (group + AHEAD + i < full) next[i].fetch(a.w, out, group + AHEAD + i);
-        }
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
-            float w[GROUP_IN];
-            now[i].widen(w);
-            uint32_t k = (group + i) * GROUP_IN;
-#pragma unroll
-            for (int r = 0; r < R; r++) {
-                const Bytes16 *from = (const Bytes16 *)(x[r] + k);
-                const Bytes16 low = from[0], high = from[1];
-#pragma unroll
-                for (int j = 0; j < 4; j++) sum[r] = fused(bits_float(low.w[j]), w[j], sum[r]);
-#pragma unroll
-                for (int j = 0; j < 4; j++) sum[r] = fused(bits_float(high.w[j]), w[4 + j], sum[r]);
+            for (uint32_t i = 0; i < STRIP; i += 32) {
+                if (WHOLE || i + t < eights) copy_ahead(&w[s][i + t], from + i);
+            }
+            if (F == Q8 || F == Q4) {
+                // Four groups share a scale; the scales of thirty-two outputs are sixty-four bytes.
+                const uint64_t own = strip * ((a.w.inp + 31) / 32) + step * (IN / 32);
+                if (t < (count + 3) / 4 * 4) copy_ahead(&scales[s][t], (const Bytes16 *)a.w.scales + own * 4 + t);
             }
         }
     }
-    for (; group * GROUP_IN < a.w.inp; group++) {
-        Packed<F> last;
-        float w[GROUP_IN];
-        last.fetch(a.w, out, group);
-        last.widen(w);
-        uint32_t k = group * GROUP_IN;
-        for (int r = 0; r < R; r++) {
-            for (uint32_t j = 0; j < GROUP_IN && k + j < a.w.inp; j++) sum[r] = fused(x[r][k + j], w[j], sum[r]);
+
+    // The same of the rows.
+    template <bool WHOLE> HONE_INLINE void copy_rows(const Linear &a, uint32_t step, uint32_t count) {
+        const uint32_t t = threadIdx.x % 32;
+        constexpr uint32_t EACH = IN / 4;
+#pragma unroll
+        for (uint32_t i = 0; i < ROWS * EACH; i += 32) {
+            // Lanes take pieces of one row, or of rows one after the other.
+            const uint32_t r = (i + t) / EACH, piece = (i + t) % EACH;
+            const uint32_t row = least(blockIdx.y * ROWS + r, a.rows - 1);
+            const Bytes16 *from = (const Bytes16 *)(a.x + (uint64_t)row * a.x_stride) + step * EACH + piece;
+            const bool there = ROWS * EACH % 32 == 0 || r < ROWS;
+            if (there && (WHOLE || piece < count * 2)) copy_ahead(&x[r][piece], from);
         }
     }
+
+    // A group of eight inputs of one output.
+    HONE_INLINE Packed<F> packed(uint32_t strip, uint32_t group, uint32_t out) const {
+        Packed<F> packed;
+        packed.read(w[strip], (const uint16_t *)scales[strip] + group / 4 * GROUP_OUT + out, group * GROUP_OUT + out);
+        return packed;
+    }
+};
+
+// What one warp of a block does while the others add: it copies, so many stages ahead as there are but one.
+template <uint32_t STAGES, uint32_t F, uint32_t ROWS, uint32_t STRIPS, uint32_t IN>
+HONE_INLINE void copy_all(const Linear &a, Stage<F, ROWS, STRIPS, IN> *stages) {
+    const uint32_t steps = (a.w.inp + IN - 1) / IN;
+    auto left = [&](uint32_t step) { return groups_in(a.w.inp) - step * (IN / GROUP_IN); };
+    auto weights = [&](uint32_t step) {
+        Stage<F, ROWS, STRIPS, IN> &to = stages[step % STAGES];
+        if (left(step) >= IN / GROUP_IN) to.template copy_weights<true>(a, step, IN / GROUP_IN);
+        else to.template copy_weights<false>(a, step, left(step));
+    };
+    auto rows = [&](uint32_t step) {
+        Stage<F, ROWS, STRIPS, IN> &to = stages[step % STAGES];
+        if (left(step) >= IN / GROUP_IN) to.template copy_rows<true>(a, step, IN / GROUP_IN);
+        else to.template copy_rows<false>(a, step, left(step));
+    };
+    // Weights are the same whatever the kernels before do.
+    for (uint32_t step = 0; step + 1 < STAGES && step < steps; step++) weights(step);
+    wait_before();
+    for (uint32_t step = 0; step + 1 < STAGES; step++) {
+        if (step < steps) rows(step);
+        copies_end();
+    }
+    for (uint32_t step = 0; step < steps; step++) {
+        copies_wait<(int)STAGES - 2>();
+        HONE_SYNC();
+        // To the stage that all have left before the barrier.
+        const uint32_t next = step + STAGES - 1;
+        if (next < steps) {
+            weights(next);
+            rows(next);
+        }
+        copies_end();
+    }
+}
+
+// Adds the products of all inputs to sum[row][output], inputs ascending, where a thread has EACH rows and
+// OUTS outputs: row_at and out_at (strip and output in it) say which.
+template <uint32_t EACH, uint32_t OUTS, uint32_t STAGES, uint32_t F, uint32_t ROWS, uint32_t STRIPS, uint32_t IN,
+          typename RowAt, typename OutAt>
+HONE_INLINE void add_all(const Linear &a, const Stage<F, ROWS, STRIPS, IN> *stages, RowAt row_at, OutAt out_at,
+                         float sum[EACH][OUTS]) {
+    static_assert(STAGES >= 2, "a stage is copied while another is used");
+    const uint32_t steps = (a.w.inp + IN - 1) / IN;
 #pragma unroll
-    for (int r = 0; r < R; r++) {
-        if (first + r < a.rows) leave(a, first + r, out, sum[r]);
+    for (uint32_t r = 0; r < EACH; r++) {
+#pragma unroll
+        for (uint32_t o = 0; o < OUTS; o++) sum[r][o] = 0.0f;
+    }
+    for (uint32_t step = 0; step < steps; step++) {
+        HONE_SYNC();
+        const Stage<F, ROWS, STRIPS, IN> &from = stages[step % STAGES];
+        auto add = [&](uint32_t group, uint32_t count) {
+            float w[OUTS][GROUP_IN];
+            Bytes16 x[2][EACH];
+#pragma unroll
+            for (uint32_t o = 0; o < OUTS; o++) from.packed(out_at(o).strip, group, out_at(o).out).widen(w[o]);
+#pragma unroll
+            for (uint32_t r = 0; r < EACH; r++) {
+                x[0][r] = from.x[row_at(r)][2 * group];
+                x[1][r] = from.x[row_at(r)][2 * group + 1];
+            }
+#pragma unroll
+            for (uint32_t j = 0; j < GROUP_IN; j++) {
+                if (j >= count) break;
+#pragma unroll
+                for (uint32_t r = 0; r < EACH; r++) {
+                    const float own = bits_float(x[j / 4][r].w[j % 4]);
+#pragma unroll
+                    for (uint32_t o = 0; o < OUTS; o++) sum[r][o] = fused(own, w[o][j], sum[r][o]);
+                }
+            }
+        };
+        const uint32_t left = a.w.inp - step * IN;
+        if (left >= IN) {
+#pragma unroll
+            for (uint32_t g = 0; g < IN / GROUP_IN; g++) add(g, GROUP_IN);
+        } else {
+            for (uint32_t g = 0; g < left / GROUP_IN; g++) add(g, GROUP_IN);
+            if (left % GROUP_IN != 0) add(left / GROUP_IN, left % GROUP_IN);
+        }
+    }
+}
+
+struct OutAt {
+    uint32_t strip;
+    uint32_t out;
+};
+
+// Bytes of a block's stages: many blocks that wait for memory, or few that compute.
+constexpr uint32_t FEW_BYTES = 36 << 10, SOME_BYTES = 46 << 10;
+
+template <typename Own, uint32_t BYTES>
+constexpr uint32_t STAGES_IN = BYTES / sizeof(Own) < 8 ? BYTES / sizeof(Own) : 8;
+
+// Thread: one output of R rows. Block: thirty-two, and as many that copy. Grid: outputs, rows.
+template <uint32_t F, uint32_t R, uint32_t IN> HONE_INLINE void few(const Linear &a, Bytes16 *room) {
+    typedef Stage<F, R, 1, IN> Own;
+    constexpr uint32_t STAGES = STAGES_IN<Own, FEW_BYTES>;
+    Own *stages = (Own *)room;
+    const uint32_t out = blockIdx.x * GROUP_OUT + threadIdx.x, row0 = blockIdx.y * R;
+    if (blockIdx.x * GROUP_OUT >= a.w.out || row0 >= a.rows) return;
+    if (threadIdx.x >= 32) {
+        copy_all<STAGES>(a, stages);
+        return;
+    }
+    wait_before();
+    float sum[R][1];
+    auto row_at = [](uint32_t r) { return r; };
+    add_all<R, 1, STAGES>(a, stages, row_at, [](uint32_t) { return OutAt{0, threadIdx.x}; }, sum);
+#pragma unroll
+    for (uint32_t r = 0; r < R; r++) {
+        if (out < a.w.out && row0 + r < a.rows) leave(a, row0 + r, out, sum[r][0]);
+    }
+}
+
+constexpr uint32_t SOME_THREADS = 128;
+
+// Thread: PER outputs of every strip, and a share of the rows. Block: SOME_THREADS, and thirty-two that copy;
+// ROWS rows, STRIPS times thirty-two outputs. Grid: outputs, rows.
+//
+// What bounds it is how much is read from the block's memory, so a thread's share of rows and outputs is as
+// near to a square as what it has to do allows.
+template <uint32_t F, uint32_t ROWS, uint32_t STRIPS, uint32_t PER, uint32_t IN>
+HONE_INLINE void some(const Linear &a) {
+    typedef Stage<F, ROWS, STRIPS, IN> Own;
+    constexpr uint32_t STAGES = STAGES_IN<Own, SOME_BYTES>, ROW_LANES = 4 * PER, EACH = ROWS / ROW_LANES;
+    HONE_SHARED Own stages[STAGES];
+    const uint32_t t = threadIdx.x, row = t % ROW_LANES, out = t / 32 * 8 + t % 32 / ROW_LANES * PER;
+    if (t >= SOME_THREADS) {
+        copy_all<STAGES>(a, stages);
+        return;
+    }
+    auto row_at = [&](uint32_t r) { return row + ROW_LANES * r; };
+    auto out_at = [&](uint32_t o) { return OutAt{o / PER, out + o % PER}; };
+    wait_before();
+    float sum[EACH][PER * STRIPS];
+    add_all<EACH, PER * STRIPS, STAGES>(a, stages, row_at, out_at, sum);
+#pragma unroll
+    for (uint32_t r = 0; r < EACH; r++) {
+#pragma unroll
+        for (uint32_t o = 0; o < PER * STRIPS; o++) {
+            uint32_t at = blockIdx.y * ROWS + row_at(r);
+            uint32_t to = (blockIdx.x * STRIPS + o / PER) * GROUP_OUT + out + o % PER;
+            if (at < a.rows && to < a.w.out) leave(a, at, to, sum[r][o]);
+        }
     }
 }
 
@@ -115,65 +259,37 @@ HONE_INLINE void add_stage(float sum[TILE_EACH][TILE_EACH], const float (*a)[TIL
     }
 }
 
-// Thread: eight outputs of eight rows. Block: sixty-four threads, sixty-four outputs of
-// sixty-four rows. Grid: outputs, rows.
-template <uint32_t F> HONE_INLINE void many(const Linear &a) {
-    HONE_SHARED float xs[TILE_IN][TILE + 4];
-    HONE_SHARED float ws[TILE_IN][TILE + 4];
-    uint32_t t = threadIdx.x;
-    uint32_t row0 = blockIdx.y * TILE, out0 = blockIdx.x * TILE;
-    uint32_t row = row0 + t < a.rows ? row0 + t : a.rows - 1;
-    uint32_t out = out0 + t < a.w.out ? out0 + t : a.w.out - 1;
-    const float *x = a.x + (uint64_t)row * a.x_stride;
-    uint32_t rows_at = t / 8 * TILE_EACH, outs_at = t % 8 * TILE_EACH;
-    float sum[TILE_EACH][TILE_EACH];
-#pragma unroll
-    for (uint32_t m = 0; m < TILE_EACH; m++) {
-#pragma unroll
-        for (uint32_t n = 0; n < TILE_EACH; n++) sum[m][n] = 0.0f;
-    }
-    for (uint32_t k0 = 0; k0 < a.w.inp; k0 += TILE_IN) {
-        uint32_t steps = a.w.inp - k0 < TILE_IN ? a.w.inp - k0 : TILE_IN;
-        HONE_SYNC();
-        for (uint32_t k = 0; k < steps; k++) xs[k][t] = x[k0 + k];
-        for (uint32_t k = 0; k < steps; k += GROUP_IN) {
-            Packed<F> packed;
-            float w[GROUP_IN];
-            packed.fetch(a.w, out, (k0 + k) / GROUP_IN);
-            packed.widen(w);
-#pragma unroll
-            for (uint32_t j = 0; j < GROUP_IN; j++) ws[k + j][t] = w[j];
-        }
-        HONE_SYNC();
-        add_stage(sum, xs, ws, rows_at, outs_at, steps);
-    }
-    for (uint32_t m = 0; m < TILE_EACH; m++) {
-        for (uint32_t n = 0; n < TILE_EACH; n++) {
-            uint32_t at = row0 + rows_at + m, to = out0 + outs_at + n;
-            if (at < a.rows && to < a.w.out) leave(a, at, to, sum[m][n]);
-        }
-    }
-}
+// By rows, for many outputs ("wide") and few, where larger blocks would be too few to fill a device.
+#define HONE_LINEAR(format, F, IN)                                                                 \
+    HONE_KERNEL_AHEAD(few_##format##_1, Linear) {                                                  \
+        HONE_SHARED Bytes16 room[FEW_BYTES / 16];                                                  \
+        few<F, 1, IN>(args, room);                                                                 \
+    }                                                                                              \
+    HONE_KERNEL_AHEAD(few_##format##_4, Linear) {                                                  \
+        HONE_SHARED Bytes16 room[FEW_BYTES / 16];                                                  \
+        few<F, 4, IN>(args, room);                                                                 \
+    }                                                                                              \
+    HONE_KERNEL_AHEAD(some_##format##_8, Linear) { some<F, 8, 1, 2, IN>(args); }                   \
+    HONE_KERNEL_AHEAD(some_##format##_16, Linear) { some<F, 16, 1, 2, IN>(args); }                 \
+    HONE_KERNEL_AHEAD(some_##format##_32, Linear) { some<F, 32, 1, 4, 64>(args); }                 \
+    HONE_KERNEL_AHEAD(some_##format##_64, Linear) { some<F, 64, 1, 4, 32>(args); }                 \
+    HONE_KERNEL_AHEAD(wide_##format##_8, Linear) { some<F, 8, 2, 2, 64>(args); }                   \
+    HONE_KERNEL_AHEAD(wide_##format##_16, Linear) { some<F, 16, 2, 2, 64>(args); }                 \
+    HONE_KERNEL_AHEAD(wide_##format##_32, Linear) { some<F, 32, 2, 2, (F == F32 ? 32 : 64)>(args); }\
+    HONE_KERNEL_AHEAD(wide_##format##_64, Linear) { some<F, 64, 2, 2, 32>(args); }
 
-#define HONE_LINEAR(format, F)                                                                     \
-    HONE_KERNEL(few_##format##_1, Linear) { few<F, 1, 16>(args); }                                 \
-    HONE_KERNEL(few_##format##_2, Linear) { few<F, 2, 16>(args); }                                 \
-    HONE_KERNEL(few_##format##_4, Linear) { few<F, 4, 8>(args); }                                  \
-    HONE_KERNEL(few_##format##_8, Linear) { few<F, 8, 8>(args); }                                  \
-    HONE_KERNEL(few_##format##_16, Linear) { few<F, 16, 4>(args); }                                \
-    HONE_KERNEL(many_##format, Linear) { many<F>(args); }
-
-HONE_LINEAR(f32, F32)
-HONE_LINEAR(bf16, BF16)
-HONE_LINEAR(q8, Q8)
-HONE_LINEAR(q4, Q4)
+HONE_LINEAR(f32, F32, 64)
+HONE_LINEAR(bf16, BF16, 128)
+HONE_LINEAR(q8, Q8, 128)
+HONE_LINEAR(q4, Q4, 128)
 
 // The products of adapters: small, many, of two formats.
 HONE_KERNEL(adapters, Linears) {
+    HONE_SHARED Bytes16 room[FEW_BYTES / 16];
     const Linear a = args.each[blockIdx.z];
     if (a.w.format == BF16) {
-        few<BF16, 4, 8>(a);
+        few<BF16, 4, 128>(a, room);
     } else {
-        few<F32, 4, 8>(a);
+        few<F32, 4, 64>(a, room);
     }
 }

@@ -14,10 +14,8 @@ template <uint32_t F> HONE_INLINE void embed_row(const Embed &a) {
     uint32_t id = a.tokens[blockIdx.x];
     float *x = a.x + (uint64_t)blockIdx.x * a.stride;
     for (uint32_t group = threadIdx.x; group < groups_in(a.w.inp); group += blockDim.x) {
-        Packed<F> packed;
         float w[GROUP_IN];
-        packed.fetch(a.w, id, group);
-        packed.widen(w);
+        fetch<F>(a.w, id, group).widen(w);
         for (uint32_t j = 0; j < GROUP_IN && group * GROUP_IN + j < a.w.inp; j++) x[group * GROUP_IN + j] = w[j];
     }
 }
@@ -47,7 +45,7 @@ struct Norm {
     uint32_t unused;
 };
 
-constexpr uint32_t NORM_THREADS = 128, NORM_CHUNK = 1024;
+constexpr uint32_t NORM_THREADS = 512, NORM_CHUNK = 4096;
 
 // y = x / rms(x) * weight. Grid: rows. Block: NORM_THREADS.
 HONE_KERNEL(norm_rows, Norm) {
@@ -56,28 +54,44 @@ HONE_KERNEL(norm_rows, Norm) {
     uint32_t t = threadIdx.x;
     uint64_t from = (uint64_t)(args.pick ? args.pick[blockIdx.x] : blockIdx.x) * args.stride;
     uint64_t to = (uint64_t)blockIdx.x * args.stride;
+    // The weights of a short row are under way meanwhile.
+    const bool whole = args.n <= NORM_CHUNK;
+    float weights[NORM_CHUNK / NORM_THREADS];
+#pragma unroll
+    for (uint32_t i = 0; i < NORM_CHUNK / NORM_THREADS; i++) {
+        const uint32_t at = i * NORM_THREADS + t;
+        if (whole && at < args.n) weights[i] = args.weight[at];
+    }
     float lane = 0.0f;
     for (uint32_t at = 0; at < args.n; at += NORM_CHUNK) {
         uint32_t count = args.n - at < NORM_CHUNK ? args.n - at : NORM_CHUNK;
-        for (uint32_t i = t; i < count; i += NORM_THREADS) {
-            float v = args.x[from + at + i];
-            if (args.add) {
-                v = v + args.add[from + at + i];
-                args.sum[from + at + i] = v;
-            }
-            chunk[i] = v;
+        const float *x = args.x + from + at, *add = args.add + from + at;
+        if (args.add) {
+            auto sum = [&](uint32_t i) { return x[i] + add[i]; };
+            ahead<8>(t, NORM_THREADS, count, sum, [&](uint32_t i, float v) { chunk[i] = args.sum[from + at + i] = v; });
+        } else {
+            ahead<8>(t, NORM_THREADS, count, [&](uint32_t i) { return x[i]; }, [&](uint32_t i, float v) { chunk[i] = v; });
         }
         HONE_SYNC();
         if (t < LANES) {
-            for (uint32_t i = t; i < count; i += LANES) lane = fused(chunk[i], chunk[i], lane);
+            auto square = [&](uint32_t, float v) { lane = fused(v, v, lane); };
+            ahead<16>(t, LANES, count, [&](uint32_t i) { return chunk[i]; }, square);
         }
         HONE_SYNC();
     }
     if (t < LANES) lanes[t] = lane;
     HONE_SYNC();
     float inverse = 1.0f / sqrtf(sum_lanes(lanes) / (float)args.n + args.eps);
-    const float *x = args.add ? args.sum : args.x;
-    for (uint32_t i = t; i < args.n; i += NORM_THREADS) args.y[to + i] = x[from + i] * inverse * args.weight[i];
+    if (whole) {
+#pragma unroll
+        for (uint32_t i = 0; i < NORM_CHUNK / NORM_THREADS; i++) {
+            const uint32_t at = i * NORM_THREADS + t;
+            if (at < args.n) args.y[to + at] = chunk[at] * inverse * weights[i];
+        }
+        return;
+    }
+    const float *x = (args.add ? args.sum : args.x) + from;
+    for (uint32_t i = t; i < args.n; i += NORM_THREADS) args.y[to + i] = x[i] * inverse * args.weight[i];
 }
 
 struct Add {
@@ -136,26 +150,53 @@ HONE_KERNEL(place, Place) {
         for (uint32_t d = t; d < dim; d += blockDim.x) args.values[cell + slot * dim + d] = raw[d];
         return;
     }
+    // What is read beside the head is under way from the beginning.
+    const uint32_t pairs = dim / 2;
     const float *weight = query ? args.q_norm : args.k_norm;
-    for (uint32_t d = t; d < dim; d += blockDim.x) head[d] = raw[d];
+    const float *cos = args.angles + (uint64_t)position * 2 * pairs, *sin = cos + pairs;
+    constexpr uint32_t EACH = MAX_DIM / 32;
+    float own[EACH], weights[EACH], turn[EACH / 2][2];
+#pragma unroll
+    for (uint32_t i = 0; i < EACH; i++) {
+        const uint32_t d = i * 32 + t;
+        if (d < dim) own[i] = raw[d];
+        if (d < dim && weight) weights[i] = weight[d];
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < EACH / 2; i++) {
+        const uint32_t pair = i * 32 + t;
+        if (pair >= pairs) continue;
+        turn[i][0] = cos[pair];
+        turn[i][1] = sin[pair];
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < EACH; i++) {
+        if (i * 32 + t < dim) head[i * 32 + t] = own[i];
+    }
     HONE_SYNC();
     if (weight) {
         float lane = 0.0f;
         if (t < LANES) {
-            for (uint32_t d = t; d < dim; d += LANES) lane = fused(head[d], head[d], lane);
+            auto square = [&](uint32_t, float v) { lane = fused(v, v, lane); };
+            ahead<8>(t, LANES, dim, [&](uint32_t d) { return head[d]; }, square);
             lanes[t] = lane;
         }
         HONE_SYNC();
         float inverse = 1.0f / sqrtf(sum_lanes(lanes) / (float)dim + args.eps);
-        for (uint32_t d = t; d < dim; d += blockDim.x) head[d] = head[d] * inverse * weight[d];
+#pragma unroll
+        for (uint32_t i = 0; i < EACH; i++) {
+            const uint32_t d = i * 32 + t;
+            if (d < dim) head[d] = head[d] * inverse * weights[i];
+        }
         HONE_SYNC();
     }
-    uint32_t pairs = dim / 2;
-    const float *cos = args.angles + (uint64_t)position * 2 * pairs, *sin = cos + pairs;
     float *q = args.q + (uint64_t)token * args.q_stride + which * dim;
-    for (uint32_t i = t; i < pairs; i += blockDim.x) {
-        float a = head[i], b = head[i + pairs];
-        float x = a * cos[i] - b * sin[i], y = b * cos[i] + a * sin[i];
+#pragma unroll
+    for (uint32_t n = 0; n < EACH / 2; n++) {
+        const uint32_t i = n * 32 + t;
+        if (i >= pairs) continue;
+        float a = head[i], b = head[i + pairs], cos = turn[n][0], sin = turn[n][1];
+        float x = a * cos - b * sin, y = b * cos + a * sin;
         if (query) {
             q[i] = x;
             q[i + pairs] = y;

@@ -45,23 +45,36 @@ struct Draws {
     uint32_t vocab;
 };
 
-constexpr uint32_t DRAW_THREADS = 256, DRAW_CHUNK = 1024, DRAW_CHUNKS = 1024;
+constexpr uint32_t DRAW_THREADS = 512;
+// Ranges of tokens of which a draw chooses one first.
+constexpr uint32_t DRAW_RANGES = 64;
+// Exponentials that are added while the next are computed: eight of every thread.
+constexpr uint32_t DRAW_CHUNK = (DRAW_THREADS - 32) * 8;
 
-// Sum of e^(z - shift), z = logit(i) * inverse for i below `count`, in sixteen lanes.
-template <typename Logit>
-HONE_INLINE float sum_exp(uint32_t count, Logit logit, float inverse, float shift, float *chunk, float *lanes) {
-    uint32_t t = threadIdx.x;
+// Sum of e^(z - shift), z = logit(i) * inverse for i below `count`, in sixteen lanes. The first warp adds
+// a chunk while the others compute the next; two of them fit into `chunks`.
+template <uint32_t CHUNK, typename Logit>
+HONE_INLINE float sum_exp(uint32_t count, Logit logit, float inverse, float shift, float *chunks, float *lanes) {
+    const uint32_t t = threadIdx.x, all = (count + CHUNK - 1) / CHUNK;
     float lane = 0.0f;
-    for (uint32_t at = 0; at < count; at += DRAW_CHUNK) {
-        uint32_t width = count - at < DRAW_CHUNK ? count - at : DRAW_CHUNK;
-        HONE_SYNC();
-        for (uint32_t i = t; i < width; i += blockDim.x) chunk[i] = exp_exact(logit(at + i) * inverse - shift);
-        HONE_SYNC();
-        if (t < LANES) {
-            for (uint32_t i = t; i < width; i += LANES) lane = lane + chunk[i];
-        }
-    }
     HONE_SYNC();
+    for (uint32_t c = 0; c <= all; c++) {
+        if (t >= 32 && c < all) {
+            const uint32_t at = c * CHUNK;
+            float *to = chunks + c % 2 * CHUNK;
+            auto put = [&](uint32_t i, float z) { to[i] = exp_exact(z * inverse - shift); };
+            auto own = [&](uint32_t i) { return logit(at + i); };
+            ahead<8>(t - 32, DRAW_THREADS - 32, count - at < CHUNK ? count - at : CHUNK, own, put);
+        }
+        if (t < LANES && c > 0) {
+            const uint32_t at = (c - 1) * CHUNK;
+            const float *from = chunks + (c - 1) % 2 * CHUNK;
+            auto add = [&](uint32_t, float e) { lane = lane + e; };
+            auto own = [&](uint32_t i) { return from[i]; };
+            ahead<24>(t, LANES, count - at < CHUNK ? count - at : CHUNK, own, add);
+        }
+        HONE_SYNC();
+    }
     if (t < LANES) lanes[t] = lane;
     HONE_SYNC();
     return sum_lanes(lanes);
@@ -70,13 +83,30 @@ HONE_INLINE float sum_exp(uint32_t count, Logit logit, float inverse, float shif
 // What a token weighs in the draw; one 50 nats below the best cannot be drawn.
 HONE_INLINE double mass(float logit, float most, float temperature) {
     float below = (logit - most) / temperature;
-    return below > -50.0f ? exp((double)below) : 0.0;
+    return below > -50.0f ? (double)exp_exact(below) : 0.0;
 }
 
-// Grid: draws. Block: DRAW_THREADS. The vocabulary has at most DRAW_CHUNK * DRAW_CHUNKS tokens.
+// The first i at which the sum of masses[0..=i] is more than `wanted`, which becomes what is left of it
+// there; the last that has one where rounding leaves none.
+HONE_INLINE uint32_t drawn_at(const double *masses, uint32_t count, double &wanted) {
+    uint32_t at = 0;
+    double before = 0.0, left = wanted;
+    for (uint32_t i = 0; i < count; i++) {
+        if (masses[i] > 0.0) {
+            at = i;
+            left = wanted - before;
+        }
+        before = before + masses[i];
+        if (before > wanted) break;
+    }
+    wanted = left;
+    return at;
+}
+
+// Grid: draws. Block: DRAW_THREADS. The vocabulary has at most 2^20 tokens.
 HONE_KERNEL(draw, Draws) {
-    HONE_SHARED float chunk[DRAW_CHUNK];
-    HONE_SHARED double masses[DRAW_CHUNKS];
+    HONE_SHARED Bytes16 room[2 * DRAW_CHUNK / 4];
+    HONE_SHARED double masses[DRAW_THREADS];
     HONE_SHARED float lanes[LANES];
     HONE_SHARED float bests[DRAW_THREADS];
     HONE_SHARED uint32_t ids[DRAW_THREADS];
@@ -90,14 +120,16 @@ HONE_KERNEL(draw, Draws) {
     HONE_SYNC();
     float best = row[0];
     uint32_t id = 0;
-    for (uint32_t i = t; i < vocab; i += DRAW_THREADS) {
-        float v = row[i];
-        if (!(v <= 1e30f && v >= -1e30f)) broken = 1;
+    auto better = [&](float v, uint32_t i) {
         if (v > best || (v == best && i < id)) {
             best = v;
             id = i;
         }
-    }
+    };
+    ahead<16>(t, DRAW_THREADS, vocab, [&](uint32_t i) { return row[i]; }, [&](uint32_t i, float v) {
+        if (!(v <= 1e30f && v >= -1e30f)) broken = 1;
+        better(v, i);
+    });
     bests[t] = best;
     ids[t] = id;
     HONE_SYNC();
@@ -105,46 +137,58 @@ HONE_KERNEL(draw, Draws) {
         if (t == 0) args.drawn[blockIdx.x].refused = 1;
         return;
     }
-    for (uint32_t i = 0; i < DRAW_THREADS; i++) {
-        if (bests[i] > best || (bests[i] == best && ids[i] < id)) {
-            best = bests[i];
-            id = ids[i];
-        }
+    if (t < 32) {
+        for (uint32_t i = t + 32; i < DRAW_THREADS; i += 32) better(bests[i], ids[i]);
+        bests[t] = best;
+        ids[t] = id;
     }
+    HONE_SYNC();
+    for (uint32_t i = 0; i < 32; i++) better(bests[i], ids[i]);
     auto logit = [&](uint32_t i) { return row[i]; };
-    float sum = sum_exp(vocab, logit, 1.0f, best, chunk, lanes);
+    float sum = sum_exp<DRAW_CHUNK>(vocab, logit, 1.0f, best, (float *)room, lanes);
     float sum_inverse = sum;
     if (!draw.greedy) {
         if (draw.inverse != 1.0f) {
-            sum_inverse = sum_exp(vocab, logit, draw.inverse, best * draw.inverse, chunk, lanes);
+            sum_inverse = sum_exp<DRAW_CHUNK>(vocab, logit, draw.inverse, best * draw.inverse, (float *)room, lanes);
         }
-        uint32_t chunks = (vocab + DRAW_CHUNK - 1) / DRAW_CHUNK;
-        for (uint32_t c = t; c < chunks; c += DRAW_THREADS) {
+        // One of the ranges is chosen, then a part of it, then one of its tokens.
+        auto heavy = [&](uint32_t i) { return mass(row[i], best, draw.temperature); };
+        double *parts = (double *)room;
+        const uint32_t range = (vocab + DRAW_RANGES - 1) / DRAW_RANGES;
+        for (uint32_t r = t / 32; r < DRAW_RANGES; r += DRAW_THREADS / 32) {
             double total = 0.0;
-            for (uint32_t i = c * DRAW_CHUNK; i < vocab && i < (c + 1) * DRAW_CHUNK; i++) {
-                total = total + mass(row[i], best, draw.temperature);
-            }
-            masses[c] = total;
+            const uint32_t end = least((r + 1) * range, vocab);
+            auto add = [&](uint32_t, float v) { total = total + mass(v, best, draw.temperature); };
+            ahead<8>(r * range + t % 32, 32, end, logit, add);
+            parts[r * 32 + t % 32] = total;
+        }
+        HONE_SYNC();
+        if (t < DRAW_RANGES) {
+            double total = 0.0;
+            for (uint32_t i = 0; i < 32; i++) total = total + parts[t * 32 + i];
+            masses[t] = total;
         }
         HONE_SYNC();
         if (t == 0) {
             double total = 0.0;
-            for (uint32_t c = 0; c < chunks; c++) total = total + masses[c];
-            double before = 0.0, wanted = draw.u * total;
-            uint32_t c = 0;
-            while (c + 1 < chunks && before + masses[c] <= wanted) before = before + masses[c++];
-            chosen = c;
-            left = wanted - before;
-            // The first token whose share reaches beyond what is left; the last that has a share
-            // where rounding leaves none.
-            double passed = 0.0;
-            for (uint32_t i = c * DRAW_CHUNK; i < vocab && i < (c + 1) * DRAW_CHUNK; i++) {
-                double share = mass(row[i], best, draw.temperature);
-                if (share > 0.0) chosen = i;
-                passed = passed + share;
-                if (passed > left) break;
-            }
+            for (uint32_t i = 0; i < DRAW_RANGES; i++) total = total + masses[i];
+            left = draw.u * total;
+            chosen = drawn_at(masses, DRAW_RANGES, left) * range;
         }
+        HONE_SYNC();
+        const uint32_t first = chosen, last = least(first + range, vocab);
+        const uint32_t part = (range + DRAW_THREADS - 1) / DRAW_THREADS;
+        double total = 0.0;
+        for (uint32_t i = first + t * part; i < first + (t + 1) * part && i < last; i++) total = total + heavy(i);
+        HONE_SYNC();
+        masses[t] = total;
+        HONE_SYNC();
+        if (t == 0) chosen = first + drawn_at(masses, DRAW_THREADS, left) * part;
+        HONE_SYNC();
+        const uint32_t begin = chosen, count = begin < last ? least(last - begin, part) : 0;
+        for (uint32_t i = t; i < count; i += DRAW_THREADS) parts[i] = heavy(begin + i);
+        HONE_SYNC();
+        if (t == 0) chosen = begin + drawn_at(parts, count, left);
         HONE_SYNC();
         id = chosen;
     }

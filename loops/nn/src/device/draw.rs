@@ -10,7 +10,7 @@ use crate::sample::{PlainDraw, Sampled};
 use crate::simd::padded;
 
 /// Threads of a block that draws from the whole vocabulary, and of one that cuts it.
-const DRAW_THREADS: u32 = 256;
+const DRAW_THREADS: u32 = 512;
 const CUT_THREADS: u32 = 512;
 /// The largest vocabulary that is drawn from.
 const VOCAB_MAX: usize = 1 << 20;

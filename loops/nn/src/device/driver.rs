@@ -4,6 +4,8 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
+use super::launches::Launches;
+
 /// Why a device cannot be used, or stopped working.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum DeviceError {
@@ -124,6 +126,18 @@ pub unsafe trait Driver: Send + Sync {
     /// The argument is the struct that the kernel takes, and its pointers are valid for what the
     /// kernel does with them.
     unsafe fn launch(&self, launch: &Launch) -> Result<(), DeviceError>;
+
+    /// Starts kernels one after the other. A list that comes again may be prepared.
+    ///
+    /// # Safety
+    /// As for [`Driver::launch`].
+    unsafe fn launch_all(&self, launches: &Launches) -> Result<(), DeviceError> {
+        for launch in launches.iter() {
+            // SAFETY: the caller vouches for each.
+            unsafe { self.launch(&launch)? };
+        }
+        Ok(())
+    }
 }
 
 /// Memory of a device, given back when dropped.
@@ -217,9 +231,11 @@ impl Growing {
         bytes: usize,
     ) -> Result<&Buffer, DeviceError> {
         if self.0.as_ref().is_none_or(|buffer| buffer.bytes() < bytes) {
-            // The old one goes first, so that both need not fit.
+            // The old one goes first, so that both need not fit. Some room is left, so that what
+            // grows by little stays where it is.
             self.0 = None;
-            self.0 = Some(Buffer::zeroed(driver, bytes)?);
+            let step = 1 << (bytes.max(4_096).ilog2() - 3);
+            self.0 = Some(Buffer::zeroed(driver, bytes.next_multiple_of(step))?);
         }
         Ok(self.0.as_ref().expect("set above"))
     }
@@ -263,6 +279,12 @@ pub(super) fn launch<T>(
     // SAFETY: the callers in this folder pass the struct of the kernel they name, and buffers that
     // they sized for it.
     unsafe { driver.launch(&launch) }
+}
+
+/// Starts recorded kernels.
+pub(super) fn start(driver: &dyn Driver, launches: &Launches) -> Result<(), DeviceError> {
+    // SAFETY: as for `launch`.
+    unsafe { driver.launch_all(launches) }
 }
 
 fn as_bytes<T: Plain>(values: &[T]) -> &[u8] {

@@ -1,15 +1,25 @@
 //! The layers of a forward pass as launches: what ../layer.rs does.
 
+use std::cell::RefCell;
+
 use super::args::{Attend, Embed, Gate, Leave, Linear, Linears, Norm, Place};
 use super::driver::{Buffer, DeviceError, Driver, launch};
 use super::jobs::LayerJobs;
-use super::plan::{Plan, window};
+use super::launches::Launches;
+use super::plan::{Plan, SCORES_CHUNK, window};
 use super::{Device, DeviceLayer, DeviceLinear};
 use crate::layer::Dims;
 use crate::simd::padded;
 
-/// Threads of a block for operations that have one thread per element.
+/// Threads of a block for operations that have one thread per element, and for attention.
 pub(super) const WIDE: u32 = 128;
+/// Threads of a block that norms a row.
+pub(super) const NORM_THREADS: u32 = 512;
+/// Blocks of threads that a large device computes at the same time, at the least.
+pub(super) const PROCESSORS: u32 = 96;
+/// Threads and dimensions of a block that weighs values.
+const WEIGH_THREADS: u32 = 96;
+const WEIGH_DIMS: usize = 32;
 /// The names of all kernels.
 pub const KERNELS: &[&str] = &[
     "add_rows",
@@ -18,14 +28,19 @@ pub const KERNELS: &[&str] = &[
     "attend_back_queries",
     "attend_back_rows",
     "back_bf16",
+    "back_few_bf16",
     "back_f32",
+    "back_few_f32",
     "back_q4",
+    "back_few_q4",
     "back_q8",
+    "back_few_q8",
     "gate_back",
     "loss_back",
     "loss_shape",
     "norm_back",
     "outer",
+    "outer_few",
     "unplace",
     "draw",
     "draw_cut",
@@ -34,34 +49,54 @@ pub const KERNELS: &[&str] = &[
     "place",
     "gate",
     "adapters",
-    "attend_1",
-    "attend_2",
-    "attend_4",
-    "attend_8",
+    "score_1",
+    "score_2",
+    "score_4",
+    "score_8",
+    "weigh_1",
+    "weigh_2",
+    "weigh_4",
+    "weigh_8",
     "few_f32_1",
-    "few_f32_2",
     "few_f32_4",
-    "few_f32_8",
-    "few_f32_16",
-    "many_f32",
+    "some_f32_8",
+    "some_f32_16",
+    "some_f32_32",
+    "some_f32_64",
+    "wide_f32_8",
+    "wide_f32_16",
+    "wide_f32_32",
+    "wide_f32_64",
     "few_bf16_1",
-    "few_bf16_2",
     "few_bf16_4",
-    "few_bf16_8",
-    "few_bf16_16",
-    "many_bf16",
+    "some_bf16_8",
+    "some_bf16_16",
+    "some_bf16_32",
+    "some_bf16_64",
+    "wide_bf16_8",
+    "wide_bf16_16",
+    "wide_bf16_32",
+    "wide_bf16_64",
     "few_q8_1",
-    "few_q8_2",
     "few_q8_4",
-    "few_q8_8",
-    "few_q8_16",
-    "many_q8",
+    "some_q8_8",
+    "some_q8_16",
+    "some_q8_32",
+    "some_q8_64",
+    "wide_q8_8",
+    "wide_q8_16",
+    "wide_q8_32",
+    "wide_q8_64",
     "few_q4_1",
-    "few_q4_2",
     "few_q4_4",
-    "few_q4_8",
-    "few_q4_16",
-    "many_q4",
+    "some_q4_8",
+    "some_q4_16",
+    "some_q4_32",
+    "some_q4_64",
+    "wide_q4_8",
+    "wide_q4_16",
+    "wide_q4_32",
+    "wide_q4_64",
 ];
 
 /// Addresses of the buffers in one pass.
@@ -89,11 +124,19 @@ struct Step {
     rows: usize,
 }
 
+/// Where a pass's launches go.
+#[derive(Clone, Copy)]
+pub(super) enum To<'a> {
+    /// They start at once, in this order.
+    Driver(&'a dyn Driver),
+    /// They are recorded.
+    List(&'a RefCell<Launches>),
+}
+
 /// One pass over all layers.
 pub(super) struct Pass<'a> {
     pub(super) device: &'a Device,
-    /// In whose order it runs.
-    pub(super) driver: &'a dyn Driver,
+    pub(super) to: To<'a>,
     pub(super) dims: Dims,
     pub(super) plan: &'a Plan,
     pub(super) at: Places,
@@ -172,7 +215,7 @@ impl Pass<'_> {
             eps: self.device.model.config.rms_eps,
             unused: 0,
         };
-        self.launch("norm_rows", ([rows, 1, 1], WIDE), &norm)
+        self.launch("norm_rows", ([rows, 1, 1], NORM_THREADS), &norm)
     }
 
     fn attention(
@@ -236,12 +279,15 @@ impl Pass<'_> {
         let window = window(cfg, index);
         let width = plan.width(window);
         let at_once = plan.tiles_at_once(cfg.kv_heads, width);
-        let kernel = match plan.tile_rows {
-            1 => "attend_1",
-            2 => "attend_2",
-            4 => "attend_4",
-            _ => "attend_8",
+        let (score, weigh) = match plan.tile_rows {
+            1 => ("score_1", "weigh_1"),
+            2 => ("score_2", "weigh_2"),
+            4 => ("score_4", "weigh_4"),
+            _ => ("score_8", "weigh_8"),
         };
+        let groups = (cfg.kv_heads * plan.tile_groups) as u32;
+        let chunks = (width / SCORES_CHUNK) as u32;
+        let dims = cfg.head_dim.div_ceil(WEIGH_DIMS) as u32;
         for first in (0..plan.tile_count).step_by(at_once) {
             let tiles = at_once.min(plan.tile_count - first) as u32;
             let attend = Attend {
@@ -261,8 +307,8 @@ impl Pass<'_> {
                 scale: 1.0 / (cfg.head_dim as f32).sqrt(),
                 unused: 0,
             };
-            let grid = [tiles, cfg.kv_heads as u32, plan.tile_groups as u32];
-            self.launch(kernel, (grid, WIDE), &attend)?;
+            self.launch(score, ([tiles, groups, chunks], WIDE), &attend)?;
+            self.launch(weigh, ([tiles, groups, dims], WEIGH_THREADS), &attend)?;
         }
         Ok(())
     }
@@ -330,7 +376,7 @@ impl Pass<'_> {
                     count,
                     unused: 0,
                 };
-                self.launch("adapters", ([grid[0], grid[1], count], 32), &args)?;
+                self.launch("adapters", ([grid[0], grid[1], count], 64), &args)?;
             }
         }
         Ok(())
@@ -341,40 +387,71 @@ impl Pass<'_> {
         self.launch(kernel, (grid, block), args)
     }
 
-    pub(super) fn launch<T>(
+    pub(super) fn launch<T: Copy>(
         &self,
         kernel: &'static str,
         size: ([u32; 3], u32),
         args: &T,
     ) -> Result<(), DeviceError> {
-        launch(self.driver, kernel, size, args)
+        match self.to {
+            To::Driver(driver) => launch(driver, kernel, size, args),
+            To::List(list) => {
+                list.borrow_mut().push(kernel, size, args);
+                Ok(())
+            }
+        }
     }
 }
 
-/// The kernel for a product: by rows, which changes no bit.
+/// The kernel for a product: by rows and outputs, which changes no bit.
 pub(super) fn linear_launch(args: &Linear) -> (&'static str, [u32; 3], u32) {
-    macro_rules! names {
+    linear_launch_for(args, PROCESSORS)
+}
+
+/// The same for a device that computes so many blocks at the same time.
+pub(super) fn linear_launch_for(args: &Linear, processors: u32) -> (&'static str, [u32; 3], u32) {
+    // Rows that a block covers, its threads, and the kernel.
+    macro_rules! kernels {
         ($($format:literal)*) => {
-            [$([
-                (1, concat!("few_", $format, "_1")),
-                (2, concat!("few_", $format, "_2")),
-                (4, concat!("few_", $format, "_4")),
-                (8, concat!("few_", $format, "_8")),
-                (16, concat!("few_", $format, "_16")),
-                (u32::MAX, concat!("many_", $format)),
-            ]),*]
+            [$(Kernels {
+                few: [(1, 64, concat!("few_", $format, "_1")), (4, 64, concat!("few_", $format, "_4"))],
+                narrow: [
+                    (8, 160, concat!("some_", $format, "_8")),
+                    (16, 160, concat!("some_", $format, "_16")),
+                    (32, 160, concat!("some_", $format, "_32")),
+                    (64, 160, concat!("some_", $format, "_64")),
+                ],
+                wide: [
+                    (8, 160, concat!("wide_", $format, "_8")),
+                    (16, 160, concat!("wide_", $format, "_16")),
+                    (32, 160, concat!("wide_", $format, "_32")),
+                    (64, 160, concat!("wide_", $format, "_64")),
+                ],
+            }),*]
         };
     }
-    const NAMES: [[(u32, &str); 6]; 4] = names!("f32" "bf16" "q8" "q4");
-    let names = &NAMES[args.w.format as usize];
-    let (most, name) = names[names.partition_point(|(most, _)| *most < args.rows)];
-    if most == u32::MAX {
-        let grid = [args.w.out.div_ceil(64), args.rows.div_ceil(64), 1];
-        return (name, grid, 64);
-    }
-    (
-        name,
-        [args.w.out.div_ceil(32), args.rows.div_ceil(most), 1],
-        32,
-    )
+    const KERNELS: [Kernels; 4] = kernels!("f32" "bf16" "q8" "q4");
+    let kernels = &KERNELS[args.w.format as usize];
+    let blocks = args.w.out.div_ceil(64) * args.rows.div_ceil(64);
+    let (outs, of): (u32, &[OfRows]) = if args.rows <= 4 {
+        (32, &kernels.few)
+    } else if blocks < processors {
+        (32, &kernels.narrow)
+    } else {
+        (64, &kernels.wide)
+    };
+    let fits = of.iter().find(|(rows, ..)| *rows >= args.rows);
+    let (rows, threads, name) = *fits.unwrap_or(&of[of.len() - 1]);
+    let grid = [args.w.out.div_ceil(outs), args.rows.div_ceil(rows), 1];
+    (name, grid, threads)
+}
+
+/// A kernel for products, with the rows that a block covers and its threads.
+type OfRows = (u32, u32, &'static str);
+
+/// The kernels for products of one format: for a few rows, and for more where outputs are few and many.
+struct Kernels {
+    few: [OfRows; 2],
+    narrow: [OfRows; 4],
+    wide: [OfRows; 4],
 }

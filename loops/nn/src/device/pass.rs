@@ -1,12 +1,14 @@
 //! The forward pass on a device: what ../layer.rs and ../forward.rs do, as launches.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use super::Device;
 use super::draw::Drawing;
-use super::driver::{Buffer, DeviceError, Driver, Growing};
+use super::driver::{Buffer, DeviceError, Driver, Growing, start};
 use super::jobs::{LayerJobs, all_jobs, rank_stride};
-use super::layers::{Pass, Places};
+use super::launches::Launches;
+use super::layers::{Pass, Places, To};
 use super::plan::{Plan, Run, runs, window};
 use crate::forward::{Logits, SeqInput};
 use crate::kv::BLOCK_TOKENS;
@@ -22,6 +24,7 @@ pub(crate) struct DevicePass {
     values: Vec<Buffer>,
     blocks: usize,
     plan: Plan,
+    launches: RefCell<Launches>,
     bufs: Buffers,
     logits: Vec<f32>,
 }
@@ -80,6 +83,7 @@ impl DevicePass {
             values: pool()?,
             blocks,
             plan: Plan::default(),
+            launches: RefCell::default(),
             bufs: Buffers::default(),
             logits: Vec::new(),
             device,
@@ -98,9 +102,10 @@ impl DevicePass {
         if self.plan.rows > 0 {
             let runs = runs(batch);
             let (places, jobs, job_list) = self.prepare(&device, &runs)?;
+            self.launches.borrow_mut().clear();
             let pass = Pass {
                 device: &device,
-                driver: &*self.driver,
+                to: To::List(&self.launches),
                 dims: Dims::new(cfg),
                 plan: &self.plan,
                 at: places,
@@ -108,6 +113,7 @@ impl DevicePass {
                 job_list,
             };
             pass.run(&self.keys, &self.values)?;
+            start(&*self.driver, &self.launches.borrow())?;
         }
         let wanted = self.plan.picked * vocab;
         self.logits.resize(wanted.max(self.logits.len()), 0.0);

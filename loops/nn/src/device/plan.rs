@@ -8,6 +8,8 @@ use crate::kv::BLOCK_TOKENS;
 
 /// Most query rows that one block of threads computes.
 const ROWS_MAX: usize = 8;
+/// Positions that a block of threads scores.
+pub(super) const SCORES_CHUNK: usize = 128;
 /// Bytes of attention scores that may be held at a time.
 const SCORE_BYTES_MAX: usize = 256 << 20;
 /// Stands for "no window"; sums with positions stay below 2^32.
@@ -68,15 +70,9 @@ impl Plan {
             row += count;
         }
         self.picked = words.len() - self.picks;
-        self.tables = begin(words);
-        let mut tables = Vec::with_capacity(batch.len());
-        for seq in batch {
-            tables.push(words.len() - self.tables);
-            words.extend(&seq.blocks[..(seq.start + seq.tokens.len()).div_ceil(BLOCK_TOKENS)]);
-        }
         self.tiles = begin(words);
-        let (mut row, mut widest) = (0, 1);
-        for (seq, table) in batch.iter().zip(tables) {
+        let (mut row, mut table, mut widest) = (0, 0, 1);
+        for seq in batch {
             let count = seq.tokens.len();
             for token in (0..count).step_by(tile_tokens) {
                 let tokens = tile_tokens.min(count - token);
@@ -90,8 +86,12 @@ impl Plan {
                 words.extend([tile.row, tile.tokens, tile.first, tile.table]);
             }
             row += count;
+            table += blocks_of(seq).len();
         }
         self.tile_count = (words.len() - self.tiles) / 4;
+        // They grow with every block of tokens; behind the rest they move nothing.
+        self.tables = begin(words);
+        words.extend(batch.iter().flat_map(blocks_of));
         let rows = widest * group;
         self.tile_rows = rows.next_power_of_two().min(ROWS_MAX);
         self.tile_groups = rows.div_ceil(self.tile_rows);
@@ -107,7 +107,8 @@ impl Plan {
         }
     }
 
-    /// Columns of scores that the widest tile needs under a window.
+    /// Columns of scores that the widest tile needs under a window, and some more, so that few
+    /// launches change while texts grow.
     pub(super) fn width(&self, window: u32) -> usize {
         let widest = (0..self.tile_count).map(|index| {
             let tile = self.tile(index);
@@ -115,19 +116,26 @@ impl Plan {
             let end = (tile.first + tile.tokens) as usize;
             end.next_multiple_of(BLOCK_TOKENS) - lo / BLOCK_TOKENS * BLOCK_TOKENS
         });
-        widest.max().unwrap_or(BLOCK_TOKENS)
+        let widest = widest.max().unwrap_or(BLOCK_TOKENS);
+        widest.next_multiple_of(SCORES_CHUNK.max(1 << (widest.ilog2() - 2)))
     }
 
     /// Tiles of one launch, so that their scores fit.
     pub(super) fn tiles_at_once(&self, kv_heads: usize, width: usize) -> usize {
-        let each = kv_heads * self.tile_groups * self.tile_rows * width * size_of::<f32>();
-        (SCORE_BYTES_MAX / each).clamp(1, self.tile_count.max(1))
+        (SCORE_BYTES_MAX / self.score_bytes(1, kv_heads, width)).clamp(1, self.tile_count.max(1))
     }
 
     /// Bytes of scores of that many tiles.
     pub(super) fn score_bytes(&self, tiles: usize, kv_heads: usize, width: usize) -> usize {
-        tiles * kv_heads * self.tile_groups * self.tile_rows * width * size_of::<f32>()
+        // The largest of every chunk follow a row of scores.
+        let row = width + (width / SCORES_CHUNK).next_multiple_of(4);
+        tiles * kv_heads * self.tile_groups * self.tile_rows * row * size_of::<f32>()
     }
+}
+
+/// The blocks that a sequence's tokens have filled after the batch.
+fn blocks_of<'a>(seq: &SeqInput<'a>) -> &'a [u32] {
+    &seq.blocks[..(seq.start + seq.tokens.len()).div_ceil(BLOCK_TOKENS)]
 }
 
 /// The next part begins on sixteen bytes.

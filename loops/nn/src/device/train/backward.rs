@@ -8,7 +8,7 @@ use crate::device::args::{
     AttendBack, Back, Format, GateBack, Leave, Matrix, NormBack, Outer, Unplace,
 };
 use crate::device::driver::{DeviceError, launch};
-use crate::device::layers::WIDE;
+use crate::device::layers::{NORM_THREADS, PROCESSORS, WIDE};
 use crate::device::plan::window;
 use crate::forward::SeqInput;
 use crate::simd::padded;
@@ -17,6 +17,8 @@ use crate::train::{Micro, Pacer, Run, StepError};
 /// Threads of a block that computes a tile, and the tile's sides.
 const TILE_THREADS: u32 = 64;
 const TILE: u32 = 64;
+/// Threads of a block that computes a gradient through a matrix.
+pub(super) const BACK_THREADS: u32 = 160;
 /// The same of attention's tiles.
 const SIDE: u32 = 32;
 
@@ -175,7 +177,7 @@ impl DevicePasses {
             unused: 0,
         };
         let grid = [self.plan.rows as u32, 1, 1];
-        launch(&*self.driver, "norm_back", (grid, WIDE), &norm)
+        launch(&*self.driver, "norm_back", (grid, NORM_THREADS), &norm)
     }
 
     /// `dx = dy W` plus the adapter's path, where `dx` is wanted, and the adapter's gradients.
@@ -274,7 +276,7 @@ impl DevicePasses {
             unused: 0,
         };
         let (kernel, grid) = back_launch(&args);
-        launch(&*self.driver, kernel, (grid, TILE_THREADS), &args)
+        launch(&*self.driver, kernel, (grid, BACK_THREADS), &args)
     }
 
     /// Adds `dy^T x` to the gradient of `w` at `to`.
@@ -290,8 +292,8 @@ impl DevicePasses {
             x_stride: x.1 as u32,
             fresh: u32::from(self.fresh),
         };
-        let grid = [args.inp.div_ceil(TILE), args.out.div_ceil(TILE), 1];
-        launch(&*self.driver, "outer", (grid, TILE_THREADS), &args)
+        let (kernel, grid, block) = outer_launch_for(&args, PROCESSORS);
+        launch(&*self.driver, kernel, (grid, block), &args)
     }
 
     /// The head backwards, for `rows` rows: `dnormed = dlogits W`.
@@ -312,14 +314,34 @@ impl DevicePasses {
     }
 }
 
+/// The kernel for the gradient of a matrix, on a device that computes so many blocks at the same time.
+pub(super) fn outer_launch_for(args: &Outer, processors: u32) -> (&'static str, [u32; 3], u32) {
+    let grid = [args.inp.div_ceil(TILE), args.out.div_ceil(TILE), 1];
+    if grid[0] * grid[1] >= processors {
+        return ("outer", grid, TILE_THREADS);
+    }
+    let grid = [args.inp.div_ceil(32), args.out.div_ceil(16), 1];
+    ("outer_few", grid, 128)
+}
+
 /// The kernel for a gradient through a matrix.
-pub(super) fn back_launch(args: &Back) -> (&'static str, [u32; 3]) {
-    let name = match args.w.format {
-        Format::F32 => "back_f32",
-        Format::Bf16 => "back_bf16",
-        Format::Q8 => "back_q8",
-        Format::Q4 => "back_q4",
+fn back_launch(args: &Back) -> (&'static str, [u32; 3]) {
+    back_launch_for(args, PROCESSORS)
+}
+
+/// The same for a device that computes so many blocks at the same time.
+pub(super) fn back_launch_for(args: &Back, processors: u32) -> (&'static str, [u32; 3]) {
+    let (many, few) = match args.w.format {
+        Format::F32 => ("back_f32", "back_few_f32"),
+        Format::Bf16 => ("back_bf16", "back_few_bf16"),
+        Format::Q8 => ("back_q8", "back_few_q8"),
+        Format::Q4 => ("back_q4", "back_few_q4"),
     };
-    let grid = [args.w.inp.div_ceil(TILE), args.rows.div_ceil(TILE), 1];
-    (name, grid)
+    let rows = args.rows.div_ceil(TILE);
+    // Large blocks are quicker where there are enough of them.
+    let (name, ins) = match args.w.inp.div_ceil(128) * rows < processors {
+        true => (few, 32),
+        false => (many, 128),
+    };
+    (name, [args.w.inp.div_ceil(ins), rows, 1])
 }

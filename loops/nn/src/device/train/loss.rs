@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::DevicePasses;
 use crate::device::args::{Leave, Linear, LossRow, LossRows, Norm, NormBack};
 use crate::device::driver::{Buffer, DeviceError, Driver, Growing, Plain, launch};
-use crate::device::layers::{WIDE, linear_launch};
+use crate::device::layers::{NORM_THREADS, linear_launch};
 use crate::logprob::Shape;
 use crate::simd::padded;
 use crate::train::{
@@ -148,7 +148,7 @@ impl DevicePasses {
                 unused: 0,
             };
             let grid = [sites.len() as u32, 1, 1];
-            launch(&*self.driver, "norm_back", (grid, WIDE), &norm)?;
+            launch(&*self.driver, "norm_back", (grid, NORM_THREADS), &norm)?;
             self.tick(pacer)?;
         }
         Ok(())
@@ -186,7 +186,12 @@ impl DevicePasses {
             eps: device.model.config.rms_eps,
             unused: 0,
         };
-        launch(&**driver, "norm_rows", ([n as u32, 1, 1], WIDE), &norm)?;
+        launch(
+            &**driver,
+            "norm_rows",
+            ([n as u32, 1, 1], NORM_THREADS),
+            &norm,
+        )?;
         let head = Linear {
             w: device.head,
             bias: 0,

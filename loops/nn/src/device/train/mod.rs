@@ -17,7 +17,7 @@ pub(crate) use self::loss::Asking;
 use super::Device;
 use super::adapter::Placement;
 use super::driver::{DeviceError, Driver, Growing};
-use super::layers::{Pass, Places};
+use super::layers::{Pass, Places, To};
 use super::plan::{Plan, window};
 use crate::adapter::{Adapter, Change};
 use crate::config::ModelConfig;
@@ -259,7 +259,7 @@ impl DevicePasses {
         let at = &self.at;
         Pass {
             device: &self.device,
-            driver: &*self.driver,
+            to: To::Driver(&*self.driver),
             dims: Dims::new(&self.device.model.config),
             plan: &self.plan,
             at: Places {

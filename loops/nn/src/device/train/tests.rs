@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::backward::back_launch;
+use super::backward::{BACK_THREADS, back_launch_for, outer_launch_for};
 use super::{PAIR_BYTES_MAX, pieces};
 use crate::config::{Family, ModelConfig};
 use crate::device::Emulator;
@@ -76,16 +76,19 @@ fn through(driver: &Arc<dyn Driver>, w: &Panels, rows: usize, rng: &mut Rng) {
             scale: 0.37,
             unused: 0,
         };
-        let (kernel, grid) = back_launch(&args);
-        launch(&**driver, kernel, (grid, 64), &args).unwrap();
-        to.read(0, &mut found).unwrap();
-        let name = w.format();
-        assert!(
-            bits(&found) == bits(&wanted),
-            "{name} [{}, {}] x {rows}, {leave:?}",
-            w.out,
-            w.inp
-        );
+        // As where blocks are too few for the device, and as where there are enough.
+        for processors in [u32::MAX, 1] {
+            to.write(&before).unwrap();
+            let (kernel, grid) = back_launch_for(&args, processors);
+            launch(&**driver, kernel, (grid, BACK_THREADS), &args).unwrap();
+            to.read(0, &mut found).unwrap();
+            assert!(
+                bits(&found) == bits(&wanted),
+                "{kernel} [{}, {}] x {rows}, {leave:?}",
+                w.out,
+                w.inp
+            );
+        }
     }
 }
 
@@ -129,6 +132,7 @@ fn gradients_of_matrices_of_any_size_have_the_processors_bits() {
                 random(&mut rng, rows * ld_in),
             );
             let rows_of = |data, stride| Rows { data, stride, rows };
+            let before = grad.values_mut().to_vec();
             grad.add_outer(rows_of(&dy, ld_out), rows_of(&x, ld_in), &exec);
             let (from, by) = (
                 Buffer::holding(&driver, &dy).unwrap(),
@@ -145,14 +149,18 @@ fn gradients_of_matrices_of_any_size_have_the_processors_bits() {
                 x_stride: ld_in as u32,
                 fresh: u32::from(number == 0),
             };
-            let grid = [args.inp.div_ceil(64), args.out.div_ceil(64), 1];
-            launch(&*driver, "outer", (grid, 64), &args).unwrap();
-            let mut found = vec![0.0f32; grad.values_mut().len()];
-            to.read(0, &mut found).unwrap();
-            assert!(
-                bits(&found) == bits(grad.values_mut()),
-                "[{out}, {inp}] x {rows}"
-            );
+            // As where blocks are too few for the device, and as where there are enough.
+            for processors in [u32::MAX, 1] {
+                to.write(&before).unwrap();
+                let (kernel, grid, block) = outer_launch_for(&args, processors);
+                launch(&*driver, kernel, (grid, block), &args).unwrap();
+                let mut found = vec![0.0f32; before.len()];
+                to.read(0, &mut found).unwrap();
+                assert!(
+                    bits(&found) == bits(grad.values_mut()),
+                    "{kernel} [{out}, {inp}] x {rows}"
+                );
+            }
             emulator.turn_around();
         }
     }
