@@ -58,11 +58,22 @@ def config(shape):
     }
 
 
+def tokenizer(starter, vocab):
+    """The starter's, with a word for every further id: each token that is drawn shows as text."""
+    told = json.loads((starter / "tokenizer.json").read_text())
+    words = told["model"]["vocab"]
+    for number in range(len(words), vocab):
+        # The letter stands for a space before the word.
+        words[f"\u0120w{number}"] = number
+    return told
+
+
 def write(folder, shape):
     folder.mkdir(parents=True, exist_ok=True)
     starter = pathlib.Path(__file__).parent.parent / "loops/starter/model"
-    for name in "generation_config.json", "tokenizer.json", "tokenizer_config.json":
+    for name in "generation_config.json", "tokenizer_config.json":
         shutil.copy(starter / name, folder)
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer(starter, shape.vocab)))
     (folder / "config.json").write_text(json.dumps(config(shape), indent=1))
     header, at = {}, 0
     for name, size in tensors(shape):
