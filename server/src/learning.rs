@@ -26,7 +26,7 @@ pub struct Lessons {
     /// Of a better answer.
     pub corrections: Corrections,
     /// Whether turns teach again by a correction after a version has learned from them.
-    replays: bool,
+    pub replays: bool,
 }
 
 impl Lessons {

@@ -1825,6 +1825,8 @@ export interface components {
              *     do better) or `score` (it is kept, and counts as a score of -1).
              */
             corrections: string;
+            /** @description Whether a better answer still teaches where a version has learned from the turn already. */
+            corrections_replayed: boolean;
             /** @description Whether somebody decided so; else it is the operator's default. */
             decided: boolean;
             /** @description Whether requests that say `store: false` are learned from all the same. */

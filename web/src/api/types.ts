@@ -45,6 +45,8 @@ export interface ConsentView {
   explanation: string
   /** What this server learns from the text of a better answer. */
   corrections: 'imitated' | 'hint' | 'score'
+  /** Whether such a text still teaches where a version has learned from the answer already. */
+  corrections_replayed: boolean
   withdrawn_turns: number
 }
 

@@ -2,9 +2,10 @@ import { expect, it } from 'vitest'
 import type { ConsentView, Fate, FeedbackReply } from '../api/types'
 import { expectation, outcome } from './feedback'
 
-const consent = (learning: ConsentView['learning'], corrections: ConsentView['corrections']): ConsentView => ({
+const consent = (learning: ConsentView['learning'], corrections: ConsentView['corrections'], replayed = false): ConsentView => ({
   learning,
   corrections,
+  corrections_replayed: replayed,
   holdback: false,
   explanation: '',
   withdrawn_turns: 0,
@@ -19,8 +20,9 @@ it.each([
   [consent('full', 'score'), null, 'counts as a thumb down'],
   [consent('full', 'score'), trained, 'v3 has learned from this answer already'],
   [consent('full', 'hint'), trained, 'teaches no more'],
-  // What was learned teaches again by its words.
-  [consent('full', 'imitated'), trained, 'a later version may still learn your words'],
+  // What was learned teaches again by its words, where turns are replayed.
+  [consent('full', 'imitated', true), trained, 'a later version may still learn your words'],
+  [consent('full', 'imitated'), trained, 'teaches no more'],
 ])('a better answer: %j %j', (allowed, fate, words) => {
   expect(expectation(allowed, fate)).toContain(words)
 })

@@ -13,7 +13,7 @@ const WORDS: Record<ConsentView['corrections'], string> = {
 export function expectation(consent: ConsentView | null, fate: Fate | null): string {
   if (consent?.learning !== 'full') return ''
   if (fate?.state === 'trained') {
-    const more = consent.corrections === 'imitated' ? 'a later version may still learn your words' : 'what you say now teaches no more'
+    const more = consent.corrections_replayed ? 'a later version may still learn your words' : 'what you say now teaches no more'
     return `v${fate.version} has learned from this answer already: ${more}.`
   }
   return WORDS[consent.corrections]

@@ -32,6 +32,7 @@ async fn consent_decides_who_answers_and_what_is_kept() {
     );
     // By default a better answer is a complaint and no more.
     assert_eq!(first["corrections"], "score");
+    assert_eq!(first["corrections_replayed"], false);
     // Consent, what the request says → collected, reason, version asked for, why it cannot train.
     let base = PolicyChoice::Base;
     let newest = PolicyChoice::Newest;

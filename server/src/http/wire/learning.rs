@@ -78,6 +78,8 @@ pub struct ConsentReply {
     /// do better) or `score` (it is kept, and counts as a score of -1).
     #[schema(value_type = String)]
     pub corrections: Corrections,
+    /// Whether a better answer still teaches where a version has learned from the turn already.
+    pub corrections_replayed: bool,
     /// Turns that were on their way and are not learned from any more.
     pub withdrawn_turns: u64,
 }
@@ -102,6 +104,7 @@ impl ConsentReply {
                 Learning::Full => "your own policy answers and learns from what you say",
             },
             corrections: rules.lessons().corrections,
+            corrections_replayed: rules.lessons().replays,
             withdrawn_turns,
         }
     }
