@@ -47,6 +47,8 @@ pub(super) struct Nvidia {
     compute: sys::CUstream,
     /// Copies beside it.
     copies: sys::CUstream,
+    /// Where graphs are recorded; nothing is ever computed there.
+    recording: sys::CUstream,
     /// Lists of launches that come again.
     graphs: Mutex<Repeats<Graph>>,
 }
@@ -135,13 +137,15 @@ impl Nvidia {
             Rank::First => greatest,
             Rank::Second => least,
         };
-        let compute = result::stream::create_with_priority(kind(), priority);
-        let compute = compute.map_err(failed(doing))?;
+        let ranked = || result::stream::create_with_priority(kind(), priority);
+        let compute = ranked().map_err(failed(doing))?;
+        let recording = ranked().map_err(failed(doing))?;
         let copies = result::stream::create(kind()).map_err(failed(doing))?;
         Ok(Self {
             gpu,
             compute,
             copies,
+            recording,
             graphs: Mutex::default(),
         })
     }
@@ -150,17 +154,61 @@ impl Nvidia {
     fn graph(&self, launches: &Launches) -> Result<Graph, DeviceError> {
         let preparing = "preparing launches";
         let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: the stream lives as long as this order, and nothing else uses it now; what it
-        // records is ended and destroyed here.
+        // SAFETY: the streams live as long as this order; the lock on its graphs keeps others from
+        // recording meanwhile, and what was recorded is destroyed here.
         unsafe {
-            result::stream::begin_capture(self.compute, mode).map_err(failed(preparing))?;
-            let recorded = launches.iter().try_for_each(|launch| self.launch(&launch));
-            let graph = result::stream::end_capture(self.compute).map_err(failed(preparing));
-            let graph = recorded.and(graph)?;
-            let ready = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
+            result::stream::begin_capture(self.recording, mode).map_err(failed(preparing))?;
+            let mut each = launches.iter();
+            let recorded = each.try_for_each(|launch| self.start(&launch, self.recording));
+            let graph = result::stream::end_capture(self.recording).map_err(failed(preparing))?;
+            let ready = recorded.and_then(|()| {
+                let flags = sys::CUgraphInstantiate_flags(0);
+                result::graph::instantiate(graph, flags).map_err(failed(preparing))
+            });
             let _ = result::graph::destroy(graph);
-            ready.map(Graph).map_err(failed(preparing))
+            let ready = Graph(ready?);
+            // Lack of memory for it shows here.
+            result::graph::upload(ready.0, self.compute).map_err(failed(preparing))?;
+            Ok(ready)
         }
+    }
+
+    /// Starts a kernel on a stream.
+    ///
+    /// # Safety
+    /// As for [`Driver::launch`].
+    unsafe fn start(&self, launch: &Launch, stream: sys::CUstream) -> Result<(), DeviceError> {
+        let doing = "launching a kernel";
+        let function = self.gpu.kernels.get(launch.kernel);
+        let function = *function.ok_or_else(|| DeviceError::Failed {
+            doing,
+            why: format!("there is no {}", launch.kernel),
+        })?;
+        let mut params: [*mut c_void; 1] = [launch.args.cast_mut()];
+        // SAFETY: numbers, of which 0 are valid.
+        let mut overlap: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
+        overlap.id =
+            sys::CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        overlap.value.programmaticStreamSerializationAllowed = 1;
+        let [x, y, z] = launch.grid;
+        let config = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: launch.block,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: 0,
+            hStream: stream,
+            attrs: &raw mut overlap,
+            numAttrs: u32::from(self.gpu.overlaps),
+        };
+        // SAFETY: the caller vouches for the argument, which the driver copies.
+        unsafe {
+            let none = std::ptr::null_mut();
+            sys::cuLaunchKernelEx(&raw const config, function, params.as_mut_ptr(), none).result()
+        }
+        .map_err(failed(doing))
     }
 
     /// Makes the calling thread able to call.
@@ -179,7 +227,7 @@ impl Gpu {
 impl Drop for Nvidia {
     fn drop(&mut self) {
         if self.here().is_ok() {
-            for stream in [self.compute, self.copies] {
+            for stream in [self.compute, self.copies, self.recording] {
                 // SAFETY: it was made for this order alone, which nobody uses any more. A device
                 // that failed keeps it; nothing can be done.
                 let _ = unsafe { result::stream::destroy(stream) };
@@ -262,46 +310,24 @@ unsafe impl Driver for Nvidia {
 
     unsafe fn launch(&self, launch: &Launch) -> Result<(), DeviceError> {
         self.here()?;
-        let function = self.gpu.kernels[launch.kernel];
-        let mut params: [*mut c_void; 1] = [launch.args.cast_mut()];
-        // SAFETY: numbers, of which 0 are valid.
-        let mut overlap: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
-        overlap.id =
-            sys::CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-        overlap.value.programmaticStreamSerializationAllowed = 1;
-        let [x, y, z] = launch.grid;
-        let config = sys::CUlaunchConfig {
-            gridDimX: x,
-            gridDimY: y,
-            gridDimZ: z,
-            blockDimX: launch.block,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: 0,
-            hStream: self.compute,
-            attrs: &raw mut overlap,
-            numAttrs: u32::from(self.gpu.overlaps),
-        };
-        // SAFETY: the caller vouches for the argument, which the driver copies.
-        unsafe {
-            let none = std::ptr::null_mut();
-            sys::cuLaunchKernelEx(&raw const config, function, params.as_mut_ptr(), none).result()
-        }
-        .map_err(failed("launching a kernel"))
+        // SAFETY: the caller vouches for it.
+        unsafe { self.start(launch, self.compute) }
     }
 
     unsafe fn launch_all(&self, launches: &Launches) -> Result<(), DeviceError> {
         self.here()?;
         let mut graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);
         if graphs.find(launches).is_none() && graphs.again(launches) {
-            let graph = self.graph(launches)?;
-            graphs.keep(launches.clone(), graph);
+            match self.graph(launches) {
+                Ok(graph) => drop(graphs.keep(launches.clone(), graph)),
+                // It goes without, only slower.
+                Err(error) => tracing::debug!(%error, "launches start one by one"),
+            }
         }
         let Some(graph) = graphs.find(launches) else {
+            let mut each = launches.iter();
             // SAFETY: the caller vouches for each.
-            return launches
-                .iter()
-                .try_for_each(|launch| unsafe { self.launch(&launch) });
+            return each.try_for_each(|launch| unsafe { self.start(&launch, self.compute) });
         };
         // SAFETY: both live as long as this order.
         unsafe { result::graph::launch(graph.0, self.compute) }.map_err(failed("starting launches"))

@@ -5,6 +5,16 @@
 // What becomes of a finished sum.
 constexpr uint32_t SET = 0, ADD_SCALED = 1, SET_SCALED = 2, CONTINUE = 3;
 
+struct Linear;
+
+// Products that are computed by one launch.
+struct Linears {
+    const Linear *each;
+    uint32_t count;
+    // Blocks of one of them.
+    uint32_t blocks;
+};
+
 struct Linear {
     Matrix w;
     // [out], or null.
@@ -17,13 +27,8 @@ struct Linear {
     uint32_t store;
     float scale;
     uint32_t unused;
-};
-
-// Products that are computed by one launch, one per z.
-struct Linears {
-    const Linear *each;
-    uint32_t count;
-    uint32_t unused;
+    // What the kernels for a few rows compute in further blocks, of the same rows or fewer.
+    Linears beside;
 };
 
 HONE_INLINE void leave(const Linear &a, uint32_t row, uint32_t out, float sum) {
@@ -48,11 +53,11 @@ template <uint32_t F, uint32_t ROWS, uint32_t STRIPS, uint32_t IN> struct Stage 
     Bytes16 scales[STRIPS][IN / 32 * GROUP_OUT * 2 / 16];
 
     // A warp starts to copy the weights of the inputs from `step * IN` on, of which there are `count` groups.
-    template <bool WHOLE> HONE_INLINE void copy_weights(const Linear &a, uint32_t step, uint32_t count) {
+    template <bool WHOLE> HONE_INLINE void copy_weights(const Linear &a, uint32_t strip0, uint32_t step, uint32_t count) {
         const uint32_t t = threadIdx.x % 32, strips = (a.w.out + GROUP_OUT - 1) / GROUP_OUT;
 #pragma unroll
         for (uint32_t s = 0; s < STRIPS; s++) {
-            const uint64_t strip = least(blockIdx.x * STRIPS + s, strips - 1);
+            const uint64_t strip = least(strip0 + s, strips - 1);
             const uint32_t eights = WHOLE ? STRIP : count * (GROUP_OUT * EIGHT_BYTES<F> / 16);
             const uint64_t at = strip * groups_in(a.w.inp) * (GROUP_OUT * EIGHT_BYTES<F> / 16) + (uint64_t)step * STRIP;
             const Bytes16 *from = (const Bytes16 *)a.w.data + at + t;
@@ -93,13 +98,13 @@ template <uint32_t F, uint32_t ROWS, uint32_t STRIPS, uint32_t IN> struct Stage 
 
 // What one warp of a block does while the others add: it copies, so many stages ahead as there are but one.
 template <uint32_t STAGES, uint32_t F, uint32_t ROWS, uint32_t STRIPS, uint32_t IN>
-HONE_INLINE void copy_all(const Linear &a, Stage<F, ROWS, STRIPS, IN> *stages) {
+HONE_INLINE void copy_all(const Linear &a, uint32_t strip0, Stage<F, ROWS, STRIPS, IN> *stages) {
     const uint32_t steps = (a.w.inp + IN - 1) / IN;
     auto left = [&](uint32_t step) { return groups_in(a.w.inp) - step * (IN / GROUP_IN); };
     auto weights = [&](uint32_t step) {
         Stage<F, ROWS, STRIPS, IN> &to = stages[step % STAGES];
-        if (left(step) >= IN / GROUP_IN) to.template copy_weights<true>(a, step, IN / GROUP_IN);
-        else to.template copy_weights<false>(a, step, left(step));
+        if (left(step) >= IN / GROUP_IN) to.template copy_weights<true>(a, strip0, step, IN / GROUP_IN);
+        else to.template copy_weights<false>(a, strip0, step, left(step));
     };
     auto rows = [&](uint32_t step) {
         Stage<F, ROWS, STRIPS, IN> &to = stages[step % STAGES];
@@ -185,15 +190,16 @@ constexpr uint32_t FEW_BYTES = 36 << 10, SOME_BYTES = 46 << 10;
 template <typename Own, uint32_t BYTES>
 constexpr uint32_t STAGES_IN = BYTES / sizeof(Own) < 8 ? BYTES / sizeof(Own) : 8;
 
-// Thread: one output of R rows. Block: thirty-two, and as many that copy. Grid: outputs, rows.
-template <uint32_t F, uint32_t R, uint32_t IN> HONE_INLINE void few(const Linear &a, Bytes16 *room) {
+// Thread: one output of R rows. Block: thirty-two, and as many that copy; a strip of outputs. Grid: strips, rows.
+template <uint32_t F, uint32_t R, uint32_t IN>
+HONE_INLINE void few(const Linear &a, uint32_t strip, Bytes16 *room) {
     typedef Stage<F, R, 1, IN> Own;
     constexpr uint32_t STAGES = STAGES_IN<Own, FEW_BYTES>;
     Own *stages = (Own *)room;
-    const uint32_t out = blockIdx.x * GROUP_OUT + threadIdx.x, row0 = blockIdx.y * R;
-    if (blockIdx.x * GROUP_OUT >= a.w.out || row0 >= a.rows) return;
+    const uint32_t out = strip * GROUP_OUT + threadIdx.x, row0 = blockIdx.y * R;
+    if (strip * GROUP_OUT >= a.w.out || row0 >= a.rows) return;
     if (threadIdx.x >= 32) {
-        copy_all<STAGES>(a, stages);
+        copy_all<STAGES>(a, strip, stages);
         return;
     }
     wait_before();
@@ -220,7 +226,7 @@ HONE_INLINE void some(const Linear &a) {
     HONE_SHARED Own stages[STAGES];
     const uint32_t t = threadIdx.x, row = t % ROW_LANES, out = t / 32 * 8 + t % 32 / ROW_LANES * PER;
     if (t >= SOME_THREADS) {
-        copy_all<STAGES>(a, stages);
+        copy_all<STAGES>(a, blockIdx.x * STRIPS, stages);
         return;
     }
     auto row_at = [&](uint32_t r) { return row + ROW_LANES * r; };
@@ -259,16 +265,30 @@ HONE_INLINE void add_stage(float sum[TILE_EACH][TILE_EACH], const float (*a)[TIL
     }
 }
 
+// One of the products of adapters, of two formats.
+template <uint32_t R> HONE_INLINE void few_beside(const Linear &a, uint32_t strip, Bytes16 *room) {
+    if (a.w.format == BF16) few<BF16, R, 128>(a, strip, room);
+    else few<F32, R, 64>(a, strip, room);
+}
+
+// A product of a few rows, and those beside it.
+template <uint32_t F, uint32_t R, uint32_t IN> HONE_INLINE void few_all(const Linear &a) {
+    HONE_SHARED Bytes16 room[FEW_BYTES / 16];
+    const uint32_t strips = (a.w.out + GROUP_OUT - 1) / GROUP_OUT;
+    if (blockIdx.x < strips) {
+        few<F, R, IN>(a, blockIdx.x, room);
+    } else {
+        wait_before();
+        const uint32_t at = blockIdx.x - strips;
+        const Linear own = a.beside.each[at / a.beside.blocks];
+        few_beside<R>(own, at % a.beside.blocks, room);
+    }
+}
+
 // By rows, for many outputs ("wide") and few, where larger blocks would be too few to fill a device.
 #define HONE_LINEAR(format, F, IN)                                                                 \
-    HONE_KERNEL_AHEAD(few_##format##_1, Linear) {                                                  \
-        HONE_SHARED Bytes16 room[FEW_BYTES / 16];                                                  \
-        few<F, 1, IN>(args, room);                                                                 \
-    }                                                                                              \
-    HONE_KERNEL_AHEAD(few_##format##_4, Linear) {                                                  \
-        HONE_SHARED Bytes16 room[FEW_BYTES / 16];                                                  \
-        few<F, 4, IN>(args, room);                                                                 \
-    }                                                                                              \
+    HONE_KERNEL_AHEAD(few_##format##_1, Linear) { few_all<F, 1, IN>(args); }                       \
+    HONE_KERNEL_AHEAD(few_##format##_4, Linear) { few_all<F, 4, IN>(args); }                       \
     HONE_KERNEL_AHEAD(some_##format##_8, Linear) { some<F, 8, 1, 2, IN>(args); }                   \
     HONE_KERNEL_AHEAD(some_##format##_16, Linear) { some<F, 16, 1, 2, IN>(args); }                 \
     HONE_KERNEL_AHEAD(some_##format##_32, Linear) { some<F, 32, 1, 4, 64>(args); }                 \
@@ -283,13 +303,9 @@ HONE_LINEAR(bf16, BF16, 128)
 HONE_LINEAR(q8, Q8, 128)
 HONE_LINEAR(q4, Q4, 128)
 
-// The products of adapters: small, many, of two formats.
+// The products of adapters: small, many. Grid: strips, rows, products.
 HONE_KERNEL(adapters, Linears) {
     HONE_SHARED Bytes16 room[FEW_BYTES / 16];
-    const Linear a = args.each[blockIdx.z];
-    if (a.w.format == BF16) {
-        few<BF16, 4, 128>(a, room);
-    } else {
-        few<F32, 4, 64>(a, room);
-    }
+    const Linear own = args.each[blockIdx.z];
+    few_beside<4>(own, blockIdx.x, room);
 }

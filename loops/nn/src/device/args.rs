@@ -48,14 +48,15 @@ pub(super) struct Linear {
     pub(super) leave: Leave,
     pub(super) scale: f32,
     pub(super) unused: u32,
+    pub(super) beside: Linears,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(super) struct Linears {
     pub(super) each: At,
     pub(super) count: u32,
-    pub(super) unused: u32,
+    pub(super) blocks: u32,
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -2,7 +2,7 @@
 
 use super::Device;
 use super::adapter::Placement;
-use super::args::{Leave, Linear, Matrix};
+use super::args::{Leave, Linear, Linears, Matrix};
 use super::driver::DeviceError;
 use super::layers::Places;
 use super::plan::Run;
@@ -131,6 +131,7 @@ impl JobMaker<'_> {
                     leave: Leave::AddScaled,
                     scale: run.adapter.config.scale(),
                     unused: 0,
+                    beside: Linears::default(),
                 };
                 if let Placement::LowRank(a, _) = change {
                     list.push(Linear {

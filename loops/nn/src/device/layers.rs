@@ -15,6 +15,8 @@ use crate::simd::padded;
 pub(super) const WIDE: u32 = 128;
 /// Threads of a block that norms a row.
 pub(super) const NORM_THREADS: u32 = 512;
+/// Most rows of the kernels for a few.
+const FEW_ROWS: usize = 4;
 /// Blocks of threads that a large device computes at the same time, at the least.
 pub(super) const PROCESSORS: u32 = 96;
 /// Threads and dimensions of a block that weighs values.
@@ -180,6 +182,7 @@ impl Pass<'_> {
             leave: Leave::Set,
             scale: 0.0,
             unused: 0,
+            beside: Linears::default(),
         };
         self.linear(&step)
     }
@@ -349,6 +352,16 @@ impl Pass<'_> {
 
     /// A linear layer and the adapters on it.
     fn project(&self, step: &Step, (layer, which): (usize, usize)) -> Result<(), DeviceError> {
+        let jobs = self.jobs.get(layer).map(|jobs| jobs[which]);
+        let jobs = jobs.unwrap_or_default();
+        let of = |first: usize, count: usize, blocks: u32| Linears {
+            each: self.job_list + (first * size_of::<Linear>()) as u64,
+            count: count as u32,
+            blocks,
+        };
+        let first = of(jobs.first, jobs.count_a, jobs.grid_a[0]);
+        let second = of(jobs.first + jobs.count_a, jobs.count_b, jobs.grid_b[0]);
+        let together = step.rows <= FEW_ROWS;
         self.linear(&Linear {
             w: step.linear.w,
             bias: step.linear.bias,
@@ -360,23 +373,14 @@ impl Pass<'_> {
             leave: Leave::Set,
             scale: 0.0,
             unused: 0,
+            // What they have first needs nothing of the layer, so a few rows get it at the same time.
+            beside: if together { first } else { Linears::default() },
         })?;
-        let Some(jobs) = self.jobs.get(layer).map(|jobs| jobs[which]) else {
-            return Ok(());
-        };
-        for (first, count, grid) in [
-            (jobs.first, jobs.count_a, jobs.grid_a),
-            (jobs.first + jobs.count_a, jobs.count_b, jobs.grid_b),
-        ] {
-            let count = count as u32;
-            if count > 0 {
-                let each = self.job_list + (first * size_of::<Linear>()) as u64;
-                let args = Linears {
-                    each,
-                    count,
-                    unused: 0,
-                };
-                self.launch("adapters", ([grid[0], grid[1], count], 64), &args)?;
+        let alone = if together { Linears::default() } else { first };
+        for (jobs, rows) in [(alone, jobs.grid_a[1]), (second, jobs.grid_b[1])] {
+            if jobs.count > 0 {
+                let grid = [jobs.blocks, rows, jobs.count];
+                self.launch("adapters", (grid, 64), &jobs)?;
             }
         }
         Ok(())
@@ -433,7 +437,8 @@ pub(super) fn linear_launch_for(args: &Linear, processors: u32) -> (&'static str
     const KERNELS: [Kernels; 4] = kernels!("f32" "bf16" "q8" "q4");
     let kernels = &KERNELS[args.w.format as usize];
     let blocks = args.w.out.div_ceil(64) * args.rows.div_ceil(64);
-    let (outs, of): (u32, &[OfRows]) = if args.rows <= 4 {
+    let few = args.rows as usize <= FEW_ROWS;
+    let (outs, of): (u32, &[OfRows]) = if few {
         (32, &kernels.few)
     } else if blocks < processors {
         (32, &kernels.narrow)
@@ -442,8 +447,14 @@ pub(super) fn linear_launch_for(args: &Linear, processors: u32) -> (&'static str
     };
     let fits = of.iter().find(|(rows, ..)| *rows >= args.rows);
     let (rows, threads, name) = *fits.unwrap_or(&of[of.len() - 1]);
-    let grid = [args.w.out.div_ceil(outs), args.rows.div_ceil(rows), 1];
-    (name, grid, threads)
+    // Only the kernels for a few rows look at what is beside.
+    let beside = if few {
+        args.beside.count * args.beside.blocks
+    } else {
+        0
+    };
+    let blocks = args.w.out.div_ceil(outs) + beside;
+    (name, [blocks, args.rows.div_ceil(rows), 1], threads)
 }
 
 /// A kernel for products, with the rows that a block covers and its threads.

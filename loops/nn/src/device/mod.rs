@@ -37,7 +37,7 @@ pub use self::layers::KERNELS;
 use self::matrix::Packer;
 pub(crate) use self::pass::DevicePass;
 pub(crate) use self::train::{Asking, DevicePasses};
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, AdapterDtype, LoraConfig, Target};
 use crate::exec::Executor;
 use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};
 use crate::kv::{BLOCK_TOKENS, KvFormat, KvPool};
@@ -199,31 +199,46 @@ impl Device {
             .get_or_place(|| DeviceAdapter::new(&self.driver, adapter))
     }
 
-    /// That a prompt and tokens after it have the same logits here and on the processor.
+    /// That a prompt and tokens after it have the same logits here and on the processor, also under an
+    /// adapter and where launches come again.
     fn check(self: &Arc<Self>, exec: &Executor) -> Result<(), DeviceError> {
-        let vocab = self.model.config.vocab;
-        let all = CHECK_TOKENS.min(self.model.config.max_positions);
+        let cfg = &self.model.config;
+        let all = CHECK_TOKENS.min(cfg.max_positions);
         let tokens: Vec<u32> = (1..=all)
-            .map(|i| (i.wrapping_mul(2_654_435_761) % vocab) as u32)
+            .map(|i| (i.wrapping_mul(2_654_435_761) % cfg.vocab) as u32)
             .collect();
         let blocks: Vec<u32> = (0..all.div_ceil(BLOCK_TOKENS) as u32).collect();
         let mut kv = KvPool::new(&self.model, blocks.len());
         let mut scratch = Scratch::default();
         let mut pass = DevicePass::new(Arc::clone(self), blocks.len())?;
-        let mut start = 0;
-        // Many rows, a few, and one.
-        for count in [all.saturating_sub(4), 3, 1] {
-            let count = count.min(all - start);
+        let lora = LoraConfig {
+            rank: 4,
+            alpha: 8.0,
+            targets: Target::ALL.to_vec(),
+            rslora: false,
+            dtype: AdapterDtype::F32,
+        };
+        let adapter = Adapter::random(cfg, lora, 1);
+        let (few, last) = (all.saturating_sub(4), all - 1);
+        // Many rows, a few, and one, the last of which comes again until it is a prepared list.
+        let parts = [
+            (0..few, None),
+            (few..last, None),
+            (few..last, Some(&adapter)),
+        ];
+        let again = [None, None, None, Some(&adapter)].map(|adapter| (last..all, adapter));
+        let parts = parts.into_iter().chain(again);
+        for (part, adapter) in parts.filter(|(part, _)| !part.is_empty()) {
             let seq = SeqInput {
-                tokens: &tokens[start..start + count],
-                start,
+                tokens: &tokens[part.clone()],
+                start: part.start,
                 blocks: &blocks,
-                adapter: None,
+                adapter,
                 logits: LogitsWanted::All,
             };
             let wanted = forward(&self.model, &mut kv, &[seq], exec, &mut scratch);
             let found = pass.forward(&[seq])?;
-            for row in 0..count {
+            for row in 0..part.len() {
                 let pairs = found.row(row).iter().zip(wanted.row(row));
                 for (at, (device, processor)) in pairs.enumerate() {
                     if device.to_bits() != processor.to_bits() {
@@ -236,7 +251,6 @@ impl Device {
                     }
                 }
             }
-            start += count;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::args::{Leave, Linear};
+use super::args::{Leave, Linear, Linears};
 use super::driver::{Buffer, Driver, Launch, launch};
 use super::layers::linear_launch_for;
 use super::matrix::Packer;
@@ -121,12 +121,15 @@ fn mixed(model: &Arc<Model>) {
         case(37, &[12, 13], Some(&four)),
         case(20, &[14], Some(&five)),
     ];
-    let steps: [&[usize]; 5] = [
+    let steps: [&[usize]; 7] = [
         &[70, 1, 33, 5, 0, 31, 0, 2],
         &[1, 1, 1, 1, 40, 1, 30, 1],
         &[1, 30, 0, 1, 1, 1, 1, 1],
         &[0, 0, 0, 0, 1, 0, 0, 0],
         &[0, 0, 0, 0, 0, 0, 1, 1],
+        // So few rows that what adapters have first runs beside the layers.
+        &[0, 1, 0, 0, 0, 0, 0, 0],
+        &[0, 1, 1, 1, 0, 0, 0, 1],
     ];
     compare(model, &emulator(), &mut cases, &steps);
 }
@@ -233,6 +236,7 @@ fn product(
         leave: scale.map_or(Leave::Set, |_| Leave::AddScaled),
         scale: scale.unwrap_or(0.0),
         unused: 0,
+        beside: Linears::default(),
     };
     let before = y.to_vec();
     // As where blocks are too few for the device, and as where there are enough.

@@ -4,7 +4,7 @@ use super::{DevicePasses, Results};
 use crate::adapter::{Adapter, Target};
 use crate::device::DeviceLinear;
 use crate::device::adapter::Placement;
-use crate::device::args::{Add, Leave, Linear, Matrix};
+use crate::device::args::{Add, Leave, Linear, Linears, Matrix};
 use crate::device::driver::{DeviceError, launch};
 use crate::device::layers::{WIDE, linear_launch};
 use crate::layer::Dims;
@@ -191,6 +191,7 @@ impl DevicePasses {
             leave: product.leave,
             scale: product.scale,
             unused: 0,
+            beside: Linears::default(),
         };
         let (kernel, grid, block) = linear_launch(&args);
         launch(&*self.driver, kernel, (grid, block), &args)

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::DevicePasses;
-use crate::device::args::{Leave, Linear, LossRow, LossRows, Norm, NormBack};
+use crate::device::args::{Leave, Linear, Linears, LossRow, LossRows, Norm, NormBack};
 use crate::device::driver::{Buffer, DeviceError, Driver, Growing, Plain, launch};
 use crate::device::layers::{NORM_THREADS, linear_launch};
 use crate::logprob::Shape;
@@ -203,6 +203,7 @@ impl DevicePasses {
             leave: Leave::Set,
             scale: 0.0,
             unused: 0,
+            beside: Linears::default(),
         };
         let (kernel, grid, block) = linear_launch(&head);
         launch(&**driver, kernel, (grid, block), &head)
