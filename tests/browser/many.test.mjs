@@ -108,7 +108,14 @@ test('the oldest version is reached by scrolling, and the charts get finer by zo
   await page.goto(`${hone.url}/#/console/learning`)
   await page.getByText('Each point stands for').waitFor()
   const plot = page.getByTestId('plot').first()
-  const box = await plot.boundingBox()
+  // What is above it may still come and push it down; it is dragged over where it stays.
+  let box = null
+  await until(async () => {
+    const before = box
+    await page.waitForTimeout(300)
+    box = await plot.boundingBox()
+    return before !== null && JSON.stringify(box) === JSON.stringify(before)
+  })
   await page.mouse.move(box.x + box.width * 0.4, box.y + 60)
   await page.mouse.down()
   await page.mouse.move(box.x + box.width * 0.6, box.y + 60, { steps: 4 })

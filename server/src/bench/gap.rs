@@ -87,7 +87,7 @@ async fn measure(url: &str, time: Duration) -> Result<Report, String> {
         grammar: Grammar::new(),
         number: AtomicU64::new(0),
     };
-    talkers.warm_up().await?;
+    let learned = talkers.warm_up().await?;
     let saturated = talkers.both(Load::Saturated, time).await?;
     let capacity = saturated[0].sessions as f64 / saturated[0].time.as_secs_f64();
     let open = talkers
@@ -115,6 +115,7 @@ async fn measure(url: &str, time: Duration) -> Result<Report, String> {
     report.failed += failed;
     report.set("requests", requests);
     report.set("sessions_per_s", milli(capacity));
+    report.set("versions_before", learned);
     Ok(report)
 }
 
@@ -162,8 +163,8 @@ impl Talkers<'_> {
         done.map_err(|error| format!("training could not be paused or resumed: {error:#}"))
     }
 
-    /// Talks until something was learned, and leaves training paused.
-    async fn warm_up(&self) -> Result<(), String> {
+    /// Talks until something was learned, and leaves training paused. Returns the versions published.
+    async fn warm_up(&self) -> Result<u64, String> {
         self.pause(false).await?;
         for _ in 0..WARM_UPS_MAX {
             self.talk(Load::Saturated, WARM_UP).await?;
@@ -171,7 +172,7 @@ impl Talkers<'_> {
                 break;
             }
         }
-        self.at_rest().await.map(drop)
+        self.at_rest().await.map(|status| versions(&status))
     }
 
     /// Talk with training paused and running, in turn, each for `time` altogether.

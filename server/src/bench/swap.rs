@@ -17,6 +17,8 @@ use crate::demo::numbers::Percentiles;
 
 /// Versions published.
 const SWAPS: u64 = 1_000;
+/// Bytes of adapters that are prepared at most; where they are fewer than the versions, they come again.
+const PREPARED_BYTES: usize = 1 << 30;
 /// Completions at the same time, each followed by the next.
 const STREAMS: usize = 8;
 const PROMPT_TOKENS: usize = 64;
@@ -75,7 +77,7 @@ impl Prepared {
 pub(super) fn swap(bench: &Bench) -> Result<Report, String> {
     let time = bench.time(60.0);
     let bed = Bed::new(bench, &bench.builtin()?)?;
-    let prepared: Vec<Prepared> = (1..=SWAPS).map(|seed| prepare(&bed, seed)).collect();
+    let prepared = prepare_all(&bed);
     let (quiet, ()) = listen(&bed, || {
         sleep(time / 4);
         Ok(())
@@ -122,12 +124,21 @@ pub(super) fn prepare(bed: &Bed, seed: u64) -> Prepared {
     }
 }
 
+/// An adapter for every version, or as many as may be held.
+fn prepare_all(bed: &Bed) -> Vec<Prepared> {
+    let first = prepare(bed, 1);
+    let bytes: usize = first.files.iter().map(|(_, file)| file.len()).sum();
+    let count = (PREPARED_BYTES / bytes.max(1)).clamp(2, SWAPS as usize) as u64;
+    let others = (2..=count).map(|seed| prepare(bed, seed));
+    std::iter::once(first).chain(others).collect()
+}
+
 /// Publishes the adapters as versions 1, 2, .. spread over `time`. Returns the times until they served.
 fn publish_all(bed: &Bed, prepared: &[Prepared], time: Duration) -> Result<Percentiles, String> {
     let began = Instant::now();
-    let every = time / prepared.len().max(1) as u32;
+    let every = time / SWAPS as u32;
     let mut live_ms = Vec::new();
-    for (number, prepared) in (1u32..).zip(prepared) {
+    for (number, prepared) in (1..=SWAPS as u32).zip(prepared.iter().cycle()) {
         sleep((every * number).saturating_sub(began.elapsed()));
         let live = prepared.publish(bed, Bed::scope(), u64::from(number))?;
         live_ms.push(ms(live));
