@@ -317,14 +317,10 @@ unsafe impl Driver for Nvidia {
     unsafe fn launch_all(&self, launches: &Launches) -> Result<(), DeviceError> {
         self.here()?;
         let mut graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);
-        if graphs.find(launches).is_none() && graphs.again(launches) {
-            match self.graph(launches) {
-                Ok(graph) => drop(graphs.keep(launches.clone(), graph)),
-                // It goes without, only slower.
-                Err(error) => tracing::debug!(%error, "launches start one by one"),
-            }
-        }
-        let Some(graph) = graphs.find(launches) else {
+        // Where none can be made it goes without, only slower.
+        let told = |error: &DeviceError| tracing::debug!(%error, "launches start one by one");
+        let make = || self.graph(launches).inspect_err(told).ok();
+        let Some(graph) = graphs.prepared(launches, make) else {
             let mut each = launches.iter();
             // SAFETY: the caller vouches for each.
             return each.try_for_each(|launch| unsafe { self.start(&launch, self.compute) });

@@ -245,26 +245,6 @@ HONE_INLINE void some(const Linear &a) {
     }
 }
 
-constexpr uint32_t TILE = 64, TILE_IN = 16, TILE_EACH = 8;
-
-// Adds the products of one stage to the thread's eight by eight sums, steps ascending.
-HONE_INLINE void add_stage(float sum[TILE_EACH][TILE_EACH], const float (*a)[TILE + 4], const float (*b)[TILE + 4],
-                           uint32_t a_at, uint32_t b_at, uint32_t steps) {
-    for (uint32_t k = 0; k < steps; k++) {
-        float ar[TILE_EACH], br[TILE_EACH];
-#pragma unroll
-        for (uint32_t i = 0; i < TILE_EACH; i++) {
-            ar[i] = a[k][a_at + i];
-            br[i] = b[k][b_at + i];
-        }
-#pragma unroll
-        for (uint32_t m = 0; m < TILE_EACH; m++) {
-#pragma unroll
-            for (uint32_t n = 0; n < TILE_EACH; n++) sum[m][n] = fused(ar[m], br[n], sum[m][n]);
-        }
-    }
-}
-
 // One of the products of adapters, of two formats.
 template <uint32_t R> HONE_INLINE void few_beside(const Linear &a, uint32_t strip, Bytes16 *room) {
     if (a.w.format == BF16) few<BF16, R, 128>(a, strip, room);

@@ -248,13 +248,9 @@ unsafe impl Driver for Emulator {
     }
 
     unsafe fn launch_all(&self, launches: &Launches) -> Result<(), DeviceError> {
-        let copy = {
-            let mut repeats = lock(&self.repeats);
-            if repeats.find(launches).is_none() && repeats.again(launches) {
-                repeats.keep(launches.clone(), launches.clone());
-            }
-            repeats.find(launches).cloned()
-        };
+        let copy = lock(&self.repeats)
+            .prepared(launches, || Some(launches.clone()))
+            .cloned();
         for launch in copy.as_ref().unwrap_or(launches).iter() {
             // SAFETY: the caller vouches for each.
             unsafe { self.launch(&launch)? };

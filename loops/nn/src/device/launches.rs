@@ -81,8 +81,21 @@ impl<G> Default for Repeats<G> {
 }
 
 impl<G> Repeats<G> {
+    /// What was made of this list; `make` makes it where it comes again.
+    pub fn prepared(
+        &mut self,
+        launches: &Launches,
+        make: impl FnOnce() -> Option<G>,
+    ) -> Option<&G> {
+        if self.find(launches).is_none() {
+            let graph = self.again(launches).then(make).flatten()?;
+            self.keep(launches.clone(), graph);
+        }
+        self.ready.front().map(|(_, graph)| graph)
+    }
+
     /// What was made of this list.
-    pub fn find(&mut self, launches: &Launches) -> Option<&G> {
+    fn find(&mut self, launches: &Launches) -> Option<&G> {
         let at = self.ready.iter().position(|(own, _)| own == launches)?;
         let found = self.ready.remove(at)?;
         self.ready.push_front(found);
@@ -90,7 +103,7 @@ impl<G> Repeats<G> {
     }
 
     /// Whether the list was started lately and is worth preparing; it is remembered.
-    pub fn again(&mut self, launches: &Launches) -> bool {
+    fn again(&mut self, launches: &Launches) -> bool {
         if self.once.contains(launches) {
             self.once.retain(|own| own != launches);
             return true;
@@ -101,7 +114,7 @@ impl<G> Repeats<G> {
     }
 
     /// Keeps what was made of a list, and gives back what nothing asked for the longest.
-    pub fn keep(&mut self, launches: Launches, graph: G) -> Option<G> {
+    fn keep(&mut self, launches: Launches, graph: G) -> Option<G> {
         self.ready.push_front((launches, graph));
         if self.ready.len() <= READY {
             return None;
