@@ -1,6 +1,6 @@
 //! Prints the speeds of [`hone_nn::bench`]:
-//! `speed [starter|medium|large] [stored|bf16|q8|q4] [threads] [seconds] [context] [f32] [f16]`;
-//! products are computed as is quickest here (`-`), or in f32; keys and values are kept as f32, or f16. First the most that the processor multiplies.
+//! `speed [starter|medium|large] [stored|bf16|q8|q4] [threads] [seconds] [context] [f32|bf16|amx] [f16]`;
+//! products are computed as said, or as is quickest here (`-`); keys and values are kept as f32, or f16. First the most that the processor multiplies.
 
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ fn main() {
         format: format.unwrap_or_default(),
         arithmetic: match text(5) {
             "f32" => Arithmetic::F32,
+            "bf16" => Arithmetic::Bf16,
+            "amx" => Arithmetic::Amx,
             _ => Arithmetic::quickest(),
         },
         kv: match text(6) {
@@ -40,6 +42,13 @@ fn main() {
         context: number(4, 512) as usize,
         train: !matches!(text(0), "medium" | "large"),
     };
+    if !plan.arithmetic.supported() {
+        eprintln!(
+            "speed: this processor has no products of {:?}",
+            plan.arithmetic
+        );
+        std::process::exit(2);
+    }
     let roof = bench::roof(plan.arithmetic, plan.threads, ROOF_TIME);
     println!(
         "{:<32} {:>12.1} thousand million multiply-adds/s",

@@ -9,7 +9,7 @@ use crate::adapter::{AdapterDtype, LoraConfig, Target};
 use crate::config::{Family, ModelConfig, StoredDtype};
 use crate::exec::Executor;
 use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};
-use crate::gemm::{Factors, MAX_ROWS, MAX_TILE, Pairs, Single};
+use crate::gemm::{self, Factors, MAX_ROWS, MAX_TILE, Pairs, Single};
 use crate::kv::{BLOCK_TOKENS, KvFormat, KvPool};
 use crate::pairs::Arithmetic;
 use crate::quant::WeightFormat;
@@ -241,18 +241,19 @@ pub fn roof(arithmetic: Arithmetic, threads: usize, time: Duration) -> f64 {
     let mut rounds = 0;
     let inputs = match arithmetic {
         Arithmetic::F32 => Single::INPUTS,
-        Arithmetic::Bf16 => Pairs::INPUTS,
+        Arithmetic::Bf16 | Arithmetic::Amx => Pairs::INPUTS,
     };
+    let each = ADDITIONS * LANES * inputs;
     while start.elapsed() < time {
         exec.run(threads, &|_| {
             std::hint::black_box(match arithmetic {
                 Arithmetic::F32 => Single::dispatch(Sums::<Single>(PhantomData)),
-                Arithmetic::Bf16 => Pairs::dispatch(Sums::<Pairs>(PhantomData)),
+                Arithmetic::Amx if gemm::multiply(each) => 0.0,
+                Arithmetic::Bf16 | Arithmetic::Amx => Pairs::dispatch(Sums::<Pairs>(PhantomData)),
             });
         });
         rounds += 1;
     }
-    let each = ADDITIONS * LANES * inputs;
     (rounds * threads * each) as f64 / start.elapsed().as_secs_f64()
 }
 

@@ -6,13 +6,17 @@
 //! differ only in strides and in where a panel of `w` lies ([`Source`]).
 //!
 //! Where weights are multiplied as bf16 ([`Pairs`]), a step is two inputs at once, and `x` holds
-//! pairs of rounded inputs.
+//! pairs of rounded inputs. Tiles have an order of their own ([`chunks`]).
 #![allow(unsafe_code)]
 
+mod chunks;
 mod factors;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 
 use std::ops::Range;
 
+pub(crate) use self::chunks::{TILE_ROWS, multiply};
 use self::factors::FactorOf;
 pub(crate) use self::factors::{
     Bf16Pairs, Element, Factors, Half, MAX_ROWS, Pairs, Single, Source, Strided,

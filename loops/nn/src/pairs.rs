@@ -7,10 +7,15 @@
 
 use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use crate::exec::{Executor, Shards};
-use crate::panels::Rows;
-use crate::simd::{Buf, Kernel, LANES, V16, dispatch_dots, has_dots};
+use crate::gemm::TILE_ROWS;
+use crate::panels::{Panels, Rows, RowsMut, Store};
+use crate::quant::WeightFormat;
+use crate::rng::Rng;
+use crate::simd::{Buf, Kernel, LANES, V16, dispatch_dots, has_dots, has_tiles, without_tiles};
+use crate::source::TensorData;
 
 /// How products with a model's matrices are computed, forward and backward.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,6 +26,8 @@ pub enum Arithmetic {
     /// Inputs rounded to bf16, two at a time. Matrices that are stored as f32 stay with
     /// [`Self::F32`].
     Bf16,
+    /// As [`Self::Bf16`], but 32 inputs at a time, as tiles of AMX add them up.
+    Amx,
 }
 
 impl Arithmetic {
@@ -32,8 +39,49 @@ impl Arithmetic {
     /// Whether this processor computes so. Any can be made to, slowly and exactly but for subnormal
     /// numbers, which is good for tests only.
     pub fn supported(self) -> bool {
-        self == Self::F32 || has_dots()
+        match self {
+            Self::F32 => true,
+            Self::Bf16 => has_dots(),
+            Self::Amx => has_tiles() && tiles_are_exact(),
+        }
     }
+}
+
+/// [`tiles_add_up`], seen once: an arithmetic is a promise.
+fn tiles_are_exact() -> bool {
+    static EXACT: OnceLock<bool> = OnceLock::new();
+    *EXACT.get_or_init(tiles_add_up)
+}
+
+/// Whether tiles of this processor give the bits that vectors do.
+fn tiles_add_up() -> bool {
+    let (out, inp, rows) = (40, 112, 21);
+    let mut rng = Rng::new(11);
+    let mut draw = |n: usize| -> Vec<f32> { (0..n).map(|_| rng.normal() as f32).collect() };
+    let (weights, x) = (draw(out * inp), draw(rows * inp));
+    let full = Panels::from_parts(inp, vec![TensorData::F32(weights)]);
+    let exec = Executor::new(1);
+    [WeightFormat::Bf16, WeightFormat::Q8]
+        .into_iter()
+        .all(|format| {
+            let w = full.clone().into_format(format);
+            let w = w.computed_by(Arithmetic::Amx);
+            let product = || {
+                let mut y = vec![0.0; rows * out];
+                let from = Rows {
+                    data: &x,
+                    stride: inp,
+                    rows,
+                };
+                let to = RowsMut {
+                    data: &mut y,
+                    stride: out,
+                };
+                w.linear(from, to, Store::Set(None), &exec);
+                y
+            };
+            product() == without_tiles(product)
+        })
 }
 
 thread_local! {
@@ -44,13 +92,14 @@ thread_local! {
 const ROWS: usize = 512;
 
 /// Calls `f` with rows of pairs, and which row is the first of them, until it had all rows: `inp`
-/// inputs of each row of `x`, rounded, two in the place of one.
+/// inputs of each row of `x`, rounded, two in the place of one, and zeros up to whole lines.
 pub(crate) fn with_pairs(x: Rows, inp: usize, exec: &Executor, f: impl Fn(usize, Rows)) {
     let stride = inp.div_ceil(2).next_multiple_of(LANES);
     ROUNDED.with_borrow_mut(|rounded| {
         for first in (0..x.rows).step_by(ROWS) {
             let count = ROWS.min(x.rows - first);
-            let pairs = rounded.take(count * stride);
+            // A tile of rows may read behind the last.
+            let pairs = rounded.take((count + TILE_ROWS - 1) * stride);
             let to = Shards::new(pairs);
             exec.split(count, count * inp, &|rows| {
                 // SAFETY: parts have different rows.
@@ -91,15 +140,17 @@ impl Kernel for Round<'_> {
             let to = to.as_mut_ptr().cast::<u16>();
             let lines = x.chunks_exact(LANES);
             let rest = lines.remainder();
-            // SAFETY: a row of `to` holds as many inputs as lines of `x` do, rounded up.
+            // SAFETY: a row of `to` holds `2 * stride` inputs, whole lines of them.
             unsafe {
                 for (i, line) in lines.enumerate() {
                     V::round_bf16(line.as_ptr(), to.add(i * LANES));
                 }
-                if !rest.is_empty() {
-                    let mut line = [0.0; LANES];
-                    line[..rest.len()].copy_from_slice(rest);
-                    V::round_bf16(line.as_ptr(), to.add(self.inp - rest.len()));
+                let whole = self.inp - rest.len();
+                let mut line = [0.0; LANES];
+                line[..rest.len()].copy_from_slice(rest);
+                for at in (whole..2 * self.stride).step_by(LANES) {
+                    V::round_bf16(line.as_ptr(), to.add(at));
+                    line = [0.0; LANES];
                 }
             }
         }

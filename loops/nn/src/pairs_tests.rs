@@ -1,4 +1,5 @@
-//! Products of bf16 against the slow form, bit for bit, at every level this processor has.
+//! Products of bf16 against the slow form, bit for bit, at every level this processor has, and in
+//! tiles, which are emulated where it has none.
 
 #![allow(clippy::unwrap_used)]
 
@@ -29,17 +30,55 @@ fn draw(seed: u64, n: usize) -> Vec<f32> {
     (0..n).map(|_| rng.normal() as f32).collect()
 }
 
-fn matrix(format: WeightFormat, (out, inp): (usize, usize)) -> Panels {
+const BOTH: [Arithmetic; 2] = [Arithmetic::Bf16, Arithmetic::Amx];
+
+fn matrix(format: WeightFormat, (out, inp): (usize, usize), by: Arithmetic) -> Panels {
     let full = Panels::from_parts(inp, vec![TensorData::F32(draw(1, out * inp))]);
-    full.into_format(format).computed_by(Arithmetic::Bf16)
+    full.into_format(format).computed_by(by)
+}
+
+/// There are tiles where the level is AVX-512.
+fn with_tiles() {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    crate::simd::tiles::emulator::install();
 }
 
 fn rounded(x: f32) -> f32 {
     bf16::from_f32(x).to_f32()
 }
 
-/// One output as [`V16::dot`] and [`crate::gemm`] define it.
+/// One output as [`crate::gemm`] defines it.
 fn slow(w: &Panels, out: usize, x: &[f32], start: f32) -> f32 {
+    match w.arithmetic() {
+        Arithmetic::Amx => slow_chunks(w, out, x, start),
+        _ => slow_pairs(w, out, x, start),
+    }
+}
+
+/// In chunks of 32, even and odd inputs apart.
+fn slow_chunks(w: &Panels, out: usize, x: &[f32], start: f32) -> f32 {
+    let mut weights = vec![0.0; w.inp];
+    w.lookup(out, &mut weights);
+    let (weights, scales) = match w.codes_and_scales(out) {
+        Some((codes, scales)) => (codes, Some(scales)),
+        None => (weights, None),
+    };
+    let chunks = x.chunks(32).zip(weights.chunks(32)).enumerate();
+    chunks.fold(start, |sum, (chunk, (x, w))| {
+        let of = |first: usize| {
+            let inputs = x.iter().zip(w).skip(first).step_by(2);
+            inputs.fold(0.0, |sum, (x, w)| rounded(*x).mul_add(*w, sum))
+        };
+        let both: f32 = of(0) + of(1);
+        match &scales {
+            Some(scales) => scales[chunk].mul_add(both, sum),
+            None => sum + both,
+        }
+    })
+}
+
+/// As [`V16::dot`] defines it.
+fn slow_pairs(w: &Panels, out: usize, x: &[f32], start: f32) -> f32 {
     let mut weights = vec![0.0; w.inp];
     w.lookup(out, &mut weights);
     let add = |sum: f32, x: &[f32], w: &[f32]| {
@@ -59,58 +98,73 @@ fn slow(w: &Panels, out: usize, x: &[f32], start: f32) -> f32 {
 
 #[test]
 fn products_are_those_of_the_slow_form_at_every_level() {
-    let exec = Executor::new(2);
+    with_tiles();
     let before = SimdLevel::current();
-    for format in FORMATS {
-        for (out, inp) in SHAPES {
-            let w = matrix(format, (out, inp));
-            assert_eq!(w.arithmetic(), Arithmetic::Bf16);
-            let (x, bias) = (draw(2, 101 * inp), draw(3, out));
-            for rows in [1, 2, 3, 7, 11, 13, 23, 24, 101] {
-                for store in [
-                    Store::Set(Some(&bias)),
-                    Store::Continue,
-                    Store::AddScaled(0.5),
-                ] {
-                    let start = draw(9, rows * out);
-                    let expected: Vec<f32> = (0..rows * out)
-                        .map(|i| {
-                            let (x, n) = (&x[i / out * inp..][..inp], i % out);
-                            match store {
-                                Store::Set(bias) => slow(&w, n, x, 0.0) + bias.unwrap()[n],
-                                Store::Continue => slow(&w, n, x, start[i]),
-                                Store::AddScaled(by) => by.mul_add(slow(&w, n, x, 0.0), start[i]),
-                            }
-                        })
-                        .collect();
-                    for level in SimdLevel::ALL.into_iter().filter(|level| level.force()) {
-                        let mut found = start.clone();
-                        let from = Rows {
-                            data: &x,
-                            stride: inp,
-                            rows,
-                        };
-                        let to = RowsMut {
-                            data: &mut found,
-                            stride: out,
-                        };
-                        w.linear(from, to, store, &exec);
-                        assert_eq!(found, expected, "{format:?} {out}x{inp} {rows} {level:?}");
-                    }
-                }
-            }
+    for (format, by) in FORMATS.into_iter().flat_map(|f| BOTH.map(|by| (f, by))) {
+        for shape in SHAPES {
+            products_are_those_of_the_slow_form(&matrix(format, shape, by));
         }
     }
     assert!(before.force());
 }
 
+fn products_are_those_of_the_slow_form(w: &Panels) {
+    let execs = [Executor::new(2), Executor::new(1)];
+    let (out, inp) = (w.out, w.inp);
+    let (x, bias) = (draw(2, 101 * inp), draw(3, out));
+    for rows in [1, 2, 3, 7, 11, 13, 17, 23, 24, 33, 101] {
+        for store in [
+            Store::Set(Some(&bias)),
+            Store::Continue,
+            Store::AddScaled(0.5),
+        ] {
+            let start = draw(9, rows * out);
+            let expected: Vec<f32> = (0..rows * out)
+                .map(|i| {
+                    let (x, n) = (&x[i / out * inp..][..inp], i % out);
+                    match store {
+                        Store::Set(bias) => slow(w, n, x, 0.0) + bias.unwrap()[n],
+                        Store::Continue => slow(w, n, x, start[i]),
+                        Store::AddScaled(by) => by.mul_add(slow(w, n, x, 0.0), start[i]),
+                    }
+                })
+                .collect();
+            let product = |exec: &Executor| {
+                let mut found = start.clone();
+                let from = Rows {
+                    data: &x,
+                    stride: inp,
+                    rows,
+                };
+                let to = RowsMut {
+                    data: &mut found,
+                    stride: out,
+                };
+                w.linear(from, to, store, exec);
+                found
+            };
+            for level in SimdLevel::ALL.into_iter().filter(|level| level.force()) {
+                let case = format!(
+                    "{} {:?} {out}x{inp} {rows} {level:?}",
+                    w.format(),
+                    w.arithmetic()
+                );
+                assert_eq!(product(&execs[0]), expected, "{case}");
+                let in_vectors = without_tiles(|| product(&execs[1]));
+                assert_eq!(in_vectors, expected, "{case}, in vectors");
+            }
+        }
+    }
+}
+
 /// More rows than are rounded at a time are what each of them is alone.
 #[test]
 fn any_number_of_rows_is_what_they_are_one_by_one() {
+    with_tiles();
     let exec = Executor::new(2);
     let (out, inp, stride) = (20, 34, 40);
-    for format in FORMATS {
-        let w = matrix(format, (out, inp));
+    for (format, by) in FORMATS.into_iter().flat_map(|f| BOTH.map(|by| (f, by))) {
+        let w = matrix(format, (out, inp), by);
         let rows = 2 * super::ROWS + 3;
         let x = draw(2, rows * stride);
         let product = |x: &[f32], rows: usize| {
@@ -142,8 +196,8 @@ fn products_are_near_those_of_f32() {
     let exec = Executor::new(1);
     let (out, inp) = (48, 512);
     let x = draw(2, inp);
-    for format in FORMATS {
-        let w = matrix(format, (out, inp));
+    for (format, by) in FORMATS.into_iter().flat_map(|f| BOTH.map(|by| (f, by))) {
+        let w = matrix(format, (out, inp), by);
         let products = [w.clone().computed_by(Arithmetic::F32), w].map(|w| {
             let mut y = vec![0.0; out];
             let from = Rows {
@@ -171,21 +225,19 @@ fn products_are_near_those_of_f32() {
 #[test]
 fn f32_and_odd_matrices_stay_with_f32() {
     let full = Panels::from_parts(64, vec![TensorData::F32(draw(1, 64 * 64))]);
-    assert_eq!(
-        full.computed_by(Arithmetic::Bf16).arithmetic(),
-        Arithmetic::F32
-    );
-    assert_eq!(
-        matrix(WeightFormat::Q8, (64, 45)).arithmetic(),
-        Arithmetic::F32
-    );
+    for by in BOTH {
+        let full = full.clone().computed_by(by);
+        assert_eq!(full.arithmetic(), Arithmetic::F32);
+        let odd = matrix(WeightFormat::Q8, (64, 45), by);
+        assert_eq!(odd.arithmetic(), Arithmetic::F32);
+    }
 }
 
 #[test]
 fn a_transpose_has_the_same_weights() {
     let exec = Executor::new(2);
-    for (out, inp) in SHAPES {
-        let w = matrix(WeightFormat::Bf16, (out, inp));
+    for ((out, inp), by) in SHAPES.into_iter().flat_map(|s| BOTH.map(|by| (s, by))) {
+        let w = matrix(WeightFormat::Bf16, (out, inp), by);
         let mut transposed = [Panels::zeros(0, 0), Panels::zeros(0, 0)];
         let panels = out.div_ceil(LANES);
         w.transpose(0..panels, &mut transposed[0], &exec);
@@ -194,11 +246,7 @@ fn a_transpose_has_the_same_weights() {
         assert_eq!(half.1, full.1);
         // Pairs are along what was `out`.
         let even = out.is_multiple_of(2);
-        let expected = if even {
-            Arithmetic::Bf16
-        } else {
-            Arithmetic::F32
-        };
+        let expected = if even { by } else { Arithmetic::F32 };
         assert_eq!((half.0, full.0), (expected, Arithmetic::F32));
     }
 }
@@ -244,6 +292,7 @@ fn rounding_is_to_nearest_even_at_every_level() {
 /// text, and the state of a learner after two steps on it.
 #[test]
 fn a_model_serves_and_trains_one_function() {
+    with_tiles();
     let mut wide = tiny(Family::Qwen3);
     (wide.hidden, wide.head_dim, wide.ffn, wide.vocab) = (48, 16, 96, 144);
     let before = SimdLevel::current();
@@ -254,10 +303,10 @@ fn a_model_serves_and_trains_one_function() {
             loss: (30..70).map(TokenLoss::imitated).collect(),
         };
         let adapter = Adapter::random(&shape, lora(AdapterDtype::Bf16), 5);
-        for format in FORMATS {
+        for (format, by) in FORMATS.into_iter().flat_map(|f| BOTH.map(|by| (f, by))) {
             let weights = model(&shape, 7).weights.into_format(format);
             let plain = Model::new(shape.clone(), weights);
-            let base = Arc::new(plain.clone().computed_by(Arithmetic::Bf16));
+            let base = Arc::new(plain.clone().computed_by(by));
             assert_eq!(base.digest, plain.digest);
             assert_ne!(fingerprint(&base), fingerprint(&plain));
             let logprobs = |model: &Model, chunk: usize, threads: usize| -> Vec<u32> {
@@ -296,12 +345,30 @@ fn a_model_serves_and_trains_one_function() {
                     assert_eq!(
                         served,
                         logprobs(&base, chunk, threads),
-                        "{format:?} {level:?}"
+                        "{format:?} {by:?} {level:?}"
                     );
                 }
-                assert!(state == trained(3, 1 << 30).1, "{format:?} {level:?}");
+                assert!(
+                    state == trained(3, 1 << 30).1,
+                    "{format:?} {by:?} {level:?}"
+                );
             }
         }
     }
     assert!(before.force());
+}
+
+/// What adds up otherwise is not taken, however near it is.
+#[test]
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn tiles_that_are_not_exact_are_refused() {
+    with_tiles();
+    if SimdLevel::current() != SimdLevel::Avx512 {
+        assert!(!Arithmetic::Amx.supported());
+        return;
+    }
+    assert!(Arithmetic::Amx.supported() && tiles_add_up());
+    if crate::simd::tiles::emulator::installed() {
+        assert!(!crate::simd::tiles::emulator::with_a_fault(tiles_add_up));
+    }
 }

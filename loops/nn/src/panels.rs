@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use crate::exec::{Executor, Shards};
-use crate::gemm::{Bf16Pairs, Epilogue, Factors, Gemm, Source, Strided};
+use crate::gemm::{Bf16Pairs, Epilogue, Factors, Gemm, Pairs, Source, Strided};
 use crate::gguf::BlockKind;
 use crate::pairs::{Arithmetic, with_pairs};
 use crate::quant::{Bits, CodePairs, Quantised, WeightFormat};
@@ -32,7 +32,6 @@ pub(crate) struct Panels {
     pub(crate) out: usize,
     pub(crate) inp: usize,
     data: Data,
-    /// See [`Arithmetic::Bf16`].
     arithmetic: Arithmetic,
 }
 
@@ -367,27 +366,44 @@ impl Panels {
                     Bits::Eight => self.product(x, data.eight(), to).run_on(exec, STAGED_FROM),
                     Bits::Four => self.product(x, data.four(), to).run_on(exec, STAGED_FROM),
                 },
-                (Data::Bf16(lines), Arithmetic::Bf16) => {
+                (Data::Bf16(lines), _) => {
                     let base = lines.as_ptr().cast::<u16>();
                     with_pairs(x, self.inp, exec, |first, x| {
                         let to = (to.0.add(first * ym), ym, out);
-                        let product = self.product(x, Bf16Pairs { base, panel }, to);
-                        product.run_on(exec, usize::MAX);
+                        self.pairs(x, Bf16Pairs { base, panel }, to, (exec, usize::MAX));
                     });
                 }
-                (Data::Quantised(data), Arithmetic::Bf16) => {
+                (Data::Quantised(data), _) => {
+                    let how = (exec, CODE_PAIRS_STAGED_FROM);
                     with_pairs(x, self.inp, exec, |first, x| {
                         let to = (to.0.add(first * ym), ym, out);
                         match data.bits {
-                            Bits::Eight => self
-                                .product(x, CodePairs(data.eight()), to)
-                                .run_on(exec, CODE_PAIRS_STAGED_FROM),
-                            Bits::Four => self
-                                .product(x, CodePairs(data.four()), to)
-                                .run_on(exec, CODE_PAIRS_STAGED_FROM),
+                            Bits::Eight => self.pairs(x, CodePairs(data.eight()), to, how),
+                            Bits::Four => self.pairs(x, CodePairs(data.four()), to, how),
                         }
                     });
                 }
+            }
+        }
+    }
+
+    /// The product of rows of pairs to `to`, see [`Self::product`]; staged from so many rows on.
+    ///
+    /// # Safety
+    /// The pairs are as [`with_pairs`] makes them, and `to` holds their products.
+    unsafe fn pairs<S: Source<Factors = Pairs>>(
+        &self,
+        x: Rows,
+        src: S,
+        to: (*mut f32, usize, Epilogue),
+        (exec, staged_from): (&Executor, usize),
+    ) {
+        let product = self.product(x, src, to);
+        // SAFETY: the caller vouches for the pointers.
+        unsafe {
+            match self.arithmetic {
+                Arithmetic::Amx => product.run_in_chunks(exec),
+                Arithmetic::F32 | Arithmetic::Bf16 => product.run_on(exec, staged_from),
             }
         }
     }
@@ -421,10 +437,11 @@ impl Panels {
         let rows = (panels.end * LANES).min(self.out) - panels.start * LANES;
         (to.out, to.inp) = (self.inp, rows);
         let block = (panels, rows);
-        if let (Data::Bf16(from), Arithmetic::Bf16) = (&self.data, self.arithmetic)
+        if let (Data::Bf16(from), arithmetic @ (Arithmetic::Bf16 | Arithmetic::Amx)) =
+            (&self.data, self.arithmetic)
             && rows.is_multiple_of(2)
         {
-            to.arithmetic = Arithmetic::Bf16;
+            to.arithmetic = arithmetic;
             if !matches!(to.data, Data::Bf16(_)) {
                 to.data = Data::Bf16(Vec::new());
             }

@@ -6,6 +6,7 @@
 //! computes identical results; a test forces each level and compares bits.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Lanes in one vector; panels, rows and reductions are all counted in this unit.
@@ -381,6 +382,8 @@ impl V16 for Portable {
 #[cfg(target_arch = "aarch64")]
 mod arm;
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod tiles;
+#[cfg(target_arch = "x86_64")]
 mod x86;
 
 /// Work that can run at any level. `run` must be `#[inline(always)]` so that its vector code is
@@ -496,6 +499,27 @@ pub(crate) fn has_dots() -> bool {
     return SimdLevel::current() == SimdLevel::Avx512 && is_x86_feature_detected!("avx512bf16");
     #[cfg(not(target_arch = "x86_64"))]
     false
+}
+
+/// Whether the processor has products of tiles of bf16 at the current level. Elsewhere they are
+/// computed in vectors, which is only good for checking them.
+pub(crate) fn has_tiles() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return SimdLevel::current() == SimdLevel::Avx512 && tiles::usable() && !IN_VECTORS.get();
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+thread_local! {
+    static IN_VECTORS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `f` as where there are no tiles, as far as it stays on this thread.
+pub(crate) fn without_tiles<T>(f: impl FnOnce() -> T) -> T {
+    let before = IN_VECTORS.replace(true);
+    let result = f();
+    IN_VECTORS.set(before);
+    result
 }
 
 /// Runs a kernel that computes dot products of bf16 at the current level.

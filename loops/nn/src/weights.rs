@@ -72,6 +72,7 @@ pub fn fingerprint(model: &Model) -> String {
     let kernels = match model.weights.arithmetic() {
         Arithmetic::F32 => "f32-fma-k1",
         Arithmetic::Bf16 => "bf16-dot-k2",
+        Arithmetic::Amx => "bf16-amx-k32",
     };
     let kv = model.kv.as_str();
     format!("cpu-{kernels};w={};kv={kv}", formats.join("+"))
@@ -341,7 +342,7 @@ impl Weights {
         self.layers.iter().any(|l| l.qkv.w.format() == "f32")
     }
 
-    /// How products are computed: [`Arithmetic::Bf16`] where those of any matrix are.
+    /// How products are computed: not as [`Arithmetic::F32`] where those of any matrix are not.
     pub fn arithmetic(&self) -> Arithmetic {
         let all = self.matrices().map(Panels::arithmetic);
         all.max().unwrap_or_default()

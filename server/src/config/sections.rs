@@ -99,6 +99,8 @@ pub enum Products {
     F32,
     /// Inputs rounded to bf16.
     Bf16,
+    /// Inputs rounded to bf16, in tiles.
+    Amx,
 }
 
 impl Products {
@@ -108,16 +110,22 @@ impl Products {
             Self::F32 => Ok(Arithmetic::F32),
             Self::Auto if on_device => Ok(Arithmetic::F32),
             Self::Auto => Ok(Arithmetic::quickest()),
-            Self::Bf16 if on_device => Err(
-                "model.arithmetic is \"bf16\", but a CUDA device computes in f32; set it to \"auto\""
-                    .to_owned(),
-            ),
+            Self::Bf16 | Self::Amx if on_device => Err(format!(
+                "model.arithmetic is \"{}\", but a CUDA device computes in f32; set it to \"auto\"",
+                if self == Self::Amx { "amx" } else { "bf16" },
+            )),
             Self::Bf16 if !Arithmetic::Bf16.supported() => Err(
                 "model.arithmetic is \"bf16\", but this processor has no products of bf16 \
                  (AVX512-BF16); set it to \"auto\" or \"f32\""
                     .to_owned(),
             ),
             Self::Bf16 => Ok(Arithmetic::Bf16),
+            Self::Amx if !Arithmetic::Amx.supported() => Err(
+                "model.arithmetic is \"amx\", but this processor has no tiles of bf16 (AMX), the system \
+                 does not let them be used, or they add up otherwise; set it to \"auto\" or \"f32\""
+                    .to_owned(),
+            ),
+            Self::Amx => Ok(Arithmetic::Amx),
         }
     }
 }

@@ -266,10 +266,16 @@ fn products_come_to_what_the_machine_has() {
     assert_eq!(Products::Auto.arithmetic(false), Ok(best));
     assert_eq!(Products::Auto.arithmetic(true), Ok(f32));
     assert_eq!(Products::F32.arithmetic(false), Ok(f32));
-    let on_device = Products::Bf16
-        .arithmetic(true)
-        .expect_err("it has f32 only");
-    assert!(on_device.contains("model.arithmetic"), "{on_device}");
+    for (products, name) in [(Products::Bf16, "bf16"), (Products::Amx, "amx")] {
+        let on_device = products.arithmetic(true).expect_err("it has f32 only");
+        let named = format!("model.arithmetic is \"{name}\"");
+        assert!(on_device.contains(&named), "{on_device}");
+    }
+    let amx = hone_nn::Arithmetic::Amx;
+    match Products::Amx.arithmetic(false) {
+        Ok(taken) => assert!(taken == amx && amx.supported()),
+        Err(why) => assert!(!amx.supported() && why.contains("AMX"), "{why}"),
+    }
     match Products::Bf16.arithmetic(false) {
         Ok(taken) => assert_eq!(taken, best),
         Err(why) => assert!(best == f32 && why.contains("AVX512-BF16"), "{why}"),
