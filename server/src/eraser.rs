@@ -1,6 +1,7 @@
 //! Carries out wishes to be forgotten: what decides at once, the removing piece by piece beside
 //! everything else. A wish that was under way when the process ended goes on at the next start.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -34,6 +35,7 @@ pub struct Eraser {
     pub piece_turns: usize,
     wake: Notify,
     ended: Latest<u64>,
+    stopped: AtomicBool,
 }
 
 /// The same with a trial of a version that was never told. One of a version that was told is left as
@@ -62,6 +64,7 @@ impl Eraser {
             piece_turns,
             wake: Notify::new(),
             ended: Latest::new(0),
+            stopped: AtomicBool::new(false),
         }
     }
 
@@ -135,7 +138,8 @@ impl Eraser {
         Ok(())
     }
 
-    /// Waits until a wish is done, at most so long; then how far it has come.
+    /// Waits until a wish is done, or nothing is removed any more, at most so long; then how far it has
+    /// come.
     ///
     /// # Errors
     /// The ledger's.
@@ -148,7 +152,8 @@ impl Eraser {
         let done = async {
             loop {
                 let report = self.personal.forget(id).await?;
-                if report.as_ref().is_none_or(|report| report.is_done) {
+                let is_done = report.as_ref().is_none_or(|report| report.is_done);
+                if is_done || self.stopped.load(Ordering::Acquire) {
                     return Ok(report);
                 }
                 if ended.changed().await.is_none() {
@@ -164,13 +169,21 @@ impl Eraser {
 
     /// Removes what is to be removed until the shutdown.
     pub async fn run(self: Arc<Self>, shutdown: Shutdown) {
+        self.erase_until(shutdown).await;
+        self.stopped.store(true, Ordering::Release);
+        // Who waits for a wish looks once more.
+        self.ended.update(|n| n + 1);
+    }
+
+    async fn erase_until(&self, shutdown: Shutdown) {
         let stopped = shutdown.wait();
         tokio::pin!(stopped);
         let mut pause = RETRY.0;
         loop {
             let done = tokio::select! {
-                done = self.work() => done,
+                biased;
                 () = &mut stopped => return,
+                done = self.work() => done,
             };
             let waiting = async {
                 match &done {

@@ -2,6 +2,7 @@
 //! same.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -9,11 +10,13 @@ use axum::http::{Method, Request};
 use axum::response::Response;
 use futures::{FutureExt, poll};
 use hone_domain::{Consents, ForgetId, Learning, PolicyVersion, Scope};
+use hone_runtime::ShutdownTrigger;
 use hone_store::{AuditEntry, ForgetWhat, ForgetWish, TryOut, Window};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::trials::{SCOPE, published};
+use crate::eraser::Eraser;
 use crate::http::Http;
 use crate::http::acts::Acts;
 use crate::http::rights::{RIGHTS, is_act};
@@ -158,6 +161,29 @@ async fn the_next_wish_tells_what_an_older_one_did_not() {
     http.eraser.begin(&wish(2)).await.unwrap();
     let heads = http.policies.get();
     assert_eq!(heads.newest(&scope()), Some(&base));
+}
+
+#[tokio::test]
+async fn nobody_waits_for_a_wish_that_a_stop_leaves_for_later() {
+    let stage = published(2).await;
+    let ours = &stage.http.eraser;
+    let eraser = Arc::new(Eraser::new(
+        (ours.personal.clone(), ours.versions.clone()),
+        (ours.blobs.clone(), ours.policies.clone()),
+        ours.index.clone(),
+        1,
+    ));
+    // Nobody else hears of this one.
+    let begun = ours.personal.begin_forget(&wish(1)).await.unwrap();
+    assert!(!begun.report.is_done);
+    let waiting = eraser.wait(wish(1).id, Duration::from_secs(300));
+    let stopping = ShutdownTrigger::new();
+    stopping.pull();
+    let both = async { tokio::join!(waiting, eraser.clone().run(stopping.signal())) };
+    let (report, ()) = tokio::time::timeout(Duration::from_secs(60), both)
+        .await
+        .expect("the stop ends the wait");
+    assert!(report.unwrap().is_some_and(|report| !report.is_done));
 }
 
 #[tokio::test]

@@ -446,10 +446,14 @@ fn words(version: &LearnedVersion) -> String {
     if version.is_rollback {
         return "It is an earlier version, brought back.".to_owned();
     }
+    let which = match version.samples {
+        1 => "which",
+        _ => "most of which",
+    };
     let of = match version.learned_score {
-        Some(score) if score > 0.33 => ", most of which you liked",
-        Some(score) if score < -0.33 => ", most of which you did not like",
-        _ => "",
+        Some(score) if score > 0.33 => format!(", {which} you liked"),
+        Some(score) if score < -0.33 => format!(", {which} you did not like"),
+        _ => String::new(),
     };
     let since = match (version.score_before, version.score_after) {
         (Some(before), Some(after)) => {
@@ -499,6 +503,31 @@ mod tests {
             ),
         ] {
             assert_eq!(learned(taught, newest), expected);
+        }
+    }
+
+    #[test]
+    fn a_version_says_what_it_learned_from() {
+        let said = |samples, score| {
+            words(&LearnedVersion {
+                version: PolicyVersion(1),
+                is_rollback: false,
+                is_tainted: false,
+                published_ms: 1,
+                samples,
+                learned_score: Some(score),
+                score_before: None,
+                score_after: None,
+            })
+        };
+        for (samples, score, expected) in [
+            (1, 1.0, "It learned from 1 turn, which you liked."),
+            (1, -1.0, "It learned from 1 turn, which you did not like."),
+            (2, 0.5, "It learned from 2 turns, most of which you liked."),
+            (2, 0.0, "It learned from 2 turns."),
+        ] {
+            let expected = format!("{expected} No verdict on its own answers yet.");
+            assert_eq!(said(samples, score), expected);
         }
     }
 }
