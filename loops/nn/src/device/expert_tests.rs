@@ -174,40 +174,51 @@ fn chosen_and_grouped(
     wanted: &OnProcessor,
 ) {
     let (rows, chosen) = (recorded.len(), cfg.chosen);
-    let pairs = rows * chosen;
-    let none = vec![NOT_RECORDED; chosen];
-    let told: Vec<u16> = recorded
-        .iter()
-        .flat_map(|ids| ids.as_ref().unwrap_or(&none))
-        .copied()
-        .collect();
-    // The rows' places are turned around, and the first row has none.
-    let places: Vec<u32> = (0..rows as u32)
-        .map(|row| {
-            if row == 0 {
-                u32::MAX
-            } else {
-                rows as u32 - 1 - row
-            }
-        })
-        .collect();
-    let (scores, told) = (
-        Buffer::holding(driver, scores).unwrap(),
-        Buffer::holding(driver, &told).unwrap(),
-    );
-    let places = Buffer::holding(driver, &places).unwrap();
+    let (ids, record, weights) = choose(driver, cfg, (scores, recorded));
+    let mut found = vec![0u16; rows * chosen];
+    ids.read(0, &mut found).unwrap();
+    assert_eq!(found, wanted.ids, "{cfg:?}");
+    for row in 1..rows {
+        let at = (rows - 1 - row) * chosen;
+        let own = &found[row * chosen..(row + 1) * chosen];
+        assert_eq!(&record[at..at + chosen], own);
+    }
+    for (found, wanted) in weights.iter().zip(&wanted.weights) {
+        let same = found.to_bits() == wanted.to_bits() || (found.is_nan() && wanted.is_nan());
+        assert!(same, "{found} for {wanted}: {cfg:?}");
+    }
     let shift = 2;
-    let tiles = (pairs >> shift) + cfg.count.min(pairs);
-    let zeroed = |bytes: usize| Buffer::zeroed(driver, bytes).unwrap();
-    let [ids, record] = [pairs * 2, pairs * 2].map(zeroed);
-    let [weights, tokens, listed, of_tiles] =
-        [pairs * 4, pairs * 4, pairs * 4, tiles * 16].map(zeroed);
-    of_tiles.write(&vec![7u32; tiles * 4]).unwrap();
-    let list = Listed {
-        tiles: of_tiles.at(),
-        tokens: tokens.at(),
-        pairs: listed.at(),
+    let tiles = ((rows * chosen) >> shift) + cfg.count.min(rows * chosen);
+    let [pairs, tokens, found] = group(driver, cfg, (&ids, rows), (shift, tiles));
+    assert_eq!(pairs, wanted.pairs);
+    let of: Vec<u32> = pairs.iter().map(|pair| pair / chosen as u32).collect();
+    assert_eq!(tokens, of);
+    assert_eq!(found, cut(wanted, shift, tiles));
+}
+
+/// The ids, their record and their weights. The rows' places in the record are turned around, and the
+/// first row has none.
+fn choose(
+    driver: &Arc<dyn Driver>,
+    cfg: &ExpertsConfig,
+    (scores, recorded): (&[f32], &[Option<Vec<u16>>]),
+) -> (Buffer, Vec<u16>, Vec<f32>) {
+    let (rows, pairs) = (recorded.len(), recorded.len() * cfg.chosen);
+    let none = vec![NOT_RECORDED; cfg.chosen];
+    let told = recorded
+        .iter()
+        .flat_map(|ids| ids.as_ref().unwrap_or(&none));
+    let told: Vec<u16> = told.copied().collect();
+    let place = |row: u32| match row {
+        0 => u32::MAX,
+        _ => rows as u32 - 1 - row,
     };
+    let places: Vec<u32> = (0..rows as u32).map(place).collect();
+    let scores = Buffer::holding(driver, scores).unwrap();
+    let told = Buffer::holding(driver, &told).unwrap();
+    let places = Buffer::holding(driver, &places).unwrap();
+    let [ids, record, weights] =
+        [2, 2, 4].map(|each| Buffer::zeroed(driver, pairs * each).unwrap());
     let route = Route {
         scores: scores.at(),
         recorded: told.at(),
@@ -218,48 +229,49 @@ fn chosen_and_grouped(
         listed: Listed::default(),
         stride: padded(cfg.count) as u32,
         count: cfg.count as u32,
-        chosen: chosen as u32,
+        chosen: cfg.chosen as u32,
         normalised: u32::from(cfg.normalised),
-        told: chosen as u32,
+        told: cfg.chosen as u32,
         unused: 0,
     };
     launch(&**driver, "route", ([rows as u32, 1, 1], 128), &route).unwrap();
+    let (mut recorded, mut counts) = (vec![0u16; pairs], vec![0.0f32; pairs]);
+    record.read(0, &mut recorded).unwrap();
+    weights.read(0, &mut counts).unwrap();
+    (ids, recorded, counts)
+}
+
+/// Per listed row its pair and its token, and the tiles.
+fn group(
+    driver: &Arc<dyn Driver>,
+    cfg: &ExpertsConfig,
+    (ids, rows): (&Buffer, usize),
+    (shift, tiles): (u32, usize),
+) -> [Vec<u32>; 3] {
+    let pairs = rows * cfg.chosen;
+    let sizes = [pairs, pairs, tiles * 4];
+    // What was there before is gone afterwards.
+    let bufs = sizes.map(|size| Buffer::holding(driver, &vec![7u32; size]).unwrap());
     let group = Group {
         ids: ids.at(),
-        listed: list,
+        listed: Listed {
+            pairs: bufs[0].at(),
+            tokens: bufs[1].at(),
+            tiles: bufs[2].at(),
+        },
         pairs: pairs as u32,
-        chosen: chosen as u32,
+        chosen: cfg.chosen as u32,
         experts: cfg.count as u32,
         shift,
         tiles: tiles as u32,
         unused: 0,
     };
     launch(&**driver, "group_pairs", ([1, 1, 1], 512), &group).unwrap();
-
-    let (mut found, mut recorded) = (vec![0u16; pairs], vec![0u16; pairs]);
-    ids.read(0, &mut found).unwrap();
-    record.read(0, &mut recorded).unwrap();
-    assert_eq!(found, wanted.ids, "{cfg:?}");
-    for row in 1..rows {
-        let at = (rows - 1 - row) * chosen;
-        let own = &found[row * chosen..(row + 1) * chosen];
-        assert_eq!(&recorded[at..at + chosen], own);
+    let mut all = sizes.map(|size| vec![0u32; size]);
+    for (buffer, to) in bufs.iter().zip(&mut all) {
+        buffer.read(0, to).unwrap();
     }
-    let mut found = vec![0.0f32; pairs];
-    weights.read(0, &mut found).unwrap();
-    for (found, wanted) in found.iter().zip(&wanted.weights) {
-        let same = found.to_bits() == wanted.to_bits() || (found.is_nan() && wanted.is_nan());
-        assert!(same, "{found} for {wanted}: {cfg:?}");
-    }
-    let mut order = [vec![0u32; pairs], vec![0u32; pairs]];
-    listed.read(0, &mut order[0]).unwrap();
-    tokens.read(0, &mut order[1]).unwrap();
-    assert_eq!(order[0], wanted.pairs);
-    let of: Vec<u32> = order[0].iter().map(|pair| pair / chosen as u32).collect();
-    assert_eq!(order[1], of);
-    let mut found = vec![0u32; tiles * 4];
-    of_tiles.read(0, &mut found).unwrap();
-    assert_eq!(found, cut(wanted, shift, tiles));
+    all
 }
 
 /// The tiles of grouped rows, as the kernels know them.
