@@ -79,7 +79,7 @@ impl Route {
 
     /// Chooses for every row of `scores [tokens][experts]`, except where `recorded` says the ids.
     /// Leaves shares in `scores` where the weights are not normalised.
-    fn choose<'r>(
+    pub(crate) fn choose<'r>(
         &mut self,
         cfg: &ExpertsConfig,
         (scores, stride): (&mut [f32], usize),
@@ -108,7 +108,7 @@ impl Route {
     }
 
     /// Groups the pairs by expert, tokens ascending.
-    fn group(&mut self, experts: usize) {
+    pub(crate) fn group(&mut self, experts: usize) {
         self.ends.clear();
         self.ends.resize(experts, 0);
         for id in &self.ids {

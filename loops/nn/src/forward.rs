@@ -98,6 +98,15 @@ impl<'s> Logits<'s> {
         Self { drawn, ..self }
     }
 
+    /// With the experts that the tokens of its rows used, so many of each.
+    pub(crate) fn using(self, chosen: &'s [u16], recorded: usize) -> Self {
+        Self {
+            chosen,
+            recorded,
+            ..self
+        }
+    }
+
     /// What was drawn from row `i`, if it was drawn from already; the row is not here then.
     pub fn drawn(&self, i: usize) -> Option<&Sampled> {
         self.drawn.get(i)?.as_ref()
@@ -177,11 +186,9 @@ pub fn forward<'s>(
     head(model, picked.as_slice(), rows, logits, exec);
     let logits = logits.as_slice();
     let shape = (rows, stride, model.config.vocab);
-    Logits {
-        chosen: picked_chosen,
-        recorded,
-        ..Logits::new(logits, shape).with(drawn(batch, logits, shape, exec))
-    }
+    Logits::new(logits, shape)
+        .with(drawn(batch, logits, shape, exec))
+        .using(picked_chosen, recorded)
 }
 
 thread_local! {
@@ -224,7 +231,7 @@ fn drawn(
 }
 
 /// Ids of experts recorded per token.
-fn recorded(model: &Model) -> usize {
+pub(crate) fn recorded(model: &Model) -> usize {
     let experts = model.config.experts.as_ref();
     experts.map_or(0, ExpertsConfig::recorded)
 }

@@ -8,15 +8,16 @@ use hone_nn::bench::medium_shape;
 use hone_nn::device::{Device, DeviceError, Driver, Emulator};
 use hone_nn::sample::{PlainDraw, SamplingParams};
 use hone_nn::{
-    Adapter, AdapterDtype, BLOCK_TOKENS, Control, Executor, Family, Learner, LearnerConfig,
-    LoadError, LogitsWanted, LoraConfig, LossKind, Model, ModelConfig, Objective, Runner, SeqInput,
-    StepReport, TensorData, TensorSource, TokenLoss, TrainRow, WeightFormat, Weights,
+    Adapter, AdapterDtype, BLOCK_TOKENS, Control, Executor, ExpertsConfig, Family, Learner,
+    LearnerConfig, LoadError, LogitsWanted, LoraConfig, LossKind, Model, ModelConfig, Objective,
+    Runner, SeqInput, StepReport, Target, TensorData, TensorSource, TokenLoss, TrainRow,
+    WeightFormat, Weights,
 };
 use hone_starter::rng::Rng;
 use serde_json::{Value, json};
 
 use super::Bench;
-use super::bed::lora;
+use super::bed;
 use super::report::{Report, milli};
 use crate::device;
 
@@ -77,7 +78,7 @@ pub(super) fn device(bench: &Bench) -> Result<Report, String> {
             report.row([
                 name.to_owned(),
                 weights.to_owned(),
-                "trains what the processor trains".to_owned(),
+                of_steps(&shape).to_owned(),
                 "-".to_owned(),
                 "-".to_owned(),
                 numbers.to_string(),
@@ -99,6 +100,14 @@ pub(super) fn device(bench: &Bench) -> Result<Report, String> {
         report.note(note.to_owned());
     }
     Ok(report)
+}
+
+/// What steps on either side show. Updates of models with experts are the processor's on both.
+fn of_steps(shape: &ModelConfig) -> &'static str {
+    match shape.experts {
+        None => "trains what the processor trains",
+        Some(_) => "measures what the processor measures",
+    }
 }
 
 /// The first CUDA device and true, or the emulated one where there is none.
@@ -127,6 +136,34 @@ fn qwen3(hidden: usize, layers: usize, ffn: usize) -> ModelConfig {
     }
 }
 
+/// The shape with so many experts in every layer, of which a token uses so many, each so wide.
+fn sparse(shape: ModelConfig, (count, chosen, ffn): (usize, usize, usize)) -> ModelConfig {
+    let experts = ExpertsConfig {
+        count,
+        chosen,
+        ffn,
+        normalised: true,
+        layers: vec![true; shape.layers],
+    };
+    ModelConfig {
+        family: Family::Qwen3Moe,
+        experts: Some(experts),
+        ..shape
+    }
+}
+
+/// An adapter as training makes them for such a model.
+fn lora(shape: &ModelConfig) -> LoraConfig {
+    let all = bed::lora();
+    match shape.experts {
+        None => all,
+        Some(_) => LoraConfig {
+            targets: Target::ATTENTION.to_vec(),
+            ..all
+        },
+    }
+}
+
 /// Shapes whose numbers are compared. The emulator is slow, so its are small.
 fn shapes(real: bool) -> Vec<(&'static str, ModelConfig)> {
     let small = qwen3(72, 2, 100);
@@ -143,8 +180,11 @@ fn shapes(real: bool) -> Vec<(&'static str, ModelConfig)> {
         windows: vec![Some(40), None],
         ..small.clone()
     };
-    let mut shapes = vec![("small", small), ("odd sizes", odd)];
+    let experts = sparse(small.clone(), (12, 3, 40));
+    let mut shapes = vec![("small", small), ("odd sizes", odd), ("experts", experts)];
     if real {
+        let many = sparse(qwen3(512, 2, 1_024), (128, 8, 256));
+        shapes.push(("128 experts", many));
         let large = ModelConfig {
             vocab: 50_000,
             heads: 16,
@@ -168,7 +208,7 @@ fn parity(
     let device = device::load(driver.clone(), model, exec)?;
     let lora = LoraConfig {
         dtype: AdapterDtype::Bf16,
-        ..lora()
+        ..lora(&model.config)
     };
     let adapter = Adapter::random(&model.config, lora, 1);
     // Prompt tokens, and whether the adapter answers.
@@ -240,7 +280,11 @@ fn learner(model: &Arc<Model>, exec: &Arc<Executor>) -> Result<Learner, String> 
     let config = LearnerConfig {
         kl_coef: 0.02,
         entropy_coef: 0.001,
-        ..LearnerConfig::new(hone_nn::Trainable::Lora(lora()), objective, 1e-3)
+        ..LearnerConfig::new(
+            hone_nn::Trainable::Lora(lora(&model.config)),
+            objective,
+            1e-3,
+        )
     };
     let learner = Learner::new(model.clone(), config).map_err(|error| error.to_string())?;
     Ok(learner.on(exec.clone()))
@@ -354,7 +398,7 @@ fn speeds(
         let model = Arc::new(Model::new(shape, weights));
         let device = device::load(driver.clone(), &model, exec)?;
         let time = bench.time(3.0);
-        let adapter = Adapter::random(&model.config, lora(), 1);
+        let adapter = Adapter::random(&model.config, lora(&model.config), 1);
         let plain = CONCURRENT.map(|concurrent| (concurrent, None));
         let adapted = ADAPTED.map(|concurrent| (concurrent, Some(&adapter)));
         for (concurrent, adapter) in plain.into_iter().chain(adapted) {

@@ -52,16 +52,6 @@ pub(crate) fn open(
     if choice == Choice::Cpu {
         return Ok(None);
     }
-    if model.config.experts.is_some() {
-        return if choice == Choice::Auto {
-            Ok(None)
-        } else {
-            Err(format!(
-                "model.device is \"{choice}\", but a model with experts is computed by the processor \
-                 only; set it to \"cpu\""
-            ))
-        };
-    }
     let driver = match cuda() {
         Ok(driver) => driver,
         Err(error @ (DeviceError::NotBuilt | DeviceError::None(_))) if choice == Choice::Auto => {
@@ -110,27 +100,6 @@ impl std::fmt::Display for Choice {
 mod tests {
     use super::*;
     use hone_nn::bench::starter_shape;
-
-    #[test]
-    fn a_model_with_experts_stays_on_the_processor() {
-        let mut shape = starter_shape();
-        shape.experts = Some(hone_nn::ExpertsConfig {
-            count: 4,
-            chosen: 2,
-            ffn: 32,
-            normalised: true,
-            layers: vec![true; shape.layers],
-        });
-        let model = Arc::new(Model::random(shape, 1));
-        let exec = Executor::new(1);
-        let open = |choice| open(choice, &model, &exec).map(|device| device.is_some());
-        assert_eq!(open(Choice::Auto), Ok(false));
-        let error = open(Choice::Cuda).expect_err("it is not computed there");
-        assert!(
-            error.contains("experts") && error.contains("\"cpu\""),
-            "{error}"
-        );
-    }
 
     #[test]
     fn asking_for_cuda_where_there_is_none_is_one_clear_sentence() {

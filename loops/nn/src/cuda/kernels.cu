@@ -3,6 +3,7 @@
 #include "attention_back.cuh"
 #include "backward.cuh"
 #include "cut.cuh"
+#include "experts.cuh"
 #include "linear.cuh"
 #include "loss.cuh"
 #include "rows.cuh"

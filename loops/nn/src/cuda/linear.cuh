@@ -31,6 +31,9 @@ struct Linear {
     Linears beside;
 };
 
+// Where a row of x begins.
+HONE_INLINE const float *row_of(const Linear &a, uint32_t row) { return a.x + (uint64_t)row * a.x_stride; }
+
 HONE_INLINE void leave(const Linear &a, uint32_t row, uint32_t out, float sum) {
     float *y = a.y + (uint64_t)row * a.y_stride + out;
     if (a.store == ADD_SCALED) {
@@ -42,6 +45,8 @@ HONE_INLINE void leave(const Linear &a, uint32_t row, uint32_t out, float sum) {
     }
 }
 
+// Below, a product A is a `Linear`, or what has its `w`, `rows`, `row_of` and `leave`.
+//
 // What a block reads at a time: IN inputs of ROWS rows, and of STRIPS times thirty-two outputs.
 template <uint32_t F, uint32_t ROWS, uint32_t STRIPS, uint32_t IN> struct Stage {
     // Pieces of sixteen bytes of a strip.
@@ -53,7 +58,8 @@ template <uint32_t F, uint32_t ROWS, uint32_t STRIPS, uint32_t IN> struct Stage 
     Bytes16 scales[STRIPS][IN / 32 * GROUP_OUT * 2 / 16];
 
     // A warp starts to copy the weights of the inputs from `step * IN` on, of which there are `count` groups.
-    template <bool WHOLE> HONE_INLINE void copy_weights(const Linear &a, uint32_t strip0, uint32_t step, uint32_t count) {
+    template <bool WHOLE, typename A>
+    HONE_INLINE void copy_weights(const A &a, uint32_t strip0, uint32_t step, uint32_t count) {
         const uint32_t t = threadIdx.x % 32, strips = (a.w.out + GROUP_OUT - 1) / GROUP_OUT;
 #pragma unroll
         for (uint32_t s = 0; s < STRIPS; s++) {
@@ -74,7 +80,7 @@ template <uint32_t F, uint32_t ROWS, uint32_t STRIPS, uint32_t IN> struct Stage 
     }
 
     // The same of the rows.
-    template <bool WHOLE> HONE_INLINE void copy_rows(const Linear &a, uint32_t step, uint32_t count) {
+    template <bool WHOLE, typename A> HONE_INLINE void copy_rows(const A &a, uint32_t step, uint32_t count) {
         const uint32_t t = threadIdx.x % 32;
         constexpr uint32_t EACH = IN / 4;
 #pragma unroll
@@ -82,7 +88,7 @@ template <uint32_t F, uint32_t ROWS, uint32_t STRIPS, uint32_t IN> struct Stage 
             // Lanes take pieces of one row, or of rows one after the other.
             const uint32_t r = (i + t) / EACH, piece = (i + t) % EACH;
             const uint32_t row = least(blockIdx.y * ROWS + r, a.rows - 1);
-            const Bytes16 *from = (const Bytes16 *)(a.x + (uint64_t)row * a.x_stride) + step * EACH + piece;
+            const Bytes16 *from = (const Bytes16 *)row_of(a, row) + step * EACH + piece;
             const bool there = ROWS * EACH % 32 == 0 || r < ROWS;
             if (there && (WHOLE || piece < count * 2)) copy_ahead(&x[r][piece], from);
         }
@@ -97,8 +103,8 @@ template <uint32_t F, uint32_t ROWS, uint32_t STRIPS, uint32_t IN> struct Stage 
 };
 
 // What one warp of a block does while the others add: it copies, so many stages ahead as there are but one.
-template <uint32_t STAGES, uint32_t F, uint32_t ROWS, uint32_t STRIPS, uint32_t IN>
-HONE_INLINE void copy_all(const Linear &a, uint32_t strip0, Stage<F, ROWS, STRIPS, IN> *stages) {
+template <uint32_t STAGES, uint32_t F, uint32_t ROWS, uint32_t STRIPS, uint32_t IN, typename A>
+HONE_INLINE void copy_all(const A &a, uint32_t strip0, Stage<F, ROWS, STRIPS, IN> *stages) {
     const uint32_t steps = (a.w.inp + IN - 1) / IN;
     auto left = [&](uint32_t step) { return groups_in(a.w.inp) - step * (IN / GROUP_IN); };
     auto weights = [&](uint32_t step) {
@@ -134,8 +140,8 @@ HONE_INLINE void copy_all(const Linear &a, uint32_t strip0, Stage<F, ROWS, STRIP
 // Adds the products of all inputs to sum[row][output], inputs ascending, where a thread has EACH rows and
 // OUTS outputs: row_at and out_at (strip and output in it) say which.
 template <uint32_t EACH, uint32_t OUTS, uint32_t STAGES, uint32_t F, uint32_t ROWS, uint32_t STRIPS, uint32_t IN,
-          typename RowAt, typename OutAt>
-HONE_INLINE void add_all(const Linear &a, const Stage<F, ROWS, STRIPS, IN> *stages, RowAt row_at, OutAt out_at,
+          typename A, typename RowAt, typename OutAt>
+HONE_INLINE void add_all(const A &a, const Stage<F, ROWS, STRIPS, IN> *stages, RowAt row_at, OutAt out_at,
                          float sum[EACH][OUTS]) {
     static_assert(STAGES >= 2, "a stage is copied while another is used");
     const uint32_t steps = (a.w.inp + IN - 1) / IN;
@@ -191,8 +197,8 @@ template <typename Own, uint32_t BYTES>
 constexpr uint32_t STAGES_IN = BYTES / sizeof(Own) < 8 ? BYTES / sizeof(Own) : 8;
 
 // Thread: one output of R rows. Block: thirty-two, and as many that copy; a strip of outputs. Grid: strips, rows.
-template <uint32_t F, uint32_t R, uint32_t IN>
-HONE_INLINE void few(const Linear &a, uint32_t strip, Bytes16 *room) {
+template <uint32_t F, uint32_t R, uint32_t IN, typename A>
+HONE_INLINE void few(const A &a, uint32_t strip, Bytes16 *room) {
     typedef Stage<F, R, 1, IN> Own;
     constexpr uint32_t STAGES = STAGES_IN<Own, FEW_BYTES>;
     Own *stages = (Own *)room;
@@ -219,8 +225,8 @@ constexpr uint32_t SOME_THREADS = 128;
 //
 // What bounds it is how much is read from the block's memory, so a thread's share of rows and outputs is as
 // near to a square as what it has to do allows.
-template <uint32_t F, uint32_t ROWS, uint32_t STRIPS, uint32_t PER, uint32_t IN>
-HONE_INLINE void some(const Linear &a) {
+template <uint32_t F, uint32_t ROWS, uint32_t STRIPS, uint32_t PER, uint32_t IN, typename A>
+HONE_INLINE void some(const A &a) {
     typedef Stage<F, ROWS, STRIPS, IN> Own;
     constexpr uint32_t STAGES = STAGES_IN<Own, SOME_BYTES>, ROW_LANES = 4 * PER, EACH = ROWS / ROW_LANES;
     HONE_SHARED Own stages[STAGES];

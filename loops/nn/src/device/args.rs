@@ -13,7 +13,7 @@ pub(super) enum Format {
     Q4 = 3,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct Matrix {
     pub(super) data: At,
@@ -132,6 +132,79 @@ pub(super) struct Gate {
     pub(super) ffn: u32,
     pub(super) gate_up_stride: u32,
     pub(super) act_stride: u32,
+    pub(super) unused: u32,
+}
+
+/// Where the pairs of a pass are listed by expert.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(super) struct Listed {
+    pub(super) tiles: At,
+    pub(super) tokens: At,
+    pub(super) pairs: At,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct Route {
+    pub(super) scores: At,
+    pub(super) recorded: At,
+    pub(super) ids: At,
+    pub(super) weights: At,
+    pub(super) record: At,
+    pub(super) places: At,
+    pub(super) listed: Listed,
+    pub(super) stride: u32,
+    pub(super) count: u32,
+    pub(super) chosen: u32,
+    pub(super) normalised: u32,
+    pub(super) told: u32,
+    pub(super) unused: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct Group {
+    pub(super) ids: At,
+    pub(super) listed: Listed,
+    pub(super) pairs: u32,
+    pub(super) chosen: u32,
+    pub(super) experts: u32,
+    pub(super) shift: u32,
+    pub(super) tiles: u32,
+    pub(super) unused: u32,
+}
+
+/// Matrices of one form, one after the other: the first, and bytes from one to the next.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct Stack {
+    pub(super) w: Matrix,
+    pub(super) step: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct ExpertLinear {
+    pub(super) stack: Stack,
+    pub(super) x: At,
+    pub(super) y: At,
+    pub(super) from: At,
+    pub(super) to: At,
+    pub(super) tiles: At,
+    pub(super) x_stride: u32,
+    pub(super) y_stride: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct Mix {
+    pub(super) said: At,
+    pub(super) weights: At,
+    pub(super) y: At,
+    pub(super) n: u32,
+    pub(super) stride: u32,
+    pub(super) chosen: u32,
     pub(super) unused: u32,
 }
 

@@ -40,6 +40,9 @@ pub enum DeviceError {
         /// What the processor says.
         processor: f32,
     },
+    /// It lets tokens through other experts than the processor.
+    #[error("the CUDA device chooses other experts than the processor; nothing is served from it")]
+    OtherExperts,
     /// The model is of a form that the kernels do not cover.
     #[error("{0}")]
     Unsupported(String),
@@ -192,15 +195,15 @@ impl Buffer {
     }
 
     /// Sets values from index `first` on that nothing uses yet.
-    pub(super) fn fill_at(&self, first: usize, values: &[f32]) -> Result<(), DeviceError> {
+    pub(super) fn fill_at<T: Plain>(&self, first: usize, values: &[T]) -> Result<(), DeviceError> {
         let bytes = as_bytes(values);
-        let from = first * size_of::<f32>();
+        let from = first * size_of::<T>();
         assert!(from + bytes.len() <= self.bytes, "buffer too short");
         // SAFETY: the length was checked.
         unsafe { self.driver.fill(self.at + from as u64, bytes) }
     }
 
-    /// Reads values of four-byte numbers, from byte `from` on.
+    /// Reads values, from byte `from` on.
     pub(super) fn read<T: Plain>(&self, from: usize, to: &mut [T]) -> Result<(), DeviceError> {
         let bytes = size_of_val(to);
         assert!(from + bytes <= self.bytes, "buffer too short");
@@ -238,6 +241,19 @@ impl Growing {
             self.0 = Some(Buffer::zeroed(driver, bytes.next_multiple_of(step))?);
         }
         Ok(self.0.as_ref().expect("set above"))
+    }
+}
+
+/// Gives out a piece of memory from its start on.
+#[derive(Default)]
+pub(super) struct Cut(pub(super) u64);
+
+impl Cut {
+    /// Room for so many numbers of four bytes.
+    pub(super) fn floats(&mut self, count: usize) -> u64 {
+        let at = self.0;
+        self.0 += (count * size_of::<f32>()).next_multiple_of(256) as u64;
+        at
     }
 }
 

@@ -17,7 +17,7 @@ use super::driver::{DeviceError, Driver, Launch};
 use super::launches::{Launches, Repeats};
 
 /// The sources, by file name.
-const SOURCES: [(&str, &str); 12] = [
+const SOURCES: [(&str, &str); 13] = [
     ("emulator.cpp", include_str!("../cuda/emulator.cpp")),
     ("emulator.h", include_str!("../cuda/emulator.h")),
     ("kernels.cu", include_str!("../cuda/kernels.cu")),
@@ -32,6 +32,7 @@ const SOURCES: [(&str, &str); 12] = [
         include_str!("../cuda/attention_back.cuh"),
     ),
     ("backward.cuh", include_str!("../cuda/backward.cuh")),
+    ("experts.cuh", include_str!("../cuda/experts.cuh")),
     ("loss.cuh", include_str!("../cuda/loss.cuh")),
 ];
 /// Follows every piece of memory, to see whether a kernel wrote beyond it.

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 
 use super::args::{Attend, Embed, Gate, Leave, Linear, Linears, Norm, Place};
 use super::driver::{Buffer, DeviceError, Driver, launch};
+use super::experts::{DeviceMlp, MixPlaces};
 use super::jobs::LayerJobs;
 use super::launches::Launches;
 use super::plan::{Plan, SCORES_CHUNK, window};
@@ -99,6 +100,33 @@ pub const KERNELS: &[&str] = &[
     "wide_q4_16",
     "wide_q4_32",
     "wide_q4_64",
+    "route",
+    "group_pairs",
+    "mix_experts",
+    "experts_f32_1",
+    "experts_f32_4",
+    "experts_f32_8",
+    "experts_f32_16",
+    "experts_f32_32",
+    "experts_f32_64",
+    "experts_bf16_1",
+    "experts_bf16_4",
+    "experts_bf16_8",
+    "experts_bf16_16",
+    "experts_bf16_32",
+    "experts_bf16_64",
+    "experts_q8_1",
+    "experts_q8_4",
+    "experts_q8_8",
+    "experts_q8_16",
+    "experts_q8_32",
+    "experts_q8_64",
+    "experts_q4_1",
+    "experts_q4_4",
+    "experts_q4_8",
+    "experts_q4_16",
+    "experts_q4_32",
+    "experts_q4_64",
 ];
 
 /// Addresses of the buffers in one pass.
@@ -116,6 +144,7 @@ pub(super) struct Places {
     pub(super) act: u64,
     pub(super) scores: u64,
     pub(super) logits: u64,
+    pub(super) mix: MixPlaces,
 }
 
 /// One projection: a linear layer with its input and output.
@@ -162,7 +191,10 @@ impl Pass<'_> {
             self.norm(x, layer.norm1, (0, rows))?;
             self.attention((index, layer), (keys[index].at(), values[index].at()))?;
             self.norm((at.x, at.proj, at.mid), layer.norm2, (0, rows))?;
-            self.mlp(index, layer)?;
+            match &layer.mlp {
+                DeviceMlp::Dense(linears) => self.mlp(index, linears)?,
+                DeviceMlp::Sparse(experts) => self.experts(index, experts)?,
+            }
         }
         if self.plan.picked == 0 {
             return Ok(());
@@ -316,10 +348,10 @@ impl Pass<'_> {
         Ok(())
     }
 
-    fn mlp(&self, index: usize, layer: &DeviceLayer) -> Result<(), DeviceError> {
+    fn mlp(&self, index: usize, [gate_up, down]: &[DeviceLinear; 2]) -> Result<(), DeviceError> {
         let (at, d) = (self.at, self.dims);
         let gate_up = Step {
-            linear: layer.gate_up,
+            linear: *gate_up,
             x: (at.normed, d.ld_hidden),
             y: (at.gate_up, d.ld_gate_up),
             rows: self.plan.rows,
@@ -327,7 +359,7 @@ impl Pass<'_> {
         self.project(&gate_up, (index, 2))?;
         self.gate()?;
         let down = Step {
-            linear: layer.down,
+            linear: *down,
             x: (at.act, d.ld_ffn),
             y: (at.proj, d.ld_hidden),
             rows: self.plan.rows,

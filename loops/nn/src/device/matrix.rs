@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::args::{At, Format, Matrix};
+use super::args::{At, Format, Matrix, Stack};
 use super::driver::{Buffer, DeviceError, Driver};
 use crate::panels::{Panels, Stored};
 use crate::quant::{Bits, GROUP};
@@ -73,6 +73,35 @@ impl Packer {
     pub(super) fn upload(self, driver: &Arc<dyn Driver>) -> Result<Buffer, DeviceError> {
         Buffer::holding(driver, &self.0)
     }
+}
+
+/// Copies matrices of one form to the device, each on its own, so that no second copy of all of them
+/// is held here.
+pub(super) fn stack(
+    driver: &Arc<dyn Driver>,
+    all: &[Panels],
+) -> Result<(Stack, Buffer), DeviceError> {
+    let packed = |from: &Panels| {
+        let mut packer = Packer::default();
+        let matrix = packer.matrix(from).0;
+        (matrix, packer.0)
+    };
+    let (form, first) = packed(all.first().expect("a layer has experts"));
+    let step = first.len().next_multiple_of(ALIGN);
+    let memory = Buffer::zeroed(driver, all.len() * step)?;
+    memory.fill_at(0, &first)?;
+    drop(first);
+    for (index, from) in all.iter().enumerate().skip(1) {
+        let (matrix, bytes) = packed(from);
+        if matrix != form {
+            let why = "experts of a layer are kept in different formats; the CUDA kernels take one";
+            return Err(DeviceError::Unsupported(why.to_owned()));
+        }
+        memory.fill_at(index * step, &bytes)?;
+    }
+    let w = Packed(form).of(&memory);
+    let step = step as u64;
+    Ok((Stack { w, step }, memory))
 }
 
 impl Packed<Matrix> {

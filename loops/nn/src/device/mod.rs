@@ -14,6 +14,9 @@ mod args;
 mod draw;
 mod driver;
 mod emulator;
+#[cfg(test)]
+mod expert_tests;
+mod experts;
 mod jobs;
 mod launches;
 mod layers;
@@ -32,9 +35,10 @@ use self::args::{At, Matrix};
 use self::driver::Buffer;
 pub use self::driver::{DeviceError, Driver, Launch};
 pub use self::emulator::Emulator;
+use self::experts::{DeviceExperts, DeviceMlp, EXPERTS_MAX};
 pub use self::launches::{Launches, Repeats};
 pub use self::layers::KERNELS;
-use self::matrix::Packer;
+use self::matrix::{Packed, Packer};
 pub(crate) use self::pass::DevicePass;
 pub(crate) use self::train::{Asking, DevicePasses};
 use crate::adapter::{Adapter, AdapterDtype, LoraConfig, Target};
@@ -42,7 +46,7 @@ use crate::exec::Executor;
 use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};
 use crate::kv::{BLOCK_TOKENS, KvFormat, KvPool};
 use crate::pairs::Arithmetic;
-use crate::weights::{LayerWeights, Linear, Model};
+use crate::weights::{LayerWeights, Linear, Mlp, Model};
 
 /// Largest head that the kernels cover.
 const HEAD_DIM_MAX: usize = 256;
@@ -63,9 +67,8 @@ struct DeviceLayer {
     k_norm: At,
     o: DeviceLinear,
     norm2: At,
-    gate_up: DeviceLinear,
-    down: DeviceLinear,
-    /// Where all of it is.
+    mlp: DeviceMlp,
+    /// Where all of it is, but experts.
     _memory: Buffer,
 }
 
@@ -114,8 +117,11 @@ impl Device {
             )));
         }
         let weights = &model.weights;
-        if weights.layers.iter().any(|l| l.mlp.dense().is_none()) {
-            return Err(no_experts());
+        if let Some(experts) = cfg.experts.as_ref().filter(|e| e.count > EXPERTS_MAX) {
+            return Err(DeviceError::Unsupported(format!(
+                "layers of this model have {} experts; the CUDA kernels cover {EXPERTS_MAX}",
+                experts.count
+            )));
         }
         if weights.arithmetic() != Arithmetic::F32 {
             let why = "the CUDA kernels compute in f32; set model.arithmetic = \"auto\" or \"f32\"";
@@ -171,6 +177,12 @@ impl Device {
         self.driver.name()
     }
 
+    /// Whether a learner's updates run on it. It has no backward pass of experts: with them it computes
+    /// log-probs, and the processor trains.
+    pub fn trains(&self) -> bool {
+        self.model.config.experts.is_none()
+    }
+
     /// Bytes of the device's memory that are free.
     ///
     /// # Errors
@@ -214,7 +226,10 @@ impl Device {
         let lora = LoraConfig {
             rank: 4,
             alpha: 8.0,
-            targets: Target::ALL.to_vec(),
+            targets: match cfg.experts {
+                None => Target::ALL.to_vec(),
+                Some(_) => Target::ATTENTION.to_vec(),
+            },
             rslora: false,
             dtype: AdapterDtype::F32,
         };
@@ -239,6 +254,9 @@ impl Device {
             let wanted = forward(&self.model, &mut kv, &[seq], exec, &mut scratch);
             let found = pass.forward(&[seq])?;
             for row in 0..part.len() {
+                if found.experts(row) != wanted.experts(row) {
+                    return Err(DeviceError::OtherExperts);
+                }
                 let pairs = found.row(row).iter().zip(wanted.row(row));
                 for (at, (device, processor)) in pairs.enumerate() {
                     if device.to_bits() != processor.to_bits() {
@@ -259,19 +277,16 @@ impl Device {
 /// Tokens of the check at the start.
 const CHECK_TOKENS: usize = 40;
 
-fn no_experts() -> DeviceError {
-    let why = "models with experts are computed by the processor only; set device = \"cpu\"";
-    DeviceError::Unsupported(why.to_owned())
-}
-
 impl DeviceLayer {
     fn new(driver: &Arc<dyn Driver>, from: &LayerWeights) -> Result<Self, DeviceError> {
         let mut packer = Packer::default();
-        let [gate_up, down] = from.mlp.dense().ok_or_else(no_experts)?;
-        let linears = [&from.qkv, &from.o, gate_up, down].map(|linear: &Linear| {
+        let pack = |packer: &mut Packer, linear: &Linear| {
             let bias = linear.bias.as_ref();
             (packer.matrix(&linear.w), bias.map(|b| packer.vector(b)))
-        });
+        };
+        let [qkv, o] = [&from.qkv, &from.o].map(|linear| pack(&mut packer, linear));
+        let dense = from.mlp.dense();
+        let dense = dense.map(|linears| linears.map(|linear| pack(&mut packer, linear)));
         let vectors = [
             Some(&from.norm1),
             from.q_norm.as_ref(),
@@ -280,20 +295,26 @@ impl DeviceLayer {
         ]
         .map(|vector| vector.map(|v| packer.vector(v)));
         let memory = packer.upload(driver)?;
-        let [qkv, o, gate_up, down] = linears.map(|(w, bias)| DeviceLinear {
+        let linear = |(w, bias): (Packed<Matrix>, Option<Packed<At>>)| DeviceLinear {
             w: w.of(&memory),
             bias: bias.map_or(0, |b| b.of(&memory)),
-        });
+        };
+        let mlp = match (&from.mlp, dense) {
+            (Mlp::Sparse(experts), _) => DeviceMlp::Sparse(DeviceExperts::new(driver, experts)?),
+            (_, dense) => {
+                let linears = dense.expect("a layer without experts is dense");
+                DeviceMlp::Dense(linears.map(linear))
+            }
+        };
         let [norm1, q_norm, k_norm, norm2] = vectors.map(|v| v.map_or(0, |v| v.of(&memory)));
         Ok(Self {
             norm1,
-            qkv,
+            qkv: linear(qkv),
             q_norm,
             k_norm,
-            o,
+            o: linear(o),
             norm2,
-            gate_up,
-            down,
+            mlp,
             _memory: memory,
         })
     }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::Device;
 use super::draw::Drawing;
-use super::driver::{Buffer, DeviceError, Driver, Growing, start};
+use super::driver::{Buffer, Cut, DeviceError, Driver, Growing, start};
+use super::experts::MixPlaces;
 use super::jobs::{LayerJobs, all_jobs, rank_stride};
 use super::launches::Launches;
 use super::layers::{Pass, Places, To};
@@ -27,6 +28,8 @@ pub(crate) struct DevicePass {
     launches: RefCell<Launches>,
     bufs: Buffers,
     logits: Vec<f32>,
+    /// Experts that the picked rows used.
+    chosen: Vec<u16>,
 }
 
 #[derive(Default)]
@@ -45,6 +48,8 @@ struct Buffers {
     scores: Growing,
     low_rank: Growing,
     logits: Growing,
+    mix: Growing,
+    record: Growing,
     drawing: Drawing,
 }
 
@@ -86,6 +91,7 @@ impl DevicePass {
             launches: RefCell::default(),
             bufs: Buffers::default(),
             logits: Vec::new(),
+            chosen: Vec::new(),
             device,
             driver,
         })
@@ -127,8 +133,16 @@ impl DevicePass {
                 logits.read(row * vocab * 4, to)?;
             }
         }
+        let recorded = crate::forward::recorded(&device.model);
+        self.chosen.resize(self.plan.picked * recorded, 0);
+        if !self.chosen.is_empty() {
+            let bytes = size_of_val(self.chosen.as_slice());
+            let record = self.bufs.record.take(&self.driver, bytes)?;
+            record.read(0, &mut self.chosen)?;
+        }
         let shape = (self.plan.picked, vocab, cfg.vocab);
-        Ok(Logits::new(&self.logits[..wanted], shape).with(drawn))
+        let logits = Logits::new(&self.logits[..wanted], shape).with(drawn);
+        Ok(logits.using(&self.chosen, recorded))
     }
 
     /// Kernels look nothing up that is not there.
@@ -181,6 +195,7 @@ impl DevicePass {
             act: floats(&mut bufs.act, rows * d.ld_ffn)?,
             scores: floats(&mut bufs.scores, score_bytes / 4)?,
             logits: floats(&mut bufs.logits, plan.picked * padded(cfg.vocab))?,
+            mix: mixture(device, (driver, &mut *bufs), plan)?,
         };
         let words = bufs.words.take(driver, plan.words.len() * 4)?;
         words.write(&plan.words)?;
@@ -195,4 +210,23 @@ impl DevicePass {
         let at = to.at();
         Ok((places, jobs, at))
     }
+}
+
+/// Room for the results of layers with experts.
+fn mixture(
+    device: &Device,
+    (driver, bufs): (&Arc<dyn Driver>, &mut Buffers),
+    plan: &Plan,
+) -> Result<MixPlaces, DeviceError> {
+    let mut cut = Cut::default();
+    let places = MixPlaces::cut(&mut cut, &device.model.config, plan.rows);
+    let told = plan.picked * crate::forward::recorded(&device.model);
+    if cut.0 == 0 {
+        return Ok(places);
+    }
+    let record = bufs.record.take(driver, told * size_of::<u16>())?.at();
+    let base = bufs.mix.take(driver, cut.0 as usize)?.at();
+    let mut places = places.moved(base);
+    places.record = record;
+    Ok(places)
 }

@@ -14,6 +14,8 @@ pub(super) const SCORES_CHUNK: usize = 128;
 const SCORE_BYTES_MAX: usize = 256 << 20;
 /// Stands for "no window"; sums with positions stay below 2^32.
 const NO_WINDOW: u32 = u32::MAX / 2;
+/// The place of a row whose logits nobody wants.
+const NO_PLACE: u32 = u32::MAX;
 
 /// A run of rows with one adapter.
 #[derive(Clone, Copy)]
@@ -35,6 +37,8 @@ pub(super) struct Plan {
     pub(super) positions: usize,
     pub(super) blocks: usize,
     pub(super) picks: usize,
+    /// Of every row its place among those, where the model has experts.
+    pub(super) places: usize,
     pub(super) tables: usize,
     pub(super) tiles: usize,
     pub(super) tile_count: usize,
@@ -70,6 +74,10 @@ impl Plan {
             row += count;
         }
         self.picked = words.len() - self.picks;
+        self.places = begin(words);
+        if cfg.experts.is_some() {
+            place(batch, words);
+        }
         self.tiles = begin(words);
         let (mut row, mut table, mut widest) = (0, 0, 1);
         for seq in batch {
@@ -136,6 +144,18 @@ impl Plan {
 /// The blocks that a sequence's tokens have filled after the batch.
 fn blocks_of<'a>(seq: &SeqInput<'a>) -> &'a [u32] {
     &seq.blocks[..(seq.start + seq.tokens.len()).div_ceil(BLOCK_TOKENS)]
+}
+
+/// Adds of every row its place among those whose logits are wanted.
+fn place(batch: &[SeqInput], words: &mut Vec<u32>) {
+    let mut next = 0;
+    for seq in batch {
+        let count = seq.tokens.len();
+        let wanted = seq.logits.rows(count) as u32;
+        words.extend(std::iter::repeat_n(NO_PLACE, count - wanted as usize));
+        words.extend(next..next + wanted);
+        next += wanted;
+    }
 }
 
 /// The next part begins on sixteen bytes.

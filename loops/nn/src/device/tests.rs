@@ -22,31 +22,36 @@ use crate::rng::Rng;
 use crate::sample::{PlainDraw, SampleScratch, SamplingParams, TokenCounts, sample};
 use crate::simd::padded;
 use crate::source::TensorData;
-use crate::testing::{FAMILIES, dense, lora, model, tiny, tokens};
+use crate::testing::{FAMILIES, forms_of, lora_of, model, tiny, tokens, with_experts};
 use crate::weights::Model;
 
-fn emulator() -> Arc<Emulator> {
+pub(super) fn emulator() -> Arc<Emulator> {
     Arc::new(Emulator::new().unwrap())
 }
 
-fn on(driver: Arc<dyn Driver>, model: &Arc<Model>) -> Arc<Device> {
+pub(super) fn on(driver: Arc<dyn Driver>, model: &Arc<Model>) -> Arc<Device> {
     Device::load(driver, Arc::clone(model), &Executor::new(1), &mut |_, _| {}).unwrap()
 }
 
-fn random(rng: &mut Rng, count: usize) -> Vec<f32> {
+pub(super) fn random(rng: &mut Rng, count: usize) -> Vec<f32> {
     (0..count).map(|_| rng.normal() as f32).collect()
 }
 
 /// One sequence of a test: its text, block table and adapter, and how far it is.
-struct Case<'a> {
-    text: Vec<u32>,
-    blocks: Vec<u32>,
-    adapter: Option<&'a Adapter>,
-    done: usize,
+pub(super) struct Case<'a> {
+    pub(super) text: Vec<u32>,
+    pub(super) blocks: Vec<u32>,
+    pub(super) adapter: Option<&'a Adapter>,
+    pub(super) done: usize,
 }
 
 /// Takes every case forward by as many tokens as the step says, on both sides, and compares.
-fn compare(model: &Arc<Model>, driver: &Arc<Emulator>, cases: &mut [Case], steps: &[&[usize]]) {
+pub(super) fn compare(
+    model: &Arc<Model>,
+    driver: &Arc<Emulator>,
+    cases: &mut [Case],
+    steps: &[&[usize]],
+) {
     let device = on(Arc::clone(driver) as Arc<dyn Driver>, model);
     let blocks = 1 + cases.iter().flat_map(|c| &c.blocks).max().unwrap();
     let mut pass = DevicePass::new(Arc::clone(&device), blocks as usize).unwrap();
@@ -74,6 +79,8 @@ fn compare(model: &Arc<Model>, driver: &Arc<Emulator>, cases: &mut [Case], steps
                 bits(wanted.row(row)),
                 "step {number}, row {row}"
             );
+            let (found, wanted) = (found.experts(row), wanted.experts(row));
+            assert_eq!(found, wanted, "step {number}, row {row}");
         }
         for (case, count) in cases.iter_mut().zip(*step) {
             case.done += count;
@@ -89,19 +96,25 @@ fn adapter(cfg: &ModelConfig, config: impl Into<AdapterConfig>, seed: u64) -> Ad
 
 /// Three adapters of low rank, two dense changes and none, prefill beside decode, scattered and
 /// shared blocks.
-fn mixed(model: &Arc<Model>) {
+pub(super) fn mixed(model: &Arc<Model>) {
     let cfg = &model.config;
+    // Of these, the targets that adapters of the model act on.
+    let within = |targets: [Target; 2]| -> Vec<Target> {
+        let all = lora_of(cfg, AdapterDtype::F32).targets;
+        targets.into_iter().filter(|t| all.contains(t)).collect()
+    };
     let narrow = LoraConfig {
         rank: 20,
-        targets: vec![Target::V, Target::Gate],
-        ..lora(AdapterDtype::F32)
+        targets: within([Target::V, Target::Gate]),
+        ..lora_of(cfg, AdapterDtype::F32)
     };
-    let one = adapter(cfg, lora(AdapterDtype::F32), 1);
-    let two = adapter(cfg, lora(AdapterDtype::Bf16), 2);
+    let one = adapter(cfg, lora_of(cfg, AdapterDtype::F32), 1);
+    let two = adapter(cfg, lora_of(cfg, AdapterDtype::Bf16), 2);
     let three = adapter(cfg, narrow, 3);
-    let four = adapter(cfg, dense(AdapterDtype::Bf16), 4);
+    let [_, dense] = forms_of(cfg, AdapterDtype::Bf16);
+    let four = adapter(cfg, dense, 4);
     let some = DenseConfig {
-        targets: vec![Target::K, Target::Down],
+        targets: within([Target::K, Target::Down]),
         dtype: AdapterDtype::F32,
     };
     let five = adapter(cfg, some, 5);
@@ -136,24 +149,9 @@ fn mixed(model: &Arc<Model>) {
 
 #[test]
 fn a_device_says_bit_for_bit_what_the_processor_says() {
-    let dense = FAMILIES
-        .map(tiny)
-        .into_iter()
-        .filter(|s| s.experts.is_none());
-    for shape in dense {
+    for shape in FAMILIES.map(tiny) {
         mixed(&Arc::new(model(&shape, 5)));
     }
-}
-
-#[test]
-fn a_model_with_experts_is_refused_in_a_sentence() {
-    let model = Arc::new(model(&tiny(Family::Qwen3Moe), 5));
-    let loaded = Device::load(emulator(), model, &Executor::new(1), &mut |_, _| {});
-    let error = loaded.err().unwrap().to_string();
-    assert!(
-        error.contains("experts") && error.contains("cpu"),
-        "{error}"
-    );
 }
 
 #[test]
@@ -173,10 +171,12 @@ fn a_model_of_another_arithmetic_is_refused_in_a_sentence() {
 
 #[test]
 fn so_it_does_in_every_weight_format() {
-    for format in [WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4] {
-        let base = model(&tiny(Family::Qwen3), 6);
-        let weights = base.weights.into_format(format);
-        mixed(&Arc::new(Model::new(base.config, weights)));
+    for shape in [tiny(Family::Qwen3), with_experts(false)] {
+        for format in [WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4] {
+            let base = model(&shape, 6);
+            let weights = base.weights.into_format(format);
+            mixed(&Arc::new(Model::new(base.config, weights)));
+        }
     }
 }
 
@@ -457,6 +457,10 @@ fn a_device_that_computes_something_else_serves_nothing() {
         "{error}"
     );
     assert!(load(faulty(false, 1 << 30)).is_ok());
+    let model = Arc::new(crate::testing::model(&with_experts(true), 5));
+    let load = |driver| Device::load(driver, Arc::clone(&model), &exec, &mut |_, _| {});
+    let error = load(faulty(true, 1 << 30)).err().unwrap();
+    assert!(matches!(error, DeviceError::OtherExperts), "{error}");
 }
 
 #[test]

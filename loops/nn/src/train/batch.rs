@@ -67,7 +67,7 @@ pub(crate) struct Micro<'a> {
     pub(crate) sites: Vec<Site>,
     pub(crate) tokens: usize,
     /// Per token, the experts that are recorded of it.
-    recorded: Vec<Option<&'a [u16]>>,
+    pub(crate) recorded: Vec<Option<&'a [u16]>>,
 }
 
 impl<'a> Micro<'a> {

@@ -4,14 +4,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use super::expert_tests::recorded;
 use super::tests::{PPO, config, go_on, learner, rows};
 use super::*;
-use crate::adapter::AdapterDtype;
+use crate::adapter::{Adapter, AdapterDtype};
 use crate::config::{Family, ModelConfig};
 use crate::device::{Device, Driver, Emulator, Launch};
 use crate::exec::Executor;
 use crate::quant::WeightFormat;
-use crate::testing::{dense, lora, model, tiny};
+use crate::testing::{dense, lora, lora_of, model, tiny, with_experts};
 use crate::weights::Model;
 
 /// An emulated device that counts its launches, and may be full or stop working.
@@ -270,6 +271,41 @@ fn log_probs_are_the_processors() {
             there.logprobs_of((&rows, under), &ids, pause),
             here.logprobs_of((&rows, under), &ids, pause)
         );
+    }
+}
+
+#[test]
+fn a_model_with_experts_is_measured_on_a_device_and_trained_by_the_processor() {
+    for shape in [with_experts(true), with_experts(false)] {
+        let model = Arc::new(model(&shape, 7));
+        let (device, emulator, state) = device(&model);
+        assert!(!device.trains());
+        let low_rank = lora_of(&shape, AdapterDtype::F32);
+        let [before, now] = [3, 4].map(|seed| Adapter::random(&shape, low_rank.clone(), seed));
+        let cfg = settings(Trainable::Lora(low_rank));
+        let begin = || Learner::from_adapter(model.clone(), cfg.clone(), &now).unwrap();
+        let (mut here, mut there) = (begin(), on(&device, begin()));
+        // Experts that other weights chose, of some tokens.
+        let mut rows = recorded(&model, &before, &mixed(&shape, 1));
+        let free = rows
+            .iter_mut()
+            .flat_map(|row| row.loss.iter_mut().step_by(3));
+        free.for_each(|loss| loss.experts = None);
+        let pause = &mut go_on;
+        for rows in [&mixed(&shape, 1), &rows] {
+            let launched = state.launches.load(Ordering::Relaxed);
+            assert_eq!(there.logprobs(rows, pause), here.logprobs(rows, pause));
+            assert_eq!(
+                there.top_logprobs((rows, Under::Reference), 4, pause),
+                here.top_logprobs((rows, Under::Reference), 4, pause)
+            );
+            assert!(state.launches.load(Ordering::Relaxed) > launched + 50);
+            let wanted = report(here.step(rows, &mut go_on));
+            assert_eq!(report(there.step(rows, &mut go_on)), wanted);
+            assert!(there.state() == here.state());
+            emulator.turn_around();
+        }
+        assert!(!there.fell_back());
     }
 }
 

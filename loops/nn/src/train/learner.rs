@@ -190,7 +190,8 @@ impl Learner {
     }
 
     /// Computes its passes on the device that serves its model from now on, which changes no bit of
-    /// a result. Where the device has no room for them, the processor computes.
+    /// a result. Where the device has no room for them, the processor computes, and so it does with
+    /// updates of a model with experts.
     ///
     /// # Errors
     /// The device holds another model, every weight is trained, or the device failed.
@@ -464,7 +465,8 @@ impl Learner {
             backward: Some(self.cfg.activation_bytes_max),
         };
         let mut sums = Sums::default();
-        if let Some(device) = &mut self.device {
+        let mut device = self.device.as_mut().filter(|device| device.trains());
+        if let Some(device) = &mut device {
             device.begin(run.adapter)?;
         }
         for micro in micros {
@@ -475,13 +477,13 @@ impl Learner {
                 current: &mut totals.current,
                 sink: &mut self.sink,
             };
-            let kept = match &mut self.device {
+            let kept = match &mut device {
                 Some(device) => device.micro(&run, micro, &mut loss, pacer)?,
                 None => self.buffers.micro(&run, micro, &mut loss, pacer)?,
             };
             totals.layers_kept = totals.layers_kept.min(kept);
         }
-        if let Some(device) = &mut self.device {
+        if let Some(device) = device {
             device.gradients(&mut self.sink)?;
         }
         let grads = self.sink.arrays_mut();

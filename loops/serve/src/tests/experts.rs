@@ -14,7 +14,7 @@ use hone_nn::{
     TokenLoss, TrainRow, Trainable, forward, score,
 };
 
-use super::parity::{adapters, asks, same};
+use super::parity::{adapters, asks, device_world, same};
 use super::support::{Said, World, ask, model_config, prompt, scope, tokenizer};
 use crate::{Backend, Config};
 
@@ -97,6 +97,26 @@ fn batches_chunks_hits_and_pauses_change_neither_words_nor_experts() {
             }
             assert!(world.engine.stats().batch_rows.quantile(1.0) > 1);
         }
+    }
+}
+
+#[test]
+fn a_device_says_and_records_the_same() {
+    for normalised in [true, false] {
+        let model = with_experts(normalised);
+        let words = Arc::new(tokenizer());
+        let kind = (Model::random(model.clone(), 42), words);
+        let quiet = world(Config::for_tests(), &kind);
+        let wanted: Vec<Said> = short().into_iter().map(|ask| quiet.complete(ask)).collect();
+        let tight = Config {
+            prefill_chunk_tokens_max: 19,
+            kv_cache_bytes_max: 16 * KvPool::bytes_per_block(&model, KvFormat::F32) as u64,
+            ..Config::for_tests()
+        };
+        let there = device_world(tight, model);
+        let got = there.complete_all(short());
+        same(&wanted, &got, "on a device");
+        assert_eq!(chosen(&wanted), chosen(&got));
     }
 }
 

@@ -109,7 +109,7 @@ fn a_batch_changes_nothing() {
 }
 
 /// As [`world`], computed by the emulated device.
-fn device_world(config: Config, model: ModelConfig) -> World {
+pub(super) fn device_world(config: Config, model: ModelConfig) -> World {
     let world = World::on_device(config, model);
     for (name, adapter) in adapters(&world.model.config) {
         world.publish(name, 1, &adapter);

@@ -103,7 +103,14 @@ impl NnTrainer {
         let learner = config.learner.clone();
         let adapter = adapter_config(&parts.model, &learner)?;
         if let Some(device) = &parts.device {
-            tracing::info!(device = device.name(), "training computes on the device");
+            if device.trains() {
+                tracing::info!(device = device.name(), "training computes on the device");
+            } else {
+                tracing::info!(
+                    device = device.name(),
+                    "the gate computes on the device; the processor trains, because the model has experts"
+                );
+            }
         }
         Ok(Self {
             fingerprint: hone_nn::fingerprint(&parts.model),

@@ -30,6 +30,16 @@ pub(super) fn parts(house: &House) -> NnParts {
     parts_with(house, None)
 }
 
+fn some_experts() -> ExpertsConfig {
+    ExpertsConfig {
+        count: 6,
+        chosen: 2,
+        ffn: 24,
+        normalised: true,
+        layers: vec![true; 2],
+    }
+}
+
 /// With these experts, where there are any.
 fn parts_with(house: &House, experts: Option<ExpertsConfig>) -> NnParts {
     let config = ModelConfig {
@@ -311,14 +321,7 @@ async fn scores_rise_and_every_logprob_is_reproduced_to_the_bit() {
 async fn a_model_with_experts_learns_by_those_that_are_recorded() {
     let mut config = config();
     config.learner.lr = 1e-2;
-    let experts = ExpertsConfig {
-        count: 6,
-        chosen: 2,
-        ffn: 24,
-        normalised: true,
-        layers: vec![true; 2],
-    };
-    let mut arm = Arm::with(config, Some(experts)).await;
+    let mut arm = Arm::with(config, Some(some_experts())).await;
     for _ in 0..6 {
         arm.round(begins_even).await;
     }
@@ -468,8 +471,18 @@ async fn a_step_goes_on_exactly_from_memory_from_disk_and_after_a_refusal() {
 /// Emulated: the kernels run on the processor.
 #[tokio::test]
 async fn on_a_device_training_and_the_gate_say_the_same() {
+    on_a_device(None).await;
+}
+
+/// Their updates are the processor's.
+#[tokio::test]
+async fn so_they_do_on_a_model_with_experts() {
+    on_a_device(Some(some_experts())).await;
+}
+
+async fn on_a_device(experts: Option<ExpertsConfig>) {
     let house = House::new().await;
-    let here = parts(&house);
+    let here = parts_with(&house, experts);
     let emulator = Arc::new(hone_nn::device::Emulator::new().unwrap());
     let model = here.model.clone();
     let device = Device::load(emulator, model, &here.exec, &mut |_, _| {}).unwrap();

@@ -6,6 +6,7 @@ use crate::device::DeviceLinear;
 use crate::device::adapter::Placement;
 use crate::device::args::{Add, Leave, Linear, Linears, Matrix};
 use crate::device::driver::{DeviceError, launch};
+use crate::device::experts::DeviceMlp;
 use crate::device::layers::{WIDE, linear_launch};
 use crate::layer::Dims;
 use crate::simd::padded;
@@ -37,7 +38,7 @@ impl DevicePasses {
         micro: &Micro,
         pacer: &mut Pacer,
     ) -> Result<(), StepError> {
-        self.prepare(run, &micro.inputs(run.adapter))?;
+        self.prepare(run, micro)?;
         self.pass(0, self.at.work).embed(self.input(0))?;
         for index in 0..self.device.layers.len() {
             self.layer(run.adapter, index)?;
@@ -60,9 +61,14 @@ impl DevicePasses {
         self.project(adapter, &self.o(index, results))?;
         let pass = self.pass(at.h2, results);
         pass.norm((input, at.proj, results.mid), layer.norm2, (0, rows))?;
-        self.project(adapter, &self.gate_up(index, results))?;
-        pass.gate()?;
-        self.project(adapter, &self.down(index))?;
+        match &layer.mlp {
+            DeviceMlp::Dense(_) => {
+                self.project(adapter, &self.gate_up(index, results))?;
+                pass.gate()?;
+                self.project(adapter, &self.down(index))?;
+            }
+            DeviceMlp::Sparse(experts) => pass.experts(index, experts)?,
+        }
         let n = rows * d.ld_hidden as u32;
         let add = Add {
             a: results.mid,
@@ -113,11 +119,19 @@ impl DevicePasses {
         }
     }
 
+    /// Gate and up, and down, of a layer without experts.
+    fn dense(&self, layer: usize) -> [DeviceLinear; 2] {
+        match &self.device.layers[layer].mlp {
+            DeviceMlp::Dense(linears) => *linears,
+            DeviceMlp::Sparse(_) => unreachable!("experts have stacks of their own"),
+        }
+    }
+
     pub(super) fn gate_up(&self, layer: usize, results: Results) -> Projection {
         let d = self.dims();
         Projection {
             layer,
-            linear: self.device.layers[layer].gate_up,
+            linear: self.dense(layer)[0],
             x: (self.at.h2, d.ld_hidden),
             y: (results.gate_up, d.ld_gate_up),
             targets: vec![(Target::Gate, 0), (Target::Up, d.ffn)],
@@ -128,7 +142,7 @@ impl DevicePasses {
         let d = self.dims();
         Projection {
             layer,
-            linear: self.device.layers[layer].down,
+            linear: self.dense(layer)[1],
             x: (self.at.act, d.ld_ffn),
             y: (self.at.proj, d.ld_hidden),
             targets: vec![(Target::Down, 0)],

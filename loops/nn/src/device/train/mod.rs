@@ -1,8 +1,9 @@
 //! A learner's passes on a device: what ../../train does on the processor, as launches.
 //!
 //! Everything of the size of the model's work runs here: forward, backward, the head. The loss of a
-//! token from a few of its logits, and the optimizer on an adapter, stay the processor's. Launches
-//! are in an order of their own that gives way to serving.
+//! token from a few of its logits, and the optimizer on an adapter, stay the processor's. Experts have
+//! no backward pass: with them only log-probs are computed here. Launches are in an order of their own
+//! that gives way to serving.
 
 mod backward;
 mod forward;
@@ -16,7 +17,8 @@ pub(crate) use self::loss::Asking;
 
 use super::Device;
 use super::adapter::Placement;
-use super::driver::{DeviceError, Driver, Growing};
+use super::driver::{Cut, DeviceError, Driver, Growing};
+use super::experts::{MixPlaces, NOT_RECORDED};
 use super::layers::{Pass, Places, To};
 use super::plan::{Plan, window};
 use crate::adapter::{Adapter, Change};
@@ -58,6 +60,7 @@ struct Floor {
     values: u64,
     scores: u64,
     low: u64,
+    mix: MixPlaces,
     /// Of layers that are kept below the last one, and of the layer at work.
     kept: u64,
     work: Results,
@@ -70,22 +73,11 @@ struct Floor {
     pairs: u64,
 }
 
-/// Gives out a piece of memory from its start on.
-#[derive(Default)]
-struct Cut(u64);
-
-impl Cut {
-    fn floats(&mut self, count: usize) -> u64 {
-        let at = self.0;
-        self.0 += (count * size_of::<f32>()).next_multiple_of(256) as u64;
-        at
-    }
-}
-
 #[derive(Default)]
 struct Buffers {
     words: Growing,
     pass: Growing,
+    recorded: Growing,
     grads: Growing,
     chunk: loss::Chunk,
 }
@@ -134,6 +126,11 @@ impl DevicePasses {
         let longest = rows.iter().map(|row| row.tokens.len()).max().unwrap_or(0);
         let positions = self.device.model.config.max_positions;
         longest <= positions && longest.max(minibatch_tokens) <= TOKENS_MAX
+    }
+
+    /// See [`Device::trains`].
+    pub(crate) fn trains(&self) -> bool {
+        self.device.trains()
     }
 
     /// Gives back the memory of its passes; the next one takes it anew.
@@ -199,8 +196,9 @@ impl DevicePasses {
     }
 
     /// Plans the micro-batch and makes room for it.
-    fn prepare(&mut self, run: &Run, inputs: &[SeqInput]) -> Result<(), DeviceError> {
+    fn prepare(&mut self, run: &Run, micro: &Micro) -> Result<(), DeviceError> {
         let cfg = &self.device.model.config;
+        let inputs: &[SeqInput] = &micro.inputs(run.adapter);
         self.plan.make(cfg, inputs);
         let tokens = self.plan.rows;
         self.backward = run.backward.is_some();
@@ -230,7 +228,23 @@ impl DevicePasses {
         let words = words.at();
         let base = self.bufs.pass.take(&self.driver, cut.0 as usize)?.at();
         self.at = at.moved(base, words);
+        self.at.mix.recorded = self.recorded(&micro.recorded)?;
         Ok(())
+    }
+
+    /// Copies the experts that are recorded of the tokens; 0 where none are.
+    fn recorded(&mut self, recorded: &[Option<&[u16]>]) -> Result<u64, DeviceError> {
+        let experts = self.device.model.config.experts.as_ref();
+        let Some(experts) = experts.filter(|_| recorded.iter().any(Option::is_some)) else {
+            return Ok(0);
+        };
+        let none = vec![NOT_RECORDED; experts.recorded()];
+        let ids = recorded.iter().flat_map(|ids| ids.unwrap_or(&none));
+        let ids: Vec<u16> = ids.copied().collect();
+        let bytes = size_of_val(ids.as_slice());
+        let to = self.bufs.recorded.take(&self.driver, bytes)?;
+        to.write(&ids)?;
+        Ok(to.at())
     }
 
     /// Input of a layer, or the output of the last.
@@ -275,6 +289,7 @@ impl DevicePasses {
                 act: at.act,
                 scores: at.scores,
                 logits: 0,
+                mix: at.mix,
             },
             jobs: NONE,
             job_list: 0,
@@ -332,6 +347,7 @@ impl Size<'_> {
             values: cut.floats(cache),
             scores: cut.floats(score_bytes.max().unwrap_or(0) / 4),
             low: cut.floats(n * self.rank),
+            mix: MixPlaces::cut(cut, cfg, n),
             work: Results::cut(cut, d, n),
             ..Floor::default()
         }
@@ -369,6 +385,7 @@ impl Floor {
             values: self.values + by,
             scores: self.scores + by,
             low: self.low + by,
+            mix: self.mix.moved(by),
             kept: self.kept + by,
             work: self.work.moved(by),
             dx: self.dx + by,
