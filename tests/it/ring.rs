@@ -3,11 +3,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use hone_domain::{Blobs as _, Policies, Turn};
 use hone_nn::{Arithmetic, Executor, KvFormat, folder};
 use hone_store::{FsBlobs, Ledger as _, SqliteConfig, SqliteLedger};
-use hone_tests::{Changes, TestHouse, ask, temporary};
+use hone_tests::{Changes, TestHouse, ask, client, temporary};
 use serde_json::json;
 
 fn quick() -> Vec<(&'static str, toml::Value)> {
@@ -116,10 +117,95 @@ async fn the_ring_turns(data: &Path, changes: Changes<'_>) {
     }
     house.stop().await.unwrap();
     crate::export::adapter_is_as_peft_writes_it(data).await;
+    a_fresh_process_agrees(data, "processor");
+}
 
+/// The same beside users who stream all the time, where the kernels for a device serve, train and
+/// check (on the emulated one). What it leaves is recomputed without a device.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn so_it_does_on_a_device_under_streaming_load() {
+    let (_guard, data) = temporary().unwrap();
+    let mut changes = quick();
+    changes.extend([
+        ("model.device", "emulated".into()),
+        ("train.gate.probe_recent", 2.into()),
+        ("train.gate.probe_golden", 2.into()),
+        ("train.gate.probe_tokens_max", 16.into()),
+    ]);
+    let house = TestHouse::start(&data, &changes).await.unwrap();
+    let over = AtomicBool::new(false);
+    let streams = futures::future::join_all((0..2).map(|user| stream(&house, user, &over)));
+    let learned = async {
+        teach(&house, 4).await;
+        let one = |list: &serde_json::Value| list["current"].as_u64() >= Some(1);
+        let first = patiently(&house, "/v1/versions", one).await;
+        teach(&house, 4).await;
+        let before = first["current"].as_u64().unwrap();
+        let newer = |list: &serde_json::Value| list["current"].as_u64() > Some(before);
+        patiently(&house, "/v1/versions", newer).await;
+        patiently(&house, "/admin/v1/status", |status| {
+            status["engine"]["swaps_total"].as_u64() >= Some(2)
+        })
+        .await;
+        let reply = house.chat(ask("Hello!", 1)).await.unwrap();
+        assert!(
+            reply["hone"]["policy_version"].as_u64() > Some(before),
+            "{reply}"
+        );
+        over.store(true, Ordering::Relaxed);
+    };
+    let (answers, ()) = tokio::join!(streams, learned);
+    assert!(answers.iter().all(|count| *count >= 2), "{answers:?}");
+    let status = house.get("/admin/v1/status").await.unwrap();
+    for failures in ["identity_failures_total", "swap_failures_total"] {
+        assert_eq!(status["engine"][failures], 0, "{status}");
+    }
+    house.stop().await.unwrap();
+    a_fresh_process_agrees(&data, "device");
+}
+
+/// [`TestHouse::until`] for what an emulated device takes its time for.
+async fn patiently(
+    house: &TestHouse,
+    path: &str,
+    good: impl Fn(&serde_json::Value) -> bool,
+) -> serde_json::Value {
+    let mut last = Err(anyhow::Error::msg("never asked"));
+    for _ in 0..6 {
+        last = house.until(path, &good).await;
+        if last.is_ok() {
+            break;
+        }
+    }
+    last.unwrap()
+}
+
+/// Streams answers until it is over; how many were whole. Any other answer fails.
+async fn stream(house: &TestHouse, user: u64, over: &AtomicBool) -> u64 {
+    let http = client().unwrap();
+    let mut answers = 0;
+    while !over.load(Ordering::Relaxed) {
+        let mut body = ask("Tell me about the sea.", 1000 * user + answers);
+        (body["stream"], body["max_tokens"]) = (json!(true), json!(16));
+        let reply = http.post(format!("{}/v1/chat/completions", house.url));
+        let reply = reply.json(&body).send().await.unwrap();
+        assert_eq!(reply.status(), 200);
+        let text = reply.text().await.unwrap();
+        assert!(
+            text.ends_with("data: [DONE]\n\n") && !text.contains("\"error\""),
+            "{text}"
+        );
+        answers += 1;
+    }
+    answers
+}
+
+/// A process that has only what was left recomputes every turn; `by` is what served them.
+fn a_fresh_process_agrees(data: &Path, by: &str) {
     let child = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["ring::child_recomputes", "--exact", "--nocapture"])
         .env(CHILD, data)
+        .env(SERVED_BY, by)
         .status();
     assert!(
         child.unwrap().success(),
@@ -129,6 +215,8 @@ async fn the_ring_turns(data: &Path, changes: Changes<'_>) {
 
 /// Names the data folder for a child; set only in children.
 const CHILD: &str = "HONE_TEST_CHILD_RECOMPUTES";
+/// What served the turns there.
+const SERVED_BY: &str = "HONE_TEST_SERVED_BY";
 
 /// Not a test of its own: what a fresh process does when `CHILD` is set, nothing otherwise.
 #[test]
@@ -152,9 +240,12 @@ async fn recompute(data: &Path) -> (usize, usize) {
     let blobs = FsBlobs::open(&data.join("blobs"), 1 << 30).unwrap();
     let files = folder::ModelFolder::embedded(hone_starter::model_files()).unwrap();
     let model = folder::load_model(&files, &mut |_, _| {}).unwrap();
-    let model = model.computed_by(Arithmetic::quickest());
-    // As `model.kv = "auto"` has it for this model.
-    let model = Arc::new(model.with_kv(KvFormat::F16));
+    // As "auto" has both for this model.
+    let (arithmetic, kv) = match &*std::env::var(SERVED_BY).unwrap() {
+        "device" => (Arithmetic::F32, KvFormat::F32),
+        _ => (Arithmetic::quickest(), KvFormat::F16),
+    };
+    let model = Arc::new(model.computed_by(arithmetic).with_kv(kv));
     let records = ledger.versions(None, 1000).await.unwrap();
     let mut compared = (0, 0);
     for row in ledger.turns(None, 1000).await.unwrap() {

@@ -248,6 +248,7 @@ fn parity(
         for row in 0..wanted.rows() {
             let pairs = wanted.row(row).iter().zip(found.row(row));
             different += pairs.filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+            different += usize::from(wanted.experts(row) != found.experts(row));
             compared += vocab;
         }
     }

@@ -121,8 +121,8 @@ impl Products {
             ),
             Self::Bf16 => Ok(Arithmetic::Bf16),
             Self::Amx if !Arithmetic::Amx.supported() => Err(
-                "model.arithmetic is \"amx\", but this processor has no tiles of bf16 (AMX), the system \
-                 does not let them be used, or they add up otherwise; set it to \"auto\" or \"f32\""
+                "model.arithmetic is \"amx\", but this processor has no tiles of bf16 (AMX, with AVX-512), \
+                 the system does not let them be used (Linux from 5.16 on does), or they add up otherwise; set it to \"auto\" or \"f32\""
                     .to_owned(),
             ),
             Self::Amx => Ok(Arithmetic::Amx),

@@ -5,7 +5,7 @@ mod nvidia;
 
 use std::sync::Arc;
 
-use hone_nn::device::{Device, DeviceError, Driver};
+use hone_nn::device::{Device, DeviceError, Driver, Emulator};
 use hone_nn::{Executor, Model};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::{Deserialize, Serialize};
@@ -21,8 +21,10 @@ pub enum Choice {
     Cpu,
     /// The first CUDA device; without one nothing starts.
     Cuda,
-    /// The first CUDA device where there is one, else the processor.
+    /// The first CUDA device where there is one that can hold the model, else the processor.
     Auto,
+    /// The CUDA kernels, emulated by the processor.
+    Emulated,
 }
 
 /// The first CUDA device.
@@ -43,6 +45,11 @@ pub(crate) fn cuda() -> Result<Arc<dyn Driver>, DeviceError> {
     Err(DeviceError::NotBuilt)
 }
 
+/// The kernels on the processor, to try all that a device does.
+fn emulated() -> Result<Arc<dyn Driver>, DeviceError> {
+    Ok(Arc::new(Emulator::new()?))
+}
+
 /// The chosen device with the model on it; none is the processor.
 pub(crate) fn open(
     choice: Choice,
@@ -52,7 +59,11 @@ pub(crate) fn open(
     if choice == Choice::Cpu {
         return Ok(None);
     }
-    let driver = match cuda() {
+    let driver = match choice {
+        Choice::Emulated => emulated(),
+        _ => cuda(),
+    };
+    let driver = match driver {
         Ok(driver) => driver,
         Err(error @ (DeviceError::NotBuilt | DeviceError::None(_))) if choice == Choice::Auto => {
             tracing::info!(%error, "the processor computes");
@@ -60,17 +71,34 @@ pub(crate) fn open(
         }
         Err(error) => return Err(format!("model.device is \"{choice}\", but {error}")),
     };
-    load(driver, model, exec).map(Some)
+    match placed(driver, model, exec) {
+        Err(error @ (DeviceError::Memory { .. } | DeviceError::Unsupported(_)))
+            if choice == Choice::Auto =>
+        {
+            tracing::info!(%error, "the processor computes");
+            Ok(None)
+        }
+        placed => placed.map(Some).map_err(|error| error.to_string()),
+    }
 }
 
-/// The model on a device, with a line that shows how far its copy is.
+/// The model on a device.
 pub(crate) fn load(
     driver: Arc<dyn Driver>,
     model: &Arc<Model>,
     exec: &Executor,
 ) -> Result<Arc<Device>, String> {
+    placed(driver, model, exec).map_err(|error| error.to_string())
+}
+
+/// The same, with a line that shows how far its copy is.
+fn placed(
+    driver: Arc<dyn Driver>,
+    model: &Arc<Model>,
+    exec: &Executor,
+) -> Result<Arc<Device>, DeviceError> {
     let style = ProgressStyle::with_template("{msg} {bar:30} {pos}/{len} layers {eta}");
-    let style = style.map_err(|error| error.to_string())?;
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
     let bar = ProgressBar::hidden().with_style(style);
     bar.set_message("copying the model to the device");
     let device = Device::load(driver, Arc::clone(model), exec, &mut |done, all| {
@@ -81,7 +109,7 @@ pub(crate) fn load(
         bar.set_position(done as u64);
     });
     bar.finish_and_clear();
-    let device = device.map_err(|error| error.to_string())?;
+    let device = device?;
     tracing::info!(device = device.name(), "the device computes");
     Ok(device)
 }
@@ -92,6 +120,7 @@ impl std::fmt::Display for Choice {
             Self::Cpu => "cpu",
             Self::Cuda => "cuda",
             Self::Auto => "auto",
+            Self::Emulated => "emulated",
         })
     }
 }

@@ -23,7 +23,9 @@ pub(super) const EXPERTS_MAX: usize = 1_024;
 pub(super) const NOT_RECORDED: u16 = u16::MAX;
 /// Threads of the block that groups pairs.
 const GROUP_THREADS: u32 = 512;
-/// Rows of one launch.
+/// Bytes of a tile in the list (src/cuda/experts.cuh).
+const TILE_BYTES: usize = 16;
+/// Most blocks of one launch along its second and its third axis.
 const GRID_ROWS_MAX: usize = 65_535;
 
 /// What follows the attention of a layer.
@@ -283,8 +285,16 @@ impl Pass<'_> {
     fn of_tiles(&self, tiling: Tiling, args: &ExpertLinear) -> Result<(), DeviceError> {
         let w = &args.stack.w;
         let (kernel, outs, threads) = tiling.kernel(w);
-        let grid = [w.out.div_ceil(outs), 1, tiling.tiles as u32];
-        self.launch(kernel, (grid, threads), args)
+        for first in (0..tiling.tiles).step_by(GRID_ROWS_MAX) {
+            let tiles = GRID_ROWS_MAX.min(tiling.tiles - first) as u32;
+            let part = ExpertLinear {
+                tiles: args.tiles + (first * TILE_BYTES) as u64,
+                ..*args
+            };
+            let grid = [w.out.div_ceil(outs), 1, tiles];
+            self.launch(kernel, (grid, threads), &part)?;
+        }
+        Ok(())
     }
 
     /// `act = silu(gate) * up` of every pair.

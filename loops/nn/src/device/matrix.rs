@@ -94,7 +94,7 @@ pub(super) fn stack(
     for (index, from) in all.iter().enumerate().skip(1) {
         let (matrix, bytes) = packed(from);
         if matrix != form {
-            let why = "experts of a layer are kept in different formats; the CUDA kernels take one";
+            let why = "experts of a layer are kept in different formats and the CUDA kernels take one; set device = \"cpu\"";
             return Err(DeviceError::Unsupported(why.to_owned()));
         }
         memory.fill_at(index * step, &bytes)?;

@@ -119,7 +119,7 @@ impl Device {
         let weights = &model.weights;
         if let Some(experts) = cfg.experts.as_ref().filter(|e| e.count > EXPERTS_MAX) {
             return Err(DeviceError::Unsupported(format!(
-                "layers of this model have {} experts; the CUDA kernels cover {EXPERTS_MAX}",
+                "layers of this model have {} experts and the CUDA kernels cover {EXPERTS_MAX}; set device = \"cpu\"",
                 experts.count
             )));
         }

@@ -15,7 +15,9 @@ const TILE: usize = 16;
 /// Bytes of a row.
 const ROW: usize = 64;
 /// The kernel's number of what tiles hold, and of the call that asks for it.
+#[cfg(target_os = "linux")]
 const TILE_DATA: libc::c_long = 18;
+#[cfg(target_os = "linux")]
 const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
 
 /// Whether this processor has tiles of bf16 and the system lets this process use them. Asks for it the

@@ -108,7 +108,7 @@ impl NnTrainer {
             } else {
                 tracing::info!(
                     device = device.name(),
-                    "the gate computes on the device; the processor trains, because the model has experts"
+                    "the gate and log-probs compute on the device; the processor computes updates, because the model has experts"
                 );
             }
         }
