@@ -123,15 +123,19 @@ impl<S: Source> Gemm<S> {
     /// # Safety
     /// All pointers are valid for the described ranges, and `y` overlaps no input.
     pub(crate) unsafe fn run_on(&self, exec: &Executor, staged_from: usize) {
-        let work = self.rows.max(READ_ROWS) * self.cols * self.k;
-        let panels = self.panels();
-        let part = |rows: Range<usize>, panels: Range<usize>| {
+        self.split(exec, |rows, panels| {
             if rows.len() >= staged_from {
                 S::Factors::dispatch(Staged(self, rows, panels));
             } else {
                 S::Factors::dispatch(Part(self, rows, panels));
             }
-        };
+        });
+    }
+
+    /// Calls `part` with rows and panels: parts of the product that are worth a thread of their own.
+    fn split(&self, exec: &Executor, part: impl Fn(Range<usize>, Range<usize>) + Sync) {
+        let work = self.rows.max(READ_ROWS) * self.cols * self.k;
+        let panels = self.panels();
         if panels >= 2 * exec.threads() {
             exec.split(panels, work, &|panels| part(0..self.rows, panels));
         } else {

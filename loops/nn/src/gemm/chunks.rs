@@ -10,7 +10,7 @@ use std::ops::Range;
 
 #[cfg(target_arch = "x86_64")]
 use super::tiles::stage_floats;
-use super::{At, Epilogue, Gemm, Pairs, READ_ROWS, Source, load_some};
+use super::{At, Epilogue, Gemm, Pairs, Source, load_some};
 use crate::exec::Executor;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::has_tiles;
@@ -28,9 +28,7 @@ impl<S: Source<Factors = Pairs>> Gemm<S> {
     /// As for [`Self::run_on`]; rows of `x` are zero behind their last pair up to whole chunks, and
     /// there are [`TILE_ROWS`] less one more of them to read.
     pub(crate) unsafe fn run_in_chunks(&self, exec: &Executor) {
-        let work = self.rows.max(READ_ROWS) * self.cols * self.k;
-        let panels = self.panels();
-        let part = |rows, panels| {
+        self.split(exec, |rows, panels| {
             STAGE.with_borrow_mut(|stage| {
                 #[cfg(target_arch = "x86_64")]
                 stage.take(stage_floats(self.k));
@@ -41,12 +39,7 @@ impl<S: Source<Factors = Pairs>> Gemm<S> {
                     stage: stage.as_mut().as_mut_ptr(),
                 });
             });
-        };
-        if panels >= 2 * exec.threads() {
-            exec.split(panels, work, &|panels| part(0..self.rows, panels));
-        } else {
-            exec.split(self.rows, work, &|rows| part(rows, 0..panels));
-        }
+        });
     }
 
     /// Rows and panels one by one, in vectors.
