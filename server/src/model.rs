@@ -94,16 +94,22 @@ pub(crate) fn computed(
     config: &ModelConfig,
     on_device: bool,
 ) -> Result<Arc<Model>, String> {
-    let arithmetic = config.arithmetic.arithmetic(on_device)?;
+    let quickest = model.weights.quickest();
+    let arithmetic = config.arithmetic.arithmetic(quickest, on_device)?;
     let kv = config.kv.format(&model, on_device)?;
-    Ok(match (arithmetic, kv) {
-        (Arithmetic::F32, KvFormat::F32) => model,
-        // Nobody else holds it yet, so nothing is copied.
-        _ => {
-            let model = Arc::unwrap_or_clone(model).computed_by(arithmetic);
-            Arc::new(model.with_kv(kv))
-        }
-    })
+    if (arithmetic, kv) == (Arithmetic::F32, KvFormat::F32) {
+        return Ok(model);
+    }
+    // Nobody else holds it yet, so nothing is copied.
+    let model = Arc::unwrap_or_clone(model).computed_by(arithmetic);
+    if arithmetic == Arithmetic::Int8 && model.weights.arithmetic() != arithmetic {
+        return Err(
+            "model.arithmetic is \"int8\", which is for weights of eight or four bits, and this model has \
+             none; set model.weights to \"q8\" or \"q4\", or model.arithmetic to \"auto\""
+                .to_owned(),
+        );
+    }
+    Ok(Arc::new(model.with_kv(kv)))
 }
 
 /// Models from this size on show how far their reading has come.

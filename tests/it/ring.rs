@@ -243,7 +243,7 @@ async fn recompute(data: &Path) -> (usize, usize) {
     // As "auto" has both for this model.
     let (arithmetic, kv) = match &*std::env::var(SERVED_BY).unwrap() {
         "device" => (Arithmetic::F32, KvFormat::F32),
-        _ => (Arithmetic::quickest(), KvFormat::F16),
+        _ => (model.weights.quickest(), KvFormat::F16),
     };
     let model = Arc::new(model.computed_by(arithmetic).with_kv(kv));
     let records = ledger.versions(None, 1000).await.unwrap();

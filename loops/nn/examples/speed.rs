@@ -1,5 +1,5 @@
 //! Prints the speeds of [`hone_nn::bench`]:
-//! `speed [starter|medium|large] [stored|bf16|q8|q4] [threads] [seconds] [context] [f32|bf16|amx] [f16]`;
+//! `speed [starter|medium|large] [stored|bf16|q8|q4] [threads] [seconds] [context] [f32|bf16|amx|int8] [f16]`;
 //! products are computed as said, or as is quickest here (`-`); keys and values are kept as f32, or f16. First the most that the processor multiplies.
 
 use std::time::Duration;
@@ -31,7 +31,8 @@ fn main() {
             "f32" => Arithmetic::F32,
             "bf16" => Arithmetic::Bf16,
             "amx" => Arithmetic::Amx,
-            _ => Arithmetic::quickest(),
+            "int8" => Arithmetic::Int8,
+            _ => Arithmetic::quickest(matches!(format, Some(WeightFormat::Q8 | WeightFormat::Q4))),
         },
         kv: match text(6) {
             "f16" => KvFormat::F16,

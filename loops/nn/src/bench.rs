@@ -9,7 +9,7 @@ use crate::adapter::{AdapterDtype, LoraConfig, Target};
 use crate::config::{Family, ModelConfig, StoredDtype};
 use crate::exec::Executor;
 use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};
-use crate::gemm::{self, Factors, MAX_ROWS, MAX_TILE, Pairs, Single};
+use crate::gemm::{self, Factors, MAX_ROWS, MAX_TILE, Pairs, Quads, Single};
 use crate::kv::{BLOCK_TOKENS, KvFormat, KvPool};
 use crate::pairs::Arithmetic;
 use crate::quant::WeightFormat;
@@ -242,6 +242,7 @@ pub fn roof(arithmetic: Arithmetic, threads: usize, time: Duration) -> f64 {
     let inputs = match arithmetic {
         Arithmetic::F32 => Single::INPUTS,
         Arithmetic::Bf16 | Arithmetic::Amx => Pairs::INPUTS,
+        Arithmetic::Int8 => Quads::INPUTS,
     };
     let each = ADDITIONS * LANES * inputs;
     while start.elapsed() < time {
@@ -250,6 +251,7 @@ pub fn roof(arithmetic: Arithmetic, threads: usize, time: Duration) -> f64 {
                 Arithmetic::F32 => Single::dispatch(Sums::<Single>(PhantomData)),
                 Arithmetic::Amx if gemm::multiply(each) => 0.0,
                 Arithmetic::Bf16 | Arithmetic::Amx => Pairs::dispatch(Sums::<Pairs>(PhantomData)),
+                Arithmetic::Int8 => Quads::dispatch(Sums::<Quads>(PhantomData)),
             });
         });
         rounds += 1;

@@ -19,7 +19,7 @@ use std::ops::Range;
 pub(crate) use self::chunks::{TILE_ROWS, multiply};
 use self::factors::FactorOf;
 pub(crate) use self::factors::{
-    Bf16Pairs, Element, Factors, Half, MAX_ROWS, Pairs, Single, Source, Strided,
+    Bf16Pairs, Element, Factors, Half, MAX_ROWS, Pairs, Quads, Single, Source, Staging, Strided,
 };
 use crate::exec::Executor;
 use crate::simd::{Kernel, LANES, Line, V16};
@@ -34,7 +34,7 @@ struct Stage<S> {
     first: (usize, usize),
 }
 
-impl<S: Source> Source for Stage<S> {
+impl<S: Source<Factors: Staging>> Source for Stage<S> {
     type Factors = S::Factors;
     const GROUP: usize = if S::SCALED_SUMS { S::GROUP } else { usize::MAX };
     const SCALED_SUMS: bool = S::SCALED_SUMS;
@@ -117,14 +117,27 @@ impl<S: Source> Gemm<S> {
         self.cols.div_ceil(LANES)
     }
 
-    /// Computes everything, split over the executor when it is worth it. With `staged_from` rows
-    /// or more, stored weights become f32 once per block of rows and not once per register tile.
+    /// Computes everything, split over the executor when it is worth it.
     ///
     /// # Safety
     /// All pointers are valid for the described ranges, and `y` overlaps no input.
-    pub(crate) unsafe fn run_on(&self, exec: &Executor, staged_from: usize) {
+    pub(crate) unsafe fn run_on(&self, exec: &Executor) {
         self.split(exec, |rows, panels| {
-            if rows.len() >= staged_from {
+            S::Factors::dispatch(Part(self, rows, panels));
+        });
+    }
+
+    /// As [`Self::run_on`]; from so many rows on stored weights become factors once per block of rows
+    /// and not once per register tile.
+    ///
+    /// # Safety
+    /// As for [`Self::run_on`].
+    pub(crate) unsafe fn run_staged_on(&self, exec: &Executor, from: usize)
+    where
+        S::Factors: Staging,
+    {
+        self.split(exec, |rows, panels| {
+            if rows.len() >= from {
                 S::Factors::dispatch(Staged(self, rows, panels));
             } else {
                 S::Factors::dispatch(Part(self, rows, panels));
@@ -140,97 +153,6 @@ impl<S: Source> Gemm<S> {
             exec.split(panels, work, &|panels| part(0..self.rows, panels));
         } else {
             exec.split(self.rows, work, &|rows| part(rows, 0..panels));
-        }
-    }
-
-    /// As [`Self::run_inline`] for weights that are not stored as f32: a block of them is widened
-    /// into the first-level cache and used for many rows. Sums pass through memory between blocks,
-    /// which changes no bit.
-    #[inline(always)]
-    unsafe fn run_staged<V: V16>(&self, rows: Range<usize>, panels: Range<usize>) {
-        let mut stage = [Line([0.0; LANES]); STAGE_PANELS * STAGE_STEPS];
-        let mut sums = [Line([0.0; LANES]); STAGE_PANELS * STAGE_ROWS];
-        let mut panel = panels.start;
-        while panel < panels.end {
-            let nr = STAGE_PANELS.min(panels.end - panel);
-            let mut row = rows.start;
-            while row < rows.end {
-                let mr = STAGE_ROWS.min(rows.end - row);
-                let at = At { row, panel, mr, nr };
-                // SAFETY: `at` lies inside the product.
-                unsafe { self.stage::<V>(&at, &mut stage, &mut sums) };
-                row += mr;
-            }
-            panel += nr;
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn stage<V: V16>(&self, at: &At, stage: &mut [Line], sums: &mut [Line]) {
-        let carry = matches!(self.out, Epilogue::Continue);
-        let mut first = 0;
-        // SAFETY: the tile lies inside the product, and the two buffers hold a block of it.
-        unsafe {
-            for (m, sums) in sums.chunks_exact_mut(at.nr).take(at.mr).enumerate() {
-                for (n, sum) in sums.iter_mut().enumerate() {
-                    let (y, valid) = self.output(at, m, n);
-                    let start = if carry {
-                        load_some::<V>(y, valid)
-                    } else {
-                        V::zero()
-                    };
-                    start.store(sum.0.as_mut_ptr());
-                }
-            }
-            while first < self.k {
-                let steps = STAGE_STEPS.min(self.k - first);
-                for n in 0..at.nr {
-                    let to = &mut stage[n * STAGE_STEPS..n * STAGE_STEPS + steps];
-                    self.widen::<V>(at.panel + n, first, to);
-                }
-                let block = Gemm {
-                    x: self.x.add(at.row * self.xm + first * self.xk),
-                    xm: self.xm,
-                    xk: self.xk,
-                    rows: at.mr,
-                    k: steps,
-                    src: Stage {
-                        base: stage.as_ptr().cast::<f32>(),
-                        of: self.src,
-                        first: (at.panel, first),
-                    },
-                    y: sums.as_mut_ptr().cast(),
-                    ym: at.nr * LANES,
-                    yn: LANES,
-                    cols: at.nr * LANES,
-                    out: Epilogue::Continue,
-                };
-                block.run::<V>(0..at.mr, 0..at.nr);
-                first += steps;
-            }
-            for (m, sums) in sums.chunks_exact(at.nr).take(at.mr).enumerate() {
-                for (n, sum) in sums.iter().enumerate() {
-                    self.leave(at, (m, n), V::load(sum.0.as_ptr()));
-                }
-            }
-        }
-    }
-
-    /// Steps `first ..` of panel `n` as factors.
-    #[inline(always)]
-    unsafe fn widen<V: V16>(&self, n: usize, first: usize, to: &mut [Line]) {
-        // SAFETY: the panel has these steps; blocks begin where a group begins.
-        unsafe {
-            let panel = self.src.panel(n);
-            let mut scale = V::zero();
-            for (j, line) in to.iter_mut().enumerate() {
-                let i = first + j;
-                if i.is_multiple_of(S::GROUP) {
-                    scale = self.src.scale(panel, i / S::GROUP);
-                }
-                let factor = self.src.load::<V>(panel, i, scale);
-                S::Factors::store::<V>(factor, line.0.as_mut_ptr());
-            }
         }
     }
 
@@ -384,11 +306,16 @@ impl<S: Source> Gemm<S> {
                     scale[n] = self.src.scale(wp[n], first / S::GROUP);
                 }
                 if S::SCALED_SUMS {
-                    let mut group = [[V::zero(); NR]; MR];
-                    self.steps(&xp, &wp, (first..end, scale), &mut group);
+                    let (number, mut sums) = (first / S::GROUP, [[V::zero(); NR]; MR]);
                     for m in 0..MR {
+                        sums[m] = [S::Factors::begin(xp[m].add(self.k), number); NR];
+                    }
+                    self.steps(&xp, &wp, (first..end, scale), &mut sums);
+                    for m in 0..MR {
+                        let row = xp[m].add(self.k);
                         for n in 0..NR {
-                            acc[m][n] = scale[n].fma(group[m][n], acc[m][n]);
+                            let group = (scale[n], sums[m][n]);
+                            acc[m][n] = S::Factors::add_scaled(acc[m][n], group, row, number);
                         }
                     }
                 } else {
@@ -454,6 +381,99 @@ impl<S: Source> Gemm<S> {
     }
 }
 
+impl<S: Source<Factors: Staging>> Gemm<S> {
+    /// As [`Self::run_inline`] for weights that are not stored as f32: a block of them is widened
+    /// into the first-level cache and used for many rows. Sums pass through memory between blocks,
+    /// which changes no bit.
+    #[inline(always)]
+    unsafe fn run_staged<V: V16>(&self, rows: Range<usize>, panels: Range<usize>) {
+        let mut stage = [Line([0.0; LANES]); STAGE_PANELS * STAGE_STEPS];
+        let mut sums = [Line([0.0; LANES]); STAGE_PANELS * STAGE_ROWS];
+        let mut panel = panels.start;
+        while panel < panels.end {
+            let nr = STAGE_PANELS.min(panels.end - panel);
+            let mut row = rows.start;
+            while row < rows.end {
+                let mr = STAGE_ROWS.min(rows.end - row);
+                let at = At { row, panel, mr, nr };
+                // SAFETY: `at` lies inside the product.
+                unsafe { self.stage::<V>(&at, &mut stage, &mut sums) };
+                row += mr;
+            }
+            panel += nr;
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn stage<V: V16>(&self, at: &At, stage: &mut [Line], sums: &mut [Line]) {
+        let carry = matches!(self.out, Epilogue::Continue);
+        let mut first = 0;
+        // SAFETY: the tile lies inside the product, and the two buffers hold a block of it.
+        unsafe {
+            for (m, sums) in sums.chunks_exact_mut(at.nr).take(at.mr).enumerate() {
+                for (n, sum) in sums.iter_mut().enumerate() {
+                    let (y, valid) = self.output(at, m, n);
+                    let start = if carry {
+                        load_some::<V>(y, valid)
+                    } else {
+                        V::zero()
+                    };
+                    start.store(sum.0.as_mut_ptr());
+                }
+            }
+            while first < self.k {
+                let steps = STAGE_STEPS.min(self.k - first);
+                for n in 0..at.nr {
+                    let to = &mut stage[n * STAGE_STEPS..n * STAGE_STEPS + steps];
+                    self.widen::<V>(at.panel + n, first, to);
+                }
+                let block = Gemm {
+                    x: self.x.add(at.row * self.xm + first * self.xk),
+                    xm: self.xm,
+                    xk: self.xk,
+                    rows: at.mr,
+                    k: steps,
+                    src: Stage {
+                        base: stage.as_ptr().cast::<f32>(),
+                        of: self.src,
+                        first: (at.panel, first),
+                    },
+                    y: sums.as_mut_ptr().cast(),
+                    ym: at.nr * LANES,
+                    yn: LANES,
+                    cols: at.nr * LANES,
+                    out: Epilogue::Continue,
+                };
+                block.run::<V>(0..at.mr, 0..at.nr);
+                first += steps;
+            }
+            for (m, sums) in sums.chunks_exact(at.nr).take(at.mr).enumerate() {
+                for (n, sum) in sums.iter().enumerate() {
+                    self.leave(at, (m, n), V::load(sum.0.as_ptr()));
+                }
+            }
+        }
+    }
+
+    /// Steps `first ..` of panel `n` as factors.
+    #[inline(always)]
+    unsafe fn widen<V: V16>(&self, n: usize, first: usize, to: &mut [Line]) {
+        // SAFETY: the panel has these steps; blocks begin where a group begins.
+        unsafe {
+            let panel = self.src.panel(n);
+            let mut scale = V::zero();
+            for (j, line) in to.iter_mut().enumerate() {
+                let i = first + j;
+                if i.is_multiple_of(S::GROUP) {
+                    scale = self.src.scale(panel, i / S::GROUP);
+                }
+                let factor = self.src.load::<V>(panel, i, scale);
+                S::Factors::store::<V>(factor, line.0.as_mut_ptr());
+            }
+        }
+    }
+}
+
 /// [`V16::load_part`], where mostly all lanes exist.
 #[inline(always)]
 unsafe fn load_some<V: V16>(p: *const f32, valid: usize) -> V {
@@ -513,7 +533,7 @@ impl<S: Source> Kernel for Part<'_, S> {
 
 struct Staged<'a, S>(&'a Gemm<S>, Range<usize>, Range<usize>);
 
-impl<S: Source> Kernel for Staged<'_, S> {
+impl<S: Source<Factors: Staging>> Kernel for Staged<'_, S> {
     type Out = ();
     #[inline(always)]
     fn run<V: V16>(self) {

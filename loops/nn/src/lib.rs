@@ -23,6 +23,7 @@ mod lora;
 mod ops;
 mod pairs;
 mod panels;
+mod quads;
 mod quant;
 mod rng;
 mod rope;

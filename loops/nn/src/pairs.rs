@@ -14,7 +14,9 @@ use crate::gemm::TILE_ROWS;
 use crate::panels::{Panels, Rows, RowsMut, Store};
 use crate::quant::WeightFormat;
 use crate::rng::Rng;
-use crate::simd::{Buf, Kernel, LANES, V16, dispatch_dots, has_dots, has_tiles, without_tiles};
+use crate::simd::{
+    Buf, Kernel, LANES, V16, dispatch_dots, has_byte_dots, has_dots, has_tiles, without_tiles,
+};
 use crate::source::TensorData;
 
 /// How products with a model's matrices are computed, forward and backward.
@@ -28,19 +30,26 @@ pub enum Arithmetic {
     Bf16,
     /// As [`Self::Bf16`], but 32 inputs at a time, as tiles of AMX add them up.
     Amx,
+    /// Inputs rounded to eight bits with a scale per 32, four at a time. Only matrices of codes are
+    /// computed so, others stay with [`Self::F32`].
+    Int8,
 }
 
 impl Arithmetic {
-    /// What is quickest on this processor.
-    pub fn quickest() -> Self {
-        if has_dots() { Self::Bf16 } else { Self::F32 }
+    /// What is quickest on this processor for matrices of bf16, or of codes.
+    pub fn quickest(codes: bool) -> Self {
+        match codes {
+            true if has_byte_dots() => Self::Int8,
+            _ if has_dots() => Self::Bf16,
+            _ => Self::F32,
+        }
     }
 
-    /// Whether this processor computes so. Any can be made to, slowly and exactly but for subnormal
-    /// numbers, which is good for tests only.
+    /// Whether this processor computes so. Any can be made to; products of bf16 then slowly, and
+    /// exactly but for subnormal numbers, which is good for tests only.
     pub fn supported(self) -> bool {
         match self {
-            Self::F32 => true,
+            Self::F32 | Self::Int8 => true,
             Self::Bf16 => has_dots(),
             Self::Amx => has_tiles() && tiles_are_exact(),
         }
@@ -95,25 +104,42 @@ const ROWS: usize = 512;
 /// inputs of each row of `x`, rounded, two in the place of one, and zeros up to whole lines.
 pub(crate) fn with_pairs(x: Rows, inp: usize, exec: &Executor, f: impl Fn(usize, Rows)) {
     let stride = inp.div_ceil(2).next_multiple_of(LANES);
+    let round = |rows, to: &mut [f32]| {
+        dispatch_dots(Round {
+            x,
+            inp,
+            rows,
+            to,
+            stride,
+        });
+    };
+    with_rounded(x.rows, (inp, stride), exec, (&round, &f));
+}
+
+/// Rounds some rows to a buffer.
+type RoundRows<'a> = &'a (dyn Fn(Range<usize>, &mut [f32]) + Sync);
+
+/// Calls `f` with rows as `round` leaves them, `stride` words each, and which is the first, until it
+/// had all of them.
+pub(crate) fn with_rounded(
+    rows: usize,
+    (inp, stride): (usize, usize),
+    exec: &Executor,
+    (round, f): (RoundRows, &dyn Fn(usize, Rows)),
+) {
     ROUNDED.with_borrow_mut(|rounded| {
-        for first in (0..x.rows).step_by(ROWS) {
-            let count = ROWS.min(x.rows - first);
+        for first in (0..rows).step_by(ROWS) {
+            let count = ROWS.min(rows - first);
             // A tile of rows may read behind the last.
-            let pairs = rounded.take((count + TILE_ROWS - 1) * stride);
-            let to = Shards::new(pairs);
+            let words = rounded.take((count + TILE_ROWS - 1) * stride);
+            let to = Shards::new(words);
             exec.split(count, count * inp, &|rows| {
                 // SAFETY: parts have different rows.
                 let to = unsafe { to.slice(rows.start * stride..rows.end * stride) };
-                dispatch_dots(Round {
-                    x,
-                    inp,
-                    rows: first + rows.start..first + rows.end,
-                    to,
-                    stride,
-                });
+                round(first + rows.start..first + rows.end, to);
             });
             let x = Rows {
-                data: pairs,
+                data: words,
                 stride,
                 rows: count,
             };
@@ -159,4 +185,4 @@ impl Kernel for Round<'_> {
 
 #[cfg(test)]
 #[path = "pairs_tests.rs"]
-mod tests;
+pub(crate) mod tests;

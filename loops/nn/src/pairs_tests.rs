@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::adapter::{Adapter, AdapterDtype};
-use crate::config::Family;
+use crate::config::{Family, ModelConfig};
 use crate::panels::{Panels, RowsMut, Store};
 use crate::quant::{GROUP, WeightFormat};
 use crate::rng::Rng;
@@ -25,14 +25,19 @@ const FORMATS: [WeightFormat; 3] = [WeightFormat::Bf16, WeightFormat::Q8, Weight
 /// Whole groups and panels, and remainders of each; inputs beyond one stage.
 const SHAPES: [(usize, usize); 4] = [(64, 64), (70, 300), (16, 32), (33, 46)];
 
-fn draw(seed: u64, n: usize) -> Vec<f32> {
+pub(crate) fn draw(seed: u64, n: usize) -> Vec<f32> {
     let mut rng = Rng::new(seed);
     (0..n).map(|_| rng.normal() as f32).collect()
 }
 
 const BOTH: [Arithmetic; 2] = [Arithmetic::Bf16, Arithmetic::Amx];
 
-fn matrix(format: WeightFormat, (out, inp): (usize, usize), by: Arithmetic) -> Panels {
+/// Formats that have them, and the arithmetics of bf16.
+fn of_bf16() -> impl Iterator<Item = (WeightFormat, Arithmetic)> {
+    FORMATS.into_iter().flat_map(|f| BOTH.map(|by| (f, by)))
+}
+
+pub(crate) fn matrix(format: WeightFormat, (out, inp): (usize, usize), by: Arithmetic) -> Panels {
     let full = Panels::from_parts(inp, vec![TensorData::F32(draw(1, out * inp))]);
     full.into_format(format).computed_by(by)
 }
@@ -100,15 +105,19 @@ fn slow_pairs(w: &Panels, out: usize, x: &[f32], start: f32) -> f32 {
 fn products_are_those_of_the_slow_form_at_every_level() {
     with_tiles();
     let before = SimdLevel::current();
-    for (format, by) in FORMATS.into_iter().flat_map(|f| BOTH.map(|by| (f, by))) {
+    for (format, by) in of_bf16() {
         for shape in SHAPES {
-            products_are_those_of_the_slow_form(&matrix(format, shape, by));
+            products_are_those_of(slow, &matrix(format, shape, by));
         }
     }
     assert!(before.force());
 }
 
-fn products_are_those_of_the_slow_form(w: &Panels) {
+/// One output of a matrix for a row of inputs; its sum starts from a value.
+type Slow = fn(w: &Panels, out: usize, x: &[f32], start: f32) -> f32;
+
+/// Whatever the rows, the store, the threads and the level.
+pub(crate) fn products_are_those_of(slow: Slow, w: &Panels) {
     let execs = [Executor::new(2), Executor::new(1)];
     let (out, inp) = (w.out, w.inp);
     let (x, bias) = (draw(2, 101 * inp), draw(3, out));
@@ -163,7 +172,7 @@ fn any_number_of_rows_is_what_they_are_one_by_one() {
     with_tiles();
     let exec = Executor::new(2);
     let (out, inp, stride) = (20, 34, 40);
-    for (format, by) in FORMATS.into_iter().flat_map(|f| BOTH.map(|by| (f, by))) {
+    for (format, by) in of_bf16() {
         let w = matrix(format, (out, inp), by);
         let rows = 2 * super::ROWS + 3;
         let x = draw(2, rows * stride);
@@ -196,7 +205,7 @@ fn products_are_near_those_of_f32() {
     let exec = Executor::new(1);
     let (out, inp) = (48, 512);
     let x = draw(2, inp);
-    for (format, by) in FORMATS.into_iter().flat_map(|f| BOTH.map(|by| (f, by))) {
+    for (format, by) in of_bf16() {
         let w = matrix(format, (out, inp), by);
         let products = [w.clone().computed_by(Arithmetic::F32), w].map(|w| {
             let mut y = vec![0.0; out];
@@ -295,64 +304,72 @@ fn a_model_serves_and_trains_one_function() {
     with_tiles();
     let mut wide = tiny(Family::Qwen3);
     (wide.hidden, wide.head_dim, wide.ffn, wide.vocab) = (48, 16, 96, 144);
-    let before = SimdLevel::current();
     for shape in [tiny(Family::Qwen2), wide, with_experts(true)] {
-        let text = tokens(&shape, 70, 3);
-        let row = TrainRow {
-            tokens: text.clone(),
-            loss: (30..70).map(TokenLoss::imitated).collect(),
+        serves_and_trains_one_function(&shape, of_bf16());
+    }
+}
+
+/// See [`a_model_serves_and_trains_one_function`].
+pub(crate) fn serves_and_trains_one_function(
+    shape: &ModelConfig,
+    ways: impl Iterator<Item = (WeightFormat, Arithmetic)>,
+) {
+    let before = SimdLevel::current();
+    let text = tokens(shape, 70, 3);
+    let row = TrainRow {
+        tokens: text.clone(),
+        loss: (30..70).map(TokenLoss::imitated).collect(),
+    };
+    let adapter = Adapter::random(shape, lora(AdapterDtype::Bf16), 5);
+    for (format, by) in ways {
+        let weights = model(shape, 7).weights.into_format(format);
+        let plain = Model::new(shape.clone(), weights);
+        let base = Arc::new(plain.clone().computed_by(by));
+        assert_eq!(base.digest, plain.digest);
+        assert_ne!(fingerprint(&base), fingerprint(&plain));
+        let logprobs = |model: &Model, chunk: usize, threads: usize| -> Vec<u32> {
+            let exec = Executor::new(threads);
+            let scores = score_chunked(model, Some(&adapter), (&text, chunk), &exec);
+            let bits = |at| scores.logprob(at, 1.0, None).to_bits();
+            (1..70).map(bits).collect()
         };
-        let adapter = Adapter::random(&shape, lora(AdapterDtype::Bf16), 5);
-        for (format, by) in FORMATS.into_iter().flat_map(|f| BOTH.map(|by| (f, by))) {
-            let weights = model(&shape, 7).weights.into_format(format);
-            let plain = Model::new(shape.clone(), weights);
-            let base = Arc::new(plain.clone().computed_by(by));
-            assert_eq!(base.digest, plain.digest);
-            assert_ne!(fingerprint(&base), fingerprint(&plain));
-            let logprobs = |model: &Model, chunk: usize, threads: usize| -> Vec<u32> {
-                let exec = Executor::new(threads);
-                let scores = score_chunked(model, Some(&adapter), (&text, chunk), &exec);
-                let bits = |at| scores.logprob(at, 1.0, None).to_bits();
-                (1..70).map(bits).collect()
+        let trained = |threads: usize, activation_bytes_max: usize| {
+            let cfg = LearnerConfig {
+                activation_bytes_max,
+                ..LearnerConfig::new(
+                    Trainable::Lora(lora(AdapterDtype::Bf16)),
+                    Objective::CrossEntropy,
+                    1e-2,
+                )
             };
-            let trained = |threads: usize, activation_bytes_max: usize| {
-                let cfg = LearnerConfig {
-                    activation_bytes_max,
-                    ..LearnerConfig::new(
-                        Trainable::Lora(lora(AdapterDtype::Bf16)),
-                        Objective::CrossEntropy,
-                        1e-2,
-                    )
-                };
-                let learner = Learner::from_adapter(Arc::clone(&base), cfg, &adapter).unwrap();
-                let mut learner = learner.on(Arc::new(Executor::new(threads)));
-                let mut go_on = || Control::Continue;
-                let first = learner
-                    .step(std::slice::from_ref(&row), &mut go_on)
-                    .unwrap();
-                learner
-                    .step(std::slice::from_ref(&row), &mut go_on)
-                    .unwrap();
-                (first.proximal_logprobs.concat(), learner.state())
-            };
-            let served = logprobs(&base, 70, 1);
-            assert!(served != logprobs(&plain, 70, 1), "inputs are rounded");
-            let (proximal, state) = trained(1, 0);
-            let seen: Vec<u32> = proximal.iter().map(|l| l.to_bits()).collect();
-            assert_eq!(seen, served[29..]);
-            for level in SimdLevel::ALL.into_iter().filter(|level| level.force()) {
-                for (chunk, threads) in [(70, 3), (1, 1), (5, 2), (33, 1)] {
-                    assert_eq!(
-                        served,
-                        logprobs(&base, chunk, threads),
-                        "{format:?} {by:?} {level:?}"
-                    );
-                }
-                assert!(
-                    state == trained(3, 1 << 30).1,
+            let learner = Learner::from_adapter(Arc::clone(&base), cfg, &adapter).unwrap();
+            let mut learner = learner.on(Arc::new(Executor::new(threads)));
+            let mut go_on = || Control::Continue;
+            let first = learner
+                .step(std::slice::from_ref(&row), &mut go_on)
+                .unwrap();
+            learner
+                .step(std::slice::from_ref(&row), &mut go_on)
+                .unwrap();
+            (first.proximal_logprobs.concat(), learner.state())
+        };
+        let served = logprobs(&base, 70, 1);
+        assert!(served != logprobs(&plain, 70, 1), "inputs are rounded");
+        let (proximal, state) = trained(1, 0);
+        let seen: Vec<u32> = proximal.iter().map(|l| l.to_bits()).collect();
+        assert_eq!(seen, served[29..]);
+        for level in SimdLevel::ALL.into_iter().filter(|level| level.force()) {
+            for (chunk, threads) in [(70, 3), (1, 1), (5, 2), (33, 1)] {
+                assert_eq!(
+                    served,
+                    logprobs(&base, chunk, threads),
                     "{format:?} {by:?} {level:?}"
                 );
             }
+            assert!(
+                state == trained(3, 1 << 30).1,
+                "{format:?} {by:?} {level:?}"
+            );
         }
     }
     assert!(before.force());

@@ -7,12 +7,13 @@ use crate::exec::{Executor, Shards};
 use crate::gemm::{Bf16Pairs, Epilogue, Factors, Gemm, Pairs, Source, Strided};
 use crate::gguf::BlockKind;
 use crate::pairs::{Arithmetic, with_pairs};
-use crate::quant::{Bits, CodePairs, Quantised, WeightFormat};
+use crate::quads::with_quads;
+use crate::quant::{Bits, CodePairs, CodeQuads, GROUP, Quantised, WeightFormat};
 use crate::simd::{HalfLine, Kernel, LANES, Line, V16, copies_of, dispatch, padded, room_for};
 use crate::source::TensorData;
 
 /// From how many rows on stored weights are widened once for all of them (see
-/// [`Gemm::run_on`]); f32 needs no widening. Below, widening them again for every six rows was
+/// [`Gemm::run_staged_on`]); f32 needs no widening. Below, widening them again for every six rows was
 /// faster in eight bits, and no slower beyond noise in bf16.
 const STAGED_FROM: usize = 48;
 /// The same for codes that are multiplied in pairs: there are more instructions from a code to a pair.
@@ -101,12 +102,21 @@ impl Panels {
         }
     }
 
-    /// The same matrix, whose products with inputs are computed by `arithmetic`. An f32 matrix and one
-    /// with an odd number of inputs stay with f32.
+    /// The same matrix, whose products with inputs are computed by `arithmetic` where it is for such
+    /// weights and there are whole steps of inputs, or whole groups; else by f32.
     pub(crate) fn computed_by(self, arithmetic: Arithmetic) -> Self {
-        let arithmetic = match &self.data {
-            Data::Bf16(_) | Data::Quantised(_) if self.inp.is_multiple_of(2) => arithmetic,
-            _ => Arithmetic::F32,
+        let codes = matches!(self.data, Data::Quantised(_));
+        let computed = match arithmetic {
+            Arithmetic::F32 => true,
+            Arithmetic::Bf16 | Arithmetic::Amx => {
+                (codes || matches!(self.data, Data::Bf16(_))) && self.inp.is_multiple_of(2)
+            }
+            Arithmetic::Int8 => codes && self.inp.is_multiple_of(GROUP),
+        };
+        let arithmetic = if computed {
+            arithmetic
+        } else {
+            Arithmetic::F32
         };
         Self { arithmetic, ..self }
     }
@@ -355,17 +365,34 @@ impl Panels {
                 (Data::F32(lines), _) => {
                     let base = lines.as_ptr().cast::<f32>();
                     let product = self.product(x, Strided { base, panel, step }, to);
-                    product.run_on(exec, usize::MAX);
+                    product.run_on(exec);
                 }
                 (Data::Bf16(lines), Arithmetic::F32) => {
                     let base = lines.as_ptr().cast::<u16>();
                     let product = self.product(x, Strided { base, panel, step }, to);
-                    product.run_on(exec, STAGED_FROM);
+                    product.run_staged_on(exec, STAGED_FROM);
                 }
                 (Data::Quantised(data), Arithmetic::F32) => match data.bits {
-                    Bits::Eight => self.product(x, data.eight(), to).run_on(exec, STAGED_FROM),
-                    Bits::Four => self.product(x, data.four(), to).run_on(exec, STAGED_FROM),
+                    Bits::Eight => {
+                        let product = self.product(x, data.eight(), to);
+                        product.run_staged_on(exec, STAGED_FROM);
+                    }
+                    Bits::Four => {
+                        let product = self.product(x, data.four(), to);
+                        product.run_staged_on(exec, STAGED_FROM);
+                    }
                 },
+                (Data::Quantised(data), Arithmetic::Int8) => {
+                    with_quads(x, (self.inp, data.bits), exec, |first, x| {
+                        let to = (to.0.add(first * ym), ym, out);
+                        match data.bits {
+                            Bits::Eight => {
+                                self.product(x, CodeQuads(data.eight()), to).run_on(exec)
+                            }
+                            Bits::Four => self.product(x, CodeQuads(data.four()), to).run_on(exec),
+                        }
+                    });
+                }
                 (Data::Bf16(lines), _) => {
                     let base = lines.as_ptr().cast::<u16>();
                     with_pairs(x, self.inp, exec, |first, x| {
@@ -403,7 +430,7 @@ impl Panels {
         unsafe {
             match self.arithmetic {
                 Arithmetic::Amx => product.run_in_chunks(exec),
-                Arithmetic::F32 | Arithmetic::Bf16 => product.run_on(exec, staged_from),
+                _ => product.run_staged_on(exec, staged_from),
             }
         }
     }

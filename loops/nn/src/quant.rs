@@ -11,7 +11,7 @@
 use half::f16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
-use crate::gemm::{Pairs, Single, Source};
+use crate::gemm::{Pairs, Quads, Single, Source};
 use crate::gguf::{BlockKind, Blocks};
 use crate::simd::{HalfLine, LANES, V16, copies_of};
 
@@ -355,6 +355,39 @@ impl<const BITS: usize> Source for CodePairs<BITS> {
                 V::pair_i8(panel.codes.add(i * 2 * LANES))
             } else {
                 V::pair_u4(panel.codes.add(i * LANES))
+            }
+        }
+    }
+}
+
+/// As [`Codes`], four inputs a step: products of codes with codes of inputs are whole numbers.
+#[derive(Clone, Copy)]
+pub(crate) struct CodeQuads<const BITS: usize>(pub(crate) Codes<BITS>);
+
+impl<const BITS: usize> Source for CodeQuads<BITS> {
+    type Factors = Quads;
+    const GROUP: usize = GROUP / 4;
+    const SCALED_SUMS: bool = true;
+    const ROWS_MAX: usize = 12;
+    type Panel = CodePanel;
+    #[inline(always)]
+    unsafe fn panel(&self, n: usize) -> CodePanel {
+        // SAFETY: same contract.
+        unsafe { self.0.panel(n) }
+    }
+    #[inline(always)]
+    unsafe fn scale<V: V16>(&self, panel: CodePanel, group: usize) -> V {
+        // SAFETY: same contract.
+        unsafe { self.0.scale(panel, group) }
+    }
+    #[inline(always)]
+    unsafe fn load<V: V16>(&self, panel: CodePanel, i: usize, _scale: V) -> V::Quad {
+        // SAFETY: the caller vouches for `i`.
+        unsafe {
+            if BITS == 8 {
+                V::quad_i8(panel.codes.add(i * 4 * LANES))
+            } else {
+                V::quad_u4(panel.codes.add(i * 2 * LANES))
             }
         }
     }

@@ -104,6 +104,8 @@ pub(crate) trait V16: Copy {
     const WIDE: bool;
     /// Two bf16 values in each of sixteen lanes, or what they widen to.
     type Pair: Copy;
+    /// Four codes in each of sixteen lanes, or what they widen to.
+    type Quad: Copy;
     /// Runs a kernel inside this level as a function of its own, so that a product used in many
     /// kernels is compiled once per level and not once per use.
     unsafe fn call<K: Kernel>(kernel: K) -> K::Out;
@@ -136,6 +138,19 @@ pub(crate) trait V16: Copy {
     /// `fma(x.0, w.0, fma(x.1, w.1, self))` per lane: the second of a pair first, as processors
     /// with dot products of bf16 have it. Those take subnormal numbers for zero.
     unsafe fn dot(self, x: Self::Pair, w: Self::Pair) -> Self;
+    /// The same four signed bytes at `p` in every lane.
+    unsafe fn splat_quad(p: *const f32) -> Self::Quad;
+    /// Quads of four lines of sixteen signed bytes.
+    unsafe fn quad_i8(p: *const u8) -> Self::Quad;
+    /// Quads of the low and the high halves of two lines of sixteen bytes, minus 8.
+    unsafe fn quad_u4(p: *const u8) -> Self::Quad;
+    /// An empty sum of products of quads, in whatever form the level sums them up. Where it raises all
+    /// weights to be above 0, `above` points to what that adds, as a whole number below 0.
+    unsafe fn begin_quads(above: *const f32) -> Self;
+    /// The sum and four products of inputs and weights; exact as long as it stays below 2^24.
+    unsafe fn dot_quads(self, x: Self::Quad, w: Self::Quad) -> Self;
+    /// The sum as a number.
+    unsafe fn sum_of_quads(self) -> Self;
     unsafe fn add(self, b: Self) -> Self;
     unsafe fn sub(self, b: Self) -> Self;
     unsafe fn mul(self, b: Self) -> Self;
@@ -174,6 +189,18 @@ pub(crate) trait V16: Copy {
         unsafe {
             self.store(lanes.as_mut_ptr());
             std::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n);
+        }
+    }
+
+    /// Sixteen numbers of magnitudes up to 127 as signed bytes: to nearest, ties to even.
+    #[inline(always)]
+    unsafe fn store_i8(self, p: *mut i8) {
+        let mut lanes = [0.0f32; LANES];
+        // SAFETY: `lanes` holds sixteen values, and the caller vouches for as many bytes at `p`.
+        unsafe {
+            self.store(lanes.as_mut_ptr());
+            let codes = lanes.map(|x| x.round_ties_even() as i8);
+            p.cast::<[i8; LANES]>().write(codes);
         }
     }
 
@@ -260,6 +287,60 @@ macro_rules! widened_pairs {
     };
 }
 
+/// The methods on quads for a level that has no dot products of bytes: a quad is four vectors, and
+/// sums are numbers.
+macro_rules! widened_quads {
+    () => {
+        type Quad = [Self; 4];
+        #[inline(always)]
+        unsafe fn splat_quad(p: *const f32) -> Self::Quad {
+            // SAFETY: the caller vouches for four bytes at `p`.
+            unsafe {
+                let codes = p.cast::<[i8; 4]>().read();
+                codes.map(|code| Self::splat(f32::from(code)))
+            }
+        }
+        #[inline(always)]
+        unsafe fn quad_i8(p: *const u8) -> Self::Quad {
+            // SAFETY: the caller vouches for four lines.
+            unsafe {
+                [
+                    Self::load_i8(p),
+                    Self::load_i8(p.add(LANES)),
+                    Self::load_i8(p.add(2 * LANES)),
+                    Self::load_i8(p.add(3 * LANES)),
+                ]
+            }
+        }
+        #[inline(always)]
+        unsafe fn quad_u4(p: *const u8) -> Self::Quad {
+            // SAFETY: the caller vouches for two lines.
+            unsafe {
+                [
+                    Self::load_u4(p, 0),
+                    Self::load_u4(p, 4),
+                    Self::load_u4(p.add(LANES), 0),
+                    Self::load_u4(p.add(LANES), 4),
+                ]
+            }
+        }
+        #[inline(always)]
+        unsafe fn begin_quads(_above: *const f32) -> Self {
+            // SAFETY: same contract.
+            unsafe { Self::zero() }
+        }
+        #[inline(always)]
+        unsafe fn dot_quads(self, x: Self::Quad, w: Self::Quad) -> Self {
+            // SAFETY: same contract.
+            unsafe { x[3].fma(w[3], x[2].fma(w[2], x[1].fma(w[1], x[0].fma(w[0], self)))) }
+        }
+        #[inline(always)]
+        unsafe fn sum_of_quads(self) -> Self {
+            self
+        }
+    };
+}
+
 /// The bf16 nearest to `x`, as [`V16::round_bf16`] has it.
 fn round_bf16(x: f32) -> u16 {
     let x = if x.is_subnormal() {
@@ -284,6 +365,7 @@ impl Portable {
 impl V16 for Portable {
     const WIDE: bool = false;
     widened_pairs!();
+    widened_quads!();
     #[inline(always)]
     unsafe fn call<K: Kernel>(kernel: K) -> K::Out {
         kernel.run::<Self>()
@@ -529,6 +611,26 @@ pub(crate) fn dispatch_dots<K: Kernel>(kernel: K) -> K::Out {
     if has_dots() {
         // SAFETY: the features were detected.
         return unsafe { x86::run_avx512_dots(kernel) };
+    }
+    dispatch(kernel)
+}
+
+/// Whether the processor has dot products of bytes at the current level. Elsewhere they are computed
+/// by multiply-adds.
+pub(crate) fn has_byte_dots() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return SimdLevel::current() == SimdLevel::Avx512 && is_x86_feature_detected!("avx512vnni");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// Runs a kernel that computes dot products of bytes at the current level.
+#[inline]
+pub(crate) fn dispatch_byte_dots<K: Kernel>(kernel: K) -> K::Out {
+    #[cfg(target_arch = "x86_64")]
+    if has_byte_dots() {
+        // SAFETY: the features were detected.
+        return unsafe { x86::run_avx512_byte_dots(kernel) };
     }
     dispatch(kernel)
 }

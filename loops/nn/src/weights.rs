@@ -73,6 +73,7 @@ pub fn fingerprint(model: &Model) -> String {
         Arithmetic::F32 => "f32-fma-k1",
         Arithmetic::Bf16 => "bf16-dot-k2",
         Arithmetic::Amx => "bf16-amx-k32",
+        Arithmetic::Int8 => "int8-dot-k32",
     };
     let kv = model.kv.as_str();
     format!("cpu-{kernels};w={};kv={kv}", formats.join("+"))
@@ -340,6 +341,12 @@ impl Weights {
     /// Whether queries, keys and values come from matrices that are kept as f32.
     pub fn attends_in_f32(&self) -> bool {
         self.layers.iter().any(|l| l.qkv.w.format() == "f32")
+    }
+
+    /// The arithmetic that is quickest for them on this processor.
+    pub fn quickest(&self) -> Arithmetic {
+        let mut formats = self.matrices().map(Panels::format);
+        Arithmetic::quickest(formats.all(|format| format != WeightFormat::Bf16.as_str()))
     }
 
     /// How products are computed: not as [`Arithmetic::F32`] where those of any matrix are not.

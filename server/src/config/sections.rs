@@ -93,7 +93,7 @@ impl From<Weights> for WeightFormat {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Products {
-    /// By bf16 where the processor is quicker so, else by f32.
+    /// As the processor is quickest with the model's weights.
     Auto,
     /// Inputs as they are.
     F32,
@@ -101,31 +101,46 @@ pub enum Products {
     Bf16,
     /// Inputs rounded to bf16, in tiles.
     Amx,
+    /// Inputs rounded to eight bits.
+    Int8,
 }
 
 impl Products {
-    /// What it comes to on this machine, where a device serves or not.
-    pub fn arithmetic(self, on_device: bool) -> Result<Arithmetic, String> {
+    /// What it comes to on this machine, where a device serves or not, with weights for which one is
+    /// quickest.
+    pub fn arithmetic(self, quickest: Arithmetic, on_device: bool) -> Result<Arithmetic, String> {
+        let asked = match self {
+            Self::Auto if on_device => return Ok(Arithmetic::F32),
+            Self::Auto => return Ok(quickest),
+            Self::F32 => return Ok(Arithmetic::F32),
+            Self::Bf16 => Arithmetic::Bf16,
+            Self::Amx => Arithmetic::Amx,
+            Self::Int8 => Arithmetic::Int8,
+        };
+        let why = match asked {
+            _ if on_device => "a CUDA device computes in f32; set it to \"auto\"",
+            _ if asked.supported() => return Ok(asked),
+            Arithmetic::Amx => {
+                "this processor has no tiles of bf16 (AMX, with AVX-512), the system does not let them be \
+                 used (Linux from 5.16 on does), or they add up otherwise; set it to \"auto\" or \"f32\""
+            }
+            _ => {
+                "this processor has no products of bf16 (AVX512-BF16); set it to \"auto\" or \"f32\""
+            }
+        };
+        Err(format!(
+            "model.arithmetic is \"{}\", but {why}",
+            self.name()
+        ))
+    }
+
+    fn name(self) -> &'static str {
         match self {
-            Self::F32 => Ok(Arithmetic::F32),
-            Self::Auto if on_device => Ok(Arithmetic::F32),
-            Self::Auto => Ok(Arithmetic::quickest()),
-            Self::Bf16 | Self::Amx if on_device => Err(format!(
-                "model.arithmetic is \"{}\", but a CUDA device computes in f32; set it to \"auto\"",
-                if self == Self::Amx { "amx" } else { "bf16" },
-            )),
-            Self::Bf16 if !Arithmetic::Bf16.supported() => Err(
-                "model.arithmetic is \"bf16\", but this processor has no products of bf16 \
-                 (AVX512-BF16); set it to \"auto\" or \"f32\""
-                    .to_owned(),
-            ),
-            Self::Bf16 => Ok(Arithmetic::Bf16),
-            Self::Amx if !Arithmetic::Amx.supported() => Err(
-                "model.arithmetic is \"amx\", but this processor has no tiles of bf16 (AMX, with AVX-512), \
-                 the system does not let them be used (Linux from 5.16 on does), or they add up otherwise; set it to \"auto\" or \"f32\""
-                    .to_owned(),
-            ),
-            Self::Amx => Ok(Arithmetic::Amx),
+            Self::Auto => "auto",
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::Amx => "amx",
+            Self::Int8 => "int8",
         }
     }
 }

@@ -261,23 +261,29 @@ fn keys_and_values_are_kept_as_the_matrices_are() {
 #[test]
 fn products_come_to_what_the_machine_has() {
     use super::sections::Products;
-    let best = hone_nn::Arithmetic::quickest();
-    let f32 = hone_nn::Arithmetic::F32;
-    assert_eq!(Products::Auto.arithmetic(false), Ok(best));
-    assert_eq!(Products::Auto.arithmetic(true), Ok(f32));
-    assert_eq!(Products::F32.arithmetic(false), Ok(f32));
-    for (products, name) in [(Products::Bf16, "bf16"), (Products::Amx, "amx")] {
-        let on_device = products.arithmetic(true).expect_err("it has f32 only");
+    use hone_nn::Arithmetic;
+    let quickest = Arithmetic::Int8;
+    let taken = |products: Products| products.arithmetic(quickest, false);
+    assert_eq!(taken(Products::Auto), Ok(quickest));
+    assert_eq!(taken(Products::F32), Ok(Arithmetic::F32));
+    assert_eq!(taken(Products::Int8), Ok(Arithmetic::Int8));
+    for products in [Products::Auto, Products::F32] {
+        let on_device = products.arithmetic(quickest, true);
+        assert_eq!(on_device, Ok(Arithmetic::F32));
+    }
+    let others = [
+        (Products::Bf16, Arithmetic::Bf16, "bf16", "AVX512-BF16"),
+        (Products::Amx, Arithmetic::Amx, "amx", "AMX"),
+        (Products::Int8, Arithmetic::Int8, "int8", "anywhere"),
+    ];
+    for (products, arithmetic, name, needs) in others {
+        let on_device = products.arithmetic(quickest, true);
+        let on_device = on_device.expect_err("it has f32 only");
         let named = format!("model.arithmetic is \"{name}\"");
         assert!(on_device.contains(&named), "{on_device}");
-    }
-    let amx = hone_nn::Arithmetic::Amx;
-    match Products::Amx.arithmetic(false) {
-        Ok(taken) => assert!(taken == amx && amx.supported()),
-        Err(why) => assert!(!amx.supported() && why.contains("AMX"), "{why}"),
-    }
-    match Products::Bf16.arithmetic(false) {
-        Ok(taken) => assert_eq!(taken, best),
-        Err(why) => assert!(best == f32 && why.contains("AVX512-BF16"), "{why}"),
+        match taken(products) {
+            Ok(taken) => assert!(taken == arithmetic && arithmetic.supported()),
+            Err(why) => assert!(!arithmetic.supported() && why.contains(needs), "{why}"),
+        }
     }
 }

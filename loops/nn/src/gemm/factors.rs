@@ -1,6 +1,6 @@
 //! What a product multiplies, step by step, and where it lies.
 
-use crate::simd::{Kernel, LANES, V16, dispatch, dispatch_dots};
+use crate::simd::{Kernel, LANES, V16, dispatch, dispatch_byte_dots, dispatch_dots};
 
 /// Most rows of a register tile, where a source does not say otherwise.
 pub(crate) const MAX_ROWS: usize = 6;
@@ -53,6 +53,40 @@ pub(crate) trait Factors {
     /// # Safety
     /// As for the methods of [`V16`]; `p` holds a step's input.
     unsafe fn splat<V: V16>(p: *const f32) -> Self::Factor<V>;
+    /// What the sum of a scaled group begins with; `row` is the row of inputs behind its last step.
+    ///
+    /// # Safety
+    /// As for the methods of [`V16`]; the row has this group.
+    #[inline(always)]
+    unsafe fn begin<V: V16>(_row: *const f32, _group: usize) -> V {
+        // SAFETY: same contract.
+        unsafe { V::zero() }
+    }
+    /// `sum` and a group's, scaled.
+    ///
+    /// # Safety
+    /// As for [`Self::begin`].
+    #[inline(always)]
+    unsafe fn add_scaled<V: V16>(
+        sum: V,
+        (scale, of_group): (V, V),
+        _row: *const f32,
+        _group: usize,
+    ) -> V {
+        // SAFETY: same contract.
+        unsafe { scale.fma(of_group, sum) }
+    }
+    /// `sum + x * w`.
+    ///
+    /// # Safety
+    /// As for the methods of [`V16`].
+    unsafe fn add<V: V16>(sum: V, x: Self::Factor<V>, w: Self::Factor<V>) -> V;
+    /// Runs a kernel of this arithmetic at the current level.
+    fn dispatch<K: Kernel>(kernel: K) -> K::Out;
+}
+
+/// Factors of which some steps can be kept as lines.
+pub(crate) trait Staging: Factors {
     /// A line as [`Self::store`] left it.
     ///
     /// # Safety
@@ -61,13 +95,6 @@ pub(crate) trait Factors {
     /// # Safety
     /// As for [`V16::store`].
     unsafe fn store<V: V16>(factor: Self::Factor<V>, p: *mut f32);
-    /// `sum + x * w`.
-    ///
-    /// # Safety
-    /// As for the methods of [`V16`].
-    unsafe fn add<V: V16>(sum: V, x: Self::Factor<V>, w: Self::Factor<V>) -> V;
-    /// Runs a kernel of this arithmetic at the current level.
-    fn dispatch<K: Kernel>(kernel: K) -> K::Out;
 }
 
 /// A number a step.
@@ -82,6 +109,17 @@ impl Factors for Single {
         unsafe { V::splat(*p) }
     }
     #[inline(always)]
+    unsafe fn add<V: V16>(sum: V, x: V, w: V) -> V {
+        // SAFETY: same contract.
+        unsafe { x.fma(w, sum) }
+    }
+    fn dispatch<K: Kernel>(kernel: K) -> K::Out {
+        dispatch(kernel)
+    }
+}
+
+impl Staging for Single {
+    #[inline(always)]
     unsafe fn load<V: V16>(p: *const f32) -> V {
         // SAFETY: same contract.
         unsafe { V::load(p) }
@@ -90,14 +128,6 @@ impl Factors for Single {
     unsafe fn store<V: V16>(factor: V, p: *mut f32) {
         // SAFETY: same contract.
         unsafe { factor.store(p) }
-    }
-    #[inline(always)]
-    unsafe fn add<V: V16>(sum: V, x: V, w: V) -> V {
-        // SAFETY: same contract.
-        unsafe { x.fma(w, sum) }
-    }
-    fn dispatch<K: Kernel>(kernel: K) -> K::Out {
-        dispatch(kernel)
     }
 }
 
@@ -113,6 +143,17 @@ impl Factors for Pairs {
         unsafe { V::splat_pair(p) }
     }
     #[inline(always)]
+    unsafe fn add<V: V16>(sum: V, x: V::Pair, w: V::Pair) -> V {
+        // SAFETY: same contract.
+        unsafe { sum.dot(x, w) }
+    }
+    fn dispatch<K: Kernel>(kernel: K) -> K::Out {
+        dispatch_dots(kernel)
+    }
+}
+
+impl Staging for Pairs {
+    #[inline(always)]
     unsafe fn load<V: V16>(p: *const f32) -> V::Pair {
         // SAFETY: same contract.
         unsafe { V::load_pair(p) }
@@ -122,13 +163,46 @@ impl Factors for Pairs {
         // SAFETY: same contract.
         unsafe { V::store_pair(factor, p) }
     }
+}
+
+/// Four codes a step, summed up as whole numbers. Behind its steps a row of inputs has two words a
+/// group: their scale, and what weights sum up to that are raised to be above 0, see
+/// [`V16::begin_quads`].
+pub(crate) struct Quads;
+
+impl Factors for Quads {
+    const INPUTS: usize = 4;
+    type Factor<V: V16> = V::Quad;
     #[inline(always)]
-    unsafe fn add<V: V16>(sum: V, x: V::Pair, w: V::Pair) -> V {
+    unsafe fn splat<V: V16>(p: *const f32) -> V::Quad {
         // SAFETY: same contract.
-        unsafe { sum.dot(x, w) }
+        unsafe { V::splat_quad(p) }
+    }
+    #[inline(always)]
+    unsafe fn begin<V: V16>(row: *const f32, group: usize) -> V {
+        // SAFETY: the caller vouches for the group.
+        unsafe { V::begin_quads(row.add(2 * group + 1)) }
+    }
+    #[inline(always)]
+    unsafe fn add_scaled<V: V16>(
+        sum: V,
+        (scale, of_group): (V, V),
+        row: *const f32,
+        group: usize,
+    ) -> V {
+        // SAFETY: the caller vouches for the group.
+        unsafe {
+            let both = scale.mul(V::splat(*row.add(2 * group)));
+            both.fma(of_group.sum_of_quads(), sum)
+        }
+    }
+    #[inline(always)]
+    unsafe fn add<V: V16>(sum: V, x: V::Quad, w: V::Quad) -> V {
+        // SAFETY: same contract.
+        unsafe { sum.dot_quads(x, w) }
     }
     fn dispatch<K: Kernel>(kernel: K) -> K::Out {
-        dispatch_dots(kernel)
+        dispatch_byte_dots(kernel)
     }
 }
 

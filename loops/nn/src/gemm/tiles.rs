@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::chunks::{CHUNK, TILE_ROWS};
-use super::{At, Epilogue, Factors, Gemm, Pairs, Source, load_some};
+use super::{At, Epilogue, Gemm, Pairs, Source, Staging, load_some};
 use crate::simd::tiles::Tiles;
 use crate::simd::{LANES, Line, V16};
 

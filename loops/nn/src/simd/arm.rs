@@ -39,6 +39,7 @@ impl Neon {
 impl V16 for Neon {
     const WIDE: bool = false;
     widened_pairs!();
+    widened_quads!();
     #[inline(always)]
     unsafe fn call<K: super::Kernel>(kernel: K) -> K::Out {
         // SAFETY: see the impl.

@@ -5,9 +5,58 @@ use std::mem::transmute;
 
 use super::{LANES, V16};
 
-/// One 512-bit register; `DOTS` where the processor has dot products of bf16.
+/// One 512-bit register; `HAS` names the instructions beyond AVX-512 that kernels of this type use.
 #[derive(Clone, Copy)]
-pub(super) struct Avx512<const DOTS: bool>(__m512);
+pub(super) struct Avx512<const HAS: u8>(__m512);
+
+const NOTHING_MORE: u8 = 0;
+/// Dot products of bf16.
+const DOTS: u8 = 1;
+/// Dot products of bytes.
+const BYTE_DOTS: u8 = 2;
+
+/// Four bytes each of four lines in a lane, lane by lane: which 32-bit words of four lines go to a
+/// quarter of the register, then which bytes of a quarter to a lane.
+#[repr(align(64))]
+struct Words([u32; LANES]);
+
+const fn words(lines: [usize; 4]) -> Words {
+    let mut order = [0; LANES];
+    let mut i = 0;
+    while i < LANES {
+        order[i] = (lines[i % 4] * 4 + i / 4) as u32;
+        i += 1;
+    }
+    Words(order)
+}
+
+static LINE_WORDS: Words = words([0, 1, 2, 3]);
+/// The same where the lower halves of two lines of bytes come before their upper halves.
+static NIBBLE_WORDS: Words = words([0, 2, 1, 3]);
+
+#[repr(align(64))]
+struct Bytes([u8; 4 * LANES]);
+
+static LANE_BYTES: Bytes = {
+    let mut order = [0; 4 * LANES];
+    let mut i = 0;
+    while i < 4 * LANES {
+        order[i] = (i % 4 * 4 + i / 4 % 4) as u8;
+        i += 1;
+    }
+    Bytes(order)
+};
+
+/// Lanes of four bytes, one of each of four lines, which lie as `order` says.
+#[inline(always)]
+unsafe fn in_lanes(lines: __m512i, order: &Words) -> __m512i {
+    // SAFETY: called below the feature check only.
+    unsafe {
+        let words = _mm512_loadu_si512(order.0.as_ptr().cast());
+        let bytes = _mm512_loadu_si512(LANE_BYTES.0.as_ptr().cast());
+        _mm512_shuffle_epi8(_mm512_permutexvar_epi32(words, lines), bytes)
+    }
+}
 
 /// The lanes of two lines, taken in turn.
 #[repr(align(64))]
@@ -35,7 +84,7 @@ static NIBBLES: Lanes16 = {
 };
 
 // SAFETY (all blocks): `dispatch` checked the features, and the caller vouches for pointers.
-impl<const DOTS: bool> V16 for Avx512<DOTS> {
+impl<const HAS: u8> V16 for Avx512<HAS> {
     const WIDE: bool = true;
     /// The first of a pair in the lower half of a lane.
     type Pair = __m512i;
@@ -43,10 +92,10 @@ impl<const DOTS: bool> V16 for Avx512<DOTS> {
     unsafe fn call<K: super::Kernel>(kernel: K) -> K::Out {
         // SAFETY: see the impl.
         unsafe {
-            if DOTS {
-                run_avx512_dots(kernel)
-            } else {
-                run_avx512(kernel)
+            match HAS {
+                DOTS => run_avx512_dots(kernel),
+                BYTE_DOTS => run_avx512_byte_dots(kernel),
+                _ => run_avx512(kernel),
             }
         }
     }
@@ -54,7 +103,7 @@ impl<const DOTS: bool> V16 for Avx512<DOTS> {
     unsafe fn round_bf16(p: *const f32, to: *mut u16) {
         // SAFETY: see the impl.
         unsafe {
-            if DOTS {
+            if HAS == DOTS {
                 let half = transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(_mm512_loadu_ps(p)));
                 _mm256_storeu_si256(to.cast(), half);
             } else {
@@ -116,7 +165,7 @@ impl<const DOTS: bool> V16 for Avx512<DOTS> {
     unsafe fn dot(self, x: __m512i, w: __m512i) -> Self {
         // SAFETY: see the impl.
         unsafe {
-            if DOTS {
+            if HAS == DOTS {
                 let (x, w) = (
                     transmute::<__m512i, __m512bh>(x),
                     transmute::<__m512i, __m512bh>(w),
@@ -129,6 +178,58 @@ impl<const DOTS: bool> V16 for Avx512<DOTS> {
             let sum = _mm512_fmadd_ps(second(x), second(w), self.0);
             Self(_mm512_fmadd_ps(first(x), first(w), sum))
         }
+    }
+    /// Inputs as signed bytes; weights above 0, by 128 or 8.
+    type Quad = __m512i;
+    #[inline(always)]
+    unsafe fn splat_quad(p: *const f32) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe { Self::splat_pair(p) }
+    }
+    #[inline(always)]
+    unsafe fn quad_i8(p: *const u8) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe {
+            let codes = _mm512_loadu_si512(p.cast());
+            let above = _mm512_xor_si512(codes, _mm512_set1_epi8(i8::MIN));
+            in_lanes(above, &LINE_WORDS)
+        }
+    }
+    #[inline(always)]
+    unsafe fn quad_u4(p: *const u8) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe {
+            let (bytes, low) = (_mm256_loadu_si256(p.cast()), _mm256_set1_epi8(15));
+            let upper = _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), low);
+            let lower = _mm512_castsi256_si512(_mm256_and_si256(bytes, low));
+            in_lanes(_mm512_inserti64x4::<1>(lower, upper), &NIBBLE_WORDS)
+        }
+    }
+    #[inline(always)]
+    unsafe fn begin_quads(above: *const f32) -> Self {
+        // SAFETY: see the impl.
+        unsafe { Self(_mm512_castsi512_ps(Self::splat_pair(above))) }
+    }
+    #[inline(always)]
+    unsafe fn dot_quads(self, x: __m512i, w: __m512i) -> Self {
+        // SAFETY: see the impl. Two products of a signed and an unsigned byte fit in 17 bits.
+        unsafe {
+            let sum = _mm512_castps_si512(self.0);
+            if HAS == BYTE_DOTS {
+                return Self(_mm512_castsi512_ps(_mm512_dpbusd_epi32(sum, w, x)));
+            }
+            let even = |bytes| _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(bytes));
+            let first = _mm512_and_si512(w, _mm512_set1_epi16(255));
+            let sum = _mm512_add_epi32(sum, _mm512_madd_epi16(even(x), first));
+            let second = _mm512_srli_epi16::<8>(w);
+            let odd = _mm512_madd_epi16(_mm512_srai_epi16::<8>(x), second);
+            Self(_mm512_castsi512_ps(_mm512_add_epi32(sum, odd)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn sum_of_quads(self) -> Self {
+        // SAFETY: see the impl.
+        unsafe { Self(_mm512_cvtepi32_ps(_mm512_castps_si512(self.0))) }
     }
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -224,6 +325,14 @@ impl<const DOTS: bool> V16 for Avx512<DOTS> {
         }
     }
     #[inline(always)]
+    unsafe fn store_i8(self, p: *mut i8) {
+        // SAFETY: see the impl; conversions round to nearest, ties to even.
+        unsafe {
+            let codes = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(self.0));
+            _mm_storeu_si128(p.cast(), codes);
+        }
+    }
+    #[inline(always)]
     unsafe fn load_part(p: *const f32, n: usize) -> Self {
         // SAFETY: masked lanes are not read; the caller vouches for `n` values.
         Self(unsafe { _mm512_maskz_loadu_ps(mask(n), p) })
@@ -260,6 +369,7 @@ pub(super) struct Avx2(__m256, __m256);
 impl V16 for Avx2 {
     const WIDE: bool = false;
     widened_pairs!();
+    widened_quads!();
     #[inline(always)]
     unsafe fn call<K: super::Kernel>(kernel: K) -> K::Out {
         // SAFETY: see the impl.
@@ -416,12 +526,17 @@ unsafe fn pow2_8(t: __m256) -> __m256 {
 
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c")]
 pub(super) fn run_avx512<K: super::Kernel>(kernel: K) -> K::Out {
-    kernel.run::<Avx512<false>>()
+    kernel.run::<Avx512<NOTHING_MORE>>()
 }
 
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma,f16c")]
 pub(super) fn run_avx512_dots<K: super::Kernel>(kernel: K) -> K::Out {
-    kernel.run::<Avx512<true>>()
+    kernel.run::<Avx512<DOTS>>()
+}
+
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(super) fn run_avx512_byte_dots<K: super::Kernel>(kernel: K) -> K::Out {
+    kernel.run::<Avx512<BYTE_DOTS>>()
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -1,0 +1,106 @@
+//! Products of codes: weights of eight or four bits with inputs rounded to eight.
+//!
+//! Thirty-two inputs of a row share a scale, as that many weights do, so what a group sums up are whole
+//! numbers, exact on every processor and in any order. A group's sum is then scaled by both:
+//! `sum = fma(scale of weights * scale of inputs, group, sum)`, groups ascending.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+
+use crate::exec::Executor;
+use crate::pairs::with_rounded;
+use crate::panels::Rows;
+use crate::quant::{Bits, GROUP};
+use crate::simd::{Kernel, LANES, V16, dispatch};
+
+/// The largest code of an input.
+const MOST: f32 = 127.0;
+
+/// Inputs below become 0: their quotients need not be finite.
+const LEAST: f32 = 1e-30;
+
+/// Calls `f` with rows of codes, and which row is the first of them, until it had all rows: `inp` inputs
+/// of each row of `x`, four in the place of one, and two words a group as [`Quads`] has them for weights
+/// of so many bits.
+///
+/// [`Quads`]: crate::gemm::Quads
+pub(crate) fn with_quads(
+    x: Rows,
+    (inp, bits): (usize, Bits),
+    exec: &Executor,
+    f: impl Fn(usize, Rows),
+) {
+    let stride = (inp / 4 + 2 * (inp / GROUP)).next_multiple_of(LANES);
+    let round = |rows, to: &mut [f32]| {
+        dispatch(Round {
+            x,
+            inp,
+            // Dot products of bytes take weights from 0 on.
+            raised: match bits {
+                Bits::Eight => 128,
+                Bits::Four => 8,
+            },
+            rows,
+            to,
+            stride,
+        });
+    };
+    with_rounded(x.rows, (inp, stride), exec, (&round, &f));
+}
+
+/// Rounds some rows.
+struct Round<'a> {
+    x: Rows<'a>,
+    inp: usize,
+    /// What weights are raised by.
+    raised: i32,
+    rows: Range<usize>,
+    to: &'a mut [f32],
+    stride: usize,
+}
+
+impl Kernel for Round<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<V: V16>(self) {
+        for (row, to) in self.rows.zip(self.to.chunks_exact_mut(self.stride)) {
+            let x = &self.x.data[row * self.x.stride..][..self.inp];
+            let (codes, groups) = to.split_at_mut(self.inp / 4);
+            let codes = codes.chunks_exact_mut(GROUP / 4);
+            let groups = groups.chunks_exact_mut(2);
+            for ((x, codes), group) in x.chunks_exact(GROUP).zip(codes).zip(groups) {
+                // SAFETY: called at this level; there are as many codes as inputs.
+                let (scale, sum) = unsafe { round::<V>(x.as_ptr(), codes.as_mut_ptr().cast()) };
+                group[0] = scale;
+                group[1] = f32::from_bits((-self.raised * sum) as u32);
+            }
+        }
+    }
+}
+
+/// Rounds a group: to nearest, ties to even, the largest magnitude to ±127. What it has to be scaled
+/// by and the sum of its codes; the scale is NaN where any input is no finite number.
+///
+/// # Safety
+/// As for the methods of [`V16`]; both pointers are for a group.
+#[inline(always)]
+unsafe fn round<V: V16>(x: *const f32, to: *mut i8) -> (f32, i32) {
+    // SAFETY: same contract.
+    unsafe {
+        let (zero, halves) = (V::zero(), [V::load(x), V::load(x.add(LANES))]);
+        let [low, high] = halves.map(|half| half.max(zero.sub(half)));
+        let most = low.max(high).max_lane();
+        let nothing = halves[0].mul(zero).add(halves[1].mul(zero)).sum();
+        let inverse = if most > LEAST { MOST / most } else { 0.0 };
+        for (i, half) in halves.into_iter().enumerate() {
+            half.mul(V::splat(inverse)).store_i8(to.add(i * LANES));
+        }
+        let codes = to.cast::<[i8; GROUP]>().read();
+        let sum = codes.iter().map(|&code| i32::from(code)).sum();
+        ((most + nothing) / MOST, sum)
+    }
+}
+
+#[cfg(test)]
+#[path = "quads_tests.rs"]
+mod tests;

@@ -1,0 +1,190 @@
+//! Products of codes against the slow form, bit for bit, at every level this processor has.
+
+use super::*;
+use crate::config::Family;
+use crate::pairs::Arithmetic;
+use crate::pairs::tests::{draw, matrix, products_are_those_of, serves_and_trains_one_function};
+use crate::panels::{Panels, RowsMut, Store};
+use crate::quant::WeightFormat;
+use crate::simd::{SimdLevel, has_byte_dots};
+use crate::source::TensorData;
+use crate::testing::{tiny, with_experts};
+
+const FORMATS: [WeightFormat; 2] = [WeightFormat::Q8, WeightFormat::Q4];
+
+/// Whole groups; whole panels and not; inputs for more and fewer sums than one tile has.
+const SHAPES: [(usize, usize); 4] = [(64, 64), (70, 320), (16, 32), (33, 96)];
+
+/// A group of inputs as codes, and their scale.
+fn slow_codes(x: &[f32]) -> (Vec<i32>, f32) {
+    let most = x.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+    let inverse = if most > 1e-30 { 127.0 / most } else { 0.0 };
+    let codes = x.iter().map(|x| (x * inverse).round_ties_even() as i32);
+    (codes.collect(), most / 127.0)
+}
+
+fn slow(w: &Panels, out: usize, x: &[f32], start: f32) -> f32 {
+    let Some((codes, scales)) = w.codes_and_scales(out) else {
+        panic!("{} has no codes", w.format());
+    };
+    let groups = x.chunks(GROUP).zip(codes.chunks(GROUP)).zip(scales);
+    groups.fold(start, |sum, ((x, w), scale)| {
+        let (x, scale_of_x) = slow_codes(x);
+        let products = x.iter().zip(w).map(|(x, w)| x * *w as i32);
+        (scale * scale_of_x).mul_add(products.sum::<i32>() as f32, sum)
+    })
+}
+
+fn product(w: &Panels, x: &[f32], exec: &Executor) -> Vec<f32> {
+    let rows = x.len() / w.inp;
+    let mut y = vec![0.0; rows * w.out];
+    let from = Rows {
+        data: x,
+        stride: w.inp,
+        rows,
+    };
+    let to = RowsMut {
+        data: &mut y,
+        stride: w.out,
+    };
+    w.linear(from, to, Store::Set(None), exec);
+    y
+}
+
+#[test]
+fn products_are_those_of_the_slow_form_at_every_level() {
+    let before = SimdLevel::current();
+    for format in FORMATS {
+        for shape in SHAPES {
+            products_are_those_of(slow, &matrix(format, shape, Arithmetic::Int8));
+        }
+    }
+    assert!(before.force());
+}
+
+/// The largest codes of either side in every place, which is the largest sum there is.
+#[test]
+fn no_sum_is_too_large() {
+    let before = SimdLevel::current();
+    let (out, inp) = (48, 96);
+    for (format, weight, input) in [
+        (WeightFormat::Q8, 1.0, 1.0),
+        (WeightFormat::Q8, -1.0, 1.0),
+        (WeightFormat::Q8, 1.0, -1.0),
+        (WeightFormat::Q4, 1.0, 1.0),
+        (WeightFormat::Q4, 1.0, -1.0),
+        (WeightFormat::Q4, -1.0, -1.0),
+    ] {
+        let full = Panels::from_parts(inp, vec![TensorData::F32(vec![weight; out * inp])]);
+        let w = full.into_format(format).computed_by(Arithmetic::Int8);
+        let x = vec![input; 13 * inp];
+        let expected = slow(&w, 0, &x[..inp], 0.0);
+        assert!(
+            (expected - weight * input * inp as f32).abs() < 0.5,
+            "{expected}"
+        );
+        for level in SimdLevel::ALL.into_iter().filter(|level| level.force()) {
+            let found = product(&w, &x, &Executor::new(1));
+            let wrong = found.iter().find(|y| **y != expected);
+            assert_eq!(wrong, None, "{format:?} {weight} {input} {level:?}");
+        }
+    }
+    assert!(before.force());
+}
+
+/// More rows than are rounded at a time, under any split, are what each of them is alone.
+#[test]
+fn any_number_of_rows_is_what_they_are_one_by_one() {
+    let (out, inp) = (20, 64);
+    for format in FORMATS {
+        let w = matrix(format, (out, inp), Arithmetic::Int8);
+        let x = draw(2, 1027 * inp);
+        let one = Executor::new(1);
+        let one_by_one = x.chunks(inp).flat_map(|row| product(&w, row, &one));
+        let expected: Vec<f32> = one_by_one.collect();
+        assert_eq!(product(&w, &x, &Executor::new(2)), expected, "{format:?}");
+    }
+}
+
+/// Half a step of a scale, which is a 127th of the largest of 32, is 0.6 % of a usual input.
+#[test]
+fn products_are_near_those_of_f32() {
+    let exec = Executor::new(1);
+    let x = draw(2, 512);
+    for format in FORMATS {
+        let w = matrix(format, (48, 512), Arithmetic::Int8);
+        let [full, near] =
+            [w.clone().computed_by(Arithmetic::F32), w].map(|w| product(&w, &x, &exec));
+        let size = full.iter().map(|y| y * y).sum::<f32>().sqrt();
+        let off = full.iter().zip(&near).map(|(a, b)| (a - b) * (a - b));
+        let off = off.sum::<f32>().sqrt();
+        assert!(
+            off > 0.0 && off < size / 100.0,
+            "{format:?}: {off} of {size}"
+        );
+    }
+}
+
+/// A number that is none must not become one: the gate looks for it.
+#[test]
+fn what_is_not_finite_stays_so() {
+    let before = SimdLevel::current();
+    let w = matrix(WeightFormat::Q8, (16, 64), Arithmetic::Int8);
+    for level in SimdLevel::ALL.into_iter().filter(|level| level.force()) {
+        for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut x = draw(2, 64);
+            x[37] = odd;
+            let found = product(&w, &x, &Executor::new(1));
+            assert!(
+                found.iter().all(|y| y.is_nan()),
+                "{odd} {level:?}: {found:?}"
+            );
+        }
+        for least in [1e-31, -f32::MIN_POSITIVE, 1e-45, 0.0] {
+            let found = product(&w, &[least; 64], &Executor::new(1));
+            assert!(
+                found.iter().all(|y| *y == 0.0),
+                "{least} {level:?}: {found:?}"
+            );
+        }
+    }
+    assert!(before.force());
+}
+
+#[test]
+fn only_codes_in_whole_groups_are_computed_so() {
+    let by = |format, inp| matrix(format, (64, inp), Arithmetic::Int8).arithmetic();
+    assert_eq!(by(WeightFormat::Q8, 64), Arithmetic::Int8);
+    assert_eq!(by(WeightFormat::Q4, 32), Arithmetic::Int8);
+    assert_eq!(by(WeightFormat::Q8, 48), Arithmetic::F32);
+    assert_eq!(by(WeightFormat::Bf16, 64), Arithmetic::F32);
+    assert_eq!(by(WeightFormat::F32, 64), Arithmetic::F32);
+}
+
+/// What is taken where nothing is said.
+#[test]
+fn codes_are_computed_so_where_it_is_quickest() {
+    let model = crate::testing::model(&tiny(Family::Qwen3), 7);
+    for (format, codes) in [
+        (WeightFormat::Q8, true),
+        (WeightFormat::Q4, true),
+        (WeightFormat::Bf16, false),
+    ] {
+        let quickest = model.weights.clone().into_format(format).quickest();
+        let int8 = quickest == Arithmetic::Int8;
+        assert_eq!(int8, codes && has_byte_dots(), "{format:?}");
+    }
+}
+
+/// See the test of that name for bf16.
+#[test]
+fn a_model_serves_and_trains_one_function() {
+    let whole = |mut shape: crate::config::ModelConfig| {
+        (shape.hidden, shape.head_dim, shape.ffn) = (64, 16, 96);
+        shape
+    };
+    for shape in [whole(tiny(Family::Qwen2)), whole(with_experts(true))] {
+        let ways = FORMATS.map(|format| (format, Arithmetic::Int8));
+        serves_and_trains_one_function(&shape, ways.into_iter());
+    }
+}
