@@ -504,6 +504,8 @@ fn widest<V: V16>(mr: usize, scaled_sums: bool) -> usize {
         (true, _) if scaled_sums => 1,
         (true, 1 | 2) => 8,
         (true, _) => 4,
+        (false, 1) if scaled_sums => 2,
+        (false, _) if scaled_sums => 1,
         (false, 1) => 4,
         (false, 2) => 2,
         (false, _) => 1,

@@ -15,7 +15,7 @@ use crate::panels::{Panels, Rows, RowsMut, Store};
 use crate::quant::WeightFormat;
 use crate::rng::Rng;
 use crate::simd::{
-    Buf, Kernel, LANES, V16, dispatch_dots, has_byte_dots, has_dots, has_tiles, without_tiles,
+    Buf, Kernel, LANES, V16, dispatch_dots, has_dots, has_quick_bytes, has_tiles, without_tiles,
 };
 use crate::source::TensorData;
 
@@ -39,7 +39,7 @@ impl Arithmetic {
     /// What is quickest on this processor for matrices of bf16, or of codes.
     pub fn quickest(codes: bool) -> Self {
         match codes {
-            true if has_byte_dots() => Self::Int8,
+            true if has_quick_bytes() => Self::Int8,
             _ if has_dots() => Self::Bf16,
             _ => Self::F32,
         }
@@ -113,7 +113,7 @@ pub(crate) fn with_pairs(x: Rows, inp: usize, exec: &Executor, f: impl Fn(usize,
             stride,
         });
     };
-    with_rounded(x.rows, (inp, stride), exec, (&round, &f));
+    with_rounded(x.rows, (inp, stride), exec, &round, &f);
 }
 
 /// Rounds some rows to a buffer.
@@ -125,7 +125,8 @@ pub(crate) fn with_rounded(
     rows: usize,
     (inp, stride): (usize, usize),
     exec: &Executor,
-    (round, f): (RoundRows, &dyn Fn(usize, Rows)),
+    round: RoundRows,
+    f: &dyn Fn(usize, Rows),
 ) {
     ROUNDED.with_borrow_mut(|rounded| {
         for first in (0..rows).step_by(ROWS) {

@@ -4,20 +4,13 @@
 use std::ops::Range;
 
 use crate::exec::{Executor, Shards};
-use crate::gemm::{Bf16Pairs, Epilogue, Factors, Gemm, Pairs, Source, Strided};
 use crate::gguf::BlockKind;
-use crate::pairs::{Arithmetic, with_pairs};
-use crate::quads::with_quads;
-use crate::quant::{Bits, CodePairs, CodeQuads, GROUP, Quantised, WeightFormat};
-use crate::simd::{HalfLine, Kernel, LANES, Line, V16, copies_of, dispatch, padded, room_for};
+use crate::pairs::Arithmetic;
+use crate::quant::{Bits, GROUP, Quantised, WeightFormat};
+use crate::simd::{HalfLine, LANES, Line, copies_of, room_for};
 use crate::source::TensorData;
 
-/// From how many rows on stored weights are widened once for all of them (see
-/// [`Gemm::run_staged_on`]); f32 needs no widening. Below, widening them again for every six rows was
-/// faster in eight bits, and no slower beyond noise in bf16.
-const STAGED_FROM: usize = 48;
-/// The same for codes that are multiplied in pairs: there are more instructions from a code to a pair.
-const CODE_PAIRS_STAGED_FROM: usize = 24;
+mod products;
 
 #[derive(Debug, Clone, PartialEq)]
 enum Data {
@@ -337,126 +330,6 @@ impl Panels {
         }
     }
 
-    /// `y [rows, out] = x [rows, in] W^T`, see [`Store`]. `y` rows start at column 0 of `y.data`.
-    pub(crate) fn linear(&self, x: Rows, y: RowsMut, store: Store, exec: &Executor) {
-        let RowsMut {
-            data: y,
-            stride: ym,
-        } = y;
-        let out = match store {
-            Store::Set(bias) => {
-                assert!(bias.is_none_or(|b| b.len() >= self.out), "bias too short");
-                Epilogue::Set(bias.map_or(std::ptr::null(), <[f32]>::as_ptr))
-            }
-            Store::Continue => Epilogue::Continue,
-            Store::AddScaled(scale) => Epilogue::AddScaled(scale),
-        };
-        if x.rows == 0 {
-            return;
-        }
-        let last = x.rows - 1;
-        assert!(x.data.len() >= last * x.stride + self.inp, "x too short");
-        assert!(y.len() >= last * ym + self.out, "y too short");
-        let to = (y.as_mut_ptr(), ym, out);
-        let (panel, step) = (self.inp * LANES, LANES);
-        // SAFETY: lengths were checked; panels hold ceil(out / 16) * in lines; `y` is exclusive.
-        unsafe {
-            match (&self.data, self.arithmetic) {
-                (Data::F32(lines), _) => {
-                    let base = lines.as_ptr().cast::<f32>();
-                    let product = self.product(x, Strided { base, panel, step }, to);
-                    product.run_on(exec);
-                }
-                (Data::Bf16(lines), Arithmetic::F32) => {
-                    let base = lines.as_ptr().cast::<u16>();
-                    let product = self.product(x, Strided { base, panel, step }, to);
-                    product.run_staged_on(exec, STAGED_FROM);
-                }
-                (Data::Quantised(data), Arithmetic::F32) => match data.bits {
-                    Bits::Eight => {
-                        let product = self.product(x, data.eight(), to);
-                        product.run_staged_on(exec, STAGED_FROM);
-                    }
-                    Bits::Four => {
-                        let product = self.product(x, data.four(), to);
-                        product.run_staged_on(exec, STAGED_FROM);
-                    }
-                },
-                (Data::Quantised(data), Arithmetic::Int8) => {
-                    with_quads(x, (self.inp, data.bits), exec, |first, x| {
-                        let to = (to.0.add(first * ym), ym, out);
-                        match data.bits {
-                            Bits::Eight => {
-                                self.product(x, CodeQuads(data.eight()), to).run_on(exec)
-                            }
-                            Bits::Four => self.product(x, CodeQuads(data.four()), to).run_on(exec),
-                        }
-                    });
-                }
-                (Data::Bf16(lines), _) => {
-                    let base = lines.as_ptr().cast::<u16>();
-                    with_pairs(x, self.inp, exec, |first, x| {
-                        let to = (to.0.add(first * ym), ym, out);
-                        self.pairs(x, Bf16Pairs { base, panel }, to, (exec, usize::MAX));
-                    });
-                }
-                (Data::Quantised(data), _) => {
-                    let how = (exec, CODE_PAIRS_STAGED_FROM);
-                    with_pairs(x, self.inp, exec, |first, x| {
-                        let to = (to.0.add(first * ym), ym, out);
-                        match data.bits {
-                            Bits::Eight => self.pairs(x, CodePairs(data.eight()), to, how),
-                            Bits::Four => self.pairs(x, CodePairs(data.four()), to, how),
-                        }
-                    });
-                }
-            }
-        }
-    }
-
-    /// The product of rows of pairs to `to`, see [`Self::product`]; staged from so many rows on.
-    ///
-    /// # Safety
-    /// The pairs are as [`with_pairs`] makes them, and `to` holds their products.
-    unsafe fn pairs<S: Source<Factors = Pairs>>(
-        &self,
-        x: Rows,
-        src: S,
-        to: (*mut f32, usize, Epilogue),
-        (exec, staged_from): (&Executor, usize),
-    ) {
-        let product = self.product(x, src, to);
-        // SAFETY: the caller vouches for the pointers.
-        unsafe {
-            match self.arithmetic {
-                Arithmetic::Amx => product.run_in_chunks(exec),
-                _ => product.run_staged_on(exec, staged_from),
-            }
-        }
-    }
-
-    /// The product of `x`, in steps of `src`, to `y` with rows at distance `ym`.
-    fn product<S: Source>(
-        &self,
-        x: Rows,
-        src: S,
-        (y, ym, out): (*mut f32, usize, Epilogue),
-    ) -> Gemm<S> {
-        Gemm {
-            x: x.data.as_ptr(),
-            xm: x.stride,
-            xk: 1,
-            rows: x.rows,
-            k: self.inp / S::Factors::INPUTS,
-            src,
-            y,
-            ym,
-            yn: LANES,
-            cols: self.out,
-            out,
-        }
-    }
-
     /// Panels of the transpose of rows `panels * 16` of this matrix: a matrix `[in, rows]` with
     /// `dX = dY W` then an ordinary linear layer. `to` is reused. A bf16 matrix whose products are
     /// those of bf16 stays one; others become f32, codes because their scales lie across.
@@ -559,85 +432,6 @@ impl Panels {
             Data::F32(lines) => lines[index].0,
             Data::Bf16(lines) => widen_line(&lines[index]).0,
             Data::Quantised(data) => data.line(index / self.inp, index % self.inp),
-        }
-    }
-
-    /// `self += dy^T x`: the weight gradient of `y = x W^T`, tokens ascending.
-    /// `dy [rows, out]`, `x [rows, in]`.
-    pub(crate) fn add_outer(&mut self, dy: Rows, x: Rows, exec: &Executor) {
-        assert_eq!(dy.rows, x.rows, "one gradient row per input row");
-        if x.rows == 0 {
-            return;
-        }
-        let last = x.rows - 1;
-        let (out, inp) = (self.out, self.inp);
-        assert!(
-            dy.data.len() >= last * dy.stride + padded(out),
-            "dy too short"
-        );
-        assert!(x.data.len() >= last * x.stride + inp, "x too short");
-        let gemm = Gemm {
-            x: x.data.as_ptr(),
-            xm: 1,
-            xk: x.stride,
-            rows: inp,
-            k: x.rows,
-            src: Strided {
-                base: dy.data.as_ptr(),
-                panel: LANES,
-                step: dy.stride,
-            },
-            y: self.values_mut().as_mut_ptr(),
-            ym: LANES,
-            yn: inp * LANES,
-            cols: out,
-            out: Epilogue::Continue,
-        };
-        // SAFETY (of the kernel): lengths were checked (the last panel of `dy` reads into its
-        // padding); the gradient is exclusive and parts own disjoint panels or lines of it.
-        let part = |rows, panels| {
-            dispatch(Outer {
-                gemm: &gemm,
-                rows,
-                panels,
-            });
-        };
-        let (panels, work) = (out.div_ceil(LANES), x.rows * out * inp);
-        if panels >= 2 * exec.threads() {
-            exec.split(panels, work, &|panels| part(0..inp, panels));
-        } else {
-            // An adapter's first matrix has a panel or two.
-            exec.split(inp, work, &|rows| part(rows, 0..panels));
-        }
-    }
-}
-
-/// Tokens per pass over a weight gradient: their gradient rows stay in the first-level cache.
-const OUTER_TOKENS: usize = 128;
-
-/// Part of a weight gradient. Sums continue from one block of tokens to the next.
-struct Outer<'a> {
-    gemm: &'a Gemm<Strided<f32>>,
-    rows: Range<usize>,
-    panels: Range<usize>,
-}
-
-impl Kernel for Outer<'_> {
-    type Out = ();
-    #[inline(always)]
-    fn run<V: V16>(self) {
-        let all = self.gemm;
-        let mut first = 0;
-        while first < all.k {
-            let mut block = *all;
-            block.k = OUTER_TOKENS.min(all.k - first);
-            // SAFETY: a block of the rows `add_outer` checked.
-            unsafe {
-                block.x = all.x.add(first * all.xk);
-                block.src.base = all.src.base.add(first * all.src.step);
-                block.run::<V>(self.rows.clone(), self.panels.clone());
-            }
-            first += block.k;
         }
     }
 }

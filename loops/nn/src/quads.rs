@@ -45,7 +45,7 @@ pub(crate) fn with_quads(
             stride,
         });
     };
-    with_rounded(x.rows, (inp, stride), exec, (&round, &f));
+    with_rounded(x.rows, (inp, stride), exec, &round, &f);
 }
 
 /// Rounds some rows.

@@ -6,7 +6,7 @@ use crate::pairs::Arithmetic;
 use crate::pairs::tests::{draw, matrix, products_are_those_of, serves_and_trains_one_function};
 use crate::panels::{Panels, RowsMut, Store};
 use crate::quant::WeightFormat;
-use crate::simd::{SimdLevel, has_byte_dots};
+use crate::simd::{SimdLevel, has_quick_bytes};
 use crate::source::TensorData;
 use crate::testing::{tiny, with_experts};
 
@@ -172,7 +172,7 @@ fn codes_are_computed_so_where_it_is_quickest() {
     ] {
         let quickest = model.weights.clone().into_format(format).quickest();
         let int8 = quickest == Arithmetic::Int8;
-        assert_eq!(int8, codes && has_byte_dots(), "{format:?}");
+        assert_eq!(int8, codes && has_quick_bytes(), "{format:?}");
     }
 }
 

@@ -216,257 +216,16 @@ pub(crate) trait V16: Copy {
     }
 }
 
-/// The methods on pairs for a level that has no dot products of bf16: a pair is two vectors.
-macro_rules! widened_pairs {
-    () => {
-        type Pair = (Self, Self);
-        #[inline(always)]
-        unsafe fn round_bf16(p: *const f32, to: *mut u16) {
-            for i in 0..LANES {
-                // SAFETY: the caller vouches for sixteen values at either pointer.
-                unsafe { to.add(i).write(crate::simd::round_bf16(p.add(i).read())) };
-            }
-        }
-        #[inline(always)]
-        unsafe fn splat_pair(p: *const f32) -> Self::Pair {
-            // SAFETY: the caller vouches for four bytes at `p`.
-            unsafe {
-                let bits = p.cast::<u32>().read_unaligned();
-                let (first, second) = (bits << 16, bits & 0xffff_0000);
-                (
-                    Self::splat(f32::from_bits(first)),
-                    Self::splat(f32::from_bits(second)),
-                )
-            }
-        }
-        #[inline(always)]
-        unsafe fn load_pair(p: *const f32) -> Self::Pair {
-            // SAFETY: the caller vouches for sixteen pairs at `p`.
-            unsafe {
-                let bits = p.cast::<[u32; LANES]>().read_unaligned();
-                let (first, second) = (bits.map(|b| b << 16), bits.map(|b| b & 0xffff_0000));
-                (
-                    Self::load(first.as_ptr().cast()),
-                    Self::load(second.as_ptr().cast()),
-                )
-            }
-        }
-        #[inline(always)]
-        unsafe fn store_pair(pair: Self::Pair, p: *mut f32) {
-            let (mut first, mut second) = ([0u32; LANES], [0u32; LANES]);
-            // SAFETY: the caller vouches for sixteen pairs at `p`; the arrays hold sixteen values.
-            unsafe {
-                pair.0.store(first.as_mut_ptr().cast());
-                pair.1.store(second.as_mut_ptr().cast());
-                for i in 0..LANES {
-                    let bits = first[i] >> 16 | second[i] & 0xffff_0000;
-                    p.cast::<u32>().add(i).write_unaligned(bits);
-                }
-            }
-        }
-        #[inline(always)]
-        unsafe fn pair_bf16(p: *const u16) -> Self::Pair {
-            // SAFETY: the caller vouches for two lines.
-            unsafe { (Self::load_bf16(p), Self::load_bf16(p.add(LANES))) }
-        }
-        #[inline(always)]
-        unsafe fn pair_i8(p: *const u8) -> Self::Pair {
-            // SAFETY: the caller vouches for two lines.
-            unsafe { (Self::load_i8(p), Self::load_i8(p.add(LANES))) }
-        }
-        #[inline(always)]
-        unsafe fn pair_u4(p: *const u8) -> Self::Pair {
-            // SAFETY: the caller vouches for sixteen bytes.
-            unsafe { (Self::load_u4(p, 0), Self::load_u4(p, 4)) }
-        }
-        #[inline(always)]
-        unsafe fn dot(self, x: Self::Pair, w: Self::Pair) -> Self {
-            // SAFETY: same contract.
-            unsafe { x.0.fma(w.0, x.1.fma(w.1, self)) }
-        }
-    };
-}
-
-/// The methods on quads for a level that has no dot products of bytes: a quad is four vectors, and
-/// sums are numbers.
-macro_rules! widened_quads {
-    () => {
-        type Quad = [Self; 4];
-        #[inline(always)]
-        unsafe fn splat_quad(p: *const f32) -> Self::Quad {
-            // SAFETY: the caller vouches for four bytes at `p`.
-            unsafe {
-                let codes = p.cast::<[i8; 4]>().read();
-                codes.map(|code| Self::splat(f32::from(code)))
-            }
-        }
-        #[inline(always)]
-        unsafe fn quad_i8(p: *const u8) -> Self::Quad {
-            // SAFETY: the caller vouches for four lines.
-            unsafe {
-                [
-                    Self::load_i8(p),
-                    Self::load_i8(p.add(LANES)),
-                    Self::load_i8(p.add(2 * LANES)),
-                    Self::load_i8(p.add(3 * LANES)),
-                ]
-            }
-        }
-        #[inline(always)]
-        unsafe fn quad_u4(p: *const u8) -> Self::Quad {
-            // SAFETY: the caller vouches for two lines.
-            unsafe {
-                [
-                    Self::load_u4(p, 0),
-                    Self::load_u4(p, 4),
-                    Self::load_u4(p.add(LANES), 0),
-                    Self::load_u4(p.add(LANES), 4),
-                ]
-            }
-        }
-        #[inline(always)]
-        unsafe fn begin_quads(_above: *const f32) -> Self {
-            // SAFETY: same contract.
-            unsafe { Self::zero() }
-        }
-        #[inline(always)]
-        unsafe fn dot_quads(self, x: Self::Quad, w: Self::Quad) -> Self {
-            // SAFETY: same contract.
-            unsafe { x[3].fma(w[3], x[2].fma(w[2], x[1].fma(w[1], x[0].fma(w[0], self)))) }
-        }
-        #[inline(always)]
-        unsafe fn sum_of_quads(self) -> Self {
-            self
-        }
-    };
-}
-
-/// The bf16 nearest to `x`, as [`V16::round_bf16`] has it.
-fn round_bf16(x: f32) -> u16 {
-    let x = if x.is_subnormal() {
-        0.0f32.copysign(x)
-    } else {
-        x
-    };
-    half::bf16::from_f32(x).to_bits()
-}
-
-/// The portable form: the definition every other level must match bit for bit.
-#[derive(Clone, Copy)]
-pub(crate) struct Portable([f32; LANES]);
-
-impl Portable {
-    #[inline(always)]
-    fn zip(self, b: Self, f: impl Fn(f32, f32) -> f32) -> Self {
-        Self(std::array::from_fn(|i| f(self.0[i], b.0[i])))
-    }
-}
-
-impl V16 for Portable {
-    const WIDE: bool = false;
-    widened_pairs!();
-    widened_quads!();
-    #[inline(always)]
-    unsafe fn call<K: Kernel>(kernel: K) -> K::Out {
-        kernel.run::<Self>()
-    }
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Self {
-        Self([x; LANES])
-    }
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> Self {
-        // SAFETY: the caller vouches for sixteen values at `p`.
-        Self(unsafe { p.cast::<[f32; LANES]>().read_unaligned() })
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f32) {
-        // SAFETY: the caller vouches for sixteen values at `p`.
-        unsafe { p.cast::<[f32; LANES]>().write_unaligned(self.0) }
-    }
-    #[inline(always)]
-    unsafe fn load_bf16(p: *const u16) -> Self {
-        // SAFETY: the caller vouches for sixteen values at `p`.
-        let bits = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
-        Self(bits.map(|b| f32::from_bits(u32::from(b) << 16)))
-    }
-    #[inline(always)]
-    unsafe fn load_f16(p: *const u16) -> Self {
-        // SAFETY: the caller vouches for sixteen values at `p`.
-        let bits = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
-        Self(bits.map(|b| half::f16::from_bits(b).to_f32()))
-    }
-    #[inline(always)]
-    unsafe fn load_i8(p: *const u8) -> Self {
-        // SAFETY: the caller vouches for sixteen bytes at `p`.
-        let codes = unsafe { p.cast::<[i8; LANES]>().read_unaligned() };
-        Self(codes.map(f32::from))
-    }
-    #[inline(always)]
-    unsafe fn load_u4(p: *const u8, shift: usize) -> Self {
-        // SAFETY: the caller vouches for sixteen bytes at `p`.
-        let codes = unsafe { p.cast::<[u8; LANES]>().read_unaligned() };
-        Self(codes.map(|c| f32::from((c >> shift) & 15) - 8.0))
-    }
-    #[inline(always)]
-    unsafe fn fma(self, b: Self, c: Self) -> Self {
-        Self(std::array::from_fn(|i| self.0[i].mul_add(b.0[i], c.0[i])))
-    }
-    #[inline(always)]
-    unsafe fn add(self, b: Self) -> Self {
-        self.zip(b, |x, y| x + y)
-    }
-    #[inline(always)]
-    unsafe fn sub(self, b: Self) -> Self {
-        self.zip(b, |x, y| x - y)
-    }
-    #[inline(always)]
-    unsafe fn mul(self, b: Self) -> Self {
-        self.zip(b, |x, y| x * y)
-    }
-    #[inline(always)]
-    unsafe fn div(self, b: Self) -> Self {
-        self.zip(b, |x, y| x / y)
-    }
-    #[inline(always)]
-    unsafe fn max(self, b: Self) -> Self {
-        self.zip(b, |x, y| if x > y { x } else { y })
-    }
-    #[inline(always)]
-    unsafe fn select_lt(self, limit: Self, a: Self, b: Self) -> Self {
-        Self(std::array::from_fn(|i| {
-            if self.0[i] < limit.0[i] {
-                a.0[i]
-            } else {
-                b.0[i]
-            }
-        }))
-    }
-    #[inline(always)]
-    unsafe fn pow2(self) -> Self {
-        Self(
-            self.0
-                .map(|t| f32::from_bits(t.to_bits().wrapping_add(127).wrapping_shl(23))),
-        )
-    }
-    #[inline(always)]
-    unsafe fn sum(self) -> f32 {
-        let mut lanes = self.0;
-        for width in [8, 4, 2, 1] {
-            for i in 0..width {
-                lanes[i] += lanes[i + width];
-            }
-        }
-        lanes[0]
-    }
-}
-
+#[macro_use]
+mod portable;
 #[cfg(target_arch = "aarch64")]
 mod arm;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod tiles;
+mod avx2;
 #[cfg(target_arch = "x86_64")]
-mod x86;
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod tiles;
 
 /// Work that can run at any level. `run` must be `#[inline(always)]` so that its vector code is
 /// compiled inside the wrapper that enables the instructions.
@@ -563,14 +322,14 @@ unsafe fn run_at<K: Kernel>(level: SimdLevel, kernel: K) -> K::Out {
     match level {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the processor has the features.
-        SimdLevel::Avx512 => unsafe { x86::run_avx512(kernel) },
+        SimdLevel::Avx512 => unsafe { avx512::run_avx512(kernel) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        SimdLevel::Avx2 => unsafe { x86::run_avx2(kernel) },
+        SimdLevel::Avx2 => unsafe { avx2::run_avx2(kernel) },
         #[cfg(target_arch = "aarch64")]
         // SAFETY: as above; there is no processor of this architecture without them.
         SimdLevel::Neon => unsafe { arm::run_neon(kernel) },
-        _ => kernel.run::<Portable>(),
+        _ => kernel.run::<portable::Portable>(),
     }
 }
 
@@ -610,27 +369,35 @@ pub(crate) fn dispatch_dots<K: Kernel>(kernel: K) -> K::Out {
     #[cfg(target_arch = "x86_64")]
     if has_dots() {
         // SAFETY: the features were detected.
-        return unsafe { x86::run_avx512_dots(kernel) };
+        return unsafe { avx512::run_avx512_dots(kernel) };
     }
     dispatch(kernel)
 }
 
-/// Whether the processor has dot products of bytes at the current level. Elsewhere they are computed
-/// by multiply-adds.
-pub(crate) fn has_byte_dots() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return SimdLevel::current() == SimdLevel::Avx512 && is_x86_feature_detected!("avx512vnni");
-    #[cfg(not(target_arch = "x86_64"))]
-    false
+/// Whether bytes are multiplied as quickly as f32 at the current level, or several times so where the
+/// processor has dot products of them.
+pub(crate) fn has_quick_bytes() -> bool {
+    matches!(SimdLevel::current(), SimdLevel::Avx512 | SimdLevel::Avx2)
 }
 
-/// Runs a kernel that computes dot products of bytes at the current level.
+/// Runs a kernel that multiplies bytes at the current level: by dot products of them where the processor has
+/// those, else by other instructions.
 #[inline]
-pub(crate) fn dispatch_byte_dots<K: Kernel>(kernel: K) -> K::Out {
+pub(crate) fn dispatch_bytes<K: Kernel>(kernel: K) -> K::Out {
     #[cfg(target_arch = "x86_64")]
-    if has_byte_dots() {
+    {
+        let has = is_x86_feature_detected!("avx512vnni");
         // SAFETY: the features were detected.
-        return unsafe { x86::run_avx512_byte_dots(kernel) };
+        match SimdLevel::current() {
+            SimdLevel::Avx512 if has => return unsafe { avx512::run_avx512_byte_dots(kernel) },
+            SimdLevel::Avx2 if is_x86_feature_detected!("avxvnni") => {
+                return unsafe { avx2::run_avx2_byte_dots(kernel) };
+            }
+            SimdLevel::Avx2 if has && is_x86_feature_detected!("avx512vl") => {
+                return unsafe { avx2::run_avx2_short_byte_dots(kernel) };
+            }
+            _ => {}
+        }
     }
     dispatch(kernel)
 }

@@ -1,7 +1,9 @@
 //! Every method of [`V16`] at every level against the portable form, on numbers of every kind.
 #![allow(unsafe_code)]
 
+use super::portable::Portable;
 use super::*;
+use crate::rng::Rng;
 
 /// Zeros of two signs, subnormal numbers, the smallest, the largest, infinities and NaN, and numbers
 /// around 1 and around the ends of [`exp`].
@@ -126,6 +128,41 @@ impl Kernel for Codes {
     }
 }
 
+/// Four inputs and four lines of weights: their products, three times, and the inputs' codes made again.
+struct Bytes {
+    x: [i8; 4],
+    w: [u8; 4 * LANES],
+}
+
+impl Kernel for Bytes {
+    type Out = Vec<u32>;
+    #[inline(always)]
+    fn run<V: V16>(self) -> Vec<u32> {
+        let x = f32::from_bits(u32::from_le_bytes(self.x.map(|x| x as u8)));
+        let sum: i32 = self.x.iter().map(|&x| i32::from(x)).sum();
+        let above = [128, 8].map(|by: i32| f32::from_bits((-3 * by * sum) as u32));
+        // SAFETY: dispatched at this level; the arrays hold what is read and written.
+        unsafe {
+            let x = V::splat_quad(&x);
+            let quads = [V::quad_i8(self.w.as_ptr()), V::quad_u4(self.w.as_ptr())];
+            let mut found = Vec::new();
+            for (above, w) in above.iter().zip(quads) {
+                let sum = V::begin_quads(above).dot_quads(x, w);
+                let mut to = [0.0; LANES];
+                let sum = sum.dot_quads(x, w).dot_quads(x, w);
+                sum.sum_of_quads().store(to.as_mut_ptr());
+                found.extend(to.map(bits));
+            }
+            let numbers: [f32; LANES] =
+                std::array::from_fn(|i| f32::from(self.x[i % 4]) - 0.5 * i as f32 / 16.0);
+            let mut codes = [0; LANES];
+            V::load(numbers.as_ptr()).store_i8(codes.as_mut_ptr());
+            found.extend(codes.map(|code| code as u32));
+            found
+        }
+    }
+}
+
 /// Runs `kernel` at every level of this processor; all must find what the portable form finds.
 fn check<K: Kernel<Out = Vec<u32>>>(what: &str, kernel: impl Fn() -> K) {
     let expected = kernel().run::<Portable>();
@@ -139,9 +176,22 @@ fn check<K: Kernel<Out = Vec<u32>>>(what: &str, kernel: impl Fn() -> K) {
         compare(&format!("{level:?}"), unsafe { run_at(level, kernel()) });
     }
     #[cfg(target_arch = "x86_64")]
-    if SimdLevel::Avx512.supported() && is_x86_feature_detected!("avx512bf16") {
+    if SimdLevel::Avx512.supported() {
         // SAFETY: the features were detected.
-        compare("dots", unsafe { x86::run_avx512_dots(kernel()) });
+        unsafe {
+            if is_x86_feature_detected!("avx512bf16") {
+                compare("dots", avx512::run_avx512_dots(kernel()));
+            }
+            if is_x86_feature_detected!("avx512vnni") {
+                compare("dots of bytes", avx512::run_avx512_byte_dots(kernel()));
+                compare("in short", avx2::run_avx2_short_byte_dots(kernel()));
+            }
+        }
+    }
+    #[cfg(target_arch = "x86_64")]
+    if SimdLevel::Avx2.supported() && is_x86_feature_detected!("avxvnni") {
+        // SAFETY: the features were detected.
+        compare("AVX-VNNI", unsafe { avx2::run_avx2_byte_dots(kernel()) });
     }
 }
 
@@ -159,6 +209,22 @@ fn every_method_is_the_portable_one_at_every_level() {
 fn every_stored_weight_is_the_portable_one_at_every_level() {
     for first in (0..=u16::MAX).step_by(LANES) {
         check(&format!("{first:#06x}"), || Codes(first));
+    }
+}
+
+#[test]
+fn every_sum_of_bytes_is_the_portable_one_at_every_level() {
+    let mut rng = Rng::new(5);
+    let mut byte = || (rng.next() >> 56) as u8;
+    for round in 0..2000 {
+        let (mut x, mut w) = ([0; 4].map(|_| byte() as i8), [0; 4 * LANES].map(|_| byte()));
+        x = x.map(|x| x.max(-127));
+        if round < 8 {
+            // The ends of what there is.
+            x = [if round % 2 == 0 { 127 } else { -127 }; 4];
+            w = [[0x80, 0x7f, 0xff, 0][round / 2]; 4 * LANES];
+        }
+        check(&format!("{x:?} {w:?}"), || Bytes { x, w });
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a product multiplies, step by step, and where it lies.
 
-use crate::simd::{Kernel, LANES, V16, dispatch, dispatch_byte_dots, dispatch_dots};
+use crate::simd::{Kernel, LANES, V16, dispatch, dispatch_bytes, dispatch_dots};
 
 /// Most rows of a register tile, where a source does not say otherwise.
 pub(crate) const MAX_ROWS: usize = 6;
@@ -202,7 +202,7 @@ impl Factors for Quads {
         unsafe { sum.dot_quads(x, w) }
     }
     fn dispatch<K: Kernel>(kernel: K) -> K::Out {
-        dispatch_byte_dots(kernel)
+        dispatch_bytes(kernel)
     }
 }
 

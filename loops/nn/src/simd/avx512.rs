@@ -1,9 +1,11 @@
-//! The AVX-512 and AVX2 levels.
+//! The AVX-512 level.
 
 use std::arch::x86_64::*;
 use std::mem::transmute;
 
-use super::{LANES, V16};
+use super::avx2::{nibbles, sum8};
+use super::portable::round_bf16;
+use super::{Kernel, LANES, V16};
 
 /// One 512-bit register; `HAS` names the instructions beyond AVX-512 that kernels of this type use.
 #[derive(Clone, Copy)]
@@ -89,7 +91,7 @@ impl<const HAS: u8> V16 for Avx512<HAS> {
     /// The first of a pair in the lower half of a lane.
     type Pair = __m512i;
     #[inline(always)]
-    unsafe fn call<K: super::Kernel>(kernel: K) -> K::Out {
+    unsafe fn call<K: Kernel>(kernel: K) -> K::Out {
         // SAFETY: see the impl.
         unsafe {
             match HAS {
@@ -108,7 +110,7 @@ impl<const HAS: u8> V16 for Avx512<HAS> {
                 _mm256_storeu_si256(to.cast(), half);
             } else {
                 for i in 0..LANES {
-                    to.add(i).write(super::round_bf16(p.add(i).read()));
+                    to.add(i).write(round_bf16(p.add(i).read()));
                 }
             }
         }
@@ -350,196 +352,17 @@ fn mask(n: usize) -> u16 {
     ((1u32 << n) - 1) as u16
 }
 
-/// The tree of [`V16::sum`] from eight lanes on.
-#[inline(always)]
-unsafe fn sum8(v: __m256) -> f32 {
-    // SAFETY: called below the feature check only.
-    unsafe {
-        let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
-        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-        _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
-    }
-}
-
-/// Two 256-bit registers: lanes 0..8 and 8..16.
-#[derive(Clone, Copy)]
-pub(super) struct Avx2(__m256, __m256);
-
-// SAFETY (all blocks): `dispatch` checked the features, and the caller vouches for pointers.
-impl V16 for Avx2 {
-    const WIDE: bool = false;
-    widened_pairs!();
-    widened_quads!();
-    #[inline(always)]
-    unsafe fn call<K: super::Kernel>(kernel: K) -> K::Out {
-        // SAFETY: see the impl.
-        unsafe { run_avx2(kernel) }
-    }
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Self {
-        // SAFETY: see the impl.
-        unsafe { Self(_mm256_set1_ps(x), _mm256_set1_ps(x)) }
-    }
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> Self {
-        // SAFETY: see the impl.
-        unsafe { Self(_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))) }
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f32) {
-        // SAFETY: see the impl.
-        unsafe {
-            _mm256_storeu_ps(p, self.0);
-            _mm256_storeu_ps(p.add(8), self.1);
-        }
-    }
-    #[inline(always)]
-    unsafe fn load_bf16(p: *const u16) -> Self {
-        // SAFETY: see the impl.
-        unsafe { Self(widen(p), widen(p.add(8))) }
-    }
-    #[inline(always)]
-    unsafe fn load_f16(p: *const u16) -> Self {
-        // SAFETY: see the impl.
-        unsafe {
-            Self(
-                _mm256_cvtph_ps(_mm_loadu_si128(p.cast())),
-                _mm256_cvtph_ps(_mm_loadu_si128(p.add(8).cast())),
-            )
-        }
-    }
-    #[inline(always)]
-    unsafe fn load_i8(p: *const u8) -> Self {
-        // SAFETY: see the impl.
-        unsafe {
-            let numbers = |p: *const u8| {
-                let bytes = _mm_loadl_epi64(p.cast());
-                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))
-            };
-            Self(numbers(p), numbers(p.add(8)))
-        }
-    }
-    #[inline(always)]
-    unsafe fn load_u4(p: *const u8, shift: usize) -> Self {
-        // SAFETY: see the impl.
-        unsafe { signed_bytes(nibbles(p, shift)) }
-    }
-    #[inline(always)]
-    unsafe fn fma(self, b: Self, c: Self) -> Self {
-        // SAFETY: see the impl.
-        unsafe {
-            Self(
-                _mm256_fmadd_ps(self.0, b.0, c.0),
-                _mm256_fmadd_ps(self.1, b.1, c.1),
-            )
-        }
-    }
-    #[inline(always)]
-    unsafe fn add(self, b: Self) -> Self {
-        // SAFETY: see the impl.
-        unsafe { Self(_mm256_add_ps(self.0, b.0), _mm256_add_ps(self.1, b.1)) }
-    }
-    #[inline(always)]
-    unsafe fn sub(self, b: Self) -> Self {
-        // SAFETY: see the impl.
-        unsafe { Self(_mm256_sub_ps(self.0, b.0), _mm256_sub_ps(self.1, b.1)) }
-    }
-    #[inline(always)]
-    unsafe fn mul(self, b: Self) -> Self {
-        // SAFETY: see the impl.
-        unsafe { Self(_mm256_mul_ps(self.0, b.0), _mm256_mul_ps(self.1, b.1)) }
-    }
-    #[inline(always)]
-    unsafe fn div(self, b: Self) -> Self {
-        // SAFETY: see the impl.
-        unsafe { Self(_mm256_div_ps(self.0, b.0), _mm256_div_ps(self.1, b.1)) }
-    }
-    #[inline(always)]
-    unsafe fn max(self, b: Self) -> Self {
-        // SAFETY: see the impl.
-        unsafe { Self(_mm256_max_ps(self.0, b.0), _mm256_max_ps(self.1, b.1)) }
-    }
-    #[inline(always)]
-    unsafe fn select_lt(self, limit: Self, a: Self, b: Self) -> Self {
-        // SAFETY: see the impl.
-        unsafe {
-            let low = _mm256_cmp_ps::<_CMP_LT_OQ>(self.0, limit.0);
-            let high = _mm256_cmp_ps::<_CMP_LT_OQ>(self.1, limit.1);
-            Self(
-                _mm256_blendv_ps(b.0, a.0, low),
-                _mm256_blendv_ps(b.1, a.1, high),
-            )
-        }
-    }
-    #[inline(always)]
-    unsafe fn pow2(self) -> Self {
-        // SAFETY: see the impl.
-        unsafe { Self(pow2_8(self.0), pow2_8(self.1)) }
-    }
-    #[inline(always)]
-    unsafe fn sum(self) -> f32 {
-        // SAFETY: see the impl.
-        unsafe { sum8(_mm256_add_ps(self.0, self.1)) }
-    }
-}
-
-#[inline(always)]
-unsafe fn widen(p: *const u16) -> __m256 {
-    // SAFETY: the caller vouches for eight values at `p`.
-    unsafe {
-        let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
-        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
-    }
-}
-
-/// Half of each of sixteen bytes, minus 8.
-#[inline(always)]
-unsafe fn nibbles(p: *const u8, shift: usize) -> __m128i {
-    // SAFETY: the caller vouches for sixteen bytes at `p`, and calls below the feature check.
-    unsafe {
-        let bytes = _mm_loadu_si128(p.cast());
-        let moved = _mm_srl_epi16(bytes, _mm_cvtsi64_si128(shift as i64));
-        let codes = _mm_and_si128(moved, _mm_set1_epi8(15));
-        _mm_sub_epi8(codes, _mm_set1_epi8(8))
-    }
-}
-
-#[inline(always)]
-unsafe fn signed_bytes(bytes: __m128i) -> Avx2 {
-    // SAFETY: called below the feature check only.
-    unsafe {
-        Avx2(
-            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
-            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes))),
-        )
-    }
-}
-
-#[inline(always)]
-unsafe fn pow2_8(t: __m256) -> __m256 {
-    // SAFETY: called below the feature check only.
-    unsafe {
-        let n = _mm256_add_epi32(_mm256_castps_si256(t), _mm256_set1_epi32(127));
-        _mm256_castsi256_ps(_mm256_slli_epi32::<23>(n))
-    }
-}
-
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c")]
-pub(super) fn run_avx512<K: super::Kernel>(kernel: K) -> K::Out {
+pub(super) fn run_avx512<K: Kernel>(kernel: K) -> K::Out {
     kernel.run::<Avx512<NOTHING_MORE>>()
 }
 
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma,f16c")]
-pub(super) fn run_avx512_dots<K: super::Kernel>(kernel: K) -> K::Out {
+pub(super) fn run_avx512_dots<K: Kernel>(kernel: K) -> K::Out {
     kernel.run::<Avx512<DOTS>>()
 }
 
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(super) fn run_avx512_byte_dots<K: super::Kernel>(kernel: K) -> K::Out {
+pub(super) fn run_avx512_byte_dots<K: Kernel>(kernel: K) -> K::Out {
     kernel.run::<Avx512<BYTE_DOTS>>()
-}
-
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn run_avx2<K: super::Kernel>(kernel: K) -> K::Out {
-    kernel.run::<Avx2>()
 }
