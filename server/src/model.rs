@@ -12,7 +12,7 @@ use hone_serve::{NullBackend, NullCompletion};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, json};
 
-use crate::config::{Engine, ModelConfig};
+use crate::config::{Engine, ModelConfig, Products};
 use crate::device;
 use crate::door::{ByteLanguage, Language, ModelLanguage};
 use crate::http::wire::messages::template_message;
@@ -102,10 +102,10 @@ pub(crate) fn computed(
     }
     // Nobody else holds it yet, so nothing is copied.
     let model = Arc::unwrap_or_clone(model).computed_by(arithmetic);
-    if arithmetic == Arithmetic::Int8 && model.weights.arithmetic() != arithmetic {
+    if config.arithmetic == Products::Int8 && model.weights.arithmetic() != arithmetic {
         return Err(
-            "model.arithmetic is \"int8\", which is for weights of eight or four bits, and this model has \
-             none; set model.weights to \"q8\" or \"q4\", or model.arithmetic to \"auto\""
+            "model.arithmetic is \"int8\", but no matrix of this model is kept in eight or four bits with whole \
+             groups of 32 inputs; set model.weights to \"q8\" or \"q4\", or model.arithmetic to \"auto\""
                 .to_owned(),
         );
     }
@@ -172,3 +172,7 @@ pub fn probes(language: &dyn Language, prompts: &[String]) -> Vec<Vec<Token>> {
     };
     prompts.iter().filter_map(render).collect()
 }
+
+#[cfg(test)]
+#[path = "model_tests.rs"]
+mod tests;

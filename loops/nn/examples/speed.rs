@@ -28,11 +28,11 @@ fn main() {
         },
         format: format.unwrap_or_default(),
         arithmetic: match text(5) {
-            "f32" => Arithmetic::F32,
-            "bf16" => Arithmetic::Bf16,
-            "amx" => Arithmetic::Amx,
-            "int8" => Arithmetic::Int8,
-            _ => Arithmetic::quickest(matches!(format, Some(WeightFormat::Q8 | WeightFormat::Q4))),
+            "f32" => Some(Arithmetic::F32),
+            "bf16" => Some(Arithmetic::Bf16),
+            "amx" => Some(Arithmetic::Amx),
+            "int8" => Some(Arithmetic::Int8),
+            _ => None,
         },
         kv: match text(6) {
             "f16" => KvFormat::F16,
@@ -43,20 +43,18 @@ fn main() {
         context: number(4, 512) as usize,
         train: !matches!(text(0), "medium" | "large"),
     };
-    if !plan.arithmetic.supported() {
-        eprintln!(
-            "speed: this processor has no products of {:?}",
-            plan.arithmetic
-        );
+    if let Some(asked) = plan.arithmetic.filter(|asked| !asked.supported()) {
+        eprintln!("speed: this processor has no products of {asked:?}");
         std::process::exit(2);
     }
-    let roof = bench::roof(plan.arithmetic, plan.threads, ROOF_TIME);
+    let model = bench::model(&plan);
+    let roof = bench::roof(model.weights.arithmetic(), plan.threads, ROOF_TIME);
     println!(
         "{:<32} {:>12.1} thousand million multiply-adds/s",
         "at most, in registers",
         roof / 1e9
     );
-    for speed in bench::run(&plan) {
+    for speed in bench::run(&plan, model) {
         println!(
             "{:<32} {:>12.0} tokens/s   longest call {:>8.3} ms",
             speed.name, speed.tokens_per_second, speed.longest_ms

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::adapter::{AdapterDtype, LoraConfig, Target};
+use crate::arithmetic::Arithmetic;
 use crate::config::{Family, ModelConfig, StoredDtype};
 use crate::exec::Executor;
 use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};
 use crate::gemm::{self, Factors, MAX_ROWS, MAX_TILE, Pairs, Quads, Single};
 use crate::kv::{BLOCK_TOKENS, KvFormat, KvPool};
-use crate::pairs::Arithmetic;
 use crate::quant::WeightFormat;
 use crate::simd::{Kernel, LANES, V16};
 use crate::train::{Control, Learner, LearnerConfig, Objective, TokenLoss, TrainRow, Trainable};
@@ -91,7 +91,8 @@ const PREFILL: usize = 512;
 pub struct Plan {
     pub shape: ModelConfig,
     pub format: WeightFormat,
-    pub arithmetic: Arithmetic,
+    /// What is quickest, where nothing is said.
+    pub arithmetic: Option<Arithmetic>,
     pub kv: KvFormat,
     pub threads: usize,
     /// For everything together.
@@ -102,12 +103,17 @@ pub struct Plan {
     pub train: bool,
 }
 
+/// The model of a plan, with random weights.
+pub fn model(plan: &Plan) -> Model {
+    let weights = Weights::random(&plan.shape, 1).into_format(plan.format);
+    let arithmetic = plan.arithmetic.unwrap_or_else(|| weights.quickest());
+    let model = Model::new(plan.shape.clone(), weights);
+    model.computed_by(arithmetic).with_kv(plan.kv)
+}
+
 /// Measures decode at batch 1, 8 and 32, prefill of 512 tokens, and training where it is wanted,
 /// each for an equal part of the budget.
-pub fn run(plan: &Plan) -> Vec<Speed> {
-    let weights = Weights::random(&plan.shape, 1).into_format(plan.format);
-    let model = Model::new(plan.shape.clone(), weights).computed_by(plan.arithmetic);
-    let model = model.with_kv(plan.kv);
+pub fn run(plan: &Plan, model: Model) -> Vec<Speed> {
     let exec = Executor::new(plan.threads);
     let share = plan.budget / if plan.train { 6 } else { 4 };
     let mut speeds = Vec::new();
@@ -275,12 +281,14 @@ impl<F: Factors> Kernel for Sums<F> {
 
 #[inline(always)]
 fn add<F: Factors, V: V16, const SUMS: usize>() -> f32 {
-    let factors = std::hint::black_box([0.5_f32; 2]);
+    let mut factors = [0.5_f32; 2];
     // SAFETY: called at this level; the arrays hold what is read and written.
     unsafe {
-        let (x, w) = (F::splat::<V>(&factors[0]), F::splat::<V>(&factors[1]));
         let mut sums = [V::zero(); SUMS];
         for _ in 0..ADDITIONS / SUMS {
+            // Read every time, so that nothing of a step is done once for all.
+            factors = std::hint::black_box(factors);
+            let (x, w) = (F::splat::<V>(&factors[0]), F::splat::<V>(&factors[1]));
             for sum in &mut sums {
                 *sum = F::add(*sum, x, w);
             }

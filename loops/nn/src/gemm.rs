@@ -6,7 +6,8 @@
 //! differ only in strides and in where a panel of `w` lies ([`Source`]).
 //!
 //! Where weights are multiplied as bf16 ([`Pairs`]), a step is two inputs at once, and `x` holds
-//! pairs of rounded inputs. Tiles have an order of their own ([`chunks`]).
+//! pairs of rounded inputs. Tiles have an order of their own ([`chunks`]). Where codes are multiplied by
+//! codes of inputs ([`Quads`]), a step is four, and what belongs to a row's groups lies behind its steps.
 #![allow(unsafe_code)]
 
 mod chunks;

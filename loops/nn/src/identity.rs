@@ -14,8 +14,9 @@ pub const PROBE_FILE: &str = "probe.json";
 
 /// Tokens of a probe.
 const TOKENS: usize = 32;
-/// Largest difference of a log-prob, in nats, where another arithmetic computed the probe.
-const TOLERANCE: f32 = 0.05;
+/// Largest mean difference of a log-prob, in nats, where another arithmetic computed the probe. The digest has
+/// shown that the weights are those that were published; this is about what they do here.
+const TOLERANCE: f32 = 0.2;
 
 /// Why an adapter is not what was published.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -89,7 +90,7 @@ pub fn probe(model: &Model, adapter: Option<&Adapter>, exec: &Executor) -> Vec<u
 }
 
 /// Proves that `adapter` on `model` says what `probe` says: bit for bit within one arithmetic,
-/// within 0.05 nats across two.
+/// within 0.2 nats a token on average across two.
 ///
 /// # Errors
 /// See [`IdentityError`].
@@ -121,19 +122,27 @@ pub fn prove(
     }
     let same_arithmetic = value["fingerprint"] == fingerprint(model).as_str();
     let now = logprobs((model, adapter), &tokens, exec);
-    for (at, (now, bits)) in now.into_iter().zip(bits).enumerate() {
-        let published = f32::from_bits(bits);
-        // A NaN is never close to anything.
-        let is_same = if same_arithmetic {
-            now.to_bits() == bits
-        } else {
-            (now - published).abs() <= TOLERANCE
-        };
-        if !is_same {
-            return Err(IdentityError::SaysOther { at, published, now });
+    let pairs = || {
+        now.iter()
+            .zip(&bits)
+            .map(|(now, bits)| (*now, f32::from_bits(*bits)))
+    };
+    let off = |(now, published): (f32, f32)| (now - published).abs();
+    let is_same = if same_arithmetic {
+        pairs().all(|(now, published)| now.to_bits() == published.to_bits())
+    } else {
+        // A NaN is below nothing.
+        pairs().map(off).sum::<f32>() <= TOLERANCE * now.len() as f32
+    };
+    let farthest = pairs()
+        .enumerate()
+        .max_by(|a, b| off(a.1).total_cmp(&off(b.1)));
+    match farthest {
+        Some((at, (now, published))) if !is_same => {
+            Err(IdentityError::SaysOther { at, published, now })
         }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 fn numbers(value: &Value) -> Option<Vec<u32>> {

@@ -6,6 +6,7 @@
 //! users, rewards' origins, files other than model and adapter folders, or clocks.
 
 mod adapter;
+mod arithmetic;
 mod attention;
 pub mod bench;
 pub mod device;
@@ -27,6 +28,7 @@ mod quads;
 mod quant;
 mod rng;
 mod rope;
+mod rounded;
 mod runner;
 mod score;
 mod simd;
@@ -52,13 +54,13 @@ pub mod tokenizer;
 pub use adapter::{
     Adapter, AdapterConfig, AdapterDtype, AdapterError, DenseConfig, LoraConfig, Part, Target,
 };
+pub use arithmetic::Arithmetic;
 pub use config::{ExpertsConfig, Family, ModelConfig, RopeScaling, StoredDtype};
 pub use exec::Executor;
 pub use forward::{Logits, LogitsWanted, Scratch, SeqInput, forward};
 pub use identity::{IdentityError, PROBE_FILE, probe, prove};
 pub use kv::{BLOCK_TOKENS, KvAllocator, KvFormat, KvPool, blocks_out_of_sight};
 pub use logprob::token_logprob;
-pub use pairs::Arithmetic;
 pub use quant::WeightFormat;
 pub use runner::Runner;
 pub use score::{GenerateOptions, Scores, embed, generate, score, score_chunked};

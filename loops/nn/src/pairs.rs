@@ -5,59 +5,20 @@
 //! bits, which bf16 holds exactly. Sums are f32 in a fixed order, as everywhere ([`crate::gemm`]).
 #![allow(unsafe_code)]
 
-use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use crate::exec::{Executor, Shards};
-use crate::gemm::TILE_ROWS;
+use crate::arithmetic::Arithmetic;
+use crate::exec::Executor;
 use crate::panels::{Panels, Rows, RowsMut, Store};
 use crate::quant::WeightFormat;
 use crate::rng::Rng;
-use crate::simd::{
-    Buf, Kernel, LANES, V16, dispatch_dots, has_dots, has_quick_bytes, has_tiles, without_tiles,
-};
+use crate::rounded::with_rounded;
+use crate::simd::{Kernel, LANES, V16, dispatch_dots, plainly};
 use crate::source::TensorData;
 
-/// How products with a model's matrices are computed, forward and backward.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Arithmetic {
-    /// Inputs as they are, one multiply-add each.
-    #[default]
-    F32,
-    /// Inputs rounded to bf16, two at a time. Matrices that are stored as f32 stay with
-    /// [`Self::F32`].
-    Bf16,
-    /// As [`Self::Bf16`], but 32 inputs at a time, as tiles of AMX add them up.
-    Amx,
-    /// Inputs rounded to eight bits with a scale per 32, four at a time. Only matrices of codes are
-    /// computed so, others stay with [`Self::F32`].
-    Int8,
-}
-
-impl Arithmetic {
-    /// What is quickest on this processor for matrices of bf16, or of codes.
-    pub fn quickest(codes: bool) -> Self {
-        match codes {
-            true if has_quick_bytes() => Self::Int8,
-            _ if has_dots() => Self::Bf16,
-            _ => Self::F32,
-        }
-    }
-
-    /// Whether this processor computes so. Any can be made to; products of bf16 then slowly, and
-    /// exactly but for subnormal numbers, which is good for tests only.
-    pub fn supported(self) -> bool {
-        match self {
-            Self::F32 | Self::Int8 => true,
-            Self::Bf16 => has_dots(),
-            Self::Amx => has_tiles() && tiles_are_exact(),
-        }
-    }
-}
-
 /// [`tiles_add_up`], seen once: an arithmetic is a promise.
-fn tiles_are_exact() -> bool {
+pub(crate) fn tiles_are_exact() -> bool {
     static EXACT: OnceLock<bool> = OnceLock::new();
     *EXACT.get_or_init(tiles_add_up)
 }
@@ -89,16 +50,9 @@ fn tiles_add_up() -> bool {
                 w.linear(from, to, Store::Set(None), &exec);
                 y
             };
-            product() == without_tiles(product)
+            product() == plainly(product)
         })
 }
-
-thread_local! {
-    static ROUNDED: RefCell<Buf> = RefCell::new(Buf::default());
-}
-
-/// Rows that are rounded at a time: room for more would gain nothing.
-const ROWS: usize = 512;
 
 /// Calls `f` with rows of pairs, and which row is the first of them, until it had all rows: `inp`
 /// inputs of each row of `x`, rounded, two in the place of one, and zeros up to whole lines.
@@ -114,39 +68,6 @@ pub(crate) fn with_pairs(x: Rows, inp: usize, exec: &Executor, f: impl Fn(usize,
         });
     };
     with_rounded(x.rows, (inp, stride), exec, &round, &f);
-}
-
-/// Rounds some rows to a buffer.
-type RoundRows<'a> = &'a (dyn Fn(Range<usize>, &mut [f32]) + Sync);
-
-/// Calls `f` with rows as `round` leaves them, `stride` words each, and which is the first, until it
-/// had all of them.
-pub(crate) fn with_rounded(
-    rows: usize,
-    (inp, stride): (usize, usize),
-    exec: &Executor,
-    round: RoundRows,
-    f: &dyn Fn(usize, Rows),
-) {
-    ROUNDED.with_borrow_mut(|rounded| {
-        for first in (0..rows).step_by(ROWS) {
-            let count = ROWS.min(rows - first);
-            // A tile of rows may read behind the last.
-            let words = rounded.take((count + TILE_ROWS - 1) * stride);
-            let to = Shards::new(words);
-            exec.split(count, count * inp, &|rows| {
-                // SAFETY: parts have different rows.
-                let to = unsafe { to.slice(rows.start * stride..rows.end * stride) };
-                round(first + rows.start..first + rows.end, to);
-            });
-            let x = Rows {
-                data: words,
-                stride,
-                rows: count,
-            };
-            f(first, x);
-        }
-    });
 }
 
 /// Rounds some rows.

@@ -3,9 +3,9 @@
 
 use std::ops::Range;
 
+use crate::arithmetic::Arithmetic;
 use crate::exec::{Executor, Shards};
 use crate::gguf::BlockKind;
-use crate::pairs::Arithmetic;
 use crate::quant::{Bits, GROUP, Quantised, WeightFormat};
 use crate::simd::{HalfLine, LANES, Line, copies_of, room_for};
 use crate::source::TensorData;
@@ -95,23 +95,26 @@ impl Panels {
         }
     }
 
-    /// The same matrix, whose products with inputs are computed by `arithmetic` where it is for such
-    /// weights and there are whole steps of inputs, or whole groups; else by f32.
-    pub(crate) fn computed_by(self, arithmetic: Arithmetic) -> Self {
+    /// Whether `arithmetic` is for such weights, and there are whole steps or groups of inputs.
+    pub(crate) fn takes(&self, arithmetic: Arithmetic) -> bool {
         let codes = matches!(self.data, Data::Quantised(_));
-        let computed = match arithmetic {
+        match arithmetic {
             Arithmetic::F32 => true,
             Arithmetic::Bf16 | Arithmetic::Amx => {
                 (codes || matches!(self.data, Data::Bf16(_))) && self.inp.is_multiple_of(2)
             }
             Arithmetic::Int8 => codes && self.inp.is_multiple_of(GROUP),
+        }
+    }
+
+    /// The same matrix, whose products with inputs are computed by `arithmetic` where it
+    /// [`Self::takes`] that, else by f32.
+    pub(crate) fn computed_by(mut self, arithmetic: Arithmetic) -> Self {
+        self.arithmetic = match self.takes(arithmetic) {
+            true => arithmetic,
+            false => Arithmetic::F32,
         };
-        let arithmetic = if computed {
-            arithmetic
-        } else {
-            Arithmetic::F32
-        };
-        Self { arithmetic, ..self }
+        self
     }
 
     pub(crate) fn arithmetic(&self) -> Arithmetic {
@@ -264,10 +267,12 @@ impl Panels {
         };
         let shape = (self.out, self.inp);
         let data = Quantised::new(bits, shape, &mut |row, to| self.lookup(row, to));
-        Self {
+        let arithmetic = self.arithmetic;
+        let all = Self {
             data: Data::Quantised(data),
             ..self
-        }
+        };
+        all.computed_by(arithmetic)
     }
 
     /// The same matrix in f32.
@@ -304,12 +309,13 @@ impl Panels {
                 lines
             }
         };
-        Self {
+        let all = Self {
             out: self.out,
             inp: self.inp,
             data: Data::Bf16(lines),
-            arithmetic: self.arithmetic,
-        }
+            arithmetic: Arithmetic::F32,
+        };
+        all.computed_by(self.arithmetic)
     }
 
     /// The matrix as it is stored.

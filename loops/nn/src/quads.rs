@@ -8,9 +8,9 @@
 use std::ops::Range;
 
 use crate::exec::Executor;
-use crate::pairs::with_rounded;
 use crate::panels::Rows;
 use crate::quant::{Bits, GROUP};
+use crate::rounded::with_rounded;
 use crate::simd::{Kernel, LANES, V16, dispatch};
 
 /// The largest code of an input.

@@ -1,12 +1,12 @@
 //! Products of codes against the slow form, bit for bit, at every level this processor has.
 
 use super::*;
-use crate::config::Family;
-use crate::pairs::Arithmetic;
+use crate::arithmetic::Arithmetic;
+use crate::config::{Family, ModelConfig};
 use crate::pairs::tests::{draw, matrix, products_are_those_of, serves_and_trains_one_function};
 use crate::panels::{Panels, RowsMut, Store};
 use crate::quant::WeightFormat;
-use crate::simd::{SimdLevel, has_quick_bytes};
+use crate::simd::{SimdLevel, has_dots, has_quick_bytes, plainly};
 use crate::source::TensorData;
 use crate::testing::{tiny, with_experts};
 
@@ -84,9 +84,11 @@ fn no_sum_is_too_large() {
             "{expected}"
         );
         for level in SimdLevel::ALL.into_iter().filter(|level| level.force()) {
-            let found = product(&w, &x, &Executor::new(1));
-            let wrong = found.iter().find(|y| **y != expected);
-            assert_eq!(wrong, None, "{format:?} {weight} {input} {level:?}");
+            let found = || product(&w, &x, &Executor::new(1));
+            for found in [found(), plainly(found)] {
+                let wrong = found.into_iter().find(|y| *y != expected);
+                assert_eq!(wrong, None, "{format:?} {weight} {input} {level:?}");
+            }
         }
     }
     assert!(before.force());
@@ -161,28 +163,55 @@ fn only_codes_in_whole_groups_are_computed_so() {
     assert_eq!(by(WeightFormat::F32, 64), Arithmetic::F32);
 }
 
-/// What is taken where nothing is said.
+/// What is taken where nothing is said: what most weights are decides.
 #[test]
 fn codes_are_computed_so_where_it_is_quickest() {
-    let model = crate::testing::model(&tiny(Family::Qwen3), 7);
-    for (format, codes) in [
-        (WeightFormat::Q8, true),
-        (WeightFormat::Q4, true),
-        (WeightFormat::Bf16, false),
-    ] {
-        let quickest = model.weights.clone().into_format(format).quickest();
-        let int8 = quickest == Arithmetic::Int8;
-        assert_eq!(int8, codes && has_quick_bytes(), "{format:?}");
+    let bytes = if has_quick_bytes() {
+        Arithmetic::Int8
+    } else {
+        pairs()
+    };
+    fn pairs() -> Arithmetic {
+        if has_dots() {
+            Arithmetic::Bf16
+        } else {
+            Arithmetic::F32
+        }
     }
+    for shape in [whole(tiny(Family::Qwen3)), whole(with_experts(true))] {
+        let weights = crate::testing::model(&shape, 7).weights;
+        let mut in_bf16 = weights.clone().into_format(WeightFormat::Bf16);
+        for (format, quickest) in [
+            (WeightFormat::Q8, bytes),
+            (WeightFormat::Q4, bytes),
+            (WeightFormat::Bf16, pairs()),
+            (WeightFormat::F32, pairs()),
+        ] {
+            let weights = weights.clone().into_format(format);
+            assert_eq!(weights.quickest(), quickest, "{format:?}");
+            // What no matrix takes is f32, whatever was quickest.
+            let computed = weights.computed_by(quickest).arithmetic();
+            let has = format != WeightFormat::F32;
+            assert_eq!(computed, if has { quickest } else { Arithmetic::F32 });
+        }
+        // An embedding of another format decides nothing.
+        in_bf16.layers = weights.into_format(WeightFormat::Q8).layers;
+        assert_eq!(in_bf16.quickest(), bytes);
+    }
+    // No whole groups.
+    let odd = crate::testing::model(&tiny(Family::Qwen2), 7).weights;
+    assert_eq!(odd.into_format(WeightFormat::Q8).quickest(), pairs());
+}
+
+/// The shape with whole groups of inputs.
+fn whole(mut shape: ModelConfig) -> ModelConfig {
+    (shape.hidden, shape.head_dim, shape.ffn) = (64, 16, 96);
+    shape
 }
 
 /// See the test of that name for bf16.
 #[test]
 fn a_model_serves_and_trains_one_function() {
-    let whole = |mut shape: crate::config::ModelConfig| {
-        (shape.hidden, shape.head_dim, shape.ffn) = (64, 16, 96);
-        shape
-    };
     for shape in [whole(tiny(Family::Qwen2)), whole(with_experts(true))] {
         let ways = FORMATS.map(|format| (format, Arithmetic::Int8));
         serves_and_trains_one_function(&shape, ways.into_iter());

@@ -1,8 +1,8 @@
 //! Weights in eight or four bits: groups of thirty-two inputs share a scale.
 //!
-//! A weight is `code * scale`, rounded once to f32; every kernel, forward and backward, multiplies
-//! by exactly that number. A quantised model is therefore bit for bit the f32 model whose weights
-//! are the dequantised ones, and an adapter is trained on what is served. The two forms are those
+//! A weight is `code * scale`, rounded once to f32. Products of f32, and gradients under every arithmetic,
+//! multiply by exactly that number; products of bf16 and of bytes sum up a group's codes, which they hold exactly,
+//! and scale the sum. So an adapter is trained on what is served. The two forms are those
 //! of GGUF's Q8_0 and Q4_0 (same groups, same f16 scales), in the panel order of [`Panels`].
 //!
 //! [`Panels`]: crate::panels::Panels

@@ -144,9 +144,10 @@ pub(crate) trait V16: Copy {
     unsafe fn quad_i8(p: *const u8) -> Self::Quad;
     /// Quads of the low and the high halves of two lines of sixteen bytes, minus 8.
     unsafe fn quad_u4(p: *const u8) -> Self::Quad;
-    /// An empty sum of products of quads, in whatever form the level sums them up. Where it raises all
-    /// weights to be above 0, `above` points to what that adds, as a whole number below 0.
-    unsafe fn begin_quads(above: *const f32) -> Self;
+    /// An empty sum of products of quads, in whatever form the level sums them up. Where it raises weights
+    /// to 0 and above, by 128 or 8, the sum begins without what that will add: the whole number at
+    /// `raised`, which is minus as many times the sum of all inputs.
+    unsafe fn begin_quads(raised: *const f32) -> Self;
     /// The sum and four products of inputs and weights; exact as long as it stays below 2^24.
     unsafe fn dot_quads(self, x: Self::Quad, w: Self::Quad) -> Self;
     /// The sum as a number.
@@ -192,7 +193,7 @@ pub(crate) trait V16: Copy {
         }
     }
 
-    /// Sixteen numbers of magnitudes up to 127 as signed bytes: to nearest, ties to even.
+    /// Sixteen numbers of magnitudes up to 127 as signed bytes: to nearest, ties to even. Of NaN it makes any.
     #[inline(always)]
     unsafe fn store_i8(self, p: *mut i8) {
         let mut lanes = [0.0f32; LANES];
@@ -346,20 +347,21 @@ pub(crate) fn has_dots() -> bool {
 /// computed in vectors, which is only good for checking them.
 pub(crate) fn has_tiles() -> bool {
     #[cfg(target_arch = "x86_64")]
-    return SimdLevel::current() == SimdLevel::Avx512 && tiles::usable() && !IN_VECTORS.get();
+    return SimdLevel::current() == SimdLevel::Avx512 && tiles::usable() && !PLAINLY.get();
     #[cfg(not(target_arch = "x86_64"))]
     false
 }
 
 thread_local! {
-    static IN_VECTORS: Cell<bool> = const { Cell::new(false) };
+    static PLAINLY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f` as where there are no tiles, as far as it stays on this thread.
-pub(crate) fn without_tiles<T>(f: impl FnOnce() -> T) -> T {
-    let before = IN_VECTORS.replace(true);
+/// Runs `f` as where there are no tiles and no dot products of bytes, as far as it stays on this
+/// thread: what else computes the same is for checking them.
+pub(crate) fn plainly<T>(f: impl FnOnce() -> T) -> T {
+    let before = PLAINLY.replace(true);
     let result = f();
-    IN_VECTORS.set(before);
+    PLAINLY.set(before);
     result
 }
 
@@ -385,16 +387,14 @@ pub(crate) fn has_quick_bytes() -> bool {
 #[inline]
 pub(crate) fn dispatch_bytes<K: Kernel>(kernel: K) -> K::Out {
     #[cfg(target_arch = "x86_64")]
-    {
-        let has = is_x86_feature_detected!("avx512vnni");
+    if !PLAINLY.get() {
         // SAFETY: the features were detected.
         match SimdLevel::current() {
-            SimdLevel::Avx512 if has => return unsafe { avx512::run_avx512_byte_dots(kernel) },
+            SimdLevel::Avx512 if is_x86_feature_detected!("avx512vnni") => {
+                return unsafe { avx512::run_avx512_byte_dots(kernel) };
+            }
             SimdLevel::Avx2 if is_x86_feature_detected!("avxvnni") => {
                 return unsafe { avx2::run_avx2_byte_dots(kernel) };
-            }
-            SimdLevel::Avx2 if has && is_x86_feature_detected!("avx512vl") => {
-                return unsafe { avx2::run_avx2_short_byte_dots(kernel) };
             }
             _ => {}
         }

@@ -8,13 +8,14 @@ use sha2::{Digest, Sha256};
 
 pub(crate) use self::mlp::{Experts, Mlp};
 use self::mlp::{of_expert, of_router};
+use crate::arithmetic::Arithmetic;
 use crate::config::{ExpertsConfig, ModelConfig};
 use crate::kv::KvFormat;
-use crate::pairs::Arithmetic;
 use crate::panels::Panels;
 use crate::quant::WeightFormat;
 use crate::rng::Rng;
 use crate::rope::Rope;
+use crate::simd::{has_dots, has_quick_bytes};
 use crate::source::{LoadError, NamedTensor, TensorData, TensorSource};
 
 /// A SHA-256 digest.
@@ -343,10 +344,19 @@ impl Weights {
         self.layers.iter().any(|l| l.qkv.w.format() == "f32")
     }
 
-    /// The arithmetic that is quickest for them on this processor.
+    /// The arithmetic that is quickest for them on this processor, or as quick as another and the same on
+    /// more of them: what most weights are decides.
     pub fn quickest(&self) -> Arithmetic {
-        let mut formats = self.matrices().map(Panels::format);
-        Arithmetic::quickest(formats.all(|format| format != WeightFormat::Bf16.as_str()))
+        let (codes, others): (Vec<_>, Vec<_>) =
+            self.matrices().partition(|w| w.takes(Arithmetic::Int8));
+        let weights = |all: Vec<&Panels>| all.iter().map(|w| w.out * w.inp).sum::<usize>();
+        if has_quick_bytes() && weights(codes) > weights(others) {
+            Arithmetic::Int8
+        } else if has_dots() {
+            Arithmetic::Bf16
+        } else {
+            Arithmetic::F32
+        }
     }
 
     /// How products are computed: not as [`Arithmetic::F32`] where those of any matrix are not.

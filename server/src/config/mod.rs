@@ -27,7 +27,7 @@ pub use learning::{LearningConfig, Metric};
 pub use outbound::OutboundConfig;
 pub use people::{LimitSet, LimitsConfig, OidcConfig, PeopleConfig};
 pub use sections::{
-    Engine, HttpConfig, KeyConfig, LogConfig, LogFormat, Loop, ModelConfig, StoreConfig,
+    Engine, HttpConfig, KeyConfig, LogConfig, LogFormat, Loop, ModelConfig, Products, StoreConfig,
 };
 
 pub use settings::{Origin, Origins, Setting};

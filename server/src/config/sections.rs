@@ -124,7 +124,8 @@ impl Products {
                 "this processor has no tiles of bf16 (AMX, with AVX-512), the system does not let them be \
                  used (Linux from 5.16 on does), or they add up otherwise; set it to \"auto\" or \"f32\""
             }
-            _ => {
+            Arithmetic::F32 | Arithmetic::Int8 => unreachable!("any processor has them"),
+            Arithmetic::Bf16 => {
                 "this processor has no products of bf16 (AVX512-BF16); set it to \"auto\" or \"f32\""
             }
         };

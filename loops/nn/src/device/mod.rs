@@ -42,10 +42,10 @@ use self::matrix::{Packed, Packer};
 pub(crate) use self::pass::DevicePass;
 pub(crate) use self::train::{Asking, DevicePasses};
 use crate::adapter::{Adapter, AdapterDtype, LoraConfig, Target};
+use crate::arithmetic::Arithmetic;
 use crate::exec::Executor;
 use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};
 use crate::kv::{BLOCK_TOKENS, KvFormat, KvPool};
-use crate::pairs::Arithmetic;
 use crate::weights::{LayerWeights, Linear, Mlp, Model};
 
 /// Largest head that the kernels cover.

@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use super::{Data, Panels, Rows, RowsMut, Store};
+use crate::arithmetic::Arithmetic;
 use crate::exec::Executor;
 use crate::gemm::{Bf16Pairs, Epilogue, Factors, Gemm, Pairs, Single, Source, Strided};
-use crate::pairs::{Arithmetic, with_pairs};
+use crate::pairs::with_pairs;
 use crate::quads::with_quads;
 use crate::quant::{Bits, CodePairs, CodeQuads};
 use crate::simd::{Kernel, LANES, V16, dispatch, padded};
@@ -52,6 +53,7 @@ impl Panels {
         // SAFETY: the caller vouches for `x` and `to`; panels hold ceil(out / 16) * in lines.
         unsafe {
             match (&self.data, self.arithmetic) {
+                (Data::Bf16(_), Arithmetic::Int8) => unreachable!("see `takes`"),
                 (Data::F32(lines), _) => {
                     let base = lines.as_ptr().cast::<f32>();
                     let product = self.product(x, Strided { base, panel, step }, to);
@@ -75,14 +77,14 @@ impl Panels {
                             .run_on(exec),
                     });
                 }
-                (Data::Bf16(lines), _) => {
+                (Data::Bf16(lines), Arithmetic::Bf16 | Arithmetic::Amx) => {
                     let base = lines.as_ptr().cast::<u16>();
                     with_pairs(x, self.inp, exec, |first, x| {
                         let src = Bf16Pairs { base, panel };
                         self.pairs(x, src, from(first), (exec, usize::MAX));
                     });
                 }
-                (Data::Quantised(data), _) => {
+                (Data::Quantised(data), Arithmetic::Bf16 | Arithmetic::Amx) => {
                     let how = (exec, CODE_PAIRS_STAGED_FROM);
                     with_pairs(x, self.inp, exec, |first, x| match data.bits {
                         Bits::Eight => self.pairs(x, CodePairs(data.eight()), from(first), how),

@@ -7,8 +7,6 @@ use super::{Kernel, LANES, V16};
 const NOTHING_MORE: u8 = 0;
 /// Dot products of bytes (AVX-VNNI).
 const BYTE_DOTS: u8 = 1;
-/// Those of AVX-512, in registers of 256 bits.
-const SHORT_BYTE_DOTS: u8 = 2;
 
 /// Two 256-bit registers: lanes 0..8 and 8..16; `HAS` names the instructions beyond AVX2 that
 /// kernels of this type use.
@@ -19,7 +17,7 @@ pub(super) struct Avx2<const HAS: u8>(__m256, __m256);
 impl<const HAS: u8> V16 for Avx2<HAS> {
     const WIDE: bool = false;
     widened_pairs!();
-    /// Inputs as signed bytes; weights above 0, by 128 or 8.
+    /// Inputs as signed bytes; weights raised to 0 and above.
     type Quad = [__m256i; 2];
     #[inline(always)]
     unsafe fn splat_quad(p: *const f32) -> Self::Quad {
@@ -48,32 +46,21 @@ impl<const HAS: u8> V16 for Avx2<HAS> {
         }
     }
     #[inline(always)]
-    unsafe fn begin_quads(above: *const f32) -> Self {
+    unsafe fn begin_quads(raised: *const f32) -> Self {
         // SAFETY: see the impl.
         unsafe {
-            let [low, high] = Self::splat_quad(above).map(|sum| _mm256_castsi256_ps(sum));
+            let [low, high] = Self::splat_quad(raised).map(|sum| _mm256_castsi256_ps(sum));
             Self(low, high)
         }
     }
     #[inline(always)]
     unsafe fn dot_quads(self, x: Self::Quad, w: Self::Quad) -> Self {
-        // SAFETY: see the impl. Two products of a signed and an unsigned byte fit in 17 bits.
+        // SAFETY: see the impl.
         unsafe {
-            let dot = |sum, x, w| {
-                let sum = _mm256_castps_si256(sum);
-                _mm256_castsi256_ps(match HAS {
-                    BYTE_DOTS => _mm256_dpbusd_avx_epi32(sum, w, x),
-                    SHORT_BYTE_DOTS => _mm256_dpbusd_epi32(sum, w, x),
-                    _ => {
-                        let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
-                        let first = _mm256_and_si256(w, _mm256_set1_epi16(255));
-                        let sum = _mm256_add_epi32(sum, _mm256_madd_epi16(even, first));
-                        let (odd, second) = (_mm256_srai_epi16::<8>(x), _mm256_srli_epi16::<8>(w));
-                        _mm256_add_epi32(sum, _mm256_madd_epi16(odd, second))
-                    }
-                })
-            };
-            Self(dot(self.0, x[0], w[0]), dot(self.1, x[1], w[1]))
+            Self(
+                dot::<HAS>(self.0, x[0], w[0]),
+                dot::<HAS>(self.1, x[1], w[1]),
+            )
         }
     }
     #[inline(always)]
@@ -90,7 +77,6 @@ impl<const HAS: u8> V16 for Avx2<HAS> {
         unsafe {
             match HAS {
                 BYTE_DOTS => run_avx2_byte_dots(kernel),
-                SHORT_BYTE_DOTS => run_avx2_short_byte_dots(kernel),
                 _ => run_avx2(kernel),
             }
         }
@@ -228,6 +214,24 @@ pub(super) unsafe fn nibbles(p: *const u8, shift: usize) -> __m128i {
     }
 }
 
+/// Half of [`V16::dot_quads`].
+#[inline(always)]
+unsafe fn dot<const HAS: u8>(sum: __m256, x: __m256i, w: __m256i) -> __m256 {
+    // SAFETY: called below the feature check only. Two products of a signed and an unsigned byte fit
+    // in 17 bits.
+    unsafe {
+        let sum = _mm256_castps_si256(sum);
+        if HAS == BYTE_DOTS {
+            return _mm256_castsi256_ps(_mm256_dpbusd_avx_epi32(sum, w, x));
+        }
+        let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
+        let first = _mm256_and_si256(w, _mm256_set1_epi16(255));
+        let sum = _mm256_add_epi32(sum, _mm256_madd_epi16(even, first));
+        let (odd, second) = (_mm256_srai_epi16::<8>(x), _mm256_srli_epi16::<8>(w));
+        _mm256_castsi256_ps(_mm256_add_epi32(sum, _mm256_madd_epi16(odd, second)))
+    }
+}
+
 /// Lanes of four bytes, one of each of four lines.
 #[inline(always)]
 unsafe fn in_short_lanes(lines: [__m128i; 4]) -> [__m256i; 2] {
@@ -270,9 +274,4 @@ pub(super) fn run_avx2<K: Kernel>(kernel: K) -> K::Out {
 #[target_feature(enable = "avx2,avxvnni,fma,f16c")]
 pub(super) fn run_avx2_byte_dots<K: Kernel>(kernel: K) -> K::Out {
     kernel.run::<Avx2<BYTE_DOTS>>()
-}
-
-#[target_feature(enable = "avx2,avx512vnni,avx512vl,fma,f16c")]
-pub(super) fn run_avx2_short_byte_dots<K: Kernel>(kernel: K) -> K::Out {
-    kernel.run::<Avx2<SHORT_BYTE_DOTS>>()
 }

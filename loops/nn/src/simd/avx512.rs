@@ -181,7 +181,7 @@ impl<const HAS: u8> V16 for Avx512<HAS> {
             Self(_mm512_fmadd_ps(first(x), first(w), sum))
         }
     }
-    /// Inputs as signed bytes; weights above 0, by 128 or 8.
+    /// Inputs as signed bytes; weights raised to 0 and above.
     type Quad = __m512i;
     #[inline(always)]
     unsafe fn splat_quad(p: *const f32) -> __m512i {
@@ -208,9 +208,9 @@ impl<const HAS: u8> V16 for Avx512<HAS> {
         }
     }
     #[inline(always)]
-    unsafe fn begin_quads(above: *const f32) -> Self {
+    unsafe fn begin_quads(raised: *const f32) -> Self {
         // SAFETY: see the impl.
-        unsafe { Self(_mm512_castsi512_ps(Self::splat_pair(above))) }
+        unsafe { Self(_mm512_castsi512_ps(Self::splat_pair(raised))) }
     }
     #[inline(always)]
     unsafe fn dot_quads(self, x: __m512i, w: __m512i) -> Self {
@@ -220,9 +220,9 @@ impl<const HAS: u8> V16 for Avx512<HAS> {
             if HAS == BYTE_DOTS {
                 return Self(_mm512_castsi512_ps(_mm512_dpbusd_epi32(sum, w, x)));
             }
-            let even = |bytes| _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(bytes));
+            let even = _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(x));
             let first = _mm512_and_si512(w, _mm512_set1_epi16(255));
-            let sum = _mm512_add_epi32(sum, _mm512_madd_epi16(even(x), first));
+            let sum = _mm512_add_epi32(sum, _mm512_madd_epi16(even, first));
             let second = _mm512_srli_epi16::<8>(w);
             let odd = _mm512_madd_epi16(_mm512_srai_epi16::<8>(x), second);
             Self(_mm512_castsi512_ps(_mm512_add_epi32(sum, odd)))

@@ -115,7 +115,7 @@ macro_rules! widened_quads {
             }
         }
         #[inline(always)]
-        unsafe fn begin_quads(_above: *const f32) -> Self {
+        unsafe fn begin_quads(_raised: *const f32) -> Self {
             // SAFETY: same contract.
             unsafe { Self::zero() }
         }

@@ -1,0 +1,32 @@
+//! The arithmetics a model's products can have.
+
+use crate::pairs::tiles_are_exact;
+use crate::simd::{has_dots, has_tiles};
+
+/// How products with a model's matrices are computed, forward and backward.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Arithmetic {
+    /// Inputs as they are, one multiply-add each.
+    #[default]
+    F32,
+    /// Inputs rounded to bf16, two at a time. Matrices that are stored as f32 stay with
+    /// [`Self::F32`].
+    Bf16,
+    /// As [`Self::Bf16`], but 32 inputs at a time, as tiles of AMX add them up.
+    Amx,
+    /// Inputs rounded to eight bits with a scale per 32, four at a time. Only matrices of codes are
+    /// computed so, others stay with [`Self::F32`].
+    Int8,
+}
+
+impl Arithmetic {
+    /// Whether this processor computes so. Any can be made to; products of bf16 then slowly, and
+    /// exactly but for subnormal numbers, which is good for tests only.
+    pub fn supported(self) -> bool {
+        match self {
+            Self::F32 | Self::Int8 => true,
+            Self::Bf16 => has_dots(),
+            Self::Amx => has_tiles() && tiles_are_exact(),
+        }
+    }
+}
