@@ -1,11 +1,12 @@
 //! Prints the speeds of [`hone_nn::bench`]:
-//! `speed [starter|medium|large] [stored|bf16|q8|q4] [threads] [seconds] [context] [f32|bf16|amx|int8] [f16]`;
-//! products are computed as said, or as is quickest here (`-`); keys and values are kept as f32, or f16. First the most that the processor multiplies.
+//! `speed [starter|medium|large] [stored|bf16|q8|q4] [threads] [seconds] [context] [f32|bf16|amx|int8] [f16] [avx2]`;
+//! products are computed as said, or as is quickest here (`-`); keys and values are kept as f32, or f16; at the widest level of
+//! instructions, or as a processor with AVX2 has them. First the most that the processor multiplies.
 
 use std::time::Duration;
 
 use hone_nn::bench::{self, Plan};
-use hone_nn::{Arithmetic, KvFormat, WeightFormat};
+use hone_nn::{Arithmetic, KvFormat, SimdLevel, WeightFormat};
 
 const ROOF_TIME: Duration = Duration::from_secs(1);
 
@@ -43,6 +44,10 @@ fn main() {
         context: number(4, 512) as usize,
         train: !matches!(text(0), "medium" | "large"),
     };
+    if text(7) == "avx2" && !SimdLevel::Avx2.force() {
+        eprintln!("speed: this processor has no AVX2");
+        std::process::exit(2);
+    }
     if let Some(asked) = plan.arithmetic.filter(|asked| !asked.supported()) {
         eprintln!("speed: this processor has no products of {asked:?}");
         std::process::exit(2);

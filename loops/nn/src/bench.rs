@@ -281,14 +281,14 @@ impl<F: Factors> Kernel for Sums<F> {
 
 #[inline(always)]
 fn add<F: Factors, V: V16, const SUMS: usize>() -> f32 {
-    let mut factors = [0.5_f32; 2];
+    let factors = [0.5_f32; 2];
     // SAFETY: called at this level; the arrays hold what is read and written.
     unsafe {
         let mut sums = [V::zero(); SUMS];
         for _ in 0..ADDITIONS / SUMS {
             // Read every time, so that nothing of a step is done once for all.
-            factors = std::hint::black_box(factors);
-            let (x, w) = (F::splat::<V>(&factors[0]), F::splat::<V>(&factors[1]));
+            let [x, w] = [0, 1].map(|at| std::ptr::read_volatile(&raw const factors[at]));
+            let (x, w) = (F::splat::<V>(&raw const x), F::splat::<V>(&raw const w));
             for sum in &mut sums {
                 *sum = F::add(*sum, x, w);
             }

@@ -89,7 +89,14 @@ unsafe fn round<V: V16>(x: *const f32, to: *mut i8) -> (f32, i32) {
     unsafe {
         let (zero, halves) = (V::zero(), [V::load(x), V::load(x.add(LANES))]);
         let [low, high] = halves.map(|half| half.max(zero.sub(half)));
-        let most = low.max(high).max_lane();
+        let mut lanes = [0.0f32; LANES];
+        low.max(high).store(lanes.as_mut_ptr());
+        for width in [8, 4, 2, 1] {
+            for i in 0..width {
+                lanes[i] = lanes[i].max(lanes[i + width]);
+            }
+        }
+        let most = lanes[0];
         let nothing = halves[0].mul(zero).add(halves[1].mul(zero)).sum();
         let inverse = if most > LEAST { MOST / most } else { 0.0 };
         for (i, half) in halves.into_iter().enumerate() {

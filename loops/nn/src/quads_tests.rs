@@ -6,7 +6,7 @@ use crate::config::{Family, ModelConfig};
 use crate::pairs::tests::{draw, matrix, products_are_those_of, serves_and_trains_one_function};
 use crate::panels::{Panels, RowsMut, Store};
 use crate::quant::WeightFormat;
-use crate::simd::{SimdLevel, has_dots, has_quick_bytes, plainly};
+use crate::simd::{SimdLevel, has_byte_dots, has_dots, plainly};
 use crate::source::TensorData;
 use crate::testing::{tiny, with_experts};
 
@@ -166,7 +166,7 @@ fn only_codes_in_whole_groups_are_computed_so() {
 /// What is taken where nothing is said: what most weights are decides.
 #[test]
 fn codes_are_computed_so_where_it_is_quickest() {
-    let bytes = if has_quick_bytes() {
+    let bytes = if has_byte_dots() {
         Arithmetic::Int8
     } else {
         pairs()

@@ -376,10 +376,17 @@ pub(crate) fn dispatch_dots<K: Kernel>(kernel: K) -> K::Out {
     dispatch(kernel)
 }
 
-/// Whether bytes are multiplied as quickly as f32 at the current level, or several times so where the
-/// processor has dot products of them.
-pub(crate) fn has_quick_bytes() -> bool {
-    matches!(SimdLevel::current(), SimdLevel::Avx512 | SimdLevel::Avx2)
+/// Whether the processor has dot products of bytes at the current level. Elsewhere they are computed by
+/// other instructions, about as quickly as products of f32.
+pub(crate) fn has_byte_dots() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return match SimdLevel::current() {
+        SimdLevel::Avx512 => is_x86_feature_detected!("avx512vnni"),
+        SimdLevel::Avx2 => is_x86_feature_detected!("avxvnni"),
+        SimdLevel::Neon | SimdLevel::Portable => false,
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 /// Runs a kernel that multiplies bytes at the current level: by dot products of them where the processor has
@@ -387,17 +394,14 @@ pub(crate) fn has_quick_bytes() -> bool {
 #[inline]
 pub(crate) fn dispatch_bytes<K: Kernel>(kernel: K) -> K::Out {
     #[cfg(target_arch = "x86_64")]
-    if !PLAINLY.get() {
+    if has_byte_dots() && !PLAINLY.get() {
         // SAFETY: the features were detected.
-        match SimdLevel::current() {
-            SimdLevel::Avx512 if is_x86_feature_detected!("avx512vnni") => {
-                return unsafe { avx512::run_avx512_byte_dots(kernel) };
+        return unsafe {
+            match SimdLevel::current() {
+                SimdLevel::Avx512 => avx512::run_avx512_byte_dots(kernel),
+                _ => avx2::run_avx2_byte_dots(kernel),
             }
-            SimdLevel::Avx2 if is_x86_feature_detected!("avxvnni") => {
-                return unsafe { avx2::run_avx2_byte_dots(kernel) };
-            }
-            _ => {}
-        }
+        };
     }
     dispatch(kernel)
 }

@@ -15,7 +15,7 @@ use crate::panels::Panels;
 use crate::quant::WeightFormat;
 use crate::rng::Rng;
 use crate::rope::Rope;
-use crate::simd::{has_dots, has_quick_bytes};
+use crate::simd::{has_byte_dots, has_dots};
 use crate::source::{LoadError, NamedTensor, TensorData, TensorSource};
 
 /// A SHA-256 digest.
@@ -344,13 +344,12 @@ impl Weights {
         self.layers.iter().any(|l| l.qkv.w.format() == "f32")
     }
 
-    /// The arithmetic that is quickest for them on this processor, or as quick as another and the same on
-    /// more of them: what most weights are decides.
+    /// The arithmetic that is quickest for them on this processor: what most weights are decides.
     pub fn quickest(&self) -> Arithmetic {
         let (codes, others): (Vec<_>, Vec<_>) =
             self.matrices().partition(|w| w.takes(Arithmetic::Int8));
         let weights = |all: Vec<&Panels>| all.iter().map(|w| w.out * w.inp).sum::<usize>();
-        if has_quick_bytes() && weights(codes) > weights(others) {
+        if has_byte_dots() && weights(codes) > weights(others) {
             Arithmetic::Int8
         } else if has_dots() {
             Arithmetic::Bf16

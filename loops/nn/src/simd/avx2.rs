@@ -187,6 +187,20 @@ impl<const HAS: u8> V16 for Avx2<HAS> {
         unsafe { Self(pow2_8(self.0), pow2_8(self.1)) }
     }
     #[inline(always)]
+    unsafe fn store_i8(self, p: *mut i8) {
+        // SAFETY: see the impl; conversions round to nearest, ties to even.
+        unsafe {
+            let (low, high) = (_mm256_cvtps_epi32(self.0), _mm256_cvtps_epi32(self.1));
+            // Packed within halves of registers, so the middle quarters change places.
+            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(low, high));
+            let (low, high) = (
+                _mm256_castsi256_si128(words),
+                _mm256_extracti128_si256::<1>(words),
+            );
+            _mm_storeu_si128(p.cast(), _mm_packs_epi16(low, high));
+        }
+    }
+    #[inline(always)]
     unsafe fn sum(self) -> f32 {
         // SAFETY: see the impl.
         unsafe { sum8(_mm256_add_ps(self.0, self.1)) }
