@@ -6,7 +6,7 @@ use crate::config::{Family, ModelConfig};
 use crate::pairs::tests::{draw, matrix, products_are_those_of, serves_and_trains_one_function};
 use crate::panels::{Panels, RowsMut, Store};
 use crate::quant::WeightFormat;
-use crate::simd::{SimdLevel, has_byte_dots, has_dots, plainly};
+use crate::simd::{SimdLevel, plainly};
 use crate::source::TensorData;
 use crate::testing::{tiny, with_experts};
 
@@ -166,41 +166,33 @@ fn only_codes_in_whole_groups_are_computed_so() {
 /// What is taken where nothing is said: what most weights are decides.
 #[test]
 fn codes_are_computed_so_where_it_is_quickest() {
-    let bytes = if has_byte_dots() {
-        Arithmetic::Int8
-    } else {
-        pairs()
-    };
-    fn pairs() -> Arithmetic {
-        if has_dots() {
-            Arithmetic::Bf16
-        } else {
-            Arithmetic::F32
-        }
-    }
+    let (bytes, pairs) = (Arithmetic::Int8, Arithmetic::Bf16);
     for shape in [whole(tiny(Family::Qwen3)), whole(with_experts(true))] {
         let weights = crate::testing::model(&shape, 7).weights;
-        let mut in_bf16 = weights.clone().into_format(WeightFormat::Bf16);
         for (format, quickest) in [
             (WeightFormat::Q8, bytes),
             (WeightFormat::Q4, bytes),
-            (WeightFormat::Bf16, pairs()),
-            (WeightFormat::F32, pairs()),
+            (WeightFormat::Bf16, pairs),
+            (WeightFormat::F32, pairs),
         ] {
             let weights = weights.clone().into_format(format);
-            assert_eq!(weights.quickest(), quickest, "{format:?}");
+            assert_eq!(weights.quickest_with(true, true), quickest, "{format:?}");
+            assert_eq!(weights.quickest_with(false, true), pairs, "{format:?}");
+            assert_eq!(weights.quickest_with(false, false), Arithmetic::F32);
             // What no matrix takes is f32, whatever was quickest.
-            let computed = weights.computed_by(quickest).arithmetic();
             let has = format != WeightFormat::F32;
+            let computed = weights.computed_by(quickest).arithmetic();
             assert_eq!(computed, if has { quickest } else { Arithmetic::F32 });
         }
         // An embedding of another format decides nothing.
-        in_bf16.layers = weights.into_format(WeightFormat::Q8).layers;
-        assert_eq!(in_bf16.quickest(), bytes);
+        let mut mixed = weights.clone().into_format(WeightFormat::Bf16);
+        mixed.layers = weights.into_format(WeightFormat::Q8).layers;
+        assert_eq!(mixed.quickest_with(true, true), bytes);
     }
     // No whole groups.
     let odd = crate::testing::model(&tiny(Family::Qwen2), 7).weights;
-    assert_eq!(odd.into_format(WeightFormat::Q8).quickest(), pairs());
+    let odd = odd.into_format(WeightFormat::Q8);
+    assert_eq!(odd.quickest_with(true, true), pairs);
 }
 
 /// The shape with whole groups of inputs.

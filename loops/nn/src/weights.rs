@@ -346,12 +346,17 @@ impl Weights {
 
     /// The arithmetic that is quickest for them on this processor: what most weights are decides.
     pub fn quickest(&self) -> Arithmetic {
+        self.quickest_with(has_byte_dots(), has_dots())
+    }
+
+    /// The same on a processor with dot products of bytes, and of bf16.
+    pub(crate) fn quickest_with(&self, bytes: bool, pairs: bool) -> Arithmetic {
         let (codes, others): (Vec<_>, Vec<_>) =
             self.matrices().partition(|w| w.takes(Arithmetic::Int8));
         let weights = |all: Vec<&Panels>| all.iter().map(|w| w.out * w.inp).sum::<usize>();
-        if has_byte_dots() && weights(codes) > weights(others) {
+        if bytes && weights(codes) > weights(others) {
             Arithmetic::Int8
-        } else if has_dots() {
+        } else if pairs {
             Arithmetic::Bf16
         } else {
             Arithmetic::F32
