@@ -89,6 +89,8 @@ impl Paired {
     /// Looks for new versions until shutdown.
     pub async fn run(self: Arc<Self>, parts: Arc<PairedParts>, shutdown: Shutdown) {
         let pause = Duration::from_millis(parts.config.paired_interval_ms);
+        // What had too few prompts: nothing comes of looking again before there is a new turn.
+        let mut tried = HashMap::new();
         loop {
             tokio::select! {
                 () = shutdown.wait() => return,
@@ -100,14 +102,26 @@ impl Paired {
                 if policy.is_base() || known == Some(policy.version) {
                     continue;
                 }
+                let newest = parts.newest(&policy.scope).await;
+                let seen = (policy.version, newest);
+                if tried.get(&policy.scope) == Some(&seen) {
+                    continue;
+                }
                 let measured = tokio::select! {
                     () = shutdown.wait() => return,
                     measured = parts.measure(&policy) => measured,
                 };
                 match measured {
-                    Ok(Some(measured)) => self.keep(policy.scope, measured),
-                    // Too few prompts yet; the next round looks again.
-                    Ok(None) => {}
+                    Ok(Some(measured)) => {
+                        tried.remove(&policy.scope);
+                        self.keep(policy.scope, measured);
+                    }
+                    Ok(None) => {
+                        if tried.len() >= SCOPES_MAX {
+                            tried.clear();
+                        }
+                        tried.insert(policy.scope, seen);
+                    }
                     Err(error) => tracing::warn!(error, "a paired replay failed"),
                 }
             }
@@ -119,7 +133,11 @@ impl PairedParts {
     /// Answers the newest prompts that have checks with both; none where there are too few.
     async fn measure(&self, policy: &Policy) -> Result<Option<Measured>, String> {
         let mut differences = Vec::new();
-        for turn in self.prompts(&policy.scope).await? {
+        let prompts = self.prompts(&policy.scope).await?;
+        if prompts.len() < lift::SESSIONS_MIN {
+            return Ok(None);
+        }
+        for turn in prompts {
             let newest = self
                 .score(&turn, PolicyChoice::Exact(policy.clone()))
                 .await?;
@@ -133,6 +151,12 @@ impl PairedParts {
             lift,
             at_ms: self.clock.now_ms(),
         }))
+    }
+
+    /// The newest turn of a scope, where one is known.
+    async fn newest(&self, scope: &Scope) -> Option<TurnId> {
+        let rows = self.ledger.turns(Some(scope), 1).await;
+        Some(rows.ok()?.first()?.id)
     }
 
     /// Turns whose answers are checked by themselves, each prompt once, the newest first.

@@ -46,6 +46,10 @@ const OPTIONAL: &[(&[&str], &str)] = &[
         include_str!("../../../configs/judge-model.toml"),
     ),
     (
+        &["judge", "certificate", "execute"],
+        include_str!("../../../configs/judge-execute.toml"),
+    ),
+    (
         &["people", "oidc"],
         include_str!("../../../configs/oidc.toml"),
     ),

@@ -203,6 +203,16 @@ fn an_optional_table_brings_its_own_defaults() {
     assert_eq!((model.url.as_str(), model.votes), ("http://judge/v1", 3));
     let config = with_env("HONE__JUDGE__MODEL__VOTES", "5").expect("it is valid");
     assert_eq!(config.judge.model.map(|m| m.votes), Some(5));
+    let config = with_file("[judge.certificate]\nexecute = { url = \"http://checks\" }");
+    let execute = config.expect("it is valid").judge.certificate.execute;
+    let execute = execute.expect("it was named");
+    assert_eq!(
+        (&*execute.url, execute.deadline_ms),
+        ("http://checks", 20_000)
+    );
+    let config = with_env("HONE__JUDGE__CERTIFICATE__EXECUTE__SECRET_ENV", "SECRET");
+    let execute = config.expect("it is valid").judge.certificate.execute;
+    assert_eq!(execute.map(|e| e.secret_env).as_deref(), Some("SECRET"));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! People: keeps what is remembered of them fresh, and lets the first one in.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -79,7 +79,17 @@ pub(super) async fn first_link(
     let link = people.invite_first().await;
     let link = link.map_err(|error| error.to_string())?;
     let base = match config.people.public_url.as_str() {
-        "" => format!("{}://{addr}", config.http.scheme()),
+        "" => {
+            // A link to every address leads nowhere; this machine is meant then.
+            let mut addr = addr;
+            if addr.ip().is_unspecified() {
+                addr.set_ip(match addr {
+                    SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+                    SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+                });
+            }
+            format!("{}://{addr}", config.http.scheme())
+        }
         public => public.to_owned(),
     };
     Ok(Some(links::url(&base, &link.token)))

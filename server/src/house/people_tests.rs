@@ -193,6 +193,11 @@ fn a_public_address_without_anybody_is_refused_unless_a_link_is_wanted() {
     let wanted = [("HONE__PEOPLE__FIRST_ADMIN_LINK", "true")];
     let server = Server::start_at(public, (&data, &log), &wanted);
     assert!(link(&server), "{:?}", server.lines);
+    let nowhere = server.lines.iter().find(|l| l.contains("//0.0.0.0"));
+    assert!(
+        nowhere.is_none_or(|l| !l.contains("/#/invite/")),
+        "{nowhere:?}"
+    );
     drop(server);
     good(
         &["user", "add", "ann", "--role", "admin", "--data", &place],

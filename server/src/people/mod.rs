@@ -312,8 +312,10 @@ impl Directory {
     ) -> Result<Signed, ApiError> {
         let now_ms = self.now_ms();
         let address = counted(peer);
+        // Texts that are no names of accounts are counted as one, however long and many they are.
+        let tried = if is_name(name) { name } else { "" }.to_owned();
         let waits = [
-            locked(&self.names).wait_ms(&name.to_owned(), now_ms),
+            locked(&self.names).wait_ms(&tried, now_ms),
             locked(&self.addresses).wait_ms(&address, now_ms),
         ];
         if let Some(wait_ms) = waits.into_iter().flatten().max() {
@@ -329,7 +331,7 @@ impl Directory {
         };
         let is_right = self.is_of(hash, password).await? && stored.is_some();
         let Some(user) = user.filter(|_| is_right) else {
-            let is_full = locked(&self.names).failed(&name.to_owned(), now_ms)
+            let is_full = locked(&self.names).failed(&tried, now_ms)
                 | locked(&self.addresses).failed(&address, now_ms);
             if is_full {
                 let entry = AuditEntry {

@@ -152,8 +152,12 @@ impl Telemetry {
         outbound: &Arc<Outbound>,
         model: String,
     ) -> Result<Option<Arc<Self>>, String> {
-        let named = Some(config.endpoint.clone()).filter(|text| !text.is_empty());
-        let Some(base) = named.or_else(|| std::env::var(ENDPOINT_VARIABLE).ok()) else {
+        let named = [
+            Some(config.endpoint.clone()),
+            std::env::var(ENDPOINT_VARIABLE).ok(),
+        ];
+        let named = named.into_iter().flatten().find(|text| !text.is_empty());
+        let Some(base) = named else {
             return Ok(None);
         };
         let timeout = Duration::from_millis(config.timeout_ms);

@@ -67,7 +67,7 @@ fn signed(http: &Http, signed: &Signed, by_tls: bool) -> Response {
     response
 }
 
-fn by_tls(http: &Http, asked: &Asked, headers: &HeaderMap) -> bool {
+pub(super) fn by_tls(http: &Http, asked: &Asked, headers: &HeaderMap) -> bool {
     is_by_tls((&http.config, http.people.config()), (asked.peer, headers))
 }
 

@@ -20,14 +20,14 @@ use crate::http::wire::learning::{
     ConsentReply, ConsentRequest, ForgetReply, ForgetRequest, ImprovementReply, LearnedReply,
     ScopeQuery, UserQuery,
 };
+use crate::http::wire::session::named_user;
 
 /// Versions that "what was learned" names.
 const VERSIONS_MAX: usize = 100;
 
 /// The caller's own scope.
-fn own_scope(http: &Http, asked: &Asked, user: Option<&str>) -> Scope {
-    let user = user.filter(|user| !user.trim().is_empty());
-    http.rules.scope(&asked.caller.owner, user).0
+fn own_scope(http: &Http, asked: &Asked, user: Option<&str>) -> Result<Scope, ApiError> {
+    Ok(http.rules.scope(&asked.caller.owner, named_user(user)?).0)
 }
 
 /// What may be learned from the caller.
@@ -47,7 +47,7 @@ pub async fn get_consent(
     asked: Asked,
     wanted: Result<Query<UserQuery>, QueryRejection>,
 ) -> Reply<ConsentReply> {
-    let scope = own_scope(&http, &asked, query(wanted)?.user.as_deref());
+    let scope = own_scope(&http, &asked, query(wanted)?.user.as_deref())?;
     let owner = &asked.caller.owner;
     let consent = http.rules.consent(owner, &scope);
     Ok(Json(ConsentReply::new(
@@ -80,7 +80,7 @@ pub async fn put_consent(
     request: Request,
 ) -> Reply<ConsentReply> {
     let body: ConsentRequest = strict(&http, request).await?;
-    let scope = own_scope(&http, &asked, body.user.as_deref());
+    let scope = own_scope(&http, &asked, body.user.as_deref())?;
     let consent = body.consent();
     let detail =
         json!({"learning": consent.learning, "despite_store_false": consent.despite_store_false});
@@ -127,7 +127,7 @@ pub async fn forget(
 ) -> Reply<ForgetReply> {
     let body: ForgetRequest = strict(&http, request).await?;
     let id = ForgetId(http.ids.next());
-    let scope = own_scope(&http, &asked, body.user.as_deref());
+    let scope = own_scope(&http, &asked, body.user.as_deref())?;
     let what = body.what()?;
     let kind = match &what {
         ForgetWhat::All => "all",
@@ -220,7 +220,7 @@ pub async fn improvement(
     asked: Asked,
     wanted: Result<Query<UserQuery>, QueryRejection>,
 ) -> Reply<ImprovementReply> {
-    let scope = own_scope(&http, &asked, query(wanted)?.user.as_deref());
+    let scope = own_scope(&http, &asked, query(wanted)?.user.as_deref())?;
     let share = http.rules.holdback_share(&asked.caller.owner);
     measured(&http, &scope, share).await
 }
@@ -265,7 +265,7 @@ pub async fn learned(
     asked: Asked,
     wanted: Result<Query<UserQuery>, QueryRejection>,
 ) -> Reply<LearnedReply> {
-    let scope = own_scope(&http, &asked, query(wanted)?.user.as_deref());
+    let scope = own_scope(&http, &asked, query(wanted)?.user.as_deref())?;
     let learned = http.personal.learned(&scope, VERSIONS_MAX).await;
     let learned = learned.map_err(|error| ledger_error(&error))?;
     Ok(Json(LearnedReply::new(learned)))

@@ -10,7 +10,7 @@ use hone_store::{Changed, PeopleChange, User, UserChange};
 use serde_json::json;
 
 use super::Reply;
-use super::auth::{Made, strict};
+use super::auth::{Made, by_tls, strict};
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
@@ -67,6 +67,10 @@ pub async fn add_user(
 ) -> Made<UserReply> {
     let body: UserRequest = strict(&http, request).await?;
     parse_name(&body.name)?;
+    let keys = http.guard.get();
+    if keys.keys.iter().any(|key| key.owner == body.name) {
+        return Err(name_taken(&body.name));
+    }
     let role = parse_role(body.role.as_deref())?;
     let people = &http.people;
     let password = match body.password {
@@ -208,7 +212,14 @@ pub async fn invite(
     let link = http.people.invite(&asked.caller, (role, body.name)).await?;
     let host = headers.get(header::HOST).and_then(|v| v.to_str().ok());
     let base = match http.people.config().public_url.as_str() {
-        "" => format!("http://{}", host.unwrap_or("127.0.0.1")),
+        "" => {
+            let scheme = if by_tls(&http, &asked, &headers) {
+                "https"
+            } else {
+                "http"
+            };
+            format!("{scheme}://{}", host.unwrap_or("127.0.0.1"))
+        }
         public => public.to_owned(),
     };
     let reply = InviteReply {

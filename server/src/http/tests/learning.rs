@@ -89,6 +89,9 @@ async fn consent_decides_who_answers_and_what_is_kept() {
         (&kept["learning"], &kept["despite_store_false"]),
         (&json!("full"), &json!(true))
     );
+    let long = "u".repeat(513);
+    let reply = put(&stage, &json!({"learning": "full", "user": long})).await;
+    assert_eq!(reply.status, 400, "{}", reply.json());
     let other = stage.get("/v1/consent?user=ann").await.json();
     assert_eq!(
         other["decided"], false,

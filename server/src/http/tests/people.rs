@@ -194,6 +194,22 @@ async fn a_sign_in_ends_by_idling_by_age_and_by_a_new_password() {
     check(&reply, 403, "needs_sign_in");
 }
 
+/// However long and many they are, what cannot be names of accounts is one name tried often.
+#[tokio::test]
+async fn texts_that_are_no_names_are_counted_as_one() {
+    let stage = Stage::new(Recorder::Collects).await;
+    add_user(&stage, "ann", "user").await;
+    let tries = stage.http.people.config().attempts_max;
+    let mut eve = Client::default();
+    for n in 0..tries {
+        let name = format!("No Name {n}").repeat(1_000);
+        check(&eve.sign_in(&stage, &name, PASSWORD).await, 401, "");
+    }
+    let reply = eve.sign_in(&stage, "No Name", PASSWORD).await;
+    check(&reply, 429, "too_many_attempts");
+    check(&eve.sign_in(&stage, "ann", PASSWORD).await, 200, "");
+}
+
 #[tokio::test]
 async fn guessing_is_limited_by_name_and_recorded() {
     let stage = Stage::new(Recorder::Collects).await;
@@ -355,6 +371,9 @@ async fn an_invitation_makes_one_account_and_signs_in() {
     let invite = admin.send(&stage, "POST", "/admin/v1/invites", body).await;
     check(&invite, 201, "");
     let token = invite.json()["token"].as_str().unwrap().to_owned();
+    let taken = json!({"name": "user-a", "role": "user"});
+    let taken = admin.send(&stage, "POST", "/admin/v1/users", taken).await;
+    check(&taken, 409, "name_taken");
     let url = invite.json()["url"].as_str().unwrap().to_owned();
     assert_eq!(url, format!("http://127.0.0.1:8080/#/invite/{token}"));
     let take =

@@ -295,9 +295,12 @@ pub async fn unpin(
     asked: Asked,
     Path(version): Path<String>,
     query: UserOr,
+    request: Request,
 ) -> Reply<HoldReply> {
     number(&version)?;
-    let scope = own_scope(&http, &asked, lists::query(query)?.user.as_deref())?;
+    let query = lists::query(query)?;
+    let body = read_act(request, &http).await?;
+    let scope = whose(&http, &asked, (&body, &query))?;
     Ok(Json(let_go(&http, &asked, &scope).await?))
 }
 

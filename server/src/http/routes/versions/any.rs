@@ -383,5 +383,7 @@ pub async fn compare_of(
     // Whoever compares reads what somebody asked and what they were told.
     let detail = json!({"a": body.a, "b": body.b});
     act::record(&http, &asked, ("version.compare", &scope), detail).await?;
-    Ok(Json(compare::side_by_side(&http, &scope, &body).await?))
+    Ok(Json(
+        compare::side_by_side((&http, &asked), &scope, &body).await?,
+    ))
 }

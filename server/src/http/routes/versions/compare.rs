@@ -123,11 +123,11 @@ pub async fn compare(
 ) -> Reply<Comparison> {
     let body: CompareBody = strict(&http, request).await?;
     let scope = own_scope(&http, &asked, body.user.as_deref())?;
-    Ok(Json(side_by_side(&http, &scope, &body).await?))
+    Ok(Json(side_by_side((&http, &asked), &scope, &body).await?))
 }
 
 pub(super) async fn side_by_side(
-    http: &Http,
+    (http, asked): (&Http, &Asked),
     scope: &Scope,
     body: &CompareBody,
 ) -> Result<Comparison, ApiError> {
@@ -153,6 +153,7 @@ pub(super) async fn side_by_side(
         http,
         door,
         scope,
+        owner: &asked.caller.owner,
         sampling,
         max_tokens,
     };
@@ -258,6 +259,7 @@ struct Asks<'a> {
     http: &'a Http,
     door: &'a Door,
     scope: &'a Scope,
+    owner: &'a str,
     sampling: Sampling,
     max_tokens: u32,
 }
@@ -288,7 +290,7 @@ impl Asks<'_> {
                 session: SessionId(ids.next()),
                 session_key: None,
                 parent: None,
-                owner: String::new(),
+                owner: self.owner.to_owned(),
                 messages: Vec::new(),
                 admission: hone_domain::Admission::default(),
                 untrainable: None,

@@ -27,6 +27,7 @@ use crate::http::envelope::Asked;
 use crate::http::error::ApiError;
 use crate::http::lists;
 use crate::http::wire::learning::{ScopeQuery, UserQuery};
+use crate::http::wire::session::named_user;
 
 /// All routes about versions.
 pub fn all() -> OpenApiRouter<Arc<Http>> {
@@ -112,8 +113,7 @@ fn answering_scope(http: &Http, asked: &Asked, user: Option<&str>) -> Scope {
 
 /// The caller's own scope, for what only they may see and decide.
 fn own_scope(http: &Http, asked: &Asked, user: Option<&str>) -> Result<Scope, ApiError> {
-    let user = user.filter(|u| !u.trim().is_empty());
-    match http.rules.scope(&asked.caller.owner, user) {
+    match http.rules.scope(&asked.caller.owner, named_user(user)?) {
         (scope, None) => Ok(scope),
         (_, Some(_)) => Err(ApiError::Forbidden {
             code: "shared_policy",
