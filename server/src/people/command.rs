@@ -253,13 +253,7 @@ pub(super) fn at_desk<T>(
 ) -> Result<T, String> {
     let config = place.config()?;
     let folder = config.store.folder()?;
-    if crate::upkeep::ledger_file(&config).is_err() {
-        eprintln!(
-            "hone: there is no ledger in {} yet, so one is made; if the server keeps its data elsewhere, say \
-             where with --config or --data",
-            folder.display()
-        );
-    }
+    crate::upkeep::tell_of_new_ledger(&config);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

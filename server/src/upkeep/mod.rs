@@ -85,6 +85,19 @@ pub(crate) fn ledger_file(config: &Config) -> Result<SqliteConfig, String> {
     }
 }
 
+/// Says on the terminal where a ledger is about to be made: it may not be the server's.
+pub(crate) fn tell_of_new_ledger(config: &Config) {
+    if ledger_file(config).is_err()
+        && let Ok(folder) = config.store.folder()
+    {
+        eprintln!(
+            "hone: there is no ledger in {} yet, so one is made; if the server keeps its data elsewhere, say \
+             where with --config or --data",
+            folder.display()
+        );
+    }
+}
+
 /// The ledger of a place.
 async fn open(config: &Config) -> Result<SqliteLedger, String> {
     let sqlite = ledger_file(config)?;
