@@ -20,7 +20,8 @@ use std::ops::Range;
 pub(crate) use self::chunks::{TILE_ROWS, multiply};
 use self::factors::FactorOf;
 pub(crate) use self::factors::{
-    Bf16Pairs, Element, Factors, Half, MAX_ROWS, Pairs, Quads, Single, Source, Staging, Strided,
+    Bf16Pairs, CodeFactors, Element, Factors, Half, MAX_ROWS, Pairs, Quads, Single, Source,
+    Staging, Strided,
 };
 use crate::exec::Executor;
 use crate::simd::{Kernel, LANES, Line, V16};

@@ -5,16 +5,16 @@
 //! bits, which bf16 holds exactly. Sums are f32 in a fixed order, as everywhere ([`crate::gemm`]).
 #![allow(unsafe_code)]
 
-use std::ops::Range;
 use std::sync::OnceLock;
 
 use crate::arithmetic::Arithmetic;
 use crate::exec::Executor;
+use crate::gemm::Pairs;
 use crate::panels::{Panels, Rows, RowsMut, Store};
 use crate::quant::WeightFormat;
 use crate::rng::Rng;
-use crate::rounded::with_rounded;
-use crate::simd::{Kernel, LANES, V16, dispatch_dots, plainly};
+use crate::rounded::{RoundRow, with_rounded};
+use crate::simd::{LANES, V16, plainly};
 use crate::source::TensorData;
 
 /// [`tiles_add_up`], seen once: an arithmetic is a promise.
@@ -58,48 +58,29 @@ fn tiles_add_up() -> bool {
 /// inputs of each row of `x`, rounded, two in the place of one, and zeros up to whole lines.
 pub(crate) fn with_pairs(x: Rows, inp: usize, exec: &Executor, f: impl Fn(usize, Rows)) {
     let stride = inp.div_ceil(2).next_multiple_of(LANES);
-    let round = |rows, to: &mut [f32]| {
-        dispatch_dots(Round {
-            x,
-            inp,
-            rows,
-            to,
-            stride,
-        });
-    };
-    with_rounded(x.rows, (inp, stride), exec, &round, &f);
+    with_rounded(x, (inp, stride), ToPairs, exec, f);
 }
 
-/// Rounds some rows.
-struct Round<'a> {
-    x: Rows<'a>,
-    inp: usize,
-    rows: Range<usize>,
-    to: &'a mut [f32],
-    stride: usize,
-}
+#[derive(Clone, Copy)]
+struct ToPairs;
 
-impl Kernel for Round<'_> {
-    type Out = ();
+impl RoundRow for ToPairs {
+    type Factors = Pairs;
     #[inline(always)]
-    fn run<V: V16>(self) {
-        for (row, to) in self.rows.zip(self.to.chunks_exact_mut(self.stride)) {
-            let x = &self.x.data[row * self.x.stride..][..self.inp];
-            let to = to.as_mut_ptr().cast::<u16>();
-            let lines = x.chunks_exact(LANES);
-            let rest = lines.remainder();
-            // SAFETY: a row of `to` holds `2 * stride` inputs, whole lines of them.
-            unsafe {
-                for (i, line) in lines.enumerate() {
-                    V::round_bf16(line.as_ptr(), to.add(i * LANES));
-                }
-                let whole = self.inp - rest.len();
-                let mut line = [0.0; LANES];
-                line[..rest.len()].copy_from_slice(rest);
-                for at in (whole..2 * self.stride).step_by(LANES) {
-                    V::round_bf16(line.as_ptr(), to.add(at));
-                    line = [0.0; LANES];
-                }
+    unsafe fn round<V: V16>(self, x: &[f32], to: &mut [f32]) {
+        let (to, room) = (to.as_mut_ptr().cast::<u16>(), 2 * to.len());
+        let lines = x.chunks_exact(LANES);
+        let rest = lines.remainder();
+        // SAFETY: called at this level; `to` has room for whole lines of inputs.
+        unsafe {
+            for (i, line) in lines.enumerate() {
+                V::round_bf16(line.as_ptr(), to.add(i * LANES));
+            }
+            let mut line = [0.0; LANES];
+            line[..rest.len()].copy_from_slice(rest);
+            for at in (x.len() - rest.len()..room).step_by(LANES) {
+                V::round_bf16(line.as_ptr(), to.add(at));
+                line = [0.0; LANES];
             }
         }
     }

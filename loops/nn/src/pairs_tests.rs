@@ -11,8 +11,8 @@ use super::*;
 use crate::adapter::{Adapter, AdapterDtype};
 use crate::config::{Family, ModelConfig};
 use crate::panels::{Panels, RowsMut, Store};
+use crate::quant::tests::draw;
 use crate::quant::{GROUP, WeightFormat};
-use crate::rng::Rng;
 use crate::score::score_chunked;
 use crate::simd::SimdLevel;
 use crate::source::TensorData;
@@ -24,11 +24,6 @@ const FORMATS: [WeightFormat; 3] = [WeightFormat::Bf16, WeightFormat::Q8, Weight
 
 /// Whole groups and panels, and remainders of each; inputs beyond one stage.
 const SHAPES: [(usize, usize); 4] = [(64, 64), (70, 300), (16, 32), (33, 46)];
-
-pub(crate) fn draw(seed: u64, n: usize) -> Vec<f32> {
-    let mut rng = Rng::new(seed);
-    (0..n).map(|_| rng.normal() as f32).collect()
-}
 
 const BOTH: [Arithmetic; 2] = [Arithmetic::Bf16, Arithmetic::Amx];
 

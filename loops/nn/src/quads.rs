@@ -5,13 +5,12 @@
 //! `sum = fma(scale of weights * scale of inputs, group, sum)`, groups ascending.
 #![allow(unsafe_code)]
 
-use std::ops::Range;
-
 use crate::exec::Executor;
+use crate::gemm::Quads;
 use crate::panels::Rows;
 use crate::quant::{Bits, GROUP};
-use crate::rounded::with_rounded;
-use crate::simd::{Kernel, LANES, V16, dispatch};
+use crate::rounded::{RoundRow, with_rounded};
+use crate::simd::{LANES, V16};
 
 /// The largest code of an input.
 const MOST: f32 = 127.0;
@@ -22,8 +21,6 @@ const LEAST: f32 = 1e-30;
 /// Calls `f` with rows of codes, and which row is the first of them, until it had all rows: `inp` inputs
 /// of each row of `x`, four in the place of one, and two words a group as [`Quads`] has them for weights
 /// of so many bits.
-///
-/// [`Quads`]: crate::gemm::Quads
 pub(crate) fn with_quads(
     x: Rows,
     (inp, bits): (usize, Bits),
@@ -31,49 +28,34 @@ pub(crate) fn with_quads(
     f: impl Fn(usize, Rows),
 ) {
     let stride = (inp / 4 + 2 * (inp / GROUP)).next_multiple_of(LANES);
-    let round = |rows, to: &mut [f32]| {
-        dispatch(Round {
-            x,
-            inp,
-            // Dot products of bytes take weights from 0 on.
-            raised: match bits {
-                Bits::Eight => 128,
-                Bits::Four => 8,
-            },
-            rows,
-            to,
-            stride,
-        });
+    let how = ToQuads {
+        // Dot products of bytes take weights from 0 on.
+        raised: match bits {
+            Bits::Eight => 128,
+            Bits::Four => 8,
+        },
     };
-    with_rounded(x.rows, (inp, stride), exec, &round, &f);
+    with_rounded(x, (inp, stride), how, exec, f);
 }
 
-/// Rounds some rows.
-struct Round<'a> {
-    x: Rows<'a>,
-    inp: usize,
+#[derive(Clone, Copy)]
+struct ToQuads {
     /// What weights are raised by.
     raised: i32,
-    rows: Range<usize>,
-    to: &'a mut [f32],
-    stride: usize,
 }
 
-impl Kernel for Round<'_> {
-    type Out = ();
+impl RoundRow for ToQuads {
+    type Factors = Quads;
     #[inline(always)]
-    fn run<V: V16>(self) {
-        for (row, to) in self.rows.zip(self.to.chunks_exact_mut(self.stride)) {
-            let x = &self.x.data[row * self.x.stride..][..self.inp];
-            let (codes, groups) = to.split_at_mut(self.inp / 4);
-            let codes = codes.chunks_exact_mut(GROUP / 4);
-            let groups = groups.chunks_exact_mut(2);
-            for ((x, codes), group) in x.chunks_exact(GROUP).zip(codes).zip(groups) {
-                // SAFETY: called at this level; there are as many codes as inputs.
-                let (scale, sum) = unsafe { round::<V>(x.as_ptr(), codes.as_mut_ptr().cast()) };
-                group[0] = scale;
-                group[1] = f32::from_bits((-self.raised * sum) as u32);
-            }
+    unsafe fn round<V: V16>(self, x: &[f32], to: &mut [f32]) {
+        let (codes, groups) = to.split_at_mut(x.len() / 4);
+        let codes = codes.chunks_exact_mut(GROUP / 4);
+        let groups = groups.chunks_exact_mut(2);
+        for ((x, codes), group) in x.chunks_exact(GROUP).zip(codes).zip(groups) {
+            // SAFETY: called at this level; there are as many codes as inputs.
+            let (scale, sum) = unsafe { round::<V>(x.as_ptr(), codes.as_mut_ptr().cast()) };
+            group[0] = scale;
+            group[1] = f32::from_bits((-self.raised * sum) as u32);
         }
     }
 }
@@ -89,14 +71,7 @@ unsafe fn round<V: V16>(x: *const f32, to: *mut i8) -> (f32, i32) {
     unsafe {
         let (zero, halves) = (V::zero(), [V::load(x), V::load(x.add(LANES))]);
         let [low, high] = halves.map(|half| half.max(zero.sub(half)));
-        let mut lanes = [0.0f32; LANES];
-        low.max(high).store(lanes.as_mut_ptr());
-        for width in [8, 4, 2, 1] {
-            for i in 0..width {
-                lanes[i] = lanes[i].max(lanes[i + width]);
-            }
-        }
-        let most = lanes[0];
+        let most = low.max(high).max_lane();
         let nothing = halves[0].mul(zero).add(halves[1].mul(zero)).sum();
         let inverse = if most > LEAST { MOST / most } else { 0.0 };
         for (i, half) in halves.into_iter().enumerate() {

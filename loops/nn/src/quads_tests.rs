@@ -3,9 +3,10 @@
 use super::*;
 use crate::arithmetic::Arithmetic;
 use crate::config::{Family, ModelConfig};
-use crate::pairs::tests::{draw, matrix, products_are_those_of, serves_and_trains_one_function};
-use crate::panels::{Panels, RowsMut, Store};
+use crate::pairs::tests::{matrix, products_are_those_of, serves_and_trains_one_function};
+use crate::panels::{Panels, Store};
 use crate::quant::WeightFormat;
+use crate::quant::tests::{self, draw};
 use crate::simd::{SimdLevel, plainly};
 use crate::source::TensorData;
 use crate::testing::{tiny, with_experts};
@@ -36,19 +37,7 @@ fn slow(w: &Panels, out: usize, x: &[f32], start: f32) -> f32 {
 }
 
 fn product(w: &Panels, x: &[f32], exec: &Executor) -> Vec<f32> {
-    let rows = x.len() / w.inp;
-    let mut y = vec![0.0; rows * w.out];
-    let from = Rows {
-        data: x,
-        stride: w.inp,
-        rows,
-    };
-    let to = RowsMut {
-        data: &mut y,
-        stride: w.out,
-    };
-    w.linear(from, to, Store::Set(None), exec);
-    y
+    tests::product(w, x, x.len() / w.inp, Store::Set(None), exec)
 }
 
 #[test]

@@ -8,10 +8,12 @@
 //! [`Panels`]: crate::panels::Panels
 #![allow(unsafe_code)]
 
+use std::marker::PhantomData;
+
 use half::f16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
-use crate::gemm::{Pairs, Quads, Single, Source};
+use crate::gemm::{CodeFactors, Single, Source};
 use crate::gguf::{BlockKind, Blocks};
 use crate::simd::{HalfLine, LANES, V16, copies_of};
 
@@ -326,13 +328,23 @@ impl<const BITS: usize> Source for Codes<BITS> {
     }
 }
 
-/// As [`Codes`], two inputs a step: codes are exact in bf16, and a group's sum is scaled once.
+/// As [`Codes`], several inputs a step: a group's codes are summed up, and the sum is scaled once.
 #[derive(Clone, Copy)]
-pub(crate) struct CodePairs<const BITS: usize>(pub(crate) Codes<BITS>);
+pub(crate) struct CodeSums<F, const BITS: usize> {
+    codes: Codes<BITS>,
+    factors: PhantomData<F>,
+}
 
-impl<const BITS: usize> Source for CodePairs<BITS> {
-    type Factors = Pairs;
-    const GROUP: usize = GROUP / 2;
+impl<F: CodeFactors, const BITS: usize> CodeSums<F, BITS> {
+    pub(crate) fn of(codes: Codes<BITS>) -> Self {
+        let factors = PhantomData;
+        Self { codes, factors }
+    }
+}
+
+impl<F: CodeFactors, const BITS: usize> Source for CodeSums<F, BITS> {
+    type Factors = F;
+    const GROUP: usize = GROUP / F::INPUTS;
     const SCALED_SUMS: bool = true;
     /// A code takes several instructions to be a factor.
     const ROWS_MAX: usize = 12;
@@ -340,54 +352,22 @@ impl<const BITS: usize> Source for CodePairs<BITS> {
     #[inline(always)]
     unsafe fn panel(&self, n: usize) -> CodePanel {
         // SAFETY: same contract.
-        unsafe { self.0.panel(n) }
+        unsafe { self.codes.panel(n) }
     }
     #[inline(always)]
     unsafe fn scale<V: V16>(&self, panel: CodePanel, group: usize) -> V {
         // SAFETY: same contract.
-        unsafe { self.0.scale(panel, group) }
+        unsafe { self.codes.scale(panel, group) }
     }
     #[inline(always)]
-    unsafe fn load<V: V16>(&self, panel: CodePanel, i: usize, _scale: V) -> V::Pair {
-        // SAFETY: the caller vouches for `i`.
+    unsafe fn load<V: V16>(&self, panel: CodePanel, i: usize, _scale: V) -> F::Factor<V> {
+        // SAFETY: the caller vouches for `i`; a byte has one code of eight bits, or two of four.
         unsafe {
+            let codes = panel.codes.add(i * F::INPUTS * LANES * BITS / 8);
             if BITS == 8 {
-                V::pair_i8(panel.codes.add(i * 2 * LANES))
+                F::of_i8(codes)
             } else {
-                V::pair_u4(panel.codes.add(i * LANES))
-            }
-        }
-    }
-}
-
-/// As [`Codes`], four inputs a step: products of codes with codes of inputs are whole numbers.
-#[derive(Clone, Copy)]
-pub(crate) struct CodeQuads<const BITS: usize>(pub(crate) Codes<BITS>);
-
-impl<const BITS: usize> Source for CodeQuads<BITS> {
-    type Factors = Quads;
-    const GROUP: usize = GROUP / 4;
-    const SCALED_SUMS: bool = true;
-    const ROWS_MAX: usize = 12;
-    type Panel = CodePanel;
-    #[inline(always)]
-    unsafe fn panel(&self, n: usize) -> CodePanel {
-        // SAFETY: same contract.
-        unsafe { self.0.panel(n) }
-    }
-    #[inline(always)]
-    unsafe fn scale<V: V16>(&self, panel: CodePanel, group: usize) -> V {
-        // SAFETY: same contract.
-        unsafe { self.0.scale(panel, group) }
-    }
-    #[inline(always)]
-    unsafe fn load<V: V16>(&self, panel: CodePanel, i: usize, _scale: V) -> V::Quad {
-        // SAFETY: the caller vouches for `i`.
-        unsafe {
-            if BITS == 8 {
-                V::quad_i8(panel.codes.add(i * 4 * LANES))
-            } else {
-                V::quad_u4(panel.codes.add(i * 2 * LANES))
+                F::of_u4(codes)
             }
         }
     }
@@ -395,4 +375,4 @@ impl<const BITS: usize> Source for CodeQuads<BITS> {
 
 #[cfg(test)]
 #[path = "quant_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -20,12 +20,18 @@ use crate::weights::{Model, fingerprint};
 
 const FORMATS: [WeightFormat; 2] = [WeightFormat::Q8, WeightFormat::Q4];
 
-fn draw(seed: u64, n: usize) -> Vec<f32> {
+pub(crate) fn draw(seed: u64, n: usize) -> Vec<f32> {
     let mut rng = Rng::new(seed);
     (0..n).map(|_| rng.normal() as f32).collect()
 }
 
-fn product(w: &Panels, x: &[f32], rows: usize, store: Store, exec: &Executor) -> Vec<f32> {
+pub(crate) fn product(
+    w: &Panels,
+    x: &[f32],
+    rows: usize,
+    store: Store,
+    exec: &Executor,
+) -> Vec<f32> {
     let mut y = draw(9, rows * w.out);
     let from = Rows {
         data: x,

@@ -205,15 +205,19 @@ pub(crate) trait V16: Copy {
         }
     }
 
-    /// The largest lane.
+    /// The largest lane, by the tree of [`Self::sum`].
     #[inline(always)]
     unsafe fn max_lane(self) -> f32 {
         let mut lanes = [0.0f32; LANES];
         // SAFETY: `lanes` holds sixteen values.
         unsafe { self.store(lanes.as_mut_ptr()) };
-        lanes
-            .iter()
-            .fold(f32::NEG_INFINITY, |m, &x| if x > m { x } else { m })
+        for width in [8, 4, 2, 1] {
+            for i in 0..width {
+                let (m, x) = (lanes[i], lanes[i + width]);
+                lanes[i] = if x > m { x } else { m };
+            }
+        }
+        lanes[0]
     }
 }
 

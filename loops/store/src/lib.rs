@@ -38,7 +38,7 @@ pub use reading::{
     FateState, OldestPending, PREVIEW_CHARS_MAX, Page, Reading, SCAN_MAX, SampleAge, SessionCursor,
     SessionLine, SessionTurn, SessionView, TITLE_CHARS_MAX, TurnEntry, TurnFilter, TurnLine,
 };
-pub use sqlite::{SqliteConfig, SqliteLedger};
+pub use sqlite::{SqliteConfig, SqliteLedger, make_private};
 pub use versions::{
     Arm, HeldOut, Prunable, RefusalRecord, Restore, RestoreWhy, ScopeRow, Standing, Trial, Tripped,
     TryOut, VersionSample, VersionView, Versions, WatchNews, WatchPlace, WatchedTurn,

@@ -164,6 +164,11 @@ impl Life {
 }
 
 impl Http {
+    /// Whether a key of the configuration has this owner.
+    pub fn is_configured_owner(&self, name: &str) -> bool {
+        self.guard.get().keys.iter().any(|key| key.owner == name)
+    }
+
     /// Bounds of request bodies.
     pub fn body_limits(&self) -> BodyLimits {
         BodyLimits {

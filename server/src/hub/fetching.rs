@@ -87,12 +87,7 @@ impl Hub<'_> {
         let repo = self.id.repo.replace('/', "--");
         let folder = self.access.cache.join(repo).join(commit.as_str());
         // It may be the first thing in the data folder, which is nobody else's to read.
-        let mut make = fs::DirBuilder::new();
-        make.recursive(true);
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut make, 0o700);
-        let made = make.create(&folder);
-        made.map_err(|error| unwritable(&folder, &error))?;
+        hone_store::make_private(&folder).map_err(|error| unwritable(&folder, &error))?;
         for name in &names {
             let place = folder.join(name);
             if !place.exists() {

@@ -131,7 +131,22 @@ impl Staging for Single {
     }
 }
 
+/// Factors that are made of codes.
+pub(crate) trait CodeFactors: Factors + Copy {
+    /// Of as many lines of signed bytes as a step has inputs.
+    ///
+    /// # Safety
+    /// As for [`V16::load`].
+    unsafe fn of_i8<V: V16>(p: *const u8) -> Self::Factor<V>;
+    /// Of half as many lines: their low and their high halves, minus 8, in turn.
+    ///
+    /// # Safety
+    /// As for [`V16::load`].
+    unsafe fn of_u4<V: V16>(p: *const u8) -> Self::Factor<V>;
+}
+
 /// Two bf16 numbers a step.
+#[derive(Clone, Copy)]
 pub(crate) struct Pairs;
 
 impl Factors for Pairs {
@@ -165,9 +180,23 @@ impl Staging for Pairs {
     }
 }
 
+impl CodeFactors for Pairs {
+    #[inline(always)]
+    unsafe fn of_i8<V: V16>(p: *const u8) -> V::Pair {
+        // SAFETY: same contract.
+        unsafe { V::pair_i8(p) }
+    }
+    #[inline(always)]
+    unsafe fn of_u4<V: V16>(p: *const u8) -> V::Pair {
+        // SAFETY: same contract.
+        unsafe { V::pair_u4(p) }
+    }
+}
+
 /// Four codes a step, summed up as whole numbers. Behind its steps a row of inputs has two words a
 /// group: their scale, and what weights sum up to that are raised to be above 0, see
 /// [`V16::begin_quads`].
+#[derive(Clone, Copy)]
 pub(crate) struct Quads;
 
 impl Factors for Quads {
@@ -203,6 +232,19 @@ impl Factors for Quads {
     }
     fn dispatch<K: Kernel>(kernel: K) -> K::Out {
         dispatch_bytes(kernel)
+    }
+}
+
+impl CodeFactors for Quads {
+    #[inline(always)]
+    unsafe fn of_i8<V: V16>(p: *const u8) -> V::Quad {
+        // SAFETY: same contract.
+        unsafe { V::quad_i8(p) }
+    }
+    #[inline(always)]
+    unsafe fn of_u4<V: V16>(p: *const u8) -> V::Quad {
+        // SAFETY: same contract.
+        unsafe { V::quad_u4(p) }
     }
 }
 

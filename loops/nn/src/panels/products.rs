@@ -5,10 +5,10 @@ use std::ops::Range;
 use super::{Data, Panels, Rows, RowsMut, Store};
 use crate::arithmetic::Arithmetic;
 use crate::exec::Executor;
-use crate::gemm::{Bf16Pairs, Epilogue, Factors, Gemm, Pairs, Single, Source, Strided};
+use crate::gemm::{Bf16Pairs, Epilogue, Factors, Gemm, Pairs, Quads, Single, Source, Strided};
 use crate::pairs::with_pairs;
 use crate::quads::with_quads;
-use crate::quant::{Bits, CodePairs, CodeQuads};
+use crate::quant::{Bits, CodeSums};
 use crate::simd::{Kernel, LANES, V16, dispatch, padded};
 
 /// From how many rows on stored weights are widened once for all of them (see
@@ -70,10 +70,10 @@ impl Panels {
                 (Data::Quantised(data), Arithmetic::Int8) => {
                     with_quads(x, (self.inp, data.bits), exec, |first, x| match data.bits {
                         Bits::Eight => self
-                            .product(x, CodeQuads(data.eight()), from(first))
+                            .product(x, CodeSums::<Quads, 8>::of(data.eight()), from(first))
                             .run_on(exec),
                         Bits::Four => self
-                            .product(x, CodeQuads(data.four()), from(first))
+                            .product(x, CodeSums::<Quads, 4>::of(data.four()), from(first))
                             .run_on(exec),
                     });
                 }
@@ -87,8 +87,8 @@ impl Panels {
                 (Data::Quantised(data), Arithmetic::Bf16 | Arithmetic::Amx) => {
                     let how = (exec, CODE_PAIRS_STAGED_FROM);
                     with_pairs(x, self.inp, exec, |first, x| match data.bits {
-                        Bits::Eight => self.pairs(x, CodePairs(data.eight()), from(first), how),
-                        Bits::Four => self.pairs(x, CodePairs(data.four()), from(first), how),
+                        Bits::Eight => self.pairs(x, CodeSums::of(data.eight()), from(first), how),
+                        Bits::Four => self.pairs(x, CodeSums::of(data.four()), from(first), how),
                     });
                 }
             }

@@ -73,8 +73,8 @@ use crate::people::{
 };
 use fault::Fault;
 use mover::Mover;
-pub use open::SqliteConfig;
 pub(crate) use open::take_folder;
+pub use open::{SqliteConfig, make_private};
 use writer::{Writer, Writing};
 
 /// The ledger in one SQLite file.

@@ -160,11 +160,19 @@ fn make_folder(folder: &Path) -> Result<(), LedgerError> {
             folder.display()
         )));
     }
+    make_private(folder).map_err(|e| folder_unusable(folder, &e))
+}
+
+/// Makes a folder, and those above it, that nobody else may read.
+///
+/// # Errors
+/// As the system has it.
+pub fn make_private(folder: &Path) -> std::io::Result<()> {
     let mut make = std::fs::DirBuilder::new();
     make.recursive(true);
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut make, 0o700);
-    make.create(folder).map_err(|e| folder_unusable(folder, &e))
+    make.create(folder)
 }
 
 /// A file that is there and cannot be written would be found by the first turn only: SQLite opens

@@ -115,13 +115,7 @@ pub async fn add_agent(
     let body: AgentRequest = strict(&http, request).await?;
     let (people, caller) = (&http.people, &asked.caller);
     parse_name(&body.name)?;
-    if http
-        .guard
-        .get()
-        .keys
-        .iter()
-        .any(|key| key.owner == body.name)
-    {
+    if http.is_configured_owner(&body.name) {
         return Err(name_taken(&body.name));
     }
     let keeper = keeper_of(&http, caller, (body.owner, body.team)).await?;

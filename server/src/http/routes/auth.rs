@@ -161,7 +161,7 @@ pub async fn take_invite(
         name: body.name,
         password: body.password,
     };
-    let taken = |name: &str| http.guard.get().keys.iter().any(|key| key.owner == name);
+    let taken = |name: &str| http.is_configured_owner(name);
     let entry = http.people.take_invite(asked.peer, guest, taken).await?;
     Ok(signed(&http, &entry, by_tls))
 }

@@ -87,7 +87,7 @@ pub(super) fn unknown_team(name: &str) -> ApiError {
 /// Whether somebody of that name can call: with an account of their own, by a key of the
 /// configuration, by a token, or at this machine.
 pub(super) async fn is_known(http: &Http, name: &str) -> Result<(), ApiError> {
-    let has_key = http.guard.get().keys.iter().any(|key| key.owner == name);
+    let has_key = http.is_configured_owner(name);
     if has_key || name == LOCAL_OWNER || oidc::is_owner(name) {
         return Ok(());
     }

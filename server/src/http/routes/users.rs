@@ -67,8 +67,7 @@ pub async fn add_user(
 ) -> Made<UserReply> {
     let body: UserRequest = strict(&http, request).await?;
     parse_name(&body.name)?;
-    let keys = http.guard.get();
-    if keys.keys.iter().any(|key| key.owner == body.name) {
+    if http.is_configured_owner(&body.name) {
         return Err(name_taken(&body.name));
     }
     let role = parse_role(body.role.as_deref())?;

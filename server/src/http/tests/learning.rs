@@ -23,6 +23,14 @@ async fn chat(stage: &Stage, body: Value) -> Value {
 }
 
 #[tokio::test]
+async fn a_user_has_at_most_512_bytes() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let of = |bytes: usize| json!({"learning": "full", "user": "u".repeat(bytes)});
+    assert_eq!(put(&stage, &of(513)).await.status, 400);
+    assert_eq!(put(&stage, &of(512)).await.status, 200);
+}
+
+#[tokio::test]
 async fn consent_decides_who_answers_and_what_is_kept() {
     let stage = Stage::new(Recorder::Collects).await;
     let first = stage.get("/v1/consent").await.json();
@@ -89,8 +97,6 @@ async fn consent_decides_who_answers_and_what_is_kept() {
         (&kept["learning"], &kept["despite_store_false"]),
         (&json!("full"), &json!(true))
     );
-    let long = json!({"learning": "full", "user": "u".repeat(513)});
-    assert_eq!(put(&stage, &long).await.status, 400);
     let other = stage.get("/v1/consent?user=ann").await.json();
     assert_eq!(
         other["decided"], false,

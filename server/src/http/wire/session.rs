@@ -15,22 +15,6 @@ use crate::plain;
 
 /// Most bytes of a user name or session key.
 const KEY_BYTES_MAX: usize = 512;
-
-/// The user that is named, if any; one that is too long is refused.
-pub fn named_user(user: Option<&str>) -> Result<Option<&str>, ApiError> {
-    fits("user", user.unwrap_or_default())?;
-    Ok(non_empty(user))
-}
-
-fn fits(name: &str, value: &str) -> Result<(), ApiError> {
-    if value.len() <= KEY_BYTES_MAX {
-        return Ok(());
-    }
-    Err(ApiError::invalid(
-        name,
-        format!("{name} has at most {KEY_BYTES_MAX} bytes"),
-    ))
-}
 /// Most pairs of `metadata`, and most characters of a name and a text in it.
 const METADATA_PAIRS_MAX: usize = 16;
 const METADATA_NAME_CHARS_MAX: usize = 64;
@@ -210,6 +194,22 @@ impl SessionFields {
 
 fn is_yes(word: &str) -> bool {
     ["1", "true", "yes", "on"].contains(&word.trim().to_ascii_lowercase().as_str())
+}
+
+/// The user that is named, if any; one that is too long is refused.
+pub fn named_user(user: Option<&str>) -> Result<Option<&str>, ApiError> {
+    fits("user", user.unwrap_or_default())?;
+    Ok(non_empty(user))
+}
+
+fn fits(name: &str, value: &str) -> Result<(), ApiError> {
+    if value.len() <= KEY_BYTES_MAX {
+        return Ok(());
+    }
+    Err(ApiError::invalid(
+        name,
+        format!("{name} has at most {KEY_BYTES_MAX} bytes"),
+    ))
 }
 
 fn non_empty(value: Option<&str>) -> Option<&str> {
