@@ -73,6 +73,8 @@ pub(crate) enum Command {
         digest: Digest,
         error: String,
     },
+    /// An older version went out of use while it was proven.
+    Unused,
     /// Finish what is under way, until this time.
     Stop(Instant),
 }

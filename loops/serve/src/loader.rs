@@ -246,21 +246,30 @@ fn prove_all(ctx: &LoaderCtx, served: &Served) {
         let Some(loaded) = loaded.upgrade() else {
             continue;
         };
-        let Some(adapter) = &loaded.adapter else {
-            continue;
-        };
-        let named = (loaded.digest, loaded.probe.as_deref());
-        if let Err(error) = prove_identity(ctx, adapter, named) {
-            let error = format!("version {}: {error}", loaded.version);
-            let wanted = wanted.clone();
-            // A stopped engine serves nothing.
-            let _ = ctx.commands.send(Command::Unfit {
-                wanted,
-                digest: loaded.digest,
-                error,
-            });
+        if let Some(adapter) = &loaded.adapter {
+            let named = (loaded.digest, loaded.probe.as_deref());
+            if let Err(error) = prove_identity(ctx, adapter, named) {
+                let error = format!("version {}: {error}", loaded.version);
+                let wanted = wanted.clone();
+                // A stopped engine serves nothing.
+                let _ = ctx.commands.send(Command::Unfit {
+                    wanted,
+                    digest: loaded.digest,
+                    error,
+                });
+            }
+            ctx.shared.counters.identity_checks.fetch_add(1, Relaxed);
         }
-        ctx.shared.counters.identity_checks.fetch_add(1, Relaxed);
+        put_down(&ctx.commands, loaded);
+    }
+}
+
+/// Ends the use of `loaded`, and tells the engine if it was the last one: an engine with nothing
+/// else to do would count the adapter as resident until its next request.
+fn put_down(commands: &Sender<Command>, loaded: Arc<Loaded>) {
+    if Arc::into_inner(loaded).is_some() {
+        // A stopped engine counts nothing.
+        let _ = commands.send(Command::Unused);
     }
 }
 
@@ -285,6 +294,22 @@ mod tests {
             newer: vec![Scope::of("a", None)],
             over: Vec::new(),
         }
+    }
+
+    #[test]
+    fn the_last_use_of_an_older_version_is_told() {
+        let (commands, inbox) = std::sync::mpsc::channel();
+        let loaded = Arc::new(Loaded {
+            adapter: None,
+            version: PolicyVersion(1),
+            digest: Digest([1; 32]),
+            bytes: 0,
+            probe: None,
+        });
+        put_down(&commands, loaded.clone());
+        assert!(inbox.try_recv().is_err(), "the engine still has it");
+        put_down(&commands, loaded);
+        assert!(matches!(inbox.try_recv(), Ok(Command::Unused)));
     }
 
     #[tokio::test]

@@ -89,6 +89,8 @@ impl Core {
                 Changed::default()
             }
         };
+        // Before the swap is told: who has seen it sees what is in memory since.
+        self.count_adapters();
         if let (true, Wanted::Newest(scope)) = (changed.swapped, wanted) {
             self.ctx.shared.counters.swaps.fetch_add(1, Relaxed);
             self.repin(scope);
@@ -105,7 +107,6 @@ impl Core {
                 .board
                 .update(ROOM, |s| s.last_error = Some(format!("adapter {error}")));
         }
-        self.count_adapters();
         if changed.load {
             self.load(wanted.clone());
         }

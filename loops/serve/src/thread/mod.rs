@@ -243,6 +243,7 @@ impl Core {
                 digest,
                 error,
             } => self.unfit(&wanted, (digest, &error)),
+            Command::Unused => self.drop_retired(),
             Command::Stop(at) => {
                 self.stop_at = Some(at);
                 self.swap_all();
@@ -290,6 +291,11 @@ impl Core {
         };
         sequence.end(stop, &facts);
         drop(pinned);
+        self.drop_retired();
+    }
+
+    /// Forgets older versions that nothing uses any more.
+    fn drop_retired(&mut self) {
         if self.table.has_retired() {
             self.table.drop_retired();
             self.count_adapters();
