@@ -19,7 +19,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hone_collect::{Input, SharedIndex};
-use hone_domain::{Policies, Scope, ServeError, SessionId, SessionIndex, Token, TurnId};
+use hone_domain::{Policies, RequestId, Scope, ServeError, SessionId, SessionIndex, Token, TurnId};
 use hone_runtime::{Clock, Ids, LatestReader, Outbox, Shutdown};
 use hone_serve::Backend;
 use hone_store::LateTurns;
@@ -32,7 +32,7 @@ use crate::telemetry::Telemetry;
 pub use conduct::{Choice, Ended, Piece};
 pub use counters::{Counter, DoorCounters};
 pub use language::{ByteLanguage, Language, LanguageError, Manner, ModelLanguage};
-pub use prepare::{Opened, PromptSource, Request};
+pub use prepare::{Opened, PromptSource, Request, chars_of};
 pub use render::template_message;
 pub use shape::{Pattern, Shape};
 
@@ -79,7 +79,7 @@ pub struct Limits {
     pub receipt_timeout: Duration,
     /// How long a completion may take in all.
     pub completion_timeout: Duration,
-    /// Prompts with more characters are tokenised off the async threads.
+    /// Texts with more characters are tokenised off the async threads.
     pub inline_chars_max: usize,
 }
 
@@ -99,20 +99,35 @@ impl Door {
         }
     }
 
-    /// Embeddings of texts, in order. They wait for each other.
+    /// Embeddings of texts, in order. They wait for each other, and are paid where they begin.
     pub async fn embed(
         self: &Arc<Self>,
+        request: RequestId,
         inputs: Vec<Vec<Token>>,
     ) -> Result<Vec<Vec<f32>>, OpenError> {
-        let broken = OpenError::Broken;
         let place = self.embedding.acquire().await;
-        let _place = place.map_err(|error| broken(error.to_string()))?;
-        let backend = self.backend.clone();
-        let work = move || inputs.iter().map(|tokens| backend.embed(tokens)).collect();
-        let done: Result<Vec<Vec<f32>>, ServeError> = tokio::task::spawn_blocking(work)
-            .await
-            .map_err(|error| broken(error.to_string()))?;
+        let _place = place.map_err(|error| OpenError::Broken(error.to_string()))?;
+        if let Some(payer) = self.meters.spender(request) {
+            payer.spend(inputs.iter().map(Vec::len).sum());
+        }
+        let embed = move |door: &Self| inputs.iter().map(|i| door.backend.embed(i)).collect();
+        let done: Result<Vec<Vec<f32>>, ServeError> = self.apart(usize::MAX, embed).await?;
         Ok(done?)
+    }
+
+    /// Works on a text of so many characters: off the async threads, unless it is a short one.
+    pub async fn apart<T: Send + 'static>(
+        self: &Arc<Self>,
+        chars: usize,
+        work: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Result<T, OpenError> {
+        if chars <= self.limits.inline_chars_max {
+            return Ok(work(self));
+        }
+        let door = self.clone();
+        tokio::task::spawn_blocking(move || work(&door))
+            .await
+            .map_err(|error| OpenError::Broken(error.to_string()))
     }
 
     /// Sessions remembered.

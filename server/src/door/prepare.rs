@@ -98,6 +98,36 @@ impl Request {
     fn kind(&self) -> TurnKind {
         self.kind.unwrap_or(TurnKind::Main)
     }
+
+    /// About how many characters its prompt is made of.
+    fn chars(&self) -> usize {
+        let called = |m: &Message| {
+            m.tool_calls
+                .iter()
+                .map(|c| c.arguments.len())
+                .sum::<usize>()
+        };
+        let said = self.messages.iter().map(|m| m.content.len() + called(m));
+        let shown: usize = match &self.prompt {
+            PromptSource::Chat { tools, extra } => {
+                let tools = tools.iter().flatten();
+                tools.chain(extra.values()).map(chars_of).sum()
+            }
+            // The only message.
+            PromptSource::Text(_) | PromptSource::Tokens(_) => 0,
+        };
+        said.sum::<usize>() + shown
+    }
+}
+
+/// About how many characters a value is written with.
+pub fn chars_of(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(|item| 1 + chars_of(item)).sum(),
+        Value::Object(map) => map.iter().map(|(k, v)| 2 + k.len() + chars_of(v)).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 4,
+    }
 }
 
 /// An opened request.
@@ -126,36 +156,29 @@ impl Door {
             request.kind = Some(self.index().kind_of(&request.messages));
         }
         let admitted_ms = self.clock.now_ms();
-        let chars: usize = request.messages.iter().map(|m| m.content.len()).sum();
-        // A large grammar takes a moment to compile as well.
-        let long = chars > self.limits.inline_chars_max || request.shape.is_some();
-        let (request, prepared) = if long {
-            let door = self.clone();
-            tokio::task::spawn_blocking(move || {
-                let prepared = door.prepare(&request, admitted_ms);
-                (request, prepared)
-            })
-            .await
-            .map_err(|error| OpenError::Broken(error.to_string()))?
-        } else {
-            let prepared = self.prepare(&request, admitted_ms);
+        let chars = match request.shape {
+            // A large grammar takes a moment to compile as well.
+            Some(_) => usize::MAX,
+            None => request.chars(),
+        };
+        let prepare = move |door: &Self| {
+            let prepared = door.prepare(&request, admitted_ms);
             (request, prepared)
         };
+        let (request, prepared) = self.apart(chars, prepare).await?;
         self.ask_all(&request, prepared?, admitted_ms)
     }
 
     /// The tokens of a request's prompt, asking and remembering nothing.
     pub async fn tokens_of(self: &Arc<Self>, request: Request) -> Result<Vec<Token>, OpenError> {
-        let door = self.clone();
-        let work = move || {
+        let work = move |door: &Self| {
             Ok(match (&request.prompt, door.text_of(&request, &[])?) {
                 (PromptSource::Tokens(tokens), _) => tokens.clone(),
                 (PromptSource::Text(_), Some(text)) => door.language.encode(&text, true),
                 (_, text) => door.language.encode(&text.unwrap_or_default(), false),
             })
         };
-        let done = tokio::task::spawn_blocking(work).await;
-        done.map_err(|error| OpenError::Broken(error.to_string()))?
+        self.apart(usize::MAX, work).await?
     }
 
     fn prepare(&self, request: &Request, now_ms: Millis) -> Result<Prepared, OpenError> {

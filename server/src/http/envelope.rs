@@ -107,7 +107,7 @@ async fn admitted(
 async fn within_limits(
     http: &Http,
     (asked, route): (Asked, Option<&str>),
-    (request, next): (Request, Next),
+    (mut request, next): (Request, Next),
 ) -> Response {
     if !rights::is_metered(route) {
         return answer(asked, (request, next)).await;
@@ -115,7 +115,14 @@ async fn within_limits(
     let caller = asked.caller.clone();
     let (mut response, ticket) = match http.meters.admit(&caller, asked.id) {
         Err(error) => (error.into_response(), None),
-        Ok(ticket) => (answer(asked, (request, next)).await, ticket),
+        Ok(ticket) => {
+            let ticket = ticket.map(Arc::new);
+            // What goes on when its client leaves keeps it.
+            if let Some(ticket) = &ticket {
+                request.extensions_mut().insert(ticket.clone());
+            }
+            (answer(asked, (request, next)).await, ticket)
+        }
     };
     tell_standing(&mut response, http.meters.standing(&caller));
     let Some(ticket) = ticket else {

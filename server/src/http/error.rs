@@ -31,9 +31,11 @@ pub enum ApiError {
     },
     /// Prompt and completion do not fit.
     #[error(
-        "this model's maximum context length is {max_positions} tokens, but the prompt has {prompt_tokens} and needs room for at least one more; shorten the messages"
+        "this model's maximum context length is {max_positions} tokens, but the prompt has {prompt_tokens} and needs room for at least one more; shorten the field `{param}`"
     )]
     ContextLength {
+        /// The field that the prompt is made of.
+        param: &'static str,
         /// Prompt length.
         prompt_tokens: usize,
         /// The model's limit.
@@ -236,7 +238,7 @@ impl ApiError {
             Self::Invalid { param, .. } | Self::Unsupported { param, .. } if !param.is_empty() => {
                 Some(param.clone())
             }
-            Self::ContextLength { .. } => Some("messages".to_owned()),
+            Self::ContextLength { param, .. } => Some((*param).to_owned()),
             Self::ModelNotFound(_) | Self::VersionNotFound(_) => Some("model".to_owned()),
             _ => None,
         };
@@ -298,6 +300,7 @@ impl From<ServeError> for ApiError {
                 prompt_tokens,
                 max_positions,
             } => Self::ContextLength {
+                param: "messages",
                 prompt_tokens,
                 max_positions,
             },

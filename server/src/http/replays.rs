@@ -21,6 +21,7 @@ use super::Http;
 use super::envelope::Asked;
 use super::error::ApiError;
 use super::wire::body::read_bytes;
+use crate::people::meter::Ticket;
 
 /// The header.
 const KEY: &str = "idempotency-key";
@@ -229,12 +230,18 @@ async fn keyed(
         )),
         Found::Known(kept) => Ok(replay(kept, true).await),
         Found::First(kept) => {
+            let writing = Writing {
+                http: http.clone(),
+                name,
+                kept: kept.clone(),
+                is_whole: false,
+                _ticket: parts.extensions.get().cloned(),
+            };
             let request = Request::from_parts(parts, Body::from(bytes));
-            let (http, writing) = (http.clone(), kept.clone());
             // Its own task, so that a client that leaves ends nothing.
             tokio::spawn(async move {
                 let response = next.run(request).await;
-                write(&http.replays, (name, writing), response).await;
+                writing.follow(response).await;
             });
             Ok(replay(kept, false).await)
         }
@@ -252,30 +259,43 @@ fn key_of(headers: &HeaderMap) -> Result<String, ApiError> {
     })
 }
 
-/// Follows an answer to its end.
-async fn write(replays: &Replays, (name, kept): (Name, Arc<Kept>), response: Response) {
-    let (parts, body) = response.into_parts();
-    let mut failed = parts.status.as_u16() >= 400;
-    lock(&kept.said).head = Some((parts.status, parts.headers));
-    kept.changed.notify_waiters();
-    let mut chunks = body.into_data_stream();
-    while let Some(chunk) = chunks.next().await {
-        match chunk {
-            Ok(chunk) => {
-                failed |= tells_failure(&chunk);
-                replays.add(&kept, chunk);
-            }
-            Err(_) => {
-                failed = true;
-                break;
-            }
+/// An answer that is being written. However that ends, nobody waits for more of it then.
+struct Writing {
+    http: Arc<Http>,
+    name: Name,
+    kept: Arc<Kept>,
+    is_whole: bool,
+    /// It counts as a completion of its caller while it comes, whether or not they stay.
+    _ticket: Option<Arc<Ticket>>,
+}
+
+impl Writing {
+    /// Follows the answer to its end.
+    async fn follow(mut self, response: Response) {
+        let (parts, body) = response.into_parts();
+        let mut failed = parts.status.as_u16() >= 400;
+        lock(&self.kept.said).head = Some((parts.status, parts.headers));
+        self.kept.changed.notify_waiters();
+        let mut chunks = body.into_data_stream();
+        while let Some(chunk) = chunks.next().await {
+            let Ok(chunk) = chunk else {
+                return;
+            };
+            failed |= tells_failure(&chunk);
+            self.http.replays.add(&self.kept, chunk);
         }
+        self.is_whole = !failed;
     }
-    if failed {
-        replays.forget(&name, &kept);
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        if !self.is_whole {
+            self.http.replays.forget(&self.name, &self.kept);
+        }
+        lock(&self.kept.said).done = true;
+        self.kept.changed.notify_waiters();
     }
-    lock(&kept.said).done = true;
-    kept.changed.notify_waiters();
 }
 
 /// Whether an event says that the answer failed.

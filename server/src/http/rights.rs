@@ -134,8 +134,8 @@ pub const RIGHTS: &[(&str, &str, Right)] = &[
     ("POST", "/admin/v1/loops/{name}/resume", AdminWrite),
 ];
 
-/// Routes that ask the model, and so count against the limits of whoever calls.
-const METERED: &[&str] = &[
+/// Routes that ask the model.
+const ASKS: &[&str] = &[
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/embeddings",
@@ -143,9 +143,12 @@ const METERED: &[&str] = &[
     "/v1/responses",
 ];
 
+/// Routes that ask two versions of it.
+const COMPARES: &[&str] = &["/v1/versions/compare", "/admin/v1/versions/compare"];
+
 /// Whether requests to a route count against the limits of whoever calls.
 pub fn is_metered(path: Option<&str>) -> bool {
-    path.is_some_and(|path| METERED.contains(&path))
+    path.is_some_and(|path| ASKS.contains(&path) || COMPARES.contains(&path))
 }
 
 /// Routes that only answer, for their client alone; and feedback, which the recorder carries out by
@@ -155,8 +158,6 @@ const ANSWERS: &[&str] = &[
     "/v1/messages/count_tokens",
     "/tokenize",
     "/detokenize",
-    "/v1/versions/compare",
-    "/admin/v1/versions/compare",
 ];
 
 /// Whether a request decides something, and so goes on to its end when its client leaves. Those of
@@ -210,7 +211,7 @@ pub fn is_open_to_agents(method: &Method, path: Option<&str>) -> bool {
         "/v1/feedback",
     ];
     let Some(path) = path else { return true };
-    [Method::GET, Method::HEAD].contains(method) || is_metered(Some(path)) || ACTS.contains(&path)
+    [Method::GET, Method::HEAD].contains(method) || ASKS.contains(&path) || ACTS.contains(&path)
 }
 
 static TABLE: LazyLock<HashMap<&str, Vec<(&str, Right)>>> = LazyLock::new(|| {

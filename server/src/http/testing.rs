@@ -59,6 +59,8 @@ pub(crate) enum Script {
     Refuse(ServeError),
     /// Begins and then waits until it is cancelled.
     Hang,
+    /// Panics at the ask.
+    Panic,
 }
 
 /// A backend that follows scripts; without one left it says "ok".
@@ -173,6 +175,7 @@ impl Backend for Fake {
                 sender.try_send(Delta::Failed(error)).unwrap();
             }
             Script::Refuse(_) => {}
+            Script::Panic => panic!("as the script says"),
             Script::Hang => {
                 let (cancel, cancelled) = (cancel.clone(), self.cancelled.clone());
                 say(&["he"]);

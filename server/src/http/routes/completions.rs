@@ -8,7 +8,8 @@ use hone_domain::{Message, PolicyChoice, Role, TurnKind};
 
 use super::name_ignored;
 use super::talk::{
-    Admitted, Wants, admit, choose, includes_usage, limit_of, sampling_of, serving, shape_of,
+    Admitted, Wants, admit, choose, includes_usage, limit_of, of_prompt, sampling_of, serving,
+    shape_of,
 };
 use crate::door::{self, Door, PromptSource};
 use crate::http::Http;
@@ -67,7 +68,7 @@ pub async fn completions(
     };
     let mut opened = Vec::with_capacity(plans.len());
     for plan in plans {
-        opened.push(door.open(plan).await?);
+        opened.push(door.open(plan).await.map_err(of_prompt("prompt"))?);
     }
     let admitted = admit(&http, door, (opened, &wants)).await?;
     let (frame, merged, begun, about) = admitted.parts();

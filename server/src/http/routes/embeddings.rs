@@ -11,8 +11,9 @@ use utoipa::ToSchema;
 
 use super::Reply;
 use super::talk::{named, serving};
-use crate::door::Door;
+use crate::door::{Door, chars_of};
 use crate::http::Http;
+use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::wire::body::read_json;
 use crate::http::wire::completions::{Prompt, prompts_of};
@@ -88,7 +89,11 @@ pub struct EmbeddingsReply {
         (status = 503, body = ErrorBody),
     )
 )]
-pub async fn embeddings(State(http): State<Arc<Http>>, request: Request) -> Reply<EmbeddingsReply> {
+pub async fn embeddings(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    request: Request,
+) -> Reply<EmbeddingsReply> {
     let mut object = read_json(request, http.body_limits()).await?;
     let body: EmbeddingsRequest = object.read()?;
     let door = serving(&http)?;
@@ -103,9 +108,13 @@ pub async fn embeddings(State(http): State<Arc<Http>>, request: Request) -> Repl
             ));
         }
     };
-    let inputs = inputs(door, &body.input)?;
+    let input = body.input;
+    let chars = chars_of(&input);
+    let inputs = door
+        .apart(chars, move |door| inputs(door, &input))
+        .await??;
     let prompt_tokens = inputs.iter().map(Vec::len).sum();
-    let vectors = door.embed(inputs).await?;
+    let vectors = door.embed(asked.id, inputs).await?;
     if let (Some(wanted), Some(first)) = (body.dimensions, vectors.first())
         && wanted != first.len()
     {
@@ -151,6 +160,7 @@ fn inputs(door: &Door, input: &Value) -> Result<Vec<Vec<Token>>, ApiError> {
         .collect();
     if let Some(long) = tokens.iter().find(|t| t.len() > capabilities.max_positions) {
         return Err(ApiError::ContextLength {
+            param: "input",
             prompt_tokens: long.len(),
             max_positions: capabilities.max_positions,
         });

@@ -94,7 +94,7 @@ pub async fn make_key(
     }
     expiry::check(body.expires_ms, now_ms)
         .map_err(|message| ApiError::invalid("expires_ms", message))?;
-    check_number(&http, &caller.owner, now_ms).await?;
+    check_number(&http, (&caller.owner, Makes::Another), now_ms).await?;
     let wanted = body.limits.map(RateLimits::from).unwrap_or_default();
     let wanted = Wanted {
         owner: caller.owner.clone(),
@@ -166,19 +166,38 @@ fn limits_for(http: &Http, caller: &Caller, wanted: RateLimits) -> RateLimits {
     wanted.within(own.unwrap_or_default(), http.meters.limits().key.rates())
 }
 
-async fn check_number(http: &Http, owner: &str, now_ms: Millis) -> Result<(), ApiError> {
+/// What a new key is made for.
+enum Makes {
+    Another,
+    /// It takes the place of an old one, which goes on for a while.
+    Successor,
+}
+
+async fn check_number(
+    http: &Http,
+    (owner, makes): (&str, Makes),
+    now_ms: Millis,
+) -> Result<(), ApiError> {
     let keys = http.people.store().keys(Some(owner)).await;
     let keys = keys.map_err(|e| store_error(&e))?;
     let is_live = |k: &&ApiKey| {
         k.revoked_ms.is_none() && k.expires_ms.is_none_or(|expires_ms| expires_ms > now_ms)
     };
+    let live = keys.iter().filter(is_live).count();
     let most = http.people.config().keys_per_owner_max;
-    if keys.iter().filter(is_live).count() < most {
+    // Old keys that go on for a while beside their successors.
+    let most_by = match makes {
+        Makes::Another => most,
+        Makes::Successor => most.saturating_mul(2),
+    };
+    if live < most_by {
         return Ok(());
     }
     Err(ApiError::Conflict {
         code: "too_many_keys",
-        message: format!("you have {most} keys (people.keys_per_owner_max); revoke one first"),
+        message: format!(
+            "you have {live} keys in use (people.keys_per_owner_max is {most}); revoke one first"
+        ),
     })
 }
 
@@ -223,6 +242,7 @@ async fn own(http: &Http, caller: &Caller, id: &str) -> Result<ApiKey, ApiError>
         (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody),
         (status = 404, description = "No such key of yours", body = ErrorBody),
+        (status = 409, description = "`too_many_keys`", body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
@@ -234,8 +254,9 @@ pub async fn rotate_key(
     let caller = &asked.caller;
     let old = own(&http, caller, &id).await?;
     check_role(caller, old.role)?;
-    expiry::check_rotated(old.expires_ms, http.people.now_ms(), "POST /v1/keys")
-        .map_err(ApiError::NotFound)?;
+    let now_ms = http.people.now_ms();
+    expiry::check_rotated(old.expires_ms, now_ms, "POST /v1/keys").map_err(ApiError::NotFound)?;
+    check_number(&http, (&old.owner, Makes::Successor), now_ms).await?;
     let wanted = Wanted {
         owner: old.owner,
         label: old.label,

@@ -8,7 +8,8 @@ use hone_domain::{Message, Role, Turn};
 use serde_json::{Map, Value, json};
 
 use super::talk::{
-    Admitted, Talk, Wants, admit, choose, grant, limit_of, sampling_of, serving, shape_of,
+    Admitted, Talk, Wants, admit, choose, grant, limit_of, of_prompt, sampling_of, serving,
+    shape_of,
 };
 use super::{ledger_error, name_ignored};
 use crate::http::Http;
@@ -73,7 +74,8 @@ pub async fn create_response(
         model: body.response.model,
         dialect: Dialect::Responses,
     };
-    let opened = door.open(talk.plan(door, policy, (wish, &asked))?).await?;
+    let opened = door.open(talk.plan(door, policy, (wish, &asked))?).await;
+    let opened = opened.map_err(of_prompt("input"))?;
     let admitted = admit(&http, door, (vec![opened], &wants)).await?;
     let (frame, merged, begun, about) = admitted.parts();
     let mut response = if wants.stream {

@@ -1,7 +1,9 @@
 //! What every API of completions does: one way from a checked conversation to the ask, and one way
 //! from its choices to a reply.
 
-use hone_domain::{CALL_CLOSE, CallStyle, Message, PolicyChoice, PolicyVersion, Sampling, Scope};
+use hone_domain::{
+    CALL_CLOSE, CallStyle, Message, PolicyChoice, PolicyVersion, Sampling, Scope, ServeError,
+};
 use serde_json::{Map, Value};
 
 use super::{ledger_error, set_header};
@@ -309,12 +311,24 @@ pub(super) async fn admit(
 
 impl From<OpenError> for ApiError {
     fn from(error: OpenError) -> Self {
-        match error {
-            OpenError::Language(error) => Self::invalid("messages", error.to_string()),
-            OpenError::Empty => Self::invalid("messages", error.to_string()),
-            OpenError::Shape { param, message } => Self::invalid(param, message),
-            OpenError::Serve(error) => error.into(),
-            OpenError::Broken(_) => Self::Internal(error.to_string()),
-        }
+        of_prompt("messages")(error)
+    }
+}
+
+/// Why a request could not be opened whose prompt is in the field `param`.
+pub(super) fn of_prompt(param: &'static str) -> impl Fn(OpenError) -> ApiError {
+    move |error| match error {
+        OpenError::Language(_) | OpenError::Empty => ApiError::invalid(param, error.to_string()),
+        OpenError::Shape { param, message } => ApiError::invalid(param, message),
+        OpenError::Serve(ServeError::TooLong {
+            prompt_tokens,
+            max_positions,
+        }) => ApiError::ContextLength {
+            param,
+            prompt_tokens,
+            max_positions,
+        },
+        OpenError::Serve(error) => error.into(),
+        OpenError::Broken(_) => ApiError::Internal(error.to_string()),
     }
 }

@@ -84,10 +84,13 @@ pub async fn tokenize(
     if let Some(model) = &body.model {
         named(&http, model)?;
     }
-    let tokens = match (&body.prompt, &body.messages) {
-        (Some(text), None) => door
-            .language
-            .encode(text, body.add_special_tokens.unwrap_or(true)),
+    let chars = body.prompt.as_ref().map_or(0, String::len);
+    let tokens = match (body.prompt, &body.messages) {
+        (Some(text), None) => {
+            let special = body.add_special_tokens.unwrap_or(true);
+            let encode = move |door: &Door| door.language.encode(&text, special);
+            door.apart(chars, encode).await?
+        }
         (None, Some(messages)) => {
             let wish = SessionFields::default().resolve(&headers, &http.binding)?;
             let tools = body.tools.as_deref().unwrap_or_default();
@@ -112,11 +115,16 @@ pub async fn tokenize(
             ));
         }
     };
-    let wants_texts = body.return_token_strs.unwrap_or(false);
+    let (count, wants_texts) = (tokens.len(), body.return_token_strs.unwrap_or(false));
+    let texts = move |door: &Door| {
+        let texts = wants_texts.then(|| tokens.iter().map(|t| text_of(door, *t)).collect());
+        (tokens, texts)
+    };
+    let (tokens, token_strs) = door.apart(count, texts).await?;
     Ok(Json(TokenizeReply {
-        count: tokens.len(),
+        count,
         max_model_len: door.backend.capabilities().max_positions,
-        token_strs: wants_texts.then(|| tokens.iter().map(|t| text_of(door, *t)).collect()),
+        token_strs,
         tokens,
     }))
 }
@@ -176,7 +184,8 @@ pub async fn detokenize(State(http): State<Arc<Http>>, request: Request) -> Repl
             format!("tokens[{at}] is not a token id below {vocab}"),
         ));
     }
-    Ok(Json(DetokenizeReply {
-        prompt: door.language.decode(&body.tokens),
-    }))
+    let count = body.tokens.len();
+    let decode = move |door: &Door| door.language.decode(&body.tokens);
+    let prompt = door.apart(count, decode).await?;
+    Ok(Json(DetokenizeReply { prompt }))
 }

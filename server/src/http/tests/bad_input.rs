@@ -199,6 +199,20 @@ async fn what_is_too_much() {
         body[field] = value;
         body.to_string()
     };
+    // The field that the prompt was in is named, whatever the dialect calls it.
+    let stage = Stage::new(Recorder::Collects).await;
+    let text = "x".repeat(5_000);
+    for (path, param) in [
+        ("/v1/completions", "prompt"),
+        ("/v1/responses", "input"),
+        ("/v1/embeddings", "input"),
+    ] {
+        let body = json!({"model": "gpt", param: text}).to_string();
+        let error = stage.post(path, &body).await.json()["error"].clone();
+        let told = (&error["code"], &error["param"]);
+        assert_eq!(told, (&json!("context_length_exceeded"), &json!(param)));
+        assert!(error["message"].as_str().unwrap().contains(param));
+    }
     let stops: Vec<String> = (0..4_000).map(|i| i.to_string()).collect();
     let many = vec![json!({"role": "user", "content": "x"}); 65];
     let long = json!([{"role": "user", "content": "x".repeat(5_000)}]);

@@ -12,6 +12,7 @@ mod fields;
 mod groups;
 mod guarding;
 mod learning;
+mod limits;
 mod openapi;
 mod page;
 mod people;

@@ -137,6 +137,23 @@ async fn a_retry_after_a_cut_joins_the_answer_under_way() {
 }
 
 #[tokio::test]
+async fn a_panic_leaves_nobody_waiting() {
+    let stage = Stage::new(Recorder::Collects).await;
+    stage.script([Script::Panic]);
+    let first = post(&stage, "k", body("hi", false)).await;
+    assert_eq!(
+        (first.status, &first.json()["error"]["code"]),
+        (500, &json!("internal_error"))
+    );
+    let again = post(&stage, "k", body("hi", false)).await;
+    assert_eq!(
+        (again.status, again.header("idempotent-replayed")),
+        (200, None)
+    );
+    assert_eq!(asked(&stage), 2);
+}
+
+#[tokio::test]
 async fn who_is_forgotten_gets_no_old_answer_and_all_others_do() {
     let stage = Stage::new(Recorder::Collects).await;
     post(&stage, "k", body("hi", false)).await;

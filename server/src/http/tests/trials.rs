@@ -1,10 +1,11 @@
 //! Trials, retiring and model names through the door.
 
+use axum::body::Body;
 use hone_domain::{BlobKey, Digest, OnTrial, Policy, PolicyChoice, PolicyVersion, Scope};
 use hone_store::suite::World;
 use serde_json::{Value, json};
 
-use crate::http::testing::{Recorder, Reply, Stage};
+use crate::http::testing::{Recorder, Reply, Stage, read, request};
 
 /// The scope of the suite's world, by its text.
 pub(super) const SCOPE: &str = "5:owner";
@@ -150,6 +151,17 @@ async fn sessions_are_split_and_models_are_named_by_version() {
     }
     assert_eq!(stage.get("/v1/models/gpt@v3").await.json()["root"], "gpt");
     assert_eq!(stage.get("/v1/models/gpt@v9").await.status, 404);
+}
+
+#[tokio::test]
+async fn what_was_never_published_is_not_retired() {
+    let stage = Stage::new(Recorder::Collects).await;
+    for method in ["POST", "DELETE"] {
+        let retire = request(method, "/v1/versions/9/retire", &[]).body(Body::empty());
+        let reply = read(stage.send(retire.unwrap()).await).await;
+        assert_eq!(reply.status, 404, "{method}: {}", reply.text);
+        assert!(reply.text.contains("GET /v1/versions"), "{}", reply.text);
+    }
 }
 
 #[tokio::test]

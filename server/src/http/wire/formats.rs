@@ -11,6 +11,8 @@ use crate::http::error::ApiError;
 
 /// Most choices of `guided_choice`.
 const CHOICES_MAX: usize = 512;
+/// Most tools of one request.
+const TOOLS_MAX: usize = 512;
 /// Most bytes of a grammar that a request sends or its schemas become.
 const GRAMMAR_BYTES_MAX: usize = 512 * 1_024;
 /// Most calls of one answer that is held to calls.
@@ -359,6 +361,10 @@ impl Offer {
         choice: Option<&Value>,
         parallel: Option<bool>,
     ) -> Result<Option<Self>, ApiError> {
+        if tools.len() > TOOLS_MAX {
+            let message = format!("at most {TOOLS_MAX} tools are taken");
+            return Err(ApiError::invalid("tools", message));
+        }
         let (choice, allowed) = ToolChoice::parse(choice)?;
         let is_known = |name: &str| tools.iter().any(|tool| name_of(tool) == name);
         let named = match &choice {

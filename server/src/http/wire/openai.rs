@@ -170,13 +170,6 @@ pub fn refuse_known(object: &JsonObject) -> Result<(), ApiError> {
 }
 
 fn check_tools(tools: &[Value]) -> Result<(), ApiError> {
-    const TOOLS_MAX: usize = 512;
-    if tools.len() > TOOLS_MAX {
-        return Err(ApiError::invalid(
-            "tools",
-            format!("at most {TOOLS_MAX} tools are taken"),
-        ));
-    }
     for (at, tool) in tools.iter().enumerate() {
         let kind = tool.get("type").and_then(Value::as_str);
         if kind.is_some_and(|kind| kind != "function") {

@@ -49,9 +49,7 @@ pub(super) async fn usable(
     if version == PolicyVersion::BASE {
         return Ok(None);
     }
-    let view = http.versions.version(scope, version, 0).await;
-    let view = view.map_err(|e| ledger_error(&e))?;
-    let view = view.ok_or_else(|| unknown(version))?;
+    let view = known(http, scope, version).await?;
     if view.record.is_retired {
         return Err(conflict(
             "retired",
@@ -71,6 +69,17 @@ pub(super) async fn usable(
         ));
     }
     Ok(Some(view))
+}
+
+/// The published version with that number.
+pub(super) async fn known(
+    http: &Http,
+    scope: &Scope,
+    version: PolicyVersion,
+) -> Result<VersionView, ApiError> {
+    let view = http.versions.version(scope, version, 0).await;
+    let view = view.map_err(|e| ledger_error(&e))?;
+    view.ok_or_else(|| unknown(version))
 }
 
 /// Publishes an older version again.

@@ -16,15 +16,16 @@ use utoipa::ToSchema;
 
 use super::act::usable;
 use super::own_scope;
-use crate::door::Door;
+use crate::door::{Door, OpenError, chars_of};
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::lists;
 use crate::http::routes::auth::strict;
-use crate::http::routes::talk::serving;
+use crate::http::routes::talk::{of_prompt, serving};
 use crate::http::routes::{Reply, ledger_error};
 use crate::http::wire::messages::{parse_messages, template_message};
+use crate::people::meter::Spender;
 
 /// Most prompts of one comparison.
 const PROMPTS_MAX: usize = 8;
@@ -141,8 +142,15 @@ pub(super) async fn side_by_side(
     }
     let a = choice(http, scope, lists::version("a", body.a)?).await?;
     let b = choice(http, scope, lists::version("b", body.b)?).await?;
-    let prompts = match &body.prompts {
-        Some(prompts) => given(http, door, prompts)?,
+    let prompts = match body.prompts.clone() {
+        Some(prompts) => {
+            let (chars, most) = (
+                prompts.iter().flatten().map(chars_of).sum(),
+                http.config.messages_max,
+            );
+            door.apart(chars, move |door| given(door, &prompts, most))
+                .await??
+        }
         None => recent(http, scope, body.recent.unwrap_or(3)).await?,
     };
     let sampling = Sampling {
@@ -154,6 +162,7 @@ pub(super) async fn side_by_side(
         door,
         scope,
         owner: &asked.caller.owner,
+        payer: http.meters.spender(asked.id),
         sampling,
         max_tokens,
     };
@@ -167,8 +176,8 @@ pub(super) async fn side_by_side(
         for (prompt, (a, b)) in begun {
             data.push(Pair {
                 messages: prompt.messages.iter().map(template_message).collect(),
-                a: said(a).await?,
-                b: said(b).await?,
+                a: asks.said(a).await?,
+                b: asks.said(b).await?,
             });
         }
         Ok::<(), ApiError>(())
@@ -208,10 +217,14 @@ fn prompts_wanted(count: usize, param: &str) -> Result<(), ApiError> {
     ))
 }
 
-fn given(http: &Http, door: &Door, prompts: &[Vec<Value>]) -> Result<Vec<Prompt>, ApiError> {
+fn given(
+    door: &Door,
+    prompts: &[Vec<Value>],
+    messages_max: usize,
+) -> Result<Vec<Prompt>, ApiError> {
     prompts_wanted(prompts.len(), "prompts")?;
     let prompt = |wire: &Vec<Value>| {
-        let messages = parse_messages(wire, http.config.messages_max)?;
+        let messages = parse_messages(wire, messages_max)?;
         let rendered: Vec<Value> = messages.iter().map(template_message).collect();
         let text = door.language.render(&rendered, None, &Map::new());
         let text = text.map_err(|error| ApiError::invalid("prompts", error.to_string()))?;
@@ -260,6 +273,7 @@ struct Asks<'a> {
     door: &'a Door,
     scope: &'a Scope,
     owner: &'a str,
+    payer: Option<Spender>,
     sampling: Sampling,
     max_tokens: u32,
 }
@@ -297,27 +311,44 @@ impl Asks<'_> {
                 admitted_ms: self.http.clock.now_ms(),
             },
         };
-        Ok(self.door.backend.ask(ask)?)
+        let answer = self.door.backend.ask(ask).map_err(OpenError::Serve);
+        let answer = answer.map_err(of_prompt("prompts"))?;
+        self.pay(prompt.tokens.len());
+        Ok(answer)
     }
-}
 
-async fn said(mut answer: Answer) -> Result<Said, ApiError> {
-    let mut text = String::new();
-    while let Some(delta) = answer.deltas.recv().await {
-        match delta {
-            Delta::Started { .. } => {}
-            Delta::Token(token) => text.push_str(&token.text),
-            Delta::Failed(error) => return Err(error.into()),
-            Delta::End(end) => {
-                text.push_str(&end.text);
-                return Ok(Said {
-                    text,
-                    tokens: end.completion.len(),
-                    stop: end.stop,
-                    version: end.version.0,
-                });
-            }
+    fn pay(&self, tokens: usize) {
+        if let Some(payer) = &self.payer {
+            payer.spend(tokens);
         }
     }
-    Err(ApiError::Internal("the engine broke off".to_owned()))
+
+    async fn said(&self, mut answer: Answer) -> Result<Said, ApiError> {
+        let mut text = String::new();
+        let mut paid = 0;
+        while let Some(delta) = answer.deltas.recv().await {
+            match delta {
+                Delta::Started { .. } => {}
+                Delta::Token(token) => {
+                    text.push_str(&token.text);
+                    // At once, because a client may leave.
+                    self.pay(1);
+                    paid += 1;
+                }
+                Delta::Failed(error) => return Err(error.into()),
+                Delta::End(end) => {
+                    text.push_str(&end.text);
+                    let tokens = end.completion.len();
+                    self.pay(tokens.saturating_sub(paid));
+                    return Ok(Said {
+                        text,
+                        tokens,
+                        stop: end.stop,
+                        version: end.version.0,
+                    });
+                }
+            }
+        }
+        Err(ApiError::Internal("the engine broke off".to_owned()))
+    }
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::json;
 use utoipa::ToSchema;
 
-use super::act::{HoldReply, decided, held, publish, record, restore, usable, whose};
+use super::act::{HoldReply, decided, held, known, publish, record, restore, usable, whose};
 use super::any::act_of;
 use super::{ActBody, ListQuery, UserQuery, number, read_act};
 use crate::http::Http;
@@ -162,6 +162,9 @@ async fn take_away(
     (scope, version): (&Scope, PolicyVersion),
     body: ActBody,
 ) -> Result<HoldReply, ApiError> {
+    if version != PolicyVersion::BASE {
+        known(http, scope, version).await?;
+    }
     let detail = json!({ "version": version, "note": body.note });
     record(http, asked, ("version.retire", scope), detail).await?;
     let now_ms = http.clock.now_ms();
@@ -180,6 +183,9 @@ async fn take_back(
     (scope, version): (&Scope, PolicyVersion),
     _body: ActBody,
 ) -> Result<HoldReply, ApiError> {
+    if version != PolicyVersion::BASE {
+        known(http, scope, version).await?;
+    }
     let detail = json!({ "version": version });
     record(http, asked, ("version.unretire", scope), detail).await?;
     let changed = http.versions.unretire(scope, version).await;
