@@ -150,6 +150,9 @@ pub(super) async fn list(
         limit: page_limit(query.limit, 100)?,
         before: query.before,
     };
+    // Before the list: where a trial has ended, what it left is in the list.
+    let standing = http.versions.standing(scope).await;
+    let standing = standing.map_err(|e| ledger_error(&e))?;
     let records = http.versions.version_page(scope, page).await;
     let records = records.map_err(|e| ledger_error(&e))?;
     let last = records.last().filter(|_| records.len() == page.limit);
@@ -158,8 +161,6 @@ pub(super) async fn list(
         .filter(|v| *v > 1);
     let scores = http.ledger.scores_by_version(scope).await;
     let scores = scores.map_err(|e| ledger_error(&e))?;
-    let standing = http.versions.standing(scope).await;
-    let standing = standing.map_err(|e| ledger_error(&e))?;
     let current = http.policies.get().version(scope);
     let data = records
         .into_iter()
