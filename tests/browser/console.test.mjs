@@ -121,6 +121,12 @@ test('charts are read as tables and as CSV, and two versions are compared in num
   assert.match(page.url(), new RegExp(`a=1&b=${current}`))
   await page.reload()
   await two.getByRole('row').filter({ hasText: 'loss' }).waitFor()
+
+  // In a narrower window the charts are drawn narrower, so that the newest stays in sight.
+  await page.locator('[data-testid="plot"] .uplot').first().waitFor()
+  await page.setViewportSize({ width: 390, height: 860 })
+  const drawn = page.locator('[data-testid="plot"]:has(.uplot)').first()
+  await until(() => drawn.evaluate((plot) => plot.clientWidth < 390 && plot.querySelector('.uplot').offsetWidth === plot.clientWidth))
   assert.deepEqual(page.complaints, [])
 })
 

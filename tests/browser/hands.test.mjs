@@ -47,6 +47,29 @@ test('code is copied as it is', async () => {
   assert.deepEqual(page.complaints, [])
 })
 
+test('without a clipboard and with nothing kept, the page is there and copies still', async () => {
+  const said = `So:\n\n\`\`\`python\n${CODE}\n\`\`\``
+  await hone.chat('Show me one more loop', { guided_choice: [said], max_tokens: 200, session_id: 'plain' })
+  const page = await open(browser, hone)
+  // As over plain HTTP from another machine, in a browser that blocks site data.
+  await page.addInitScript(() => {
+    delete Crypto.prototype.randomUUID
+    Object.defineProperty(navigator, 'clipboard', { value: undefined })
+    const get = () => {
+      throw new DOMException('blocked', 'SecurityError')
+    }
+    for (const shelf of ['localStorage', 'sessionStorage']) Object.defineProperty(window, shelf, { get })
+  })
+  await openSession(page, 'Show me one more loop')
+  const block = page.locator('.code')
+  await block.getByRole('button', { name: 'Copy code' }).click()
+  await block.getByText('Copied').waitFor()
+  await page.evaluate(() => (document.execCommand = () => false))
+  await page.getByRole('button', { name: 'Copy the answer' }).click()
+  await page.getByText('Not copied: select it by hand.').waitFor()
+  assert.deepEqual(page.complaints, [])
+})
+
 test('a tool call and its result are folded and open', async () => {
   const messages = [{ role: 'user', content: 'How is the weather in Paris?' }]
   const asked = { tools: [WEATHER], session_id: 'weather' }
@@ -136,6 +159,67 @@ test('another answer and an edit make branches that stay', async () => {
   await until(async () => (await turns.count()) === 2)
   await turns.nth(1).getByText('/ 2').waitFor()
   assert.deepEqual(page.complaints, [])
+})
+
+test('an edit that failed leaves the way back', async () => {
+  const page = await open(browser, hone)
+  await page.goto(hone.url)
+  const turn = await say(page, 'What is the capital of Greece?')
+  const busy = { status: 503, json: { error: { message: 'too busy' } } }
+  await page.route('**/v1/chat/completions', (route) => route.fulfill(busy), { times: 1 })
+  await turn.hover()
+  await turn.getByTestId('edit').click()
+  await page.getByTestId('edit-text').fill('What is the capital of Malta?')
+  await page.getByTestId('edit-send').click()
+  await page.getByText('Too busy.').waitFor()
+  await page.getByRole('button', { name: 'Previous branch' }).click()
+  await page.getByTestId('said').filter({ hasText: 'Greece' }).waitFor()
+})
+
+test('an answer that still comes is there again after a look at another chat', async () => {
+  await hone.chat('A word about bread, please.', { session_id: 'bread' })
+  await hone.chat('A word about butter, please.', { session_id: 'butter' })
+  const page = await open(browser, hone)
+  await openSession(page, 'bread')
+  let release
+  const held = new Promise((go) => (release = go))
+  await page.route('**/v1/chat/completions', (route) => held.then(() => route.continue()), { times: 1 })
+  const look = async (title) => {
+    await page.getByTestId('session').filter({ hasText: title }).click()
+    await page.getByTestId('said').first().filter({ hasText: title }).waitFor()
+  }
+  await page.getByTestId('composer').fill('And another.')
+  await page.getByTestId('send').click()
+  await page.getByTestId('stop').waitFor()
+  await look('butter')
+  assert.equal(await page.getByTestId('stop').count(), 0)
+  await look('bread')
+  const turn = page.getByTestId('turn').nth(1)
+  assert.equal(await turn.getByTestId('said').innerText(), 'And another.')
+
+  // Escape closes what stands over the page before it stops an answer.
+  await page.getByTestId('consent').click()
+  await page.getByTestId('consent-off').waitFor()
+  await page.keyboard.press('Escape')
+  await page.getByTestId('consent-off').waitFor({ state: 'hidden' })
+  await page.getByTestId('stop').waitFor()
+
+  release()
+  await turn.getByTestId('version').waitFor()
+  assert.deepEqual(page.complaints, [])
+})
+
+test('a choice about learning that is refused is not shown as made', async () => {
+  const page = await open(browser, hone)
+  await page.goto(hone.url)
+  const busy = { status: 503, json: { error: { message: 'too busy' } } }
+  await page.route('**/v1/consent', (route) => (route.request().method() === 'PUT' ? route.fulfill(busy) : route.continue()))
+  const consent = page.getByTestId('consent')
+  const now = await consent.getAttribute('data-consent')
+  await consent.click()
+  await page.getByTestId(now === 'off' ? 'consent-serve' : 'consent-off').click()
+  await page.getByText('Too busy.').waitFor()
+  assert.ok(await page.getByTestId(`consent-${now}`).isChecked())
 })
 
 test('chats are found by their words', async () => {

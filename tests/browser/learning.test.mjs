@@ -88,5 +88,10 @@ test('a first visit, a correction, a version, a comparison, the way back, and fo
   assert.deepEqual((await hone.get('/v1/sessions')).data, [])
   const gone = await fetch(`${hone.url}/v1/turns/${corrected[0]}`)
   assert.equal(gone.status, 404)
+  // The chat that was open is gone from the page as well.
+  await page.locator('dialog[open]').getByRole('button', { name: 'Close' }).last().click()
+  await page.getByRole('navigation', { name: 'Main' }).getByRole('link', { name: 'Chat' }).click()
+  await page.getByTestId('composer').waitFor()
+  assert.equal(await page.getByTestId('turn').count(), 0)
   assert.deepEqual(page.complaints, [])
 })

@@ -20,6 +20,22 @@ after(async () => {
   await hone?.stop()
 })
 
+/** Waits until a chart's own numbers, as it saves them, are all that the server measured; their times. */
+async function measured(page) {
+  const save = page.getByRole('button', { name: 'Tokens as CSV' })
+  const known = (await hone.get('/admin/v1/series?names=tokens_per_s')).data.tokens_per_s.map(([at]) => at)
+  let times = []
+  const missing = () => known.filter((at) => !times.includes(at))
+  await until(async () => {
+    const [file] = await Promise.all([page.waitForEvent('download'), save.click()])
+    const lines = readFileSync(await file.path(), 'utf8').trim().split('\r\n').slice(1)
+    times = lines.map((line) => Date.parse(line.split(',')[0]))
+    return missing().length === 0
+  }, 10_000).catch(() => assert.fail(`samples are missing: ${missing()}`))
+  assert.ok(times.every((at, index) => index === 0 || at > times[index - 1]), `not in order, or twice: ${times}`)
+  return times
+}
+
 test('charts are drawn at most four times a second while samples come far faster', async () => {
   const page = await open(browser, hone)
   await page.addInitScript(() => {
@@ -105,18 +121,26 @@ test('after a restart charts and lists hold everything once, and nothing is miss
   const places = await rows.evaluateAll((all) => all.map((row) => row.getAttribute('href')))
   assert.equal(new Set(places).size, count + 1)
 
-  // The chart's own numbers, as it saves them.
   await page.evaluate(() => (location.hash = '#/console/serving'))
-  const save = page.getByRole('button', { name: 'Tokens as CSV' })
-  const known = (await hone.get('/admin/v1/series?names=tokens_per_s')).data.tokens_per_s.map(([at]) => at)
-  let times = []
-  const missing = () => known.filter((at) => !times.includes(at))
-  await until(async () => {
-    const [file] = await Promise.all([page.waitForEvent('download'), save.click()])
-    const lines = readFileSync(await file.path(), 'utf8').trim().split('\r\n').slice(1)
-    times = lines.map((line) => Date.parse(line.split(',')[0]))
-    return missing().length === 0
-  }, 10_000).catch(() => assert.fail(`samples of the new process are missing: ${missing()}`))
-  assert.ok(times.every((at, index) => index === 0 || at > times[index - 1]), `not in order, or twice: ${times}`)
+  const times = await measured(page)
   assert.ok(times[0] < ended_ms, 'what was shown before the restart is gone')
+})
+
+test('a hidden page holds no connection, and gets what it missed when it is seen again', async () => {
+  const page = await open(browser, hone)
+  await page.goto(`${hone.url}/#/console/serving`)
+  const live = (connected) => page.locator(`[data-testid="live"][data-connected="${connected}"][data-filled="true"]`).waitFor()
+  const see = (hidden) =>
+    page.evaluate((hidden) => {
+      Object.defineProperty(document, 'hidden', { configurable: true, get: () => hidden })
+      document.dispatchEvent(new Event('visibilitychange'))
+    }, hidden)
+  await live(true)
+  await see(true)
+  await live(false)
+  await hone.chat('While nobody looks.')
+  await see(false)
+  await live(true)
+  await measured(page)
+  assert.deepEqual(page.complaints, [])
 })

@@ -27,6 +27,17 @@ async function arrive(link, name) {
   return page
 }
 
+/** Signs in somebody who has arrived before. */
+async function enter(name) {
+  const page = await open(browser, hone)
+  await page.goto(hone.url)
+  await page.getByTestId('name').fill(name)
+  await page.getByTestId('password').fill(`${name} has a long password`)
+  await page.getByTestId('sign-in').locator('button.primary').click()
+  await page.getByTestId('composer').waitFor()
+  return page
+}
+
 /** A request as the signed-in page would send it. */
 function ask(page, method, path, body) {
   return page.evaluate(
@@ -78,12 +89,7 @@ test('two people in two browsers see only what is theirs', async () => {
 })
 
 test('an admin who reads what others said is told that the log keeps it, and reads only when asking', async () => {
-  const page = await open(browser, hone)
-  await page.goto(hone.url)
-  await page.getByTestId('name').fill('root')
-  await page.getByTestId('password').fill('root has a long password')
-  await page.getByTestId('sign-in').locator('button.primary').click()
-  await page.getByTestId('composer').waitFor()
+  const page = await enter('root')
   const acts = async (act) => JSON.parse((await ask(page, 'GET', `/admin/v1/audit?limit=200&act=${act}`)).text).data.filter((row) => row.act === act)
   await page.goto(`${hone.url}/#/console/turns`)
   const rows = page.getByTestId('turn-row')
@@ -92,12 +98,7 @@ test('an admin who reads what others said is told that the log keeps it, and rea
   assert.ok(lists >= 1)
 
   // Somebody says something: that there is something new is told without reading it.
-  const other = await open(browser, hone)
-  await other.goto(hone.url)
-  await other.getByTestId('name').fill('bob')
-  await other.getByTestId('password').fill('bob has a long password')
-  await other.getByTestId('sign-in').locator('button.primary').click()
-  await other.getByTestId('composer').waitFor()
+  const other = await enter('bob')
   const count = await rows.count()
   const said = await (await say(other, 'a word of bob')).getAttribute('data-turn')
   await page.getByTestId('turns-new').filter({ hasText: '1 new turn' }).waitFor()
@@ -111,6 +112,13 @@ test('an admin who reads what others said is told that the log keeps it, and rea
   const reads = await acts('turn.read')
   assert.equal(reads.at(0).object, said)
   assert.equal(reads.at(0).actor, 'root')
+
+  // How many of them pass a filter is not known before they are read.
+  await page.goto(`${hone.url}/#/console/turns?owner=ann`)
+  await rows.first().waitFor()
+  await say(other, 'one more word of bob')
+  await page.getByTestId('turns-new').filter({ hasText: 'Look for new turns' }).click()
+  await page.getByTestId('turns-new').waitFor({ state: 'detached' })
   await page.goto(`${hone.url}/#/console/people/audit`)
   await page.getByTestId('audit').filter({ hasText: 'turn.read' }).waitFor()
 })
@@ -136,12 +144,7 @@ test('who is not signed in is asked to, and a sign-in lasts over a reload', asyn
 })
 
 test('a team shares limits, its lead keeps an agent with a key, and others see neither', async () => {
-  const admin = await open(browser, hone)
-  await admin.goto(hone.url)
-  await admin.getByTestId('name').fill('root')
-  await admin.getByTestId('password').fill('root has a long password')
-  await admin.getByTestId('sign-in').locator('button.primary').click()
-  await admin.getByTestId('composer').waitFor()
+  const admin = await enter('root')
   const made = await ask(admin, 'POST', '/admin/v1/invites', { role: 'developer' })
   const dev = await arrive(new URL(JSON.parse(made.text).url, hone.url).href, 'dev')
 
@@ -159,8 +162,19 @@ test('a team shares limits, its lead keeps an agent with a key, and others see n
   await team.locator('li', { hasText: 'dev' }).getByText('lead', { exact: true }).waitFor()
   await admin.getByRole('button', { name: 'Limits of desk' }).click()
   await admin.getByTestId('limit-requests_per_minute').fill('60')
+  // The dialog's own edge is no way out, nor is a selection that is dragged over it.
+  await admin.locator('dialog[open]').click({ position: { x: 8, y: 80 } })
+  const field = await admin.getByTestId('limit-requests_per_minute').boundingBox()
+  await admin.mouse.move(field.x + 20, field.y + 10)
+  await admin.mouse.down()
+  await admin.mouse.move(5, 5, { steps: 4 })
+  await admin.mouse.up()
   await admin.getByTestId('limits-save').click()
   await team.getByText('60 requests a minute').waitFor()
+  await admin.getByRole('button', { name: 'Limits of desk' }).click()
+  await admin.locator('dialog[open]').waitFor()
+  await admin.mouse.click(5, 5)
+  await admin.locator('dialog[open]').waitFor({ state: 'detached' })
   await picture(admin, 'teams-light')
   assert.deepEqual(await issues(admin), [])
 
@@ -187,6 +201,12 @@ test('a team shares limits, its lead keeps an agent with a key, and others see n
   const agents = async (page) => JSON.parse((await ask(page, 'GET', '/v1/agents')).text).data.map((row) => [row.name, row.manages])
   assert.deepEqual(await agents(dev), [['helper', true]])
   assert.deepEqual(await agents(admin), [])
+  const bob = await enter('bob')
+  await bob.goto(`${hone.url}/#/account`)
+  await bob.getByTestId('agent-row').filter({ hasText: 'helper of the team desk' }).waitFor()
+  await bob.getByText('An admin can make you a key.').waitFor()
+  for (const offer of ['agent-name', 'key-name']) assert.equal(await bob.getByTestId(offer).count(), 0, offer)
+  assert.deepEqual(await issues(bob), [])
   await agent.getByTestId('agent-close').click()
   await agent.getByText('closed').waitFor()
   const closed = await fetch(`${hone.url}/v1/me`, { headers: { 'x-api-key': key.trim() } })
@@ -194,4 +214,41 @@ test('a team shares limits, its lead keeps an agent with a key, and others see n
   await admin.goto(`${hone.url}/#/console/people/agents`)
   await admin.getByTestId('all-agents').filter({ hasText: 'the team desk' }).waitFor()
   assert.deepEqual(await issues(admin), [])
+})
+
+test('what is refused stays on the screen, and is not shown as done', async () => {
+  const page = await enter('root')
+  await page.goto(`${hone.url}/#/console/people`)
+  const role = page.getByLabel('Role of root')
+  await role.selectOption('user')
+  await page.getByRole('alert').filter({ hasText: 'your own account' }).waitFor()
+  assert.equal(await role.inputValue(), 'admin')
+})
+
+test('an auditor is offered nothing that needs an admin', async () => {
+  const admin = await enter('root')
+  const made = await ask(admin, 'POST', '/admin/v1/invites', { role: 'auditor' })
+  const page = await arrive(new URL(JSON.parse(made.text).url, hone.url).href, 'eve')
+  await page.goto(`${hone.url}/#/console/versions`)
+  const views = page.getByRole('navigation', { name: 'Views of versions' })
+  await views.getByRole('link', { name: 'Refused' }).waitFor()
+  assert.equal(await views.getByRole('link', { name: 'Compare' }).count(), 0)
+})
+
+test('a tab goes on after a sign-in in another one, and begins anew where somebody else signed in', async () => {
+  const page = await enter('ann')
+  const other = await page.context().newPage()
+  await other.goto(hone.url)
+  await other.getByTestId('composer').waitFor()
+  const signIn = async (name) => {
+    const signed = await ask(other, 'POST', '/v1/auth/sign-in', { name, password: `${name} has a long password` })
+    assert.ok(signed.status < 300, signed.text)
+  }
+  await signIn('ann')
+  await say(page, 'a word of ann')
+  await signIn('bob')
+  await page.evaluate(() => document.dispatchEvent(new Event('visibilitychange')))
+  await page.getByTestId('nav-account').filter({ hasText: 'bob' }).waitFor()
+  await page.getByTestId('session').first().waitFor()
+  assert.ok(!(await page.locator('body').innerText()).includes('of ann'))
 })

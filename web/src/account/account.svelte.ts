@@ -1,6 +1,6 @@
 /** Who is here, and what they allowed. */
 
-import { ApiError, call, explain, get, post, useCsrf, whenSignedOut } from '../api/client'
+import { ApiError, call, explain, get, post, useCsrf, whenCsrfIsStale, whenSignedOut } from '../api/client'
 import type { Consent, ConsentView, Me } from '../api/types'
 import { keepDraft } from '../chat/draft'
 
@@ -21,8 +21,13 @@ class Account {
   /** Agents are made and keys are handed out by who writes programs. */
   makesKeys = $derived(this.me?.role === 'admin' || this.me?.role === 'developer')
 
+  private checking: Promise<boolean> | null = null
+  /** How often one decided about learning here. */
+  private decisions = 0
+
   constructor() {
     whenSignedOut(() => this.forget())
+    whenCsrfIsStale(() => this.check())
   }
 
   async load() {
@@ -33,6 +38,36 @@ class Account {
       this.failure = explain(error)
       this.phase = 'failed'
     }
+  }
+
+  /**
+   * Another tab may have signed in anew, decided otherwise about learning, or signed in somebody
+   * else: then this page begins anew, and nothing it was about to do is done in their name.
+   * Says whether the same person is here.
+   */
+  check(): Promise<boolean> {
+    // A page that comes to sight gets the focus as well.
+    this.checking ??= this.look().finally(() => (this.checking = null))
+    return this.checking
+  }
+
+  private async look(): Promise<boolean> {
+    if (this.phase !== 'in') return false
+    let me: Me
+    try {
+      me = await get<Me>('/v1/me')
+    } catch {
+      // Nobody is signed in, and the page shows that already; or no answer came, and the next look asks again.
+      return false
+    }
+    if (this.phase !== 'in') return false
+    if (me.name !== this.me?.name) {
+      this.forget()
+      beginAnew()
+      return false
+    }
+    this.welcome(me)
+    return true
   }
 
   async signIn(name: string, password: string) {
@@ -57,6 +92,7 @@ class Account {
   /** Decides about learning; what is not said stays. */
   async decide(learning: Consent, holdback = this.consent?.holdback) {
     this.consent = await call<ConsentView>('PUT', '/v1/consent', { body: { learning, holdback } })
+    this.decisions += 1
   }
 
   private welcome(me: Me) {
@@ -67,11 +103,13 @@ class Account {
   }
 
   private async readConsent() {
+    const then = this.decisions
     try {
-      this.consent = await get<ConsentView>('/v1/consent')
+      const found = await get<ConsentView>('/v1/consent')
+      // What was decided here meanwhile is newer.
+      if (this.decisions === then) this.consent = found
     } catch {
-      // The switch is not shown while nobody knows where it stands; the next load asks again.
-      this.consent = null
+      // The switch is not shown before it is known where it stands; the next look asks again.
     }
   }
 

@@ -1,5 +1,5 @@
 import { afterEach, expect, it, vi } from 'vitest'
-import { type ApiError, explain, get } from './client'
+import { type ApiError, explain, get, post, useCsrf, whenCsrfIsStale } from './client'
 
 afterEach(() => vi.unstubAllGlobals())
 
@@ -31,4 +31,19 @@ it('keeps what Hone says, and a status that nobody explains', async () => {
   const stopping = await failure(async () => Response.json({ error }, { status: 503 }))
   expect(explain(stopping)).toBe('The server is stopping; try again in a moment.')
   expect(explain(await failure(page(500)))).toBe('The server answered with status 500.')
+})
+
+it.each([true, false])('asks once more where the value beside the cookie was not the newest, if the same person is here: %s', async (isSame) => {
+  const sent: (string | undefined)[] = []
+  vi.stubGlobal('fetch', async (_: string, { headers }: { headers: Record<string, string> }) => {
+    sent.push(headers['x-hone-csrf'])
+    return Response.json({ error: { message: 'needs the header', code: 'csrf' } }, { status: 403 })
+  })
+  useCsrf('old')
+  whenCsrfIsStale(async () => {
+    useCsrf('new')
+    return isSame
+  })
+  await expect(post('/v1/feedback')).rejects.toMatchObject({ status: 403, code: 'csrf' })
+  expect(sent).toEqual(isSame ? ['old', 'new'] : ['old'])
 })

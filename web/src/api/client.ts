@@ -35,6 +35,12 @@ export function whenSignedOut(then: () => void) {
   onSignedOut = then
 }
 
+/** Called when `csrf` is no longer the session's; says whether the same person is here, with what is now. */
+let onStaleCsrf: () => Promise<boolean> = async () => false
+export function whenCsrfIsStale(then: () => Promise<boolean>) {
+  onStaleCsrf = then
+}
+
 export function url(path: string, query: Query = {}): string {
   const params = new URLSearchParams()
   for (const [name, value] of Object.entries(query)) {
@@ -46,13 +52,26 @@ export function url(path: string, query: Query = {}): string {
 
 /** Sends a request; throws an ApiError unless the reply is a success. */
 export async function send(method: string, path: string, options: Options = {}): Promise<Response> {
+  let reply = await request(method, path, options)
+  if (reply.ok) return reply
+  let failure = await failureOf(reply)
+  // Signing in anew in another tab brings another value; nothing was done yet.
+  if (failure.status === 403 && failure.code === 'csrf' && (await onStaleCsrf())) {
+    reply = await request(method, path, options)
+    if (reply.ok) return reply
+    failure = await failureOf(reply)
+  }
+  if (failure.status === 401 && !path.startsWith('/v1/auth/')) onSignedOut()
+  throw failure
+}
+
+async function request(method: string, path: string, options: Options): Promise<Response> {
   const headers: Record<string, string> = { accept: 'application/json' }
   if (options.body !== undefined) headers['content-type'] = 'application/json'
   if (options.agent) headers['x-hone-agent'] = options.agent
   if (csrf && method !== 'GET') headers['x-hone-csrf'] = csrf
-  let reply: Response
   try {
-    reply = await fetch(url(path, options.query), {
+    return await fetch(url(path, options.query), {
       method,
       headers,
       body: options.body === undefined ? undefined : JSON.stringify(options.body),
@@ -64,10 +83,6 @@ export async function send(method: string, path: string, options: Options = {}):
     if (options.signal?.aborted) throw error
     throw new ApiError('The server cannot be reached: check your connection and that Hone is running, then try again.', 0, 'unreachable')
   }
-  if (reply.ok) return reply
-  const failure = await failureOf(reply)
-  if (failure.status === 401 && !path.startsWith('/v1/auth/')) onSignedOut()
-  throw failure
 }
 
 /** Sends a request and reads the reply as JSON. */

@@ -30,6 +30,8 @@ export class TurnNode {
   fate = $state<Fate | null>(null)
   feedback = $state<Feedback | null>(null)
   startedMs: number
+  /** What ends its answer early, while it is asked for. */
+  abort: AbortController | null = null
 
   constructor(id: string, parent: string | null, messages: Message[], startedMs: number) {
     this.id = id
@@ -52,6 +54,11 @@ export class TurnNode {
   get live(): boolean {
     return this.state === 'waiting' || this.state === 'streaming'
   }
+
+  /** Whether it failed with nothing to show for it: the talk does not go on from there. */
+  get barren(): boolean {
+    return this.state === 'failed' && !this.completion && !this.tools.length
+  }
 }
 
 /** Statuses that the same request gets again: malformed, too long, not to be processed. */
@@ -70,10 +77,10 @@ export class Conversation {
   chosen = $state<Record<string, string>>({})
   /** Whether what it would go on from was forgotten elsewhere. Its words are not sent again. */
   forgotten = $state(false)
-  private running: AbortController | null = null
   private count = 0
 
   path = $derived(this.pathOf())
+  /** Whether an answer in sight is still coming. */
   live = $derived(this.path.some((node) => node.live))
 
   constructor(sessionId: string | null, key: string | null) {
@@ -82,7 +89,7 @@ export class Conversation {
   }
 
   static fresh(): Conversation {
-    return new Conversation(null, `chat-${crypto.randomUUID()}`)
+    return new Conversation(null, `chat-${randomId()}`)
   }
 
   static async load(id: string, signal?: AbortSignal): Promise<Conversation> {
@@ -130,8 +137,9 @@ export class Conversation {
     }
   }
 
-  /** Says something after `parent` (the last answer in sight if not given). */
-  say(text: string, model: string, parent: TurnNode | null = this.path.at(-1) ?? null) {
+  /** Says something after the last answer in sight. What failed before it becomes a branch beside it. */
+  say(text: string, model: string) {
+    const parent = this.path.findLast((node) => !node.barren) ?? null
     return this.ask([{ role: 'user', content: text }], model, parent)
   }
 
@@ -150,13 +158,14 @@ export class Conversation {
     return this.ask(node.messages, model, this.find(node.parent), node)
   }
 
-  stop() {
-    this.running?.abort()
+  /** Stops the answer in sight, or those to all of `nodes`. */
+  stop(nodes = this.path) {
+    for (const node of nodes) node.abort?.abort()
   }
 
   /** One that failed without a word is no branch to go back to. */
   private makePlace(node: TurnNode) {
-    if (node.state === 'failed' && !node.completion) this.nodes = this.nodes.filter((n) => n !== node)
+    if (node.barren) this.nodes = this.nodes.filter((n) => n !== node)
   }
 
   private find(id: string | null): TurnNode | null {
@@ -178,8 +187,7 @@ export class Conversation {
     const node = new TurnNode(`local-${++this.count}`, parent?.id ?? null, messages, Date.now())
     this.nodes.push(node)
     this.choose(node)
-    const abort = new AbortController()
-    this.running = abort
+    const abort = (node.abort = new AbortController())
     const paint = new Painter(node)
     try {
       const from = instead?.turnId ? instead : parent
@@ -195,7 +203,7 @@ export class Conversation {
       if (!abort.signal.aborted) node.failure = describe(error)
       node.refused = error instanceof ApiError && REFUSALS.includes(error.status)
     } finally {
-      if (this.running === abort) this.running = null
+      node.abort = null
     }
     return node
   }
@@ -241,6 +249,12 @@ class Painter {
     this.node.completion += this.held
     this.held = ''
   }
+}
+
+/** Over plain HTTP browsers have no `crypto.randomUUID`. */
+function randomId(): string {
+  const bytes = crypto.getRandomValues(new Uint8Array(16))
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, '0')).join('')
 }
 
 function mergeTool(tools: ToolCall[], index: number, piece: ToolCall) {

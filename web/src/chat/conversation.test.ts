@@ -1,4 +1,4 @@
-import { expect, it, vi } from 'vitest'
+import { afterEach, expect, it, vi } from 'vitest'
 import type { Fate } from '../api/types'
 import { Conversation, TurnNode } from './conversation.svelte'
 
@@ -7,6 +7,8 @@ function tree(...turns: [id: string, parent: string | null][]): Conversation {
   chat.nodes = turns.map(([id, parent], at) => new TurnNode(id, parent, [{ role: 'user', content: `to ${id}` }], at))
   return chat
 }
+
+afterEach(() => void vi.unstubAllGlobals())
 
 const path = (chat: Conversation) => chat.path.map((node) => node.id).join(' ')
 const node = (chat: Conversation, id: string) => {
@@ -57,7 +59,6 @@ it('what was forgotten elsewhere is not sent again', async () => {
   said.fate = { state: 'pending' } as Fate
   await chat.say('go on', 'm')
   await chat.retry(said, 'm')
-  vi.unstubAllGlobals()
   expect(chat.forgotten).toBe(true)
   expect(asked).toEqual(['GET /v1/turns/turn_a'])
 })
@@ -74,6 +75,76 @@ it.each([
   const failed = await chat.say('too long', 'm')
   expect(failed.refused).toBe(refused)
   await chat.edit(failed, 'shorter', 'm')
-  vi.unstubAllGlobals()
   expect(chat.nodes.map((node) => node.said)).toEqual(['shorter'])
+})
+
+it('a new chat has a name of its own also where the page came over plain HTTP', () => {
+  vi.stubGlobal('crypto', { getRandomValues: (bytes: Uint8Array) => bytes.fill(10) })
+  expect(Conversation.fresh().key).toBe(`chat-${'0a'.repeat(16)}`)
+})
+
+/** A server that refuses what it is told to, and keeps what it was asked. */
+function refusing(...statuses: number[]): string[][] {
+  const asked: string[][] = []
+  vi.stubGlobal('fetch', async (_: string, { body }: { body: string }) => {
+    const { messages } = JSON.parse(body) as { messages: { content: string }[] }
+    asked.push(messages.map((message) => message.content))
+    return new Response('{}', { status: statuses.shift() ?? 503 })
+  })
+  return asked
+}
+
+it('a message that failed is not sent along with the next, and stays beside it', async () => {
+  const asked = refusing(400, 503)
+  const chat = tree(['a', null])
+  node(chat, 'a').state = 'done'
+  const failed = await chat.say('too long', 'm')
+  const next = await chat.say('short', 'm')
+  expect(asked).toEqual([
+    ['to a', 'too long'],
+    ['to a', 'short'],
+  ])
+  expect(path(chat)).toBe(`a ${next.id}`)
+  expect(chat.siblings(next).map((sibling) => sibling.said)).toEqual(['too long', 'short'])
+  chat.choose(failed)
+  expect(path(chat)).toBe(`a ${failed.id}`)
+})
+
+it('what failed in the middle of its answer is gone on from', async () => {
+  const asked = refusing()
+  const chat = tree(['a', null])
+  Object.assign(node(chat, 'a'), { state: 'failed', completion: 'half' })
+  await chat.say('go on', 'm')
+  expect(asked).toEqual([['to a', 'half', 'go on']])
+})
+
+/** A server that never answers: only stopping ends a request. */
+function silent() {
+  vi.stubGlobal('fetch', (_: string, { signal }: { signal: AbortSignal }) => {
+    return new Promise((_, refuse) => {
+      if (signal.aborted) refuse(signal.reason)
+      signal.addEventListener('abort', () => refuse(signal.reason))
+    })
+  })
+}
+
+it('stops the answer in sight, and another branch by itself', async () => {
+  silent()
+  const chat = tree(['a', null], ['b', null])
+  chat.nodes.forEach((node) => (node.state = 'done'))
+  const answers = [chat.say('after b', 'm')]
+  chat.choose(node(chat, 'a'))
+  answers.push(chat.say('after a', 'm'))
+  const states = () => chat.nodes.slice(2).map((node) => node.state)
+
+  chat.choose(node(chat, 'b'))
+  chat.stop()
+  await answers[0]
+  expect(states()).toEqual(['stopped', 'waiting'])
+  expect(chat.live).toBe(false)
+  chat.choose(node(chat, 'a'))
+  expect(chat.live).toBe(true)
+  chat.stop()
+  await answers[1]
+  expect(states()).toEqual(['stopped', 'stopped'])
 })

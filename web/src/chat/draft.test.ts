@@ -22,3 +22,13 @@ it('what was sent is no draft', () => {
   keepDraft('ann', '')
   expect(draftOf('ann')).toBe('')
 })
+
+it('where the browser keeps nothing there is no draft, and nothing fails', () => {
+  const refuse = () => {
+    throw new Error('blocked or full')
+  }
+  vi.stubGlobal('sessionStorage', { getItem: refuse, setItem: refuse, removeItem: refuse })
+  keepDraft('ann', 'not sent')
+  keepDraft('ann', '')
+  expect(draftOf('ann')).toBe('')
+})

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import type { ConsentView, Fate, FeedbackReply } from '../api/types'
-import { expectation, outcome } from './feedback'
+import { expectation, feedbackOf, outcome } from './feedback'
 
 const consent = (learning: ConsentView['learning'], corrections: ConsentView['corrections'], replayed = false): ConsentView => ({
   learning,
@@ -38,4 +38,13 @@ it('says after sending what the server says, as a sentence', () => {
   expect(outcome(reply)).toBe('')
   const late = { ...reply, outcome: 'already_learned', explanation: 'a version has learned from this answer already' }
   expect(outcome(late)).toBe('A version has learned from this answer already.')
+})
+
+it.each([
+  ['down' as const, ' too long ', ' Paris. ', { thumb: 'down', comment: 'too long', correction: 'Paris.' }],
+  ['down' as const, ' ', '', { thumb: 'down' }],
+  // What was written before the thumb was turned up.
+  ['up' as const, '', 'Paris.', { thumb: 'up' }],
+])('a thumb %s with %j and %j', (thumb, comment, correction, sent) => {
+  expect(feedbackOf(thumb, comment, correction)).toEqual(sent)
 })

@@ -3,6 +3,8 @@
 import { sentence } from '../api/client'
 import type { ConsentView, Fate, FeedbackReply } from '../api/types'
 
+export type Thumb = 'up' | 'down'
+
 const WORDS: Record<ConsentView['corrections'], string> = {
   imitated: 'The model will practise to answer like this.',
   hint: 'The model will learn from it what to do better, not your very words.',
@@ -17,6 +19,15 @@ export function expectation(consent: ConsentView | null, fate: Fate | null): str
     return `v${fate.version} has learned from this answer already: ${more}.`
   }
   return WORDS[consent.corrections]
+}
+
+/** What is sent. A better answer goes with a thumb down only: its field is not in sight with the other. */
+export function feedbackOf(thumb: Thumb, comment: string, correction: string) {
+  return {
+    thumb,
+    comment: comment.trim() || undefined,
+    correction: (thumb === 'down' && correction.trim()) || undefined,
+  }
 }
 
 /** What to say once the server has it; nothing where it went as everybody expects. */

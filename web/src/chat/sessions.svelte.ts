@@ -43,6 +43,7 @@ class Sessions {
       const known = new Set(this.rows.map((row) => row.id))
       this.rows.push(...page.data.filter((row) => !known.has(row.id)))
       this.next = page.next ?? null
+      this.failure = ''
     } catch (error) {
       if (!abort.signal.aborted) this.failure = explain(error)
     } finally {

@@ -22,6 +22,7 @@ const NAMES = [
 export class VersionMeasures {
   found = $state.raw<VersionSeries | null>(null)
   failure = $state('')
+  private scope: string | null = null
   private running: AbortController | null = null
 
   get versions(): number[] {
@@ -32,8 +33,14 @@ export class VersionMeasures {
     return this.found?.data[name] ?? []
   }
 
+  /** Reads anew; what was measured of another scope is gone at once. */
   async load(scope: string, range: { min: number; max: number } | null) {
     this.running?.abort()
+    if (scope !== this.scope) {
+      this.scope = scope
+      this.found = null
+      this.failure = ''
+    }
     const abort = new AbortController()
     this.running = abort
     // One version more on each side, so that lines go on to the edge.

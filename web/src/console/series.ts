@@ -1,7 +1,7 @@
 /** What was measured over time, by name: bounded, without gaps or repetition at the seams. */
 
 /** Most samples kept; the oldest go first. */
-const SAMPLES_MAX = 5_000
+export const SAMPLES_MAX = 5_000
 
 export type Values = Record<string, number | null | undefined>
 

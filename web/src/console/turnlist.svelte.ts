@@ -56,16 +56,19 @@ export class TurnList {
     if (!this.failure && !this.ended && this.rows.length < ENOUGH && !abort.signal.aborted) await this.more()
   }
 
-  /** Looks what is new, and what became of the newest turns. */
-  async look() {
-    if (this.looking || this.running || !this.loaded) return
+  /** Looks what is new, and what became of the newest turns; says whether it found out. */
+  async look(): Promise<boolean> {
+    if (this.looking || this.running || !this.loaded) return false
     this.looking = true
     const of = this.filter
     try {
       const page = await this.page(null)
-      if (of === this.filter && this.loaded) this.take(page)
+      if (of !== this.filter || !this.loaded) return false
+      this.take(page)
+      return true
     } catch {
       // The next look asks again; the bar says whether the server is there.
+      return false
     } finally {
       this.looking = false
     }

@@ -32,7 +32,7 @@ class Keys {
 
   private pressed(event: KeyboardEvent) {
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return
-    if (isWriting(event.target) || document.querySelector('dialog[open]')) return
+    if (isWriting(event.target) || isCovered()) return
     const chord = event.timeStamp - this.begunAt < CHORD_MS ? `${this.begun} ${event.key}` : ''
     this.begun = event.key
     this.begunAt = event.timeStamp
@@ -48,6 +48,11 @@ class Keys {
 function isWriting(target: EventTarget | null): boolean {
   if (!(target instanceof HTMLElement)) return false
   return target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName)
+}
+
+/** Whether something stands over the page; Escape closes that first. */
+export function isCovered(): boolean {
+  return document.querySelector('dialog[open], :popover-open') !== null
 }
 
 export const keys = new Keys()

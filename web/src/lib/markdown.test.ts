@@ -64,8 +64,15 @@ describe('markdown', () => {
     ['- a\n  - inner\n- b', 'ul(p(a)|ul(p(inner));p(b))'],
     ['3. three\n4. four', 'ol3(p(three);p(four))'],
     ['- a\n\n- b', 'ul(p(a);p(b))'],
+    ['- a\n\n\n- b\n\n\nc', 'ul(p(a);p(b))|p(c)'],
+    ['- a\n\n\n  more', 'ul(p(a)|p(more))'],
+    ['1. Do:\n   ```py\n   x = 1\n\n\n   y = 2\n   ```\n2. done', 'ol1(p(Do:)|code:py(x = 1\n\n\ny = 2);p(done))'],
     ['- [x] done\n- [ ] open', 'ul(x p(done);o p(open))'],
     ['|a|b|\n|:-|-:|\n|1|2|', 'table(a,b;1,2;left,right)'],
+    ['Here it is:\n| a | b |\n|---|---|\n| 1 | 2 |\nafter', 'p(Here it is:)|table(a,b;1,2;,)|p(after)'],
+    ['- so:\n  | a |\n  |---|', 'ul(p(so:)|table(a;;))'],
+    ['one | two\n---', 'p(one | two)|rule'],
+    ['a | b\n| no marks |', 'p(a | b/| no marks |)'],
     ['---', 'rule'],
     ['text\n- item', 'p(text)|ul(p(item))'],
   ])('%j', check)
@@ -90,7 +97,7 @@ describe('hostile text stays text', () => {
     }
   })
 
-  it.each(['['.repeat(5000), '*'.repeat(5000), '> '.repeat(5000), '- '.repeat(3000), '`'.repeat(5001)])(
+  it.each(['['.repeat(5000), '*'.repeat(5000), '> '.repeat(5000), '- '.repeat(3000), '`'.repeat(5001), `- a${'\n'.repeat(50_000)}  b`, `|\n-${' '.repeat(50_000)}x`])(
     'ends in good time (%#)',
     (text) => {
       const begun = performance.now()

@@ -31,7 +31,8 @@ const HEADING = /^ {0,3}(#{1,6})(?:\s+(.*?))?\s*#*\s*$/
 const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/
 const QUOTE = /^ {0,3}>\s?/
 const ITEM = /^( {0,3})([-*+]|\d{1,9}[.)])(\s+|$)(.*)$/
-const DELIMITER = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/
+/** One cell of the line under a table's head. */
+const MARK = /^:?-+:?$/
 
 export function parseMarkdown(text: string): Block[] {
   return blocks(text.replace(/\r\n?/g, '\n').replace(/\t/g, '    ').split('\n'), 0)
@@ -123,16 +124,17 @@ function listItem(lines: string[], at: number, item: RegExpExecArray) {
   let next = at + 1
   for (; next < lines.length; next++) {
     const line = lines[next] ?? ''
-    const depth = line.length - line.trimStart().length
+    const depth = indentOf(line)
     if (line.trim() === '') {
-      const after = lines[next + 1] ?? ''
-      const goesOn = after.trim() !== '' && after.length - after.trimStart().length >= 2
-      if (!goesOn) {
-        // A blank line between two items keeps them in one list.
-        if (ITEM.test(after)) next += 1
+      let after = next + 1
+      while (after < lines.length && lines[after]?.trim() === '') after += 1
+      if (indentOf(lines[after] ?? '') < 2) {
+        // Blank lines between two items keep them in one list.
+        if (ITEM.test(lines[after] ?? '')) next = after
         break
       }
-      inner.push('')
+      for (; next < after; next++) inner.push('')
+      next -= 1
     } else if (depth >= Math.min(indent, 2)) {
       inner.push(line.slice(Math.min(depth, indent)))
     } else if (ITEM.test(line) || HEADING.test(line) || FENCE.test(line) || QUOTE.test(line) || RULE.test(line)) {
@@ -144,18 +146,28 @@ function listItem(lines: string[], at: number, item: RegExpExecArray) {
   return { inner, next }
 }
 
+const indentOf = (line: string) => line.length - line.trimStart().length
+
 function itemOf(inner: string[], depth: number) {
   const task = /^\[([ xX])\]\s+/.exec(inner[0] ?? '')
   if (task) inner[0] = (inner[0] ?? '').slice(task[0].length)
   return { task: task ? task[1] !== ' ' : null, children: blocks(inner, depth + 1) }
 }
 
-function table(lines: string[], at: number): Found {
+/** The head of a table and the marks under it, if one begins here. */
+function tableHead(lines: string[], at: number): { columns: string[]; marks: string[] } | null {
   const [head, delimiter] = [lines[at] ?? '', lines[at + 1] ?? '']
-  if (!head.includes('|') || !DELIMITER.test(delimiter) || !delimiter.includes('-')) return null
-  const columns = cells(head)
+  if (!head.includes('|') || !delimiter.includes('-')) return null
   const marks = cells(delimiter)
-  if (marks.length !== columns.length) return null
+  if (!marks.every((mark) => MARK.test(mark))) return null
+  const columns = cells(head)
+  return marks.length === columns.length ? { columns, marks } : null
+}
+
+function table(lines: string[], at: number): Found {
+  const found = tableHead(lines, at)
+  if (!found) return null
+  const { columns, marks } = found
   const align = marks.map((mark): Align | null => {
     const [left, right] = [mark.startsWith(':'), mark.endsWith(':')]
     return left && right ? 'center' : right ? 'right' : left ? 'left' : null
@@ -184,7 +196,8 @@ function paragraphEnd(lines: string[], at: number): number {
       FENCE.test(line) ||
       QUOTE.test(line) ||
       RULE.test(line) ||
-      /^ {0,3}([-*+]|1[.)])\s+\S/.test(line)
+      /^ {0,3}([-*+]|1[.)])\s+\S/.test(line) ||
+      tableHead(lines, end) !== null
     if (ends) break
   }
   return end

@@ -1,11 +1,13 @@
 /** Light or dark: as the system says, unless the person said otherwise here. */
 
+import { keep, recall } from './kept'
+
 export type Theme = 'system' | 'light' | 'dark'
 
 const KEY = 'hone.theme'
 
 function stored(): Theme {
-  const value = localStorage.getItem(KEY)
+  const value = recall('localStorage', KEY)
   return value === 'light' || value === 'dark' ? value : 'system'
 }
 
@@ -31,8 +33,7 @@ class ThemeState {
 
   set(choice: Theme) {
     this.choice = choice
-    if (this.choice === 'system') localStorage.removeItem(KEY)
-    else localStorage.setItem(KEY, this.choice)
+    keep('localStorage', KEY, choice === 'system' ? null : choice)
     this.apply()
   }
 

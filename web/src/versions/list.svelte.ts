@@ -21,7 +21,12 @@ export class VersionPages {
   async load(whose: Whose) {
     const isSame = this.whose?.scope === whose.scope && this.loaded
     this.whose = whose
-    if (!isSame) this.loaded = false
+    if (!isSame) {
+      // What holds one scope holds no other.
+      this.loaded = false
+      this.standing = null
+      this.trial = null
+    }
     try {
       const page = await listVersions(whose)
       if (this.whose !== whose) return
