@@ -4,7 +4,7 @@
 //! regular expressions. A [`Constraint`] follows one completion; its [`TokenMask`] depends on the
 //! tokens alone, never on logits, so it can be made while the model computes.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
@@ -17,9 +17,16 @@ use crate::tokenizer::Tokenizer;
 #[error("{0}")]
 pub struct GrammarError(String);
 
-/// Compiles grammars for one tokenizer.
+/// Longest grammar, in bytes.
+const GRAMMAR_BYTES_MAX: usize = 640 * 1_024;
+/// Stack for compiling one. The library calls itself once for a rule or schema that names another, so that
+/// half a million bytes of such take up to 128 MiB; a stack that is too small ends the process.
+const STACK_BYTES: usize = 512 << 20;
+
+/// Compiles grammars for one tokenizer, one at a time.
 pub struct Grammars {
     factory: ParserFactory,
+    turn: Mutex<()>,
 }
 
 impl std::fmt::Debug for Grammars {
@@ -55,14 +62,35 @@ impl Grammars {
             verbose_errors: false,
             ..ParserLimits::default()
         };
-        Ok(Self { factory })
+        Ok(Self {
+            factory,
+            turn: Mutex::default(),
+        })
     }
 
     /// A constraint at the beginning of a completion. The work is bounded by the library's limits
-    /// on grammar size and lexer states.
+    /// on grammar size and lexer states; it is done on a thread of its own, for its stack.
     pub fn compile(&self, lark: &str) -> Result<Constraint, GrammarError> {
-        let grammar = TopLevelGrammar::from_lark(lark.to_owned());
-        let matcher = Matcher::new(self.factory.create_parser(grammar));
+        if lark.len() > GRAMMAR_BYTES_MAX {
+            let why = format!("a grammar has at most {GRAMMAR_BYTES_MAX} bytes");
+            return Err(GrammarError(why));
+        }
+        // What a stack took is given back before the next one grows.
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let matcher = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new()
+                .name("hone-grammar".to_owned())
+                .stack_size(STACK_BYTES)
+                .spawn_scoped(scope, || {
+                    let grammar = TopLevelGrammar::from_lark(lark.to_owned());
+                    Matcher::new(self.factory.create_parser(grammar))
+                });
+            let broken = || GrammarError("compiling it broke".to_owned());
+            thread
+                .map_err(|error| GrammarError(format!("no thread to compile it: {error}")))?
+                .join()
+                .map_err(|_| broken())
+        })?;
         match matcher.get_error() {
             None => Ok(Constraint { matcher }),
             Some(error) => Err(explain(&error)),

@@ -161,3 +161,109 @@ fn forks_go_their_own_ways() {
     });
     assert!(one.take(b'x'.into()).is_err());
 }
+
+/// What nests as deeply as its length allows, in each of the ways that the library follows by calling itself.
+#[test]
+fn what_nests_deeply_is_followed_or_refused() {
+    let chain = |begin: &str, link: fn(usize) -> String, end: fn(usize) -> String, bytes: usize| {
+        let (mut grammar, mut links) = (begin.to_owned(), 0);
+        while grammar.len() < bytes {
+            grammar += &link(links);
+            links += 1;
+        }
+        grammar + &end(links)
+    };
+    let defs = "start: %json {\"$ref\": \"#/$defs/0\", \"$defs\": {";
+    let last = |n| format!("\"{n}\": {{\"type\": \"null\"}}}}}}");
+    let (most, lark) = (512 << 10, 64 << 10);
+    let rows = [
+        (
+            chain("start: ", |_| "a{".to_owned(), |_| String::new(), lark),
+            false,
+        ),
+        (
+            chain(
+                "start: \"a\" %if ",
+                |_| "not(".to_owned(),
+                |_| String::new(),
+                lark,
+            ),
+            false,
+        ),
+        (
+            chain(
+                "start: r0\n",
+                |n| format!("r{n}: r{}\n", n + 1),
+                |n| format!("r{n}: \"x\""),
+                lark,
+            ),
+            true,
+        ),
+        (
+            chain(
+                "start: A0\n",
+                |n| format!("A{n}: A{}\n", n + 1),
+                |n| format!("A{n}: \"x\""),
+                lark,
+            ),
+            true,
+        ),
+        (
+            chain(
+                defs,
+                |n| format!("\"{n}\": {{\"$ref\": \"#/$defs/{}\"}},", n + 1),
+                last,
+                most,
+            ),
+            true,
+        ),
+        (
+            chain(
+                defs,
+                |n| {
+                    format!(
+                        "\"{n}\": {{\"allOf\": [{{\"$ref\": \"#/$defs/{}\"}}]}},",
+                        n + 1
+                    )
+                },
+                last,
+                most,
+            ),
+            true,
+        ),
+        (
+            chain(
+                defs,
+                |n| {
+                    format!(
+                        "\"{n}\": {{\"items\": {{\"$ref\": \"#/$defs/{}\"}}}},",
+                        n + 1
+                    )
+                },
+                last,
+                most,
+            ),
+            false,
+        ),
+    ];
+    let grammars = grammars();
+    for (grammar, is_sound) in rows {
+        let name: String = grammar.chars().take(60).collect();
+        let found = grammars.compile(&grammar);
+        assert_eq!(found.is_ok(), is_sound, "{name}: {found:?}");
+        // What follows it runs on ordinary stacks.
+        if let Ok(mut constraint) = found {
+            let mask = constraint.fork().mask().unwrap();
+            let next = (0..VOCAB as u32).find(|token| mask.allows(*token)).unwrap();
+            assert!(
+                constraint.mask().is_ok() && constraint.take(next).is_ok(),
+                "{name}"
+            );
+        }
+    }
+    assert!(
+        grammars
+            .compile(&"x".repeat(GRAMMAR_BYTES_MAX + 1))
+            .is_err()
+    );
+}

@@ -51,6 +51,34 @@ fn products_are_those_of_the_slow_form_at_every_level() {
     assert!(before.force());
 }
 
+/// What instructions of AVX-VNNI compute, which are emulated where the processor has none.
+#[test]
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn dot_products_of_bytes_at_avx2_are_those_of_the_portable_form() {
+    use crate::simd::tiles::emulator::{BYTE_DOTS_TOTAL, with_byte_dots};
+    use std::sync::atomic::Ordering::Relaxed;
+
+    let before = SimdLevel::current();
+    let exec = Executor::new(1);
+    for (format, (out, inp)) in FORMATS.into_iter().flat_map(|f| SHAPES.map(|s| (f, s))) {
+        let w = matrix(format, (out, inp), Arithmetic::Int8);
+        for rows in [1, 3, 13] {
+            let x = draw(3, rows * inp);
+            assert!(SimdLevel::Portable.force());
+            let expected = product(&w, &x, &exec);
+            if !SimdLevel::Avx2.force() {
+                continue;
+            }
+            let had = BYTE_DOTS_TOTAL.load(Relaxed);
+            let found = with_byte_dots(|| product(&w, &x, &exec));
+            assert_eq!(found, expected, "{format:?} {out} {inp} {rows}");
+            let executed = BYTE_DOTS_TOTAL.load(Relaxed) - had;
+            assert!(executed > 0 || is_x86_feature_detected!("avxvnni"));
+        }
+    }
+    assert!(before.force());
+}
+
 /// The largest codes of either side in every place, which is the largest sum there is.
 #[test]
 fn no_sum_is_too_large() {

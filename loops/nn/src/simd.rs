@@ -386,7 +386,7 @@ pub(crate) fn has_byte_dots() -> bool {
     #[cfg(target_arch = "x86_64")]
     return match SimdLevel::current() {
         SimdLevel::Avx512 => is_x86_feature_detected!("avx512vnni"),
-        SimdLevel::Avx2 => is_x86_feature_detected!("avxvnni"),
+        SimdLevel::Avx2 => avx2::has_byte_dots(),
         SimdLevel::Neon | SimdLevel::Portable => false,
     };
     #[cfg(not(target_arch = "x86_64"))]

@@ -187,10 +187,12 @@ fn check<K: Kernel<Out = Vec<u32>>>(what: &str, kernel: impl Fn() -> K) {
             }
         }
     }
-    #[cfg(target_arch = "x86_64")]
-    if SimdLevel::Avx2.supported() && is_x86_feature_detected!("avxvnni") {
-        // SAFETY: the features were detected.
-        compare("AVX-VNNI", unsafe { avx2::run_avx2_byte_dots(kernel()) });
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    if SimdLevel::Avx2.supported() {
+        // SAFETY: the features were detected, or are emulated.
+        let found =
+            tiles::emulator::with_byte_dots(|| unsafe { avx2::run_avx2_byte_dots(kernel()) });
+        compare("AVX-VNNI", found);
     }
 }
 

@@ -68,6 +68,8 @@ pub struct Door {
     pub telemetry: Option<Arc<Telemetry>>,
     /// One embedding at a time, because each takes a thread from the others.
     pub embedding: Semaphore,
+    /// Places for work on long texts, which takes memory as well; one a core.
+    pub apart: Arc<Semaphore>,
     /// Ends every completion under way, when draining has taken too long.
     pub abort: Shutdown,
 }
@@ -124,10 +126,16 @@ impl Door {
         if chars <= self.limits.inline_chars_max {
             return Ok(work(self));
         }
+        let broken = |error: &dyn std::fmt::Display| OpenError::Broken(error.to_string());
+        let place = self.apart.clone().acquire_owned().await;
+        let place = place.map_err(|error| broken(&error))?;
         let door = self.clone();
-        tokio::task::spawn_blocking(move || work(&door))
-            .await
-            .map_err(|error| OpenError::Broken(error.to_string()))
+        let working = tokio::task::spawn_blocking(move || {
+            // Held until the end of the work, whether or not its client waits for it.
+            let _place = place;
+            work(&door)
+        });
+        working.await.map_err(|error| broken(&error))
     }
 
     /// Sessions remembered.

@@ -113,6 +113,7 @@ impl House {
                 live: Live::default(),
                 telemetry: commons.telemetry.clone(),
                 embedding: Semaphore::new(1),
+                apart: Arc::new(Semaphore::new(config.model.thread_count())),
                 abort: abort.signal(),
             })
         });

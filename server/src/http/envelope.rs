@@ -37,6 +37,8 @@ pub struct Asked {
     pub caller: Caller,
     /// From where.
     pub peer: IpAddr,
+    /// Whom that is for, where it is a trusted proxy.
+    pub client: IpAddr,
     /// The span of the client that it belongs to.
     pub parent: Option<Parent>,
 }
@@ -96,6 +98,7 @@ async fn admitted(
                 id,
                 caller,
                 peer,
+                client: guard::client_of(&http.config, (peer, request.headers())),
                 parent: telemetry::parent(request.headers()),
             };
             within_limits(http, (asked, route), (request, next)).await
@@ -234,11 +237,12 @@ fn act_for(
             message: format!("no agent {shown} is yours; GET /v1/agents lists those that are"),
         });
     }
-    Ok(Caller {
+    // With the limits of whoever is above the agent.
+    Ok(http.people.seated(Caller {
         owner: agent.to_owned(),
         acted_by: Some(caller.owner),
         ..caller
-    })
+    }))
 }
 
 /// An agent asks the model, reads what is its own and says how good it was; what is decided about
@@ -267,7 +271,10 @@ async fn identify(http: &Http, seen: &Seen<'_>) -> Result<Caller, ApiError> {
         Shown::Nothing => None,
         Shown::Key(key) => match guard.find(key) {
             Some(caller) => Some(caller),
-            None => http.people.key(seen.peer, key).await?,
+            None => {
+                let client = guard::client_of(&http.config, (seen.peer, seen.headers));
+                http.people.key(client, key).await?
+            }
         },
         Shown::Cookie(token) => http.people.session(token).await?,
     };

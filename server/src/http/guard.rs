@@ -4,7 +4,7 @@
 //! the peer's address, the Host header (a web page whose name resolves to 127.0.0.1), the Origin
 //! (a web page in this machine's browser), and the marks of a proxy.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use hone_domain::{Digest, RateLimits, UserRole};
@@ -165,6 +165,29 @@ pub fn is_by_tls(
     people.is_tls()
         || http.tls().is_some()
         || (http.trusts(peer) && said.is_some_and(|said| said.eq_ignore_ascii_case(b"https")))
+}
+
+/// Who a request comes from: the peer, or whom trusted proxies name. What stands before that is anybody's
+/// word.
+pub fn client_of(http: &HttpConfig, (peer, headers): (IpAddr, &HeaderMap)) -> IpAddr {
+    let lines = headers.get_all("x-forwarded-for").iter().rev();
+    let mut named = lines.flat_map(|line| line.to_str().unwrap_or_default().rsplit(','));
+    let mut client = peer.to_canonical();
+    while http.trusts(client) {
+        let Some(before) = named.next().and_then(|name| address_in(name.trim())) else {
+            break;
+        };
+        client = before;
+    }
+    client
+}
+
+/// The address in `address`, `address:port` or `[address]:port`.
+fn address_in(name: &str) -> Option<IpAddr> {
+    let bare = name.trim_start_matches('[').trim_end_matches(']');
+    let with_port = || name.parse::<SocketAddr>().ok().map(|both| both.ip());
+    let found: Option<IpAddr> = bare.parse().ok().or_else(with_port);
+    found.map(|address| address.to_canonical())
 }
 
 /// Tells the browser to drop the cookie.

@@ -34,7 +34,7 @@ impl<K: Clone + Eq + Hash> Attempts<K> {
         (*tries >= self.tries_max && left > 0).then(|| left.unsigned_abs())
     }
 
-    /// Counts a failed try. True for the one that fills the window.
+    /// Counts a try that is not known to be right. True for the one that fills the window.
     pub(super) fn failed(&mut self, key: &K, now_ms: Millis) -> bool {
         if !self.rows.contains_key(key) && self.rows.len() >= self.rows_max {
             self.make_room(now_ms);
@@ -45,6 +45,13 @@ impl<K: Clone + Eq + Hash> Attempts<K> {
         }
         row.1 += 1;
         row.1 == self.tries_max
+    }
+
+    /// Takes back a try that was counted before its secret was looked at.
+    pub(super) fn take_back(&mut self, key: &K) {
+        if let Some(row) = self.rows.get_mut(key) {
+            row.1 = row.1.saturating_sub(1);
+        }
     }
 
     /// Forgets the failures: the secret was right.
@@ -82,6 +89,11 @@ mod tests {
         assert!(!attempts.failed(&"ann", 1_000), "a new window");
         attempts.succeeded(&"ann");
         assert!(!attempts.failed(&"ann", 1_001));
+        attempts.failed(&"ann", 1_001);
+        attempts.take_back(&"ann");
+        assert!(!attempts.failed(&"ann", 1_002), "the second, not the third");
+        assert!(attempts.failed(&"ann", 1_003));
+        attempts.take_back(&"nobody");
     }
 
     #[test]

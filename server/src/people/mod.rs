@@ -50,6 +50,8 @@ pub struct Directory {
     config: PeopleConfig,
     memory: Mutex<Memory>,
     hashing: Arc<Semaphore>,
+    /// Keys have places of their own: who signs in does not hold up who has one.
+    hashing_keys: Arc<Semaphore>,
     names: Mutex<Attempts<String>>,
     addresses: Mutex<Attempts<IpAddr>>,
     key_addresses: Mutex<Attempts<IpAddr>>,
@@ -112,6 +114,7 @@ impl Directory {
         let directory = Self {
             memory: Mutex::new(Memory::new(rows)),
             hashing: Arc::new(Semaphore::new(config.hashing_parallel)),
+            hashing_keys: Arc::new(Semaphore::new(config.hashing_parallel)),
             names: Mutex::new(Attempts::new(tries, window_ms, rows)),
             addresses: Mutex::new(Attempts::new(tries * TRIES_PER_ADDRESS, window_ms, rows)),
             key_addresses: Mutex::new(Attempts::new(tries * KEYS_PER_ADDRESS, window_ms, rows)),
@@ -234,7 +237,9 @@ impl Directory {
         if let Some(wait_ms) = wait_ms {
             return Err(too_many(wait_ms));
         }
-        if !self.is_of(stored.hash.clone(), key.to_owned()).await? {
+        let (hash, sent) = (stored.hash.clone(), key.to_owned());
+        let is_right = move || secrets::is_of(&hash, &sent);
+        if !slowly(&self.hashing_keys, is_right).await? {
             locked(&self.key_addresses).failed(&address, now_ms);
             return Ok(None);
         }
@@ -321,18 +326,15 @@ impl Directory {
         if let Some(wait_ms) = waits.into_iter().flatten().max() {
             return Err(too_many(wait_ms));
         }
-        let user = self.store.user(name).await.map_err(|e| store_error(&e))?;
-        let user = user.filter(|user| !user.disabled);
-        let stored = user.as_ref().and_then(|user| user.password.clone());
-        // Nobody learns from the time it takes whether there is such a name.
-        let hash = match &stored {
-            Some(hash) => hash.clone(),
-            None => self.nobodys_hash().await?,
-        };
-        let is_right = self.is_of(hash, password).await? && stored.is_some();
-        let Some(user) = user.filter(|_| is_right) else {
-            let is_full = locked(&self.names).failed(&tried, now_ms)
-                | locked(&self.addresses).failed(&address, now_ms);
+        // Before the password is looked at, which takes a while: others try meanwhile.
+        let is_full = locked(&self.names).failed(&tried, now_ms)
+            | locked(&self.addresses).failed(&address, now_ms);
+        let found = self.user_with(name, password).await;
+        if !matches!(found, Ok(None)) {
+            locked(&self.names).take_back(&tried);
+            locked(&self.addresses).take_back(&address);
+        }
+        let Some(user) = found? else {
             if is_full {
                 let entry = AuditEntry {
                     at_ms: now_ms,
@@ -350,6 +352,20 @@ impl Directory {
         };
         locked(&self.names).succeeded(&name.to_owned());
         self.begin_session(user).await
+    }
+
+    /// The account with that name and password, if there is one.
+    async fn user_with(&self, name: &str, password: String) -> Result<Option<User>, ApiError> {
+        let user = self.store.user(name).await.map_err(|e| store_error(&e))?;
+        let user = user.filter(|user| !user.disabled);
+        let stored = user.as_ref().and_then(|user| user.password.clone());
+        // Nobody learns from the time it takes whether there is such a name.
+        let hash = match &stored {
+            Some(hash) => hash.clone(),
+            None => self.nobodys_hash().await?,
+        };
+        let is_right = self.is_of(hash, password).await? && stored.is_some();
+        Ok(user.filter(|_| is_right))
     }
 
     /// Begins a session of somebody who has just shown who they are.
@@ -381,39 +397,22 @@ impl Directory {
         let Some(hash) = user.and_then(|user| user.password) else {
             return Ok(false);
         };
-        let is_right = self.is_of(hash, password).await?;
-        if !is_right {
-            locked(&self.names).failed(&name.to_owned(), now_ms);
+        locked(&self.names).failed(&name.to_owned(), now_ms);
+        let is_right = self.is_of(hash, password).await;
+        if !matches!(is_right, Ok(false)) {
+            locked(&self.names).take_back(&name.to_owned());
         }
-        Ok(is_right)
+        is_right
     }
 
     /// Hashes a secret off the async threads, few at a time.
     pub async fn hash(&self, secret: String, cost: Cost) -> Result<String, ApiError> {
-        let hash = self.slowly(move || secrets::hash(&secret, cost)).await?;
+        let hash = slowly(&self.hashing, move || secrets::hash(&secret, cost)).await?;
         hash.map_err(|e| secret_error(&e))
     }
 
     async fn is_of(&self, hash: String, secret: String) -> Result<bool, ApiError> {
-        self.slowly(move || secrets::is_of(&hash, &secret)).await
-    }
-
-    async fn slowly<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, ApiError> {
-        let busy = || ApiError::Unavailable {
-            code: "busy",
-            message: "too many secrets are being checked; try again in a moment".to_owned(),
-        };
-        let place = timeout(HASHING_TIMEOUT, self.hashing.clone().acquire_owned()).await;
-        let place = place.map_err(|_| busy())?.map_err(|_| busy())?;
-        let done = tokio::task::spawn_blocking(move || {
-            let _place = place;
-            work()
-        });
-        done.await
-            .map_err(|_| ApiError::Internal("a secret could not be checked".to_owned()))
+        slowly(&self.hashing, move || secrets::is_of(&hash, &secret)).await
     }
 
     async fn nobodys_hash(&self) -> Result<String, ApiError> {
@@ -424,6 +423,25 @@ impl Directory {
         let hash = self.hash("nobody".to_owned(), Cost::PASSWORD).await?;
         Ok(HASH.get_or_init(|| hash).clone())
     }
+}
+
+/// Works on a secret off the async threads, where there is a place.
+async fn slowly<T: Send + 'static>(
+    places: &Arc<Semaphore>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    let busy = || ApiError::Unavailable {
+        code: "busy",
+        message: "too many secrets are being checked; try again in a moment".to_owned(),
+    };
+    let place = timeout(HASHING_TIMEOUT, places.clone().acquire_owned()).await;
+    let place = place.map_err(|_| busy())?.map_err(|_| busy())?;
+    let done = tokio::task::spawn_blocking(move || {
+        let _place = place;
+        work()
+    });
+    done.await
+        .map_err(|_| ApiError::Internal("a secret could not be checked".to_owned()))
 }
 
 fn caller_of(user: User) -> Caller {

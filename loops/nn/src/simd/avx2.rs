@@ -285,6 +285,15 @@ pub(super) fn run_avx2<K: Kernel>(kernel: K) -> K::Out {
     kernel.run::<Avx2<NOTHING_MORE>>()
 }
 
+/// Whether the processor has AVX-VNNI.
+pub(super) fn has_byte_dots() -> bool {
+    #[cfg(all(test, target_os = "linux"))]
+    if super::tiles::emulator::has_byte_dots() {
+        return true;
+    }
+    is_x86_feature_detected!("avxvnni")
+}
+
 #[target_feature(enable = "avx2,avxvnni,fma,f16c")]
 pub(super) fn run_avx2_byte_dots<K: Kernel>(kernel: K) -> K::Out {
     kernel.run::<Avx2<BYTE_DOTS>>()

@@ -1,10 +1,10 @@
-//! Executes the instructions for tiles where the processor does not: the signal of an unknown
-//! instruction decodes it, does what Intel's manual says, and goes on behind it. So the very code that
-//! ships runs in tests everywhere.
+//! Executes the instructions for tiles, and the dot products of bytes of AVX-VNNI, where the processor does
+//! not: the signal of an unknown instruction decodes it, does what Intel's manual says, and goes on
+//! behind it. So the very code that ships runs in tests everywhere.
 
 use std::cell::{Cell, UnsafeCell};
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
@@ -17,9 +17,14 @@ pub(crate) fn install() {
     if super::usable() {
         return;
     }
+    take_signal();
+    INSTALLED.store(true, Ordering::Relaxed);
+}
+
+fn take_signal() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the handler only touches its thread's tiles and what instructions name.
+        // SAFETY: the handler only touches its thread's registers and tiles and what instructions name.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handle as *const () as usize;
@@ -29,13 +34,30 @@ pub(crate) fn install() {
                 0
             );
         }
-        INSTALLED.store(true, Ordering::Relaxed);
     });
 }
 
 thread_local! {
     static FAULTY: Cell<bool> = const { Cell::new(false) };
+    static BYTE_DOTS: Cell<bool> = const { Cell::new(false) };
 }
+
+/// Whether this thread has dot products of bytes at AVX2, see [`with_byte_dots`].
+pub(crate) fn has_byte_dots() -> bool {
+    BYTE_DOTS.get()
+}
+
+/// Runs `f` as where AVX2 comes with dot products of bytes, as far as it stays on this thread.
+pub(crate) fn with_byte_dots<T>(f: impl FnOnce() -> T) -> T {
+    take_signal();
+    BYTE_DOTS.set(true);
+    let result = f();
+    BYTE_DOTS.set(false);
+    result
+}
+
+/// How often a dot product of bytes was executed here.
+pub(crate) static BYTE_DOTS_TOTAL: AtomicU64 = AtomicU64::new(0);
 
 /// Runs `f` with sums that are slightly wrong on this thread.
 pub(crate) fn with_a_fault<T>(f: impl FnOnce() -> T) -> T {
@@ -64,13 +86,17 @@ thread_local! {
 
 extern "C" fn handle(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the system passes the context of this thread.
-    let registers = unsafe {
+    let (registers, vectors) = unsafe {
         let context = context.cast::<libc::ucontext_t>();
-        &mut (*context).uc_mcontext.gregs
+        let machine = &mut (*context).uc_mcontext;
+        (&mut machine.gregs, Vectors(machine.fpregs.cast()))
     };
     let at = registers[libc::REG_RIP as usize] as *const u8;
     // SAFETY: the state is this thread's, which waits for the handler; `at` is the instruction.
-    let length = STATE.with(|state| unsafe { execute(at, registers, &mut *state.get()) });
+    let length = STATE.with(|state| unsafe {
+        let tiles = execute(at, registers, &mut *state.get());
+        tiles.or_else(|| dot_bytes(at, registers, vectors))
+    });
     match length {
         Some(length) => registers[libc::REG_RIP as usize] += length as i64,
         // Another unknown instruction: it ends the process as it would without this handler.
@@ -126,6 +152,87 @@ unsafe fn execute(at: *const u8, registers: &[i64; 23], state: &mut State) -> Op
             }
             _ => None,
         }
+    }
+}
+
+/// The thread's 256-bit registers, as the system saved them: 512 bytes with the lower halves from byte 160 on,
+/// what of the rest is in use, and the upper halves from byte 576 on.
+#[derive(Clone, Copy)]
+struct Vectors(*mut u8);
+
+const LOWER: usize = 160;
+const IN_USE: usize = 512;
+const UPPER: usize = 576;
+const UPPER_IN_USE: u64 = 1 << 2;
+
+impl Vectors {
+    unsafe fn load(self, number: usize) -> [u8; 32] {
+        let mut both = [0; 32];
+        // SAFETY: the areas have sixteen registers each.
+        unsafe {
+            let lower = self.0.add(LOWER + 16 * number);
+            std::ptr::copy_nonoverlapping(lower, both.as_mut_ptr(), 16);
+            // Else all of them are zero, whatever is there.
+            if *self.0.add(IN_USE).cast::<u64>() & UPPER_IN_USE != 0 {
+                let upper = self.0.add(UPPER + 16 * number);
+                std::ptr::copy_nonoverlapping(upper, both.as_mut_ptr().add(16), 16);
+            }
+        }
+        both
+    }
+
+    unsafe fn store(self, number: usize, both: [u8; 32]) {
+        // SAFETY: as above.
+        unsafe {
+            let in_use = self.0.add(IN_USE).cast::<u64>();
+            if *in_use & UPPER_IN_USE == 0 {
+                self.0.add(UPPER).write_bytes(0, 16 * 16);
+                *in_use |= UPPER_IN_USE;
+            }
+            std::ptr::copy_nonoverlapping(both.as_ptr(), self.0.add(LOWER + 16 * number), 16);
+            std::ptr::copy_nonoverlapping(
+                both.as_ptr().add(16),
+                self.0.add(UPPER + 16 * number),
+                16,
+            );
+        }
+    }
+}
+
+/// VPDPBUSD with three bytes of prefix on 256 bits: to each sum, products of four bytes from 0 on with four signed
+/// ones. Says how long it is; none where it is another instruction.
+unsafe fn dot_bytes(at: *const u8, registers: &[i64; 23], vectors: Vectors) -> Option<usize> {
+    // SAFETY: a processor has read these bytes, and the instruction names what it may touch.
+    unsafe {
+        let code = |i: usize| *at.add(i);
+        if code(0) != 0xc4 || code(1) & 0x1f != 2 || code(2) & 0x87 != 0x05 || code(3) != 0x50 {
+            return None;
+        }
+        let (extension, operands) = (!code(1), code(4));
+        let sums = usize::from(operands >> 3 & 7 | (extension >> 7 & 1) << 3);
+        let unsigned = vectors.load(usize::from(!code(2) >> 3 & 15));
+        let (signed, length) = if operands >> 6 == 3 {
+            let number = usize::from(operands & 7 | (extension >> 5 & 1) << 3);
+            (vectors.load(number), 5)
+        } else {
+            assert!(operands & 0xc7 != 5, "no constant is expected");
+            let (p, length) = address(at, registers);
+            ((p as *const [u8; 32]).read_unaligned(), length)
+        };
+        let mut sum = vectors.load(sums);
+        let fours = unsigned.chunks_exact(4).zip(signed.chunks_exact(4));
+        for (sum, (a, b)) in sum.chunks_exact_mut(4).zip(fours) {
+            let products = a
+                .iter()
+                .zip(b)
+                .map(|(a, b)| i32::from(*a) * i32::from(*b as i8));
+            let before = i32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]]);
+            let all = before.wrapping_add(products.sum());
+            sum.copy_from_slice(&all.to_le_bytes());
+        }
+        vectors.store(sums, sum);
+        BYTE_DOTS_TOTAL.fetch_add(1, Ordering::Relaxed);
+        Some(length)
     }
 }
 

@@ -1,7 +1,9 @@
 //! Consent: decisions, and what they keep out of training.
 
+use std::collections::BTreeMap;
+
 use hone_domain::{
-    Completion, Consent, Learning, Millis, Reason, Scope, Turn, TurnId, VersionSpan,
+    Admission, Completion, Consent, Learning, Millis, Reason, Scope, Turn, TurnId, VersionSpan,
 };
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
@@ -149,6 +151,11 @@ pub(super) fn wordless(turn: &Turn) -> Result<Turn, Fault> {
             end: 0,
         }],
         untrainable: Some(Reason::Withdrawn),
+        admission: Admission {
+            metadata: BTreeMap::new(),
+            checks: Vec::new(),
+            ..turn.admission.clone()
+        },
         ..turn.clone()
     })
 }

@@ -1,8 +1,10 @@
 //! Cases of consent, control group and erasure.
 
+use std::collections::BTreeMap;
+
 use hone_domain::{
-    BlobKey, Consent, Fate, ForgetId, Learning, Message, NextState, PolicyVersion, Reason, Role,
-    Scope, SessionId, Turn, TurnId,
+    BlobKey, Check, Consent, Fate, ForgetId, Learning, Message, NextState, PolicyVersion, Reason,
+    Role, Scope, SessionId, Turn, TurnId, Verifier,
 };
 use uuid::Uuid;
 
@@ -514,6 +516,14 @@ pub(super) async fn what_comes_late_brings_nothing_back(world: &World, people: &
     // An answer that was under way, feedback on what is gone, and a turn recorded twice.
     let mut late = world.turn();
     late.session = turns[0].session;
+    let note = ("ticket".to_owned(), "Ann's letter".to_owned());
+    late.admission.metadata = BTreeMap::from([note]);
+    let verifier = Verifier::Certificate {
+        files: Vec::new(),
+        tests: Vec::new(),
+    };
+    let name = "theirs".to_owned();
+    late.admission.checks = vec![Check { name, verifier }];
     world.record(&late).await;
     world.record(&turns[1]).await;
     for turn in [&late, &turns[1]] {
@@ -522,6 +532,7 @@ pub(super) async fn what_comes_late_brings_nothing_back(world: &World, people: &
         let turn = view.expect("known").turn;
         assert!(turn.messages.is_empty() && turn.prompt_tokens.is_empty());
         assert!(turn.completion.is_empty() && turn.completion_text.is_empty());
+        assert!(turn.admission.metadata.is_empty() && turn.admission.checks.is_empty());
     }
     let said = world
         .ledger

@@ -21,6 +21,9 @@ use crate::people::links::Guest;
 use crate::people::secrets::{self, Cost, csrf};
 use crate::people::{Signed, audit, store_error};
 
+/// Most bytes of a body from somebody whom nobody knows yet.
+const STRANGERS_BYTES_MAX: usize = 16 * 1_024;
+
 fn me_of(http: &Http, caller: &Caller, token: Option<&str>) -> MeReply {
     MeReply {
         object: "me",
@@ -93,10 +96,10 @@ pub async fn sign_in(
     request: Request,
 ) -> Result<Response, ApiError> {
     let by_tls = by_tls(&http, &asked, request.headers());
-    let body: SignInRequest = strict(&http, request).await?;
+    let body: SignInRequest = of_strangers(&http, request).await?;
     let entry = http
         .people
-        .sign_in(asked.peer, (&body.name, body.password))
+        .sign_in(asked.client, (&body.name, body.password))
         .await?;
     Ok(signed(&http, &entry, by_tls))
 }
@@ -153,7 +156,7 @@ pub async fn take_invite(
     request: Request,
 ) -> Result<Response, ApiError> {
     let by_tls = by_tls(&http, &asked, request.headers());
-    let body: InviteTaken = strict(&http, request).await?;
+    let body: InviteTaken = of_strangers(&http, request).await?;
     parse_name(&body.name)?;
     parse_password("password", &body.password)?;
     let guest = Guest {
@@ -162,7 +165,7 @@ pub async fn take_invite(
         password: body.password,
     };
     let taken = |name: &str| http.is_configured_owner(name);
-    let entry = http.people.take_invite(asked.peer, guest, taken).await?;
+    let entry = http.people.take_invite(asked.client, guest, taken).await?;
     Ok(signed(&http, &entry, by_tls))
 }
 
@@ -217,6 +220,16 @@ pub async fn password(
             .into_response()),
         Ok(_) => Err(ApiError::NotFound("this account is gone".to_owned())),
     }
+}
+
+/// Reads what somebody sends whom nobody knows yet.
+async fn of_strangers<T: serde::de::DeserializeOwned>(
+    http: &Http,
+    request: Request,
+) -> Result<T, ApiError> {
+    let mut limits = http.body_limits();
+    limits.bytes_max = limits.bytes_max.min(STRANGERS_BYTES_MAX);
+    read_json(request, limits).await?.strictly()
 }
 
 /// Reads a body of JSON into `T`, refusing fields that it lacks, and parameters in the address: what

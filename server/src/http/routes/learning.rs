@@ -30,6 +30,20 @@ fn own_scope(http: &Http, asked: &Asked, user: Option<&str>) -> Result<Scope, Ap
     Ok(http.rules.scope(&asked.caller.owner, named_user(user)?).0)
 }
 
+/// The same for what is done to all of it: where several people share one policy, naming one of them
+/// must not do it to all.
+fn whole_scope(http: &Http, asked: &Asked, user: Option<&str>) -> Result<Scope, ApiError> {
+    match http.rules.scope(&asked.caller.owner, named_user(user)?) {
+        (_, Some(source)) if !source.is_empty() => Err(ApiError::Forbidden {
+            code: "shared_policy",
+            message: "several people share this policy, so this would be done to all of them: leave `user` \
+                      out to mean all, or forget sessions or turns of one by their ids"
+                .to_owned(),
+        }),
+        (scope, _) => Ok(scope),
+    }
+}
+
 /// What may be learned from the caller.
 #[utoipa::path(
     get,
@@ -80,7 +94,7 @@ pub async fn put_consent(
     request: Request,
 ) -> Reply<ConsentReply> {
     let body: ConsentRequest = strict(&http, request).await?;
-    let scope = own_scope(&http, &asked, body.user.as_deref())?;
+    let scope = whole_scope(&http, &asked, body.user.as_deref())?;
     let consent = body.consent();
     let detail =
         json!({"learning": consent.learning, "despite_store_false": consent.despite_store_false});
@@ -127,8 +141,13 @@ pub async fn forget(
 ) -> Reply<ForgetReply> {
     let body: ForgetRequest = strict(&http, request).await?;
     let id = ForgetId(http.ids.next());
-    let scope = own_scope(&http, &asked, body.user.as_deref())?;
     let what = body.what()?;
+    let scope = match &what {
+        ForgetWhat::All => whole_scope(&http, &asked, body.user.as_deref())?,
+        ForgetWhat::Session(_) | ForgetWhat::Turns(_) => {
+            own_scope(&http, &asked, body.user.as_deref())?
+        }
+    };
     let kind = match &what {
         ForgetWhat::All => "all",
         ForgetWhat::Session(_) => "session",

@@ -7,7 +7,7 @@ use hone_domain::{Digest, UserRole};
 use sha2::{Digest as _, Sha256};
 
 use crate::config::PeopleConfig;
-use crate::http::guard::{Guard, Key, Shown, fresh_cookie, is_by_tls, shown};
+use crate::http::guard::{Guard, Key, Shown, client_of, fresh_cookie, is_by_tls, shown};
 use crate::http::testing::{Recorder, Stage, http_config, read, request};
 
 fn guard(loopback: bool) -> Guard {
@@ -225,5 +225,38 @@ fn the_cookie_is_for_tls_wherever_the_browser_speaks_it() {
         let cookie = fresh_cookie("t", &people, by_tls).unwrap();
         let got = cookie.to_str().unwrap().contains("; Secure");
         assert_eq!(got, secure, "{public_url} {tls_cert} {peer} {proto}");
+    }
+}
+
+#[test]
+fn a_client_is_whom_trusted_proxies_name() {
+    let mut http = http_config();
+    http.proxies_trusted = ["10.0.0.2", "10.0.0.3"].map(|a| a.parse().unwrap()).into();
+    let rows: &[(&str, &[&str], &str)] = &[
+        ("8.8.8.8", &[], "8.8.8.8"),
+        ("8.8.8.8", &["1.1.1.1"], "8.8.8.8"),
+        ("10.0.0.2", &[], "10.0.0.2"),
+        ("10.0.0.2", &["1.1.1.1"], "1.1.1.1"),
+        ("::ffff:10.0.0.2", &["1.1.1.1"], "1.1.1.1"),
+        // What the client itself said stands further to the left.
+        ("10.0.0.2", &["9.9.9.9, 1.1.1.1"], "1.1.1.1"),
+        ("10.0.0.2", &["9.9.9.9", "1.1.1.1"], "1.1.1.1"),
+        ("10.0.0.2", &["1.1.1.1, 10.0.0.3"], "1.1.1.1"),
+        ("10.0.0.2", &["nonsense"], "10.0.0.2"),
+        ("10.0.0.2", &["1.1.1.1:4711"], "1.1.1.1"),
+        ("10.0.0.2", &["[2001:db8::1]:4711"], "2001:db8::1"),
+        ("10.0.0.2", &["2001:db8::1"], "2001:db8::1"),
+    ];
+    for (peer, lines, expected) in rows {
+        let mut headers = HeaderMap::new();
+        for line in *lines {
+            headers.append("x-forwarded-for", line.parse().unwrap());
+        }
+        let client = client_of(&http, (peer.parse().unwrap(), &headers));
+        assert_eq!(
+            client,
+            expected.parse::<std::net::IpAddr>().unwrap(),
+            "{peer} {lines:?}"
+        );
     }
 }

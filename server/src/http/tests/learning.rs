@@ -309,3 +309,36 @@ async fn a_key_overrides_store_false_where_its_owner_lets_all_be_learned() {
     let other = send(("PATCH", &path), "admin", patch).await;
     assert_eq!(other.status, 404, "somebody else's key");
 }
+
+/// What names one of several who share a policy is not done to all of them.
+#[tokio::test]
+async fn one_of_many_is_not_everybody() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let send = async |method: &str, path: &str, body: Value| {
+        let headers = [
+            ("content-type", "application/json"),
+            ("authorization", "Bearer helpdesk"),
+        ];
+        let request = request(method, path, &headers).body(body.to_string().into());
+        read(stage.send(request.unwrap()).await).await
+    };
+    for (method, path, mut body) in [
+        ("POST", "/v1/forget", json!({"all": true})),
+        ("POST", "/v1/forget", json!({"all": true, "dry_run": true})),
+        ("PUT", "/v1/consent", json!({"learning": "full"})),
+    ] {
+        let all = send(method, path, body.clone()).await;
+        assert_eq!(all.status, 200, "{path}: {}", all.text);
+        body["user"] = json!("bob");
+        let one = send(method, path, body).await;
+        assert_eq!(
+            (one.status, &one.json()["error"]["code"]),
+            (403, &json!("shared_policy")),
+            "{path}"
+        );
+    }
+    // Their turns are told apart by themselves.
+    let turn = format!("turn_{}", uuid::Uuid::from_u128(7));
+    let wish = json!({"turn_ids": [turn], "user": "bob"});
+    assert_eq!(send("POST", "/v1/forget", wish).await.status, 404);
+}

@@ -146,3 +146,55 @@ async fn keys_are_not_multiplied_by_rotating_them() {
     let reply = stage.post(&format!("/v1/keys/{newest}/rotate"), "").await;
     assert_eq!(reply.status, 201, "{}", reply.text);
 }
+
+#[tokio::test]
+async fn tries_at_the_same_moment_count_too() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let tries = stage.http.people.config().attempts_max as usize;
+    let body = json!({"name": "ann", "password": "wrong password"}).to_string();
+    let all = (0..2 * tries).map(|_| stage.post("/v1/auth/sign-in", &body));
+    let replies = futures::future::join_all(all).await;
+    let looked_at = replies.iter().filter(|reply| reply.status == 401).count();
+    assert_eq!(looked_at, tries);
+    assert!(
+        replies
+            .iter()
+            .all(|reply| [401, 429].contains(&reply.status))
+    );
+}
+
+#[tokio::test]
+async fn strangers_send_little() {
+    let stage = Stage::new(Recorder::Collects).await;
+    for path in ["/v1/auth/sign-in", "/v1/auth/invite"] {
+        let body = json!({"name": vec![0; 20_000]}).to_string();
+        assert_eq!(stage.post(path, &body).await.status, 413, "{path}");
+    }
+}
+
+/// An agent's keeper who compares for it is held to the keeper's limits.
+#[tokio::test]
+async fn who_acts_for_an_agent_has_their_own_limits() {
+    let stage = stage(LimitSet {
+        requests_per_minute: 2,
+        ..NONE
+    })
+    .await;
+    let send = async |path: &str, agent: Option<&str>, body: Value| {
+        let mut headers = vec![
+            ("content-type", "application/json"),
+            ("authorization", "Bearer developer"),
+        ];
+        headers.extend(agent.map(|agent| ("x-hone-agent", agent)));
+        let request = request("POST", path, &headers).body(Body::from(body.to_string()));
+        read(stage.send(request.unwrap()).await).await
+    };
+    let prompts = json!([[{"role": "user", "content": "hi"}]]);
+    let compare = json!({"a": 0, "b": 0, "prompts": prompts});
+    for (agent, status) in [("one", 200), ("two", 200), ("three", 429)] {
+        let made = send("/v1/agents", None, json!({"name": agent})).await;
+        assert_eq!(made.status, 201, "{}", made.text);
+        let reply = send("/v1/versions/compare", Some(agent), compare.clone()).await;
+        assert_eq!(reply.status, status, "{agent}: {}", reply.text);
+    }
+}

@@ -11,6 +11,9 @@ use serde_json::Value;
 use crate::http::error::ApiError;
 use crate::plain;
 
+/// Longer bodies are parsed off the async threads.
+const INLINE_BYTES_MAX: usize = 256 * 1_024;
+
 /// Bounds of a body.
 #[derive(Clone, Copy, Debug)]
 pub struct BodyLimits {
@@ -24,7 +27,12 @@ pub struct BodyLimits {
 pub async fn read_json(request: Request<Body>, limits: BodyLimits) -> Result<JsonObject, ApiError> {
     let (parts, body) = request.into_parts();
     let bytes = read_bytes(&parts.headers, body, limits).await?;
-    JsonObject::parse(&bytes)
+    if bytes.len() <= INLINE_BYTES_MAX {
+        return JsonObject::parse(&bytes);
+    }
+    tokio::task::spawn_blocking(move || JsonObject::parse(&bytes))
+        .await
+        .map_err(|_| ApiError::Internal("the body could not be read".to_owned()))?
 }
 
 /// Reads a body that its headers say is JSON.

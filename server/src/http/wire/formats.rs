@@ -13,8 +13,10 @@ use crate::http::error::ApiError;
 const CHOICES_MAX: usize = 512;
 /// Most tools of one request.
 const TOOLS_MAX: usize = 512;
-/// Most bytes of a grammar that a request sends or its schemas become.
+/// Most bytes of what a request's schemas become.
 const GRAMMAR_BYTES_MAX: usize = 512 * 1_024;
+/// Most bytes of a grammar that a request sends.
+const LARK_BYTES_MAX: usize = 64 * 1_024;
 /// Most calls of one answer that is held to calls.
 const CALLS_MAX: usize = 16;
 /// Space between the parts of a JSON answer: a model that says nothing but space would never end.
@@ -262,6 +264,10 @@ fn choice_rule(param: &str, choices: &[String]) -> Result<Rule, ApiError> {
 }
 
 fn lark_rule(param: &str, grammar: &str) -> Result<Rule, ApiError> {
+    if grammar.len() > LARK_BYTES_MAX {
+        let message = format!("{param} has more than {LARK_BYTES_MAX} bytes");
+        return Err(ApiError::invalid(param, message));
+    }
     if !grammar
         .lines()
         .any(|line| line.trim_start().starts_with("start"))
