@@ -48,6 +48,12 @@ const check = (text: string, expected: string) => expect(sketch(parseMarkdown(te
 
 describe('markdown', () => {
   it.each([
+    ['## a ##', 'h2(a)'],
+    ['# a#', 'h1(a#)'],
+    ['# C# #', 'h1(C#)'],
+    ['### ###', 'h3()'],
+    ['#', 'h1()'],
+    ['#a', 'p(#a)'],
     ['plain words', 'p(plain words)'],
     ['# One #\n## Two', 'h1(One)|h2(Two)'],
     ['a\nb\n\nc', 'p(a/b)|p(c)'],
@@ -97,7 +103,7 @@ describe('hostile text stays text', () => {
     }
   })
 
-  it.each(['['.repeat(5000), '*'.repeat(5000), '> '.repeat(5000), '- '.repeat(3000), '`'.repeat(5001), `- a${'\n'.repeat(50_000)}  b`, `|\n-${' '.repeat(50_000)}x`])(
+  it.each(['['.repeat(5000), '*'.repeat(5000), '> '.repeat(5000), '- '.repeat(3000), '`'.repeat(5001), `- a${'\n'.repeat(50_000)}  b`, `|\n-${' '.repeat(50_000)}x`, `# a${' '.repeat(50_000)}b`, `-${' -'.repeat(25_000)}x`])(
     'ends in good time (%#)',
     (text) => {
       const begun = performance.now()

@@ -27,7 +27,7 @@ export type Align = 'left' | 'center' | 'right'
 const DEPTH_MAX = 12
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`]*)$/
-const HEADING = /^ {0,3}(#{1,6})(?:\s+(.*?))?\s*#*\s*$/
+const HEADING = /^ {0,3}(#{1,6})(?:\s|$)/
 const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/
 const QUOTE = /^ {0,3}>\s?/
 const ITEM = /^( {0,3})([-*+]|\d{1,9}[.)])(\s+|$)(.*)$/
@@ -62,11 +62,20 @@ function blocks(lines: string[], depth: number): Block[] {
 
 type Found = { block: Block; next: number } | null
 
+/** The text of a heading without the signs that may close it. */
+function unclosed(text: string): string {
+  const trimmed = text.trim()
+  let end = trimmed.length
+  while (trimmed[end - 1] === '#') end--
+  const closes = end === 0 || /\s/.test(trimmed[end - 1] ?? '')
+  return closes ? trimmed.slice(0, end).trimEnd() : trimmed
+}
+
 function blockAt(lines: string[], at: number, depth: number): Found {
   const line = lines[at] ?? ''
   const heading = HEADING.exec(line)
   if (heading) {
-    const children = inlines(heading[2] ?? '')
+    const children = inlines(unclosed(line.slice(heading[0].length)))
     return { block: { kind: 'heading', level: heading[1]?.length ?? 1, children }, next: at + 1 }
   }
   if (RULE.test(line)) return { block: { kind: 'rule' }, next: at + 1 }
