@@ -5,6 +5,7 @@
 //! a certificate are [`Job`]s that somebody else does.
 
 mod answer;
+mod bound;
 mod call;
 mod report;
 mod shape;
@@ -261,8 +262,14 @@ fn verify(scene: &Scene<'_>, verifier: &Verifier, tool: Option<&Regex>) -> (Outc
     match verifier {
         Verifier::ExitCode {} => each(Subject::Result, &by_exit_code),
         Verifier::TestReport {} => each(Subject::Result, &by_report),
-        Verifier::JsonSchema { schema, of } => each(*of, &|text| shape::by_schema(text, schema)),
-        Verifier::Regex { pattern, of } => each(*of, &|text| shape::by_regex(text, pattern)),
+        Verifier::JsonSchema { schema, of } => match shape::Shape::new(schema) {
+            Ok(shape) => each(*of, &|text| shape.tell(text)),
+            Err(why) => (Outcome::Abstain, why),
+        },
+        Verifier::Regex { pattern, of } => match shape::regex(pattern) {
+            Ok(regex) => each(*of, &|text| shape::by_regex(text, &regex)),
+            Err(why) => (Outcome::Abstain, why),
+        },
         Verifier::Exact {
             expected,
             ignore_case,

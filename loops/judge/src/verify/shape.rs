@@ -1,11 +1,16 @@
 //! The form of a text: JSON schema and regular expression.
 
+use std::cell::Cell;
 use std::error::Error;
+use std::fmt::{self, Write};
 
-use boon::{Compiler, Schemas, UrlLoader};
+use boon::{Compiler, SchemaIndex, Schemas, UrlLoader};
 use hone_domain::Outcome;
 use regex::{Regex, RegexBuilder};
 use serde_json::Value;
+
+use super::EVIDENCE_CHARS_MAX;
+use super::bound::{Plan, STEPS_MAX};
 
 /// Most bytes of a compiled expression.
 const REGEX_BYTES_MAX: usize = 1 << 20;
@@ -33,14 +38,56 @@ pub(crate) fn regex(pattern: &str) -> Result<Regex, String> {
 
 /// Whether a schema is one.
 pub(crate) fn check_schema(schema: &Value) -> Result<(), String> {
-    if schema.to_string().len() > SCHEMA_BYTES_MAX {
-        return Err(format!("the schema has more than {SCHEMA_BYTES_MAX} bytes"));
-    }
-    compile(schema).map(|_| ())
+    Shape::new(schema).map(|_| ())
 }
 
-fn compile(schema: &Value) -> Result<(Schemas, boon::SchemaIndex), String> {
-    let wrong = |error: boon::CompileError| format!("the schema cannot be used: {error}");
+/// A schema that is ready for the texts of one check.
+pub(super) struct Shape<'a> {
+    plan: Plan<'a>,
+    schemas: Schemas,
+    index: SchemaIndex,
+    /// Steps that are left to the check.
+    left: Cell<u64>,
+}
+
+impl<'a> Shape<'a> {
+    /// Compiles a schema of bounded cost.
+    pub(super) fn new(schema: &'a Value) -> Result<Self, String> {
+        if schema.to_string().len() > SCHEMA_BYTES_MAX {
+            return Err(format!("the schema has more than {SCHEMA_BYTES_MAX} bytes"));
+        }
+        let plan = Plan::new(schema)?;
+        let (schemas, index) = compile(schema)?;
+        Ok(Self {
+            plan,
+            schemas,
+            index,
+            left: Cell::new(STEPS_MAX),
+        })
+    }
+
+    /// Whether a text is JSON, alone or in one fence, that fits.
+    pub(super) fn tell(&self, text: &str) -> (Outcome, String) {
+        let value: Value = match serde_json::from_str(unfenced(text)) {
+            Ok(value) => value,
+            Err(error) => return (Outcome::Bad, format!("it is not JSON: {error}")),
+        };
+        match self.plan.steps(&value, self.left.get()) {
+            Ok(steps) => self.left.set(self.left.get() - steps),
+            Err(why) => return (Outcome::Abstain, why),
+        }
+        match self.schemas.validate(&value, self.index) {
+            Ok(()) => (Outcome::Good, "it fits the schema".to_owned()),
+            Err(error) => (Outcome::Bad, Start::of(&error)),
+        }
+    }
+}
+
+fn compile(schema: &Value) -> Result<(Schemas, SchemaIndex), String> {
+    let wrong = |error: boon::CompileError| {
+        let why = Start::of(&error);
+        format!("the schema cannot be used: {why}")
+    };
     let (mut compiler, mut schemas) = (Compiler::new(), Schemas::new());
     compiler.use_loader(Box::new(Nowhere));
     compiler
@@ -50,25 +97,26 @@ fn compile(schema: &Value) -> Result<(Schemas, boon::SchemaIndex), String> {
     Ok((schemas, index))
 }
 
-/// Whether a text is JSON, alone or in one fence, that fits `schema`.
-pub(super) fn by_schema(text: &str, schema: &Value) -> (Outcome, String) {
-    let (schemas, index) = match compile(schema) {
-        Ok(compiled) => compiled,
-        Err(why) => return (Outcome::Abstain, why),
-    };
-    let value: Value = match serde_json::from_str(unfenced(text)) {
-        Ok(value) => value,
-        Err(error) => return (Outcome::Bad, format!("it is not JSON: {error}")),
-    };
-    match schemas.validate(&value, index) {
-        Ok(()) => (Outcome::Good, "it fits the schema".to_owned()),
-        Err(error) => {
-            let text = error.to_string().replace(PLACE, "schema");
-            (
-                Outcome::Bad,
-                text.split_whitespace().collect::<Vec<_>>().join(" "),
-            )
-        }
+/// The start of a message, which may name every part of a value.
+#[derive(Default)]
+struct Start(String);
+
+impl Start {
+    fn of(message: &dyn fmt::Display) -> String {
+        let mut start = Self::default();
+        // It breaks off where there is enough.
+        let _ = write!(start, "{message}");
+        let text = start.0.replace(PLACE, "schema");
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+}
+
+impl Write for Start {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = (4 * EVIDENCE_CHARS_MAX).saturating_sub(self.0.len());
+        let part: String = text.chars().take(room).collect();
+        self.0.push_str(&part);
+        (part.len() == text.len()).then_some(()).ok_or(fmt::Error)
     }
 }
 
@@ -82,15 +130,13 @@ fn unfenced(text: &str) -> &str {
 }
 
 /// Whether an expression is found in a text.
-pub(super) fn by_regex(text: &str, pattern: &str) -> (Outcome, String) {
-    match regex(pattern) {
-        Err(why) => (Outcome::Abstain, why),
-        Ok(regex) => match regex.find(text) {
-            Some(found) => {
-                let shown: String = found.as_str().chars().take(100).collect();
-                (Outcome::Good, format!("{shown:?} matches {pattern:?}"))
-            }
-            None => (Outcome::Bad, format!("nothing matches {pattern:?}")),
-        },
+pub(super) fn by_regex(text: &str, regex: &Regex) -> (Outcome, String) {
+    let pattern = regex.as_str();
+    match regex.find(text) {
+        Some(found) => {
+            let shown: String = found.as_str().chars().take(100).collect();
+            (Outcome::Good, format!("{shown:?} matches {pattern:?}"))
+        }
+        None => (Outcome::Bad, format!("nothing matches {pattern:?}")),
     }
 }
