@@ -98,7 +98,9 @@ impl Checking {
             let work = match job {
                 Job::Call(calling) => Ok(Work::Call(calling)),
                 Job::Certify(case) => match (&case.changed, model) {
-                    (Err(Unusable::NoChange(why)), _) => Err((Outcome::Abstain, why.clone())),
+                    (Err(Unusable::NoChange(why) | Unusable::TooLarge(why)), _) => {
+                        Err((Outcome::Abstain, why.clone()))
+                    }
                     (Err(Unusable::DoesNotApply(why)), _) => Err((Outcome::Bad, why.clone())),
                     (Ok(_), None) => {
                         let why = "no judge.model is configured that could write a certificate";

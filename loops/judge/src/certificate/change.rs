@@ -5,6 +5,10 @@ use hone_domain::SourceFile;
 
 use super::Unusable;
 
+/// Most comparisons of lines for what differs between both sides of a change. The differ has no limit
+/// of its own, and takes the product of lines and edits.
+const COMPARISONS_MAX: usize = 20_000_000;
+
 /// The files on both sides of a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
@@ -78,11 +82,67 @@ pub(super) fn read(completion: &str, files: &[SourceFile]) -> Result<Changed, Un
         let text = text.ok_or_else(|| Unusable::NoChange("its diff is binary".to_owned()))?;
         apply(&mut after, &operation, text).map_err(Unusable::DoesNotApply)?;
     }
+    if !is_comparable(files, &after) {
+        let why = "too much differs between the files before and after to be followed";
+        return Err(Unusable::TooLarge(why.to_owned()));
+    }
     let changed = Changed::between(files.to_vec(), after);
     if changed.hunks.is_empty() {
         return Err(Unusable::NoChange("the diff changes nothing".to_owned()));
     }
     Ok(changed)
+}
+
+/// Whether what differs between the files of one path is found with few enough comparisons.
+fn is_comparable(before: &[SourceFile], after: &[SourceFile]) -> bool {
+    let mut left = COMPARISONS_MAX;
+    before.iter().all(|old| {
+        let new = after.iter().find(|new| new.path == old.path);
+        let taken = new.map_or(Some(0), |new| comparisons((&old.text, &new.text), left));
+        left -= taken.unwrap_or_default();
+        taken.is_some()
+    })
+}
+
+/// Comparisons that the shortest edits between two texts take, from their beginning (Myers 1986,
+/// figure 2); none where they are more than `most`.
+fn comparisons((old, new): (&str, &str), most: usize) -> Option<usize> {
+    let lines = |text| str::split_inclusive(text, '\n').collect::<Vec<&str>>();
+    let (old, new) = (lines(old), lines(new));
+    let edits_max = old.len() + new.len();
+    // The furthest line of the old text by how many more lines it has passed than of the new one.
+    let mut furthest = vec![0; 2 * edits_max + 3];
+    let mut taken = 0;
+    for edits in 0..=edits_max {
+        for ahead in (edits_max + 1 - edits..=edits_max + 1 + edits).step_by(2) {
+            let is_lowest = ahead == edits_max + 1 - edits;
+            let is_highest = ahead == edits_max + 1 + edits;
+            let is_new = is_lowest || (!is_highest && furthest[ahead - 1] < furthest[ahead + 1]);
+            let mut at = match (edits, is_new) {
+                (0, _) => 0,
+                (_, true) => furthest[ahead + 1],
+                (_, false) => furthest[ahead - 1] + 1,
+            };
+            let other = |at: usize| (at + edits_max + 1).checked_sub(ahead);
+            let is_same = |at: usize| {
+                let new = other(at).and_then(|at| new.get(at));
+                new.is_some() && old.get(at) == new
+            };
+            let start = at;
+            while is_same(at) {
+                at += 1;
+            }
+            furthest[ahead] = at;
+            taken += 1 + at - start;
+            if taken > most {
+                return None;
+            }
+            if at >= old.len() && other(at) >= Some(new.len()) {
+                return Some(taken);
+            }
+        }
+    }
+    Some(taken)
 }
 
 /// The diffs of a text: what its fences hold, or all of it where it has none.

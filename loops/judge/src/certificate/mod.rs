@@ -144,6 +144,8 @@ pub enum Unusable {
     NoChange(String),
     /// The change does not fit the files.
     DoesNotApply(String),
+    /// The change is more than can be followed.
+    TooLarge(String),
 }
 
 /// Whether declared files and tests can be worked with.

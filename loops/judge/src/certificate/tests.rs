@@ -68,6 +68,29 @@ fn the_change_is_read_from_the_answer_and_applied() {
 }
 
 #[test]
+fn what_differs_too_much_is_not_compared() {
+    let text = |from: usize, lines: usize| -> String {
+        (from..from + lines).map(|n| format!("{n}\n")).collect()
+    };
+    let rewritten = |lines: usize| {
+        let (old, new) = (text(0, lines), text(lines, lines));
+        let minus: String = old.lines().map(|line| format!("-{line}\n")).collect();
+        let plus: String = new.lines().map(|line| format!("+{line}\n")).collect();
+        let diff = format!("--- a/x\n+++ b/x\n@@ -1,{lines} +1,{lines} @@\n{minus}{plus}");
+        Case::new(&diff, &[file("x", &old)], &[]).changed
+    };
+    assert_eq!(rewritten(500).unwrap().hunks.len(), 1);
+    let large = rewritten(12_000);
+    assert!(matches!(large, Err(Unusable::TooLarge(_))), "{large:?}");
+
+    // Two lines far apart in a long file are few edits.
+    let old = text(0, 12_000);
+    let diff = "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-0\n+a\n@@ -12000 +12000 @@\n-11999\n+b\n";
+    let changed = Case::new(diff, &[file("x", &old)], &[]).changed.unwrap();
+    assert_eq!(changed.hunks.len(), 2);
+}
+
+#[test]
 fn files_come_and_go_with_a_change() {
     let files = [file("x.py", "a = 1\n")];
     let new = "--- /dev/null\n+++ b/y.py\n@@ -0,0 +1 @@\n+b = 2\n";
