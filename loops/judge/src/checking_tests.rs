@@ -245,6 +245,36 @@ fn a_share_is_executed_and_the_fact_decides() {
 }
 
 #[test]
+fn an_unfit_kind_is_executed_on_until_it_pays_again() {
+    let mut config = with_model();
+    config.certificate.audit_share = 1.0;
+    config.certificate.execute = Some(Execute {
+        url: "http://127.0.0.1:9/".to_owned(),
+        secret_env: "SECRET".to_owned(),
+        deadline_ms: 100,
+    });
+    let count = AuditCount {
+        bucket: "test-judge/py/small/one-file".to_owned(),
+        agreed: 13,
+        executed: 20,
+    };
+    let mut judge = room(config).with_buckets(Buckets::new([count]));
+    let mut reasons = Vec::new();
+    for n in 1..=4 {
+        let (one, words) = proposal(passing(), n);
+        let effects = arrive(&mut judge, one);
+        let effects = end(&mut judge, effects, Ok(Done::Words(words.as_str().into())));
+        let effects = end(&mut judge, effects, Ok(says(1.0)));
+        let told = verdict(&effects).unwrap();
+        assert_eq!(told.score, Some(1.0), "the fact decides");
+        reasons.push(told.votes[0].reason.clone());
+    }
+    let is_unfit = |reason: &String| reason.contains("turned out wrong too often");
+    assert!(is_unfit(&reasons[0]), "{reasons:?}");
+    assert!(!is_unfit(&reasons[3]), "{reasons:?}");
+}
+
+#[test]
 fn the_executed_share_is_what_is_configured() {
     let drawn = (0..4_000u128).filter(|n| {
         let mut one = claimed(1, 1, "ok");
