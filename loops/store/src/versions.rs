@@ -332,8 +332,14 @@ pub trait Versions: Send + Sync {
     /// Takes a retired version back; false where it was not retired.
     async fn unretire(&self, scope: &Scope, version: PolicyVersion) -> Result<bool, LedgerError>;
 
-    /// The newest turns of a scope that are kept for comparisons, with their scores.
-    async fn held_out(&self, scope: &Scope, limit: usize) -> Result<Vec<HeldOut>, LedgerError>;
+    /// The newest turns of a scope that are kept for comparisons, with their scores. Only those of
+    /// the base model: another one's tokens are other words. How they were computed does not matter.
+    async fn held_out(
+        &self,
+        scope: &Scope,
+        base: Digest,
+        limit: usize,
+    ) -> Result<Vec<HeldOut>, LedgerError>;
 
     /// What the watch remembers and how far it has read. `scopes` are those it wants to hear of.
     async fn watch_place(&self) -> Result<WatchPlace, LedgerError>;

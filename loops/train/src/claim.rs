@@ -63,7 +63,7 @@ impl Claimer {
         self.settle(&filtered.left_out).await?;
         let held = self
             .versions
-            .held_out(&scope, self.config.gate.held_out_max)
+            .held_out(&scope, self.base, self.config.gate.held_out_max)
             .await?;
         let (probes, golden) = self.probes(&scope, &filtered.good, &held).await?;
         let replayed = self.replayed(&scope).await?;
@@ -111,7 +111,8 @@ impl Claimer {
     }
 
     /// Back along the conversation while what was said met a complaint. Held-out turns stay out of
-    /// training with their prompts too.
+    /// training with their prompts too, and so do those of another base model, whose tokens are
+    /// other words.
     async fn first_try(&self, second: &SampleMaterial) -> Result<Option<FirstTry>, LedgerError> {
         let mut first = None;
         let mut before = second.turn.parent;
@@ -129,7 +130,9 @@ impl Claimer {
         }
         let share = self.config.gate.held_out_share;
         let own = |turn: &hone_domain::Turn| {
-            turn.scope == second.turn.scope && !is_held_out(turn.id, share)
+            turn.scope == second.turn.scope
+                && turn.base == self.base
+                && !is_held_out(turn.id, share)
         };
         Ok(first
             .filter(|(turn, _)| own(turn))
@@ -242,8 +245,9 @@ impl Claimer {
             if probes.len() >= most {
                 break;
             }
-            let view = self.ledger.turn(row.id).await?;
-            let prompt = view.map(|view| view.turn.prompt_tokens).unwrap_or_default();
+            let turn = self.ledger.turn(row.id).await?.map(|view| view.turn);
+            let turn = turn.filter(|turn| turn.base == self.base);
+            let prompt = turn.map(|turn| turn.prompt_tokens).unwrap_or_default();
             if fits(&prompt) && !probes.contains(&prompt) {
                 probes.push(prompt);
             }

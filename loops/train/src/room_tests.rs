@@ -94,6 +94,26 @@ impl House {
         turns.iter().map(|(turn, _)| turn.id).collect()
     }
 
+    /// Keeps judged turns that `base` sampled for comparisons, as a claim of theirs would.
+    async fn keep_for_comparisons(&self, base: Digest) {
+        let claim = SampleClaim {
+            scope: anna(),
+            limit: 100,
+            queue_cap: 100,
+            staleness_max_versions: 4,
+            source_share_max: 1.0,
+            fingerprint: "test".into(),
+            base,
+            batch: BatchId(Uuid::from_u128(u128::from(base.0[0]))),
+            lease_ms: 1_000,
+            now_ms: self.clock.now_ms(),
+        };
+        let claimed = self.ledger.claim_samples(&claim).await.unwrap();
+        let claims: Vec<_> = claimed.iter().map(|material| material.claim).collect();
+        let settled = self.ledger.settle_claims(&claims, Reason::HeldOut).await;
+        assert!(settled.unwrap() > 0);
+    }
+
     /// A pruner to whom everything is old.
     fn pruner(&self, keep_versions: usize) -> Pruner {
         let mut config = crate::Config::for_tests();
@@ -643,5 +663,52 @@ async fn a_second_try_is_told_again_though_the_first_was_trained_before() {
         advantage: 2.0,
     };
     assert_eq!(seen[1], [told]);
+    house.check_hashes().await;
+}
+
+/// The data folder was used with another base model, whose tokens are other words, or none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_base_model_sampled_is_no_prompt_to_measure_on() {
+    let house = House::new().await;
+    let jobs = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = jobs.clone();
+    let trainer = Hashes::with(move |job, _| {
+        let told = (job.probes.clone(), job.held_out.clone(), job.retold.clone());
+        seen.lock().unwrap().push(told);
+        Ok(())
+    });
+    let mut ctx = house.ctx(trainer);
+    ctx.config.method = crate::Method::RltfSd;
+    let of_other = |prompt: &[u32]| {
+        let mut turn = house.turn(&anna(), prompt, &[50_001]);
+        turn.base = Digest([8; 32]);
+        turn
+    };
+    let (held, first) = (of_other(&[50_000]), of_other(&[50_002]));
+    let own = house.turn(&anna(), &[9, 8], &[7]);
+    house.judge(&[(held, 1.0)]).await;
+    house.keep_for_comparisons(Digest([8; 32])).await;
+    house.judge(&[(own, 0.5)]).await;
+    house.keep_for_comparisons(Digest([7; 32])).await;
+    let mut second = house.turn(&anna(), &[1, 2], &[3]);
+    second.parent = Some(first.id);
+    let another = house.turn(&anna(), &[4, 5, 6], &[6]);
+    let judged = [(first, -1.0), (second, 1.0), (another, -1.0)];
+    house.judge(&judged).await;
+    let running = House::start(ctx);
+    house.until_settled(50).await;
+    running.stop().await;
+    let jobs = std::mem::take(&mut *jobs.lock().unwrap());
+    let [(probes, held_out, retold)] = &jobs[..] else {
+        panic!("one step: {jobs:?}");
+    };
+    assert!(probes.contains(&vec![9, 8]), "{probes:?}");
+    assert!(
+        probes.iter().flatten().all(|token| *token < 50_000),
+        "{probes:?}"
+    );
+    let compared: Vec<_> = held_out.iter().map(|judged| &judged.tokens).collect();
+    assert_eq!(compared, [&vec![9, 8, 7]]);
+    assert_eq!(*retold, []);
     house.check_hashes().await;
 }

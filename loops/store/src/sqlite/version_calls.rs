@@ -1,7 +1,7 @@
 //! [`Versions`] on SQLite: one transaction per call.
 
 use async_trait::async_trait;
-use hone_domain::{BlobKey, Millis, OnTrial, Policy, PolicyVersion, Scope};
+use hone_domain::{BlobKey, Digest, Millis, OnTrial, Policy, PolicyVersion, Scope};
 
 use super::standings::Hold;
 use super::{SqliteLedger, policies, standings, trials, versions, watch};
@@ -129,9 +129,14 @@ impl Versions for SqliteLedger {
         self.finish(transaction, done).await
     }
 
-    async fn held_out(&self, scope: &Scope, limit: usize) -> Result<Vec<HeldOut>, LedgerError> {
+    async fn held_out(
+        &self,
+        scope: &Scope,
+        base: Digest,
+        limit: usize,
+    ) -> Result<Vec<HeldOut>, LedgerError> {
         let mut moment = self.look().await?;
-        self.explain(versions::held_out(&mut moment, scope, limit).await)
+        self.explain(versions::held_out(&mut moment, (scope, base), limit).await)
     }
 
     async fn watch_place(&self) -> Result<WatchPlace, LedgerError> {

@@ -1,6 +1,6 @@
 //! Versions as people look at them: lineage both ways, refusals, scopes; and what may be pruned.
 
-use hone_domain::{BatchId, BlobKey, Millis, PolicyVersion, Reason, Scope};
+use hone_domain::{BatchId, BlobKey, Digest, Millis, PolicyVersion, Reason, Scope};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
@@ -179,18 +179,21 @@ pub(super) async fn scopes(
 
 pub(super) async fn held_out(
     connection: &mut SqliteConnection,
-    scope: &Scope,
+    (scope, base): (&Scope, Digest),
     most: usize,
 ) -> Result<Vec<HeldOut>, Fault> {
     let Some(number) = policies::find_scope(connection, scope).await? else {
         return Ok(Vec::new());
     };
     let found: Vec<(i64, f64)> = sqlx::query_as(
-        "select number, score from turns indexed by turns_held_out
+        "select turns.number, score from turns indexed by turns_held_out
+         join arithmetics on arithmetics.number = turns.arithmetic_number
          where scope_number = ? and reason = 'held_out' and score is not null
-         order by number desc limit ?",
+           and arithmetics.base = ?
+         order by turns.number desc limit ?",
     )
     .bind(number)
+    .bind(&base.0[..])
     .bind(limit(most))
     .fetch_all(&mut *connection)
     .await?;
@@ -248,7 +251,7 @@ pub(super) async fn prunable(
     );
     let found = sqlx::query(sqlx::AssertSqlSafe(sql))
         .bind(limit(keep))
-        .bind(&hone_domain::Digest::NONE.0[..])
+        .bind(&Digest::NONE.0[..])
         .bind(limit(most))
         .fetch_all(connection)
         .await?;

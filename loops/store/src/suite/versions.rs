@@ -6,8 +6,8 @@ use hone_domain::{Digest, Fate, OnTrial, Policy, PolicyVersion, Reason, Scope, S
 
 use super::world::{ALL, NOW, World, assert_conflict, digest_of, ids};
 use crate::{
-    ForgetWhat, Ledger, Personal, PolicyStatus, Publish, Refusal, Restore, RestoreWhy, Standing,
-    Trial, TryOut, Versions, Window,
+    ForgetWhat, Ledger, Personal, PolicyStatus, Publish, Refusal, Restore, RestoreWhy, SampleClaim,
+    Standing, Trial, TryOut, Versions, Window,
 };
 
 /// A world and the same ledger as [`Versions`] and [`Personal`].
@@ -499,13 +499,32 @@ async fn held_out_turns_come_with_their_scores(case: &Case) {
     let claims = [held[0].claim, held[2].claim];
     let settled = world.ledger.settle_claims(&claims, Reason::HeldOut).await;
     assert_eq!(settled.expect("settled"), 2);
-    let found = case.versions.held_out(&scope, ALL).await.expect("read");
-    let found: Vec<_> = found.iter().map(|h| (h.turn.id, h.score)).collect();
-    assert_eq!(found, [(turns[2].id, 1.0), (turns[0].id, 1.0)]);
-    assert_eq!(
-        case.versions.held_out(&scope, 1).await.expect("read").len(),
-        1
-    );
+    let base = Digest([1; 32]);
+    let found = async |base, limit| {
+        let found = case.versions.held_out(&scope, base, limit).await;
+        let found = found.expect("read").into_iter();
+        found.map(|h| (h.turn.id, h.score)).collect::<Vec<_>>()
+    };
+    let both = [(turns[2].id, 1.0), (turns[0].id, 1.0)];
+    assert_eq!(found(base, ALL).await, both);
+    assert_eq!(found(base, 1).await, both[..1]);
+    // Tokens of another base model are other words, however new they are.
+    let mut other = world.turn();
+    other.base = Digest([9; 32]);
+    world.answered(&other).await;
+    world.judge_all(Some(0.5)).await;
+    let claim = SampleClaim {
+        base: other.base,
+        ..world.sample_claim()
+    };
+    let held = world.claim_samples(&claim).await;
+    let settled = world
+        .ledger
+        .settle_claims(&[held[0].claim], Reason::HeldOut)
+        .await;
+    assert_eq!(settled.expect("settled"), 1);
+    assert_eq!(found(base, 2).await, both);
+    assert_eq!(found(other.base, ALL).await, [(other.id, 0.5)]);
     let reason = Reason::HeldOut;
     assert_eq!(world.fate(&turns[0]).await, Fate::Settled { reason });
 }
