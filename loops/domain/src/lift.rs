@@ -31,7 +31,7 @@ pub struct ScoredTurn {
     pub version: PolicyVersion,
     /// Whether the base model answered because the session is held back.
     pub holdback: bool,
-    /// Its verdict's score, in [−1, 1].
+    /// What its person said last of it, else its verdict's score; in [−1, 1].
     pub score: f32,
     /// When it ended.
     pub at_ms: Millis,

@@ -215,6 +215,8 @@ pub trait Personal: Send + Sync {
     async fn forgets_under_way(&self) -> Result<Vec<ForgetId>, LedgerError>;
 
     /// The newest scored turns of a scope since its first version, at most `limit`, oldest first.
+    /// What their owner said last of them counts instead of the verdict (a correction alone is a
+    /// -1), also where it came after training.
     async fn scored_turns(
         &self,
         scope: &Scope,

@@ -18,10 +18,19 @@ pub(super) async fn scored_turns(
     let Some(number) = policies::find_scope(connection, scope).await? else {
         return Ok(Vec::new());
     };
-    // A complaint is what the person wrote, or what the judge understood should have been done,
-    // where the turn was bad. A rollback to the base model has a number, but has learned nothing.
+    // No judge reads what is said of a turn that was trained, and every held-back turn is judged
+    // again: what the person said last counts by itself, or it would count on one side only. A
+    // complaint is what the person wrote, or what the judge understood should have been done, where
+    // the turn was bad. A rollback to the base model has a number, but has learned nothing.
     let rows = sqlx::query(
-        "select turns.id, sessions.id as session_id, turns.version, turns.holdback, turns.score,
+        "select turns.id, sessions.id as session_id, turns.version, turns.holdback,
+                coalesce(
+                    (select max(-1.0, min(1.0, coalesce(feedback.score, -1.0))) from feedback
+                     where feedback.turn_id = turns.id and feedback.owner = turns.owner
+                       and coalesce(feedback.score, feedback.correction) is not null
+                     order by feedback.received_ms desc, feedback.number desc limit 1),
+                    turns.score
+                ) as score,
                 turns.finished_ms, verdicts.hint,
                 (select coalesce(feedback.correction, feedback.comment) from feedback
                  where feedback.turn_id = turns.id and feedback.owner = turns.owner

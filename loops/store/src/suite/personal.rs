@@ -671,7 +671,8 @@ pub(super) async fn scored_turns_tell_arms_and_complaints(world: &World, people:
         .collect();
     assert_eq!(
         seen,
-        [(1, false, -0.5, None), (0, true, -0.5, Some("be brief"))]
+        [(1, false, -0.5, None), (0, true, -1.0, Some("be brief"))],
+        "what the person says counts more than the verdict"
     );
     assert_eq!(turns[0].session, learned.session);
     assert_eq!(
@@ -682,6 +683,28 @@ pub(super) async fn scored_turns_tell_arms_and_complaints(world: &World, people:
             .len(),
         1
     );
+    // What is said after training counts as much as what is said of a held-back turn, and settles
+    // nothing anew.
+    world.learn_from_ready(1).await;
+    let version = PolicyVersion(2);
+    assert_eq!(world.fate(&learned).await, Fate::Trained { version });
+    for (score, words, seen) in [
+        (Some(0.75), None, (0.75, None)),
+        (Some(-1.0), Some("too long"), (-1.0, Some("too long"))),
+        (None, Some("shorter"), (-1.0, Some("shorter"))),
+    ] {
+        for turn in [&learned, &held] {
+            let mut said = world.feedback(turn, 0.0);
+            said.score = score;
+            said.correction = words.map(Into::into);
+            world.ledger.record_feedback(&said).await.expect("stored");
+        }
+        let turns = people.scored_turns(&world.scope(), 99).await.expect("read");
+        for turn in &turns {
+            assert_eq!((turn.score, turn.complaint.as_deref()), seen, "{turn:?}");
+        }
+    }
+    assert_eq!(world.fate(&learned).await, Fate::Trained { version });
     // What the base model answers under the number of a rollback shows nothing of learning.
     let scope = world.scope();
     let later = NOW + 150;

@@ -267,6 +267,11 @@ impl World {
     /// Learns from one new turn on top of the head `parent`.
     pub async fn publish_next(&self, parent: u64) -> Policy {
         self.ready_turns(1, parent).await;
+        self.learn_from_ready(parent).await
+    }
+
+    /// Learns from what is ready on top of the head `parent`.
+    pub async fn learn_from_ready(&self, parent: u64) -> Policy {
         let samples = self.claim_samples(&self.sample_claim()).await;
         let publishing = self.publishing(parent, &samples);
         let policy = self.ledger.publish(&publishing).await;
