@@ -343,10 +343,12 @@ pub trait Ledger: Reading {
     async fn open_turns(&self, limit: usize) -> Result<Vec<OpenTurn>, LedgerError>;
 
     /// Stores feedback, or replaces what the same (turn, owner, client id) said before; the same
-    /// feedback id again changes nothing. A turn that waits for training, abstained or failed to
-    /// be judged goes (back) to the judge, and a judge that claimed it before the feedback came is
-    /// fenced. What is said about an erased turn is not kept. A batch that holds the turn at `received_ms` keeps it. Feedback that came before
-    /// its turn counts if the turn turns out to be the same owner's.
+    /// feedback id again changes nothing. A turn that waits for training, abstained, failed to be
+    /// judged, is held back or held out, or held no lesson goes (back) to the judge, and a judge
+    /// that claimed it before the feedback came is fenced; who claims it next for training decides
+    /// anew what becomes of it. What is said about an erased turn is not kept. A batch that holds
+    /// the turn at `received_ms` keeps it. Feedback that came before its turn counts if the turn
+    /// turns out to be the same owner's.
     async fn record_feedback(&self, feedback: &Feedback) -> Result<FeedbackOutcome, LedgerError>;
 
     // === judge ===

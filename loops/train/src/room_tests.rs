@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hone_domain::{
-    BatchId, Blobs, Digest, Fate, ForgetId, Policy, PolicyVersion, Reason, Scope, TurnId,
+    BatchId, Blobs, Digest, Fate, Feedback, FeedbackId, ForgetId, Policy, PolicyVersion, Reason,
+    Scope, Turn, TurnId,
 };
 use hone_runtime::{Clock, Wake};
 use hone_store::{AuditEntry, ForgetWhat, ForgetWish, Ledger, Personal, SampleClaim, Versions};
@@ -710,5 +711,55 @@ async fn what_another_base_model_sampled_is_no_prompt_to_measure_on() {
     let compared: Vec<_> = held_out.iter().map(|judged| &judged.tokens).collect();
     assert_eq!(compared, [&vec![9, 8, 7]]);
     assert_eq!(*retold, []);
+    house.check_hashes().await;
+}
+
+/// Feedback that comes late has a held-out turn judged again: it is held out as before, with the
+/// new score, or trains where it was corrected.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_held_out_turn_is_heard_again_and_trains_only_where_it_is_corrected() {
+    let house = House::new().await;
+    let mut ctx = house.ctx(Hashes::plain());
+    ctx.config.gate.held_out_share = 0.5;
+    ctx.config.queue_turns_max = 100;
+    let turn = |i| (house.turn(&anna(), &[1, i], &[2, 3]), 1.0);
+    let turns: Vec<_> = (0..16).map(turn).collect();
+    let is_held_out = |turn: &&Turn| crate::gate::is_held_out(turn.id, 0.5);
+    let held: Vec<&Turn> = turns
+        .iter()
+        .map(|(turn, _)| turn)
+        .filter(is_held_out)
+        .collect();
+    let running = House::start(ctx);
+    house.judge(&turns).await;
+    house.until_settled(50).await;
+    let reason = Reason::HeldOut;
+    for turn in &held[..2] {
+        assert_eq!(house.fate(turn.id).await, Fate::Settled { reason });
+    }
+    for (turn, correction) in [(held[0], None), (held[1], Some("4".to_owned()))] {
+        let said = Feedback {
+            id: FeedbackId(turn.id.0),
+            turn: turn.id,
+            owner: turn.owner.clone(),
+            client_id: None,
+            score: Some(-1.0),
+            comment: None,
+            correction,
+            received_ms: house.clock.now_ms(),
+        };
+        house.ledger.record_feedback(&said).await.unwrap();
+    }
+    let again = [held[0], held[1]].map(|turn| (turn.clone(), -1.0));
+    house.judge(&again).await;
+    house.until_settled(50).await;
+    running.stop().await;
+    assert_eq!(house.fate(held[0].id).await, Fate::Settled { reason });
+    let compared = house.ledger.held_out(&anna(), Digest([7; 32]), 100).await;
+    let compared = compared.unwrap();
+    let found = compared.iter().find(|c| c.turn.id == held[0].id).unwrap();
+    assert_eq!((found.score, compared.len()), (-1.0, held.len() - 1));
+    let fate = house.fate(held[1].id).await;
+    assert!(matches!(fate, Fate::Trained { .. }), "{fate:?}");
     house.check_hashes().await;
 }

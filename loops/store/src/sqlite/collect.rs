@@ -467,7 +467,7 @@ async fn send_back(connection: &mut SqliteConnection, turn: i64, now_ms: i64) ->
            and (
                stage in ('awaiting_verdict', 'awaiting_training')
                or reason in ('abstained', 'judge_failed')
-               or (reason = 'holdback' and score is not null)
+               or (reason in ('holdback', 'held_out', 'no_lesson') and score is not null)
            )
            and not exists (
                select 1 from transitions

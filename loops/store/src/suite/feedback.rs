@@ -135,6 +135,29 @@ pub(super) async fn an_abstained_turn_goes_back_to_the_judge(world: &World) {
     assert_eq!(world.fate(&turn).await, TO_TRAIN);
 }
 
+pub(super) async fn what_was_held_out_or_held_no_lesson_goes_back_to_the_judge(world: &World) {
+    for reason in [Reason::HeldOut, Reason::NoLesson, Reason::TooLong] {
+        let turn = world.ready_turns(1, 0).await.remove(0);
+        let samples = world.claim_samples(&world.sample_claim()).await;
+        let claims = [samples[0].claim];
+        let settled = world.ledger.settle_claims(&claims, reason).await;
+        assert_eq!(settled.expect("settled"), 1);
+        let mut said = world.feedback(&turn, -1.0);
+        said.correction = Some("this instead".into());
+        assert_eq!(say(world, &said).await, FeedbackOutcome::Stored);
+        if reason == Reason::TooLong {
+            let fate = Fate::Settled { reason };
+            assert_eq!(world.fate(&turn).await, fate, "no words make it shorter");
+            continue;
+        }
+        assert_eq!(world.fate(&turn).await, TO_JUDGE, "{reason:?}");
+        world.judge_all(Some(-1.0)).await;
+        let samples = world.claim_samples(&world.sample_claim()).await;
+        assert_eq!((samples[0].turn.id, samples[0].score), (turn.id, -1.0));
+        assert_eq!(samples[0].correction.as_deref(), Some("this instead"));
+    }
+}
+
 pub(super) async fn a_batch_keeps_what_it_holds(world: &World) {
     let turns = world.ready_turns(2, 0).await;
     let samples = world.claim_samples(&world.sample_claim()).await;

@@ -87,6 +87,7 @@ pub async fn run(make: impl AsyncFn() -> Arc<dyn Ledger>) {
         feedback::only_the_owner_is_heard,
         feedback::a_judged_turn_goes_back_to_the_judge,
         feedback::an_abstained_turn_goes_back_to_the_judge,
+        feedback::what_was_held_out_or_held_no_lesson_goes_back_to_the_judge,
         feedback::a_batch_keeps_what_it_holds,
         feedback::a_trained_turn_stays_trained,
         judge::checks_come_back_and_audits_are_counted,
