@@ -61,14 +61,20 @@ pub(super) async fn news(
             stop: named(row.try_get("stop")?)?,
         });
     }
+    // A turn counts once, however often what is said of it has it judged again.
     let verdicts = sqlx::query(
         "select verdicts.number, scopes.name as scope, turns.version, verdicts.score
          from verdicts
          join transitions on transitions.number = verdicts.transition_number
          join turns on turns.number = transitions.turn_number
          join scopes on scopes.number = turns.scope_number
-         where verdicts.number > ? and verdicts.current = 1 and verdicts.score is not null
+         where verdicts.number > ? and verdicts.score is not null
            and kind = 'main' and origin = 'user'
+           and not exists (
+               select 1 from verdicts as earlier
+               where earlier.transition_number = verdicts.transition_number
+                 and earlier.revision < verdicts.revision and earlier.score is not null
+           )
          order by verdicts.number limit ?",
     )
     .bind(place.verdict)

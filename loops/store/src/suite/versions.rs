@@ -45,6 +45,7 @@ pub async fn run<L: Ledger + Versions + Personal + 'static>(make: impl AsyncFn()
         refusals_and_scopes_are_listed,
         held_out_turns_come_with_their_scores,
         the_watch_reads_on_where_it_stopped,
+        the_watch_counts_a_turn_once,
         only_files_that_nobody_needs_are_pruned,
         what_is_tried_keeps_its_files,
         an_order_knows_whether_it_learned_from_what_is_erased,
@@ -575,6 +576,37 @@ async fn the_watch_reads_on_where_it_stopped(case: &Case) {
         .await
         .expect("read");
     assert_eq!((rest.turns.len(), rest.verdicts.len()), (2, 2));
+}
+
+async fn the_watch_counts_a_turn_once(case: &Case) {
+    let world = &case.world;
+    let begin = case.versions.watch_place().await.expect("read");
+    let seen = async |place| {
+        let news = case.versions.watch_news(place, ALL).await.expect("read");
+        let scores: Vec<f32> = news.verdicts.iter().map(|v| v.score).collect();
+        (scores, news.place)
+    };
+    let again = async |turn: &Turn, score: f32| {
+        let said = world.feedback(turn, score);
+        world.ledger.record_feedback(&said).await.expect("stored");
+        world.judge_all(Some(score)).await;
+    };
+    let turn = world.ready_turns(1, 0).await.remove(0);
+    let (scores, place) = seen(begin).await;
+    assert_eq!(scores, [1.0]);
+    for _ in 0..3 {
+        again(&turn, -1.0).await;
+    }
+    assert_eq!(seen(place).await.0, [0.0; 0]);
+    assert_eq!(seen(begin).await.0, [1.0], "late readers see the same");
+    // An abstention is no observation; the first score after it is.
+    let turn = world.turn();
+    world.answered(&turn).await;
+    world.judge_all(None).await;
+    for score in [-0.5, 1.0] {
+        again(&turn, score).await;
+    }
+    assert_eq!(seen(place).await.0, [-0.5]);
 }
 
 async fn what_is_tried_keeps_its_files(case: &Case) {
