@@ -6,9 +6,10 @@ use std::sync::Arc;
 use hone_domain::{BatchId, Reason, Scope, Token, TurnId};
 use hone_runtime::{Clock, Ids};
 use hone_store::{
-    Claim, HeldOut, Ledger, LedgerError, PolicyRecord, ReplayQuery, Replayed, SampleClaim,
-    SampleMaterial, Versions,
+    Claim, HeldOut, Ledger, LedgerError, PolicyRecord, RefusalRecord, ReplayQuery, Replayed,
+    SampleClaim, SampleMaterial, Versions, Window,
 };
+use serde_json::Value;
 
 use crate::config::Config;
 use crate::event::{ClaimedBatch, Memory};
@@ -19,8 +20,9 @@ use crate::trainer::Judged;
 
 /// Complaints in a row that are followed back to the first try.
 const TRIES_MAX: usize = 4;
-/// How many versions back a scope's memory is looked for: a rollback has none of its own.
-const MEMORY_VERSIONS: usize = 8;
+/// How many versions and refusals back a scope's memory is looked for: a rollback has none of its
+/// own.
+const MEMORY_REPORTS: usize = 8;
 
 /// Claims for the train room.
 #[derive(Clone)]
@@ -50,7 +52,12 @@ impl Claimer {
         if materials.is_empty() {
             return Ok(None);
         }
-        let versions = self.ledger.versions(Some(&scope), MEMORY_VERSIONS).await?;
+        let versions = self.ledger.versions(Some(&scope), MEMORY_REPORTS).await?;
+        let newest = Window {
+            limit: MEMORY_REPORTS,
+            before: None,
+        };
+        let refusals = self.versions.refusals(Some(&scope), newest).await?;
         let parent = versions.first().map(|record| record.policy.clone());
         let accepts = Accepts {
             staleness_max_versions: self.config.staleness_max_versions,
@@ -73,7 +80,7 @@ impl Claimer {
             replayed,
             first_tries,
             parent,
-            memory: memory_in(&versions),
+            memory: memory_in(&versions, &refusals),
             materials: filtered.good,
             left_out,
             probes,
@@ -268,9 +275,19 @@ impl Claimer {
     }
 }
 
-/// What the newest report with a memory says.
-fn memory_in(versions: &[PolicyRecord]) -> Option<Memory> {
-    versions
+/// What the newest report with a memory says. A scope has one job at a time, so a candidate that
+/// was trained from a version, or from a later one, was refused after that was published.
+fn memory_in(versions: &[PolicyRecord], refusals: &[RefusalRecord]) -> Option<Memory> {
+    let read = |report: &Value| serde_json::from_value(report.get("memory")?.clone()).ok();
+    let published = versions
         .iter()
-        .find_map(|record| serde_json::from_value(record.report.get("memory")?.clone()).ok())
+        .find_map(|record| Some((record.policy.version, read(&record.report)?)));
+    let refused = refusals
+        .iter()
+        .find_map(|record| Some((record.parent, read(&record.report)?)));
+    match (published, refused) {
+        (Some((version, memory)), Some((parent, _))) if parent < version => Some(memory),
+        (_, Some((_, memory))) | (Some((_, memory)), None) => Some(memory),
+        (None, None) => None,
+    }
 }

@@ -77,7 +77,7 @@ pub struct ClaimedBatch {
     pub batch: BatchId,
     /// The scope's newest version; none where nothing was published.
     pub parent: Option<Policy>,
-    /// What the scope's last published report remembers.
+    /// What the scope's last report remembers, of a version or of a refusal.
     pub memory: Option<Memory>,
     /// Turns that may train.
     pub materials: Vec<SampleMaterial>,
@@ -95,8 +95,8 @@ pub struct ClaimedBatch {
     pub held_out: Vec<Judged>,
 }
 
-/// What the room keeps about a scope from step to step; stored in every published report, so that
-/// it outlives the process.
+/// What the room keeps about a scope from step to step; stored in the report of every version and
+/// every refusal, so that it outlives the process.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
     /// Mean of recent scores.

@@ -763,3 +763,38 @@ async fn a_held_out_turn_is_heard_again_and_trains_only_where_it_is_corrected() 
     assert!(matches!(fate, Fate::Trained { .. }), "{fate:?}");
     house.check_hashes().await;
 }
+
+/// What refusals made of the learning rate is known to the next process, and what versions after
+/// them made of it as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lowered_learning_rate_outlives_the_process() {
+    let house = House::new().await;
+    let rates = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let process = async |refuses: bool, steps: usize| {
+        let seen = rates.clone();
+        let hook = move |job: &TrainJob, _: &mut dyn FnMut() -> bool| {
+            seen.lock().unwrap().push(job.lr_scale);
+            Ok(())
+        };
+        let trainer = Hashes {
+            hook: Box::new(hook),
+            change: if refuses {
+                |candidate| candidate.measured.candidate.empty_share = 1.0
+            } else {
+                |_| {}
+            },
+        };
+        let running = House::start(house.ctx(Arc::new(trainer)));
+        for _ in 0..steps {
+            house.four_turns().await;
+            house.until_settled(50).await;
+        }
+        running.stop().await;
+        std::mem::take(&mut *rates.lock().unwrap())
+    };
+    assert_eq!(process(false, 1).await, [1.0]);
+    assert_eq!(process(true, 2).await, [1.0, 1.0]);
+    assert_eq!(process(false, 3).await, [0.5; 3]);
+    assert_eq!(process(false, 1).await, [1.0]);
+    house.check_hashes().await;
+}

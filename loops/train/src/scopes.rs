@@ -39,7 +39,7 @@ impl ScopeState {
         }
     }
 
-    /// Takes over what the last published report says, once.
+    /// Takes over what the last report says, once.
     pub(crate) fn remember(&mut self, memory: Option<Memory>) {
         if !self.restored {
             self.restored = true;
