@@ -1,20 +1,20 @@
 //! Paired replays: recent prompts answered once more by the base model and by the newest version,
 //! with the same random numbers, beside everything else, and scored by the checks that came with
-//! them. Sessions differ and their users do; here both sides have the very same prompts, so that far
-//! fewer are needed to see a difference. Turns without a check of their own cannot be scored alone.
+//! them. Sessions differ and their users do; here both sides have the very same prompts, none of which
+//! a version has learned from, so that far fewer are needed to see a difference. Turns without a check of their own cannot be scored alone.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hone_domain::lift::{self, PairedLift};
 use hone_domain::{
-    Ask, AskContext, Collect, Delta, Millis, Origin, Policies, Policy, PolicyChoice, PolicyVersion,
-    Reason, RequestId, Scope, SessionId, StopRules, Token, Turn, TurnId, TurnKind,
+    Ask, AskContext, Collect, Delta, Fate, Millis, Origin, Policies, Policy, PolicyChoice,
+    PolicyVersion, Reason, RequestId, Scope, SessionId, StopRules, Token, Turn, TurnId, TurnKind,
 };
 use hone_runtime::{Clock, Ids, Latest, Shutdown};
 use hone_serve::Backend;
-use hone_store::Ledger;
+use hone_store::{Ledger, TurnRow};
 
 use crate::config::LearningConfig;
 
@@ -159,7 +159,9 @@ impl PairedParts {
         Some(rows.ok()?.first()?.id)
     }
 
-    /// Turns whose answers are checked by themselves, each prompt once, the newest first.
+    /// Turns of the served model whose answers are checked by themselves, each prompt once, the
+    /// newest first. What a version learned from shows only what it remembers, so no prompt of a
+    /// trained turn is among them; a turn that is held out, held back or still on its way is.
     async fn prompts(&self, scope: &Scope) -> Result<Vec<Turn>, String> {
         let text = |error: hone_store::LedgerError| error.to_string();
         let rows = self
@@ -167,8 +169,18 @@ impl PairedParts {
             .turns(Some(scope), TURNS_LOOKED_AT)
             .await
             .map_err(text)?;
+        let (trained, untrained): (Vec<TurnRow>, Vec<TurnRow>) = rows
+            .into_iter()
+            .partition(|row| matches!(row.fate, Fate::Trained { .. }));
+        // The same prompt may have been asked again, or answered more than once.
+        let mut known = HashSet::new();
+        for row in trained {
+            let view = self.ledger.turn(row.id).await.map_err(text)?;
+            known.extend(view.map(|view| view.turn.prompt_tokens));
+        }
+        let base = self.backend.capabilities().base;
         let mut prompts: Vec<Turn> = Vec::new();
-        for row in rows {
+        for row in untrained {
             if prompts.len() >= self.config.paired_prompts {
                 break;
             }
@@ -176,10 +188,8 @@ impl PairedParts {
                 continue;
             };
             let turn = view.turn;
-            let is_new = prompts
-                .iter()
-                .all(|p| p.prompt_tokens != turn.prompt_tokens);
-            if turn.kind == TurnKind::Main && turn.is_checked_at_once() && is_new {
+            let is_asked = turn.kind == TurnKind::Main && turn.base == base;
+            if is_asked && turn.is_checked_at_once() && known.insert(turn.prompt_tokens.clone()) {
                 prompts.push(turn);
             }
         }

@@ -56,41 +56,49 @@ async fn an_answer_is_judged_by_its_checks_without_waiting_for_a_reply() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_version_is_compared_with_the_base_model_on_the_same_prompts() {
+async fn a_new_version_is_compared_with_the_base_model_on_prompts_it_has_not_learned() {
     let (_guard, data) = temporary().unwrap();
     let changes: Vec<(&str, toml::Value)> = vec![
         ("judge.tick_ms", 50.into()),
         ("train.tick_ms", 100.into()),
-        ("train.batch_turns_min", 2.into()),
+        ("train.batch_turns_min", 8.into()),
         ("train.batch_wait_ms", 200.into()),
+        ("train.gate.held_out_share", 0.0.into()),
         ("learning.paired_interval_ms", 100.into()),
-        ("learning.paired_prompts", 6.into()),
+        ("learning.paired_prompts", 12.into()),
     ];
     let house = TestHouse::start(&data, &changes as Changes<'_>)
         .await
         .unwrap();
-    for (seed, city) in [
+    let ask_all = async |countries: &[&str]| {
+        for (seed, country) in countries.iter().enumerate() {
+            let mut body = ask(&format!("What is the capital of {country}?"), seed as u64);
+            let pattern = if seed.is_multiple_of(2) {
+                "."
+            } else {
+                "never said"
+            };
+            body["verify"] = json!({"kind": "regex", "pattern": pattern});
+            house.chat(body).await.unwrap();
+        }
+    };
+    let learned = [
         "France", "Italy", "Spain", "Japan", "Egypt", "Peru", "Chile", "Kenya",
-    ]
-    .iter()
-    .enumerate()
-    {
-        let mut body = ask(&format!("What is the capital of {city}?"), seed as u64);
-        let pattern = if seed.is_multiple_of(2) {
-            "."
-        } else {
-            "never said"
-        };
-        body["verify"] = json!({"kind": "regex", "pattern": pattern});
-        house.chat(body).await.unwrap();
-    }
+    ];
+    ask_all(&learned).await;
+    house
+        .until("/v1/learned", |reply| reply["trained"] == 8)
+        .await
+        .unwrap();
+    // Too few for another batch, the first of them asked before.
+    ask_all(&["France", "India", "China", "Ghana", "Nepal", "Qatar"]).await;
     let seen = house
         .until("/v1/improvement", |reply| !reply["paired"].is_null())
         .await
         .unwrap();
     let paired = &seen["paired"];
     assert!(paired["version"].as_u64() >= Some(1), "{seen}");
-    assert_eq!(paired["prompts"], 6);
+    assert_eq!(paired["prompts"], 5, "of 14");
     let number = |value: &Value| value.as_f64().unwrap();
     let (low, high) = (
         number(&paired["interval"][0]),
