@@ -234,7 +234,7 @@ pub struct WatchedVerdict {
 pub struct WatchNews {
     /// Main turns of users that were not cancelled, oldest first.
     pub turns: Vec<WatchedTurn>,
-    /// First verdicts with a score on such turns, oldest first.
+    /// The first verdict on such a turn that is below 0, and the first that is not; oldest first.
     pub verdicts: Vec<WatchedVerdict>,
     /// How far this reads.
     pub place: WatchPlace,

@@ -61,7 +61,8 @@ pub(super) async fn news(
             stop: named(row.try_get("stop")?)?,
         });
     }
-    // A turn counts once, however often what is said of it has it judged again.
+    // A turn counts once as a good one and once as a bad one, however often what is said of it has it
+    // judged again: a complaint that comes late is one.
     let verdicts = sqlx::query(
         "select verdicts.number, scopes.name as scope, turns.version, verdicts.score
          from verdicts
@@ -74,6 +75,7 @@ pub(super) async fn news(
                select 1 from verdicts as earlier
                where earlier.transition_number = verdicts.transition_number
                  and earlier.revision < verdicts.revision and earlier.score is not null
+                 and (earlier.score < 0) = (verdicts.score < 0)
            )
          order by verdicts.number limit ?",
     )

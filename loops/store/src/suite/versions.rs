@@ -45,7 +45,7 @@ pub async fn run<L: Ledger + Versions + Personal + 'static>(make: impl AsyncFn()
         refusals_and_scopes_are_listed,
         held_out_turns_come_with_their_scores,
         the_watch_reads_on_where_it_stopped,
-        the_watch_counts_a_turn_once,
+        the_watch_counts_a_turn_once_either_way,
         only_files_that_nobody_needs_are_pruned,
         what_is_tried_keeps_its_files,
         an_order_knows_whether_it_learned_from_what_is_erased,
@@ -578,7 +578,7 @@ async fn the_watch_reads_on_where_it_stopped(case: &Case) {
     assert_eq!((rest.turns.len(), rest.verdicts.len()), (2, 2));
 }
 
-async fn the_watch_counts_a_turn_once(case: &Case) {
+async fn the_watch_counts_a_turn_once_either_way(case: &Case) {
     let world = &case.world;
     let begin = case.versions.watch_place().await.expect("read");
     let seen = async |place| {
@@ -594,11 +594,16 @@ async fn the_watch_counts_a_turn_once(case: &Case) {
     let turn = world.ready_turns(1, 0).await.remove(0);
     let (scores, place) = seen(begin).await;
     assert_eq!(scores, [1.0]);
-    for _ in 0..3 {
-        again(&turn, -1.0).await;
+    for score in [0.5, -1.0, -1.0, 1.0, -0.5] {
+        again(&turn, score).await;
     }
-    assert_eq!(seen(place).await.0, [0.0; 0]);
-    assert_eq!(seen(begin).await.0, [1.0], "late readers see the same");
+    assert_eq!(seen(place).await.0, [-1.0], "a complaint that came late");
+    assert_eq!(
+        seen(begin).await.0,
+        [1.0, -1.0],
+        "late readers see the same"
+    );
+    let place = seen(begin).await.1;
     // An abstention is no observation; the first score after it is.
     let turn = world.turn();
     world.answered(&turn).await;
@@ -606,7 +611,7 @@ async fn the_watch_counts_a_turn_once(case: &Case) {
     for score in [-0.5, 1.0] {
         again(&turn, score).await;
     }
-    assert_eq!(seen(place).await.0, [-0.5]);
+    assert_eq!(seen(place).await.0, [-0.5, 1.0]);
 }
 
 async fn what_is_tried_keeps_its_files(case: &Case) {
