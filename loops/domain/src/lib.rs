@@ -48,8 +48,8 @@ pub use speech::{
 };
 pub use transition::{NextItem, NextKind, NextState, Transition};
 pub use turn::{
-    Admission, Completion, CompletionError, Origin, Sampling, StopReason, Turn, TurnKind,
-    VersionSpan,
+    Admission, Completion, CompletionError, GREEDY_BELOW, Origin, Sampling, StopReason, Turn,
+    TurnKind, VersionSpan,
 };
 pub use verdict::{
     ChosenBy, Feedback, HintCandidate, HintChoice, Outcome, Signal, Usage, Verdict, Vote,

@@ -62,11 +62,14 @@ impl StopReason {
     }
 }
 
+/// Below this a temperature means "take the most likely token".
+pub const GREEDY_BELOW: f32 = 1e-5;
+
 /// How tokens are sampled; the defaults sample the model's own distribution.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sampling {
-    /// 0 takes the most likely token.
+    /// 0, and all below [`GREEDY_BELOW`], takes the most likely token.
     pub temperature: f32,
     /// Nucleus share; 1 is off.
     pub top_p: f32,
@@ -109,12 +112,17 @@ impl Default for Sampling {
 }
 
 impl Sampling {
+    /// Whether the most likely token is taken.
+    pub fn is_greedy(&self) -> bool {
+        self.temperature.is_nan() || self.temperature < GREEDY_BELOW
+    }
+
     /// Whether the behavior log-probs can be recomputed from temperature and kept set alone.
     /// Greedy decoding has no distribution, and penalties depend on history the learner does not
     /// replay, so such turns stay out of policy gradient. A ban on end tokens shows up as a kept
     /// set of the first `min_tokens` positions and does not matter here.
     pub fn is_replayable(&self) -> bool {
-        self.temperature > 0.0
+        !self.is_greedy()
             && self.frequency_penalty == 0.0
             && self.presence_penalty == 0.0
             && self.repetition_penalty == 1.0
@@ -429,13 +437,15 @@ mod tests {
             }
             .is_replayable()
         );
-        assert!(
-            !Sampling {
-                temperature: 0.0,
+        for (temperature, replayable) in
+            [(0.0, false), (9e-6, false), (f32::NAN, false), (1e-5, true)]
+        {
+            let sampling = Sampling {
+                temperature,
                 ..Sampling::default()
-            }
-            .is_replayable()
-        );
+            };
+            assert_eq!(sampling.is_replayable(), replayable, "{temperature}");
+        }
         assert!(
             !Sampling {
                 logit_bias: vec![(1, 1.0)],

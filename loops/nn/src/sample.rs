@@ -13,8 +13,8 @@ use std::collections::HashMap;
 use crate::grammar::TokenMask;
 use crate::logprob::token_logprob;
 
-/// Below this a temperature means "take the most likely token".
-pub const GREEDY_BELOW: f32 = 1e-5;
+pub use hone_domain::GREEDY_BELOW;
+
 /// Stands for "impossible" in adjusted logits; finite, so that arithmetic on it stays finite.
 const IMPOSSIBLE: f32 = -1e30;
 /// In a draw from the whole vocabulary a token this far (in nats) below the best cannot be drawn: its

@@ -46,7 +46,7 @@ fn objection(material: &SampleMaterial, accepts: Accepts) -> Option<Reason> {
     if turn.completion.is_empty() {
         return Some(Reason::EmptyCompletion);
     }
-    if turn.sampling.temperature == 0.0 {
+    if turn.sampling.is_greedy() {
         return Some(Reason::Greedy);
     }
     if !turn.sampling.is_replayable() || turn.prompt_tokens.is_empty() {
@@ -93,6 +93,9 @@ mod tests {
                 Some(Reason::Withdrawn),
             ),
             (|m| m.turn.sampling.temperature = 0.0, Some(Reason::Greedy)),
+            // The sampler takes the most likely token there too.
+            (|m| m.turn.sampling.temperature = 9e-6, Some(Reason::Greedy)),
+            (|m| m.turn.sampling.temperature = 5e-5, None),
             (
                 |m| {
                     m.turn.sampling = Sampling {

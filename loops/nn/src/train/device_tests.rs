@@ -163,6 +163,32 @@ fn compare(model: &Arc<Model>, cfg: &LearnerConfig) {
     }
 }
 
+/// Two steps on the rows of other tests, some of whose tokens were sampled at a low temperature.
+#[test]
+fn cold_rows_have_the_processors_bits() {
+    let model = Arc::new(model(&tiny(Family::Qwen3), 5));
+    let (device, ..) = device(&model);
+    let [low_rank, _] = forms();
+    let mut here = learner(&model, settings(low_rank.clone()));
+    let mut there = on(&device, learner(&model, settings(low_rank)));
+    for (seed, temperature) in [(1, 5e-5), (2, 1.1e-5)] {
+        let mut rows = mixed(&model.config, seed);
+        for loss in rows
+            .iter_mut()
+            .flat_map(|row| row.loss.iter_mut().step_by(3))
+        {
+            loss.temperature = temperature;
+        }
+        let wanted = report(here.step(&rows, &mut go_on));
+        assert!(
+            !wanted.skipped_nonfinite && wanted.updates == 1,
+            "{wanted:?}"
+        );
+        assert_eq!(report(there.step(&rows, &mut go_on)), wanted);
+        assert!(there.state() == here.state(), "{temperature}");
+    }
+}
+
 fn forms() -> [Trainable; 2] {
     let low_rank = lora(AdapterDtype::Bf16);
     [

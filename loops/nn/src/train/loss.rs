@@ -493,14 +493,17 @@ impl RowGradKernel<'_> {
         let shape = &self.grad.shape;
         // SAFETY: `width` values exist from `at` on.
         unsafe {
-            let z = if width == LANES {
-                V::load(self.row.as_ptr().add(at))
+            let scaled = if width == LANES {
+                V::load(self.row.as_ptr().add(at)).mul(V::splat(shape.inverse))
             } else {
+                // Finite whatever the temperature: of an infinite one `p ln p` would be NaN.
                 let mut lanes = [-f32::MAX / 1e4; LANES];
-                lanes[..width].copy_from_slice(&self.row[at..at + width]);
+                for (lane, z) in lanes.iter_mut().zip(&self.row[at..at + width]) {
+                    *lane = z * shape.inverse;
+                }
                 V::load(lanes.as_ptr())
             };
-            let centred = z.mul(V::splat(shape.inverse)).sub(V::splat(shape.most));
+            let centred = scaled.sub(V::splat(shape.most));
             let p = exp(centred).mul(V::splat(1.0 / shape.sum));
             (p, centred.sub(V::splat(shape.log_sum())))
         }

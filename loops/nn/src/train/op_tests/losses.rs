@@ -50,6 +50,43 @@ pub(super) fn prediction(temperature: f32, kept: Option<Vec<u32>>) -> Op {
     }
 }
 
+/// At a low temperature a row has its gradient whatever its width: two tokens are as near as the
+/// temperature lets them be, and all others impossible.
+#[test]
+fn a_cold_row_has_its_gradient() {
+    const TEMPERATURE: f32 = 5e-5;
+    for width in [3, 16, 19, 53] {
+        let mut row = random(width, 19);
+        (row[1], row[2]) = (8.0, 8.0 - 0.5 * TEMPERATURE);
+        let kept: Vec<u32> = (0..width as u32).collect();
+        let z = |i: usize| f64::from(row[i]) / f64::from(TEMPERATURE);
+        let second = 1.0 / (1.0 + (z(1) - z(2)).exp());
+        let wanted = -(1.0 - second) * (1.0 - second).ln() - second * second.ln();
+        // By the log-prob of the first: what it takes from the second.
+        let pull = second / f64::from(TEMPERATURE);
+        for kept in [None, Some(kept.as_slice())] {
+            let mut found = row.clone();
+            let grad = RowGrad {
+                shape: Shape::of(&row, TEMPERATURE, kept),
+                slopes: &[(1, 1.0)],
+                entropy: 0.0,
+            };
+            let entropy = grad.run(&mut found, kept);
+            assert!(
+                (f64::from(entropy) - wanted).abs() < 1e-3,
+                "{width}: {entropy}"
+            );
+            for (i, g) in found.into_iter().enumerate() {
+                let wanted = [0.0, pull, -pull][if i < 3 { i } else { 0 }];
+                assert!(
+                    (f64::from(g) - wanted).abs() < 1e-3 * pull,
+                    "{width}: {i} {g}"
+                );
+            }
+        }
+    }
+}
+
 /// Where the current log-prob stands in the policy terms, and what it was sampled at.
 const CURRENT: f32 = -1.3;
 const BEHAVIOR: f32 = -1.4;
