@@ -56,8 +56,8 @@ pub(super) fn prediction(temperature: f32, kept: Option<Vec<u32>>) -> Op {
 fn a_cold_row_has_its_gradient() {
     const TEMPERATURE: f32 = 5e-5;
     for width in [3, 16, 19, 53] {
-        let mut row = random(width, 19);
-        (row[1], row[2]) = (8.0, 8.0 - 0.5 * TEMPERATURE);
+        let mut row: Vec<f32> = random(width, 19).iter().map(|z| z - 8.0).collect();
+        (row[1], row[2]) = (0.0, -0.5 * TEMPERATURE);
         let kept: Vec<u32> = (0..width as u32).collect();
         let z = |i: usize| f64::from(row[i]) / f64::from(TEMPERATURE);
         let second = 1.0 / (1.0 + (z(1) - z(2)).exp());
