@@ -404,8 +404,9 @@ impl Learner {
         pacer: &mut Pacer,
     ) -> Result<StepReport, StepError> {
         let objective = self.cfg.objective;
-        // In the first (often only) update the proximal log-probs are the current ones.
-        let ahead = (objective.has_proximal() && parts > 1) || objective.is_sequential();
+        // In the first (often only) update the proximal log-probs are the current ones. They are
+        // told of every objective, whether it reads them or not.
+        let ahead = parts > 1 || objective.is_sequential();
         let proximal = if ahead {
             Some(self.forward_logprobs(rows, true, pacer)?)
         } else {

@@ -83,14 +83,6 @@ impl Objective {
         matches!(self, Self::Gspo { .. })
     }
 
-    /// Whether it compares the current policy with the one at the start of the step.
-    pub fn has_proximal(&self) -> bool {
-        matches!(
-            self,
-            Self::DecoupledPpo { .. } | Self::Gspo { .. } | Self::TokenTis { .. }
-        )
-    }
-
     /// The policy term of one token.
     pub fn term(&self, t: &TokenView) -> Term {
         let ratio = bounded_exp(t.current - t.proximal);

@@ -407,20 +407,26 @@ fn several_updates_move_the_ratio_and_keep_the_proximal_point() {
     let base = Arc::new(model(&shape, 7));
     let mut rows = rows(&shape, 2);
     rows.extend(rows.clone());
-    let cfg = LearnerConfig {
-        updates_per_step: 2,
-        lr: 0.05,
-        ..config(Trainable::Full, PPO)
+    let tv = Objective::DppoTv {
+        threshold: 0.2,
+        anchor: 0.001,
     };
-    let mut learner = learner(&base, cfg);
-    let start = learner.logprobs(&rows, &mut go_on).unwrap();
-    let report = learner.step(&rows, &mut go_on).unwrap();
-    assert_eq!(report.updates, 2);
-    assert_eq!(report.proximal_logprobs, start);
-    assert!(
-        report.clip_share > 0.0,
-        "the second half should have moved: {report:?}"
-    );
+    for objective in [PPO, Objective::Cispo { ratio_cap: 5.0 }, tv] {
+        let cfg = LearnerConfig {
+            updates_per_step: 2,
+            lr: 0.05,
+            ..config(Trainable::Full, objective)
+        };
+        let mut learner = learner(&base, cfg);
+        let start = learner.logprobs(&rows, &mut go_on).unwrap();
+        let report = learner.step(&rows, &mut go_on).unwrap();
+        assert_eq!(report.updates, 2);
+        assert_eq!(report.proximal_logprobs, start, "{objective:?}");
+        assert!(
+            objective != PPO || report.clip_share > 0.0,
+            "the second half should have moved: {report:?}"
+        );
+    }
 }
 
 #[test]
