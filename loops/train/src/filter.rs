@@ -150,18 +150,21 @@ mod tests {
 
     #[test]
     fn what_is_left_keeps_to_the_share_too() {
+        const A: Option<&str> = Some("a");
+        const B: Option<&str> = Some("b");
+        const C: Option<&str> = Some("c");
+        type Sources = &'static [Option<&'static str>];
         let from = |(number, source): (usize, &Option<&str>)| {
             let mut turn = turn(number as u8, &[1], &[2]);
             turn.admission.source = source.map(Into::into);
             material(turn, 1.0)
         };
-        let (a, b, c) = (Some("a"), Some("b"), Some("c"));
         // Oldest first, the share, and which stay.
-        let rows: &[(&[Option<&str>], f64, &[u8])] = &[
-            (&[a, a, a, a], 0.25, &[]),
-            (&[a, a, a, a], 1.0, &[0, 1, 2, 3]),
+        let rows: &[(Sources, f64, &[u8])] = &[
+            (&[A, A, A, A], 0.25, &[]),
+            (&[A, A, A, A], 1.0, &[0, 1, 2, 3]),
             (&[None, None, None], 0.25, &[0, 1, 2]),
-            (&[a, b, a, c, a], 0.5, &[1, 2, 3, 4]),
+            (&[A, B, A, C, A], 0.5, &[1, 2, 3, 4]),
         ];
         for (sources, share, expected) in rows {
             let good: Vec<_> = sources.iter().enumerate().map(from).collect();
