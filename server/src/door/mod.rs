@@ -112,8 +112,12 @@ impl Door {
         if let Some(payer) = self.meters.spender(request) {
             payer.spend(inputs.iter().map(Vec::len).sum());
         }
-        let embed = move |door: &Self| inputs.iter().map(|i| door.backend.embed(i)).collect();
-        let done: Result<Vec<Vec<f32>>, ServeError> = self.apart(usize::MAX, embed).await?;
+        let backend = self.backend.clone();
+        let work = move || inputs.iter().map(|tokens| backend.embed(tokens)).collect();
+        // It takes no place of those for texts, which wait for moments and not for this.
+        let done: Result<Vec<Vec<f32>>, ServeError> = tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|error| OpenError::Broken(error.to_string()))?;
         Ok(done?)
     }
 
