@@ -19,9 +19,10 @@ pub struct GrammarError(String);
 
 /// Longest grammar, in bytes.
 const GRAMMAR_BYTES_MAX: usize = 640 * 1_024;
-/// Stack for compiling one. The library calls itself once for a rule or schema that names another, so that
-/// half a million bytes of such take up to 128 MiB; a stack that is too small ends the process.
-const STACK_BYTES: usize = 512 << 20;
+/// Stack for compiling one, and for each of its bytes. The library calls itself once for a rule or schema that
+/// names another, which takes up to half of this; a stack that is too small ends the process.
+const STACK_BYTES: usize = 8 << 20;
+const STACK_BYTES_PER_BYTE: usize = 1_024;
 
 /// Compiles grammars for one tokenizer, one at a time.
 pub struct Grammars {
@@ -80,7 +81,7 @@ impl Grammars {
         let matcher = std::thread::scope(|scope| {
             let thread = std::thread::Builder::new()
                 .name("hone-grammar".to_owned())
-                .stack_size(STACK_BYTES)
+                .stack_size(STACK_BYTES + STACK_BYTES_PER_BYTE * lark.len())
                 .spawn_scoped(scope, || {
                     let grammar = TopLevelGrammar::from_lark(lark.to_owned());
                     Matcher::new(self.factory.create_parser(grammar))

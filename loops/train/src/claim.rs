@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use hone_domain::{BatchId, Reason, Scope, Signal, Token, TurnId};
+use hone_domain::{BatchId, Reason, Scope, Token, TurnId};
 use hone_runtime::{Clock, Ids};
 use hone_store::{
     Claim, HeldOut, Ledger, LedgerError, PolicyRecord, RefusalRecord, ReplayQuery, Replayed,
@@ -68,7 +68,6 @@ impl Claimer {
         self.hold_out(&mut filtered).await?;
         let left_out = filtered.left_out.len();
         self.settle(&filtered.left_out).await?;
-        let given_back = self.keep_to_limits(&mut filtered).await?;
         let held = self
             .versions
             .held_out(&scope, self.base, self.config.gate.held_out_max)
@@ -84,7 +83,6 @@ impl Claimer {
             memory: memory_in(&versions, &refusals),
             materials: filtered.good,
             left_out,
-            given_back,
             probes,
             golden,
             held_out: held.iter().filter_map(|held| self.judged(held)).collect(),
@@ -175,37 +173,6 @@ impl Claimer {
         let view = self.ledger.turn(turn).await?;
         let feedback = view.map(|view| view.feedback).unwrap_or_default();
         Ok(feedback.iter().any(|said| said.correction.is_some()))
-    }
-
-    /// Gives back what the share of one source does not allow of what is left, and all of it where
-    /// that is too little for a batch and nobody said something about it. Returns how many turns.
-    async fn keep_to_limits(&self, filtered: &mut Filtered) -> Result<usize, LedgerError> {
-        let mut back = filtered.take_surplus(self.config.source_share_max);
-        let enough = filtered.good.len() >= self.config.batch_turns_min;
-        if !enough && !self.has_explicit(&filtered.good).await? {
-            let few = filtered.good.drain(..);
-            back.extend(few.map(|material| material.claim));
-        }
-        let now = self.clock.now_ms();
-        for claim in &back {
-            match self.ledger.release(*claim, now).await {
-                Ok(()) | Err(LedgerError::Fenced(_)) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(back.len())
-    }
-
-    /// Whether a verdict on one of them is a person's explicit feedback.
-    async fn has_explicit(&self, materials: &[SampleMaterial]) -> Result<bool, LedgerError> {
-        for material in materials {
-            let view = self.ledger.turn(material.turn.id).await?;
-            let verdict = view.and_then(|view| view.verdict);
-            if verdict.and_then(|verdict| verdict.decided_by) == Some(Signal::Feedback) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     /// A held-out turn as the gate compares on it; none where it is too long.

@@ -12,8 +12,7 @@ use crate::objective::{DistillForm, KlName, ObjectiveName, Teacher, refused};
 pub struct Config {
     /// Most turns of one batch; a scope with this many ready trains at once.
     pub batch_turns: usize,
-    /// Fewest turns of one batch, but for explicit feedback; a scope with this many trains after
-    /// `batch_wait_ms`.
+    /// Fewest turns of one batch; a scope with this many trains after `batch_wait_ms`.
     pub batch_turns_min: usize,
     /// Longest that a ready turn waits for `batch_turns`, in milliseconds.
     pub batch_wait_ms: i64,

@@ -37,8 +37,6 @@ pub struct Counters {
     pub stopped: u64,
     /// Claimed turns that were settled instead of trained.
     pub left_out: u64,
-    /// Claimed turns that were given back to wait for a batch that they fit in.
-    pub given_back: u64,
     /// Claims that somebody else took over while their job went on.
     pub leases_lost: u64,
     /// Folders removed because nobody needs them.
@@ -116,7 +114,6 @@ impl Counters {
             ("jobs_given_up_total", self.given_up as f64),
             ("steps_stopped_total", self.stopped as f64),
             ("turns_left_out_total", self.left_out as f64),
-            ("turns_given_back_total", self.given_back as f64),
             ("leases_lost_total", self.leases_lost as f64),
             ("folders_pruned_total", self.folders_pruned as f64),
             ("prune_failures_total", self.prune_failures as f64),

@@ -87,9 +87,6 @@ pub struct ClaimedBatch {
     pub first_tries: Vec<FirstTry>,
     /// How many claimed turns were settled instead.
     pub left_out: usize,
-    /// How many were given back, because of what was left their source had too many or all were
-    /// too few for a batch.
-    pub given_back: usize,
     /// Prompts to probe with.
     pub probes: Vec<Vec<Token>>,
     /// How many of them, the first, are the fixed ones.

@@ -1,8 +1,6 @@
 //! The last check before training: which claimed turns may enter a policy-gradient batch.
 
-use std::collections::BTreeSet;
-
-use hone_domain::{Reason, invariants, take_fairly};
+use hone_domain::{Reason, invariants};
 use hone_store::{Claim, SampleMaterial};
 
 use crate::credit::Method;
@@ -25,25 +23,6 @@ pub struct Filtered {
     pub good: Vec<SampleMaterial>,
     /// May not.
     pub left_out: Vec<(Claim, Reason)>,
-}
-
-impl Filtered {
-    /// Takes out what one source of a shared scope has beyond its `share` of what may train. What was
-    /// claimed kept to it, but what was left out of that may have been the others'.
-    pub fn take_surplus(&mut self, share: f64) -> Vec<Claim> {
-        let newest_first = self.good.iter().rev();
-        let sources: Vec<Option<&[u8]>> = newest_first
-            .map(|material| material.turn.admission.source.as_deref())
-            .map(|source| source.map(str::as_bytes))
-            .collect();
-        let fair = take_fairly(&sources, sources.len(), share);
-        let fair: BTreeSet<usize> = fair.into_iter().map(|at| sources.len() - 1 - at).collect();
-        let good = std::mem::take(&mut self.good).into_iter().enumerate();
-        let (good, surplus): (Vec<_>, Vec<_>) = good.partition(|(at, _)| fair.contains(at));
-        self.good = good.into_iter().map(|(_, material)| material).collect();
-        let claim = |(_, material): (usize, SampleMaterial)| material.claim;
-        surplus.into_iter().map(claim).collect()
-    }
 }
 
 /// Splits a claim. The ledger has refused most of this already; what reaches training is checked
@@ -146,43 +125,5 @@ mod tests {
         hinted.hint = Some("shorter".into());
         let filtered = filter(vec![hinted], Accepts { method, ..accepts });
         assert_eq!(filtered.good.len(), 1);
-    }
-
-    #[test]
-    fn what_is_left_keeps_to_the_share_too() {
-        const A: Option<&str> = Some("a");
-        const B: Option<&str> = Some("b");
-        const C: Option<&str> = Some("c");
-        type Sources = &'static [Option<&'static str>];
-        let from = |(number, source): (usize, &Option<&str>)| {
-            let mut turn = turn(number as u8, &[1], &[2]);
-            turn.admission.source = source.map(Into::into);
-            material(turn, 1.0)
-        };
-        // Oldest first, the share, and which stay.
-        let rows: &[(Sources, f64, &[u8])] = &[
-            (&[A, A, A, A], 0.25, &[]),
-            (&[A, A, A, A], 1.0, &[0, 1, 2, 3]),
-            (&[None, None, None], 0.25, &[0, 1, 2]),
-            (&[A, B, A, C, A], 0.5, &[1, 2, 3, 4]),
-        ];
-        for (sources, share, expected) in rows {
-            let good: Vec<_> = sources.iter().enumerate().map(from).collect();
-            let all = good.len();
-            let left_out = Vec::new();
-            let mut filtered = Filtered { good, left_out };
-            let surplus = filtered.take_surplus(*share);
-            let stay: Vec<_> = filtered
-                .good
-                .iter()
-                .map(|m| m.turn.id.0.as_u128())
-                .collect();
-            let wanted: Vec<_> = expected
-                .iter()
-                .map(|number| u128::from(*number) + 1)
-                .collect();
-            assert_eq!(stay, wanted, "{sources:?} {share}");
-            assert_eq!(stay.len() + surplus.len(), all);
-        }
     }
 }

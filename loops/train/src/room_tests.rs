@@ -466,42 +466,6 @@ async fn turns_that_do_not_fit_are_settled_and_the_rest_trains() {
     house.check_hashes().await;
 }
 
-/// The limits of a batch hold for what is trained, not for what was claimed.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_left_of_a_claim_keeps_to_the_limits_of_a_batch() {
-    let house = House::new().await;
-    let mut ctx = house.ctx(Hashes::plain());
-    (ctx.config.batch_turns_min, ctx.config.source_share_max) = (4, 0.5);
-    let running = House::start(ctx);
-    let said = |source: &str, temperature: f32| {
-        let mut turn = house.turn(&anna(), &[1], &[2]);
-        turn.admission.source = Some(source.into());
-        turn.sampling.temperature = temperature;
-        (turn, 1.0)
-    };
-    let seen = async |name: &'static str, count: f64| {
-        house
-            .until(50, || async { house.number(name) >= count })
-            .await;
-    };
-    // Of two sources one samples greedily: what is left has one source only.
-    let loud: Vec<_> = (0..4).map(|_| said("a", 1.0)).collect();
-    let greedy: Vec<_> = (0..4).map(|_| said("b", 0.0)).collect();
-    house.judge(&[loud, greedy].concat()).await;
-    seen("turns_left_out_total", 4.0).await;
-    seen("turns_given_back_total", 4.0).await;
-    // One turn of another makes a fair batch with one of the first, which is too small.
-    house.judge(&[said("b", 1.0)]).await;
-    seen("turns_given_back_total", 6.0).await;
-    assert_eq!(house.number("steps_total"), 0.0);
-    house.judge(&[said("b", 1.0)]).await;
-    seen("versions_total", 1.0).await;
-    running.stop().await;
-    let counts = house.ledger.counts().await.unwrap();
-    assert_eq!((counts.versions, counts.trained), (1, 4));
-    house.check_hashes().await;
-}
-
 /// A scope that is served well for a while and then complained about: the version it began under
 /// is left, learning stops, and a person lets it go on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

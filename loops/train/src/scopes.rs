@@ -18,8 +18,6 @@ pub(crate) struct ScopeState {
     failures_in_row: u32,
     waits_in_row: u32,
     retry_at_ms: Millis,
-    /// Until when what was too little for a batch waits for more.
-    company_at_ms: Millis,
     /// Number of its last job; larger is later.
     last_job: u64,
 }
@@ -37,7 +35,6 @@ impl ScopeState {
             failures_in_row: 0,
             waits_in_row: 0,
             retry_at_ms: Millis::MIN,
-            company_at_ms: Millis::MIN,
             last_job: 0,
         }
     }
@@ -55,11 +52,6 @@ impl ScopeState {
         self.failures_in_row += 1;
         self.retry_at_ms = now + backoff_ms(self.failures_in_row, config);
         (self.failures_in_row, self.retry_at_ms)
-    }
-
-    /// What was claimed came to less than a batch: until when it waits for more.
-    pub(crate) fn too_few(&mut self, now: Millis, config: &Config) {
-        self.company_at_ms = now + config.batch_wait_ms;
     }
 
     /// Failures are over.
@@ -154,11 +146,6 @@ impl Scopes {
 
     pub(crate) fn last_job(&self, scope: &Scope) -> u64 {
         self.states.get(scope).map_or(0, |state| state.last_job)
-    }
-
-    pub(crate) fn waits_for_company(&self, scope: &Scope, now: Millis) -> bool {
-        let state = self.states.get(scope);
-        state.is_some_and(|state| now < state.company_at_ms)
     }
 
     pub(crate) fn may_begin(&self, scope: &Scope, now: Millis) -> bool {

@@ -170,9 +170,9 @@ impl Train {
             let told = r
                 .oldest_explicit_ms
                 .is_some_and(|at| now - at >= self.config.explicit_wait_ms);
-            let enough = r.count >= self.config.batch_turns
-                || (waited && r.count >= self.config.batch_turns_min);
-            (told || (enough && !self.scopes.waits_for_company(&r.scope, now)))
+            (r.count >= self.config.batch_turns
+                || told
+                || (waited && r.count >= self.config.batch_turns_min))
                 && self.scopes.may_begin(&r.scope, now)
         };
         let first = ready
@@ -201,7 +201,6 @@ impl Train {
             }
         };
         self.counters.left_out += batch.left_out as u64;
-        self.counters.given_back += batch.given_back as u64;
         job.claims = batch.materials.iter().map(|m| m.claim).collect();
         job.batch = Some(batch.batch);
         job.parent = batch
@@ -209,9 +208,6 @@ impl Train {
             .as_ref()
             .map_or(PolicyVersion::BASE, |p| p.version);
         if job.claims.is_empty() {
-            if batch.given_back > 0 {
-                self.scopes.entry(&job.scope).too_few(now, &self.config);
-            }
             return Vec::new();
         }
         if self.draining {

@@ -84,7 +84,6 @@ impl Bench {
             memory,
             materials: materials(scores),
             left_out: 0,
-            given_back: 0,
             first_tries: Vec::new(),
             replayed: Vec::new(),
             probes: vec![vec![1]],
@@ -144,33 +143,6 @@ fn a_scope_trains_when_it_has_enough_or_has_waited() {
             "{found:?}"
         );
     }
-}
-
-#[test]
-fn what_came_to_less_than_a_batch_waits_for_company() {
-    let mut bench = Bench::new();
-    let found = || vec![ready("a", 8, 0), ready("b", 1, 0)];
-    bench.wake();
-    assert_eq!(bench.look(found()), Some(scope("a")));
-    let Report::Claimed(Ok(Some(mut batch))) = bench.batch(&[], None) else {
-        panic!("it is a batch")
-    };
-    batch.given_back = 3;
-    assert!(bench.report(Report::Claimed(Ok(Some(batch)))).is_empty());
-    // batch_wait_ms 500, or a person who says something.
-    for (after_ms, told, expected) in [
-        (0, false, None),
-        (499, false, None),
-        (0, true, Some(scope("a"))),
-    ] {
-        bench.tick(after_ms);
-        let mut found = found();
-        found[0].oldest_explicit_ms = told.then_some(0);
-        assert_eq!(bench.look(found), expected, "{after_ms} {told}");
-    }
-    bench.report(Report::Claimed(Ok(None)));
-    bench.tick(1);
-    assert_eq!(bench.look(found()), Some(scope("a")));
 }
 
 #[test]
