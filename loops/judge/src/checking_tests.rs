@@ -211,8 +211,8 @@ fn a_sound_certificate_is_paid_as_measured_and_a_broken_one_is_not() {
     assert!(told.is_none() && asked, "a coin is not believed");
 }
 
-#[test]
-fn a_share_is_executed_and_the_fact_decides() {
+/// All certificates are executed as well.
+fn with_execution() -> Config {
     let mut config = with_model();
     config.certificate.audit_share = 1.0;
     config.certificate.execute = Some(Execute {
@@ -220,6 +220,12 @@ fn a_share_is_executed_and_the_fact_decides() {
         secret_env: "SECRET".to_owned(),
         deadline_ms: 100,
     });
+    config
+}
+
+#[test]
+fn a_share_is_executed_and_the_fact_decides() {
+    let config = with_execution();
     let (one, words) = proposal(passing(), 1);
     let mut judge = room(config);
     let effects = arrive(&mut judge, one);
@@ -246,13 +252,7 @@ fn a_share_is_executed_and_the_fact_decides() {
 
 #[test]
 fn an_unfit_kind_is_executed_on_until_it_pays_again() {
-    let mut config = with_model();
-    config.certificate.audit_share = 1.0;
-    config.certificate.execute = Some(Execute {
-        url: "http://127.0.0.1:9/".to_owned(),
-        secret_env: "SECRET".to_owned(),
-        deadline_ms: 100,
-    });
+    let config = with_execution();
     let count = AuditCount {
         bucket: "test-judge/py/small/one-file".to_owned(),
         agreed: 13,

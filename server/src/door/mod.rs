@@ -108,7 +108,7 @@ impl Door {
         inputs: Vec<Vec<Token>>,
     ) -> Result<Vec<Vec<f32>>, OpenError> {
         let place = self.embedding.acquire().await;
-        let _place = place.map_err(|error| OpenError::Broken(error.to_string()))?;
+        let _place = place.map_err(OpenError::broken)?;
         if let Some(payer) = self.meters.spender(request) {
             payer.spend(inputs.iter().map(Vec::len).sum());
         }
@@ -117,7 +117,7 @@ impl Door {
         // It takes no place of those for texts, which wait for moments and not for this.
         let done: Result<Vec<Vec<f32>>, ServeError> = tokio::task::spawn_blocking(work)
             .await
-            .map_err(|error| OpenError::Broken(error.to_string()))?;
+            .map_err(OpenError::broken)?;
         Ok(done?)
     }
 
@@ -130,16 +130,15 @@ impl Door {
         if chars <= self.limits.inline_chars_max {
             return Ok(work(self));
         }
-        let broken = |error: &dyn std::fmt::Display| OpenError::Broken(error.to_string());
         let place = self.apart.clone().acquire_owned().await;
-        let place = place.map_err(|error| broken(&error))?;
+        let place = place.map_err(OpenError::broken)?;
         let door = self.clone();
         let working = tokio::task::spawn_blocking(move || {
             // Held until the end of the work, whether or not its client waits for it.
             let _place = place;
             work(&door)
         });
-        working.await.map_err(|error| broken(&error))
+        working.await.map_err(OpenError::broken)
     }
 
     /// Sessions remembered.
@@ -237,4 +236,11 @@ pub enum OpenError {
     /// Work on the prompt broke.
     #[error("the prompt could not be prepared: {0}")]
     Broken(String),
+}
+
+impl OpenError {
+    // By value, as `map_err` hands it over.
+    fn broken<E: std::error::Error>(error: E) -> Self {
+        Self::Broken(error.to_string())
+    }
 }

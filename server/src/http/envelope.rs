@@ -89,8 +89,10 @@ async fn admitted(
         method: request.method(),
         route,
         peer,
+        client: guard::client_of(&http.config, (peer, request.headers())),
         headers: request.headers(),
     };
+    let client = seen.client;
     match admit(http, seen).await {
         Err(error) => refused(&error, route),
         Ok(caller) => {
@@ -98,7 +100,7 @@ async fn admitted(
                 id,
                 caller,
                 peer,
-                client: guard::client_of(&http.config, (peer, request.headers())),
+                client,
                 parent: telemetry::parent(request.headers()),
             };
             within_limits(http, (asked, route), (request, next)).await
@@ -193,6 +195,7 @@ struct Seen<'a> {
     method: &'a Method,
     route: Option<&'a str>,
     peer: IpAddr,
+    client: IpAddr,
     headers: &'a HeaderMap,
 }
 
@@ -271,10 +274,7 @@ async fn identify(http: &Http, seen: &Seen<'_>) -> Result<Caller, ApiError> {
         Shown::Nothing => None,
         Shown::Key(key) => match guard.find(key) {
             Some(caller) => Some(caller),
-            None => {
-                let client = guard::client_of(&http.config, (seen.peer, seen.headers));
-                http.people.key(client, key).await?
-            }
+            None => http.people.key(seen.client, key).await?,
         },
         Shown::Cookie(token) => http.people.session(token).await?,
     };

@@ -229,22 +229,28 @@ async fn of_strangers<T: serde::de::DeserializeOwned>(
 ) -> Result<T, ApiError> {
     let mut limits = http.body_limits();
     limits.bytes_max = limits.bytes_max.min(STRANGERS_BYTES_MAX);
+    check_no_parameters(&request)?;
     read_json(request, limits).await?.strictly()
 }
 
-/// Reads a body of JSON into `T`, refusing fields that it lacks, and parameters in the address: what
-/// says there whom it is about must not be about the caller.
+/// Reads a body of JSON into `T`, refusing fields that it lacks, and parameters in the address.
 pub(in crate::http) async fn strict<T: serde::de::DeserializeOwned>(
     http: &Http,
     request: Request,
 ) -> Result<T, ApiError> {
-    let query = request.uri().query().filter(|query| !query.is_empty());
-    if let Some(name) = query.and_then(|query| query.split(['=', '&']).next()) {
-        let name: String = name.chars().take(64).collect();
-        let message = format!("this address takes no parameters; {name} belongs in the body");
-        return Err(ApiError::invalid(name, message));
-    }
+    check_no_parameters(&request)?;
     strict_body(http, request).await
+}
+
+/// What says in the address whom a request is about must not be about the caller.
+fn check_no_parameters(request: &Request) -> Result<(), ApiError> {
+    let query = request.uri().query().filter(|query| !query.is_empty());
+    let Some(name) = query.and_then(|query| query.split(['=', '&']).next()) else {
+        return Ok(());
+    };
+    let name: String = name.chars().take(64).collect();
+    let message = format!("this address takes no parameters; {name} belongs in the body");
+    Err(ApiError::invalid(name, message))
 }
 
 /// The same where parameters are read by others.

@@ -4,21 +4,15 @@ use axum::body::Body;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
+use super::people::NO_LIMITS;
 use crate::config::{LimitSet, LimitsConfig};
 use crate::http::testing::{Recorder, Reply, Script, Stage, read, request};
 
-const NONE: LimitSet = LimitSet {
-    requests_per_minute: 0,
-    tokens_per_minute: 0,
-    tokens_per_day: 0,
-    streams_max: 0,
-};
-
 async fn stage(owner: LimitSet) -> Stage {
     let limits = LimitsConfig {
-        key: NONE,
+        key: NO_LIMITS,
         owner,
-        team: NONE,
+        team: NO_LIMITS,
         counted_max: 10,
     };
     Stage::with_limits(Recorder::Collects, limits).await
@@ -33,7 +27,7 @@ fn tokens_left(reply: &Reply) -> u64 {
 async fn embeddings_and_comparisons_cost_what_they_take() {
     let stage = stage(LimitSet {
         tokens_per_minute: 1_000,
-        ..NONE
+        ..NO_LIMITS
     })
     .await;
     let embed = json!({"model": "gpt", "input": ["ab", [65, 66, 67]]}).to_string();
@@ -67,7 +61,7 @@ async fn embeddings_and_comparisons_cost_what_they_take() {
 async fn comparisons_wait_like_other_requests() {
     let stage = stage(LimitSet {
         requests_per_minute: 2,
-        ..NONE
+        ..NO_LIMITS
     })
     .await;
     let prompts = json!([[{"role": "user", "content": "hi"}]]);
@@ -84,7 +78,7 @@ async fn what_goes_on_without_its_client_counts_on() {
     let stage = stage(LimitSet {
         streams_max: 1,
         tokens_per_minute: 1_000,
-        ..NONE
+        ..NO_LIMITS
     })
     .await;
     stage.script([Script::Hang]);
@@ -169,6 +163,11 @@ async fn strangers_send_little() {
     for path in ["/v1/auth/sign-in", "/v1/auth/invite"] {
         let body = json!({"name": vec![0; 20_000]}).to_string();
         assert_eq!(stage.post(path, &body).await.status, 413, "{path}");
+        let asked = stage.post(&format!("{path}?name=ann"), "{}").await;
+        assert_eq!(
+            (asked.status, &asked.json()["error"]["param"]),
+            (400, &json!("name"))
+        );
     }
 }
 
@@ -177,7 +176,7 @@ async fn strangers_send_little() {
 async fn who_acts_for_an_agent_has_their_own_limits() {
     let stage = stage(LimitSet {
         requests_per_minute: 2,
-        ..NONE
+        ..NO_LIMITS
     })
     .await;
     let send = async |path: &str, agent: Option<&str>, body: Value| {
