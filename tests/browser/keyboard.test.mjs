@@ -218,6 +218,13 @@ test('a whole visit with the keyboard alone', async () => {
   await press(page, 'Escape')
   assert.equal((await seen(page, 'after Escape')).what, 'roll-back')
   await press(page, 'Enter')
+  // And closed and asked for again before the next frame is drawn.
+  await page.locator('dialog[open]').waitFor()
+  await page.evaluate(async () => {
+    document.querySelector('dialog[open]').requestClose()
+    await new Promise((resolve) => setTimeout(resolve))
+    document.activeElement.click()
+  })
   await confirmByKeys(page)
   await page.locator('[data-testid="version-row"]').filter({ hasText: 'rollback' }).waitFor()
   await seen(page, 'after the rollback')
