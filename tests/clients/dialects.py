@@ -81,6 +81,8 @@ def openai_responses(base, model, check):
     check("a response has text", bool(first.output_text) and first.status == "completed", first)
     second = client.responses.create(model=model, input="What is the capital of Italy?", previous_response_id=first.id)
     check("a response continues another", second.usage.input_tokens > first.usage.input_tokens, second.usage)
+    one_session = first.hone["session_id"] == second.hone["session_id"]
+    check("a response belongs to the session of the one it continues", one_session, (first.hone, second.hone))
     kinds = []
     with client.responses.stream(model=model, input="Hello!") as stream:
         for event in stream:

@@ -28,8 +28,8 @@ pub use ask::{
     Ask, AskContext, Collect, Delta, End, Grammar, Receipt, ServeError, StopRules, TokenDelta,
 };
 pub use binding::{
-    BindHow, BindRequest, Binding, Habits, PendingTurn, SessionIndex, SessionIndexConfig,
-    Transcript,
+    BindHow, BindRequest, Binding, Continued, Habits, PendingTurn, SessionIndex,
+    SessionIndexConfig, Transcript,
 };
 pub use blobs::{BlobError, BlobKey, Blobs};
 pub use check::{Check, SourceFile, Subject, TestPlace, Verifier};

@@ -180,9 +180,14 @@ mod tests {
         let llama = r#"{"name": "f", "parameters": {"a": 1}}"#;
         assert_eq!(sampled(llama), call("x", r#"{"a":1}"#).chain_hash());
         assert_eq!(
-            sampled(r#"{"name": "f"}"#),
+            sampled(r#"<tool_call>{"name": "f"}</tool_call>"#),
             call("x", "").chain_hash(),
             "no arguments are an empty object"
+        );
+        assert_ne!(
+            sampled(r#"{"name": "f"}"#),
+            call("x", "").chain_hash(),
+            "outside tags a name alone is data"
         );
         assert_ne!(sampled(raw), sampled("Looking."));
         // What a person writes is never read as a call.

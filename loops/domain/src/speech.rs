@@ -147,6 +147,11 @@ impl Listener {
         }
     }
 
+    /// Whether the text so far ends within the reasoning.
+    pub fn is_thinking(&self) -> bool {
+        self.at == At::Thinking
+    }
+
     /// Takes more text; gives what became certain with it.
     pub fn push(&mut self, text: &str) -> Vec<Part> {
         let mut out = Vec::new();
@@ -170,7 +175,8 @@ impl Listener {
                 }
                 At::Call => {
                     let (start, end) = (self.call_start(), self.scan.end);
-                    let call = end.and_then(|end| Called::parse(&self.held[start..end]));
+                    let call =
+                        end.and_then(|end| Called::parse(&self.held[start..end], self.calls));
                     let tail_is_close = |tail: &str| CALL_CLOSE.starts_with(tail.trim());
                     match (call, end) {
                         (Some(call), Some(end)) if tail_is_close(&self.held[end..]) => {
@@ -342,7 +348,7 @@ impl Listener {
             }
             _ => end,
         };
-        let Some(call) = Called::parse(&self.held[start..end]) else {
+        let Some(call) = Called::parse(&self.held[start..end], self.calls) else {
             return self.broken_call(out);
         };
         self.held.drain(..closed);
@@ -494,8 +500,8 @@ impl Heard {
 
 impl Called {
     /// A call from the text of one JSON object: a name, and arguments that are an object or the
-    /// text of one.
-    fn parse(object: &str) -> Option<Self> {
+    /// text of one. Outside tags an object with a name alone is data, as an answer may be.
+    fn parse(object: &str, style: Option<CallStyle>) -> Option<Self> {
         let whole: Value = serde_json::from_str(object).ok()?;
         whole.as_object()?;
         let name: String = serde_json::from_str(member(object, "name")?).ok()?;
@@ -504,6 +510,7 @@ impl Called {
         }
         let arguments = member(object, "arguments").or_else(|| member(object, "parameters"));
         let arguments = match arguments {
+            None if style == Some(CallStyle::Json) => return None,
             None | Some("null") => "{}".to_owned(),
             Some(text) if text.starts_with('{') => text.to_owned(),
             Some(text) => {

@@ -146,6 +146,11 @@ fn calls_as_the_whole_answer() {
         (format!("{f}\nDone."), heard("", "Done.", &[one])),
         (format!("So: {f}"), heard("", &format!("So: {f}"), &[])),
         (r#"{"a": 1}"#.to_owned(), heard("", r#"{"a": 1}"#, &[])),
+        // Data that has a name.
+        (
+            r#"{"name": "Ann", "age": 3}"#.to_owned(),
+            heard("", r#"{"name": "Ann", "age": 3}"#, &[]),
+        ),
         (r#" {"name": "#.to_owned(), heard("", r#" {"name": "#, &[])),
         ("<|py".to_owned(), heard("", "<|py", &[])),
         (

@@ -319,13 +319,20 @@ fn alarms(
 }
 
 /// The newest good version before `since`: the nearest on its lineage that has files, was not left
-/// itself, and is another one than what is served. None where there is nothing else.
+/// itself, and is another one than what is served. None where there is nothing else, and where what
+/// is served does not come from `since`: that was left already, and what is said of it comes late.
 ///
 /// `records` are the scope's newest versions, newest first; what is older than all of them counts
 /// as the base model.
 pub fn last_good(records: &[PolicyRecord], since: PolicyVersion) -> Option<PolicyVersion> {
     let head = &records.first()?.policy;
     let find = |version| records.iter().find(|r| r.policy.version == version);
+    let lineage = std::iter::successors(Some(head.version), |at| {
+        find(*at).map(|record| record.parent)
+    });
+    if find(since).is_some() && lineage.take(records.len() + 1).all(|at| at != since) {
+        return None;
+    }
     let mut at = find(since).map_or(PolicyVersion::BASE, |record| record.parent);
     while let Some(record) = find(at) {
         let is_other = record.policy.digest != head.digest;

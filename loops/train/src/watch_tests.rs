@@ -288,6 +288,8 @@ fn the_last_good_version_is_the_nearest_sound_one() {
     // What is served again under a new number is not its own remedy.
     let restored = [vec![record(5, 2, 2)], chain()].concat();
     assert_eq!(good(&restored, 5), Some(1));
+    assert_eq!(good(&restored, 2), Some(1));
+    assert_eq!(good(&restored, 4), None, "it was left already");
     let base = [vec![record(5, 0, 0)], chain()].concat();
     assert_eq!(
         good(&base, 5),

@@ -120,7 +120,10 @@ impl Watcher {
         let note = watch::note(alarm, what);
         let head = records.first().map(|record| record.policy.version);
         let (Some(to), Some(from)) = (watch::last_good(&records, alarm.since), head) else {
-            tracing::warn!(note, "there is nothing better to go back to");
+            tracing::warn!(
+                note,
+                "there is nothing better to go back to, or it was left already"
+            );
             return Ok(false);
         };
         self.restore(Restore {

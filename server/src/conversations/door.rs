@@ -175,6 +175,7 @@ impl Door {
             scope: &scope,
             session_key: wish.session_key.as_deref(),
             kind,
+            continues: None,
             messages: &messages,
             new_session,
             now_ms: self.now_ms,

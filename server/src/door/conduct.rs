@@ -42,8 +42,8 @@ pub enum Piece {
         /// Prompt tokens that were not computed again.
         cached_tokens: u32,
     },
-    /// A token, and what of the answer became certain with it.
-    Token(TokenDelta, Vec<Part>),
+    /// A token, whether it belongs to the reasoning, and what of the answer became certain with it.
+    Token(TokenDelta, bool, Vec<Part>),
     /// What had been held back until the end.
     Rest(Vec<Part>),
     /// The end, with its receipt.
@@ -61,6 +61,8 @@ pub struct Ended {
     pub version: PolicyVersion,
     /// All sampled tokens.
     pub tokens: Vec<Token>,
+    /// How many of them belong to the reasoning, its tags among them.
+    pub reasoning_tokens: usize,
     /// What became of its record.
     pub receipt: Receipt,
     /// Its turn.
@@ -144,8 +146,11 @@ async fn follow(door: &Door, mut job: Job, out: mpsc::Sender<Piece>) {
             ),
             Some(Delta::Token(token)) => {
                 first_token_ms.get_or_insert_with(|| door.clock.now_ms());
+                let was_thinking = heard.listener.is_thinking();
                 let parts = heard.push(&token.text);
-                send(&out, Piece::Token(token, parts));
+                let is_thought = was_thinking || heard.listener.is_thinking();
+                heard.thoughts += usize::from(is_thought);
+                send(&out, Piece::Token(token, is_thought, parts));
             }
             Some(Delta::End(end)) => {
                 if end.stop == StopReason::Cancelled && !left {
@@ -176,6 +181,8 @@ struct Hearing {
     text: String,
     listener: Listener,
     calls: usize,
+    /// Tokens of reasoning.
+    thoughts: usize,
 }
 
 impl Hearing {
@@ -184,6 +191,7 @@ impl Hearing {
             text: String::new(),
             listener: Listener::new(listening),
             calls: 0,
+            thoughts: 0,
         }
     }
 
@@ -240,6 +248,7 @@ async fn finish(
         payer.spend(tokens.len());
     }
     let version = end.version;
+    let reasoning_tokens = heard.thoughts;
     let receipt = offer(door, job.collect, end.turn);
     remember(door, &job, (heard.text, &tokens), stop);
     if job.done {
@@ -272,6 +281,7 @@ async fn finish(
             stop,
             version,
             tokens,
+            reasoning_tokens,
             receipt,
             turn: job.ask.turn,
             session: job.ask.context.session,

@@ -67,7 +67,7 @@ pub struct Door {
     /// Traces and numbers for a collector, where one is configured.
     pub telemetry: Option<Arc<Telemetry>>,
     /// One embedding at a time, because each takes a thread from the others.
-    pub embedding: Semaphore,
+    pub embedding: Arc<Semaphore>,
     /// Places for work on long texts, which takes memory as well; one a core.
     pub apart: Arc<Semaphore>,
     /// Ends every completion under way, when draining has taken too long.
@@ -107,17 +107,26 @@ impl Door {
         request: RequestId,
         inputs: Vec<Vec<Token>>,
     ) -> Result<Vec<Vec<f32>>, OpenError> {
-        let place = self.embedding.acquire().await;
-        let _place = place.map_err(OpenError::broken)?;
+        let place = self.embedding.clone().acquire_owned().await;
+        let place = place.map_err(OpenError::broken)?;
         if let Some(payer) = self.meters.spender(request) {
             payer.spend(inputs.iter().map(Vec::len).sum());
         }
         let backend = self.backend.clone();
-        let work = move || inputs.iter().map(|tokens| backend.embed(tokens)).collect();
+        // Dropped with its client, and then no further text is begun.
+        let wanted = Arc::new(());
+        let asked = Arc::downgrade(&wanted);
+        let work = move || {
+            // Held until the end of the work, whether or not its client waits for it.
+            let _place = place;
+            let embed = |tokens: &Vec<Token>| asked.upgrade().map(|_| backend.embed(tokens));
+            inputs.iter().map_while(embed).collect()
+        };
         // It takes no place of those for texts, which wait for moments and not for this.
         let done: Result<Vec<Vec<f32>>, ServeError> = tokio::task::spawn_blocking(work)
             .await
             .map_err(OpenError::broken)?;
+        drop(wanted);
         Ok(done?)
     }
 

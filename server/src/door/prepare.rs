@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use hone_collect::{Input, Observed};
 use hone_domain::{
-    Admission, Admitted, Ask, AskContext, BindRequest, Binding, Check, Collect, Grammar, GroupId,
-    Listening, Message, Millis, Origin, PolicyChoice, Reason, Reasoning, RequestId, Sampling,
-    Scope, ServeError, SessionId, StopRules, Token, TurnId, TurnKind, Wanted,
+    Admission, Admitted, Ask, AskContext, BindRequest, Binding, Check, Collect, Continued, Grammar,
+    GroupId, Listening, Message, Millis, Origin, PolicyChoice, Reason, Reasoning, RequestId,
+    Sampling, Scope, ServeError, SessionId, StopRules, Token, TurnId, TurnKind, Wanted,
 };
 use serde_json::{Map, Value};
 
@@ -50,6 +50,8 @@ pub struct Request {
     pub session_key: Option<String>,
     /// Main or side; by its words where the client does not say so.
     pub kind: Option<TurnKind>,
+    /// The turn that the client names as the one it continues; one of the same scope.
+    pub continues: Option<Continued>,
     /// Whether the session ends with this turn.
     pub done: bool,
     /// `store: false` is false here.
@@ -190,6 +192,7 @@ impl Door {
             scope: &request.scope,
             session_key: request.session_key.as_deref(),
             kind: request.kind(),
+            continues: request.continues,
             messages: &request.messages,
             new_session: SessionId(self.ids.next()),
             now_ms,

@@ -88,6 +88,8 @@ pub struct Shape {
     pub param: String,
     /// The rules, in Lark notation.
     pub rules: String,
+    /// Whether the caller wrote the whole grammar.
+    pub is_own: bool,
     /// The regular expressions in it that the caller wrote.
     pub patterns: Vec<Pattern>,
 }
@@ -95,7 +97,7 @@ pub struct Shape {
 impl Shape {
     /// The grammar of a completion whose prompt says where reasoning may stand.
     pub(super) fn grammar(&self, reasoning: Reasoning) -> Grammar {
-        if self.is_own() {
+        if self.is_own {
             return Grammar(Arc::from(self.rules.as_str()));
         }
         let start = match reasoning {
@@ -112,11 +114,6 @@ impl Shape {
         Grammar(Arc::from(format!("{start}{}", self.rules)))
     }
 
-    /// Whether the caller wrote the whole grammar.
-    fn is_own(&self) -> bool {
-        !self.rules.starts_with("answer:") && !self.rules.starts_with("calls:")
-    }
-
     /// The field that is wrong and what is wrong with it, where the backend cannot follow the grammar
     /// and says `why`. A place in a grammar tells only those who wrote it something.
     pub(super) fn fault(&self, why: &str) -> (String, String) {
@@ -129,7 +126,7 @@ impl Shape {
                 format!("{param} is not a regular expression that can be followed: {fault}");
             return (param.clone(), message);
         }
-        let why = if self.is_own() { why } else { placeless(why) };
+        let why = if self.is_own { why } else { placeless(why) };
         let message = format!("{} cannot be followed: {why}", self.param);
         (self.param.clone(), message)
     }
@@ -198,6 +195,7 @@ mod tests {
         Shape {
             param: "guided_json".to_owned(),
             rules: rules.to_owned(),
+            is_own: rules.starts_with("start:"),
             patterns: patterns.iter().map(pattern).collect(),
         }
     }

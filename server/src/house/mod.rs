@@ -112,7 +112,7 @@ impl House {
                 counters: DoorCounters::default(),
                 live: Live::default(),
                 telemetry: commons.telemetry.clone(),
-                embedding: Semaphore::new(1),
+                embedding: Arc::new(Semaphore::new(1)),
                 apart: Arc::new(Semaphore::new(config.model.thread_count())),
                 abort: abort.signal(),
             })

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -68,6 +69,10 @@ pub(crate) struct Fake {
     pub(crate) scripts: Mutex<VecDeque<Script>>,
     pub(crate) asks: Mutex<Vec<Ask>>,
     pub(crate) cancelled: Arc<Semaphore>,
+    /// Whether embeddings wait.
+    pub(crate) is_slow: AtomicBool,
+    /// How many there were.
+    pub(crate) embeddings: AtomicUsize,
 }
 
 impl Default for Fake {
@@ -76,6 +81,8 @@ impl Default for Fake {
             scripts: Mutex::default(),
             asks: Mutex::default(),
             cancelled: Arc::new(Semaphore::new(0)),
+            is_slow: AtomicBool::new(false),
+            embeddings: AtomicUsize::new(0),
         }
     }
 }
@@ -200,6 +207,10 @@ impl Backend for Fake {
     }
 
     fn embed(&self, tokens: &[Token]) -> Result<Vec<f32>, ServeError> {
+        while self.is_slow.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.embeddings.fetch_add(1, Ordering::Relaxed);
         Ok(vec![0.6, 0.8, tokens.len() as f32])
     }
 
@@ -395,7 +406,7 @@ fn door_of(
         counters: DoorCounters::default(),
         live: Live::default(),
         telemetry: None,
-        embedding: Semaphore::new(1),
+        embedding: Arc::new(Semaphore::new(1)),
         apart: Arc::new(Semaphore::new(2)),
         abort,
     })

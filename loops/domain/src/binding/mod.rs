@@ -1,8 +1,8 @@
 //! Binding: which session a request belongs to and which turn it continues.
 //!
 //! A pure function over an in-memory index. The door runs it before the ask, because adapter,
-//! learning and token reuse depend on it. An explicit session key always wins; without one, a
-//! hash chain over the messages finds the turn whose prompt and completion the request extends,
+//! learning and token reuse depend on it. An explicit session key always wins, and in it a turn that
+//! is named; without both, a hash chain over the messages finds the turn whose prompt and completion the request extends,
 //! or, where a history was trimmed, the last messages do. Everything is seeded with the scope, so
 //! two users with equal words never meet. Where two sessions are equally likely nothing is guessed:
 //! the request begins a session of its own.
@@ -18,7 +18,9 @@ use std::sync::Arc;
 use alike::{Gone, Same};
 pub use habits::Habits;
 use trail::{Hash, Trail};
-pub use types::{BindHow, BindRequest, Binding, PendingTurn, SessionIndexConfig, Transcript};
+pub use types::{
+    BindHow, BindRequest, Binding, Continued, PendingTurn, SessionIndexConfig, Transcript,
+};
 
 use crate::speech::Heard;
 use crate::{Message, Millis, NextState, Role, Scope, SessionId, TurnId, TurnKind};
@@ -144,6 +146,13 @@ impl SessionIndex {
         let session = request
             .session_key
             .map(|key| self.session_of_key(request.scope, key));
+        let named = request.continues.filter(|named| self.knows(named));
+        if let Some(named) = named
+            && session.is_none_or(|session| session == Some(named.session))
+        {
+            let place = (named.session, named.turn, named.next_from);
+            return self.continue_turn(request, place, trail);
+        }
         match session {
             // A key that nobody used yet begins a session, whatever the messages resemble.
             Some(None) => self.begin(request, BindHow::Key),
@@ -157,6 +166,11 @@ impl SessionIndex {
                 Found::Nothing => self.begin(request, BindHow::New),
             },
         }
+    }
+
+    fn knows(&self, named: &Continued) -> bool {
+        let session = self.sessions.get(&named.session);
+        session.is_some_and(|session| session.turns.iter().any(|k| k.turn == named.turn))
     }
 
     /// Which of `messages` are completions of the session that came back in another form.

@@ -54,6 +54,7 @@ impl World {
             scope: &scope,
             session_key: key,
             kind: self.index.kind_of(&messages(texts)),
+            continues: None,
             messages: &messages(texts),
             new_session: session(self.next),
             now_ms: self.next as Millis,
@@ -496,6 +497,7 @@ fn parallel_calls_are_answered_by_all_their_results() {
         scope: &scope,
         session_key: None,
         kind: TurnKind::Main,
+        continues: None,
         messages: &all,
         new_session: session(99),
         now_ms: 99,
@@ -504,6 +506,46 @@ fn parallel_calls_are_answered_by_all_their_results() {
         (next.parent, said(&next)),
         (Some(turn(1)), vec!["two", "one"])
     );
+}
+
+#[test]
+fn a_turn_that_is_named_is_continued_whatever_is_said_before_it() {
+    let mut w = World::new();
+    let (first, t1) = w.turn("u", None, &["s:be brief", "u:hi"], "hello");
+    // The same words twice, so that nothing but the name tells them apart.
+    let (other, _) = w.turn("u", None, &["s:be brief", "u:hi"], "hello");
+    assert_ne!(first.session, other.session);
+    let all = messages(&["u:hi", "a:hello", "u:wrong"]);
+    let scope = Scope::of("owner", Some("u"));
+    let mut ask = BindRequest {
+        owner: "owner",
+        scope: &scope,
+        session_key: None,
+        kind: TurnKind::Main,
+        continues: Some(Continued {
+            session: first.session,
+            turn: t1,
+            next_from: 2,
+        }),
+        messages: &all,
+        new_session: session(98),
+        now_ms: 98,
+    };
+    let next = w.index.bind(&ask);
+    assert_eq!((next.session, next.parent), (first.session, Some(t1)));
+    assert_eq!(said(&next), ["wrong"]);
+    // Another continuation of it is a fork, as ever.
+    let again = messages(&["u:hi", "a:hello", "u:else"]);
+    ask.messages = &again;
+    assert_eq!(w.index.bind(&ask).how, BindHow::Fork);
+    // What is not known is as if nothing were named.
+    ask.continues = Some(Continued {
+        session: first.session,
+        turn: turn(77),
+        next_from: 2,
+    });
+    let unknown = w.index.bind(&ask);
+    assert_eq!((unknown.how, unknown.parent), (BindHow::New, None));
 }
 
 #[test]

@@ -17,6 +17,17 @@ pub struct SessionIndexConfig {
     pub retry_ms: Millis,
 }
 
+/// A turn of the same scope that a request names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Continued {
+    /// Its session.
+    pub session: SessionId,
+    /// The turn.
+    pub turn: TurnId,
+    /// Where in the request the messages after it begin.
+    pub next_from: usize,
+}
+
 /// A request as far as binding needs it.
 #[derive(Clone, Copy, Debug)]
 pub struct BindRequest<'a> {
@@ -28,6 +39,8 @@ pub struct BindRequest<'a> {
     pub session_key: Option<&'a str>,
     /// Main or side.
     pub kind: TurnKind,
+    /// The turn that the client names as the one it continues.
+    pub continues: Option<Continued>,
     /// All messages of the request.
     pub messages: &'a [Message],
     /// The id to use if this begins a session.

@@ -33,10 +33,9 @@ impl Told {
     }
 
     fn usage(&self, output_tokens: usize) -> Value {
-        let usage = self.frame.usage(self.begun, output_tokens);
-        let cached = usage.prompt_tokens_details.cached_tokens;
+        let cached = self.begun.cached_tokens as usize;
         json!({
-            "input_tokens": usage.prompt_tokens.saturating_sub(cached),
+            "input_tokens": self.frame.prompt_tokens.saturating_sub(cached),
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": cached,
             "output_tokens": output_tokens,
@@ -146,7 +145,7 @@ impl Teller for Telling {
     fn piece(&mut self, _at: usize, piece: Piece, out: &mut Events) {
         match piece {
             Piece::Started { .. } | Piece::Failed(_) => {}
-            Piece::Token(_, parts) | Piece::Rest(parts) => {
+            Piece::Token(_, _, parts) | Piece::Rest(parts) => {
                 parts.into_iter().for_each(|part| self.part(part, out));
             }
             Piece::Ended(ended) => {

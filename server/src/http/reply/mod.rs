@@ -18,7 +18,9 @@ use hone_domain::{Heard, PolicyVersion, ServeError, Token, TokenDelta};
 use crate::door::{Choice, Ended, Language, Piece};
 use crate::http::error::ApiError;
 use crate::http::sse;
-use crate::http::wire::replies::{HoneNote, PromptDetails, TokenLogprob, TopLogprob, Usage};
+use crate::http::wire::replies::{
+    CompletionDetails, HoneNote, PromptDetails, TokenLogprob, TopLogprob, Usage,
+};
 
 /// Which of the APIs is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +84,23 @@ pub struct Begun {
     pub cached_tokens: u32,
 }
 
+/// How many tokens were sampled.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sampled {
+    /// All.
+    pub tokens: usize,
+    /// Those of reasoning.
+    pub reasoning: usize,
+}
+
+impl Sampled {
+    /// Adds a choice.
+    fn add(&mut self, ended: &Ended) {
+        self.tokens += ended.tokens.len();
+        self.reasoning += ended.reasoning_tokens;
+    }
+}
+
 impl Frame {
     /// Base model and version.
     pub fn fingerprint(&self, version: PolicyVersion) -> String {
@@ -110,13 +129,16 @@ impl Frame {
     }
 
     /// Token counts.
-    pub fn usage(&self, begun: Begun, completion_tokens: usize) -> Usage {
+    pub fn usage(&self, begun: Begun, sampled: Sampled) -> Usage {
         Usage {
             prompt_tokens: self.prompt_tokens,
-            completion_tokens,
-            total_tokens: self.prompt_tokens + completion_tokens,
+            completion_tokens: sampled.tokens,
+            total_tokens: self.prompt_tokens + sampled.tokens,
             prompt_tokens_details: PromptDetails {
                 cached_tokens: begun.cached_tokens as usize,
+            },
+            completion_tokens_details: CompletionDetails {
+                reasoning_tokens: sampled.reasoning,
             },
         }
     }
@@ -197,6 +219,8 @@ pub struct Gathered {
     pub heard: Heard,
     /// Log-probs, each with where its token's text begins in the content, in characters.
     logprobs: Vec<(TokenLogprob, usize)>,
+    /// How many of them, the first, are those of reasoning.
+    thoughts: usize,
     /// Its end.
     pub ended: Option<Ended>,
 }
@@ -208,10 +232,11 @@ pub async fn gather(frame: &Frame, merged: &mut Merged) -> Result<Vec<Gathered>,
         let gathered = &mut all[at];
         match piece {
             Piece::Started { .. } => {}
-            Piece::Token(delta, parts) => {
+            Piece::Token(delta, is_thought, parts) => {
                 if let Some(entry) = frame.logprob(&delta) {
                     let offset = gathered.heard.content.chars().count();
                     gathered.logprobs.push((entry, offset));
+                    gathered.thoughts += usize::from(is_thought);
                 }
                 gathered.heard.add(parts);
             }
@@ -224,18 +249,18 @@ pub async fn gather(frame: &Frame, merged: &mut Merged) -> Result<Vec<Gathered>,
 }
 
 /// The note about all choices, and how many tokens they have.
-pub fn note_of(all: &[Gathered]) -> Result<(HoneNote, usize), ApiError> {
+pub fn note_of(all: &[Gathered]) -> Result<(HoneNote, Sampled), ApiError> {
     let mut notes: VecDeque<HoneNote> = VecDeque::new();
-    let mut completion_tokens = 0;
+    let mut sampled = Sampled::default();
     for ended in all.iter().filter_map(|g| g.ended.as_ref()) {
         notes.push_back(HoneNote::of(ended));
-        completion_tokens += ended.tokens.len();
+        sampled.add(ended);
     }
     let Some(mut hone) = notes.pop_front() else {
         return Err(ApiError::Internal("no choice came to an end".to_owned()));
     };
     hone.others = notes.into();
-    Ok((hone, completion_tokens))
+    Ok((hone, sampled))
 }
 
 /// Tells pieces as events of one API.

@@ -5,7 +5,7 @@ use axum::body::Bytes;
 use axum::response::{IntoResponse, Response};
 use hone_domain::{Called, Part, Token, TurnId};
 
-use super::{Begun, Dialect, Events, Frame, Gathered, Merged, Teller, gather, note_of};
+use super::{Begun, Dialect, Events, Frame, Gathered, Merged, Sampled, Teller, gather, note_of};
 use crate::door::{Ended, Piece, call_id};
 use crate::http::error::ApiError;
 use crate::http::sse;
@@ -21,8 +21,8 @@ const ARGUMENTS_PIECE: usize = 256;
 /// Gathers every choice to its end and answers with one JSON body.
 pub async fn whole(frame: Frame, mut merged: Merged, begun: Begun) -> Result<Response, ApiError> {
     let all = gather(&frame, &mut merged).await?;
-    let (hone, completion_tokens) = note_of(&all)?;
-    let usage = frame.usage(begun, completion_tokens);
+    let (hone, sampled) = note_of(&all)?;
+    let usage = frame.usage(begun, sampled);
     let indexes: Vec<u32> = merged.choices().map(|choice| choice.index).collect();
     let choices = indexes.into_iter().zip(all);
     Ok(match frame.dialect {
@@ -128,7 +128,7 @@ pub fn streamed(frame: Frame, merged: Merged, begun: Begun) -> Response {
         choices: choices.collect(),
         frame,
         begun,
-        completion_tokens: 0,
+        sampled: Sampled::default(),
     };
     if teller.frame.dialect == Dialect::Chat {
         for at in 0..teller.choices.len() {
@@ -156,14 +156,14 @@ struct Chunks {
     frame: Frame,
     begun: Begun,
     choices: Vec<Telling>,
-    completion_tokens: usize,
+    sampled: Sampled,
 }
 
 impl Teller for Chunks {
     fn piece(&mut self, at: usize, piece: Piece, out: &mut Events) {
         match piece {
             Piece::Started { .. } | Piece::Failed(_) => {}
-            Piece::Token(delta, parts) => {
+            Piece::Token(delta, _, parts) => {
                 let mut entry = self.frame.logprob(&delta);
                 for part in parts {
                     self.part(at, part, entry.take(), out);
@@ -183,7 +183,7 @@ impl Teller for Chunks {
 
     fn close(&mut self, out: &mut Events) {
         if self.frame.include_usage {
-            let usage = self.frame.usage(self.begun, self.completion_tokens);
+            let usage = self.frame.usage(self.begun, self.sampled);
             out.push_back(match self.frame.dialect {
                 Dialect::Chat => sse::event(&ChatChunk {
                     usage: Some(Some(usage)),
@@ -282,7 +282,7 @@ impl Chunks {
     }
 
     fn end(&mut self, at: usize, ended: &Ended, out: &mut Events) {
-        self.completion_tokens += ended.tokens.len();
+        self.sampled.add(ended);
         let index = self.choices[at].index;
         let token_ids = self.frame.token_ids.then(|| ended.tokens.clone());
         let reason = Some(finish_reason(ended.stop));

@@ -7,7 +7,7 @@ use hone_domain::{Called, Part, StopReason, TurnId};
 use serde_json::{Map, Value, json};
 
 use super::openai::pieces;
-use super::{Begun, Events, Frame, Merged, Teller, gather, note_of};
+use super::{Begun, Events, Frame, Merged, Sampled, Teller, gather, note_of};
 use crate::door::{Ended, Piece, call_id};
 use crate::http::error::ApiError;
 use crate::http::sse;
@@ -72,7 +72,7 @@ impl Told {
         match status {
             Status::InProgress => {}
             Status::Ended(ended) => {
-                object["usage"] = self.usage(ended.tokens.len());
+                object["usage"] = self.usage(ended);
                 object["completed_at"] = json!(self.frame.created);
                 object["hone"] = json!(HoneNote::of(ended));
             }
@@ -87,13 +87,15 @@ impl Told {
         object
     }
 
-    fn usage(&self, output_tokens: usize) -> Value {
-        let usage = self.frame.usage(self.begun, output_tokens);
+    fn usage(&self, ended: &Ended) -> Value {
+        let mut sampled = Sampled::default();
+        sampled.add(ended);
+        let usage = self.frame.usage(self.begun, sampled);
         json!({
             "input_tokens": usage.prompt_tokens,
             "input_tokens_details": {"cached_tokens": usage.prompt_tokens_details.cached_tokens},
             "output_tokens": usage.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": ended.reasoning_tokens},
             "total_tokens": usage.total_tokens,
         })
     }
@@ -142,7 +144,9 @@ pub async fn whole(
         return Err(ApiError::Internal("the response came to no end".to_owned()));
     };
     let heard = one.heard;
-    told.logprobs = one.logprobs.into_iter().map(|(entry, _)| entry).collect();
+    // Those of the answer only.
+    let said = one.logprobs.into_iter().skip(one.thoughts);
+    told.logprobs = said.map(|(entry, _)| entry).collect();
     if !heard.reasoning.is_empty() {
         let item = reasoning_item(&told.item_id("rs"), Some(&heard.reasoning));
         told.output.push(item);
@@ -200,8 +204,8 @@ impl Teller for Telling {
     fn piece(&mut self, _at: usize, piece: Piece, out: &mut Events) {
         match piece {
             Piece::Started { .. } | Piece::Failed(_) => {}
-            Piece::Token(delta, parts) => {
-                let entry = self.told.frame.logprob(&delta);
+            Piece::Token(delta, is_thought, parts) => {
+                let entry = self.told.frame.logprob(&delta).filter(|_| !is_thought);
                 self.told.logprobs.extend(entry);
                 parts.into_iter().for_each(|part| self.part(part, out));
             }

@@ -117,6 +117,7 @@ fn plans(
             policy: policy.clone(),
             session_key: wish.session_key.clone(),
             kind: wish.kind,
+            continues: None,
             done: wish.done && wish.kind != Some(TurnKind::Side),
             store: wish.store,
             despite_store_false: asked.caller.despite_store_false,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use hone_domain::{Message, Role, Turn};
+use hone_domain::{Continued, Message, Role, Turn};
 use serde_json::{Map, Value, json};
 
 use super::talk::{
@@ -64,7 +64,7 @@ pub async fn create_response(
         wish.session_key.clone_from(&turn.session_key);
     }
     let echo = echo(&body, wish.store);
-    let mut talk = talk(&http, door, (&body, previous))?;
+    let (mut talk, next_from) = talk(&http, door, (&body, previous.as_ref()))?;
     grant(door, body.wishes()?, (&mut talk, &mut ignored))?;
     let wants = Wants {
         stream: body.response.stream.unwrap_or(false),
@@ -74,7 +74,14 @@ pub async fn create_response(
         model: body.response.model,
         dialect: Dialect::Responses,
     };
-    let opened = door.open(talk.plan(door, policy, (wish, &asked))?).await;
+    let mut planned = talk.plan(door, policy, (wish, &asked))?;
+    let named = previous.filter(|turn| turn.scope == planned.scope);
+    planned.continues = named.map(|turn| Continued {
+        session: turn.session,
+        turn: turn.id,
+        next_from,
+    });
+    let opened = door.open(planned).await;
     let opened = opened.map_err(of_prompt("input"))?;
     let admitted = admit(&http, door, (vec![opened], &wants)).await?;
     let (frame, merged, begun, about) = admitted.parts();
@@ -109,11 +116,12 @@ async fn previous(
     view.map(|view| Some(view.turn)).ok_or_else(unknown)
 }
 
+/// What is asked, and where in its messages those after the previous response begin.
 fn talk(
     http: &Http,
     door: &crate::door::Door,
-    (body, previous): (&ResponsesRequest, Option<Turn>),
-) -> Result<Talk, ApiError> {
+    (body, previous): (&ResponsesRequest, Option<&Turn>),
+) -> Result<(Talk, usize), ApiError> {
     let fields = &body.response;
     let instructions = fields.instructions.as_ref().map(|text| Message {
         name: Some(INSTRUCTIONS.to_owned()),
@@ -123,9 +131,11 @@ fn talk(
     if let Some(turn) = previous {
         let said = turn.completion_message();
         let is_instructions = |m: &Message| m.name.as_deref() == Some(INSTRUCTIONS);
-        messages.extend(turn.messages.into_iter().filter(|m| !is_instructions(m)));
+        let before = turn.messages.iter().filter(|m| !is_instructions(m));
+        messages.extend(before.cloned());
         messages.push(said);
     }
+    let next_from = messages.len();
     messages.extend(body.messages(http.config.messages_max)?);
     let tools = body.chat_tools()?;
     let offer = Offer::of(
@@ -136,7 +146,7 @@ fn talk(
     let mut sampling = sampling_of(http, door, &body.sampling)?;
     let top = whole_number("top_logprobs", fields.top_logprobs, (0, 20))?;
     sampling.top_logprobs = top.unwrap_or(0) as u8;
-    Ok(Talk {
+    let talk = Talk {
         messages,
         offer,
         shape: shape_of(&body.shape_fields(), &body.sampling)?,
@@ -146,7 +156,8 @@ fn talk(
         max_tokens: limit_of("max_output_tokens", fields.max_output_tokens)?,
         n: 1,
         template: fields.chat_template_kwargs.clone().unwrap_or_default(),
-    })
+    };
+    Ok((talk, next_from))
 }
 
 /// What the response object repeats of its request.

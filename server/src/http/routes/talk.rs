@@ -213,6 +213,7 @@ impl Talk {
             policy,
             session_key: wish.session_key,
             kind: wish.kind,
+            continues: None,
             done: wish.done,
             store: wish.store,
             despite_store_false: asked.caller.despite_store_false,

@@ -52,6 +52,7 @@ async fn a_whole_completion_names_everything() {
                 "completion_tokens": 6,
                 "total_tokens": 24,
                 "prompt_tokens_details": {"cached_tokens": 2},
+                "completion_tokens_details": {"reasoning_tokens": 0},
             },
             "system_fingerprint": "abababababab@v3",
             "hone": {

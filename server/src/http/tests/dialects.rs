@@ -65,6 +65,37 @@ async fn a_response_tells_reasoning_text_and_calls_as_items() {
 }
 
 #[tokio::test]
+async fn log_probs_of_a_response_are_those_of_its_answer() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let says = || {
+        let pieces = vec!["<think>", "hm", "</think>", "\n\nYes", "."];
+        Script::Say(pieces, StopReason::Length)
+    };
+    stage.script([says(), says(), says()]);
+    let mut body = json!({"model": "gpt", "input": "weather?", "top_logprobs": 1,
+        "include": ["message.output_text.logprobs"]});
+    let whole = stage.post("/v1/responses", &body.to_string()).await.json();
+    body["stream"] = json!(true);
+    let mut events = stage
+        .post("/v1/responses", &body.to_string())
+        .await
+        .events();
+    assert_eq!(events.pop(), Some(json!("[DONE]")));
+    let streamed = events.last().unwrap()["response"].clone();
+    for response in [whole, streamed] {
+        let part = &response["output"][1]["content"][0];
+        assert_eq!(part["text"], "Yes.");
+        assert_eq!(part["logprobs"].as_array().map(Vec::len), Some(2));
+        let details = &response["usage"]["output_tokens_details"];
+        assert_eq!(details["reasoning_tokens"], 3);
+    }
+    let body = json!({"model": "gpt", "messages": [{"role": "user", "content": "weather?"}]});
+    let chat = stage.post("/v1/chat/completions", &body.to_string()).await;
+    let details = &chat.json()["usage"]["completion_tokens_details"];
+    assert_eq!(details["reasoning_tokens"], 3);
+}
+
+#[tokio::test]
 async fn a_streamed_response_grows_by_numbered_events() {
     let stage = Stage::new(Recorder::Collects).await;
     stage.script([says(SAYS)]);

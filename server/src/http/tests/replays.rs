@@ -1,7 +1,10 @@
 //! Retries with the same `Idempotency-Key`.
 
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
 use axum::body::Body;
-use hone_domain::{ServeError, StopReason};
+use hone_domain::{RequestId, ServeError, StopReason};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
@@ -200,6 +203,23 @@ async fn what_is_kept_is_bounded_and_the_oldest_goes() {
         before + 1,
         "the oldest was forgotten, the newest not"
     );
+}
+
+/// A client that leaves takes no place from its work, and nothing of it is begun any more.
+#[tokio::test]
+async fn an_embedding_whose_client_left_keeps_its_place_until_its_end() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let door = stage.http.door.clone().unwrap();
+    stage.fake.is_slow.store(true, Ordering::Relaxed);
+    let inputs = vec![vec![1], vec![2], vec![3]];
+    let asked = door.embed(RequestId(uuid::Uuid::nil()), inputs);
+    let left = tokio::time::timeout(Duration::from_millis(50), asked).await;
+    assert!(left.is_err(), "its client does not wait longer");
+    assert_eq!(door.embedding.available_permits(), 0);
+    stage.fake.is_slow.store(false, Ordering::Relaxed);
+    let place = tokio::time::timeout(Duration::from_secs(20), door.embedding.acquire()).await;
+    assert!(place.is_ok(), "its place is free after its end");
+    assert_eq!(stage.fake.embeddings.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]

@@ -48,6 +48,8 @@ pub struct ShapeFields {
 struct Rule {
     param: String,
     body: String,
+    /// Whether it is the caller's whole grammar.
+    is_own: bool,
     patterns: Vec<Pattern>,
 }
 
@@ -94,6 +96,7 @@ impl Rule {
         Self {
             param: param.to_owned(),
             body,
+            is_own: false,
             patterns: Vec::new(),
         }
     }
@@ -106,6 +109,7 @@ impl Rule {
         Ok(Shape {
             param: self.param,
             rules: self.body,
+            is_own: self.is_own,
             patterns: self.patterns,
         })
     }
@@ -277,7 +281,10 @@ fn lark_rule(param: &str, grammar: &str) -> Result<Rule, ApiError> {
             format!("{param} must be a grammar in Lark notation with a rule `start`"),
         ));
     }
-    Ok(Rule::new(param, grammar.to_owned()))
+    Ok(Rule {
+        is_own: true,
+        ..Rule::new(param, grammar.to_owned())
+    })
 }
 
 /// A text as a grammar writes it.
@@ -433,7 +440,7 @@ impl Offer {
                 rules.push_str("answer: calls\n");
                 "tools".to_owned()
             }
-            (false, Some(other)) if other.rules.starts_with("answer:") => {
+            (false, Some(other)) if !other.is_own => {
                 rules.push_str("answer: calls | content\n");
                 rules.push_str(&other.rules.replacen("answer:", "content:", 1));
                 patterns.extend(other.patterns);
@@ -444,6 +451,7 @@ impl Offer {
         let rule = Rule {
             param,
             body: rules,
+            is_own: false,
             patterns,
         };
         rule.shape().map(Some)

@@ -19,6 +19,8 @@ pub struct Usage {
     pub total_tokens: usize,
     /// More about the prompt.
     pub prompt_tokens_details: PromptDetails,
+    /// More about what was sampled.
+    pub completion_tokens_details: CompletionDetails,
 }
 
 /// More about the prompt.
@@ -26,6 +28,13 @@ pub struct Usage {
 pub struct PromptDetails {
     /// Prompt tokens that did not have to be computed again.
     pub cached_tokens: usize,
+}
+
+/// More about what was sampled.
+#[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
+pub struct CompletionDetails {
+    /// Tokens of reasoning, its tags among them.
+    pub reasoning_tokens: usize,
 }
 
 /// What Hone says about a turn.
