@@ -9,7 +9,7 @@ use half::slice::HalfFloatSliceExt;
 use crate::config::ModelConfig;
 use crate::exec::Shards;
 use crate::gemm::{Element, Single, Source, Strided};
-use crate::simd::{LANES, V16};
+use crate::simd::{LANES, LARGE_PAGE, V16};
 use crate::weights::Model;
 
 /// Tokens per block.
@@ -115,6 +115,14 @@ impl ZeroBytes {
     fn new(len: usize) -> Self {
         let map = memmap2::MmapMut::map_anon(len.max(1)).expect("address space for the KV cache");
         Self { map, len }
+    }
+
+    /// Lets the system lay them on large pages, which are found sooner. Each is held whole from its first
+    /// byte that is written.
+    fn on_large_pages(&self) {
+        // That they are not to be had is no fault.
+        #[cfg(target_os = "linux")]
+        let _ = self.map.advise(memmap2::Advice::HugePage);
     }
 }
 
@@ -334,9 +342,15 @@ impl KvPool {
     /// Memory for `blocks` blocks of [`BLOCK_TOKENS`] tokens in every layer.
     pub fn new(model: &Model, blocks: usize) -> Self {
         let layer = |_| KvLayer::new(&model.config, model.kv, blocks);
-        Self {
-            layers: (0..model.config.layers).map(layer).collect(),
+        let layers: Vec<KvLayer> = (0..model.config.layers).map(layer).collect();
+        // What an idle cache may then hold is little beside the weights of all but small models.
+        if layers.len() * 2 * LARGE_PAGE <= model.weights.bytes() {
+            for layer in &layers {
+                layer.keys.on_large_pages();
+                layer.values.on_large_pages();
+            }
         }
+        Self { layers }
     }
 
     /// Writes all of it, so that reading it takes what it takes after use.

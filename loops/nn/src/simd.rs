@@ -64,15 +64,20 @@ impl Buf {
     }
 }
 
+/// Bytes of a large page, where the system has them.
+pub(crate) const LARGE_PAGE: usize = 2 << 20;
+
 /// An empty vector for `n` weights, on large pages where it is long and the system has them: weights
 /// are read from end to end, and every page has to be found.
 pub(crate) fn room_for<T>(n: usize) -> Vec<T> {
     let room = Vec::with_capacity(n);
     #[cfg(target_os = "linux")]
     {
-        const PAGE: usize = 2 << 20;
         let start = room.as_ptr() as usize;
-        let (first, end) = (start.next_multiple_of(PAGE), start + n * size_of::<T>());
+        let (first, end) = (
+            start.next_multiple_of(LARGE_PAGE),
+            start + n * size_of::<T>(),
+        );
         if first < end {
             // SAFETY: advice on pages inside the vector's own memory. That it is not taken is no fault.
             unsafe { libc::madvise(first as *mut _, end - first, libc::MADV_HUGEPAGE) };
