@@ -15,20 +15,20 @@ run: page ## build and start Hone on http://127.0.0.1:8080 with the built-in mod
 	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
 	$(HONE) serve
 
-web: web/dist/index.html ## build the page that the program shows (needs Node 20 or newer)
+web: web/dist/index.html ## build the page that the program shows (needs Node 20.19 or newer)
 
 web/dist/index.html: web/node_modules/.ready $(shell find web/src web/index.html web/*.json web/*.ts web/*.mjs)
 	cd web && npm run --silent build
 	@touch $@ server/build.rs
 
 web/node_modules/.ready: web/package-lock.json
-	@command -v npm >/dev/null || { echo "The page needs Node 20 or newer with npm. Install them (apt-get install nodejs npm), then: make web"; exit 1; }
+	@command -v npm >/dev/null || { echo "The page needs Node 20.19 or newer with npm (https://nodejs.org). Install them, then: make web"; exit 1; }
 	cd web && npm ci --silent --no-audit --no-fund
 	@touch $@
 
 page:
 	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory web; \
-	else echo "There is no Node here, so the page is left out; everything else works. Install Node 20 and npm, then run make again."; fi
+	else echo "There is no Node here, so the page is left out; everything else works. Install Node 20.19 or newer with npm, then run make again."; fi
 
 demo: ## watch simulated users teach the model over plain HTTP (about five minutes)
 	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"

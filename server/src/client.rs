@@ -50,7 +50,10 @@ fn certificates(file: &Path) -> Result<Vec<Certificate>, String> {
 /// request").
 pub(crate) fn unreachable(url: &str, error: reqwest::Error) -> String {
     let causes = format!("{:#}", anyhow::Error::from(error.without_url()));
-    let todo = if causes.contains("certificate") {
+    let todo = if causes.contains("CaUsedAsEndEntity") {
+        "the server's certificate says that it is an authority's, and no server may show such a one; \
+         make it with basicConstraints=CA:FALSE"
+    } else if causes.contains("certificate") {
         "--cacert names a file with the certificate of the authority that signed the server's"
     } else if url.starts_with("http://") || url.starts_with("https://") {
         "is the server running? --url says where"

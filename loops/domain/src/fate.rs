@@ -61,7 +61,7 @@ reasons! {
     /// Another completion of the same request was continued.
     NotChosen = "not_chosen", "the client went on with another completion of the same request";
     /// The session ended without a next state.
-    NoNextState = "no_next_state", "the session went idle before anything answered this turn";
+    NoNextState = "no_next_state", "the session ended before anything answered this turn";
     /// The judge could not tell.
     Abstained = "abstained", "no signal could tell whether the completion was good";
     /// The judge's claim failed too often.

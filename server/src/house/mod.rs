@@ -6,6 +6,7 @@ mod reload;
 mod rooms;
 mod stop;
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -66,7 +67,14 @@ pub struct House {
 /// A listener, and where it listens.
 async fn bound(address: SocketAddr) -> Result<(TcpListener, SocketAddr), String> {
     let listener = TcpListener::bind(address).await.map_err(|error| {
-        format!("{address} cannot be bound ({error}); is another server running there? --bind 127.0.0.1:0 takes a free port")
+        let advice = match error.kind() {
+            ErrorKind::AddrNotAvailable => {
+                "this machine has no such address; 127.0.0.1 is the machine alone, 0.0.0.0 all it has"
+            }
+            ErrorKind::PermissionDenied => "take a port from 1024 on",
+            _ => "is another server running there? --bind 127.0.0.1:0 takes a free port",
+        };
+        format!("{address} cannot be bound ({error}); {advice}")
     })?;
     let addr = listener.local_addr().map_err(|error| error.to_string())?;
     Ok((listener, addr))

@@ -76,6 +76,8 @@ struct State {
     seen: Option<Seen>,
     facts: Facts,
     alerts: BTreeMap<String, Held>,
+    /// What was counted of events since they began, and when last.
+    grown: BTreeMap<&'static str, (u64, i64)>,
 }
 
 struct Held {
@@ -101,6 +103,7 @@ impl Watch {
             seen: None,
             facts: Facts::default(),
             alerts: BTreeMap::new(),
+            grown: BTreeMap::new(),
         };
         Self {
             config,
@@ -124,6 +127,7 @@ impl Watch {
         state.facts = self.facts(http, (state.last.as_ref(), &look), seen);
         state.last = Some(look);
         state.seen = seen;
+        state.count_events();
         state.remember_alerts();
     }
 
@@ -224,6 +228,24 @@ pub struct Series {
 }
 
 impl State {
+    /// An alert counts all that happened since it began, not what the last sample saw.
+    fn count_events(&mut self) {
+        let now = self.facts.now.at_ms;
+        let events = [
+            ("overloaded", &mut self.facts.overloaded),
+            ("dropped", &mut self.facts.dropped),
+            ("swap_failures", &mut self.facts.swap_failures),
+        ];
+        for (name, count) in events.into_iter().filter(|(_, count)| **count > 0) {
+            let (sum, last_ms) = self.grown.entry(name).or_insert((0, now));
+            if now - *last_ms > ALERT_HOLD_MS {
+                *sum = 0;
+            }
+            (*sum, *last_ms) = (*sum + *count, now);
+            *count = *sum;
+        }
+    }
+
     fn remember_alerts(&mut self) {
         let now = self.facts.now.at_ms;
         for alert in why::alerts(&self.facts) {
@@ -367,6 +389,39 @@ pub async fn run(http: Arc<Http>, stop: Shutdown) {
         tokio::select! {
             () = stop.wait() => return,
             _ = ticks.tick() => http.watch.sample(&http).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::testing::{Recorder, Stage};
+
+    #[tokio::test]
+    async fn an_alert_counts_since_it_began() {
+        let stage = Stage::new(Recorder::Collects).await;
+        let mut state = stage.http.watch.state();
+        let mut dropped = |at_ms: i64, seen: u64| {
+            state.facts = Facts {
+                dropped: seen,
+                ..Facts::default()
+            };
+            state.facts.now.at_ms = at_ms;
+            state.count_events();
+            state.remember_alerts();
+            let alert = state.alerts.get("turns_dropped");
+            alert.map(|held| held.alert.text.clone())
+        };
+        assert_eq!(dropped(0, 0), None);
+        for (at_ms, seen, told) in [
+            (1_000, 3, "3 turns were"),
+            (2_000, 1, "4 turns were"),
+            (3_000, 0, "4 turns were"),
+            (2_000 + 2 * ALERT_HOLD_MS, 2, "2 turns were"),
+        ] {
+            let said = dropped(at_ms, seen).unwrap_or_default();
+            assert!(said.starts_with(told), "{at_ms}: {said}");
         }
     }
 }

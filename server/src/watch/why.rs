@@ -265,7 +265,7 @@ fn on_the_way(facts: &Facts) -> Option<Why> {
     let ready = facts.waiting(Stage::AwaitingTraining);
     if ready > 0 {
         return soon(format!(
-            "Soon: {} for a batch, which needs {} of one scope.",
+            "Soon: {} for a batch, which needs {} of one scope, or a thumb or correction on one.",
             turns(ready, "is judged and waits", "are judged and wait"),
             facts.batch_turns_min.max(1),
         ));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Request, State};
 use hone_collect::Input;
-use hone_domain::{Feedback, FeedbackId};
+use hone_domain::{Fate, Feedback, FeedbackId, Reason, TurnId};
 use hone_store::FeedbackOutcome;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -21,6 +21,11 @@ use crate::http::wire::feedback::{FeedbackReply, FeedbackRequest};
 
 /// Why feedback waits for its turn.
 const UNKNOWN: &str = "this answer is not on record, so nothing is learned from it unless it comes";
+
+/// What its user can do about it.
+const NOT_ALLOWED: &str = "nothing learns from it, because this user's turns were not allowed to be \
+                           learned from when it was answered; PUT /v1/consent {\"learning\": \"full\"} \
+                           allows it for what is said from then on";
 
 /// Says what a person thinks of a turn.
 #[utoipa::path(
@@ -87,8 +92,8 @@ pub async fn feedback(
         }
     };
     let (outcome, explanation) = match outcome {
-        FeedbackOutcome::Stored => ("stored", None),
-        FeedbackOutcome::Replaced => ("replaced", None),
+        FeedbackOutcome::Stored => ("stored", unheard(&http, turn).await),
+        FeedbackOutcome::Replaced => ("replaced", unheard(&http, turn).await),
         FeedbackOutcome::AlreadyLearned => {
             let lessons = http.rules.lessons();
             ("already_learned", Some(lessons.too_late(is_corrected)))
@@ -108,6 +113,15 @@ pub async fn feedback(
         outcome,
         explanation,
     }))
+}
+
+/// Why nothing will learn from feedback on this turn, where its user can change that.
+async fn unheard(http: &Http, turn: TurnId) -> Option<&'static str> {
+    let view = http.ledger.turn(turn).await.ok().flatten()?;
+    let settled = Fate::Settled {
+        reason: Reason::LearningOff,
+    };
+    (view.fate == settled).then_some(NOT_ALLOWED)
 }
 
 fn unavailable(code: &'static str, message: &str) -> ApiError {

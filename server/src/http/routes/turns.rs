@@ -66,6 +66,15 @@ impl FateReply {
         }
         reply
     }
+
+    /// Of a greedy answer, which no verdict trains.
+    fn greedy(mut self) -> Self {
+        if self.state == "pending" {
+            self.explanation
+                .push_str("; as a greedy answer (temperature 0) it trains only by a correction");
+        }
+        self
+    }
 }
 
 /// The verdict on a turn.
@@ -173,6 +182,10 @@ impl TurnReply {
         let version = view.turn.version();
         let turn = view.turn;
         let trace_id = turn.trace().simple().to_string();
+        let fate = match turn.sampling.is_greedy() {
+            true => FateReply::of(view.fate).greedy(),
+            false => FateReply::of(view.fate),
+        };
         Self {
             object: "turn",
             id: turn_text(turn.id),
@@ -191,7 +204,7 @@ impl TurnReply {
             completion: turn.completion_text,
             started_ms: turn.started_ms,
             finished_ms: turn.finished_ms,
-            fate: FateReply::of(view.fate),
+            fate,
             next_state: view
                 .transition
                 .map(|t| t.next_state.items)

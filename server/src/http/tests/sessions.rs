@@ -258,6 +258,35 @@ async fn feedback_that_teaches_nothing_says_why() {
 }
 
 #[tokio::test]
+async fn what_cannot_train_is_told_to_who_expects_it() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let mut told = Vec::new();
+    for (temperature, untrainable) in [
+        (1.0, None),
+        (0.0, None),
+        (1.0, Some(hone_domain::Reason::LearningOff)),
+    ] {
+        chat(&stage, json!([user("q")]), &[]).await;
+        let mut turn = stage.told.lock().unwrap().turns.remove(0);
+        (turn.sampling.temperature, turn.untrainable) = (temperature, untrainable);
+        let id = crate::door::turn_text(turn.id);
+        stage.http.ledger.record_turns(&[turn]).await.unwrap();
+        let body = json!({"turn_id": id, "score": 1}).to_string();
+        let feedback = stage.post("/v1/feedback", &body).await.json();
+        let fate = stage.get(&format!("/v1/turns/{id}")).await.json();
+        let said = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        told.push([
+            said(&feedback["explanation"]),
+            said(&fate["fate"]["explanation"]),
+        ]);
+    }
+    assert_eq!(told[0][0], "");
+    assert!(!told[0][1].contains("greedy"), "{told:?}");
+    assert!(told[1][1].contains("only by a correction"), "{told:?}");
+    assert!(told[2][0].contains("/v1/consent"), "{told:?}");
+}
+
+#[tokio::test]
 async fn without_a_recorder_feedback_is_refused() {
     let stage = Stage::new(Recorder::Absent).await;
     let body = json!({"turn_id": "turn_00000000-0000-7000-8000-000000000001", "score": 1});

@@ -428,14 +428,17 @@ fn summary(learned: &Learned) -> String {
             ),
         };
     };
+    let versions = match learned.versions_taught {
+        1 => "1 version".to_owned(),
+        n => format!("{n} versions"),
+    };
+    if learned.trained == 0 {
+        return format!("What taught {versions} was erased since; none of it is used any more.");
+    }
     format!(
-        "{} of {} taught {} so far; the newest is version {newest}.",
+        "{} of {} taught {versions} so far; the newest is version {newest}.",
         learned.trained,
         turns(learned.turns),
-        match learned.versions_taught {
-            1 => "1 version".to_owned(),
-            n => format!("{n} versions"),
-        },
     )
 }
 
@@ -504,6 +507,13 @@ mod tests {
         ] {
             assert_eq!(learned(taught, newest), expected);
         }
+        let erased = Learned {
+            versions_taught: 4,
+            newest_taught: Some(PolicyVersion(4)),
+            ..Learned::default()
+        };
+        let said = "What taught 4 versions was erased since; none of it is used any more.";
+        assert_eq!(summary(&erased), said);
     }
 
     #[test]
