@@ -264,6 +264,23 @@ impl AdapterTable {
         self.retired.push(Arc::downgrade(loaded));
     }
 
+    /// A load that was in line and that nobody waits for any more.
+    pub(crate) fn give_up(&mut self, wanted: &Wanted) {
+        match wanted {
+            Wanted::Newest(scope) => {
+                if let Some(known) = self.known.get_mut(scope) {
+                    (known.loading, known.again) = (false, false);
+                }
+            }
+            Wanted::Exact(policy) => {
+                let coming = |exact: &Exact| exact.loaded.is_none();
+                if self.exact.get(policy).is_some_and(coming) {
+                    self.exact.remove(policy);
+                }
+            }
+        }
+    }
+
     /// The version that serves `scope` now, for a request that picked before and has not begun.
     pub(crate) fn serving(&self, scope: &Scope) -> Option<&Pinned> {
         self.known.get(scope)?.serving.as_ref()
@@ -375,6 +392,26 @@ impl AdapterTable {
             self.bytes -= bytes;
             self.known.remove(&scope);
         }
+    }
+
+    /// Bytes in memory that cannot be dropped now, and those of the largest adapter.
+    pub(crate) fn held(&self) -> (u64, u64) {
+        let serving = self.known.values().filter_map(|known| {
+            let loaded = known.serving.as_ref()?.0.as_ref()?;
+            Some((loaded, known.loading))
+        });
+        let exact = self
+            .exact
+            .values()
+            .filter_map(|exact| exact.loaded.as_ref());
+        let (mut held, mut largest) = (self.retired_bytes() + self.coming.1, 0);
+        for (loaded, stays) in serving.chain(exact.map(|loaded| (loaded, false))) {
+            largest = largest.max(loaded.bytes);
+            if stays || Arc::strong_count(loaded) > 1 {
+                held += loaded.bytes;
+            }
+        }
+        (held, largest)
     }
 
     /// Drops the longest unused exact version without a request; false where there is none.

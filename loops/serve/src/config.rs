@@ -26,7 +26,8 @@ pub struct Config {
     /// request that has waited longer than that overtakes newer requests of the better class.
     pub priority_step_ms: u64,
     /// Most memory for adapters that no request uses at the moment, and those in use, in bytes.
-    /// The longest unused go first; adapters in use are never dropped.
+    /// The longest unused go first; adapters in use are never dropped. Requests whose adapter is not
+    /// in memory wait for room; while none comes, one more is loaded every ten seconds.
     pub adapter_bytes_max: u64,
     /// Most scopes remembered as having been asked for; the longest unused are forgotten.
     pub scopes_known_max: usize,

@@ -312,14 +312,12 @@ impl Engine {
 impl Backend for Engine {
     fn ask(&self, ask: Ask) -> Result<Answer, ServeError> {
         self.check(&ask)?;
-        let masked = match &ask.grammar {
-            None => None,
-            Some(grammar) => {
-                let constraint = self.shared.constraint(grammar)?;
-                Some(Masked::new(constraint, self.shared.masks.clone()))
-            }
-        };
+        let grammar = ask.grammar.as_ref();
+        let constraint = grammar.map(|grammar| self.shared.constraint(grammar));
+        let constraint = constraint.transpose()?;
         let place = self.line_up(&ask.context.owner)?;
+        // Its first mask is asked for, which a refused one has no use for.
+        let masked = constraint.map(|c| Masked::new(c, self.shared.masks.clone()));
         let (mut sequence, deltas, cancel) = Sequence::new(ask, masked, &self.shared.setup);
         sequence.in_line = Some(place);
         if self.commands.send(Command::Ask(sequence)).is_err() {

@@ -18,6 +18,7 @@ mod engine;
 mod fair;
 mod line;
 mod loader;
+mod loads;
 mod masks;
 mod null;
 mod plan;

@@ -15,6 +15,7 @@ use hone_nn::device::Device;
 use hone_nn::{Adapter, Executor, Model, PROBE_FILE, peft, prove};
 use hone_runtime::LatestReader;
 use tokio::sync::mpsc::Receiver;
+use tokio::task::JoinHandle as TaskHandle;
 
 use crate::adapters::{LoadResult, Loaded, Wanted};
 use crate::engine::{Command, Shared};
@@ -42,7 +43,7 @@ pub(crate) struct LoaderCtx {
 pub(crate) fn spawn(ctx: LoaderCtx, jobs: Receiver<Wanted>) -> io::Result<JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
-        // One more, so that a proof does not hold up a load.
+        // One more for the prover, so that a proof does not hold up a load.
         .max_blocking_threads(ctx.parallel + 1)
         .thread_name("hone-serve-load")
         .build()?;
@@ -104,6 +105,7 @@ async fn run(ctx: LoaderCtx, mut news: News, mut jobs: Receiver<Wanted>) {
     let mut published = true;
     let (told, mut loaded) = tokio::sync::mpsc::channel::<(Wanted, Weak<Loaded>)>(ctx.parallel);
     let mut served = Served::new();
+    let mut prover = Prover::default();
     let mut proofs = tokio::time::interval(ctx.prove_every.unwrap_or(NEVER));
     proofs.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -112,7 +114,7 @@ async fn run(ctx: LoaderCtx, mut news: News, mut jobs: Receiver<Wanted>) {
             _ = proofs.tick(), if ctx.prove_every.is_some() => {
                 served.retain(|(_, loaded)| loaded.strong_count() > 0);
                 let (ctx, served) = (ctx.clone(), served.clone());
-                drop(tokio::task::spawn_blocking(move || prove_all(&ctx, &served)));
+                prover.begin(move || prove_all(&ctx, &served));
             }
             change = news.next(), if published => match change {
                 Some(Change { newer, over }) => {
@@ -240,6 +242,20 @@ fn prove_identity(
 /// What was loaded and may still be served.
 type Served = Vec<(Wanted, Weak<Loaded>)>;
 
+/// Proves on one thread at a time, however often it is time to.
+#[derive(Default)]
+struct Prover(Option<TaskHandle<()>>);
+
+impl Prover {
+    /// Begins a pass over what is served, unless the last one is still under way.
+    fn begin(&mut self, pass: impl FnOnce() + Send + 'static) {
+        let Self(last) = self;
+        if last.as_ref().is_none_or(TaskHandle::is_finished) {
+            *last = Some(tokio::task::spawn_blocking(pass));
+        }
+    }
+}
+
 /// Proves everything that is still served; what fails is taken out of service and loaded again.
 fn prove_all(ctx: &LoaderCtx, served: &Served) {
     for (wanted, loaded) in served {
@@ -310,6 +326,41 @@ mod tests {
         assert!(inbox.try_recv().is_err(), "the engine still has it");
         put_down(&commands, loaded);
         assert!(matches!(inbox.try_recv(), Ok(Command::Unused)));
+    }
+
+    #[test]
+    fn a_pass_under_way_leaves_the_other_threads_to_loads() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .max_blocking_threads(2)
+            .build()
+            .expect("a runtime");
+        runtime.block_on(async {
+            let mut prover = Prover::default();
+            let (go, held) = std::sync::mpsc::channel::<()>();
+            let (told, passes) = std::sync::mpsc::channel();
+            let first = told.clone();
+            prover.begin(move || {
+                // Until the end of the sender.
+                let _ = held.recv();
+                let _ = first.send(1);
+            });
+            let tell = |pass| {
+                let told = told.clone();
+                move || told.send(pass).expect("somebody listens")
+            };
+            (2..10).for_each(|pass| prover.begin(tell(pass)));
+            let load = tokio::task::spawn_blocking(|| "loaded");
+            assert_eq!(load.await.ok(), Some("loaded"));
+            assert!(passes.try_recv().is_err(), "the first is under way");
+            drop(go);
+            let last = prover.0.take().expect("one that began");
+            last.await.expect("it ends");
+            prover.begin(tell(10));
+            drop(told);
+            let last = prover.0.take().expect("one that began");
+            last.await.expect("it ends");
+            assert_eq!(passes.iter().collect::<Vec<_>>(), [1, 10]);
+        });
     }
 
     #[tokio::test]

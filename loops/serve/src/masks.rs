@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use hone_domain::{Grammar, ServeError, Token};
@@ -64,15 +64,26 @@ impl GrammarBook {
 #[derive(Clone, Debug)]
 pub(crate) struct Masks {
     jobs: Sender<Job>,
-    /// Added to every mask, in microseconds.
     #[cfg(test)]
-    delay_us: std::sync::Arc<std::sync::atomic::AtomicU64>,
+    probe: Arc<Probe>,
+}
+
+/// What tests set and look at.
+#[cfg(test)]
+#[derive(Debug, Default)]
+struct Probe {
+    /// Added to every mask, in microseconds.
+    delay_us: std::sync::atomic::AtomicU64,
+    /// Masks that were asked for.
+    asked: std::sync::atomic::AtomicU64,
 }
 
 struct Job {
     constraint: Constraint,
     /// The token drawn under the last mask.
     took: Option<Token>,
+    /// The completion it is for; once that is gone, nobody wants the mask.
+    completion: Weak<()>,
     back: SyncSender<Made>,
 }
 
@@ -82,28 +93,23 @@ impl Masks {
     pub(crate) fn start() -> std::io::Result<Self> {
         let (jobs, inbox) = channel::<Job>();
         #[cfg(test)]
-        let (delay_us, delay) = {
-            let delay = std::sync::Arc::<std::sync::atomic::AtomicU64>::default();
-            (delay.clone(), delay)
+        let probe = Arc::<Probe>::default();
+        #[cfg(test)]
+        let delay = probe.clone();
+        let before_each = move || {
+            #[cfg(test)]
+            std::thread::sleep(Duration::from_micros(
+                delay.delay_us.load(std::sync::atomic::Ordering::Relaxed),
+            ));
         };
         std::thread::Builder::new()
             .name("hone-masks".to_owned())
             .stack_size(STACK_BYTES)
-            .spawn(move || {
-                while let Ok(job) = inbox.recv() {
-                    #[cfg(test)]
-                    std::thread::sleep(Duration::from_micros(
-                        delay.load(std::sync::atomic::Ordering::Relaxed),
-                    ));
-                    let made = make(job.constraint, job.took);
-                    // A completion that was cancelled wants no mask.
-                    let _gone = job.back.send(made).is_err();
-                }
-            })?;
+            .spawn(move || make_all(&inbox, before_each))?;
         Ok(Self {
             jobs,
             #[cfg(test)]
-            delay_us,
+            probe,
         })
     }
 
@@ -111,8 +117,27 @@ impl Masks {
     #[cfg(test)]
     pub(crate) fn slow(&self, delay: Duration) {
         let us = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
-        self.delay_us
-            .store(us, std::sync::atomic::Ordering::Relaxed);
+        let delay = &self.probe.delay_us;
+        delay.store(us, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Masks that were asked for so far.
+    #[cfg(test)]
+    pub(crate) fn asked(&self) -> u64 {
+        self.probe.asked.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+/// Makes the masks that are still wanted, until nobody can want any.
+fn make_all(inbox: &Receiver<Job>, mut before_each: impl FnMut()) {
+    while let Ok(job) = inbox.recv() {
+        if job.completion.strong_count() == 0 {
+            continue;
+        }
+        before_each();
+        let made = make(job.constraint, job.took);
+        // A completion that was cancelled meanwhile wants no mask.
+        let _gone = job.back.send(made).is_err();
     }
 }
 
@@ -127,6 +152,8 @@ fn make(mut constraint: Constraint, took: Option<Token>) -> Made {
 /// The grammar's side of one completion.
 pub(crate) struct Masked {
     masks: Masks,
+    /// Goes with it, so that what is in line for it is skipped.
+    alive: Arc<()>,
     state: State,
 }
 
@@ -145,6 +172,7 @@ impl Masked {
     pub(crate) fn new(constraint: Constraint, masks: Masks) -> Self {
         let mut masked = Self {
             masks,
+            alive: Arc::default(),
             state: State::Broken(String::new()),
         };
         masked.send(constraint, None);
@@ -156,8 +184,13 @@ impl Masked {
         let job = Job {
             constraint,
             took,
+            completion: Arc::downgrade(&self.alive),
             back,
         };
+        #[cfg(test)]
+        let asked = &self.masks.probe.asked;
+        #[cfg(test)]
+        asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.state = match self.masks.jobs.send(job) {
             Ok(()) => State::Away(made),
             Err(_) => State::Broken("the thread that makes masks is gone".to_owned()),
@@ -202,5 +235,42 @@ impl Masked {
         if let State::Drawing(constraint) = std::mem::replace(&mut self.state, empty) {
             self.send(*constraint, Some(token));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::tests::support::{END, model_config, tokenizer};
+
+    #[test]
+    fn the_mask_of_a_completion_that_is_gone_is_not_made() {
+        let (jobs, inbox) = channel();
+        let masks = Masks {
+            jobs,
+            probe: Arc::default(),
+        };
+        let setup = Setup {
+            tokenizer: Arc::new(tokenizer()),
+            end_tokens: vec![END],
+            max_positions: 100,
+        };
+        let grammar = Grammar(Arc::from("start: /[a-d]{8}/"));
+        let book = GrammarBook::default();
+        let [first, mut second, third] = [(); 3].map(|()| {
+            let constraint = book.constraint(&grammar, (&setup, model_config().vocab));
+            Masked::new(constraint.expect("a sound grammar"), masks.clone())
+        });
+        drop((first, third));
+        // The one that is left could ask for another mask, so its line does not end by itself.
+        let (again, rest) = channel();
+        inbox.try_iter().for_each(|job| drop(again.send(job)));
+        drop(again);
+        let mut made = 0;
+        make_all(&rest, || made += 1);
+        assert_eq!(made, 1);
+        assert!(second.is_ready(Duration::ZERO) && second.mask().is_ok());
     }
 }

@@ -114,7 +114,7 @@ pub(crate) fn plan(situation: &Situation, scratch: &mut PlanScratch, plan: &mut 
     work.admit(situation.waiting);
     work.decode();
     work.prefill();
-    while work.plan.rows.is_empty() && work.running.len() > 1 {
+    while work.plan.rows.is_empty() && work.is_stuck() {
         let last = work.running.len() - 1;
         work.pause(last);
         work.decode();
@@ -142,6 +142,16 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
+    /// Whether one before the last has tokens to compute. Where nobody has, all wait for something
+    /// else than blocks.
+    fn is_stuck(&self) -> bool {
+        let before = self
+            .running
+            .split_last()
+            .map_or(&[][..], |(_, before)| before);
+        before.iter().any(|view| view.remaining() > 0)
+    }
+
     fn pause(&mut self, at: usize) {
         let paused = self.running.remove(at);
         self.free += paused.own;

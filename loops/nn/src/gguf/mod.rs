@@ -58,6 +58,7 @@ impl Gguf {
             interleaved: false,
         };
         gguf.interleaved = gguf.architecture()? == "llama";
+        gguf.check_places(&stored)?;
         for (name, info) in stored {
             if let Some(place) = experts_of(&name) {
                 gguf.add_experts(place, &info)?;
@@ -73,6 +74,26 @@ impl Gguf {
         Ok(gguf)
     }
 
+    /// That no layer is beyond what is read, and that every byte is of one tensor. So the tensors
+    /// of a file are never larger than the file.
+    fn check_places(&self, stored: &BTreeMap<String, Info>) -> Result<(), LoadError> {
+        let beyond = |name: &&String| layer_of(name).is_some_and(|(layer, _)| layer >= LAYERS_MAX);
+        if let Some(name) = stored.keys().find(beyond) {
+            return Err(self.unfit(format!(
+                "tensor {name} is of a layer beyond the {LAYERS_MAX} that are read"
+            )));
+        }
+        let mut placed: Vec<(&String, &Info)> = stored.iter().collect();
+        placed.sort_unstable_by_key(|(name, info)| (info.range.start, *name));
+        for pair in placed.windows(2) {
+            let ((first, before), (second, after)) = (pair[0], pair[1]);
+            if after.range.start < before.range.end {
+                return Err(self.bad(format!("tensors {first} and {second} overlap")));
+            }
+        }
+        Ok(())
+    }
+
     /// Experts lie behind one another in one tensor; a folder has a tensor for each.
     fn add_experts(&mut self, (layer, part): (u32, &str), info: &Info) -> Result<(), LoadError> {
         let [count, out, inp] = info.shape[..] else {
@@ -83,6 +104,11 @@ impl Gguf {
         let each = info.range.len() / count.max(1);
         if count > EXPERTS_MAX || each * count != info.range.len() {
             return Err(self.bad(format!("layer {layer} has {count} experts")));
+        }
+        if self.tensors.len() + count > TENSORS_MAX {
+            return Err(self.bad(format!(
+                "with the experts of layer {layer} it has more than {TENSORS_MAX} tensors"
+            )));
         }
         for expert in 0..count {
             let start = info.range.start + expert * each;
@@ -216,6 +242,10 @@ const EXPERT_PARTS: [(&str, &str); 3] = [
 ];
 /// More than any model has, so that a broken shape cannot ask for much memory.
 const EXPERTS_MAX: usize = 1 << 14;
+/// As [`EXPERTS_MAX`], of layers and of tensors with each expert's own; the real number of layers is
+/// checked with the config.
+const LAYERS_MAX: u32 = 1024;
+const TENSORS_MAX: usize = 1 << 18;
 const WHOLE_NAMES: [(&str, &str); 4] = [
     ("token_embd.weight", "model.embed_tokens.weight"),
     ("output_norm.weight", "model.norm.weight"),
@@ -230,8 +260,7 @@ fn folder_name(name: &str) -> Option<String> {
     if let Some((_, folder)) = WHOLE_NAMES.iter().find(|(gguf, _)| *gguf == name) {
         return Some((*folder).to_owned());
     }
-    let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
-    let layer: u32 = layer.parse().ok()?;
+    let (layer, rest) = layer_of(name)?;
     let (part, kind) = rest.rsplit_once('.')?;
     let known = matches!(kind, "weight" | "bias");
     let part = LAYER_PARTS.iter().find(|(gguf, _)| *gguf == part && known);
@@ -240,10 +269,16 @@ fn folder_name(name: &str) -> Option<String> {
 
 /// Layer and part of a tensor with all experts of a layer.
 fn experts_of(name: &str) -> Option<(u32, &'static str)> {
-    let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
+    let (layer, rest) = layer_of(name)?;
     let part = rest.strip_suffix(".weight")?;
     let (_, part) = EXPERT_PARTS.iter().find(|(gguf, _)| *gguf == part)?;
-    Some((layer.parse().ok()?, part))
+    Some((layer, part))
+}
+
+/// The layer of a tensor, and its name within that.
+fn layer_of(name: &str) -> Option<(u32, &str)> {
+    let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
+    Some((layer.parse().ok()?, rest))
 }
 
 /// The way back, for messages.

@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::header::Value;
-use super::{Gguf, ROPE_FACTORS};
+use super::{Gguf, LAYERS_MAX, ROPE_FACTORS};
 use crate::config::Family;
 use crate::source::LoadError;
 
@@ -13,8 +13,6 @@ const LLAMA3_HIGH: f64 = 4.0;
 /// How far the divisors in a file may be from the formula's.
 const FACTOR_TOLERANCE: f64 = 1e-4;
 
-/// More than any model has; the real number is checked with the config.
-const LAYERS_MAX: u64 = 1024;
 /// Experts are weighted by a softmax (`llama_expert_gating_func_type`).
 const SOFTMAX_GATE: u64 = 1;
 
@@ -149,7 +147,7 @@ impl Gguf {
 
     /// A file does not say how the experts of qwen3moe are weighted: their weights add up to 1.
     fn add_experts_json(&self, config: &mut Json) -> Result<(), LoadError> {
-        let layers = self.need_whole("block_count")?.min(LAYERS_MAX);
+        let layers = self.need_whole("block_count")?.min(u64::from(LAYERS_MAX));
         let dense = |layer: &u64| {
             let router = format!("model.layers.{layer}.mlp.gate.weight");
             !self.tensors.contains_key(&router)

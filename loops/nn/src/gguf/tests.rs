@@ -318,6 +318,74 @@ fn what_cannot_be_used_is_named_in_one_sentence() {
     }
 }
 
+/// A header with the architecture alone, and tensors of f32 as (name, dimensions, offset).
+fn header(tensors: &[(String, Vec<u64>, u64)], data_bytes: usize) -> Vec<u8> {
+    let mut bytes = b"GGUF".to_vec();
+    bytes.extend(3u32.to_le_bytes());
+    bytes.extend((tensors.len() as u64).to_le_bytes());
+    bytes.extend(1u64.to_le_bytes());
+    let text = |bytes: &mut Vec<u8>, text: &str| {
+        bytes.extend((text.len() as u64).to_le_bytes());
+        bytes.extend(text.as_bytes());
+    };
+    text(&mut bytes, "general.architecture");
+    bytes.extend(8u32.to_le_bytes());
+    text(&mut bytes, "qwen3moe");
+    for (name, dimensions, offset) in tensors {
+        text(&mut bytes, name);
+        bytes.extend((dimensions.len() as u32).to_le_bytes());
+        dimensions
+            .iter()
+            .for_each(|n| bytes.extend(n.to_le_bytes()));
+        bytes.extend(0u32.to_le_bytes());
+        bytes.extend(offset.to_le_bytes());
+    }
+    bytes.resize(bytes.len().next_multiple_of(32) + data_bytes, 0);
+    bytes
+}
+
+/// Gate weights of a layer, for so many experts of one value each.
+fn gates(layer: u32, experts: u64, offset: u64) -> (String, Vec<u64>, u64) {
+    let name = format!("blk.{layer}.ffn_gate_exps.weight");
+    (name, vec![1, 1, experts], offset)
+}
+
+#[test]
+fn a_small_file_cannot_claim_many_tensors() {
+    const EXPERTS: u64 = 1 << 14;
+    let side_by_side = |layers: u64| -> Vec<_> {
+        let layer = |n: u64| gates(n as u32, EXPERTS, n * 4 * EXPERTS);
+        (0..layers).map(layer).collect()
+    };
+    let rows = [
+        (
+            vec![gates(0, EXPERTS, 0), gates(1, EXPERTS, 0)],
+            "tensors blk.0.ffn_gate_exps.weight and blk.1.ffn_gate_exps.weight overlap",
+        ),
+        (
+            vec![gates(0, 3, 0), gates(1, 1, 8)],
+            "tensors blk.0.ffn_gate_exps.weight and blk.1.ffn_gate_exps.weight overlap",
+        ),
+        (
+            vec![gates(1024, 1, 0)],
+            "blk.1024.ffn_gate_exps.weight is of a layer beyond the 1024",
+        ),
+        (
+            vec![("blk.1024.attn_norm.weight".to_owned(), vec![1], 0)],
+            "blk.1024.attn_norm.weight is of a layer beyond the 1024",
+        ),
+        (side_by_side(17), "more than 262144 tensors"),
+    ];
+    for (tensors, wanted) in rows {
+        let bytes = header(&tensors, 17 * 4 * EXPERTS as usize);
+        let error = with_bytes(&bytes).unwrap_err().to_string();
+        assert!(error.contains(wanted), "{wanted:?} in: {error}");
+    }
+    let apart = [gates(0, 3, 0), gates(1023, 1, 12)];
+    let file = with_bytes(&header(&apart, 16)).unwrap();
+    assert_eq!(file.names().count(), 4);
+}
+
 #[test]
 fn a_scale_that_is_not_finite_is_named() {
     const NAME: &str = "gguf/qwen3.gguf";

@@ -31,7 +31,7 @@ impl Sequence {
     /// Whether the next token can be drawn from `row` now. Where its mask takes longer than
     /// `wait`, the row is put aside and drawn from later, so that no other completion waits.
     pub(crate) fn is_ready(&mut self, row: &[f32], wait: Duration) -> bool {
-        let ready = self.masked.as_mut().is_none_or(|m| m.is_ready(wait));
+        let ready = self.await_mask(wait);
         if !ready {
             self.late = Some(row.to_vec());
         }
@@ -43,10 +43,15 @@ impl Sequence {
         self.late.is_some()
     }
 
-    /// The row that was put aside, once its mask is there; waits at most this long.
-    pub(crate) fn late_row(&mut self, wait: Duration) -> Option<Vec<f32>> {
+    /// Waits for the mask of the row that was put aside, at most this long; whether it is there.
+    pub(crate) fn await_mask(&mut self, wait: Duration) -> bool {
+        self.masked.as_mut().is_none_or(|m| m.is_ready(wait))
+    }
+
+    /// The row that was put aside, once its mask is there.
+    pub(crate) fn late_row(&mut self) -> Option<Vec<f32>> {
         self.late.as_ref()?;
-        let ready = self.masked.as_mut().is_none_or(|m| m.is_ready(wait));
+        let ready = self.await_mask(Duration::ZERO);
         if ready { self.late.take() } else { None }
     }
 
@@ -144,18 +149,27 @@ impl Sequence {
     }
 
     /// A ban on tokens is recorded as a kept set, so that the log-prob can be recomputed from
-    /// logits, temperature and kept set alone.
+    /// logits, temperature and kept set alone. Where a grammar allows nothing else the ban was
+    /// lifted, and what was drawn from is the kept set already.
     fn without_banned(&self, row: &[f32], mut drawn: Sampled) -> Sampled {
         let params = &self.params;
         let plain = !self.penalizes && params.logit_bias.is_empty();
         if params.banned.is_empty() || params.temperature < GREEDY_BELOW || !plain {
             return drawn;
         }
+        let is_banned = |token: &Token| params.banned.contains(token);
+        if drawn
+            .kept
+            .as_ref()
+            .is_some_and(|kept| kept.iter().all(is_banned))
+        {
+            return drawn;
+        }
         let mut kept = drawn
             .kept
             .take()
             .unwrap_or_else(|| (0..row.len() as Token).collect());
-        kept.retain(|token| !params.banned.contains(token) || *token == drawn.token);
+        kept.retain(|token| !is_banned(token) || *token == drawn.token);
         drawn.behavior_logprob = token_logprob(row, drawn.token, params.temperature, Some(&kept));
         drawn.kept = Some(kept);
         drawn

@@ -180,6 +180,39 @@ fn the_longest_unused_goes_and_what_is_in_use_stays() {
     assert_eq!(t.resident(), (1, 10));
 }
 
+#[test]
+fn what_is_used_or_on_its_way_is_held() {
+    let mut t = table(1_000, 10);
+    assert_eq!(t.held(), (0, 0));
+    let a = scope("a");
+    t.pick(&a, 0, || policies(&["a"]));
+    t.finish(&a, &Ok(Some(loaded(1, 10))), (None, 0));
+    assert_eq!(t.held(), (0, 10));
+    let pick = t.pick(&a, 0, Policies::default);
+    assert_eq!(t.held(), (10, 10));
+    t.announce(&a);
+    t.finish(&a, &Ok(Some(loaded(2, 30))), (None, 0));
+    assert_eq!(t.held(), (10, 30), "an older version");
+    drop(pick);
+    assert_eq!(t.held(), (0, 30));
+    t.announce(&a);
+    assert_eq!(t.held(), (30, 30), "it serves until the next one does");
+    t.expect((1, 5));
+    assert_eq!(t.held(), (35, 30));
+}
+
+#[test]
+fn a_load_that_was_given_up_is_begun_again_by_the_next_ask() {
+    let mut t = table(1_000, 10);
+    let heads = || policies(&["a"]);
+    let (a, exact) = (scope("a"), policy("a", 7));
+    assert!(t.pick(&a, 0, heads).1 && t.pick_exact(&exact).1);
+    assert!(!t.pick(&a, 0, heads).1 && !t.pick_exact(&exact).1);
+    t.give_up(&Wanted::Newest(a.clone()));
+    t.give_up(&Wanted::Exact(exact.clone()));
+    assert!(t.pick(&a, 0, heads).1 && t.pick_exact(&exact).1);
+}
+
 fn policy(name: &str, version: u64) -> Policy {
     Policy {
         scope: scope(name),

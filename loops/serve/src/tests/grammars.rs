@@ -3,11 +3,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hone_domain::{Ask, Grammar, Reason, Sampling, StopReason};
-use hone_nn::{Executor, score};
+use hone_domain::{
+    Ask, Delta, Digest, Grammar, PolicyVersion, Reason, Sampling, ServeError, StopReason,
+};
+use hone_nn::sample::SampleScratch;
+use hone_nn::{Executor, score, token_logprob};
 
-use super::support::{World, ask, prompt, scope};
-use crate::Backend;
+use super::support::{END, Said, World, ask, model_config, prompt, read, scope, tokenizer, until};
+use crate::masks::{GrammarBook, Masked, Masks};
+use crate::sequence::{Sequence, Setup, TurnFacts};
+use crate::{Backend, Config};
 
 fn held(lark: &str, seed: u64) -> Ask {
     Ask {
@@ -116,6 +121,88 @@ fn greedy_turns_are_held_as_well() {
         said.text
     );
     assert_eq!(said.turn.expect("collected").untrainable, None::<Reason>);
+}
+
+#[test]
+fn a_refused_request_asks_for_no_mask() {
+    let config = Config {
+        running_max: 1,
+        waiting_max: 1,
+        ..Config::for_tests()
+    };
+    let world = World::with(config, model_config());
+    let mut endless = ask(&prompt(9, 1), 16_000, 1);
+    endless.stop.ignore_end = true;
+    let running = world.ask(endless);
+    until("it to run", || world.engine.stats().running == 1);
+    let waits = world.ask(held(CHOICE, 1));
+    let refused = world.engine.ask(held(CHOICE, 2)).err();
+    assert!(
+        matches!(refused, Some(ServeError::Overloaded { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(world.engine.shared.masks.asked(), 1);
+    drop(running);
+    read(waits).expect("it ends");
+}
+
+/// Where nothing can be computed before a mask is there, memory is not what is short.
+#[test]
+fn requests_that_wait_for_their_masks_stay_where_they_are() {
+    let world = World::new();
+    let asks = || (0..4).map(|seed| held("start: /[a-d]{6}/", seed)).collect();
+    let texts = |said: Vec<Said>| said.into_iter().map(|s| s.text).collect::<Vec<_>>();
+    let wanted = texts(world.complete_all(asks()));
+    world.engine.shared.masks.slow(Duration::from_millis(5));
+    assert_eq!(texts(world.complete_all(asks())), wanted);
+    assert_eq!(world.engine.stats().preemptions_total, 0);
+}
+
+#[test]
+fn where_only_banned_end_tokens_are_left_each_of_them_is_a_draw() {
+    let setup = Setup {
+        tokenizer: Arc::new(tokenizer()),
+        end_tokens: vec![258, END],
+        max_positions: 100,
+    };
+    let mut wanted = held("start: \"a\"", 1);
+    wanted.sampling.min_tokens = 5;
+    let book = GrammarBook::default();
+    let grammar = wanted.grammar.clone().expect("it is held");
+    let masks = Masks::start().expect("a thread");
+    let constraint = book.constraint(&grammar, (&setup, model_config().vocab));
+    let masked = Masked::new(constraint.expect("a sound grammar"), masks);
+    let (mut sequence, mut deltas, _cancel) = Sequence::new(wanted, Some(masked), &setup);
+    let row: Vec<f32> = (0..model_config().vocab)
+        .map(|id| (id % 7) as f32)
+        .collect();
+    let mut scratch = SampleScratch::default();
+    let mut draw = || {
+        until("the mask", || sequence.await_mask(Duration::from_millis(1)));
+        sequence.sample(&row, &setup.end_tokens, &mut scratch)
+    };
+    assert_eq!(draw(), Ok(None));
+    assert_eq!(draw(), Ok(Some(StopReason::EndToken)));
+    let facts = TurnFacts {
+        base: Digest([0; 32]),
+        fingerprint: "",
+        version: PolicyVersion::BASE,
+        digest: None,
+        untrainable: None,
+        finished_ms: 0,
+    };
+    sequence.end(StopReason::EndToken, &facts);
+    let end = std::iter::from_fn(|| deltas.try_recv().ok()).last();
+    let Some(Delta::End(end)) = end else {
+        panic!("{end:?}")
+    };
+    let (tokens, kept) = (end.completion.tokens(), end.completion.kept());
+    let behavior = end.completion.behavior_logprobs();
+    assert_eq!((tokens[0], &kept[0]), (97, &Some(vec![97])));
+    assert_eq!(kept[1], Some(vec![258, END]));
+    let again = token_logprob(&row, tokens[1], 1.0, kept[1].as_deref());
+    assert!(again < 0.0);
+    assert_eq!(behavior[1].to_bits(), again.to_bits());
 }
 
 /// Masks that take far longer than a step delay their own completion and nobody else's.

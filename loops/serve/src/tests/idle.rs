@@ -3,10 +3,12 @@
 
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::support::{World, ask, prompt, until};
-use crate::Backend;
+use hone_domain::{Ask, Grammar};
+
+use super::support::{World, ask, model_config, prompt, until};
+use crate::{Backend, Config};
 
 /// Processor time the engine thread has used.
 fn engine_time(world: &World) -> Duration {
@@ -40,4 +42,25 @@ fn an_idle_engine_uses_no_processor_time() {
         used < Duration::from_millis(2),
         "{used:?} in 400 ms of nothing to do"
     );
+}
+
+#[test]
+fn an_engine_that_waits_for_a_mask_does_not_spin() {
+    let config = Config {
+        running_max: 1,
+        ..Config::for_tests()
+    };
+    let world = World::with(config, model_config());
+    let held = |seed| Ask {
+        grammar: Some(Grammar("start: /[a-d]{20}/".into())),
+        ..ask(&prompt(5, seed), 60, seed)
+    };
+    // What a first mask takes besides.
+    world.complete(held(1));
+    world.engine.shared.masks.slow(Duration::from_millis(20));
+    let (began, before) = (Instant::now(), engine_time(&world));
+    // The second one has no place before the first one is done.
+    world.complete_all(vec![held(2), held(3)]);
+    let (used, whole) = (engine_time(&world) - before, began.elapsed());
+    assert!(used < whole / 2, "{used:?} in {whole:?}");
 }

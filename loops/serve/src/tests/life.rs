@@ -9,7 +9,7 @@ use hone_domain::{Ask, Collect, Delta, Origin, Reason, ServeError, StopReason};
 use hone_nn::ModelConfig;
 use hone_runtime::{RoomState, SystemClock};
 
-use super::support::{World, ask, model_config, prompt, read, until};
+use super::support::{World, adapter, ask, model_config, prompt, read, until};
 use crate::{Backend, Config, NullBackend, NullCompletion};
 
 fn endless(seed: u64) -> Ask {
@@ -42,6 +42,26 @@ fn cancelling_frees_the_blocks_within_a_step() {
     assert!(!turn.completion.is_empty());
     assert_eq!(turn.completion_text, said.text);
     assert_eq!(world.engine.stats().cancelled_total, 2);
+}
+
+#[test]
+fn a_request_that_waits_for_its_adapter_can_be_cancelled() {
+    let world = World::new();
+    world.publish("a", 1, &adapter(&world.model.config, 1));
+    let held = world.blobs.hold();
+    let stays = world.ask(ask(&prompt(9, 1), 3, 1));
+    let cancelled = world.ask(ask(&prompt(9, 2), 3, 2));
+    let dropped = world.ask(ask(&prompt(9, 3), 3, 3));
+    cancelled.cancel.cancel();
+    drop(dropped);
+    until("both to be gone", || {
+        world.engine.stats().cancelled_total == 2
+    });
+    assert_eq!(world.engine.stats().waiting, 1);
+    assert_eq!(read(cancelled).unwrap().stop, StopReason::Cancelled);
+    drop(held);
+    assert_eq!(read(stays).unwrap().version.0, 1);
+    assert_eq!(world.engine.stats().waiting, 0);
 }
 
 #[test]

@@ -154,6 +154,23 @@ fn the_last_gives_way_when_blocks_run_out() {
 }
 
 #[test]
+fn nobody_gives_way_to_those_that_wait_for_their_logits_to_be_drawn_from() {
+    let late = |number| view(number, 64, 64);
+    let nothing = Plan::default();
+    assert_eq!(made(&[late(1), late(2), late(3)], &[], 50), nothing);
+    assert_eq!(made(&[late(1), late(2), late(3)], &[], 0), nothing);
+    // It gets no block, and has one once those before it have theirs.
+    assert_eq!(made(&[late(1), view(2, 65, 64)], &[], 0), nothing);
+    let plan = made(&[late(1), view(2, 65, 64), late(3)], &[], 0);
+    assert_eq!((numbers(&plan.pause), rows(&plan)), (vec![3], vec![(2, 1)]));
+    let plan = made(&[view(1, 100, 32), late(2), view(3, 100, 32)], &[], 0);
+    assert_eq!(
+        (numbers(&plan.pause), rows(&plan)),
+        (vec![3], vec![(1, 32)])
+    );
+}
+
+#[test]
 fn blocks_of_a_paused_request_that_another_shares_are_not_free() {
     let rollout = View {
         class: 2,

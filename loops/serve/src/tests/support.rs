@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use hone_domain::{
     Ask, AskContext, BlobError, BlobKey, Blobs, Collect, Delta, Digest, End, OnTrial, Origin,
@@ -92,6 +92,13 @@ type Files = HashMap<String, Vec<u8>>;
 /// Blobs in memory.
 #[derive(Default)]
 pub(crate) struct MemoryBlobs(Mutex<HashMap<BlobKey, Files>>);
+
+impl MemoryBlobs {
+    /// Nothing is read until this is dropped.
+    pub(crate) fn hold(&self) -> MutexGuard<'_, HashMap<BlobKey, Files>> {
+        self.0.lock().unwrap()
+    }
+}
 
 impl Blobs for MemoryBlobs {
     fn put(&self, key: &BlobKey, files: &[(String, Vec<u8>)]) -> Result<(), BlobError> {

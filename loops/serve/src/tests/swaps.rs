@@ -313,3 +313,68 @@ fn adapters_keep_to_their_byte_budget() {
         }
     }
 }
+
+#[test]
+fn requests_that_arrive_together_keep_their_adapters_to_the_byte_budget() {
+    const SCOPES: u64 = 12;
+    let bytes = adapter(&model_config(), 2).bytes() as u64;
+    let config = Config {
+        adapter_bytes_max: 4 * bytes,
+        prewarm_tokens_max: 0,
+        prove_interval_ms: 0,
+        ..Config::for_tests()
+    };
+    let world = World::with(config, model_config());
+    let name = |n: u64| format!("s{n}");
+    let of = |name: &str| Ask {
+        scope: scope(name),
+        ..ask(&prompt(9, 1), 3, 1)
+    };
+    let adapter = |n: u64| adapter(&world.model.config, 2 * n);
+    (0..SCOPES).for_each(|n| world.publish(&name(n), 1, &adapter(n)));
+    world.publish("a", 1, &adapter(20));
+    let missing = BlobKey::new("adapters/missing").unwrap();
+    world.announce("never", 1, (Digest([1; 32]), missing));
+    world.complete(of("a"));
+    let switch = world.board.switch(ROOM).unwrap();
+    switch.pause(true);
+    let resident = world.ask(of("a"));
+    let answers: Vec<_> = (0..SCOPES).map(|n| world.ask(of(&name(n)))).collect();
+    let cancelled = world.ask(of("never"));
+    let held = || world.engine.stats().adapter_bytes;
+    until("those that fit", || held() == 4 * bytes);
+    // A newer version is loaded all the same, behind whatever else had begun.
+    world.publish("a", 2, &adapter(21));
+    until("the swap", || world.engine.stats().swaps_total == 1);
+    assert!(held() <= 5 * bytes, "the older version is the fifth");
+    drop(cancelled);
+    switch.pause(false);
+    assert_eq!(read(resident).unwrap().version, PolicyVersion(2));
+    for answer in answers {
+        assert_eq!(read(answer).unwrap().version, PolicyVersion(1));
+    }
+    assert!(held() <= 4 * bytes, "{}", held());
+    let stats = world.engine.stats();
+    // Nobody waits any more for what could not be loaded, so nobody tried.
+    assert_eq!((stats.failed_total, stats.swap_failures_total), (0, 0));
+    until("the cancelled one", || world.engine.stats().waiting == 0);
+}
+
+#[test]
+fn an_adapter_larger_than_the_byte_budget_is_served() {
+    let config = Config {
+        adapter_bytes_max: 1,
+        ..Config::for_tests()
+    };
+    let world = World::with(config, model_config());
+    let of = |name: &str| Ask {
+        scope: scope(name),
+        ..ask(&prompt(9, 1), 3, 1)
+    };
+    for (name, seed) in [("x", 1), ("y", 2)] {
+        world.publish(name, 1, &adapter(&world.model.config, seed));
+    }
+    for said in world.complete_all(vec![of("x"), of("y"), of("x")]) {
+        assert_eq!(said.version, PolicyVersion(1));
+    }
+}

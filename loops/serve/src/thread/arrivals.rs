@@ -3,10 +3,11 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use hone_domain::{Digest, Policy, PolicyChoice, Scope, ServeError};
+use hone_domain::{Digest, Policy, PolicyChoice, Scope, ServeError, StopReason};
 
 use crate::adapters::{Changed, LoadResult, Pick, Pinned, Wanted};
 use crate::engine::ROOM;
+use crate::loads::Room;
 use crate::sequence::Sequence;
 use crate::thread::Core;
 
@@ -57,10 +58,43 @@ impl Core {
         sequence.pin(pinned, root);
     }
 
+    /// A newer version of what serves is loaded at once; anything else when there is room for it.
     pub(super) fn load(&mut self, wanted: Wanted) {
+        let serving = match &wanted {
+            Wanted::Newest(scope) => self.table.serving(scope),
+            Wanted::Exact(_) => None,
+        };
+        if serving.is_some() {
+            self.loads.began();
+            self.begin_load(wanted);
+        } else {
+            self.loads.push(wanted, self.ctx.clock.now_ms());
+        }
+    }
+
+    /// Begins the loads that there is room for, in the order in which they were asked for.
+    pub(super) fn begin_loads(&mut self) {
+        if self.loads.is_empty() {
+            return;
+        }
+        let (held, largest) = self.table.held();
+        let room = Room {
+            bytes_max: self.ctx.config.adapter_bytes_max,
+            held,
+            largest,
+            idle: self.running.is_empty() && self.waiting.is_empty(),
+            now_ms: self.ctx.clock.now_ms(),
+        };
+        while let Some(wanted) = self.loads.next(&room) {
+            self.begin_load(wanted);
+        }
+    }
+
+    fn begin_load(&mut self, wanted: Wanted) {
         // The loader lives as long as the sender, which is ours, so it can only be too busy.
         if let Err(full) = self.ctx.jobs.try_send(wanted) {
             let wanted = full.into_inner();
+            self.loads.ended();
             self.loaded(
                 &wanted,
                 &Err("too many adapters are waiting to be loaded".to_owned()),
@@ -154,6 +188,23 @@ impl Core {
             }
         }
         self.waiting = waiting;
+    }
+
+    /// Ends the cancelled among the requests that wait for their adapter; one that nobody waits for
+    /// leaves the line.
+    pub(super) fn drop_parked(&mut self) {
+        let mut gone = Vec::new();
+        self.parked.retain(|wanted, parked| {
+            gone.extend(parked.extract_if(.., |s| s.is_cancelled()));
+            if parked.is_empty() && self.loads.remove(wanted) {
+                self.table.give_up(wanted);
+            }
+            !parked.is_empty()
+        });
+        for sequence in gone {
+            self.leave_line();
+            self.finish(sequence, StopReason::Cancelled);
+        }
     }
 
     /// Requests that waited for the adapter of `scope` line up, or fail where nothing serves.

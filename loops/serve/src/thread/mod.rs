@@ -21,6 +21,7 @@ use crate::adapters::{AdapterTable, TableLimits, Wanted};
 use crate::config::Config;
 use crate::engine::{Command, Life, ROOM, Shared};
 use crate::fair::{Turns, Waiter};
+use crate::loads::Loads;
 use crate::plan::{Place, Plan, PlanScratch, View};
 use crate::prefix::{BlockPool, ChainKey};
 use crate::prewarm::{WarmRow, Warming};
@@ -30,6 +31,9 @@ use crate::sequence::{Sequence, TurnFacts};
 const PAUSED_LOOK: Duration = Duration::from_millis(50);
 /// How often an engine that is held looks whether it was let go.
 const HELD_LOOK: Duration = Duration::from_millis(2);
+/// How often an engine that does nothing else looks after the requests that wait for their adapter:
+/// whether one was cancelled, or there is room for another load.
+const PARKED_LOOK: Duration = Duration::from_millis(50);
 /// Least time between two entries on the board while working.
 const BOARD_EVERY: Duration = Duration::from_millis(250);
 
@@ -61,6 +65,7 @@ pub(crate) struct Core {
     /// Requests that wait for their adapter.
     #[expect(clippy::vec_box, reason = "large values that move between lists")]
     parked: HashMap<Wanted, Vec<Box<Sequence>>>,
+    loads: Loads,
     arrivals: u64,
     /// Loaded versions whose prefixes are being computed, the first first.
     warming: VecDeque<Warming>,
@@ -113,6 +118,7 @@ impl Core {
             running: Vec::new(),
             waiting: BTreeMap::new(),
             parked: HashMap::new(),
+            loads: Loads::default(),
             arrivals: 0,
             warming: VecDeque::new(),
             warm: None,
@@ -141,6 +147,7 @@ impl Core {
         self.show(RoomState::Running);
         while self.take_commands() {
             self.wait_until_free();
+            self.drop_parked();
             self.swap_warmed();
             match self.next() {
                 Next::Step => {
@@ -185,6 +192,7 @@ impl Core {
                 Err(TryRecvError::Disconnected) => return false,
             }
         }
+        self.begin_loads();
         let paused = self.is_paused();
         if !self.is_idle() && !paused {
             return true;
@@ -194,18 +202,16 @@ impl Core {
         } else {
             self.working_state()
         });
+        let inbox = &self.ctx.inbox;
         let command = match (paused, self.stop_at) {
-            (true, _) => self.ctx.inbox.recv_timeout(PAUSED_LOOK),
+            (true, _) => inbox.recv_timeout(PAUSED_LOOK),
             (false, Some(_)) if self.parked.is_empty() => return true,
-            (false, Some(at)) => self
-                .ctx
-                .inbox
-                .recv_timeout(at.saturating_duration_since(Instant::now())),
-            (false, None) => self
-                .ctx
-                .inbox
-                .recv()
-                .map_err(|_| RecvTimeoutError::Disconnected),
+            (false, Some(at)) => {
+                let left = at.saturating_duration_since(Instant::now());
+                inbox.recv_timeout(left.min(PARKED_LOOK))
+            }
+            (false, None) if !self.parked.is_empty() => inbox.recv_timeout(PARKED_LOOK),
+            (false, None) => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         match command {
             Ok(command) => self.handle(command),
@@ -237,7 +243,10 @@ impl Core {
                 }
             }
             Command::TrialOver(proven) => self.trial_over(&proven),
-            Command::Loaded { wanted, result } => self.loaded(&wanted, &result),
+            Command::Loaded { wanted, result } => {
+                self.loads.ended();
+                self.loaded(&wanted, &result);
+            }
             Command::Unfit {
                 wanted,
                 digest,

@@ -18,7 +18,7 @@ use crate::thread::Core;
 const LOOK_AHEAD: usize = 8;
 /// Tokens of a step below which its time says little about the time per token.
 const TELLING_TOKENS: usize = 8;
-/// How long the engine sleeps at a time while every request waits for its mask.
+/// How long the engine sleeps at a time while nothing can be computed before a mask is there.
 const LATE_WAIT: Duration = Duration::from_millis(2);
 
 impl Core {
@@ -31,13 +31,13 @@ impl Core {
         self.make_plan();
         self.pause_and_admit();
         if self.plan.rows.is_empty() && self.warming.is_empty() {
-            return;
+            return self.await_mask();
         }
         self.place_rows();
         self.take_warm_row();
         let warmed = self.warm.as_ref().map_or(0, |row| row.tokens.len());
         if self.plan.rows.is_empty() && warmed == 0 {
-            return;
+            return self.await_mask();
         }
         let tokens = warmed + self.plan.rows.iter().map(|row| row.tokens).sum::<usize>();
         let long = &self.ctx.shared.counters.long_step;
@@ -316,17 +316,22 @@ impl Core {
         counters.completion_tokens.fetch_add(sampled, Relaxed);
     }
 
-    /// Draws where a mask came after its logits. While nothing else can be done, it waits for one.
+    /// Nothing can be computed: waits a while for the mask of a request that is late.
+    fn await_mask(&mut self) {
+        if let Some(late) = self.running.iter_mut().find(|s| s.is_late()) {
+            late.await_mask(LATE_WAIT);
+        }
+    }
+
+    /// Draws where a mask came after its logits.
     fn sample_late(&mut self) {
         if !self.running.iter().any(|s| s.is_late()) {
             return;
         }
-        let all = self.waiting.is_empty() && self.running.iter().all(|s| s.is_late());
-        let mut wait = if all { LATE_WAIT } else { Duration::ZERO };
         let end_tokens = &self.ctx.shared.setup.end_tokens;
         let counters = &self.ctx.shared.counters;
         for (index, sequence) in self.running.iter_mut().enumerate() {
-            let Some(row) = sequence.late_row(std::mem::take(&mut wait)) else {
+            let Some(row) = sequence.late_row() else {
                 continue;
             };
             counters.completion_tokens.fetch_add(1, Relaxed);
