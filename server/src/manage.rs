@@ -240,8 +240,14 @@ pub(crate) fn health(args: &HealthArgs) -> Result<ExitCode, String> {
     // A request's time begins to run when it is made, which only works on the runtime.
     let reply = runtime.block_on(async { client.get(&url).send().await });
     let reply = reply.map_err(|error| unreachable(&url, error))?;
-    if !reply.status().is_success() {
-        return Err(format!("{url} answered with status {}", reply.status()));
+    let status = reply.status();
+    if !status.is_success() {
+        let body = runtime.block_on(reply.json::<Value>()).unwrap_or_default();
+        let why = body["error"]["message"]
+            .as_str()
+            .map(|why| format!(": {why}"));
+        let why = why.unwrap_or_default();
+        return Err(format!("{url} answered with status {status}{why}"));
     }
     println!("ready");
     Ok(ExitCode::SUCCESS)
@@ -569,6 +575,24 @@ mod tests {
         drop(free);
         assert!(args(&url).contains(&url), "{}", args(&url));
         assert!(args("127.0.0.1:1").contains("http://"));
+        // One that is not ready says why.
+        let busy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", busy.local_addr().unwrap());
+        let answering = std::thread::spawn(move || {
+            use std::io::{Read, Write};
+            let (mut asked, _) = busy.accept().unwrap();
+            asked.read(&mut [0; 1_024]).unwrap();
+            let body = r#"{"error": {"message": "the server is stopping"}}"#;
+            let length = body.len();
+            write!(
+                asked,
+                "HTTP/1.1 503 Busy\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+            )
+            .unwrap();
+        });
+        let said = args(&url);
+        answering.join().unwrap();
+        assert!(said.ends_with(": the server is stopping"), "{said}");
     }
 
     #[test]

@@ -172,6 +172,11 @@ impl PairedParts {
         let (trained, untrained): (Vec<TurnRow>, Vec<TurnRow>) = rows
             .into_iter()
             .partition(|row| matches!(row.fate, Fate::Trained { .. }));
+        let checked = untrained.into_iter().filter(|row| row.has_checks);
+        let checked: Vec<TurnRow> = checked.collect();
+        if checked.len() < lift::SESSIONS_MIN {
+            return Ok(Vec::new());
+        }
         // The same prompt may have been asked again, or answered more than once.
         let mut known = HashSet::new();
         for row in trained {
@@ -180,7 +185,7 @@ impl PairedParts {
         }
         let base = self.backend.capabilities().base;
         let mut prompts: Vec<Turn> = Vec::new();
-        for row in untrained {
+        for row in checked {
             if prompts.len() >= self.config.paired_prompts {
                 break;
             }

@@ -294,6 +294,7 @@ async fn a_start_restores_the_index_once_and_settles_what_is_in_doubt() {
         scope: &hone_domain::Scope::of("ann", None),
         session_key: None,
         kind: TurnKind::Main,
+        continues: None,
         messages: &messages,
         new_session: SessionId(Uuid::from_u128(77)),
         now_ms: 1_000,

@@ -79,7 +79,7 @@ reasons! {
     /// The candidate trained from it was refused.
     GateRejected = "gate_rejected", "the candidate trained from it did not pass the gate";
     /// The optimizer step failed.
-    StepFailed = "step_failed", "the optimizer step was not finite and was skipped";
+    StepFailed = "step_failed", "training on it failed: its step was not finite, it could not be read, or the process ended in it again and again";
     /// The control group.
     Holdback = "holdback", "the base model answered it, to measure what learning brings; it is judged and never trained on";
     /// The user withdrew it.

@@ -86,6 +86,9 @@ pub struct SampleClaim {
     pub fingerprint: String,
     /// Content hash of the base model.
     pub base: Digest,
+    /// Turns that were claimed this often and never given back are settled as `step_failed`: their
+    /// batch ends the process.
+    pub attempts_max: u32,
     /// The batch that claims.
     pub batch: BatchId,
     /// How long the lease lasts.
@@ -271,6 +274,8 @@ pub struct TurnRow {
     pub score: Option<f32>,
     /// When sampling ended.
     pub finished_ms: Millis,
+    /// Whether its request said how its answer is checked.
+    pub has_checks: bool,
 }
 
 /// How often what was executed agreed with a certificate.
@@ -339,14 +344,15 @@ pub trait Ledger: Reading {
     /// Gives turns that still wait for a next state a final reason.
     async fn settle_turns(&self, turns: &[(TurnId, Reason)]) -> Result<(), LedgerError>;
 
-    /// Turns that wait for a next state, newest first.
+    /// Turns that wait for a next state, newest first; what cannot be read is left out.
     async fn open_turns(&self, limit: usize) -> Result<Vec<OpenTurn>, LedgerError>;
 
     /// Stores feedback, or replaces what the same (turn, owner, client id) said before; the same
     /// feedback id again changes nothing. A turn that waits for training, abstained, failed to be
     /// judged, is held back or held out, or held no lesson goes (back) to the judge, and a judge
     /// that claimed it before the feedback came is fenced; who claims it next for training decides
-    /// anew what becomes of it. What is said about an erased turn is not kept. A batch that holds
+    /// anew what becomes of it. What is said about an erased turn is not kept, also
+    /// while it is still being removed. A batch that holds
     /// the turn at `received_ms` keeps it. Feedback that came before its turn counts if the turn
     /// turns out to be the same owner's.
     async fn record_feedback(&self, feedback: &Feedback) -> Result<FeedbackOutcome, LedgerError>;
@@ -354,7 +360,7 @@ pub trait Ledger: Reading {
     // === judge ===
 
     /// Leases transitions that wait for a verdict, oldest turn first, also those whose lease ran
-    /// out.
+    /// out. What cannot be read is settled as `judge_failed`.
     async fn claim_transitions(
         &self,
         limit: usize,
@@ -369,7 +375,8 @@ pub trait Ledger: Reading {
     async fn record_verdict(&self, claim: Claim, verdict: &Verdict) -> Result<(), LedgerError>;
 
     /// Gives a lease back; the transition may be claimed again from `retry_at_ms`. A lease that
-    /// was taken over is left to its new holder.
+    /// was taken over is left to its new holder. A claim for training that is given back does not
+    /// count.
     async fn release(&self, claim: Claim, retry_at_ms: Millis) -> Result<(), LedgerError>;
 
     /// Gives a claimed transition up: its turn is settled as `judge_failed`. Fails with `Fenced`
@@ -386,8 +393,10 @@ pub trait Ledger: Reading {
     /// tripped or on trial waits.
     async fn ready(&self, now_ms: Millis) -> Result<Vec<Ready>, LedgerError>;
 
-    /// In one transaction: settles what is stale, of another fingerprint, or beyond the queue cap
-    /// (drop oldest), then leases the newest `limit` of the rest and returns them oldest first.
+    /// In one transaction: settles what is stale, of another fingerprint, claimed too often or beyond
+    /// the queue cap (drop oldest), then leases the newest `limit` of the rest and returns them oldest
+    /// first. Of a long backlog a part is settled, the oldest first, and the rest by later claims. What
+    /// cannot be read is settled as `step_failed`.
     /// Stale is a turn whose version is more than `staleness_max_versions` learned versions behind
     /// the head on its lineage, or that a rollback left behind. A scope without full consent has
     /// its ready turns settled as `withdrawn` and gives none. Of a scope with several sources, each

@@ -7,7 +7,7 @@ use hone_domain::{BatchId, Reason, Scope, Token, TurnId};
 use hone_runtime::{Clock, Ids};
 use hone_store::{
     Claim, HeldOut, Ledger, LedgerError, PolicyRecord, RefusalRecord, ReplayQuery, Replayed,
-    SampleClaim, SampleMaterial, Versions, Window,
+    SampleClaim, SampleMaterial, TurnView, Versions, Window,
 };
 use serde_json::Value;
 
@@ -38,8 +38,8 @@ pub(crate) struct Claimer {
 }
 
 impl Claimer {
-    /// A batch of `scope`, or none where nothing is left. Where it fails half-way the claims run
-    /// out by themselves.
+    /// A batch of `scope`, or none where nothing is left. Where it fails half-way the claims are given
+    /// back.
     pub(crate) async fn claim(
         &self,
         scope: Scope,
@@ -52,6 +52,31 @@ impl Claimer {
         if materials.is_empty() {
             return Ok(None);
         }
+        let claims: Vec<Claim> = materials.iter().map(|material| material.claim).collect();
+        let made = self.make(scope, batch, materials).await;
+        if made.is_err() {
+            self.give_back(&claims).await;
+        }
+        made.map(|batch| Some(Box::new(batch)))
+    }
+
+    /// What could not be given back runs out by itself.
+    async fn give_back(&self, claims: &[Claim]) {
+        for claim in claims {
+            let released = self.ledger.release(*claim, self.clock.now_ms()).await;
+            if let Err(error) = released {
+                tracing::debug!(%error, "a claim could not be given back");
+            }
+        }
+    }
+
+    /// The batch of what was claimed.
+    async fn make(
+        &self,
+        scope: Scope,
+        batch: BatchId,
+        materials: Vec<SampleMaterial>,
+    ) -> Result<ClaimedBatch, LedgerError> {
         let versions = self.ledger.versions(Some(&scope), MEMORY_REPORTS).await?;
         let newest = Window {
             limit: MEMORY_REPORTS,
@@ -65,7 +90,7 @@ impl Claimer {
             method: self.config.method,
         };
         let mut filtered = filter(materials, accepts);
-        self.hold_out(&mut filtered).await?;
+        self.hold_out(&mut filtered, parent.is_none()).await?;
         let left_out = filtered.left_out.len();
         self.settle(&filtered.left_out).await?;
         let held = self
@@ -75,7 +100,7 @@ impl Claimer {
         let (probes, golden) = self.probes(&scope, &filtered.good, &held).await?;
         let replayed = self.replayed(&scope).await?;
         let first_tries = self.first_tries(&filtered.good).await?;
-        Ok(Some(Box::new(ClaimedBatch {
+        Ok(ClaimedBatch {
             batch,
             replayed,
             first_tries,
@@ -86,7 +111,22 @@ impl Claimer {
             probes,
             golden,
             held_out: held.iter().filter_map(|held| self.judged(held)).collect(),
-        })))
+        })
+    }
+
+    /// A turn that is only looked at; none where it cannot be read, which must not hold up a batch.
+    async fn turn(&self, id: TurnId) -> Result<Option<TurnView>, LedgerError> {
+        match self.ledger.turn(id).await {
+            Err(LedgerError::Corrupt(_)) => {
+                tracing::error!(
+                    turn = %id,
+                    "a turn cannot be read and is left out; see what `hone doctor` says, then \
+                     restore a backup or forget the turn"
+                );
+                Ok(None)
+            }
+            read => read,
+        }
     }
 
     /// What was trained before and the method can learn from again.
@@ -125,7 +165,7 @@ impl Claimer {
         let mut before = second.turn.parent;
         for _ in 0..TRIES_MAX {
             let Some(id) = before else { break };
-            let Some(view) = self.ledger.turn(id).await? else {
+            let Some(view) = self.turn(id).await? else {
                 break;
             };
             let score = view.verdict.and_then(|verdict| verdict.score);
@@ -152,25 +192,27 @@ impl Claimer {
     }
 
     /// Takes a fixed share of the turns out, to compare candidates on. A turn that its user
-    /// corrected is not among them: who says what is right is heard.
-    async fn hold_out(&self, filtered: &mut Filtered) -> Result<(), LedgerError> {
+    /// corrected is not among them: who says what is right is heard. Nor is all of a scope's first
+    /// batch, so that the first thumb of somebody new is not in vain.
+    async fn hold_out(&self, filtered: &mut Filtered, is_first: bool) -> Result<(), LedgerError> {
         let share = self.config.gate.held_out_share;
-        let mut kept = Vec::with_capacity(filtered.good.len());
+        let (mut kept, mut held) = (Vec::with_capacity(filtered.good.len()), Vec::new());
         for material in std::mem::take(&mut filtered.good) {
-            let held = is_held_out(material.turn.id, share)
-                && !self.is_corrected(material.turn.id).await?;
-            if held {
-                filtered.left_out.push((material.claim, Reason::HeldOut));
-            } else {
-                kept.push(material);
-            }
+            let id = material.turn.id;
+            let keeps = !is_held_out(id, share) || self.is_corrected(id).await?;
+            if keeps { &mut kept } else { &mut held }.push(material);
         }
+        if kept.is_empty() && is_first {
+            std::mem::swap(&mut kept, &mut held);
+        }
+        let held = held.into_iter().map(|m| (m.claim, Reason::HeldOut));
+        filtered.left_out.extend(held);
         filtered.good = kept;
         Ok(())
     }
 
     async fn is_corrected(&self, turn: TurnId) -> Result<bool, LedgerError> {
-        let view = self.ledger.turn(turn).await?;
+        let view = self.turn(turn).await?;
         let feedback = view.map(|view| view.feedback).unwrap_or_default();
         Ok(feedback.iter().any(|said| said.correction.is_some()))
     }
@@ -195,6 +237,7 @@ impl Claimer {
             source_share_max: self.config.source_share_max,
             fingerprint: self.fingerprint.clone(),
             base: self.base,
+            attempts_max: self.config.attempts_max,
             batch,
             lease_ms: self.config.lease_ms,
             now_ms: self.clock.now_ms(),
@@ -252,7 +295,7 @@ impl Claimer {
             if probes.len() >= most {
                 break;
             }
-            let turn = self.ledger.turn(row.id).await?.map(|view| view.turn);
+            let turn = self.turn(row.id).await?.map(|view| view.turn);
             let turn = turn.filter(|turn| turn.base == self.base);
             let prompt = turn.map(|turn| turn.prompt_tokens).unwrap_or_default();
             if fits(&prompt) && !probes.contains(&prompt) {

@@ -35,7 +35,8 @@ pub struct Config {
     pub tick_ms: u64,
     /// How long stopping may take, in milliseconds.
     pub drain_deadline_ms: u64,
-    /// How often a failing step, save or publish is tried before its batch is given up.
+    /// How often a failing step, save or publish is tried before its batch is given up, and how often
+    /// turns are claimed by processes that end in the middle before they are.
     pub attempts_max: u32,
     /// Pause after the first failure, in milliseconds; doubles with each further one.
     pub backoff_first_ms: i64,

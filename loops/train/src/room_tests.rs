@@ -9,12 +9,13 @@ use hone_domain::{
     BatchId, Blobs, Digest, Fate, Feedback, FeedbackId, ForgetId, Policy, PolicyVersion, Reason,
     Scope, Turn, TurnId,
 };
-use hone_runtime::{Clock, Wake};
+use hone_runtime::{Clock, ShutdownTrigger, Wake};
 use hone_store::{AuditEntry, ForgetWhat, ForgetWish, Ledger, Personal, SampleClaim, Versions};
 use sha2::Digest as _;
 use uuid::Uuid;
 
 use crate::faults::{Fault, FaultyBlobs, FaultyLedger, Plan};
+use crate::hands::TrainHands;
 use crate::house::House;
 use crate::prune::Pruner;
 use crate::save::{ADAPTERS, LEARNERS};
@@ -105,6 +106,7 @@ impl House {
             source_share_max: 1.0,
             fingerprint: "test".into(),
             base,
+            attempts_max: 3,
             batch: BatchId(Uuid::from_u128(u128::from(base.0[0]))),
             lease_ms: 1_000,
             now_ms: self.clock.now_ms(),
@@ -246,6 +248,22 @@ async fn a_fault_at_any_call_leaves_nothing_or_one_whole_version() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_fails_half_way_is_given_back() {
+    let house = House::new().await;
+    house.four_turns().await;
+    let trigger = ShutdownTrigger::new();
+    // The claim itself is done; what is read with it is not.
+    let plan = Plan::new(Some((1, Fault::FailsBefore)));
+    let mut ctx = house.ctx(Hashes::plain());
+    ctx.ledger = Arc::new(FaultyLedger(ctx.ledger, plan.clone()));
+    let hands = TrainHands::start(ctx, trigger.signal()).unwrap();
+    assert!(hands.claimer.claim(anna()).await.is_err());
+    assert!(plan.was_hit());
+    let ready = house.ledger.ready(house.clock.now_ms()).await.unwrap();
+    assert_eq!(ready[0].count, 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_step_whose_lease_was_taken_over_is_thrown_away() {
     let house = Arc::new(House::new().await);
     house.four_turns().await;
@@ -262,6 +280,7 @@ async fn a_step_whose_lease_was_taken_over_is_thrown_away() {
                 source_share_max: 1.0,
                 fingerprint: "test".into(),
                 base: Digest([7; 32]),
+                attempts_max: 3,
                 batch: BatchId(Uuid::from_u128(99)),
                 lease_ms: 30_000,
                 now_ms: inside.clock.now_ms(),
@@ -761,6 +780,35 @@ async fn a_held_out_turn_is_heard_again_and_trains_only_where_it_is_corrected() 
     assert_eq!((found.score, compared.len()), (-1.0, held.len() - 1));
     let fate = house.fate(held[1].id).await;
     assert!(matches!(fate, Fate::Trained { .. }), "{fate:?}");
+    house.check_hashes().await;
+}
+
+/// The first thumb of somebody new is heard, whatever would be held out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_batch_is_never_held_out_as_a_whole() {
+    let house = House::new().await;
+    let mut ctx = house.ctx(Hashes::plain());
+    ctx.config.gate.held_out_share = 0.5;
+    let running = House::start(ctx);
+    let turns: Vec<_> = (0..16)
+        .map(|i| (house.turn(&anna(), &[1, i], &[2, 3]), 1.0))
+        .filter(|(turn, _)| crate::gate::is_held_out(turn.id, 0.5))
+        .collect();
+    let (first, second) = turns.split_at(4);
+    house.judge(first).await;
+    house.until_settled(50).await;
+    house.judge(second).await;
+    house.until_settled(50).await;
+    running.stop().await;
+    assert!(second.len() > 1);
+    for (turn, _) in first {
+        let fate = house.fate(turn.id).await;
+        assert!(matches!(fate, Fate::Trained { .. }), "{fate:?}");
+    }
+    let reason = Reason::HeldOut;
+    for (turn, _) in second {
+        assert_eq!(house.fate(turn.id).await, Fate::Settled { reason });
+    }
     house.check_hashes().await;
 }
 

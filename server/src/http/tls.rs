@@ -144,5 +144,10 @@ fn read(files: &TlsFiles) -> Result<CertifiedKey, String> {
         return Err(said(&files.cert, &"it has no certificate"));
     }
     let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|e| said(&files.key, &e))?;
-    CertifiedKey::from_der(chain, key, &provider()).map_err(|e| said(&files.key, &e))
+    CertifiedKey::from_der(chain, key, &provider()).map_err(|error| match error {
+        rustls::Error::InconsistentKeys(_) => {
+            said(&files.key, &"it is not the key of the certificate")
+        }
+        other => said(&files.key, &other),
+    })
 }

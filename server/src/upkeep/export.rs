@@ -1,7 +1,7 @@
 //! `hone export`: what was recorded, as lines of JSON, and adapters as PEFT folders.
 
 use std::fs;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -96,17 +96,23 @@ pub(crate) fn export(command: &ExportCommand) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Whoever reads the output has enough of it, as `head` has.
+const UNREAD: &str = "nobody reads on";
+
 /// Name of the act, which turns, and a turn's line.
 type Form = (&'static str, Option<FateState>, fn(&TurnView) -> Value);
 
 fn write_lines(lines: &Lines, form: Form) -> Result<(), String> {
     let config = lines.place.config()?;
     let written = match &lines.out {
-        None => run(write_to(
-            &config,
-            (lines, form),
-            &mut std::io::stdout().lock(),
-        )),
+        None => {
+            let out = &mut std::io::stdout().lock();
+            let written = run(write_to(&config, (lines, form), out));
+            if written.as_ref().is_err_and(|why| why == UNREAD) {
+                return Ok(());
+            }
+            written
+        }
         Some(path) => {
             let mut make = fs::OpenOptions::new();
             make.write(true).create_new(true);
@@ -119,7 +125,13 @@ fn write_lines(lines: &Lines, form: Form) -> Result<(), String> {
                     path.display()
                 )
             })?;
-            run(write_to(&config, (lines, form), &mut BufWriter::new(file)))
+            let out = &mut BufWriter::new(file);
+            let written = run(write_to(&config, (lines, form), out));
+            if written.is_err() {
+                // So that the next try finds nothing in its way.
+                fs::remove_file(path).ok();
+            }
+            written
         }
     }?;
     eprintln!("{written} lines");
@@ -136,7 +148,10 @@ async fn write_to(
     let noted = ledger.record(&entry(act, "", detail)).await;
     noted.map_err(|error| error.to_string())?;
     let filter = lines.filter(state);
-    let unwritable = |error: std::io::Error| format!("the output cannot be written ({error})");
+    let unwritable = |error: std::io::Error| match error.kind() {
+        ErrorKind::BrokenPipe => UNREAD.to_owned(),
+        _ => format!("the output cannot be written ({error})"),
+    };
     let mut each = |view: &TurnView| writeln!(out, "{}", line(view)).map_err(unwritable);
     let done = pages(&ledger, &filter, &mut each).await;
     ledger.close().await;

@@ -93,6 +93,10 @@ async fn backup_restore_and_export_beside_a_house_that_answers() {
     let first = turns.last().unwrap();
     assert_eq!(first["turn"]["messages"][0]["content"], "question 0");
     assert_eq!(first["fate"]["reason"], "backend_cannot_train", "{first}");
+    let (nowhere, none) = (at.clone() + "-none", place.path().join("none.jsonl"));
+    let out = none.display().to_string();
+    assert!(!hone(&["export", "turns", "--data", &nowhere, "--out", &out]).await);
+    assert!(!none.exists(), "what failed leaves nothing in the way");
     let samples = exported("samples", (&at, &place.path().join("samples.jsonl"))).await;
     assert!(samples.is_empty(), "the null engine's turns do not train");
     let replace = ["restore", &copy, "--data", &at, "--replace"];

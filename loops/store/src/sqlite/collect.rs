@@ -400,7 +400,8 @@ pub(super) async fn record_feedback(
     {
         return Ok(FeedbackOutcome::NotYours);
     }
-    if turn.is_none() && consent::was_forgotten(connection, feedback.turn).await? {
+    // Also while the turn is still there to be removed: no judge reads it any more.
+    if consent::was_forgotten(connection, feedback.turn).await? {
         return Ok(FeedbackOutcome::NotYours);
     }
     let replaced = match &feedback.client_id {

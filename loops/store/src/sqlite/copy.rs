@@ -32,7 +32,8 @@ impl SqliteLedger {
             connection.close().await?;
             Ok(())
         };
-        self.explain(copied.await)
+        // It is the copy that lacks room, not the ledger.
+        copied.await.map_err(|fault: Fault| fault.explain(file))
     }
 
     /// Where the adapters lie that a version of this ledger may still be served from.

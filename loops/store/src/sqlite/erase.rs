@@ -43,6 +43,7 @@ pub(super) async fn piece(
     .await?;
     if !turns.is_empty() {
         for turn in turns {
+            clear_title(connection, turn).await?;
             remove_turn(connection, turn).await?;
         }
         return Ok(Piece::More);
@@ -61,6 +62,19 @@ pub(super) async fn piece(
     }
 }
 
+/// Takes away the title of the turn's session: it is some question of it, not always the first
+/// turn's. The next turn that comes brings another, out of words that stay.
+async fn clear_title(connection: &mut SqliteConnection, turn: i64) -> Result<(), Fault> {
+    sqlx::query(
+        "update sessions set title = null, title_folded = null
+         where number = (select session_number from turns where number = ? and kind = 'main')",
+    )
+    .bind(turn)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
 /// Removes a turn with everything about it; what it shared is looked at later.
 pub(super) async fn remove_turn(connection: &mut SqliteConnection, turn: i64) -> Result<(), Fault> {
     let statements = [
@@ -72,13 +86,6 @@ pub(super) async fn remove_turn(connection: &mut SqliteConnection, turn: i64) ->
          where turn_number = ? and block_number is not null",
         "insert or ignore into loose_sessions (number)
          select session_number from turns where number = ?",
-        // A title is made of the first question.
-        "update sessions set title = null, title_folded = null
-         where number = (select session_number from turns where number = ?1) and not exists (
-             select 1 from turns as earlier
-             where earlier.session_number = sessions.number and earlier.number < ?1
-               and earlier.kind = 'main'
-         )",
         "delete from votes where verdict_number in (
              select verdicts.number from verdicts
              join transitions on transitions.number = verdicts.transition_number

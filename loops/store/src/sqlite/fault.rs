@@ -18,6 +18,19 @@ pub(super) enum Fault {
 }
 
 impl Fault {
+    /// Whether what is stored is at fault, and not the database at this moment.
+    pub(super) fn is_unreadable(&self) -> bool {
+        match self {
+            Self::Ledger(error) => matches!(error, LedgerError::Corrupt(_)),
+            Self::Sql(error) => {
+                matches!(
+                    error,
+                    sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_)
+                )
+            }
+        }
+    }
+
     /// As the caller sees it; `file` is the database.
     pub(super) fn explain(self, file: &Path) -> LedgerError {
         match self {

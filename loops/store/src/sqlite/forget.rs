@@ -459,13 +459,12 @@ async fn free_samples(
     Ok(freed.len() as u64)
 }
 
-/// Takes what goes out of the ring, and remembers the names. A trained turn loses its version here,
-/// because its sample is gone already.
+/// Takes what goes out of the ring, whatever became of it before, and remembers the names. A trained
+/// turn loses its version here, because its sample is gone already.
 async fn mark(connection: &mut SqliteConnection, forget: i64) -> Result<Vec<TurnId>, Fault> {
     sqlx::query(
         "update turns set stage = null, reason = 'withdrawn', trained_version = null
-         where number in (select turn_number from forget_turns where forget_number = ?)
-           and reason is null",
+         where number in (select turn_number from forget_turns where forget_number = ?)",
     )
     .bind(forget)
     .execute(&mut *connection)

@@ -1,12 +1,13 @@
 //! What the judge claims and writes.
 
-use hone_domain::{Millis, Reason, Stage, Verdict};
+use hone_domain::{Feedback, Millis, Reason, Stage, Transition, Turn, Verdict};
 use sqlx::SqliteConnection;
 
 use super::fault::{Fault, corrupt};
 use super::leases::{self, Held, Taking};
 use super::rows;
 use super::texts::{limit, name_of, signed, text_bytes, unsigned};
+use super::unreadable::{self, readable};
 use crate::LedgerError;
 use crate::ledger::{AuditCount, Claim, Claimed, Consumer};
 
@@ -32,6 +33,11 @@ pub(super) async fn claim_transitions(
     .await?;
     let mut claimed = Vec::with_capacity(free.len());
     for (transition_number, turn_number) in free {
+        let Some(read) = readable(read(connection, turn_number).await)? else {
+            unreadable::settle(connection, turn_number, Reason::JudgeFailed).await?;
+            continue;
+        };
+        let (turn, transition, feedback) = read;
         let taking = Taking {
             transition_number,
             consumer: Consumer::Judge,
@@ -39,11 +45,6 @@ pub(super) async fn claim_transitions(
             batch: None,
         };
         let (fence, attempts) = leases::take(connection, &taking).await?;
-        let (turn, _) = rows::load_turn(connection, turn_number).await?;
-        let (_, transition) = rows::load_transition(connection, turn_number, &turn)
-            .await?
-            .ok_or_else(|| corrupt(format!("no transition of turn {}", turn.id)))?;
-        let feedback = rows::load_feedback(connection, &turn).await?;
         claimed.push(Claimed {
             claim: Claim {
                 transition: transition.id,
@@ -57,6 +58,18 @@ pub(super) async fn claim_transitions(
         });
     }
     Ok(claimed)
+}
+
+async fn read(
+    connection: &mut SqliteConnection,
+    turn_number: i64,
+) -> Result<(Turn, Transition, Vec<Feedback>), Fault> {
+    let (turn, _) = rows::load_turn(connection, turn_number).await?;
+    let (_, transition) = rows::load_transition(connection, turn_number, &turn)
+        .await?
+        .ok_or_else(|| corrupt(format!("no transition of turn {}", turn.id)))?;
+    let feedback = rows::load_feedback(connection, &turn).await?;
+    Ok((turn, transition, feedback))
 }
 
 pub(super) async fn record_verdict(

@@ -33,7 +33,8 @@ pub(super) struct Taking {
     pub(super) batch: Option<BatchId>,
 }
 
-/// Takes a free lease; returns its fence and how often it was taken before.
+/// Takes a free lease; returns its fence and how often it was taken before (for training: and not
+/// given back).
 pub(super) async fn take(
     connection: &mut SqliteConnection,
     taking: &Taking,
@@ -142,14 +143,15 @@ pub(super) async fn renew(
     Ok(renewed)
 }
 
-/// Gives a lease back; a lost one is left to its new holder.
+/// Gives a lease back; a lost one is left to its new holder. For training it counts as if it had
+/// never been taken: only a batch that ends its process is tried too often.
 pub(super) async fn release(
     connection: &mut SqliteConnection,
     claim: Claim,
     retry_at_ms: Millis,
 ) -> Result<(), Fault> {
     sqlx::query(
-        "update leases set held = 0, free_from_ms = ?
+        "update leases set held = 0, free_from_ms = ?, attempts = attempts - (consumer = 'train')
          where transition_number = (select number from transitions where id = ?)
            and consumer = ? and fence = ? and held = 1",
     )
@@ -185,6 +187,23 @@ pub(super) async fn settle(
         settled += 1;
     }
     Ok(settled)
+}
+
+/// Gives turns a final reason.
+pub(super) async fn settle_turns(
+    connection: &mut SqliteConnection,
+    turn_numbers: &[i64],
+    reason: Reason,
+) -> Result<(), Fault> {
+    sqlx::query(
+        "update turns set stage = null, reason = ?
+         where number in (select value from json_each(?))",
+    )
+    .bind(reason.as_str())
+    .bind(serde_json::to_string(turn_numbers)?)
+    .execute(connection)
+    .await?;
+    Ok(())
 }
 
 /// Gives one turn a final reason.

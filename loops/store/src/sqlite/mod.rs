@@ -30,6 +30,7 @@ mod teams;
 mod texts;
 mod train;
 mod trials;
+mod unreadable;
 mod version_calls;
 mod versions;
 mod views;
@@ -48,7 +49,11 @@ mod page_tests;
 #[cfg(test)]
 mod people_tests;
 #[cfg(test)]
+mod plan_tests;
+#[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod unreadable_tests;
 
 use std::fs::File;
 use std::path::PathBuf;

@@ -80,6 +80,44 @@ async fn a_good_file_opens_again_with_everything_in_it() {
     assert_eq!(settings, ("wal".into(), 2, 1));
 }
 
+/// What an earlier program left: places beyond what is there, and every claim counted.
+#[tokio::test]
+async fn places_and_claims_of_earlier_programs_are_put_right() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    let ledger = Arc::new(SqliteLedger::open(&config).await.unwrap());
+    let world = suite::World::new(ledger.clone());
+    world.ready_turns(2, 0).await;
+    for sample in world.claim_samples(&world.sample_claim()).await {
+        ledger.release(sample.claim, 0).await.unwrap();
+    }
+    let mut writer = ledger.writer.take().await.unwrap();
+    sqlx::raw_sql(
+        "drop trigger turns_unwatched; drop trigger verdicts_unwatched;
+         update watch_places set turn_number = 9, verdict_number = 1;
+         update leases set attempts = 5 where consumer = 'train'",
+    )
+    .execute(&mut *writer)
+    .await
+    .unwrap();
+    let migration = open::MIGRATIONS.iter().find(|m| m.version == 15).unwrap();
+    let sql = migration.sql.as_str().to_owned();
+    sqlx::raw_sql(sqlx::AssertSqlSafe(sql))
+        .execute(&mut *writer)
+        .await
+        .unwrap();
+    let places: (i64, i64) = sqlx::query_as("select turn_number, verdict_number from watch_places")
+        .fetch_one(&mut *writer)
+        .await
+        .unwrap();
+    let attempts: i64 =
+        sqlx::query_scalar("select max(attempts) from leases where consumer = 'train'")
+            .fetch_one(&mut *writer)
+            .await
+            .unwrap();
+    assert_eq!((places, attempts), ((2, 1), 0));
+}
+
 #[tokio::test]
 async fn two_servers_cannot_share_a_folder() {
     let folder = tempfile::tempdir().unwrap();

@@ -96,8 +96,9 @@ pub(super) async fn load_turn(
          where turns.number = ?",
     )
     .bind(number)
-    .fetch_one(&mut *connection)
-    .await?;
+    .fetch_optional(&mut *connection)
+    .await?
+    .ok_or_else(|| corrupt(format!("no payload of turn number {number}")))?;
     let messages = chains::load_messages(connection, row.try_get("history_number")?).await?;
     let tail: &[u8] = row.try_get("prompt_tail")?;
     let prompt_tokens = chains::load_tokens(connection, row.try_get("block_number")?, tail).await?;

@@ -1,6 +1,6 @@
 //! What the trainer claims and writes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use hone_domain::{Policy, PolicyVersion, Reason, take_fairly};
 use sqlx::{Row, SqliteConnection};
@@ -11,36 +11,43 @@ use super::leases::{self, Taking};
 use super::policies;
 use super::rows;
 use super::standings;
-use super::texts::{signed, unsigned};
+use super::texts::{limit, signed, unsigned};
 use super::trials;
+use super::unreadable::{self, readable};
 use crate::LedgerError;
 use crate::ledger::{
     Claim, Consumer, PolicyStatus, Publish, Ready, Refusal, SampleClaim, SampleMaterial,
 };
 
+/// Most turns that one claim settles: a backlog may be long, and others wait to write.
+const SETTLED_MAX: usize = 256;
+
+/// What waits in a scope that is held is left out before anything is looked up about it.
+pub(super) const READY: &str = "
+    select scopes.name as scope, count(*) as count, min(verdicts.judged_ms) as oldest,
+           min(case when verdicts.decided_by = 'feedback' then verdicts.judged_ms end)
+               as oldest_explicit
+    from turns indexed by turns_ready
+    join transitions on transitions.turn_number = turns.number
+    join verdicts on verdicts.transition_number = transitions.number and verdicts.current = 1
+    join scopes on scopes.number = turns.scope_number
+    left join leases on leases.transition_number = transitions.number
+        and leases.consumer = 'train'
+    where turns.stage = 'awaiting_training' and coalesce(leases.free_from_ms, ?1) <= ?1
+      and turns.scope_number not in (
+          select scope_number from standings
+          where pinned_ms is not null or tripped_ms is not null or trial_ms is not null
+      )
+    group by turns.scope_number order by oldest, scopes.number";
+
 pub(super) async fn ready(
     connection: &mut SqliteConnection,
     now_ms: i64,
 ) -> Result<Vec<Ready>, Fault> {
-    let rows = sqlx::query(
-        "select scopes.name as scope, count(*) as count, min(verdicts.judged_ms) as oldest,
-                min(case when verdicts.decided_by = 'feedback' then verdicts.judged_ms end)
-                    as oldest_explicit
-         from turns indexed by turns_ready
-         join transitions on transitions.turn_number = turns.number
-         join verdicts on verdicts.transition_number = transitions.number and verdicts.current = 1
-         join scopes on scopes.number = turns.scope_number
-         left join leases on leases.transition_number = transitions.number
-             and leases.consumer = 'train'
-         left join standings on standings.scope_number = turns.scope_number
-         where turns.stage = 'awaiting_training' and coalesce(leases.free_from_ms, ?1) <= ?1
-           and standings.pinned_ms is null and standings.tripped_ms is null
-           and standings.trial_ms is null
-         group by turns.scope_number order by oldest, scopes.number",
-    )
-    .bind(now_ms)
-    .fetch_all(connection)
-    .await?;
+    let rows = sqlx::query(READY)
+        .bind(now_ms)
+        .fetch_all(connection)
+        .await?;
     rows.into_iter()
         .map(|row| {
             let count = unsigned(row.try_get("count")?)?;
@@ -61,6 +68,8 @@ struct Candidate {
     version: i64,
     staleness: u64,
     same_arithmetic: bool,
+    /// How often it was claimed and never given back.
+    attempts: u32,
     source: Option<Vec<u8>>,
 }
 
@@ -71,34 +80,94 @@ pub(super) async fn claim_samples(
     let Some(scope) = policies::find_scope(connection, &claim.scope).await? else {
         return Ok(Vec::new());
     };
-    let is_barred = consent::is_barred(connection, scope).await?;
-    let fresh = fresh_versions(connection, scope, claim.staleness_max_versions).await?;
-    let mut queue = Queue::new(claim);
-    let mut good = Vec::new();
-    for mut candidate in candidates(connection, scope, claim).await? {
-        let staleness = fresh.get(&candidate.version);
-        let reason = if is_barred {
-            Reason::Withdrawn
-        } else if staleness.is_none() {
-            Reason::Stale
-        } else if !candidate.same_arithmetic {
-            Reason::OtherFingerprint
-        } else if !queue.has_room(candidate.source.as_deref()) {
-            Reason::QueueDropped
-        } else {
-            candidate.staleness = staleness.copied().unwrap_or_default();
-            good.push(candidate);
-            continue;
-        };
-        leases::settle_turn(connection, candidate.turn_number, reason).await?;
+    let mut sorter = Sorter {
+        is_barred: consent::is_barred(connection, scope).await?,
+        fresh: fresh_versions(connection, scope, claim.staleness_max_versions).await?,
+        attempts_max: claim.attempts_max,
+        queue: Queue::new(claim),
+    };
+    let most = claim.queue_cap.saturating_add(SETTLED_MAX);
+    let newest = candidates(connection, (scope, claim), Walk::Newest(most)).await?;
+    let is_more = newest.len() == most;
+    let last = newest.last().map_or(0, |candidate| candidate.turn_number);
+    let (mut good, mut newer) = (Vec::new(), Vec::new());
+    for mut candidate in newest {
+        match sorter.objection(&mut candidate) {
+            Some(reason) => newer.push((candidate.turn_number, reason)),
+            None => good.push(candidate),
+        }
     }
+    let mut objections = Vec::new();
+    // Behind a full queue nothing has a place.
+    if is_more && sorter.queue.room == 0 {
+        for mut candidate in candidates(connection, (scope, claim), Walk::OldestTo(last)).await? {
+            let reason = sorter.objection(&mut candidate);
+            objections.extend(reason.map(|reason| (candidate.turn_number, reason)));
+        }
+    }
+    objections.extend(newer.into_iter().rev());
+    objections.truncate(SETTLED_MAX);
+    settle(connection, &objections).await?;
     let sources: Vec<Option<&[u8]>> = good.iter().map(|c| c.source.as_deref()).collect();
     let fair = take_fairly(&sources, claim.limit, claim.source_share_max);
     let mut materials = Vec::with_capacity(fair.len());
     for at in fair.into_iter().rev() {
-        materials.push(take(connection, claim, &good[at]).await?);
+        materials.extend(take(connection, claim, &good[at]).await?);
     }
     Ok(materials)
+}
+
+/// Settles turns, each with its reason.
+async fn settle(
+    connection: &mut SqliteConnection,
+    objections: &[(i64, Reason)],
+) -> Result<(), Fault> {
+    let mut by_reason: BTreeMap<Reason, Vec<i64>> = BTreeMap::new();
+    for (turn, reason) in objections {
+        by_reason.entry(*reason).or_default().push(*turn);
+    }
+    for (reason, turns) in by_reason {
+        if reason == Reason::StepFailed {
+            tracing::error!(
+                turns = turns.len(),
+                "turns were claimed for training again and again and never given back: training on \
+                 them seems to end the process; they are settled as step_failed"
+            );
+        }
+        leases::settle_turns(connection, &turns, reason).await?;
+    }
+    Ok(())
+}
+
+/// What decides whether a candidate may train.
+struct Sorter {
+    is_barred: bool,
+    /// Versions that are young enough, with their age.
+    fresh: HashMap<i64, u64>,
+    attempts_max: u32,
+    queue: Queue,
+}
+
+impl Sorter {
+    /// Why a candidate may not train; where it may, it has its age now and a place in the queue.
+    fn objection(&mut self, candidate: &mut Candidate) -> Option<Reason> {
+        if self.is_barred {
+            return Some(Reason::Withdrawn);
+        }
+        let Some(age) = self.fresh.get(&candidate.version) else {
+            return Some(Reason::Stale);
+        };
+        candidate.staleness = *age;
+        if !candidate.same_arithmetic {
+            Some(Reason::OtherFingerprint)
+        } else if candidate.attempts >= self.attempts_max {
+            Some(Reason::StepFailed)
+        } else if !self.queue.has_room(candidate.source.as_deref()) {
+            Some(Reason::QueueDropped)
+        } else {
+            None
+        }
+    }
 }
 
 /// The ready queue, with a place for everybody of a shared scope.
@@ -164,15 +233,27 @@ async fn fresh_versions(
         .collect()
 }
 
-/// Newest first.
+/// Which way to walk through what waits.
+#[derive(Clone, Copy)]
+enum Walk {
+    /// From the newest, so many.
+    Newest(usize),
+    /// From the oldest, before this turn, as many as a claim settles.
+    OldestTo(i64),
+}
+
 async fn candidates(
     connection: &mut SqliteConnection,
-    scope: i64,
-    claim: &SampleClaim,
+    (scope, claim): (i64, &SampleClaim),
+    walk: Walk,
 ) -> Result<Vec<Candidate>, Fault> {
-    let rows = sqlx::query(
+    let (before, order, most) = match walk {
+        Walk::Newest(most) => (i64::MAX, "desc", most),
+        Walk::OldestTo(before) => (before, "asc", SETTLED_MAX),
+    };
+    let sql = format!(
         "select transitions.number as transition_number, turns.number as turn_number,
-                turns.version, turns.source,
+                turns.version, turns.source, coalesce(leases.attempts, 0) as attempts,
                 arithmetics.fingerprint = ?1 and arithmetics.base = ?2 as same_arithmetic
          from turns indexed by turns_ready
          join transitions on transitions.turn_number = turns.number
@@ -180,15 +261,18 @@ async fn candidates(
          left join leases on leases.transition_number = transitions.number
              and leases.consumer = 'train'
          where turns.stage = 'awaiting_training' and turns.scope_number = ?3
-           and coalesce(leases.free_from_ms, ?4) <= ?4
-         order by turns.number desc",
-    )
-    .bind(&claim.fingerprint)
-    .bind(&claim.base.0[..])
-    .bind(scope)
-    .bind(claim.now_ms)
-    .fetch_all(connection)
-    .await?;
+           and turns.number < ?5 and coalesce(leases.free_from_ms, ?4) <= ?4
+         order by turns.number {order} limit ?6"
+    );
+    let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(&claim.fingerprint)
+        .bind(&claim.base.0[..])
+        .bind(scope)
+        .bind(claim.now_ms)
+        .bind(before)
+        .bind(limit(most))
+        .fetch_all(connection)
+        .await?;
     rows.into_iter()
         .map(|row| {
             Ok(Candidate {
@@ -197,24 +281,38 @@ async fn candidates(
                 version: row.try_get("version")?,
                 staleness: 0,
                 same_arithmetic: row.try_get("same_arithmetic")?,
+                attempts: row.try_get("attempts")?,
                 source: row.try_get("source")?,
             })
         })
         .collect()
 }
 
+/// None where it cannot be read: then it is settled.
 async fn take(
     connection: &mut SqliteConnection,
     claim: &SampleClaim,
     candidate: &Candidate,
-) -> Result<SampleMaterial, Fault> {
+) -> Result<Option<SampleMaterial>, Fault> {
+    let Some(mut material) = readable(read(connection, candidate).await)? else {
+        unreadable::settle(connection, candidate.turn_number, Reason::StepFailed).await?;
+        return Ok(None);
+    };
     let taking = Taking {
         transition_number: candidate.transition_number,
         consumer: Consumer::Train,
         until_ms: claim.now_ms.saturating_add(claim.lease_ms),
         batch: Some(claim.batch),
     };
-    let (fence, _) = leases::take(connection, &taking).await?;
+    (material.claim.fence, _) = leases::take(connection, &taking).await?;
+    Ok(Some(material))
+}
+
+/// What a candidate is, with a claim that holds nothing yet.
+async fn read(
+    connection: &mut SqliteConnection,
+    candidate: &Candidate,
+) -> Result<SampleMaterial, Fault> {
     let (turn, _) = rows::load_turn(connection, candidate.turn_number).await?;
     let id: Vec<u8> = sqlx::query_scalar("select id from transitions where number = ?")
         .bind(candidate.transition_number)
@@ -232,7 +330,7 @@ async fn take(
         claim: Claim {
             transition,
             consumer: Consumer::Train,
-            fence,
+            fence: 0,
         },
         turn,
         staleness: candidate.staleness,

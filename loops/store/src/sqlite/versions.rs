@@ -7,6 +7,7 @@ use sqlx::{Row, SqliteConnection};
 use super::fault::{Fault, corrupt};
 use super::standings;
 use super::texts::{limit, signed, unsigned};
+use super::unreadable::{self, readable};
 use super::{policies, rows};
 use crate::LedgerError;
 use crate::ledger::Publish;
@@ -199,57 +200,77 @@ pub(super) async fn held_out(
     .await?;
     let mut held = Vec::with_capacity(found.len());
     for (number, score) in found {
-        let (turn, _) = rows::load_turn(connection, number).await?;
+        let Some((turn, _)) = readable(rows::load_turn(connection, number).await)? else {
+            unreadable::skip(connection, number).await?;
+            continue;
+        };
         let score = score as f32;
         held.push(HeldOut { turn, score });
     }
     Ok(held)
 }
 
-/// Versions whose files are needed: the newest of each scope, the newest `?1` of it, what is on
-/// trial and its measure, and what each of these continues or restores.
-const KEPT: &str = "with kept (scope_number, version) as (
-         select scope_number, version from (
-             select scope_number, version,
-                    row_number() over (
-                        partition by scope_number order by version desc
-                    ) as place
-             from versions
-         ) where place <= max(1, ?1)
-         union
-         select scope_number, trial_version from standings where trial_version is not null
-         union
-         select scope_number, trial_proven from standings where trial_proven is not null
-     ),
-     needed (scope_number, version) as (
-         select scope_number, version from kept
-         union
-         select kept.scope_number, versions.parent from kept
-         join versions on versions.scope_number = kept.scope_number
-             and versions.version = kept.version
-     ),
-     needed_blobs (blob) as (
-         select distinct versions.blob from needed
-         join versions on versions.scope_number = needed.scope_number
-             and versions.version = needed.version
-     )";
+/// Which versions are looked at.
+#[derive(Clone, Copy)]
+pub(super) enum Of {
+    All,
+    /// The blob `?5` of the scope `?4`. A blob's name says whose it is, so what other scopes need
+    /// does not matter.
+    OneBlob,
+}
+
+/// Prunable blobs: those of no needed version. Needed are the newest of each scope, the newest `?1`
+/// of it, what is on trial and its measure, and what each of these continues or restores.
+pub(super) fn prunable_sql(of: Of) -> String {
+    let (scope, blob) = match of {
+        Of::All => ("true", "true"),
+        Of::OneBlob => ("scope_number = ?4", "blob = ?5"),
+    };
+    format!(
+        "with kept (scope_number, version) as (
+             select scope_number, version from (
+                 select scope_number, version,
+                        row_number() over (
+                            partition by scope_number order by version desc
+                        ) as place
+                 from versions where {scope}
+             ) where place <= max(1, ?1)
+             union
+             select scope_number, trial_version from standings
+             where trial_version is not null and {scope}
+             union
+             select scope_number, trial_proven from standings
+             where trial_proven is not null and {scope}
+         ),
+         needed (scope_number, version) as (
+             select scope_number, version from kept
+             union
+             select kept.scope_number, versions.parent from kept
+             join versions on versions.scope_number = kept.scope_number
+                 and versions.version = kept.version
+         ),
+         needed_blobs (blob) as (
+             select distinct versions.blob from needed
+             cross join versions on versions.scope_number = needed.scope_number
+                 and versions.version = needed.version
+         )
+         select scopes.name as scope, versions.blob, versions.digest,
+                group_concat(versions.version) as versions
+         from versions join scopes on scopes.number = versions.scope_number
+         where {scope} and {blob}
+           and versions.pruned_ms is null and versions.digest <> ?2
+           and versions.blob not in (select blob from needed_blobs)
+         group by versions.scope_number, versions.blob, versions.digest
+         order by min(versions.number) limit ?3"
+    )
+}
 
 pub(super) async fn prunable(
     connection: &mut SqliteConnection,
     keep: usize,
     most: usize,
 ) -> Result<Vec<Prunable>, Fault> {
-    let sql = format!(
-        "{KEPT}
-         select scopes.name as scope, versions.blob, versions.digest,
-                group_concat(versions.version) as versions
-         from versions join scopes on scopes.number = versions.scope_number
-         where versions.pruned_ms is null and versions.digest <> ?2
-           and versions.blob not in (select blob from needed_blobs)
-         group by versions.scope_number, versions.blob, versions.digest
-         order by min(versions.number) limit ?3"
-    );
-    let found = sqlx::query(sqlx::AssertSqlSafe(sql))
+    let found = sqlx::query(sqlx::AssertSqlSafe(prunable_sql(Of::All)))
         .bind(limit(keep))
         .bind(&Digest::NONE.0[..])
         .bind(limit(most))
@@ -265,9 +286,11 @@ fn prunable_row(row: &SqliteRow) -> Result<Prunable, Fault> {
         number.map_err(|_| corrupt(format!("the version number {text:?}")))
     };
     let versions: Result<Vec<u64>, Fault> = numbers.split(',').map(number).collect();
+    let mut versions = versions?;
+    versions.sort_unstable();
     Ok(Prunable {
         scope: rows::scope(row.try_get("scope")?)?,
-        versions: versions?.into_iter().map(PolicyVersion).collect(),
+        versions: versions.into_iter().map(PolicyVersion).collect(),
         digest: rows::digest(row.try_get("digest")?)?,
         blob: BlobKey::new(row.try_get::<String, _>("blob")?)?,
     })
@@ -279,16 +302,29 @@ pub(super) async fn prune(
     wanted: &Prunable,
     (keep, now_ms): (usize, Millis),
 ) -> Result<(), Fault> {
-    let still = prunable(connection, keep, usize::MAX).await?;
-    if !still.contains(wanted) {
-        return Err(Fault::Ledger(LedgerError::Conflict(format!(
-            "blob {} is needed again",
-            wanted.blob.as_str()
-        ))));
-    }
-    let Some(scope) = policies::find_scope(connection, &wanted.scope).await? else {
-        return Ok(());
+    let needed = || {
+        let blob = wanted.blob.as_str();
+        Fault::Ledger(LedgerError::Conflict(format!(
+            "blob {blob} is needed again"
+        )))
     };
+    let scope = policies::find_scope(connection, &wanted.scope).await?;
+    let scope = scope.ok_or_else(needed)?;
+    let still = sqlx::query(sqlx::AssertSqlSafe(prunable_sql(Of::OneBlob)))
+        .bind(limit(keep))
+        .bind(&Digest::NONE.0[..])
+        .bind(i64::MAX)
+        .bind(scope)
+        .bind(wanted.blob.as_str())
+        .fetch_all(&mut *connection)
+        .await?;
+    let still: Vec<Prunable> = still
+        .iter()
+        .map(prunable_row)
+        .collect::<Result<_, Fault>>()?;
+    if !still.contains(wanted) {
+        return Err(needed());
+    }
     sqlx::query("update versions set pruned_ms = ? where scope_number = ? and blob = ?")
         .bind(now_ms)
         .bind(scope)

@@ -8,27 +8,39 @@ use super::fault::{Fault, corrupt};
 use super::policies;
 use super::rows;
 use super::texts::{limit, unsigned};
+use super::unreadable::{self, readable};
 use crate::ledger::{LedgerCounts, OpenTurn, TurnRow, TurnView};
 
 pub(super) async fn open_turns(
     connection: &mut SqliteConnection,
     most: usize,
 ) -> Result<Vec<OpenTurn>, Fault> {
-    let rows: Vec<(i64, bool)> = sqlx::query_as(
-        "select number, exists (
-             select 1 from feedback
-             where feedback.turn_id = turns.id and feedback.owner = turns.owner
-         )
-         from turns indexed by turns_open
-         where stage = 'awaiting_next_state' order by number desc limit ?",
-    )
-    .bind(limit(most))
-    .fetch_all(&mut *connection)
-    .await?;
-    let mut open = Vec::with_capacity(rows.len());
-    for (number, has_feedback) in rows {
-        let (turn, _) = rows::load_turn(connection, number).await?;
-        open.push(OpenTurn { turn, has_feedback });
+    let mut open = Vec::new();
+    let mut before = i64::MAX;
+    // In the place of one that is left out comes an older one: fewer than asked for means all.
+    while open.len() < most {
+        let rows: Vec<(i64, bool)> = sqlx::query_as(
+            "select number, exists (
+                 select 1 from feedback
+                 where feedback.turn_id = turns.id and feedback.owner = turns.owner
+             )
+             from turns indexed by turns_open
+             where stage = 'awaiting_next_state' and number < ? order by number desc limit ?",
+        )
+        .bind(before)
+        .bind(limit(most - open.len()))
+        .fetch_all(&mut *connection)
+        .await?;
+        let Some((oldest, _)) = rows.last() else {
+            break;
+        };
+        before = *oldest;
+        for (number, has_feedback) in rows {
+            match readable(rows::load_turn(connection, number).await)? {
+                Some((turn, _)) => open.push(OpenTurn { turn, has_feedback }),
+                None => unreadable::skip(connection, number).await?,
+            }
+        }
     }
     Ok(open)
 }
@@ -75,7 +87,10 @@ pub(super) async fn turns(
                 };
                 sqlx::query(
                 "select turns.id, sessions.id as session_id, scopes.name as scope, version, stage,
-                        reason, trained_version, score, finished_ms
+                        reason, trained_version, score, finished_ms, exists (
+                            select 1 from turn_payloads
+                            where turn_number = turns.number and checks is not null
+                        ) as has_checks
                  from turns
                  join sessions on sessions.number = turns.session_number
                  join scopes on scopes.number = turns.scope_number
@@ -88,7 +103,10 @@ pub(super) async fn turns(
             }
             None => sqlx::query(
                 "select turns.id, sessions.id as session_id, scopes.name as scope, version, stage,
-                        reason, trained_version, score, finished_ms
+                        reason, trained_version, score, finished_ms, exists (
+                            select 1 from turn_payloads
+                            where turn_number = turns.number and checks is not null
+                        ) as has_checks
                  from turns
                  join sessions on sessions.number = turns.session_number
                  join scopes on scopes.number = turns.scope_number
@@ -110,6 +128,7 @@ fn turn_row(row: &SqliteRow) -> Result<TurnRow, Fault> {
         fate: rows::fate(row)?,
         score: rows::score(row.try_get("score")?),
         finished_ms: row.try_get("finished_ms")?,
+        has_checks: row.try_get("has_checks")?,
     })
 }
 

@@ -1,10 +1,12 @@
 //! What the watch over served versions reads and remembers.
 
 use hone_domain::Scope;
+use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
 use super::fault::Fault;
 use super::texts::{limit, named};
+use super::unreadable::{self, readable};
 use super::{policies, rows};
 use crate::codec::tokens_from_bytes;
 use crate::versions::{WatchNews, WatchPlace, WatchedTurn, WatchedVerdict};
@@ -54,12 +56,10 @@ pub(super) async fn news(
     .await?;
     for row in &turns {
         news.place.turn = row.try_get("number")?;
-        news.turns.push(WatchedTurn {
-            scope: rows::scope(row.try_get("scope")?)?,
-            version: rows::version(row.try_get("version")?)?,
-            tokens: tokens_from_bytes(row.try_get("completion_tokens")?)?,
-            stop: named(row.try_get("stop")?)?,
-        });
+        match readable(watched(row))? {
+            Some(turn) => news.turns.push(turn),
+            None => unreadable::skip(connection, news.place.turn).await?,
+        }
     }
     // A turn counts once as a good one and once as a bad one, however often what is said of it has it
     // judged again: a complaint that comes late is one.
@@ -94,16 +94,31 @@ pub(super) async fn news(
     Ok(news)
 }
 
+fn watched(row: &SqliteRow) -> Result<WatchedTurn, Fault> {
+    Ok(WatchedTurn {
+        scope: rows::scope(row.try_get("scope")?)?,
+        version: rows::version(row.try_get("version")?)?,
+        tokens: tokens_from_bytes(row.try_get("completion_tokens")?)?,
+        stop: named(row.try_get("stop")?)?,
+    })
+}
+
 pub(super) async fn keep(
     connection: &mut SqliteConnection,
     place: WatchPlace,
     memories: &[(Scope, String)],
 ) -> Result<(), Fault> {
-    sqlx::query("update watch_places set turn_number = ?, verdict_number = ? where number = 1")
-        .bind(place.turn)
-        .bind(place.verdict)
-        .execute(&mut *connection)
-        .await?;
+    // What was read may have been erased since, and its numbers are given again.
+    sqlx::query(
+        "update watch_places set
+             turn_number = min(?, (select coalesce(max(number), 0) from turns)),
+             verdict_number = min(?, (select coalesce(max(number), 0) from verdicts))
+         where number = 1",
+    )
+    .bind(place.turn)
+    .bind(place.verdict)
+    .execute(&mut *connection)
+    .await?;
     for (scope, memory) in memories {
         let number = policies::make_scope(connection, scope).await?;
         sqlx::query(

@@ -4,6 +4,7 @@
 //! was expected. [`random`] drives a ledger with seeded random calls from many workers' views.
 
 mod collect;
+mod erasure;
 mod feedback;
 mod judge;
 mod people;
@@ -15,6 +16,7 @@ mod teams;
 mod train;
 pub mod versions;
 mod views;
+mod watch;
 mod world;
 
 use std::sync::Arc;
@@ -36,38 +38,40 @@ macro_rules! cases {
 /// Runs every case of [`Personal`]; `make` returns the two views of one empty ledger each time.
 pub async fn personal(make: impl AsyncFn() -> (Arc<dyn Ledger>, Arc<dyn Personal>)) {
     macro_rules! personal_cases {
-        ($($case:ident,)*) => {$(
+        ($($module:ident :: $case:ident,)*) => {$(
             let (ledger, people) = make().await;
             let world = World::new(ledger);
-            Box::pin(personal::$case(&world, &*people)).await;
-            world.assert_lawful(concat!("personal::", stringify!($case))).await;
+            Box::pin($module::$case(&world, &*people)).await;
+            world.assert_lawful(concat!(stringify!($module), "::", stringify!($case))).await;
             world.ledger.close().await;
         )*};
     }
     personal_cases! {
-        a_decision_is_kept_and_replaced,
-        wishes_are_listed,
-        without_consent_nothing_is_learned,
-        a_publish_needs_consent,
-        a_held_back_turn_is_judged_and_never_trained,
-        a_session_goes_with_everything_in_it,
-        a_turn_goes_with_what_repeats_it,
-        an_answer_whose_turn_came_later_goes_with_it,
-        a_plan_changes_nothing,
-        what_is_shared_stays_for_the_others,
-        versions_that_learned_from_it_are_tainted,
-        samples_of_clean_versions_train_again,
-        what_is_tainted_teaches_no_more,
-        everything_of_a_scope_goes,
-        files_that_stay_keep_no_other_scope_waiting,
-        no_wish_is_done_while_a_turn_of_it_stands_under_another,
-        what_comes_late_brings_nothing_back,
-        an_erasure_goes_on_where_it_stopped,
-        only_ones_own_can_be_forgotten,
-        a_loud_source_takes_its_share,
-        staleness_is_counted_along_the_lineage,
-        scored_turns_tell_arms_and_complaints,
-        what_was_learned_is_told,
+        personal::a_decision_is_kept_and_replaced,
+        personal::wishes_are_listed,
+        personal::without_consent_nothing_is_learned,
+        personal::a_publish_needs_consent,
+        personal::a_held_back_turn_is_judged_and_never_trained,
+        personal::a_session_goes_with_everything_in_it,
+        personal::a_turn_goes_with_what_repeats_it,
+        personal::an_answer_whose_turn_came_later_goes_with_it,
+        personal::a_plan_changes_nothing,
+        personal::what_is_shared_stays_for_the_others,
+        personal::versions_that_learned_from_it_are_tainted,
+        personal::samples_of_clean_versions_train_again,
+        personal::what_is_tainted_teaches_no_more,
+        personal::everything_of_a_scope_goes,
+        personal::files_that_stay_keep_no_other_scope_waiting,
+        personal::no_wish_is_done_while_a_turn_of_it_stands_under_another,
+        personal::what_comes_late_brings_nothing_back,
+        personal::an_erasure_goes_on_where_it_stopped,
+        personal::only_ones_own_can_be_forgotten,
+        personal::a_loud_source_takes_its_share,
+        personal::staleness_is_counted_along_the_lineage,
+        personal::scored_turns_tell_arms_and_complaints,
+        personal::what_was_learned_is_told,
+        erasure::a_title_goes_with_any_turn,
+        erasure::what_is_being_removed_is_not_judged_again,
     }
 }
 
@@ -111,6 +115,8 @@ pub async fn run(make: impl AsyncFn() -> Arc<dyn Ledger>) {
         train::nothing_trains_twice,
         train::a_refusal_settles_what_it_holds,
         train::some_claims_settle_alone,
+        train::a_batch_that_never_comes_back_is_not_claimed_for_ever,
+        train::a_backlog_is_settled_in_pieces,
         policies::versions_grow_and_name_their_parents,
         policies::a_rollback_publishes_again,
         policies::a_rollback_leaves_its_turns_behind,

@@ -421,3 +421,57 @@ pub(super) async fn some_claims_settle_alone(world: &World) {
         .await
         .expect("the others go on");
 }
+
+pub(super) async fn a_batch_that_never_comes_back_is_not_claimed_for_ever(world: &World) {
+    let turns = world.ready_turns(2, 0).await;
+    let at = |times: i64| SampleClaim {
+        attempts_max: 3,
+        now_ms: NOW + times * LEASE,
+        ..world.sample_claim()
+    };
+    // What is given back does not count.
+    for times in 0..5 {
+        for sample in world.claim_samples(&at(times)).await {
+            let back = world.ledger.release(sample.claim, NOW + times).await;
+            back.expect("released");
+        }
+    }
+    for times in 5..8 {
+        assert_eq!(world.claim_samples(&at(times)).await.len(), 2);
+    }
+    let young = world.ready_turns(1, 0).await;
+    let samples = world.claim_samples(&at(8)).await;
+    assert_eq!(sample_turns(&samples), ids(&young));
+    let reason = Reason::StepFailed;
+    for turn in &turns {
+        assert_eq!(world.fate(turn).await, Fate::Settled { reason });
+    }
+}
+
+pub(super) async fn a_backlog_is_settled_in_pieces(world: &World) {
+    let turns = world.ready_turns(600, 0).await;
+    let claim = SampleClaim {
+        limit: 2,
+        queue_cap: 4,
+        ..world.sample_claim()
+    };
+    let samples = world.claim_samples(&claim).await;
+    assert_eq!(sample_turns(&samples), ids(&turns[598..]));
+    let dropped = async || {
+        let counts = world.ledger.counts().await.expect("counted");
+        let settled = counts.settled.iter();
+        let dropped = settled.filter(|(reason, _)| *reason == Reason::QueueDropped);
+        dropped.map(|(_, turns)| *turns).sum::<u64>()
+    };
+    assert_eq!(dropped().await, 256);
+    let reason = Reason::QueueDropped;
+    assert_eq!(world.fate(&turns[255]).await, Fate::Settled { reason });
+    assert_eq!(world.fate(&turns[256]).await, TO_TRAIN, "the oldest first");
+    for _ in 0..2 {
+        world.claim_samples(&claim).await;
+    }
+    // Three claims hold two each, and two more have a place.
+    let counts = world.ledger.counts().await.expect("counted");
+    assert_eq!(dropped().await, 600 - 8);
+    assert_eq!(counts.pending, [(Stage::AwaitingTraining, 8)]);
+}

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use hone_domain::{Digest, Fate, OnTrial, Policy, PolicyVersion, Reason, Scope, StopReason, Turn};
+use hone_domain::{Digest, Fate, OnTrial, Policy, PolicyVersion, Reason, Scope, Turn};
 
+use super::watch;
 use super::world::{ALL, NOW, World, assert_conflict, digest_of, ids};
 use crate::{
     ForgetWhat, Ledger, Personal, PolicyStatus, Publish, Refusal, Restore, RestoreWhy, SampleClaim,
@@ -11,14 +12,14 @@ use crate::{
 };
 
 /// A world and the same ledger as [`Versions`] and [`Personal`].
-struct Case {
-    world: World,
-    versions: Arc<dyn Versions>,
-    people: Arc<dyn Personal>,
+pub(super) struct Case {
+    pub(super) world: World,
+    pub(super) versions: Arc<dyn Versions>,
+    pub(super) people: Arc<dyn Personal>,
 }
 
 macro_rules! cases {
-    ($make:expr; $($case:ident,)*) => {$(
+    ($make:expr; $($case:path,)*) => {$(
         let ledger = $make().await;
         let case = Case {
             world: World::new(ledger.clone()),
@@ -44,8 +45,9 @@ pub async fn run<L: Ledger + Versions + Personal + 'static>(make: impl AsyncFn()
         versions_are_read_page_by_page,
         refusals_and_scopes_are_listed,
         held_out_turns_come_with_their_scores,
-        the_watch_reads_on_where_it_stopped,
-        the_watch_counts_a_turn_once_either_way,
+        watch::it_reads_on_where_it_stopped,
+        watch::it_counts_a_turn_once_either_way,
+        watch::it_sees_what_comes_after_an_erasure,
         only_files_that_nobody_needs_are_pruned,
         what_is_tried_keeps_its_files,
         an_order_knows_whether_it_learned_from_what_is_erased,
@@ -85,7 +87,7 @@ impl Case {
         }
     }
 
-    async fn standing(&self) -> Standing {
+    pub(super) async fn standing(&self) -> Standing {
         let standing = self.versions.standing(&self.world.scope()).await;
         standing.expect("read")
     }
@@ -528,90 +530,6 @@ async fn held_out_turns_come_with_their_scores(case: &Case) {
     assert_eq!(found(other.base, ALL).await, [(other.id, 0.5)]);
     let reason = Reason::HeldOut;
     assert_eq!(world.fate(&turns[0]).await, Fate::Settled { reason });
-}
-
-async fn the_watch_reads_on_where_it_stopped(case: &Case) {
-    let (world, scope) = (&case.world, case.world.scope());
-    let begin = case.versions.watch_place().await.expect("read");
-    world.ready_turns(2, 0).await;
-    let mut cut = world.turn_of(PolicyVersion(1));
-    cut.kind = hone_domain::TurnKind::Side;
-    world.record(&cut).await;
-    let news = case.versions.watch_news(begin, ALL).await.expect("read");
-    assert_eq!(
-        (news.turns.len(), news.verdicts.len()),
-        (2, 2),
-        "side turns do not count"
-    );
-    assert_eq!(news.turns[0].stop, StopReason::EndToken);
-    assert_eq!(
-        (news.turns[0].tokens.len(), news.verdicts[0].score),
-        (3, 1.0)
-    );
-    assert_eq!(
-        case.versions.watch_memory(&scope).await.expect("read"),
-        None
-    );
-    let memory = [(scope.clone(), "{\"seen\":2}".to_owned())];
-    case.versions
-        .keep_watch(news.place, &memory)
-        .await
-        .expect("kept");
-    assert_eq!(case.versions.watch_place().await.expect("read"), news.place);
-    let kept = case.versions.watch_memory(&scope).await.expect("read");
-    assert_eq!(kept.as_deref(), Some("{\"seen\":2}"));
-    assert_eq!(case.standing().await, Standing::default());
-    let none = case
-        .versions
-        .watch_news(news.place, ALL)
-        .await
-        .expect("read");
-    assert_eq!((none.turns.len(), none.verdicts.len()), (0, 0));
-    world.ready_turns(3, 0).await;
-    let one = case.versions.watch_news(news.place, 1).await.expect("read");
-    assert_eq!((one.turns.len(), one.verdicts.len()), (1, 1));
-    let rest = case
-        .versions
-        .watch_news(one.place, ALL)
-        .await
-        .expect("read");
-    assert_eq!((rest.turns.len(), rest.verdicts.len()), (2, 2));
-}
-
-async fn the_watch_counts_a_turn_once_either_way(case: &Case) {
-    let world = &case.world;
-    let begin = case.versions.watch_place().await.expect("read");
-    let seen = async |place| {
-        let news = case.versions.watch_news(place, ALL).await.expect("read");
-        let scores: Vec<f32> = news.verdicts.iter().map(|v| v.score).collect();
-        (scores, news.place)
-    };
-    let again = async |turn: &Turn, score: f32| {
-        let said = world.feedback(turn, score);
-        world.ledger.record_feedback(&said).await.expect("stored");
-        world.judge_all(Some(score)).await;
-    };
-    let turn = world.ready_turns(1, 0).await.remove(0);
-    let (scores, place) = seen(begin).await;
-    assert_eq!(scores, [1.0]);
-    for score in [0.5, -1.0, -1.0, 1.0, -0.5] {
-        again(&turn, score).await;
-    }
-    assert_eq!(seen(place).await.0, [-1.0], "a complaint that came late");
-    assert_eq!(
-        seen(begin).await.0,
-        [1.0, -1.0],
-        "late readers see the same"
-    );
-    let place = seen(begin).await.1;
-    // An abstention is no observation; the first score after it is.
-    let turn = world.turn();
-    world.answered(&turn).await;
-    world.judge_all(None).await;
-    for score in [-0.5, 1.0] {
-        again(&turn, score).await;
-    }
-    assert_eq!(seen(place).await.0, [-0.5, 1.0]);
 }
 
 async fn what_is_tried_keeps_its_files(case: &Case) {

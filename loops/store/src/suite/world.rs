@@ -188,6 +188,7 @@ impl World {
             source_share_max: 1.0,
             fingerprint: "cpu-f32".into(),
             base: Digest([1; 32]),
+            attempts_max: u32::MAX,
             batch: self.batch(),
             lease_ms: LEASE,
             now_ms: NOW,

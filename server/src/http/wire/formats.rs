@@ -20,7 +20,7 @@ const LARK_BYTES_MAX: usize = 64 * 1_024;
 /// Most calls of one answer that is held to calls.
 const CALLS_MAX: usize = 16;
 /// Space between the parts of a JSON answer: a model that says nothing but space would never end.
-const JSON_SPACE: &str = r"[ \n\r\t]{1,32}";
+const JSON_SPACE: &str = r" {1,2}|\r?\n[ \t]{0,32}";
 
 /// Fields that hold an answer to a form. At most one of them has an effect at a time.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]

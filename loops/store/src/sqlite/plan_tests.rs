@@ -1,0 +1,34 @@
+//! What is looked up for one scope, blob or row does not walk through those of all others.
+
+#![allow(clippy::unwrap_used)]
+
+use sqlx::Row;
+
+use super::versions::{Of, prunable_sql};
+use super::{SqliteConfig, SqliteLedger, replay, train};
+
+#[tokio::test]
+async fn nothing_walks_through_what_is_not_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = SqliteConfig::in_folder(folder.path());
+    let ledger = SqliteLedger::open(&config).await.unwrap();
+    let cases = [
+        ("replay", replay::CANDIDATES.to_owned(), "SCAN votes"),
+        ("ready", train::READY.to_owned(), "SEARCH standings"),
+        ("prune", prunable_sql(Of::OneBlob), "SCAN versions"),
+        ("prune", prunable_sql(Of::OneBlob), "SCAN standings"),
+    ];
+    for (name, sql, walk) in cases {
+        let sql = format!("explain query plan {sql}");
+        let mut writer = ledger.writer.take().await.unwrap();
+        let plan = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .fetch_all(&mut *writer)
+            .await
+            .unwrap();
+        let plan: Vec<String> = plan.iter().map(|row| row.get("detail")).collect();
+        assert!(
+            !plan.iter().any(|step| step.contains(walk)),
+            "{name}: {plan:#?}"
+        );
+    }
+}

@@ -1,0 +1,67 @@
+//! Rows that cannot be read back: said by name, never by their words, and left out, so that one of
+//! them does not hold up all others.
+
+use hone_domain::Reason;
+use sqlx::SqliteConnection;
+use uuid::Uuid;
+
+use super::fault::Fault;
+use super::leases;
+
+/// What was read; none where the stored row is at fault, so that reading it again would not help.
+pub(super) fn readable<T>(read: Result<T, Fault>) -> Result<Option<T>, Fault> {
+    match read {
+        Ok(value) => Ok(Some(value)),
+        Err(fault) if fault.is_unreadable() => Ok(None),
+        Err(fault) => Err(fault),
+    }
+}
+
+/// Says that a turn is left out.
+pub(super) async fn skip(connection: &mut SqliteConnection, turn: i64) -> Result<(), Fault> {
+    let (turn, transition) = names(connection, turn).await?;
+    tracing::error!(
+        turn,
+        transition,
+        "a turn cannot be read and is left out; see what `hone doctor` says, then restore a backup \
+         or forget the turn"
+    );
+    Ok(())
+}
+
+/// Says that a turn is given up, and settles it.
+pub(super) async fn settle(
+    connection: &mut SqliteConnection,
+    turn: i64,
+    reason: Reason,
+) -> Result<(), Fault> {
+    let (name, transition) = names(connection, turn).await?;
+    tracing::error!(
+        turn = name,
+        transition,
+        reason = reason.as_str(),
+        "a turn cannot be read and is settled; see what `hone doctor` says, then restore a backup or \
+         forget the turn"
+    );
+    leases::settle_turn(connection, turn, reason).await
+}
+
+/// The names of a turn and of its transition, as far as they can be read.
+async fn names(
+    connection: &mut SqliteConnection,
+    number: i64,
+) -> Result<(String, Option<String>), Fault> {
+    let (turn, transition): (Vec<u8>, Option<Vec<u8>>) = sqlx::query_as(
+        "select turns.id, transitions.id from turns
+         left join transitions on transitions.turn_number = turns.number
+         where turns.number = ?",
+    )
+    .bind(number)
+    .fetch_one(connection)
+    .await?;
+    let name = |id: Vec<u8>| Uuid::from_slice(&id).map(|id| id.to_string());
+    Ok((
+        name(turn).unwrap_or_else(|_| format!("number {number}")),
+        transition.and_then(|id| name(id).ok()),
+    ))
+}
