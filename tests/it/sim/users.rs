@@ -108,6 +108,7 @@ impl Users {
             scope: &scope,
             session_key: talk.key.as_deref(),
             kind,
+            continues: None,
             messages: &messages,
             new_session: SessionId(moment.ids.next()),
             now_ms: moment.now_ms,
