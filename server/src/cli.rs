@@ -12,7 +12,7 @@ use crate::config::{Config, Sources};
 use crate::http::openapi;
 use crate::people::command::{self, AuditCommand, KeyCommand, UserCommand};
 use crate::people::groups_command::{self, AgentCommand, TeamCommand};
-use crate::{bench, demo, manage, process, starter, upkeep};
+use crate::{bench, demo, health, manage, process, starter, upkeep};
 
 /// Serves a language model that gets better by being used.
 #[derive(Debug, Parser)]
@@ -59,7 +59,7 @@ enum Command {
     /// Put a backup in the place of a data folder.
     Restore(upkeep::RestoreArgs),
     /// Ask a running server whether it is ready; for containers and scripts.
-    Health(manage::HealthArgs),
+    Health(health::HealthArgs),
     /// Write out turns, samples or an adapter.
     #[command(subcommand)]
     Export(upkeep::ExportCommand),
@@ -172,7 +172,7 @@ pub fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
         Some(Command::Doctor(args)) => upkeep::doctor(&args),
         Some(Command::Backup(args)) => upkeep::backup(&args),
         Some(Command::Restore(args)) => upkeep::restore(&args),
-        Some(Command::Health(args)) => manage::health(&args),
+        Some(Command::Health(args)) => health::health(&args),
         Some(Command::Export(command)) => upkeep::export(&command),
         Some(Command::Completions { shell }) => put(&completions(shell), &mut io::stdout()),
         Some(Command::Starter(command)) => starter::run(command),

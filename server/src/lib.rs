@@ -13,6 +13,7 @@ pub mod demo;
 pub mod device;
 pub mod door;
 pub mod eraser;
+mod health;
 pub mod house;
 pub mod http;
 pub mod hub;

@@ -41,10 +41,11 @@ impl SystemClock {
 impl Clock for SystemClock {
     fn now_ms(&self) -> i64 {
         let whole = |ms: u128| i64::try_from(ms).unwrap_or(i64::MAX);
-        let passed_ms = whole(self.begun.elapsed().as_millis());
         let since = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
+        // Read second, so that a pause between the two does not put the time forward for ever.
+        let passed_ms = whole(self.begun.elapsed().as_millis());
         self.read(whole(since.as_millis()), passed_ms)
     }
 }

@@ -7,7 +7,7 @@ use crate::adapters::Wanted;
 
 /// How long the line stands still before one more begins although there is no room: adapters in use
 /// are never dropped, so those who wait would wait for as long as others are.
-const PATIENCE_MS: i64 = 10_000;
+const PATIENCE_MS: i64 = 2_000;
 
 /// What the next load has to fit into.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +57,7 @@ impl Loads {
         // As long as no size is known, one tells that of the others.
         let known = room.largest > 0 || self.under_way == 0;
         let fits = known && room.held.saturating_add(coming) <= room.bytes_max;
-        let alone = room.idle && self.under_way == 0;
+        let alone = (room.idle || room.held == 0) && self.under_way == 0;
         let late = room.now_ms >= self.since_ms.saturating_add(PATIENCE_MS);
         if !(fits || alone || late) {
             return None;
@@ -116,7 +116,8 @@ mod tests {
             (40, 30, 2),
             (41, 30, 1),
             (71, 30, 0),
-            (0, 200, 0),
+            (0, 200, 1),
+            (1, 200, 0),
             // The first one tells the size of the others.
             (0, 0, 1),
             (101, 0, 0),

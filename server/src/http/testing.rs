@@ -207,10 +207,10 @@ impl Backend for Fake {
     }
 
     fn embed(&self, tokens: &[Token]) -> Result<Vec<f32>, ServeError> {
+        self.embeddings.fetch_add(1, Ordering::Relaxed);
         while self.is_slow.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.embeddings.fetch_add(1, Ordering::Relaxed);
         Ok(vec![0.6, 0.8, tokens.len() as f32])
     }
 

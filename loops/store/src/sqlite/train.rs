@@ -106,8 +106,13 @@ pub(super) async fn claim_samples(
         }
     }
     objections.extend(newer.into_iter().rev());
+    // What may train is claimed when a backlog is gone: a batch is not made of what is left of it.
+    let is_backlog = objections.len() > SETTLED_MAX;
     objections.truncate(SETTLED_MAX);
     settle(connection, &objections).await?;
+    if is_backlog {
+        return Ok(Vec::new());
+    }
     let sources: Vec<Option<&[u8]>> = good.iter().map(|c| c.source.as_deref()).collect();
     let fair = take_fairly(&sources, claim.limit, claim.source_share_max);
     let mut materials = Vec::with_capacity(fair.len());

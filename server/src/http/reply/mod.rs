@@ -217,12 +217,18 @@ impl Merged {
 pub struct Gathered {
     /// What was said.
     pub heard: Heard,
-    /// Log-probs, each with where its token's text begins in the content, in characters.
-    logprobs: Vec<(TokenLogprob, usize)>,
-    /// How many of them, the first, are those of reasoning.
-    thoughts: usize,
+    logprobs: Vec<Entry>,
     /// Its end.
     pub ended: Option<Ended>,
+}
+
+/// The log-probs of a token.
+struct Entry {
+    logprob: TokenLogprob,
+    /// Where its text begins in the content, in characters.
+    offset: usize,
+    /// Whether it belongs to the reasoning.
+    is_thought: bool,
 }
 
 /// Gathers every choice to its end.
@@ -233,10 +239,12 @@ pub async fn gather(frame: &Frame, merged: &mut Merged) -> Result<Vec<Gathered>,
         match piece {
             Piece::Started { .. } => {}
             Piece::Token(delta, is_thought, parts) => {
-                if let Some(entry) = frame.logprob(&delta) {
-                    let offset = gathered.heard.content.chars().count();
-                    gathered.logprobs.push((entry, offset));
-                    gathered.thoughts += usize::from(is_thought);
+                if let Some(logprob) = frame.logprob(&delta) {
+                    gathered.logprobs.push(Entry {
+                        logprob,
+                        offset: gathered.heard.content.chars().count(),
+                        is_thought,
+                    });
                 }
                 gathered.heard.add(parts);
             }

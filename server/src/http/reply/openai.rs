@@ -61,7 +61,7 @@ fn chat_choice(frame: &Frame, index: u32, gathered: Gathered) -> ChatChoice {
     let turn = gathered.ended.as_ref().map(|ended| ended.turn);
     let (finish_reason, token_ids) = end_of(frame, gathered.ended);
     let logprobs = frame.logprobs.map(|_| ChatLogprobs {
-        content: gathered.logprobs.into_iter().map(|(e, _)| e).collect(),
+        content: gathered.logprobs.into_iter().map(|e| e.logprob).collect(),
         refusal: None,
     });
     let heard = gathered.heard;
@@ -100,8 +100,8 @@ fn text_choice(frame: &Frame, index: u32, gathered: Gathered) -> TextChoice {
     let (finish_reason, token_ids) = end_of(frame, gathered.ended);
     let logprobs = frame.logprobs.map(|_| {
         let mut all = TextLogprobs::default();
-        for (entry, offset) in gathered.logprobs {
-            all.push(entry, offset);
+        for entry in gathered.logprobs {
+            all.push(entry.logprob, entry.offset);
         }
         all
     });

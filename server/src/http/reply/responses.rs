@@ -145,8 +145,8 @@ pub async fn whole(
     };
     let heard = one.heard;
     // Those of the answer only.
-    let said = one.logprobs.into_iter().skip(one.thoughts);
-    told.logprobs = said.map(|(entry, _)| entry).collect();
+    let said = one.logprobs.into_iter().filter(|entry| !entry.is_thought);
+    told.logprobs = said.map(|entry| entry.logprob).collect();
     if !heard.reasoning.is_empty() {
         let item = reasoning_item(&told.item_id("rs"), Some(&heard.reasoning));
         told.output.push(item);

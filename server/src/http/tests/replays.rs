@@ -212,9 +212,17 @@ async fn an_embedding_whose_client_left_keeps_its_place_until_its_end() {
     let door = stage.http.door.clone().unwrap();
     stage.fake.is_slow.store(true, Ordering::Relaxed);
     let inputs = vec![vec![1], vec![2], vec![3]];
-    let asked = door.embed(RequestId(uuid::Uuid::nil()), inputs);
-    let left = tokio::time::timeout(Duration::from_millis(50), asked).await;
-    assert!(left.is_err(), "its client does not wait longer");
+    let asking = door.clone();
+    let nobody = RequestId(uuid::Uuid::nil());
+    let client = tokio::spawn(async move { asking.embed(nobody, inputs).await });
+    for _ in 0..2_000 {
+        if stage.fake.embeddings.load(Ordering::Relaxed) > 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    client.abort();
+    assert!(client.await.is_err(), "it left");
     assert_eq!(door.embedding.available_permits(), 0);
     stage.fake.is_slow.store(false, Ordering::Relaxed);
     let place = tokio::time::timeout(Duration::from_secs(20), door.embedding.acquire()).await;
