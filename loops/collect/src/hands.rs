@@ -70,17 +70,7 @@ impl CollectHands {
     }
 
     async fn is_settled(&self, turn: TurnId) -> Result<bool, LedgerError> {
-        let view = match self.ctx.ledger.turn(turn).await {
-            Err(LedgerError::Corrupt(_)) => {
-                tracing::error!(
-                    %turn,
-                    "what was said about a turn cannot be read and does not settle it; see what \
-                     `hone doctor` says, then restore a backup or forget the turn"
-                );
-                return Ok(false);
-            }
-            view => view?,
-        };
+        let view = self.ctx.ledger.turn_if_readable(turn).await?;
         Ok(view.is_some_and(|view| view.feedback.iter().any(Said::settles)))
     }
 

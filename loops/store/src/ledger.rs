@@ -454,6 +454,22 @@ pub trait Ledger: Reading {
     /// One turn with everything that became of it.
     async fn turn(&self, id: TurnId) -> Result<Option<TurnView>, LedgerError>;
 
+    /// The same of a turn that is only looked at on the way: none, and a line in the log, where it
+    /// cannot be read, which must not hold up the others.
+    async fn turn_if_readable(&self, id: TurnId) -> Result<Option<TurnView>, LedgerError> {
+        match self.turn(id).await {
+            Err(LedgerError::Corrupt(_)) => {
+                tracing::error!(
+                    turn = %id,
+                    "a turn cannot be read and is left out; see what `hone doctor` says, then \
+                     restore a backup or forget the turn"
+                );
+                Ok(None)
+            }
+            read => read,
+        }
+    }
+
     /// The newest turns, of one scope or of all.
     async fn turns(&self, scope: Option<&Scope>, limit: usize)
     -> Result<Vec<TurnRow>, LedgerError>;

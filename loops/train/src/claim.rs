@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use hone_domain::{BatchId, Reason, Scope, Token, TurnId};
+use hone_domain::{BatchId, Millis, Reason, Scope, Token, TurnId};
 use hone_runtime::{Clock, Ids};
 use hone_store::{
     Claim, HeldOut, Ledger, LedgerError, PolicyRecord, RefusalRecord, ReplayQuery, Replayed,
-    SampleClaim, SampleMaterial, TurnView, Versions, Window,
+    SampleClaim, SampleMaterial, Versions, Window,
 };
 use serde_json::Value;
 
@@ -54,20 +54,28 @@ impl Claimer {
         }
         let claims: Vec<Claim> = materials.iter().map(|material| material.claim).collect();
         let made = self.make(scope, batch, materials).await;
-        if made.is_err() {
-            self.give_back(&claims).await;
+        if made.is_err()
+            && let Err(error) = self.release(&claims, self.clock.now_ms()).await
+        {
+            tracing::debug!(%error, "claims could not be given back");
         }
         made.map(|batch| Some(Box::new(batch)))
     }
 
-    /// What could not be given back runs out by itself.
-    async fn give_back(&self, claims: &[Claim]) {
+    /// Gives claims back; what somebody else took over is theirs. What fails runs out by itself.
+    pub(crate) async fn release(
+        &self,
+        claims: &[Claim],
+        retry_at: Millis,
+    ) -> Result<(), LedgerError> {
+        let mut done = Ok(());
         for claim in claims {
-            let released = self.ledger.release(*claim, self.clock.now_ms()).await;
-            if let Err(error) = released {
-                tracing::debug!(%error, "a claim could not be given back");
+            match self.ledger.release(*claim, retry_at).await {
+                Ok(()) | Err(LedgerError::Fenced(_)) => {}
+                Err(error) => done = Err(error),
             }
         }
+        done
     }
 
     /// The batch of what was claimed.
@@ -114,21 +122,6 @@ impl Claimer {
         })
     }
 
-    /// A turn that is only looked at; none where it cannot be read, which must not hold up a batch.
-    async fn turn(&self, id: TurnId) -> Result<Option<TurnView>, LedgerError> {
-        match self.ledger.turn(id).await {
-            Err(LedgerError::Corrupt(_)) => {
-                tracing::error!(
-                    turn = %id,
-                    "a turn cannot be read and is left out; see what `hone doctor` says, then \
-                     restore a backup or forget the turn"
-                );
-                Ok(None)
-            }
-            read => read,
-        }
-    }
-
     /// What was trained before and the method can learn from again.
     async fn replayed(&self, scope: &Scope) -> Result<Vec<Replayed>, LedgerError> {
         let uses = self.config.method.uses(true, false).hint
@@ -165,7 +158,7 @@ impl Claimer {
         let mut before = second.turn.parent;
         for _ in 0..TRIES_MAX {
             let Some(id) = before else { break };
-            let Some(view) = self.turn(id).await? else {
+            let Some(view) = self.ledger.turn_if_readable(id).await? else {
                 break;
             };
             let score = view.verdict.and_then(|verdict| verdict.score);
@@ -212,7 +205,7 @@ impl Claimer {
     }
 
     async fn is_corrected(&self, turn: TurnId) -> Result<bool, LedgerError> {
-        let view = self.turn(turn).await?;
+        let view = self.ledger.turn_if_readable(turn).await?;
         let feedback = view.map(|view| view.feedback).unwrap_or_default();
         Ok(feedback.iter().any(|said| said.correction.is_some()))
     }
@@ -295,7 +288,11 @@ impl Claimer {
             if probes.len() >= most {
                 break;
             }
-            let turn = self.turn(row.id).await?.map(|view| view.turn);
+            let turn = self
+                .ledger
+                .turn_if_readable(row.id)
+                .await?
+                .map(|view| view.turn);
             let turn = turn.filter(|turn| turn.base == self.base);
             let prompt = turn.map(|turn| turn.prompt_tokens).unwrap_or_default();
             if fits(&prompt) && !probes.contains(&prompt) {

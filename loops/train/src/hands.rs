@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hone_domain::{Blobs, Millis, OnTrial, Policies, Scope};
+use hone_domain::{Blobs, OnTrial, Policies, Scope};
 use hone_runtime::{Board, Hands, Latest, Shutdown, Switch};
-use hone_store::{Claim, Ledger, LedgerError, Publish, Ready, Refusal};
+use hone_store::{Ledger, LedgerError, Publish, Ready, Refusal};
 
 use crate::claim::Claimer;
 use crate::event::{Effect, PublishOutcome, Report};
@@ -63,7 +63,9 @@ impl Hands<Train> for TrainHands {
             Effect::Refuse(refusal) => Report::Refused(self.refuse(&refusal).await),
             Effect::Release(claims, retry_at) => {
                 self.pruner.ship(None).await;
-                self.release(&claims, retry_at).await;
+                let released = self.claimer.release(&claims, retry_at).await;
+                // What is not given back runs out by itself.
+                let _told = self.said("give claims back", released);
                 Report::Released
             }
             Effect::Renew(claims, until_ms) => {
@@ -283,19 +285,6 @@ impl TrainHands {
         match self.ledger.refuse(refusal).await {
             Err(LedgerError::Fenced(_)) => Ok(()),
             outcome => self.said("record a refusal", outcome),
-        }
-    }
-
-    async fn release(&self, claims: &[Claim], retry_at: Millis) {
-        for claim in claims {
-            match self.ledger.release(*claim, retry_at).await {
-                Ok(()) | Err(LedgerError::Fenced(_)) => {}
-                Err(error) => {
-                    // The lease will run out by itself.
-                    self.complain("give claims back", &error.to_string());
-                    return;
-                }
-            }
         }
     }
 

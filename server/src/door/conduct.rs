@@ -146,10 +146,7 @@ async fn follow(door: &Door, mut job: Job, out: mpsc::Sender<Piece>) {
             ),
             Some(Delta::Token(token)) => {
                 first_token_ms.get_or_insert_with(|| door.clock.now_ms());
-                let was_thinking = heard.listener.is_thinking();
-                let parts = heard.push(&token.text);
-                let is_thought = was_thinking || heard.listener.is_thinking();
-                heard.thoughts += usize::from(is_thought);
+                let (is_thought, parts) = heard.token(&token.text);
                 send(&out, Piece::Token(token, is_thought, parts));
             }
             Some(Delta::End(end)) => {
@@ -193,6 +190,15 @@ impl Hearing {
             calls: 0,
             thoughts: 0,
         }
+    }
+
+    /// Hears a token; whether it belongs to the reasoning, and what became certain with it.
+    fn token(&mut self, text: &str) -> (bool, Vec<Part>) {
+        let was_thinking = self.listener.is_thinking();
+        let parts = self.push(text);
+        let is_thought = was_thinking || self.listener.is_thinking();
+        self.thoughts += usize::from(is_thought);
+        (is_thought, parts)
     }
 
     fn push(&mut self, text: &str) -> Vec<Part> {

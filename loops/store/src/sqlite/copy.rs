@@ -32,8 +32,12 @@ impl SqliteLedger {
             connection.close().await?;
             Ok(())
         };
-        // It is the copy that lacks room, not the ledger.
-        copied.await.map_err(|fault: Fault| fault.explain(file))
+        let copied: Result<(), Fault> = copied.await;
+        match copied {
+            // It is the copy that lacks room; whatever else is wrong is the ledger's.
+            Err(fault) if fault.is_full() => Err(fault.explain(file)),
+            done => self.explain(done),
+        }
     }
 
     /// Where the adapters lie that a version of this ledger may still be served from.

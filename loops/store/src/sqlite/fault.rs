@@ -22,12 +22,15 @@ impl Fault {
     pub(super) fn is_unreadable(&self) -> bool {
         match self {
             Self::Ledger(error) => matches!(error, LedgerError::Corrupt(_)),
-            Self::Sql(error) => {
-                matches!(
-                    error,
-                    sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_)
-                )
-            }
+            Self::Sql(error) => is_unreadable(error),
+        }
+    }
+
+    /// Whether there was no room for what was written.
+    pub(super) fn is_full(&self) -> bool {
+        match self {
+            Self::Sql(sqlx::Error::Database(error)) => primary_code(&**error) == code::FULL,
+            _ => false,
         }
     }
 
@@ -97,15 +100,25 @@ fn explain_sql(error: &sqlx::Error, file: &Path) -> LedgerError {
         sqlx::Error::PoolTimedOut => LedgerError::Failed(format!(
             "the ledger {shown} was busy for too long; the disk may be very slow"
         )),
-        sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => {
-            LedgerError::Corrupt(error.to_string())
-        }
+        error if is_unreadable(error) => LedgerError::Corrupt(error.to_string()),
         sqlx::Error::Database(database) => {
-            let extended = database.code().and_then(|c| c.parse::<i32>().ok());
-            explain_code(extended.unwrap_or(0) & 0xff, &error.to_string(), file)
+            explain_code(primary_code(&**database), &error.to_string(), file)
         }
         other => LedgerError::Failed(format!("the ledger {shown} failed: {other}")),
     }
+}
+
+/// Whether what is stored could not be read as what it should be.
+fn is_unreadable(error: &sqlx::Error) -> bool {
+    matches!(
+        error,
+        sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_)
+    )
+}
+
+fn primary_code(error: &dyn sqlx::error::DatabaseError) -> i32 {
+    let extended = error.code().and_then(|c| c.parse::<i32>().ok());
+    extended.unwrap_or(0) & 0xff
 }
 
 /// The message for a primary result code: which file, what is wrong, what to do.

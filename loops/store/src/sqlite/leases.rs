@@ -212,10 +212,5 @@ pub(super) async fn settle_turn(
     turn_number: i64,
     reason: Reason,
 ) -> Result<(), Fault> {
-    sqlx::query("update turns set stage = null, reason = ? where number = ?")
-        .bind(reason.as_str())
-        .bind(turn_number)
-        .execute(connection)
-        .await?;
-    Ok(())
+    settle_turns(connection, &[turn_number], reason).await
 }

@@ -79,43 +79,33 @@ pub(super) async fn turns(
     scope: Option<&Scope>,
     most: usize,
 ) -> Result<Vec<TurnRow>, Fault> {
-    let rows =
-        match scope {
-            Some(scope) => {
-                let Some(number) = policies::find_scope(connection, scope).await? else {
-                    return Ok(Vec::new());
-                };
-                sqlx::query(
-                "select turns.id, sessions.id as session_id, scopes.name as scope, version, stage,
-                        reason, trained_version, score, finished_ms, exists (
-                            select 1 from turn_payloads
-                            where turn_number = turns.number and checks is not null
-                        ) as has_checks
-                 from turns
-                 join sessions on sessions.number = turns.session_number
-                 join scopes on scopes.number = turns.scope_number
-                 where turns.scope_number = ? order by turns.number desc limit ?",
-            )
-            .bind(number)
-            .bind(limit(most))
-            .fetch_all(connection)
-            .await?
-            }
-            None => sqlx::query(
-                "select turns.id, sessions.id as session_id, scopes.name as scope, version, stage,
-                        reason, trained_version, score, finished_ms, exists (
-                            select 1 from turn_payloads
-                            where turn_number = turns.number and checks is not null
-                        ) as has_checks
-                 from turns
-                 join sessions on sessions.number = turns.session_number
-                 join scopes on scopes.number = turns.scope_number
-                 order by turns.number desc limit ?",
-            )
-            .bind(limit(most))
-            .fetch_all(connection)
-            .await?,
-        };
+    let number = match scope {
+        None => None,
+        Some(scope) => match policies::find_scope(connection, scope).await? {
+            None => return Ok(Vec::new()),
+            found => found,
+        },
+    };
+    let of = match number {
+        Some(_) => "where turns.scope_number = ?2",
+        None => "",
+    };
+    let sql = format!(
+        "select turns.id, sessions.id as session_id, scopes.name as scope, version, stage,
+                reason, trained_version, score, finished_ms, exists (
+                    select 1 from turn_payloads
+                    where turn_number = turns.number and checks is not null
+                ) as has_checks
+         from turns
+         join sessions on sessions.number = turns.session_number
+         join scopes on scopes.number = turns.scope_number
+         {of} order by turns.number desc limit ?1"
+    );
+    let mut query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(limit(most));
+    if let Some(number) = number {
+        query = query.bind(number);
+    }
+    let rows = query.fetch_all(connection).await?;
     rows.iter().map(turn_row).collect()
 }
 
