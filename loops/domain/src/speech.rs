@@ -22,6 +22,8 @@ pub const CALL_OPEN: &str = "<tool_call>";
 pub const CALL_CLOSE: &str = "</tool_call>";
 /// What Llama writes before a call.
 const PYTHON_TAG: &str = "<|python_tag|>";
+/// So many bytes are looked through for the ends of broken calls; after that no call is looked for.
+const VAIN_MAX: usize = 1 << 20;
 const THINK_OPEN: &str = "<think>";
 const THINK_CLOSE: &str = "</think>";
 
@@ -116,9 +118,13 @@ pub struct Listener {
     calls: Option<CallStyle>,
     single: bool,
     at: At,
-    /// Text that may still turn out to be something else.
+    /// Text that may still turn out to be something else, from the byte `settled` on.
     held: String,
+    settled: usize,
+    /// Of the held call, from its opening on.
     scan: ObjectScan,
+    /// Bytes in which the ends of broken calls were looked for.
+    vain: usize,
     /// Space that goes out with the text after it.
     gap: String,
     /// The gap follows reasoning or a call, so it is only kept between texts.
@@ -139,7 +145,9 @@ impl Listener {
                 Reasoning::Open => At::Thinking,
             },
             held: String::new(),
+            settled: 0,
             scan: ObjectScan::default(),
+            vain: 0,
             gap: String::new(),
             after_other: false,
             content_said: false,
@@ -160,37 +168,42 @@ impl Listener {
         }
         self.held.push_str(text);
         while self.step(&mut out) {}
+        self.held.drain(..self.settled);
+        self.settled = 0;
         out
+    }
+
+    /// What is held.
+    fn rest(&self) -> &str {
+        &self.held[self.settled..]
+    }
+
+    /// The first bytes of what is held, which are settled with it.
+    fn take(&mut self, bytes: usize) -> String {
+        let taken = self.rest()[..bytes].to_owned();
+        self.settled += bytes;
+        taken
+    }
+
+    /// All that is held.
+    fn take_all(&mut self) -> String {
+        self.take(self.rest().len())
     }
 
     /// The completion is over: what was held back is decided now.
     pub fn finish(&mut self) -> Vec<Part> {
         let mut out = Vec::new();
         // Each round settles the front of what is held; a broken call may hide another behind it.
-        while !self.held.is_empty() {
+        while !self.rest().is_empty() {
             match self.at {
                 At::Thinking => {
-                    let held = std::mem::take(&mut self.held);
-                    self.reason(held.trim_end(), &mut out);
+                    let thought = self.take_all();
+                    self.reason(thought.trim_end(), &mut out);
                 }
-                At::Call => {
-                    let (start, end) = (self.call_start(), self.scan.end);
-                    let call =
-                        end.and_then(|end| Called::parse(&self.held[start..end], self.calls));
-                    let tail_is_close = |tail: &str| CALL_CLOSE.starts_with(tail.trim());
-                    match (call, end) {
-                        (Some(call), Some(end)) if tail_is_close(&self.held[end..]) => {
-                            self.held.clear();
-                            self.call(call, &mut out);
-                        }
-                        _ => {
-                            self.broken_call(&mut out);
-                        }
-                    }
-                }
+                At::Call => self.end_call(&mut out),
                 At::Opening => self.at = At::Text,
                 At::Between => {
-                    let rest = std::mem::take(&mut self.held);
+                    let rest = self.take_all();
                     if !rest
                         .trim_matches(|c: char| c.is_whitespace() || c == ';')
                         .is_empty()
@@ -199,21 +212,38 @@ impl Listener {
                     }
                 }
                 At::Text | At::Plain => {
-                    let held = std::mem::take(&mut self.held);
-                    self.say(&held, &mut out);
+                    let text = self.take_all();
+                    self.say(&text, &mut out);
                 }
             }
             while self.step(&mut out) {}
-            if self.at == At::Text && !self.held.is_empty() {
-                let held = std::mem::take(&mut self.held);
-                self.say(&held, &mut out);
+            if self.at == At::Text && !self.rest().is_empty() {
+                let text = self.take_all();
+                self.say(&text, &mut out);
             }
         }
+        (self.held, self.settled) = (String::new(), 0);
         let gap = std::mem::take(&mut self.gap);
         if !self.after_other && !gap.is_empty() {
             out.push(Part::Content(gap));
         }
         out
+    }
+
+    /// The text ended within a call: it lacks its closing tag or more.
+    fn end_call(&mut self, out: &mut Vec<Part>) {
+        let (start, end) = (self.call_start(), self.scan.end);
+        let rest = self.rest();
+        let call = end.and_then(|end| Called::parse(&rest[start..end], self.calls));
+        match (call, end) {
+            (Some(call), Some(end)) if CALL_CLOSE.starts_with(rest[end..].trim()) => {
+                self.settled = self.held.len();
+                self.call(call, out);
+            }
+            _ => {
+                self.broken_call(out);
+            }
+        }
     }
 
     /// Works on what is held; true if there may be more to do.
@@ -233,10 +263,10 @@ impl Listener {
     }
 
     fn open(&mut self) -> bool {
-        let text = self.held.trim_start();
+        let rest = self.rest();
+        let text = rest.trim_start();
         if text.starts_with(THINK_OPEN) {
-            let at = self.held.len() - text.len() + THINK_OPEN.len();
-            self.held.drain(..at);
+            self.settled += rest.len() - text.len() + THINK_OPEN.len();
             self.at = At::Thinking;
             return true;
         }
@@ -248,19 +278,19 @@ impl Listener {
     }
 
     fn think(&mut self, out: &mut Vec<Part>) -> bool {
-        if let Some(at) = self.held.find(THINK_CLOSE) {
-            let rest = self.held.split_off(at);
-            let thought = std::mem::replace(&mut self.held, rest[THINK_CLOSE.len()..].to_owned());
+        if let Some(at) = self.rest().find(THINK_CLOSE) {
+            let thought = self.take(at);
+            self.settled += THINK_CLOSE.len();
             self.reason(thought.trim_end(), out);
             self.at = At::Text;
             self.after_other = true;
             return true;
         }
         // The start of the closing tag and the space before it wait.
-        let keep = overlap(&self.held, THINK_CLOSE);
-        let certain = self.held[..self.held.len() - keep].trim_end().len();
-        let rest = self.held.split_off(certain);
-        let thought = std::mem::replace(&mut self.held, rest);
+        let rest = self.rest();
+        let keep = overlap(rest, THINK_CLOSE);
+        let certain = rest[..rest.len() - keep].trim_end().len();
+        let thought = self.take(certain);
         self.reason(&thought, out);
         false
     }
@@ -278,34 +308,33 @@ impl Listener {
     }
 
     fn pass(&mut self, out: &mut Vec<Part>) -> bool {
-        let text = std::mem::take(&mut self.held);
+        let text = self.take_all();
         self.say(&text, out);
         false
     }
 
     fn find_tag(&mut self, out: &mut Vec<Part>) -> bool {
-        if let Some(at) = self.held.find(CALL_OPEN) {
-            let rest = self.held.split_off(at);
-            let before = std::mem::replace(&mut self.held, rest);
+        if let Some(at) = self.rest().find(CALL_OPEN) {
+            let before = self.take(at);
             self.say(&before, out);
             self.at = At::Call;
             self.scan = ObjectScan::default();
             return true;
         }
-        let keep = overlap(&self.held, CALL_OPEN);
-        let rest = self.held.split_off(self.held.len() - keep);
-        let text = std::mem::replace(&mut self.held, rest);
+        let rest = self.rest();
+        let certain = rest.len() - overlap(rest, CALL_OPEN);
+        let text = self.take(certain);
         self.say(&text, out);
         false
     }
 
     fn find_json(&mut self) -> bool {
-        let text = self.held.trim_start();
+        let text = self.rest().trim_start();
         if text.is_empty() || (PYTHON_TAG.starts_with(text) && text != PYTHON_TAG) {
             return false;
         }
-        self.scan = ObjectScan::default();
         let begins = text.starts_with('{') || text.starts_with(PYTHON_TAG);
+        self.scan = ObjectScan::default();
         self.at = if begins { At::Call } else { At::Plain };
         true
     }
@@ -317,41 +346,43 @@ impl Listener {
             Some(CallStyle::Tags) => CALL_OPEN,
             _ => PYTHON_TAG,
         };
-        let before = space(&self.held);
-        let after_tag = match self.held[before..].strip_prefix(tag) {
+        let rest = self.rest();
+        let before = space(rest);
+        let after_tag = match rest[before..].strip_prefix(tag) {
             Some(_) => before + tag.len(),
             None => before,
         };
-        after_tag + space(&self.held[after_tag..])
+        after_tag + space(&rest[after_tag..])
     }
 
     fn scan_call(&mut self, out: &mut Vec<Part>) -> bool {
         let start = self.call_start();
-        match self.held[start..].chars().next() {
+        let held = &self.held[self.settled..];
+        match held[start..].chars().next() {
             None => return false,
             Some('{') => {}
             Some(_) => return self.broken_call(out),
         }
-        let Some(end) = self.scan.advance(&self.held, start) else {
+        let Some(end) = self.scan.advance(held, start) else {
             return false;
         };
         let closed = match self.calls {
             Some(CallStyle::Tags) => {
-                let rest = self.held[end..].trim_start();
+                let rest = held[end..].trim_start();
                 if CALL_CLOSE.starts_with(rest) && rest != CALL_CLOSE {
                     return false;
                 }
                 if !rest.starts_with(CALL_CLOSE) {
                     return self.broken_call(out);
                 }
-                self.held.len() - rest.len() + CALL_CLOSE.len()
+                held.len() - rest.len() + CALL_CLOSE.len()
             }
             _ => end,
         };
-        let Some(call) = Called::parse(&self.held[start..end], self.calls) else {
+        let Some(call) = Called::parse(&held[start..end], self.calls) else {
             return self.broken_call(out);
         };
-        self.held.drain(..closed);
+        self.settled += closed;
         self.call(call, out);
         true
     }
@@ -369,12 +400,12 @@ impl Listener {
     }
 
     /// What looked like a call is text. Only its opening is certain to be, so that a sound call
-    /// behind it is still found.
+    /// behind it is still found, unless too much was looked through for nothing.
     fn broken_call(&mut self, out: &mut Vec<Part>) -> bool {
+        self.vain += self.scan.at;
         self.scan = ObjectScan::default();
-        if self.calls == Some(CallStyle::Tags) {
-            let rest = self.held.split_off(CALL_OPEN.len());
-            let open = std::mem::replace(&mut self.held, rest);
+        if self.calls == Some(CallStyle::Tags) && self.vain <= VAIN_MAX {
+            let open = self.take(CALL_OPEN.len());
             self.say(&open, out);
             self.at = At::Text;
         } else {
@@ -384,14 +415,13 @@ impl Listener {
     }
 
     fn between(&mut self) -> bool {
-        let text = self
-            .held
-            .trim_start_matches(|c: char| c.is_whitespace() || c == ';');
+        let rest = self.rest();
+        let text = rest.trim_start_matches(|c: char| c.is_whitespace() || c == ';');
         if text.is_empty() {
             return false;
         }
         if text.starts_with('{') {
-            self.held = text.to_owned();
+            self.settled += rest.len() - text.len();
             self.at = At::Call;
         } else {
             self.at = At::Plain;

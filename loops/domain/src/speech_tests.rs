@@ -47,6 +47,28 @@ fn check(text: &str, listening: Listening, expected: &Heard) {
     );
 }
 
+/// Clients send what they like: no text takes more than a few looks at each of its bytes.
+#[test]
+fn broken_calls_by_the_thousand_are_text() {
+    let f = r#"<tool_call>{"name": "f"}</tool_call>"#;
+    for broken in ["<tool_call>{", "<tool_call>x", r#"<tool_call>{"a": {}} "#] {
+        let text = broken.repeat((1 << 21) / broken.len());
+        let told = Heard::of(&text, TAGS);
+        assert_eq!(told.content.trim_end(), text.trim_end());
+        // A few of them hide no sound call.
+        let few = format!("{}{f}", broken.repeat(40));
+        check(
+            &few,
+            TAGS,
+            &heard("", broken.repeat(40).trim_end(), &[("f", "{}")]),
+        );
+    }
+    let one = r#"{"name": "f", "parameters": {}}; "#;
+    let told = Heard::of(&one.repeat((1 << 21) / one.len()), JSON);
+    assert_eq!(told.calls.len(), (1 << 21) / one.len());
+    assert_eq!(told.content, "");
+}
+
 #[test]
 fn calls_in_tags() {
     let f = r#"{"name": "f", "arguments": {"a": 1}}"#;

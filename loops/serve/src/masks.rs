@@ -1,11 +1,12 @@
-//! Masks of constrained completions, made on a thread of their own while the model computes: which
+//! Masks of constrained completions, made on threads of their own while the model computes: which
 //! tokens a grammar allows next depends on the tokens so far and on nothing else. A mask that takes
-//! longer than the step delays its own completion and no other.
+//! longer than the step delays its own completion and no other: grammars whose last mask was slow
+//! stand in a line of their own.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hone_domain::{Grammar, ServeError, Token};
 use hone_nn::grammar::{Constraint, GrammarError, Grammars, TokenMask};
@@ -14,8 +15,10 @@ use crate::sequence::Setup;
 
 /// Compiled grammars that are kept; the longest unused goes first.
 const GRAMMARS_MAX: usize = 64;
-/// Stack of the thread: grammars nest.
+/// Stack of each thread: grammars nest.
 const STACK_BYTES: usize = 8 << 20;
+/// A mask that takes this long is slow; most take a tenth of it, with a vocabulary of 150,000 too.
+const SLOW: Duration = Duration::from_millis(2);
 
 /// Compiled grammars, because clients send the same schema with every request.
 #[derive(Default)]
@@ -60,10 +63,11 @@ impl GrammarBook {
     }
 }
 
-/// The thread that makes masks; it ends with the last clone of this.
+/// The threads that make masks; they end with the last clone of this.
 #[derive(Clone, Debug)]
 pub(crate) struct Masks {
-    jobs: Sender<Job>,
+    quick: Sender<Job>,
+    slow: Sender<Job>,
     #[cfg(test)]
     probe: Arc<Probe>,
 }
@@ -87,27 +91,36 @@ struct Job {
     back: SyncSender<Made>,
 }
 
-type Made = Result<(Constraint, TokenMask), GrammarError>;
+type Made = Result<Mask, GrammarError>;
+
+struct Mask {
+    constraint: Constraint,
+    allowed: TokenMask,
+    was_slow: bool,
+}
 
 impl Masks {
     pub(crate) fn start() -> std::io::Result<Self> {
-        let (jobs, inbox) = channel::<Job>();
         #[cfg(test)]
         let probe = Arc::<Probe>::default();
-        #[cfg(test)]
-        let delay = probe.clone();
-        let before_each = move || {
+        let line = |name: &str| {
+            let (jobs, inbox) = channel::<Job>();
             #[cfg(test)]
-            std::thread::sleep(Duration::from_micros(
-                delay.delay_us.load(std::sync::atomic::Ordering::Relaxed),
-            ));
+            let delay = probe.clone();
+            let before_each = move || {
+                #[cfg(test)]
+                std::thread::sleep(Duration::from_micros(
+                    delay.delay_us.load(std::sync::atomic::Ordering::Relaxed),
+                ));
+            };
+            let thread = std::thread::Builder::new().name(name.to_owned());
+            let thread = thread.stack_size(STACK_BYTES);
+            thread.spawn(move || make_all(&inbox, before_each))?;
+            std::io::Result::Ok(jobs)
         };
-        std::thread::Builder::new()
-            .name("hone-masks".to_owned())
-            .stack_size(STACK_BYTES)
-            .spawn(move || make_all(&inbox, before_each))?;
         Ok(Self {
-            jobs,
+            quick: line("hone-masks")?,
+            slow: line("hone-slow-masks")?,
             #[cfg(test)]
             probe,
         })
@@ -134,8 +147,12 @@ fn make_all(inbox: &Receiver<Job>, mut before_each: impl FnMut()) {
         if job.completion.strong_count() == 0 {
             continue;
         }
+        let began = Instant::now();
         before_each();
-        let made = make(job.constraint, job.took);
+        let mut made = make(job.constraint, job.took);
+        if let Ok(mask) = &mut made {
+            mask.was_slow = began.elapsed() >= SLOW;
+        }
         // A completion that was cancelled meanwhile wants no mask.
         let _gone = job.back.send(made).is_err();
     }
@@ -145,8 +162,12 @@ fn make(mut constraint: Constraint, took: Option<Token>) -> Made {
     if let Some(token) = took {
         constraint.take(token)?;
     }
-    let mask = constraint.mask()?;
-    Ok((constraint, mask))
+    let allowed = constraint.mask()?;
+    Ok(Mask {
+        constraint,
+        allowed,
+        was_slow: false,
+    })
 }
 
 /// The grammar's side of one completion.
@@ -154,6 +175,8 @@ pub(crate) struct Masked {
     masks: Masks,
     /// Goes with it, so that what is in line for it is skipped.
     alive: Arc<()>,
+    /// Whether the last mask was slow.
+    is_slow: bool,
     state: State,
 }
 
@@ -161,7 +184,7 @@ enum State {
     /// Being made.
     Away(Receiver<Made>),
     /// The mask of the next token.
-    Here(Box<(Constraint, TokenMask)>),
+    Here(Box<Mask>),
     /// A token is drawn under the mask that was given out.
     Drawing(Box<Constraint>),
     Broken(String),
@@ -173,6 +196,7 @@ impl Masked {
         let mut masked = Self {
             masks,
             alive: Arc::default(),
+            is_slow: false,
             state: State::Broken(String::new()),
         };
         masked.send(constraint, None);
@@ -191,7 +215,12 @@ impl Masked {
         let asked = &self.masks.probe.asked;
         #[cfg(test)]
         asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        self.state = match self.masks.jobs.send(job) {
+        let line = if self.is_slow {
+            &self.masks.slow
+        } else {
+            &self.masks.quick
+        };
+        self.state = match line.send(job) {
             Ok(()) => State::Away(made),
             Err(_) => State::Broken("the thread that makes masks is gone".to_owned()),
         };
@@ -203,7 +232,10 @@ impl Masked {
             return true;
         };
         self.state = match made.recv_timeout(wait) {
-            Ok(Ok(here)) => State::Here(Box::new(here)),
+            Ok(Ok(here)) => {
+                self.is_slow = here.was_slow;
+                State::Here(Box::new(here))
+            }
             Ok(Err(error)) => State::Broken(error.to_string()),
             Err(RecvTimeoutError::Timeout) => return false,
             Err(RecvTimeoutError::Disconnected) => State::Broken("making a mask failed".to_owned()),
@@ -216,9 +248,8 @@ impl Masked {
         let empty = State::Broken("the mask was not ready".to_owned());
         match std::mem::replace(&mut self.state, empty) {
             State::Here(here) => {
-                let (constraint, mask) = *here;
-                self.state = State::Drawing(Box::new(constraint));
-                Ok(mask)
+                self.state = State::Drawing(Box::new(here.constraint));
+                Ok(here.allowed)
             }
             State::Broken(why) => Err(ServeError::Internal(format!(
                 "the completion could not be held to its grammar: {why}"
@@ -245,32 +276,68 @@ mod tests {
     use super::*;
     use crate::tests::support::{END, model_config, tokenizer};
 
-    #[test]
-    fn the_mask_of_a_completion_that_is_gone_is_not_made() {
-        let (jobs, inbox) = channel();
-        let masks = Masks {
-            jobs,
-            probe: Arc::default(),
-        };
+    type Lines = (Masks, [Receiver<Job>; 2]);
+
+    /// Nobody makes what stands in these lines.
+    fn lines() -> Lines {
+        let (quick, first) = channel();
+        let (slow, second) = channel();
+        let probe = Arc::default();
+        (Masks { quick, slow, probe }, [first, second])
+    }
+
+    fn masked(masks: &Masks, grammar: &str) -> Masked {
         let setup = Setup {
             tokenizer: Arc::new(tokenizer()),
             end_tokens: vec![END],
             max_positions: 100,
         };
-        let grammar = Grammar(Arc::from("start: /[a-d]{8}/"));
+        let grammar = Grammar(Arc::from(grammar));
         let book = GrammarBook::default();
-        let [first, mut second, third] = [(); 3].map(|()| {
-            let constraint = book.constraint(&grammar, (&setup, model_config().vocab));
-            Masked::new(constraint.expect("a sound grammar"), masks.clone())
-        });
-        drop((first, third));
-        // The one that is left could ask for another mask, so its line does not end by itself.
+        let constraint = book.constraint(&grammar, (&setup, model_config().vocab));
+        Masked::new(constraint.expect("a sound grammar"), masks.clone())
+    }
+
+    /// Makes all that stands in a line, and tells how much that was.
+    fn make_those(inbox: &Receiver<Job>, takes: Duration) -> usize {
+        // Who waits for one could ask for another, so the line does not end by itself.
         let (again, rest) = channel();
         inbox.try_iter().for_each(|job| drop(again.send(job)));
         drop(again);
         let mut made = 0;
-        make_all(&rest, || made += 1);
-        assert_eq!(made, 1);
+        make_all(&rest, || {
+            made += 1;
+            std::thread::sleep(takes);
+        });
+        made
+    }
+
+    #[test]
+    fn the_mask_of_a_completion_that_is_gone_is_not_made() {
+        let (masks, [inbox, _]) = lines();
+        let [first, mut second, third] = [(); 3].map(|()| masked(&masks, "start: /[a-d]{8}/"));
+        drop((first, third));
+        assert_eq!(make_those(&inbox, Duration::ZERO), 1);
         assert!(second.is_ready(Duration::ZERO) && second.mask().is_ok());
+    }
+
+    #[test]
+    fn a_grammar_whose_masks_are_slow_stands_in_nobodys_way_until_they_are_quick_again() {
+        let (masks, [quick, slow]) = lines();
+        let mut masked = masked(&masks, "start: /[a-d]{8}/");
+        let mut draw = |line: &Receiver<Job>, takes| {
+            assert_eq!(make_those(line, takes), 1);
+            assert!(masked.is_ready(Duration::ZERO) && masked.mask().is_ok());
+            masked.drew(b'a'.into());
+        };
+        draw(&quick, SLOW);
+        assert_eq!(make_those(&quick, Duration::ZERO), 0);
+        draw(&slow, SLOW);
+        // On a busy machine any mask can take long.
+        let quick_again = (0..6).any(|_| {
+            draw(&slow, Duration::ZERO);
+            quick.try_recv().is_ok()
+        });
+        assert!(quick_again);
     }
 }

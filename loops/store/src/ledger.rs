@@ -226,6 +226,16 @@ pub struct PolicyRecord {
     pub published_ms: Millis,
 }
 
+/// Most pieces of feedback kept of one turn: what its owner said last decides.
+pub const FEEDBACK_KEPT: usize = 32;
+
+/// How long feedback is kept whose turn is not on record.
+pub const EARLY_KEPT_MS: Millis = 3_600_000;
+
+/// Most pieces of such feedback kept of one owner. Few where this crate is tested: each is a write
+/// to the disk.
+pub const EARLY_KEPT: usize = if cfg!(test) { 16 } else { 1_024 };
+
 /// What became of feedback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedbackOutcome {
@@ -348,13 +358,17 @@ pub trait Ledger: Reading {
     async fn open_turns(&self, limit: usize) -> Result<Vec<OpenTurn>, LedgerError>;
 
     /// Stores feedback, or replaces what the same (turn, owner, client id) said before; the same
-    /// feedback id again changes nothing. A turn that waits for training, abstained, failed to be
+    /// feedback id again changes nothing. Of more than [`FEEDBACK_KEPT`] on a turn, the newest
+    /// stay. A turn that waits for training, abstained, failed to be
     /// judged, is held back or held out, or held no lesson goes (back) to the judge, and a judge
     /// that claimed it before the feedback came is fenced; who claims it next for training decides
     /// anew what becomes of it. What is said about an erased turn is not kept, also
     /// while it is still being removed. A batch that holds
     /// the turn at `received_ms` keeps it. Feedback that came before its turn counts if the turn
-    /// turns out to be the same owner's.
+    /// turns out to be the same owner's. Until then it is kept for [`EARLY_KEPT_MS`], and of one
+    /// owner the [`EARLY_KEPT`] that came last: what is beyond goes, some at a time, when feedback
+    /// on another unknown turn comes, and so does what is further ahead of that one's time, as a
+    /// clock that went back leaves it.
     async fn record_feedback(&self, feedback: &Feedback) -> Result<FeedbackOutcome, LedgerError>;
 
     // === judge ===

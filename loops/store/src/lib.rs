@@ -22,9 +22,10 @@ pub use blobs::FsBlobs;
 pub use error::LedgerError;
 pub use late::LateTurns;
 pub use ledger::{
-    AuditCount, Claim, Claimed, Consumer, FeedbackOutcome, Ledger, LedgerCounts, OpenTurn,
-    PolicyRecord, PolicyStatus, Publish, Ready, Refusal, ReplayQuery, Replayed, SampleClaim,
-    SampleMaterial, TurnRow, TurnView, reason_at_record,
+    AuditCount, Claim, Claimed, Consumer, EARLY_KEPT, EARLY_KEPT_MS, FEEDBACK_KEPT,
+    FeedbackOutcome, Ledger, LedgerCounts, OpenTurn, PolicyRecord, PolicyStatus, Publish, Ready,
+    Refusal, ReplayQuery, Replayed, SampleClaim, SampleMaterial, TurnRow, TurnView,
+    reason_at_record,
 };
 pub use people::{
     AUDIT_ORIGIN, ApiKey, AuditCheck, AuditEntry, AuditQuery, AuditRecord, Changed, Invite, Keeper,

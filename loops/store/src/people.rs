@@ -143,8 +143,8 @@ pub struct Invite {
     pub role: UserRole,
     /// Its name; none lets the guest choose.
     pub name: Option<String>,
-    /// Who invites. Empty for the link of the first start, which nobody made: it is refused once
-    /// there is an account.
+    /// Who invites: an account, or an owner without one. Empty for the link of the first start,
+    /// which nobody made: it is refused once there is an account.
     pub by: String,
     /// When it was made.
     pub created_ms: Millis,
@@ -178,7 +178,8 @@ pub enum PeopleChange {
     /// A new invitation.
     Invite(Invite),
     /// An invitation taken by a new account; `Missing` if it does not exist, ran out, was taken,
-    /// or is for another name or role, `Taken` if the name is.
+    /// is for another name or role, or is not backed (see [`People::invite`]), `Taken` if the name
+    /// is.
     TakeInvite(Digest, User),
     /// A new team with its members; `Taken` if the name is, or if a member is in another team.
     AddTeam(Team),
@@ -295,7 +296,8 @@ pub trait People: Send + Sync {
     /// One sign-in.
     async fn sign_in(&self, token: Digest) -> Result<Option<SignIn>, LedgerError>;
 
-    /// One invitation, unless it was taken.
+    /// One invitation, unless it was taken. None while the account that made it is closed, or has
+    /// a role that does not cover the invitation's.
     async fn invite(&self, token: Digest) -> Result<Option<Invite>, LedgerError>;
 
     /// Notes when keys and sign-ins were last used, and forgets sign-ins not used since `idle_ms`.

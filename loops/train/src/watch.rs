@@ -7,6 +7,8 @@
 //! scope's base period; a later period that was surely better takes its place, so that what was
 //! learned is defended too.
 
+use std::collections::BTreeSet;
+
 use hone_domain::{PolicyVersion, Scope, StopReason, Token};
 use hone_store::{PolicyRecord, WatchNews, WatchPlace};
 use serde::{Deserialize, Serialize};
@@ -46,6 +48,13 @@ pub struct Alarm {
 }
 
 impl Chart {
+    /// Begins again from 0 where the sum began to rise under one of these.
+    fn leave(&mut self, left: &BTreeSet<PolicyVersion>) {
+        if self.since.is_some_and(|since| left.contains(&since)) {
+            (self.sum, self.since, self.run) = (0.0, None, (0, 0));
+        }
+    }
+
     /// Takes one observation. An alarm starts the chart again from 0. What the base model sampled
     /// counts towards the base period only: there is nothing to go back to.
     pub fn observe(
@@ -227,7 +236,7 @@ pub struct WatchLook {
 }
 
 /// What holds a scope, as far as the watch cares.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// A person keeps the version.
     pub pinned: bool,
@@ -235,6 +244,8 @@ pub struct Held {
     pub tripped: bool,
     /// This version is on trial.
     pub trial: Option<PolicyVersion>,
+    /// These were left by a rollback: what comes late of them says nothing of what is served.
+    pub left: BTreeSet<PolicyVersion>,
 }
 
 /// What follows from a look.
@@ -264,7 +275,9 @@ pub fn look((config, canary): (&WatchConfig, &CanaryConfig), look: WatchLook) ->
         if memory.trial.map(|trial| trial.version) != held.trial {
             memory.trial = held.trial.map(TrialMemory::new);
         }
-        let (served, tried) = alarms(config, &look.news, (&scope, &mut memory));
+        memory.complaints.leave(&held.left);
+        memory.broken.leave(&held.left);
+        let (served, tried) = alarms(config, &look.news, (&scope, &mut memory), &held.left);
         if held.tripped {
             let enough = config.resume_turns > 0 && memory.since_trip >= config.resume_turns;
             if enough {
@@ -300,18 +313,22 @@ fn alarms(
     config: &WatchConfig,
     news: &WatchNews,
     (scope, memory): (&Scope, &mut WatchMemory),
+    left: &BTreeSet<PolicyVersion>,
 ) -> (Found, Found) {
+    let is_heard = |of: &Scope, version| of == scope && !left.contains(&version);
     let (mut served, mut tried) = (None, None);
     let mut note = |(on_trial, alarm): (bool, Option<Alarm>), what| {
         let place = if on_trial { &mut tried } else { &mut served };
         *place = place.take().or(alarm.map(|alarm| (alarm, what)));
     };
-    for turn in news.turns.iter().filter(|turn| turn.scope == *scope) {
+    let turns = news.turns.iter();
+    for turn in turns.filter(|turn| is_heard(&turn.scope, turn.version)) {
         memory.since_trip += 1;
         let seen = (turn.version, is_broken(&turn.tokens, turn.stop));
         note(memory.answered(config, seen), "broken-output rate");
     }
-    for verdict in news.verdicts.iter().filter(|v| v.scope == *scope) {
+    let verdicts = news.verdicts.iter();
+    for verdict in verdicts.filter(|verdict| is_heard(&verdict.scope, verdict.version)) {
         let seen = (verdict.version, verdict.score < 0.0);
         note(memory.judged(config, seen), "complaint rate");
     }
@@ -327,10 +344,7 @@ fn alarms(
 pub fn last_good(records: &[PolicyRecord], since: PolicyVersion) -> Option<PolicyVersion> {
     let head = &records.first()?.policy;
     let find = |version| records.iter().find(|r| r.policy.version == version);
-    let lineage = std::iter::successors(Some(head.version), |at| {
-        find(*at).map(|record| record.parent)
-    });
-    if find(since).is_some() && lineage.take(records.len() + 1).all(|at| at != since) {
+    if left(records).contains(&since) {
         return None;
     }
     let mut at = find(since).map_or(PolicyVersion::BASE, |record| record.parent);
@@ -343,6 +357,20 @@ pub fn last_good(records: &[PolicyRecord], since: PolicyVersion) -> Option<Polic
         at = record.parent;
     }
     (!head.is_base()).then_some(PolicyVersion::BASE)
+}
+
+/// Those of `records`, a scope's newest versions, newest first, that the newest does not come from.
+pub(crate) fn left(records: &[PolicyRecord]) -> BTreeSet<PolicyVersion> {
+    let mut at = records.first().map(|record| record.policy.version);
+    let mut left = BTreeSet::new();
+    for record in records {
+        if Some(record.policy.version) == at {
+            at = Some(record.parent);
+        } else {
+            left.insert(record.policy.version);
+        }
+    }
+    left
 }
 
 /// The note of an automatic rollback.

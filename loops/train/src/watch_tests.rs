@@ -188,19 +188,19 @@ fn a_trial_fails_by_its_own_arm_and_is_proven_by_it() {
     };
     // What is usual is known from before, or from the other side meanwhile.
     let known = looked(WatchMemory::default(), Held::default(), news(60, 1.0));
-    let measured = looked(WatchMemory::default(), on_trial, news(12, 1.0));
+    let measured = looked(WatchMemory::default(), on_trial.clone(), news(12, 1.0));
     for before in [known, measured] {
         let memory = before.memories[0].1;
-        let bad = looked(memory, on_trial, news_of(3, 20, -1.0));
+        let bad = looked(memory, on_trial.clone(), news_of(3, 20, -1.0));
         assert_eq!((bad.trips.len(), bad.proofs.len()), (0, 0));
         let (_, version, alarm, what) = &bad.failures[0];
         assert_eq!((*version, *what), (PolicyVersion(3), "complaint rate"));
         assert_eq!((alarm.since, alarm.now), (PolicyVersion(3), 1.0));
-        let few = looked(memory, on_trial, news_of(3, 24, 1.0));
+        let few = looked(memory, on_trial.clone(), news_of(3, 24, 1.0));
         assert_eq!((few.failures.len(), few.proofs.len()), (0, 0));
         let text = serde_json::to_string(&few.memories[0].1).unwrap();
         let stored: WatchMemory = serde_json::from_str(&text).unwrap();
-        let enough = looked(stored, on_trial, news_of(3, 1, 1.0));
+        let enough = looked(stored, on_trial.clone(), news_of(3, 1, 1.0));
         assert_eq!(enough.proofs, [(scope(), PolicyVersion(3))]);
         // Another trial begins anew.
         let other = Held {
@@ -240,10 +240,29 @@ fn a_look_trips_holds_and_resumes() {
         tripped: true,
         ..Held::default()
     };
-    let few = looked(storm.memories[0].1, tripped, news(30, -1.0));
+    let few = looked(storm.memories[0].1, tripped.clone(), news(30, -1.0));
     assert_eq!((few.trips.len(), few.resumes.len()), (0, 0));
     let many = looked(few.memories[0].1, tripped, news(300, 1.0));
     assert_eq!(many.resumes, [scope()]);
+}
+
+#[test]
+fn what_was_left_says_nothing_of_what_is_served() {
+    let calm = looked(WatchMemory::default(), Held::default(), news(60, 1.0));
+    let nearly = looked(calm.memories[0].1, Held::default(), news_of(3, 3, -1.0));
+    assert_eq!(nearly.trips, []);
+    let memory = nearly.memories[0].1;
+    // What a person took back begins no alarm of what is served instead.
+    let left = Held {
+        left: [PolicyVersion(3)].into(),
+        ..Held::default()
+    };
+    let late = looked(memory, left.clone(), news_of(3, 40, -1.0));
+    assert_eq!((late.trips.len(), late.memories[0].1.since_trip), (0, 63));
+    let after = looked(late.memories[0].1, left, news_of(4, 20, -1.0));
+    assert_eq!(after.trips[0].1.since, PolicyVersion(4));
+    let blamed = looked(memory, Held::default(), news_of(4, 20, -1.0));
+    assert_eq!(blamed.trips[0].1.since, PolicyVersion(3));
 }
 
 #[test]
@@ -290,7 +309,14 @@ fn the_last_good_version_is_the_nearest_sound_one() {
     assert_eq!(good(&restored, 5), Some(1));
     assert_eq!(good(&restored, 2), Some(1));
     assert_eq!(good(&restored, 4), None, "it was left already");
+    let gone =
+        |records: &[PolicyRecord]| left(records).into_iter().map(|v| v.0).collect::<Vec<_>>();
+    assert_eq!(gone(&chain()), [0; 0]);
+    assert_eq!(gone(&restored), [3, 4]);
+    let grown = [vec![record(7, 5, 2), record(6, 5, 6)], restored.clone()].concat();
+    assert_eq!(gone(&grown), [3, 4, 6]);
     let base = [vec![record(5, 0, 0)], chain()].concat();
+    assert_eq!(gone(&base), [1, 2, 3, 4]);
     assert_eq!(
         good(&base, 5),
         None,

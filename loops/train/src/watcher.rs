@@ -13,6 +13,10 @@ use crate::watch::{self, Alarm, Held, WatchDecision, WatchLook, WatchMemory};
 /// Most versions of a scope that a way back is looked for among.
 const VERSIONS_LOOKED_AT: usize = 256;
 
+/// Most versions of a scope among which those are looked for that were left: what is said comes
+/// some versions late, not many.
+const LEFT_LOOKED_AT: usize = 32;
+
 /// Reads for the watch and carries out what it decides.
 #[derive(Clone)]
 pub(crate) struct Watcher {
@@ -38,10 +42,12 @@ impl Watcher {
         let mut scopes = Vec::with_capacity(named.len());
         for scope in named {
             let standing = self.versions.standing(&scope).await?;
+            let newest = self.ledger.versions(Some(&scope), LEFT_LOOKED_AT).await?;
             let held = Held {
                 pinned: standing.pinned,
                 tripped: standing.tripped.is_some(),
                 trial: standing.trial.map(|trial| trial.version),
+                left: watch::left(&newest),
             };
             scopes.push((scope.clone(), self.memory(&scope).await?, held));
         }

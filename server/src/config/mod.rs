@@ -14,6 +14,7 @@ mod sections;
 mod settings;
 mod telemetry;
 
+use std::ffi::OsString;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -129,10 +130,29 @@ impl Sources {
         };
         Ok(Self {
             file,
-            env: std::env::vars().collect(),
+            env: environment(std::env::vars_os())?,
             flags,
         })
     }
+}
+
+/// The variables that are text; one of ours has to be.
+fn environment(
+    variables: impl Iterator<Item = (OsString, OsString)>,
+) -> Result<Vec<(String, String)>, ConfigError> {
+    let mut env = Vec::new();
+    for (name, value) in variables {
+        match (name.into_string(), value.into_string()) {
+            (Ok(name), Ok(value)) => env.push((name, value)),
+            (Ok(name), Err(_)) if name.starts_with("HONE__") => {
+                return Err(ConfigError(format!(
+                    "the environment variable {name} is not text in UTF-8"
+                )));
+            }
+            _ => {}
+        }
+    }
+    Ok(env)
 }
 
 impl Config {

@@ -14,6 +14,27 @@ fn with_env(name: &str, value: &str) -> Result<Config, ConfigError> {
     })
 }
 
+#[cfg(unix)]
+#[test]
+fn variables_that_are_no_text_stop_nothing_unless_they_are_ours() {
+    use std::os::unix::ffi::OsStringExt;
+    let odd = || OsString::from_vec(vec![0xff]);
+    let plain = |text: &str| OsString::from(text);
+    let others = [
+        (odd(), plain("x")),
+        (plain("LS_COLORS"), odd()),
+        (plain("HONE__HTTP__BIND"), plain("127.0.0.1:1")),
+    ];
+    let kept = environment(others.into_iter()).expect("they are not ours");
+    assert_eq!(
+        kept,
+        [("HONE__HTTP__BIND".to_owned(), "127.0.0.1:1".to_owned())]
+    );
+    let ours = [(plain("HONE__HTTP__BIND"), odd())];
+    let refused = environment(ours.into_iter()).expect_err("it means something");
+    assert!(refused.to_string().contains("HONE__HTTP__BIND"));
+}
+
 #[test]
 fn the_defaults_are_whole_and_valid() {
     let config = Config::load(&Sources::default()).expect("the defaults are valid");

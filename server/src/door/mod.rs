@@ -10,6 +10,7 @@
 mod conduct;
 mod counters;
 mod language;
+mod places;
 mod prepare;
 mod render;
 mod shape;
@@ -19,11 +20,11 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hone_collect::{Input, SharedIndex};
-use hone_domain::{Policies, RequestId, Scope, ServeError, SessionId, SessionIndex, Token, TurnId};
+use hone_domain::{Policies, RequestId, ServeError, SessionId, SessionIndex, Token, TurnId};
 use hone_runtime::{Clock, Ids, LatestReader, Outbox, Shutdown};
 use hone_serve::Backend;
 use hone_store::LateTurns;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 
 use crate::learning::Rules;
 use crate::people::meter::Meters;
@@ -32,6 +33,7 @@ use crate::telemetry::Telemetry;
 pub use conduct::{Choice, Ended, Piece};
 pub use counters::{Counter, DoorCounters};
 pub use language::{ByteLanguage, Language, LanguageError, Manner, ModelLanguage};
+pub use places::Places;
 pub use prepare::{Opened, PromptSource, Request, chars_of};
 pub use render::template_message;
 pub use shape::{Pattern, Shape};
@@ -67,9 +69,9 @@ pub struct Door {
     /// Traces and numbers for a collector, where one is configured.
     pub telemetry: Option<Arc<Telemetry>>,
     /// One embedding at a time, because each takes a thread from the others.
-    pub embedding: Arc<Semaphore>,
+    pub embedding: Places,
     /// Places for work on long texts, which takes memory as well; one a core.
-    pub apart: Arc<Semaphore>,
+    pub apart: Places,
     /// Ends every completion under way, when draining has taken too long.
     pub abort: Shutdown,
 }
@@ -101,13 +103,14 @@ impl Door {
         }
     }
 
-    /// Embeddings of texts, in order. They wait for each other, and are paid where they begin.
+    /// Embeddings of an owner's texts, in order. They wait for each other, and are paid where they
+    /// begin.
     pub async fn embed(
         self: &Arc<Self>,
-        request: RequestId,
+        (owner, request): (&str, RequestId),
         inputs: Vec<Vec<Token>>,
     ) -> Result<Vec<Vec<f32>>, OpenError> {
-        let place = self.embedding.clone().acquire_owned().await;
+        let place = self.embedding.enter(owner).await;
         let place = place.map_err(OpenError::broken)?;
         if let Some(payer) = self.meters.spender(request) {
             payer.spend(inputs.iter().map(Vec::len).sum());
@@ -130,16 +133,16 @@ impl Door {
         Ok(done?)
     }
 
-    /// Works on a text of so many characters: off the async threads, unless it is a short one.
+    /// Works on an owner's text of so many characters: off the async threads, unless it is a short one.
     pub async fn apart<T: Send + 'static>(
         self: &Arc<Self>,
-        chars: usize,
+        (owner, chars): (&str, usize),
         work: impl FnOnce(&Self) -> T + Send + 'static,
     ) -> Result<T, OpenError> {
         if chars <= self.limits.inline_chars_max {
             return Ok(work(self));
         }
-        let place = self.apart.clone().acquire_owned().await;
+        let place = self.apart.enter(owner).await;
         let place = place.map_err(OpenError::broken)?;
         let door = self.clone();
         let working = tokio::task::spawn_blocking(move || {
@@ -153,11 +156,6 @@ impl Door {
     /// Sessions remembered.
     pub fn sessions(&self) -> usize {
         self.index().len()
-    }
-
-    /// Whose policy a request is about.
-    pub fn scope(owner: &str, user: Option<&str>) -> Scope {
-        Scope::of(owner, user)
     }
 }
 

@@ -7,7 +7,7 @@ use hone_collect::{Input, Observed};
 use hone_domain::{
     Admission, Admitted, Ask, AskContext, BindRequest, Binding, Check, Collect, Continued, Grammar,
     GroupId, Listening, Message, Millis, Origin, PolicyChoice, Reason, Reasoning, RequestId,
-    Sampling, Scope, ServeError, SessionId, StopRules, Token, TurnId, TurnKind, Wanted,
+    Sampling, Scope, ServeError, SessionId, StopRules, Token, ToolCall, TurnId, TurnKind, Wanted,
 };
 use serde_json::{Map, Value};
 
@@ -101,15 +101,14 @@ impl Request {
         self.kind.unwrap_or(TurnKind::Main)
     }
 
-    /// About how many characters its prompt is made of.
+    /// About how many characters its prompt is made of, and what is written around them.
     fn chars(&self) -> usize {
-        let called = |m: &Message| {
-            m.tool_calls
-                .iter()
-                .map(|c| c.arguments.len())
-                .sum::<usize>()
-        };
-        let said = self.messages.iter().map(|m| m.content.len() + called(m));
+        let some = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let called = |c: &ToolCall| CALL_CHARS + c.id.len() + c.name.len() + c.arguments.len();
+        let said = self.messages.iter().map(|m| {
+            let calls: usize = m.tool_calls.iter().map(called).sum();
+            MESSAGE_CHARS + m.content.len() + some(&m.name) + some(&m.tool_call_id) + calls
+        });
         let shown: usize = match &self.prompt {
             PromptSource::Chat { tools, extra } => {
                 let tools = tools.iter().flatten();
@@ -121,6 +120,10 @@ impl Request {
         said.sum::<usize>() + shown
     }
 }
+
+/// About how many characters a template writes around a message, and around a call.
+const MESSAGE_CHARS: usize = 16;
+const CALL_CHARS: usize = 64;
 
 /// About how many characters a value is written with.
 pub fn chars_of(value: &Value) -> usize {
@@ -163,16 +166,18 @@ impl Door {
             Some(_) => usize::MAX,
             None => request.chars(),
         };
+        let owner = request.owner.clone();
         let prepare = move |door: &Self| {
             let prepared = door.prepare(&request, admitted_ms);
             (request, prepared)
         };
-        let (request, prepared) = self.apart(chars, prepare).await?;
+        let (request, prepared) = self.apart((&owner, chars), prepare).await?;
         self.ask_all(&request, prepared?, admitted_ms)
     }
 
     /// The tokens of a request's prompt, asking and remembering nothing.
     pub async fn tokens_of(self: &Arc<Self>, request: Request) -> Result<Vec<Token>, OpenError> {
+        let owner = request.owner.clone();
         let work = move |door: &Self| {
             Ok(match (&request.prompt, door.text_of(&request, &[])?) {
                 (PromptSource::Tokens(tokens), _) => tokens.clone(),
@@ -180,7 +185,7 @@ impl Door {
                 (_, text) => door.language.encode(&text.unwrap_or_default(), false),
             })
         };
-        self.apart(usize::MAX, work).await?
+        self.apart((&owner, usize::MAX), work).await?
     }
 
     fn prepare(&self, request: &Request, now_ms: Millis) -> Result<Prepared, OpenError> {

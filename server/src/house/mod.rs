@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::config::Config;
-use crate::door::{Door, DoorCounters, Live};
+use crate::door::{Door, DoorCounters, Live, Places};
 use crate::eraser::Eraser;
 use crate::http::acts::Acts;
 use crate::http::guard::Guard;
@@ -120,8 +120,8 @@ impl House {
                 counters: DoorCounters::default(),
                 live: Live::default(),
                 telemetry: commons.telemetry.clone(),
-                embedding: Arc::new(Semaphore::new(1)),
-                apart: Arc::new(Semaphore::new(config.model.thread_count())),
+                embedding: Places::new(1),
+                apart: Places::new(config.model.thread_count()),
                 abort: abort.signal(),
             })
         });
@@ -169,6 +169,7 @@ fn guard_of(config: &Config, addr: SocketAddr) -> Result<Guard, String> {
     Ok(Guard {
         loopback: addr.ip().is_loopback(),
         sign_in: config.people.sign_in,
+        proxies_trusted: config.http.proxies_trusted.clone(),
         keys: config.http.known_keys()?,
         hosts_allowed: config.http.hosts_allowed.clone(),
         origins_allowed: config.http.origins_allowed.clone(),

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::{House, guard_of};
 use crate::config::{Config, Setting};
+use crate::http::guard::Guard;
 use crate::logs;
 
 /// Keys, or beginnings of keys, that take effect at once.
@@ -30,7 +31,12 @@ impl House {
         if let Some(tls) = &self.tls {
             tls.reload()?;
         }
-        let guard = guard_of(new, self.addr)?;
+        let running = self.http.guard.get();
+        let guard = Guard {
+            sign_in: running.sign_in,
+            proxies_trusted: running.proxies_trusted.clone(),
+            ..guard_of(new, self.addr)?
+        };
         let settings = new.settings().map_err(|error| error.to_string())?;
         let known = self.http.settings.get();
         let changed = changed(&known, &settings);

@@ -239,6 +239,7 @@ async fn what_can_change_at_once_does_and_the_rest_is_named() {
         ("http.keys", Toml::Array(vec![Toml::Table(key)])),
         ("limits.owner.requests_per_minute", Toml::from(1)),
         ("http.messages_max", Toml::from(7)),
+        ("people.sign_in", Toml::from(true)),
     ];
     let me = async |key: &str| {
         let url = format!("http://{}/v1/models", house.addr);
@@ -248,7 +249,7 @@ async fn what_can_change_at_once_does_and_the_rest_is_named() {
     assert_eq!(me("word").await, 200, "a placeholder where no key exists");
     assert_eq!(me("other").await, 200);
     let late = house.reload(&config(data.path(), &changes)).await.unwrap();
-    assert_eq!(late, ["http.messages_max"]);
+    assert_eq!(late, ["http.messages_max", "people.sign_in"]);
     assert_eq!((me("word").await, me("other").await), (200, 401));
     assert_eq!(chat(&house, "hi", false).await.status(), 200);
     assert_eq!(chat(&house, "hi", false).await.status(), 429);

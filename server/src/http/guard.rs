@@ -60,6 +60,8 @@ pub struct Guard {
     pub loopback: bool,
     /// Somebody at this machine has to sign in as well.
     pub sign_in: bool,
+    /// Proxies: who speaks through one is nobody at this machine.
+    pub proxies_trusted: Vec<IpAddr>,
     /// Known keys.
     pub keys: Vec<Key>,
     /// Further host names that count as this machine.
@@ -237,6 +239,13 @@ impl Guard {
         if !self.loopback || !peer.is_loopback() || self.sign_in {
             return Err(ApiError::Unauthorized(
                 "this address needs an API key or a sign-in: send the header Authorization: Bearer KEY, or sign in on the page"
+                    .to_owned(),
+            ));
+        }
+        if self.proxies_trusted.contains(&peer.to_canonical()) {
+            return Err(forbidden(
+                "forwarded",
+                "a proxy (http.proxies_trusted) sent this request, so it does not count as loopback; make a key (hone key add) and send it as a Bearer token"
                     .to_owned(),
             ));
         }

@@ -24,6 +24,7 @@ use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 
 use super::timed::{TimedStream, UnderWay};
+use crate::people::counted;
 
 /// Bounds of connections.
 #[derive(Clone, Copy, Debug)]
@@ -51,9 +52,11 @@ struct AddressPlace(Addresses, IpAddr);
 impl Addresses {
     /// A place, or none if the address has as many as it may.
     fn enter(&self, address: IpAddr, most: usize) -> Option<AddressPlace> {
+        let is_loopback = address.to_canonical().is_loopback();
+        let address = counted(address);
         let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counted.entry(address).or_default();
-        if most > 0 && *count >= most && !address.is_loopback() {
+        if most > 0 && *count >= most && !is_loopback {
             return None;
         }
         *count += 1;

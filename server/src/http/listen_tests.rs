@@ -310,7 +310,19 @@ fn one_address_cannot_take_every_place() {
     drop(first);
     assert!(addresses.enter(stranger, 2).is_some());
     let many: Vec<_> = (0..9).map(|_| addresses.enter(local, 2)).collect();
+    // Of IPv6 a network is one, and IPv4 in it is what it is.
+    let parse = |text: &str| text.parse::<IpAddr>().unwrap();
+    let network: Vec<_> = ["2001:db8::1", "2001:db8::2"]
+        .map(|text| addresses.enter(parse(text), 2))
+        .into();
+    assert!(network.iter().all(Option::is_some));
+    assert!(addresses.enter(parse("2001:db8::3"), 2).is_none());
+    assert!(addresses.enter(parse("2001:db8:0:1::1"), 2).is_some());
+    let inner: Vec<_> = (0..9)
+        .map(|_| addresses.enter(parse("::ffff:127.0.0.1"), 2))
+        .collect();
+    assert!(inner.iter().all(Option::is_some));
     assert!(many.iter().all(Option::is_some));
-    drop((second, many));
+    drop((second, many, network, inner));
     assert!(addresses.0.lock().unwrap().is_empty());
 }

@@ -40,7 +40,7 @@ use super::{Http, Life, ModelNames, router};
 use crate::config::{
     BindingConfig, Config, DEFAULTS, HttpConfig, LearningConfig, LimitsConfig, Sources,
 };
-use crate::door::{ByteLanguage, Door, DoorCounters, Limits, Live};
+use crate::door::{ByteLanguage, Door, DoorCounters, Limits, Live, Places};
 use crate::eraser::Eraser;
 use crate::learning::{Lessons, Rules};
 use crate::outbound::Outbound;
@@ -351,6 +351,7 @@ fn known_guard() -> Guard {
     Guard {
         loopback: true,
         sign_in: false,
+        proxies_trusted: Vec::new(),
         keys: known_keys(),
         hosts_allowed: vec!["box.lan".to_owned()],
         origins_allowed: vec!["https://app.example".to_owned()],
@@ -406,8 +407,8 @@ fn door_of(
         counters: DoorCounters::default(),
         live: Live::default(),
         telemetry: None,
-        embedding: Arc::new(Semaphore::new(1)),
-        apart: Arc::new(Semaphore::new(2)),
+        embedding: Places::new(1),
+        apart: Places::new(2),
         abort,
     })
 }

@@ -140,7 +140,7 @@ impl Directory {
 
 fn used_up() -> ApiError {
     ApiError::NotFound(
-        "this link is not valid: it was used, or it is too old, or it was for the first account and there is one; ask for another".to_owned(),
+        "this link is not valid: it was used, or it is too old, or it was for the first account and there is one, or who made it may not invite any more; ask for another".to_owned(),
     )
 }
 

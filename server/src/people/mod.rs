@@ -76,9 +76,9 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The address that tries are counted by: of IPv6 the network, which one person has as a whole.
-fn counted(peer: IpAddr) -> IpAddr {
-    match peer {
-        IpAddr::V4(_) => peer,
+pub(crate) fn counted(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        v4 @ IpAddr::V4(_) => v4,
         IpAddr::V6(v6) => {
             let [a, b, c, d, ..] = v6.segments();
             IpAddr::from([a, b, c, d, 0, 0, 0, 0])

@@ -16,6 +16,10 @@ class Account {
   failure = $state('')
   /** Whether a session ended while the page was in use. */
   ended = $state(false)
+  /** Whether it ended because one chose another password here. */
+  isRenewed = $state(false)
+  /** Whether something is written that a fresh page would not have. */
+  isWriting = false
   isAdmin = $derived(this.me?.role === 'admin' || this.me?.role === 'auditor')
   mayChange = $derived(this.me?.role === 'admin')
   /** Agents are made and keys are handed out by who writes programs. */
@@ -42,8 +46,8 @@ class Account {
 
   /**
    * Another tab may have signed in anew, decided otherwise about learning, or signed in somebody
-   * else: then this page begins anew, and nothing it was about to do is done in their name.
-   * Says whether the same person is here.
+   * else: then this page begins anew, and nothing it was about to do is done in their name. So it
+   * does where nobody was here. Says whether the same person is here.
    */
   check(): Promise<boolean> {
     // A page that comes to sight gets the focus as well.
@@ -52,7 +56,24 @@ class Account {
   }
 
   private async look(): Promise<boolean> {
-    if (this.phase !== 'in') return false
+    if (this.phase === 'failed') await this.load()
+    else if (this.phase === 'out') await this.lookForSomebody()
+    else if (this.phase === 'in') return this.lookWhoIsHere()
+    return false
+  }
+
+  private async lookForSomebody() {
+    if (this.isWriting) return
+    try {
+      await get<Me>('/v1/me')
+    } catch {
+      // Nobody is, still.
+      return
+    }
+    if (this.phase === 'out' && !this.isWriting) beginAnew()
+  }
+
+  private async lookWhoIsHere(): Promise<boolean> {
     let me: Me
     try {
       me = await get<Me>('/v1/me')
@@ -81,6 +102,13 @@ class Account {
     beginAnew()
   }
 
+  /** Every sign-in ends with the old password, this one too. */
+  async changePassword(old: string, fresh: string) {
+    await post('/v1/auth/password', { old, new: fresh })
+    this.isRenewed = true
+    this.forget()
+  }
+
   async signOut() {
     await post('/v1/auth/sign-out')
     this.phase = 'loading'
@@ -89,9 +117,9 @@ class Account {
     beginAnew()
   }
 
-  /** Decides about learning; what is not said stays. */
-  async decide(learning: Consent, holdback = this.consent?.holdback) {
-    this.consent = await call<ConsentView>('PUT', '/v1/consent', { body: { learning, holdback } })
+  /** Decides about learning. What is not said stays as it was: a default stays a default. */
+  async decide(said: { learning: Consent; holdback?: boolean }) {
+    this.consent = await call<ConsentView>('PUT', '/v1/consent', { body: said })
     this.decisions += 1
   }
 

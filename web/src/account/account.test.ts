@@ -6,11 +6,14 @@ import { account } from './account.svelte'
 let session: { name: string; csrf: string } | null
 let learning: string
 let acts: string[]
+/** What was decided about learning, as it was sent. */
+let decided: unknown[]
 const reload = vi.fn()
 
-async function answer(path: string, { method, headers }: { method: string; headers: Record<string, string> }) {
+async function answer(path: string, { method, headers, body }: { method: string; headers: Record<string, string>; body?: string }) {
   if (session === null) return Response.json({ error: { message: 'sign in', code: 'unauthorized' } }, { status: 401 })
   if (path === '/v1/me') return Response.json({ ...session, role: 'user', via: 'session', team: null })
+  if (path === '/v1/consent' && method === 'PUT') decided.push(JSON.parse(body ?? ''))
   if (path === '/v1/consent') return Response.json({ learning, holdback: true })
   if (headers['x-hone-csrf'] !== session.csrf) {
     return Response.json({ error: { message: 'with a cookie this needs the header', code: 'csrf' } }, { status: 403 })
@@ -23,6 +26,8 @@ beforeEach(async () => {
   session = { name: 'ann', csrf: 'first' }
   learning = 'full'
   acts = []
+  decided = []
+  account.isWriting = false
   reload.mockClear()
   vi.stubGlobal('fetch', answer)
   vi.stubGlobal('location', { reload })
@@ -61,16 +66,51 @@ it('what is decided here is not undone by an older answer', async () => {
     return Response.json({ learning: 'full', holdback: true })
   })
   await account.check()
-  await account.decide('serve')
+  await account.decide({ learning: 'serve' })
   late()
   await new Promise((turn) => setTimeout(turn))
   expect(account.consent?.learning).toBe('serve')
+})
+
+it('what one did not touch is not sent as decided', async () => {
+  await account.decide({ learning: 'serve' })
+  await account.decide({ learning: 'full', holdback: false })
+  expect(decided).toEqual([{ learning: 'serve' }, { learning: 'full', holdback: false }])
 })
 
 it('a look finds that nobody is here any more', async () => {
   session = null
   expect(await account.check()).toBe(false)
   expect([account.phase, account.ended]).toEqual(['out', true])
+})
+
+it('a page where nobody was here begins anew once somebody is, unless one writes', async () => {
+  session = null
+  await account.check()
+  await account.check()
+  expect(reload).not.toHaveBeenCalled()
+  session = { name: 'ann', csrf: 'second' }
+  account.isWriting = true
+  await account.check()
+  expect(reload).not.toHaveBeenCalled()
+  account.isWriting = false
+  expect(await account.check()).toBe(false)
+  expect(reload).toHaveBeenCalledOnce()
+})
+
+it('a page that found no server looks again', async () => {
+  vi.stubGlobal('fetch', () => Promise.reject(new TypeError('Failed to fetch')))
+  await account.load()
+  expect(account.phase).toBe('failed')
+  vi.stubGlobal('fetch', answer)
+  await account.check()
+  expect([account.phase, account.me?.name]).toEqual(['in', 'ann'])
+})
+
+it('another password ends this sign-in too, and says why', async () => {
+  await account.changePassword('old', 'a long new one')
+  expect(acts).toEqual(['POST /v1/auth/password by ann'])
+  expect([account.phase, account.isRenewed]).toEqual(['out', true])
 })
 
 it('a server that does not answer is no reason to begin anew', async () => {

@@ -1757,6 +1757,11 @@ export interface components {
             /** @description Always `comparison`. */
             object: string;
         };
+        /** @description More about what was sampled. */
+        CompletionDetails: {
+            /** @description Tokens of reasoning, its tags among them. */
+            reasoning_tokens: number;
+        };
         /** @description Fields that only text completions have. */
         CompletionFields: {
             /**
@@ -1847,11 +1852,11 @@ export interface components {
         };
         /** @description What may be learned. */
         ConsentRequest: {
-            /** @description Whether requests that say `store: false` are learned from all the same; false if absent. */
+            /** @description Whether requests that say `store: false` are learned from all the same; as it was if absent. */
             despite_store_false?: boolean | null;
             /**
-             * @description Whether sessions may be answered by the base model to measure what learning brings; the
-             *     operator's choice if absent.
+             * @description Whether sessions may be answered by the base model to measure what learning brings; as it was
+             *     if absent, which is the operator's choice before anything was decided.
              */
             holdback?: boolean | null;
             /** @description `off`, `serve` or `full`. */
@@ -2063,7 +2068,7 @@ export interface components {
             object: string;
             /**
              * @description `stored`, `replaced`, `already_learned` (kept, but a version has learned from the turn before) or
-             *     `turn_unknown` (kept in case the turn still comes).
+             *     `turn_unknown` (kept for an hour in case the turn still comes).
              */
             outcome: string;
             /** @description The turn. */
@@ -3500,10 +3505,12 @@ export interface components {
              * @description Which of its request's choices.
              */
             choice_index: number;
-            /** @description The completion. */
+            /** @description The completion, as it was sampled. */
             completion: string;
             /** @description Tokens sampled. */
             completion_tokens: number;
+            /** @description What it says to the user: the completion without reasoning and tool calls. */
+            content: string;
             /** @description What became of it. */
             fate: components["schemas"]["FateReply"];
             /** @description Explicit feedback. */
@@ -3538,6 +3545,8 @@ export interface components {
             policy_version: number;
             /** @description Tokens of the prompt. */
             prompt_tokens: number;
+            /** @description Its reasoning; empty where there was none. */
+            reasoning: string;
             /** @description How it was sampled. */
             sampling: Record<string, never>;
             /** @description Its session. */
@@ -3557,6 +3566,8 @@ export interface components {
         Usage: {
             /** @description Tokens sampled, over all choices. */
             completion_tokens: number;
+            /** @description More about what was sampled. */
+            completion_tokens_details: components["schemas"]["CompletionDetails"];
             /** @description Tokens of the prompt. */
             prompt_tokens: number;
             /** @description More about the prompt. */
@@ -8191,6 +8202,15 @@ export interface operations {
             };
             /** @description No such key of yours */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `too_many_keys` */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };

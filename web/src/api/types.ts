@@ -73,7 +73,14 @@ export type SessionView = Reply<'SessionHead'> & { turns: SessionTurn[]; next: s
 export type Verdict = Closer<'VerdictReply', { votes: Vote[]; hint_choice: HintChoice | null }>
 export type Turn = Closer<
   'TurnReply',
-  { sampling: Record<string, unknown>; next_state: { kind: string; text: string }[]; verdict: Verdict | null }
+  {
+    /** What was said to the person, and what was thought before; `completion` is both as it was sampled. */
+    content: string | null
+    reasoning: string | null
+    sampling: Record<string, unknown>
+    next_state: { kind: string; text: string }[]
+    verdict: Verdict | null
+  }
 >
 
 /** How one of several hints was chosen. */

@@ -29,6 +29,8 @@ export class TurnNode {
   note = $state<HoneNote | null>(null)
   fate = $state<Fate | null>(null)
   feedback = $state<Feedback | null>(null)
+  /** How often the server did not know it. */
+  misses = $state(0)
   startedMs: number
   /** What ends its answer early, while it is asked for. */
   abort: AbortController | null = null
@@ -55,6 +57,14 @@ export class TurnNode {
     return this.state === 'waiting' || this.state === 'streaming'
   }
 
+  /** Whether the server keeps it; null while nobody knows. */
+  get isKept(): boolean | null {
+    if (this.note) return this.note.collected
+    if (this.fate) return true
+    // Whoever ended early was told nothing about it.
+    return this.misses < MISSES_MAX ? null : false
+  }
+
   /** Whether it failed with nothing to show for it: the talk does not go on from there. */
   get barren(): boolean {
     return this.state === 'failed' && !this.completion && !this.tools.length
@@ -63,6 +73,9 @@ export class TurnNode {
 
 /** Statuses that the same request gets again: malformed, too long, not to be processed. */
 const REFUSALS = [400, 413, 422]
+
+/** How often a turn may not be known before it counts as not kept: it is written a moment after it ended. */
+const MISSES_MAX = 3
 
 /** Longest pause between two times that text is put on the page. */
 const PAINT_MS = 33
@@ -80,12 +93,19 @@ export class Conversation {
   private count = 0
 
   path = $derived(this.pathOf())
+  /** Whether the server has something of it, so that its address leads to it. */
+  isKept = $derived(this.nodes.some((node) => node.isKept === true))
   /** Whether an answer in sight is still coming. */
   live = $derived(this.path.some((node) => node.live))
 
   constructor(sessionId: string | null, key: string | null) {
     this.sessionId = sessionId
     this.key = key
+  }
+
+  /** Where it is found again. */
+  get address(): string[] {
+    return this.isKept && this.sessionId !== null ? ['chat', this.sessionId] : ['chat']
   }
 
   static fresh(): Conversation {

@@ -49,3 +49,82 @@ it('what was forgotten is neither shown nor waited for', async () => {
   expect(current.chat.sessionId).toBeNull()
   expect(current.chat.nodes).toEqual([])
 })
+
+/** Ends an answer as the server does that keeps it, or keeps nothing. */
+async function answered(chat: Conversation, collected: boolean) {
+  const note = { collected, explanation: collected ? null : 'learning is off', policy_version: 0, reason: null, session_id: 'sess_new', turn_id: 'turn_new' }
+  const chunk = JSON.stringify({ choices: [{ delta: { content: 'Hi.' }, finish_reason: 'stop' }], hone: note })
+  const headers = { 'x-hone-turn-id': 'turn_new', 'x-hone-session-id': 'sess_new' }
+  vi.stubGlobal('fetch', async () => new Response(`data: ${chunk}\n\ndata: [DONE]\n\n`, { headers }))
+  await current.follow(chat, chat.say('hello', 'm'))
+}
+
+it('a chat has an address once the server keeps something of it', async () => {
+  const chat = new Conversation(null, 'chat-1')
+  expect(chat.address).toEqual(['chat'])
+  await answered(chat, true)
+  expect(chat.address).toEqual(['chat', 'sess_new'])
+  expect([current.heldOf('sess_new'), current.unkept]).toEqual([undefined, []])
+})
+
+it('a chat of which nothing is kept has none, and stays as long as the page', async () => {
+  const chat = new Conversation(null, 'chat-1')
+  current.show(chat)
+  await answered(chat, false)
+  expect([chat.address, chat.nodes[0]?.isKept]).toEqual([['chat'], false])
+  // A look elsewhere and back.
+  await current.open(null)
+  expect(current.chat).toBe(chat)
+  current.show()
+  expect(current.unkept).toEqual([chat])
+  current.show(current.unkept[0])
+  expect(current.chat).toBe(chat)
+  current.forget(() => true)
+  expect(current.unkept).toEqual([])
+})
+
+it('a chat that goes on where nothing more is kept is shown with all its words', async () => {
+  const chat = new Conversation(null, 'chat-1')
+  await answered(chat, true)
+  await answered(chat, false)
+  expect(chat.address).toEqual(['chat', 'sess_new'])
+  expect([current.heldOf('sess_new'), current.unkept]).toEqual([chat, []])
+  current.forget(() => true)
+})
+
+/** A server that answers with a session when it is told to. */
+function slow() {
+  const answers: ((turns: object[] | null) => void)[] = []
+  vi.stubGlobal('fetch', (path: string) => {
+    const id = path.split('?')[0]?.split('/').at(-1)
+    return new Promise<Response>((give) => {
+      answers.push((turns) => give(turns ? Response.json({ id, key: null, turns, next: null }) : new Response('{}', { status: 500 })))
+    })
+  })
+  return answers
+}
+
+it('while another chat comes none is in sight, and the one asked for last counts', async () => {
+  const old = new Conversation('sess_old', 'chat-old')
+  current.show(old)
+  const answers = slow()
+  const asked = [current.open('sess_a'), current.open('sess_b')]
+  expect([current.loading, current.isInSight]).toEqual([true, false])
+  answers[0]?.([])
+  await asked[0]
+  expect([current.chat.sessionId, current.isInSight]).toEqual(['sess_old', false])
+  answers[1]?.([])
+  await asked[1]
+  expect([current.chat.sessionId, current.isInSight]).toEqual(['sess_b', true])
+})
+
+it('a chat that is not there hides the one before, until one goes elsewhere', async () => {
+  current.show(new Conversation('sess_old', 'chat-old'))
+  const answers = slow()
+  const asked = current.open('sess_a')
+  answers[0]?.(null)
+  await asked
+  expect([current.lost, current.isInSight]).toEqual(['The server answered with status 500.', false])
+  current.show()
+  expect([current.lost, current.isInSight]).toEqual(['', true])
+})

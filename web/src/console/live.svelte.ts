@@ -2,6 +2,7 @@
 
 import { explain, get, url } from '../api/client'
 import type { SeriesReply, Status, Why } from '../api/types'
+import { newest, repeat } from '../lib/repeat'
 import { SAMPLES_MAX, Series, type Values } from './series'
 
 /** Shortest time between two redraws of what hangs on samples. */
@@ -35,7 +36,8 @@ class Live {
 
   private users = 0
   private source: EventSource | null = null
-  private reading: Timer | undefined
+  private stopReading = () => {}
+  private readonly ask = newest()
   private again: Timer | undefined
   private fillAgain: Timer | undefined
   /** Which ask for the history is the last; the answer to any other is dropped. */
@@ -70,9 +72,8 @@ class Live {
 
   private enter() {
     if (this.source) return
-    void this.refresh()
     this.connect()
-    this.reading = setInterval(() => void this.refresh(), STATUS_MS)
+    this.stopReading = repeat(() => this.refresh(), STATUS_MS)
   }
 
   private leave() {
@@ -80,20 +81,22 @@ class Live {
     this.source = null
     this.connected = false
     this.fills += 1
-    clearInterval(this.reading)
+    this.stopReading()
     clearTimeout(this.again)
     clearTimeout(this.fillAgain)
   }
 
   /** The parts that events do not bring. */
   async refresh() {
+    const isNewest = this.ask()
     try {
       const [status, why] = await Promise.all([get<Status>('/admin/v1/status'), get<Why>('/admin/v1/why')])
+      if (!isNewest()) return
       this.status = status
       this.why = why
       this.unread.status = ''
     } catch (error) {
-      this.unread.status = explain(error)
+      if (isNewest()) this.unread.status = explain(error)
     }
   }
 

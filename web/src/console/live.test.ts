@@ -26,6 +26,8 @@ const open = () => sources.filter((source) => source.readyState !== Source.CLOSE
 const page = Object.assign(new EventTarget(), { hidden: false })
 /** The next answers to who asks for the history. */
 let answers: (() => Response | Promise<Response>)[]
+/** What becomes of an ask for the status. */
+let status: () => Response | Promise<Response>
 let leave: () => void
 
 const history = (...times: number[]) => Response.json({ step_ms: 1, data: { a: times.map((at) => [at, at]) } })
@@ -45,9 +47,13 @@ beforeEach(() => {
   vi.useFakeTimers()
   vi.stubGlobal('EventSource', Source)
   vi.stubGlobal('document', page)
-  vi.stubGlobal('fetch', async (path: string) => (path.startsWith('/admin/v1/series') ? (answers.shift() ?? broken)() : broken()))
+  vi.stubGlobal('fetch', async (path: string) => {
+    if (path.startsWith('/admin/v1/series')) return (answers.shift() ?? broken)()
+    return path === '/admin/v1/status' ? status() : Response.json({})
+  })
   sources.length = 0
   answers = []
+  status = broken
   Object.assign(live.series, { times: [], columns: new Map() })
   show(false)
   leave = live.follow()
@@ -104,4 +110,25 @@ it('a hidden page holds no connection, and then gets what it missed', async () =
   show(false)
   expect(open().length).toBe(0)
   leave = live.follow()
+})
+
+it('a server that takes its time is not asked for its status a second time meanwhile', async () => {
+  let asks = 0
+  status = () => {
+    asks += 1
+    return new Promise(() => {})
+  }
+  await vi.advanceTimersByTimeAsync(60_000)
+  expect(asks).toBe(1)
+})
+
+it('of two asks for the status the newer counts, whichever is answered first', async () => {
+  const ends: ((answer: Response) => void)[] = []
+  status = () => new Promise((end) => ends.push(end))
+  const asked = [live.refresh(), live.refresh()]
+  ends[1]?.(Response.json({ error: { message: 'newer' } }, { status: 500 }))
+  await asked[1]
+  ends[0]?.(Response.json({ error: { message: 'older' } }, { status: 500 }))
+  await asked[0]
+  expect(live.failure).toBe('Newer.')
 })

@@ -84,11 +84,28 @@ describe('markdown', () => {
   ])('%j', check)
 })
 
+const WIKI = 'https://a.example/Rust_(programming_language)'
+
+describe('links keep the parentheses that are theirs', () => {
+  it.each([
+    [`[Rust](${WIKI})`, `p(<${WIKI}>(Rust))`],
+    [`[Rust](${WIKI} "a title"), yes`, `p(<${WIKI}>(Rust), yes)`],
+    [`[Rust](<${WIKI}>)`, `p(<${WIKI}>(Rust))`],
+    ['([a](https://a.example/b(c(d))e))', 'p((<https://a.example/b(c(d))e>(a)))'],
+    ['[a](https://a.example/b\\)c)', 'p(<https://a.example/b)c>(a))'],
+    ['[a](https://a.example/b(c and', 'p([a](<https://a.example/b(c>(https://a.example/b(c) and)'],
+    [`see ${WIKI}.`, `p(see <${WIKI}>(${WIKI}).)`],
+    [`(see ${WIKI})`, `p((see <${WIKI}>(${WIKI})))`],
+    ['(https://a.example/b), then', 'p((<https://a.example/b>(https://a.example/b)), then)'],
+    ['https:// and (https://)', 'p(https:// and (https://))'],
+  ])('%j', check)
+})
+
 describe('hostile text stays text', () => {
   it.each([
     ['<img src=x onerror=alert(1)>', 'p(<img src=x onerror=alert(1)>)'],
     ['<script>alert(1)</script>', 'p(<script>alert(1)</script>)'],
-    ['[x](javascript:alert(1))', 'p(em(x)))'],
+    ['[x](javascript:alert(1))', 'p(em(x))'],
     ['[x](JaVaScRiPt:a)', 'p(em(x))'],
     ['[x](data:text/html,a)', 'p(em(x))'],
     ['![spy](http://evil/?q=1)', 'p(<http://evil/?q=1>(spy))'],
@@ -103,7 +120,7 @@ describe('hostile text stays text', () => {
     }
   })
 
-  it.each(['['.repeat(5000), '*'.repeat(5000), '> '.repeat(5000), '- '.repeat(3000), '`'.repeat(5001), `- a${'\n'.repeat(50_000)}  b`, `|\n-${' '.repeat(50_000)}x`, `# a${' '.repeat(50_000)}b`, `-${' -'.repeat(25_000)}x`])(
+  it.each(['['.repeat(5000), '*'.repeat(5000), '> '.repeat(5000), '- '.repeat(3000), '`'.repeat(5001), `- a${'\n'.repeat(50_000)}  b`, `|\n-${' '.repeat(50_000)}x`, `# a${' '.repeat(50_000)}b`, '[a](('.repeat(5000), 'http://('.repeat(5000), `-${' -'.repeat(25_000)}x`])(
     'ends in good time (%#)',
     (text) => {
       const begun = performance.now()

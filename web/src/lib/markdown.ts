@@ -215,7 +215,10 @@ function paragraphEnd(lines: string[], at: number): number {
 // === inlines ===
 
 const SAFE_LINK = /^(https?:\/\/|mailto:)[^\s]+$/i
-const AUTO_LINK = /^https?:\/\/[^\s<>"'`\])}]*[^\s<>"'`\])}.,;:!?]/i
+const AUTO_LINK = /^https?:\/\/[^\s<>"'`\]}]+/i
+/** Most characters of a link's target. */
+const TARGET_MAX = 2048
+const ESCAPED = /\\([!-/:-@[-`{-~])/g
 
 export function inlines(text: string, depth = 0): Inline[] {
   const out: Inline[] = []
@@ -263,18 +266,36 @@ function inlineAt(text: string, at: number, depth: number): FoundInline {
     case '[':
       return link(text, at, depth)
     case '<': {
-      const auto = /^<((?:https?:\/\/|mailto:)[^\s<>]+)>/i.exec(text.slice(at, at + 2048))
+      const auto = /^<((?:https?:\/\/|mailto:)[^\s<>]+)>/i.exec(text.slice(at, at + TARGET_MAX))
       return auto ? { node: linkTo(auto[1] ?? ''), next: at + auto[0].length } : null
     }
     case 'h':
     case 'H': {
       if (/\w/.test(text[at - 1] ?? '')) return null
-      const bare = AUTO_LINK.exec(text.slice(at, at + 2048))
-      return bare ? { node: linkTo(bare[0]), next: at + bare[0].length } : null
+      const bare = bareLink(text.slice(at, at + TARGET_MAX))
+      return bare ? { node: linkTo(bare), next: at + bare.length } : null
     }
     default:
       return null
   }
+}
+
+/** The address that a text begins with. What ends a sentence or closes a parenthesis around it is no part of it. */
+function bareLink(text: string): string | null {
+  const found = AUTO_LINK.exec(text)?.[0] ?? ''
+  const href = found.slice(0, parenthesesEnd(found)).replace(/[.,;:!?]+$/, '')
+  return /^https?:\/\/./i.test(href) ? href : null
+}
+
+/** Where a text closes a parenthesis that it did not open; its end where it does not. */
+function parenthesesEnd(text: string): number {
+  let open = 0
+  for (let at = 0; at < text.length; at++) {
+    if (text[at] === '\\') at += 1
+    else if (text[at] === '(') open += 1
+    else if (text[at] === ')' && --open < 0) return at
+  }
+  return text.length
 }
 
 const linkTo = (href: string): Inline => ({ kind: 'link', href, children: [{ kind: 'text', text: href }] })
@@ -332,12 +353,24 @@ function link(text: string, at: number, depth: number): FoundInline {
     else if (text[close] === ']' && --open === 0) break
   }
   if (text[close] !== ']' || text[close + 1] !== '(') return null
-  const target = /^\(\s*<?([^\s<>]*?)>?(?:\s+["'(][^\n]*?["')])?\s*\)/.exec(text.slice(close + 1, close + 2049))
+  const target = targetOf(text.slice(close + 2, close + 2 + TARGET_MAX))
   if (!target) return null
   const label = inlines(text.slice(at + 1, close), depth + 1)
-  const href = target[1] ?? ''
-  const next = close + 1 + target[0].length
+  const { href } = target
+  const next = close + 2 + target.length
   // Pictures are never loaded (whoever hosts them would learn of it); they become links too.
   if (!SAFE_LINK.test(href)) return { node: { kind: 'em', children: label }, next }
   return { node: { kind: 'link', href, children: label.length ? label : [{ kind: 'text', text: href }] }, next }
+}
+
+/** Where a link leads, and how long that is with its title and the parenthesis that ends it. */
+function targetOf(text: string): { href: string; length: number } | null {
+  const begin = /^\s*/.exec(text)?.[0].length ?? 0
+  const marked = /^<([^\s<>]*)>/.exec(text.slice(begin))
+  const plain = /^[^\s<>]*/.exec(text.slice(begin))?.[0] ?? ''
+  // Parentheses of its own are part of it.
+  const href = marked?.[1] ?? plain.slice(0, parenthesesEnd(plain))
+  const after = begin + (marked?.[0] ?? href).length
+  const rest = /^(?:\s+["'(][^\n]*?["')])?\s*\)/.exec(text.slice(after))
+  return rest ? { href: href.replace(ESCAPED, '$1'), length: after + rest[0].length } : null
 }

@@ -35,14 +35,16 @@ pub(super) fn extend(chain: Hash, message: Hash) -> Hash {
     hash.finalize().into()
 }
 
-/// Instructions of the operator often hold the time of day; they are compared without digits.
-fn own_hash(message: &Message) -> Hash {
-    if !matches!(message.role, Role::System | Role::Developer) {
-        return message.chain_hash();
+/// Instructions of the operator often hold the time of day; they are compared without digits, and
+/// where that is not enough as they are.
+fn own_hashes(message: &Message) -> (Hash, Hash) {
+    let strict = message.chain_hash();
+    if !is_instruction(message.role) {
+        return (strict, strict);
     }
     let mut timeless = message.clone();
     timeless.content.retain(|c| !c.is_ascii_digit());
-    timeless.chain_hash()
+    (timeless.chain_hash(), strict)
 }
 
 fn is_instruction(role: Role) -> bool {
@@ -57,9 +59,9 @@ impl Trail {
         let steps = real
             .filter(|(_, message)| !habits.is_passing(message))
             .map(|(at, message)| {
-                let own = own_hash(message);
+                let (own, whole) = own_hashes(message);
                 chain = extend(chain, own);
-                strict = extend(strict, message.chain_hash());
+                strict = extend(strict, whole);
                 Step {
                     at,
                     own,

@@ -7,6 +7,8 @@ use std::collections::HashMap;
 use regex::RegexBuilder;
 use serde_json::{Map, Value};
 
+use super::shape::PATTERN_BYTES_MAX;
+
 /// Most expressions of a schema, and most bytes of all of them once compiled. One that needs more
 /// than the small size counts as one of the large.
 const PATTERNS_MAX: usize = 128;
@@ -427,6 +429,11 @@ impl Expressions {
         if self.count > PATTERNS_MAX || self.read_bytes > PATTERNS_READ_BYTES_MAX {
             return Err(format!(
                 "the schema has too many or too long expressions from {shown} on: at most {PATTERNS_MAX} are taken, with few \\d, \\w and \\s in the long ones"
+            ));
+        }
+        if pattern.len() > PATTERN_BYTES_MAX {
+            return Err(format!(
+                "the schema's expression {shown} has more than {PATTERN_BYTES_MAX} bytes"
             ));
         }
         let pattern = rewritten(pattern);

@@ -12,6 +12,9 @@ use serde_json::Value;
 use super::EVIDENCE_CHARS_MAX;
 use super::bound::{Plan, STEPS_MAX};
 
+/// Most bytes of an expression as it is written: while it is read, a class of two of them may take
+/// six thousand.
+pub(super) const PATTERN_BYTES_MAX: usize = 8 << 10;
 /// Most bytes of a compiled expression.
 const REGEX_BYTES_MAX: usize = 1 << 20;
 /// Most bytes of a schema.
@@ -30,6 +33,12 @@ impl UrlLoader for Nowhere {
 
 /// An expression of bounded size.
 pub(crate) fn regex(pattern: &str) -> Result<Regex, String> {
+    if pattern.len() > PATTERN_BYTES_MAX {
+        return Err(format!(
+            "a regular expression has at most {PATTERN_BYTES_MAX} bytes, not {}",
+            pattern.len()
+        ));
+    }
     let built = RegexBuilder::new(pattern)
         .size_limit(REGEX_BYTES_MAX)
         .build();

@@ -10,17 +10,18 @@ use sqlx::{Row, SqliteConnection};
 
 use super::chains::{self, BlockLink, Link as _, MessageLink};
 use super::consent;
+use super::early;
 use super::erase;
 use super::fault::Fault;
 use super::known::Known;
 use super::many::{Script, Values};
-use super::texts::{name_of, signed, text_bytes};
+use super::texts::{limit, name_of, signed, text_bytes};
 use super::{many, rows};
 use crate::codec::{
     experts_to_bytes, floats_to_bytes, kept_to_bytes, sampling_to_bytes, spans_to_bytes,
     tokens_to_bytes,
 };
-use crate::ledger::{FeedbackOutcome, reason_at_record};
+use crate::ledger::{FEEDBACK_KEPT, FeedbackOutcome, reason_at_record};
 use crate::reading::TITLE_CHARS_MAX;
 
 /// Most turns, and most new messages and blocks, of a batch that is written in one call.
@@ -420,6 +421,9 @@ pub(super) async fn record_feedback(
     };
     let stored = store_feedback(connection, feedback).await?;
     let Some((turn, _, is_trained)) = turn else {
+        if stored {
+            early::note(connection, feedback).await?;
+        }
         return Ok(FeedbackOutcome::TurnUnknown);
     };
     if is_trained {
@@ -453,6 +457,17 @@ async fn store_feedback(
     .bind(text_bytes(feedback.comment.as_ref()))
     .bind(text_bytes(feedback.correction.as_ref()))
     .bind(feedback.received_ms)
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query(
+        "delete from feedback where number in (
+             select number from feedback where turn_id = ? and owner = ?
+             order by number desc limit -1 offset ?
+         )",
+    )
+    .bind(&feedback.turn.0.as_bytes()[..])
+    .bind(&feedback.owner)
+    .bind(limit(FEEDBACK_KEPT))
     .execute(connection)
     .await?;
     Ok(done.rows_affected() > 0)

@@ -109,10 +109,12 @@ async fn choose(
             .bind(scope)
             .execute(&mut *connection)
             .await?;
-            // Words about turns that never came belong to nobody else.
+            // Words about turns that never came, or are somebody else's, go with no turn.
             sqlx::query(
-                "delete from feedback where owner = ?
-                 and not exists (select 1 from turns where turns.id = feedback.turn_id)",
+                "delete from feedback where owner = ? and not exists (
+                     select 1 from turns
+                     where turns.id = feedback.turn_id and turns.owner = feedback.owner
+                 )",
             )
             .bind(&wish.owner)
             .execute(connection)

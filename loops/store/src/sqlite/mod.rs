@@ -8,6 +8,7 @@ mod chains;
 mod collect;
 mod consent;
 mod copy;
+mod early;
 mod erase;
 mod fault;
 mod forget;
@@ -40,6 +41,8 @@ mod writer;
 
 #[cfg(test)]
 mod crash_tests;
+#[cfg(test)]
+mod early_tests;
 #[cfg(test)]
 mod law_tests;
 #[cfg(test)]

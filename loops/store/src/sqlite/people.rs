@@ -19,10 +19,6 @@ const USER: &str = "select users.name, role, password, users.disabled, users.lim
 const KEY: &str = "select id, owner, label, role, hash, limits, despite_store_false, created_ms, \
                    expires_ms, revoked_ms, used_ms";
 
-/// Nobody's invitation lets in the first one only.
-const INVITE_HOLDS: &str =
-    "taken_ms is null and (created_by <> '' or not exists (select 1 from users))";
-
 /// Does a change and records it, or does neither.
 pub(super) async fn change(
     connection: &mut SqliteConnection,
@@ -254,28 +250,23 @@ async fn take_invite(
     token: Digest,
     new: &User,
 ) -> Result<Changed, Fault> {
-    let taken = sqlx::query(sqlx::AssertSqlSafe(format!(
-        "update invites set taken_ms = ?1 where token = ?2 and {INVITE_HOLDS} and expires_ms > ?1
-             and role = ?3 and coalesce(user_name, ?4) = ?4
-             and not exists (select 1 from users where name = ?4)",
-    )))
-    .bind(new.created_ms)
-    .bind(&token.0[..])
-    .bind(new.role.as_str())
-    .bind(&new.name)
-    .execute(&mut *connection)
-    .await?;
-    if taken.rows_affected() > 0 {
-        return add_user(connection, new).await;
+    let open = invite(connection, token).await?;
+    let open = open.filter(|i| i.expires_ms > new.created_ms && i.role == new.role);
+    let Some(open) = open else {
+        return Ok(Changed::Missing);
+    };
+    if user(connection, &new.name).await?.is_some() {
+        return Ok(Changed::Taken);
     }
-    let name_is_taken = user(connection, &new.name).await?.is_some();
-    let is_open = invite(connection, token).await?;
-    let is_open = is_open.is_some_and(|i| i.expires_ms > new.created_ms && i.role == new.role);
-    Ok(if is_open && name_is_taken {
-        Changed::Taken
-    } else {
-        Changed::Missing
-    })
+    if open.name.is_some_and(|name| name != new.name) {
+        return Ok(Changed::Missing);
+    }
+    sqlx::query("update invites set taken_ms = ? where token = ?")
+        .bind(new.created_ms)
+        .bind(&token.0[..])
+        .execute(&mut *connection)
+        .await?;
+    add_user(connection, new).await
 }
 
 fn user_of(row: &SqliteRow) -> Result<User, Fault> {
@@ -383,24 +374,34 @@ pub(super) async fn invite(
     connection: &mut SqliteConnection,
     token: Digest,
 ) -> Result<Option<Invite>, Fault> {
-    let row = sqlx::query(sqlx::AssertSqlSafe(format!(
+    // Nobody's invitation lets in the first one only.
+    let row = sqlx::query(
         "select token, role, user_name, created_by, created_ms, expires_ms from invites
-         where token = ? and {INVITE_HOLDS}",
-    )))
+         where token = ? and taken_ms is null
+             and (created_by <> '' or not exists (select 1 from users))",
+    )
     .bind(&token.0[..])
-    .fetch_optional(connection)
+    .fetch_optional(&mut *connection)
     .await?;
     let Some(row) = row else {
         return Ok(None);
     };
-    Ok(Some(Invite {
+    let invite = Invite {
         token: digest(row.try_get("token")?)?,
         role: role(row.try_get("role")?)?,
         name: row.try_get("user_name")?,
         by: row.try_get("created_by")?,
         created_ms: row.try_get("created_ms")?,
         expires_ms: row.try_get("expires_ms")?,
-    }))
+    };
+    Ok(is_backed(connection, &invite).await?.then_some(invite))
+}
+
+/// Whether who made an invitation may still invite, which is for admins. An account may be closed or
+/// demoted since; a key of the configuration, or somebody known elsewhere, has none.
+async fn is_backed(connection: &mut SqliteConnection, invite: &Invite) -> Result<bool, Fault> {
+    let host = user(connection, &invite.by).await?;
+    Ok(host.is_none_or(|host| !host.disabled && host.role.covers(UserRole::Admin)))
 }
 
 pub(super) async fn note_uses(

@@ -5,7 +5,7 @@
 use sqlx::Row;
 
 use super::versions::{Of, prunable_sql};
-use super::{SqliteConfig, SqliteLedger, replay, train};
+use super::{SqliteConfig, SqliteLedger, early, replay, train};
 
 #[tokio::test]
 async fn nothing_walks_through_what_is_not_asked_for() {
@@ -17,6 +17,13 @@ async fn nothing_walks_through_what_is_not_asked_for() {
         ("ready", train::READY.to_owned(), "SEARCH standings"),
         ("prune", prunable_sql(Of::OneBlob), "SCAN versions"),
         ("prune", prunable_sql(Of::OneBlob), "SCAN standings"),
+        ("early", early::SURPLUS.to_owned(), "SCAN early_feedback"),
+        (
+            "early",
+            early::SURPLUS.to_owned(),
+            "TEMP B-TREE FOR ORDER BY",
+        ),
+        ("early", early::REMOVE.to_owned(), "SCAN"),
     ];
     for (name, sql, walk) in cases {
         let sql = format!("explain query plan {sql}");

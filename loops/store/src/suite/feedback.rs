@@ -1,9 +1,9 @@
 //! Cases of explicit feedback.
 
-use hone_domain::{Fate, Feedback, PolicyVersion, Reason, Stage};
+use hone_domain::{Fate, Feedback, Millis, PolicyVersion, Reason, Stage, Turn};
 
 use super::world::{ALL, LEASE, NOW, World, assert_fenced};
-use crate::FeedbackOutcome;
+use crate::{EARLY_KEPT, EARLY_KEPT_MS, FEEDBACK_KEPT, FeedbackOutcome};
 
 const TO_JUDGE: Fate = Fate::Pending {
     stage: Stage::AwaitingVerdict,
@@ -45,6 +45,96 @@ pub(super) async fn it_may_come_before_its_turn(world: &World) {
     assert_eq!(world.claim(1, NOW).await[0].feedback, [own]);
 }
 
+/// Says something of a turn that is not on record, and returns it.
+async fn say_early(world: &World, turn: &Turn, received_ms: Millis) -> Feedback {
+    let mut feedback = world.feedback(turn, 0.5);
+    feedback.received_ms = received_ms;
+    assert_eq!(say(world, &feedback).await, FeedbackOutcome::TurnUnknown);
+    feedback
+}
+
+/// What is kept of what was said of a turn on record.
+async fn kept(world: &World, turn: &Turn) -> Vec<Feedback> {
+    let view = world.ledger.turn(turn.id).await.expect("read");
+    view.expect("known").feedback
+}
+
+pub(super) async fn what_is_early_is_kept_for_an_hour(world: &World) {
+    let [old, mut other, came, replaced, young, new] = [(); 6].map(|()| world.turn());
+    other.owner = "somebody".into();
+    say_early(world, &old, NOW).await;
+    say_early(world, &other, NOW).await;
+    let of_came = say_early(world, &came, NOW).await;
+    world.record(&came).await;
+    let mut instead = world.feedback(&replaced, 0.5);
+    instead.client_id = Some("c".into());
+    say(world, &instead).await;
+    instead.id = world.feedback(&replaced, 0.5).id;
+    instead.received_ms = NOW + 1;
+    say(world, &instead).await;
+    let of_young = say_early(world, &young, NOW + 1).await;
+    // What a client sends again is no newer for it.
+    let mut again = of_young.clone();
+    again.received_ms = NOW + 1 + EARLY_KEPT_MS;
+    say(world, &again).await;
+    let of_new = say_early(world, &new, NOW + 1 + EARLY_KEPT_MS).await;
+    for turn in [&old, &other, &replaced, &young, &new] {
+        world.record(turn).await;
+    }
+    for gone in [&old, &other] {
+        assert_eq!(kept(world, gone).await, []);
+    }
+    for (turn, wanted) in [
+        (&came, of_came),
+        (&replaced, instead),
+        (&young, of_young),
+        (&new, of_new),
+    ] {
+        assert_eq!(kept(world, turn).await, [wanted]);
+    }
+    let last = NOW + 2 + 3 * EARLY_KEPT_MS;
+    say_early(world, &world.turn(), last).await;
+    assert_eq!(kept(world, &came).await.len(), 1, "its turn has come");
+}
+
+pub(super) async fn a_clock_that_goes_back_keeps_nothing_for_ever(world: &World) {
+    let turns = [(); 4].map(|()| world.turn());
+    let ahead = 10 * EARLY_KEPT_MS;
+    for (turn, at) in turns.iter().zip([ahead, 1, 0, EARLY_KEPT_MS]) {
+        say_early(world, turn, NOW + at).await;
+    }
+    for (turn, wanted) in turns.iter().zip([0, 1, 1, 1]) {
+        world.record(turn).await;
+        assert_eq!(kept(world, turn).await.len(), wanted);
+    }
+}
+
+pub(super) async fn the_newest_early_ones_of_an_owner_stay(world: &World) {
+    let mut other = world.turn();
+    other.owner = "somebody".into();
+    say_early(world, &other, NOW).await;
+    let turns: Vec<Turn> = (0..EARLY_KEPT + 4).map(|_| world.turn()).collect();
+    say_early(world, &turns[0], NOW).await;
+    world.record(&turns[0]).await;
+    for (ago, turn) in turns.iter().enumerate().skip(1) {
+        // The clock goes back while they come: the order is theirs, not the clock's.
+        say_early(world, turn, NOW - ago as Millis).await;
+    }
+    for (turn, wanted) in [
+        (&other, 1),
+        (&turns[0], 1),
+        (&turns[1], 0),
+        (&turns[3], 0),
+        (&turns[4], 1),
+        (&turns[EARLY_KEPT + 3], 1),
+    ] {
+        if turn.id != turns[0].id {
+            world.record(turn).await;
+        }
+        assert_eq!(kept(world, turn).await.len(), wanted, "{}", turn.id);
+    }
+}
+
 pub(super) async fn the_same_client_id_replaces(world: &World) {
     let turn = world.turn();
     world.record(&turn).await;
@@ -77,6 +167,27 @@ pub(super) async fn the_same_client_id_replaces(world: &World) {
         [second, third, fourth, instead],
         "newest last"
     );
+}
+
+pub(super) async fn the_newest_of_many_stay(world: &World) {
+    let (turn, other) = (world.turn(), world.turn());
+    world.record(&turn).await;
+    let at = |of, at: usize| {
+        let mut feedback = world.feedback(of, 0.5);
+        feedback.received_ms = NOW + at as Millis;
+        feedback
+    };
+    let first = at(&other, 0);
+    say(world, &first).await;
+    let said: Vec<Feedback> = (0..FEEDBACK_KEPT + 3).map(|n| at(&turn, n)).collect();
+    for feedback in &said {
+        assert_eq!(say(world, feedback).await, FeedbackOutcome::Stored);
+    }
+    world.record(&other).await;
+    for (of, wanted) in [(&turn, &said[3..]), (&other, &[first][..])] {
+        let view = world.ledger.turn(of.id).await.expect("read");
+        assert_eq!(view.expect("known").feedback, wanted);
+    }
 }
 
 pub(super) async fn only_the_owner_is_heard(world: &World) {

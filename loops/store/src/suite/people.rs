@@ -19,6 +19,9 @@ pub async fn people(make: impl AsyncFn() -> Arc<dyn People>) {
     a_rotated_key_has_a_successor(&*make().await).await;
     sign_ins_end_with_their_account(&*make().await).await;
     an_invitation_makes_one_account(&*make().await).await;
+    an_invitation_is_refused_while_its_account_is_closed(&*make().await).await;
+    an_invitation_is_refused_while_its_account_may_less(&*make().await).await;
+    an_invitation_needs_no_account_behind_it(&*make().await).await;
     the_first_link_ends_with_the_first_account(&*make().await).await;
     the_revision_tells_what_a_cache_must_forget(&*make().await).await;
     every_change_is_recorded_once(&*make().await).await;
@@ -265,16 +268,110 @@ async fn an_invitation_makes_one_account(people: &dyn People) {
     done(people, PeopleChange::TakeInvite(open.token, user("eve"))).await;
 }
 
-async fn the_first_link_ends_with_the_first_account(people: &dyn People) {
-    let first = |byte| Invite {
+fn invite(byte: u8, role: UserRole, by: &str) -> Invite {
+    Invite {
         token: Digest([byte; 32]),
-        role: UserRole::Developer,
+        role,
         name: None,
-        by: String::new(),
+        by: by.into(),
         created_ms: NOW,
         expires_ms: NOW + 10,
+    }
+}
+
+/// An admin with an open invitation to the role of [`user`] (1) and one to the least role (2).
+async fn an_admin_invites(people: &dyn People) {
+    let mut host = user("host");
+    host.role = UserRole::Admin;
+    done(people, PeopleChange::AddUser(host)).await;
+    for invite in [
+        invite(1, UserRole::Developer, "host"),
+        invite(2, UserRole::User, "host"),
+    ] {
+        done(people, PeopleChange::Invite(invite)).await;
+    }
+}
+
+/// Which of the invitations (1) and (2) are there.
+async fn open_invites(people: &dyn People) -> [bool; 2] {
+    let is_open = async |byte| {
+        let found = people.invite(Digest([byte; 32])).await.expect("read");
+        found.is_some()
     };
-    let [used, other] = [first(7), first(6)];
+    [is_open(1).await, is_open(2).await]
+}
+
+async fn take(people: &dyn People, byte: u8, name: &str) -> Changed {
+    change(
+        people,
+        PeopleChange::TakeInvite(Digest([byte; 32]), user(name)),
+    )
+    .await
+}
+
+async fn an_invitation_is_refused_while_its_account_is_closed(people: &dyn People) {
+    an_admin_invites(people).await;
+    assert_eq!(open_invites(people).await, [true, true]);
+    let closed = |disabled| UserChange {
+        disabled: Some(disabled),
+        ..UserChange::default()
+    };
+    done(
+        people,
+        PeopleChange::ChangeUser("host".into(), closed(true)),
+    )
+    .await;
+    assert_eq!(open_invites(people).await, [false, false]);
+    for name in ["ann", "host"] {
+        assert_eq!(take(people, 1, name).await, Changed::Missing, "{name}");
+    }
+    assert_eq!(people.user("ann").await.expect("read"), None);
+    // Like its keys, its invitations hold again with the account.
+    done(
+        people,
+        PeopleChange::ChangeUser("host".into(), closed(false)),
+    )
+    .await;
+    assert_eq!(take(people, 1, "ann").await, Changed::Done);
+    assert_eq!(open_invites(people).await, [false, true]);
+}
+
+async fn an_invitation_is_refused_while_its_account_may_less(people: &dyn People) {
+    an_admin_invites(people).await;
+    let demoted = |role| {
+        let change = UserChange {
+            role: Some(role),
+            ..UserChange::default()
+        };
+        PeopleChange::ChangeUser("host".into(), change)
+    };
+    for role in [UserRole::User, UserRole::Auditor, UserRole::Developer] {
+        done(people, demoted(role)).await;
+        assert_eq!(open_invites(people).await, [false, false], "{role:?}");
+    }
+    done(people, demoted(UserRole::Auditor)).await;
+    assert_eq!(take(people, 1, "ann").await, Changed::Missing);
+    assert_eq!(people.user("ann").await.expect("read"), None);
+    done(people, demoted(UserRole::Admin)).await;
+    assert_eq!(take(people, 1, "ann").await, Changed::Done);
+}
+
+async fn an_invitation_needs_no_account_behind_it(people: &dyn People) {
+    let mut other = user("other");
+    (other.role, other.disabled) = (UserRole::User, true);
+    done(people, PeopleChange::AddUser(other)).await;
+    for (byte, by) in [(1, "a-configured-key"), (2, "local"), (3, "oidc:Ann")] {
+        let invite = invite(byte, UserRole::Developer, by);
+        done(people, PeopleChange::Invite(invite.clone())).await;
+        let found = people.invite(invite.token).await.expect("read");
+        assert_eq!(found, Some(invite));
+        let name = format!("guest-{byte}");
+        assert_eq!(take(people, byte, &name).await, Changed::Done, "{by}");
+    }
+}
+
+async fn the_first_link_ends_with_the_first_account(people: &dyn People) {
+    let [used, other] = [7, 6].map(|byte| invite(byte, UserRole::Developer, ""));
     for invite in [&used, &other] {
         done(people, PeopleChange::Invite(invite.clone())).await;
         let found = people.invite(invite.token).await.expect("read");

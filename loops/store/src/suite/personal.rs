@@ -436,7 +436,9 @@ pub(super) async fn everything_of_a_scope_goes(world: &World, people: &dyn Perso
     let mut other = world.turn();
     other.scope = Scope::of("owner", Some("other"));
     world.record(&other).await;
-    let orphan = world.feedback(&world.turn(), 1.0);
+    let mut never = world.turn();
+    never.scope = other.scope.clone();
+    let orphan = world.feedback(&never, 1.0);
     let early = world.ledger.record_feedback(&orphan).await;
     assert_eq!(early.expect("stored"), FeedbackOutcome::TurnUnknown);
     let report = forget(world, people, ForgetWhat::All).await;
@@ -446,6 +448,9 @@ pub(super) async fn everything_of_a_scope_goes(world: &World, people: &dyn Perso
     assert!(heads[0].is_base() && heads[0].version == PolicyVersion(4));
     assert_eq!(world.ledger.counts().await.expect("read").turns, 1);
     assert!(is_known(world, &other).await);
+    world.record(&never).await;
+    let view = world.ledger.turn(never.id).await.expect("read");
+    assert_eq!(view.expect("it came").feedback, []);
     let mut anew = world.turn_of(PolicyVersion(4));
     anew.started_ms = NOW + 100;
     world.answered(&anew).await;

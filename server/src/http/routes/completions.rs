@@ -88,7 +88,8 @@ fn plans(
     (door, policy): (&Door, PolicyChoice),
     (body, wish, asked): (&CompletionRequest, &SessionWish, &Asked),
 ) -> Result<(Vec<door::Request>, Option<u8>), ApiError> {
-    let prompts = body.prompts(door.backend.capabilities().vocab)?;
+    let able = door.backend.capabilities();
+    let (prompts, max_positions) = (body.prompts(able.vocab)?, able.max_positions);
     let choices_max = http.config.choices_max as i64;
     let n = whole("n", body.text.n, (1, choices_max))?.unwrap_or(1) as u32;
     if n as usize * prompts.len() > http.config.choices_max {
@@ -107,9 +108,16 @@ fn plans(
     let plans = prompts.into_iter().zip(0u32..).map(|(prompt, at)| {
         let (text, source) = match prompt {
             Prompt::Text(text) => (text.clone(), PromptSource::Text(text)),
+            Prompt::Tokens(tokens) if tokens.len() > max_positions => {
+                return Err(ApiError::ContextLength {
+                    param: "prompt",
+                    prompt_tokens: tokens.len(),
+                    max_positions,
+                });
+            }
             Prompt::Tokens(tokens) => (door.language.decode(&tokens), PromptSource::Tokens(tokens)),
         };
-        door::Request {
+        Ok(door::Request {
             id: asked.id,
             scope: scope.clone(),
             source: said_by.clone(),
@@ -134,7 +142,7 @@ fn plans(
             shape: shape.clone(),
             metadata: wish.metadata.clone(),
             parent: asked.parent,
-        }
+        })
     });
-    Ok((plans.collect(), logprobs))
+    Ok((plans.collect::<Result<_, ApiError>>()?, logprobs))
 }

@@ -95,7 +95,8 @@ pub async fn put_consent(
 ) -> Reply<ConsentReply> {
     let body: ConsentRequest = strict(&http, request).await?;
     let scope = whole_scope(&http, &asked, body.user.as_deref())?;
-    let consent = body.consent();
+    let (before, _) = http.rules.consent(&asked.caller.owner, &scope);
+    let consent = body.consent(before);
     let detail =
         json!({"learning": consent.learning, "despite_store_false": consent.despite_store_false});
     let recorded = http

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use hone_domain::{Message, Reason, SessionId, TurnKind};
+use hone_domain::{Message, Reason, Scope, SessionId, TurnKind};
 use hone_store::{FateState, SessionLine, SessionTurn, TurnFilter, TurnLine};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::turns::{FateReply, FeedbackView};
 use super::{Reply, ledger_error};
-use crate::door::{Door, call_id, session_text, turn_text};
+use crate::door::{call_id, session_text, turn_text};
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
@@ -93,12 +93,25 @@ pub async fn list_sessions(
             format!("search must have at most {SEARCH_BYTES_MAX} bytes"),
         ));
     }
-    let scope = Door::scope(&asked.caller.owner, lists::said(query.user.as_ref()));
+    let scope = listed(&http, &asked.caller.owner, query.user.as_ref())?;
     let page = http.ledger.session_page((&scope, search), before, limit);
     let page = page.await.map_err(|e| ledger_error(&e))?;
     let next = page.next.map(|(ms, number)| format!("{ms}.{number}"));
     let data = page.rows.into_iter().map(SessionReply::of).collect();
     Ok(Json(List::of(data, next)))
+}
+
+/// The scope whose sessions or turns are listed.
+fn listed(http: &Http, owner: &str, user: Option<&String>) -> Result<Scope, ApiError> {
+    match http.rules.scope(owner, lists::said(user)) {
+        (_, Some(source)) if !source.is_empty() => Err(ApiError::Forbidden {
+            code: "shared_policy",
+            message: "several people share this policy, and lists do not tell them apart: leave \
+                      `user` out to see all"
+                .to_owned(),
+        }),
+        (scope, _) => Ok(scope),
+    }
 }
 
 /// Which part of a session.
@@ -362,13 +375,13 @@ pub struct TurnsQuery {
 }
 
 impl TurnsQuery {
-    fn filter(&self, owner: &str) -> Result<TurnFilter, ApiError> {
+    fn filter(&self, http: &Http, owner: &str) -> Result<TurnFilter, ApiError> {
         let parse = (SessionId::parse, "a session's id");
         let session = lists::word("session_id", self.session_id.as_deref(), parse)?;
-        let user = lists::said(self.user.as_ref());
-        let by_scope = session.is_none() || user.is_some();
+        let by_scope = session.is_none() || lists::said(self.user.as_ref()).is_some();
+        let scope = by_scope.then(|| listed(http, owner, self.user.as_ref()));
         Ok(TurnFilter {
-            scope: by_scope.then(|| Door::scope(owner, user)),
+            scope: scope.transpose()?,
             owner: Some(owner.to_owned()),
             session,
             state: state(self.state.as_deref())?,
@@ -400,7 +413,7 @@ pub async fn list_turns(
     let query = lists::query(query)?;
     let limit = lists::limit(query.limit)?;
     let before = lists::before(query.before.as_deref())?;
-    let filter = query.filter(&asked.caller.owner)?;
+    let filter = query.filter(&http, &asked.caller.owner)?;
     turn_page(&http, &filter, (before, limit)).await
 }
 

@@ -89,7 +89,7 @@ pub async fn tokenize(
         (Some(text), None) => {
             let special = body.add_special_tokens.unwrap_or(true);
             let encode = move |door: &Door| door.language.encode(&text, special);
-            door.apart(chars, encode).await?
+            door.apart((&asked.caller.owner, chars), encode).await?
         }
         (None, Some(messages)) => {
             let wish = SessionFields::default().resolve(&headers, &http.binding)?;
@@ -120,7 +120,7 @@ pub async fn tokenize(
         let texts = wants_texts.then(|| tokens.iter().map(|t| text_of(door, *t)).collect());
         (tokens, texts)
     };
-    let (tokens, token_strs) = door.apart(count, texts).await?;
+    let (tokens, token_strs) = door.apart((&asked.caller.owner, count), texts).await?;
     Ok(Json(TokenizeReply {
         count,
         max_model_len: door.backend.capabilities().max_positions,
@@ -166,7 +166,11 @@ pub struct DetokenizeReply {
         (status = 503, body = ErrorBody),
     )
 )]
-pub async fn detokenize(State(http): State<Arc<Http>>, request: Request) -> Reply<DetokenizeReply> {
+pub async fn detokenize(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    request: Request,
+) -> Reply<DetokenizeReply> {
     let mut object = read_json(request, http.body_limits()).await?;
     let body: DetokenizeRequest = object.read()?;
     let door = serving(&http)?;
@@ -186,6 +190,6 @@ pub async fn detokenize(State(http): State<Arc<Http>>, request: Request) -> Repl
     }
     let count = body.tokens.len();
     let decode = move |door: &Door| door.language.decode(&body.tokens);
-    let prompt = door.apart(count, decode).await?;
+    let prompt = door.apart((&asked.caller.owner, count), decode).await?;
     Ok(Json(DetokenizeReply { prompt }))
 }

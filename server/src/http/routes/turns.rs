@@ -6,7 +6,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use hone_domain::{
-    Fate, Feedback, HintChoice, NextItem, Sampling, Signal, Stage, StopReason, TurnKind, Vote,
+    Fate, Feedback, Heard, HintChoice, NextItem, Sampling, Signal, Stage, StopReason, TurnKind,
+    Vote,
 };
 use hone_store::TurnView;
 use serde::Serialize;
@@ -153,8 +154,12 @@ pub struct TurnReply {
     pub prompt_tokens: usize,
     /// Tokens sampled.
     pub completion_tokens: usize,
-    /// The completion.
+    /// The completion, as it was sampled.
     pub completion: String,
+    /// What it says to the user: the completion without reasoning and tool calls.
+    pub content: String,
+    /// Its reasoning; empty where there was none.
+    pub reasoning: String,
     /// Why sampling ended.
     #[schema(value_type = String)]
     pub stop: StopReason,
@@ -182,6 +187,7 @@ impl TurnReply {
         let version = view.turn.version();
         let turn = view.turn;
         let trace_id = turn.trace().simple().to_string();
+        let heard = Heard::whole(&turn.completion_text);
         let fate = match turn.sampling.is_greedy() {
             true => FateReply::of(view.fate).greedy(),
             false => FateReply::of(view.fate),
@@ -201,6 +207,8 @@ impl TurnReply {
             prompt_tokens: turn.prompt_tokens.len(),
             completion_tokens: turn.completion.len(),
             stop: turn.completion.stop(),
+            content: heard.content,
+            reasoning: heard.reasoning,
             completion: turn.completion_text,
             started_ms: turn.started_ms,
             finished_ms: turn.finished_ms,

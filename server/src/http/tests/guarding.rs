@@ -19,6 +19,7 @@ fn guard(loopback: bool) -> Guard {
     Guard {
         loopback,
         sign_in: false,
+        proxies_trusted: vec!["127.0.0.7".parse().unwrap()],
         keys: vec![
             key("alice", "a-key", UserRole::Developer),
             key("root", "r-key", UserRole::Admin),
@@ -119,6 +120,14 @@ fn loopback_needs_no_key_and_nothing_else_looks_like_loopback() {
             .map_err(str::to_owned);
         assert_eq!(got, wanted, "{headers:?}");
     }
+}
+
+#[test]
+fn a_proxy_at_this_machine_is_nobody_at_this_machine() {
+    let proxied = |headers: &[_]| admit(&guard(true), "127.0.0.7", headers);
+    assert_eq!(proxied(&[]), Err("forwarded".to_owned()));
+    let key = [("x-api-key", "a-key")];
+    assert_eq!(proxied(&key), Ok(("alice".to_owned(), false)));
 }
 
 #[test]

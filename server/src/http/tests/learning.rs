@@ -105,6 +105,27 @@ async fn consent_decides_who_answers_and_what_is_kept() {
 }
 
 #[tokio::test]
+async fn what_a_decision_does_not_say_stays_as_it_was() {
+    let stage = Stage::new(Recorder::Collects).await;
+    put(
+        &stage,
+        &json!({"learning": "full", "despite_store_false": true}),
+    )
+    .await;
+    put(&stage, &json!({"learning": "full", "holdback": false})).await;
+    put(&stage, &json!({"learning": "serve"})).await;
+    let later = stage.get("/v1/consent").await.json();
+    assert_eq!(
+        (
+            &later["learning"],
+            &later["despite_store_false"],
+            &later["holdback"]
+        ),
+        (&json!("serve"), &json!(true), &json!(false))
+    );
+}
+
+#[tokio::test]
 async fn keys_owners_are_not_learned_from_until_they_say_so() {
     let stage = Stage::new(Recorder::Collects).await;
     let ask = async |body: &str| {
@@ -331,6 +352,15 @@ async fn one_of_many_is_not_everybody() {
         assert_eq!(all.status, 200, "{path}: {}", all.text);
         body["user"] = json!("bob");
         let one = send(method, path, body).await;
+        assert_eq!(
+            (one.status, &one.json()["error"]["code"]),
+            (403, &json!("shared_policy")),
+            "{path}"
+        );
+    }
+    for path in ["/v1/sessions", "/v1/turns"] {
+        assert_eq!(send("GET", path, Value::Null).await.status, 200, "{path}");
+        let one = send("GET", &format!("{path}?user=bob"), Value::Null).await;
         assert_eq!(
             (one.status, &one.json()["error"]["code"]),
             (403, &json!("shared_policy")),

@@ -214,7 +214,7 @@ async fn an_embedding_whose_client_left_keeps_its_place_until_its_end() {
     let inputs = vec![vec![1], vec![2], vec![3]];
     let asking = door.clone();
     let nobody = RequestId(uuid::Uuid::nil());
-    let client = tokio::spawn(async move { asking.embed(nobody, inputs).await });
+    let client = tokio::spawn(async move { asking.embed(("nobody", nobody), inputs).await });
     for _ in 0..2_000 {
         if stage.fake.embeddings.load(Ordering::Relaxed) > 0 {
             break;
@@ -223,9 +223,10 @@ async fn an_embedding_whose_client_left_keeps_its_place_until_its_end() {
     }
     client.abort();
     assert!(client.await.is_err(), "it left");
-    assert_eq!(door.embedding.available_permits(), 0);
+    let place = tokio::time::timeout(Duration::ZERO, door.embedding.enter("other")).await;
+    assert!(place.is_err(), "it is taken");
     stage.fake.is_slow.store(false, Ordering::Relaxed);
-    let place = tokio::time::timeout(Duration::from_secs(20), door.embedding.acquire()).await;
+    let place = tokio::time::timeout(Duration::from_secs(20), door.embedding.enter("other")).await;
     assert!(place.is_ok(), "its place is free after its end");
     assert_eq!(stage.fake.embeddings.load(Ordering::Relaxed), 1);
 }

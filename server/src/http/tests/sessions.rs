@@ -367,6 +367,10 @@ async fn a_request_says_how_its_answer_is_checked() {
         ),
         (address, "configuration"),
         (json!(vec![json!({"kind": "exit_code"}); 9]), "at most 8"),
+        (
+            json!({"kind": "regex", "pattern": r"\w".repeat(5_000)}),
+            "at most 8192 bytes",
+        ),
     ] {
         let reply = ask(verify).await;
         assert_eq!(reply.status, 400);

@@ -54,7 +54,7 @@ pub struct FeedbackReply {
     /// The turn.
     pub turn_id: String,
     /// `stored`, `replaced`, `already_learned` (kept, but a version has learned from the turn before) or
-    /// `turn_unknown` (kept in case the turn still comes).
+    /// `turn_unknown` (kept for an hour in case the turn still comes).
     pub outcome: &'static str,
     /// What the outcome means, where that has to be said; what became of the turn is its fate.
     pub explanation: Option<&'static str>,

@@ -1,6 +1,8 @@
 //! What an answer has to look like: `response_format`, `tool_choice`, and vLLM's guided fields,
 //! all as one grammar.
 
+use std::collections::HashSet;
+
 use hone_domain::{CALL_CLOSE, CALL_OPEN, CallStyle};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -379,24 +381,24 @@ impl Offer {
             return Err(ApiError::invalid("tools", message));
         }
         let (choice, allowed) = ToolChoice::parse(choice)?;
-        let is_known = |name: &str| tools.iter().any(|tool| name_of(tool) == name);
+        let known: HashSet<&str> = tools.iter().map(name_of).collect();
         let named = match &choice {
             ToolChoice::Named(name) => std::slice::from_ref(name),
             _ => allowed.as_deref().unwrap_or_default(),
         };
-        if let Some(unknown) = named.iter().find(|name| !is_known(name)) {
+        if let Some(unknown) = named.iter().find(|name| !known.contains(name.as_str())) {
             let message = format!("tool_choice names {unknown:?}, which is not in tools");
             return Err(ApiError::invalid("tool_choice", message));
         }
-        let shown: Vec<Value> = tools
-            .iter()
-            .filter(|t| {
-                allowed
-                    .as_ref()
-                    .is_none_or(|all| all.iter().any(|n| n == name_of(t)))
-            })
-            .cloned()
-            .collect();
+        let allowed: Option<HashSet<&str>> = allowed
+            .as_ref()
+            .map(|all| all.iter().map(String::as_str).collect());
+        let is_allowed = |tool: &&Value| {
+            allowed
+                .as_ref()
+                .is_none_or(|all| all.contains(name_of(tool)))
+        };
+        let shown: Vec<Value> = tools.iter().filter(is_allowed).cloned().collect();
         if shown.is_empty() {
             return match choice {
                 ToolChoice::Auto | ToolChoice::None => Ok(None),

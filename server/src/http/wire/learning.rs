@@ -40,20 +40,22 @@ pub struct ConsentRequest {
     pub learning: Learning,
     /// The `user` field of the requests in question.
     pub user: Option<String>,
-    /// Whether requests that say `store: false` are learned from all the same; false if absent.
+    /// Whether requests that say `store: false` are learned from all the same; as it was if absent.
     pub despite_store_false: Option<bool>,
-    /// Whether sessions may be answered by the base model to measure what learning brings; the
-    /// operator's choice if absent.
+    /// Whether sessions may be answered by the base model to measure what learning brings; as it was
+    /// if absent, which is the operator's choice before anything was decided.
     pub holdback: Option<bool>,
 }
 
 impl ConsentRequest {
-    /// The decision.
-    pub fn consent(&self) -> Consent {
+    /// The decision; what it does not say stays as it was.
+    pub fn consent(&self, before: Consent) -> Consent {
         Consent {
             learning: self.learning,
-            despite_store_false: self.despite_store_false.unwrap_or(false),
-            holdback: self.holdback,
+            despite_store_false: self
+                .despite_store_false
+                .unwrap_or(before.despite_store_false),
+            holdback: self.holdback.or(before.holdback),
         }
     }
 }

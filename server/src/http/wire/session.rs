@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::config::BindingConfig;
+use crate::door::chars_of;
 use crate::http::error::ApiError;
 use crate::plain;
 
@@ -21,6 +22,8 @@ const METADATA_NAME_CHARS_MAX: usize = 64;
 const METADATA_CHARS_MAX: usize = 512;
 /// Most checks of a request.
 const CHECKS_MAX: usize = 8;
+/// Most bytes of all of them, about.
+const CHECKS_CHARS_MAX: usize = 512 << 10;
 
 /// Fields about the session.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
@@ -140,6 +143,11 @@ impl SessionFields {
             let message = format!("verify takes at most {CHECKS_MAX} checks");
             return Err(ApiError::invalid("verify", message));
         }
+        // They are kept with every choice of the answer.
+        if wanted.iter().map(chars_of).sum::<usize>() > CHECKS_CHARS_MAX {
+            let message = format!("verify takes checks of at most {CHECKS_CHARS_MAX} bytes");
+            return Err(ApiError::invalid("verify", message));
+        }
         let read = |(at, check): (usize, &Value)| {
             let wrong = |why: String| ApiError::invalid(format!("verify[{at}]"), why);
             let name = check.get("kind").and_then(Value::as_str);
@@ -237,4 +245,22 @@ fn is_counted(key: &str) -> bool {
     uuid::Uuid::try_parse(id).is_ok()
         && count.bytes().all(|b| b.is_ascii_digit())
         && !count.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn checks_are_kept_with_every_choice_so_they_have_a_bound() {
+        let of = |bytes: usize| SessionFields {
+            verify: Some(json!({"kind": "exact", "expected": "x".repeat(bytes)})),
+            ..SessionFields::default()
+        };
+        assert_eq!(of(CHECKS_CHARS_MAX - 100).checks().map(|c| c.len()), Ok(1));
+        let refused = of(CHECKS_CHARS_MAX).checks().map_err(|e| e.to_string());
+        assert!(refused.is_err_and(|why| why.contains("at most 524288 bytes")));
+    }
 }

@@ -148,8 +148,10 @@ pub(super) async fn side_by_side(
                 prompts.iter().flatten().map(chars_of).sum(),
                 http.config.messages_max,
             );
-            door.apart(chars, move |door| given(door, &prompts, most))
-                .await??
+            door.apart((&asked.caller.owner, chars), move |door| {
+                given(door, &prompts, most)
+            })
+            .await??
         }
         None => recent(http, scope, body.recent.unwrap_or(3)).await?,
     };

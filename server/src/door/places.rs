@@ -1,0 +1,90 @@
+//! Places for work that takes a core: whoever asks for many waits behind those who ask for few.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+
+/// A bounded number of places. An owner stands in line for as many at once as there are, and with what
+/// goes beyond that in a line of its own.
+#[derive(Debug)]
+pub struct Places {
+    all: Arc<Semaphore>,
+    count: usize,
+    owners: Mutex<HashMap<String, Weak<Semaphore>>>,
+}
+
+/// A place, until it is dropped.
+#[derive(Debug)]
+pub struct Place {
+    _of_all: OwnedSemaphorePermit,
+    // Holds the owner's line as well.
+    _of_owner: OwnedSemaphorePermit,
+}
+
+impl Places {
+    /// So many places.
+    pub fn new(count: usize) -> Self {
+        Self {
+            all: Arc::new(Semaphore::new(count)),
+            count,
+            owners: Mutex::default(),
+        }
+    }
+
+    /// Waits for a place.
+    pub async fn enter(&self, owner: &str) -> Result<Place, AcquireError> {
+        let of_owner = self.line_of(owner).acquire_owned().await?;
+        let of_all = self.all.clone().acquire_owned().await?;
+        Ok(Place {
+            _of_all: of_all,
+            _of_owner: of_owner,
+        })
+    }
+
+    fn line_of(&self, owner: &str) -> Arc<Semaphore> {
+        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(line) = owners.get(owner).and_then(Weak::upgrade) {
+            return line;
+        }
+        owners.retain(|_, line| line.strong_count() > 0);
+        let line = Arc::new(Semaphore::new(self.count));
+        owners.insert(owner.to_owned(), Arc::downgrade(&line));
+        line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    #[test]
+    fn who_asks_for_many_waits_behind_who_asks_for_few() {
+        let places = Places::new(2);
+        let mut context = Context::from_waker(Waker::noop());
+        let mut many: Vec<_> = (0..4).map(|_| Box::pin(places.enter("many"))).collect();
+        let mut taken: Vec<Place> = Vec::new();
+        for entering in &mut many[..2] {
+            match entering.as_mut().poll(&mut context) {
+                Poll::Ready(Ok(place)) => taken.push(place),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(many[2].as_mut().poll(&mut context).is_pending());
+        assert!(many[3].as_mut().poll(&mut context).is_pending());
+        let mut few = pin!(places.enter("few"));
+        assert!(few.as_mut().poll(&mut context).is_pending());
+        taken.pop();
+        assert!(many[2].as_mut().poll(&mut context).is_pending());
+        assert!(few.as_mut().poll(&mut context).is_ready());
+        taken.pop();
+        assert!(many[2].as_mut().poll(&mut context).is_ready());
+        drop((many, taken));
+        // Lines that nobody stands in are not kept.
+        assert!(pin!(places.enter("other")).poll(&mut context).is_ready());
+        assert_eq!(places.owners.lock().unwrap().len(), 1);
+    }
+}
