@@ -4,8 +4,12 @@
 //! say the same. A call is told only once it is whole and its JSON is sound; anything else that
 //! looks like one stays content, as it was written.
 
+mod scan;
+
 use serde::de::IgnoredAny;
 use serde_json::{Deserializer, Value};
+
+use self::scan::ObjectScan;
 
 /// How a model family writes tool calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -576,51 +580,6 @@ fn member<'a>(object: &'a str, wanted: &str) -> Option<&'a str> {
 
 fn skip_space(text: &str, at: usize) -> usize {
     text.len() - text[at..].trim_start().len()
-}
-
-/// Finds the end of a JSON object without reading any byte twice.
-#[derive(Clone, Copy, Debug, Default)]
-struct ObjectScan {
-    at: usize,
-    depth: usize,
-    in_text: bool,
-    escaped: bool,
-    end: Option<usize>,
-}
-
-impl ObjectScan {
-    /// One past the object's closing brace in `text`, whose object begins at `start`.
-    fn advance(&mut self, text: &str, start: usize) -> Option<usize> {
-        if self.end.is_some() {
-            return self.end;
-        }
-        self.at = self.at.max(start);
-        while let Some(byte) = text.as_bytes().get(self.at) {
-            self.at += 1;
-            if self.in_text {
-                match byte {
-                    _ if self.escaped => self.escaped = false,
-                    b'\\' => self.escaped = true,
-                    b'"' => self.in_text = false,
-                    _ => {}
-                }
-                continue;
-            }
-            match byte {
-                b'"' => self.in_text = true,
-                b'{' | b'[' => self.depth += 1,
-                b'}' | b']' => {
-                    self.depth = self.depth.saturating_sub(1);
-                    if self.depth == 0 {
-                        self.end = Some(self.at);
-                        return self.end;
-                    }
-                }
-                _ => {}
-            }
-        }
-        None
-    }
 }
 
 /// Length of the longest end of `text` that begins `tag` without completing it.
