@@ -247,7 +247,7 @@ impl PairedParts {
                 session_key: None,
                 parent: None,
                 owner: turn.owner.clone(),
-                messages: Vec::new(),
+                messages: Default::default(),
                 admission: Default::default(),
                 untrainable: None,
                 admitted_ms: self.clock.now_ms(),

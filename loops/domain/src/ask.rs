@@ -1,5 +1,7 @@
 //! Asks: what enters serve, and what comes out of it.
 
+use std::sync::Arc;
+
 use crate::{
     Admission, Completion, GroupId, Message, Millis, Origin, PolicyChoice, PolicyVersion, Reason,
     RequestId, Sampling, Scope, SessionId, StopReason, Token, Turn, TurnId, TurnKind,
@@ -41,8 +43,8 @@ pub struct AskContext {
     pub parent: Option<TurnId>,
     /// Owner of the API key.
     pub owner: String,
-    /// The request's messages.
-    pub messages: Vec<Message>,
+    /// The request's messages, which its completions share.
+    pub messages: Arc<[Message]>,
     /// How it was admitted.
     pub admission: Admission,
     /// Why the turn will not train, where admission knows that already.

@@ -198,7 +198,7 @@ impl Bed {
                 session_key: None,
                 parent: None,
                 owner: "bench".to_owned(),
-                messages: Vec::new(),
+                messages: Default::default(),
                 admission: Default::default(),
                 untrainable: None,
                 admitted_ms: 0,

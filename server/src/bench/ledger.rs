@@ -178,7 +178,7 @@ impl Load {
                 session_key: None,
                 parent: None,
                 owner: "bench".to_owned(),
-                messages: vec![Message::text(Role::User, self.said.as_str())],
+                messages: [Message::text(Role::User, self.said.as_str())].into(),
                 admission: Default::default(),
                 untrainable: None,
                 admitted_ms: 0,

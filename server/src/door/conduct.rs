@@ -373,7 +373,7 @@ fn remember(door: &Door, job: &Job, (text, tokens): (String, &[Token]), stop: St
         session_key: ask.context.session_key.clone(),
         owner: ask.context.owner.clone(),
         scope: ask.scope.clone(),
-        messages: ask.context.messages.clone(),
+        messages: ask.context.messages.to_vec(),
         completion: hone_domain::Message::text(hone_domain::Role::Assistant, text),
         parent: ask.context.parent,
         kind: ask.kind,

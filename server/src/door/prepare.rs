@@ -356,6 +356,7 @@ impl Door {
             Collect::Yes if self.collect.is_none() => Collect::No(Reason::NoCollector),
             collect => collect,
         };
+        let messages: Arc<[Message]> = request.messages.clone().into();
         let mut jobs = Vec::with_capacity(turns.len());
         for (turn, at) in turns.iter().zip(0u32..) {
             let ask = Ask {
@@ -385,7 +386,7 @@ impl Door {
                     session_key: request.session_key.clone(),
                     parent: prepared.binding.parent,
                     owner: request.owner.clone(),
-                    messages: request.messages.clone(),
+                    messages: messages.clone(),
                     admission: request.admission(admitted.holdback),
                     untrainable: admitted.untrainable,
                     admitted_ms,

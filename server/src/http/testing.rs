@@ -102,7 +102,7 @@ fn turn_of(ask: &Ask, text: &str, completion: &Completion) -> Turn {
         scope: ask.scope.clone(),
         origin: ask.origin,
         kind: ask.kind,
-        messages: ask.context.messages.clone(),
+        messages: ask.context.messages.to_vec(),
         prompt_tokens: ask.prompt_tokens.clone(),
         completion: completion.clone(),
         completion_text: text.to_owned(),

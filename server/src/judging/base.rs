@@ -84,7 +84,7 @@ pub(super) fn ask(parts: &BaseParts, scope: Scope, prompt_tokens: Vec<Token>) ->
             session_key: None,
             parent: None,
             owner: OWNER.to_owned(),
-            messages: Vec::new(),
+            messages: Default::default(),
             admission: Default::default(),
             untrainable: None,
             admitted_ms: parts.clock.now_ms(),

@@ -107,7 +107,7 @@ impl World {
                 self.parts.language.encode(&text, false),
             )
         };
-        asked.context.messages = messages;
+        asked.context.messages = messages.into();
         asked.context.owner = "ann".to_owned();
         asked.kind = hone_domain::TurnKind::Main;
         asked.origin = hone_domain::Origin::User;

@@ -270,7 +270,7 @@ pub(crate) fn turn_of(
         scope: ask.scope,
         origin: ask.origin,
         kind: ask.kind,
-        messages: ask.context.messages,
+        messages: ask.context.messages.to_vec(),
         prompt_tokens,
         completion,
         completion_text,

@@ -378,7 +378,7 @@ pub(crate) fn ask(prompt: &[Token], max_tokens: u32, seed: u64) -> Ask {
             session_key: None,
             parent: None,
             owner: "owner".to_owned(),
-            messages: Vec::new(),
+            messages: Default::default(),
             admission: Default::default(),
             untrainable: None,
             admitted_ms: 1,

@@ -307,7 +307,7 @@ impl Asks<'_> {
                 session_key: None,
                 parent: None,
                 owner: self.owner.to_owned(),
-                messages: Vec::new(),
+                messages: Default::default(),
                 admission: hone_domain::Admission::default(),
                 untrainable: None,
                 admitted_ms: self.http.clock.now_ms(),
