@@ -19,6 +19,9 @@ pub struct GrammarError(String);
 
 /// Longest grammar, in bytes.
 const GRAMMAR_BYTES_MAX: usize = 640 * 1_024;
+/// Most of the large classes of characters in one; each takes 8 KiB while an expression is read.
+const CLASSES_MAX: usize = 8_192;
+const CLASSES: [&str; 4] = [r"\w", r"\W", r"\p", r"\P"];
 /// Stack for compiling one, and for each of its bytes. The library calls itself once for a rule or schema that
 /// names another, which takes up to half of this; a stack that is too small ends the process.
 const STACK_BYTES: usize = 8 << 20;
@@ -74,6 +77,18 @@ impl Grammars {
     pub fn compile(&self, lark: &str) -> Result<Constraint, GrammarError> {
         if lark.len() > GRAMMAR_BYTES_MAX {
             let why = format!("a grammar has at most {GRAMMAR_BYTES_MAX} bytes");
+            return Err(GrammarError(why));
+        }
+        if CLASSES
+            .iter()
+            .map(|c| lark.matches(c).count())
+            .sum::<usize>()
+            > CLASSES_MAX
+        {
+            let why = format!(
+                "a grammar has at most {CLASSES_MAX} of {}",
+                CLASSES.join(", ")
+            );
             return Err(GrammarError(why));
         }
         // What a stack took is given back before the next one grows.

@@ -122,6 +122,14 @@ fn unsound_grammars_are_explained_in_one_line() {
 }
 
 #[test]
+fn what_takes_much_memory_to_read_is_bounded() {
+    let of = |n: usize| format!("start: /{}/", r"\w\P{Lu}".repeat(n));
+    assert!(grammars().compile(&of(50)).is_ok());
+    let refused = grammars().compile(&of(4_097)).map(drop);
+    assert!(refused.is_err_and(|why| why.to_string().contains("at most 8192")));
+}
+
+#[test]
 fn a_wrong_expression_is_explained_by_its_own_error() {
     for lark in [
         "start: /a(b/",

@@ -13,8 +13,10 @@ use hone_nn::grammar::{Constraint, GrammarError, Grammars, TokenMask};
 
 use crate::sequence::Setup;
 
-/// Compiled grammars that are kept; the longest unused goes first.
+/// Compiled grammars that are kept, and bytes of their texts: compiled, one takes some hundred times
+/// as much. The longest unused goes first.
 const GRAMMARS_MAX: usize = 64;
+const GRAMMARS_BYTES_MAX: usize = 1 << 20;
 /// Stack of each thread: grammars nest.
 const STACK_BYTES: usize = 8 << 20;
 /// A mask that takes this long is slow; most take a tenth of it, with a vocabulary of 150,000 too.
@@ -47,8 +49,9 @@ impl GrammarBook {
         let fork = constraint.fork();
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.push_back((grammar.clone(), constraint));
-        if known.len() > GRAMMARS_MAX {
-            known.pop_front();
+        let mut bytes: usize = known.iter().map(|(grammar, _)| grammar.0.len()).sum();
+        while known.len() > GRAMMARS_MAX || (bytes > GRAMMARS_BYTES_MAX && known.len() > 1) {
+            bytes -= known.pop_front().map_or(0, |(grammar, _)| grammar.0.len());
         }
         Ok(fork)
     }
@@ -287,15 +290,47 @@ mod tests {
     }
 
     fn masked(masks: &Masks, grammar: &str) -> Masked {
+        Masked::new(constraint(&GrammarBook::default(), grammar), masks.clone())
+    }
+
+    fn constraint(book: &GrammarBook, grammar: &str) -> Constraint {
         let setup = Setup {
             tokenizer: Arc::new(tokenizer()),
             end_tokens: vec![END],
             max_positions: 100,
         };
         let grammar = Grammar(Arc::from(grammar));
-        let book = GrammarBook::default();
         let constraint = book.constraint(&grammar, (&setup, model_config().vocab));
-        Masked::new(constraint.expect("a sound grammar"), masks.clone())
+        constraint.expect("a sound grammar")
+    }
+
+    #[test]
+    fn a_book_keeps_the_newest_grammars_by_number_and_by_length() {
+        let book = GrammarBook::default();
+        let kept = || {
+            let known = book.known.lock().expect("nothing broke");
+            known
+                .iter()
+                .map(|(grammar, _)| grammar.0.len())
+                .collect::<Vec<_>>()
+        };
+        let of = |text: String| constraint(&book, &format!("start: \"{text}\""));
+        for n in 0..=GRAMMARS_MAX {
+            of(n.to_string());
+        }
+        assert_eq!(
+            (
+                kept().len(),
+                book.find(&Grammar(Arc::from("start: \"0\""))).is_some()
+            ),
+            (GRAMMARS_MAX, false)
+        );
+        for letter in ["a", "b", "c"] {
+            of(letter.repeat(GRAMMARS_BYTES_MAX * 2 / 5));
+        }
+        assert_eq!(kept().len(), 2);
+        of("few".to_owned());
+        assert_eq!(kept().len(), 3);
     }
 
     /// Makes all that stands in a line, and tells how much that was.
