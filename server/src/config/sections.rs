@@ -181,6 +181,8 @@ pub struct HttpConfig {
     pub bind: String,
     /// Most bytes of a request body.
     pub body_bytes_max: usize,
+    /// Most bytes of the large bodies of all requests under way.
+    pub bodies_bytes_max: usize,
     /// Longest time until a body's last byte, in milliseconds.
     pub body_timeout_ms: u64,
     /// Longest time from the first byte of a request to the end of its headers, in milliseconds.
@@ -382,6 +384,11 @@ impl HttpConfig {
         ];
         if let Some((key, _)) = counts.iter().find(|(_, value)| *value == 0) {
             return Err(format!("http.{key} must be at least 1"));
+        }
+        if self.bodies_bytes_max / 2 < self.body_bytes_max {
+            return Err(
+                "http.bodies_bytes_max must be at least twice http.body_bytes_max".to_owned(),
+            );
         }
         if self.connections_max > 1_000_000 {
             return Err("http.connections_max must be at most 1000000".to_owned());

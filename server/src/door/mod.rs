@@ -33,7 +33,7 @@ use crate::telemetry::Telemetry;
 pub use conduct::{Choice, Ended, Piece};
 pub use counters::{Counter, DoorCounters};
 pub use language::{ByteLanguage, Language, LanguageError, Manner, ModelLanguage};
-pub use places::Places;
+pub use places::{Place, Places};
 pub use prepare::{Opened, PromptSource, Request, chars_of};
 pub use render::template_message;
 pub use shape::{Pattern, Shape};
@@ -110,7 +110,7 @@ impl Door {
         (owner, request): (&str, RequestId),
         inputs: Vec<Vec<Token>>,
     ) -> Result<Vec<Vec<f32>>, OpenError> {
-        let place = self.embedding.enter(owner).await;
+        let place = self.embedding.enter(owner, 1).await;
         let place = place.map_err(OpenError::broken)?;
         if let Some(payer) = self.meters.spender(request) {
             payer.spend(inputs.iter().map(Vec::len).sum());
@@ -142,7 +142,7 @@ impl Door {
         if chars <= self.limits.inline_chars_max {
             return Ok(work(self));
         }
-        let place = self.apart.enter(owner).await;
+        let place = self.apart.enter(owner, 1).await;
         let place = place.map_err(OpenError::broken)?;
         let door = self.clone();
         let working = tokio::task::spawn_blocking(move || {

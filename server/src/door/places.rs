@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
-/// A bounded number of places. An owner stands in line for as many at once as there are, and with what
+/// A bounded number of places. An owner stands in line for as many at once as it may have, and with what
 /// goes beyond that in a line of its own.
 #[derive(Debug)]
 pub struct Places {
     all: Arc<Semaphore>,
-    count: usize,
+    of_one: usize,
     owners: Mutex<HashMap<String, Weak<Semaphore>>>,
 }
 
@@ -23,19 +23,24 @@ pub struct Place {
 }
 
 impl Places {
-    /// So many places.
+    /// So many places, of which anybody may have all.
     pub fn new(count: usize) -> Self {
+        Self::shared(count, count)
+    }
+
+    /// So many places, of which an owner may have so many.
+    pub fn shared(count: usize, of_one: usize) -> Self {
         Self {
             all: Arc::new(Semaphore::new(count)),
-            count,
+            of_one,
             owners: Mutex::default(),
         }
     }
 
-    /// Waits for a place.
-    pub async fn enter(&self, owner: &str) -> Result<Place, AcquireError> {
-        let of_owner = self.line_of(owner).acquire_owned().await?;
-        let of_all = self.all.clone().acquire_owned().await?;
+    /// Waits for so many places, which are one then; as many as an owner may have at most.
+    pub async fn enter(&self, owner: &str, places: u32) -> Result<Place, AcquireError> {
+        let of_owner = self.line_of(owner).acquire_many_owned(places).await?;
+        let of_all = self.all.clone().acquire_many_owned(places).await?;
         Ok(Place {
             _of_all: of_all,
             _of_owner: of_owner,
@@ -48,7 +53,7 @@ impl Places {
             return line;
         }
         owners.retain(|_, line| line.strong_count() > 0);
-        let line = Arc::new(Semaphore::new(self.count));
+        let line = Arc::new(Semaphore::new(self.of_one));
         owners.insert(owner.to_owned(), Arc::downgrade(&line));
         line
     }
@@ -65,7 +70,7 @@ mod tests {
     fn who_asks_for_many_waits_behind_who_asks_for_few() {
         let places = Places::new(2);
         let mut context = Context::from_waker(Waker::noop());
-        let mut many: Vec<_> = (0..4).map(|_| Box::pin(places.enter("many"))).collect();
+        let mut many: Vec<_> = (0..4).map(|_| Box::pin(places.enter("many", 1))).collect();
         let mut taken: Vec<Place> = Vec::new();
         for entering in &mut many[..2] {
             match entering.as_mut().poll(&mut context) {
@@ -75,7 +80,7 @@ mod tests {
         }
         assert!(many[2].as_mut().poll(&mut context).is_pending());
         assert!(many[3].as_mut().poll(&mut context).is_pending());
-        let mut few = pin!(places.enter("few"));
+        let mut few = pin!(places.enter("few", 1));
         assert!(few.as_mut().poll(&mut context).is_pending());
         taken.pop();
         assert!(many[2].as_mut().poll(&mut context).is_pending());
@@ -84,7 +89,7 @@ mod tests {
         assert!(many[2].as_mut().poll(&mut context).is_ready());
         drop((many, taken));
         // Lines that nobody stands in are not kept.
-        assert!(pin!(places.enter("other")).poll(&mut context).is_ready());
+        assert!(pin!(places.enter("other", 1)).poll(&mut context).is_ready());
         assert_eq!(places.owners.lock().unwrap().len(), 1);
     }
 }

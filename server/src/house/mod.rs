@@ -24,6 +24,7 @@ use crate::config::Config;
 use crate::door::{Door, DoorCounters, Live, Places};
 use crate::eraser::Eraser;
 use crate::http::acts::Acts;
+use crate::http::bodies::Bodies;
 use crate::http::guard::Guard;
 use crate::http::listen::listen;
 use crate::http::page::Page;
@@ -211,6 +212,7 @@ fn http_of(
         settings: Swap::new(config.settings().map_err(|error| error.to_string())?),
         page: Page::from_config(&config.console.page_dir),
         acts: Acts::new(config.http.connections_max),
+        bodies: Bodies::new(&config.http),
         replays: Replays::new(config.http.replay_limits()),
         watchers: Arc::new(Semaphore::new(config.http.watchers_max)),
         config: config.http.clone(),

@@ -115,7 +115,7 @@ async fn within_limits(
     (mut request, next): (Request, Next),
 ) -> Response {
     if !rights::is_metered(route) {
-        return answer(asked, (request, next)).await;
+        return answer(http, asked, (request, next)).await;
     }
     let caller = asked.caller.clone();
     let (mut response, ticket) = match http.meters.admit(&caller, asked.id) {
@@ -126,7 +126,7 @@ async fn within_limits(
             if let Some(ticket) = &ticket {
                 request.extensions_mut().insert(ticket.clone());
             }
-            (answer(asked, (request, next)).await, ticket)
+            (answer(http, asked, (request, next)).await, ticket)
         }
     };
     tell_standing(&mut response, http.meters.standing(&caller));
@@ -161,8 +161,13 @@ fn tell_standing(response: &mut Response, standing: Standing) {
     }
 }
 
-/// Runs the handler; a panic of it is an answer as well.
-async fn answer(asked: Asked, (mut request, next): (Request, Next)) -> Response {
+/// Runs the handler once there is room for the body; a panic of it is an answer as well.
+async fn answer(http: &Http, asked: Asked, (mut request, next): (Request, Next)) -> Response {
+    let room = http.bodies.enter(&asked.caller.owner, request.headers());
+    let _room = match room.await {
+        Ok(room) => room,
+        Err(error) => return error.into_response(),
+    };
     let id = asked.id;
     request.extensions_mut().insert(asked);
     match AssertUnwindSafe(next.run(request)).catch_unwind().await {

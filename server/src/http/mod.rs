@@ -1,6 +1,7 @@
 //! The HTTP door: the only axum of the house. Handlers parse, call, render.
 
 pub mod acts;
+pub mod bodies;
 pub mod cors;
 pub mod envelope;
 pub mod error;
@@ -48,6 +49,7 @@ use crate::people::audit::Audit;
 use crate::people::meter::Meters;
 use crate::watch::Watch;
 use acts::Acts;
+use bodies::Bodies;
 pub use funnel::funnel;
 use guard::Guard;
 use page::Page;
@@ -101,6 +103,8 @@ pub struct Http {
     pub traffic: Traffic,
     /// Requests that decide something, which go on when their client leaves.
     pub acts: Acts,
+    /// Room for large bodies.
+    pub bodies: Bodies,
     /// Answers that retries get.
     pub replays: replays::Replays,
     /// Places for watchers of `/admin/v1/events`.

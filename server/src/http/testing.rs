@@ -31,6 +31,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tower::ServiceExt;
 
 use super::acts::Acts;
+use super::bodies::Bodies;
 use super::guard::{Guard, Key};
 use super::page::Page;
 use super::replays::Replays;
@@ -458,8 +459,7 @@ impl Stage {
         let (outbox, inbox) = queue(64, Overflow::DropNewest);
         let collect = (recorder != Recorder::Absent).then_some(outbox);
         tokio::spawn(listen(inbox, recorder, told.clone()));
-        let config = http_config();
-        let whole = Config::load(&Sources::default()).unwrap();
+        let (config, whole) = (http_config(), Config::load(&Sources::default()).unwrap());
         let abort = ShutdownTrigger::new();
         let clock = Arc::new(ManualClock::at(1_700_000_000_000));
         let ids = Arc::new(SeededIds::new(1));
@@ -490,6 +490,7 @@ impl Stage {
             ledger,
             policies,
             acts: Acts::new(config.connections_max),
+            bodies: Bodies::new(&config),
             replays: Replays::new(config.replay_limits()),
             board,
             clock: clock.clone(),

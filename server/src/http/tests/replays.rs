@@ -223,10 +223,11 @@ async fn an_embedding_whose_client_left_keeps_its_place_until_its_end() {
     }
     client.abort();
     assert!(client.await.is_err(), "it left");
-    let place = tokio::time::timeout(Duration::ZERO, door.embedding.enter("other")).await;
+    let place = tokio::time::timeout(Duration::ZERO, door.embedding.enter("other", 1)).await;
     assert!(place.is_err(), "it is taken");
     stage.fake.is_slow.store(false, Ordering::Relaxed);
-    let place = tokio::time::timeout(Duration::from_secs(20), door.embedding.enter("other")).await;
+    let place =
+        tokio::time::timeout(Duration::from_secs(20), door.embedding.enter("other", 1)).await;
     assert!(place.is_ok(), "its place is free after its end");
     assert_eq!(stage.fake.embeddings.load(Ordering::Relaxed), 1);
 }
