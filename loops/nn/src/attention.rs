@@ -11,11 +11,15 @@ use crate::exec::{Executor, Shards};
 use crate::forward::SeqInput;
 use crate::gemm::{Element, Epilogue, Gemm, Half};
 use crate::kv::{BLOCK_TOKENS, KvFormat, KvLayer};
-use crate::simd::{Buf, Kernel, LANES, V16, dispatch, exp, padded};
+use crate::simd::{Buf, Kernel, LANES, V16, dispatch, exp, fetch, padded};
 
 /// Query rows handled together, all heads of a group of a few tokens: enough to reuse keys from
 /// registers, few enough that their scores stay in the first-level cache.
 const TILE_ROWS: usize = 12;
+
+/// Blocks of keys, and of values, that are asked for before they are needed: blocks lie anywhere, so
+/// that a processor does not see them coming.
+const AHEAD_BLOCKS: usize = 8;
 
 /// One attention call over a batch.
 pub(crate) struct Attention<'a> {
@@ -94,6 +98,30 @@ impl Attention<'_> {
         }
     }
 
+    /// All tiles of all heads.
+    fn jobs(&self) -> impl Iterator<Item = TileJob<'_>> {
+        let per_tile = self.tokens_per_tile();
+        let rows = self.batch.iter().scan(0, |next, seq| {
+            let row = *next;
+            *next += seq.tokens.len();
+            Some((seq, row))
+        });
+        rows.flat_map(move |(seq, row)| {
+            let count = seq.tokens.len();
+            let firsts = (0..count).step_by(per_tile);
+            firsts.flat_map(move |token| {
+                let tokens = token..(token + per_tile).min(count);
+                (0..self.kv.kv_heads).map(move |head| TileJob {
+                    call: self,
+                    tile: self.tile(seq, tokens.clone()),
+                    blocks: seq.blocks,
+                    head,
+                    row: row + token,
+                })
+            })
+        })
+    }
+
     /// Writes the attention output `[tokens][stride]` to `out`.
     pub(crate) fn run(&self, out: &mut [f32], scratch: &mut Buf, exec: &Executor) {
         let per_tile = self.tokens_per_tile();
@@ -136,37 +164,22 @@ impl Kernel for Share<'_, '_> {
     type Out = ();
     #[inline(always)]
     fn run<V: V16>(self) {
-        let call = self.call;
-        let per_tile = call.tokens_per_tile();
-        let (mut item, mut row0) = (0, 0);
-        for seq in call.batch {
-            let count = seq.tokens.len();
-            let mut token = 0;
-            while token < count {
-                let tokens = token..(token + per_tile).min(count);
-                for head in 0..call.kv.kv_heads {
-                    if item % self.parts == self.part {
-                        let job = TileJob {
-                            call,
-                            tile: call.tile(seq, tokens.clone()),
-                            blocks: seq.blocks,
-                            head,
-                            row: row0 + token,
-                        };
-                        let out = self.out.ptr();
-                        // SAFETY: a tile writes its own rows and heads of `out` only.
-                        unsafe {
-                            match call.kv.format {
-                                KvFormat::F32 => job.run::<V, f32>(out, self.scratch),
-                                KvFormat::F16 => job.run::<V, Half>(out, self.scratch),
-                            }
-                        }
-                    }
-                    item += 1;
+        let out = self.out.ptr();
+        let mut jobs = self
+            .call
+            .jobs()
+            .skip(self.part)
+            .step_by(self.parts)
+            .peekable();
+        while let Some(job) = jobs.next() {
+            let next = jobs.peek();
+            // SAFETY: a tile writes its own rows and heads of `out` only.
+            unsafe {
+                match self.call.kv.format {
+                    KvFormat::F32 => job.run::<V, f32>((out, self.scratch), next),
+                    KvFormat::F16 => job.run::<V, Half>((out, self.scratch), next),
                 }
-                token = tokens.end;
             }
-            row0 += count;
         }
     }
 }
@@ -182,7 +195,12 @@ struct TileJob<'a> {
 
 impl TileJob<'_> {
     #[inline(always)]
-    unsafe fn run<V: V16, E: Element>(&self, out: *mut f32, scratch: &mut [f32]) {
+    unsafe fn run<V: V16, E: Element>(
+        &self,
+        (out, scratch): (*mut f32, &mut [f32]),
+        next: Option<&Self>,
+    ) {
+        self.fetch(|block| self.call.kv.values_of(block, self.head));
         let Tile { group, tokens, .. } = self.tile;
         let (dim, width, rows) = (self.call.kv.head_dim, self.tile.width(), self.tile.rows());
         let line = padded(dim);
@@ -202,6 +220,9 @@ impl TileJob<'_> {
         // SAFETY: scratch was cut to size; key and value panels lie inside the pool.
         unsafe {
             self.scores::<V, E>(queries, scores);
+            if let Some(next) = next {
+                next.fetch(|block| next.call.kv.keys_of(block, next.head));
+            }
             for m in 0..rows {
                 let row = &mut scores[m * width..(m + 1) * width];
                 inverses[m] = softmax_row::<V>(row, self.tile.visible(m), false);
@@ -217,6 +238,15 @@ impl TileJob<'_> {
                     }
                 }
             }
+        }
+    }
+
+    /// Asks for what the first of its blocks keep.
+    #[inline(always)]
+    fn fetch<'a>(&'a self, kept: impl Fn(u32) -> &'a [u8]) {
+        let blocks = self.tile.lo() / BLOCK_TOKENS..self.tile.end().div_ceil(BLOCK_TOKENS);
+        for block in self.blocks[blocks].iter().take(AHEAD_BLOCKS) {
+            fetch(kept(*block));
         }
     }
 

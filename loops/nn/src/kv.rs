@@ -227,6 +227,18 @@ impl KvLayer {
     }
 }
 
+impl KvLayer {
+    /// Keys of `head` in `block`.
+    pub(crate) fn keys_of(&self, block: u32, head: usize) -> &[u8] {
+        &self.keys[self.key_at(block, head, 0)..self.key_at(block, head + 1, 0)]
+    }
+
+    /// Values of `head` in `block`.
+    pub(crate) fn values_of(&self, block: u32, head: usize) -> &[u8] {
+        &self.values[self.value_at(block, head, 0)..self.value_at(block, head + 1, 0)]
+    }
+}
+
 /// Stores tokens of one layer.
 #[derive(Clone, Copy)]
 pub(crate) struct KvWriter<'a> {

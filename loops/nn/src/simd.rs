@@ -316,6 +316,19 @@ impl SimdLevel {
     }
 }
 
+/// Asks for bytes that are needed soon; where a processor has no way to, nothing happens.
+#[inline(always)]
+pub(crate) fn fetch(bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in bytes.chunks(size_of::<Line>()) {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: every such processor has the instruction, which changes no value.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
+}
+
 /// Runs a kernel at the current level.
 #[inline]
 pub(crate) fn dispatch<K: Kernel>(kernel: K) -> K::Out {
