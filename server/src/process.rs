@@ -35,7 +35,7 @@ async fn live(
     let (mut signals, mut hangup) = Signals::listen()?;
     let scheme = config.http.scheme();
     let serves = config.runs(Loop::Serve);
-    let needs_key = config.people.sign_in;
+    let needs_key = config.people.asks_everybody();
     let is_first = config.store.folder().is_ok_and(|folder| !folder.exists());
     let house = tokio::select! {
         house = House::start(config) => house?,

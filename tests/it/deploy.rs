@@ -62,6 +62,22 @@ fn queries() -> Vec<String> {
     all
 }
 
+/// The reference names every metric of a page.
+fn told_in_the_docs(page: &str) {
+    let reference = std::fs::read_to_string(deploy().join("../docs/API.md")).unwrap();
+    let (_, section) = reference.split_once("\n## Metrics\n").unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let words = section.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let told: BTreeSet<&str> = words.collect();
+    for line in page.lines().filter_map(|l| l.strip_prefix("# TYPE hone_")) {
+        let name = line.split(' ').next().unwrap();
+        assert!(
+            told.contains(name),
+            "docs/API.md says nothing of hone_{name}"
+        );
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_query_names_metrics_and_labels_that_exist() {
     let (_guard, data) = temporary().unwrap();
@@ -95,6 +111,7 @@ async fn every_query_names_metrics_and_labels_that_exist() {
             );
         }
     }
+    told_in_the_docs(&page);
     let queries = queries();
     assert!(queries.len() > 30, "{} queries were found", queries.len());
     for query in &queries {

@@ -1,6 +1,9 @@
 //! Accounts, keys, sign-ins, and the limits of callers.
 
+use std::net::IpAddr;
+
 use hone_domain::{Millis, RateLimits, UserRole};
+use reqwest::Url;
 use serde::{Deserialize, Serialize};
 
 use crate::people::oidc::algorithms;
@@ -9,7 +12,8 @@ use crate::people::oidc::algorithms;
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct PeopleConfig {
-    /// Whether loopback needs a key or a sign-in as well.
+    /// Whether loopback needs a key or a sign-in as well; it does where `public_url` leads elsewhere,
+    /// whatever stands here.
     pub sign_in: bool,
     /// Whether a start on a public address without any account or key prints a link that makes the
     /// first admin; without, such a start is refused.
@@ -104,11 +108,32 @@ impl PeopleConfig {
         self.public_url.starts_with("https://")
     }
 
+    /// Whether loopback needs a key or a sign-in as well. What a proxy on this machine passes on comes
+    /// from loopback too, and it need not say so.
+    pub fn asks_everybody(&self) -> bool {
+        self.sign_in || self.is_published()
+    }
+
+    /// Whether the page is reached under a name that is not this machine's own.
+    pub fn is_published(&self) -> bool {
+        let url = Url::parse(&self.public_url).ok();
+        url.is_some_and(|url| {
+            let host = url.host_str().unwrap_or_default();
+            let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+            let is_here = match address {
+                Ok(address) => address.to_canonical().is_loopback(),
+                Err(_) => host == "localhost" || host.ends_with(".localhost"),
+            };
+            !is_here
+        })
+    }
+
     pub(super) fn validate(&self) -> Result<(), String> {
         let url = &self.public_url;
-        if !url.is_empty() && !url.starts_with("http://") && !url.starts_with("https://") {
+        let is_web = url.starts_with("http://") || url.starts_with("https://");
+        if !url.is_empty() && !(is_web && Url::parse(url).is_ok()) {
             return Err(format!(
-                "people.public_url is {url:?}; it begins with http:// or https://"
+                "people.public_url is {url:?}; it is an address such as https://hone.example"
             ));
         }
         let counts = [

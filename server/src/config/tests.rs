@@ -317,3 +317,25 @@ fn products_come_to_what_the_machine_has() {
         }
     }
 }
+
+#[test]
+fn everybody_shows_who_they_are_where_the_page_has_another_name() {
+    for (url, wanted) in [
+        ("", false),
+        ("http://localhost:8080", false),
+        ("http://hone.localhost", false),
+        ("https://127.0.0.1:8443/", false),
+        ("http://[::1]:8080", false),
+        ("https://hone.example", true),
+        ("http://192.168.1.20:8080", true),
+        ("https://localhost.example", true),
+    ] {
+        let mut people = Config::load(&Sources::default()).expect("valid").people;
+        assert!(!people.asks_everybody());
+        url.clone_into(&mut people.public_url);
+        assert_eq!(people.validate(), Ok(()), "{url}");
+        assert_eq!(people.asks_everybody(), wanted, "{url}");
+        people.sign_in = true;
+        assert!(people.asks_everybody());
+    }
+}

@@ -169,7 +169,7 @@ impl House {
 fn guard_of(config: &Config, addr: SocketAddr) -> Result<Guard, String> {
     Ok(Guard {
         loopback: addr.ip().is_loopback(),
-        sign_in: config.people.sign_in,
+        sign_in: config.people.asks_everybody(),
         proxies_trusted: config.http.proxies_trusted.clone(),
         keys: config.http.known_keys()?,
         hosts_allowed: config.http.hosts_allowed.clone(),

@@ -72,7 +72,7 @@ pub(super) async fn first_link(
     addr: SocketAddr,
 ) -> Result<Option<String>, String> {
     let (config, people) = (&commons.config, &commons.people);
-    let needed = config.people.sign_in || !addr.ip().is_loopback();
+    let needed = config.people.asks_everybody() || !addr.ip().is_loopback();
     if !needed || is_inhabited(commons) {
         return Ok(None);
     }

@@ -225,6 +225,22 @@ async fn the_first_link_ends_once_the_command_line_made_an_account() {
 }
 
 #[tokio::test]
+async fn who_is_passed_on_by_a_silent_proxy_is_nobody_at_this_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, log) = (folder.path().join("data"), folder.path().join("log"));
+    let published = [("HONE__PEOPLE__PUBLIC_URL", "https://hone.example")];
+    let server = Server::start(&data, &log, &published);
+    let (status, reply) = server.me("").await;
+    assert_eq!(status, 401, "{reply}");
+    let link = "https://hone.example/#/invite/";
+    assert!(
+        server.lines.iter().any(|l| l.contains(link)),
+        "{:?}",
+        server.lines
+    );
+}
+
+#[tokio::test]
 async fn the_command_line_works_beside_a_server_and_without_one() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");

@@ -324,11 +324,13 @@ pub(super) async fn clock(ledger: &SqliteLedger) -> Outcome {
 }
 
 pub(super) async fn access(config: &Config, ledger: &SqliteLedger) -> Outcome {
-    let public = config
-        .http
-        .address()
-        .is_ok_and(|address| !address.ip().is_loopback());
-    if !public {
+    let address = config.http.address();
+    let public = address.is_ok_and(|address| !address.ip().is_loopback());
+    let place = match public {
+        true => &config.http.bind,
+        false => &config.people.public_url,
+    };
+    if !public && !config.people.is_published() {
         return fine("only this machine can reach it");
     }
     let users = ledger.users().await.is_ok_and(|users| !users.is_empty());
@@ -336,19 +338,13 @@ pub(super) async fn access(config: &Config, ledger: &SqliteLedger) -> Outcome {
     let oidc = config.people.oidc.is_some();
     if !users && !keys && !oidc && config.http.keys.is_empty() {
         return warning(
-            format!(
-                "{} can be reached from outside, and nobody has an account or key",
-                config.http.bind
-            ),
+            format!("{place} can be reached from outside, and nobody has an account or key"),
             "the next start prints a link that makes the first admin; or `hone user add NAME --role admin`",
         );
     }
     if config.http.tls().is_none() && !config.people.is_tls() {
         return warning(
-            format!(
-                "{} can be reached from outside without TLS",
-                config.http.bind
-            ),
+            format!("{place} can be reached from outside without TLS"),
             "set http.tls_cert and http.tls_key, or put a server that speaks TLS in front and set people.public_url",
         );
     }

@@ -214,10 +214,18 @@ async fn the_doctor_finds_what_is_wrong() {
         assert_eq!(state, State::Broken, "{check}: {text}");
         assert!(text.contains(part), "{check}: {text}");
     }
-    let public = config(&data, &[("http.bind", Toml::from("0.0.0.0:0"))]);
-    let (access, text) = state(&examine(&public, false).await, "access");
-    assert_eq!(access, State::Warning, "{text}");
-    assert!(text.contains("hone user add"), "{text}");
+    for (key, place) in [
+        ("http.bind", "0.0.0.0:0"),
+        ("people.public_url", "https://hone.example"),
+    ] {
+        let public = config(&data, &[(key, Toml::from(place))]);
+        let (access, text) = state(&examine(&public, false).await, "access");
+        assert_eq!(access, State::Warning, "{text}");
+        assert!(
+            text.contains("hone user add") && text.contains(place),
+            "{text}"
+        );
+    }
 
     let everybody = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(&data, everybody).unwrap();
