@@ -131,7 +131,7 @@ impl PeopleConfig {
     pub(super) fn validate(&self) -> Result<(), String> {
         let url = &self.public_url;
         let is_web = url.starts_with("http://") || url.starts_with("https://");
-        if !url.is_empty() && !(is_web && Url::parse(url).is_ok()) {
+        if !url.is_empty() && (!is_web || Url::parse(url).is_err()) {
             return Err(format!(
                 "people.public_url is {url:?}; it is an address such as https://hone.example"
             ));
