@@ -102,6 +102,7 @@ test('charts are read as tables and as CSV, and two versions are compared in num
     await charts.filter({ has: page.getByRole('heading', { name, exact: true }) }).waitFor()
   }
   const titles = await charts.locator('h3').allInnerTexts()
+  assert.ok(titles.includes('KL') && titles.includes('Loss'), `${titles}`)
   for (const title of titles) {
     await page.getByRole('button', { name: `${title} as a table` }).click()
     const table = page.getByRole('region', { name: `${title}, table` })

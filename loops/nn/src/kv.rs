@@ -225,9 +225,7 @@ impl KvLayer {
             step: self.value_lines * LANES,
         }
     }
-}
 
-impl KvLayer {
     /// Keys of `head` in `block`.
     pub(crate) fn keys_of(&self, block: u32, head: usize) -> &[u8] {
         &self.keys[self.key_at(block, head, 0)..self.key_at(block, head + 1, 0)]

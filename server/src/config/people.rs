@@ -6,6 +6,7 @@ use hone_domain::{Millis, RateLimits, UserRole};
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
 
+use crate::outbound::guard::is_localhost;
 use crate::people::oidc::algorithms;
 
 /// Accounts, keys, sign-ins. Defaults stand in `configs/default.toml`.
@@ -122,7 +123,7 @@ impl PeopleConfig {
             let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
             let is_here = match address {
                 Ok(address) => address.to_canonical().is_loopback(),
-                Err(_) => host == "localhost" || host.ends_with(".localhost"),
+                Err(_) => is_localhost(host),
             };
             !is_here
         })

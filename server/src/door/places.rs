@@ -37,8 +37,9 @@ impl Places {
         }
     }
 
-    /// Waits for so many places, which are one then; as many as an owner may have at most.
-    pub async fn enter(&self, owner: &str, places: u32) -> Result<Place, AcquireError> {
+    /// Waits for so many places, which are one then; never for more than an owner may have.
+    pub async fn enter(&self, owner: &str, places: usize) -> Result<Place, AcquireError> {
+        let places = u32::try_from(places.min(self.of_one)).unwrap_or(u32::MAX);
         let of_owner = self.line_of(owner).acquire_many_owned(places).await?;
         let of_all = self.all.clone().acquire_many_owned(places).await?;
         Ok(Place {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::http::{HeaderMap, header};
 
 use super::error::ApiError;
+use super::wire::body::announced;
 use crate::config::HttpConfig;
 use crate::door::{Place, Places};
 
@@ -19,8 +20,6 @@ const SHARES: usize = 2;
 #[derive(Debug)]
 pub struct Bodies {
     places: Places,
-    /// Most units of one caller.
-    share: usize,
     body_bytes_max: usize,
     patience: Duration,
 }
@@ -29,10 +28,8 @@ impl Bodies {
     /// Room as it is configured.
     pub fn new(config: &HttpConfig) -> Self {
         let units = config.bodies_bytes_max / UNIT;
-        let share = units / SHARES;
         Self {
-            places: Places::shared(units, share),
-            share,
+            places: Places::shared(units, units / SHARES),
             body_bytes_max: config.body_bytes_max,
             patience: Duration::from_millis(config.body_timeout_ms),
         }
@@ -40,14 +37,11 @@ impl Bodies {
 
     /// Room for the body that these headers announce, until it is dropped; none where that is small.
     pub async fn enter(&self, owner: &str, headers: &HeaderMap) -> Result<Option<Place>, ApiError> {
-        let bytes = self.announced(headers);
+        let bytes = self.counted(headers);
         if bytes < COUNTED_FROM {
             return Ok(None);
         }
-        let units = bytes.div_ceil(UNIT).min(self.share);
-        let place = self
-            .places
-            .enter(owner, u32::try_from(units).unwrap_or(u32::MAX));
+        let place = self.places.enter(owner, bytes.div_ceil(UNIT));
         match tokio::time::timeout(self.patience, place).await {
             Ok(place) => Ok(place.ok()),
             Err(_) => Err(ApiError::Overloaded {
@@ -60,10 +54,8 @@ impl Bodies {
     }
 
     /// Bytes to count. One that is too large is refused before it is read.
-    fn announced(&self, headers: &HeaderMap) -> usize {
-        let length = headers.get(header::CONTENT_LENGTH);
-        let length = length.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-        match length {
+    fn counted(&self, headers: &HeaderMap) -> usize {
+        match announced(headers) {
             Some(bytes) if bytes <= self.body_bytes_max => bytes,
             Some(_) => 0,
             None if headers.contains_key(header::TRANSFER_ENCODING) => self.body_bytes_max,

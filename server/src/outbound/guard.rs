@@ -174,7 +174,8 @@ fn inner_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     }
 }
 
-fn is_localhost(name: &str) -> bool {
+/// Whether a name is one that means this machine everywhere.
+pub fn is_localhost(name: &str) -> bool {
     name == "localhost" || name.ends_with(".localhost")
 }
 

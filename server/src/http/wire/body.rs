@@ -89,14 +89,16 @@ fn check_headers(headers: &HeaderMap, limits: BodyLimits) -> Result<(), ApiError
             "compressed bodies are not taken; send the JSON as it is".to_owned(),
         ));
     }
-    let announced = headers
-        .get(header::CONTENT_LENGTH)
-        .and_then(|v| v.to_str().ok())
-        .and_then(|v| v.parse::<u64>().ok());
-    if announced.is_some_and(|n| n > limits.bytes_max as u64) {
+    if announced(headers).is_some_and(|n| n > limits.bytes_max) {
         return Err(too_large(limits));
     }
     Ok(())
+}
+
+/// Bytes of the body, where the headers say so.
+pub fn announced(headers: &HeaderMap) -> Option<usize> {
+    let length = headers.get(header::CONTENT_LENGTH)?;
+    length.to_str().ok()?.parse().ok()
 }
 
 /// A JSON object on its way to typed fields.
