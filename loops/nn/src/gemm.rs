@@ -11,6 +11,7 @@
 #![allow(unsafe_code)]
 
 mod chunks;
+mod compact;
 mod factors;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
@@ -114,87 +115,28 @@ const STAGE_ROWS: usize = 48;
 /// cache, and rows of `y` are written in long runs.
 const BLOCK_FLOATS: usize = 1 << 16;
 
-impl<S: Source> Gemm<S> {
+impl<S> Gemm<S> {
     pub(crate) fn panels(&self) -> usize {
         self.cols.div_ceil(LANES)
     }
 
-    /// Computes everything, split over the executor when it is worth it.
-    ///
-    /// # Safety
-    /// All pointers are valid for the described ranges, and `y` overlaps no input.
-    pub(crate) unsafe fn run_on(&self, exec: &Executor) {
-        self.split(exec, |rows, panels| {
-            S::Factors::dispatch(Part(self, rows, panels));
-        });
-    }
-
-    /// As [`Self::run_on`]; from so many rows on stored weights become factors once per block of rows
-    /// and not once per register tile.
-    ///
-    /// # Safety
-    /// As for [`Self::run_on`].
-    pub(crate) unsafe fn run_staged_on(&self, exec: &Executor, from: usize)
-    where
-        S::Factors: Staging,
-    {
-        self.split(exec, |rows, panels| {
-            if rows.len() >= from {
-                S::Factors::dispatch(Staged(self, rows, panels));
-            } else {
-                S::Factors::dispatch(Part(self, rows, panels));
-            }
-        });
-    }
-
-    /// Calls `part` with rows and panels: parts of the product that are worth a thread of their own.
-    fn split(&self, exec: &Executor, part: impl Fn(Range<usize>, Range<usize>) + Sync) {
+    /// Calls `part` with rows and panels: parts of the product that are worth a thread of their own. So many
+    /// panels stay together.
+    fn split(
+        &self,
+        exec: &Executor,
+        together: usize,
+        part: impl Fn(Range<usize>, Range<usize>) + Sync,
+    ) {
         let work = self.rows.max(READ_ROWS) * self.cols * self.k;
         let panels = self.panels();
         if panels >= 2 * exec.threads() {
-            exec.split(panels, work, &|panels| part(0..self.rows, panels));
+            exec.split(panels.div_ceil(together), work, &|some| {
+                let last = panels.min(some.end * together);
+                part(0..self.rows, some.start * together..last);
+            });
         } else {
             exec.split(self.rows, work, &|rows| part(rows, 0..panels));
-        }
-    }
-
-    /// The product over `rows` x `panels` on this thread, inside a kernel.
-    ///
-    /// # Safety
-    /// As [`Self::run_on`], and below [`dispatch`].
-    #[inline(always)]
-    pub(crate) unsafe fn run<V: V16>(&self, rows: Range<usize>, panels: Range<usize>) {
-        // SAFETY: the caller is at this level and vouches for the pointers.
-        unsafe { V::call(Part(self, rows, panels)) }
-    }
-
-    #[inline(always)]
-    unsafe fn run_inline<V: V16>(&self, rows: Range<usize>, panels: Range<usize>) {
-        if rows.is_empty() {
-            return;
-        }
-        let mut tile = [Line([0.0; LANES]); MAX_TILE];
-        let most = if V::WIDE { S::ROWS_MAX } else { MAX_ROWS };
-        let tiles = rows.len().div_ceil(most);
-        let widest = widest::<V>(rows.len().div_ceil(tiles), S::SCALED_SUMS);
-        let block = (BLOCK_FLOATS / LANES / self.k.max(1)).next_multiple_of(widest);
-        let mut first = panels.start;
-        while first < panels.end {
-            let last = panels.end.min(first + block.max(widest));
-            let mut row = rows.start;
-            for done in 0..tiles {
-                let mr = (rows.end - row).div_ceil(tiles - done);
-                let mut panel = first;
-                while panel < last {
-                    let nr = fit(widest, last - panel);
-                    let at = At { row, panel, mr, nr };
-                    // SAFETY: `at` lies inside the product.
-                    unsafe { self.accumulate::<V>(&at, &mut tile) };
-                    panel += nr;
-                }
-                row += mr;
-            }
-            first = last;
         }
     }
 
@@ -246,6 +188,156 @@ impl<S: Source> Gemm<S> {
         }
     }
 
+    /// What the sums of a tile begin with.
+    #[inline(always)]
+    unsafe fn begin<V: V16, const MR: usize, const NR: usize>(&self, at: &At) -> [[V; NR]; MR] {
+        // SAFETY: the tile lies inside the product.
+        unsafe {
+            let mut acc = [[V::zero(); NR]; MR];
+            if let Epilogue::Continue = self.out {
+                for (m, sums) in acc.iter_mut().enumerate() {
+                    for (n, sum) in sums.iter_mut().enumerate() {
+                        let (y, valid) = self.output(at, m, n);
+                        *sum = load_some(y, valid);
+                    }
+                }
+            }
+            acc
+        }
+    }
+
+    /// Leaves the sums of a tile.
+    #[inline(always)]
+    unsafe fn end<V: V16, const MR: usize, const NR: usize>(
+        &self,
+        at: &At,
+        acc: &[[V; NR]; MR],
+        tile: &mut [Line; MAX_TILE],
+    ) {
+        // SAFETY: the tile lies inside the product.
+        unsafe {
+            // What needs no more than the sums leaves from the registers.
+            let whole = (at.panel + NR) * LANES <= self.cols;
+            let plain = match self.out {
+                Epilogue::Set(bias) => bias.is_null(),
+                Epilogue::Continue => true,
+                Epilogue::AddScaled(_) => false,
+            };
+            for m in 0..MR {
+                for n in 0..NR {
+                    if whole && plain {
+                        acc[m][n].store(self.output(at, m, n).0);
+                    } else {
+                        acc[m][n].store(tile[m * NR + n].0.as_mut_ptr());
+                    }
+                }
+            }
+            if !(whole && plain) {
+                self.finish::<V>(at, tile);
+            }
+        }
+    }
+
+    /// What the sums of a tile begin with, `[rows][panels][16]`.
+    #[inline(always)]
+    unsafe fn begin_lines<V: V16>(&self, at: &At, sums: &mut [f32]) {
+        let carry = matches!(self.out, Epilogue::Continue);
+        for (m, sums) in sums.chunks_exact_mut(at.nr * LANES).take(at.mr).enumerate() {
+            for (n, sum) in sums.chunks_exact_mut(LANES).enumerate() {
+                // SAFETY: the tile lies inside the product.
+                unsafe {
+                    let (y, valid) = self.output(at, m, n);
+                    let start = match carry {
+                        true => load_some::<V>(y, valid),
+                        false => V::zero(),
+                    };
+                    start.store(sum.as_mut_ptr());
+                }
+            }
+        }
+    }
+
+    /// Leaves such sums.
+    #[inline(always)]
+    unsafe fn leave_lines<V: V16>(&self, at: &At, sums: &[f32]) {
+        for (m, sums) in sums.chunks_exact(at.nr * LANES).take(at.mr).enumerate() {
+            for (n, sum) in sums.chunks_exact(LANES).enumerate() {
+                // SAFETY: the tile lies inside the product.
+                unsafe { self.leave(at, (m, n), V::load(sum.as_ptr())) };
+            }
+        }
+    }
+}
+
+impl<S: Source> Gemm<S> {
+    /// Computes everything, split over the executor when it is worth it.
+    ///
+    /// # Safety
+    /// All pointers are valid for the described ranges, and `y` overlaps no input.
+    pub(crate) unsafe fn run_on(&self, exec: &Executor) {
+        self.split(exec, 1, |rows, panels| {
+            S::Factors::dispatch(Part(self, rows, panels));
+        });
+    }
+
+    /// As [`Self::run_on`]; from so many rows on stored weights become factors once per block of rows
+    /// and not once per register tile.
+    ///
+    /// # Safety
+    /// As for [`Self::run_on`].
+    pub(crate) unsafe fn run_staged_on(&self, exec: &Executor, from: usize)
+    where
+        S::Factors: Staging,
+    {
+        self.split(exec, 1, |rows, panels| {
+            if rows.len() >= from {
+                S::Factors::dispatch(Staged(self, rows, panels));
+            } else {
+                S::Factors::dispatch(Part(self, rows, panels));
+            }
+        });
+    }
+
+    /// The product over `rows` x `panels` on this thread, inside a kernel.
+    ///
+    /// # Safety
+    /// As [`Self::run_on`], and below [`dispatch`].
+    #[inline(always)]
+    pub(crate) unsafe fn run<V: V16>(&self, rows: Range<usize>, panels: Range<usize>) {
+        // SAFETY: the caller is at this level and vouches for the pointers.
+        unsafe { V::call(Part(self, rows, panels)) }
+    }
+
+    #[inline(always)]
+    unsafe fn run_inline<V: V16>(&self, rows: Range<usize>, panels: Range<usize>) {
+        if rows.is_empty() {
+            return;
+        }
+        let mut tile = [Line([0.0; LANES]); MAX_TILE];
+        let most = if V::WIDE { S::ROWS_MAX } else { MAX_ROWS };
+        let tiles = rows.len().div_ceil(most);
+        let widest = widest::<V>(rows.len().div_ceil(tiles), S::SCALED_SUMS);
+        let block = (BLOCK_FLOATS / LANES / self.k.max(1)).next_multiple_of(widest);
+        let mut first = panels.start;
+        while first < panels.end {
+            let last = panels.end.min(first + block.max(widest));
+            let mut row = rows.start;
+            for done in 0..tiles {
+                let mr = (rows.end - row).div_ceil(tiles - done);
+                let mut panel = first;
+                while panel < last {
+                    let nr = fit(widest, last - panel);
+                    let at = At { row, panel, mr, nr };
+                    // SAFETY: `at` lies inside the product.
+                    unsafe { self.accumulate::<V>(&at, &mut tile) };
+                    panel += nr;
+                }
+                row += mr;
+            }
+            first = last;
+        }
+    }
+
     #[inline(always)]
     unsafe fn accumulate<V: V16>(&self, at: &At, tile: &mut [Line; MAX_TILE]) {
         macro_rules! shapes {
@@ -291,15 +383,7 @@ impl<S: Source> Gemm<S> {
             for (n, p) in wp.iter_mut().enumerate() {
                 *p = self.src.panel(at.panel + n);
             }
-            let mut acc = [[V::zero(); NR]; MR];
-            if let Epilogue::Continue = self.out {
-                for (m, sums) in acc.iter_mut().enumerate() {
-                    for (n, sum) in sums.iter_mut().enumerate() {
-                        let (y, valid) = self.output(at, m, n);
-                        *sum = load_some(y, valid);
-                    }
-                }
-            }
+            let mut acc = self.begin::<V, MR, NR>(at);
             let mut first = 0;
             while first < self.k {
                 let end = self.k.min(first.saturating_add(S::GROUP));
@@ -325,25 +409,7 @@ impl<S: Source> Gemm<S> {
                 }
                 first = end;
             }
-            // What needs no more than the sums leaves from the registers.
-            let whole = (at.panel + NR) * LANES <= self.cols;
-            let plain = match self.out {
-                Epilogue::Set(bias) => bias.is_null(),
-                Epilogue::Continue => true,
-                Epilogue::AddScaled(_) => false,
-            };
-            for m in 0..MR {
-                for n in 0..NR {
-                    if whole && plain {
-                        acc[m][n].store(self.output(at, m, n).0);
-                    } else {
-                        acc[m][n].store(tile[m * NR + n].0.as_mut_ptr());
-                    }
-                }
-            }
-            if !(whole && plain) {
-                self.finish::<V>(at, tile);
-            }
+            self.end::<V, MR, NR>(at, &acc, tile);
         }
     }
 
@@ -357,6 +423,7 @@ impl<S: Source> Gemm<S> {
         sums: &mut [[V; NR]; MR],
     ) {
         for i in steps {
+            self.src.before(i);
             // SAFETY: the panels and rows have the step.
             unsafe {
                 if cfg!(target_arch = "aarch64") && MR == 1 {
@@ -390,7 +457,7 @@ impl<S: Source<Factors: Staging>> Gemm<S> {
     #[inline(always)]
     unsafe fn run_staged<V: V16>(&self, rows: Range<usize>, panels: Range<usize>) {
         let mut stage = [Line([0.0; LANES]); STAGE_PANELS * STAGE_STEPS];
-        let mut sums = [Line([0.0; LANES]); STAGE_PANELS * STAGE_ROWS];
+        let mut sums = [0.0; STAGE_PANELS * STAGE_ROWS * LANES];
         let mut panel = panels.start;
         while panel < panels.end {
             let nr = STAGE_PANELS.min(panels.end - panel);
@@ -407,22 +474,11 @@ impl<S: Source<Factors: Staging>> Gemm<S> {
     }
 
     #[inline(always)]
-    unsafe fn stage<V: V16>(&self, at: &At, stage: &mut [Line], sums: &mut [Line]) {
-        let carry = matches!(self.out, Epilogue::Continue);
+    unsafe fn stage<V: V16>(&self, at: &At, stage: &mut [Line], sums: &mut [f32]) {
         let mut first = 0;
         // SAFETY: the tile lies inside the product, and the two buffers hold a block of it.
         unsafe {
-            for (m, sums) in sums.chunks_exact_mut(at.nr).take(at.mr).enumerate() {
-                for (n, sum) in sums.iter_mut().enumerate() {
-                    let (y, valid) = self.output(at, m, n);
-                    let start = if carry {
-                        load_some::<V>(y, valid)
-                    } else {
-                        V::zero()
-                    };
-                    start.store(sum.0.as_mut_ptr());
-                }
-            }
+            self.begin_lines::<V>(at, sums);
             while first < self.k {
                 let steps = STAGE_STEPS.min(self.k - first);
                 for n in 0..at.nr {
@@ -440,7 +496,7 @@ impl<S: Source<Factors: Staging>> Gemm<S> {
                         of: self.src,
                         first: (at.panel, first),
                     },
-                    y: sums.as_mut_ptr().cast(),
+                    y: sums.as_mut_ptr(),
                     ym: at.nr * LANES,
                     yn: LANES,
                     cols: at.nr * LANES,
@@ -449,11 +505,7 @@ impl<S: Source<Factors: Staging>> Gemm<S> {
                 block.run::<V>(0..at.mr, 0..at.nr);
                 first += steps;
             }
-            for (m, sums) in sums.chunks_exact(at.nr).take(at.mr).enumerate() {
-                for (n, sum) in sums.iter().enumerate() {
-                    self.leave(at, (m, n), V::load(sum.0.as_ptr()));
-                }
-            }
+            self.leave_lines::<V>(at, sums);
         }
     }
 

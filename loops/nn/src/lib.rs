@@ -9,6 +9,7 @@ mod adapter;
 mod arithmetic;
 mod attention;
 pub mod bench;
+mod compact;
 pub mod device;
 mod exec;
 mod experts;

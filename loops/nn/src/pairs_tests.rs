@@ -18,7 +18,7 @@ use crate::simd::SimdLevel;
 use crate::source::TensorData;
 use crate::testing::{lora, model, tiny, tokens, with_experts};
 use crate::train::{Control, Learner, LearnerConfig, Objective, TokenLoss, TrainRow, Trainable};
-use crate::weights::{Model, fingerprint};
+use crate::weights::{Model, Weights, fingerprint};
 
 const FORMATS: [WeightFormat; 3] = [WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4];
 
@@ -78,7 +78,7 @@ fn slow_chunks(w: &Panels, out: usize, x: &[f32], start: f32) -> f32 {
 }
 
 /// As [`V16::dot`] defines it.
-fn slow_pairs(w: &Panels, out: usize, x: &[f32], start: f32) -> f32 {
+pub(crate) fn slow_pairs(w: &Panels, out: usize, x: &[f32], start: f32) -> f32 {
     let mut weights = vec![0.0; w.inp];
     w.lookup(out, &mut weights);
     let add = |sum: f32, x: &[f32], w: &[f32]| {
@@ -299,14 +299,17 @@ fn a_model_serves_and_trains_one_function() {
     let mut wide = tiny(Family::Qwen3);
     (wide.hidden, wide.head_dim, wide.ffn, wide.vocab) = (48, 16, 96, 144);
     for shape in [tiny(Family::Qwen2), wide, with_experts(true)] {
-        serves_and_trains_one_function(&shape, of_bf16());
+        serves_and_trains_one_function(&shape, (of_bf16(), |weights| weights));
     }
 }
 
-/// See [`a_model_serves_and_trains_one_function`].
+/// See [`a_model_serves_and_trains_one_function`]; with weights kept as `kept` makes them.
 pub(crate) fn serves_and_trains_one_function(
     shape: &ModelConfig,
-    ways: impl Iterator<Item = (WeightFormat, Arithmetic)>,
+    (ways, kept): (
+        impl Iterator<Item = (WeightFormat, Arithmetic)>,
+        impl Fn(Weights) -> Weights,
+    ),
 ) {
     let before = SimdLevel::current();
     let text = tokens(shape, 70, 3);
@@ -318,7 +321,9 @@ pub(crate) fn serves_and_trains_one_function(
     for (format, by) in ways {
         let weights = model(shape, 7).weights.into_format(format);
         let plain = Model::new(shape.clone(), weights);
-        let base = Arc::new(plain.clone().computed_by(by));
+        let mut base = plain.clone().computed_by(by);
+        base.weights = kept(base.weights);
+        let base = Arc::new(base);
         assert_eq!(base.digest, plain.digest);
         assert_ne!(fingerprint(&base), fingerprint(&plain));
         let logprobs = |model: &Model, chunk: usize, threads: usize| -> Vec<u32> {

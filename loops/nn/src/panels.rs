@@ -1,9 +1,11 @@
 //! Weight matrices in the one layout every kernel reads.
 #![allow(unsafe_code)]
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::arithmetic::Arithmetic;
+use crate::compact::Compact;
 use crate::exec::{Executor, Shards};
 use crate::gguf::BlockKind;
 use crate::quant::{Bits, GROUP, Quantised, WeightFormat};
@@ -16,6 +18,8 @@ mod products;
 enum Data {
     F32(Vec<Line>),
     Bf16(Vec<HalfLine>),
+    /// bf16 in less memory; the same weights.
+    Compact(Compact),
     Quantised(Quantised),
 }
 
@@ -32,7 +36,7 @@ pub(crate) struct Panels {
 /// A matrix as it is stored: panels as [`Panels`] describes them.
 pub(crate) enum Stored<'a> {
     F32(&'a [Line]),
-    Bf16(&'a [HalfLine]),
+    Bf16(Cow<'a, [HalfLine]>),
     Quantised(&'a Quantised),
 }
 
@@ -101,7 +105,8 @@ impl Panels {
         match arithmetic {
             Arithmetic::F32 => true,
             Arithmetic::Bf16 | Arithmetic::Amx => {
-                (codes || matches!(self.data, Data::Bf16(_))) && self.inp.is_multiple_of(2)
+                (codes || matches!(self.data, Data::Bf16(_) | Data::Compact(_)))
+                    && self.inp.is_multiple_of(2)
             }
             Arithmetic::Int8 => codes && self.inp.is_multiple_of(GROUP),
         }
@@ -110,6 +115,11 @@ impl Panels {
     /// The same matrix, whose products with inputs are computed by `arithmetic` where it
     /// [`Self::takes`] that, else by f32.
     pub(crate) fn computed_by(mut self, arithmetic: Arithmetic) -> Self {
+        if arithmetic != Arithmetic::Bf16
+            && let Some(lines) = self.expanded(0..self.out.div_ceil(LANES), &Executor::new(1))
+        {
+            self.data = Data::Bf16(lines);
+        }
         self.arithmetic = match self.takes(arithmetic) {
             true => arithmetic,
             false => Arithmetic::F32,
@@ -119,6 +129,28 @@ impl Panels {
 
     pub(crate) fn arithmetic(&self) -> Arithmetic {
         self.arithmetic
+    }
+
+    /// The same matrix in less memory, where its products are those of bf16 and its exponents are few.
+    pub(crate) fn compacted(self) -> Self {
+        match (&self.data, self.arithmetic) {
+            (Data::Bf16(lines), Arithmetic::Bf16) => match Compact::of(lines, self.inp) {
+                Some(compact) => Self {
+                    data: Data::Compact(compact),
+                    ..self
+                },
+                None => self,
+            },
+            _ => self,
+        }
+    }
+
+    /// Some panels of a compact matrix as they were.
+    fn expanded(&self, panels: Range<usize>, exec: &Executor) -> Option<Vec<HalfLine>> {
+        match &self.data {
+            Data::Compact(compact) => Some(compact.expanded(panels, exec)),
+            _ => None,
+        }
     }
 
     /// Stacks row-major parts `[out_i, inp]`. Stays bf16 when every part is.
@@ -213,6 +245,7 @@ impl Panels {
                     .zip(panel)
                     .for_each(|(t, line)| *t = widen(line.0[lane]));
             }
+            Data::Compact(data) => data.lookup(row, &mut to[..self.inp]),
             Data::Quantised(data) => {
                 let values = to.iter_mut().take(self.inp).enumerate();
                 values.for_each(|(k, t)| *t = data.value(row, k));
@@ -243,7 +276,7 @@ impl Panels {
     pub(crate) fn format(&self) -> &'static str {
         match &self.data {
             Data::F32(_) => "f32",
-            Data::Bf16(_) => WeightFormat::Bf16.as_str(),
+            Data::Bf16(_) | Data::Compact(_) => WeightFormat::Bf16.as_str(),
             Data::Quantised(data) => match data.bits {
                 Bits::Eight => WeightFormat::Q8.as_str(),
                 Bits::Four => WeightFormat::Q4.as_str(),
@@ -291,7 +324,11 @@ impl Panels {
 
     /// Every line of sixteen outputs as f32, in panel order.
     fn lines(&self) -> impl Iterator<Item = [f32; LANES]> + '_ {
-        (0..self.line_count()).map(|index| self.line(index))
+        let expanded = self.expanded(0..self.out.div_ceil(LANES), &Executor::new(1));
+        (0..self.line_count()).map(move |index| match &expanded {
+            Some(lines) => widen_line(&lines[index]).0,
+            None => self.line(index),
+        })
     }
 
     fn line_count(&self) -> usize {
@@ -303,6 +340,7 @@ impl Panels {
         let round = |v| half::bf16::from_f32(v).to_bits();
         let lines = match &self.data {
             Data::Bf16(lines) => lines.clone(),
+            Data::Compact(_) => return self.clone(),
             _ => {
                 let mut lines = room_for(self.line_count());
                 lines.extend(self.lines().map(|line| HalfLine(line.map(round))));
@@ -322,7 +360,11 @@ impl Panels {
     pub(crate) fn stored(&self) -> Stored<'_> {
         match &self.data {
             Data::F32(lines) => Stored::F32(lines),
-            Data::Bf16(lines) => Stored::Bf16(lines),
+            Data::Bf16(lines) => Stored::Bf16(Cow::Borrowed(lines)),
+            Data::Compact(compact) => {
+                let panels = 0..self.out.div_ceil(LANES);
+                Stored::Bf16(Cow::Owned(compact.expanded(panels, &Executor::new(1))))
+            }
             Data::Quantised(data) => Stored::Quantised(data),
         }
     }
@@ -332,6 +374,7 @@ impl Panels {
         match &self.data {
             Data::F32(lines) => size_of_val(lines.as_slice()),
             Data::Bf16(lines) => size_of_val(lines.as_slice()),
+            Data::Compact(data) => data.bytes(),
             Data::Quantised(data) => data.bytes(),
         }
     }
@@ -340,6 +383,16 @@ impl Panels {
     /// `dX = dY W` then an ordinary linear layer. `to` is reused. A bf16 matrix whose products are
     /// those of bf16 stays one; others become f32, codes because their scales lie across.
     pub(crate) fn transpose(&self, panels: Range<usize>, to: &mut Self, exec: &Executor) {
+        if let Some(lines) = self.expanded(panels.clone(), exec) {
+            let (first, last) = (panels.start * LANES, self.out.min(panels.end * LANES));
+            let some = Self {
+                out: last - first,
+                inp: self.inp,
+                data: Data::Bf16(lines),
+                arithmetic: self.arithmetic,
+            };
+            return some.transpose(0..panels.len(), to, exec);
+        }
         let rows = (panels.end * LANES).min(self.out) - panels.start * LANES;
         (to.out, to.inp) = (self.inp, rows);
         let block = (panels, rows);
@@ -437,6 +490,7 @@ impl Panels {
         match &self.data {
             Data::F32(lines) => lines[index].0,
             Data::Bf16(lines) => widen_line(&lines[index]).0,
+            Data::Compact(_) => unreachable!("compact panels are expanded first"),
             Data::Quantised(data) => data.line(index / self.inp, index % self.inp),
         }
     }

@@ -223,6 +223,6 @@ fn whole(mut shape: ModelConfig) -> ModelConfig {
 fn a_model_serves_and_trains_one_function() {
     for shape in [whole(tiny(Family::Qwen2)), whole(with_experts(true))] {
         let ways = FORMATS.map(|format| (format, Arithmetic::Int8));
-        serves_and_trains_one_function(&shape, ways.into_iter());
+        serves_and_trains_one_function(&shape, (ways.into_iter(), |weights| weights));
     }
 }

@@ -9,6 +9,8 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use crate::compact::{Block, Exponents};
+
 /// Lanes in one vector; panels, rows and reductions are all counted in this unit.
 pub(crate) const LANES: usize = 16;
 
@@ -140,6 +142,17 @@ pub(crate) trait V16: Copy {
     unsafe fn pair_i8(p: *const u8) -> Self::Pair;
     /// Pairs of the low and the high halves of sixteen bytes, minus 8; exact.
     unsafe fn pair_u4(p: *const u8) -> Self::Pair;
+    /// Pairs of the two steps of a half of a block, and how many other exponents they have, see
+    /// [`crate::compact`].
+    #[inline(always)]
+    unsafe fn pairs_compact<const HALF: usize>(
+        block: *const Block,
+        exponents: &Exponents,
+        others: *const u8,
+    ) -> ([Self::Pair; 2], usize) {
+        // SAFETY: the caller vouches for the block and its others.
+        unsafe { pairs_of_lines::<Self, HALF>(block, exponents, others) }
+    }
     /// `fma(x.0, w.0, fma(x.1, w.1, self))` per lane: the second of a pair first, as processors
     /// with dot products of bf16 have it. Those take subnormal numbers for zero.
     unsafe fn dot(self, x: Self::Pair, w: Self::Pair) -> Self;
@@ -223,6 +236,23 @@ pub(crate) trait V16: Copy {
             }
         }
         lanes[0]
+    }
+}
+
+/// [`V16::pairs_compact`] where there are no instructions for it.
+///
+/// # Safety
+/// As for the methods of [`V16`].
+#[inline(always)]
+unsafe fn pairs_of_lines<V: V16, const HALF: usize>(
+    block: *const Block,
+    exponents: &Exponents,
+    others: *const u8,
+) -> ([V::Pair; 2], usize) {
+    // SAFETY: same contract; two lines lie one behind the other.
+    unsafe {
+        let (lines, taken) = (*block).lines(HALF, exponents, others);
+        (lines.map(|step| V::pair_bf16(step.as_ptr().cast())), taken)
     }
 }
 
@@ -329,6 +359,30 @@ pub(crate) fn fetch(bytes: &[u8]) {
     let _ = bytes;
 }
 
+/// How far ahead of a stream of weights is asked for what comes.
+const AHEAD_BYTES: usize = 6 << 10;
+
+/// Asks for the three lines that come [`AHEAD_BYTES`] behind `at`. They may be anybody's.
+#[inline(always)]
+pub(crate) fn fetch_ahead(at: *const u8) {
+    for line in 0..3 {
+        fetch_line(at.wrapping_add(AHEAD_BYTES + line * size_of::<Line>()));
+    }
+}
+
+/// Asks for the line at `at`, whosoever it is; where a processor has no way to, nothing happens.
+#[inline(always)]
+pub(crate) fn fetch_line(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: every such processor has the instruction, which neither fails nor changes a value.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
 /// Runs a kernel at the current level.
 #[inline]
 pub(crate) fn dispatch<K: Kernel>(kernel: K) -> K::Out {
@@ -396,6 +450,28 @@ pub(crate) fn dispatch_dots<K: Kernel>(kernel: K) -> K::Out {
         return unsafe { avx512::run_avx512_dots(kernel) };
     }
     dispatch(kernel)
+}
+
+/// Whether the processor has what makes pairs of compact weights quickly, at the current level.
+pub(crate) fn has_compact() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return has_dots()
+        && is_x86_feature_detected!("avx512vbmi2")
+        && is_x86_feature_detected!("popcnt")
+        && !PLAINLY.get();
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// Runs a kernel that computes dot products of compact weights at the current level.
+#[inline]
+pub(crate) fn dispatch_compact<K: Kernel>(kernel: K) -> K::Out {
+    #[cfg(target_arch = "x86_64")]
+    if has_compact() {
+        // SAFETY: the features were detected.
+        return unsafe { avx512::run_avx512_compact(kernel) };
+    }
+    dispatch_dots(kernel)
 }
 
 /// Whether the processor has dot products of bytes at the current level. Elsewhere they are computed by

@@ -15,8 +15,11 @@ use crate::panels::Panels;
 use crate::quant::WeightFormat;
 use crate::rng::Rng;
 use crate::rope::Rope;
-use crate::simd::{has_byte_dots, has_dots};
+use crate::simd::{has_byte_dots, has_compact, has_dots};
 use crate::source::{LoadError, NamedTensor, TensorData, TensorSource};
+
+/// Matrices together from which on those of bf16 are kept in less memory.
+const COMPACT_FROM_BYTES: usize = 16 << 20;
 
 /// A SHA-256 digest.
 pub type Digest32 = [u8; 32];
@@ -268,8 +271,19 @@ impl Weights {
     }
 
     /// The same weights, whose products are computed by `arithmetic`; those of routers by f32.
+    /// Weights of bf16 that are more than caches hold are kept in less memory then, where the processor reads
+    /// them so as quickly.
     pub fn computed_by(self, arithmetic: Arithmetic) -> Self {
-        self.map(|w| w, |w| w.computed_by(arithmetic))
+        let all = self.map(|w| w, |w| w.computed_by(arithmetic));
+        match arithmetic == Arithmetic::Bf16 && has_compact() && all.bytes() >= COMPACT_FROM_BYTES {
+            true => all.compacted(),
+            false => all,
+        }
+    }
+
+    /// The same weights; matrices of bf16 that can be are kept in less memory ([`crate::compact`]).
+    pub(crate) fn compacted(self) -> Self {
+        self.map(|w| w, Panels::compacted)
     }
 
     /// Every matrix of experts' routers through `routers`, every other one through `f`.

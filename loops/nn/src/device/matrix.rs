@@ -31,7 +31,7 @@ impl Packer {
     pub(super) fn matrix(&mut self, from: &Panels) -> Packed<Matrix> {
         let (format, data, scales) = match from.stored() {
             Stored::F32(lines) => (Format::F32, floats(from, lines), None),
-            Stored::Bf16(lines) => (Format::Bf16, halves(from, lines), None),
+            Stored::Bf16(lines) => (Format::Bf16, halves(from, &lines), None),
             Stored::Quantised(codes) => {
                 let format = match codes.bits {
                     Bits::Eight => Format::Q8,

@@ -53,7 +53,10 @@ impl Panels {
         // SAFETY: the caller vouches for `x` and `to`; panels hold ceil(out / 16) * in lines.
         unsafe {
             match (&self.data, self.arithmetic) {
-                (Data::Bf16(_), Arithmetic::Int8) => unreachable!("see `takes`"),
+                (Data::Bf16(_) | Data::Compact(_), Arithmetic::Int8)
+                | (Data::Compact(_), Arithmetic::F32 | Arithmetic::Amx) => {
+                    unreachable!("see `takes` and `computed_by`")
+                }
                 (Data::F32(lines), _) => {
                     let base = lines.as_ptr().cast::<f32>();
                     let product = self.product(x, Strided { base, panel, step }, to);
@@ -82,6 +85,13 @@ impl Panels {
                     with_pairs(x, self.inp, exec, |first, x| {
                         let src = Bf16Pairs { base, panel };
                         self.pairs(x, src, from(first), (exec, usize::MAX));
+                    });
+                }
+                (Data::Compact(data), Arithmetic::Bf16) => {
+                    with_pairs(x, self.inp, exec, |first, x| {
+                        let steps = self.inp / Pairs::INPUTS;
+                        let product = self.product_in(steps, x, data.panels(), from(first));
+                        product.run_compact_on(exec);
                     });
                 }
                 (Data::Quantised(data), Arithmetic::Bf16 | Arithmetic::Amx) => {
@@ -132,8 +142,14 @@ impl Panels {
     }
 
     /// The product of `x`, in steps of `src`, to `y` with rows at distance `ym`.
-    fn product<S: Source>(
+    fn product<S: Source>(&self, x: Rows, src: S, to: (*mut f32, usize, Epilogue)) -> Gemm<S> {
+        self.product_in(self.inp / S::Factors::INPUTS, x, src, to)
+    }
+
+    /// The same in so many steps.
+    fn product_in<S>(
         &self,
+        steps: usize,
         x: Rows,
         src: S,
         (y, ym, out): (*mut f32, usize, Epilogue),
@@ -143,7 +159,7 @@ impl Panels {
             xm: x.stride,
             xk: 1,
             rows: x.rows,
-            k: self.inp / S::Factors::INPUTS,
+            k: steps,
             src,
             y,
             ym,

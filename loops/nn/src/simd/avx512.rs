@@ -5,7 +5,8 @@ use std::mem::transmute;
 
 use super::avx2::{nibbles, sum8};
 use super::portable::round_bf16;
-use super::{Kernel, LANES, V16};
+use super::{Kernel, LANES, V16, pairs_of_lines};
+use crate::compact::{Block, Exponents, OTHER};
 
 /// One 512-bit register; `HAS` names the instructions beyond AVX-512 that kernels of this type use.
 #[derive(Clone, Copy)]
@@ -16,6 +17,13 @@ const NOTHING_MORE: u8 = 0;
 const DOTS: u8 = 1;
 /// Dot products of bytes.
 const BYTE_DOTS: u8 = 2;
+/// Dot products of bf16, and what makes pairs of compact weights.
+const COMPACT: u8 = 3;
+
+/// Whether there are dot products of bf16.
+const fn dots(has: u8) -> bool {
+    has == DOTS || has == COMPACT
+}
 
 /// Four bytes each of four lines in a lane, lane by lane: which 32-bit words of four lines go to a
 /// quarter of the register, then which bytes of a quarter to a lane.
@@ -96,6 +104,7 @@ impl<const HAS: u8> V16 for Avx512<HAS> {
         unsafe {
             match HAS {
                 DOTS => run_avx512_dots(kernel),
+                COMPACT => run_avx512_compact(kernel),
                 BYTE_DOTS => run_avx512_byte_dots(kernel),
                 _ => run_avx512(kernel),
             }
@@ -105,7 +114,7 @@ impl<const HAS: u8> V16 for Avx512<HAS> {
     unsafe fn round_bf16(p: *const f32, to: *mut u16) {
         // SAFETY: see the impl.
         unsafe {
-            if HAS == DOTS {
+            if const { dots(HAS) } {
                 let half = transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(_mm512_loadu_ps(p)));
                 _mm256_storeu_si256(to.cast(), half);
             } else {
@@ -164,10 +173,43 @@ impl<const HAS: u8> V16 for Avx512<HAS> {
         }
     }
     #[inline(always)]
+    unsafe fn pairs_compact<const HALF: usize>(
+        block: *const Block,
+        exponents: &Exponents,
+        others: *const u8,
+    ) -> ([__m512i; 2], usize) {
+        // SAFETY: see the impl; a block is three registers, and a register can be read at `others`.
+        unsafe {
+            if HAS != COMPACT {
+                return pairs_of_lines::<Self, HALF>(block, exponents, others);
+            }
+            let at = |line: usize| _mm512_loadu_si512(block.cast::<__m512i>().add(line).cast());
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128((&raw const *exponents).cast()));
+            let (rests, codes, low) = (at(HALF), at(2), _mm512_set1_epi8(OTHER as i8));
+            let codes = match HALF {
+                0 => _mm512_and_si512(codes, low),
+                _ => _mm512_and_si512(_mm512_srli_epi16::<4>(codes), low),
+            };
+            let mut exponents = _mm512_shuffle_epi8(table, codes);
+            let mut taken = 0;
+            let other = _mm512_cmpeq_epi8_mask(codes, low);
+            if other != 0 {
+                let next = _mm512_loadu_si512(others.cast());
+                exponents = _mm512_mask_expand_epi8(exponents, other, next);
+                taken = other.count_ones() as usize;
+            }
+            // An exponent above a significand above a sign, turned by one.
+            let first = _mm512_unpacklo_epi8(rests, exponents);
+            let second = _mm512_unpackhi_epi8(rests, exponents);
+            let turned = |pair| _mm512_shrdi_epi16::<1>(pair, pair);
+            ([turned(first), turned(second)], taken)
+        }
+    }
+    #[inline(always)]
     unsafe fn dot(self, x: __m512i, w: __m512i) -> Self {
         // SAFETY: see the impl.
         unsafe {
-            if HAS == DOTS {
+            if const { dots(HAS) } {
                 let (x, w) = (
                     transmute::<__m512i, __m512bh>(x),
                     transmute::<__m512i, __m512bh>(w),
@@ -360,6 +402,13 @@ pub(super) fn run_avx512<K: Kernel>(kernel: K) -> K::Out {
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma,f16c")]
 pub(super) fn run_avx512_dots<K: Kernel>(kernel: K) -> K::Out {
     kernel.run::<Avx512<DOTS>>()
+}
+
+#[target_feature(
+    enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx512vbmi2,avx2,fma,f16c,popcnt"
+)]
+pub(super) fn run_avx512_compact<K: Kernel>(kernel: K) -> K::Out {
+    kernel.run::<Avx512<COMPACT>>()
 }
 
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]

@@ -1,0 +1,400 @@
+//! bf16 weights in twelve bits, without loss.
+//!
+//! The weights of a matrix have few exponents: fifteen of the 256 there are cover nearly all of them. So a
+//! weight is kept as a byte of its sign and significand and as four bits that say which of the fifteen its
+//! exponent is; where it is another, they say that it is the next of a list. A completion that decodes
+//! alone waits for nothing but the memory that weights come from, and there are a quarter less of it.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+
+use crate::exec::{Executor, Shards};
+use crate::simd::{
+    HalfLine, Kernel, LANES, Line, V16, copies_of, dispatch_compact, fetch_ahead, room_for,
+};
+
+/// Inputs of a block.
+pub(crate) const BLOCK_INPUTS: usize = 8;
+/// Steps of a block: a step is two inputs.
+pub(crate) const BLOCK_STEPS: usize = BLOCK_INPUTS / 2;
+/// Bytes of a half of a block: two steps.
+const HALF: usize = 4 * LANES;
+/// The code of exponents that are not among the fifteen.
+pub(crate) const OTHER: u8 = 15;
+/// Matrices with more weights than one in so many whose exponents are others are not kept so.
+const OTHERS_ONE_IN: usize = 64;
+/// Lines that are looked at to find the exponents of a matrix.
+const LOOKED_AT: usize = 1 << 16;
+/// Panels that are made compact by one thread at a time, whole pairs.
+const PANELS_AT_ONCE: usize = 64;
+
+/// Eight inputs of sixteen outputs. Byte `16 l + 8 s + j` of a half is of its step `s`, of word
+/// `8 l + j` of that step: words are outputs with two inputs each.
+#[repr(C, align(64))]
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Block {
+    /// Significands above signs, of one half after the other.
+    rests: [u8; 2 * HALF],
+    /// Codes of exponents, of the first half in the lower four bits.
+    codes: [u8; HALF],
+}
+
+const EMPTY: Block = Block {
+    rests: [0; 2 * HALF],
+    codes: [0; HALF],
+};
+
+/// Fifteen exponents, by code.
+#[repr(C, align(16))]
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Exponents([u8; LANES]);
+
+/// A matrix `[out, in]` as blocks `[ceil(out / 32)][in / 8][2]`: two panels of sixteen outputs lie side by
+/// side, so that one stream of memory feeds a register tile.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Compact {
+    inp: usize,
+    exponents: Exponents,
+    blocks: Vec<Block>,
+    /// Where the other exponents of a panel begin.
+    firsts: Vec<usize>,
+    /// Other exponents in the order of their bytes, and room for a whole vector behind the last.
+    others: Vec<u8>,
+}
+
+/// Where in a half a word of a step lies.
+fn byte(step: usize, word: usize) -> usize {
+    word / 8 * 16 + 8 * step + word % 8
+}
+
+fn exponent(bits: u16) -> u8 {
+    (bits >> 7) as u8
+}
+
+/// What is kept of a weight beside its exponent.
+fn rest(bits: u16) -> u8 {
+    (bits << 1) as u8 | (bits >> 15) as u8
+}
+
+fn joined(exponent: u8, rest: u8) -> u16 {
+    (u16::from(exponent) << 8 | u16::from(rest)).rotate_right(1)
+}
+
+impl Block {
+    fn code(&self, half: usize, at: usize) -> u8 {
+        self.codes[at] >> (4 * half) & OTHER
+    }
+
+    fn set(&mut self, half: usize, at: usize, (code, rest): (u8, u8)) {
+        self.rests[half * HALF + at] = rest;
+        self.codes[at] |= code << (4 * half);
+    }
+
+    /// Lines of sixteen weights by step and input of a half, and how many others there are in it: what
+    /// [`V16::pairs_compact`] makes pairs of.
+    ///
+    /// # Safety
+    /// `others` holds as many.
+    pub(crate) unsafe fn lines(
+        &self,
+        half: usize,
+        exponents: &Exponents,
+        others: *const u8,
+    ) -> ([[HalfLine; 2]; 2], usize) {
+        let mut taken = 0;
+        let weights: [u16; HALF] = std::array::from_fn(|at| {
+            let exponent = match self.code(half, at) {
+                OTHER => {
+                    taken += 1;
+                    // SAFETY: the caller vouches for as many.
+                    unsafe { *others.add(taken - 1) }
+                }
+                code => exponents.0[usize::from(code)],
+            };
+            joined(exponent, self.rests[half * HALF + at])
+        });
+        let line = |step, input| {
+            HalfLine(std::array::from_fn(|out| {
+                weights[byte(step, 2 * out + input)]
+            }))
+        };
+        (
+            [0, 1].map(|step| [0, 1].map(|input| line(step, input))),
+            taken,
+        )
+    }
+}
+
+/// What threads make of some panels.
+struct Made {
+    blocks: Vec<Block>,
+    /// Others of each panel.
+    counts: Vec<usize>,
+    others: Vec<u8>,
+}
+
+impl Compact {
+    /// The matrix of panels of bf16 `[ceil(out / 16)][in][16]`. None where it has too many exponents, or no
+    /// whole blocks of inputs.
+    pub(crate) fn of(lines: &[HalfLine], inp: usize) -> Option<Self> {
+        if inp == 0 || !inp.is_multiple_of(BLOCK_INPUTS) {
+            return None;
+        }
+        let codes = Codes::of(lines);
+        let panels = lines.len() / inp;
+        let parts: Vec<Range<usize>> = (0..panels)
+            .step_by(PANELS_AT_ONCE)
+            .map(|first| first..panels.min(first + PANELS_AT_ONCE))
+            .collect();
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut all = Self {
+            inp,
+            exponents: codes.exponents,
+            blocks: room_for(panels.div_ceil(2) * (inp / BLOCK_INPUTS) * 2),
+            firsts: Vec::with_capacity(panels),
+            others: Vec::new(),
+        };
+        for parts in parts.chunks(threads) {
+            let made: Vec<Made> = std::thread::scope(|scope| {
+                let make = |part: &Range<usize>| {
+                    let lines = &lines[part.start * inp..part.end * inp];
+                    scope.spawn(|| codes.make(lines, inp))
+                };
+                let threads: Vec<_> = parts.iter().map(make).collect();
+                let made = threads.into_iter().map(|thread| thread.join());
+                made.collect::<Result<_, _>>()
+            })
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            for made in made {
+                all.take(made);
+            }
+            if all.others.len() > all.blocks.len() * 2 * HALF / OTHERS_ONE_IN {
+                return None;
+            }
+        }
+        all.others.extend([0; HALF]);
+        Some(all)
+    }
+
+    fn take(&mut self, made: Made) {
+        let mut first = self.others.len();
+        for count in made.counts {
+            self.firsts.push(first);
+            first += count;
+        }
+        self.blocks.extend(made.blocks);
+        self.others.extend(made.others);
+    }
+
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(self.blocks.as_slice())
+            + size_of_val(self.firsts.as_slice())
+            + self.others.len()
+    }
+
+    /// How many weights have other exponents.
+    #[cfg(test)]
+    pub(crate) fn others(&self) -> usize {
+        self.others.len() - HALF
+    }
+
+    /// As products read it.
+    pub(crate) fn panels(&self) -> CompactPanels<'_> {
+        CompactPanels(self)
+    }
+
+    /// Copies row `row` to `to [in]`.
+    pub(crate) fn lookup(&self, row: usize, to: &mut [f32]) {
+        let (panel, out) = (row / LANES, row % LANES);
+        let mut others = self.firsts[panel];
+        for (block, to) in to.chunks_exact_mut(BLOCK_INPUTS).enumerate() {
+            let block = &self.blocks[self.at(panel, block)];
+            for (half, to) in to.chunks_exact_mut(BLOCK_INPUTS / 2).enumerate() {
+                let is_other = |at: &usize| block.code(half, *at) == OTHER;
+                for (input, to) in to.iter_mut().enumerate() {
+                    let at = byte(input / 2, 2 * out + input % 2);
+                    let exponent = match block.code(half, at) {
+                        OTHER => self.others[others + (0..at).filter(is_other).count()],
+                        code => self.exponents.0[usize::from(code)],
+                    };
+                    let bits = joined(exponent, block.rests[half * HALF + at]);
+                    *to = f32::from_bits(u32::from(bits) << 16);
+                }
+                others += (0..HALF).filter(is_other).count();
+            }
+        }
+    }
+
+    /// Where a block lies.
+    fn at(&self, panel: usize, block: usize) -> usize {
+        (panel / 2 * (self.inp / BLOCK_INPUTS) + block) * 2 + panel % 2
+    }
+
+    /// Panels of bf16 `[panels][in][16]`, as this was made of.
+    pub(crate) fn expanded(&self, panels: Range<usize>, exec: &Executor) -> Vec<HalfLine> {
+        let mut lines = copies_of(HalfLine([0; LANES]), panels.len() * self.inp);
+        let to = Shards::new(&mut lines);
+        exec.split(panels.len(), 8 * panels.len() * self.inp * LANES, &|part| {
+            // SAFETY: parts are disjoint, inside the slice it was made from.
+            let to = unsafe { to.slice(part.start * self.inp..part.end * self.inp) };
+            let mut pairs = vec![Line([0.0; LANES]); self.inp / 2];
+            for (panel, to) in part.zip(to.chunks_exact_mut(self.inp)) {
+                dispatch_compact(Expand {
+                    from: self.panels(),
+                    panel: panels.start + panel,
+                    to: pairs.as_mut_ptr().cast(),
+                });
+                for (lines, pairs) in to.chunks_exact_mut(2).zip(&pairs) {
+                    let pairs = pairs.0.map(f32::to_bits);
+                    lines[0] = HalfLine(pairs.map(|pair| pair as u16));
+                    lines[1] = HalfLine(pairs.map(|pair| (pair >> 16) as u16));
+                }
+            }
+        });
+        lines
+    }
+}
+
+/// What exponents become.
+struct Codes {
+    exponents: Exponents,
+    of: [u8; 256],
+}
+
+impl Codes {
+    /// The fifteen most frequent exponents of lines here and there.
+    fn of(lines: &[HalfLine]) -> Self {
+        let mut counts = [0_usize; 256];
+        for line in lines.iter().step_by(lines.len() / LOOKED_AT + 1) {
+            line.0
+                .iter()
+                .for_each(|bits| counts[usize::from(exponent(*bits))] += 1);
+        }
+        let mut order: Vec<u8> = (0..=u8::MAX).collect();
+        order.sort_by_key(|exponent| std::cmp::Reverse(counts[usize::from(*exponent)]));
+        let (mut exponents, mut of) = (Exponents([0; LANES]), [OTHER; 256]);
+        for (code, exponent) in order.into_iter().take(usize::from(OTHER)).enumerate() {
+            exponents.0[code] = exponent;
+            of[usize::from(exponent)] = code as u8;
+        }
+        Self { exponents, of }
+    }
+
+    /// Panels of bf16 as blocks, and an empty panel beside the last of an odd number.
+    fn make(&self, lines: &[HalfLine], inp: usize) -> Made {
+        let per_panel = inp / BLOCK_INPUTS;
+        let mut made = Made {
+            blocks: vec![EMPTY; (lines.len() / inp).div_ceil(2) * per_panel * 2],
+            counts: Vec::new(),
+            others: Vec::new(),
+        };
+        for (panel, lines) in lines.chunks_exact(inp).enumerate() {
+            let before = made.others.len();
+            for (number, lines) in lines.chunks_exact(BLOCK_INPUTS).enumerate() {
+                let at = (panel / 2 * per_panel + number) * 2 + panel % 2;
+                self.fill(lines, &mut made.blocks[at], &mut made.others);
+            }
+            made.counts.push(made.others.len() - before);
+        }
+        made
+    }
+
+    fn fill(&self, lines: &[HalfLine], block: &mut Block, others: &mut Vec<u8>) {
+        for (half, lines) in lines.chunks_exact(BLOCK_INPUTS / 2).enumerate() {
+            for at in 0..HALF {
+                let (step, word) = (at / 8 % 2, at / 16 * 8 + at % 8);
+                let bits = lines[2 * step + word % 2].0[word / 2];
+                let code = self.of[usize::from(exponent(bits))];
+                if code == OTHER {
+                    others.push(exponent(bits));
+                }
+                block.set(half, at, (code, rest(bits)));
+            }
+        }
+    }
+}
+
+/// A compact matrix, panel by panel.
+#[derive(Clone, Copy)]
+pub(crate) struct CompactPanels<'a>(&'a Compact);
+
+impl CompactPanels<'_> {
+    /// Bytes between a panel's blocks.
+    pub(crate) const STRIDE: usize = 2 * size_of::<Block>();
+
+    pub(crate) fn exponents(&self) -> &Exponents {
+        &self.0.exponents
+    }
+
+    /// The first block of a panel.
+    pub(crate) fn blocks(&self, panel: usize) -> *const Block {
+        &raw const self.0.blocks[self.0.at(panel, 0)]
+    }
+
+    /// The first of a panel's other exponents.
+    pub(crate) fn others(&self, panel: usize) -> *const u8 {
+        &raw const self.0.others[self.0.firsts[panel]]
+    }
+}
+
+/// Some steps of a panel as pairs.
+pub(crate) struct Steps<'a> {
+    pub(crate) exponents: &'a Exponents,
+    /// The first block, and the first of its other exponents.
+    pub(crate) block: *const Block,
+    pub(crate) others: *const u8,
+    pub(crate) steps: usize,
+}
+
+impl Steps<'_> {
+    /// Writes them to `to [steps][16]`; the other exponents behind them.
+    ///
+    /// # Safety
+    /// As for the methods of [`V16`]; the panel has the steps, and `to` has room for them.
+    #[inline(always)]
+    pub(crate) unsafe fn expand<V: V16>(self, to: *mut f32) -> *const u8 {
+        // SAFETY: the caller vouches for blocks and room.
+        unsafe {
+            let (mut block, mut others) = (self.block, self.others);
+            for first in (0..self.steps).step_by(BLOCK_STEPS) {
+                fetch_ahead(block.cast());
+                let (low, taken) = V::pairs_compact::<0>(block, self.exponents, others);
+                others = others.add(taken);
+                let (high, taken) = V::pairs_compact::<1>(block, self.exponents, others);
+                others = others.add(taken);
+                for (i, pair) in low.into_iter().chain(high).enumerate() {
+                    V::store_pair(pair, to.add((first + i) * LANES));
+                }
+                block = block.wrapping_add(2);
+            }
+            others
+        }
+    }
+}
+
+/// A whole panel as pairs.
+struct Expand<'a> {
+    from: CompactPanels<'a>,
+    panel: usize,
+    to: *mut f32,
+}
+
+impl Kernel for Expand<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<V: V16>(self) {
+        let steps = Steps {
+            exponents: self.from.exponents(),
+            block: self.from.blocks(self.panel),
+            others: self.from.others(self.panel),
+            steps: self.from.0.inp / 2,
+        };
+        // SAFETY: called at this level; made by `expanded`, which has room for a panel.
+        unsafe { steps.expand::<V>(self.to) };
+    }
+}
+
+#[cfg(test)]
+#[path = "compact_tests.rs"]
+mod tests;

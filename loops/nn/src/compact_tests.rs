@@ -1,0 +1,161 @@
+//! Compact weights are the weights they were made of, and their products those of the slow form.
+
+#![allow(clippy::unwrap_used)]
+
+use half::bf16;
+
+use super::*;
+use crate::arithmetic::Arithmetic;
+use crate::config::Family;
+use crate::pairs::tests::{products_are_those_of, serves_and_trains_one_function, slow_pairs};
+use crate::panels::Panels;
+use crate::quant::WeightFormat;
+use crate::quant::tests::draw;
+use crate::score::score_chunked;
+use crate::simd::{SimdLevel, plainly};
+use crate::source::TensorData;
+use crate::testing::{model, tiny, tokens};
+use crate::weights::{Model, Weights};
+
+/// Whole pairs of panels, an odd one, outputs and blocks left over, and steps beyond half a MiB.
+const SHAPES: [(usize, usize); 6] = [(64, 64), (70, 304), (16, 8), (33, 48), (130, 4104), (8, 16)];
+
+/// Panels of such bits, drawn for each weight.
+fn of_bits((out, inp): (usize, usize), bits: impl Fn(usize) -> u16) -> Panels {
+    let weights = TensorData::Bf16((0..out * inp).map(bits).collect());
+    Panels::from_parts(inp, vec![weights]).computed_by(Arithmetic::Bf16)
+}
+
+/// Normal weights, among them zeros, and some a long way off.
+fn weights(shape: (usize, usize)) -> Panels {
+    let values = draw(1, shape.0 * shape.1);
+    of_bits(shape, |i| {
+        let value = match i % 251 {
+            0 => 0.0,
+            1 => -0.0,
+            2 => values[i] * 1e-20,
+            3 => values[i] * 1e20,
+            _ => values[i] * 0.02,
+        };
+        bf16::from_f32(value).to_bits()
+    })
+}
+
+fn is_compact(w: &Panels) -> bool {
+    w.bytes() < 2 * w.out.next_multiple_of(32) * w.inp
+}
+
+#[test]
+fn every_weight_comes_back_in_three_quarters_of_the_memory() {
+    for shape @ (out, inp) in SHAPES {
+        let plain = weights(shape);
+        let compact = plain.clone().compacted();
+        assert!(is_compact(&compact), "{shape:?}");
+        assert_eq!(compact.format(), "bf16");
+        let bits =
+            |w: &Panels| -> Vec<u32> { w.to_rows(0..out).into_iter().map(f32::to_bits).collect() };
+        assert_eq!(bits(&plain), bits(&compact), "{shape:?}");
+        // What it was made of comes back whole, on instructions for it and without.
+        let back = || compact.clone().computed_by(Arithmetic::F32);
+        let expected = plain.clone().computed_by(Arithmetic::F32);
+        assert!(back() == expected && plainly(back) == expected, "{shape:?}");
+        assert_eq!(compact.widened(), plain.widened());
+        let panels = out.div_ceil(32) * 2 * 16 * inp;
+        if panels > 1 << 16 {
+            let share = compact.bytes() as f64 / (2 * panels) as f64;
+            assert!(share < 0.78, "{shape:?}: {share}");
+        }
+    }
+}
+
+#[test]
+fn all_bits_there_are_come_back() {
+    // Fifteen exponents nearly always; all 65,536 patterns, subnormal, infinite and no numbers too, here and there.
+    let shape = (96, 65_536);
+    let bits = |i: usize| match i % 96 {
+        5 => (i / 96 % 65_536) as u16,
+        _ => 0x3c00 + (i * 7 % 0x200) as u16,
+    };
+    let data: Vec<u16> = (0..shape.0 * shape.1).map(bits).collect();
+    let lines: Vec<HalfLine> = data
+        .chunks_exact(LANES)
+        .map(|line| HalfLine(line.try_into().unwrap()))
+        .collect();
+    let compact = Compact::of(&lines, shape.1).unwrap();
+    assert!(compact.others() > 10_000);
+    for threads in [1, 3] {
+        let exec = Executor::new(threads);
+        let panels = shape.0 / LANES;
+        assert!(compact.expanded(0..panels, &exec) == lines);
+        assert!(compact.expanded(3..5, &exec) == lines[3 * shape.1..5 * shape.1]);
+    }
+}
+
+#[test]
+fn matrices_of_many_exponents_or_odd_inputs_stay_as_they_are() {
+    let wide = of_bits((64, 64), |i| (i * 40_503 % 0x7f00) as u16);
+    assert!(!is_compact(&wide.compacted()));
+    let odd = of_bits((64, 60), |_| 0x3c00);
+    assert!(!is_compact(&odd.compacted()));
+    let of_f32 = weights((64, 64)).computed_by(Arithmetic::F32);
+    assert!(!is_compact(&of_f32.compacted()));
+}
+
+#[test]
+fn products_are_those_of_the_slow_form() {
+    let before = SimdLevel::current();
+    for shape in SHAPES {
+        // A product of bf16 takes subnormal weights for zero, which the slow form does not.
+        let w = weights(shape).compacted();
+        assert!(is_compact(&w));
+        products_are_those_of(slow_pairs, &w);
+        assert!(before.force());
+        plainly(|| products_are_those_of(slow_pairs, &w));
+        assert!(before.force());
+    }
+}
+
+#[test]
+fn transposes_are_those_of_the_plain_matrix() {
+    for shape @ (out, _) in SHAPES {
+        let plain = weights(shape);
+        let compact = plain.clone().compacted();
+        let panels = out.div_ceil(LANES);
+        for some in [0..panels, panels / 2..panels, 0..panels.div_ceil(2)] {
+            for threads in [1, 2] {
+                let exec = Executor::new(threads);
+                let of = |w: &Panels| {
+                    let mut to = Panels::zeros(0, 0);
+                    w.transpose(some.clone(), &mut to, &exec);
+                    (to.arithmetic(), to.to_rows(0..to.out))
+                };
+                assert!(of(&plain) == of(&compact), "{shape:?} {some:?}");
+            }
+        }
+    }
+}
+
+/// Log-probs of a compact model are those of the plain one, and what it serves is what it trains.
+#[test]
+fn a_compact_model_serves_and_trains_one_function() {
+    let mut shape = tiny(Family::Qwen3);
+    (shape.hidden, shape.head_dim, shape.ffn, shape.vocab) = (48, 16, 96, 144);
+    let half = model(&shape, 7).weights.into_format(WeightFormat::Bf16);
+    let plain = Model::new(shape.clone(), half.computed_by(Arithmetic::Bf16));
+    let compact = Model {
+        weights: plain.weights.clone().compacted(),
+        ..plain.clone()
+    };
+    assert!(compact.weights.bytes() < plain.weights.bytes());
+    assert_eq!(compact.weights.digest(&shape), plain.digest);
+    let text = tokens(&shape, 70, 3);
+    let logprobs = |model: &Model| -> Vec<u32> {
+        let exec = Executor::new(2);
+        let scores = score_chunked(model, None, (&text, 30), &exec);
+        let bits = |at| scores.logprob(at, 1.0, None).to_bits();
+        (1..70).map(bits).collect()
+    };
+    assert_eq!(logprobs(&plain), logprobs(&compact));
+    let ways = [(WeightFormat::Bf16, Arithmetic::Bf16)];
+    serves_and_trains_one_function(&shape, (ways.into_iter(), Weights::compacted));
+}
