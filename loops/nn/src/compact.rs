@@ -161,7 +161,7 @@ impl Compact {
                     scope.spawn(|| codes.make(lines, inp))
                 };
                 let threads: Vec<_> = parts.iter().map(make).collect();
-                let made = threads.into_iter().map(|thread| thread.join());
+                let made = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
                 made.collect::<Result<_, _>>()
             })
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic));

@@ -423,7 +423,6 @@ impl<S: Source> Gemm<S> {
         sums: &mut [[V; NR]; MR],
     ) {
         for i in steps {
-            self.src.before(i);
             // SAFETY: the panels and rows have the step.
             unsafe {
                 if cfg!(target_arch = "aarch64") && MR == 1 {

@@ -346,17 +346,12 @@ impl SimdLevel {
     }
 }
 
-/// Asks for bytes that are needed soon; where a processor has no way to, nothing happens.
+/// Asks for bytes that are needed soon.
 #[inline(always)]
 pub(crate) fn fetch(bytes: &[u8]) {
-    #[cfg(target_arch = "x86_64")]
     for line in bytes.chunks(size_of::<Line>()) {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        // SAFETY: every such processor has the instruction, which changes no value.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) }
+        fetch_line::<2>(line.as_ptr());
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = bytes;
 }
 
 /// How far ahead of a stream of weights is asked for what comes.
@@ -366,18 +361,24 @@ const AHEAD_BYTES: usize = 6 << 10;
 #[inline(always)]
 pub(crate) fn fetch_ahead(at: *const u8) {
     for line in 0..3 {
-        fetch_line(at.wrapping_add(AHEAD_BYTES + line * size_of::<Line>()));
+        fetch_line::<1>(at.wrapping_add(AHEAD_BYTES + line * size_of::<Line>()));
     }
 }
 
-/// Asks for the line at `at`, whosoever it is; where a processor has no way to, nothing happens.
+/// Asks for the line at `at`, whosoever it is, for the first-level cache or the one behind it; where a processor
+/// has no way to, nothing happens.
 #[inline(always)]
-pub(crate) fn fetch_line(at: *const u8) {
+pub(crate) fn fetch_line<const LEVEL: u8>(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
         // SAFETY: every such processor has the instruction, which neither fails nor changes a value.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+        unsafe {
+            match LEVEL {
+                1 => _mm_prefetch::<_MM_HINT_T0>(at.cast()),
+                _ => _mm_prefetch::<_MM_HINT_T1>(at.cast()),
+            }
+        }
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;

@@ -282,9 +282,6 @@ pub(crate) trait Source: Copy {
     /// # Safety
     /// As for [`V16::load`]; the panel has this step.
     unsafe fn load<V: V16>(&self, panel: Self::Panel, i: usize, scale: V) -> FactorOf<Self, V>;
-    /// Called before step `i` of each register tile.
-    #[inline(always)]
-    fn before(&self, _i: usize) {}
 }
 
 /// Two lines of bf16 weights a step.
