@@ -168,12 +168,10 @@ impl Compact {
             for made in made {
                 all.take(made);
             }
-            if all.others.len() > all.blocks.len() * 2 * HALF / OTHERS_ONE_IN {
-                return None;
-            }
         }
+        let few = all.others.len() <= lines.len() * LANES / OTHERS_ONE_IN;
         all.others.extend([0; HALF]);
-        Some(all)
+        few.then_some(all)
     }
 
     fn take(&mut self, made: Made) {
