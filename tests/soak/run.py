@@ -39,6 +39,7 @@ SMALL = {
     "HONE__HTTP__SESSIONS_MAX": "200",
     "HONE__HTTP__TRANSCRIPT_BYTES_MAX": str(4 << 20),
     "HONE__HTTP__REPLAYS_MAX": "16",
+    "HONE__COLLECT__OPEN_MAX": "1000",
 }
 
 
