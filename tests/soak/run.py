@@ -30,7 +30,7 @@ GROWTH_SHARE = 0.10
 # Caches and pools fill in this share of the time, and by so many requests, for which a slow machine
 # gets more time, at most so much; nothing of that is measured.
 WARM_SHARE = 0.3
-WARM_REQUESTS = 20_000
+WARM_REQUESTS = 70_000
 WARM_PATIENCE_S = 300
 FILES_MORE = 4
 # Small memories, so that they are full before anything is measured.
