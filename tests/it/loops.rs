@@ -98,6 +98,25 @@ async fn a_hung_recorder_costs_the_receipt_and_never_the_answer() {
     house.stop().await.unwrap();
 }
 
+/// The first to come back is known, however fast it comes: the door opens after collect has read
+/// which sessions go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_goes_on_over_restarts() {
+    let (_guard, data) = temporary().unwrap();
+    let mut sessions = Vec::new();
+    for start in 0..4 {
+        let house = TestHouse::start(&data, &[]).await.unwrap();
+        let mut body = ask("What color is the sky?", start);
+        body["session_id"] = json!("the same");
+        let reply = house.chat(body).await.unwrap();
+        let turn = reply["hone"]["turn_id"].as_str().unwrap();
+        let turn = house.get(&format!("/v1/turns/{turn}")).await.unwrap();
+        sessions.push(turn["session_id"].clone());
+        house.stop().await.unwrap();
+    }
+    assert!(sessions.iter().all(|it| *it == sessions[0]), "{sessions:?}");
+}
+
 /// How a house of these tests differs: many small steps, and a busy disk costs no receipt.
 fn quick() -> Vec<(&'static str, toml::Value)> {
     vec![

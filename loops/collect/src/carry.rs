@@ -4,11 +4,15 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hone_domain::TurnId;
+use tokio::sync::SetOnce;
 
 /// Turns that may be in the ledger without a signed receipt, and whether the session index was
 /// restored already. Made once per process; every run gets a clone.
 #[derive(Clone, Debug, Default)]
-pub struct Carry(Arc<Mutex<Carried>>);
+pub struct Carry {
+    carried: Arc<Mutex<Carried>>,
+    restored: Arc<SetOnce<()>>,
+}
 
 #[derive(Debug, Default)]
 struct Carried {
@@ -16,10 +20,15 @@ struct Carried {
     in_doubt: HashSet<TurnId>,
     /// Their run is gone, and their receipts with it.
     orphaned: HashSet<TurnId>,
-    restored: bool,
 }
 
 impl Carry {
+    /// Waits until the sessions of earlier processes are in the index. Before that a request of
+    /// one of them would begin another session.
+    pub async fn restored(&self) {
+        self.restored.wait().await;
+    }
+
     /// A run begins: what the one before it left in doubt is orphaned.
     pub(crate) fn begin_run(&self) {
         let mut carried = self.carried();
@@ -53,13 +62,19 @@ impl Carry {
         carried.in_doubt.contains(&turn) || carried.orphaned.contains(&turn)
     }
 
-    /// Whether the index is still to be restored; true once per process.
-    pub(crate) fn take_restore(&self) -> bool {
-        !std::mem::replace(&mut self.carried().restored, true)
+    /// Whether the index is still to be restored.
+    pub(crate) fn is_to_restore(&self) -> bool {
+        !self.restored.initialized()
+    }
+
+    /// The index is restored, once per process.
+    pub(crate) fn tell_restored(&self) {
+        // Told already: a restart of the room restores nothing.
+        let _again = self.restored.set(());
     }
 
     fn carried(&self) -> MutexGuard<'_, Carried> {
         // A set stays a set whatever panicked while it was held.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.carried.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

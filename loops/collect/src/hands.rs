@@ -45,8 +45,9 @@ impl CollectHands {
         }
         let limit = self.ctx.config.load_max;
         let turns = ledger.open_turns(limit).await?;
-        if carry.take_restore() {
+        if carry.is_to_restore() {
             self.restore(&turns);
+            carry.tell_restored();
         }
         let truncated = turns.len() >= limit;
         let mut open = Vec::with_capacity(turns.len());

@@ -257,6 +257,11 @@ async fn a_turn_whose_answer_was_lost_learns_nothing_until_it_is_settled() {
     assert!(!rig.ctx.carry.doubts(id(1)));
 }
 
+async fn is_restored(carry: &Carry) -> bool {
+    let told = tokio::time::timeout(Duration::ZERO, carry.restored());
+    told.await.is_ok()
+}
+
 #[tokio::test]
 async fn a_start_restores_the_index_once_and_settles_what_is_in_doubt() {
     let mut rig = rig().await;
@@ -271,7 +276,9 @@ async fn a_start_restores_the_index_once_and_settles_what_is_in_doubt() {
         .await
         .unwrap();
     rig.ctx.carry.doubt([id(3)]);
+    assert!(!is_restored(&rig.ctx.carry).await);
     rig.hands.load().await.unwrap();
+    assert!(is_restored(&rig.ctx.carry).await, "the door may open");
     assert_eq!(fate(&*rig.ctx.ledger, 3).await, WAITS, "its run goes on");
     let (outbox, _wakes) = queue(4, Overflow::DropNewest);
     rig.hands = CollectHands::new(rig.ctx.clone(), outbox);

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use hone_collect::SharedIndex;
+use hone_collect::{Carry, SharedIndex};
 use hone_domain::{Blobs, Consents, Policies, SessionIndex};
 use hone_runtime::{Board, Clock, Ids, Latest, ShutdownTrigger, SystemClock, SystemIds};
 use hone_store::{FsBlobs, LateTurns, Ledger, People, Personal, SqliteLedger, Versions};
@@ -32,6 +32,8 @@ pub(super) struct Commons {
     pub(super) blobs: Arc<dyn Blobs>,
     pub(super) policies: Latest<Policies>,
     pub(super) index: SharedIndex,
+    /// What collect keeps over its restarts.
+    pub(super) carry: Carry,
     pub(super) board: Board,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) ids: Arc<dyn Ids>,
@@ -89,6 +91,7 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Commons, String> {
         audit: store,
         meters: Arc::new(Meters::new(config.limits, clock.clone())),
         index: Arc::new(Mutex::new(index)),
+        carry: Carry::default(),
         config: config.clone(),
         ledger: ledger.clone(),
         late: Arc::new(late),

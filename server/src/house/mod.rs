@@ -82,8 +82,8 @@ async fn bound(address: SocketAddr) -> Result<(TcpListener, SocketAddr), String>
 }
 
 impl House {
-    /// Opens the store, loads the model, binds the port, starts the rooms, opens the door, in this
-    /// order; the error says what to do.
+    /// Opens the store, loads the model, binds the port, starts the rooms, reads which sessions are
+    /// open, opens the door, in this order; the error says what to do.
     pub async fn start(config: Config) -> Result<Self, String> {
         let config = Arc::new(config);
         let wanted = config.model.clone();
@@ -131,6 +131,7 @@ impl House {
         people::watch(&commons, &mut tasks);
         let first_link = people::first_link(&commons, addr).await?;
         rooms::measures(&commons, &http, &mut tasks);
+        rooms::remember(&commons).await;
         let stop_listening = ShutdownTrigger::new();
         let limits = (config.http.listen_limits(), stop_listening.signal());
         let acceptor = rooms::tls(&commons, tls.as_ref(), &mut tasks)?;

@@ -10,6 +10,7 @@ use hone_runtime::{
 };
 use hone_serve::{Backend, Engine};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::commons::Commons;
@@ -29,6 +30,9 @@ const BACKOFF: Backoff = Backoff {
     most: Duration::from_secs(30),
     good: Duration::from_secs(60),
 };
+
+/// How long a start waits for the sessions of before.
+const REMEMBER_MAX: Duration = Duration::from_secs(10);
 
 /// Work beside the ring until the shutdown, begun again like a room when it fails, and on the board
 /// like one. It has no inbox and cannot be switched off.
@@ -122,7 +126,7 @@ pub(super) fn collect(
         ledger: commons.ledger.clone(),
         ids: commons.ids.clone(),
         index: commons.index.clone(),
-        carry: hone_collect::Carry::default(),
+        carry: commons.carry.clone(),
         clock: commons.clock.clone(),
         config: commons.config.collect.clone(),
         board: commons.board.clone(),
@@ -144,6 +148,20 @@ pub(super) fn collect(
         },
     ));
     Some(outbox)
+}
+
+/// Waits until sessions of before the start are known, so that who returns goes on where they were.
+/// A ledger that cannot be read keeps nobody from being answered.
+pub(super) async fn remember(commons: &Commons) {
+    if !commons.config.runs(Loop::Collect) {
+        return;
+    }
+    if timeout(REMEMBER_MAX, commons.carry.restored())
+        .await
+        .is_err()
+    {
+        tracing::warn!("the sessions of before are not read yet; whoever returns begins a new one");
+    }
 }
 
 /// The eraser: wishes to be forgotten in, nothing out.
