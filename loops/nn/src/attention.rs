@@ -21,6 +21,9 @@ const TILE_ROWS: usize = 12;
 /// that a processor does not see them coming.
 const AHEAD_BLOCKS: usize = 8;
 
+/// Blocks of keys that are scored between two looks ahead.
+const SCORED_BLOCKS: usize = 2;
+
 /// One attention call over a batch.
 pub(crate) struct Attention<'a> {
     pub(crate) batch: &'a [SeqInput<'a>],
@@ -200,7 +203,6 @@ impl TileJob<'_> {
         (out, scratch): (*mut f32, &mut [f32]),
         next: Option<&Self>,
     ) {
-        self.fetch(|block| self.call.kv.values_of(block, self.head));
         let Tile { group, tokens, .. } = self.tile;
         let (dim, width, rows) = (self.call.kv.head_dim, self.tile.width(), self.tile.rows());
         let line = padded(dim);
@@ -219,15 +221,12 @@ impl TileJob<'_> {
         }
         // SAFETY: scratch was cut to size; key and value panels lie inside the pool.
         unsafe {
-            self.scores::<V, E>(queries, scores);
-            if let Some(next) = next {
-                next.fetch(|block| next.call.kv.keys_of(block, next.head));
-            }
+            self.scores::<V, E>(queries, scores, next);
             for m in 0..rows {
                 let row = &mut scores[m * width..(m + 1) * width];
                 inverses[m] = softmax_row::<V>(row, self.tile.visible(m), false);
             }
-            self.weighted_values::<V, E>(scores, sums);
+            self.weighted_values::<V, E>(scores, sums, next);
             for token in 0..tokens {
                 for g in 0..group {
                     let m = token * group + g;
@@ -241,13 +240,33 @@ impl TileJob<'_> {
         }
     }
 
-    /// Asks for what the first of its blocks keep.
-    #[inline(always)]
-    fn fetch<'a>(&'a self, kept: impl Fn(u32) -> &'a [u8]) {
-        let blocks = self.tile.lo() / BLOCK_TOKENS..self.tile.end().div_ceil(BLOCK_TOKENS);
-        for block in self.blocks[blocks].iter().take(AHEAD_BLOCKS) {
-            fetch(kept(*block));
+    /// Blocks that are seen.
+    fn seen(&self) -> &[u32] {
+        &self.blocks[self.tile.lo() / BLOCK_TOKENS..self.tile.end().div_ceil(BLOCK_TOKENS)]
+    }
+
+    /// Keys of its blocks, then values of them.
+    fn passing(&self, at: usize) -> Option<&[u8]> {
+        let (seen, kv) = (self.seen(), &self.call.kv);
+        match at.checked_sub(seen.len()) {
+            None => Some(kv.keys_of(seen[at], self.head)),
+            Some(at) => Some(kv.values_of(*seen.get(at)?, self.head)),
         }
+    }
+
+    /// Asks for what passes [`AHEAD_BLOCKS`] after this, of `next` behind the last. Only a single token passes
+    /// quicker than what it sees arrives.
+    #[inline(always)]
+    fn fetch_after(&self, at: usize, next: Option<&Self>) {
+        if self.tile.tokens > 1 {
+            return;
+        }
+        let (at, all) = (at + AHEAD_BLOCKS, 2 * self.seen().len());
+        let then = match next {
+            Some(next) if at >= all => next.passing(at - all),
+            _ => self.passing(at),
+        };
+        then.into_iter().for_each(fetch);
     }
 
     /// Start of a query head in the batch's buffers.
@@ -257,7 +276,12 @@ impl TileJob<'_> {
     }
 
     #[inline(always)]
-    unsafe fn scores<V: V16, E: Element>(&self, queries: &[f32], scores: &mut [f32]) {
+    unsafe fn scores<V: V16, E: Element>(
+        &self,
+        queries: &[f32],
+        scores: &mut [f32],
+        next: Option<&Self>,
+    ) {
         let width = self.tile.width();
         let gemm = Gemm {
             x: queries.as_ptr(),
@@ -275,18 +299,32 @@ impl TileJob<'_> {
             cols: width,
             out: Epilogue::Set(std::ptr::null()),
         };
-        // SAFETY: the caller sized the buffers.
-        unsafe { gemm.run::<V>(0..gemm.rows, 0..gemm.panels()) }
+        let (panels, each) = (gemm.panels(), SCORED_BLOCKS * BLOCK_TOKENS / LANES);
+        for (at, first) in (0..panels).step_by(each).enumerate() {
+            for block in 0..SCORED_BLOCKS {
+                self.fetch_after(at * SCORED_BLOCKS + block, next);
+            }
+            // SAFETY: the caller sized the buffers.
+            unsafe { gemm.run::<V>(0..gemm.rows, first..panels.min(first + each)) }
+        }
     }
 
     /// `sums[m] = sum_j scores[m][j] value[j]`, positions ascending, block by block.
     #[inline(always)]
-    unsafe fn weighted_values<V: V16, E: Element>(&self, scores: &[f32], sums: &mut [f32]) {
+    unsafe fn weighted_values<V: V16, E: Element>(
+        &self,
+        scores: &[f32],
+        sums: &mut [f32],
+        next: Option<&Self>,
+    ) {
         let (base, width) = (self.tile.base(), self.tile.width());
         let dim = self.call.kv.head_dim;
         sums.fill(0.0);
         let mut position = self.tile.lo();
+        let mut at = self.seen().len();
         while position < self.tile.end() {
+            self.fetch_after(at, next);
+            at += 1;
             let slot = position % BLOCK_TOKENS;
             let count = (BLOCK_TOKENS - slot).min(self.tile.end() - position);
             let block = self.blocks[position / BLOCK_TOKENS];

@@ -62,6 +62,11 @@ pub(crate) struct Compact {
     others: Vec<u8>,
 }
 
+/// Where a block of a panel lies.
+fn place(panel: usize, block: usize, per_panel: usize) -> usize {
+    (panel / 2 * per_panel + block) * 2 + panel % 2
+}
+
 /// Where in a half a word of a step lies.
 fn byte(step: usize, word: usize) -> usize {
     word / 8 * 16 + 8 * step + word % 8
@@ -204,29 +209,17 @@ impl Compact {
 
     /// Copies row `row` to `to [in]`.
     pub(crate) fn lookup(&self, row: usize, to: &mut [f32]) {
-        let (panel, out) = (row / LANES, row % LANES);
-        let mut others = self.firsts[panel];
-        for (block, to) in to.chunks_exact_mut(BLOCK_INPUTS).enumerate() {
-            let block = &self.blocks[self.at(panel, block)];
-            for (half, to) in to.chunks_exact_mut(BLOCK_INPUTS / 2).enumerate() {
-                let is_other = |at: &usize| block.code(half, *at) == OTHER;
-                for (input, to) in to.iter_mut().enumerate() {
-                    let at = byte(input / 2, 2 * out + input % 2);
-                    let exponent = match block.code(half, at) {
-                        OTHER => self.others[others + (0..at).filter(is_other).count()],
-                        code => self.exponents.0[usize::from(code)],
-                    };
-                    let bits = joined(exponent, block.rests[half * HALF + at]);
-                    *to = f32::from_bits(u32::from(bits) << 16);
-                }
-                others += (0..HALF).filter(is_other).count();
-            }
-        }
+        assert_eq!(to.len(), self.inp, "a row has all inputs");
+        dispatch_compact(Lookup {
+            from: self.panels(),
+            row,
+            to,
+        });
     }
 
-    /// Where a block lies.
-    fn at(&self, panel: usize, block: usize) -> usize {
-        (panel / 2 * (self.inp / BLOCK_INPUTS) + block) * 2 + panel % 2
+    /// The first block of a panel.
+    fn first_block(&self, panel: usize) -> usize {
+        place(panel, 0, self.inp / BLOCK_INPUTS)
     }
 
     /// Panels of bf16 `[panels][in][16]`, as this was made of.
@@ -241,7 +234,7 @@ impl Compact {
                 dispatch_compact(Expand {
                     from: self.panels(),
                     panel: panels.start + panel,
-                    to: pairs.as_mut_ptr().cast(),
+                    to: &mut pairs,
                 });
                 for (lines, pairs) in to.chunks_exact_mut(2).zip(&pairs) {
                     let pairs = pairs.0.map(f32::to_bits);
@@ -290,8 +283,8 @@ impl Codes {
         for (panel, lines) in lines.chunks_exact(inp).enumerate() {
             let before = made.others.len();
             for (number, lines) in lines.chunks_exact(BLOCK_INPUTS).enumerate() {
-                let at = (panel / 2 * per_panel + number) * 2 + panel % 2;
-                self.fill(lines, &mut made.blocks[at], &mut made.others);
+                let block = &mut made.blocks[place(panel, number, per_panel)];
+                self.fill(lines, block, &mut made.others);
             }
             made.counts.push(made.others.len() - before);
         }
@@ -317,17 +310,17 @@ impl Codes {
 #[derive(Clone, Copy)]
 pub(crate) struct CompactPanels<'a>(&'a Compact);
 
-impl CompactPanels<'_> {
+impl<'a> CompactPanels<'a> {
     /// Bytes between a panel's blocks.
     pub(crate) const STRIDE: usize = 2 * size_of::<Block>();
 
-    pub(crate) fn exponents(&self) -> &Exponents {
+    pub(crate) fn exponents(&self) -> &'a Exponents {
         &self.0.exponents
     }
 
     /// The first block of a panel.
     pub(crate) fn blocks(&self, panel: usize) -> *const Block {
-        &raw const self.0.blocks[self.0.at(panel, 0)]
+        &raw const self.0.blocks[self.0.first_block(panel)]
     }
 
     /// The first of a panel's other exponents.
@@ -336,37 +329,37 @@ impl CompactPanels<'_> {
     }
 }
 
-/// Some steps of a panel as pairs.
-pub(crate) struct Steps<'a> {
-    pub(crate) exponents: &'a Exponents,
-    /// The first block, and the first of its other exponents.
-    pub(crate) block: *const Block,
-    pub(crate) others: *const u8,
-    pub(crate) steps: usize,
+/// A panel, block by block.
+struct Walk<'a> {
+    exponents: &'a Exponents,
+    block: *const Block,
+    others: *const u8,
 }
 
-impl Steps<'_> {
-    /// Writes them to `to [steps][16]`; the other exponents behind them.
+impl<'a> Walk<'a> {
+    fn of(from: CompactPanels<'a>, panel: usize) -> Self {
+        Self {
+            exponents: from.exponents(),
+            block: from.blocks(panel),
+            others: from.others(panel),
+        }
+    }
+
+    /// The pairs of the next block, step by step.
     ///
     /// # Safety
-    /// As for the methods of [`V16`]; the panel has the steps, and `to` has room for them.
+    /// As for the methods of [`V16`]; the panel has another block.
     #[inline(always)]
-    pub(crate) unsafe fn expand<V: V16>(self, to: *mut f32) -> *const u8 {
-        // SAFETY: the caller vouches for blocks and room.
+    unsafe fn next<V: V16>(&mut self) -> [V::Pair; BLOCK_STEPS] {
+        fetch_ahead(self.block.cast());
+        // SAFETY: the caller vouches for the block, whose other exponents are the next ones.
         unsafe {
-            let (mut block, mut others) = (self.block, self.others);
-            for first in (0..self.steps).step_by(BLOCK_STEPS) {
-                fetch_ahead(block.cast());
-                let (low, taken) = V::pairs_compact::<0>(block, self.exponents, others);
-                others = others.add(taken);
-                let (high, taken) = V::pairs_compact::<1>(block, self.exponents, others);
-                others = others.add(taken);
-                for (i, pair) in low.into_iter().chain(high).enumerate() {
-                    V::store_pair(pair, to.add((first + i) * LANES));
-                }
-                block = block.wrapping_add(2);
-            }
-            others
+            let ([a, b], taken) = V::pairs_compact::<0>(self.block, self.exponents, self.others);
+            self.others = self.others.add(taken);
+            let ([c, d], taken) = V::pairs_compact::<1>(self.block, self.exponents, self.others);
+            self.others = self.others.add(taken);
+            self.block = self.block.wrapping_byte_add(CompactPanels::STRIDE);
+            [a, b, c, d]
         }
     }
 }
@@ -375,21 +368,52 @@ impl Steps<'_> {
 struct Expand<'a> {
     from: CompactPanels<'a>,
     panel: usize,
-    to: *mut f32,
+    to: &'a mut [Line],
 }
 
 impl Kernel for Expand<'_> {
     type Out = ();
     #[inline(always)]
     fn run<V: V16>(self) {
-        let steps = Steps {
-            exponents: self.from.exponents(),
-            block: self.from.blocks(self.panel),
-            others: self.from.others(self.panel),
-            steps: self.from.0.inp / 2,
-        };
-        // SAFETY: called at this level; made by `expanded`, which has room for a panel.
-        unsafe { steps.expand::<V>(self.to) };
+        let mut walk = Walk::of(self.from, self.panel);
+        for lines in self.to.chunks_exact_mut(BLOCK_STEPS) {
+            // SAFETY: called at this level; there are as many blocks as `expanded` has room for.
+            unsafe {
+                for (line, pair) in lines.iter_mut().zip(walk.next::<V>()) {
+                    V::store_pair(pair, line.0.as_mut_ptr());
+                }
+            }
+        }
+    }
+}
+
+/// A row, which is a lane of its panel.
+struct Lookup<'a> {
+    from: CompactPanels<'a>,
+    row: usize,
+    to: &'a mut [f32],
+}
+
+impl Kernel for Lookup<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<V: V16>(self) {
+        let (panel, out) = (self.row / LANES, self.row % LANES);
+        let mut walk = Walk::of(self.from, panel);
+        let mut lines = [Line([0.0; LANES]); BLOCK_STEPS];
+        for to in self.to.chunks_exact_mut(BLOCK_INPUTS) {
+            // SAFETY: called at this level; a row has as many blocks as its panel.
+            unsafe {
+                for (line, pair) in lines.iter_mut().zip(walk.next::<V>()) {
+                    V::store_pair(pair, line.0.as_mut_ptr());
+                }
+            }
+            for (two, line) in to.chunks_exact_mut(2).zip(&lines) {
+                let pair = line.0[out].to_bits();
+                two[0] = f32::from_bits(pair << 16);
+                two[1] = f32::from_bits(pair & 0xffff_0000);
+            }
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use std::thread::{JoinHandle, Thread};
 /// to another thread costs more than it saves.
 const SMALLEST_PART: usize = 128_000;
 /// Parts per worker, so that a late worker leaves its share to the others.
-const PARTS_PER_WORKER: usize = 4;
+const PARTS_PER_WORKER: usize = 8;
 /// Most parts of an operation: they are counted in sixteen bits.
 const PARTS_MAX: usize = 0xffff;
 /// Spins of a helper before it sleeps: about twenty microseconds.

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::{At, Gemm, MAX_TILE};
 use crate::compact::{BLOCK_STEPS, Block, CompactPanels};
 use crate::exec::Executor;
-use crate::simd::{Buf, Kernel, LANES, Line, V16, dispatch_compact, fetch_ahead};
+use crate::simd::{Buf, Kernel, LANES, Line, V16, dispatch_compact, fetch_ahead, fetch_line};
 
 /// Register tile: rows where pairs are made, and where they are found; and panels that lie side by side.
 const ROWS: usize = 8;
@@ -24,6 +24,27 @@ const ONLY_MAKES: u8 = 0;
 const LEAVES: u8 = 1;
 const FINDS: u8 = 2;
 
+/// Bytes of two panels that lie side by side, for a step.
+const STEP_BYTES: usize = CompactPanels::STRIDE / BLOCK_STEPS;
+
+/// Weights that are asked for while rows find pairs: memory would rest meanwhile.
+#[derive(Clone, Copy)]
+struct Ahead {
+    at: *const u8,
+    /// Bytes for each step.
+    each: usize,
+}
+
+impl Ahead {
+    #[inline(always)]
+    fn step(&mut self) {
+        for line in (0..self.each).step_by(size_of::<Line>()) {
+            fetch_line::<2>(self.at.wrapping_add(line));
+        }
+        self.at = self.at.wrapping_add(self.each);
+    }
+}
+
 impl Gemm<CompactPanels<'_>> {
     /// As [`Gemm::run_on`].
     ///
@@ -36,9 +57,12 @@ impl Gemm<CompactPanels<'_>> {
                     true => PANELS * self.k * LANES,
                     false => 0,
                 };
+                // What this thread does next, as threads take parts in turn.
+                let next = panels.start + exec.threads() * panels.len();
                 dispatch_compact(Part {
                     product: self,
                     rows,
+                    next,
                     panels,
                     pairs: pairs.take(room).as_mut_ptr(),
                 });
@@ -46,17 +70,18 @@ impl Gemm<CompactPanels<'_>> {
         });
     }
 
-    /// Pair of panels by pair of panels, tile by tile.
+    /// Pair of panels by pair of panels, tile by tile; `next` is a panel behind the last.
     #[inline(always)]
     unsafe fn compact_part<V: V16>(
         &self,
         rows: Range<usize>,
-        panels: Range<usize>,
+        (panels, next): (Range<usize>, usize),
         pairs: *mut f32,
     ) {
         let mut tile = [Line([0.0; LANES]); MAX_TILE];
         let first = rows.len().min(ROWS);
         let more = (rows.len() - first).div_ceil(MORE_ROWS);
+        let each = STEP_BYTES.div_ceil(more.max(1));
         let mut panel = panels.start;
         while panel < panels.end {
             let nr = (PANELS - panel % PANELS).min(panels.end - panel);
@@ -66,16 +91,22 @@ impl Gemm<CompactPanels<'_>> {
                 mr: first,
                 nr,
             };
+            let then = if panel + nr < panels.end { panel + nr } else { next };
+            let distance = (then - panel) / PANELS * STEP_BYTES * self.k;
+            let mut ahead = Ahead {
+                at: self.src.blocks(panel).cast::<u8>().wrapping_add(distance),
+                each,
+            };
             // SAFETY: the tiles lie inside the product, and `pairs` has room where there are more.
             unsafe {
                 match more {
-                    0 => self.compact_tile::<V, ONLY_MAKES>(&at, (pairs, &mut tile)),
-                    _ => self.compact_tile::<V, LEAVES>(&at, (pairs, &mut tile)),
+                    0 => self.compact_tile::<V, ONLY_MAKES>(&at, (pairs, &mut tile), &mut ahead),
+                    _ => self.compact_tile::<V, LEAVES>(&at, (pairs, &mut tile), &mut ahead),
                 }
                 for done in 0..more {
                     at.row += at.mr;
                     at.mr = (rows.end - at.row).div_ceil(more - done);
-                    self.compact_tile::<V, FINDS>(&at, (pairs, &mut tile));
+                    self.compact_tile::<V, FINDS>(&at, (pairs, &mut tile), &mut ahead);
                 }
             }
             panel += nr;
@@ -87,13 +118,14 @@ impl Gemm<CompactPanels<'_>> {
         &self,
         at: &At,
         room: (*mut f32, &mut [Line; MAX_TILE]),
+        ahead: &mut Ahead,
     ) {
         macro_rules! shapes {
             ($($mr:literal)*) => {
                 match (at.mr, at.nr) {
                     // SAFETY: the tile lies inside the product.
-                    $(($mr, 1) => unsafe { self.sums::<V, $mr, 1, DOES>(at, room) },
-                    ($mr, 2) => unsafe { self.sums::<V, $mr, 2, DOES>(at, room) },)*
+                    $(($mr, 1) => unsafe { self.sums::<V, $mr, 1, DOES>(at, room, ahead) },
+                    ($mr, 2) => unsafe { self.sums::<V, $mr, 2, DOES>(at, room, ahead) },)*
                     _ => unreachable!("tile {} x {}", at.mr, at.nr),
                 }
             };
@@ -111,6 +143,7 @@ impl Gemm<CompactPanels<'_>> {
         &self,
         at: &At,
         (pairs, tile): (*mut f32, &mut [Line; MAX_TILE]),
+        ahead: &mut Ahead,
     ) {
         // SAFETY: every address is inside the ranges `Gemm` describes; blocks lie side by side.
         unsafe {
@@ -121,6 +154,7 @@ impl Gemm<CompactPanels<'_>> {
             let mut sums = self.begin::<V, MR, NR>(at);
             if DOES == FINDS {
                 for i in 0..self.k {
+                    ahead.step();
                     let mut w = [V::load_pair(pairs.add(i * NR * LANES)); NR];
                     for (n, w) in w.iter_mut().enumerate().skip(1) {
                         *w = V::load_pair(pairs.add((i * NR + n) * LANES));
@@ -207,6 +241,7 @@ struct Part<'a> {
     product: &'a Gemm<CompactPanels<'a>>,
     rows: Range<usize>,
     panels: Range<usize>,
+    next: usize,
     pairs: *mut f32,
 }
 
@@ -217,7 +252,7 @@ impl Kernel for Part<'_> {
         // SAFETY: made by `run_compact_on`, whose caller vouches for the pointers.
         unsafe {
             self.product
-                .compact_part::<V>(self.rows, self.panels, self.pairs);
+                .compact_part::<V>(self.rows, (self.panels, self.next), self.pairs);
         }
     }
 }
