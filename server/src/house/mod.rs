@@ -135,8 +135,7 @@ impl House {
         let stop_listening = ShutdownTrigger::new();
         let limits = (config.http.listen_limits(), stop_listening.signal());
         let acceptor = rooms::tls(&commons, tls.as_ref(), &mut tasks)?;
-        let app = router(http.clone());
-        let listening = tokio::spawn(listen((listener, acceptor), app, limits));
+        let listening = tokio::spawn(listen((listener, acceptor), router(http.clone()), limits));
         Ok(Self {
             addr,
             data_dir: config.store.folder()?,

@@ -91,7 +91,11 @@ impl Gemm<CompactPanels<'_>> {
                 mr: first,
                 nr,
             };
-            let then = if panel + nr < panels.end { panel + nr } else { next };
+            let then = if panel + nr < panels.end {
+                panel + nr
+            } else {
+                next
+            };
             let distance = (then - panel) / PANELS * STEP_BYTES * self.k;
             let mut ahead = Ahead {
                 at: self.src.blocks(panel).cast::<u8>().wrapping_add(distance),
