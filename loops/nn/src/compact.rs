@@ -217,11 +217,6 @@ impl Compact {
         });
     }
 
-    /// The first block of a panel.
-    fn first_block(&self, panel: usize) -> usize {
-        place(panel, 0, self.inp / BLOCK_INPUTS)
-    }
-
     /// Panels of bf16 `[panels][in][16]`, as this was made of.
     pub(crate) fn expanded(&self, panels: Range<usize>, exec: &Executor) -> Vec<HalfLine> {
         let mut lines = copies_of(HalfLine([0; LANES]), panels.len() * self.inp);
@@ -320,7 +315,7 @@ impl<'a> CompactPanels<'a> {
 
     /// The first block of a panel.
     pub(crate) fn blocks(&self, panel: usize) -> *const Block {
-        &raw const self.0.blocks[self.0.first_block(panel)]
+        &raw const self.0.blocks[place(panel, 0, self.0.inp / BLOCK_INPUTS)]
     }
 
     /// The first of a panel's other exponents.
@@ -345,12 +340,12 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The pairs of the next block, step by step.
+    /// Writes the pairs of the next block to `to`, step by step.
     ///
     /// # Safety
     /// As for the methods of [`V16`]; the panel has another block.
     #[inline(always)]
-    unsafe fn next<V: V16>(&mut self) -> [V::Pair; BLOCK_STEPS] {
+    unsafe fn next<V: V16>(&mut self, to: &mut [Line]) {
         fetch_ahead(self.block.cast());
         // SAFETY: the caller vouches for the block, whose other exponents are the next ones.
         unsafe {
@@ -359,7 +354,9 @@ impl<'a> Walk<'a> {
             let ([c, d], taken) = V::pairs_compact::<1>(self.block, self.exponents, self.others);
             self.others = self.others.add(taken);
             self.block = self.block.wrapping_byte_add(CompactPanels::STRIDE);
-            [a, b, c, d]
+            for (line, pair) in to.iter_mut().zip([a, b, c, d]) {
+                V::store_pair(pair, line.0.as_mut_ptr());
+            }
         }
     }
 }
@@ -378,11 +375,7 @@ impl Kernel for Expand<'_> {
         let mut walk = Walk::of(self.from, self.panel);
         for lines in self.to.chunks_exact_mut(BLOCK_STEPS) {
             // SAFETY: called at this level; there are as many blocks as `expanded` has room for.
-            unsafe {
-                for (line, pair) in lines.iter_mut().zip(walk.next::<V>()) {
-                    V::store_pair(pair, line.0.as_mut_ptr());
-                }
-            }
+            unsafe { walk.next::<V>(lines) };
         }
     }
 }
@@ -403,11 +396,7 @@ impl Kernel for Lookup<'_> {
         let mut lines = [Line([0.0; LANES]); BLOCK_STEPS];
         for to in self.to.chunks_exact_mut(BLOCK_INPUTS) {
             // SAFETY: called at this level; a row has as many blocks as its panel.
-            unsafe {
-                for (line, pair) in lines.iter_mut().zip(walk.next::<V>()) {
-                    V::store_pair(pair, line.0.as_mut_ptr());
-                }
-            }
+            unsafe { walk.next::<V>(&mut lines) };
             for (two, line) in to.chunks_exact_mut(2).zip(&lines) {
                 let pair = line.0[out].to_bits();
                 two[0] = f32::from_bits(pair << 16);

@@ -28,7 +28,6 @@ const FINDS: u8 = 2;
 const STEP_BYTES: usize = CompactPanels::STRIDE / BLOCK_STEPS;
 
 /// Weights that are asked for while rows find pairs: memory would rest meanwhile.
-#[derive(Clone, Copy)]
 struct Ahead {
     at: *const u8,
     /// Bytes for each step.
