@@ -213,7 +213,9 @@ pub fn sample(
     let mut sampled = if params.adjusts() {
         let mut adjusted = std::mem::take(&mut out.adjusted);
         adjust(clean, params, history, &mut adjusted);
-        let (token, kept) = pick(&adjusted, (&how, params.allowed.is_some()), out);
+        // Of a broken row nothing may be left that the mask allows.
+        let masked = params.allowed.is_some() && !nonfinite;
+        let (token, kept) = pick(&adjusted, (&how, masked), out);
         let sampled = told((clean, Some(&adjusted)), &how, token, kept);
         out.adjusted = adjusted;
         sampled

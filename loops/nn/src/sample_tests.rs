@@ -191,8 +191,12 @@ proptest! {
         top_p in 0.0f32..1.5, min_p in 0.0f32..1.5, top_k in 0u32..50, banned in 0u32..50,
         bias in prop_oneof![Just(-100.0f32), Just(100.0f32), Just(f32::MAX)],
         repetition_penalty in 0.1f32..3.0,
+        allowed in prop::option::of(prop::collection::btree_set(0u32..40, 1..9)),
     ) {
+        let allowed = allowed.map(|ids| ids.into_iter().filter(|id| (*id as usize) < row.len()).collect());
+        let allowed = allowed.filter(|ids: &Vec<u32>| !ids.is_empty());
         let params = SamplingParams {
+            allowed: allowed.map(|ids| TokenMask::of(&ids)),
             temperature, top_p, top_k, min_p, repetition_penalty, banned: vec![banned],
             logit_bias: vec![(0, bias), (1_000_000, 1.0)], top_logprobs: 5,
             ..SamplingParams::default()

@@ -19,6 +19,15 @@ pub(crate) enum Wanted {
     Exact(Policy),
 }
 
+impl Wanted {
+    pub(crate) fn scope(&self) -> &Scope {
+        match self {
+            Self::Newest(scope) => scope,
+            Self::Exact(policy) => &policy.scope,
+        }
+    }
+}
+
 /// An adapter in memory. Requests hold it by `Arc`, to their end.
 #[derive(Debug)]
 pub(crate) struct Loaded {
@@ -373,41 +382,86 @@ impl AdapterTable {
 
     /// Keeps to the byte budget: the longest unused adapters without a request go.
     fn drop_unused(&mut self) {
+        self.make_room(0);
+    }
+
+    /// As far as what is in use allows it, makes room for so many bytes that are being loaded.
+    pub(crate) fn make_room(&mut self, loading: u64) {
         self.drop_retired();
         while self.exact.len() > EXACT_MAX && self.drop_exact() {}
-        while self.bytes + self.retired_bytes() + self.coming.1 > self.limits.bytes_max {
-            // What was asked for by name is asked for again if it is missed.
-            if self.drop_exact() {
-                continue;
-            }
-            let unused = self.known.iter().filter_map(|(scope, known)| {
-                let loaded = known.serving.as_ref()?.0.as_ref()?;
-                let free = Arc::strong_count(loaded) == 1 && !known.loading;
-                free.then_some((known.used, scope, loaded.bytes))
-            });
-            let Some((_, scope, bytes)) = unused.min_by_key(|(used, ..)| *used) else {
-                break;
-            };
-            let scope = scope.clone();
-            self.bytes -= bytes;
-            self.known.remove(&scope);
+        let beside = self.retired_bytes() + self.coming.1 + loading;
+        // What was asked for by name is asked for again if it is missed.
+        while self.bytes + beside > self.limits.bytes_max && (self.drop_exact() || self.drop_known())
+        {}
+    }
+
+    /// Drops the longest unused adapter without a request that is the newest of its scope, one that a
+    /// newer one is on its way for last; false where there is none.
+    fn drop_known(&mut self) -> bool {
+        let unused = self.known.iter().filter_map(|(scope, known)| {
+            let loaded = known.serving.as_ref()?.0.as_ref()?;
+            let is_unused = Arc::strong_count(loaded) == 1;
+            is_unused.then_some(((known.loading, known.used), scope))
+        });
+        let oldest = unused.min_by_key(|(order, _)| *order);
+        let Some(scope) = oldest.map(|(_, scope)| scope.clone()) else {
+            return false;
+        };
+        self.bytes -= self.take_serving(&scope).map_or(0, |loaded| loaded.bytes);
+        true
+    }
+
+    /// Takes the adapter that serves `scope` out of the table. The scope is forgotten, but where a load
+    /// of it is awaited.
+    fn take_serving(&mut self, scope: &Scope) -> Option<Arc<Loaded>> {
+        let known = self.known.get_mut(scope)?;
+        let serving = known.serving.take();
+        if !known.loading {
+            self.known.remove(scope);
         }
+        serving?.0
+    }
+
+    /// The longest unused of the adapters that requests use serves nobody new from now on, so that it
+    /// goes when they end; unless so many bytes fit anyway once those end whose adapters went so before.
+    pub(crate) fn give_way(&mut self, wanted: u64) {
+        let used = self.in_use().map(|(.., bytes)| bytes).sum::<u64>();
+        if used + self.coming.1 + wanted <= self.limits.bytes_max {
+            return;
+        }
+        let oldest = self.in_use().min_by_key(|(used, ..)| *used);
+        let gone = match oldest.map(|(_, which, _)| which) {
+            Some(Wanted::Newest(scope)) => self.take_serving(&scope),
+            Some(Wanted::Exact(policy)) => self.exact.remove(&policy).and_then(|e| e.loaded),
+            None => None,
+        };
+        if let Some(loaded) = gone {
+            self.retire(&loaded);
+        }
+    }
+
+    /// When they were used last, which they are, and bytes of adapters that requests use.
+    fn in_use(&self) -> impl Iterator<Item = (u64, Wanted, u64)> {
+        let is_used = |loaded: &&Arc<Loaded>| Arc::strong_count(loaded) > 1;
+        let newest = self.known.iter().filter_map(move |(scope, known)| {
+            let loaded = known.serving.as_ref()?.0.as_ref().filter(is_used)?;
+            Some((known.used, Wanted::Newest(scope.clone()), loaded.bytes))
+        });
+        let exact = self.exact.iter().filter_map(move |(policy, exact)| {
+            let loaded = exact.loaded.as_ref().filter(is_used)?;
+            Some((exact.used, Wanted::Exact(policy.clone()), loaded.bytes))
+        });
+        newest.chain(exact)
     }
 
     /// Bytes in memory that cannot be dropped now, and those of the largest adapter.
     pub(crate) fn held(&self) -> (u64, u64) {
-        let serving = self.known.values().filter_map(|known| {
-            let loaded = known.serving.as_ref()?.0.as_ref()?;
-            Some((loaded, known.loading))
-        });
-        let exact = self
-            .exact
-            .values()
-            .filter_map(|exact| exact.loaded.as_ref());
+        let newest = self.known.values().filter_map(|k| k.serving.as_ref()?.0.as_ref());
+        let exact = self.exact.values().filter_map(|exact| exact.loaded.as_ref());
         let (mut held, mut largest) = (self.retired_bytes() + self.coming.1, 0);
-        for (loaded, stays) in serving.chain(exact.map(|loaded| (loaded, false))) {
+        for loaded in newest.chain(exact) {
             largest = largest.max(loaded.bytes);
-            if stays || Arc::strong_count(loaded) > 1 {
+            if Arc::strong_count(loaded) > 1 {
                 held += loaded.bytes;
             }
         }

@@ -27,7 +27,7 @@ pub struct Config {
     pub priority_step_ms: u64,
     /// Most memory for adapters that no request uses at the moment, and those in use, in bytes.
     /// The longest unused go first; adapters in use are never dropped. Requests whose adapter is not
-    /// in memory wait for room; while none comes, one more is loaded every ten seconds.
+    /// in memory wait for room; where none comes, one in use serves nobody new, so that it goes.
     pub adapter_bytes_max: u64,
     /// Most scopes remembered as having been asked for; the longest unused are forgotten.
     pub scopes_known_max: usize,

@@ -157,6 +157,7 @@ impl Engine {
             kv_blocks * BLOCK_TOKENS
         };
         let max_positions = ctx.model.config.max_positions.min(fitting);
+        let proofs = proofs_on(&ctx);
         let thread = |e: std::io::Error| internal(format!("a thread could not be started: {e}"));
         let shared = Arc::new(Shared {
             counters: Counters::new(),
@@ -177,7 +178,7 @@ impl Engine {
         let (jobs, job_inbox) = tokio::sync::mpsc::channel(loads_max(&ctx.config));
         let loader = LoaderCtx {
             model: Arc::clone(&ctx.model),
-            executor: Arc::clone(&ctx.executor),
+            executor: proofs,
             device: ctx.device.clone(),
             shared: Arc::clone(&shared),
             prove_every: Some(Duration::from_millis(ctx.config.prove_interval_ms))
@@ -372,6 +373,15 @@ fn run_guarded(ctx: CoreCtx) {
             s.state = RoomState::Stopped;
             s.last_error = Some("the engine thread panicked outside a step".to_owned());
         });
+    }
+}
+
+/// What adapters are proven on while they are loaded: threads beside the engine's own, half as many. With
+/// a device those have nothing to do.
+fn proofs_on(ctx: &ServeCtx) -> Arc<Executor> {
+    match ctx.device {
+        Some(_) => Arc::clone(&ctx.executor),
+        None => Arc::new(Executor::new(ctx.executor.threads() / 2)),
     }
 }
 

@@ -48,12 +48,12 @@ impl Turns {
         self.served.insert((class, owner), self.count);
     }
 
-    /// The first `most` places of the line, into `line`. `waiting` ascends by place; `running` is
-    /// the class and owner of each running request.
+    /// The places of the line, into `line`. `waiting` ascends by place; `running` is the class and owner
+    /// of each running request.
     pub(crate) fn order(
         &mut self,
-        (running, waiting): (impl Iterator<Item = (u8, u64)>, &[Waiter]),
-        most: usize,
+        running: impl Iterator<Item = (u8, u64)>,
+        waiting: &[Waiter],
         line: &mut Vec<Place>,
     ) {
         line.clear();
@@ -80,7 +80,7 @@ impl Turns {
         for (at, (class, ..)) in self.rounds.iter().enumerate().rev() {
             next[usize::from(*class)] = at;
         }
-        for waiter in waiting.iter().take(most) {
+        for waiter in waiting {
             let at = &mut next[usize::from(waiter.class)];
             line.push(self.rounds[*at].3);
             *at += 1;
@@ -105,18 +105,14 @@ mod tests {
         }
     }
 
-    fn ordered(
-        turns: &mut Turns,
-        (running, waiting): (&[(u8, u64)], &[Waiter]),
-        most: usize,
-    ) -> Vec<u64> {
+    fn ordered(turns: &mut Turns, running: &[(u8, u64)], waiting: &[Waiter]) -> Vec<u64> {
         let mut places = Vec::new();
-        turns.order((running.iter().copied(), waiting), most, &mut places);
+        turns.order(running.iter().copied(), waiting, &mut places);
         places.iter().map(|place| place.1).collect()
     }
 
-    fn made(running: &[(u8, u64)], waiting: &[Waiter], most: usize) -> Vec<u64> {
-        ordered(&mut Turns::default(), (running, waiting), most)
+    fn made(running: &[(u8, u64)], waiting: &[Waiter]) -> Vec<u64> {
+        ordered(&mut Turns::default(), running, waiting)
     }
 
     #[test]
@@ -137,12 +133,11 @@ mod tests {
         for (running, waiting, wanted) in rows {
             let waiters = waiting.iter().zip(0..);
             let waiters: Vec<Waiter> = waiters.map(|((c, o), n)| waiter(n, *c, *o)).collect();
-            assert_eq!(made(running, &waiters, 9), *wanted, "{waiting:?}");
+            assert_eq!(made(running, &waiters), *wanted, "{waiting:?}");
         }
         let mut paused = [waiter(0, 0, 2), waiter(1, 0, 1), waiter(2, 0, 1)];
         paused[2].begun = true;
-        assert_eq!(made(&[(0, 1)], &paused, 9), [2, 0, 1], "it goes on first");
-        assert_eq!(made(&[(0, 1)], &paused, 1), [2]);
+        assert_eq!(made(&[(0, 1)], &paused), [2, 0, 1], "it goes on first");
     }
 
     #[test]
@@ -156,7 +151,7 @@ mod tests {
         let mut turns = Turns::default();
         let mut seen = Vec::new();
         while !waiting.is_empty() {
-            let first = ordered(&mut turns, (&[], &waiting), 1)[0];
+            let first = ordered(&mut turns, &[], &waiting)[0];
             let at = waiting.iter().position(|w| w.place.1 == first);
             let chosen = waiting.remove(at.unwrap_or_default());
             turns.served(chosen.class, chosen.owner);
@@ -190,7 +185,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_line_is_fair_and_loses_nobody((running, waiting) in lines()) {
-            let order = made(&running, &waiting, usize::MAX);
+            let order = made(&running, &waiting);
             let all: HashSet<u64> = order.iter().copied().collect();
             prop_assert_eq!((all.len(), order.len()), (waiting.len(), waiting.len()));
             let of = |n: u64| &waiting[usize::try_from(n).unwrap_or(0)];
@@ -229,8 +224,7 @@ mod tests {
             let mut seat = |running: &mut VecDeque<(u8, u64)>, waiting: &mut VecDeque<Waiter>| {
                 while running.len() < seats && !waiting.is_empty() {
                     let held: Vec<_> = running.iter().copied().collect();
-                    let line = (&held[..], &*waiting.make_contiguous());
-                    let first = ordered(&mut turns, line, 1)[0];
+                    let first = ordered(&mut turns, &held, waiting.make_contiguous())[0];
                     let at = waiting.iter().position(|w| w.place.1 == first).unwrap_or(0);
                     if let Some(next) = waiting.remove(at) {
                         turns.served(next.class, next.owner);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::Weak;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::Sender;
-use std::thread::JoinHandle;
+use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use hone_domain::{BlobError, Blobs, Digest, Policies, Policy, Scope};
@@ -15,7 +15,6 @@ use hone_nn::device::Device;
 use hone_nn::{Adapter, Executor, Model, PROBE_FILE, peft, prove};
 use hone_runtime::LatestReader;
 use tokio::sync::mpsc::Receiver;
-use tokio::task::JoinHandle as TaskHandle;
 
 use crate::adapters::{LoadResult, Loaded, Wanted};
 use crate::engine::{Command, Shared};
@@ -27,6 +26,7 @@ const NEVER: Duration = Duration::from_secs(86_400);
 #[derive(Clone)]
 pub(crate) struct LoaderCtx {
     pub(crate) model: Arc<Model>,
+    /// Proves what is loaded, and what is served. Not the engine's own: its steps do not wait for that.
     pub(crate) executor: Arc<Executor>,
     pub(crate) device: Option<Arc<Device>>,
     pub(crate) shared: Arc<Shared>,
@@ -43,8 +43,7 @@ pub(crate) struct LoaderCtx {
 pub(crate) fn spawn(ctx: LoaderCtx, jobs: Receiver<Wanted>) -> io::Result<JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
-        // One more for the prover, so that a proof does not hold up a load.
-        .max_blocking_threads(ctx.parallel + 1)
+        .max_blocking_threads(ctx.parallel)
         .thread_name("hone-serve-load")
         .build()?;
     // Before the engine is asked anything: what it did not know then is news.
@@ -242,22 +241,33 @@ fn prove_identity(
 /// What was loaded and may still be served.
 type Served = Vec<(Wanted, Weak<Loaded>)>;
 
-/// Proves on one thread at a time, however often it is time to.
+/// Proves on one thread of its own, so that no load waits for it, however often it is time to.
 #[derive(Default)]
-struct Prover(Option<TaskHandle<()>>);
+struct Prover(Option<JoinHandle<()>>);
 
 impl Prover {
     /// Begins a pass over what is served, unless the last one is still under way.
     fn begin(&mut self, pass: impl FnOnce() + Send + 'static) {
         let Self(last) = self;
-        if last.as_ref().is_none_or(TaskHandle::is_finished) {
-            *last = Some(tokio::task::spawn_blocking(pass));
+        if last.as_ref().is_some_and(|pass| !pass.is_finished()) {
+            return;
+        }
+        let named = Builder::new().name("hone-serve-prove".to_owned());
+        match named.spawn(pass) {
+            Ok(begun) => *last = Some(begun),
+            Err(error) => tracing::warn!(%error, "what is served is not proven this time"),
         }
     }
 }
 
 /// Proves everything that is still served; what fails is taken out of service and loaded again.
 fn prove_all(ctx: &LoaderCtx, served: &Served) {
+    // Alone, and behind everybody who waits for an answer: nobody waits for this.
+    let ctx = &LoaderCtx {
+        executor: Arc::new(Executor::new(1)),
+        ..ctx.clone()
+    };
+    come_last();
     for (wanted, loaded) in served {
         let Some(loaded) = loaded.upgrade() else {
             continue;
@@ -277,6 +287,18 @@ fn prove_all(ctx: &LoaderCtx, served: &Served) {
             ctx.shared.counters.identity_checks.fetch_add(1, Relaxed);
         }
         put_down(&ctx.commands, loaded);
+    }
+}
+
+/// Gives the calling thread the least weight beside others. Without effect but on Linux.
+fn come_last() {
+    #[cfg(target_os = "linux")]
+    #[allow(unsafe_code)]
+    // SAFETY: a plain system call without pointers. On Linux 0 is the calling thread.
+    let failed = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
+    #[cfg(target_os = "linux")]
+    if failed != 0 {
+        tracing::debug!("proofs keep normal priority");
     }
 }
 
@@ -329,38 +351,30 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_under_way_leaves_the_other_threads_to_loads() {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .max_blocking_threads(2)
-            .build()
-            .expect("a runtime");
-        runtime.block_on(async {
-            let mut prover = Prover::default();
-            let (go, held) = std::sync::mpsc::channel::<()>();
-            let (told, passes) = std::sync::mpsc::channel();
-            let first = told.clone();
-            prover.begin(move || {
-                // Until the end of the sender.
-                let _ = held.recv();
-                let _ = first.send(1);
-            });
-            let tell = |pass| {
-                let told = told.clone();
-                move || told.send(pass).expect("somebody listens")
-            };
-            (2..10).for_each(|pass| prover.begin(tell(pass)));
-            let load = tokio::task::spawn_blocking(|| "loaded");
-            assert_eq!(load.await.ok(), Some("loaded"));
-            assert!(passes.try_recv().is_err(), "the first is under way");
-            drop(go);
-            let last = prover.0.take().expect("one that began");
-            last.await.expect("it ends");
-            prover.begin(tell(10));
-            drop(told);
-            let last = prover.0.take().expect("one that began");
-            last.await.expect("it ends");
-            assert_eq!(passes.iter().collect::<Vec<_>>(), [1, 10]);
+    fn one_pass_is_under_way_at_a_time() {
+        let mut prover = Prover::default();
+        let (go, held) = std::sync::mpsc::channel::<()>();
+        let (told, passes) = std::sync::mpsc::channel();
+        let first = told.clone();
+        prover.begin(move || {
+            // Until the end of the sender.
+            let _ = held.recv();
+            let _ = first.send(1);
         });
+        let tell = |pass| {
+            let told = told.clone();
+            move || told.send(pass).expect("somebody listens")
+        };
+        (2..10).for_each(|pass| prover.begin(tell(pass)));
+        assert!(passes.try_recv().is_err(), "the first is under way");
+        drop(go);
+        let last = prover.0.take().expect("one that began");
+        last.join().expect("it ends");
+        prover.begin(tell(10));
+        drop(told);
+        let last = prover.0.take().expect("one that began");
+        last.join().expect("it ends");
+        assert_eq!(passes.iter().collect::<Vec<_>>(), [1, 10]);
     }
 
     #[tokio::test]

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 
 use crate::adapters::Wanted;
 
-/// How long the line stands still before one more begins although there is no room: adapters in use
-/// are never dropped, so those who wait would wait for as long as others are.
+/// How long the line stands still before an adapter in use is to give way: it would stay for as long as
+/// it is asked for again before its last request ends.
 const PATIENCE_MS: i64 = 2_000;
 
 /// What the next load has to fit into.
@@ -17,8 +17,6 @@ pub(crate) struct Room {
     pub(crate) held: u64,
     /// The largest adapter in memory, which a load is taken to be like; 0 where there is none.
     pub(crate) largest: u64,
-    /// No request is being served.
-    pub(crate) idle: bool,
     pub(crate) now_ms: i64,
 }
 
@@ -50,27 +48,36 @@ impl Loads {
         self.line.len() < before
     }
 
+    /// Bytes that those under way are taken to need.
+    pub(crate) fn coming(&self, largest: u64) -> u64 {
+        (self.under_way as u64).saturating_mul(largest)
+    }
+
+    /// Whether the line has stood still for so long that something has to give way; once in a while.
+    pub(crate) fn is_stuck(&mut self, now_ms: i64) -> bool {
+        let stuck =
+            !self.line.is_empty() && now_ms >= self.since_ms.saturating_add(PATIENCE_MS);
+        if stuck {
+            self.since_ms = now_ms;
+        }
+        stuck
+    }
+
     /// The next one, which begins now; none while there is no room for it. One that nothing stands
     /// beside always begins, however large it is.
     pub(crate) fn next(&mut self, room: &Room) -> Option<Wanted> {
-        let coming = (self.under_way as u64 + 1).saturating_mul(room.largest);
+        let coming = self.coming(room.largest).saturating_add(room.largest);
         // As long as no size is known, one tells that of the others.
         let known = room.largest > 0 || self.under_way == 0;
         let fits = known && room.held.saturating_add(coming) <= room.bytes_max;
-        let alone = (room.idle || room.held == 0) && self.under_way == 0;
-        let late = room.now_ms >= self.since_ms.saturating_add(PATIENCE_MS);
-        if !(fits || alone || late) {
+        let alone = room.held == 0 && self.under_way == 0;
+        if !(fits || alone) {
             return None;
         }
         let wanted = self.line.pop_front()?;
         self.since_ms = room.now_ms;
-        self.began();
-        Some(wanted)
-    }
-
-    /// One more is under way.
-    pub(crate) fn began(&mut self) {
         self.under_way += 1;
+        Some(wanted)
     }
 
     /// One came to its end.
@@ -89,7 +96,6 @@ mod tests {
         bytes_max: 100,
         held: 0,
         largest: 0,
-        idle: false,
         now_ms: 0,
     };
 
@@ -149,23 +155,39 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_ever() {
-        let full = Room {
-            held: 100,
+    fn what_nothing_stands_beside_begins_however_large_it_is() {
+        let large = Room {
             largest: 200,
             ..ROOM
         };
-        let idle = Room { idle: true, ..full };
-        let mut loads = line(&["a", "b", "c", "d"]);
-        assert_eq!(begun(&mut loads, idle), 1, "nothing stands beside it");
-        let late = |now_ms| Room { now_ms, ..full };
-        assert_eq!(begun(&mut loads, late(PATIENCE_MS - 1)), 0);
-        assert_eq!(begun(&mut loads, late(PATIENCE_MS)), 1);
-        assert_eq!(begun(&mut loads, late(2 * PATIENCE_MS - 1)), 0);
-        assert_eq!(begun(&mut loads, late(2 * PATIENCE_MS)), 1);
-        // One that comes later has its own time.
-        loads.push(named("e"), 3 * PATIENCE_MS);
-        assert_eq!(begun(&mut loads, late(3 * PATIENCE_MS)), 1);
-        assert_eq!(begun(&mut loads, late(4 * PATIENCE_MS - 1)), 0);
+        let mut loads = line(&["a", "b"]);
+        assert_eq!(begun(&mut loads, Room { held: 1, ..large }), 0);
+        assert_eq!(begun(&mut loads, large), 1);
+        assert_eq!(loads.coming(large.largest), 200);
+    }
+
+    #[test]
+    fn a_line_that_stands_still_is_stuck_now_and_then() {
+        let full = Room {
+            held: 100,
+            largest: 60,
+            ..ROOM
+        };
+        let mut loads = line(&["a", "b"]);
+        assert_eq!(begun(&mut loads, full), 0);
+        assert!(!loads.is_stuck(PATIENCE_MS - 1));
+        assert!(loads.is_stuck(PATIENCE_MS));
+        assert!(!loads.is_stuck(2 * PATIENCE_MS - 1));
+        assert!(loads.is_stuck(2 * PATIENCE_MS));
+        // What moves is not stuck, and neither is an empty line.
+        let now_ms = 3 * PATIENCE_MS;
+        let room = Room {
+            held: 0,
+            now_ms,
+            ..full
+        };
+        assert_eq!(loads.next(&room), Some(named("a")));
+        assert!(!loads.is_stuck(now_ms + PATIENCE_MS - 1));
+        assert!(loads.remove(&named("b")) && !loads.is_stuck(i64::MAX));
     }
 }

@@ -52,8 +52,6 @@ pub(crate) struct View {
     pub(crate) last_turn: u64,
     /// Most tokens of it to compute in one step, at least 1.
     pub(crate) chunk: usize,
-    /// Waiting: another request computes a prefix of it right now, so it had better wait.
-    pub(crate) hold: bool,
 }
 
 impl View {
@@ -64,7 +62,9 @@ impl View {
     /// Blocks it still needs for the tokens it has and the next one.
     fn missing(&self, limits: &Limits) -> usize {
         let whole = (self.tokens + 1).div_ceil(BLOCK_TOKENS);
-        whole.min(limits.blocks_each).saturating_sub(self.blocks)
+        let wanted = whole.min(limits.blocks_each).saturating_sub(self.blocks);
+        // The next one is taken before one is given back.
+        wanted.max(usize::from(whole > self.blocks))
     }
 }
 
@@ -73,7 +73,8 @@ impl View {
 pub(crate) struct Situation<'a> {
     /// Ascends by place.
     pub(crate) running: &'a [View],
-    /// The first of the waiting line, in the order of admission; as many as are worth a look.
+    /// The first of the waiting line, in the order of admission; as many as are worth a look, without
+    /// those whose prefix another request computes right now: they had better wait.
     pub(crate) waiting: &'a [View],
     /// Blocks that can be taken now.
     pub(crate) free: usize,
@@ -133,7 +134,8 @@ struct Work<'a> {
     limits: Limits,
     free: usize,
     budget: usize,
-    /// Blocks of running requests that admitted ones share since this plan.
+    /// Blocks of running requests that admitted ones share since this plan, and that were not counted
+    /// yet as staying in use when a running one pauses.
     tied: usize,
     /// Running and not paused, ascending.
     running: &'a mut Vec<View>,
@@ -154,16 +156,16 @@ impl Work<'_> {
 
     fn pause(&mut self, at: usize) {
         let paused = self.running.remove(at);
-        self.free += paused.own;
-        match self
-            .plan
-            .admit
-            .iter()
-            .position(|place| *place == paused.place)
-        {
+        let admitted = &mut self.plan.admit;
+        if let Some(at) = admitted.iter().position(|place| *place == paused.place) {
             // Admitted by this very plan: it simply stays in line.
-            Some(at) => drop(self.plan.admit.remove(at)),
-            None => self.plan.pause.push(paused.place),
+            admitted.remove(at);
+            self.free += paused.own;
+        } else {
+            self.plan.pause.push(paused.place);
+            let gain = self.gain(&paused);
+            self.tied -= paused.own - gain;
+            self.free += gain;
         }
     }
 
@@ -176,7 +178,7 @@ impl Work<'_> {
     /// blocks for all tokens it has. One of a better class may take the place of a later one.
     fn admit(&mut self, waiting: &[View]) {
         let mut promised: usize = self.running.iter().map(|v| v.missing(&self.limits)).sum();
-        for view in waiting.iter().filter(|v| !v.hold) {
+        for view in waiting {
             let needed = view.missing(&self.limits) + view.own;
             let Some(victims) = self.victims(view, needed + promised) else {
                 break;
@@ -188,10 +190,11 @@ impl Work<'_> {
             }
             promised += view.missing(&self.limits);
             self.free -= view.own;
-            if !self.plan.pause.is_empty() {
+            if self.plan.pause.is_empty() {
+                self.tied += view.tied;
+            } else {
                 self.free -= view.tied;
             }
-            self.tied += view.tied;
             let at = self.running.partition_point(|v| v.place < view.place);
             self.running.insert(at, *view);
             self.plan.admit.push(view.place);

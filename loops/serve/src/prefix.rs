@@ -20,7 +20,8 @@ pub(crate) struct ChainRoot<'a> {
     pub(crate) base: &'a Digest,
     /// Arithmetic, weight and key-value format.
     pub(crate) fingerprint: &'a str,
-    pub(crate) adapter: Option<&'a Digest>,
+    /// And how often an adapter was found damaged in memory: what was computed before is not found after.
+    pub(crate) adapter: Option<(&'a Digest, u64)>,
     pub(crate) scope: &'a Scope,
 }
 
@@ -28,7 +29,9 @@ impl ChainRoot<'_> {
     pub(crate) fn key(&self) -> ChainKey {
         let mut hash = Sha256::new();
         hash.update(self.base.0);
-        hash.update(self.adapter.map_or([0; 32], |d| d.0));
+        let (digest, damages) = self.adapter.map_or(([0; 32], 0), |(d, n)| (d.0, n));
+        hash.update(digest);
+        hash.update(damages.to_le_bytes());
         hash.update([u8::from(self.adapter.is_some())]);
         hash.update((self.fingerprint.len() as u64).to_le_bytes());
         hash.update(self.fingerprint);
@@ -346,7 +349,7 @@ mod tests {
     fn roots_differ_by_base_adapter_scope_and_arithmetic() {
         let (scope, other) = (Scope::of("a", None), Scope::of("a", Some("b")));
         let zero = Digest([0; 32]);
-        let key = |base: u8, fingerprint: &str, adapter: Option<&Digest>, scope: &Scope| {
+        let key = |base: u8, fingerprint: &str, adapter: Option<(&Digest, u64)>, scope: &Scope| {
             ChainRoot {
                 base: &Digest([base; 32]),
                 fingerprint,
@@ -359,7 +362,8 @@ mod tests {
             key(1, "f", None, &scope),
             key(2, "f", None, &scope),
             key(1, "g", None, &scope),
-            key(1, "f", Some(&zero), &scope),
+            key(1, "f", Some((&zero, 0)), &scope),
+            key(1, "f", Some((&zero, 1)), &scope),
             key(1, "f", None, &other),
         ];
         for (i, a) in keys.iter().enumerate() {

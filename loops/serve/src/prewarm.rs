@@ -119,7 +119,8 @@ impl Warming {
         true
     }
 
-    /// The next blocks to compute, `most` at most, and takes places for them. It is not done.
+    /// The next blocks to compute, `most` at most, and takes places for them; none where there is no
+    /// place. It is not done.
     pub(crate) fn take_row(&mut self, pool: &mut BlockPool, most: usize) -> Option<WarmRow> {
         let mut table = self.found(pool);
         let count = most.min(self.left).min(self.path.len() - table.len());
@@ -134,6 +135,11 @@ impl Warming {
                 .map_while(|block| block)
                 .take(count),
         );
+        if table.len() == start {
+            // What it shares took the last ones.
+            table.iter().rev().for_each(|block| pool.release(*block));
+            return None;
+        }
         let coming = self.path[start..table.len()]
             .iter()
             .map(|at| &self.nodes[*at]);

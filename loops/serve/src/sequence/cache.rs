@@ -6,6 +6,26 @@ use crate::plan::View;
 use crate::prefix::{BlockPool, ChainKey, extend};
 use crate::sequence::Sequence;
 
+/// What is being computed, of prompts that more than one request may have.
+#[derive(Debug, Default)]
+pub(crate) struct Coming {
+    /// Index and key of full blocks.
+    blocks: Vec<(usize, ChainKey)>,
+    /// Length and key of prompts that do not end with a full block.
+    tails: Vec<(usize, ChainKey)>,
+    /// Whether those matter.
+    tails_too: bool,
+}
+
+impl Coming {
+    /// Nothing yet. Ends of prompts matter only where they can be copied.
+    pub(crate) fn begin(&mut self, tails_too: bool) {
+        self.blocks.clear();
+        self.tails.clear();
+        self.tails_too = tails_too;
+    }
+}
+
 impl Sequence {
     /// Key of full block `index`, and of the one before.
     fn key(&mut self, index: usize) -> (ChainKey, ChainKey) {
@@ -42,22 +62,46 @@ impl Sequence {
         }
     }
 
-    /// Key of the first block that [`Self::find_prefix`] did not find.
-    pub(crate) fn missing_key(&mut self) -> Option<ChainKey> {
-        let index = self.found.len();
-        (index < self.findable()).then(|| self.key(index).0)
-    }
-
-    /// Key of the block it will publish next, if its tokens are known already.
-    pub(crate) fn coming_key(&mut self) -> Option<ChainKey> {
+    /// Adds what it computes next to what is `coming`, if others may want the same.
+    pub(crate) fn tell_coming(&mut self, coming: &mut Coming) {
         let known = (self.published + 1) * BLOCK_TOKENS <= self.tokens.len();
-        known.then(|| self.key(self.published).0)
+        if known {
+            let key = self.key(self.published).0;
+            coming.blocks.push((self.published, key));
+        }
+        let tail_is_next =
+            self.computed < self.told_from() && self.computed / BLOCK_TOKENS == self.findable();
+        if coming.tails_too && tail_is_next {
+            coming.tails.extend(self.tail_key());
+        }
     }
 
-    /// Names the tokens after the last full block, with all before them; none where there are none,
-    /// and none before the full blocks are found. Two requests that share it share their last block
-    /// up to the token whose logits are wanted first.
-    pub(crate) fn tail_key(&mut self) -> Option<ChainKey> {
+    /// The same for one that waits: what it does not find it computes, once it is admitted.
+    pub(crate) fn tell_missing(&mut self, coming: &mut Coming) {
+        let index = self.found.len();
+        if index < self.findable() {
+            let key = self.key(index).0;
+            coming.blocks.push((index, key));
+        } else if coming.tails_too {
+            coming.tails.extend(self.tail_key());
+        }
+    }
+
+    /// Whether something that is coming is a part of its prompt, so that it had better wait.
+    pub(crate) fn awaits(&mut self, coming: &Coming) -> bool {
+        let (findable, end) = (self.findable(), self.told_from());
+        let mut blocks = coming.blocks.iter();
+        if blocks.any(|(index, key)| *index < findable && self.key(*index).0 == *key) {
+            return true;
+        }
+        // A hash is made only where a length is right.
+        coming.tails.iter().any(|(length, _)| *length == end)
+            && (self.tail_key()).is_some_and(|tail| coming.tails.contains(&tail))
+    }
+
+    /// Length and name of the tokens up to the one whose logits are wanted, where they do not end with
+    /// a full block. Two requests that share it share their last block up to that token.
+    fn tail_key(&mut self) -> Option<(usize, ChainKey)> {
         let (blocks, end) = (self.findable(), self.told_from());
         if self.is_given() || blocks * BLOCK_TOKENS == end {
             return None;
@@ -66,16 +110,7 @@ impl Sequence {
             0 => self.root,
             _ => self.key(blocks - 1).0,
         };
-        let tail = &self.tokens[blocks * BLOCK_TOKENS..end];
-        // A full block of the same tokens and zeros is something else.
-        Some(extend(parent, tail).wrapping_add(tail.len() as u128))
-    }
-
-    /// Key of the tail that it computes next, if all before it is computed.
-    pub(crate) fn coming_tail(&mut self) -> Option<ChainKey> {
-        let tail_is_next =
-            self.computed < self.told_from() && self.computed / BLOCK_TOKENS == self.findable();
-        tail_is_next.then(|| self.tail_key()).flatten()
+        Some((end, extend(parent, &self.tokens[blocks * BLOCK_TOKENS..end])))
     }
 
     /// Tokens from its last full block up to the one whose logits are wanted, and the block of
@@ -107,7 +142,6 @@ impl Sequence {
             tied: 0,
             last_turn: self.last_turn,
             chunk: self.chunk_after(self.computed),
-            hold: false,
         }
     }
 
@@ -119,23 +153,30 @@ impl Sequence {
             .count()
     }
 
-    pub(crate) fn view_waiting(&self, pool: &BlockPool, hold: bool) -> View {
+    /// `unseen`: leading ones of the blocks it finds that no layer sees.
+    pub(crate) fn view_waiting(&self, pool: &BlockPool, unseen: usize) -> View {
+        let seen = &self.found[unseen..];
         View {
             place: self.place,
             class: self.class,
             tokens: self.tokens.len(),
-            computed: self.found.len() * BLOCK_TOKENS,
+            computed: self.found_tokens(),
             blocks: self.found.len(),
-            own: self.found.iter().filter(|b| pool.is_idle(**b)).count(),
-            tied: self.found.iter().filter(|b| pool.is_exclusive(**b)).count(),
+            own: seen.iter().filter(|b| pool.is_idle(**b)).count(),
+            tied: seen.iter().filter(|b| pool.is_exclusive(**b)).count(),
             last_turn: self.last_turn,
-            chunk: self.chunk_after(self.found.len() * BLOCK_TOKENS),
-            hold,
+            chunk: self.chunk_after(self.found_tokens()),
         }
     }
 
-    /// Takes the cached blocks found; returns the tokens that need not be computed.
-    pub(crate) fn take_found(&mut self, pool: &mut BlockPool) -> usize {
+    /// Tokens it finds in the cache.
+    pub(crate) fn found_tokens(&self) -> usize {
+        self.found.len() * BLOCK_TOKENS
+    }
+
+    /// Takes the cached blocks found, but for the `unseen` leading ones, which no layer sees; returns
+    /// the tokens that need not be computed.
+    pub(crate) fn take_found(&mut self, pool: &mut BlockPool, unseen: usize) -> usize {
         debug_assert!(self.table.is_empty() && self.computed == 0, "it waited");
         for block in &self.found {
             pool.share(*block);
@@ -144,6 +185,10 @@ impl Sequence {
             }
         }
         self.table.append(&mut self.found);
+        // They were used all the same: they stay cached as if they had been held.
+        let passed = self.table[..unseen].iter().rev();
+        passed.for_each(|block| pool.release(*block));
+        self.unseen = unseen;
         self.published = self.table.len();
         self.computed = self.table.len() * BLOCK_TOKENS;
         self.computed

@@ -22,6 +22,7 @@ use crate::plan::Place;
 use crate::prefix::ChainKey;
 use crate::stop::StopMatcher;
 
+pub(crate) use cache::Coming;
 pub(crate) use text::{MASK_WAIT, TurnFacts, turn_of};
 
 /// Room in the channel beyond the tokens: start, end, and some to spare.

@@ -196,9 +196,9 @@ fn what_is_used_or_on_its_way_is_held() {
     drop(pick);
     assert_eq!(t.held(), (0, 30));
     t.announce(&a);
-    assert_eq!(t.held(), (30, 30), "it serves until the next one does");
+    assert_eq!(t.held(), (0, 30), "it can go if it must");
     t.expect((1, 5));
-    assert_eq!(t.held(), (35, 30));
+    assert_eq!(t.held(), (5, 30));
 }
 
 #[test]

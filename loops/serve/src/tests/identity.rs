@@ -128,6 +128,12 @@ fn what_turns_out_to_be_something_else_is_taken_out_of_service() {
     };
     // News about what is not served any more changes nothing.
     world.engine.commands.send(unfit(Digest([9; 32]))).unwrap();
+    let mut endless = ask(&prompt(20, 1), 16_000, 1);
+    endless.stop.ignore_end = true;
+    let under_way = world.ask(endless);
+    until("it to run", || world.engine.stats().running == 1);
+    let cached = world.complete(ask(&prompt(40, 1), 1, 1)).cached;
+    assert_eq!((cached, world.complete(ask(&prompt(40, 1), 1, 1)).cached), (0, 32));
     world
         .engine
         .commands
@@ -140,6 +146,11 @@ fn what_turns_out_to_be_something_else_is_taken_out_of_service() {
         first.bits(),
         "it is loaded again from its files"
     );
+    // What it computed before is neither said nor found again.
+    let failed = read(under_way).unwrap_err();
+    assert!(matches!(failed, ServeError::Adapter(_)), "{failed}");
+    assert_eq!(world.complete(ask(&prompt(40, 1), 1, 1)).cached, 0);
+    assert_eq!(world.complete(ask(&prompt(40, 1), 1, 1)).cached, 32);
     let error = world.board.snapshot()[ROOM].last_error.clone().unwrap();
     assert!(error.contains("not served any more"), "{error}");
     // Where the files are gone as well, nothing else is served in its name.

@@ -177,6 +177,30 @@ fn many_requests_of_one_owner_hold_up_nobody_else() {
 }
 
 #[test]
+fn those_who_wait_for_a_prefix_keep_nobody_from_a_seat() {
+    let config = Config {
+        step_tokens_max: 40,
+        running_max: 32,
+        kv_cache_bytes_max: 16 << 20,
+        ..Config::for_tests()
+    };
+    let world = World::with(config, model_config());
+    // One owner: a dozen with the same long prompt, which one of them computes for all, and a short one.
+    let shared = prompt(12_000, 1);
+    let same: Vec<_> = (0..12).map(|n| world.ask(ask(&shared, 2, n))).collect();
+    until("it to run", || world.engine.stats().steps_total > 2);
+    world.complete(ask(&prompt(12, 2), 1, 2));
+    for mut answer in same {
+        let first = answer.deltas.try_recv();
+        assert!(!matches!(first, Ok(Delta::Token(_))), "{first:?}");
+        assert!(
+            answer.deltas.try_recv().is_err(),
+            "the long prompt is under way"
+        );
+    }
+}
+
+#[test]
 fn a_user_goes_before_a_rollout() {
     let config = Config {
         running_max: 1,

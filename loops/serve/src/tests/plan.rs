@@ -32,7 +32,6 @@ fn view(number: u64, tokens: usize, computed: usize) -> View {
         tied: 0,
         last_turn: 0,
         chunk: usize::MAX,
-        hold: false,
     }
 }
 
@@ -107,8 +106,6 @@ fn admission_is_in_order_and_leaves_room_for_those_inside() {
         [2],
         "alone it needs no spare"
     );
-    let held = View { hold: true, ..big };
-    assert_eq!(numbers(&made(&[inside], &[held, small], 42).admit), [3]);
 }
 
 #[test]
@@ -200,6 +197,77 @@ fn blocks_of_a_paused_request_that_another_shares_are_not_free() {
         (vec![], vec![]),
         "not for 1 block"
     );
+}
+
+/// Blocks of a rollout that one request shares, where another one takes the rollout's place, in the same plan.
+#[test]
+fn what_an_admitted_request_shares_stays_in_use_when_its_holder_pauses() {
+    let limits = Limits {
+        tokens: 512,
+        rows: 16,
+        chunk: 256,
+        blocks: 64,
+        blocks_each: usize::MAX,
+    };
+    let rollout = View {
+        class: 2,
+        place: (4_000, 1),
+        ..view(1, 890, 24 * BLOCK_TOKENS)
+    };
+    let user = view(2, 958, 928);
+    let shares = View {
+        own: 0,
+        tied: 20,
+        ..view(3, 700, 20 * BLOCK_TOKENS)
+    };
+    let waiting = [shares, view(4, 310, 0), view(5, 630, 0)];
+    let situation = Situation {
+        running: &[user, rollout],
+        waiting: &waiting,
+        free: 11,
+        limits,
+    };
+    let mut out = Plan::default();
+    plan(&situation, &mut PlanScratch::default(), &mut out);
+    assert_eq!(
+        (numbers(&out.pause), numbers(&out.admit)),
+        (vec![1], vec![3, 4])
+    );
+    let all = [user, shares, waiting[1]];
+    let taken = out.rows.iter().map(|row| {
+        let view = all.iter().find(|v| v.place == row.place).unwrap();
+        (view.computed + row.tokens).div_ceil(BLOCK_TOKENS) - view.blocks
+    });
+    // Of the rollout's 24 blocks four become free.
+    assert!(taken.sum::<usize>() <= 11 + 4);
+}
+
+#[test]
+fn one_whose_window_is_in_the_cache_needs_a_block_to_go_on() {
+    let limits = Limits {
+        blocks: 8,
+        blocks_each: 6,
+        ..limits()
+    };
+    let whole = View {
+        own: 8,
+        ..view(1, 8 * BLOCK_TOKENS + 1, 8 * BLOCK_TOKENS)
+    };
+    let admitted = |view| {
+        let mut out = Plan::default();
+        let situation = Situation {
+            running: &[],
+            waiting: &[view],
+            free: 8,
+            limits,
+        };
+        plan(&situation, &mut PlanScratch::default(), &mut out);
+        (numbers(&out.admit), rows(&out))
+    };
+    assert_eq!(admitted(whole), (vec![], vec![]));
+    // Blocks that no layer sees any more are not taken.
+    let seen = View { own: 5, ..whole };
+    assert_eq!(admitted(seen), (vec![1], vec![(1, 1)]));
 }
 
 /// A request of the simulated engine: real blocks and plans, no model.
@@ -329,7 +397,6 @@ impl World {
                     blocks,
                     own: idle,
                     tied,
-                    hold: false,
                     ..sim.view
                 });
                 sim.table = found;
@@ -517,9 +584,9 @@ fn lived(seed: u64) -> World {
     let (mut scratch, mut out) = (PlanScratch::default(), Plan::default());
     let mut world = World::new(seed * 0x9e37_79b9);
     let limits = Limits {
-        tokens: 24 + 16 * (seed % 3) as usize,
+        tokens: 24 + 40 * (seed % 3) as usize,
         rows: 6,
-        chunk: 16,
+        chunk: 16 + 48 * (seed % 2) as usize,
         blocks: POOL,
         blocks_each: usize::MAX,
     };

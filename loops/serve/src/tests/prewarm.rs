@@ -1,13 +1,17 @@
 //! A swap does not delay first tokens, and what makes it so delays nothing else.
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hone_domain::{Ask, Digest, PolicyVersion, Token};
+use hone_nn::BLOCK_TOKENS;
 
 use super::support::{Said, World, adapter, ask, model_config, prompt, read, scope, until};
-use crate::adapters::Wanted;
+use crate::adapters::{Loaded, Wanted};
 use crate::engine::Command;
+use crate::prefix::{BlockPool, HotBlock};
+use crate::prewarm::Warming;
 use crate::{Backend, Config};
 
 /// Prompt tokens: four steps where nothing of it is cached.
@@ -80,6 +84,35 @@ fn the_first_token_after_a_swap_takes_as_many_steps_as_before_it() {
             world.engine.stats().adapters_resident == 1
         });
     }
+}
+
+/// The cache holds nothing but the beginning of the prefix that goes on.
+#[test]
+fn what_finds_no_place_leaves_nothing_in_use() {
+    let mut pool = BlockPool::new(2);
+    let tokens = |n: usize| [n as Token; BLOCK_TOKENS];
+    let hot = (0..3).map(|n: usize| HotBlock {
+        tokens: tokens(n),
+        parent: n.checked_sub(1),
+    });
+    let mut before = 7;
+    for n in 0..2 {
+        let block = pool.take().unwrap();
+        before = pool.publish(block, before, &tokens(n));
+        pool.release(block);
+    }
+    let loaded = Arc::new(Loaded {
+        adapter: None,
+        version: PolicyVersion(1),
+        digest: Digest([0; 32]),
+        bytes: 0,
+        probe: None,
+    });
+    let load = (Wanted::Newest(scope("a")), loaded);
+    let mut warming = Warming::new(load, (hot.collect(), 0), 7, 0);
+    assert!(!warming.is_done(&pool));
+    assert!(warming.take_row(&mut pool, 1).is_none());
+    assert_eq!((pool.available(), pool.idle()), (2, 2));
 }
 
 #[test]

@@ -343,21 +343,66 @@ fn requests_that_arrive_together_keep_their_adapters_to_the_byte_budget() {
     let cancelled = world.ask(of("never"));
     let held = || world.engine.stats().adapter_bytes;
     until("those that fit", || held() == 4 * bytes);
-    // A newer version is loaded all the same, behind whatever else had begun.
+    // A newer version waits for room like everybody else; the older one serves on.
     world.publish("a", 2, &adapter(21));
-    until("the swap", || world.engine.stats().swaps_total == 1);
-    assert!(held() <= 5 * bytes, "the older version is the fifth");
     drop(cancelled);
     switch.pause(false);
-    assert_eq!(read(resident).unwrap().version, PolicyVersion(2));
+    assert_eq!(read(resident).unwrap().version, PolicyVersion(1));
     for answer in answers {
         assert_eq!(read(answer).unwrap().version, PolicyVersion(1));
     }
+    until("the newer version", || {
+        world.complete(of("a")).version == PolicyVersion(2)
+    });
     assert!(held() <= 4 * bytes, "{}", held());
     let stats = world.engine.stats();
     // Nobody waits any more for what could not be loaded, so nobody tried.
     assert_eq!((stats.failed_total, stats.swap_failures_total), (0, 0));
     until("the cancelled one", || world.engine.stats().waiting == 0);
+}
+
+/// Somebody asks for the one adapter that fits, again before the last answer ends, for ever; others
+/// are answered by theirs all the same, and there are never two.
+#[test]
+fn who_never_ends_gives_way_to_those_who_wait() {
+    let bytes = adapter(&model_config(), 2).bytes() as u64;
+    let config = Config {
+        adapter_bytes_max: bytes,
+        prewarm_tokens_max: 0,
+        prove_interval_ms: 0,
+        ..Config::for_tests()
+    };
+    let world = World::with(config, model_config());
+    let of = |name: &str, tokens| Ask {
+        scope: scope(name),
+        ..ask(&prompt(9, 1), tokens, 1)
+    };
+    for (name, seed) in [("loud", 1), ("x", 2), ("y", 3)] {
+        world.publish(name, 1, &adapter(&world.model.config, seed));
+    }
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        for _ in 0..2 {
+            threads.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    world.complete(of("loud", 200));
+                }
+            });
+        }
+        until("it to be loaded", || world.engine.stats().running > 0);
+        threads.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let held = world.engine.stats().adapter_bytes;
+                assert!(held <= bytes, "{held} bytes");
+            }
+        });
+        for name in ["x", "y", "x"] {
+            let said = world.complete(of(name, 3));
+            assert_eq!(said.version, PolicyVersion(1), "{name}");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(world.engine.stats().failed_total, 0);
 }
 
 #[test]

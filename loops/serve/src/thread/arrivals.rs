@@ -20,6 +20,11 @@ impl Core {
             .saturating_mul(i64::try_from(self.ctx.config.priority_step_ms).unwrap_or(i64::MAX));
         sequence.place = (now_ms.saturating_add(head_start), self.arrivals);
         sequence.last_turn = self.step;
+        self.seek_version(sequence);
+    }
+
+    fn seek_version(&mut self, sequence: Box<Sequence>) {
+        let now_ms = self.ctx.clock.now_ms();
         let policies = &self.ctx.policies;
         let (wanted, (pick, load)) = match &sequence.ask().policy {
             PolicyChoice::Base => return self.line_up(sequence, Pinned::base()),
@@ -58,35 +63,35 @@ impl Core {
         sequence.pin(pinned, root);
     }
 
-    /// A newer version of what serves is loaded at once; anything else when there is room for it.
     pub(super) fn load(&mut self, wanted: Wanted) {
-        let serving = match &wanted {
-            Wanted::Newest(scope) => self.table.serving(scope),
-            Wanted::Exact(_) => None,
-        };
-        if serving.is_some() {
-            self.loads.began();
-            self.begin_load(wanted);
-        } else {
-            self.loads.push(wanted, self.ctx.clock.now_ms());
-        }
+        self.loads.push(wanted, self.ctx.clock.now_ms());
     }
 
-    /// Begins the loads that there is room for, in the order in which they were asked for.
+    /// Begins the loads that there is room for, in the order in which they were asked for. An older
+    /// version serves on until there is.
     pub(super) fn begin_loads(&mut self) {
         if self.loads.is_empty() {
             return;
         }
-        let (held, largest) = self.table.held();
-        let room = Room {
-            bytes_max: self.ctx.config.adapter_bytes_max,
-            held,
-            largest,
-            idle: self.running.is_empty() && self.waiting.is_empty(),
-            now_ms: self.ctx.clock.now_ms(),
-        };
-        while let Some(wanted) = self.loads.next(&room) {
+        let now_ms = self.ctx.clock.now_ms();
+        let stuck = loop {
+            let (held, largest) = self.table.held();
+            let room = Room {
+                bytes_max: self.ctx.config.adapter_bytes_max,
+                held,
+                largest,
+                now_ms,
+            };
+            let Some(wanted) = self.loads.next(&room) else {
+                break self.loads.is_stuck(now_ms).then_some(largest);
+            };
+            self.table.make_room(self.loads.coming(largest));
+            self.count_adapters();
             self.begin_load(wanted);
+        };
+        if let Some(largest) = stuck {
+            let coming = self.loads.coming(largest).saturating_add(largest);
+            self.table.give_way(coming);
         }
     }
 
@@ -147,10 +152,26 @@ impl Core {
         self.unpark(wanted, result, changed.load);
     }
 
-    /// A loaded adapter is not what was published: it is taken out of service.
+    /// A loaded adapter is not what was published: it is taken out of service. What it said so far of
+    /// requests under way is wrong, and so is what it left in the cache: those fail, and nobody finds that
+    /// again. Requests that have not begun wait for the sound one.
     pub(super) fn unfit(&mut self, wanted: &Wanted, (digest, error): (Digest, &str)) {
         self.give_up_warming(wanted, (digest, error));
         let was_served = self.table.discard(wanted, digest);
+        self.pool.retire(self.root_of(wanted.scope(), Some(digest)));
+        self.damages += 1;
+        let is_of_it = |s: &Sequence| s.pinned.digest() == Some(digest);
+        let running: Vec<_> = self.running.extract_if(.., |s| is_of_it(s)).collect();
+        let waiting = self.waiting.extract_if(.., |_, s| is_of_it(s));
+        let waiting: Vec<_> = waiting.map(|(_, s)| s).collect();
+        for mut sequence in running.into_iter().chain(waiting) {
+            if sequence.started {
+                sequence.give_back(&mut self.pool);
+                self.fail(&sequence, ServeError::Adapter(error.to_owned()));
+            } else {
+                self.seek_version(sequence);
+            }
+        }
         tracing::error!(
             error,
             was_served,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use hone_domain::{Delta, Policies, ServeError, StopReason};
 use hone_nn::sample::SampleScratch;
-use hone_nn::{Model, Runner};
+use hone_nn::{Model, Runner, blocks_out_of_sight};
 use hone_runtime::{Board, Clock, LatestReader, RoomState, Switch};
 use tokio::sync::mpsc;
 
@@ -23,9 +23,9 @@ use crate::engine::{Command, Life, ROOM, Shared};
 use crate::fair::{Turns, Waiter};
 use crate::loads::Loads;
 use crate::plan::{Place, Plan, PlanScratch, View};
-use crate::prefix::{BlockPool, ChainKey};
+use crate::prefix::BlockPool;
 use crate::prewarm::{WarmRow, Warming};
-use crate::sequence::{Sequence, TurnFacts};
+use crate::sequence::{Coming, Sequence, TurnFacts};
 
 /// How often a switched-off engine looks whether it was switched on again.
 const PAUSED_LOOK: Duration = Duration::from_millis(50);
@@ -50,6 +50,15 @@ pub(crate) struct CoreCtx {
     pub(crate) jobs: mpsc::Sender<Wanted>,
 }
 
+/// Leading blocks that no layer sees once the next token stands at `position`; `blocks_each` tells
+/// whether there can be any.
+fn unseen_at((model, blocks_each): (&Model, usize), position: usize) -> usize {
+    match blocks_each {
+        usize::MAX => 0,
+        _ => blocks_out_of_sight(&model.config, position),
+    }
+}
+
 /// All the engine thread owns.
 pub(crate) struct Core {
     ctx: CoreCtx,
@@ -67,6 +76,8 @@ pub(crate) struct Core {
     parked: HashMap<Wanted, Vec<Box<Sequence>>>,
     loads: Loads,
     arrivals: u64,
+    /// How often an adapter was found damaged in memory.
+    damages: u64,
     /// Loaded versions whose prefixes are being computed, the first first.
     warming: VecDeque<Warming>,
     /// What this step computes for them.
@@ -79,9 +90,9 @@ pub(crate) struct Core {
     views: (Vec<View>, Vec<View>),
     waiters: Vec<Waiter>,
     turns: Turns,
-    /// The first of the waiting line.
+    /// The waiting line.
     line: Vec<Place>,
-    coming: Vec<ChainKey>,
+    coming: Coming,
     order: Vec<(usize, usize, usize)>,
     ended: Vec<(usize, Result<StopReason, ServeError>)>,
     step: u64,
@@ -120,6 +131,7 @@ impl Core {
             parked: HashMap::new(),
             loads: Loads::default(),
             arrivals: 0,
+            damages: 0,
             warming: VecDeque::new(),
             warm: None,
             warm_rest: Instant::now(),
@@ -129,7 +141,7 @@ impl Core {
             waiters: Vec::new(),
             turns: Turns::default(),
             line: Vec::new(),
-            coming: Vec::new(),
+            coming: Coming::default(),
             order: Vec::new(),
             ended: Vec::new(),
             step: 0,
@@ -210,7 +222,7 @@ impl Core {
                 let left = at.saturating_duration_since(Instant::now());
                 inbox.recv_timeout(left.min(PARKED_LOOK))
             }
-            (false, None) if !self.parked.is_empty() => inbox.recv_timeout(PARKED_LOOK),
+            (false, None) if !self.parked.is_empty() || !self.loads.is_empty() => inbox.recv_timeout(PARKED_LOOK),
             (false, None) => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         match command {

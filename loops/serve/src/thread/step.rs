@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 
 use hone_domain::{Delta, ServeError, StopReason, Token};
 use hone_nn::sample::{SampleScratch, Sampled};
-use hone_nn::{BLOCK_TOKENS, LogitsWanted, SeqInput, blocks_out_of_sight};
+use hone_nn::{BLOCK_TOKENS, LogitsWanted, SeqInput};
 
 use crate::fair::Waiter;
 use crate::plan::{Limits, Place, Situation, plan};
 use crate::prewarm::WarmRow;
 use crate::sequence::{MASK_WAIT, Sequence};
 use crate::stats::Counters;
-use crate::thread::Core;
+use crate::thread::{Core, unseen_at};
 
-/// Waiting requests that one plan looks at.
+/// Waiting requests that one plan may admit.
 const LOOK_AHEAD: usize = 8;
 /// Tokens of a step below which its time says little about the time per token.
 const TELLING_TOKENS: usize = 8;
@@ -80,7 +80,7 @@ impl Core {
         }
     }
 
-    /// The first of the waiting line: owners take turns.
+    /// The waiting line: owners take turns.
     fn order_line(&mut self) {
         self.line.clear();
         if self.waiting.len() < 2 {
@@ -94,43 +94,22 @@ impl Core {
             begun: s.started,
         }));
         let running = self.running.iter().map(|s| (s.class, s.owner));
-        self.turns
-            .order((running, &self.waiters), LOOK_AHEAD, &mut self.line);
+        self.turns.order(running, &self.waiters, &mut self.line);
     }
 
     fn make_plan(&mut self) {
         self.order_line();
-        let config = &self.ctx.config;
         let (running, waiting) = &mut self.views;
         running.clear();
         running.extend(self.running.iter().map(|s| s.view_running()));
         waiting.clear();
         if !self.waiting.is_empty() {
-            self.coming.clear();
-            self.coming
-                .extend(self.running.iter_mut().filter_map(|s| s.coming_key()));
-            let copies = self.ctx.runner.can_copy();
-            if copies {
-                self.coming
-                    .extend(self.running.iter_mut().filter_map(|s| s.coming_tail()));
-            }
-            for place in &self.line {
-                let Some(sequence) = self.waiting.get_mut(place) else {
-                    continue;
-                };
-                sequence.find_prefix(&self.pool);
-                let missing = match sequence.missing_key() {
-                    None if copies => sequence.tail_key(),
-                    missing => missing,
-                };
-                let hold = missing.is_some_and(|key| self.coming.contains(&key));
-                self.coming.extend(missing);
-                waiting.push(sequence.view_waiting(&self.pool, hold));
-            }
+            self.look_at_line();
         }
+        let (running, waiting) = &mut self.views;
         let free = self.pool.available();
         // Who owns what matters only when blocks may run out or a place may have to be made.
-        if !waiting.is_empty() || free < running.len() + config.step_tokens_max {
+        if !waiting.is_empty() || free < running.len() + self.ctx.config.step_tokens_max {
             for (view, sequence) in running.iter_mut().zip(&self.running) {
                 view.own = sequence.exclusive_blocks(&self.pool);
             }
@@ -149,6 +128,32 @@ impl Core {
             limits,
         };
         plan(&situation, &mut self.plan_scratch, &mut self.plan);
+    }
+
+    /// Views of the first of the line. One that a prefix is being computed for is passed over, however
+    /// many there are: it is not to keep others from a place.
+    fn look_at_line(&mut self) {
+        self.coming.begin(self.ctx.runner.can_copy());
+        for sequence in &mut self.running {
+            sequence.tell_coming(&mut self.coming);
+        }
+        let sight = (&*self.ctx.model, self.ctx.blocks_each);
+        for at in 0..self.line.len() {
+            let Some(sequence) = self.waiting.get_mut(&self.line[at]) else {
+                continue;
+            };
+            if sequence.awaits(&self.coming) {
+                continue;
+            }
+            sequence.find_prefix(&self.pool);
+            sequence.tell_missing(&mut self.coming);
+            let unseen = unseen_at(sight, sequence.found_tokens());
+            let view = sequence.view_waiting(&self.pool, unseen);
+            self.views.1.push(view);
+            if self.views.1.len() == LOOK_AHEAD {
+                break;
+            }
+        }
     }
 
     /// Tokens for this step. While somebody waits for the next token, prefill gets what fits the
@@ -182,7 +187,9 @@ impl Core {
                 .waiting
                 .remove(place)
                 .expect("the plan admits waiting ones");
-            let cached = sequence.take_found(&mut self.pool);
+            let sight = (&*self.ctx.model, self.ctx.blocks_each);
+            let unseen = unseen_at(sight, sequence.found_tokens());
+            let cached = sequence.take_found(&mut self.pool, unseen);
             if !sequence.started {
                 sequence.started = true;
                 self.turns.served(sequence.class, sequence.owner);
@@ -258,6 +265,7 @@ impl Core {
             warm,
             ..
         } = self;
+        let sight = (&*ctx.model, ctx.blocks_each);
         let batch = batch_of(running, order, warm.as_ref());
         let logits = match ctx.runner.forward(&batch) {
             Ok(logits) => logits,
@@ -268,7 +276,6 @@ impl Core {
         };
         let now = Instant::now();
         let masks_until = now + MASK_WAIT;
-        let sliding = ctx.blocks_each != usize::MAX;
         let counters = &ctx.shared.counters;
         let (mut row, mut sampled) = (0, 0);
         for &(_, index, tokens) in &*order {
@@ -276,12 +283,7 @@ impl Core {
             let samples = sequence.samples_after(tokens);
             let scored = if sequence.is_scoring() { tokens } else { 0 };
             let position = sequence.computed + tokens;
-            let unseen = if sliding {
-                blocks_out_of_sight(&ctx.model.config, position)
-            } else {
-                0
-            };
-            sequence.advance(tokens, unseen, pool);
+            sequence.advance(tokens, unseen_at(sight, position), pool);
             let rows = (row..row + scored).map(|at| logits.row(at));
             if let Some(how) = score(sequence, rows, counters) {
                 ended.push((index, how));
