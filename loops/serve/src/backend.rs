@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use hone_domain::{Ask, Delta, Digest, Grammar, ServeError, Token};
 use tokio::sync::mpsc;
 
+use crate::masks::HeldGrammar;
 use crate::stats::EngineStats;
 
 /// Ends a completion early. Clones end the same one.
@@ -41,8 +42,8 @@ pub trait Backend: Send + Sync {
     fn ask(&self, ask: Ask) -> Result<Answer, ServeError>;
 
     /// Whether asks with this grammar can be answered; says what is wrong with it. May take a
-    /// while for a large grammar.
-    fn check_grammar(&self, grammar: &Grammar) -> Result<(), ServeError> {
+    /// while for a large grammar; while what it gives is held, an ask with it does not.
+    fn check_grammar(&self, grammar: &Grammar) -> Result<HeldGrammar, ServeError> {
         let _unread = grammar;
         Err(ServeError::Grammar(
             "this backend cannot hold its completions to a grammar".to_owned(),

@@ -23,7 +23,7 @@ use crate::backend::{Answer, Backend, Capabilities};
 use crate::config::Config;
 use crate::line::{InLine, Line};
 use crate::loader::{self, LoaderCtx};
-use crate::masks::{GrammarBook, Masked, Masks};
+use crate::masks::{GrammarBook, HeldGrammar, Masked, Masks};
 use crate::sequence::{Sequence, Setup};
 use crate::stats::{Counters, EngineLoad, EngineStats};
 use crate::thread::{Core, CoreCtx};
@@ -332,8 +332,9 @@ impl Backend for Engine {
         Ok(Answer { deltas, cancel })
     }
 
-    fn check_grammar(&self, grammar: &Grammar) -> Result<(), ServeError> {
-        self.shared.constraint(grammar).map(drop)
+    fn check_grammar(&self, grammar: &Grammar) -> Result<HeldGrammar, ServeError> {
+        let model = (&self.shared.setup, self.shared.capabilities.vocab);
+        self.shared.grammars.hold(grammar, model)
     }
 
     fn embed(&self, tokens: &[Token]) -> Result<Vec<f32>, ServeError> {

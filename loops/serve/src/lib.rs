@@ -36,4 +36,6 @@ pub use backend::{Answer, Backend, Cancel, Capabilities};
 pub use config::Config;
 pub use engine::{Engine, ServeCtx};
 pub use null::{NullBackend, NullCompletion};
+pub use kv::context_bytes;
+pub use masks::HeldGrammar;
 pub use stats::{EngineLoad, EngineStats, HistogramSnapshot};

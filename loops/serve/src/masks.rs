@@ -14,7 +14,7 @@ use hone_nn::grammar::{Constraint, GrammarError, Grammars, TokenMask};
 use crate::sequence::Setup;
 
 /// Compiled grammars that are kept, and bytes of their texts: compiled, one takes some hundred times
-/// as much. The longest unused goes first.
+/// as much. The longest unused goes first; those of requests on their way to an ask stay.
 const GRAMMARS_MAX: usize = 64;
 const GRAMMARS_BYTES_MAX: usize = 1 << 20;
 /// Stack of each thread: grammars nest.
@@ -27,7 +27,26 @@ const SLOW: Duration = Duration::from_millis(2);
 pub(crate) struct GrammarBook {
     /// Made at the first grammar: a large vocabulary takes a moment.
     compiler: OnceLock<Result<Grammars, GrammarError>>,
-    known: Mutex<VecDeque<(Grammar, Constraint)>>,
+    known: Mutex<VecDeque<Known>>,
+}
+
+struct Known {
+    grammar: Grammar,
+    constraint: Constraint,
+    /// Who wants to find it here.
+    held: HeldGrammar,
+}
+
+/// Keeps a compiled grammar while a request is on its way to the ask, which then need not compile it.
+#[derive(Clone, Debug, Default)]
+#[must_use = "the grammar may be forgotten once this is dropped"]
+pub struct HeldGrammar(Arc<()>);
+
+impl HeldGrammar {
+    /// Whether a clone of it holds the grammar.
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
 }
 
 impl GrammarBook {
@@ -35,34 +54,66 @@ impl GrammarBook {
     pub(crate) fn constraint(
         &self,
         grammar: &Grammar,
-        (setup, vocab): (&Setup, usize),
+        model: (&Setup, usize),
     ) -> Result<Constraint, ServeError> {
-        if let Some(known) = self.find(grammar) {
-            return Ok(known);
+        self.look_up(grammar, model, |known| known.constraint.fork())
+    }
+
+    /// Keeps a grammar where [`Self::constraint`] finds it.
+    pub(crate) fn hold(
+        &self,
+        grammar: &Grammar,
+        model: (&Setup, usize),
+    ) -> Result<HeldGrammar, ServeError> {
+        self.look_up(grammar, model, |known| known.held.clone())
+    }
+
+    /// What `take` takes of a compiled grammar, and compiles it first where it is not known.
+    fn look_up<T>(
+        &self,
+        grammar: &Grammar,
+        (setup, vocab): (&Setup, usize),
+        take: impl Fn(&Known) -> T,
+    ) -> Result<T, ServeError> {
+        if let Some(taken) = self.find(grammar, &take) {
+            return Ok(taken);
         }
         let refused = |error: GrammarError| ServeError::Grammar(error.to_string());
         let compiler = self
             .compiler
             .get_or_init(|| Grammars::new(&setup.tokenizer, vocab, &setup.end_tokens));
         let compiler = compiler.as_ref().map_err(|error| refused(error.clone()))?;
-        let constraint = compiler.compile(&grammar.0).map_err(refused)?;
-        let fork = constraint.fork();
+        let entry = Known {
+            grammar: grammar.clone(),
+            constraint: compiler.compile(&grammar.0).map_err(refused)?,
+            held: HeldGrammar::default(),
+        };
+        let taken = take(&entry);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.push_back((grammar.clone(), constraint));
-        let mut bytes: usize = known.iter().map(|(grammar, _)| grammar.0.len()).sum();
-        while known.len() > GRAMMARS_MAX || (bytes > GRAMMARS_BYTES_MAX && known.len() > 1) {
-            bytes -= known.pop_front().map_or(0, |(grammar, _)| grammar.0.len());
-        }
-        Ok(fork)
+        forget(&mut known, grammar.0.len());
+        known.push_back(entry);
+        Ok(taken)
     }
 
-    fn find(&self, grammar: &Grammar) -> Option<Constraint> {
+    fn find<T>(&self, grammar: &Grammar, take: impl Fn(&Known) -> T) -> Option<T> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = known.iter().position(|(g, _)| g == grammar)?;
+        let at = known.iter().position(|k| k.grammar == *grammar)?;
         let entry = known.remove(at)?;
-        let fork = entry.1.fork();
+        let taken = take(&entry);
         known.push_back(entry);
-        Some(fork)
+        Some(taken)
+    }
+}
+
+/// Makes room for one more grammar of so many bytes.
+fn forget(known: &mut VecDeque<Known>, more: usize) {
+    let mut bytes = more + known.iter().map(|k| k.grammar.0.len()).sum::<usize>();
+    while known.len() >= GRAMMARS_MAX || bytes > GRAMMARS_BYTES_MAX {
+        let oldest = known.iter().position(|k| !k.held.is_shared());
+        let Some(gone) = oldest.and_then(|at| known.remove(at)) else {
+            return;
+        };
+        bytes -= gone.grammar.0.len();
     }
 }
 
@@ -309,20 +360,14 @@ mod tests {
         let book = GrammarBook::default();
         let kept = || {
             let known = book.known.lock().expect("nothing broke");
-            known
-                .iter()
-                .map(|(grammar, _)| grammar.0.len())
-                .collect::<Vec<_>>()
+            known.iter().map(|k| k.grammar.0.len()).collect::<Vec<_>>()
         };
         let of = |text: String| constraint(&book, &format!("start: \"{text}\""));
         for n in 0..=GRAMMARS_MAX {
             of(n.to_string());
         }
         assert_eq!(
-            (
-                kept().len(),
-                book.find(&Grammar(Arc::from("start: \"0\""))).is_some()
-            ),
+            (kept().len(), is_known(&book, "start: \"0\"")),
             (GRAMMARS_MAX, false)
         );
         for letter in ["a", "b", "c"] {
@@ -331,6 +376,25 @@ mod tests {
         assert_eq!(kept().len(), 2);
         of("few".to_owned());
         assert_eq!(kept().len(), 3);
+    }
+
+    fn is_known(book: &GrammarBook, grammar: &str) -> bool {
+        let grammar = Grammar(Arc::from(grammar));
+        book.find(&grammar, |_| ()).is_some()
+    }
+
+    #[test]
+    fn a_grammar_on_its_way_to_the_ask_stays_however_many_come() {
+        let book = GrammarBook::default();
+        let few = "start: \"few\"";
+        constraint(&book, few);
+        let held = book.find(&Grammar(Arc::from(few)), |known| known.held.clone());
+        let others = |n| (0..=n).for_each(|n| drop(constraint(&book, &format!("start: \"{n}\""))));
+        others(2 * GRAMMARS_MAX);
+        assert!(is_known(&book, few));
+        drop(held);
+        others(GRAMMARS_MAX);
+        assert!(!is_known(&book, few));
     }
 
     /// Makes all that stands in a line, and tells how much that was.

@@ -9,6 +9,7 @@ use hone_domain::{
     GroupId, Listening, Message, Millis, Origin, PolicyChoice, Reason, Reasoning, RequestId,
     Sampling, Scope, ServeError, SessionId, StopRules, Token, ToolCall, TurnId, TurnKind, Wanted,
 };
+use hone_serve::HeldGrammar;
 use serde_json::{Map, Value};
 
 use super::conduct::{Choice, Job, conduct};
@@ -151,7 +152,8 @@ struct Prepared {
     tokens: Vec<Token>,
     binding: Binding,
     listening: Listening,
-    grammar: Option<Grammar>,
+    /// Held until the ask, which is no place to compile it.
+    grammar: Option<(Grammar, HeldGrammar)>,
 }
 
 impl Door {
@@ -257,13 +259,13 @@ impl Door {
         &self,
         request: &Request,
         reasoning: Reasoning,
-    ) -> Result<Option<Grammar>, OpenError> {
+    ) -> Result<Option<(Grammar, HeldGrammar)>, OpenError> {
         let Some(shape) = &request.shape else {
             return Ok(None);
         };
         let grammar = shape.grammar(reasoning);
         match self.backend.check_grammar(&grammar) {
-            Ok(()) => Ok(Some(grammar)),
+            Ok(held) => Ok(Some((grammar, held))),
             Err(ServeError::Grammar(why)) => {
                 let (param, message) = shape.fault(&why);
                 Err(OpenError::Shape { param, message })
@@ -378,7 +380,10 @@ impl Door {
                     strings: request.stops.clone(),
                     ignore_end: request.ignore_end,
                 },
-                grammar: prepared.grammar.clone(),
+                grammar: prepared
+                    .grammar
+                    .as_ref()
+                    .map(|(grammar, _)| grammar.clone()),
                 given: Vec::new(),
                 collect,
                 context: AskContext {

@@ -22,7 +22,7 @@ use hone_runtime::{
     Board, Inbox, Latest, ManualClock, Outbox, Overflow, SeededIds, Shutdown, ShutdownTrigger,
     queue,
 };
-use hone_serve::{Answer, Backend, Cancel, Capabilities, EngineStats};
+use hone_serve::{Answer, Backend, Cancel, Capabilities, EngineStats, HeldGrammar};
 use hone_store::{FeedbackOutcome, FsBlobs, LateTurns, People, SqliteConfig, SqliteLedger};
 use http_body_util::BodyExt;
 use serde_json::Value;
@@ -74,6 +74,10 @@ pub(crate) struct Fake {
     pub(crate) is_slow: AtomicBool,
     /// How many there were.
     pub(crate) embeddings: AtomicUsize,
+    /// What holds every grammar.
+    pub(crate) grammar: HeldGrammar,
+    /// Asks that found their grammar held.
+    pub(crate) held: AtomicUsize,
 }
 
 impl Default for Fake {
@@ -84,6 +88,8 @@ impl Default for Fake {
             cancelled: Arc::new(Semaphore::new(0)),
             is_slow: AtomicBool::new(false),
             embeddings: AtomicUsize::new(0),
+            grammar: HeldGrammar::default(),
+            held: AtomicUsize::new(0),
         }
     }
 }
@@ -157,6 +163,8 @@ impl Backend for Fake {
         let script = self.scripts.lock().unwrap().pop_front();
         let script = script.unwrap_or(Script::Say(vec!["ok"], StopReason::EndToken));
         self.asks.lock().unwrap().push(ask.clone());
+        let held = ask.grammar.is_some() && self.grammar.is_shared();
+        self.held.fetch_add(usize::from(held), Ordering::Relaxed);
         if let Script::Refuse(error) = script {
             return Err(error);
         }
@@ -200,10 +208,10 @@ impl Backend for Fake {
         Ok(Answer { deltas, cancel })
     }
 
-    fn check_grammar(&self, grammar: &Grammar) -> Result<(), ServeError> {
+    fn check_grammar(&self, grammar: &Grammar) -> Result<HeldGrammar, ServeError> {
         match grammar.0.contains("unsound") {
             true => Err(ServeError::Grammar("it is unsound".to_owned())),
-            false => Ok(()),
+            false => Ok(self.grammar.clone()),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Responses and Messages: the same asks and turns in other words.
 
+use std::sync::atomic::Ordering;
+
 use hone_domain::{Role, StopReason};
 use serde_json::{Value, json};
 
@@ -303,6 +305,12 @@ async fn demanded_calls_reach_the_engine_as_a_grammar() {
         let reply = stage.post(path, &body.to_string()).await;
         assert_eq!(reply.status, 200, "{}", reply.text);
     }
+    let held = stage.fake.held.load(Ordering::Relaxed);
+    assert_eq!(
+        (held, stage.fake.grammar.is_shared()),
+        (bodies.len(), false),
+        "until the ask and no longer"
+    );
     let asks = stage.fake.asks.lock().unwrap();
     let grammar = |at: usize| asks[at].grammar.clone().unwrap().0.to_string();
     assert!(
