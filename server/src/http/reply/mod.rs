@@ -71,6 +71,8 @@ pub struct Frame {
     pub token_ids: bool,
     /// Length of all prompts.
     pub prompt_tokens: usize,
+    /// Choices of each prompt; they stand side by side.
+    pub choices_each: usize,
     /// The prompt, where its ids are reported.
     pub prompt_token_ids: Option<Vec<Token>>,
 }
@@ -80,8 +82,18 @@ pub struct Frame {
 pub struct Begun {
     /// The version of the first choice.
     pub version: PolicyVersion,
-    /// Its prompt tokens that were not computed again.
+    /// Prompt tokens that were not computed again, of the prompts whose first choice has begun.
     pub cached_tokens: u32,
+}
+
+impl Begun {
+    /// Another choice has begun. A prompt counts once, by its first choice: the others find what that
+    /// one computed.
+    fn add(&mut self, frame: &Frame, at: usize, cached_tokens: u32) {
+        if at.is_multiple_of(frame.choices_each) {
+            self.cached_tokens += cached_tokens;
+        }
+    }
 }
 
 /// How many tokens were sampled.
@@ -218,6 +230,8 @@ pub struct Gathered {
     /// What was said.
     pub heard: Heard,
     logprobs: Vec<Entry>,
+    /// Its prompt tokens that were not computed again; of the first choice, [`Begun`] has them.
+    cached_tokens: u32,
     /// Its end.
     pub ended: Option<Ended>,
 }
@@ -237,7 +251,7 @@ pub async fn gather(frame: &Frame, merged: &mut Merged) -> Result<Vec<Gathered>,
     while let Some((at, piece)) = merged.next().await {
         let gathered = &mut all[at];
         match piece {
-            Piece::Started { .. } => {}
+            Piece::Started { cached_tokens, .. } => gathered.cached_tokens = cached_tokens,
             Piece::Token(delta, is_thought, parts) => {
                 if let Some(logprob) = frame.logprob(&delta) {
                     gathered.logprobs.push(Entry {

@@ -19,8 +19,15 @@ use crate::http::wire::replies::{
 const ARGUMENTS_PIECE: usize = 256;
 
 /// Gathers every choice to its end and answers with one JSON body.
-pub async fn whole(frame: Frame, mut merged: Merged, begun: Begun) -> Result<Response, ApiError> {
+pub async fn whole(
+    frame: Frame,
+    mut merged: Merged,
+    mut begun: Begun,
+) -> Result<Response, ApiError> {
     let all = gather(&frame, &mut merged).await?;
+    for (at, gathered) in all.iter().enumerate() {
+        begun.add(&frame, at, gathered.cached_tokens);
+    }
     let (hone, sampled) = note_of(&all)?;
     let usage = frame.usage(begun, sampled);
     let indexes: Vec<u32> = merged.choices().map(|choice| choice.index).collect();
@@ -162,7 +169,8 @@ struct Chunks {
 impl Teller for Chunks {
     fn piece(&mut self, at: usize, piece: Piece, out: &mut Events) {
         match piece {
-            Piece::Started { .. } | Piece::Failed(_) => {}
+            Piece::Started { cached_tokens, .. } => self.begun.add(&self.frame, at, cached_tokens),
+            Piece::Failed(_) => {}
             Piece::Token(delta, _, parts) => {
                 let mut entry = self.frame.logprob(&delta);
                 for part in parts {

@@ -291,6 +291,7 @@ pub(super) async fn admit(
         logprobs: wants.logprobs,
         include_usage: wants.include_usage,
         token_ids: wants.token_ids,
+        choices_each: opened[0].choices.len(),
         prompt_tokens: opened.iter().map(|o| o.prompt_tokens.len()).sum(),
         prompt_token_ids: wants.token_ids.then(|| opened[0].prompt_tokens.to_vec()),
     };

@@ -422,6 +422,25 @@ async fn metadata_is_kept_with_the_turn_as_far_as_it_fits() {
 }
 
 #[tokio::test]
+/// Of every prompt once: its other choices find what the first one computed.
+#[tokio::test]
+async fn what_was_cached_of_all_prompts_is_told_as_what_they_have_is() {
+    let stage = Stage::new(Recorder::Collects).await;
+    for (prompts, n, cached) in [(1, 3, 2), (2, 1, 4), (3, 2, 6)] {
+        let mut body = json!({"model": "gpt", "prompt": vec!["xyz"; prompts], "n": n});
+        let whole = stage.post("/v1/completions", &body.to_string()).await;
+        body["stream"] = json!(true);
+        body["stream_options"] = json!({"include_usage": true});
+        let events = stage.post("/v1/completions", &body.to_string()).await;
+        let events = events.events();
+        for usage in [&whole.json()["usage"], &events[events.len() - 2]["usage"]] {
+            assert_eq!(usage["prompt_tokens"], prompts * 3);
+            let details = &usage["prompt_tokens_details"];
+            assert_eq!(details["cached_tokens"], cached, "{prompts} {n}");
+        }
+    }
+}
+
 async fn text_completions_take_texts_and_tokens() {
     let stage = Stage::new(Recorder::Collects).await;
     stage.script([say(&["a"]), say(&["b"]), say(&["c"]), say(&["d"])]);
