@@ -29,6 +29,7 @@ mod plain;
 mod process;
 mod starter;
 mod table;
+mod progress;
 pub mod telemetry;
 mod upkeep;
 pub mod watch;

@@ -9,7 +9,6 @@ use hone_nn::tokenizer::Tokenizer;
 use hone_nn::{Arithmetic, Executor, KvFormat, Model};
 use hone_runtime::Clock;
 use hone_serve::{NullBackend, NullCompletion};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, json};
 
 use crate::config::{Engine, ModelConfig, Products};
@@ -17,6 +16,7 @@ use crate::device;
 use crate::door::{ByteLanguage, Language, ModelLanguage};
 use crate::http::wire::messages::template_message;
 use crate::hub::{self, HubAccess};
+use crate::progress::{Progress, Unit};
 
 /// What the backend without a model says.
 const NULL_TEXT: &str = "This completion comes from the null engine.";
@@ -116,18 +116,10 @@ pub(crate) fn computed(
 const PROGRESS_FROM_BYTES: u64 = 64 << 20;
 
 fn weights(folder: &ModelFolder, config: &ModelConfig) -> Result<Model, String> {
-    let style = "{msg} {bar:30} {bytes}/{total_bytes} {eta}";
-    let style = ProgressStyle::with_template(style).map_err(|error| error.to_string())?;
-    let bar = ProgressBar::hidden().with_style(style);
-    bar.set_message("reading the model");
+    let mut progress = Progress::new("reading the model", (Unit::Bytes, PROGRESS_FROM_BYTES));
     let loaded = load_model_as(folder, config.weights.into(), &mut |done, total| {
-        if bar.is_hidden() && total >= PROGRESS_FROM_BYTES {
-            bar.set_draw_target(ProgressDrawTarget::stderr());
-        }
-        bar.set_length(total);
-        bar.set_position(done);
+        progress.at(done, total);
     });
-    bar.finish_and_clear();
     loaded.map_err(|error| error.to_string())
 }
 

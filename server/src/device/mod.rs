@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use hone_nn::device::{Device, DeviceError, Driver, Emulator};
 use hone_nn::{Executor, Model};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
+use crate::progress::{Progress, Unit};
+
 /// Layers from which on a copy to the device shows how far it is.
-const PROGRESS_FROM_LAYERS: usize = 8;
+const PROGRESS_FROM_LAYERS: u64 = 8;
 
 /// What computes the steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -91,24 +92,17 @@ pub(crate) fn load(
     placed(driver, model, exec).map_err(|error| error.to_string())
 }
 
-/// The same, with a line that shows how far its copy is.
+/// The same, and tells how far its copy is.
 fn placed(
     driver: Arc<dyn Driver>,
     model: &Arc<Model>,
     exec: &Executor,
 ) -> Result<Arc<Device>, DeviceError> {
-    let style = ProgressStyle::with_template("{msg} {bar:30} {pos}/{len} layers {eta}");
-    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
-    let bar = ProgressBar::hidden().with_style(style);
-    bar.set_message("copying the model to the device");
+    let about = (Unit::Layers, PROGRESS_FROM_LAYERS);
+    let mut progress = Progress::new("copying the model to the device", about);
     let device = Device::load(driver, Arc::clone(model), exec, &mut |done, all| {
-        if bar.is_hidden() && all >= PROGRESS_FROM_LAYERS {
-            bar.set_draw_target(ProgressDrawTarget::stderr());
-        }
-        bar.set_length(all as u64);
-        bar.set_position(done as u64);
+        progress.at(done as u64, all as u64);
     });
-    bar.finish_and_clear();
     let device = device?;
     tracing::info!(device = device.name(), "the device computes");
     Ok(device)

@@ -6,7 +6,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use reqwest::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, HeaderName,
     HeaderValue, RANGE,
@@ -17,6 +16,7 @@ use sha2::{Digest as _, Sha256};
 use super::{HubAccess, HubId};
 use crate::outbound::follow::{Opened, Wanted};
 use crate::outbound::{Outbound, OutboundError};
+use crate::progress::{Progress, Unit};
 
 /// Tries of one file before a download has failed; a try that brought something does not count.
 const TRIES: u32 = 4;
@@ -207,7 +207,8 @@ impl Hub<'_> {
         let mut file = OpenOptions::new();
         let file = file.create(true).truncate(!goes_on).append(goes_on);
         let mut file = file.write(true).open(part).map_err(writable)?;
-        let bar = progress(name, total, have);
+        let what = format!("fetching {name} of {}", self.id);
+        let mut progress = Progress::new(what, (Unit::Bytes, PROGRESS_FROM_BYTES));
         let mut done = have;
         while let Some(piece) = opened.piece().await.map_err(|e| self.passing(&e))? {
             done += piece.len() as u64;
@@ -216,9 +217,9 @@ impl Hub<'_> {
                 return Err(self.wrong(name, "is longer than announced"));
             }
             file.write_all(&piece).map_err(writable)?;
-            bar.set_position(done);
+            progress.at(done, total.unwrap_or_default());
         }
-        bar.finish_and_clear();
+        drop(progress);
         file.sync_all().map_err(writable)?;
         if total.is_some_and(|total| done < total) {
             return Err(self.wrong(name, "came only in part"));
@@ -376,21 +377,4 @@ fn digest(path: &Path) -> std::io::Result<String> {
     let mut hash = Sha256::new();
     std::io::copy(&mut File::open(path)?, &mut hash)?;
     Ok(hone_domain::Digest(hash.finalize().into()).to_hex())
-}
-
-/// A line that says how far a large file has come.
-fn progress(name: &str, total: Option<u64>, have: u64) -> ProgressBar {
-    let bar = ProgressBar::hidden();
-    let style = ProgressStyle::with_template("{msg} {bar:30} {bytes}/{total_bytes} {eta}");
-    let bar = match style {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    };
-    bar.set_message(name.to_owned());
-    bar.set_length(total.unwrap_or_default());
-    bar.set_position(have);
-    if total.is_some_and(|total| total >= PROGRESS_FROM_BYTES) {
-        bar.set_draw_target(ProgressDrawTarget::stderr());
-    }
-    bar
 }
