@@ -22,6 +22,7 @@ pub mod learning;
 pub mod logs;
 mod manage;
 pub mod model;
+mod memory;
 pub mod outbound;
 pub mod paired;
 pub mod people;

@@ -166,8 +166,10 @@ pub enum ServeError {
     TooLong {
         /// Prompt length.
         prompt_tokens: usize,
-        /// The model's limit.
+        /// The limit here.
         max_positions: usize,
+        /// What the model itself takes; more where memory for keys and values is the limit.
+        model_positions: usize,
     },
     /// This backend cannot do it at all.
     #[error("{0}")]

@@ -80,6 +80,8 @@ pub struct Capabilities {
     pub can_train: bool,
     /// Most tokens of prompt and completion together.
     pub max_positions: usize,
+    /// What the model itself takes; more where memory for keys and values is the limit.
+    pub model_positions: usize,
     /// Vocabulary size.
     pub vocab: usize,
     /// Arithmetic, weight and key-value format.

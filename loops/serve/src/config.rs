@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Most memory for keys and values of running requests and reusable prefixes, in bytes.
+    /// Most memory for keys and values of running requests and reusable prefixes, in bytes; 0 leaves it
+    /// to [`Self::sized`].
     /// When it runs out, reusable prefixes go first, then the newest request of the lowest
     /// priority is paused and computed again later.
     pub kv_cache_bytes_max: u64,
@@ -61,7 +62,6 @@ impl Config {
                 Ok(())
             }
         };
-        at_least("kv_cache_bytes_max", self.kv_cache_bytes_max, 1)?;
         at_least("running_max", self.running_max as u64, 1)?;
         at_least("waiting_max", self.waiting_max as u64, 1)?;
         at_least(

@@ -13,14 +13,13 @@ use hone_domain::{
 use hone_nn::device::Device;
 use hone_nn::grammar::Constraint;
 use hone_nn::tokenizer::Tokenizer;
-use hone_nn::{
-    BLOCK_TOKENS, Executor, KvPool, Model, Runner, blocks_out_of_sight, embed, fingerprint,
-};
+use hone_nn::{Executor, Model, Runner, embed, fingerprint};
 use hone_runtime::{Board, Clock, LatestReader, RoomState};
 
 use crate::adapters::{LoadResult, Wanted};
 use crate::backend::{Answer, Backend, Capabilities};
 use crate::config::Config;
+use crate::kv::KvRoom;
 use crate::line::{InLine, Line};
 use crate::loader::{self, LoaderCtx};
 use crate::masks::{GrammarBook, HeldGrammar, Masked, Masks};
@@ -148,15 +147,12 @@ impl Engine {
     pub fn start(ctx: ServeCtx) -> Result<Self, ServeError> {
         let internal = ServeError::Internal;
         ctx.config.validate().map_err(internal)?;
-        let (kv_blocks, blocks_each) = block_counts(&ctx).map_err(internal)?;
+        let KvRoom {
+            blocks: kv_blocks,
+            blocks_each,
+            max_positions,
+        } = KvRoom::of(&ctx).map_err(internal)?;
         let runner = runner(&ctx, kv_blocks).map_err(internal)?;
-        // With sliding windows a request never needs more than its share at a time.
-        let fitting = if blocks_each < kv_blocks {
-            usize::MAX
-        } else {
-            kv_blocks * BLOCK_TOKENS
-        };
-        let max_positions = ctx.model.config.max_positions.min(fitting);
         let proofs = proofs_on(&ctx);
         let thread = |e: std::io::Error| internal(format!("a thread could not be started: {e}"));
         let shared = Arc::new(Shared {
@@ -268,6 +264,7 @@ impl Engine {
             return Err(ServeError::TooLong {
                 prompt_tokens,
                 max_positions,
+                model_positions: self.shared.capabilities.model_positions,
             });
         }
         if !ask.given.is_empty() && (ask.collect == Collect::Yes || ask.grammar.is_some()) {
@@ -386,58 +383,6 @@ fn proofs_on(ctx: &ServeCtx) -> Arc<Executor> {
     }
 }
 
-/// Blocks that fit the memory, and blocks one request holds at most because of sliding windows.
-fn block_counts(ctx: &ServeCtx) -> Result<(usize, usize), String> {
-    let model = &ctx.model.config;
-    let each = match &ctx.device {
-        Some(device) => device.bytes_per_block(),
-        None => KvPool::bytes_per_block(model, ctx.model.kv),
-    };
-    let each = each.max(1) as u64;
-    let blocks = usize::try_from(kv_bytes(ctx)? / each)
-        .unwrap_or(usize::MAX)
-        .min(u32::MAX as usize - 1);
-    if blocks < 2 {
-        return Err(format!(
-            "serve.kv_cache_bytes_max is {}, but two blocks of {BLOCK_TOKENS} tokens of this model \
-             take {} bytes",
-            ctx.config.kv_cache_bytes_max,
-            2 * each
-        ));
-    }
-    // Positions after which the first block is out of sight: the largest window, to whole blocks.
-    let horizon = model.max_positions + BLOCK_TOKENS;
-    let unseen = blocks_out_of_sight(model, horizon);
-    if unseen == 0 {
-        return Ok((blocks, usize::MAX));
-    }
-    let window = horizon.div_ceil(BLOCK_TOKENS) - unseen + 1;
-    let chunk = ctx
-        .config
-        .prefill_chunk_tokens_max
-        .min(ctx.config.step_tokens_max);
-    Ok((blocks, window + chunk.div_ceil(BLOCK_TOKENS) + 1))
-}
-
-/// Memory for keys and values: what is configured, and on a device at most what is free there less
-/// a tenth, which steps and adapters use.
-fn kv_bytes(ctx: &ServeCtx) -> Result<u64, String> {
-    let wanted = ctx.config.kv_cache_bytes_max;
-    let Some(device) = &ctx.device else {
-        return Ok(wanted);
-    };
-    let free = device.memory_free().map_err(|error| error.to_string())?;
-    let most = free / 10 * 9;
-    if wanted > most {
-        tracing::warn!(
-            wanted,
-            taken = most,
-            "serve.kv_cache_bytes_max is more than the device has free; keys and values get less"
-        );
-    }
-    Ok(wanted.min(most))
-}
-
 fn runner(ctx: &ServeCtx, blocks: usize) -> Result<Runner, String> {
     let Some(device) = &ctx.device else {
         let (model, executor) = (Arc::clone(&ctx.model), Arc::clone(&ctx.executor));
@@ -457,6 +402,7 @@ fn capabilities(ctx: &ServeCtx, max_positions: usize) -> Capabilities {
         logprobs: true,
         can_train: true,
         max_positions,
+        model_positions: ctx.model.config.max_positions,
         vocab: ctx.model.config.vocab,
         fingerprint: fingerprint(&ctx.model),
         base: Digest(ctx.model.digest),

@@ -93,6 +93,7 @@ impl Backend for NullBackend {
             return Err(ServeError::TooLong {
                 prompt_tokens: prompt,
                 max_positions,
+                model_positions: max_positions,
             });
         }
         if !ask.given.is_empty() {
@@ -144,6 +145,7 @@ impl Backend for NullBackend {
             logprobs: true,
             can_train: false,
             max_positions: self.said.max_positions,
+            model_positions: self.said.max_positions,
             vocab: self.said.vocab,
             fingerprint: FINGERPRINT.to_owned(),
             base: BASE,

@@ -420,12 +420,14 @@ impl Door {
 
     /// The completion's token limit: what was asked for, cut to what the context leaves.
     fn room_for(&self, wanted: Option<u32>, prompt_tokens: usize) -> Result<u32, ServeError> {
-        let max_positions = self.backend.capabilities().max_positions;
+        let able = self.backend.capabilities();
+        let max_positions = able.max_positions;
         let room = max_positions.saturating_sub(prompt_tokens);
         if room == 0 {
             return Err(ServeError::TooLong {
                 prompt_tokens,
                 max_positions,
+                model_positions: able.model_positions,
             });
         }
         let room = u32::try_from(room).unwrap_or(u32::MAX);

@@ -20,6 +20,7 @@ use crate::eraser::Eraser;
 use crate::http::Http;
 use crate::http::tls::Tls;
 use crate::judging::{self, BaseParts};
+use crate::memory;
 use crate::model::{self, Served};
 use crate::paired::PairedParts;
 use crate::watch;
@@ -67,6 +68,12 @@ pub(super) fn serve(commons: &Commons, served: &Served) -> Result<Serving, Strin
         let null = model::null_backend(commons.clock.clone());
         return Ok((Some(Arc::new(null)), None));
     };
+    let device = builtin.device.as_deref();
+    let whole = hone_serve::context_bytes(&builtin.model, device);
+    let free = match device {
+        Some(device) => device.memory_free().ok(),
+        None => memory::free(),
+    };
     let engine = Engine::start(hone_serve::ServeCtx {
         model: builtin.model,
         tokenizer: builtin.tokenizer,
@@ -76,7 +83,7 @@ pub(super) fn serve(commons: &Commons, served: &Served) -> Result<Serving, Strin
         blobs: commons.blobs.clone(),
         policies: commons.policies.reader(),
         clock: commons.clock.clone(),
-        config: commons.config.serve.clone(),
+        config: commons.config.serve.clone().sized(whole, free),
         board: commons.board.clone(),
     });
     let engine = Arc::new(engine.map_err(|error| error.to_string())?);

@@ -31,15 +31,18 @@ pub enum ApiError {
     },
     /// Prompt and completion do not fit.
     #[error(
-        "this model's maximum context length is {max_positions} tokens, but the prompt has {prompt_tokens} and needs room for at least one more; shorten the field `{param}`"
+        "this model's maximum context length is {max_positions} tokens, but the prompt has {prompt_tokens} and needs room for at least one more; shorten the field `{param}`{}",
+        longer(*max_positions, *model_positions)
     )]
     ContextLength {
         /// The field that the prompt is made of.
         param: &'static str,
         /// Prompt length.
         prompt_tokens: usize,
-        /// The model's limit.
+        /// The limit here.
         max_positions: usize,
+        /// What the model itself takes; more where memory for keys and values is the limit.
+        model_positions: usize,
     },
     /// No model of that name.
     #[error("the model `{0}` does not exist here; GET /v1/models lists what does")]
@@ -289,6 +292,16 @@ impl IntoResponse for ApiError {
     }
 }
 
+/// What else than a shorter prompt helps.
+fn longer(max_positions: usize, model_positions: usize) -> String {
+    match model_positions > max_positions {
+        true => format!(
+            ", or have an admin raise serve.kv_cache_bytes_max (the model itself takes {model_positions} tokens)"
+        ),
+        false => String::new(),
+    }
+}
+
 impl From<ServeError> for ApiError {
     fn from(error: ServeError) -> Self {
         match error {
@@ -299,10 +312,12 @@ impl From<ServeError> for ApiError {
             ServeError::TooLong {
                 prompt_tokens,
                 max_positions,
+                model_positions,
             } => Self::ContextLength {
                 param: "messages",
                 prompt_tokens,
                 max_positions,
+                model_positions,
             },
             ServeError::Unsupported(message) => Self::unsupported("model", message),
             ServeError::Grammar(message) => Self::invalid("response_format", message),

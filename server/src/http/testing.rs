@@ -231,6 +231,7 @@ impl Backend for Fake {
             logprobs: true,
             can_train: true,
             max_positions: 4_096,
+            model_positions: 4_096,
             vocab: 257,
             fingerprint: "fake".to_owned(),
             base: Digest([0xab; 32]),
@@ -474,8 +475,12 @@ impl Stage {
         let times = (clock.clone(), ids.clone(), abort.signal());
         let rules = rules_of(&whole);
         let policies = Latest::new(Policies::default());
-        let late = late_in(folder.path());
-        let links = (collect.clone(), rules.clone(), &policies, late);
+        let links = (
+            collect.clone(),
+            rules.clone(),
+            &policies,
+            late_in(folder.path()),
+        );
         let meters = Arc::new(Meters::new(limits, clock.clone()));
         let door = door_of(fake.clone(), links, (&config, meters.clone(), times));
         let eraser = eraser_of(&ledger, folder.path(), (policies.clone(), &door));

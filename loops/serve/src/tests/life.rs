@@ -266,7 +266,8 @@ fn what_cannot_fit_is_refused_and_the_rest_is_cut_to_fit() {
         error,
         ServeError::TooLong {
             prompt_tokens: 2_048,
-            max_positions: 2_048
+            max_positions: 2_048,
+            model_positions: 2_048,
         }
     );
     let mut wanted = ask(&prompt(2_040, 1), 100, 1);
@@ -285,6 +286,15 @@ fn what_cannot_fit_is_refused_and_the_rest_is_cut_to_fit() {
     };
     let small = World::with(config, model_config());
     assert_eq!(small.engine.capabilities().max_positions, 96);
+    let refused = small.engine.ask(ask(&prompt(96, 1), 1, 1)).unwrap_err();
+    assert_eq!(
+        refused,
+        ServeError::TooLong {
+            prompt_tokens: 96,
+            max_positions: 96,
+            model_positions: 16_384
+        }
+    );
     let mut wanted = ask(&prompt(80, 1), 100, 1);
     wanted.stop.ignore_end = true;
     assert_eq!(small.complete(wanted).tokens.len(), 16);
@@ -416,7 +426,8 @@ fn the_null_backend_answers_at_once() {
         error,
         ServeError::TooLong {
             prompt_tokens: 100,
-            max_positions: 100
+            max_positions: 100,
+            model_positions: 100,
         }
     );
     assert_eq!(

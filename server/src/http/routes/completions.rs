@@ -113,6 +113,7 @@ fn plans(
                     param: "prompt",
                     prompt_tokens: tokens.len(),
                     max_positions,
+                    model_positions: able.model_positions,
                 });
             }
             Prompt::Tokens(tokens) => (door.language.decode(&tokens), PromptSource::Tokens(tokens)),

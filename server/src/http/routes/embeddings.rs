@@ -165,6 +165,7 @@ fn inputs(door: &Door, input: &Value) -> Result<Vec<Vec<Token>>, ApiError> {
             param: "input",
             prompt_tokens: long.len(),
             max_positions: capabilities.max_positions,
+            model_positions: capabilities.model_positions,
         });
     }
     if tokens.iter().map(Vec::len).sum::<usize>() > TOKENS_MAX {

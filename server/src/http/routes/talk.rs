@@ -325,10 +325,12 @@ pub(super) fn of_prompt(param: &'static str) -> impl Fn(OpenError) -> ApiError {
         OpenError::Serve(ServeError::TooLong {
             prompt_tokens,
             max_positions,
+            model_positions,
         }) => ApiError::ContextLength {
             param,
             prompt_tokens,
             max_positions,
+            model_positions,
         },
         OpenError::Serve(error) => error.into(),
         OpenError::Broken(_) => ApiError::Internal(error.to_string()),

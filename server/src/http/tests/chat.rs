@@ -188,6 +188,7 @@ async fn failures_before_the_first_token_have_a_status() {
             Script::Refuse(ServeError::TooLong {
                 prompt_tokens: 9,
                 max_positions: 4,
+                model_positions: 4,
             }),
             (400, "context_length_exceeded", None),
         ),
@@ -421,7 +422,6 @@ async fn metadata_is_kept_with_the_turn_as_far_as_it_fits() {
     assert_eq!(shown["trace_id"], turns[0].request.0.simple().to_string());
 }
 
-#[tokio::test]
 /// Of every prompt once: its other choices find what the first one computed.
 #[tokio::test]
 async fn what_was_cached_of_all_prompts_is_told_as_what_they_have_is() {
@@ -441,6 +441,7 @@ async fn what_was_cached_of_all_prompts_is_told_as_what_they_have_is() {
     }
 }
 
+#[tokio::test]
 async fn text_completions_take_texts_and_tokens() {
     let stage = Stage::new(Recorder::Collects).await;
     stage.script([say(&["a"]), say(&["b"]), say(&["c"]), say(&["d"])]);
