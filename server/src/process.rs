@@ -94,6 +94,9 @@ fn greet(house: &House, (serves, needs_key, is_first): (bool, bool, bool), schem
     }
     if serves {
         println!("  model  {}", house.model);
+        if let Some(computed) = house.computed() {
+            println!("  engine {computed}");
+        }
         // Who would make the first account has a key afterwards.
         let key = match needs_key || house.first_link.is_some() {
             true => " -H 'authorization: Bearer YOUR-KEY'",

@@ -20,6 +20,16 @@ pub enum Arithmetic {
 }
 
 impl Arithmetic {
+    /// Its name in configurations.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::Amx => "amx",
+            Self::Int8 => "int8",
+        }
+    }
+
     /// Whether this processor computes so. Any can be made to; products of bf16 then slowly, and
     /// exactly but for subnormal numbers, which is good for tests only.
     pub fn supported(self) -> bool {

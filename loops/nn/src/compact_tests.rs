@@ -6,6 +6,7 @@ use half::bf16;
 
 use super::*;
 use crate::arithmetic::Arithmetic;
+use crate::computing::Computing;
 use crate::config::Family;
 use crate::pairs::tests::{products_are_those_of, serves_and_trains_one_function, slow_pairs};
 use crate::panels::Panels;
@@ -147,6 +148,12 @@ fn a_compact_model_serves_and_trains_one_function() {
         ..plain.clone()
     };
     assert!(compact.weights.bytes() < plain.weights.bytes());
+    let told = [&plain, &compact].map(Computing::of);
+    assert_eq!(
+        told.each_ref().map(|c| c.weights.as_str()),
+        ["bf16", "bf16 in 12 bits"]
+    );
+    assert_eq!(told[1].weights_bytes, compact.weights.bytes());
     assert_eq!(compact.weights.digest(&shape), plain.digest);
     let text = tokens(&shape, 70, 3);
     let logprobs = |model: &Model| -> Vec<u32> {

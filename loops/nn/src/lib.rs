@@ -10,6 +10,7 @@ mod arithmetic;
 mod attention;
 pub mod bench;
 mod compact;
+mod computing;
 pub mod device;
 mod exec;
 mod experts;
@@ -56,6 +57,7 @@ pub use adapter::{
     Adapter, AdapterConfig, AdapterDtype, AdapterError, DenseConfig, LoraConfig, Part, Target,
 };
 pub use arithmetic::Arithmetic;
+pub use computing::Computing;
 pub use config::{ExpertsConfig, Family, ModelConfig, RopeScaling, StoredDtype};
 pub use exec::Executor;
 pub use forward::{Logits, LogitsWanted, Scratch, SeqInput, forward};

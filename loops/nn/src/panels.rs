@@ -284,6 +284,14 @@ impl Panels {
         }
     }
 
+    /// The same for people, who pay for the memory.
+    pub(crate) fn kept(&self) -> &'static str {
+        match &self.data {
+            Data::Compact(_) => "bf16 in 12 bits",
+            Data::F32(_) | Data::Bf16(_) | Data::Quantised(_) => self.format(),
+        }
+    }
+
     /// The same matrix in `format`: rounded to codes, or as it is.
     pub(crate) fn into_format(self, format: WeightFormat) -> Self {
         let bits = match format {

@@ -383,7 +383,7 @@ impl Weights {
         all.max().unwrap_or_default()
     }
 
-    fn matrices(&self) -> impl Iterator<Item = &Panels> {
+    pub(crate) fn matrices(&self) -> impl Iterator<Item = &Panels> {
         let layers = self.layers.iter();
         let matrices = layers.flat_map(|l| {
             let attention = [&l.qkv.w, &l.o.w];

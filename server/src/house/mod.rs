@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 
 use hone_collect::Input;
 use hone_runtime::{Outbox, Overflow, ShutdownTrigger, queue};
-use hone_serve::Engine;
+use hone_serve::{Backend, Engine};
 use hone_store::Ledger;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 
+use crate::computed::Computed;
 use crate::config::Config;
 use crate::door::{Door, DoorCounters, Live, Places};
 use crate::eraser::Eraser;
@@ -34,7 +35,7 @@ use crate::http::tls::Tls;
 use crate::http::traffic::Traffic;
 use crate::http::{Http, Life, ModelNames, router};
 use crate::hub::HubAccess;
-use crate::model;
+use crate::model::{self, Served};
 use crate::people::audit::Audit;
 use crate::telemetry::Telemetry;
 use crate::watch::Watch;
@@ -101,33 +102,22 @@ impl House {
         let (to_train, from_judge) = queue(1, Overflow::DropOldest);
         let collect = rooms::collect(&commons, to_judge, &mut tasks);
         let (backend, engine) = rooms::serve(&commons, &served)?;
+        let computed = served.builtin.as_ref().zip(engine.as_deref());
+        let computed = computed.map(|(builtin, engine)| Computed::of(builtin, engine));
         let base = rooms::base(&commons, &served, engine.clone());
         rooms::judge(&commons, (from_collect, to_train), base, &mut tasks).await?;
         rooms::train(&commons, (&served, engine.clone()), from_judge, &mut tasks)?;
         let abort = ShutdownTrigger::new();
         let door = backend.map(|backend| {
-            Arc::new(Door {
-                backend,
-                language: served.language.clone(),
-                index: commons.index.clone(),
-                collect: collect.clone(),
-                rules: commons.rules.clone(),
-                policies: commons.policies.reader(),
-                late: commons.late.clone(),
-                clock: commons.clock.clone(),
-                ids: commons.ids.clone(),
-                limits: config.http.door_limits(),
-                meters: commons.meters.clone(),
-                counters: DoorCounters::default(),
-                live: Live::default(),
-                telemetry: commons.telemetry.clone(),
-                embedding: Places::new(1),
-                apart: Places::new(config.model.thread_count()),
-                abort: abort.signal(),
-            })
+            let parts = (backend, &served, collect.clone());
+            Arc::new(door_of(&commons, parts, &abort))
         });
         let eraser = rooms::eraser(&commons, &mut tasks);
-        let http = Arc::new(http_of(&commons, (door, collect, eraser), addr)?);
+        let http = Arc::new(http_of(
+            &commons,
+            (door, collect, eraser),
+            (computed, addr),
+        )?);
         people::watch(&commons, &mut tasks);
         let first_link = people::first_link(&commons, addr).await?;
         rooms::measures(&commons, &http, &mut tasks);
@@ -155,6 +145,11 @@ impl House {
         })
     }
 
+    /// How the model is computed, where the built-in engine runs here.
+    pub fn computed(&self) -> Option<&Computed> {
+        self.http.computed.as_ref()
+    }
+
     /// Holds the hands of a loop, or lets them go: see [`hone_runtime::Switch::hold`]. False where
     /// no such loop runs. Only whoever holds the house itself can do that; no request can.
     pub fn hold(&self, name: &str, held: bool) -> bool {
@@ -177,10 +172,37 @@ fn guard_of(config: &Config, addr: SocketAddr) -> Result<Guard, String> {
     })
 }
 
+fn door_of(
+    commons: &Commons,
+    (backend, served, collect): (Arc<dyn Backend>, &Served, Option<Outbox<Input>>),
+    abort: &ShutdownTrigger,
+) -> Door {
+    let config = &commons.config;
+    Door {
+        backend,
+        language: served.language.clone(),
+        index: commons.index.clone(),
+        collect,
+        rules: commons.rules.clone(),
+        policies: commons.policies.reader(),
+        late: commons.late.clone(),
+        clock: commons.clock.clone(),
+        ids: commons.ids.clone(),
+        limits: config.http.door_limits(),
+        meters: commons.meters.clone(),
+        counters: DoorCounters::default(),
+        live: Live::default(),
+        telemetry: commons.telemetry.clone(),
+        embedding: Places::new(1),
+        apart: Places::new(config.model.thread_count()),
+        abort: abort.signal(),
+    }
+}
+
 fn http_of(
     commons: &Commons,
     (door, collect, eraser): (Option<Arc<Door>>, Option<Outbox<Input>>, Arc<Eraser>),
-    addr: SocketAddr,
+    (computed, addr): (Option<Computed>, SocketAddr),
 ) -> Result<Http, String> {
     let config = &commons.config;
     Ok(Http {
@@ -205,6 +227,7 @@ fn http_of(
         people: commons.people.clone(),
         audit: Audit::new(commons.audit.clone(), commons.clock.clone()),
         meters: commons.meters.clone(),
+        computed,
         guard: Swap::new(guard_of(config, addr)?),
         life: Life::default(),
         traffic: Traffic::default(),

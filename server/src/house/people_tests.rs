@@ -92,9 +92,14 @@ impl Server {
         Self::start_at("127.0.0.1:0", (data, log), keys)
     }
 
-    fn start_at(bind: &str, (data, log): (&Path, &Path), keys: &[(&str, &str)]) -> Self {
+    fn start_at(bind: &str, files: (&Path, &Path), keys: &[(&str, &str)]) -> Self {
+        Self::begun(&["--bind", bind, "--engine", "null"], files, keys)
+    }
+
+    fn begun(flags: &[&str], (data, log): (&Path, &Path), keys: &[(&str, &str)]) -> Self {
         let data = data.display().to_string();
-        let arguments = ["serve", "--bind", bind, "--engine", "null", "--data", &data];
+        let mut arguments = vec!["serve", "--data", &data];
+        arguments.extend(flags);
         let log = std::fs::File::create(log).unwrap();
         let mut child = hone(&arguments)
             .envs(keys.iter().copied())
@@ -361,4 +366,46 @@ async fn a_debug_log_of_a_whole_session_holds_no_text_and_no_secret() {
         let line = log.lines().find(|line| line.contains(&secret));
         assert!(line.is_none(), "the log holds {secret}: {line:?}");
     }
+}
+
+/// A cache that is smaller than a window of the built-in model cuts its context.
+#[tokio::test]
+async fn the_start_says_what_computes_and_what_of_the_context_is_served() {
+    let data = tempfile::tempdir().unwrap();
+    let log = data.path().join("log");
+    let keys = [("HONE__SERVE__KV_CACHE_BYTES_MAX", "500000")];
+    let files = (&data.path().join("data") as &Path, &log as &Path);
+    let server = Server::begun(&["--bind", "127.0.0.1:0"], files, &keys);
+    let (_, status) = server
+        .send("GET", "/admin/v1/status", &Value::Null, "")
+        .await;
+    let (model, computed) = (&status["model"], &status["model"]["computed"]);
+    let line = server
+        .lines
+        .iter()
+        .find_map(|l| l.strip_prefix("  engine "));
+    let line = line.unwrap_or_else(|| panic!("{:?}", server.lines));
+    for told in ["processor", "arithmetic", "weights", "kv_format"] {
+        assert!(line.contains(computed[told].as_str().unwrap()), "{line}");
+    }
+    let tokens = &computed["kv_tokens"];
+    assert!(line.ends_with(&format!(" for {tokens} tokens")), "{line}");
+    assert_eq!(&model["max_positions"], tokens);
+    let warning = format!("requests may have {tokens} tokens and the model itself takes 32768");
+    let began = Instant::now();
+    while !std::fs::read_to_string(&log).unwrap().contains(&warning) {
+        assert!(began.elapsed() < Duration::from_secs(10), "{warning}");
+        tokio::task::yield_now().await;
+    }
+    let long = json!({"model": "hone-starter", "prompt": vec![1; 600]});
+    let (status, error) = server.send("POST", "/v1/completions", &long, "").await;
+    assert_eq!(
+        (status, &error["error"]["code"]),
+        (400, &json!("context_length_exceeded"))
+    );
+    let message = error["error"]["message"].as_str().unwrap();
+    let begins = format!("this model's maximum context length is {tokens} tokens");
+    assert!(message.starts_with(&begins), "{message}");
+    let remedy = "raise serve.kv_cache_bytes_max (the model itself takes 32768 tokens)";
+    assert!(message.ends_with(remedy), "{message}");
 }

@@ -39,6 +39,7 @@ use hone_runtime::{Board, Clock, Ids, Latest, Outbox};
 use hone_store::{Ledger, Personal, Versions};
 use tokio::sync::Semaphore;
 
+use crate::computed::Computed;
 use crate::config::{BindingConfig, HttpConfig, Setting};
 use crate::door::Door;
 use crate::eraser::Eraser;
@@ -89,6 +90,8 @@ pub struct Http {
     pub config: HttpConfig,
     /// Names of the served model.
     pub models: ModelNames,
+    /// How the model is computed, where the built-in engine runs in this process.
+    pub computed: Option<Computed>,
     /// Who may call.
     pub guard: Swap<Guard>,
     /// Accounts, keys and sign-ins.

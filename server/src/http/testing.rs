@@ -521,6 +521,7 @@ impl Stage {
             settings: Swap::new(whole.settings().unwrap()),
             page,
             watchers: Arc::new(Semaphore::new(1)),
+            computed: None,
             started: Instant::now(),
         });
         Self {

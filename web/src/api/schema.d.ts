@@ -1791,6 +1791,25 @@ export interface components {
         };
         /** @description A text completion request. */
         CompletionRequest: components["schemas"]["CompletionFields"] & components["schemas"]["SamplingFields"] & components["schemas"]["ShapeFields"] & components["schemas"]["SessionFields"];
+        /** @description What speed and memory depend on. */
+        Computed: {
+            /** @description What products are of: `f32`, `bf16`, `amx` (bf16 in tiles) or `int8`. */
+            arithmetic: string;
+            /** @description Name of the device that computes the steps; null is the processor. */
+            device?: string | null;
+            /** @description How keys and values are kept. */
+            kv_format: string;
+            /** @description Tokens that there is memory for, of all requests and reusable prefixes together. */
+            kv_tokens: number;
+            /** @description Instructions of the processor that are used, such as `avx512-bf16`. */
+            processor: string;
+            /** @description Threads of the processor. */
+            threads: number;
+            /** @description How matrices are kept, such as `bf16 in 12 bits, f32`. */
+            weights: string;
+            /** @description Bytes they take. */
+            weights_bytes: number;
+        };
         /** @description The resolved configuration. */
         ConfigReply: {
             /** @description Every setting. */
@@ -2741,6 +2760,7 @@ export interface components {
             base_digest: string;
             /** @description Whether its turns may train. */
             can_train: boolean;
+            computed?: components["schemas"]["Computed"] | null;
             /** @description Arithmetic, weight and key-value format. */
             fingerprint: string;
             /** @description Most tokens of prompt and completion together. */

@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout};
 use utoipa::{IntoParams, ToSchema};
 
 use super::Reply;
+use crate::computed::Computed;
 use crate::config::Loop;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
@@ -45,6 +46,8 @@ pub struct ModelStatus {
     pub max_positions: usize,
     /// Vocabulary size.
     pub vocab: usize,
+    /// What computes it, and how; null without the built-in engine.
+    pub computed: Option<Computed>,
 }
 
 /// What the engine counts.
@@ -168,6 +171,7 @@ pub async fn status(State(http): State<Arc<Http>>) -> Json<StatusReply> {
             base_digest: capabilities.base.to_hex(),
             max_positions: capabilities.max_positions,
             vocab: capabilities.vocab,
+            computed: http.computed.clone(),
         }
     });
     let door = http.door.as_ref();

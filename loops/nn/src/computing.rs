@@ -1,0 +1,56 @@
+//! How a model is computed on this machine, in a few words for whoever runs it.
+
+use std::collections::BTreeSet;
+
+use crate::arithmetic::Arithmetic;
+use crate::panels::Panels;
+use crate::simd::{SimdLevel, has_byte_dots, has_dots, has_tiles};
+use crate::weights::Model;
+
+/// What speed and memory depend on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Computing {
+    /// Instructions of the processor that products take, such as `avx512-bf16`.
+    pub processor: String,
+    /// What products are of: `f32`, `bf16`, `amx` (bf16 in tiles) or `int8`.
+    pub arithmetic: &'static str,
+    /// How matrices are kept, such as `bf16 in 12 bits, f32`.
+    pub weights: String,
+    /// Bytes they take.
+    pub weights_bytes: usize,
+    /// How keys and values are kept.
+    pub kv: &'static str,
+}
+
+impl Computing {
+    /// Of a model on this processor.
+    pub fn of(model: &Model) -> Self {
+        let kept: BTreeSet<&str> = model.weights.matrices().map(Panels::kept).collect();
+        let kept: Vec<&str> = kept.into_iter().collect();
+        let arithmetic = model.weights.arithmetic();
+        Self {
+            processor: processor(arithmetic),
+            arithmetic: arithmetic.as_str(),
+            weights: kept.join(", "),
+            weights_bytes: model.weights.bytes(),
+            kv: model.kv.as_str(),
+        }
+    }
+}
+
+fn processor(arithmetic: Arithmetic) -> String {
+    let level = match SimdLevel::current() {
+        SimdLevel::Avx512 => "avx512",
+        SimdLevel::Avx2 => "avx2",
+        SimdLevel::Neon => "neon",
+        SimdLevel::Portable => "portable",
+    };
+    let own = match arithmetic {
+        Arithmetic::F32 => "",
+        Arithmetic::Bf16 if has_dots() => "-bf16",
+        Arithmetic::Amx if has_tiles() => "-amx",
+        Arithmetic::Int8 if has_byte_dots() => "-vnni",
+        Arithmetic::Bf16 | Arithmetic::Amx | Arithmetic::Int8 => "",
+    };
+    format!("{level}{own}")
+}
