@@ -108,7 +108,7 @@ browser: setup web ## the page in a browser against the real server; pictures in
 	$(CARGO) build --workspace --locked --bin hone
 	HONE=target/debug/hone node --test --test-concurrency=1 tests/browser/
 
-bench: ## every measurement, as tables
+bench: ## every short measurement, as tables (hone bench --help has all)
 	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
 	$(HONE) bench all
 
