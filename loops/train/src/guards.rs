@@ -59,7 +59,8 @@ pub struct GateConfig {
 pub struct WatchConfig {
     /// Whether it watches.
     pub enabled: bool,
-    /// Judged turns, or answers, that tell what rate is usual in a scope.
+    /// Judged turns, or answers, that tell what rate is usual in a scope; as many again tell it
+    /// better.
     pub base_turns: u32,
     /// How many times the usual rate is worth an alarm.
     pub ratio: f64,

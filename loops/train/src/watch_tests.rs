@@ -30,62 +30,111 @@ fn config() -> WatchConfig {
     }
 }
 
-/// Observations until the alarm, at most `most`, of a rate that depends on their number.
-fn run_length(seed: u64, most: u32, rate: impl Fn(u32) -> f64) -> u32 {
-    let (config, mut rng, mut chart) = (config(), Rng(seed), Chart::default());
+/// Alarms among so many observations of a rate that depends on their number, by number from 1.
+fn alarms_of(seed: u64, most: u32, rate: &dyn Fn(u32) -> f64) -> Vec<u32> {
+    let (config, mut rng, mut chart) = (config(), Rng(seed << 20), Chart::default());
+    let mut alarms = Vec::new();
     for at in 0..most {
         let seen = (PolicyVersion(1), rng.uniform() < rate(at));
         if chart.observe(&config, seen).is_some() {
-            return at + 1;
+            alarms.push(at + 1);
         }
     }
-    most
+    alarms
 }
 
-fn median(mut lengths: Vec<u32>) -> u32 {
-    lengths.sort_unstable();
-    lengths[lengths.len() / 2]
-}
-
-/// What docs/operations.md says of the default parameters.
-#[test]
-fn alarms_are_rare_without_change_and_soon_with_one() {
-    for rate in [0.02, 0.1, 0.3, 0.6] {
-        let lengths: Vec<u32> = (0..60).map(|s| run_length(s, 10_000, |_| rate)).collect();
-        let mean = lengths.iter().map(|n| f64::from(*n)).sum::<f64>() / 60.0;
-        assert!(
-            mean >= 3_000.0,
-            "mean run length {mean} at a rate of {rate}"
-        );
+/// Without a change: observations up to the first alarm (at most `most`), and alarms per 10,000
+/// observations of the first half and of the second. Means over `seeds` scopes.
+fn calm(rate: f64, (seeds, most): (u64, u32)) -> [f64; 3] {
+    let mut sums = [0.0; 3];
+    for seed in 0..seeds {
+        let alarms = alarms_of(seed, most, &|_| rate);
+        let half = alarms.partition_point(|at| *at <= most / 2);
+        let halves = [half, alarms.len() - half].map(|n| n as f64 * 2e4 / f64::from(most));
+        sums[0] += f64::from(*alarms.first().unwrap_or(&most));
+        sums[1] += halves[0];
+        sums[2] += halves[1];
     }
-    let after = |change: u32, before: f64, now: f64| {
-        let rate = |at| if at < change { before } else { now };
-        median(
-            (0..101)
-                .map(|s| run_length(s, 5_000, rate).saturating_sub(change))
-                .collect(),
-        )
-    };
+    sums.map(|sum| sum / seeds as f64)
+}
+
+/// What configs/default.toml and docs/operations.md say of the default parameters. However many
+/// observations there were, none may make the next alarm likelier.
+#[test]
+fn alarms_are_rare_without_change() {
+    for rate in [0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.6] {
+        let [length, early, late] = calm(rate, (60, 40_000));
+        println!(
+            "rate {rate}: first alarm after {length:.0} of at most 40000 turns; per 10000 turns \
+             {early:.2} alarms in the first half, {late:.2} in the second"
+        );
+        assert!(length >= 12_000.0, "{length} turns at a rate of {rate}");
+        assert!(early <= 2.5 && late <= 2.5, "{early}, {late} at {rate}");
+    }
+}
+
+/// Observations from a change at `at` to the alarm, median of 101 scopes; 5,000 is never.
+fn delay(at: u32, rate: &dyn Fn(u32) -> f64) -> u32 {
+    let delays = (0..101).map(|seed| {
+        let alarms = alarms_of(seed, at + 5_000, rate);
+        let after = alarms.into_iter().find(|alarm| *alarm > at);
+        after.map_or(5_000, |alarm| alarm - at)
+    });
+    let mut delays: Vec<u32> = delays.collect();
+    delays.sort_unstable();
+    delays[delays.len() / 2]
+}
+
+#[test]
+fn alarms_come_soon_after_a_change() {
     let rows = [
-        // Twice and ten times what was usual.
+        // Twice and ten times what was usual, early.
         (150, 0.1, 0.2, 500),
         (150, 0.3, 0.6, 60),
         (150, 0.05, 0.5, 40),
         (150, 0.1, 0.9, 20),
+        // Before what is usual is known well.
+        (60, 0.1, 0.3, 150),
+        (60, 0.3, 0.6, 90),
+        (75, 0.1, 0.5, 40),
+        // Twice, where the rate is known well.
+        (1_000, 0.1, 0.2, 300),
+        (1_000, 0.3, 0.6, 60),
+        (10_000, 0.1, 0.2, 300),
+        (10_000, 0.2, 0.4, 90),
+        (10_000, 0.3, 0.6, 50),
     ];
-    for (change, before, now, most) in rows {
-        let delay = after(change, before, now);
-        assert!(delay <= most, "{before} to {now} took {delay}");
+    for (at, before, now, most) in rows {
+        let rate = |turn| if turn < at { before } else { now };
+        let delay = delay(at, &rate);
+        println!("{before} to {now} at turn {at}: alarm after {delay}");
+        assert!(delay <= most, "{before} to {now} at {at} took {delay}");
     }
-    // What was learned is defended: it began bad, became good, and broke.
-    let rate = |at| match at {
-        0..50 => 0.6,
-        50..250 => 0.1,
-        _ => 0.5,
-    };
-    let lengths = (0..101).map(|s| run_length(s, 5_000, rate).saturating_sub(250));
-    let delay = median(lengths.collect());
-    assert!((1..=60).contains(&delay), "{delay}");
+    // What was learned is defended: it began bad, became good, and broke, early and late.
+    for (good, broke) in [(50, 250), (3_900, 4_200), (40_000, 40_500)] {
+        let rate = |turn| match turn {
+            _ if turn < good => 0.6,
+            _ if turn < broke => 0.1,
+            _ => 0.5,
+        };
+        let delay = delay(broke, &rate);
+        println!("0.6, from turn {good} on 0.1, from {broke} on 0.5: alarm after {delay}");
+        assert!((1..=60).contains(&delay), "{good}, {broke}: {delay}");
+    }
+}
+
+/// A memory from before periods were counted may hold a usual rate that drifted below the true one.
+#[test]
+fn an_old_memory_learns_anew_what_is_usual() {
+    let old = r#"{"seen":3,"bad":1,"usual":0.05,"sum":0.0,"since":null,"run":[0,0]}"#;
+    let mut chart: Chart = serde_json::from_str(old).unwrap();
+    assert_eq!((chart.usual, chart.looks), (Some(0.05), 0));
+    for at in 0..97 {
+        let seen = (PolicyVersion::BASE, at % 2 == 0);
+        assert_eq!(chart.observe(&config(), seen), None);
+    }
+    let usual = chart.usual.unwrap();
+    assert!((0.5..0.6).contains(&usual), "{usual}");
 }
 
 #[test]
