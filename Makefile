@@ -73,9 +73,10 @@ schema-short: setup
 	$(CARGO) build --workspace --locked --bin hone
 	HONE=target/debug/hone $(VENV)/bin/python tests/schema/run.py --per-operation 12 --cases 5000
 
-soak: setup ## an hour of mixed load: memory, files, errors
+soak: setup ## two hours of mixed load, without a model and with one that learns: memory, files, errors
 	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
 	HONE=$(HONE) $(VENV)/bin/python tests/soak/run.py --seconds 3600
+	HONE=$(HONE) $(VENV)/bin/python tests/soak/run.py --seconds 3600 --engine builtin
 
 soak-short: setup
 	$(CARGO) build --workspace --locked --bin hone

@@ -1,8 +1,10 @@
 """A mixed load for a while: memory stays flat, no file descriptor leaks, nothing fails that should not.
 
     python tests/soak/run.py --seconds 3600
+    python tests/soak/run.py --seconds 3600 --engine builtin
 
-Starts the binary named by HONE with the instant engine on a free port, and ends it by its process id.
+Starts the binary named by HONE with the instant engine, or with the built-in model, which learns meanwhile, on a
+free port, and ends it by its process id.
 """
 
 import argparse
@@ -27,10 +29,10 @@ CLIENTS = 8
 # What the process may grow by from one half of the measured time to the other.
 GROWTH_KIB = 8 * 1024
 GROWTH_SHARE = 0.10
-# Caches and pools fill in this share of the time, and by so many requests, for which a slow machine
-# gets more time, at most so much; nothing of that is measured.
+# Caches and pools fill in this share of the time, and by so many requests to each engine, for which a
+# slow machine gets more time, at most so much; nothing of that is measured.
 WARM_SHARE = 0.3
-WARM_REQUESTS = 70_000
+WARM_REQUESTS = {"null": 70_000, "builtin": 20_000}
 WARM_PATIENCE_S = 300
 FILES_MORE = 4
 # Small memories, so that they are full before anything is measured.
@@ -40,6 +42,8 @@ SMALL = {
     "HONE__HTTP__TRANSCRIPT_BYTES_MAX": str(4 << 20),
     "HONE__HTTP__REPLAYS_MAX": "16",
     "HONE__COLLECT__OPEN_MAX": "1000",
+    "HONE__SERVE__KV_CACHE_BYTES_MAX": str(16 << 20),
+    "HONE__SERVE__ADAPTER_BYTES_MAX": str(16 << 20),
 }
 
 
@@ -63,7 +67,7 @@ class Load:
         if len(self.messages) > 12:
             self.messages = []
         self.messages.append({"role": "user", "content": f"Number {self.chance.random()}?"})
-        return {"model": self.model, "messages": self.messages, **more}
+        return {"model": self.model, "messages": self.messages, "max_tokens": 64, **more}
 
     async def talk(self, session):
         body = self.body(user=f"u{self.chance.randrange(20)}")
@@ -122,7 +126,7 @@ async def watch(pid, until, samples):
         await asyncio.sleep(0.5)
 
 
-async def soak(server, base, seconds):
+async def soak(server, base, seconds, warm_requests):
     async with aiohttp.ClientSession() as session:
         async with session.get(base + "/v1/models") as reply:
             model = (await reply.json())["data"][0]["id"]
@@ -131,7 +135,7 @@ async def soak(server, base, seconds):
     began = time.monotonic()
     warm, patience = began + seconds * WARM_SHARE, began + WARM_PATIENCE_S
     while time.monotonic() < warm or (
-        sum(load.done for load in loads) < WARM_REQUESTS and time.monotonic() < patience
+        sum(load.done for load in loads) < warm_requests and time.monotonic() < patience
     ):
         until = time.monotonic() + min(5, seconds)
         await asyncio.gather(*(load.run(until) for load in loads))
@@ -163,14 +167,15 @@ def verdict(loads, samples, files):
 def main():
     options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     options.add_argument("--seconds", type=float, default=3600)
+    options.add_argument("--engine", choices=WARM_REQUESTS, default="null")
     options = options.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         log_path = os.path.join(folder, "log")
         with open(log_path, "w") as log:
             data, env = os.path.join(folder, "data"), {**os.environ, **SMALL}
-            server, base = start(data, "--engine", "null", log=log, env=env)
+            server, base = start(data, "--engine", options.engine, log=log, env=env)
             try:
-                found = asyncio.run(soak(server, base, options.seconds))
+                found = asyncio.run(soak(server, base, options.seconds, WARM_REQUESTS[options.engine]))
             finally:
                 server.send_signal(signal.SIGTERM)
                 code = server.wait(timeout=60)

@@ -4,7 +4,10 @@
 use std::sync::Arc;
 
 use hone_domain::{Ask, PolicyChoice, Sampling, Turn};
-use hone_nn::{Adapter, Executor, KvFormat, KvPool, Model, ModelConfig, score};
+use hone_nn::{
+    Adapter, Arithmetic, Executor, KvFormat, KvPool, Model, ModelConfig, WeightFormat, Weights, score,
+};
+use proptest::prelude::*;
 
 use super::support::{Said, World, adapter, ask, model_config, prompt, read, scope, tokenizer};
 use crate::{Answer, Backend, Config};
@@ -311,6 +314,116 @@ fn pausing_and_computing_again_changes_nothing() {
         super::support::until("blocks given back", || {
             tight.engine.stats().kv_blocks_used == 0
         });
+    }
+}
+
+/// A model as it is served: how its matrices are kept and computed, and its keys and values.
+type Kind = (WeightFormat, Arithmetic, KvFormat);
+
+const KINDS: [Kind; 5] = [
+    (WeightFormat::F32, Arithmetic::F32, KvFormat::F32),
+    (WeightFormat::Bf16, Arithmetic::Bf16, KvFormat::F16),
+    (WeightFormat::Q8, Arithmetic::Int8, KvFormat::F16),
+    (WeightFormat::Q4, Arithmetic::Int8, KvFormat::F16),
+    (WeightFormat::Q8, Arithmetic::Bf16, KvFormat::F32),
+];
+
+fn kind_of(shape: ModelConfig, (format, arithmetic, kv): Kind) -> Model {
+    let weights = Weights::random(&shape, 42).into_format(format);
+    let model = Model::new(shape, weights);
+    model.computed_by(arithmetic).with_kv(kv)
+}
+
+/// What happens around requests.
+#[derive(Clone, Debug)]
+struct Around {
+    threads: usize,
+    step: usize,
+    chunk: usize,
+    /// Blocks of keys and values; few of them pause requests.
+    blocks: u64,
+    /// The order of the requests, more than once each, which then find their prefixes.
+    order: Vec<usize>,
+    /// How many there are at the same time.
+    at_once: usize,
+}
+
+const ASKS: usize = 7;
+
+fn any_around() -> impl Strategy<Value = Around> {
+    let order = Just((0..2 * ASKS).map(|i| i % ASKS).collect::<Vec<_>>()).prop_shuffle();
+    let sizes = (9usize..80, 1usize..80, prop_oneof![Just(14u64), Just(400)]);
+    (1usize..5, sizes, order, 1..=2 * ASKS).prop_map(
+        |(threads, (step, chunk, blocks), order, at_once)| Around {
+            threads,
+            step,
+            chunk,
+            blocks,
+            order,
+            at_once,
+        },
+    )
+}
+
+fn asked_around(shape: &ModelConfig, kind: Kind, around: &Around) -> (World, Vec<(usize, Said)>) {
+    let each = KvPool::bytes_per_block(shape, kind.2) as u64;
+    let config = Config {
+        running_max: 8,
+        step_tokens_max: around.step,
+        prefill_chunk_tokens_max: around.chunk,
+        kv_cache_bytes_max: around.blocks * each,
+        ..Config::for_tests()
+    };
+    let world = World::on_threads(config, kind_of(shape.clone(), kind), around.threads);
+    for (name, adapter) in adapters(shape) {
+        world.publish(name, 1, &adapter);
+    }
+    let all = asks(ASKS);
+    let mut told = Vec::new();
+    for part in around.order.chunks(around.at_once) {
+        let said = together(&world, part.iter().map(|i| all[*i].clone()).collect());
+        told.extend(part.iter().copied().zip(said));
+    }
+    (world, told)
+}
+
+/// Batches, chunks, prefixes found, pauses, adapters and threads at random, for every arithmetic: a
+/// request gets what it gets alone, bit for bit, and what its tokens in one piece recompute.
+#[test]
+fn whatever_happens_around_it_changes_nothing() {
+    for windows in [vec![None, None], vec![Some(40), Some(33)]] {
+        let shape = ModelConfig {
+            ffn: 64,
+            windows,
+            ..model_config()
+        };
+        let (mut paused, mut cached) = (0, 0);
+        for kind in KINDS {
+            let quiet = Around {
+                threads: 1,
+                step: 512,
+                chunk: 512,
+                blocks: 400,
+                order: (0..ASKS).collect(),
+                at_once: 1,
+            };
+            let (_, alone) = asked_around(&shape, kind, &quiet);
+            let config = ProptestConfig::with_cases(8);
+            proptest!(config, |(around in any_around())| {
+                let (world, told) = asked_around(&shape, kind, &around);
+                let exec = Executor::new(around.threads);
+                for (i, said) in &told {
+                    let wanted = &alone[*i].1;
+                    prop_assert_eq!(wanted.bits(), said.bits(), "request {} of {:?}", i, kind);
+                    let turn = said.turn.as_deref();
+                    turn.into_iter().for_each(|turn| recomputed(&world.model, turn, &exec));
+                }
+                let stats = world.engine.stats();
+                paused += stats.preemptions_total;
+                cached += stats.cached_prompt_tokens_total;
+            });
+        }
+        assert!(cached > 0 && (paused > 0 || shape.windows[0].is_some()));
     }
 }
 

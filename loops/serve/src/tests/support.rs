@@ -182,17 +182,26 @@ impl World {
     /// On the emulated device.
     pub(crate) fn on_device(config: Config, model: ModelConfig) -> Self {
         let words = Arc::new(tokenizer());
-        Self::build(config, (Model::random(model, 42), words), true)
+        Self::build(config, (Model::random(model, 42), words), (2, true))
     }
 
     /// Of a model of its own kind.
     pub(crate) fn of(config: Config, model: Model, words: Arc<Tokenizer>) -> Self {
-        Self::build(config, (model, words), false)
+        Self::build(config, (model, words), (2, false))
     }
 
-    fn build(config: Config, (model, words): (Model, Arc<Tokenizer>), on_device: bool) -> Self {
+    /// Computed by so many threads.
+    pub(crate) fn on_threads(config: Config, model: Model, threads: usize) -> Self {
+        Self::build(config, (model, Arc::new(tokenizer())), (threads, false))
+    }
+
+    fn build(
+        config: Config,
+        (model, words): (Model, Arc<Tokenizer>),
+        (threads, on_device): (usize, bool),
+    ) -> Self {
         let model = Arc::new(model);
-        let executor = Arc::new(Executor::new(2));
+        let executor = Arc::new(Executor::new(threads));
         let device = on_device.then(|| {
             let driver = Arc::new(Emulator::new().unwrap());
             Device::load(driver, Arc::clone(&model), &executor, &mut |_, _| {}).unwrap()
