@@ -1,5 +1,5 @@
 //! Gaps between tokens as HTTP clients see them, with training paused and running: where the server
-//! has all it can do, and where sessions come by themselves at a share of that.
+//! has all it can do, and where sessions begin by themselves at a share of the rate there.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -12,9 +12,10 @@ use hone_starter::rng::Rng;
 use serde_json::{Value, json};
 
 use super::Bench;
-use super::report::{Gaps, Report, milli, ms, ratio};
+use super::report::{Gaps, Report, Spread, milli, ms, ratio};
 use super::wire::Wire;
 use crate::demo::client::{Chat, Client};
+use crate::demo::numbers::Percentiles;
 
 /// Users who talk at the same time. They share one policy, so that it always has turns to learn from.
 const USERS: u64 = 4;
@@ -35,12 +36,12 @@ const LOOK: Duration = Duration::from_millis(5);
 const WARM_UP: Duration = Duration::from_secs(2);
 const WARM_UPS_MAX: usize = 10;
 
-/// Share of the sessions that the server can hold at which they come by themselves.
+/// Share of the sessions per second of users without a pause, at which they come by themselves.
 const OPEN_SHARE: f64 = 0.6;
 /// Sessions at once there, at most; one that would be more is left out and counted as failed.
 const OPEN_MAX: usize = 64;
-/// Stretches of each kind, in turn, because machines drift.
-const ROUNDS: u32 = 2;
+/// Stretches of each kind, in turn, because machines drift. An odd number has a middle.
+const ROUNDS: u32 = 5;
 
 /// Who talks when.
 #[derive(Clone, Copy)]
@@ -54,9 +55,12 @@ enum Load {
 /// Stretches of conversation.
 #[derive(Default)]
 struct Phase {
-    gaps_ms: Vec<f64>,
+    /// Of each stretch.
+    gaps_ms: Vec<Vec<f64>>,
     time: Duration,
     sessions: u64,
+    /// Tokens that the engine decoded.
+    tokens: u64,
     left_out: u64,
     /// Milliseconds that training's thread computed.
     work_ms: f64,
@@ -66,6 +70,17 @@ struct Phase {
 impl Phase {
     fn train_share(&self) -> f64 {
         self.work_ms / ms(self.time).max(1.0)
+    }
+
+    fn per_s(&self, count: u64) -> f64 {
+        count as f64 / self.time.as_secs_f64().max(1e-3)
+    }
+
+    /// The 99th percentile of each stretch's gaps.
+    fn p99s_ms(&self) -> impl Iterator<Item = f64> {
+        self.gaps_ms
+            .iter()
+            .map(|gaps| Percentiles::of(gaps.clone()).p99)
     }
 }
 
@@ -89,13 +104,13 @@ async fn measure(url: &str, time: Duration) -> Result<Report, String> {
     };
     let learned = talkers.warm_up().await?;
     let saturated = talkers.both(Load::Saturated, time).await?;
-    let capacity = saturated[0].sessions as f64 / saturated[0].time.as_secs_f64();
+    let capacity = saturated[0].per_s(saturated[0].sessions);
     let open = talkers
         .both(Load::Open(capacity * OPEN_SHARE), time)
         .await?;
     let mut report = Report::new(
         format!(
-            "gap: token gaps at HTTP clients, training paused and running ({USERS} without a pause; sessions at {:.0} % of that)",
+            "gap: token gaps at HTTP clients, training paused and running ({USERS} without a pause; sessions at {:.0} % of their rate)",
             OPEN_SHARE * 100.0
         ),
         &[
@@ -104,10 +119,12 @@ async fn measure(url: &str, time: Duration) -> Result<Report, String> {
             "gap p50 ms",
             "p99 ms",
             "worst ms",
-            "tokens",
+            "gaps",
+            "tokens/s",
             "share of time",
         ],
     );
+    report.note(what_open_is((&saturated[0], &open[0]), capacity));
     for (name, phases) in [("saturated", saturated), ("open", open)] {
         tell(&mut report, name, phases);
     }
@@ -119,11 +136,32 @@ async fn measure(url: &str, time: Duration) -> Result<Report, String> {
     Ok(report)
 }
 
+/// What share of what the open load is.
+fn what_open_is((saturated, open): (&Phase, &Phase), capacity: f64) -> String {
+    let [all, some] = [saturated, open].map(|phase| phase.per_s(phase.tokens));
+    format!(
+        "open: {:.1} sessions/s, {:.0} % of the {capacity:.1} that {USERS} users without a pause begin; that is {some:.0} tokens/s of their {all:.0} ({:.0} %), with training paused",
+        capacity * OPEN_SHARE,
+        OPEN_SHARE * 100.0,
+        100.0 * some / all.max(1e-3)
+    )
+}
+
 fn tell(report: &mut Report, load: &str, [off, on]: [Phase; 2]) {
     report.failed += off.left_out + on.left_out;
     let (share, versions) = (on.train_share(), on.versions);
-    let (off, on) = (Gaps::of(off.gaps_ms), Gaps::of(on.gaps_ms));
-    for (name, gaps, share) in [("paused", &off, 0.0), ("running", &on, share)] {
+    let ratios = off.p99s_ms().zip(on.p99s_ms());
+    let ratios: Vec<f64> = ratios.filter_map(|(off, on)| ratio(on, off)).collect();
+    let rounds = Spread::of(&ratios);
+    let speeds = [&off, &on].map(|phase| phase.per_s(phase.tokens));
+    let (off, on) = (
+        Gaps::of(off.gaps_ms.concat()),
+        Gaps::of(on.gaps_ms.concat()),
+    );
+    for ((name, gaps, share), speed) in [("paused", &off, 0.0), ("running", &on, share)]
+        .into_iter()
+        .zip(speeds)
+    {
         report.row([
             load.to_owned(),
             name.to_owned(),
@@ -131,19 +169,26 @@ fn tell(report: &mut Report, load: &str, [off, on]: [Phase; 2]) {
             format!("{:.2}", gaps.p99_ms),
             format!("{:.2}", gaps.worst_ms),
             gaps.count.to_string(),
+            format!("{speed:.0}"),
             format!("{:.0} %", share * 100.0),
         ]);
     }
     let p99 = ratio(on.p99_ms, off.p99_ms);
+    let of_rounds = rounds.map_or_else(String::new, |rounds| {
+        let (median, lowest, highest) = (rounds.median, rounds.lowest, rounds.highest);
+        format!(", {median:.2} ({lowest:.2} to {highest:.2}) in the median of {ROUNDS} rounds")
+    });
     report.note(format!(
-        "{load}: with training the p99 gap is {:.2} times that without",
+        "{load}: with training the p99 gap is {:.2} times that without over all gaps{of_rounds}",
         p99.unwrap_or_default()
     ));
     report.set(
         load,
         json!({
             "off": off.json(), "on": on.json(), "p50_ratio": ratio(on.p50_ms, off.p50_ms),
-            "p99_ratio": p99, "train_share": milli(share), "versions": versions,
+            "p99_ratio": p99, "p99_ratio_rounds": rounds.map(|rounds| rounds.json()),
+            "tokens_per_s_off": milli(speeds[0]), "tokens_per_s_on": milli(speeds[1]),
+            "train_share": milli(share), "versions": versions,
         }),
     );
 }
@@ -178,10 +223,12 @@ impl Talkers<'_> {
     /// Talk with training paused and running, in turn, each for `time` altogether.
     async fn both(&self, load: Load, time: Duration) -> Result<[Phase; 2], String> {
         let mut phases = [Phase::default(), Phase::default()];
-        for _ in 0..ROUNDS {
-            for (phase, paused) in phases.iter_mut().zip([true, false]) {
-                self.pause(paused).await?;
-                self.phase(load, time / ROUNDS, phase).await?;
+        for round in 0..ROUNDS {
+            // Neither of the two is always the first.
+            let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
+            for at in order {
+                self.pause(at == 0).await?;
+                self.phase(load, time / ROUNDS, &mut phases[at]).await?;
             }
         }
         Ok(phases)
@@ -192,10 +239,11 @@ impl Talkers<'_> {
         let (before, began) = (self.wire.status().await?, Instant::now());
         let number = self.number.load(Ordering::Relaxed);
         let (gaps_ms, left_out) = self.talk(load, time).await?;
-        phase.gaps_ms.extend(gaps_ms);
+        phase.gaps_ms.push(gaps_ms);
         phase.left_out += left_out;
         phase.sessions += self.number.load(Ordering::Relaxed) - number;
         phase.time += began.elapsed();
+        phase.tokens += tokens(&self.wire.status().await?).saturating_sub(tokens(&before));
         let after = self.at_rest().await?;
         phase.work_ms += work_ms(&after) - work_ms(&before);
         phase.versions += versions(&after).saturating_sub(versions(&before));
@@ -296,6 +344,12 @@ fn work_ms(status: &Value) -> f64 {
     number.as_f64().unwrap_or_default()
 }
 
+/// Tokens that the engine decoded.
+fn tokens(status: &Value) -> u64 {
+    let tokens = &status["engine"]["completion_tokens_total"];
+    tokens.as_u64().unwrap_or_default()
+}
+
 /// What training has under way.
 fn effects(status: &Value) -> u64 {
     let under_way = &status["loops"]["train"]["effects_in_flight"];
@@ -317,11 +371,12 @@ mod tests {
                 "numbers": { "train_work_ms_total": 12.5 }, "effects_in_flight": 1,
             } },
             "ledger": { "versions": 3 },
+            "engine": { "completion_tokens_total": 40 },
         });
         assert_eq!((work_ms(&trained), versions(&trained)), (12.5, 3));
-        assert_eq!(effects(&trained), 1);
-        let not = json!({ "loops": {}, "ledger": null });
+        assert_eq!((effects(&trained), tokens(&trained)), (1, 40));
+        let not = json!({ "loops": {}, "ledger": null, "engine": null });
         assert_eq!((work_ms(&not), versions(&not)), (0.0, 0));
-        assert_eq!(effects(&not), 0);
+        assert_eq!((effects(&not), tokens(&not)), (0, 0));
     }
 }

@@ -117,6 +117,37 @@ impl Gaps {
     }
 }
 
+/// The middle of several rounds, and how far apart they were.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Spread {
+    pub(super) median: f64,
+    pub(super) lowest: f64,
+    pub(super) highest: f64,
+}
+
+impl Spread {
+    /// None where there was no round.
+    pub(super) fn of(rounds: &[f64]) -> Option<Self> {
+        let lowest = rounds.iter().copied().min_by(f64::total_cmp)?;
+        let highest = rounds.iter().copied().max_by(f64::total_cmp)?;
+        let median = Percentiles::of(rounds.to_vec()).p50;
+        Some(Self {
+            median,
+            lowest,
+            highest,
+        })
+    }
+
+    /// As an object.
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "median": milli(self.median),
+            "lowest": milli(self.lowest),
+            "highest": milli(self.highest),
+        })
+    }
+}
+
 /// `part / whole`; none where the whole is 0.
 pub(super) fn ratio(part: f64, whole: f64) -> Option<f64> {
     (whole > 0.0).then(|| milli(part / whole))
@@ -147,6 +178,13 @@ mod tests {
         assert_eq!(report.table(), format!("{table}  FAILED: 2\n"));
         report.set("x", 1);
         assert_eq!(report.into_json(), json!({ "x": 1, "failed": 2 }));
+    }
+
+    #[test]
+    fn a_spread_keeps_its_ends() {
+        let spread = Spread::of(&[1.0, 4.0, 2.0]).map(|s| (s.lowest, s.median, s.highest));
+        assert_eq!(spread, Some((1.0, 2.0, 4.0)));
+        assert_eq!(Spread::of(&[]), None);
     }
 
     #[test]
