@@ -8,7 +8,7 @@ use hone_domain::{
     RequestId, Sampling, Scope, SessionId, StopRules, Token, TurnId, TurnKind,
 };
 use hone_nn::device::Device;
-use hone_nn::{AdapterDtype, LoraConfig, Model, Target, WeightFormat, Weights};
+use hone_nn::{AdapterDtype, Executor, LoraConfig, Model, Target, WeightFormat, Weights};
 use hone_runtime::{Board, Latest, SystemClock};
 use hone_serve::{Answer, Backend, Engine, ServeCtx};
 use hone_starter::rng::Rng;
@@ -83,6 +83,8 @@ pub(super) struct Bed {
     pub(super) blobs: Arc<dyn Blobs>,
     /// The model it serves.
     pub(super) model: Arc<Model>,
+    /// The threads that compute it.
+    pub(super) executor: Arc<Executor>,
     /// Tokens that prompts are made of.
     vocab: usize,
     asks: AtomicU64,
@@ -115,6 +117,7 @@ impl Bed {
             policies,
             blobs,
             model: builtin.model.clone(),
+            executor: builtin.executor.clone(),
             vocab: builtin
                 .tokenizer
                 .vocab_size()

@@ -20,6 +20,7 @@ mod ledger;
 mod load;
 mod loops;
 mod memory;
+mod moments;
 mod overhead;
 mod pace;
 mod prefill;
@@ -98,7 +99,7 @@ enum Name {
     /// The configured model as other engines' benches measure theirs: decoding from a short context,
     /// and one prompt.
     Engine,
-    /// Tokens per second of 32 completions under one adapter, and under eight.
+    /// Tokens per second of 32 completions under one adapter, and under eight, per weight format.
     Adapters,
     /// Prompt tokens per second.
     Prefill,
@@ -106,7 +107,7 @@ enum Name {
     Turns,
     /// Gaps between tokens at an HTTP client, with training paused and running.
     Gap,
-    /// Gaps between tokens while 1,000 versions are published under load.
+    /// Gaps between tokens while 1,000 versions are published under load, and in turn while none is.
     Swap,
     /// Gaps between tokens of completions held to a JSON schema, and of others beside them.
     Form,
