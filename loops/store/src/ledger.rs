@@ -195,6 +195,8 @@ pub enum PolicyStatus {
     Published,
     /// An older adapter published again.
     Rollback,
+    /// An adapter that was made elsewhere.
+    Imported,
 }
 
 /// A published version with its lineage.
@@ -202,7 +204,7 @@ pub enum PolicyStatus {
 pub struct PolicyRecord {
     /// The policy.
     pub policy: Policy,
-    /// The version it continues; for a rollback the one it restores.
+    /// The version it continues; for a rollback the one it restores; for an import the base model.
     pub parent: PolicyVersion,
     /// How it came about.
     pub status: PolicyStatus,

@@ -41,7 +41,7 @@ pub use reading::{
 };
 pub use sqlite::{SqliteConfig, SqliteLedger, make_private};
 pub use versions::{
-    Arm, HeldOut, Prunable, RefusalRecord, Restore, RestoreWhy, ScopeRow, Standing, Trial, Tripped,
-    TryOut, VersionSample, VersionView, Versions, WatchNews, WatchPlace, WatchedTurn,
+    Arm, HeldOut, Import, Prunable, RefusalRecord, Restore, RestoreWhy, ScopeRow, Standing, Trial,
+    Tripped, TryOut, VersionSample, VersionView, Versions, WatchNews, WatchPlace, WatchedTurn,
     WatchedVerdict, Window,
 };

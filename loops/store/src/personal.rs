@@ -7,6 +7,7 @@ use hone_domain::{
 };
 
 use crate::LedgerError;
+use crate::ledger::PolicyStatus;
 use crate::people::AuditEntry;
 use crate::versions::Window;
 
@@ -153,8 +154,8 @@ pub struct Learned {
 pub struct LearnedVersion {
     /// Its number.
     pub version: PolicyVersion,
-    /// Whether it is an older one that was published again.
-    pub is_rollback: bool,
+    /// How it came about.
+    pub status: PolicyStatus,
     /// Whether it learned from something that was erased since.
     pub is_tainted: bool,
     /// When it was published.

@@ -48,6 +48,23 @@ pub struct Restore {
     pub now_ms: Millis,
 }
 
+/// An adapter that was made elsewhere, to be published as a scope's next version.
+#[derive(Clone, Debug)]
+pub struct Import {
+    /// Whose.
+    pub scope: Scope,
+    /// Content hash of the adapter as served.
+    pub digest: Digest,
+    /// Where its files are; durable already.
+    pub blob: BlobKey,
+    /// What it is, as JSON.
+    pub report: serde_json::Value,
+    /// In words, for people.
+    pub note: Option<String>,
+    /// Now.
+    pub now_ms: Millis,
+}
+
 /// What the watch stopped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Tripped {
@@ -290,6 +307,12 @@ pub trait Versions: Send + Sync {
     /// Publishes an older version again. `Conflict` if there is none of that number, its files are
     /// gone, it is the newest already, or `from` is not the newest any more.
     async fn restore(&self, restore: &Restore) -> Result<Policy, LedgerError>;
+
+    /// Publishes an adapter that was made elsewhere. It continues the base model, so nothing that
+    /// versions before it learned is in it, and turns that they sampled are too old for it.
+    /// `Conflict` if the scope is held, a version of it has this adapter and its files, or one of
+    /// any scope has it and learned from something that was erased.
+    async fn import(&self, import: &Import) -> Result<Policy, LedgerError>;
 
     /// Keeps `version` served until it is released; one that is not the newest is published again
     /// first. `Conflict` as for [`Self::restore`].

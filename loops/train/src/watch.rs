@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 
 use hone_domain::{PolicyVersion, Scope, StopReason, Token};
-use hone_store::{PolicyRecord, WatchNews, WatchPlace};
+use hone_store::{PolicyRecord, PolicyStatus, WatchNews, WatchPlace};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{CanaryConfig, WatchConfig};
@@ -384,8 +384,8 @@ fn alarms(
     (served, tried)
 }
 
-/// The newest good version before `since`: the nearest on its lineage that has files, was not left
-/// itself, and is another one than what is served. None where there is nothing else, and where what
+/// The newest good version before `since`: the nearest on its lineage, past an import what that took
+/// the place of, that has files, was not left itself, and is another one than what is served. None where there is nothing else, and where what
 /// is served does not come from `since`: that was left already, and what is said of it comes late.
 ///
 /// `records` are the scope's newest versions, newest first; what is older than all of them counts
@@ -396,16 +396,24 @@ pub fn last_good(records: &[PolicyRecord], since: PolicyVersion) -> Option<Polic
     if left(records).contains(&since) {
         return None;
     }
-    let mut at = find(since).map_or(PolicyVersion::BASE, |record| record.parent);
+    let mut at = find(since).map_or(PolicyVersion::BASE, before);
     while let Some(record) = find(at) {
         let is_other = record.policy.digest != head.digest;
         let is_gone = record.is_pruned || record.is_tainted || record.is_retired;
         if is_other && !record.is_tripped && !is_gone {
             return Some(at);
         }
-        at = record.parent;
+        at = before(record);
     }
     (!head.is_base()).then_some(PolicyVersion::BASE)
+}
+
+/// What answered before a version: what it continues, or what an import took the place of.
+fn before(record: &PolicyRecord) -> PolicyVersion {
+    match record.status {
+        PolicyStatus::Imported => PolicyVersion(record.policy.version.0.saturating_sub(1)),
+        PolicyStatus::Published | PolicyStatus::Rollback => record.parent,
+    }
 }
 
 /// Those of `records`, a scope's newest versions, newest first, that the newest does not come from.

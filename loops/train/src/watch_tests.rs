@@ -377,4 +377,11 @@ fn the_last_good_version_is_the_nearest_sound_one() {
         "what is forgotten counts as the base"
     );
     assert_eq!(good(&[], 1), None);
+    // An adapter from elsewhere continues the base model, and took the place of what was served.
+    let imported = PolicyRecord {
+        status: PolicyStatus::Imported,
+        ..record(5, 0, 5)
+    };
+    let imported = [vec![record(6, 5, 6), imported], chain()].concat();
+    assert_eq!((good(&imported, 6), good(&imported, 5)), (Some(5), Some(4)));
 }

@@ -356,10 +356,10 @@ async fn follow(
         // The next look tries again.
         return (Vec::new(), seen);
     };
-    // An older version that is published again is nothing learned.
+    // An older version that is published again is nothing learned, nor is one made elsewhere.
     let learned = records
         .iter()
-        .filter(|record| record.status != PolicyStatus::Rollback)
+        .filter(|record| record.status == PolicyStatus::Published)
         .map(|record| record.published_ms);
     let now = learned.max().map_or(none, |published_ms| Seen {
         last_publish_ms: Some(published_ms),

@@ -40,8 +40,8 @@ async fn versions_grow(
     connection: &mut SqliteConnection,
     broken: &mut Vec<String>,
 ) -> Result<(), Fault> {
-    let versions: Vec<(i64, i64, i64, bool, bool)> = sqlx::query_as(
-        "select scope_number, version, parent, status = 'rollback',
+    let versions: Vec<(i64, i64, i64, String, bool)> = sqlx::query_as(
+        "select scope_number, version, parent, status,
                 parent = 0 or exists (
                     select 1 from versions as older
                     where older.scope_number = versions.scope_number
@@ -52,7 +52,7 @@ async fn versions_grow(
     .fetch_all(connection)
     .await?;
     let mut before = (0, 0);
-    for (scope, version, parent, rollback, parent_exists) in versions {
+    for (scope, version, parent, status, parent_exists) in versions {
         let head = if before.0 == scope { before.1 } else { 0 };
         before = (scope, version);
         let about = format!("scope number {scope}");
@@ -64,9 +64,14 @@ async fn versions_grow(
                 "version {version} names the parent {parent}, which does not exist ({about})"
             ));
         }
-        if !rollback && unsigned(parent)? != head.0 {
+        if status == "published" && unsigned(parent)? != head.0 {
             broken.push(format!(
                 "version {version} was trained from {parent} while {head} was the newest ({about})"
+            ));
+        }
+        if status == "imported" && parent != 0 {
+            broken.push(format!(
+                "version {version} was imported and names the parent {parent} ({about})"
             ));
         }
     }

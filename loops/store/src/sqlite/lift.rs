@@ -90,7 +90,7 @@ pub(super) async fn learned(
     .await?;
     let (taught, newest): (i64, Option<i64>) = sqlx::query_as(
         "select count(*), max(version) from versions
-         where scope_number = ? and status <> 'rollback'",
+         where scope_number = ? and status = 'published'",
     )
     .bind(number)
     .fetch_one(&mut *connection)
@@ -119,7 +119,7 @@ async fn versions(
     (scope, most): (i64, usize),
 ) -> Result<Vec<LearnedVersion>, Fault> {
     let rows = sqlx::query(
-        "select version, status = 'rollback' as is_rollback, tainted_ms is not null as is_tainted,
+        "select version, status, tainted_ms is not null as is_tainted,
                 published_ms, samples,
                 (select avg(turns.score) from version_samples
                  join transitions on transitions.number = version_samples.transition_number
@@ -142,7 +142,7 @@ async fn versions(
         .map(|row| {
             Ok(LearnedVersion {
                 version: rows::version(row.try_get("version")?)?,
-                is_rollback: row.try_get("is_rollback")?,
+                status: rows::status(row.try_get("status")?)?,
                 is_tainted: row.try_get("is_tainted")?,
                 published_ms: row.try_get("published_ms")?,
                 samples: unsigned(row.try_get("samples")?)?,

@@ -12,6 +12,7 @@ mod early;
 mod erase;
 mod fault;
 mod forget;
+mod imports;
 mod judge;
 mod known;
 mod laws;

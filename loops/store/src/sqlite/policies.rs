@@ -67,6 +67,7 @@ pub(super) async fn store(
     let status = match new.status {
         PolicyStatus::Published => "published",
         PolicyStatus::Rollback => "rollback",
+        PolicyStatus::Imported => "imported",
     };
     sqlx::query(
         "insert into versions (

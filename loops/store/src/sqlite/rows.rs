@@ -318,17 +318,22 @@ pub(super) fn policy(row: &SqliteRow) -> Result<Policy, Fault> {
     })
 }
 
-/// A version with its lineage.
-pub(super) fn policy_record(row: &SqliteRow) -> Result<PolicyRecord, Fault> {
-    let status = match row.try_get::<&str, _>("status")? {
+/// How a version came about.
+pub(super) fn status(text: &str) -> Result<PolicyStatus, Fault> {
+    Ok(match text {
         "published" => PolicyStatus::Published,
         "rollback" => PolicyStatus::Rollback,
+        "imported" => PolicyStatus::Imported,
         other => return Err(corrupt(format!("the version status {other:?}"))),
-    };
+    })
+}
+
+/// A version with its lineage.
+pub(super) fn policy_record(row: &SqliteRow) -> Result<PolicyRecord, Fault> {
     Ok(PolicyRecord {
         policy: policy(row)?,
         parent: version(row.try_get("parent")?)?,
-        status,
+        status: status(row.try_get("status")?)?,
         is_tainted: row.try_get("is_tainted")?,
         samples: unsigned(row.try_get("samples")?)?,
         report: serde_json::from_str(row.try_get("report")?)?,

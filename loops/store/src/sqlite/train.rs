@@ -221,9 +221,9 @@ async fn fresh_versions(
         "with recursive lineage (version, age) as (
              select ?1, 0
              union all
-             select versions.parent, age + (versions.status = 'published') from lineage
+             select versions.parent, age + (versions.status <> 'rollback') from lineage
              join versions on versions.scope_number = ?2 and versions.version = lineage.version
-             where age + (versions.status = 'published') <= ?3
+             where age + (versions.status <> 'rollback') <= ?3
          )
          select version, age from lineage",
     )

@@ -4,12 +4,12 @@ use async_trait::async_trait;
 use hone_domain::{BlobKey, Digest, Millis, OnTrial, Policy, PolicyVersion, Scope};
 
 use super::standings::Hold;
-use super::{SqliteLedger, policies, standings, trials, versions, watch};
+use super::{SqliteLedger, imports, policies, standings, trials, versions, watch};
 use crate::LedgerError;
 use crate::ledger::{PolicyRecord, Publish};
 use crate::versions::{
-    Arm, HeldOut, Prunable, RefusalRecord, Restore, ScopeRow, Standing, Trial, TryOut, VersionView,
-    Versions, WatchNews, WatchPlace, Window,
+    Arm, HeldOut, Import, Prunable, RefusalRecord, Restore, ScopeRow, Standing, Trial, TryOut,
+    VersionView, Versions, WatchNews, WatchPlace, Window,
 };
 
 impl SqliteLedger {
@@ -68,6 +68,12 @@ impl Versions for SqliteLedger {
     async fn restore(&self, restore: &Restore) -> Result<Policy, LedgerError> {
         let mut transaction = self.begin().await?;
         let done = standings::restore(&mut transaction, restore).await;
+        self.finish(transaction, done).await
+    }
+
+    async fn import(&self, import: &Import) -> Result<Policy, LedgerError> {
+        let mut transaction = self.begin().await?;
+        let done = imports::import(&mut transaction, import).await;
         self.finish(transaction, done).await
     }
 

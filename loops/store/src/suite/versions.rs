@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use hone_domain::{Digest, Fate, OnTrial, Policy, PolicyVersion, Reason, Scope, Turn};
+use hone_domain::{BlobKey, Digest, Fate, OnTrial, Policy, PolicyVersion, Reason, Scope, Turn};
+use serde_json::json;
 
 use super::watch;
 use super::world::{ALL, NOW, World, assert_conflict, digest_of, ids};
 use crate::{
-    ForgetWhat, Ledger, Personal, PolicyStatus, Publish, Refusal, Restore, RestoreWhy, SampleClaim,
-    Standing, Trial, TryOut, Versions, Window,
+    ForgetWhat, Import, Ledger, Personal, PolicyStatus, Publish, Refusal, Restore, RestoreWhy,
+    SampleClaim, Standing, Trial, TryOut, Versions, Window,
 };
 
 /// A world and the same ledger as [`Versions`] and [`Personal`].
@@ -36,6 +37,8 @@ macro_rules! cases {
 pub async fn run<L: Ledger + Versions + Personal + 'static>(make: impl AsyncFn() -> Arc<L>) {
     cases! { make;
         the_base_is_restored_like_any_version,
+        what_was_made_elsewhere_continues_the_base,
+        the_same_adapter_is_not_imported_twice,
         lineage_goes_both_ways,
         a_pin_holds_and_is_released,
         a_trip_marks_what_it_left_and_holds_until_resumed,
@@ -77,6 +80,17 @@ impl Case {
             version: PolicyVersion(version),
             share: 0.25,
             note: None,
+            now_ms: NOW + 40,
+        }
+    }
+
+    fn import(&self, digest: u8) -> Import {
+        Import {
+            scope: self.world.scope(),
+            digest: Digest([digest; 32]),
+            blob: BlobKey::new(format!("adapters/elsewhere/{digest}")).expect("a key"),
+            report: json!({"rank": 2}),
+            note: Some("made elsewhere".into()),
             now_ms: NOW + 40,
         }
     }
@@ -138,6 +152,67 @@ async fn the_base_is_restored_like_any_version(case: &Case) {
         ..late
     };
     assert_conflict(&case.versions.restore(&nobody).await);
+}
+
+async fn what_was_made_elsewhere_continues_the_base(case: &Case) {
+    let world = &case.world;
+    case.published(2).await;
+    let older = world.ready_turns(1, 2).await;
+    let policy = case.versions.import(&case.import(9)).await.expect("new");
+    assert_eq!((policy.version.0, policy.digest), (3, Digest([9; 32])));
+    let scope = world.scope();
+    let view = case.versions.version(&scope, policy.version, ALL).await;
+    let view = view.expect("read").expect("known");
+    let record = &view.record;
+    assert_eq!(record.status, PolicyStatus::Imported);
+    assert_eq!(record.note.as_deref(), Some("made elsewhere"));
+    assert_eq!((record.samples, view.lineage), (0, vec![PolicyVersion(0)]));
+    // What versions before it sampled is not near it; what it samples trains on from it.
+    assert_eq!(world.claim_samples(&world.sample_claim()).await.len(), 0);
+    let stale = Fate::Settled {
+        reason: Reason::Stale,
+    };
+    assert_eq!(world.fate(&older[0]).await, stale);
+    let next = world.publish_next(3).await;
+    let restored = case.restore(3, RestoreWhy::Asked);
+    let restored = case.versions.restore(&restored).await.expect("restored");
+    assert_eq!((next.version.0, restored.version.0), (4, 5));
+    assert_eq!(restored.digest, policy.digest);
+}
+
+async fn the_same_adapter_is_not_imported_twice(case: &Case) {
+    let scope = case.world.scope();
+    let said = async |digest| {
+        let refused = case.versions.import(&case.import(digest)).await;
+        refused.expect_err("refused").to_string()
+    };
+    case.versions.import(&case.import(8)).await.expect("new");
+    assert!(said(8).await.contains("version 1 is the same adapter"));
+    case.versions.import(&case.import(9)).await.expect("new");
+    let retired = case.versions.retire(&scope, PolicyVersion(1), NOW).await;
+    assert_eq!(retired.expect("retired"), None);
+    assert!(said(8).await.contains("it is retired"));
+    let pinned = case.versions.pin(&scope, PolicyVersion(2), NOW).await;
+    pinned.expect("pinned");
+    assert!(said(7).await.contains("pinned"));
+    case.versions.unpin(&scope).await.expect("released");
+    // Nobody's versions bring back what was erased.
+    let elsewhere = Import {
+        scope: Scope::of("somebody", None),
+        ..case.import(7)
+    };
+    case.versions.import(&elsewhere).await.expect("new");
+    let taught = case.world.ready_turns(1, 2).await;
+    let learned = case.world.learn_from_ready(2).await;
+    let what = ForgetWhat::Turns(vec![taught[0].id]);
+    let wish = super::personal::wish(&case.world, what);
+    case.people.begin_forget(&wish).await.expect("it begins");
+    super::personal::remove_all(&*case.people, wish.id).await;
+    let again = Import {
+        digest: learned.digest,
+        ..elsewhere
+    };
+    assert_conflict(&case.versions.import(&again).await);
 }
 
 async fn lineage_goes_both_ways(case: &Case) {

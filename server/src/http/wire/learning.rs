@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use hone_domain::lift::{Lift, sentence};
 use hone_domain::{Consent, Learning, SessionId};
-use hone_store::{ForgetReport, ForgetWhat, Learned, LearnedVersion};
+use hone_store::{ForgetReport, ForgetWhat, Learned, LearnedVersion, PolicyStatus};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -448,8 +448,12 @@ fn words(version: &LearnedVersion) -> String {
     if version.is_tainted {
         return "It learned from something that was erased, and is never used again.".to_owned();
     }
-    if version.is_rollback {
-        return "It is an earlier version, brought back.".to_owned();
+    match version.status {
+        PolicyStatus::Published => {}
+        PolicyStatus::Rollback => return "It is an earlier version, brought back.".to_owned(),
+        PolicyStatus::Imported => {
+            return "It was made elsewhere, and learned nothing from you.".to_owned();
+        }
     }
     let which = match version.samples {
         1 => "which",
@@ -523,7 +527,7 @@ mod tests {
         let said = |samples, score| {
             words(&LearnedVersion {
                 version: PolicyVersion(1),
-                is_rollback: false,
+                status: PolicyStatus::Published,
                 is_tainted: false,
                 published_ms: 1,
                 samples,
