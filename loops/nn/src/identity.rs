@@ -89,6 +89,14 @@ pub fn probe(model: &Model, adapter: Option<&Adapter>, exec: &Executor) -> Vec<u
     bytes
 }
 
+/// Whether every log-prob of a probe is a number: with weights that are each finite, their products
+/// may still not be.
+pub fn is_sound(probe: &[u8]) -> bool {
+    let value = serde_json::from_slice::<Value>(probe).unwrap_or_default();
+    let bits = numbers(&value["logprob_bits"]);
+    bits.is_some_and(|bits| bits.iter().all(|bits| f32::from_bits(*bits).is_finite()))
+}
+
 /// Proves that `adapter` on `model` says what `probe` says: bit for bit within one arithmetic,
 /// within 0.2 nats a token on average across two.
 ///
@@ -194,6 +202,23 @@ mod tests {
             Ok(())
         );
         assert!(prove(&model, Some(&stale), elsewhere.as_bytes(), &exec).is_err());
+    }
+
+    #[test]
+    fn finite_weights_that_say_nothing_are_found_out() {
+        let exec = Executor::new(1);
+        let model = model(&tiny(Family::Qwen3), 1);
+        assert!(is_sound(&probe(&model, Some(&adapter(&model, 1)), &exec)));
+        let loud = LoraConfig {
+            rank: 2,
+            alpha: 3e38,
+            targets: Target::ALL.to_vec(),
+            rslora: false,
+            dtype: AdapterDtype::F32,
+        };
+        let loud = Adapter::random(&model.config, loud, 1);
+        assert!(!is_sound(&probe(&model, Some(&loud), &exec)));
+        assert!(!is_sound(b"{}"));
     }
 
     #[test]

@@ -24,10 +24,12 @@ pub const CONFIG_FILE: &str = "adapter_config.json";
 pub const WEIGHTS_FILE: &str = "adapter_model.safetensors";
 pub const MANIFEST_FILE: &str = "manifest.json";
 
-const PICKLE_FILE: &str = "adapter_model.bin";
+pub const PICKLE_FILE: &str = "adapter_model.bin";
 /// The type of a dense change.
 const DENSE: &str = "HONE_DENSE";
 const RANK_MAX: u64 = 4096;
+/// Most characters of a key, a value or a name that a message repeats.
+const SHOWN_CHARS: usize = 100;
 
 /// Why a PEFT folder is refused: what, where, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -235,9 +237,17 @@ fn parse_settings(bytes: &[u8]) -> Result<Map<String, Value>, PeftError> {
 
 fn unsupported(key: &str, value: &Value, remedy: &'static str) -> PeftError {
     PeftError::Unsupported {
-        key: key.to_owned(),
-        value: value.to_string(),
+        key: shown(key),
+        value: shown(&value.to_string()),
         remedy,
+    }
+}
+
+/// The beginning of a text out of a file, so that what to do about it is read as well.
+fn shown(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_CHARS) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}...", &text[..end]),
     }
 }
 
@@ -366,10 +376,10 @@ fn parse_weights(bytes: &[u8]) -> Result<(Vec<NamedTensor>, AdapterDtype), PeftE
             .replace(".lora_B.default.weight", ".lora_B.weight");
         let is_known = |part: Part| saved_name.ends_with(&format!(".{}.weight", part.name()));
         if ![Part::A, Part::B, Part::D].into_iter().any(is_known) {
-            return Err(PeftError::UnknownTensor(name));
+            return Err(PeftError::UnknownTensor(shown(&name)));
         }
         if !names.insert(saved_name.clone()) {
-            return Err(PeftError::Duplicate(saved_name));
+            return Err(PeftError::Duplicate(shown(&saved_name)));
         }
         let halves = || {
             view.data()
@@ -387,7 +397,7 @@ fn parse_weights(bytes: &[u8]) -> Result<(Vec<NamedTensor>, AdapterDtype), PeftE
             Dtype::BF16 => halves().map(bf16_to_f32).collect(),
             other => {
                 return Err(PeftError::WrongDtype {
-                    name,
+                    name: shown(&name),
                     dtype: format!("{other:?}"),
                 });
             }

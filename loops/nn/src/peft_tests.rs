@@ -139,6 +139,7 @@ fn settings_that_are_not_computed_are_refused_by_name() {
         ("init_lora_weights", json!("pissa")),
         ("r", json!(0)),
         ("r", json!(1_000_000)),
+        ("modules_to_save", json!(vec!["lm_head"; 100_000])),
         ("r", json!("8")),
         ("lora_alpha", Value::Null),
         ("target_modules", json!(["q_proj", "lm_head"])),
@@ -155,6 +156,7 @@ fn settings_that_are_not_computed_are_refused_by_name() {
             key
         };
         refused(&broken, &[CONFIG_FILE, part, "not supported"]);
+        assert!(read(&broken).unwrap_err().to_string().len() < 500);
     }
 }
 
