@@ -18,6 +18,7 @@ mod health;
 pub mod house;
 pub mod http;
 pub mod hub;
+pub mod importer;
 pub mod judging;
 pub mod learning;
 pub mod logs;

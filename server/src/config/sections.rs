@@ -183,6 +183,8 @@ pub struct HttpConfig {
     pub body_bytes_max: usize,
     /// Most bytes of the large bodies of all requests under way.
     pub bodies_bytes_max: usize,
+    /// Most bytes of a request body that brings an adapter.
+    pub import_bytes_max: usize,
     /// Longest time until a body's last byte, in milliseconds.
     pub body_timeout_ms: u64,
     /// Longest time from the first byte of a request to the end of its headers, in milliseconds.
@@ -365,6 +367,7 @@ impl HttpConfig {
         }
         let counts = [
             ("body_bytes_max", self.body_bytes_max as u64),
+            ("import_bytes_max", self.import_bytes_max as u64),
             ("body_timeout_ms", self.body_timeout_ms),
             ("header_timeout_ms", self.header_timeout_ms),
             ("idle_timeout_ms", self.idle_timeout_ms),

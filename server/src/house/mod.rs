@@ -35,6 +35,7 @@ use crate::http::tls::Tls;
 use crate::http::traffic::Traffic;
 use crate::http::{Http, Life, ModelNames, router};
 use crate::hub::HubAccess;
+use crate::importer::Importer;
 use crate::model::{self, Served};
 use crate::people::audit::Audit;
 use crate::telemetry::Telemetry;
@@ -113,11 +114,14 @@ impl House {
             Arc::new(door_of(&commons, parts, &abort))
         });
         let eraser = rooms::eraser(&commons, &mut tasks);
-        let http = Arc::new(http_of(
+        let importer = rooms::importer(&commons, &served);
+        let http = http_of(
             &commons,
-            (door, collect, eraser),
+            (door, collect),
+            (eraser, importer),
             (computed, addr),
-        )?);
+        )?;
+        let http = Arc::new(http);
         people::watch(&commons, &mut tasks);
         let first_link = people::first_link(&commons, addr).await?;
         rooms::measures(&commons, &http, &mut tasks);
@@ -201,7 +205,8 @@ fn door_of(
 
 fn http_of(
     commons: &Commons,
-    (door, collect, eraser): (Option<Arc<Door>>, Option<Outbox<Input>>, Arc<Eraser>),
+    (door, collect): (Option<Arc<Door>>, Option<Outbox<Input>>),
+    (eraser, importer): (Arc<Eraser>, Importer),
     (computed, addr): (Option<Computed>, SocketAddr),
 ) -> Result<Http, String> {
     let config = &commons.config;
@@ -211,6 +216,7 @@ fn http_of(
         ledger: commons.ledger.clone(),
         personal: commons.personal.clone(),
         eraser,
+        importer,
         paired: Arc::default(),
         binding: config.binding.clone(),
         rules: commons.rules.clone(),

@@ -19,6 +19,7 @@ use crate::config::{Config, Loop, ModelConfig};
 use crate::eraser::Eraser;
 use crate::http::Http;
 use crate::http::tls::Tls;
+use crate::importer::{Base, Importer};
 use crate::judging::{self, BaseParts};
 use crate::memory;
 use crate::model::{self, Served};
@@ -184,6 +185,17 @@ pub(super) fn eraser(commons: &Commons, rooms: &mut JoinSet<()>) -> Arc<Eraser> 
         run.clone().run(stop)
     });
     eraser
+}
+
+/// Adapters from elsewhere: held against the model, where one is loaded.
+pub(super) fn importer(commons: &Commons, served: &Served) -> Importer {
+    let base = served.builtin.as_ref().map(|builtin| Base {
+        model: builtin.model.clone(),
+        executor: builtin.executor.clone(),
+        name: commons.config.model.served_name(),
+    });
+    let most = commons.config.store.blob_file_bytes_max;
+    Importer::new(base, (commons.blobs.clone(), most))
 }
 
 /// What is measured beside everything else: the watch's samples, and paired replays (new versions in,

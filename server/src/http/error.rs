@@ -62,10 +62,12 @@ pub enum ApiError {
     #[error("{0} is not allowed on this path")]
     Method(String),
     /// The body is over the limit.
-    #[error("the request body is larger than {limit} bytes (http.body_bytes_max)")]
+    #[error("the request body is larger than {limit} bytes ({key})")]
     TooLarge {
         /// The limit.
         limit: usize,
+        /// The setting that it is.
+        key: &'static str,
     },
     /// Not JSON by its header.
     #[error("{0}")]

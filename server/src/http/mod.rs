@@ -43,6 +43,7 @@ use crate::computed::Computed;
 use crate::config::{BindingConfig, HttpConfig, Setting};
 use crate::door::Door;
 use crate::eraser::Eraser;
+use crate::importer::Importer;
 use crate::learning::Rules;
 use crate::paired::Paired;
 use crate::people::Directory;
@@ -70,6 +71,8 @@ pub struct Http {
     pub personal: Arc<dyn Personal>,
     /// Carries out wishes to be forgotten.
     pub eraser: Arc<Eraser>,
+    /// Checks and stores adapters that were made elsewhere.
+    pub importer: Importer,
     /// Newest versions against the base model on the same prompts.
     pub paired: Arc<Paired>,
     /// Where requests name their session.
@@ -180,7 +183,17 @@ impl Http {
     pub fn body_limits(&self) -> BodyLimits {
         BodyLimits {
             bytes_max: self.config.body_bytes_max,
+            key: "http.body_bytes_max",
             timeout_ms: self.config.body_timeout_ms,
+        }
+    }
+
+    /// Bounds of a body that brings an adapter.
+    pub fn import_limits(&self) -> BodyLimits {
+        BodyLimits {
+            bytes_max: self.config.import_bytes_max,
+            key: "http.import_bytes_max",
+            ..self.body_limits()
         }
     }
 }

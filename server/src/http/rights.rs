@@ -72,6 +72,7 @@ pub const RIGHTS: &[(&str, &str, Right)] = &[
     ("GET", "/admin/v1/versions", AdminRead),
     ("GET", "/admin/v1/versions/series", AdminRead),
     ("GET", "/admin/v1/versions/{version}", AdminRead),
+    ("POST", "/admin/v1/versions/import", AdminWrite),
     ("POST", "/admin/v1/versions/{version}/rollback", AdminWrite),
     ("POST", "/admin/v1/versions/{version}/pin", AdminWrite),
     ("DELETE", "/admin/v1/versions/{version}/pin", AdminWrite),

@@ -12,11 +12,17 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Request, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use hone_collect::Input;
 use hone_domain::{
     Ask, Collect, Completion, Consents, Delta, Digest, End, Grammar, Policies, PolicyVersion,
     Reason, Receipt, ServeError, SessionIndex, StopReason, Token, TokenDelta, Turn, UserRole,
     VersionSpan,
+};
+use hone_nn::{
+    Adapter, AdapterDtype, Executor, Family, LoraConfig, Model, ModelConfig, StoredDtype, Target,
+    peft,
 };
 use hone_runtime::{
     Board, Inbox, Latest, ManualClock, Outbox, Overflow, SeededIds, Shutdown, ShutdownTrigger,
@@ -43,6 +49,7 @@ use crate::config::{
 };
 use crate::door::{ByteLanguage, Door, DoorCounters, Limits, Live, Places};
 use crate::eraser::Eraser;
+use crate::importer::{Base, Importer};
 use crate::learning::{Lessons, Rules};
 use crate::outbound::Outbound;
 use crate::people::Directory;
@@ -437,6 +444,58 @@ fn eraser_of(
     ))
 }
 
+/// Holds adapters against a tiny model.
+fn importer_in(folder: &Path) -> Importer {
+    let base = Base {
+        model: tiny_model(),
+        executor: Arc::new(Executor::new(1)),
+        name: "org/model".to_owned(),
+    };
+    let blobs = FsBlobs::open(&folder.join("blobs"), 1 << 20).unwrap();
+    Importer::new(Some(base), (Arc::new(blobs), 1 << 20))
+}
+
+pub(crate) fn tiny_model() -> Arc<Model> {
+    let config = ModelConfig {
+        family: Family::Qwen3,
+        vocab: 64,
+        hidden: 16,
+        layers: 1,
+        heads: 2,
+        kv_heads: 1,
+        head_dim: 8,
+        ffn: 24,
+        max_positions: 64,
+        rms_eps: 1e-6,
+        rope_theta: 1e4,
+        rope_scaling: None,
+        tied: true,
+        qkv_bias: false,
+        o_bias: false,
+        mlp_bias: false,
+        qk_norm: true,
+        windows: vec![None],
+        experts: None,
+        dtype: StoredDtype::F32,
+    };
+    Arc::new(Model::random(config, 1))
+}
+
+/// A body that brings an adapter for the model of [`tiny_model`], other weights for each seed.
+pub(crate) fn adapter_body(scope: &str, seed: u64) -> Value {
+    let lora = LoraConfig {
+        rank: 2,
+        alpha: 4.0,
+        targets: vec![Target::Q, Target::V],
+        rslora: true,
+        dtype: AdapterDtype::F32,
+    };
+    let adapter = Adapter::random(&tiny_model().config, lora, seed);
+    let files = peft::to_files(&adapter, "elsewhere/model", &Value::Null);
+    let config: Value = serde_json::from_slice(&files[0].1).unwrap();
+    serde_json::json!({"scope": scope, "config": config, "weights": STANDARD.encode(&files[1].1)})
+}
+
 async fn listen(inbox: Inbox<Input>, recorder: Recorder, told: Arc<Mutex<Told>>) {
     let mut held = Vec::new();
     while let Some(input) = inbox.recv().await {
@@ -497,6 +556,7 @@ impl Stage {
             collect,
             personal: ledger.clone(),
             eraser,
+            importer: importer_in(folder.path()),
             binding: binding_config(),
             rules,
             versions: ledger.clone(),

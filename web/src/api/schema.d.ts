@@ -457,6 +457,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/versions/import": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Publishes an adapter that was made elsewhere as a scope's next version. It is held against the
+         *     served model first, and continues the base model.
+         */
+        post: operations["import_adapter"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/versions/resume": {
         parameters: {
             query?: never;
@@ -2260,6 +2280,17 @@ export interface components {
             /** @description The turn; for `POST /v1/feedback` and `GET /v1/turns/{id}`. */
             turn_id: string;
         };
+        /** @description An adapter in PEFT's layout, and whose it becomes. */
+        ImportBody: {
+            /** @description The content of adapter_config.json. */
+            config: Record<string, never>;
+            /** @description Why, for others to read; up to 500 characters. */
+            note?: string | null;
+            /** @description The scope's text; nothing of it needs to be known yet. */
+            scope: string;
+            /** @description The content of adapter_model.safetensors, in base64. */
+            weights: string;
+        };
         /** @description Whether learning helps, against sessions that the base model answered. */
         ImprovementReply: {
             /**
@@ -3732,7 +3763,7 @@ export interface components {
             on_trial: boolean;
             /**
              * Format: int64
-             * @description The version it continues; for a rollback the one it restores.
+             * @description The version it continues; for a rollback the one it restores; 0 for an import.
              */
             parent: number;
             /** @description It is served until it is released. */
@@ -3760,7 +3791,7 @@ export interface components {
              * @description How many of its turns have a verdict with a score.
              */
             scored_turns: number;
-            /** @description `published` or `rollback`. */
+            /** @description `published`, `rollback` or `imported`. */
             status: string;
             /** @description It learned from something that was erased since; it cannot be served again. */
             tainted: boolean;
@@ -5509,6 +5540,97 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    import_adapter: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ImportBody"];
+            };
+        };
+        responses: {
+            /** @description The new version */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VersionReply"];
+                };
+            };
+            /** @description The adapter does not fit, or the body is wrong */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `already_served`, `conflict` */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `busy`, `no_model`, `not_stored`, `ledger_failed` */
             503: {
                 headers: {
                     [name: string]: unknown;

@@ -243,7 +243,7 @@ pub(in crate::http) async fn strict<T: serde::de::DeserializeOwned>(
 }
 
 /// What says in the address whom a request is about must not be about the caller.
-fn check_no_parameters(request: &Request) -> Result<(), ApiError> {
+pub(in crate::http) fn check_no_parameters(request: &Request) -> Result<(), ApiError> {
     let query = request.uri().query().filter(|query| !query.is_empty());
     let Some(name) = query.and_then(|query| query.split(['=', '&']).next()) else {
         return Ok(());

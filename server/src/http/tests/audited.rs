@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::http::guard::Key;
 use crate::http::rights::RIGHTS;
-use crate::http::testing::{Recorder, Reply, Stage, read, request};
+use crate::http::testing::{Recorder, Reply, Stage, adapter_body, read, request};
 
 /// Every route that is not only read, and the act that it leaves in the log. Asking the model and
 /// saying what its answer was worth are turns and feedback in the ledger, not acts.
@@ -59,6 +59,7 @@ const ACTS: &[(&str, &str, Option<&str>)] = &[
         "/admin/v1/versions/compare",
         Some("version.compare"),
     ),
+    ("POST", "/admin/v1/versions/import", Some("version.import")),
     (
         "POST",
         "/v1/versions/{version}/canary",
@@ -202,6 +203,10 @@ impl Walk {
                 self.step((method, &route, &path), &by, body.clone()).await;
             }
         }
+        let route = "/admin/v1/versions/import";
+        let by = [("authorization", ADMIN_KEY)];
+        let body = adapter_body("9:elsewhere", 1);
+        self.step(("POST", route, route), &by, body).await;
         let route = "/admin/v1/versions/compare";
         let prompt = json!([{"role": "user", "content": "hi"}]);
         let body = json!({"a": 1, "b": 0, "prompts": [prompt], "scope": SCOPE});

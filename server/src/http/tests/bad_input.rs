@@ -363,6 +363,7 @@ async fn a_body_that_never_comes_times_out() {
     let body = Body::from_stream(futures::stream::pending::<Result<String, std::io::Error>>());
     let limits = crate::http::wire::body::BodyLimits {
         bytes_max: 100,
+        key: "http.body_bytes_max",
         timeout_ms: 10,
     };
     let request = request("POST", CHAT, &[("content-type", "application/json")]);

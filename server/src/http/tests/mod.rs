@@ -11,6 +11,7 @@ mod dialects;
 mod fields;
 mod groups;
 mod guarding;
+mod imports;
 mod learning;
 mod limits;
 mod openapi;

@@ -19,6 +19,8 @@ const INLINE_BYTES_MAX: usize = 256 * 1_024;
 pub struct BodyLimits {
     /// Most bytes.
     pub bytes_max: usize,
+    /// The setting that says so.
+    pub key: &'static str,
     /// Longest time until the last byte.
     pub timeout_ms: u64,
 }
@@ -62,6 +64,7 @@ pub async fn read_bytes(
 fn too_large(limits: BodyLimits) -> ApiError {
     ApiError::TooLarge {
         limit: limits.bytes_max,
+        key: limits.key,
     }
 }
 

@@ -1,9 +1,10 @@
-//! Published versions: list, lineage, rollback, pin, trial, compare; a caller's own under `/v1`, any
+//! Published versions: list, lineage, rollback, pin, trial, compare, import; a caller's own under `/v1`, any
 //! scope's under `/admin/v1`.
 
 pub mod act;
 pub mod any;
 pub mod compare;
+pub mod import;
 pub mod series;
 pub mod trial;
 pub mod view;
@@ -45,6 +46,7 @@ pub fn all() -> OpenApiRouter<Arc<Http>> {
         .routes(routes!(any::list_refusals))
         .routes(routes!(any::list_versions_of))
         .routes(routes!(series::version_series))
+        .routes(routes!(import::import_adapter))
         .routes(routes!(any::get_version_of))
         .routes(routes!(any::roll_back_of))
         .routes(routes!(any::pin_of, any::unpin_of))
@@ -92,17 +94,18 @@ async fn read_act(request: Request, http: &Http) -> Result<ActBody, ApiError> {
         return Ok(ActBody::default());
     }
     let body: ActBody = strict_body(http, request).await?;
-    if body
-        .note
-        .as_ref()
-        .is_some_and(|note| note.chars().count() > NOTE_CHARS_MAX)
-    {
-        return Err(ApiError::invalid(
+    check_note(body.note.as_deref())?;
+    Ok(body)
+}
+
+fn check_note(note: Option<&str>) -> Result<(), ApiError> {
+    match note {
+        Some(note) if note.chars().count() > NOTE_CHARS_MAX => Err(ApiError::invalid(
             "note",
             format!("note may have at most {NOTE_CHARS_MAX} characters"),
-        ));
+        )),
+        _ => Ok(()),
     }
-    Ok(body)
 }
 
 /// Whose policy answers the caller, which they may share with others.

@@ -30,9 +30,9 @@ pub struct VersionReply {
     pub object: &'static str,
     /// Its number.
     pub version: u64,
-    /// The version it continues; for a rollback the one it restores.
+    /// The version it continues; for a rollback the one it restores; 0 for an import.
     pub parent: u64,
-    /// `published` or `rollback`.
+    /// `published`, `rollback` or `imported`.
     #[schema(value_type = String)]
     pub status: hone_store::PolicyStatus,
     /// Content hash of the adapter; null where it is the base model.
