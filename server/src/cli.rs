@@ -63,6 +63,9 @@ enum Command {
     /// Write out turns, samples or an adapter.
     #[command(subcommand)]
     Export(upkeep::ExportCommand),
+    /// Take in an adapter that was made elsewhere.
+    #[command(subcommand)]
+    Import(manage::ImportCommand),
     /// Print completions for a shell.
     #[command(
         after_help = "Examples:\n  hone completions bash > ~/.local/share/bash-completion/completions/hone\n  \
@@ -174,6 +177,7 @@ pub fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
         Some(Command::Restore(args)) => upkeep::restore(&args),
         Some(Command::Health(args)) => health::health(&args),
         Some(Command::Export(command)) => upkeep::export(&command),
+        Some(Command::Import(command)) => manage::import(command),
         Some(Command::Completions { shell }) => put(&completions(shell), &mut io::stdout()),
         Some(Command::Starter(command)) => starter::run(command),
     };

@@ -1,4 +1,7 @@
-//! `hone versions`: looks at and decides about published versions of a running server.
+//! `hone versions` and `hone import`: looks at and decides about published versions of a running
+//! server.
+
+mod import;
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -13,6 +16,8 @@ use crate::table::{
     Side::{Left, Right},
     table,
 };
+
+pub(crate) use import::{ImportCommand, import};
 
 /// Longest wait for an answer; a comparison generates.
 const TIMEOUT: Duration = Duration::from_secs(300);
@@ -106,15 +111,27 @@ pub(crate) enum TrialCommand {
     },
 }
 
-/// Which server, and whose versions.
+/// Which server.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Target {
+pub(crate) struct Server {
     /// Address of the server.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     url: String,
     /// API key; on this machine's loopback none is needed.
     #[arg(long, value_name = "KEY", env = "HONE_API_KEY", hide_env_values = true)]
     key: Option<String>,
+    /// Print the server's answer as it is.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    trust: Trust,
+}
+
+/// Which server, and whose versions.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Target {
+    #[command(flatten)]
+    server: Server,
     /// The `user` field of the requests in question.
     #[arg(long, conflicts_with = "scope")]
     user: Option<String>,
@@ -122,11 +139,6 @@ pub(crate) struct Target {
     /// admin.
     #[arg(long, value_parser = meant)]
     scope: Option<String>,
-    /// Print the server's answer as it is.
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    trust: Trust,
 }
 
 /// What is asked of the server.
@@ -154,15 +166,23 @@ impl Call {
 /// A sentence: the server cannot be reached, or refused.
 pub(crate) fn run(command: VersionsCommand) -> Result<ExitCode, String> {
     let (target, call) = call_of(command);
+    show(&target.server, send(&target.server, &call), call.show)
+}
+
+/// Waits for an answer and prints it.
+fn show(
+    server: &Server,
+    answer: impl Future<Output = Result<Value, String>>,
+    text: Show,
+) -> Result<ExitCode, String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| error.to_string())?;
-    let answer = runtime.block_on(send(&target, &call))?;
-    let text = if target.json {
-        format!("{answer:#}\n")
-    } else {
-        (call.show)(&answer)
+    let answer = runtime.block_on(answer)?;
+    let text = match server.json {
+        true => format!("{answer:#}\n"),
+        false => text(&answer),
     };
     print!("{text}");
     Ok(ExitCode::SUCCESS)
@@ -313,11 +333,11 @@ fn escaped(text: &str) -> String {
     out
 }
 
-async fn send(target: &Target, call: &Call) -> Result<Value, String> {
-    let client = client(&target.trust, TIMEOUT)?;
-    let url = format!("{}{}", target.url.trim_end_matches('/'), call.path);
+async fn send(server: &Server, call: &Call) -> Result<Value, String> {
+    let client = client(&server.trust, TIMEOUT)?;
+    let url = format!("{}{}", server.url.trim_end_matches('/'), call.path);
     let mut request = client.request(call.method.clone(), &url);
-    if let Some(key) = &target.key {
+    if let Some(key) = &server.key {
         request = request.bearer_auth(key);
     }
     if let Some(body) = &call.body {

@@ -11,6 +11,7 @@ mod export;
 mod forget;
 mod full;
 mod hints;
+mod import;
 mod loops;
 mod ring;
 mod sim;
