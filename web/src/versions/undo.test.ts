@@ -16,6 +16,7 @@ const row = (version: number, parent: number, digest: string | null, more: Parti
   ...more,
 })
 const back = { status: 'rollback' }
+const made = { status: 'imported' }
 
 it.each<[string, Version[], number | null]>([
   ['a version that continues another', [row(2, 1, 'b'), row(1, 0, 'a')], 1],
@@ -27,6 +28,8 @@ it.each<[string, Version[], number | null]>([
   // What answered before cannot answer again, and what answered before that is no undoing.
   ['back from what was erased', [row(4, 2, 'b', back), row(3, 2, 'c', { tainted: true }), row(2, 1, 'b'), row(1, 0, 'a')], null],
   ['back from what was retired', [row(3, 1, 'a', back), row(2, 1, 'b', { retired: true }), row(1, 0, 'a')], null],
+  ['one from elsewhere', [row(3, 0, 'c', made), row(2, 1, 'b'), row(1, 0, 'a')], 2],
+  ['the first one, from elsewhere', [row(1, 0, 'a', made)], 0],
   ['the rows begin with it', [row(3, 1, 'a', back)], null],
 ])('%s', (_, rows, to) => {
   expect(undoOf(rows[0]?.version ?? 0, rows)).toBe(to)
