@@ -391,7 +391,8 @@ impl AdapterTable {
         while self.exact.len() > EXACT_MAX && self.drop_exact() {}
         let beside = self.retired_bytes() + self.coming.1 + loading;
         // What was asked for by name is asked for again if it is missed.
-        while self.bytes + beside > self.limits.bytes_max && (self.drop_exact() || self.drop_known())
+        while self.bytes + beside > self.limits.bytes_max
+            && (self.drop_exact() || self.drop_known())
         {}
     }
 
@@ -456,8 +457,14 @@ impl AdapterTable {
 
     /// Bytes in memory that cannot be dropped now, and those of the largest adapter.
     pub(crate) fn held(&self) -> (u64, u64) {
-        let newest = self.known.values().filter_map(|k| k.serving.as_ref()?.0.as_ref());
-        let exact = self.exact.values().filter_map(|exact| exact.loaded.as_ref());
+        let newest = self
+            .known
+            .values()
+            .filter_map(|k| k.serving.as_ref()?.0.as_ref());
+        let exact = self
+            .exact
+            .values()
+            .filter_map(|exact| exact.loaded.as_ref());
         let (mut held, mut largest) = (self.retired_bytes() + self.coming.1, 0);
         for loaded in newest.chain(exact) {
             largest = largest.max(loaded.bytes);

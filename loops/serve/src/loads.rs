@@ -55,8 +55,7 @@ impl Loads {
 
     /// Whether the line has stood still for so long that something has to give way; once in a while.
     pub(crate) fn is_stuck(&mut self, now_ms: i64) -> bool {
-        let stuck =
-            !self.line.is_empty() && now_ms >= self.since_ms.saturating_add(PATIENCE_MS);
+        let stuck = !self.line.is_empty() && now_ms >= self.since_ms.saturating_add(PATIENCE_MS);
         if stuck {
             self.since_ms = now_ms;
         }

@@ -110,7 +110,10 @@ impl Sequence {
             0 => self.root,
             _ => self.key(blocks - 1).0,
         };
-        Some((end, extend(parent, &self.tokens[blocks * BLOCK_TOKENS..end])))
+        Some((
+            end,
+            extend(parent, &self.tokens[blocks * BLOCK_TOKENS..end]),
+        ))
     }
 
     /// Tokens from its last full block up to the one whose logits are wanted, and the block of

@@ -133,7 +133,10 @@ fn what_turns_out_to_be_something_else_is_taken_out_of_service() {
     let under_way = world.ask(endless);
     until("it to run", || world.engine.stats().running == 1);
     let cached = world.complete(ask(&prompt(40, 1), 1, 1)).cached;
-    assert_eq!((cached, world.complete(ask(&prompt(40, 1), 1, 1)).cached), (0, 32));
+    assert_eq!(
+        (cached, world.complete(ask(&prompt(40, 1), 1, 1)).cached),
+        (0, 32)
+    );
     world
         .engine
         .commands

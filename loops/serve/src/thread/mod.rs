@@ -222,7 +222,9 @@ impl Core {
                 let left = at.saturating_duration_since(Instant::now());
                 inbox.recv_timeout(left.min(PARKED_LOOK))
             }
-            (false, None) if !self.parked.is_empty() || !self.loads.is_empty() => inbox.recv_timeout(PARKED_LOOK),
+            (false, None) if !self.parked.is_empty() || !self.loads.is_empty() => {
+                inbox.recv_timeout(PARKED_LOOK)
+            }
             (false, None) => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         match command {
