@@ -496,6 +496,22 @@ pub(crate) fn adapter_body(scope: &str, seed: u64) -> Value {
     serde_json::json!({"scope": scope, "config": config, "weights": STANDARD.encode(&files[1].1)})
 }
 
+fn model_names() -> ModelNames {
+    ModelNames {
+        name: "org/model".to_owned(),
+        aliases: vec!["gpt".to_owned()],
+        created: 1_700_000_000,
+    }
+}
+
+/// The way to a collector, if there is one, and what it is told.
+fn collect_of(recorder: Recorder) -> (Option<Outbox<Input>>, Arc<Mutex<Told>>) {
+    let told = Arc::new(Mutex::new(Told::default()));
+    let (outbox, inbox) = queue(64, Overflow::DropNewest);
+    tokio::spawn(listen(inbox, recorder, told.clone()));
+    ((recorder != Recorder::Absent).then_some(outbox), told)
+}
+
 async fn listen(inbox: Inbox<Input>, recorder: Recorder, told: Arc<Mutex<Told>>) {
     let mut held = Vec::new();
     while let Some(input) = inbox.recv().await {
@@ -523,10 +539,7 @@ impl Stage {
         let sqlite = SqliteConfig::in_folder(folder.path());
         let ledger = Arc::new(SqliteLedger::open(&sqlite).await.unwrap());
         let fake = Arc::new(Fake::default());
-        let told = Arc::new(Mutex::new(Told::default()));
-        let (outbox, inbox) = queue(64, Overflow::DropNewest);
-        let collect = (recorder != Recorder::Absent).then_some(outbox);
-        tokio::spawn(listen(inbox, recorder, told.clone()));
+        let (collect, told) = collect_of(recorder);
         let (config, whole) = (http_config(), Config::load(&Sources::default()).unwrap());
         let abort = ShutdownTrigger::new();
         let clock = Arc::new(ManualClock::at(1_700_000_000_000));
@@ -569,11 +582,7 @@ impl Stage {
             clock: clock.clone(),
             ids,
             config,
-            models: ModelNames {
-                name: "org/model".to_owned(),
-                aliases: vec!["gpt".to_owned()],
-                created: 1_700_000_000,
-            },
+            models: model_names(),
             guard: Swap::new(known_guard()),
             life: Life::default(),
             traffic: Traffic::default(),
