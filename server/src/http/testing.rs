@@ -545,14 +545,9 @@ impl Stage {
         let clock = Arc::new(ManualClock::at(1_700_000_000_000));
         let ids = Arc::new(SeededIds::new(1));
         let times = (clock.clone(), ids.clone(), abort.signal());
-        let rules = rules_of(&whole);
-        let policies = Latest::new(Policies::default());
-        let links = (
-            collect.clone(),
-            rules.clone(),
-            &policies,
-            late_in(folder.path()),
-        );
+        let (rules, policies) = (rules_of(&whole), Latest::new(Policies::default()));
+        let late = late_in(folder.path());
+        let links = (collect.clone(), rules.clone(), &policies, late);
         let meters = Arc::new(Meters::new(limits, clock.clone()));
         let door = door_of(fake.clone(), links, (&config, meters.clone(), times));
         let eraser = eraser_of(&ledger, folder.path(), (policies.clone(), &door));
