@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use hone_domain::{Ask, BlobKey, Blobs, Digest, PolicyChoice, PolicyVersion, ServeError, Token};
 use hone_nn::KvPool;
@@ -380,18 +381,20 @@ fn who_never_ends_gives_way_to_those_who_wait() {
     for (name, seed) in [("loud", 1), ("x", 2), ("y", 3)] {
         world.publish(name, 1, &adapter(&world.model.config, seed));
     }
-    let stop = AtomicBool::new(false);
+    let (stop, began) = (AtomicBool::new(false), Instant::now());
+    // Bounded also where something fails.
+    let goes_on = || !stop.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(60);
     std::thread::scope(|threads| {
         for _ in 0..2 {
             threads.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
+                while goes_on() {
                     world.complete(of("loud", 200));
                 }
             });
         }
         until("it to be loaded", || world.engine.stats().running > 0);
         threads.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
+            while goes_on() {
                 let held = world.engine.stats().adapter_bytes;
                 assert!(held <= bytes, "{held} bytes");
             }
