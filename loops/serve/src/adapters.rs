@@ -465,7 +465,9 @@ impl AdapterTable {
             .exact
             .values()
             .filter_map(|exact| exact.loaded.as_ref());
-        let (mut held, mut largest) = (self.retired_bytes() + self.coming.1, 0);
+        let retired = self.retired.iter().filter_map(Weak::upgrade);
+        let mut largest = retired.map(|loaded| loaded.bytes).max().unwrap_or(0);
+        let mut held = self.retired_bytes() + self.coming.1;
         for loaded in newest.chain(exact) {
             largest = largest.max(loaded.bytes);
             if Arc::strong_count(loaded) > 1 {

@@ -20,7 +20,8 @@ pub(crate) struct ChainRoot<'a> {
     pub(crate) base: &'a Digest,
     /// Arithmetic, weight and key-value format.
     pub(crate) fingerprint: &'a str,
-    /// And how often an adapter was found damaged in memory: what was computed before is not found after.
+    /// And a number that changes when it is found damaged in memory: what was computed before is not
+    /// found after.
     pub(crate) adapter: Option<(&'a Digest, u64)>,
     pub(crate) scope: &'a Scope,
 }

@@ -199,6 +199,12 @@ fn what_is_used_or_on_its_way_is_held() {
     assert_eq!(t.held(), (0, 30), "it can go if it must");
     t.expect((1, 5));
     assert_eq!(t.held(), (5, 30));
+    // What serves nobody new tells the size of others as well, as long as somebody uses it.
+    let pick = t.pick(&a, 0, Policies::default);
+    t.discard(&Wanted::Newest(a.clone()), Digest([2; 32]));
+    assert_eq!(t.held(), (35, 30));
+    drop(pick);
+    assert_eq!(t.held(), (5, 0));
 }
 
 #[test]

@@ -159,7 +159,7 @@ impl Core {
         self.give_up_warming(wanted, (digest, error));
         let was_served = self.table.discard(wanted, digest);
         self.pool.retire(self.root_of(wanted.scope(), Some(digest)));
-        self.damages += 1;
+        self.damages.note(digest);
         let is_of_it = |s: &Sequence| s.pinned.digest() == Some(digest);
         let running: Vec<_> = self.running.extract_if(.., |s| is_of_it(s)).collect();
         let waiting = self.waiting.extract_if(.., |_, s| is_of_it(s));

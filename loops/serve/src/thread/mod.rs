@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
-use hone_domain::{Delta, Policies, ServeError, StopReason};
+use hone_domain::{Delta, Digest, Policies, ServeError, StopReason};
 use hone_nn::sample::SampleScratch;
 use hone_nn::{Model, Runner, blocks_out_of_sight};
 use hone_runtime::{Board, Clock, LatestReader, RoomState, Switch};
@@ -34,6 +34,8 @@ const HELD_LOOK: Duration = Duration::from_millis(2);
 /// How often an engine that does nothing else looks after the requests that wait for their adapter:
 /// whether one was cancelled, or there is room for another load.
 const PARKED_LOOK: Duration = Duration::from_millis(50);
+/// Most adapters whose damages are told apart.
+const DAMAGES_MAX: usize = 1_024;
 /// Least time between two entries on the board while working.
 const BOARD_EVERY: Duration = Duration::from_millis(250);
 
@@ -48,6 +50,31 @@ pub(crate) struct CoreCtx {
     pub(crate) blocks_each: usize,
     pub(crate) inbox: Receiver<Command>,
     pub(crate) jobs: mpsc::Sender<Wanted>,
+}
+
+/// Adapters that were found damaged in memory, each with the number of the last time.
+#[derive(Debug, Default)]
+struct Damages {
+    last: HashMap<Digest, u64>,
+    /// Of those that are not listed.
+    others: u64,
+    count: u64,
+}
+
+impl Damages {
+    fn note(&mut self, digest: Digest) {
+        self.count += 1;
+        if self.last.len() >= DAMAGES_MAX {
+            self.last.clear();
+            self.others = self.count;
+        }
+        self.last.insert(digest, self.count);
+    }
+
+    /// Another number after each damage of this adapter.
+    fn of(&self, digest: &Digest) -> u64 {
+        self.last.get(digest).copied().unwrap_or(self.others)
+    }
 }
 
 /// Leading blocks that no layer sees once the next token stands at `position`; `blocks_each` tells
@@ -76,8 +103,7 @@ pub(crate) struct Core {
     parked: HashMap<Wanted, Vec<Box<Sequence>>>,
     loads: Loads,
     arrivals: u64,
-    /// How often an adapter was found damaged in memory.
-    damages: u64,
+    damages: Damages,
     /// Loaded versions whose prefixes are being computed, the first first.
     warming: VecDeque<Warming>,
     /// What this step computes for them.
@@ -131,7 +157,7 @@ impl Core {
             parked: HashMap::new(),
             loads: Loads::default(),
             arrivals: 0,
-            damages: 0,
+            damages: Damages::default(),
             warming: VecDeque::new(),
             warm: None,
             warm_rest: Instant::now(),
@@ -464,5 +490,30 @@ impl Core {
         self.ctx.shared.counters.running.store(0, Relaxed);
         self.ctx.shared.counters.waiting.store(0, Relaxed);
         self.show(RoomState::Stopped);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_damage_of_an_adapter_changes_its_number_and_no_other_s() {
+        let named = |n: usize| {
+            let bytes = |at| if at == 0 { n as u8 } else { (n >> 8) as u8 };
+            Digest(std::array::from_fn(bytes))
+        };
+        let mut damages = Damages::default();
+        let (mut before, other) = (damages.of(&named(1)), damages.of(&named(2)));
+        for _ in 0..3 {
+            damages.note(named(1));
+            assert_ne!(damages.of(&named(1)), before);
+            before = damages.of(&named(1));
+            assert_eq!(damages.of(&named(2)), other);
+        }
+        // However many there are, what is remembered is bounded, and nobody gets an old number again.
+        (0..2 * DAMAGES_MAX).for_each(|n| damages.note(named(n)));
+        assert!(damages.last.len() <= DAMAGES_MAX);
+        assert!(damages.of(&named(1)) > before);
     }
 }

@@ -26,7 +26,7 @@ impl Core {
         ChainRoot {
             base: &capabilities.base,
             fingerprint: &capabilities.fingerprint,
-            adapter: adapter.as_ref().map(|digest| (digest, self.damages)),
+            adapter: adapter.as_ref().map(|d| (d, self.damages.of(d))),
             scope,
         }
         .key()
