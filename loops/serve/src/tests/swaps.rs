@@ -378,7 +378,7 @@ fn who_never_ends_gives_way_to_those_who_wait() {
         scope: scope(name),
         ..ask(&prompt(9, 1), tokens, 1)
     };
-    for (name, seed) in [("loud", 1), ("x", 2), ("y", 3)] {
+    for (name, seed) in [("loud", 2), ("x", 4), ("y", 6)] {
         world.publish(name, 1, &adapter(&world.model.config, seed));
     }
     let (stop, began) = (AtomicBool::new(false), Instant::now());
