@@ -385,7 +385,7 @@ fn who_never_ends_gives_way_to_those_who_wait() {
     // Bounded also where something fails.
     let goes_on = || !stop.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(60);
     std::thread::scope(|threads| {
-        for _ in 0..2 {
+        for _ in 0..4 {
             threads.spawn(|| {
                 while goes_on() {
                     world.complete(of("loud", 200));
