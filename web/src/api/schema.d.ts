@@ -5605,7 +5605,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `already_served`, `conflict` */
+            /** @description `already_served`, `conflict`, `no_model` */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -5630,7 +5630,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `busy`, `no_model`, `not_stored`, `ledger_failed` */
+            /** @description `busy`, `not_stored`, `ledger_failed` */
             503: {
                 headers: {
                     [name: string]: unknown;

@@ -163,10 +163,10 @@ async fn read(
         (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody),
         (status = 408, body = ErrorBody),
-        (status = 409, description = "`already_served`, `conflict`", body = ErrorBody),
+        (status = 409, description = "`already_served`, `conflict`, `no_model`", body = ErrorBody),
         (status = 413, body = ErrorBody),
         (status = 415, body = ErrorBody),
-        (status = 503, description = "`busy`, `no_model`, `not_stored`, `ledger_failed`", body = ErrorBody),
+        (status = 503, description = "`busy`, `not_stored`, `ledger_failed`", body = ErrorBody),
     )
 )]
 pub async fn import_adapter(
@@ -181,7 +181,7 @@ pub async fn import_adapter(
     let base = http.importer.base().cloned().ok_or_else(|| {
         let why =
             "this process has no model to hold the adapter against (model.engine is \"null\")";
-        unavailable("no_model", why)
+        conflict("no_model", why.to_owned())
     })?;
     let _place = http
         .importer
