@@ -9,19 +9,8 @@ use hone_nn::{
     Adapter, AdapterDtype, Executor, KvFormat, LoraConfig, Model, NamedTensor, Target, folder, peft,
 };
 use hone_store::{Ledger as _, SqliteConfig, SqliteLedger};
-use hone_tests::{TestHouse, ask, temporary};
+use hone_tests::{TestHouse, ask, broken_laws, one_version_per_four_answers, temporary};
 use serde_json::{Map, Value, json};
-
-fn quick() -> Vec<(&'static str, toml::Value)> {
-    vec![
-        ("train.batch_turns", 4.into()),
-        // One version per four answers, however explicit what is said to them.
-        ("train.batch_turns_min", 4.into()),
-        ("train.explicit_wait_ms", 600_000.into()),
-        ("train.tick_ms", 100.into()),
-        ("serve.prove_interval_ms", 100.into()),
-    ]
-}
 
 /// The built-in model, as the house computes it.
 fn served() -> Model {
@@ -158,7 +147,9 @@ async fn is_what_the_adapter_says(data: &Path, turn: &str, (model, adapter): (&M
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_adapter_from_elsewhere_is_served_learned_from_and_handed_out() {
     let (guard, data) = temporary().unwrap();
-    let house = TestHouse::start(&data, &quick()).await.unwrap();
+    let house = TestHouse::start(&data, &one_version_per_four_answers())
+        .await
+        .unwrap();
     let model = Arc::new(served());
     let made = elsewhere(&model);
     let folder = guard.path().join("elsewhere");
@@ -201,14 +192,12 @@ async fn an_adapter_from_elsewhere_is_served_learned_from_and_handed_out() {
     assert_eq!(status["engine"]["identity_failures_total"], 0);
     house.stop().await.unwrap();
     // A fresh start reads it back, and nothing breaks a law.
-    let house = TestHouse::start(&data, &quick()).await.unwrap();
-    answered_by(&house, 3).await;
-    house.stop().await.unwrap();
-    let ledger = SqliteLedger::open(&SqliteConfig::in_folder(&data))
+    let house = TestHouse::start(&data, &one_version_per_four_answers())
         .await
         .unwrap();
-    assert_eq!(ledger.check_laws().await.unwrap(), Vec::<String>::new());
-    ledger.close().await;
+    answered_by(&house, 3).await;
+    house.stop().await.unwrap();
+    assert_eq!(broken_laws(&data).await.unwrap(), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,18 +1,7 @@
 //! Versions from outside: what was learned is compared, taken back, kept, and learned on from.
 
-use hone_tests::{Changes, TestHouse, ask, temporary};
+use hone_tests::{Changes, TestHouse, ask, one_version_per_four_answers, temporary};
 use serde_json::{Value, json};
-
-fn quick() -> Vec<(&'static str, toml::Value)> {
-    vec![
-        ("train.batch_turns", 4.into()),
-        // One version per four answers, however explicit what is said to them.
-        ("train.batch_turns_min", 4.into()),
-        ("train.explicit_wait_ms", 600_000.into()),
-        ("train.tick_ms", 100.into()),
-        ("serve.prove_interval_ms", 100.into()),
-    ]
-}
 
 /// Talks and rates until one more version is published; returns its number.
 async fn learn(house: &TestHouse, seed: u64) -> u64 {
@@ -83,7 +72,7 @@ async fn both_answer(house: &TestHouse, learned: u64) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_version_is_compared_taken_back_kept_and_learned_on_from() {
     let (_guard, data) = temporary().unwrap();
-    let changes = quick();
+    let changes = one_version_per_four_answers();
     let house = TestHouse::start(&data, &changes as Changes<'_>)
         .await
         .unwrap();

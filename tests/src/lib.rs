@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use hone::config::{Config, Sources};
 use hone::house::House;
+use hone_store::{Ledger as _, SqliteConfig, SqliteLedger};
 use serde_json::{Value, json};
 
 /// How a test's house differs from the defaults: configuration keys and values.
@@ -158,6 +159,25 @@ pub fn ask(text: &str, seed: u64) -> Value {
         "max_tokens": 48,
         "temperature": 1.0,
     })
+}
+
+/// What the ledger of a stopped house says against itself.
+pub async fn broken_laws(data: &Path) -> Result<Vec<String>> {
+    let ledger = SqliteLedger::open(&SqliteConfig::in_folder(data)).await?;
+    let broken = ledger.check_laws().await?;
+    ledger.close().await;
+    Ok(broken)
+}
+
+/// Settings under which a version comes per four answers, however explicit what is said to them.
+pub fn one_version_per_four_answers() -> Vec<(&'static str, toml::Value)> {
+    vec![
+        ("train.batch_turns", 4.into()),
+        ("train.batch_turns_min", 4.into()),
+        ("train.explicit_wait_ms", 600_000.into()),
+        ("train.tick_ms", 100.into()),
+        ("serve.prove_interval_ms", 100.into()),
+    ]
 }
 
 /// A folder that goes away with its guard, and a data folder inside it.

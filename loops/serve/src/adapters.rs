@@ -455,20 +455,20 @@ impl AdapterTable {
         newest.chain(exact)
     }
 
+    /// All that new requests can get.
+    fn loaded(&self) -> impl Iterator<Item = &Arc<Loaded>> {
+        let newest = self.known.values();
+        let newest = newest.filter_map(|known| known.serving.as_ref()?.0.as_ref());
+        let exact = self.exact.values();
+        newest.chain(exact.filter_map(|exact| exact.loaded.as_ref()))
+    }
+
     /// Bytes in memory that cannot be dropped now, and those of the largest adapter.
     pub(crate) fn held(&self) -> (u64, u64) {
-        let newest = self
-            .known
-            .values()
-            .filter_map(|k| k.serving.as_ref()?.0.as_ref());
-        let exact = self
-            .exact
-            .values()
-            .filter_map(|exact| exact.loaded.as_ref());
         let retired = self.retired.iter().filter_map(Weak::upgrade);
         let mut largest = retired.map(|loaded| loaded.bytes).max().unwrap_or(0);
         let mut held = self.retired_bytes() + self.coming.1;
-        for loaded in newest.chain(exact) {
+        for loaded in self.loaded() {
             largest = largest.max(loaded.bytes);
             if Arc::strong_count(loaded) > 1 {
                 held += loaded.bytes;
@@ -536,14 +536,8 @@ impl AdapterTable {
 
     /// Adapters in memory and their bytes.
     pub(crate) fn resident(&self) -> (usize, u64) {
-        let serving = self
-            .known
-            .values()
-            .filter_map(|k| k.serving.as_ref()?.0.as_ref())
-            .count();
-        let exact = self.exact.values().filter(|e| e.loaded.is_some()).count();
         (
-            serving + exact + self.retired.len() + self.coming.0,
+            self.loaded().count() + self.retired.len() + self.coming.0,
             self.bytes + self.retired_bytes() + self.coming.1,
         )
     }

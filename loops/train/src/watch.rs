@@ -385,8 +385,9 @@ fn alarms(
 }
 
 /// The newest good version before `since`: the nearest on its lineage, past an import what that took
-/// the place of, that has files, was not left itself, and is another one than what is served. None where there is nothing else, and where what
-/// is served does not come from `since`: that was left already, and what is said of it comes late.
+/// the place of, that has files, was not left itself, and is another one than what is served. None
+/// where there is nothing else, and where what is served does not come from `since`: that was left
+/// already, and what is said of it comes late.
 ///
 /// `records` are the scope's newest versions, newest first; what is older than all of them counts
 /// as the base model.

@@ -191,7 +191,8 @@ pub(super) fn eraser(commons: &Commons, rooms: &mut JoinSet<()>) -> Arc<Eraser> 
 pub(super) fn importer(commons: &Commons, served: &Served) -> Importer {
     let base = served.builtin.as_ref().map(|builtin| Base {
         model: builtin.model.clone(),
-        executor: builtin.executor.clone(),
+        // Not the engine's own: its steps do not wait for what an adapter is held against.
+        executor: Arc::new(Executor::new(1)),
         name: commons.config.model.served_name(),
     });
     let most = commons.config.store.blob_file_bytes_max;

@@ -7,7 +7,7 @@ use sqlx::SqliteConnection;
 use super::fault::Fault;
 use super::policies::{self, NewVersion};
 use super::standings::{self, conflict};
-use super::texts::{signed, text_bytes, unsigned};
+use super::texts::unsigned;
 use crate::ledger::PolicyStatus;
 use crate::versions::Import;
 
@@ -39,15 +39,10 @@ pub(super) async fn import(
         samples: 0,
         report: &order.report,
         gate: &Value::Null,
+        note: order.note.as_ref(),
         published_ms: order.now_ms,
     };
     policies::store(connection, &new).await?;
-    sqlx::query("update versions set note = ? where scope_number = ? and version = ?")
-        .bind(text_bytes(order.note.as_ref()))
-        .bind(scope)
-        .bind(signed(policy.version.0)?)
-        .execute(connection)
-        .await?;
     Ok(policy)
 }
 

@@ -5,7 +5,7 @@ use serde_json::Value;
 use sqlx::SqliteConnection;
 
 use super::fault::Fault;
-use super::texts::{limit, signed};
+use super::texts::{limit, signed, text_bytes};
 use super::{rows, standings};
 use crate::ledger::{PolicyRecord, PolicyStatus};
 use crate::versions::{Restore, RestoreWhy, Window};
@@ -57,6 +57,7 @@ pub(super) struct NewVersion<'a> {
     pub(super) samples: usize,
     pub(super) report: &'a Value,
     pub(super) gate: &'a Value,
+    pub(super) note: Option<&'a String>,
     pub(super) published_ms: Millis,
 }
 
@@ -72,8 +73,8 @@ pub(super) async fn store(
     sqlx::query(
         "insert into versions (
              scope_number, version, parent, digest, blob, status, batch_id, samples, report, gate,
-             published_ms
-         ) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+             note, published_ms
+         ) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     )
     .bind(new.scope)
     .bind(signed(new.policy.version.0)?)
@@ -85,6 +86,7 @@ pub(super) async fn store(
     .bind(limit(new.samples))
     .bind(new.report.to_string())
     .bind(new.gate.to_string())
+    .bind(text_bytes(new.note))
     .bind(new.published_ms)
     .execute(connection)
     .await?;

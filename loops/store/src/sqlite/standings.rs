@@ -7,7 +7,7 @@ use sqlx::{Row, SqliteConnection};
 
 use super::fault::{Fault, corrupt};
 use super::policies::{self, NewVersion};
-use super::texts::{limit, signed, some_text, text_bytes};
+use super::texts::{limit, signed, some_text};
 use super::{rows, trials};
 use crate::LedgerError;
 use crate::ledger::PolicyStatus;
@@ -141,15 +141,10 @@ pub(super) async fn restore(
         samples: 0,
         report: &Value::Null,
         gate: &Value::Null,
+        note: order.note.as_ref(),
         published_ms: order.now_ms,
     };
     policies::store(connection, &new).await?;
-    sqlx::query("update versions set note = ? where scope_number = ? and version = ?")
-        .bind(text_bytes(order.note.as_ref()))
-        .bind(number)
-        .bind(signed(policy.version.0)?)
-        .execute(&mut *connection)
-        .await?;
     leave(connection, (number, head), order).await?;
     Ok(policy)
 }

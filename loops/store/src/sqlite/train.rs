@@ -388,6 +388,7 @@ pub(super) async fn publish(
             samples: publish.claims.len(),
             report: &publish.report,
             gate: &publish.gate,
+            note: None,
             published_ms: publish.now_ms,
         },
     )

@@ -174,19 +174,15 @@ pub async fn import_adapter(
     asked: Asked,
     request: Request,
 ) -> Reply<VersionReply> {
-    let unavailable = |code, message: &str| ApiError::Unavailable {
-        code,
-        message: message.to_owned(),
-    };
     let base = http.importer.base().cloned().ok_or_else(|| {
         let why =
             "this process has no model to hold the adapter against (model.engine is \"null\")";
         conflict("no_model", why.to_owned())
     })?;
-    let _place = http
-        .importer
-        .place()
-        .ok_or_else(|| unavailable("busy", "another adapter is being imported; try again"))?;
+    let _place = http.importer.place().ok_or_else(|| ApiError::Unavailable {
+        code: "busy",
+        message: "another adapter is being imported; try again".to_owned(),
+    })?;
     let (scope, note, checked) = read(&http, base, request).await?;
     let served = http.policies.get().newest(&scope).cloned();
     if served.is_some_and(|served| served.digest == checked.digest) {
