@@ -1,7 +1,8 @@
 //! What is computed under a newer version before it serves: the hottest prefixes of its scope.
 //!
-//! Between two steps it holds no block: what it computed is cached like any other prefix, and
-//! found again or computed again. So it never stands in the way of a request.
+//! Between two steps it holds one block at most, the one that is not full yet: what it computed is
+//! cached like any other prefix, and found again or computed again. So it never stands in the way of a
+//! request.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -40,13 +41,23 @@ pub(crate) struct Warming {
     ends: VecDeque<usize>,
     /// The prefix under way, from its beginning.
     path: Vec<usize>,
-    /// Blocks that may still be computed.
+    /// Blocks that may still be begun.
     left: usize,
+    /// What the last row left unfinished.
+    begun: Option<Begun>,
     /// Blocks that were too many from the start.
     beyond: usize,
 }
 
-/// Blocks of one prefix that a step computes; it holds what is in `table`.
+/// A block of which the first tokens are computed.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    block: u32,
+    node: usize,
+    tokens: usize,
+}
+
+/// Tokens of one prefix that a step computes; it holds what is in `table`.
 #[derive(Debug)]
 pub(crate) struct WarmRow {
     pub(crate) loaded: Arc<Loaded>,
@@ -54,8 +65,6 @@ pub(crate) struct WarmRow {
     /// Position of the first of them.
     pub(crate) start: usize,
     pub(crate) table: Vec<u32>,
-    /// What comes before each of them.
-    before: Vec<ChainKey>,
 }
 
 impl Warming {
@@ -89,6 +98,7 @@ impl Warming {
             ends: (0..nodes.len()).filter(|at| is_end[*at]).collect(),
             nodes,
             path: Vec::new(),
+            begun: None,
             beyond,
         }
     }
@@ -101,7 +111,7 @@ impl Warming {
 
     /// Whether there is nothing left to compute; moves on to the next prefix that lacks something.
     pub(crate) fn is_done(&mut self, pool: &BlockPool) -> bool {
-        while self.left > 0 {
+        while self.left > 0 || self.begun.is_some() {
             if self.found(pool).len() < self.path.len() {
                 return false;
             }
@@ -119,56 +129,97 @@ impl Warming {
         true
     }
 
-    /// The next blocks to compute, `most` at most, and takes places for them; none where there is no
-    /// place. It is not done.
-    pub(crate) fn take_row(&mut self, pool: &mut BlockPool, most: usize) -> Option<WarmRow> {
-        let mut table = self.found(pool);
-        let count = most.min(self.left).min(self.path.len() - table.len());
-        if count == 0 {
+    /// The next tokens to compute, `tokens` at most, in places taken for them, `room` at most; none where
+    /// there is no place. It ends with a block if it reaches the end of one. It is not done.
+    pub(crate) fn take_row(
+        &mut self,
+        pool: &mut BlockPool,
+        (tokens, room): (usize, usize),
+    ) -> Option<WarmRow> {
+        if tokens == 0 {
             return None;
         }
+        let mut table = self.found(pool);
+        let first = table.len();
+        let next = self.path.get(first).copied();
+        if self.begun.is_some_and(|begun| Some(begun.node) != next) {
+            self.give_back(pool);
+        }
+        let computed = self.begun.map_or(0, |begun| begun.tokens);
+        let mut end = computed + tokens;
+        if end > BLOCK_TOKENS {
+            end -= end % BLOCK_TOKENS;
+        }
+        let fresh = end.div_ceil(BLOCK_TOKENS) - usize::from(self.begun.is_some());
+        let fresh = fresh.min(room).min(self.left);
         table.iter().for_each(|block| pool.share(*block));
-        let start = table.len();
-        let fresh = || pool.take();
-        table.extend(
-            std::iter::repeat_with(fresh)
-                .map_while(|block| block)
-                .take(count),
-        );
-        if table.len() == start {
-            // What it shares took the last ones.
+        table.extend(self.begun.take().map(|begun| begun.block));
+        let held = table.len();
+        let until = self.path.len().min(held + fresh);
+        table.extend((held..until).map_while(|_| pool.take()));
+        self.left -= table.len() - held;
+        let end = end.min((table.len() - first) * BLOCK_TOKENS);
+        if end <= computed {
+            // What it shares took the last ones, or there was no place before.
             table.iter().rev().for_each(|block| pool.release(*block));
             return None;
         }
-        let coming = self.path[start..table.len()]
-            .iter()
-            .map(|at| &self.nodes[*at]);
-        self.left -= table.len() - start;
+        let nodes = self.path[first..table.len()].iter();
+        let said = nodes.flat_map(|at| self.nodes[*at].tokens);
         Some(WarmRow {
             loaded: Arc::clone(&self.loaded),
-            tokens: coming.clone().flat_map(|node| node.tokens).collect(),
-            start: start * BLOCK_TOKENS,
-            before: coming.map(|node| node.before).collect(),
+            tokens: said.take(end).skip(computed).collect(),
+            start: first * BLOCK_TOKENS + computed,
             table,
         })
+    }
+
+    /// A row was computed: its full blocks can be found, and all but one that is not full are given
+    /// back, the last first.
+    pub(crate) fn keep(&mut self, row: WarmRow, pool: &mut BlockPool) {
+        let end = row.start + row.tokens.len();
+        let first = row.start / BLOCK_TOKENS;
+        let mut held = row.table;
+        for (at, block) in held.iter().enumerate().skip(first) {
+            let (node, tokens) = (self.path[at], end - at * BLOCK_TOKENS);
+            if tokens < BLOCK_TOKENS {
+                let block = *block;
+                self.begun = Some(Begun {
+                    block,
+                    node,
+                    tokens,
+                });
+            } else {
+                let Node { before, tokens, .. } = &self.nodes[node];
+                pool.publish(*block, *before, tokens);
+            }
+        }
+        held.truncate(end / BLOCK_TOKENS);
+        held.iter().rev().for_each(|block| pool.release(*block));
+    }
+
+    /// Gives back the block that is not full; what was computed of it is computed again.
+    pub(crate) fn give_back(&mut self, pool: &mut BlockPool) {
+        if let Some(begun) = self.begun.take() {
+            pool.release(begun.block);
+            self.left += 1;
+        }
+    }
+
+    /// The block that it holds between two steps.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> Option<u32> {
+        self.begun.map(|begun| begun.block)
+    }
+
+    /// The blocks are gone.
+    pub(crate) fn forget_blocks(&mut self) {
+        self.begun = None;
     }
 
     /// Tokens that a request would have found under the older version and does not find now.
     pub(crate) fn cold_tokens(&self, pool: &BlockPool) -> usize {
         let missing = self.nodes.iter().filter(|node| node.find(pool).is_none());
         (missing.count() + self.beyond) * BLOCK_TOKENS
-    }
-}
-
-impl WarmRow {
-    /// Its blocks were computed: they can be found, and are given back, the last first.
-    pub(crate) fn publish(self, pool: &mut BlockPool) {
-        let first = self.start / BLOCK_TOKENS;
-        let blocks = self.tokens.chunks_exact(BLOCK_TOKENS).zip(&self.before);
-        for ((tokens, before), block) in blocks.zip(&self.table[first..]) {
-            pool.publish(*block, *before, tokens);
-        }
-        let held = self.table.iter().rev();
-        held.for_each(|block| pool.release(*block));
     }
 }

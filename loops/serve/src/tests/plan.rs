@@ -304,6 +304,8 @@ struct World {
     /// A newer version whose prefixes are computed ahead, with what the steps have left.
     warming: Option<Warming>,
     warmed: usize,
+    /// Rows that went on with a block begun before.
+    continued: usize,
 }
 
 const POOL: usize = 24;
@@ -324,7 +326,7 @@ impl World {
     fn new(seed: u64) -> Self {
         let (pool, rng) = (BlockPool::new(POOL), Rng(seed | 1));
         let (step, born, done, oldest, pauses, shared) = (0, 0, 0, 0, 0, 0);
-        let (warming, warmed) = (None, 0);
+        let (warming, warmed, continued) = (None, 0, 0);
         Self {
             pool,
             all: Vec::new(),
@@ -337,6 +339,7 @@ impl World {
             shared,
             warming,
             warmed,
+            continued,
         }
     }
 
@@ -414,6 +417,7 @@ impl World {
     }
 
     fn step(&mut self, limits: Limits, scratch: (&mut PlanScratch, &mut Plan)) {
+        self.spare_blocks();
         let (running, waiting) = self.views();
         let free = self.pool.available();
         let (buffers, out) = scratch;
@@ -490,16 +494,31 @@ impl World {
         }
         let running = self.all.iter().filter(|s| s.running).count();
         let room = self.pool.available().saturating_sub(running + 1);
+        // A part of a block, one, or some.
+        let most = left.min(1 + self.rng.below(80) as usize);
         let Some(warming) = &mut self.warming else {
             return;
         };
-        if warming.is_done(&self.pool) {
+        if warming.is_done(&self.pool) || self.rng.below(200) == 0 {
             assert!(warming.cold_tokens(&self.pool) % BLOCK_TOKENS == 0);
+            warming.give_back(&mut self.pool);
             self.pool.retire(old);
             self.warming = None;
-        } else if let Some(row) = warming.take_row(&mut self.pool, room.min(left / BLOCK_TOKENS)) {
+        } else if let Some(row) = warming.take_row(&mut self.pool, (most, room)) {
+            assert!((1..=most).contains(&row.tokens.len()));
             self.warmed += row.tokens.len();
-            row.publish(&mut self.pool);
+            self.continued += usize::from(row.start % BLOCK_TOKENS > 0);
+            warming.keep(row, &mut self.pool);
+        }
+    }
+
+    /// As the engine does it before each plan.
+    fn spare_blocks(&mut self) {
+        let running = self.all.iter().filter(|s| s.running).count();
+        let starved = running == 0 && !self.all.is_empty();
+        let scarce = self.pool.available() < if running == 0 { 0 } else { running + 1 };
+        if let Some(warming) = self.warming.as_mut().filter(|_| starved || scarce) {
+            warming.give_back(&mut self.pool);
         }
     }
 
@@ -562,6 +581,10 @@ impl World {
                     Some(other) => assert_eq!(other, content, "block {block} is used twice"),
                 }
             }
+        }
+        if let Some(block) = self.warming.as_ref().and_then(Warming::held) {
+            assert_eq!(owner[block as usize], None, "block {block} is used twice");
+            held += 1;
         }
         assert_eq!(
             held + self.pool.available(),
@@ -626,6 +649,8 @@ fn a_million_random_steps_lose_no_block_and_starve_nobody() {
     }
     let warmed: usize = worlds.iter().map(|w| w.warmed).sum();
     assert!(warmed > 1_000, "{warmed} tokens computed ahead");
+    let continued: usize = worlds.iter().map(|w| w.continued).sum();
+    assert!(continued > 100, "{continued} rows within a block");
 }
 
 /// Steps until a short request that arrives while a long prompt is computed has its first token.

@@ -86,21 +86,12 @@ fn the_first_token_after_a_swap_takes_as_many_steps_as_before_it() {
     }
 }
 
-/// The cache holds nothing but the beginning of the prefix that goes on.
-#[test]
-fn what_finds_no_place_leaves_nothing_in_use() {
-    let mut pool = BlockPool::new(2);
-    let tokens = |n: usize| [n as Token; BLOCK_TOKENS];
-    let hot = (0..3).map(|n: usize| HotBlock {
-        tokens: tokens(n),
+/// A version that has a chain of so many blocks to warm, block `n` of tokens `n`.
+fn warming(blocks: usize) -> Warming {
+    let hot = (0..blocks).map(|n| HotBlock {
+        tokens: [n as Token; BLOCK_TOKENS],
         parent: n.checked_sub(1),
     });
-    let mut before = 7;
-    for n in 0..2 {
-        let block = pool.take().unwrap();
-        before = pool.publish(block, before, &tokens(n));
-        pool.release(block);
-    }
     let loaded = Arc::new(Loaded {
         adapter: None,
         version: PolicyVersion(1),
@@ -109,10 +100,55 @@ fn what_finds_no_place_leaves_nothing_in_use() {
         probe: None,
     });
     let load = (Wanted::Newest(scope("a")), loaded);
-    let mut warming = Warming::new(load, (hot.collect(), 0), 7, 0);
+    Warming::new(load, (hot.collect(), 0), 7, 0)
+}
+
+/// The cache holds nothing but the beginning of the prefix that goes on.
+#[test]
+fn what_finds_no_place_leaves_nothing_in_use() {
+    let mut pool = BlockPool::new(2);
+    let mut before = 7;
+    for n in 0..2 {
+        let block = pool.take().unwrap();
+        before = pool.publish(block, before, &[n as Token; BLOCK_TOKENS]);
+        pool.release(block);
+    }
+    let mut warming = warming(3);
     assert!(!warming.is_done(&pool));
-    assert!(warming.take_row(&mut pool, 1).is_none());
+    assert!(warming.take_row(&mut pool, (BLOCK_TOKENS, 1)).is_none());
     assert_eq!((pool.available(), pool.idle()), (2, 2));
+}
+
+/// Between two rows it holds the block that is not full and no other.
+#[test]
+fn a_block_may_take_several_steps() {
+    let mut pool = BlockPool::new(4);
+    let mut warming = warming(3);
+    let mut seen = Vec::new();
+    while !warming.is_done(&pool) {
+        let row = warming.take_row(&mut pool, (12, 4)).unwrap();
+        seen.push((row.start, row.tokens.len(), row.table.len()));
+        warming.keep(row, &mut pool);
+        let held = usize::from(warming.held().is_some());
+        assert_eq!(pool.available(), 4 - held);
+        // A step without room for it changes nothing.
+        assert!(warming.take_row(&mut pool, (0, 4)).is_none());
+        assert_eq!(pool.available(), 4 - held);
+        if seen.len() == 5 {
+            // Somebody needs it: its first tokens are computed again.
+            warming.give_back(&mut pool);
+            assert_eq!((pool.available(), warming.held()), (4, None));
+        }
+    }
+    let block = |n: usize| [(0, 12), (12, 12), (24, 8)].map(|(at, len)| (32 * n + at, len, n + 1));
+    let again = &block(1)[..2];
+    assert_eq!(seen, [&block(0), again, &block(1), &block(2)].concat());
+    assert_eq!((warming.cold_tokens(&pool), pool.available()), (0, 4));
+    // Enough for more than a block ends with one.
+    let mut warming = self::warming(4);
+    assert!(!warming.is_done(&pool));
+    let row = warming.take_row(&mut pool, (80, 4)).unwrap();
+    assert_eq!((row.start, row.tokens.len()), (96, 32));
 }
 
 #[test]
@@ -169,6 +205,13 @@ fn serving_does_not_wait_for_it() {
     assert!(older > 0 && after.failed_total == 0, "{older} of {round}");
     answer.cancel.cancel();
     read(answer).unwrap();
+    // What was computed in parts of blocks is what is computed at once.
+    let asked = prompt(PROMPT, 0);
+    let said = world.complete(ask(&asked, 1, 3));
+    assert_eq!((said.version, said.cached), (PolicyVersion(1), 224));
+    let quiet = self::world(0, 0);
+    quiet.publish("a", 1, &adapter(&world.model.config, 1));
+    assert_eq!(quiet.complete(ask(&asked, 1, 3)).bits(), said.bits());
 }
 
 #[test]

@@ -375,6 +375,7 @@ impl Core {
         self.ctx.runner.reset();
         self.ended.clear();
         self.warm = None;
+        self.warming.iter_mut().for_each(Warming::forget_blocks);
         self.swap_all();
         let running = std::mem::take(&mut self.running);
         for mut sequence in running {

@@ -28,6 +28,7 @@ impl Core {
         self.plan.rows.clear();
         self.drop_cancelled();
         self.sample_late();
+        self.spare_blocks();
         self.make_plan();
         self.pause_and_admit();
         if self.plan.rows.is_empty() && self.warming.is_empty() {

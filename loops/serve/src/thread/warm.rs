@@ -13,10 +13,11 @@ use crate::thread::Core;
 
 /// Most versions that are being warmed at the same time; one more is swapped in as it is.
 const WARMING_MAX: usize = 16;
-/// Blocks warmed by a step that others take part in.
-const BUSY_BLOCKS: usize = 1;
-/// Such a step is followed by as many times what it took for its block without another one. So fewer
-/// than one token in a hundred comes late for it, where steps are shorter than what a block takes.
+/// A step that others take part in computes as much ahead as it computes for them, a block at most, so
+/// that it lasts twice as long at most; and this much where there is less.
+const BUSY_TOKENS_MIN: usize = 2;
+/// It is followed by as many times what that took without any more of it: warming takes a twentieth
+/// of the time of those who are served.
 const BUSY_REST: u32 = 20;
 
 impl Core {
@@ -93,9 +94,10 @@ impl Core {
     }
 
     fn swap_in(&mut self, at: usize) {
-        let Some(warming) = self.warming.remove(at) else {
+        let Some(mut warming) = self.warming.remove(at) else {
             return;
         };
+        warming.give_back(&mut self.pool);
         self.expect_warming();
         let cold = warming.cold_tokens(&self.pool) as u64;
         let counters = &self.ctx.shared.counters;
@@ -133,30 +135,46 @@ impl Core {
     pub(super) fn give_up_warming(&mut self, wanted: &Wanted, (digest, error): (Digest, &str)) {
         let unfit = |w: &Warming| w.wanted == *wanted && w.loaded.digest == digest;
         if let Some(at) = self.warming.iter().position(unfit) {
-            self.warming.remove(at);
+            let unfit = self.warming.remove(at);
+            unfit
+                .into_iter()
+                .for_each(|mut w| w.give_back(&mut self.pool));
             self.expect_warming();
             self.take_load(wanted, &Err(error.to_owned()));
         }
     }
 
-    /// Fills what the step has left with blocks of the version that has waited longest. Never
+    /// Blocks that running requests may need for their next tokens.
+    fn reserve(&self) -> usize {
+        match self.running.len() {
+            0 => 0,
+            running => running + self.pool.total() / 64 + 1,
+        }
+    }
+
+    /// Where blocks are scarce, the one that is not full is given back before the plan counts them.
+    pub(super) fn spare_blocks(&mut self) {
+        let starved = self.running.is_empty() && !self.waiting.is_empty();
+        if (starved || self.pool.available() < self.reserve())
+            && let Some(warming) = self.warming.front_mut()
+        {
+            warming.give_back(&mut self.pool);
+        }
+    }
+
+    /// Fills what the step has left with prefixes of the version that has waited longest. Never
     /// takes a block that a running request may need for its next token.
     pub(super) fn take_warm_row(&mut self) {
         self.warm = None;
         let planned: usize = self.plan.rows.iter().map(|row| row.tokens).sum();
         let left = self.token_budget().saturating_sub(planned);
-        let reserve = match self.running.len() {
-            0 => 0,
-            running => running + self.pool.total() / 64 + 1,
-        };
-        let room = self.pool.available().saturating_sub(reserve);
-        let config = &self.ctx.config;
-        let most = left.min(config.prefill_chunk_tokens_max.max(BLOCK_TOKENS)) / BLOCK_TOKENS;
+        let room = self.pool.available().saturating_sub(self.reserve());
+        let most = left.min(self.ctx.config.prefill_chunk_tokens_max.max(BLOCK_TOKENS));
         let busy = !self.plan.rows.is_empty();
         let most = match busy {
-            false => most.min(room),
+            false => most,
             true if Instant::now() < self.warm_rest => 0,
-            true => most.min(room).min(BUSY_BLOCKS),
+            true => most.min(planned.clamp(BUSY_TOKENS_MIN, BLOCK_TOKENS)),
         };
         let Some(warming) = self.warming.front_mut() else {
             return;
@@ -164,7 +182,7 @@ impl Core {
         if warming.is_done(&self.pool) {
             return;
         }
-        self.warm = warming.take_row(&mut self.pool, most);
+        self.warm = warming.take_row(&mut self.pool, (most, room));
         let nothing_runs = self.running.is_empty() && self.waiting.is_empty();
         if self.warm.is_none() && nothing_runs {
             // There is no room even so; nobody is to wait for it.
@@ -176,13 +194,15 @@ impl Core {
         }
     }
 
-    /// The blocks of the step are computed.
+    /// The row of the step is computed.
     pub(super) fn keep_warm_row(&mut self) {
-        if let Some(row) = self.warm.take() {
+        if let Some(row) = self.warm.take()
+            && let Some(warming) = self.warming.front_mut()
+        {
             let tokens = row.tokens.len() as u64;
             let counters = &self.ctx.shared.counters;
             counters.prewarm_tokens.fetch_add(tokens, Relaxed);
-            row.publish(&mut self.pool);
+            warming.keep(row, &mut self.pool);
         }
     }
 }
