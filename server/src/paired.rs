@@ -234,7 +234,7 @@ impl PairedParts {
             origin: Origin::Gate,
             kind: TurnKind::Side,
             prompt_tokens,
-            grammar: None,
+            form: None,
             given: Vec::new(),
             sampling: turn.sampling.clone(),
             stop: StopRules {

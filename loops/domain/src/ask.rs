@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     Admission, Completion, GroupId, Message, Millis, Origin, PolicyChoice, PolicyVersion, Reason,
-    RequestId, Sampling, Scope, SessionId, StopReason, Token, Turn, TurnId, TurnKind,
+    Reasoning, RequestId, Sampling, Scope, SessionId, StopReason, Token, Turn, TurnId, TurnKind,
 };
 
 /// When sampling ends.
@@ -22,6 +22,25 @@ pub struct StopRules {
 /// embeds JSON schemas and regular expressions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Grammar(pub std::sync::Arc<str>);
+
+/// Which part of a completion a grammar rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// All of it.
+    Whole(Grammar),
+    /// What follows each [`CALL_OPEN`](crate::CALL_OPEN) outside reasoning, up to the end of the grammar;
+    /// all else is free.
+    Calls(Grammar, Reasoning),
+}
+
+impl Form {
+    /// The grammar.
+    pub fn grammar(&self) -> &Grammar {
+        match self {
+            Self::Whole(grammar) | Self::Calls(grammar, _) => grammar,
+        }
+    }
+}
 
 /// Whether a turn is collected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,8 +97,8 @@ pub struct Ask {
     pub sampling: Sampling,
     /// When to stop.
     pub stop: StopRules,
-    /// The grammar its text has to follow.
-    pub grammar: Option<Grammar>,
+    /// What its text is held to.
+    pub form: Option<Form>,
     /// The completion, where it is known already; empty where it is to be sampled. A known one is
     /// only scored: each of its tokens comes back with its log-prob and the likeliest others. Such
     /// an ask is never collected and follows no grammar.

@@ -25,7 +25,7 @@ mod turn;
 mod verdict;
 
 pub use ask::{
-    Ask, AskContext, Collect, Delta, End, Grammar, Receipt, ServeError, StopRules, TokenDelta,
+    Ask, AskContext, Collect, Delta, End, Form, Grammar, Receipt, ServeError, StopRules, TokenDelta,
 };
 pub use binding::{
     BindHow, BindRequest, Binding, Continued, Habits, PendingTurn, SessionIndex,
@@ -44,11 +44,12 @@ pub use people::{RateLimits, UserRole};
 pub use policy::{Digest, OnTrial, Policies, Policy, PolicyChoice, PolicyVersion, Scope};
 pub use sample::{Sample, SampleError, SamplePart};
 pub use speech::{
-    CALL_CLOSE, CALL_OPEN, CallStyle, Called, Heard, Listener, Listening, Part, Reasoning,
+    CALL_CLOSE, CALL_OPEN, CallFinder, CallStyle, Called, Heard, Listener, Listening, Part,
+    Reasoning,
 };
 pub use transition::{NextItem, NextKind, NextState, Transition};
 pub use turn::{
-    Admission, Completion, CompletionError, GREEDY_BELOW, Origin, Sampling, StopReason, Turn,
+    Admission, Completion, CompletionError, GREEDY_BELOW, Kept, Origin, Sampling, StopReason, Turn,
     TurnKind, VersionSpan,
 };
 pub use verdict::{

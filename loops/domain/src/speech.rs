@@ -2,13 +2,16 @@
 //!
 //! A [`Listener`] is a pure function of the text: however the text is cut into pieces, the parts
 //! say the same. A call is told only once it is whole and its JSON is sound; anything else that
-//! looks like one stays content, as it was written.
+//! looks like one stays content, as it was written. Where a grammar sees to it that a call is sound,
+//! it is told as it is said.
 
+mod begin;
 mod scan;
 
 use serde::de::IgnoredAny;
 use serde_json::{Deserializer, Value};
 
+pub use self::begin::CallFinder;
 use self::scan::ObjectScan;
 
 /// How a model family writes tool calls.
@@ -28,6 +31,8 @@ pub const CALL_CLOSE: &str = "</tool_call>";
 const PYTHON_TAG: &str = "<|python_tag|>";
 /// So many bytes are looked through for the ends of broken calls; after that no call is looked for.
 const VAIN_MAX: usize = 1 << 20;
+/// Longest beginning of a call, up to its arguments, that is told early.
+const BEGIN_BYTES_MAX: usize = 1 << 10;
 const THINK_OPEN: &str = "<think>";
 const THINK_CLOSE: &str = "</think>";
 
@@ -81,6 +86,10 @@ pub enum Part {
     Content(String),
     /// A whole call.
     Call(Called),
+    /// A call of this name begins.
+    CallBegun(String),
+    /// More of the arguments of the call that began last.
+    Arguments(String),
 }
 
 /// A call without an id; `arguments` is the JSON text of an object as the model wrote it.
@@ -101,6 +110,9 @@ pub struct Listening {
     pub reasoning: Reasoning,
     /// Whether the first call is the only one; what follows it is content.
     pub single: bool,
+    /// Whether a grammar holds calls to their form, so that they are told while they are said. Only a
+    /// completion that is cut short leaves one that is not whole.
+    pub held: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +122,10 @@ enum At {
     Thinking,
     Text,
     Call,
+    /// Within the arguments of a call that began.
+    Arguments,
+    /// Behind them.
+    Closing,
     /// Between calls of the JSON style.
     Between,
     /// No call can come any more.
@@ -121,6 +137,7 @@ enum At {
 pub struct Listener {
     calls: Option<CallStyle>,
     single: bool,
+    tells_early: bool,
     at: At,
     /// Text that may still turn out to be something else, from the byte `settled` on.
     held: String,
@@ -143,6 +160,7 @@ impl Listener {
         Self {
             calls: listening.calls,
             single: listening.single,
+            tells_early: listening.held,
             at: match listening.reasoning {
                 Reasoning::Never => At::Text,
                 Reasoning::Maybe => At::Opening,
@@ -205,6 +223,14 @@ impl Listener {
                     self.reason(thought.trim_end(), &mut out);
                 }
                 At::Call => self.end_call(&mut out),
+                At::Arguments => {
+                    let more = self.take_all();
+                    out.push(Part::Arguments(more));
+                }
+                At::Closing => {
+                    self.settled = self.held.len();
+                    self.behind_call();
+                }
                 At::Opening => self.at = At::Text,
                 At::Between => {
                     let rest = self.take_all();
@@ -261,6 +287,8 @@ impl Listener {
                 Some(CallStyle::Json) => self.find_json(),
             },
             At::Call => self.scan_call(out),
+            At::Arguments => self.arguments(out),
+            At::Closing => self.close_call(),
             At::Between => self.between(),
             At::Plain => self.pass(out),
         }
@@ -367,6 +395,19 @@ impl Listener {
             Some('{') => {}
             Some(_) => return self.broken_call(out),
         }
+        let object = &held[start..held.floor_char_boundary(start + BEGIN_BYTES_MAX)];
+        if self.tells_early
+            && let Some((name, arguments)) = self.calls.and_then(|calls| begun(object, calls))
+        {
+            self.settled += start + arguments;
+            self.scan = ObjectScan::default();
+            self.at = At::Arguments;
+            // Cut short from here on, it is a call all the same.
+            self.gap.clear();
+            self.after_other = true;
+            out.push(Part::CallBegun(name));
+            return true;
+        }
         let Some(end) = self.scan.advance(held, start) else {
             return false;
         };
@@ -392,6 +433,12 @@ impl Listener {
     }
 
     fn call(&mut self, call: Called, out: &mut Vec<Part>) {
+        self.behind_call();
+        out.push(Part::Call(call));
+    }
+
+    /// A call is over.
+    fn behind_call(&mut self) {
         self.gap.clear();
         self.after_other = true;
         self.scan = ObjectScan::default();
@@ -400,7 +447,51 @@ impl Listener {
             Some(CallStyle::Tags) => At::Text,
             _ => At::Between,
         };
-        out.push(Part::Call(call));
+    }
+
+    /// The arguments of a call that began, as far as they are there.
+    fn arguments(&mut self, out: &mut Vec<Part>) -> bool {
+        let end = self.scan.advance(&self.held[self.settled..], 0);
+        let more = match end {
+            Some(end) => self.take(end),
+            None => self.take_all(),
+        };
+        if !more.is_empty() {
+            out.push(Part::Arguments(more));
+        }
+        match end {
+            Some(_) => self.at = At::Closing,
+            // What is held begins behind them from now on.
+            None => self.scan.at = 0,
+        }
+        end.is_some()
+    }
+
+    /// What ends a call behind its arguments: the brace of its object, and the tag. Anything else that
+    /// stands there is text.
+    fn close_call(&mut self) -> bool {
+        let tag = match self.calls {
+            Some(CallStyle::Tags) => CALL_CLOSE,
+            _ => "",
+        };
+        let rest = self.rest();
+        let behind_brace = rest.trim_start().strip_prefix('}');
+        let behind = behind_brace.map(str::trim_start);
+        let waits = match behind {
+            None => rest.trim_start().is_empty(),
+            Some(behind) => behind.len() < tag.len() && tag.starts_with(behind),
+        };
+        if waits {
+            return false;
+        }
+        let over = match (behind.and_then(|b| b.strip_prefix(tag)), behind_brace) {
+            (Some(behind), _) if !tag.is_empty() => behind.len(),
+            (_, Some(behind)) => behind.len(),
+            _ => rest.len(),
+        };
+        self.settled = self.held.len() - over;
+        self.behind_call();
+        true
     }
 
     /// What looked like a call is text. Only its opening is certain to be, so that a sound call
@@ -487,6 +578,15 @@ impl Heard {
                 Part::Reasoning(text) => self.reasoning.push_str(&text),
                 Part::Content(text) => self.content.push_str(&text),
                 Part::Call(call) => self.calls.push(call),
+                Part::CallBegun(name) => self.calls.push(Called {
+                    name,
+                    arguments: String::new(),
+                }),
+                Part::Arguments(text) => {
+                    if let Some(call) = self.calls.last_mut() {
+                        call.arguments.push_str(&text);
+                    }
+                }
             }
         }
     }
@@ -557,15 +657,44 @@ impl Called {
     }
 }
 
+/// The name of a call whose object begins with it, and where its arguments begin: none until their
+/// brace is there.
+fn begun(object: &str, style: CallStyle) -> Option<(String, usize)> {
+    let arguments = match style {
+        CallStyle::Tags => "arguments",
+        CallStyle::Json => "parameters",
+    };
+    let (key, at) = text_at(object, skip_space(object, 1))?;
+    let at = skip_space(object, colon(object, at)?);
+    let (name, at) = text_at(object, at).filter(|_| key == "name")?;
+    let at = skip_space(object, at);
+    let at = skip_space(object, at + object[at..].starts_with(',').then_some(1)?);
+    let (key, at) = text_at(object, at)?;
+    let at = skip_space(object, colon(object, at).filter(|_| key == arguments)?);
+    (object[at..].starts_with('{') && !name.is_empty()).then_some((name, at))
+}
+
+/// A JSON text at a place, and where it ends.
+fn text_at(object: &str, at: usize) -> Option<(String, usize)> {
+    let rest = object[at..].starts_with('"').then_some(&object[at..])?;
+    let mut texts = Deserializer::from_str(rest).into_iter::<String>();
+    let text = texts.next()?.ok()?;
+    Some((text, at + texts.byte_offset()))
+}
+
+/// One past the colon at a place.
+fn colon(object: &str, at: usize) -> Option<usize> {
+    let at = skip_space(object, at);
+    object[at..].starts_with(':').then_some(at + 1)
+}
+
 /// The text of a member's value in a sound JSON object, exactly as written, so that no number
 /// changes on its way.
 fn member<'a>(object: &'a str, wanted: &str) -> Option<&'a str> {
     let mut at = skip_space(object, 1);
     while object[at..].starts_with('"') {
-        let mut keys = Deserializer::from_str(&object[at..]).into_iter::<String>();
-        let key = keys.next()?.ok()?;
-        at = skip_space(object, at + keys.byte_offset());
-        at = skip_space(object, at + object[at..].starts_with(':').then_some(1)?);
+        let (key, behind) = text_at(object, at)?;
+        at = skip_space(object, colon(object, behind)?);
         let mut values = Deserializer::from_str(&object[at..]).into_iter::<IgnoredAny>();
         values.next()?.ok()?;
         let end = at + values.byte_offset();

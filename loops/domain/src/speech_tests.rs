@@ -8,11 +8,13 @@ const TAGS: Listening = Listening {
     calls: Some(CallStyle::Tags),
     reasoning: Reasoning::Maybe,
     single: false,
+    held: false,
 };
 const JSON: Listening = Listening {
     calls: Some(CallStyle::Json),
     reasoning: Reasoning::Never,
     single: false,
+    held: false,
 };
 
 fn heard(reasoning: &str, content: &str, calls: &[(&str, &str)]) -> Heard {
@@ -205,6 +207,84 @@ fn a_recorded_text_is_told_whole() {
 }
 
 #[test]
+fn calls_that_are_held_to_their_form_are_told_as_they_are_said() {
+    let held = |listening| Listening {
+        held: true,
+        ..listening
+    };
+    let mut listener = Listener::new(held(TAGS));
+    let (begun, more) = (Part::CallBegun("f".to_owned()), |text: &str| {
+        vec![Part::Arguments(text.to_owned())]
+    });
+    for (piece, told) in [
+        (
+            "Hi.\n<tool_call>\n{\"name\": \"f",
+            vec![Part::Content("Hi.".to_owned())],
+        ),
+        ("\", \"arguments\": ", vec![]),
+        (
+            "{\"a\": ",
+            vec![begun, Part::Arguments("{\"a\": ".to_owned())],
+        ),
+        ("\"}</tool_call>", more("\"}</tool_call>")),
+        ("\"", more("\"")),
+        ("}", more("}")),
+        ("}\n</tool_", vec![]),
+        ("call>\nBye", vec![Part::Content("\nBye".to_owned())]),
+    ] {
+        assert_eq!(listener.push(piece), told, "{piece}");
+    }
+    // Whatever is sound says the same either way.
+    let f = r#"{"name": "f", "arguments": {"a": [{}, "\"}"]}}"#;
+    let g = f.replace("arguments", "parameters");
+    let tags = format!("A <tool_call>\n{f}\n</tool_call>\n<tool_call>{f}</tool_call> B");
+    for (text, listening) in [
+        (tags.clone(), TAGS),
+        (
+            tags,
+            Listening {
+                single: true,
+                ..TAGS
+            },
+        ),
+        (
+            format!("<think>x</think>\n\n<tool_call>{f}</tool_call>"),
+            TAGS,
+        ),
+        (format!("{g}; {g}"), JSON),
+        (format!("<|python_tag|>{g} and text"), JSON),
+    ] {
+        check(&text, held(listening), &Heard::of(&text, listening));
+    }
+    // Cut short, what there is of a call is one.
+    let cut = [("f", r#"{"a": [{}, "#)];
+    check(
+        &format!("A <tool_call>{}", &f[..38]),
+        held(TAGS),
+        &heard("", "A", &cut),
+    );
+    check(&g[..39], held(JSON), &heard("", "", &cut));
+    let whole = [("f", r#"{"a": [{}, "\"}"]}"#)];
+    for end in [f.len() - 1, f.len()] {
+        check(
+            &format!("<tool_call>{}", &f[..end]),
+            held(TAGS),
+            &heard("", "", &whole),
+        );
+    }
+    // What no grammar would let pass.
+    for text in [
+        "<tool_call>x",
+        "<tool_call>{\"a\": 1}</tool_call>",
+        "<tool_call>{\"name\": \"f\"",
+    ] {
+        check(text, held(TAGS), &heard("", text, &[]));
+    }
+    let odd = format!("<tool_call>{} x", &f[..f.len() - 1]);
+    check(&odd, held(TAGS), &heard("", "x", &whole));
+}
+
+#[test]
 fn reasoning_the_prompt_opened() {
     let open = Listening {
         reasoning: Reasoning::Open,
@@ -250,9 +330,10 @@ proptest! {
         cuts in prop::collection::vec(0usize..200, 0..10),
         style in prop::sample::select(vec![None, Some(CallStyle::Tags), Some(CallStyle::Json)]),
         reasoning in prop::sample::select(vec![Reasoning::Never, Reasoning::Maybe, Reasoning::Open]),
+        held: bool,
     ) {
         let text = parts.concat();
-        let listening = Listening { calls: style, reasoning, single: false };
+        let listening = Listening { calls: style, reasoning, single: false, held };
         let whole = Heard::of(&text, listening);
         prop_assert_eq!(&by_char(&text, listening), &whole);
         let chars: Vec<&str> = text.split_inclusive(|_| true).collect();
@@ -269,7 +350,7 @@ proptest! {
         if whole.calls.is_empty() && reasoning == Reasoning::Never {
             prop_assert_eq!(&whole.content, &text);
         }
-        for call in &whole.calls {
+        for call in whole.calls.iter().filter(|_| !held) {
             let sound: Value = serde_json::from_str(&call.arguments).unwrap();
             prop_assert!(sound.is_object() && text.contains("name"));
         }

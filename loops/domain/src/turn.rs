@@ -1,6 +1,7 @@
 //! Turns: one model call each, with exactly what the sampler did.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -141,13 +142,17 @@ pub struct VersionSpan {
     pub end: u32,
 }
 
+/// Ids that sampling had left to choose from. Positions where the same were left share them, so that
+/// a form of answer over a large vocabulary takes little.
+pub type Kept = Arc<[Token]>;
+
 /// Sampled tokens with what the sampler knew about them. All arrays have one entry per token.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Completion {
     tokens: Vec<Token>,
     behavior_logprobs: Vec<f32>,
     raw_logprobs: Vec<f32>,
-    kept: Vec<Option<Vec<Token>>>,
+    kept: Vec<Option<Kept>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     experts: Vec<u16>,
     stop: StopReason,
@@ -193,7 +198,7 @@ impl Completion {
         tokens: Vec<Token>,
         behavior_logprobs: Vec<f32>,
         raw_logprobs: Vec<f32>,
-        kept: Vec<Option<Vec<Token>>>,
+        kept: Vec<Option<Kept>>,
         stop: StopReason,
     ) -> Result<Self, CompletionError> {
         let n = tokens.len();
@@ -249,7 +254,7 @@ impl Completion {
     }
 
     /// Ids that were left to choose from, where top-k, top-p or min-p cut some.
-    pub fn kept(&self) -> &[Option<Vec<Token>>] {
+    pub fn kept(&self) -> &[Option<Kept>] {
         &self.kept
     }
 

@@ -164,6 +164,26 @@ impl Constraint {
         Ok(TokenMask(mask.as_slice().to_vec()))
     }
 
+    /// Moves on by the bytes of a text that was said before anything was masked.
+    pub fn take_bytes(&mut self, bytes: &[u8]) -> Result<(), GrammarError> {
+        let env = self.matcher.tok_env();
+        let env = env.map_err(|e| explain(&e.to_string()))?;
+        let tokens = env.tok_trie().greedy_tokenize(bytes);
+        if env.tok_trie().decode_raw(&tokens) != bytes {
+            let why = "the vocabulary cannot write what was said";
+            return Err(GrammarError(why.to_owned()));
+        }
+        let took = self.matcher.consume_tokens(&tokens);
+        took.map_err(|e| explain(&e.to_string()))
+    }
+
+    /// Whether the grammar may end here. One that ends with a fixed text does so behind it and nowhere
+    /// else.
+    pub fn may_end(&mut self) -> Result<bool, GrammarError> {
+        let ends = self.matcher.is_accepting();
+        ends.map_err(|e| explain(&e.to_string()))
+    }
+
     /// Moves on by a token that the mask allowed.
     pub fn take(&mut self, token: u32) -> Result<(), GrammarError> {
         self.matcher

@@ -256,3 +256,32 @@ fn what_nests_deeply_is_followed_or_refused() {
             .is_err()
     );
 }
+
+#[test]
+fn a_grammar_goes_on_from_what_was_said_before_it() {
+    let lark = "start: GAP? \"{é\" (\"a\" | \"b\") \"}\"\nGAP: /[ \\n]{1,4}/\n";
+    for said in ["", "\n{", "{\u{e9}", " {éa", "{éb}"] {
+        let mut constraint = grammars().compile(lark).unwrap();
+        constraint.take_bytes(said.as_bytes()).unwrap();
+        let rest = "{éb}".strip_prefix(said.trim_start());
+        let next = rest.and_then(|rest| rest.bytes().next());
+        assert_eq!(constraint.may_end().unwrap(), said == "{éb}", "{said:?}");
+        if let Some(next) = next.filter(|_| !said.ends_with('a')) {
+            assert!(
+                constraint.mask().unwrap().allows(u32::from(next)),
+                "{said:?}"
+            );
+        }
+    }
+    // Half a character is there.
+    let mut constraint = grammars().compile(lark).unwrap();
+    constraint.take_bytes(&"{é".as_bytes()[..2]).unwrap();
+    let mask = constraint.mask().unwrap();
+    let last = u32::from("é".as_bytes()[1]);
+    let allowed: Vec<u32> = (0..VOCAB as u32).filter(|id| mask.allows(*id)).collect();
+    assert_eq!(allowed, [last]);
+    for wrong in ["x", "{x", "{éab", "{éa}}"] {
+        let mut constraint = grammars().compile(lark).unwrap();
+        assert!(constraint.take_bytes(wrong.as_bytes()).is_err(), "{wrong}");
+    }
+}

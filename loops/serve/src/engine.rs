@@ -8,7 +8,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hone_domain::{
-    Ask, Blobs, Collect, Digest, Grammar, Policies, Policy, PolicyChoice, Scope, ServeError, Token,
+    Ask, Blobs, Collect, Digest, Form, Grammar, Policies, Policy, PolicyChoice, Scope, ServeError,
+    Token,
 };
 use hone_nn::device::Device;
 use hone_nn::grammar::Constraint;
@@ -267,8 +268,8 @@ impl Engine {
                 model_positions: self.shared.capabilities.model_positions,
             });
         }
-        if !ask.given.is_empty() && (ask.collect == Collect::Yes || ask.grammar.is_some()) {
-            let why = "a given completion is neither collected nor held to a grammar";
+        if !ask.given.is_empty() && (ask.collect == Collect::Yes || ask.form.is_some()) {
+            let why = "a given completion is neither collected nor held to a form";
             return Err(ServeError::Internal(why.to_owned()));
         }
         let vocab = self.shared.capabilities.vocab;
@@ -310,12 +311,20 @@ impl Engine {
 impl Backend for Engine {
     fn ask(&self, ask: Ask) -> Result<Answer, ServeError> {
         self.check(&ask)?;
-        let grammar = ask.grammar.as_ref();
-        let constraint = grammar.map(|grammar| self.shared.constraint(grammar));
-        let constraint = constraint.transpose()?;
+        let constraint = match &ask.form {
+            Some(form) => Some((form, self.shared.constraint(form.grammar())?)),
+            None => None,
+        };
         let place = self.line_up(&ask.context.owner)?;
         // Its first mask is asked for, which a refused one has no use for.
-        let masked = constraint.map(|c| Masked::new(c, self.shared.masks.clone()));
+        let masks = &self.shared.masks;
+        let masked = constraint.map(|(form, constraint)| match form {
+            Form::Whole(_) => Masked::new(constraint, masks.clone()),
+            Form::Calls(_, reasoning) => {
+                let tokenizer = Arc::clone(&self.shared.setup.tokenizer);
+                Masked::calls(constraint, (*reasoning, tokenizer), masks.clone())
+            }
+        });
         let (mut sequence, deltas, cancel) = Sequence::new(ask, masked, &self.shared.setup);
         sequence.in_line = Some(place);
         if self.commands.send(Command::Ask(sequence)).is_err() {
@@ -327,6 +336,10 @@ impl Backend for Engine {
             .requests
             .fetch_add(1, Ordering::Relaxed);
         Ok(Answer { deltas, cancel })
+    }
+
+    fn holds_forms(&self) -> bool {
+        true
     }
 
     fn check_grammar(&self, grammar: &Grammar) -> Result<HeldGrammar, ServeError> {

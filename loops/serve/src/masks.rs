@@ -1,15 +1,16 @@
 //! Masks of constrained completions, made on threads of their own while the model computes: which
 //! tokens a grammar allows next depends on the tokens so far and on nothing else. A mask that takes
 //! longer than the step delays its own completion and no other: grammars whose last mask was slow
-//! stand in a line of their own.
+//! stand in a line of their own. Where a grammar rules calls alone, nothing is masked between them.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use hone_domain::{Grammar, ServeError, Token};
+use hone_domain::{CallFinder, Grammar, Reasoning, ServeError, Token};
 use hone_nn::grammar::{Constraint, GrammarError, Grammars, TokenMask};
+use hone_nn::tokenizer::Tokenizer;
 
 use crate::sequence::Setup;
 
@@ -138,19 +139,35 @@ struct Probe {
 
 struct Job {
     constraint: Constraint,
-    /// The token drawn under the last mask.
-    took: Option<Token>,
+    took: Took,
+    /// Whether it is the grammar of a call, which is over at its end.
+    is_call: bool,
     /// The completion it is for; once that is gone, nobody wants the mask.
     completion: Weak<()>,
     back: SyncSender<Made>,
 }
 
-type Made = Result<Mask, GrammarError>;
+/// What was said since the constraint was where it is.
+enum Took {
+    Nothing,
+    /// The token drawn under the last mask.
+    Token(Token),
+    /// The beginning of a call, which nothing ruled.
+    Beginning(Vec<u8>),
+}
+
+/// What came of a job.
+struct Made {
+    /// None where nothing is ruled any more: the call is over, or began as no call does.
+    mask: Result<Option<Mask>, GrammarError>,
+    /// For the next call, where one began.
+    next_call: Option<Constraint>,
+    was_slow: bool,
+}
 
 struct Mask {
     constraint: Constraint,
     allowed: TokenMask,
-    was_slow: bool,
 }
 
 impl Masks {
@@ -202,26 +219,40 @@ fn make_all(inbox: &Receiver<Job>, mut before_each: impl FnMut()) {
             continue;
         }
         let began = Instant::now();
+        let back = job.back;
         before_each();
-        let mut made = make(job.constraint, job.took);
-        if let Ok(mask) = &mut made {
-            mask.was_slow = began.elapsed() >= SLOW;
-        }
+        let is_begun = matches!(job.took, Took::Beginning(_));
+        let made = Made {
+            next_call: is_begun.then(|| job.constraint.fork()),
+            mask: make(job.constraint, (job.took, job.is_call)),
+            was_slow: began.elapsed() >= SLOW,
+        };
         // A completion that was cancelled meanwhile wants no mask.
-        let _gone = job.back.send(made).is_err();
+        let _gone = back.send(made).is_err();
     }
 }
 
-fn make(mut constraint: Constraint, took: Option<Token>) -> Made {
-    if let Some(token) = took {
-        constraint.take(token)?;
+fn make(
+    mut constraint: Constraint,
+    (took, is_call): (Took, bool),
+) -> Result<Option<Mask>, GrammarError> {
+    match took {
+        Took::Nothing => {}
+        Took::Token(token) => constraint.take(token)?,
+        Took::Beginning(bytes) => {
+            if constraint.take_bytes(&bytes).is_err() {
+                return Ok(None);
+            }
+        }
+    }
+    if is_call && constraint.may_end()? {
+        return Ok(None);
     }
     let allowed = constraint.mask()?;
-    Ok(Mask {
+    Ok(Some(Mask {
         constraint,
         allowed,
-        was_slow: false,
-    })
+    }))
 }
 
 /// The grammar's side of one completion.
@@ -231,10 +262,32 @@ pub(crate) struct Masked {
     alive: Arc<()>,
     /// Whether the last mask was slow.
     is_slow: bool,
+    calls: Option<Calls>,
     state: State,
 }
 
+/// Where a grammar rules calls alone.
+struct Calls {
+    tokenizer: Arc<Tokenizer>,
+    finder: CallFinder,
+    /// At the beginning of the next one; away while it is being copied.
+    next: Option<Constraint>,
+}
+
+impl Calls {
+    /// Hears what was said outside calls; what of it is the beginning of one.
+    fn hear(&mut self, token: Token) -> Option<Vec<u8>> {
+        // Control tokens are no text.
+        if self.tokenizer.is_special(token) {
+            return None;
+        }
+        self.finder.push(self.tokenizer.token_bytes(token))
+    }
+}
+
 enum State {
+    /// Nothing is ruled until a call begins.
+    Free,
     /// Being made.
     Away(Receiver<Made>),
     /// The mask of the next token.
@@ -251,17 +304,38 @@ impl Masked {
             masks,
             alive: Arc::default(),
             is_slow: false,
+            calls: None,
             state: State::Broken(String::new()),
         };
-        masked.send(constraint, None);
+        masked.send(constraint, Took::Nothing);
         masked
     }
 
-    fn send(&mut self, constraint: Constraint, took: Option<Token>) {
+    /// At the beginning of a completion whose calls alone are ruled.
+    pub(crate) fn calls(
+        constraint: Constraint,
+        (reasoning, tokenizer): (Reasoning, Arc<Tokenizer>),
+        masks: Masks,
+    ) -> Self {
+        Self {
+            masks,
+            alive: Arc::default(),
+            is_slow: false,
+            calls: Some(Calls {
+                tokenizer,
+                finder: CallFinder::new(reasoning),
+                next: Some(constraint),
+            }),
+            state: State::Free,
+        }
+    }
+
+    fn send(&mut self, constraint: Constraint, took: Took) {
         let (back, made) = sync_channel(1);
         let job = Job {
             constraint,
             took,
+            is_call: self.calls.is_some(),
             completion: Arc::downgrade(&self.alive),
             back,
         };
@@ -286,24 +360,41 @@ impl Masked {
             return true;
         };
         self.state = match made.recv_timeout(wait) {
-            Ok(Ok(here)) => {
-                self.is_slow = here.was_slow;
-                State::Here(Box::new(here))
-            }
-            Ok(Err(error)) => State::Broken(error.to_string()),
+            Ok(made) => self.took(made),
             Err(RecvTimeoutError::Timeout) => return false,
             Err(RecvTimeoutError::Disconnected) => State::Broken("making a mask failed".to_owned()),
         };
         true
     }
 
-    /// The mask of the next token, once it is ready.
-    pub(crate) fn mask(&mut self) -> Result<TokenMask, ServeError> {
+    fn took(&mut self, made: Made) -> State {
+        self.is_slow = made.was_slow;
+        if let (Some(calls), Some(next)) = (&mut self.calls, made.next_call) {
+            calls.next = Some(next);
+        }
+        match made.mask {
+            Ok(Some(here)) => State::Here(Box::new(here)),
+            Ok(None) => State::Free,
+            Err(error) => State::Broken(error.to_string()),
+        }
+    }
+
+    /// Whether nothing rules the next token, as far as is known.
+    pub(crate) fn is_free(&self) -> bool {
+        matches!(self.state, State::Free)
+    }
+
+    /// The mask of the next token, once it is ready; none where nothing rules it.
+    pub(crate) fn mask(&mut self) -> Result<Option<TokenMask>, ServeError> {
         let empty = State::Broken("the mask was not ready".to_owned());
         match std::mem::replace(&mut self.state, empty) {
+            State::Free => {
+                self.state = State::Free;
+                Ok(None)
+            }
             State::Here(here) => {
                 self.state = State::Drawing(Box::new(here.constraint));
-                Ok(here.allowed)
+                Ok(Some(here.allowed))
             }
             State::Broken(why) => Err(ServeError::Internal(format!(
                 "the completion could not be held to its grammar: {why}"
@@ -317,8 +408,17 @@ impl Masked {
     /// A token was drawn and the completion goes on: its next mask is made from now on.
     pub(crate) fn drew(&mut self, token: Token) {
         let empty = State::Broken("a token came before its mask".to_owned());
-        if let State::Drawing(constraint) = std::mem::replace(&mut self.state, empty) {
-            self.send(*constraint, Some(token));
+        match std::mem::replace(&mut self.state, empty) {
+            State::Drawing(constraint) => self.send(*constraint, Took::Token(token)),
+            State::Free => {
+                self.state = State::Free;
+                let calls = self.calls.as_mut();
+                let begun = calls.and_then(|calls| Some((calls.hear(token)?, calls.next.take()?)));
+                if let Some((bytes, constraint)) = begun {
+                    self.send(constraint, Took::Beginning(bytes));
+                }
+            }
+            State::Away(_) | State::Here(_) | State::Broken(_) => {}
         }
     }
 }

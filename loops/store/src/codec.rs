@@ -1,6 +1,9 @@
 //! How arrays and small records lie in blobs: little-endian, without padding, read back exactly.
 
-use hone_domain::{PolicyVersion, Sampling, Token, VersionSpan};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use hone_domain::{Kept, PolicyVersion, Sampling, Token, VersionSpan};
 
 /// Why bytes are not what they should be.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -64,17 +67,27 @@ pub(crate) fn spans_from_bytes(bytes: &[u8]) -> Result<Vec<VersionSpan>, Malform
 /// differences between neighbouring ids, zigzag, variable length. Order is kept. A set that is
 /// mostly runs of neighbouring ids (a few tokens banned from a whole vocabulary) is written as
 /// [`RUNS`], the number of runs, and per run the difference of its first id to the last one
-/// before and its length. None where no token has a set, which is the usual case.
-pub(crate) fn kept_to_bytes(kept: &[Option<Vec<Token>>]) -> Option<Vec<u8>> {
+/// before and its length. A set that an earlier token has too is [`SAME`] and how many others were
+/// written before that one. None where no token has a set, which is the usual case.
+pub(crate) fn kept_to_bytes(kept: &[Option<Kept>]) -> Option<Vec<u8>> {
     if kept.iter().all(Option::is_none) {
         return None;
     }
     let mut out = Vec::new();
+    let mut written = HashMap::new();
     for set in kept {
         let Some(set) = set else {
             out.push(0);
             continue;
         };
+        let number = written.len() as u64;
+        match written.entry(Kept::as_ptr(set)) {
+            Entry::Vacant(new) => _ = new.insert(number),
+            Entry::Occupied(same) => {
+                push_varint(&mut out, SAME + same.get());
+                continue;
+            }
+        }
         let runs = runs_of(set);
         if set.is_empty() || 2 * runs.len() + 2 < set.len() {
             push_runs(&mut out, &runs);
@@ -82,7 +95,7 @@ pub(crate) fn kept_to_bytes(kept: &[Option<Vec<Token>>]) -> Option<Vec<u8>> {
         }
         push_varint(&mut out, set.len() as u64 + 1);
         let mut before = 0i64;
-        for id in set {
+        for id in set.iter() {
             push_step(&mut out, i64::from(*id) - before);
             before = i64::from(*id);
         }
@@ -94,6 +107,8 @@ pub(crate) fn kept_to_bytes(kept: &[Option<Vec<Token>>]) -> Option<Vec<u8>> {
 const RUNS: u64 = 1;
 /// Most ids in one set, far above every vocabulary: a broken length cannot ask for much memory.
 const SET_IDS_MAX: u64 = 1 << 22;
+/// From here on counts name earlier sets.
+const SAME: u64 = SET_IDS_MAX + 2;
 
 fn push_step(out: &mut Vec<u8>, step: i64) {
     push_varint(out, ((step << 1) ^ (step >> 63)) as u64);
@@ -148,37 +163,50 @@ fn read_runs(reader: &mut Reader<'_>) -> Result<Vec<Token>, Malformed> {
 pub(crate) fn kept_from_bytes(
     bytes: Option<&[u8]>,
     n: usize,
-) -> Result<Vec<Option<Vec<Token>>>, Malformed> {
+) -> Result<Vec<Option<Kept>>, Malformed> {
     let Some(bytes) = bytes else {
         return Ok(vec![None; n]);
     };
     let mut reader = Reader(bytes);
     let mut kept = Vec::with_capacity(n);
+    let mut read: Vec<Kept> = Vec::new();
     for _ in 0..n {
         let count = reader.varint()?;
         if count == 0 {
             kept.push(None);
             continue;
         }
-        if count == RUNS {
-            kept.push(Some(read_runs(&mut reader)?));
+        if let Some(number) = count.checked_sub(SAME) {
+            let same = usize::try_from(number).ok().and_then(|at| read.get(at));
+            kept.push(Some(Kept::clone(
+                same.ok_or(Malformed("a kept set that names none before it"))?,
+            )));
             continue;
         }
-        // A set of k ids takes at least k bytes, so a broken count cannot ask for much memory.
-        let count = usize::try_from(count - 1)
-            .ok()
-            .filter(|count| *count <= reader.0.len())
-            .ok_or(Malformed("a kept set longer than its bytes"))?;
-        let mut set = Vec::with_capacity(count);
-        let mut id = 0i64;
-        for _ in 0..count {
-            id = id.wrapping_add(step_of(reader.varint()?));
-            set.push(Token::try_from(id).map_err(|_| Malformed("a kept id that is no token"))?);
-        }
-        kept.push(Some(set));
+        let set = match count {
+            RUNS => read_runs(&mut reader)?,
+            _ => read_ids(&mut reader, count - 1)?,
+        };
+        read.push(Kept::from(set));
+        kept.push(read.last().cloned());
     }
     reader.end()?;
     Ok(kept)
+}
+
+fn read_ids(reader: &mut Reader<'_>, count: u64) -> Result<Vec<Token>, Malformed> {
+    // A set of k ids takes at least k bytes, so a broken count cannot ask for much memory.
+    let count = usize::try_from(count)
+        .ok()
+        .filter(|count| *count <= reader.0.len())
+        .ok_or(Malformed("a kept set longer than its bytes"))?;
+    let mut set = Vec::with_capacity(count);
+    let mut id = 0i64;
+    for _ in 0..count {
+        id = id.wrapping_add(step_of(reader.varint()?));
+        set.push(Token::try_from(id).map_err(|_| Malformed("a kept id that is no token"))?);
+    }
+    Ok(set)
 }
 
 /// Bytes of one id in [`experts_to_bytes`].
@@ -330,6 +358,9 @@ mod tests {
             let floats: Vec<f32> = bits.iter().map(|b| f32::from_bits(*b)).collect();
             let back = floats_from_bytes(&floats_to_bytes(&floats)).unwrap();
             prop_assert_eq!(back.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), bits);
+            let mut kept: Vec<Option<Kept>> =
+                kept.into_iter().map(|set| set.map(Kept::from)).collect();
+            kept.extend_from_within(..kept.len() / 2);
             let bytes = kept_to_bytes(&kept);
             prop_assert_eq!(kept_from_bytes(bytes.as_deref(), kept.len()).unwrap(), kept);
             let sampling = Sampling {
@@ -370,19 +401,19 @@ mod tests {
 
     #[test]
     fn kept_sets_are_compact() {
-        let kept = vec![Some((1000..1050).collect::<Vec<_>>()), None];
+        let kept = vec![Some((1000..1050).collect::<Kept>()), None];
         let bytes = kept_to_bytes(&kept).unwrap();
         assert!(bytes.len() <= 8, "{} bytes", bytes.len());
         // A vocabulary without its end tokens, as a minimum length leaves it.
-        let all: Vec<u32> = (0..151_936)
+        let all: Kept = (0..151_936)
             .filter(|id| ![151_643, 151_645].contains(id))
             .collect();
-        let scattered: Vec<u32> = (0..100).map(|i| i * 7).collect();
+        let scattered: Kept = (0..100).map(|i| i * 7).collect();
         let kept = vec![
             Some(all),
             Some(scattered),
-            Some(vec![]),
-            Some(vec![9, 8, 7]),
+            Some(Kept::from([])),
+            Some(Kept::from([9, 8, 7])),
         ];
         let bytes = kept_to_bytes(&kept).unwrap();
         assert!(bytes.len() <= 130, "{} bytes", bytes.len());
@@ -390,8 +421,28 @@ mod tests {
         // As it was written before there were runs.
         assert_eq!(
             kept_from_bytes(Some(&[4, 2, 2, 2]), 1).unwrap(),
-            [Some(vec![1, 2, 3])]
+            [Some(Kept::from([1, 2, 3]))]
         );
         assert_eq!(kept_to_bytes(&[None, None]), None);
+    }
+
+    /// A set that a text has at many positions is written once, and in memory once when it is read.
+    #[test]
+    fn kept_sets_that_are_the_same_stay_so() {
+        let wide: Kept = (0..100_000).step_by(3).collect();
+        let few = Kept::from([4, 5]);
+        let sets = [&few, &wide, &wide, &few, &wide];
+        let kept: Vec<_> = sets.into_iter().cloned().map(Some).collect();
+        let bytes = kept_to_bytes(&kept).unwrap();
+        let once = kept_to_bytes(&kept[..2]).unwrap();
+        assert!(bytes.len() <= once.len() + 3 * 4, "{} bytes", bytes.len());
+        let back = kept_from_bytes(Some(&bytes), kept.len()).unwrap();
+        assert_eq!(back, kept);
+        let at = |i: usize| back[i].as_ref().map(Kept::as_ptr);
+        assert_eq!((at(1), at(1), at(0)), (at(2), at(4), at(3)));
+        // There are two sets, so none is the third.
+        let mut broken = once;
+        push_varint(&mut broken, SAME + 2);
+        assert!(kept_from_bytes(Some(&broken), 3).is_err());
     }
 }

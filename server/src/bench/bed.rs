@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hone_domain::{
-    Ask, AskContext, Blobs, Collect, Delta, Grammar, Origin, Policies, PolicyChoice, Reason,
+    Ask, AskContext, Blobs, Collect, Delta, Form, Grammar, Origin, Policies, PolicyChoice, Reason,
     RequestId, Sampling, Scope, SessionId, StopRules, Token, TurnId, TurnKind,
 };
 use hone_nn::device::Device;
@@ -193,7 +193,7 @@ impl Bed {
                 strings: Vec::new(),
                 ignore_end: grammar.is_none(),
             },
-            grammar,
+            form: grammar.map(Form::Whole),
             given: Vec::new(),
             collect: Collect::No(Reason::NoCollector),
             context: AskContext {

@@ -156,7 +156,7 @@ impl Load {
     /// A turn as the backend without a model makes it.
     async fn turn(&self, session: SessionId) -> Option<Box<Turn>> {
         let ask = Ask {
-            grammar: None,
+            form: None,
             given: Vec::new(),
             turn: TurnId(Uuid::now_v7()),
             request: RequestId(Uuid::now_v7()),

@@ -217,7 +217,8 @@ impl Hearing {
     }
 
     fn count(&mut self, parts: &[Part]) {
-        self.calls += parts.iter().filter(|p| matches!(p, Part::Call(_))).count();
+        let begins = |part: &&Part| matches!(part, Part::Call(_) | Part::CallBegun(_));
+        self.calls += parts.iter().filter(begins).count();
     }
 
     /// An answer that calls and ends by itself ends with its calls.

@@ -36,7 +36,7 @@ pub use language::{ByteLanguage, Language, LanguageError, Manner, ModelLanguage}
 pub use places::{Place, Places};
 pub use prepare::{Opened, PromptSource, Request, chars_of};
 pub use render::template_message;
-pub use shape::{Pattern, Shape};
+pub use shape::{Calls, Pattern, Shape};
 
 /// What the door needs of the house.
 pub struct Door {

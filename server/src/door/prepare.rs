@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hone_collect::{Input, Observed};
 use hone_domain::{
-    Admission, Admitted, Ask, AskContext, BindRequest, Binding, Check, Collect, Continued, Grammar,
+    Admission, Admitted, Ask, AskContext, BindRequest, Binding, Check, Collect, Continued, Form,
     GroupId, Listening, Message, Millis, Origin, PolicyChoice, Reason, Reasoning, RequestId,
     Sampling, Scope, ServeError, SessionId, StopRules, Token, ToolCall, TurnId, TurnKind, Wanted,
 };
@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use super::conduct::{Choice, Job, conduct};
 use super::render::template_messages;
-use super::shape::Shape;
+use super::shape::{Calls, Shape};
 use super::{Door, OpenError};
 use crate::telemetry::Parent;
 
@@ -153,7 +153,7 @@ struct Prepared {
     binding: Binding,
     listening: Listening,
     /// Held until the ask, which is no place to compile it.
-    grammar: Option<(Grammar, HeldGrammar)>,
+    form: Option<(Form, HeldGrammar)>,
 }
 
 impl Door {
@@ -192,8 +192,10 @@ impl Door {
 
     fn prepare(&self, request: &Request, now_ms: Millis) -> Result<Prepared, OpenError> {
         let text = self.text_of(request, &[])?;
-        let listening = self.listening(request, text.as_deref());
-        let grammar = self.grammar(request, listening.reasoning)?;
+        let mut listening = self.listening(request, text.as_deref());
+        let form = self.form(request, listening.reasoning)?;
+        let calls = request.shape.as_ref().map(|shape| shape.calls);
+        listening.held = form.is_some() && calls != Some(Calls::Untold);
         let binding = self.index().bind(&BindRequest {
             owner: &request.owner,
             scope: &request.scope,
@@ -219,7 +221,7 @@ impl Door {
         }
         Ok(Prepared {
             listening,
-            grammar,
+            form,
             text: text.map(Arc::from),
             tokens,
             binding,
@@ -254,18 +256,22 @@ impl Door {
         text.starts_with(&*transcript.text).then_some(text)
     }
 
-    /// The grammar of the completion, which the backend has found to be sound.
-    fn grammar(
+    /// What the completion is held to, which the backend has found to be sound. A backend that holds
+    /// nothing leaves calls that are not demanded to the model.
+    fn form(
         &self,
         request: &Request,
         reasoning: Reasoning,
-    ) -> Result<Option<(Grammar, HeldGrammar)>, OpenError> {
+    ) -> Result<Option<(Form, HeldGrammar)>, OpenError> {
         let Some(shape) = &request.shape else {
             return Ok(None);
         };
-        let grammar = shape.grammar(reasoning);
-        match self.backend.check_grammar(&grammar) {
-            Ok(held) => Ok(Some((grammar, held))),
+        if shape.calls == Calls::Alone && !self.backend.holds_forms() {
+            return Ok(None);
+        }
+        let form = shape.form(reasoning);
+        match self.backend.check_grammar(form.grammar()) {
+            Ok(held) => Ok(Some((form, held))),
             Err(ServeError::Grammar(why)) => {
                 let (param, message) = shape.fault(&why);
                 Err(OpenError::Shape { param, message })
@@ -284,6 +290,7 @@ impl Door {
             calls: manner.calls.filter(|_| tools.is_some()),
             reasoning: Reasoning::of(manner.reasons, prompt.unwrap_or_default()),
             single: request.single_call,
+            held: false,
         }
     }
 
@@ -380,10 +387,7 @@ impl Door {
                     strings: request.stops.clone(),
                     ignore_end: request.ignore_end,
                 },
-                grammar: prepared
-                    .grammar
-                    .as_ref()
-                    .map(|(grammar, _)| grammar.clone()),
+                form: prepared.form.as_ref().map(|(form, _)| form.clone()),
                 given: Vec::new(),
                 collect,
                 context: AskContext {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hone_domain::{Grammar, Reasoning};
+use hone_domain::{Form, Grammar, Reasoning};
 use regex_syntax::hir::{Hir, HirKind, Look};
 use serde_json::{Map, Value};
 
@@ -92,13 +92,31 @@ pub struct Shape {
     pub is_own: bool,
     /// The regular expressions in it that the caller wrote.
     pub patterns: Vec<Pattern>,
+    /// What it says of calls.
+    pub calls: Calls,
+}
+
+/// What the form of an answer says of calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Calls {
+    /// Nothing.
+    #[default]
+    Untold,
+    /// The answer is of the form, calls among it.
+    Within,
+    /// Each call is of the form, behind what opens it; all else is free. Then the rules have their own
+    /// `start`.
+    Alone,
 }
 
 impl Shape {
-    /// The grammar of a completion whose prompt says where reasoning may stand.
-    pub(super) fn grammar(&self, reasoning: Reasoning) -> Grammar {
-        if self.is_own {
-            return Grammar(Arc::from(self.rules.as_str()));
+    /// What a completion is held to whose prompt says where reasoning may stand.
+    pub(super) fn form(&self, reasoning: Reasoning) -> Form {
+        let own = || Grammar(Arc::from(self.rules.as_str()));
+        match (self.is_own, self.calls) {
+            (false, Calls::Alone) => return Form::Calls(own(), reasoning),
+            (true, _) => return Form::Whole(own()),
+            (false, Calls::Untold | Calls::Within) => {}
         }
         let start = match reasoning {
             Reasoning::Never => "start: answer\n",
@@ -111,7 +129,7 @@ impl Shape {
                 "thought[suffix=\"</think>\"]: /(?s:.*)/\nGAP: /[ \\n]{1,4}/\n",
             ),
         };
-        Grammar(Arc::from(format!("{start}{}", self.rules)))
+        Form::Whole(Grammar(Arc::from(format!("{start}{}", self.rules))))
     }
 
     /// The field that is wrong and what is wrong with it, where the backend cannot follow the grammar
@@ -197,6 +215,7 @@ mod tests {
             rules: rules.to_owned(),
             is_own: rules.starts_with("start:"),
             patterns: patterns.iter().map(pattern).collect(),
+            calls: Calls::Untold,
         }
     }
 

@@ -170,7 +170,7 @@ impl Backend for Fake {
         let script = self.scripts.lock().unwrap().pop_front();
         let script = script.unwrap_or(Script::Say(vec!["ok"], StopReason::EndToken));
         self.asks.lock().unwrap().push(ask.clone());
-        let held = ask.grammar.is_some() && self.grammar.is_shared();
+        let held = ask.form.is_some() && self.grammar.is_shared();
         self.held.fetch_add(usize::from(held), Ordering::Relaxed);
         if let Script::Refuse(error) = script {
             return Err(error);
@@ -213,6 +213,10 @@ impl Backend for Fake {
             }
         }
         Ok(Answer { deltas, cancel })
+    }
+
+    fn holds_forms(&self) -> bool {
+        true
     }
 
     fn check_grammar(&self, grammar: &Grammar) -> Result<HeldGrammar, ServeError> {

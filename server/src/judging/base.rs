@@ -76,7 +76,7 @@ pub(super) fn ask(parts: &BaseParts, scope: Scope, prompt_tokens: Vec<Token>) ->
         prompt_tokens,
         sampling: Sampling::default(),
         stop: StopRules::default(),
-        grammar: None,
+        form: None,
         given: Vec::new(),
         collect: Collect::No(Reason::SideTurn),
         context: AskContext {

@@ -134,7 +134,7 @@ fn mixed(cfg: &ModelConfig, seed: u64) -> Vec<TrainRow> {
     }
     // One token of another temperature keeps an id twice.
     let own = rows[0].tokens[rows[0].loss[0].position];
-    rows[0].loss[0].kept = Some(vec![own, 3, 9, 3, own]);
+    rows[0].loss[0].kept = Some([own, 3, 9, 3, own].into());
     rows
 }
 

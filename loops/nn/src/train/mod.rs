@@ -35,6 +35,8 @@ pub use objective::{
 };
 pub use state::StateError;
 
+use std::sync::Arc;
+
 use crate::adapter::{AdapterConfig, AdapterError, DenseConfig, LoraConfig};
 use crate::device::DeviceError;
 
@@ -90,7 +92,7 @@ pub struct TokenLoss {
     /// Temperature it was sampled at.
     pub temperature: f32,
     /// Ids that truncated sampling (top-k, top-p, min-p) had kept.
-    pub kept: Option<Vec<u32>>,
+    pub kept: Option<Arc<[u32]>>,
     /// Experts that a model of experts had chosen where it predicted the token (see
     /// [`crate::Logits::experts`]), to be used again whatever the weights are now.
     pub experts: Option<Vec<u16>>,

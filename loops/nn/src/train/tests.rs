@@ -53,7 +53,7 @@ pub(super) fn rows(cfg: &ModelConfig, seed: u64) -> Vec<TrainRow> {
                     let mut kept: Vec<u32> = others.chain([tokens[position]]).collect();
                     kept.sort_unstable();
                     kept.dedup();
-                    kept
+                    kept.into()
                 });
                 loss.push(TokenLoss {
                     position,
@@ -114,7 +114,7 @@ impl SlowLoss<'_> {
                 let z = &logits[loss.position - 1];
                 let t = f64::from(loss.temperature);
                 let all: Vec<u32> = (0..z.len() as u32).collect();
-                let ids = loss.kept.as_ref().unwrap_or(&all);
+                let ids = loss.kept.as_deref().unwrap_or(&all);
                 let sum: f64 = ids.iter().map(|&i| (z[i as usize] / t).exp()).sum();
                 let ln = |i: u32| z[i as usize] / t - sum.ln();
                 let entropy = -ids.iter().map(|&i| ln(i).exp() * ln(i)).sum::<f64>();
@@ -458,7 +458,7 @@ fn impossible_rows_and_settings_are_refused() {
         &|r| r.loss[0].position = r.tokens.len(),
         &|r| r.loss[0].temperature = 0.0,
         &|r| r.loss[0].advantage = f32::NAN,
-        &|r| r.loss[0].kept = Some(vec![]),
+        &|r| r.loss[0].kept = Some(Arc::from([])),
     ];
     for (index, change) in changes.iter().enumerate() {
         let mut rows = rows(&shape, 2);

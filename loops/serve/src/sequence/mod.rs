@@ -8,7 +8,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Instant;
 
-use hone_domain::{Ask, Delta, Origin, PolicyChoice, Token};
+use hone_domain::{Ask, Delta, Kept, Origin, PolicyChoice, Token};
 use hone_nn::detok::IncrementalDetokenizer;
 use hone_nn::sample::{SamplingParams, TokenCounts};
 use hone_nn::tokenizer::Tokenizer;
@@ -65,8 +65,10 @@ pub(crate) struct Sequence {
     penalizes: bool,
     behavior: Vec<f32>,
     raw: Vec<f32>,
-    kept: Vec<Option<Vec<Token>>>,
-    /// Ids in `kept`, those of sets that were given up included.
+    kept: Vec<Option<Kept>>,
+    /// Those of them that differ.
+    sets: Vec<Kept>,
+    /// Ids in `sets`, those of sets that were given up included.
     kept_ids: usize,
     /// Experts used where each token was predicted, and where the next one is.
     experts: Vec<u16>,
@@ -154,6 +156,7 @@ impl Sequence {
             behavior: Vec::new(),
             raw: Vec::new(),
             kept: Vec::new(),
+            sets: Vec::new(),
             kept_ids: 0,
             experts: Vec::new(),
             next_experts: Vec::new(),

@@ -3,18 +3,21 @@
 use std::time::Duration;
 
 use hone_domain::{
-    Ask, Collect, Completion, Delta, Digest, End, Millis, PolicyVersion, Reason, ServeError,
+    Ask, Collect, Completion, Delta, Digest, End, Kept, Millis, PolicyVersion, Reason, ServeError,
     StopReason, Token, TokenDelta, Turn, VersionSpan,
 };
 use hone_nn::sample::{GREEDY_BELOW, PlainDraw, SampleScratch, Sampled, sample};
 use hone_nn::{LogitsWanted, token_logprob};
 
+use crate::masks::Masked;
 use crate::sequence::Sequence;
 use crate::sequence::given::not_finite;
 
-/// Most ids in the kept sets of one completion (16 MiB). A minimum length or a wide top-p over a
-/// large vocabulary leaves a large set at every position.
+/// Most ids in the kept sets of one completion that differ (16 MiB). A wide top-p over a large vocabulary
+/// leaves another large set at every position.
 const KEPT_IDS_MAX: usize = 1 << 22;
+/// So many sets before it are compared with a new one.
+const SETS_COMPARED: usize = 64;
 /// Most ids of experts recorded of one completion (16 MiB).
 const EXPERT_IDS_MAX: usize = 1 << 23;
 /// How long a step waits in all for masks that are not ready when the logits are; most are ready
@@ -67,7 +70,7 @@ impl Sequence {
         scratch: &mut SampleScratch,
     ) -> Result<Option<StopReason>, ServeError> {
         if let Some(masked) = &mut self.masked {
-            self.params.allowed = Some(masked.mask()?);
+            self.params.allowed = masked.mask()?;
         }
         let position = self.completion_tokens() as u64;
         let drawn = sample(row, &self.params, &self.counts, position, scratch);
@@ -75,6 +78,8 @@ impl Sequence {
             return Err(not_finite());
         }
         let drawn = self.without_banned(row, drawn);
+        // What comes next has its own, or none.
+        self.params.allowed = None;
         self.accept(drawn, end_tokens)
     }
 
@@ -82,7 +87,9 @@ impl Sequence {
     pub(crate) fn wanted(&self) -> LogitsWanted {
         let position = self.completion_tokens() as u64;
         match PlainDraw::of(&self.params, position) {
-            Some(draw) if self.masked.is_none() => LogitsWanted::Draw(draw),
+            Some(draw) if self.masked.as_ref().is_none_or(Masked::is_free) => {
+                LogitsWanted::Draw(draw)
+            }
             _ => LogitsWanted::Last,
         }
     }
@@ -139,13 +146,27 @@ impl Sequence {
     /// Records a kept set. Past [`KEPT_IDS_MAX`] all sets of the completion are given up: it is
     /// answered as any other, and its turn does not train.
     fn keep(&mut self, kept: Option<Vec<Token>>) {
-        self.kept_ids += kept.as_ref().map_or(0, Vec::len);
+        let kept = kept.map(|ids| self.shared(ids));
         if self.kept_ids <= KEPT_IDS_MAX {
             self.kept.push(kept);
             return;
         }
+        self.sets.clear();
         self.kept.fill(None);
         self.kept.push(None);
+    }
+
+    /// These ids, or the same ones of an earlier position: within a text a grammar allows much the same
+    /// everywhere.
+    fn shared(&mut self, ids: Vec<Token>) -> Kept {
+        let before = self.sets.iter().rev().take(SETS_COMPARED);
+        if let Some(same) = before.into_iter().find(|set| ***set == *ids) {
+            return Kept::clone(same);
+        }
+        self.kept_ids += ids.len();
+        let set = Kept::from(ids);
+        self.sets.push(Kept::clone(&set));
+        set
     }
 
     /// A ban on tokens is recorded as a kept set, so that the log-prob can be recomputed from

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hone_domain::{
-    Ask, Delta, Digest, Grammar, PolicyVersion, Reason, Sampling, ServeError, StopReason,
+    Ask, Delta, Digest, Form, Grammar, PolicyVersion, Reason, Reasoning, Sampling, ServeError,
+    StopReason,
 };
 use hone_nn::sample::SampleScratch;
-use hone_nn::{Executor, score, token_logprob};
+use hone_nn::{Executor, LogitsWanted, score, token_logprob};
 
 use super::support::{END, Said, World, ask, model_config, prompt, read, scope, tokenizer, until};
 use crate::masks::{GrammarBook, Masked, Masks};
@@ -16,7 +17,7 @@ use crate::{Backend, Config};
 
 fn held(lark: &str, seed: u64) -> Ask {
     Ask {
-        grammar: Some(Grammar(Arc::from(lark))),
+        form: Some(Form::Whole(Grammar(Arc::from(lark)))),
         ..ask(&prompt(5, seed), 60, seed)
     }
 }
@@ -62,7 +63,7 @@ fn the_recorded_kept_sets_replay_the_behavior() {
     let scores = score(&world.model, None, &text, &exec);
     for (at, kept) in completion.kept().iter().enumerate() {
         let kept = kept
-            .as_ref()
+            .as_deref()
             .expect("every position of a held completion has a kept set");
         assert!(kept.contains(&tokens[at]) && kept.len() <= 3, "{kept:?}");
         let position = turn.prompt_tokens.len() + at;
@@ -74,6 +75,18 @@ fn the_recorded_kept_sets_replay_the_behavior() {
         let raw = scores.logprob(position, 1.0, None);
         assert_eq!(completion.raw_logprobs()[at].to_bits(), raw.to_bits());
     }
+}
+
+/// What a grammar allows within a text is the same at most of its positions, and is there once.
+#[test]
+fn positions_where_the_same_is_allowed_share_it() {
+    let world = World::new();
+    let said = world.complete(held("start: /[a-d]{8}/", 4));
+    let turn = said.turn.expect("collected");
+    let kept: Vec<_> = turn.completion.kept().iter().flatten().collect();
+    assert_eq!((kept.len(), kept[0].len()), (9, 4));
+    assert!(kept[1..8].iter().all(|set| Arc::ptr_eq(set, kept[0])));
+    assert_eq!(**kept[8], [END]);
 }
 
 #[test]
@@ -158,6 +171,17 @@ fn requests_that_wait_for_their_masks_stay_where_they_are() {
     assert_eq!(world.engine.stats().preemptions_total, 0);
 }
 
+fn facts() -> TurnFacts<'static> {
+    TurnFacts {
+        base: Digest([0; 32]),
+        fingerprint: "",
+        version: PolicyVersion::BASE,
+        digest: None,
+        untrainable: None,
+        finished_ms: 0,
+    }
+}
+
 #[test]
 fn where_only_banned_end_tokens_are_left_each_of_them_is_a_draw() {
     let setup = Setup {
@@ -168,7 +192,7 @@ fn where_only_banned_end_tokens_are_left_each_of_them_is_a_draw() {
     let mut wanted = held("start: \"a\"", 1);
     wanted.sampling.min_tokens = 5;
     let book = GrammarBook::default();
-    let grammar = wanted.grammar.clone().expect("it is held");
+    let grammar = wanted.form.as_ref().expect("it is held").grammar().clone();
     let masks = Masks::start().expect("a thread");
     let constraint = book.constraint(&grammar, (&setup, model_config().vocab));
     let masked = Masked::new(constraint.expect("a sound grammar"), masks);
@@ -183,26 +207,97 @@ fn where_only_banned_end_tokens_are_left_each_of_them_is_a_draw() {
     };
     assert_eq!(draw(), Ok(None));
     assert_eq!(draw(), Ok(Some(StopReason::EndToken)));
-    let facts = TurnFacts {
-        base: Digest([0; 32]),
-        fingerprint: "",
-        version: PolicyVersion::BASE,
-        digest: None,
-        untrainable: None,
-        finished_ms: 0,
-    };
-    sequence.end(StopReason::EndToken, &facts);
+    sequence.end(StopReason::EndToken, &facts());
     let end = std::iter::from_fn(|| deltas.try_recv().ok()).last();
     let Some(Delta::End(end)) = end else {
         panic!("{end:?}")
     };
     let (tokens, kept) = (end.completion.tokens(), end.completion.kept());
     let behavior = end.completion.behavior_logprobs();
-    assert_eq!((tokens[0], &kept[0]), (97, &Some(vec![97])));
-    assert_eq!(kept[1], Some(vec![258, END]));
+    assert_eq!((tokens[0], &kept[0]), (97, &Some([97].into())));
+    assert_eq!(kept[1], Some([258, END].into()));
     let again = token_logprob(&row, tokens[1], 1.0, kept[1].as_deref());
     assert!(again < 0.0);
     assert_eq!(behavior[1].to_bits(), again.to_bits());
+}
+
+fn setup() -> Setup {
+    Setup {
+        tokenizer: Arc::new(tokenizer()),
+        end_tokens: vec![END],
+        max_positions: 200,
+    }
+}
+
+/// What the model wants to say, byte by byte, is masked in calls and nowhere else.
+#[test]
+fn only_calls_are_held_where_the_rest_is_free() {
+    let setup = setup();
+    let grammar = Grammar(Arc::from("start: \"{\" (\"a\" | \"b\") \"}</tool_call>\""));
+    let constraint = GrammarBook::default()
+        .constraint(&grammar, (&setup, model_config().vocab))
+        .expect("a sound grammar");
+    let masks = Masks::start().expect("a thread");
+    let tokenizer = setup.tokenizer.clone();
+    let masked = Masked::calls(constraint, (Reasoning::Maybe, tokenizer), masks);
+    let mut wanted = ask(&prompt(5, 1), 150, 1);
+    wanted.sampling.min_tokens = 0;
+    let (mut sequence, mut deltas, _cancel) = Sequence::new(wanted, Some(masked), &setup);
+    let wants =
+        "<think><tool_call>x</think>x<tool_call>{?}</tool_call>y <tool_call>{b!</tool_call>}z";
+    let said =
+        "<think><tool_call>x</think>x<tool_call>{.}</tool_call>y <tool_call>{b}</tool_call>}z";
+    let (mut scratch, mut drawn) = (SampleScratch::default(), Vec::new());
+    for byte in wants.bytes() {
+        let mut row = vec![0.0; model_config().vocab];
+        row[usize::from(byte)] = 60.0;
+        until("the mask", || sequence.await_mask(Duration::from_millis(1)));
+        drawn.push(matches!(sequence.wanted(), LogitsWanted::Draw(_)));
+        let drew = sequence.sample(&row, &setup.end_tokens, &mut scratch);
+        assert_eq!(drew, Ok(None));
+    }
+    sequence.end(StopReason::Length, &facts());
+    let end = std::iter::from_fn(|| deltas.try_recv().ok()).last();
+    let Some(Delta::End(end)) = end else {
+        panic!("{end:?}")
+    };
+    let tokens = end.completion.tokens();
+    let text: String = tokens.iter().map(|token| *token as u8 as char).collect();
+    assert!("ab".contains(&text[40..41]), "{text}");
+    assert_eq!(text.replacen(&text[39..41], "{.", 1), said);
+    // Exactly the bytes of the two calls have something that was left out; a device may draw the others.
+    let kept = end.completion.kept().iter();
+    let held: String = kept
+        .map(|kept| if kept.is_some() { '^' } else { ' ' })
+        .collect();
+    assert!(
+        held.chars()
+            .zip(drawn)
+            .all(|(held, drawn)| drawn == (held == ' '))
+    );
+    let call = "^".repeat("{a}</tool_call>".len());
+    let free = [said.find("{.").expect("there"), "y <tool_call>".len(), 2].map(|n| " ".repeat(n));
+    assert_eq!(
+        held,
+        format!("{}{call}{}{call}{}", free[0], free[1], free[2])
+    );
+}
+
+/// A form of calls changes nothing where no call begins.
+#[test]
+fn a_form_of_calls_is_no_form_of_anything_else() {
+    let world = World::new();
+    let free = |seed| ask(&prompt(5, seed), 40, seed);
+    let form = Form::Calls(Grammar(Arc::from("start: \"x\"")), Reasoning::Never);
+    let held = |seed| Ask {
+        form: Some(form.clone()),
+        ..free(seed)
+    };
+    for seed in 0..4 {
+        let (said, wanted) = (world.complete(held(seed)), world.complete(free(seed)));
+        assert_eq!((said.bits(), &said.text), (wanted.bits(), &wanted.text));
+    }
+    assert_eq!(world.engine.shared.masks.asked(), 0);
 }
 
 /// Masks that take far longer than a step delay their own completion and nobody else's.

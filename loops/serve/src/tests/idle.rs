@@ -5,7 +5,7 @@ use std::os::unix::thread::JoinHandleExt;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use hone_domain::{Ask, Grammar};
+use hone_domain::{Ask, Form, Grammar};
 
 use super::support::{World, ask, model_config, prompt, until};
 use crate::{Backend, Config};
@@ -52,7 +52,7 @@ fn an_engine_that_waits_for_a_mask_does_not_spin() {
     };
     let world = World::with(config, model_config());
     let held = |seed| Ask {
-        grammar: Some(Grammar("start: /[a-d]{20}/".into())),
+        form: Some(Form::Whole(Grammar("start: /[a-d]{20}/".into()))),
         ..ask(&prompt(5, seed), 60, seed)
     };
     // What a first mask takes besides.

@@ -361,7 +361,7 @@ fn id() -> Uuid {
 /// An ask that samples at temperature 1 and is collected.
 pub(crate) fn ask(prompt: &[Token], max_tokens: u32, seed: u64) -> Ask {
     Ask {
-        grammar: None,
+        form: None,
         given: Vec::new(),
         turn: TurnId(id()),
         request: RequestId(id()),

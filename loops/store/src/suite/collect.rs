@@ -43,7 +43,7 @@ fn full_turn(world: &World) -> Turn {
             vec![0, u32::MAX, 5],
             vec![-0.0, -1.0e-30, -3.4e38],
             vec![1.0e-5, -f32::MIN_POSITIVE, -0.1],
-            vec![Some(vec![]), Some(vec![u32::MAX, 0]), None],
+            vec![Some([].into()), Some([u32::MAX, 0].into()), None],
             StopReason::ToolCall,
         )
         .expect("aligned arrays"),

@@ -71,7 +71,7 @@ impl World {
             vec![7, 8, 9],
             vec![-0.5, -0.25, -1.0],
             vec![-0.6, -0.35, -1.1],
-            vec![None, Some(vec![8, 3]), None],
+            vec![None, Some([8, 3].into()), None],
             StopReason::EndToken,
         );
         Turn {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use hone_domain::{
-    Completion, Fate, Message, Policy, PolicyVersion, Reason, Role, Scope, StopReason, Turn,
+    Completion, Fate, Kept, Message, Policy, PolicyVersion, Reason, Role, Scope, StopReason, Turn,
     VersionSpan,
 };
 use hone_nn::device::Device;
@@ -189,7 +189,7 @@ fn complete(
         tokens.push(drawn.token);
         behavior.push(drawn.behavior_logprob);
         raw.push(drawn.raw_logprob);
-        kept.push(drawn.kept);
+        kept.push(drawn.kept.map(Kept::from));
         experts.extend_from_slice(row.experts(0));
     }
     let stop = if tokens.last() == Some(&END) {

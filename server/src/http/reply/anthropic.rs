@@ -78,10 +78,21 @@ impl Told {
         message
     }
 
-    fn tool_use(&self, number: usize, call: &Called) -> Value {
-        let input: Value = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
+    fn tool_use(&self, number: usize, name: &str, input: Value) -> Value {
         let id = call_id(self.turn, number);
-        json!({"type": "tool_use", "id": id, "name": call.name, "input": input})
+        json!({"type": "tool_use", "id": id, "name": name, "input": input})
+    }
+
+    /// A call as a block; one that was cut short is text, as it has no input.
+    fn call(&self, number: usize, call: &Called) -> Value {
+        match serde_json::from_str(&call.arguments) {
+            Ok(input) => self.tool_use(number, &call.name, input),
+            Err(_) => {
+                let name = json!(call.name);
+                let text = format!("{{\"name\": {name}, \"arguments\": {}", call.arguments);
+                json!({"type": "text", "text": text})
+            }
+        }
     }
 }
 
@@ -105,7 +116,7 @@ pub async fn whole(
         content.push(json!({"type": "text", "text": heard.content}));
     }
     let calls = heard.calls.iter().enumerate();
-    content.extend(calls.map(|(number, call)| told.tool_use(number, call)));
+    content.extend(calls.map(|(number, call)| told.call(number, call)));
     Ok(Json(told.message(&content, Some(&ended))).into_response())
 }
 
@@ -127,6 +138,7 @@ pub fn streamed(frame: Frame, merged: Merged, begun: (Begun, Vec<String>)) -> Re
 enum Block {
     Thinking,
     Text,
+    Call,
 }
 
 struct Telling {
@@ -190,7 +202,12 @@ impl Telling {
                     out,
                 );
             }
-            Part::Call(call) => self.call(&call, out),
+            Part::Call(call) => {
+                self.begin_call(&call.name, out);
+                pieces(&call.arguments).for_each(|piece| self.arguments(piece, out));
+            }
+            Part::CallBegun(name) => self.begin_call(&name, out),
+            Part::Arguments(text) => self.arguments(&text, out),
         }
     }
 
@@ -214,7 +231,7 @@ impl Telling {
             self.shut(out);
             let empty = match block {
                 Block::Thinking => json!({"type": "thinking", "thinking": "", "signature": ""}),
-                Block::Text => json!({"type": "text", "text": ""}),
+                _ => json!({"type": "text", "text": ""}),
             };
             self.begin(&empty, out);
             self.open = Some(block);
@@ -228,18 +245,19 @@ impl Telling {
         }
     }
 
-    fn call(&mut self, call: &Called, out: &mut Events) {
+    /// A block for a call, which ends with the next part.
+    fn begin_call(&mut self, name: &str, out: &mut Events) {
         self.shut(out);
-        let mut block = self.told.tool_use(self.calls, call);
-        block["input"] = json!({});
+        let block = self.told.tool_use(self.calls, name, json!({}));
         self.begin(&block, out);
-        for piece in pieces(&call.arguments) {
-            self.delta(
-                &json!({"type": "input_json_delta", "partial_json": piece}),
-                out,
-            );
-        }
-        self.end(out);
+        self.open = Some(Block::Call);
         self.calls += 1;
+    }
+
+    fn arguments(&self, text: &str, out: &mut Events) {
+        self.delta(
+            &json!({"type": "input_json_delta", "partial_json": text}),
+            out,
+        );
     }
 }

@@ -225,28 +225,50 @@ impl Chunks {
                 };
                 self.chat(at, delta, entry, out);
             }
-            Part::Call(call) => self.call(at, call, entry, out),
+            // A call: its id and name first, then its arguments in pieces.
+            Part::Call(call) => {
+                self.begin_call(at, call.name, entry, out);
+                for piece in pieces(&call.arguments) {
+                    self.arguments(at, piece.to_owned(), None, out);
+                }
+            }
+            Part::CallBegun(name) => self.begin_call(at, name, entry, out),
+            Part::Arguments(text) => self.arguments(at, text, entry, out),
         }
     }
 
-    /// A call: its id and name first, then its arguments in pieces.
-    fn call(&mut self, at: usize, call: Called, entry: Option<TokenLogprob>, out: &mut Events) {
+    fn begin_call(
+        &mut self,
+        at: usize,
+        name: String,
+        entry: Option<TokenLogprob>,
+        out: &mut Events,
+    ) {
         let choice = &mut self.choices[at];
         let (index, turn) = (choice.calls, choice.turn);
         choice.calls += 1;
-        let mut first = CallDelta::begin(index, call_id(turn, index), call.name);
-        let mut entry = entry;
-        for piece in std::iter::once("").chain(pieces(&call.arguments)) {
-            let delta = match piece {
-                "" => std::mem::take(&mut first),
-                piece => CallDelta::more(index, piece.to_owned()),
-            };
-            let delta = ChatDelta {
-                tool_calls: Some([delta]),
-                ..ChatDelta::default()
-            };
-            self.chat(at, delta, entry.take(), out);
-        }
+        let delta = CallDelta::begin(index, call_id(turn, index), name);
+        self.call_delta(at, delta, entry, out);
+    }
+
+    /// More of the arguments of the last call.
+    fn arguments(&self, at: usize, text: String, entry: Option<TokenLogprob>, out: &mut Events) {
+        let index = self.choices[at].calls.saturating_sub(1);
+        self.call_delta(at, CallDelta::more(index, text), entry, out);
+    }
+
+    fn call_delta(
+        &self,
+        at: usize,
+        delta: CallDelta,
+        entry: Option<TokenLogprob>,
+        out: &mut Events,
+    ) {
+        let delta = ChatDelta {
+            tool_calls: Some([delta]),
+            ..ChatDelta::default()
+        };
+        self.chat(at, delta, entry, out);
     }
 
     fn text(&mut self, at: usize, text: String, entry: Option<TokenLogprob>, out: &mut Events) {

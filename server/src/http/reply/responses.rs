@@ -4,6 +4,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::response::{IntoResponse, Response};
 use hone_domain::{Called, Part, StopReason, TurnId};
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
 use super::openai::pieces;
@@ -109,7 +110,10 @@ impl Told {
         json!({"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs})
     }
 
-    fn call_item(&mut self, call: &Called, status: &str) -> Value {
+    /// A call; it is whole where its arguments are.
+    fn call_item(&self, call: &Called) -> Value {
+        let is_whole = serde_json::from_str::<IgnoredAny>(&call.arguments).is_ok();
+        let status = if is_whole { "completed" } else { "incomplete" };
         let id = self.item_id("fc");
         json!({
             "type": "function_call", "id": id, "status": status,
@@ -158,7 +162,7 @@ pub async fn whole(
             .push(message_item(&id, word_of(&ended), &[part]));
     }
     for call in &heard.calls {
-        let item = told.call_item(call, "completed");
+        let item = told.call_item(call);
         told.output.push(item);
         told.calls += 1;
     }
@@ -188,10 +192,13 @@ pub fn streamed(frame: Frame, merged: Merged, begun: (Begun, Map<String, Value>)
 }
 
 /// An item that still grows.
-struct Open {
-    id: String,
-    reasoning: bool,
-    text: String,
+enum Open {
+    Text {
+        id: String,
+        reasoning: bool,
+        text: String,
+    },
+    Call(Called),
 }
 
 struct Telling {
@@ -249,28 +256,26 @@ impl Telling {
             Part::Reasoning(text) => self.text(true, &text, out),
             Part::Content(text) => self.text(false, &text, out),
             Part::Call(call) => {
-                self.shut("completed", out);
-                self.call(&call, out);
+                self.begin_call(call.name, out);
+                pieces(&call.arguments).for_each(|piece| self.arguments(piece, out));
             }
+            Part::CallBegun(name) => self.begin_call(name, out),
+            Part::Arguments(text) => self.arguments(&text, out),
         }
     }
 
     fn text(&mut self, reasoning: bool, text: &str, out: &mut Events) {
-        if self
-            .open
-            .as_ref()
-            .is_some_and(|open| open.reasoning != reasoning)
-        {
+        let fits =
+            |open: &Open| matches!(open, Open::Text { reasoning: of, .. } if *of == reasoning);
+        if !self.open.as_ref().is_some_and(fits) {
             self.shut("completed", out);
-        }
-        if self.open.is_none() {
             self.open(reasoning, out);
         }
-        let Some(open) = &mut self.open else {
+        let Some(Open::Text { id, text: all, .. }) = &mut self.open else {
             return;
         };
-        open.text.push_str(text);
-        let id = open.id.clone();
+        all.push_str(text);
+        let id = id.clone();
         let index = self.told.output.len();
         let mut data =
             json!({"item_id": id, "output_index": index, "content_index": 0, "delta": text});
@@ -301,7 +306,7 @@ impl Telling {
         );
         let added = json!({"item_id": id, "output_index": index, "content_index": 0, "part": part});
         self.emit("response.content_part.added", added, out);
-        self.open = Some(Open {
+        self.open = Some(Open::Text {
             id,
             reasoning,
             text: String::new(),
@@ -310,32 +315,35 @@ impl Telling {
 
     /// Ends the item that grows.
     fn shut(&mut self, status: &str, out: &mut Events) {
-        let Some(open) = self.open.take() else {
-            return;
+        let (id, reasoning, text) = match self.open.take() {
+            Some(Open::Text {
+                id,
+                reasoning,
+                text,
+            }) => (id, reasoning, text),
+            Some(Open::Call(call)) => return self.end_call(&call, out),
+            None => return,
         };
         let index = self.told.output.len();
-        let at = json!({"item_id": open.id, "output_index": index, "content_index": 0});
+        let at = json!({"item_id": id, "output_index": index, "content_index": 0});
         let with = |name: &str, value: Value| {
             let mut data = at.clone();
             data[name] = value;
             data
         };
-        let (item, part) = match open.reasoning {
+        let (item, part) = match reasoning {
             true => {
-                let data = with("text", json!(open.text));
+                let data = with("text", json!(text));
                 self.emit("response.reasoning_text.done", data, out);
-                let part = json!({"type": "reasoning_text", "text": open.text});
-                (reasoning_item(&open.id, Some(&open.text)), part)
+                let part = json!({"type": "reasoning_text", "text": text});
+                (reasoning_item(&id, Some(&text)), part)
             }
             false => {
-                let part = self.told.text_part(&open.text);
-                let mut data = with("text", json!(open.text));
+                let part = self.told.text_part(&text);
+                let mut data = with("text", json!(text));
                 data["logprobs"] = part["logprobs"].clone();
                 self.emit("response.output_text.done", data, out);
-                (
-                    message_item(&open.id, status, std::slice::from_ref(&part)),
-                    part,
-                )
+                (message_item(&id, status, std::slice::from_ref(&part)), part)
             }
         };
         self.emit("response.content_part.done", with("part", part), out);
@@ -344,24 +352,39 @@ impl Telling {
         self.told.output.push(item);
     }
 
-    fn call(&mut self, call: &Called, out: &mut Events) {
+    fn begin_call(&mut self, name: String, out: &mut Events) {
+        self.shut("completed", out);
+        let call = Called {
+            name,
+            arguments: String::new(),
+        };
+        let mut item = self.told.call_item(&call);
+        item["status"] = json!("in_progress");
         let index = self.told.output.len();
-        let item = self.told.call_item(call, "completed");
-        let mut begun = item.clone();
-        begun["status"] = json!("in_progress");
-        begun["arguments"] = json!("");
-        let id = item["id"].clone();
         self.emit(
             "response.output_item.added",
-            json!({"output_index": index, "item": begun}),
+            json!({"output_index": index, "item": item}),
             out,
         );
-        for piece in pieces(&call.arguments) {
-            let data = json!({"item_id": id, "output_index": index, "delta": piece});
-            self.emit("response.function_call_arguments.delta", data, out);
+        self.open = Some(Open::Call(call));
+    }
+
+    /// More of the arguments of the call that grows.
+    fn arguments(&mut self, text: &str, out: &mut Events) {
+        if let Some(Open::Call(call)) = &mut self.open {
+            call.arguments.push_str(text);
         }
+        let (id, index) = (self.told.item_id("fc"), self.told.output.len());
+        let data = json!({"item_id": id, "output_index": index, "delta": text});
+        self.emit("response.function_call_arguments.delta", data, out);
+    }
+
+    fn end_call(&mut self, call: &Called, out: &mut Events) {
+        let item = self.told.call_item(call);
+        let index = self.told.output.len();
         let done = json!({
-            "item_id": id, "output_index": index, "name": call.name, "arguments": call.arguments,
+            "item_id": item["id"], "output_index": index, "name": call.name,
+            "arguments": call.arguments,
         });
         self.emit("response.function_call_arguments.done", done, out);
         self.emit(

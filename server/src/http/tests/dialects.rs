@@ -312,7 +312,7 @@ async fn demanded_calls_reach_the_engine_as_a_grammar() {
         "until the ask and no longer"
     );
     let asks = stage.fake.asks.lock().unwrap();
-    let grammar = |at: usize| asks[at].grammar.clone().unwrap().0.to_string();
+    let grammar = |at: usize| asks[at].form.as_ref().unwrap().grammar().0.to_string();
     assert!(
         grammar(0).contains("{0,15}") && grammar(0).contains("look"),
         "{}",

@@ -170,6 +170,139 @@ async fn broken_calls_stay_content_and_a_limit_is_told_as_one() {
     assert_eq!(reply["choices"][0]["finish_reason"], "length");
 }
 
+/// Where a grammar sees to it that a call is sound, its arguments come as they are said.
+#[tokio::test]
+async fn held_calls_stream_as_they_are_said() {
+    let pieces = vec![
+        "So. <tool_call>\n{\"name\": \"look\", ",
+        "\"arguments\": {\"city\": ",
+        "\"K\u{f6}ln\"",
+        "}",
+        "}\n</tool_call>",
+    ];
+    let says = |n: usize, stop| Script::Say(pieces[..n].to_vec(), stop);
+    let strict = json!([{"type": "function", "function": {"name": "look", "strict": true,
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}]);
+    let given = [
+        (json!({"tools": strict}), true),
+        (json!({"tool_choice": "required"}), true),
+        (json!({}), false),
+    ];
+    for (mut fields, early) in given {
+        let stage = Stage::new(Recorder::Collects).await;
+        stage.script([
+            says(5, StopReason::EndToken),
+            says(3, StopReason::Length),
+            says(3, StopReason::Length),
+        ]);
+        let cut_whole = |reply: &Value| reply["choices"][0]["message"].clone();
+        fields["stream"] = json!(true);
+        let events = ask(&stage, weather(), &fields).await.events();
+        let calls: Vec<&Value> = events
+            .iter()
+            .filter_map(|e| e["choices"][0]["delta"]["tool_calls"].get(0))
+            .collect();
+        assert_eq!(calls[0]["function"]["name"], "look");
+        let arguments: Vec<&str> = calls
+            .iter()
+            .filter_map(|call| call["function"]["arguments"].as_str())
+            .collect();
+        let as_said = ["", "{\"city\": ", "\"Köln\"", "}"];
+        let whole = ["", "{\"city\": \"Köln\"}"];
+        assert_eq!(
+            arguments,
+            if early { &as_said[..] } else { &whole },
+            "{fields}"
+        );
+        assert!(calls.iter().all(|call| call["index"] == 0));
+        let asked = stage.fake.asks.lock().unwrap()[0].form.clone();
+        let alone = matches!(asked, Some(hone_domain::Form::Calls(..)));
+        assert_eq!(
+            (asked.is_some(), alone),
+            (early, fields.get("tools").is_some())
+        );
+        // Cut short, there is what came of the call.
+        let events = ask(&stage, weather(), &fields).await.events();
+        let said: String = events
+            .iter()
+            .filter_map(|e| {
+                e["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"].as_str()
+            })
+            .collect();
+        fields["stream"] = json!(false);
+        let reply = ask(&stage, weather(), &fields).await.json();
+        assert_eq!(reply["choices"][0]["finish_reason"], "length");
+        let message = cut_whole(&reply);
+        let cut = "{\"city\": \"Köln\"";
+        if early {
+            assert_eq!(said, cut);
+            assert_eq!(message["tool_calls"][0]["function"]["arguments"], cut);
+            assert_eq!(message["content"], "So.");
+        } else {
+            assert_eq!(said, "");
+            assert_eq!(message["content"], pieces[..3].concat());
+        }
+    }
+}
+
+/// In the other dialects too, as their clients expect it.
+#[tokio::test]
+async fn held_calls_stream_in_every_dialect() {
+    let pieces = vec![
+        "<tool_call>{\"name\": \"look\", \"arguments\": {\"a\"",
+        ": [1",
+        "]}}</tool_call>",
+    ];
+    let says = |n: usize, stop| Script::Say(pieces[..n].to_vec(), stop);
+    let schema = json!({"type": "object"});
+    let rows = [
+        (
+            "/v1/responses",
+            json!({"model": "gpt", "input": "x", "stream": true, "tool_choice": "required",
+                "tools": [{"type": "function", "name": "look", "parameters": schema}]}),
+        ),
+        (
+            "/v1/messages",
+            json!({"model": "gpt", "max_tokens": 99, "stream": true, "tool_choice": {"type": "any"},
+                "messages": [{"role": "user", "content": "x"}],
+                "tools": [{"name": "look", "input_schema": schema}]}),
+        ),
+    ];
+    for (path, body) in rows {
+        let stage = Stage::new(Recorder::Collects).await;
+        stage.script([says(3, StopReason::EndToken), says(2, StopReason::Length)]);
+        for (expected, is_whole) in [("{\"a\": [1]}", true), ("{\"a\": [1", false)] {
+            let reply = stage.post(path, &body.to_string()).await;
+            let events = reply.events();
+            let more: Vec<&str> = events
+                .iter()
+                .filter_map(|e| match path {
+                    "/v1/messages" => e["delta"]["partial_json"].as_str(),
+                    _ => (e["type"] == "response.function_call_arguments.delta")
+                        .then(|| e["delta"].as_str())?,
+                })
+                .collect();
+            assert_eq!(more.concat(), expected, "{}", reply.text);
+            assert!(more.len() > 1, "{more:?}");
+            let count = |kind: &str| events.iter().filter(|e| e["type"] == kind).count();
+            if path == "/v1/messages" {
+                let blocks = ["content_block_start", "content_block_stop"].map(count);
+                assert_eq!(blocks, [1, 1]);
+                continue;
+            }
+            let done = events
+                .iter()
+                .rfind(|e| e["type"] == "response.output_item.done");
+            let item = &done.unwrap()["item"];
+            let status = if is_whole { "completed" } else { "incomplete" };
+            assert_eq!(
+                (&item["arguments"], &item["status"]),
+                (&json!(expected), &json!(status))
+            );
+        }
+    }
+}
+
 #[tokio::test]
 async fn one_call_at_a_time_where_the_request_says_so() {
     let stage = Stage::new(Recorder::Collects).await;

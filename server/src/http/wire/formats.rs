@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-use crate::door::{Pattern, Shape};
+use crate::door::{Calls, Pattern, Shape};
 use crate::http::error::ApiError;
 
 /// Most choices of `guided_choice`.
@@ -53,6 +53,7 @@ struct Rule {
     /// Whether it is the caller's whole grammar.
     is_own: bool,
     patterns: Vec<Pattern>,
+    calls: Calls,
 }
 
 impl ShapeFields {
@@ -100,6 +101,7 @@ impl Rule {
             body,
             is_own: false,
             patterns: Vec::new(),
+            calls: Calls::Untold,
         }
     }
 
@@ -113,6 +115,7 @@ impl Rule {
             rules: self.body,
             is_own: self.is_own,
             patterns: self.patterns,
+            calls: self.calls,
         })
     }
 }
@@ -369,6 +372,26 @@ fn name_of(tool: &Value) -> &str {
     name.unwrap_or_default()
 }
 
+fn is_strict(tool: &Value) -> bool {
+    tool.pointer("/function/strict") == Some(&Value::Bool(true))
+}
+
+/// Adds the rule of a tool's arguments, as its schema says or any object; the regular expressions in it.
+fn arguments_rule(
+    (at, tool): (usize, &Value),
+    by_schema: bool,
+    rules: &mut String,
+) -> Result<Vec<Pattern>, ApiError> {
+    let schema = tool
+        .pointer("/function/parameters")
+        .filter(|schema| by_schema && !schema.is_null());
+    let any = json!({"type": "object"});
+    let param = format!("tools[{at}].function.parameters");
+    let (schema, patterns) = schema_text(&param, schema.unwrap_or(&any), call_space())?;
+    rules.push_str(&format!("args{at}: %json {schema}\n"));
+    Ok(patterns)
+}
+
 impl Offer {
     /// Of a request; none where the model is shown no tools.
     pub fn of(
@@ -424,7 +447,7 @@ impl Offer {
     ) -> Result<Option<Shape>, ApiError> {
         let demanded = !matches!(self.choice, ToolChoice::Auto);
         if !demanded && other.is_none() {
-            return Ok(None);
+            return self.strict_calls(style);
         }
         let Some(style) = style else {
             return match demanded {
@@ -451,10 +474,41 @@ impl Offer {
             (false, other) => return Ok(other),
         };
         let rule = Rule {
-            param,
-            body: rules,
-            is_own: false,
             patterns,
+            calls: Calls::Within,
+            ..Rule::new(&param, rules)
+        };
+        rule.shape().map(Some)
+    }
+
+    /// The form of calls that the model is free to make, where a function's definition is strict. Only
+    /// what a tag opens can be told from the rest of an answer.
+    fn strict_calls(&self, style: Option<CallStyle>) -> Result<Option<Shape>, ApiError> {
+        if style != Some(CallStyle::Tags) || !self.tools.iter().any(is_strict) {
+            return Ok(None);
+        }
+        let close = quoted(CALL_CLOSE);
+        let mut rules =
+            format!("start: GAP? call GAP? {close}\nGAP: /[ \\n]{{1,4}}/\nSPACE: \" \"\n");
+        let (mut names, mut patterns) = (Vec::new(), Vec::new());
+        for (at, tool) in self.tools.iter().enumerate() {
+            let [open, name, key] = [
+                "{\"name\":",
+                &format!("{},", quoted(name_of(tool))),
+                "\"arguments\":",
+            ]
+            .map(quoted);
+            rules.push_str(&format!(
+                "call{at}: {open} SPACE? {name} SPACE? {key} SPACE? args{at} \"}}\"\n"
+            ));
+            patterns.extend(arguments_rule((at, tool), is_strict(tool), &mut rules)?);
+            names.push(format!("call{at}"));
+        }
+        rules.push_str(&format!("call: {}\n", names.join(" | ")));
+        let rule = Rule {
+            patterns,
+            calls: Calls::Alone,
+            ..Rule::new("tools", rules)
         };
         rule.shape().map(Some)
     }
@@ -490,22 +544,12 @@ impl Offer {
                 quoted(name_of(tool))
             );
             let end = format!("}}{close}");
-            let schema = tool
-                .pointer("/function/parameters")
-                .filter(|p| !p.is_null());
-            let any = json!({"type": "object"});
-            let (schema, found) = schema_text(
-                &format!("tools[{at}].function.parameters"),
-                schema.unwrap_or(&any),
-                call_space(),
-            )?;
             rules.push_str(&format!(
                 "call{at}: {} args{at} {}\n",
                 quoted(&begin),
                 quoted(&end)
             ));
-            patterns.extend(found);
-            rules.push_str(&format!("args{at}: %json {schema}\n"));
+            patterns.extend(arguments_rule((at, tool), true, &mut rules)?);
             names.push(format!("call{at}"));
         }
         rules.push_str(&format!("call: {}\n", names.join(" | ")));
@@ -515,6 +559,8 @@ impl Offer {
 
 #[cfg(test)]
 mod tests {
+    use hone_nn::grammar::Grammars;
+
     use super::*;
 
     fn shape(fields: Value) -> Result<Option<Shape>, ApiError> {
@@ -551,6 +597,59 @@ mod tests {
             schema.starts_with("answer: %json {\"type\":\"integer\",\"x-guidance\""),
             "{schema}"
         );
+    }
+
+    #[test]
+    fn strict_calls_are_held_the_way_models_write_them() {
+        let tool = |name: &str, strict: bool| {
+            json!({"type": "function", "function": {"name": name, "strict": strict, "parameters":
+                {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"],
+                 "additionalProperties": false}}})
+        };
+        let offer = |tools: &[Value]| Offer::of(tools, None, None).expect("sound").expect("tools");
+        let tags = Some(CallStyle::Tags);
+        let free = offer(&[tool("a\"b", false)]);
+        assert_eq!(free.shape(tags, None).expect("sound"), None);
+        let strict = offer(&[tool("a\"b", true), tool("free", false)]);
+        assert_eq!(
+            strict.shape(Some(CallStyle::Json), None).expect("sound"),
+            None
+        );
+        let shape = strict.shape(tags, None).expect("sound").expect("a form");
+        assert_eq!((shape.calls, shape.is_own), (Calls::Alone, false));
+
+        let mut files = hone_starter::model_files().iter();
+        let (name, file) = files
+            .find(|(name, _)| *name == "tokenizer.json")
+            .expect("there");
+        let tokenizer = hone_nn::tokenizer::Tokenizer::from_json(file, name).expect("sound");
+        let end = tokenizer.special_ids().next().expect("there");
+        let grammars = Grammars::new(&tokenizer, tokenizer.vocab_size(), &[end]).expect("sound");
+        let held = grammars.compile(&shape.rules).expect("sound");
+        for (call, passes) in [
+            (
+                r#"{"name": "a\"b", "arguments": {"n": 1}}</tool_call>"#,
+                true,
+            ),
+            (
+                "\n{\"name\":\"free\",\"arguments\":{\"x\":[true, 2]}}\n</tool_call>",
+                true,
+            ),
+            (r#" {"name": "free", "arguments": {}} </tool_call>"#, true),
+            (
+                r#"{"name": "a\"b", "arguments": {"n": "1"}}</tool_call>"#,
+                false,
+            ),
+            (r#"{"name": "a\"b", "arguments": {}}</tool_call>"#, false),
+            (r#"{"name": "other", "arguments": {}}</tool_call>"#, false),
+            (r#"{"name": "free", "arguments": []}</tool_call>"#, false),
+            (r#"{"name": "free", "arguments": {}}</tool_call>!"#, false),
+        ] {
+            let mut constraint = held.fork();
+            let took = constraint.take_bytes(call.as_bytes()).is_ok();
+            let ends = took && constraint.may_end().expect("sound");
+            assert_eq!(ends, passes, "{call}");
+        }
     }
 
     #[test]

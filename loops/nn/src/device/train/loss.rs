@@ -356,7 +356,7 @@ impl<'a> Question<'a> {
 
     /// Ids that go to the device for it.
     fn weight(&self) -> usize {
-        self.ids.len() + self.loss.kept.as_ref().map_or(0, Vec::len)
+        self.ids.len() + self.loss.kept.as_ref().map_or(0, |kept| kept.len())
     }
 }
 

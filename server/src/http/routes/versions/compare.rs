@@ -293,7 +293,7 @@ impl Asks<'_> {
             origin: Origin::Gate,
             kind: TurnKind::Side,
             prompt_tokens: prompt.tokens.clone(),
-            grammar: None,
+            form: None,
             given: Vec::new(),
             sampling: self.sampling.clone(),
             stop: StopRules {
