@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod binding;
+mod calls;
 mod chaos;
 mod checks;
 mod corpora;

@@ -30,14 +30,21 @@ pub enum Form {
     Whole(Grammar),
     /// What follows each [`CALL_OPEN`](crate::CALL_OPEN) outside reasoning, up to the end of the grammar;
     /// all else is free.
-    Calls(Grammar, Reasoning),
+    Calls {
+        /// Of one call.
+        grammar: Grammar,
+        /// Where reasoning may stand.
+        reasoning: Reasoning,
+        /// Whether the completion ends with its first call.
+        single: bool,
+    },
 }
 
 impl Form {
     /// The grammar.
     pub fn grammar(&self) -> &Grammar {
         match self {
-            Self::Whole(grammar) | Self::Calls(grammar, _) => grammar,
+            Self::Whole(grammar) | Self::Calls { grammar, .. } => grammar,
         }
     }
 }

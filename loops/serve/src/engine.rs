@@ -23,7 +23,7 @@ use crate::config::Config;
 use crate::kv::KvRoom;
 use crate::line::{InLine, Line};
 use crate::loader::{self, LoaderCtx};
-use crate::masks::{GrammarBook, HeldGrammar, Masked, Masks};
+use crate::masks::{Calls, GrammarBook, HeldGrammar, Masked, Masks};
 use crate::sequence::{Sequence, Setup};
 use crate::stats::{Counters, EngineLoad, EngineStats};
 use crate::thread::{Core, CoreCtx};
@@ -320,9 +320,12 @@ impl Backend for Engine {
         let masks = &self.shared.masks;
         let masked = constraint.map(|(form, constraint)| match form {
             Form::Whole(_) => Masked::new(constraint, masks.clone()),
-            Form::Calls(_, reasoning) => {
+            Form::Calls {
+                reasoning, single, ..
+            } => {
                 let tokenizer = Arc::clone(&self.shared.setup.tokenizer);
-                Masked::calls(constraint, (*reasoning, tokenizer), masks.clone())
+                let calls = Calls::new(constraint, (*reasoning, *single), tokenizer);
+                Masked::calls(calls, masks.clone())
             }
         });
         let (mut sequence, deltas, cancel) = Sequence::new(ask, masked, &self.shared.setup);

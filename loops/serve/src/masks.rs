@@ -140,8 +140,8 @@ struct Probe {
 struct Job {
     constraint: Constraint,
     took: Took,
-    /// Whether it is the grammar of a call, which is over at its end.
-    is_call: bool,
+    /// Whether something free follows the end of the grammar.
+    goes_on: bool,
     /// The completion it is for; once that is gone, nobody wants the mask.
     completion: Weak<()>,
     back: SyncSender<Made>,
@@ -224,7 +224,7 @@ fn make_all(inbox: &Receiver<Job>, mut before_each: impl FnMut()) {
         let is_begun = matches!(job.took, Took::Beginning(_));
         let made = Made {
             next_call: is_begun.then(|| job.constraint.fork()),
-            mask: make(job.constraint, (job.took, job.is_call)),
+            mask: make(job.constraint, (job.took, job.goes_on)),
             was_slow: began.elapsed() >= SLOW,
         };
         // A completion that was cancelled meanwhile wants no mask.
@@ -234,7 +234,7 @@ fn make_all(inbox: &Receiver<Job>, mut before_each: impl FnMut()) {
 
 fn make(
     mut constraint: Constraint,
-    (took, is_call): (Took, bool),
+    (took, goes_on): (Took, bool),
 ) -> Result<Option<Mask>, GrammarError> {
     match took {
         Took::Nothing => {}
@@ -245,7 +245,7 @@ fn make(
             }
         }
     }
-    if is_call && constraint.may_end()? {
+    if goes_on && constraint.may_end()? {
         return Ok(None);
     }
     let allowed = constraint.mask()?;
@@ -267,14 +267,29 @@ pub(crate) struct Masked {
 }
 
 /// Where a grammar rules calls alone.
-struct Calls {
+pub(crate) struct Calls {
     tokenizer: Arc<Tokenizer>,
     finder: CallFinder,
     /// At the beginning of the next one; away while it is being copied.
     next: Option<Constraint>,
+    /// Whether the first one ends the completion.
+    single: bool,
 }
 
 impl Calls {
+    pub(crate) fn new(
+        constraint: Constraint,
+        (reasoning, single): (Reasoning, bool),
+        tokenizer: Arc<Tokenizer>,
+    ) -> Self {
+        Self {
+            tokenizer,
+            finder: CallFinder::new(reasoning),
+            next: Some(constraint),
+            single,
+        }
+    }
+
     /// Hears what was said outside calls; what of it is the beginning of one.
     fn hear(&mut self, token: Token) -> Option<Vec<u8>> {
         // Control tokens are no text.
@@ -312,20 +327,12 @@ impl Masked {
     }
 
     /// At the beginning of a completion whose calls alone are ruled.
-    pub(crate) fn calls(
-        constraint: Constraint,
-        (reasoning, tokenizer): (Reasoning, Arc<Tokenizer>),
-        masks: Masks,
-    ) -> Self {
+    pub(crate) fn calls(calls: Calls, masks: Masks) -> Self {
         Self {
             masks,
             alive: Arc::default(),
             is_slow: false,
-            calls: Some(Calls {
-                tokenizer,
-                finder: CallFinder::new(reasoning),
-                next: Some(constraint),
-            }),
+            calls: Some(calls),
             state: State::Free,
         }
     }
@@ -335,7 +342,7 @@ impl Masked {
         let job = Job {
             constraint,
             took,
-            is_call: self.calls.is_some(),
+            goes_on: self.calls.as_ref().is_some_and(|calls| !calls.single),
             completion: Arc::downgrade(&self.alive),
             back,
         };

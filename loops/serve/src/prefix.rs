@@ -63,8 +63,10 @@ struct Entry {
     key: ChainKey,
     parent: ChainKey,
     cached: bool,
-    /// What the chain begins with, where requests for the newest version use it.
+    /// What the chain begins with, where requests for the newest version use it, and its place among
+    /// the blocks of that root.
     root: ChainKey,
+    place: u32,
     /// How often they did lately, and when that was counted last.
     heat: u32,
     touched: u64,
@@ -79,6 +81,7 @@ impl Entry {
         parent: 0,
         cached: false,
         root: 0,
+        place: NONE,
         heat: 0,
         touched: 0,
         older: NONE,
@@ -111,6 +114,8 @@ pub(crate) struct BlockPool {
     /// Tokens of cached blocks, `[blocks][BLOCK_TOKENS]`.
     tokens: Vec<Token>,
     index: HashMap<ChainKey, u32>,
+    /// Cached blocks that have a root, by it: a swap looks at those of its scope and at no other.
+    rooted: HashMap<ChainKey, Vec<u32>>,
     oldest: u32,
     newest: u32,
     idle: usize,
@@ -124,6 +129,7 @@ impl BlockPool {
             entries: vec![Entry::EMPTY; blocks],
             tokens: vec![0; blocks * BLOCK_TOKENS],
             index: HashMap::new(),
+            rooted: HashMap::new(),
             oldest: NONE,
             newest: NONE,
             idle: 0,
@@ -194,7 +200,7 @@ impl BlockPool {
         let entry = &mut self.entries[block as usize];
         if !entry.cached && !self.index.contains_key(&key) {
             (entry.key, entry.parent, entry.cached) = (key, parent, true);
-            (entry.root, entry.heat) = (0, 0);
+            entry.heat = 0;
             let at = block as usize * BLOCK_TOKENS;
             self.tokens[at..at + BLOCK_TOKENS].copy_from_slice(tokens);
             self.index.insert(key, block);
@@ -208,19 +214,43 @@ impl BlockPool {
         self.touches += 1;
         let now = self.touches;
         let entry = &mut self.entries[block as usize];
-        if entry.cached {
-            entry.heat = entry.heat_at(now).saturating_add(1);
-            (entry.root, entry.touched) = (root, now);
+        if !entry.cached {
+            return;
         }
+        entry.heat = entry.heat_at(now).saturating_add(1);
+        entry.touched = now;
+        if entry.place == NONE || entry.root != root {
+            self.uproot(block);
+            let alike = self.rooted.entry(root).or_default();
+            let entry = &mut self.entries[block as usize];
+            (entry.root, entry.place) = (root, alike.len() as u32);
+            alike.push(block);
+        }
+    }
+
+    /// Takes a block from those of its root.
+    fn uproot(&mut self, block: u32) {
+        let Entry { root, place, .. } = self.entries[block as usize];
+        let Some(alike) = self.rooted.get_mut(&root).filter(|_| place != NONE) else {
+            return;
+        };
+        alike.swap_remove(place as usize);
+        match alike.get(place as usize) {
+            Some(moved) => self.entries[*moved as usize].place = place,
+            None if alike.is_empty() => drop(self.rooted.remove(&root)),
+            None => {}
+        }
+        self.entries[block as usize].place = NONE;
     }
 
     /// The hottest blocks that begin with `root`, `most` of them at most, each after the one
     /// before it in its chain; and how many more there are.
     pub(crate) fn hottest(&self, root: ChainKey, most: usize) -> (Vec<HotBlock>, usize) {
         let mut after: HashMap<ChainKey, Vec<u32>> = HashMap::new();
-        for (block, entry) in (0..).zip(&self.entries) {
-            if entry.cached && entry.root == root && entry.heat > 0 {
-                after.entry(entry.parent).or_default().push(block);
+        for block in self.rooted.get(&root).into_iter().flatten() {
+            let entry = &self.entries[*block as usize];
+            if entry.heat > 0 {
+                after.entry(entry.parent).or_default().push(*block);
             }
         }
         let rank = |block: u32, parent: Option<usize>| {
@@ -255,14 +285,11 @@ impl BlockPool {
     /// A version that begins with `root` is not the newest any more: its unused blocks are the
     /// first to go. They are found until then.
     pub(crate) fn retire(&mut self, root: ChainKey) {
-        let mut line = Vec::new();
-        let mut block = self.newest;
-        while block != NONE {
-            let entry = &self.entries[block as usize];
-            line.extend((entry.root == root).then_some(block));
-            block = entry.older;
-        }
-        for block in line {
+        let alike = self.rooted.get(&root).into_iter().flatten().copied();
+        let mut idle: Vec<u32> = alike.filter(|block| self.is_idle(*block)).collect();
+        // Where a chain goes on it was touched later, and what goes on is to go first.
+        idle.sort_unstable_by_key(|block| self.entries[*block as usize].touched);
+        for block in idle {
             self.unlink(block);
             self.link_oldest(block);
         }
@@ -270,6 +297,7 @@ impl BlockPool {
 
     fn evict(&mut self, block: u32) {
         self.unlink(block);
+        self.uproot(block);
         let entry = &mut self.entries[block as usize];
         entry.cached = false;
         self.index.remove(&entry.key);
@@ -490,6 +518,17 @@ mod tests {
                         }
                     }
                 }
+                for (root, alike) in &pool.rooted {
+                    prop_assert!(!alike.is_empty());
+                    for (place, block) in (0..).zip(alike) {
+                        let entry = &pool.entries[*block as usize];
+                        prop_assert!(entry.cached && entry.heat > 0);
+                        prop_assert_eq!((entry.root, entry.place), (*root, place));
+                    }
+                }
+                let rooted: usize = pool.rooted.values().map(Vec::len).sum();
+                let placed = pool.entries.iter().filter(|e| e.place != NONE).count();
+                prop_assert_eq!(rooted, placed);
                 let mut distinct = held.clone();
                 distinct.sort_unstable();
                 distinct.dedup();

@@ -269,7 +269,7 @@ impl Door {
         if shape.calls == Calls::Alone && !self.backend.holds_forms() {
             return Ok(None);
         }
-        let form = shape.form(reasoning);
+        let form = shape.form(reasoning, request.single_call);
         match self.backend.check_grammar(form.grammar()) {
             Ok(held) => Ok(Some((form, held))),
             Err(ServeError::Grammar(why)) => {

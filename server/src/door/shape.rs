@@ -110,11 +110,18 @@ pub enum Calls {
 }
 
 impl Shape {
-    /// What a completion is held to whose prompt says where reasoning may stand.
-    pub(super) fn form(&self, reasoning: Reasoning) -> Form {
+    /// What a completion is held to whose prompt says where reasoning may stand, and whose first call
+    /// may be its only one.
+    pub(super) fn form(&self, reasoning: Reasoning, single: bool) -> Form {
         let own = || Grammar(Arc::from(self.rules.as_str()));
         match (self.is_own, self.calls) {
-            (false, Calls::Alone) => return Form::Calls(own(), reasoning),
+            (false, Calls::Alone) => {
+                return Form::Calls {
+                    grammar: own(),
+                    reasoning,
+                    single,
+                };
+            }
             (true, _) => return Form::Whole(own()),
             (false, Calls::Untold | Calls::Within) => {}
         }

@@ -11,7 +11,7 @@ use hone_nn::sample::SampleScratch;
 use hone_nn::{Executor, LogitsWanted, score, token_logprob};
 
 use super::support::{END, Said, World, ask, model_config, prompt, read, scope, tokenizer, until};
-use crate::masks::{GrammarBook, Masked, Masks};
+use crate::masks::{Calls, GrammarBook, Masked, Masks};
 use crate::sequence::{Sequence, Setup, TurnFacts};
 use crate::{Backend, Config};
 
@@ -238,8 +238,12 @@ fn only_calls_are_held_where_the_rest_is_free() {
         .constraint(&grammar, (&setup, model_config().vocab))
         .expect("a sound grammar");
     let masks = Masks::start().expect("a thread");
-    let tokenizer = setup.tokenizer.clone();
-    let masked = Masked::calls(constraint, (Reasoning::Maybe, tokenizer), masks);
+    let calls = Calls::new(
+        constraint,
+        (Reasoning::Maybe, false),
+        setup.tokenizer.clone(),
+    );
+    let masked = Masked::calls(calls, masks);
     let mut wanted = ask(&prompt(5, 1), 150, 1);
     wanted.sampling.min_tokens = 0;
     let (mut sequence, mut deltas, _cancel) = Sequence::new(wanted, Some(masked), &setup);
@@ -288,7 +292,11 @@ fn only_calls_are_held_where_the_rest_is_free() {
 fn a_form_of_calls_is_no_form_of_anything_else() {
     let world = World::new();
     let free = |seed| ask(&prompt(5, seed), 40, seed);
-    let form = Form::Calls(Grammar(Arc::from("start: \"x\"")), Reasoning::Never);
+    let form = Form::Calls {
+        grammar: Grammar(Arc::from("start: \"x\"")),
+        reasoning: Reasoning::Never,
+        single: true,
+    };
     let held = |seed| Ask {
         form: Some(form.clone()),
         ..free(seed)

@@ -13,8 +13,8 @@ use crate::thread::Core;
 
 /// Most versions that are being warmed at the same time; one more is swapped in as it is.
 const WARMING_MAX: usize = 16;
-/// A step that others take part in computes as much ahead as it computes for them, a block at most, so
-/// that it lasts twice as long at most; and this much where there is less.
+/// A step that others take part in computes half as much ahead as it computes for them, a block at most,
+/// so that it does not last twice as long; and this much where there is less.
 const BUSY_TOKENS_MIN: usize = 2;
 /// It is followed by as many times what that took without any more of it: warming takes a twentieth
 /// of the time of those who are served.
@@ -174,7 +174,7 @@ impl Core {
         let most = match busy {
             false => most,
             true if Instant::now() < self.warm_rest => 0,
-            true => most.min(planned.clamp(BUSY_TOKENS_MIN, BLOCK_TOKENS)),
+            true => most.min((planned / 2).clamp(BUSY_TOKENS_MIN, BLOCK_TOKENS)),
         };
         let Some(warming) = self.warming.front_mut() else {
             return;

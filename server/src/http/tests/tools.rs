@@ -216,7 +216,7 @@ async fn held_calls_stream_as_they_are_said() {
         );
         assert!(calls.iter().all(|call| call["index"] == 0));
         let asked = stage.fake.asks.lock().unwrap()[0].form.clone();
-        let alone = matches!(asked, Some(hone_domain::Form::Calls(..)));
+        let alone = matches!(asked, Some(hone_domain::Form::Calls { .. }));
         assert_eq!(
             (asked.is_some(), alone),
             (early, fields.get("tools").is_some())
