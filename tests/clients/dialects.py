@@ -50,14 +50,21 @@ def openai_tools(base, model, check):
         tool_choice={"type": "function", "function": {"name": "weather"}},
         stream=True,
     )
-    name, text, finish = "", "", None
+    name, pieces, finish = "", [], None
     for chunk in stream:
         for choice in chunk.choices:
             for call in choice.delta.tool_calls or []:
                 name += call.function.name or ""
-                text += call.function.arguments or ""
+                pieces += [call.function.arguments] if call.function.arguments else []
             finish = choice.finish_reason or finish
-    check("a streamed call is whole", name == "weather" and json.loads(text) and finish == "tool_calls", (name, text))
+    is_whole = name == "weather" and json.loads("".join(pieces)) and finish == "tool_calls"
+    check("a streamed call is whole", is_whole, (name, pieces))
+    check("its arguments come as they are said", len(pieces) > 1, pieces)
+    strict = {**TOOL, "function": {**TOOL["function"], "strict": True}}
+    free = create(model=model, messages=[QUESTION], tools=[strict])
+    calls = free.choices[0].message.tool_calls or []
+    is_sound = all(json.loads(call.function.arguments)["city"] in ("Rome", "Oslo") for call in calls)
+    check("a strict function need not be called", is_sound and (calls or free.choices[0].message.content), free)
     shaped = create(
         model=model,
         messages=[QUESTION],
@@ -93,6 +100,11 @@ def openai_responses(base, model, check):
     called = client.responses.create(model=model, input="Weather?", tools=[function], tool_choice="required")
     calls = [item for item in called.output if item.type == "function_call"]
     check("a response calls", bool(calls) and json.loads(calls[0].arguments)["city"] in ("Rome", "Oslo"), called)
+    with client.responses.stream(model=model, input="Weather?", tools=[function], tool_choice="required") as stream:
+        deltas = [event.delta for event in stream if event.type == "response.function_call_arguments.delta"]
+        final = stream.get_final_response()
+    said = "".join(item.arguments for item in final.output if item.type == "function_call")
+    check("a response's call streams as it is said", said == "".join(deltas) and len(deltas) > 1, (said, deltas))
     vectors = client.embeddings.create(model=model, input=["one", "two words"])
     length = sum(x * x for x in vectors.data[1].embedding)
     check("embeddings have length 1", len(vectors.data) == 2 and abs(length - 1) < 1e-3, length)
@@ -117,7 +129,9 @@ def anthropic_messages(base, model, check):
     # How often an untrained model calls is chance, and 200 tokens may end within a further call.
     one = {"type": "any", "disable_parallel_tool_use": True}
     with client.messages.stream(tools=[tool], tool_choice=one, **ask) as stream:
+        deltas = [event.partial_json for event in stream if event.type == "input_json"]
         called = stream.get_final_message()
+    check("anthropic's input streams as it is said", len(deltas) > 1, deltas)
     uses = [block for block in called.content if block.type == "tool_use"]
     check("anthropic calls", len(uses) == 1 and called.stop_reason == "tool_use" and "city" in uses[0].input, called)
     result = {"type": "tool_result", "tool_use_id": uses[0].id, "content": "sunny"}

@@ -234,7 +234,14 @@ fn calls_that_are_held_to_their_form_are_told_as_they_are_said() {
     ] {
         assert_eq!(listener.push(piece), told, "{piece}");
     }
-    // Whatever is sound says the same either way.
+}
+
+#[test]
+fn calls_that_are_held_say_what_they_say_to_those_who_wait_for_them() {
+    let held = |listening| Listening {
+        held: true,
+        ..listening
+    };
     let f = r#"{"name": "f", "arguments": {"a": [{}, "\"}"]}}"#;
     let g = f.replace("arguments", "parameters");
     let tags = format!("A <tool_call>\n{f}\n</tool_call>\n<tool_call>{f}</tool_call> B");

@@ -78,7 +78,7 @@ impl Told {
         message
     }
 
-    fn tool_use(&self, number: usize, name: &str, input: Value) -> Value {
+    fn tool_use(&self, number: usize, name: &str, input: &Value) -> Value {
         let id = call_id(self.turn, number);
         json!({"type": "tool_use", "id": id, "name": name, "input": input})
     }
@@ -86,7 +86,7 @@ impl Told {
     /// A call as a block; one that was cut short is text, as it has no input.
     fn call(&self, number: usize, call: &Called) -> Value {
         match serde_json::from_str(&call.arguments) {
-            Ok(input) => self.tool_use(number, &call.name, input),
+            Ok(input) => self.tool_use(number, &call.name, &input),
             Err(_) => {
                 let name = json!(call.name);
                 let text = format!("{{\"name\": {name}, \"arguments\": {}", call.arguments);
@@ -248,7 +248,7 @@ impl Telling {
     /// A block for a call, which ends with the next part.
     fn begin_call(&mut self, name: &str, out: &mut Events) {
         self.shut(out);
-        let block = self.told.tool_use(self.calls, name, json!({}));
+        let block = self.told.tool_use(self.calls, name, &json!({}));
         self.begin(&block, out);
         self.open = Some(Block::Call);
         self.calls += 1;

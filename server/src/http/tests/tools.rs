@@ -173,7 +173,7 @@ async fn broken_calls_stay_content_and_a_limit_is_told_as_one() {
 /// Where a grammar sees to it that a call is sound, its arguments come as they are said.
 #[tokio::test]
 async fn held_calls_stream_as_they_are_said() {
-    let pieces = vec![
+    let pieces = [
         "So. <tool_call>\n{\"name\": \"look\", ",
         "\"arguments\": {\"city\": ",
         "\"K\u{f6}ln\"",
@@ -248,7 +248,7 @@ async fn held_calls_stream_as_they_are_said() {
 /// In the other dialects too, as their clients expect it.
 #[tokio::test]
 async fn held_calls_stream_in_every_dialect() {
-    let pieces = vec![
+    let pieces = [
         "<tool_call>{\"name\": \"look\", \"arguments\": {\"a\"",
         ": [1",
         "]}}</tool_call>",
