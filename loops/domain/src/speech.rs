@@ -6,12 +6,12 @@
 //! it is told as it is said.
 
 mod begin;
+mod call;
 mod scan;
 
-use serde::de::IgnoredAny;
-use serde_json::{Deserializer, Value};
-
 pub use self::begin::CallFinder;
+pub use self::call::Called;
+use self::call::begun;
 use self::scan::ObjectScan;
 
 /// How a model family writes tool calls.
@@ -90,15 +90,6 @@ pub enum Part {
     CallBegun(String),
     /// More of the arguments of the call that began last.
     Arguments(String),
-}
-
-/// A call without an id; `arguments` is the JSON text of an object as the model wrote it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Called {
-    /// Function name.
-    pub name: String,
-    /// JSON text of the arguments.
-    pub arguments: String,
 }
 
 /// What to listen for.
@@ -630,85 +621,6 @@ impl Heard {
         }
         heard
     }
-}
-
-impl Called {
-    /// A call from the text of one JSON object: a name, and arguments that are an object or the
-    /// text of one. Outside tags an object with a name alone is data, as an answer may be.
-    fn parse(object: &str, style: Option<CallStyle>) -> Option<Self> {
-        let whole: Value = serde_json::from_str(object).ok()?;
-        whole.as_object()?;
-        let name: String = serde_json::from_str(member(object, "name")?).ok()?;
-        if name.is_empty() {
-            return None;
-        }
-        let arguments = member(object, "arguments").or_else(|| member(object, "parameters"));
-        let arguments = match arguments {
-            None if style == Some(CallStyle::Json) => return None,
-            None | Some("null") => "{}".to_owned(),
-            Some(text) if text.starts_with('{') => text.to_owned(),
-            Some(text) => {
-                let inner: String = serde_json::from_str(text).ok()?;
-                serde_json::from_str::<Value>(&inner).ok()?.as_object()?;
-                inner
-            }
-        };
-        Some(Self { name, arguments })
-    }
-}
-
-/// The name of a call whose object begins with it, and where its arguments begin: none until their
-/// brace is there.
-fn begun(object: &str, style: CallStyle) -> Option<(String, usize)> {
-    let arguments = match style {
-        CallStyle::Tags => "arguments",
-        CallStyle::Json => "parameters",
-    };
-    let (key, at) = text_at(object, skip_space(object, 1))?;
-    let at = skip_space(object, colon(object, at)?);
-    let (name, at) = text_at(object, at).filter(|_| key == "name")?;
-    let at = skip_space(object, at);
-    let at = skip_space(object, at + object[at..].starts_with(',').then_some(1)?);
-    let (key, at) = text_at(object, at)?;
-    let at = skip_space(object, colon(object, at).filter(|_| key == arguments)?);
-    (object[at..].starts_with('{') && !name.is_empty()).then_some((name, at))
-}
-
-/// A JSON text at a place, and where it ends.
-fn text_at(object: &str, at: usize) -> Option<(String, usize)> {
-    let rest = object[at..].starts_with('"').then_some(&object[at..])?;
-    let mut texts = Deserializer::from_str(rest).into_iter::<String>();
-    let text = texts.next()?.ok()?;
-    Some((text, at + texts.byte_offset()))
-}
-
-/// One past the colon at a place.
-fn colon(object: &str, at: usize) -> Option<usize> {
-    let at = skip_space(object, at);
-    object[at..].starts_with(':').then_some(at + 1)
-}
-
-/// The text of a member's value in a sound JSON object, exactly as written, so that no number
-/// changes on its way.
-fn member<'a>(object: &'a str, wanted: &str) -> Option<&'a str> {
-    let mut at = skip_space(object, 1);
-    while object[at..].starts_with('"') {
-        let (key, behind) = text_at(object, at)?;
-        at = skip_space(object, colon(object, behind)?);
-        let mut values = Deserializer::from_str(&object[at..]).into_iter::<IgnoredAny>();
-        values.next()?.ok()?;
-        let end = at + values.byte_offset();
-        if key == wanted {
-            return Some(&object[at..end]);
-        }
-        at = skip_space(object, end);
-        at = skip_space(object, at + usize::from(object[at..].starts_with(',')));
-    }
-    None
-}
-
-fn skip_space(text: &str, at: usize) -> usize {
-    text.len() - text[at..].trim_start().len()
 }
 
 /// Length of the longest end of `text` that begins `tag` without completing it.

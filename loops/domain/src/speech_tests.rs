@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
+use serde_json::Value;
 
 use super::*;
 
