@@ -1,0 +1,87 @@
+//! A whole completion, or a text that a client sent back.
+
+use super::{
+    CALL_OPEN, CallStyle, Called, Listener, Listening, PYTHON_TAG, Part, THINK_CLOSE, THINK_OPEN,
+};
+
+/// A whole completion, heard.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Heard {
+    /// Reasoning; empty where there was none.
+    pub reasoning: String,
+    /// Text for the user.
+    pub content: String,
+    /// Calls, in order.
+    pub calls: Vec<Called>,
+}
+
+impl Heard {
+    /// Of a whole text.
+    pub fn of(text: &str, listening: Listening) -> Self {
+        let mut listener = Listener::new(listening);
+        let mut heard = Self::default();
+        heard.add(listener.push(text));
+        heard.add(listener.finish());
+        heard
+    }
+
+    /// Adds what came next.
+    pub fn add(&mut self, parts: Vec<Part>) {
+        for part in parts {
+            match part {
+                Part::Reasoning(text) => self.reasoning.push_str(&text),
+                Part::Content(text) => self.content.push_str(&text),
+                Part::Call(call) => self.calls.push(call),
+                Part::CallBegun(name) => self.calls.push(Called {
+                    name,
+                    arguments: String::new(),
+                }),
+                Part::Arguments(text) => {
+                    if let Some(call) = self.calls.last_mut() {
+                        call.arguments.push_str(&text);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What an assistant's text means to a conversation, whichever way a client sends it back:
+    /// reasoning left out, calls taken out of the text in the style it is written in.
+    pub fn meaning(text: &str) -> Self {
+        let after = match text.rfind(THINK_CLOSE) {
+            Some(at) => &text[at + THINK_CLOSE.len()..],
+            None if text.trim_start().starts_with(THINK_OPEN) => "",
+            None => text,
+        };
+        let trimmed = after.trim_start();
+        let calls = if after.contains(CALL_OPEN) {
+            Some(CallStyle::Tags)
+        } else if trimmed.starts_with('{') || trimmed.starts_with(PYTHON_TAG) {
+            Some(CallStyle::Json)
+        } else {
+            None
+        };
+        let listening = Listening {
+            calls,
+            ..Listening::default()
+        };
+        Self::of(after, listening)
+    }
+
+    /// Like [`Self::meaning`], with the reasoning: a recorded text as a person reads it.
+    pub fn whole(text: &str) -> Self {
+        let before = match text.rfind(THINK_CLOSE) {
+            Some(at) => &text[..at],
+            None if text.trim_start().starts_with(THINK_OPEN) => text,
+            None => "",
+        };
+        let before = before.trim_start();
+        let before = before.strip_prefix(THINK_OPEN).unwrap_or(before);
+        let mut heard = Self::meaning(text);
+        heard.reasoning = before.trim().to_owned();
+        if !heard.reasoning.is_empty() {
+            heard.content = heard.content.trim_start().to_owned();
+        }
+        heard
+    }
+}
