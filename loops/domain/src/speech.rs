@@ -86,9 +86,7 @@ pub enum Part {
     Reasoning(String),
     /// Text for the user.
     Content(String),
-    /// A whole call.
-    Call(Called),
-    /// A call of this name begins.
+    /// A call of this name begins; its arguments follow, in one piece or more.
     CallBegun(String),
     /// More of the arguments of the call that began last.
     Arguments(String),
@@ -427,7 +425,8 @@ impl Listener {
 
     fn call(&mut self, call: Called, out: &mut Vec<Part>) {
         self.behind_call();
-        out.push(Part::Call(call));
+        out.push(Part::CallBegun(call.name));
+        out.push(Part::Arguments(call.arguments));
     }
 
     /// A call is over.
@@ -463,26 +462,22 @@ impl Listener {
     /// What ends a call behind its arguments: the brace of its object, and the tag. Anything else that
     /// stands there is text.
     fn close_call(&mut self) -> bool {
-        let tag = match self.calls {
-            Some(CallStyle::Tags) => CALL_CLOSE,
-            _ => "",
-        };
         let rest = self.rest();
-        let behind_brace = rest.trim_start().strip_prefix('}');
-        let behind = behind_brace.map(str::trim_start);
-        let waits = match behind {
-            None => rest.trim_start().is_empty(),
-            Some(behind) => behind.len() < tag.len() && tag.starts_with(behind),
+        let text = rest.trim_start();
+        let over = match (text.strip_prefix('}'), self.calls) {
+            (None, _) if text.is_empty() => return false,
+            (None, _) => rest,
+            (Some(behind), Some(CallStyle::Tags)) => {
+                let tag = behind.trim_start();
+                match tag.strip_prefix(CALL_CLOSE) {
+                    Some(over) => over,
+                    None if CALL_CLOSE.starts_with(tag) => return false,
+                    None => behind,
+                }
+            }
+            (Some(behind), _) => behind,
         };
-        if waits {
-            return false;
-        }
-        let over = match (behind.and_then(|b| b.strip_prefix(tag)), behind_brace) {
-            (Some(behind), _) if !tag.is_empty() => behind.len(),
-            (_, Some(behind)) => behind.len(),
-            _ => rest.len(),
-        };
-        self.settled = self.held.len() - over;
+        self.settled = self.held.len() - over.len();
         self.behind_call();
         true
     }

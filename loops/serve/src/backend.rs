@@ -41,11 +41,6 @@ pub trait Backend: Send + Sync {
     /// Takes an ask or refuses it; never waits.
     fn ask(&self, ask: Ask) -> Result<Answer, ServeError>;
 
-    /// Whether it can hold a completion to a grammar.
-    fn holds_forms(&self) -> bool {
-        false
-    }
-
     /// Whether asks with this grammar can be answered; says what is wrong with it. May take a
     /// while for a large grammar; while what it gives is held, an ask with it does not.
     fn check_grammar(&self, grammar: &Grammar) -> Result<HeldGrammar, ServeError> {
@@ -83,6 +78,8 @@ pub struct Capabilities {
     pub logprobs: bool,
     /// Its turns may train.
     pub can_train: bool,
+    /// It holds completions to a form.
+    pub forms: bool,
     /// Most tokens of prompt and completion together.
     pub max_positions: usize,
     /// What the model itself takes; more where memory for keys and values is the limit.

@@ -341,10 +341,6 @@ impl Backend for Engine {
         Ok(Answer { deltas, cancel })
     }
 
-    fn holds_forms(&self) -> bool {
-        true
-    }
-
     fn check_grammar(&self, grammar: &Grammar) -> Result<HeldGrammar, ServeError> {
         let model = (&self.shared.setup, self.shared.capabilities.vocab);
         self.shared.grammars.hold(grammar, model)
@@ -417,6 +413,7 @@ fn capabilities(ctx: &ServeCtx, max_positions: usize) -> Capabilities {
         token_ids: true,
         logprobs: true,
         can_train: true,
+        forms: true,
         max_positions,
         model_positions: ctx.model.config.max_positions,
         vocab: ctx.model.config.vocab,

@@ -144,6 +144,7 @@ impl Backend for NullBackend {
             token_ids: true,
             logprobs: true,
             can_train: false,
+            forms: false,
             max_positions: self.said.max_positions,
             model_positions: self.said.max_positions,
             vocab: self.said.vocab,

@@ -217,7 +217,7 @@ impl Hearing {
     }
 
     fn count(&mut self, parts: &[Part]) {
-        let begins = |part: &&Part| matches!(part, Part::Call(_) | Part::CallBegun(_));
+        let begins = |part: &&Part| matches!(part, Part::CallBegun(_));
         self.calls += parts.iter().filter(begins).count();
     }
 

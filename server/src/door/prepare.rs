@@ -266,7 +266,7 @@ impl Door {
         let Some(shape) = &request.shape else {
             return Ok(None);
         };
-        if shape.calls == Calls::Alone && !self.backend.holds_forms() {
+        if shape.calls == Calls::Alone && !self.backend.capabilities().forms {
             return Ok(None);
         }
         let form = shape.form(reasoning, request.single_call);

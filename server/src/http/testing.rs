@@ -215,10 +215,6 @@ impl Backend for Fake {
         Ok(Answer { deltas, cancel })
     }
 
-    fn holds_forms(&self) -> bool {
-        true
-    }
-
     fn check_grammar(&self, grammar: &Grammar) -> Result<HeldGrammar, ServeError> {
         match grammar.0.contains("unsound") {
             true => Err(ServeError::Grammar("it is unsound".to_owned())),
@@ -241,6 +237,7 @@ impl Backend for Fake {
             token_ids: true,
             logprobs: true,
             can_train: true,
+            forms: true,
             max_positions: 4_096,
             model_positions: 4_096,
             vocab: 257,

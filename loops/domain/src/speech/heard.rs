@@ -31,7 +31,6 @@ impl Heard {
             match part {
                 Part::Reasoning(text) => self.reasoning.push_str(&text),
                 Part::Content(text) => self.content.push_str(&text),
-                Part::Call(call) => self.calls.push(call),
                 Part::CallBegun(name) => self.calls.push(Called {
                     name,
                     arguments: String::new(),

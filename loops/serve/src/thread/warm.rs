@@ -134,11 +134,9 @@ impl Core {
     /// An adapter that is not what was published never gets to serve.
     pub(super) fn give_up_warming(&mut self, wanted: &Wanted, (digest, error): (Digest, &str)) {
         let unfit = |w: &Warming| w.wanted == *wanted && w.loaded.digest == digest;
-        if let Some(at) = self.warming.iter().position(unfit) {
-            let unfit = self.warming.remove(at);
-            unfit
-                .into_iter()
-                .for_each(|mut w| w.give_back(&mut self.pool));
+        let at = self.warming.iter().position(unfit);
+        if let Some(mut unfit) = at.and_then(|at| self.warming.remove(at)) {
+            unfit.give_back(&mut self.pool);
             self.expect_warming();
             self.take_load(wanted, &Err(error.to_owned()));
         }
@@ -176,7 +174,8 @@ impl Core {
             true if Instant::now() < self.warm_rest => 0,
             true => most.min((planned / 2).clamp(BUSY_TOKENS_MIN, BLOCK_TOKENS)),
         };
-        let Some(warming) = self.warming.front_mut() else {
+        // Where nothing may be computed, nothing is looked for.
+        let Some(warming) = self.warming.front_mut().filter(|_| most > 0) else {
             return;
         };
         if warming.is_done(&self.pool) {

@@ -202,12 +202,8 @@ impl Telling {
                     out,
                 );
             }
-            Part::Call(call) => {
-                self.begin_call(&call.name, out);
-                pieces(&call.arguments).for_each(|piece| self.arguments(piece, out));
-            }
             Part::CallBegun(name) => self.begin_call(&name, out),
-            Part::Arguments(text) => self.arguments(&text, out),
+            Part::Arguments(text) => pieces(&text).for_each(|piece| self.arguments(piece, out)),
         }
     }
 

@@ -225,15 +225,8 @@ impl Chunks {
                 };
                 self.chat(at, delta, entry, out);
             }
-            // A call: its id and name first, then its arguments in pieces.
-            Part::Call(call) => {
-                self.begin_call(at, call.name, entry, out);
-                for piece in pieces(&call.arguments) {
-                    self.arguments(at, piece.to_owned(), None, out);
-                }
-            }
             Part::CallBegun(name) => self.begin_call(at, name, entry, out),
-            Part::Arguments(text) => self.arguments(at, text, entry, out),
+            Part::Arguments(text) => self.arguments(at, &text, entry, out),
         }
     }
 
@@ -252,9 +245,12 @@ impl Chunks {
     }
 
     /// More of the arguments of the last call.
-    fn arguments(&self, at: usize, text: String, entry: Option<TokenLogprob>, out: &mut Events) {
+    fn arguments(&self, at: usize, text: &str, mut entry: Option<TokenLogprob>, out: &mut Events) {
         let index = self.choices[at].calls.saturating_sub(1);
-        self.call_delta(at, CallDelta::more(index, text), entry, out);
+        for piece in pieces(text) {
+            let delta = CallDelta::more(index, piece.to_owned());
+            self.call_delta(at, delta, entry.take(), out);
+        }
     }
 
     fn call_delta(

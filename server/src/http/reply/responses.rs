@@ -255,12 +255,8 @@ impl Telling {
         match part {
             Part::Reasoning(text) => self.text(true, &text, out),
             Part::Content(text) => self.text(false, &text, out),
-            Part::Call(call) => {
-                self.begin_call(call.name, out);
-                pieces(&call.arguments).for_each(|piece| self.arguments(piece, out));
-            }
             Part::CallBegun(name) => self.begin_call(name, out),
-            Part::Arguments(text) => self.arguments(&text, out),
+            Part::Arguments(text) => pieces(&text).for_each(|piece| self.arguments(piece, out)),
         }
     }
 

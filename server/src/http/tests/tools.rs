@@ -170,43 +170,52 @@ async fn broken_calls_stay_content_and_a_limit_is_told_as_one() {
     assert_eq!(reply["choices"][0]["finish_reason"], "length");
 }
 
-/// Where a grammar sees to it that a call is sound, its arguments come as they are said.
-#[tokio::test]
-async fn held_calls_stream_as_they_are_said() {
-    let pieces = [
-        "So. <tool_call>\n{\"name\": \"look\", ",
-        "\"arguments\": {\"city\": ",
-        "\"K\u{f6}ln\"",
-        "}",
-        "}\n</tool_call>",
-    ];
-    let says = |n: usize, stop| Script::Say(pieces[..n].to_vec(), stop);
+/// A call as it is said.
+const PIECES: [&str; 5] = [
+    "So. <tool_call>\n{\"name\": \"look\", ",
+    "\"arguments\": {\"city\": ",
+    "\"K\u{f6}ln\"",
+    "}",
+    "}\n</tool_call>",
+];
+
+/// Fields of requests, and whether they hold calls to their form.
+fn held_or_not() -> [(Value, bool); 3] {
     let strict = json!([{"type": "function", "function": {"name": "look", "strict": true,
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}]);
-    let given = [
+    [
         (json!({"tools": strict}), true),
         (json!({"tool_choice": "required"}), true),
         (json!({}), false),
-    ];
-    for (mut fields, early) in given {
+    ]
+}
+
+/// The calls in a stream's events, as they came.
+fn calls_in(events: &[Value]) -> Vec<&Value> {
+    let calls = events.iter();
+    calls
+        .filter_map(|e| e["choices"][0]["delta"]["tool_calls"].get(0))
+        .collect()
+}
+
+fn arguments_in<'a>(calls: &[&'a Value]) -> Vec<&'a str> {
+    let arguments = calls.iter();
+    arguments
+        .filter_map(|call| call["function"]["arguments"].as_str())
+        .collect()
+}
+
+/// Where a grammar sees to it that a call is sound, its arguments come as they are said.
+#[tokio::test]
+async fn held_calls_stream_as_they_are_said() {
+    for (mut fields, early) in held_or_not() {
         let stage = Stage::new(Recorder::Collects).await;
-        stage.script([
-            says(5, StopReason::EndToken),
-            says(3, StopReason::Length),
-            says(3, StopReason::Length),
-        ]);
-        let cut_whole = |reply: &Value| reply["choices"][0]["message"].clone();
+        stage.script([Script::Say(PIECES.to_vec(), StopReason::EndToken)]);
         fields["stream"] = json!(true);
         let events = ask(&stage, weather(), &fields).await.events();
-        let calls: Vec<&Value> = events
-            .iter()
-            .filter_map(|e| e["choices"][0]["delta"]["tool_calls"].get(0))
-            .collect();
+        let calls = calls_in(&events);
         assert_eq!(calls[0]["function"]["name"], "look");
-        let arguments: Vec<&str> = calls
-            .iter()
-            .filter_map(|call| call["function"]["arguments"].as_str())
-            .collect();
+        let arguments = arguments_in(&calls);
         let as_said = ["", "{\"city\": ", "\"Köln\"", "}"];
         let whole = ["", "{\"city\": \"Köln\"}"];
         assert_eq!(
@@ -221,18 +230,22 @@ async fn held_calls_stream_as_they_are_said() {
             (asked.is_some(), alone),
             (early, fields.get("tools").is_some())
         );
-        // Cut short, there is what came of the call.
+    }
+}
+
+#[tokio::test]
+async fn of_a_held_call_that_is_cut_short_there_is_what_came() {
+    for (mut fields, early) in held_or_not() {
+        let stage = Stage::new(Recorder::Collects).await;
+        let cut = || Script::Say(PIECES[..3].to_vec(), StopReason::Length);
+        stage.script([cut(), cut()]);
+        fields["stream"] = json!(true);
         let events = ask(&stage, weather(), &fields).await.events();
-        let said: String = events
-            .iter()
-            .filter_map(|e| {
-                e["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"].as_str()
-            })
-            .collect();
+        let said = arguments_in(&calls_in(&events)).concat();
         fields["stream"] = json!(false);
         let reply = ask(&stage, weather(), &fields).await.json();
         assert_eq!(reply["choices"][0]["finish_reason"], "length");
-        let message = cut_whole(&reply);
+        let message = &reply["choices"][0]["message"];
         let cut = "{\"city\": \"Köln\"";
         if early {
             assert_eq!(said, cut);
@@ -240,7 +253,7 @@ async fn held_calls_stream_as_they_are_said() {
             assert_eq!(message["content"], "So.");
         } else {
             assert_eq!(said, "");
-            assert_eq!(message["content"], pieces[..3].concat());
+            assert_eq!(message["content"], PIECES[..3].concat());
         }
     }
 }

@@ -376,19 +376,28 @@ fn is_strict(tool: &Value) -> bool {
     tool.pointer("/function/strict") == Some(&Value::Bool(true))
 }
 
-/// Adds the rule of a tool's arguments, as its schema says or any object; the regular expressions in it.
-fn arguments_rule(
-    (at, tool): (usize, &Value),
-    by_schema: bool,
+/// Adds the rule `call`, a call of one of the tools: what stands `around` the arguments of a tool of that
+/// name, and whether they are as its schema says or any object. Gives the regular expressions of the tools.
+fn call_rule<'a>(
+    tools: impl Iterator<Item = (usize, &'a Value)>,
+    (around, by_schema): (impl Fn(&str) -> (String, String), fn(&Value) -> bool),
     rules: &mut String,
 ) -> Result<Vec<Pattern>, ApiError> {
-    let schema = tool
-        .pointer("/function/parameters")
-        .filter(|schema| by_schema && !schema.is_null());
     let any = json!({"type": "object"});
-    let param = format!("tools[{at}].function.parameters");
-    let (schema, patterns) = schema_text(&param, schema.unwrap_or(&any), call_space())?;
-    rules.push_str(&format!("args{at}: %json {schema}\n"));
+    let (mut names, mut patterns) = (Vec::new(), Vec::new());
+    for (at, tool) in tools {
+        let (before, behind) = around(name_of(tool));
+        let schema = tool
+            .pointer("/function/parameters")
+            .filter(|schema| by_schema(tool) && !schema.is_null());
+        let param = format!("tools[{at}].function.parameters");
+        let (schema, found) = schema_text(&param, schema.unwrap_or(&any), call_space())?;
+        patterns.extend(found);
+        rules.push_str(&format!("call{at}: {before} args{at} {behind}\n"));
+        rules.push_str(&format!("args{at}: %json {schema}\n"));
+        names.push(format!("call{at}"));
+    }
+    rules.push_str(&format!("call: {}\n", names.join(" | ")));
     Ok(patterns)
 }
 
@@ -490,21 +499,14 @@ impl Offer {
         let close = quoted(CALL_CLOSE);
         let mut rules =
             format!("start: GAP? call GAP? {close}\nGAP: /[ \\n]{{1,4}}/\nSPACE: \" \"\n");
-        let (mut names, mut patterns) = (Vec::new(), Vec::new());
-        for (at, tool) in self.tools.iter().enumerate() {
-            let [open, name, key] = [
-                "{\"name\":",
-                &format!("{},", quoted(name_of(tool))),
-                "\"arguments\":",
-            ]
-            .map(quoted);
-            rules.push_str(&format!(
-                "call{at}: {open} SPACE? {name} SPACE? {key} SPACE? args{at} \"}}\"\n"
-            ));
-            patterns.extend(arguments_rule((at, tool), is_strict(tool), &mut rules)?);
-            names.push(format!("call{at}"));
-        }
-        rules.push_str(&format!("call: {}\n", names.join(" | ")));
+        let around = |name: &str| {
+            let name = format!("{},", quoted(name));
+            let [open, name, key] = ["{\"name\":", &name, "\"arguments\":"].map(quoted);
+            let before = format!("{open} SPACE? {name} SPACE? {key} SPACE?");
+            (before, quoted("}"))
+        };
+        let tools = self.tools.iter().enumerate();
+        let patterns = call_rule(tools, (around, is_strict), &mut rules)?;
         let rule = Rule {
             patterns,
             calls: Calls::Alone,
@@ -536,23 +538,14 @@ impl Offer {
                 CALLS_MAX - 1
             ),
         };
-        let (mut names, mut patterns) = (Vec::new(), Vec::new());
+        let around = |name: &str| {
+            let name = quoted(name);
+            let begin = format!("{open}{{\"name\": {name}, \"{arguments}\": ");
+            (quoted(&begin), quoted(&format!("}}{close}")))
+        };
         let tools = self.tools.iter().enumerate();
-        for (at, tool) in tools.filter(|(_, tool)| named(tool)) {
-            let begin = format!(
-                "{open}{{\"name\": {}, \"{arguments}\": ",
-                quoted(name_of(tool))
-            );
-            let end = format!("}}{close}");
-            rules.push_str(&format!(
-                "call{at}: {} args{at} {}\n",
-                quoted(&begin),
-                quoted(&end)
-            ));
-            patterns.extend(arguments_rule((at, tool), true, &mut rules)?);
-            names.push(format!("call{at}"));
-        }
-        rules.push_str(&format!("call: {}\n", names.join(" | ")));
+        let tools = tools.filter(|(_, tool)| named(tool));
+        let patterns = call_rule(tools, (around, |_| true), &mut rules)?;
         Ok((rules, patterns))
     }
 }
