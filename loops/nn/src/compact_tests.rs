@@ -47,6 +47,34 @@ fn is_compact(w: &Panels) -> bool {
 }
 
 #[test]
+fn rows_come_in_pieces_as_each_is_looked_up() {
+    for shape @ (out, inp) in SHAPES {
+        let plain = weights(shape);
+        let formats = [WeightFormat::F32, WeightFormat::Q8, WeightFormat::Q4];
+        let others = formats.map(|format| plain.clone().into_format(format));
+        let kept = others.into_iter().chain([plain.clone().compacted(), plain]);
+        for (at, w) in kept.enumerate() {
+            // Whole panels, parts of them, one row, none.
+            for rows in [0..out, 1..out, 0..out - 1, out - 1..out, out / 2..out / 2] {
+                let mut looked_up = vec![0.0; rows.len() * inp];
+                for (row, to) in rows.clone().zip(looked_up.chunks_exact_mut(inp)) {
+                    w.lookup(row, to);
+                }
+                let (mut got, mut longest) = (Vec::new(), 0);
+                w.each_rows(rows.clone(), &mut |piece| {
+                    longest = longest.max(piece.len());
+                    got.extend_from_slice(piece);
+                });
+                let bits =
+                    |values: &[f32]| -> Vec<u32> { values.iter().map(|v| v.to_bits()).collect() };
+                assert_eq!(bits(&got), bits(&looked_up), "{shape:?} {at} {rows:?}");
+                assert!(longest <= 16 * inp, "no piece is more than a panel");
+            }
+        }
+    }
+}
+
+#[test]
 fn every_weight_comes_back_in_three_quarters_of_the_memory() {
     for shape @ (out, inp) in SHAPES {
         let plain = weights(shape);

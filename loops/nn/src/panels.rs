@@ -220,11 +220,38 @@ impl Panels {
 
     /// Rows `range` as row-major f32.
     pub(crate) fn to_rows(&self, range: Range<usize>) -> Vec<f32> {
-        let mut rows = vec![0.0; range.len() * self.inp];
-        for (row, values) in range.zip(rows.chunks_exact_mut(self.inp.max(1))) {
-            self.lookup(row, values);
+        let mut all = Vec::with_capacity(range.len() * self.inp);
+        self.each_rows(range, &mut |rows| all.extend_from_slice(rows));
+        all
+    }
+
+    /// The same, those of a panel at a time.
+    pub(crate) fn each_rows(&self, range: Range<usize>, each: &mut dyn FnMut(&[f32])) {
+        let (exec, mut rows) = (Executor::new(1), vec![0.0; LANES * self.inp]);
+        for panel in range.start / LANES..range.end.div_ceil(LANES) {
+            match self.expanded(panel..panel + 1, &exec) {
+                Some(lines) => self.rows_of(&|k| widen_line(&lines[k]).0, &mut rows),
+                None => self.rows_of(&|k| self.line(panel * self.inp + k), &mut rows),
+            }
+            let (first, end) = (panel * LANES, (panel + 1) * LANES);
+            let (first, end) = (range.start.max(first) - first, range.end.min(end) - first);
+            each(&rows[first * self.inp..end * self.inp]);
         }
-        rows
+    }
+
+    /// Sixteen rows of which `line` has the values for one input.
+    fn rows_of(&self, line: &dyn Fn(usize) -> [f32; LANES], rows: &mut [f32]) {
+        for k0 in (0..self.inp).step_by(LANES) {
+            let width = LANES.min(self.inp - k0);
+            let mut block = [[0.0; LANES]; LANES];
+            for (k, values) in block.iter_mut().enumerate().take(width) {
+                *values = line(k0 + k);
+            }
+            for (lane, row) in rows.chunks_exact_mut(self.inp).enumerate() {
+                let values = row[k0..k0 + width].iter_mut().zip(&block);
+                values.for_each(|(to, from)| *to = from[lane]);
+            }
+        }
     }
 
     /// Copies row `row` (an embedding) to `to [in]`.

@@ -1,6 +1,7 @@
 //! A model's weights: loaded or random, in kernel layout, and back to named tensors.
 
 mod mlp;
+mod named;
 
 use std::collections::BTreeSet;
 
@@ -8,6 +9,7 @@ use sha2::{Digest, Sha256};
 
 pub(crate) use self::mlp::{Experts, Mlp};
 use self::mlp::{of_expert, of_router};
+pub(crate) use self::named::hash_tensor;
 use crate::arithmetic::Arithmetic;
 use crate::config::{ExpertsConfig, ModelConfig};
 use crate::kv::KvFormat;
@@ -16,7 +18,7 @@ use crate::quant::WeightFormat;
 use crate::rng::Rng;
 use crate::rope::Rope;
 use crate::simd::{has_byte_dots, has_compact, has_dots};
-use crate::source::{LoadError, NamedTensor, TensorData, TensorSource};
+use crate::source::{LoadError, TensorData, TensorSource};
 
 /// Matrices together from which on those of bf16 are kept in less memory.
 const COMPACT_FROM_BYTES: usize = 16 << 20;
@@ -393,91 +395,6 @@ impl Weights {
         matrices.chain(ends.into_iter().flatten())
     }
 
-    /// Number of parameters (a tied head counts once).
-    pub fn parameters(&self, cfg: &ModelConfig) -> usize {
-        let mut count = 0;
-        self.each_tensor(cfg, &mut |_, shape, _| {
-            count += shape.iter().product::<usize>();
-        });
-        count
-    }
-
-    /// Every tensor under its Hugging Face name, row-major f32.
-    pub fn to_tensors(&self, cfg: &ModelConfig) -> Vec<NamedTensor> {
-        let mut tensors = Vec::new();
-        self.each_tensor(cfg, &mut |name, shape, data| {
-            let data = data();
-            tensors.push(NamedTensor { name, shape, data });
-        });
-        tensors
-    }
-
-    /// SHA-256 over name, shape and row-major f32 values of every tensor in model order: the same
-    /// for the same values however they are stored.
-    pub fn digest(&self, cfg: &ModelConfig) -> Digest32 {
-        let mut hash = Sha256::new();
-        self.each_tensor(cfg, &mut |name, shape, data| {
-            hash_tensor(&mut hash, &name, &shape, &data());
-        });
-        hash.finalize().into()
-    }
-
-    /// Calls `each` with name, shape and a way to get the values.
-    fn each_tensor(&self, cfg: &ModelConfig, each: &mut EachTensor) {
-        let matrix = |w: &Panels| w.to_rows(0..w.out);
-        let embed_shape = vec![cfg.vocab, cfg.hidden];
-        each(
-            "model.embed_tokens.weight".into(),
-            embed_shape.clone(),
-            &|| matrix(&self.embed),
-        );
-        for (index, layer) in self.layers.iter().enumerate() {
-            let name = |suffix: &str| format!("model.layers.{index}.{suffix}");
-            let norms = [
-                ("input_layernorm", Some(&layer.norm1)),
-                ("self_attn.q_norm", layer.q_norm.as_ref()),
-                ("self_attn.k_norm", layer.k_norm.as_ref()),
-                ("post_attention_layernorm", Some(&layer.norm2)),
-            ];
-            for (suffix, norm) in norms {
-                if let Some(norm) = norm {
-                    each(name(&format!("{suffix}.weight")), vec![norm.len()], &|| {
-                        norm.clone()
-                    });
-                }
-            }
-            let linears = [&layer.qkv, &layer.o];
-            let linears = linears
-                .into_iter()
-                .chain(layer.mlp.dense().into_iter().flatten());
-            for (stack, linear) in stacks(cfg).iter().zip(linears) {
-                let mut row = 0;
-                for (part, out) in &stack.parts {
-                    let rows = row..row + out;
-                    let shape = vec![*out, stack.inp];
-                    each(name(&format!("{part}.weight")), shape, &|| {
-                        linear.w.to_rows(rows.clone())
-                    });
-                    if let Some(bias) = &linear.bias {
-                        each(name(&format!("{part}.bias")), vec![*out], &|| {
-                            bias[rows.clone()].to_vec()
-                        });
-                    }
-                    row += out;
-                }
-            }
-            if let Mlp::Sparse(experts) = &layer.mlp {
-                experts.each_tensor(index, each);
-            }
-        }
-        each("model.norm.weight".into(), vec![cfg.hidden], &|| {
-            self.norm.clone()
-        });
-        if let Some(head) = &self.head {
-            each("lm_head.weight".into(), embed_shape, &|| matrix(head));
-        }
-    }
-
     /// Every trained array in a fixed order, and whether weight decay applies (matrices only).
     /// Experts and their routers are never trained.
     pub(crate) fn arrays_mut(&mut self) -> Vec<(&mut [f32], bool)> {
@@ -498,21 +415,6 @@ impl Weights {
         arrays.extend(self.head.as_mut().map(|h| (h.values_mut(), true)));
         arrays
     }
-}
-
-type EachTensor<'a> = dyn FnMut(String, Vec<usize>, &dyn Fn() -> Vec<f32>) + 'a;
-
-/// Feeds one tensor to a digest: name, shape, values, each with its length.
-pub(crate) fn hash_tensor(hash: &mut Sha256, name: &str, shape: &[usize], data: &[f32]) {
-    hash.update((name.len() as u64).to_le_bytes());
-    hash.update(name.as_bytes());
-    hash.update((shape.len() as u64).to_le_bytes());
-    for &n in shape {
-        hash.update((n as u64).to_le_bytes());
-    }
-    let mut bytes = Vec::with_capacity(data.len() * 4);
-    bytes.extend(data.iter().flat_map(|v| v.to_le_bytes()));
-    hash.update(&bytes);
 }
 
 struct RandomSource {

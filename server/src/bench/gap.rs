@@ -41,15 +41,16 @@ const OPEN_SHARE: f64 = 0.6;
 /// Sessions at once there, at most; one that would be more is left out and counted as failed.
 const OPEN_MAX: usize = 64;
 /// Stretches of each kind, in turn, because machines drift. An odd number has a middle.
-const ROUNDS: u32 = 5;
+const ROUNDS: u32 = 7;
 
 /// Who talks when.
 #[derive(Clone, Copy)]
 enum Load {
     /// Everybody always, one session after the other.
     Saturated,
-    /// Sessions begin at this many a second, at random, whatever became of those before.
-    Open(f64),
+    /// Sessions begin at so many a second, at random, whatever became of those before; in the same round
+    /// at the same moments.
+    Open { per_s: f64, round: u64 },
 }
 
 /// Stretches of conversation.
@@ -86,7 +87,7 @@ impl Phase {
 
 /// `hone bench gap`.
 pub(super) fn gap(bench: &Bench) -> Result<Report, String> {
-    let time = bench.time(15.0);
+    let time = bench.time(28.0);
     let mut config = bench.config.clone();
     // Nothing is kept, so a training step under way need not come to its end.
     config.train.drain_deadline_ms = STOP_MS;
@@ -103,10 +104,11 @@ async fn measure(url: &str, time: Duration) -> Result<Report, String> {
         number: AtomicU64::new(0),
     };
     let learned = talkers.warm_up().await?;
-    let saturated = talkers.both(Load::Saturated, time).await?;
+    let saturated = talkers.both(|_| Load::Saturated, time).await?;
     let capacity = saturated[0].per_s(saturated[0].sessions);
+    let per_s = capacity * OPEN_SHARE;
     let open = talkers
-        .both(Load::Open(capacity * OPEN_SHARE), time)
+        .both(|round| Load::Open { per_s, round }, time)
         .await?;
     let mut report = Report::new(
         format!(
@@ -220,10 +222,11 @@ impl Talkers<'_> {
         self.at_rest().await.map(|status| versions(&status))
     }
 
-    /// Talk with training paused and running, in turn, each for `time` altogether.
-    async fn both(&self, load: Load, time: Duration) -> Result<[Phase; 2], String> {
+    /// Talk with training paused and running, in turn, each for `time` altogether; `load` is that of a round.
+    async fn both(&self, load: impl Fn(u64) -> Load, time: Duration) -> Result<[Phase; 2], String> {
         let mut phases = [Phase::default(), Phase::default()];
         for round in 0..ROUNDS {
+            let load = load(u64::from(round));
             // Neither of the two is always the first.
             let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
             for at in order {
@@ -267,7 +270,7 @@ impl Talkers<'_> {
     async fn talk(&self, load: Load, time: Duration) -> Result<(Vec<f64>, u64), String> {
         match load {
             Load::Saturated => Ok((self.saturated(time).await?, 0)),
-            Load::Open(per_s) => self.open(per_s, time).await,
+            Load::Open { per_s, round } => self.open((per_s, round), time).await,
         }
     }
 
@@ -284,9 +287,13 @@ impl Talkers<'_> {
     }
 
     /// Sessions with exponential pauses between their beginnings.
-    async fn open(&self, per_s: f64, time: Duration) -> Result<(Vec<f64>, u64), String> {
+    async fn open(
+        &self,
+        (per_s, round): (f64, u64),
+        time: Duration,
+    ) -> Result<(Vec<f64>, u64), String> {
         let (began, until) = (Instant::now(), Instant::now() + time);
-        let mut rng = Rng::at(OPEN_MAX as u64, self.number.load(Ordering::Relaxed));
+        let mut rng = Rng::at(OPEN_MAX as u64, round);
         let (mut gaps_ms, mut left_out, mut due) = (Vec::new(), 0, Duration::ZERO);
         let mut under_way = FuturesUnordered::new();
         while due < time || !under_way.is_empty() {

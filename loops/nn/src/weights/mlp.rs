@@ -1,6 +1,7 @@
 //! What follows the attention of a layer: one dense part, or experts.
 
-use super::{EachTensor, Linear};
+use super::Linear;
+use super::named::{EachTensor, Values};
 use crate::panels::Panels;
 use crate::quant::WeightFormat;
 
@@ -90,17 +91,17 @@ pub(super) fn of_expert(layer: usize, expert: usize) -> [String; 3] {
 impl Experts {
     /// Part of [`Weights::each_tensor`].
     pub(super) fn each_tensor(&self, layer: usize, each: &mut EachTensor) {
-        let all = |w: &Panels| w.to_rows(0..w.out);
         let shape = |w: &Panels| vec![w.out, w.inp];
         let router = format!("model.layers.{layer}.mlp.gate.weight");
-        each(router, shape(&self.router), &|| all(&self.router));
+        each(router, shape(&self.router), Values::all(&self.router));
         for (expert, (both, down)) in self.gate_up.iter().zip(&self.down).enumerate() {
             let names = of_expert(layer, expert);
             let ffn = down.inp;
             let [gate, up, name] = names;
-            each(gate, vec![ffn, both.inp], &|| both.to_rows(0..ffn));
-            each(up, vec![ffn, both.inp], &|| both.to_rows(ffn..2 * ffn));
-            each(name, shape(down), &|| all(down));
+            each(gate, vec![ffn, both.inp], Values::Rows(both, 0..ffn));
+            let rows = Values::Rows(both, ffn..2 * ffn);
+            each(up, vec![ffn, both.inp], rows);
+            each(name, shape(down), Values::all(down));
         }
     }
 }

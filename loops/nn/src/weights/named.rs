@@ -1,0 +1,146 @@
+//! Weights as the named tensors of a checkpoint, and the digest over them.
+
+use std::ops::Range;
+
+use sha2::{Digest, Sha256};
+
+use super::{Digest32, Mlp, Weights, stacks};
+use crate::config::ModelConfig;
+use crate::panels::Panels;
+use crate::source::NamedTensor;
+
+/// Takes name, shape and values of a tensor.
+pub(super) type EachTensor<'a> = dyn FnMut(String, Vec<usize>, Values<'_>) + 'a;
+
+/// The values of a tensor, where they are kept.
+pub(super) enum Values<'a> {
+    /// One row.
+    Vector(&'a [f32]),
+    /// Some rows of a matrix.
+    Rows(&'a Panels, Range<usize>),
+}
+
+impl<'a> Values<'a> {
+    /// All rows of a matrix.
+    pub(super) fn all(panels: &'a Panels) -> Self {
+        Self::Rows(panels, 0..panels.out)
+    }
+
+    /// Row-major f32.
+    fn to_vec(&self) -> Vec<f32> {
+        match self {
+            Self::Vector(values) => values.to_vec(),
+            Self::Rows(panels, rows) => panels.to_rows(rows.clone()),
+        }
+    }
+
+    /// The same in pieces, so that a large matrix is never held a second time.
+    fn each_piece(&self, each: &mut dyn FnMut(&[f32])) {
+        match self {
+            Self::Vector(values) => each(values),
+            Self::Rows(panels, rows) => panels.each_rows(rows.clone(), each),
+        }
+    }
+}
+
+impl Weights {
+    /// Number of parameters (a tied head counts once).
+    pub fn parameters(&self, cfg: &ModelConfig) -> usize {
+        let mut count = 0;
+        self.each_tensor(cfg, &mut |_, shape, _| {
+            count += shape.iter().product::<usize>();
+        });
+        count
+    }
+
+    /// Every tensor under its Hugging Face name, row-major f32.
+    pub fn to_tensors(&self, cfg: &ModelConfig) -> Vec<NamedTensor> {
+        let mut tensors = Vec::new();
+        self.each_tensor(cfg, &mut |name, shape, values| {
+            let data = values.to_vec();
+            tensors.push(NamedTensor { name, shape, data });
+        });
+        tensors
+    }
+
+    /// SHA-256 over name, shape and row-major f32 values of every tensor in model order: the same
+    /// for the same values however they are stored.
+    pub fn digest(&self, cfg: &ModelConfig) -> Digest32 {
+        let (mut hash, mut bytes) = (Sha256::new(), Vec::new());
+        self.each_tensor(cfg, &mut |name, shape, values| {
+            hash_head(&mut hash, &name, &shape);
+            values.each_piece(&mut |piece| hash_values(&mut hash, piece, &mut bytes));
+        });
+        hash.finalize().into()
+    }
+
+    /// Calls `each` with every tensor.
+    fn each_tensor(&self, cfg: &ModelConfig, each: &mut EachTensor) {
+        let embed_shape = vec![cfg.vocab, cfg.hidden];
+        let embed = "model.embed_tokens.weight".to_owned();
+        each(embed, embed_shape.clone(), Values::all(&self.embed));
+        for (index, layer) in self.layers.iter().enumerate() {
+            let name = |suffix: &str| format!("model.layers.{index}.{suffix}");
+            let norms = [
+                ("input_layernorm", Some(&layer.norm1)),
+                ("self_attn.q_norm", layer.q_norm.as_ref()),
+                ("self_attn.k_norm", layer.k_norm.as_ref()),
+                ("post_attention_layernorm", Some(&layer.norm2)),
+            ];
+            for (suffix, norm) in norms {
+                if let Some(norm) = norm {
+                    let name = name(&format!("{suffix}.weight"));
+                    each(name, vec![norm.len()], Values::Vector(norm));
+                }
+            }
+            let linears = [&layer.qkv, &layer.o];
+            let linears = linears
+                .into_iter()
+                .chain(layer.mlp.dense().into_iter().flatten());
+            for (stack, linear) in stacks(cfg).iter().zip(linears) {
+                let mut row = 0;
+                for (part, out) in &stack.parts {
+                    let rows = row..row + out;
+                    let weight = name(&format!("{part}.weight"));
+                    let values = Values::Rows(&linear.w, rows.clone());
+                    each(weight, vec![*out, stack.inp], values);
+                    if let Some(bias) = &linear.bias {
+                        let values = Values::Vector(&bias[rows]);
+                        each(name(&format!("{part}.bias")), vec![*out], values);
+                    }
+                    row += out;
+                }
+            }
+            if let Mlp::Sparse(experts) = &layer.mlp {
+                experts.each_tensor(index, each);
+            }
+        }
+        let norm = Values::Vector(&self.norm);
+        each("model.norm.weight".to_owned(), vec![cfg.hidden], norm);
+        if let Some(head) = &self.head {
+            each("lm_head.weight".to_owned(), embed_shape, Values::all(head));
+        }
+    }
+}
+
+/// Feeds one tensor to a digest: name, shape, values, each with its length.
+pub(crate) fn hash_tensor(hash: &mut Sha256, name: &str, shape: &[usize], data: &[f32]) {
+    hash_head(hash, name, shape);
+    hash_values(hash, data, &mut Vec::new());
+}
+
+fn hash_head(hash: &mut Sha256, name: &str, shape: &[usize]) {
+    hash.update((name.len() as u64).to_le_bytes());
+    hash.update(name.as_bytes());
+    hash.update((shape.len() as u64).to_le_bytes());
+    for &n in shape {
+        hash.update((n as u64).to_le_bytes());
+    }
+}
+
+/// Feeds values to a digest; `bytes` is reused.
+fn hash_values(hash: &mut Sha256, values: &[f32], bytes: &mut Vec<u8>) {
+    bytes.clear();
+    bytes.extend(values.iter().flat_map(|v| v.to_le_bytes()));
+    hash.update(bytes);
+}
