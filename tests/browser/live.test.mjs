@@ -49,6 +49,8 @@ test('charts are drawn at most four times a second while samples come far faster
   })
   await page.goto(`${hone.url}/#/console/serving`)
   await page.locator('[data-testid="chart"] canvas').first().waitFor()
+  const computed = await page.locator('[data-testid="computed"]').innerText()
+  assert.match(computed, /with \d+ threads · products of \w+ · weights of .+ · keys and values of f(16|32), room for [\d,]+ tokens/)
   await hone.chat('Hello!')
   const watched = await page.evaluate(async (watched_ms) => {
     const samples = []
