@@ -102,7 +102,7 @@ fn a_model_is_fetched_once_and_then_needs_no_hub() {
     let cache = tempfile::tempdir().unwrap();
     let access = access(&url, Some(TOKEN), cache.path());
     let fetched = folder("org/starter@v1", &access).unwrap();
-    let digest = |folder: &ModelFolder| load_model(folder, &mut |_, _| {}).unwrap().digest;
+    let digest = |folder: &ModelFolder| load_model(folder, &mut |_, _, _| {}).unwrap().digest;
     let built_in = ModelFolder::embedded(hone_starter::model_files()).unwrap();
     assert_eq!(
         digest(&ModelFolder::open(&fetched).unwrap()),

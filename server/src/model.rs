@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use hone_domain::{Message, Sampling, Token};
 use hone_nn::device::Device;
-use hone_nn::folder::{ModelFolder, load_model_as};
+use hone_nn::folder::{LoadAs, LoadStage, ModelFolder, load_model_as};
 use hone_nn::tokenizer::Tokenizer;
-use hone_nn::{Arithmetic, Executor, KvFormat, Model};
+use hone_nn::{Arithmetic, Executor, Model};
 use hone_runtime::Clock;
 use hone_serve::{NullBackend, NullCompletion};
 use serde_json::{Map, json};
 
 use crate::config::{Engine, ModelConfig, Products};
-use crate::device;
+use crate::device::{self, Choice};
 use crate::door::{ByteLanguage, Language, ModelLanguage};
 use crate::http::wire::messages::template_message;
 use crate::hub::{self, HubAccess};
@@ -97,7 +97,8 @@ pub(crate) fn computed(
     let quickest = model.weights.quickest();
     let arithmetic = config.arithmetic.arithmetic(quickest, on_device)?;
     let kv = config.kv.format(&model, on_device)?;
-    if (arithmetic, kv) == (Arithmetic::F32, KvFormat::F32) {
+    let as_it_is = (model.weights.arithmetic(), model.kv);
+    if as_it_is == (arithmetic, kv) && arithmetic == Arithmetic::F32 {
         return Ok(model);
     }
     // Nobody else holds it yet, so nothing is copied.
@@ -112,13 +113,33 @@ pub(crate) fn computed(
     Ok(Arc::new(model.with_kv(kv)))
 }
 
-/// Models from this size on show how far their reading has come.
+/// Models from this size on show how far their loading has come.
 const PROGRESS_FROM_BYTES: u64 = 64 << 20;
 
 fn weights(folder: &ModelFolder, config: &ModelConfig) -> Result<Model, String> {
-    let mut progress = Progress::new("reading the model", (Unit::Bytes, PROGRESS_FROM_BYTES));
-    let loaded = load_model_as(folder, config.weights.into(), &mut |done, total| {
-        progress.at(done, total);
+    let may_be_bf16 = matches!(config.arithmetic, Products::Auto | Products::Bf16);
+    let wanted = LoadAs {
+        format: config.weights.into(),
+        arithmetic: match config.device == Choice::Cpu && may_be_bf16 {
+            true => Arithmetic::Bf16,
+            false => Arithmetic::F32,
+        },
+    };
+    let mut shown: Option<(LoadStage, Progress)> = None;
+    let loaded = load_model_as(folder, wanted, &mut |stage, done, total| {
+        // The bar of one stage leaves before the next one comes.
+        shown.take_if(|(last, _)| *last != stage);
+        let begin = || {
+            let what = match stage {
+                LoadStage::Reading => "reading the model",
+                LoadStage::Hashing => "hashing the model",
+            };
+            (
+                stage,
+                Progress::new(what, (Unit::Bytes, PROGRESS_FROM_BYTES)),
+            )
+        };
+        shown.get_or_insert_with(begin).1.at(done, total);
     });
     loaded.map_err(|error| error.to_string())
 }

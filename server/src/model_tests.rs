@@ -7,7 +7,11 @@ use crate::config::{Config, Sources};
 
 fn starter(format: WeightFormat) -> Arc<Model> {
     let folder = ModelFolder::embedded(hone_starter::model_files()).expect("it is whole");
-    let model = load_model_as(&folder, format, &mut |_, _| {}).expect("it is whole");
+    let wanted = LoadAs {
+        format,
+        ..LoadAs::default()
+    };
+    let model = load_model_as(&folder, wanted, &mut |_, _, _| {}).expect("it is whole");
     Arc::new(model)
 }
 

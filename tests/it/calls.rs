@@ -163,7 +163,7 @@ async fn calls_of_strict_functions_are_sound_whatever_the_model_wants() {
 /// that were allowed; both are recomputed to the bit, and all of it trains.
 async fn recomputes(data: &Path, at: &Path) {
     let files = folder::ModelFolder::open(at).unwrap();
-    let model = folder::load_model(&files, &mut |_, _| {}).unwrap();
+    let model = folder::load_model(&files, &mut |_, _, _| {}).unwrap();
     let arithmetic = model.weights.quickest();
     let model = model.computed_by(arithmetic).with_kv(KvFormat::F16);
     let ledger = SqliteLedger::open_beside(&SqliteConfig::in_folder(data))

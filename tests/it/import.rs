@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 /// The built-in model, as the house computes it.
 fn served() -> Model {
     let files = folder::ModelFolder::embedded(hone_starter::model_files()).unwrap();
-    let model = folder::load_model(&files, &mut |_, _| {}).unwrap();
+    let model = folder::load_model(&files, &mut |_, _, _| {}).unwrap();
     let arithmetic = model.weights.quickest();
     model.computed_by(arithmetic).with_kv(KvFormat::F16)
 }

@@ -242,7 +242,7 @@ async fn recompute(data: &Path) -> (usize, usize) {
         .unwrap();
     let blobs = FsBlobs::open(&data.join("blobs"), 1 << 30).unwrap();
     let files = folder::ModelFolder::embedded(hone_starter::model_files()).unwrap();
-    let model = folder::load_model(&files, &mut |_, _| {}).unwrap();
+    let model = folder::load_model(&files, &mut |_, _, _| {}).unwrap();
     // As "auto" has both for this model.
     let (arithmetic, kv) = match &*std::env::var(SERVED_BY).unwrap() {
         "device" => (Arithmetic::F32, KvFormat::F32),

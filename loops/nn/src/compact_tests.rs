@@ -16,7 +16,7 @@ use crate::score::score_chunked;
 use crate::simd::{SimdLevel, plainly};
 use crate::source::TensorData;
 use crate::testing::{model, tiny, tokens};
-use crate::weights::{Model, Weights};
+use crate::weights::{Keep, Model, Weights};
 
 /// Whole pairs of panels, an odd one, outputs and blocks left over, and steps beyond half a MiB.
 const SHAPES: [(usize, usize); 6] = [(64, 64), (70, 304), (16, 8), (33, 48), (130, 4104), (8, 16)];
@@ -170,7 +170,7 @@ fn a_compact_model_serves_and_trains_one_function() {
     let mut shape = tiny(Family::Qwen3);
     (shape.hidden, shape.head_dim, shape.ffn, shape.vocab) = (48, 16, 96, 144);
     let half = model(&shape, 7).weights.into_format(WeightFormat::Bf16);
-    let plain = Model::new(shape.clone(), half.computed_by(Arithmetic::Bf16));
+    let plain = Model::new(shape.clone(), half.clone().computed_by(Arithmetic::Bf16));
     let compact = Model {
         weights: plain.weights.clone().compacted(),
         ..plain.clone()
@@ -181,6 +181,14 @@ fn a_compact_model_serves_and_trains_one_function() {
     assert_eq!((told[0].weights.as_str(), halves), ("bf16", [false, true]));
     assert_eq!(told[1].weights_bytes, compact.weights.bytes());
     assert_eq!(compact.weights.digest(&shape), plain.digest);
+    // The same from the moment it is read, and as it was where something else computes it after all.
+    let tensors = model(&shape, 7).weights.to_tensors(&shape);
+    let keep = Keep {
+        format: WeightFormat::Bf16,
+        compact: true,
+    };
+    let read = Weights::from_source_as(&shape, &tensors, keep).unwrap();
+    assert!(read == compact.weights && read.computed_by(Arithmetic::F32) == half);
     let text = tokens(&shape, 70, 3);
     let logprobs = |model: &Model| -> Vec<u32> {
         let exec = Executor::new(2);

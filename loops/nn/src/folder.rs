@@ -10,15 +10,18 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use crate::arithmetic::Arithmetic;
 use crate::config::ModelConfig;
 use crate::files::{CONFIG, Files, GENERATION, TOKENIZER, TOKENIZER_CONFIG};
 use crate::gguf::{Gguf, ROPE_FACTORS};
+use crate::kv::KvFormat;
 use crate::quant::WeightFormat;
+use crate::simd::has_compact;
 use crate::source::{LoadError, TensorData, TensorSource};
 use crate::template::ChatTemplate;
 use crate::tensors::TensorFiles;
 use crate::tokenizer::Tokenizer;
-use crate::weights::{Model, Weights};
+use crate::weights::{COMPACT_FROM_BYTES, Keep, Model, Weights};
 
 const TEMPLATE: &str = "chat_template.jinja";
 
@@ -148,36 +151,58 @@ impl Speech {
     }
 }
 
-/// Reads all weights as they are stored. `progress` is told (bytes read, bytes in all) after every
-/// tensor.
-pub fn load_model(
-    folder: &ModelFolder,
-    progress: &mut dyn FnMut(u64, u64),
-) -> Result<Model, LoadError> {
-    load_model_as(folder, WeightFormat::Stored, progress)
+/// What takes its time while a model is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadStage {
+    /// Counted in bytes of the files.
+    Reading,
+    /// Its digest is taken, over four bytes for each parameter.
+    Hashing,
 }
 
-/// As [`load_model`], with the matrices kept in `format`.
+/// Is told (stage, bytes done, bytes in all) after every tensor.
+pub type LoadProgress<'a> = dyn FnMut(LoadStage, u64, u64) + 'a;
+
+/// How a model is to be loaded.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LoadAs {
+    /// How matrices are kept.
+    pub format: WeightFormat,
+    /// What will compute it, as far as that is known: weights that [`Weights::computed_by`] then keeps in less
+    /// memory are so from the moment they are read.
+    pub arithmetic: Arithmetic,
+}
+
+/// Reads all weights as they are stored.
+pub fn load_model(folder: &ModelFolder, progress: &mut LoadProgress) -> Result<Model, LoadError> {
+    load_model_as(folder, LoadAs::default(), progress)
+}
+
+/// As [`load_model`], as `wanted`.
 pub fn load_model_as(
     folder: &ModelFolder,
-    format: WeightFormat,
-    progress: &mut dyn FnMut(u64, u64),
+    wanted: LoadAs,
+    progress: &mut LoadProgress,
 ) -> Result<Model, LoadError> {
     let names = folder.tensors.names();
-    let total = names
-        .iter()
-        .map(|name| folder.tensors.stored_bytes(name))
-        .sum();
+    let bytes = names.iter().map(|name| folder.tensors.stored_bytes(name));
+    let total = bytes.sum();
+    let keep = Keep {
+        format: wanted.format,
+        compact: wanted.arithmetic == Arithmetic::Bf16
+            && has_compact()
+            && total >= COMPACT_FROM_BYTES as u64,
+    };
     let source = Watched {
         files: &folder.tensors,
         total,
         seen: RefCell::new(Seen {
             done: 0,
             names: BTreeSet::new(),
-            progress,
+            progress: &mut *progress,
         }),
     };
-    let weights = Weights::from_source_as(&folder.config, &source, format)?;
+    let weights = Weights::from_source_as(&folder.config, &source, keep)?;
     let used = source.seen.into_inner().names;
     let unused = names
         .iter()
@@ -188,7 +213,17 @@ pub fn load_model_as(
             tensor: name.clone(),
         });
     }
-    Ok(Model::new(folder.config.clone(), weights))
+    let (mut done, total) = (0, 4 * weights.parameters(&folder.config) as u64);
+    let digest = weights.digest_watched(&folder.config, &mut |bytes| {
+        done += bytes;
+        progress(LoadStage::Hashing, done, total);
+    });
+    Ok(Model {
+        config: folder.config.clone(),
+        weights,
+        digest,
+        kv: KvFormat::default(),
+    })
 }
 
 /// Tensors that some writers store although nothing needs them: rotary tables, and the head of a
@@ -209,7 +244,7 @@ struct Watched<'a> {
 struct Seen<'a> {
     done: u64,
     names: BTreeSet<String>,
-    progress: &'a mut dyn FnMut(u64, u64),
+    progress: &'a mut LoadProgress<'a>,
 }
 
 impl TensorSource for Watched<'_> {
@@ -220,7 +255,7 @@ impl TensorSource for Watched<'_> {
             seen.done += self.files.stored_bytes(name);
         }
         let done = seen.done;
-        (seen.progress)(done, self.total);
+        (seen.progress)(LoadStage::Reading, done, self.total);
         Ok(data)
     }
 

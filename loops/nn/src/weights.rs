@@ -21,7 +21,7 @@ use crate::simd::{has_byte_dots, has_compact, has_dots};
 use crate::source::{LoadError, TensorData, TensorSource};
 
 /// Matrices together from which on those of bf16 are kept in less memory.
-const COMPACT_FROM_BYTES: usize = 16 << 20;
+pub(crate) const COMPACT_FROM_BYTES: usize = 16 << 20;
 
 /// A SHA-256 digest.
 pub type Digest32 = [u8; 32];
@@ -153,10 +153,18 @@ fn stacks(cfg: &ModelConfig) -> [Stack; 4] {
     ]
 }
 
+/// How matrices are kept from the moment they are read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Keep {
+    pub(crate) format: WeightFormat,
+    /// Those of bf16 in less memory ([`crate::compact`]).
+    pub(crate) compact: bool,
+}
+
 struct Loader<'a> {
     cfg: &'a ModelConfig,
     src: &'a dyn TensorSource,
-    format: WeightFormat,
+    keep: Keep,
 }
 
 impl Loader<'_> {
@@ -166,7 +174,15 @@ impl Loader<'_> {
 
     fn matrix(&self, name: &str, out: usize, inp: usize) -> Result<Panels, LoadError> {
         let data = self.src.tensor(name, &[out, inp])?;
-        Ok(Panels::stacked(inp, vec![data], self.format))
+        Ok(self.kept(inp, vec![data]))
+    }
+
+    fn kept(&self, inp: usize, parts: Vec<TensorData>) -> Panels {
+        let panels = Panels::stacked(inp, parts, self.keep.format);
+        match self.keep.compact {
+            true => panels.computed_by(Arithmetic::Bf16).compacted(),
+            false => panels,
+        }
     }
 
     fn linear(&self, layer: usize, stack: &Stack) -> Result<Linear, LoadError> {
@@ -183,7 +199,7 @@ impl Loader<'_> {
             }
         }
         Ok(Linear {
-            w: Panels::stacked(stack.inp, parts, self.format),
+            w: self.kept(stack.inp, parts),
             bias: stack.bias.then_some(bias),
         })
     }
@@ -221,7 +237,7 @@ impl Loader<'_> {
         let name = format!("model.layers.{layer}.mlp.gate.weight");
         let router = self.src.tensor(&name, &[cfg.count, hidden])?;
         let mut experts = Experts {
-            router: Panels::stacked(hidden, vec![router], of_router(self.format)),
+            router: Panels::stacked(hidden, vec![router], of_router(self.keep.format)),
             gate_up: Vec::with_capacity(cfg.count),
             down: Vec::with_capacity(cfg.count),
         };
@@ -229,9 +245,7 @@ impl Loader<'_> {
             let [gate, up, down] = of_expert(layer, expert);
             let both = [gate, up].map(|name| self.src.tensor(&name, &[ffn, hidden]));
             let both = both.into_iter().collect::<Result<_, _>>()?;
-            experts
-                .gate_up
-                .push(Panels::stacked(hidden, both, self.format));
+            experts.gate_up.push(self.kept(hidden, both));
             experts.down.push(self.matrix(&down, hidden, ffn)?);
         }
         Ok(experts)
@@ -241,17 +255,17 @@ impl Loader<'_> {
 impl Weights {
     /// Reads every tensor the config calls for. bf16 matrices stay bf16.
     pub fn from_source(cfg: &ModelConfig, src: &dyn TensorSource) -> Result<Self, LoadError> {
-        Self::from_source_as(cfg, src, WeightFormat::Stored)
+        Self::from_source_as(cfg, src, Keep::default())
     }
 
-    /// As [`Self::from_source`]; every matrix is brought to `format` as soon as it is read, so that
+    /// As [`Self::from_source`]; every matrix is kept as `keep` says as soon as it is read, so that
     /// no second copy of the model is ever held.
-    pub fn from_source_as(
+    pub(crate) fn from_source_as(
         cfg: &ModelConfig,
         src: &dyn TensorSource,
-        format: WeightFormat,
+        keep: Keep,
     ) -> Result<Self, LoadError> {
-        let load = Loader { cfg, src, format };
+        let load = Loader { cfg, src, keep };
         let head = (!cfg.tied)
             .then(|| load.matrix("lm_head.weight", cfg.vocab, cfg.hidden))
             .transpose()?;

@@ -36,7 +36,7 @@ impl Talker {
             .filter_map(|end| tokenizer.id_of(end))
             .collect();
         Ok(Self {
-            model: load_model(folder, &mut |_, _| {})?,
+            model: load_model(folder, &mut |_, _, _| {})?,
             template: folder.template(),
             exec: Executor::new(threads),
             tokenizer,

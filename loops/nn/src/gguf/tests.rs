@@ -13,7 +13,7 @@ use super::*;
 use crate::config::{ModelConfig, RopeScaling};
 use crate::exec::Executor;
 use crate::files::Files;
-use crate::folder::{ModelFolder, load_model, load_model_as};
+use crate::folder::{LoadAs, LoadStage, ModelFolder, load_model, load_model_as};
 use crate::quant::WeightFormat;
 use crate::score::score;
 use crate::source::TensorSource;
@@ -162,18 +162,31 @@ fn every_type_stands_for_the_values_that_the_gguf_package_reads() {
 #[test]
 fn a_quantised_model_says_what_its_dequantised_weights_say() {
     let folder = ModelFolder::open(&golden("gguf/qwen3.gguf")).unwrap();
-    let load = |format| load_model_as(&folder, format, &mut |_, _| {}).unwrap();
+    let load = |format| {
+        let wanted = LoadAs {
+            format,
+            ..LoadAs::default()
+        };
+        load_model_as(&folder, wanted, &mut |_, _, _| {}).unwrap()
+    };
     let golden_json = json_of("gguf/qwen3.json");
     let full = load(WeightFormat::F32);
     check(&full, &golden_json, 1e-4);
     assert_eq!(fingerprint(&full), "cpu-f32-fma-k1;w=f32;kv=f32");
     // As stored: only the K-quants are rounded, to the nearest of 255 steps per 32 weights.
-    let (mut reports, mut last) = (0, (0, 0));
-    let stored = load_model(&folder, &mut |done, total| {
-        (reports, last) = (reports + 1, (done, total));
+    let mut reports = Vec::new();
+    let stored = load_model(&folder, &mut |stage, done, total| {
+        reports.push((stage, done, total));
     });
     let stored = stored.unwrap();
-    assert!(reports > 10 && last.0 == last.1, "{last:?}");
+    for told in [LoadStage::Reading, LoadStage::Hashing] {
+        let of_it: Vec<_> = reports
+            .iter()
+            .filter(|(stage, ..)| *stage == told)
+            .collect();
+        let last = of_it.last().unwrap();
+        assert!(of_it.len() > 10 && last.1 == last.2, "{last:?}");
+    }
     assert_eq!(fingerprint(&stored), "cpu-f32-fma-k1;w=f32+q4+q8;kv=f32");
     let rounded = [
         "embed_tokens",
@@ -246,7 +259,7 @@ fn altered(name: &str, from: &[u8], to: &[u8]) -> Vec<u8> {
 fn complaint(bytes: &[u8]) -> String {
     let mut file = tempfile::NamedTempFile::with_suffix(".gguf").unwrap();
     file.write_all(bytes).unwrap();
-    let loaded = ModelFolder::open(file.path()).and_then(|f| load_model(&f, &mut |_, _| {}));
+    let loaded = ModelFolder::open(file.path()).and_then(|f| load_model(&f, &mut |_, _, _| {}));
     let error = loaded.unwrap_err().to_string();
     let path = file.path().display().to_string();
     assert!(error.contains(&path) && !error.contains('\n'), "{error}");
@@ -430,7 +443,7 @@ proptest! {
         if let Ok(folder) = ModelFolder::open(file.path()) {
             // Memory follows the config only once the weights have its shapes.
             let _ = TensorSource::names(folder.tensors());
-            drop(load_model(&folder, &mut |_, _| {}));
+            drop(load_model(&folder, &mut |_, _, _| {}));
         }
         drop(with_bytes(&bytes));
     }

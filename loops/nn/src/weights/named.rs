@@ -66,10 +66,20 @@ impl Weights {
     /// SHA-256 over name, shape and row-major f32 values of every tensor in model order: the same
     /// for the same values however they are stored.
     pub fn digest(&self, cfg: &ModelConfig) -> Digest32 {
+        self.digest_watched(cfg, &mut |_| {})
+    }
+
+    /// The same; `hashed` is told the bytes of every tensor, four for each of [`Self::parameters`] together.
+    pub(crate) fn digest_watched(
+        &self,
+        cfg: &ModelConfig,
+        hashed: &mut dyn FnMut(u64),
+    ) -> Digest32 {
         let (mut hash, mut bytes) = (Sha256::new(), Vec::new());
         self.each_tensor(cfg, &mut |name, shape, values| {
             hash_head(&mut hash, &name, &shape);
             values.each_piece(&mut |piece| hash_values(&mut hash, piece, &mut bytes));
+            hashed(4 * shape.iter().product::<usize>() as u64);
         });
         hash.finalize().into()
     }

@@ -45,7 +45,7 @@ fn models() -> Vec<(Model, Arc<Tokenizer>)> {
     };
     let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens");
     let folder = ModelFolder::open(&goldens.join("gguf/qwen3.gguf")).unwrap();
-    let model = load_model(&folder, &mut |_, _| {}).unwrap();
+    let model = load_model(&folder, &mut |_, _, _| {}).unwrap();
     vec![random(true), random(false), (model, folder.tokenizer())]
 }
 

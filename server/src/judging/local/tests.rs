@@ -85,7 +85,7 @@ fn candle_computes_what_the_models_authors_do() {
 fn candle_and_the_built_in_engine_agree_on_a_quantised_file() {
     let path = golden("gguf/qwen3.gguf");
     let folder = ModelFolder::open(&path).unwrap();
-    let own = load_model(&folder, &mut |_, _| {}).unwrap();
+    let own = load_model(&folder, &mut |_, _, _| {}).unwrap();
     let mut thread = thread(models::load(&path, 4_096).unwrap());
     let prompt = folder.tokenizer().encode("Was it good?", false);
     let threads = Executor::new(1);
