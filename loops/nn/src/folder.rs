@@ -14,14 +14,12 @@ use crate::arithmetic::Arithmetic;
 use crate::config::ModelConfig;
 use crate::files::{CONFIG, Files, GENERATION, TOKENIZER, TOKENIZER_CONFIG};
 use crate::gguf::{Gguf, ROPE_FACTORS};
-use crate::kv::KvFormat;
 use crate::quant::WeightFormat;
-use crate::simd::has_compact;
 use crate::source::{LoadError, TensorData, TensorSource};
 use crate::template::ChatTemplate;
 use crate::tensors::TensorFiles;
 use crate::tokenizer::Tokenizer;
-use crate::weights::{COMPACT_FROM_BYTES, Keep, Model, Weights};
+use crate::weights::{Keep, Model, Weights, is_compact};
 
 const TEMPLATE: &str = "chat_template.jinja";
 
@@ -189,9 +187,7 @@ pub fn load_model_as(
     let total = bytes.sum();
     let keep = Keep {
         format: wanted.format,
-        compact: wanted.arithmetic == Arithmetic::Bf16
-            && has_compact()
-            && total >= COMPACT_FROM_BYTES as u64,
+        compact: is_compact(wanted.arithmetic, total as usize),
     };
     let source = Watched {
         files: &folder.tensors,
@@ -214,16 +210,11 @@ pub fn load_model_as(
         });
     }
     let (mut done, total) = (0, 4 * weights.parameters(&folder.config) as u64);
-    let digest = weights.digest_watched(&folder.config, &mut |bytes| {
+    let mut hashed = |bytes| {
         done += bytes;
         progress(LoadStage::Hashing, done, total);
-    });
-    Ok(Model {
-        config: folder.config.clone(),
-        weights,
-        digest,
-        kv: KvFormat::default(),
-    })
+    };
+    Ok(Model::watched(folder.config.clone(), weights, &mut hashed))
 }
 
 /// Tensors that some writers store although nothing needs them: rotary tables, and the head of a

@@ -21,7 +21,7 @@ use crate::simd::{has_byte_dots, has_compact, has_dots};
 use crate::source::{LoadError, TensorData, TensorSource};
 
 /// Matrices together from which on those of bf16 are kept in less memory.
-pub(crate) const COMPACT_FROM_BYTES: usize = 16 << 20;
+const COMPACT_FROM_BYTES: usize = 16 << 20;
 
 /// A SHA-256 digest.
 pub type Digest32 = [u8; 32];
@@ -40,7 +40,16 @@ pub struct Model {
 impl Model {
     /// A model of these weights; computes the digest.
     pub fn new(config: ModelConfig, weights: Weights) -> Self {
-        let digest = weights.digest(&config);
+        Self::watched(config, weights, &mut |_| {})
+    }
+
+    /// The same; `hashed` is told of the digest's progress, see [`Weights::digest_watched`].
+    pub(crate) fn watched(
+        config: ModelConfig,
+        weights: Weights,
+        hashed: &mut dyn FnMut(u64),
+    ) -> Self {
+        let digest = weights.digest_watched(&config, hashed);
         Self {
             config,
             weights,
@@ -151,6 +160,11 @@ fn stacks(cfg: &ModelConfig) -> [Stack; 4] {
             bias: cfg.mlp_bias,
         },
     ]
+}
+
+/// Whether matrices of so many bytes that `arithmetic` computes are kept in less memory, those of bf16 among them.
+pub(crate) fn is_compact(arithmetic: Arithmetic, bytes: usize) -> bool {
+    arithmetic == Arithmetic::Bf16 && has_compact() && bytes >= COMPACT_FROM_BYTES
 }
 
 /// How matrices are kept from the moment they are read.
@@ -291,7 +305,7 @@ impl Weights {
     /// them so as quickly.
     pub fn computed_by(self, arithmetic: Arithmetic) -> Self {
         let all = self.map(|w| w, |w| w.computed_by(arithmetic));
-        match arithmetic == Arithmetic::Bf16 && has_compact() && all.bytes() >= COMPACT_FROM_BYTES {
+        match is_compact(arithmetic, all.bytes()) {
             true => all.compacted(),
             false => all,
         }
