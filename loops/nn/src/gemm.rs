@@ -438,6 +438,9 @@ impl<S: Source> Gemm<S> {
                 for n in 1..NR {
                     w[n] = self.src.load(wp[n], i, scale[n]);
                 }
+                if MR > 1 {
+                    wp.iter().for_each(|panel| self.src.fetch(*panel, i));
+                }
                 for m in 0..MR {
                     let x = S::Factors::splat::<V>(xp[m].add(i * self.xk));
                     for n in 0..NR {

@@ -7,6 +7,7 @@ use crate::pairs::tests::{matrix, products_are_those_of, serves_and_trains_one_f
 use crate::panels::{Panels, Store};
 use crate::quant::WeightFormat;
 use crate::quant::tests::{self, draw};
+use crate::rng::Rng;
 use crate::simd::{SimdLevel, plainly};
 use crate::source::TensorData;
 use crate::testing::{tiny, with_experts};
@@ -49,6 +50,24 @@ fn products_are_those_of_the_slow_form_at_every_level() {
         }
     }
     assert!(before.force());
+}
+
+#[test]
+fn sums_of_codes_are_sums() {
+    let sum = |codes: [i8; GROUP]| {
+        let bytes = codes.map(|code| code as u8);
+        let (eights, _) = bytes.as_chunks::<8>();
+        sum_of_codes(std::array::from_fn(|at| eights[at]))
+    };
+    for of_all in [-128, -127, -1, 0, 1, 127] {
+        assert_eq!(sum([of_all; GROUP]), 32 * i32::from(of_all));
+    }
+    let mut rng = Rng::new(1);
+    for _ in 0..100 {
+        let codes = std::array::from_fn(|_| rng.next() as i8);
+        let expected: i32 = codes.iter().map(|&code| i32::from(code)).sum();
+        assert_eq!(sum(codes), expected, "{codes:?}");
+    }
 }
 
 /// What instructions of AVX-VNNI compute, which are emulated where the processor has none.

@@ -15,7 +15,7 @@ use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
 use crate::gemm::{CodeFactors, Single, Source};
 use crate::gguf::{BlockKind, Blocks};
-use crate::simd::{HalfLine, LANES, V16, copies_of};
+use crate::simd::{HalfLine, LANES, V16, copies_of, fetch_line};
 
 /// Inputs that share a scale.
 pub(crate) const GROUP: usize = 32;
@@ -279,6 +279,10 @@ impl Quantised {
     }
 }
 
+/// How far ahead of a step its codes are asked for, where several rows share a step. One row is only slowed
+/// down by asking.
+const AHEAD_BYTES: usize = 4096;
+
 /// The panels of a quantised matrix, as kernels read them.
 #[derive(Clone, Copy)]
 pub(crate) struct Codes<const BITS: usize> {
@@ -349,6 +353,11 @@ impl<F: CodeFactors, const BITS: usize> Source for CodeSums<F, BITS> {
     /// A code takes several instructions to be a factor.
     const ROWS_MAX: usize = 12;
     type Panel = CodePanel;
+    #[inline(always)]
+    fn fetch(&self, panel: CodePanel, i: usize) {
+        let step = F::INPUTS * LANES * BITS / 8;
+        fetch_line::<1>(panel.codes.wrapping_add(i * step + AHEAD_BYTES));
+    }
     #[inline(always)]
     unsafe fn panel(&self, n: usize) -> CodePanel {
         // SAFETY: same contract.

@@ -169,6 +169,8 @@ pub struct SampleScratch {
     /// (logit, id) still in the running.
     candidates: Vec<(f32, u32)>,
     weights: Vec<u64>,
+    /// Of weights, chunk by chunk.
+    sums: Vec<f64>,
 }
 
 /// One drawn token.
@@ -248,14 +250,15 @@ fn pick(
         return (argmax(logits), None);
     }
     let u = how.uniform();
-    if how.is_uncut(logits.len()) && !masked {
-        return (plain::draw(logits, how.temperature, u), None);
-    }
     let SampleScratch {
         candidates,
         weights,
+        sums,
         ..
     } = out;
+    if how.is_uncut(logits.len()) && !masked {
+        return (plain::draw(logits, how.temperature, u, sums), None);
+    }
     let cut = cut::cut(logits, (how, masked), candidates, weights);
     let kept = cut.then(|| candidates.iter().map(|(_, id)| *id).collect());
     (cut::draw(candidates, (how.temperature, u), weights), kept)

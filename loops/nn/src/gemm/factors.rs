@@ -277,6 +277,9 @@ pub(crate) trait Source: Copy {
         // SAFETY: same contract.
         unsafe { V::zero() }
     }
+    /// Asks for what comes some steps after step `i`, where that is worth asking. It may be anybody's.
+    #[inline(always)]
+    fn fetch(&self, _panel: Self::Panel, _i: usize) {}
     /// Sixteen weights of step `i`, whose group has this `scale`.
     ///
     /// # Safety

@@ -7,13 +7,15 @@ use crate::simd::{Kernel, V16, dispatch};
 const CHUNK: usize = 256;
 const LANES: usize = 8;
 
-/// The token in whose share of [0, 1) the number `u` falls, shares in id order. Nothing is kept
-/// between the two looks at the row: weighing twice is cheaper than memory.
-pub(super) fn draw(row: &[f32], temperature: f32, u: f64) -> u32 {
+/// The token in whose share of [0, 1) the number `u` falls, shares in id order. Of the first look at
+/// the row the chunks' sums are kept in `sums`: the second one weighs nothing but the chunk of the token.
+pub(super) fn draw(row: &[f32], temperature: f32, u: f64, sums: &mut Vec<f64>) -> u32 {
+    sums.clear();
     dispatch(Draw {
         row,
         temperature,
         u,
+        sums,
     })
 }
 
@@ -21,6 +23,7 @@ struct Draw<'a> {
     row: &'a [f32],
     temperature: f32,
     u: f64,
+    sums: &'a mut Vec<f64>,
 }
 
 impl Draw<'_> {
@@ -63,12 +66,15 @@ impl Kernel for Draw<'_> {
         let mut weights = [0.0; CHUNK];
         let mut total = 0.0;
         for logits in self.row.chunks(CHUNK) {
-            total += self.weigh(logits, most, &mut weights);
+            let sum = self.weigh(logits, most, &mut weights);
+            self.sums.push(sum);
+            total += sum;
         }
         let (wanted, mut before, mut last) = (self.u * total, 0.0, 0);
         for (index, logits) in self.row.chunks(CHUNK).enumerate() {
-            let sum = self.weigh(logits, most, &mut weights);
+            let sum = self.sums[index];
             if before + sum > wanted {
+                self.weigh(logits, most, &mut weights);
                 let mut cumulative = before;
                 for (at, weight) in weights.iter().enumerate() {
                     cumulative += weight;
@@ -148,6 +154,8 @@ mod tests {
 
     #[test]
     fn draws_are_those_of_the_definition() {
+        // Kept between draws, as its caller does.
+        let mut sums = Vec::new();
         for vocab in [1, 7, 256, 300, 5_000] {
             let logit = |i: usize| (uniform(3, i as u64) * 20.0 - 10.0) as f32;
             let mut row: Vec<f32> = (0..vocab).map(logit).collect();
@@ -155,11 +163,11 @@ mod tests {
             row.iter_mut().skip(256).take(256).for_each(|v| *v = -1e30);
             for at in 0..400 {
                 let (u, temperature) = (uniform(9, at), [1.0, 0.5, 3.0][at as usize % 3]);
-                let found = draw(&row, temperature, u) as usize;
+                let found = draw(&row, temperature, u, &mut sums) as usize;
                 assert_eq!(found, by_hand(&row, temperature, u), "{vocab}, {at}");
             }
             let first = row.iter().position(|v| *v > -1e30).unwrap_or_default();
-            assert_eq!(draw(&row, 1e3, 0.0) as usize, first);
+            assert_eq!(draw(&row, 1e3, 0.0, &mut sums) as usize, first);
         }
     }
 }

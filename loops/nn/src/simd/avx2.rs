@@ -205,6 +205,11 @@ impl<const HAS: u8> V16 for Avx2<HAS> {
         // SAFETY: see the impl.
         unsafe { sum8(_mm256_add_ps(self.0, self.1)) }
     }
+    #[inline(always)]
+    unsafe fn max_lane(self) -> f32 {
+        // SAFETY: see the impl.
+        unsafe { max8(_mm256_max_ps(self.1, self.0)) }
+    }
 }
 
 #[inline(always)]
@@ -277,6 +282,17 @@ pub(super) unsafe fn sum8(v: __m256) -> f32 {
         let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
         let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
         _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+    }
+}
+
+/// The tree of [`V16::max_lane`] from eight lanes on.
+#[inline(always)]
+pub(super) unsafe fn max8(v: __m256) -> f32 {
+    // SAFETY: called below the feature check only.
+    unsafe {
+        let four = _mm_max_ps(_mm256_extractf128_ps::<1>(v), _mm256_castps256_ps128(v));
+        let two = _mm_max_ps(_mm_movehl_ps(four, four), four);
+        _mm_cvtss_f32(_mm_max_ss(_mm_movehdup_ps(two), two))
     }
 }
 

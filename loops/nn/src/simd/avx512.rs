@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 use std::mem::transmute;
 
-use super::avx2::{nibbles, sum8};
+use super::avx2::{max8, nibbles, sum8};
 use super::portable::round_bf16;
 use super::{Kernel, LANES, V16, pairs_of_lines};
 use crate::compact::{Block, Exponents, OTHER};
@@ -366,6 +366,15 @@ impl<const HAS: u8> V16 for Avx512<HAS> {
             let low = _mm512_castps512_ps256(self.0);
             let high = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(self.0)));
             sum8(_mm256_add_ps(low, high))
+        }
+    }
+    #[inline(always)]
+    unsafe fn max_lane(self) -> f32 {
+        // SAFETY: see the impl.
+        unsafe {
+            let low = _mm512_castps512_ps256(self.0);
+            let high = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(self.0)));
+            max8(_mm256_max_ps(high, low))
         }
     }
     #[inline(always)]

@@ -108,8 +108,10 @@ pub(crate) struct Core {
     warming: VecDeque<Warming>,
     /// What this step computes for them.
     warm: Option<WarmRow>,
-    /// Until when steps that others take part in warm nothing.
+    /// Until when nothing is warmed, unless nobody was served for a while.
     warm_rest: Instant,
+    /// When the last step that somebody took part in was over.
+    busy_until: Instant,
 
     plan: Plan,
     plan_scratch: PlanScratch,
@@ -161,6 +163,7 @@ impl Core {
             warming: VecDeque::new(),
             warm: None,
             warm_rest: Instant::now(),
+            busy_until: Instant::now(),
             plan: Plan::default(),
             plan_scratch: PlanScratch::default(),
             views: (Vec::new(), Vec::new()),
@@ -232,7 +235,8 @@ impl Core {
         }
         self.begin_loads();
         let paused = self.is_paused();
-        if !self.is_idle() && !paused {
+        let rest = self.warm_rest_left();
+        if !self.is_idle() && !paused && rest.is_none() {
             return true;
         }
         self.show(if paused {
@@ -243,6 +247,7 @@ impl Core {
         let inbox = &self.ctx.inbox;
         let command = match (paused, self.stop_at) {
             (true, _) => inbox.recv_timeout(PAUSED_LOOK),
+            (false, _) if let Some(rest) = rest => inbox.recv_timeout(rest),
             (false, Some(_)) if self.parked.is_empty() => return true,
             (false, Some(at)) => {
                 let left = at.saturating_duration_since(Instant::now());

@@ -47,6 +47,9 @@ impl Core {
         self.keep_warm_row();
         self.remove_ended();
         self.step += 1;
+        if !self.plan.rows.is_empty() {
+            self.busy_until = Instant::now();
+        }
         let us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
         if tokens >= TELLING_TOKENS {
             let each = us as f64 / tokens as f64;
@@ -162,11 +165,21 @@ impl Core {
     pub(super) fn token_budget(&self) -> usize {
         let config = &self.ctx.config;
         let decoding = self.views.0.iter().any(|v| v.tokens == v.computed + 1);
-        if !decoding || self.token_us == 0.0 {
+        if !decoding {
             return config.step_tokens_max;
         }
-        let fitting = (config.step_target_ms * 1_000) as f64 / self.token_us;
-        (fitting as usize).clamp(config.running_max + 1, config.step_tokens_max)
+        let least = config.running_max + 1;
+        self.fitting_tokens().clamp(least, config.step_tokens_max)
+    }
+
+    /// Tokens that are computed in the wanted time of a step; any number before a step said how long
+    /// one takes.
+    pub(super) fn fitting_tokens(&self) -> usize {
+        if self.token_us == 0.0 {
+            return usize::MAX;
+        }
+        let us = (self.ctx.config.step_target_ms * 1_000) as f64;
+        (us / self.token_us) as usize
     }
 
     fn index_of(&self, place: Place) -> usize {

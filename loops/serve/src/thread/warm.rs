@@ -13,12 +13,42 @@ use crate::thread::Core;
 
 /// Most versions that are being warmed at the same time; one more is swapped in as it is.
 const WARMING_MAX: usize = 16;
-/// A step that others take part in computes half as much ahead as it computes for them, a block at most,
-/// so that it does not last twice as long; and this much where there is less.
+/// A step that others take part in computes this part of what it computes for them ahead, a block at
+/// most, so that the longest steps hardly become longer; and this much where there is less.
+const BUSY_PART: usize = 8;
 const BUSY_TOKENS_MIN: usize = 2;
 /// It is followed by as many times what that took without any more of it: warming takes a twentieth
 /// of the time of those who are served.
 const BUSY_REST: u32 = 20;
+/// How long nobody is served until warming has the time for itself. Who was served a moment ago has
+/// answers on their way and the next question: between the two a block is computed at a time, with
+/// rest after it as well.
+const QUIET: Duration = Duration::from_millis(50);
+
+/// What a step is to those who are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moment {
+    /// Nobody was for a while.
+    Quiet,
+    /// Too little time has passed since something was computed ahead.
+    Rest,
+    /// Somebody was a moment ago.
+    Between,
+    /// It computes so many tokens for them.
+    Beside(usize),
+}
+
+impl Moment {
+    /// Most tokens to compute ahead, where so many take the wanted time of a step.
+    fn tokens(self, fitting: usize) -> usize {
+        match self {
+            Self::Quiet => fitting.max(BLOCK_TOKENS),
+            Self::Rest => 0,
+            Self::Between => BLOCK_TOKENS,
+            Self::Beside(planned) => (planned / BUSY_PART).clamp(BUSY_TOKENS_MIN, BLOCK_TOKENS),
+        }
+    }
+}
 
 impl Core {
     /// What the chains of a scope begin with under an adapter.
@@ -168,12 +198,14 @@ impl Core {
         let left = self.token_budget().saturating_sub(planned);
         let room = self.pool.available().saturating_sub(self.reserve());
         let most = left.min(self.ctx.config.prefill_chunk_tokens_max.max(BLOCK_TOKENS));
-        let busy = !self.plan.rows.is_empty();
-        let most = match busy {
-            false => most,
-            true if Instant::now() < self.warm_rest => 0,
-            true => most.min((planned / 2).clamp(BUSY_TOKENS_MIN, BLOCK_TOKENS)),
+        let (now, busy) = (Instant::now(), !self.plan.rows.is_empty());
+        let moment = match now < self.busy_until + QUIET {
+            false if !busy => Moment::Quiet,
+            _ if now < self.warm_rest => Moment::Rest,
+            _ if busy => Moment::Beside(planned),
+            _ => Moment::Between,
         };
+        let most = most.min(moment.tokens(self.fitting_tokens()));
         // Where nothing may be computed, nothing is looked for.
         let Some(warming) = self.warming.front_mut().filter(|_| most > 0) else {
             return;
@@ -187,10 +219,22 @@ impl Core {
             // There is no room even so; nobody is to wait for it.
             self.swap_in(0);
         }
-        if let Some(row) = self.warm.as_ref().filter(|_| busy) {
+        if let Some(row) = self.warm.as_ref()
+            && moment != Moment::Quiet
+        {
             let us = self.token_us * row.tokens.len() as f64;
             self.warm_rest = Instant::now() + BUSY_REST * Duration::from_micros(us as u64);
         }
+    }
+
+    /// How long the thread may sleep where there is nothing to do but to warm, and that rests.
+    pub(super) fn warm_rest_left(&self) -> Option<Duration> {
+        if self.warming.is_empty() || !self.running.is_empty() || !self.waiting.is_empty() {
+            return None;
+        }
+        let now = Instant::now();
+        let rested = self.warm_rest.min(self.busy_until + QUIET);
+        Some(rested.saturating_duration_since(now)).filter(|left| !left.is_zero())
     }
 
     /// The row of the step is computed.
@@ -203,5 +247,23 @@ impl Core {
             counters.prewarm_tokens.fetch_add(tokens, Relaxed);
             warming.keep(row, &mut self.pool);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_computed_ahead_hardly_makes_a_step_longer() {
+        for planned in 1..=4_096 {
+            let ahead = Moment::Beside(planned).tokens(1);
+            let most = (planned / 8).max(2);
+            assert!((1..=most).contains(&ahead), "{ahead} beside {planned}");
+        }
+        assert_eq!(Moment::Rest.tokens(1_000), 0);
+        // A block even where that takes longer than a step should, and no more soon after somebody.
+        assert_eq!([1, 1_000].map(|n| Moment::Quiet.tokens(n)), [32, 1_000]);
+        assert_eq!([1, 1_000].map(|n| Moment::Between.tokens(n)), [32, 32]);
     }
 }
