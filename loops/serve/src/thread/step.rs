@@ -47,10 +47,11 @@ impl Core {
         self.keep_warm_row();
         self.remove_ended();
         self.step += 1;
+        let ended = Instant::now();
         if !self.plan.rows.is_empty() {
-            self.busy_until = Instant::now();
+            self.busy_until = ended;
         }
-        let us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let us = micros(ended - began);
         if tokens >= TELLING_TOKENS {
             let each = us as f64 / tokens as f64;
             self.token_us += (each - self.token_us) * if self.token_us == 0.0 { 1.0 } else { 0.2 };
