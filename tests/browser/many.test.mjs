@@ -10,7 +10,7 @@ const VERSIONS = 1_000
 const FIRST_ROW_MS_MAX = 500
 const FRAME_MS_MAX = 200
 /** How often each view is opened; the best counts, because other programs share the machine. */
-const ROUNDS = 3
+const ROUNDS = 10
 
 let hone, browser
 before(async () => {

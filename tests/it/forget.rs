@@ -147,10 +147,13 @@ fn child_server() {
         let house = hone::house::House::start(config).await.unwrap();
         println!("listening on http://{}", house.addr);
         // A parent that is gone must not leave a child behind.
-        tokio::time::sleep(Duration::from_secs(60)).await;
+        tokio::time::sleep(Duration::from_secs(600)).await;
         std::process::exit(3);
     });
 }
+
+/// As many as take a while to erase one by one.
+const TURNS: u64 = 300;
 
 fn spawn(data: &Path) -> (std::process::Child, String) {
     use std::io::BufRead as _;
@@ -174,7 +177,7 @@ async fn an_erasure_survives_being_killed() {
     let (_guard, data) = temporary().unwrap();
     let http = client().unwrap();
     let (mut child, url) = spawn(&data);
-    for n in 0..120 {
+    for n in 0..TURNS {
         let words = format!("{CANARY} number {n} {}", "long ".repeat(400));
         let mut body = ask(&words, n);
         body["model"] = json!("hone-null");
@@ -188,7 +191,7 @@ async fn an_erasure_survives_being_killed() {
         .unwrap();
     assert_eq!(
         (&reply["turns"], &reply["state"]),
-        (&json!(120), &json!("running"))
+        (&json!(TURNS), &json!("running"))
     );
     let path = format!("/v1/forget/{}", reply["id"].as_str().unwrap());
     let mut kills = 0;

@@ -34,7 +34,8 @@ async fn rate(house: &TestHouse, turn: &str, score: i64) {
     house.post("/v1/feedback", said).await.unwrap();
 }
 
-/// Rates four answers of `sessions`, and waits until something is on trial.
+/// Rates four answers of `sessions`, and waits until something is on trial and served: what is on trial in
+/// the ledger is loaded a moment later.
 async fn learn(house: &TestHouse, sessions: std::ops::Range<u64>) -> Value {
     for session in sessions {
         let (_, turn) = say(house, session, "What is the capital of France?").await;
@@ -44,6 +45,8 @@ async fn learn(house: &TestHouse, sessions: std::ops::Range<u64>) -> Value {
         .until("/v1/versions", |list| !list["trial"].is_null())
         .await
         .unwrap();
+    let served = |status: &Value| status["engine"]["swaps_total"].as_u64() >= Some(1);
+    house.until("/admin/v1/status", served).await.unwrap();
     list["trial"].clone()
 }
 

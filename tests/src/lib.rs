@@ -28,6 +28,9 @@ pub fn config(data: &Path, changes: Changes<'_>) -> Result<Config> {
         text("http.bind", "127.0.0.1:0".into()),
         text("store.data_dir", data.display().to_string()),
     ];
+    // A busy disk costs no receipt.
+    let patience = toml::Value::Integer(20_000);
+    flags.push(("http.receipt_timeout_ms".into(), patience));
     // Which turns are held out depends on random ids; a test that wants some says so.
     flags.push(("train.gate.held_out_share".into(), toml::Value::Float(0.0)));
     flags.extend(
@@ -106,10 +109,10 @@ impl TestHouse {
         get(&self.http, &self.url, path).await
     }
 
-    /// Asks again until `good` or the limit of 30 s.
+    /// Asks again until `good` or the limit of two minutes.
     pub async fn until(&self, path: &str, good: impl Fn(&Value) -> bool) -> Result<Value> {
         let mut last = Value::Null;
-        for _ in 0..600 {
+        for _ in 0..2_400 {
             last = self.get(path).await?;
             if good(&last) {
                 return Ok(last);
@@ -123,7 +126,7 @@ impl TestHouse {
 /// A client without proxies.
 pub fn client() -> Result<reqwest::Client> {
     hone::outbound::install_tls();
-    let timeout = std::time::Duration::from_secs(60);
+    let timeout = std::time::Duration::from_secs(300);
     Ok(reqwest::Client::builder()
         .no_proxy()
         .timeout(timeout)

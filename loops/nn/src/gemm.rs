@@ -350,11 +350,9 @@ impl<S: Source> Gemm<S> {
             };
         }
         if V::WIDE && S::SCALED_SUMS {
-            shapes!(
-                (1, 8)(1, 4)(2, 4)(3, 4)(1, 2)(2, 2)(3, 2)(4, 2)(5, 2)(6, 2)(1, 1)(2, 1)(3, 1)(
-                    4, 1
-                )(5, 1)(6, 1)(7, 1)(8, 1)(9, 1)(10, 1)(11, 1)(12, 1)
-            );
+            shapes!((1, 1)(2, 1)(3, 1)(4, 1)(5, 1)(6, 1)(7, 1)(8, 1)(9, 1)(
+                10, 1
+            )(11, 1)(12, 1));
         } else if V::WIDE {
             shapes!(
                 (1, 8)(2, 8)(1, 4)(2, 4)(3, 4)(4, 4)(5, 4)(6, 4)(1, 2)(2, 2)(3, 2)(4, 2)(5, 2)(
@@ -550,13 +548,11 @@ struct At {
     nr: usize,
 }
 
-/// Panels per tile that fill the registers for `mr` rows. Sums of groups take as many registers again.
+/// Panels per tile that fill the registers for `mr` rows. Sums of groups take as many registers again, and
+/// leave each panel work enough of its own: one is read from end to end then, which memory is quickest at.
 #[inline(always)]
 fn widest<V: V16>(mr: usize, scaled_sums: bool) -> usize {
     match (V::WIDE, mr) {
-        (true, 1) if scaled_sums => 8,
-        (true, 2..=3) if scaled_sums => 4,
-        (true, 4..=6) if scaled_sums => 2,
         (true, _) if scaled_sums => 1,
         (true, 1 | 2) => 8,
         (true, _) => 4,

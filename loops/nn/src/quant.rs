@@ -281,7 +281,7 @@ impl Quantised {
 
 /// How far ahead of a step its codes are asked for, where several rows share a step. One row is only slowed
 /// down by asking.
-const AHEAD_BYTES: usize = 4096;
+const CODES_AHEAD: usize = 4096;
 
 /// The panels of a quantised matrix, as kernels read them.
 #[derive(Clone, Copy)]
@@ -356,7 +356,7 @@ impl<F: CodeFactors, const BITS: usize> Source for CodeSums<F, BITS> {
     #[inline(always)]
     fn fetch(&self, panel: CodePanel, i: usize) {
         let step = F::INPUTS * LANES * BITS / 8;
-        fetch_line::<1>(panel.codes.wrapping_add(i * step + AHEAD_BYTES));
+        fetch_line::<1>(panel.codes.wrapping_add(i * step + CODES_AHEAD));
     }
     #[inline(always)]
     unsafe fn panel(&self, n: usize) -> CodePanel {

@@ -106,8 +106,9 @@ impl Run<'_> {
     fn until_answered(mut self) -> Outcome {
         loop {
             let now = Instant::now();
-            let over = now.duration_since(self.began) >= self.time;
-            if !over {
+            let over = now >= self.end();
+            // What was due before the end is sent, however late it has become.
+            if !over || matches!(self.pace, Pace::Rate(_)) {
                 self.come_due(now);
             }
             self.send();
@@ -120,22 +121,25 @@ impl Run<'_> {
                     std::thread::sleep(Duration::from_millis(1));
                 }
             }
-            self.wait(over);
+            self.wait();
             self.read();
         }
         self.outcome.seconds = self.began.elapsed().as_secs_f64();
         self.outcome
     }
 
-    /// When the next request is due; `None` while it waits for an answer.
+    fn end(&self) -> Instant {
+        self.began + self.time
+    }
+
+    /// When the next request is due; `None` while it waits for an answer, and where none will be.
     fn next_due(&self) -> Option<Instant> {
-        match self.pace {
-            Pace::Rate(rate) => {
-                let after = self.due as f64 / f64::from(rate.max(1));
-                Some(self.began + Duration::from_secs_f64(after))
-            }
-            Pace::AtOnce(_) => None,
-        }
+        let Pace::Rate(rate) = self.pace else {
+            return None;
+        };
+        let after = self.due as f64 / f64::from(rate.max(1));
+        let due = self.began + Duration::from_secs_f64(after);
+        Some(due).filter(|due| *due < self.end())
     }
 
     fn come_due(&mut self, now: Instant) {
@@ -191,12 +195,15 @@ impl Run<'_> {
     }
 
     /// Sleeps until there is something to read or to send.
-    fn wait(&self, over: bool) {
-        let end = self.began + self.time;
-        let next = self.next_due().filter(|_| !over).map(|due| due.min(end));
-        let left = next.map_or(TIMEOUT / 100, |due| {
-            due.saturating_duration_since(Instant::now())
-        });
+    fn wait(&self) {
+        let until_end = self.end().saturating_duration_since(Instant::now());
+        let idle = match until_end.is_zero() {
+            true => TIMEOUT / 100,
+            false => until_end.min(TIMEOUT / 100),
+        };
+        let left = self
+            .next_due()
+            .map_or(idle, |due| due.saturating_duration_since(Instant::now()));
         let timeout = Timespec {
             tv_sec: left.as_secs() as _,
             tv_nsec: left.subsec_nanos() as _,

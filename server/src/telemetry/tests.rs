@@ -142,7 +142,7 @@ impl Collector {
 
     /// Waits until a step was trained and two verdicts arrived.
     async fn whole(&self) {
-        for _ in 0..600 {
+        for _ in 0..2_400 {
             let arrived = (self.named("train").len(), self.named("judge").len());
             if arrived.0 > 0 && arrived.1 > 1 && !self.numbers().is_empty() {
                 return;

@@ -18,6 +18,8 @@ fn config(data: &Path, flags: &[(&str, Toml)]) -> Config {
         text("http.bind", "127.0.0.1:0".to_owned()),
         text("store.data_dir", data.display().to_string()),
         text("model.engine", "null".to_owned()),
+        // A busy disk costs no receipt.
+        ("http.receipt_timeout_ms".to_owned(), Toml::from(20_000)),
     ];
     all.extend(
         flags

@@ -363,8 +363,7 @@ impl<const HAS: u8> V16 for Avx512<HAS> {
     unsafe fn sum(self) -> f32 {
         // SAFETY: see the impl.
         unsafe {
-            let low = _mm512_castps512_ps256(self.0);
-            let high = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(self.0)));
+            let (low, high) = halves(self.0);
             sum8(_mm256_add_ps(low, high))
         }
     }
@@ -372,8 +371,7 @@ impl<const HAS: u8> V16 for Avx512<HAS> {
     unsafe fn max_lane(self) -> f32 {
         // SAFETY: see the impl.
         unsafe {
-            let low = _mm512_castps512_ps256(self.0);
-            let high = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(self.0)));
+            let (low, high) = halves(self.0);
             max8(_mm256_max_ps(high, low))
         }
     }
@@ -394,6 +392,16 @@ impl<const HAS: u8> V16 for Avx512<HAS> {
     unsafe fn store_part(self, p: *mut f32, n: usize) {
         // SAFETY: masked lanes are not written; the caller vouches for `n` values.
         unsafe { _mm512_mask_storeu_ps(p, mask(n), self.0) }
+    }
+}
+
+/// The lower and the upper eight lanes.
+#[inline(always)]
+unsafe fn halves(v: __m512) -> (__m256, __m256) {
+    // SAFETY: called below the feature check only.
+    unsafe {
+        let high = _mm512_extractf64x4_pd::<1>(_mm512_castps_pd(v));
+        (_mm512_castps512_ps256(v), _mm256_castpd_ps(high))
     }
 }
 

