@@ -180,9 +180,6 @@ async fn patiently(
     last.unwrap()
 }
 
-/// What an answer of an emulated device may take on a busy machine.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(300);
-
 /// Streams answers until it is over; how many were whole. Any other answer fails.
 async fn stream(house: &TestHouse, user: u64, over: &AtomicBool) -> u64 {
     let http = client().unwrap();
@@ -191,7 +188,7 @@ async fn stream(house: &TestHouse, user: u64, over: &AtomicBool) -> u64 {
         let mut body = ask("Tell me about the sea.", 1000 * user + answers);
         (body["stream"], body["max_tokens"]) = (json!(true), json!(16));
         let reply = http.post(format!("{}/v1/chat/completions", house.url));
-        let reply = reply.timeout(PATIENCE).json(&body).send().await.unwrap();
+        let reply = reply.json(&body).send().await.unwrap();
         assert_eq!(reply.status(), 200);
         let text = reply.text().await.unwrap();
         assert!(

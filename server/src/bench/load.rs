@@ -107,10 +107,7 @@ impl Run<'_> {
         loop {
             let now = Instant::now();
             let over = now >= self.end();
-            // What was due before the end is sent, however late it has become.
-            if !over || matches!(self.pace, Pace::Rate(_)) {
-                self.come_due(now);
-            }
+            self.come_due(now);
             self.send();
             if self.under_way() == 0 {
                 if over {
@@ -142,8 +139,12 @@ impl Run<'_> {
         Some(due).filter(|due| *due < self.end())
     }
 
+    /// At a rate, what was due before the end is sent however late it has become.
     fn come_due(&mut self, now: Instant) {
         if let Pace::AtOnce(most) = self.pace {
+            if now >= self.end() {
+                return;
+            }
             let under_way = self.under_way();
             self.waiting
                 .extend((under_way..most.min(CONNECTIONS_MAX)).map(|_| now));
@@ -196,14 +197,10 @@ impl Run<'_> {
 
     /// Sleeps until there is something to read or to send.
     fn wait(&self) {
-        let until_end = self.end().saturating_duration_since(Instant::now());
-        let idle = match until_end.is_zero() {
-            true => TIMEOUT / 100,
-            false => until_end.min(TIMEOUT / 100),
-        };
-        let left = self
-            .next_due()
-            .map_or(idle, |due| due.saturating_duration_since(Instant::now()));
+        let (now, most) = (Instant::now(), TIMEOUT / 100);
+        let end = Some(self.end()).filter(|end| *end > now);
+        let next = self.next_due().or(end).unwrap_or(now + most);
+        let left = next.saturating_duration_since(now).min(most);
         let timeout = Timespec {
             tv_sec: left.as_secs() as _,
             tv_nsec: left.subsec_nanos() as _,

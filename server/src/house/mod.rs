@@ -252,4 +252,4 @@ fn http_of(
 #[cfg(test)]
 mod people_tests;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -10,7 +10,8 @@ use toml::Value as Toml;
 use super::*;
 use crate::config::Sources;
 
-fn config(data: &Path, flags: &[(&str, Toml)]) -> Config {
+/// The configuration of a house without a model, on a free port, with `flags`.
+pub(crate) fn config(data: &Path, flags: &[(&str, Toml)]) -> Config {
     let mut all = vec![
         ("http.bind".to_owned(), Toml::from("127.0.0.1:0")),
         (

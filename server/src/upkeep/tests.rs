@@ -9,29 +9,8 @@ use toml::Value as Toml;
 use super::doctor::{Finding, State, examine};
 use super::*;
 use crate::cli;
-use crate::config::Sources;
 use crate::house::House;
-
-fn config(data: &Path, flags: &[(&str, Toml)]) -> Config {
-    let text = |key: &str, value: String| (key.to_owned(), Toml::String(value));
-    let mut all = vec![
-        text("http.bind", "127.0.0.1:0".to_owned()),
-        text("store.data_dir", data.display().to_string()),
-        text("model.engine", "null".to_owned()),
-        // A busy disk costs no receipt.
-        ("http.receipt_timeout_ms".to_owned(), Toml::from(20_000)),
-    ];
-    all.extend(
-        flags
-            .iter()
-            .map(|(key, value)| ((*key).to_owned(), value.clone())),
-    );
-    let sources = Sources {
-        flags: all,
-        ..Sources::default()
-    };
-    Config::load(&sources).unwrap()
-}
+use crate::house::tests::config;
 
 async fn chat(url: &str, text: &str) -> String {
     crate::outbound::install_tls();
