@@ -13,6 +13,7 @@ use crate::panels::{Panels, Rows, RowsMut, Store};
 use crate::rng::Rng;
 use crate::score::{GenerateOptions, generate, score, score_chunked};
 use crate::simd::SimdLevel;
+use crate::simd::tests::Levels;
 use crate::source::{NamedTensor, TensorData, TensorSource};
 use crate::testing::{
     FAMILIES, Oracle, dense, forms_of, lora, lora_of, model, tiny, tokens, with_experts,
@@ -299,18 +300,15 @@ fn bits_do_not_depend_on_the_instruction_level() {
         }
         bits(&rows)
     };
-    let best = SimdLevel::current();
-    assert!(SimdLevel::Portable.force());
+    let levels = Levels::ours();
+    assert!(levels.force(SimdLevel::Portable));
     let portable = run();
-    for level in SimdLevel::ALL {
-        if level != SimdLevel::Portable && level.force() {
-            assert!(
-                portable == run(),
-                "{level:?} differs from the portable form"
-            );
-        }
+    for level in levels.each().filter(|level| *level != SimdLevel::Portable) {
+        assert!(
+            portable == run(),
+            "{level:?} differs from the portable form"
+        );
     }
-    assert!(best.force());
 }
 
 /// The weights with every tensor rounded to bf16 and stored so.

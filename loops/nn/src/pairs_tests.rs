@@ -15,6 +15,7 @@ use crate::quant::tests::draw;
 use crate::quant::{GROUP, WeightFormat};
 use crate::score::score_chunked;
 use crate::simd::SimdLevel;
+use crate::simd::tests::Levels;
 use crate::source::TensorData;
 use crate::testing::{lora, model, tiny, tokens, with_experts};
 use crate::train::{Control, Learner, LearnerConfig, Objective, TokenLoss, TrainRow, Trainable};
@@ -99,13 +100,11 @@ pub(crate) fn slow_pairs(w: &Panels, out: usize, x: &[f32], start: f32) -> f32 {
 #[test]
 fn products_are_those_of_the_slow_form_at_every_level() {
     with_tiles();
-    let before = SimdLevel::current();
     for (format, by) in of_bf16() {
         for shape in SHAPES {
             products_are_those_of(slow, &matrix(format, shape, by));
         }
     }
-    assert!(before.force());
 }
 
 /// One output of a matrix for a row of inputs; its sum starts from a value.
@@ -113,6 +112,7 @@ type Slow = fn(w: &Panels, out: usize, x: &[f32], start: f32) -> f32;
 
 /// Whatever the rows, the store, the threads and the level.
 pub(crate) fn products_are_those_of(slow: Slow, w: &Panels) {
+    let levels = Levels::ours();
     let execs = [Executor::new(2), Executor::new(1)];
     let (out, inp) = (w.out, w.inp);
     let (x, bias) = (draw(2, 101 * inp), draw(3, out));
@@ -147,7 +147,7 @@ pub(crate) fn products_are_those_of(slow: Slow, w: &Panels) {
                 w.linear(from, to, store, exec);
                 found
             };
-            for level in SimdLevel::ALL.into_iter().filter(|level| level.force()) {
+            for level in levels.each() {
                 let case = format!(
                     "{} {:?} {out}x{inp} {rows} {level:?}",
                     w.format(),
@@ -256,7 +256,6 @@ fn a_transpose_has_the_same_weights() {
 
 #[test]
 fn rounding_is_to_nearest_even_at_every_level() {
-    let before = SimdLevel::current();
     let bits = [
         0x3f80_0000u32,
         0x3f80_8000,
@@ -270,8 +269,8 @@ fn rounding_is_to_nearest_even_at_every_level() {
         0x0080_0000,
     ];
     let x: Vec<f32> = bits.iter().map(|&b| f32::from_bits(b)).collect();
-    let exec = Executor::new(1);
-    for level in SimdLevel::ALL.into_iter().filter(|level| level.force()) {
+    let (exec, levels) = (Executor::new(1), Levels::ours());
+    for level in levels.each() {
         let rows = Rows {
             data: &x,
             stride: x.len(),
@@ -288,7 +287,6 @@ fn rounding_is_to_nearest_even_at_every_level() {
             assert_eq!(halves.collect::<Vec<u16>>(), expected, "{level:?}");
         });
     }
-    assert!(before.force());
 }
 
 /// What is served is what is trained, whatever the chunks, the threads and the level: log-probs of a
@@ -311,7 +309,7 @@ pub(crate) fn serves_and_trains_one_function(
         impl Fn(Weights) -> Weights,
     ),
 ) {
-    let before = SimdLevel::current();
+    let levels = Levels::ours();
     let text = tokens(shape, 70, 3);
     let row = TrainRow {
         tokens: text.clone(),
@@ -357,7 +355,7 @@ pub(crate) fn serves_and_trains_one_function(
         let (proximal, state) = trained(1, 0);
         let seen: Vec<u32> = proximal.iter().map(|l| l.to_bits()).collect();
         assert_eq!(seen, served[29..]);
-        for level in SimdLevel::ALL.into_iter().filter(|level| level.force()) {
+        for level in levels.each() {
             for (chunk, threads) in [(70, 3), (1, 1), (5, 2), (33, 1)] {
                 assert_eq!(
                     served,
@@ -371,7 +369,6 @@ pub(crate) fn serves_and_trains_one_function(
             );
         }
     }
-    assert!(before.force());
 }
 
 /// What adds up otherwise is not taken, however near it is.
@@ -379,6 +376,7 @@ pub(crate) fn serves_and_trains_one_function(
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn tiles_that_are_not_exact_are_refused() {
     with_tiles();
+    let _levels = Levels::ours();
     if SimdLevel::current() != SimdLevel::Avx512 {
         assert!(!Arithmetic::Amx.supported());
         return;

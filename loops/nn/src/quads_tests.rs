@@ -8,6 +8,7 @@ use crate::panels::{Panels, Store};
 use crate::quant::WeightFormat;
 use crate::quant::tests::{self, draw};
 use crate::rng::Rng;
+use crate::simd::tests::Levels;
 use crate::simd::{SimdLevel, plainly};
 use crate::source::TensorData;
 use crate::testing::{tiny, with_experts};
@@ -43,13 +44,11 @@ fn product(w: &Panels, x: &[f32], exec: &Executor) -> Vec<f32> {
 
 #[test]
 fn products_are_those_of_the_slow_form_at_every_level() {
-    let before = SimdLevel::current();
     for format in FORMATS {
         for shape in SHAPES {
             products_are_those_of(slow, &matrix(format, shape, Arithmetic::Int8));
         }
     }
-    assert!(before.force());
 }
 
 #[test]
@@ -77,15 +76,15 @@ fn dot_products_of_bytes_at_avx2_are_those_of_the_portable_form() {
     use crate::simd::tiles::emulator::{BYTE_DOTS_TOTAL, with_byte_dots};
     use std::sync::atomic::Ordering::Relaxed;
 
-    let before = SimdLevel::current();
+    let levels = Levels::ours();
     let exec = Executor::new(1);
     for (format, (out, inp)) in FORMATS.into_iter().flat_map(|f| SHAPES.map(|s| (f, s))) {
         let w = matrix(format, (out, inp), Arithmetic::Int8);
         for rows in [1, 3, 13] {
             let x = draw(3, rows * inp);
-            assert!(SimdLevel::Portable.force());
+            assert!(levels.force(SimdLevel::Portable));
             let expected = product(&w, &x, &exec);
-            if !SimdLevel::Avx2.force() {
+            if !levels.force(SimdLevel::Avx2) {
                 continue;
             }
             let had = BYTE_DOTS_TOTAL.load(Relaxed);
@@ -95,13 +94,12 @@ fn dot_products_of_bytes_at_avx2_are_those_of_the_portable_form() {
             assert!(executed > 0 || is_x86_feature_detected!("avxvnni"));
         }
     }
-    assert!(before.force());
 }
 
 /// The largest codes of either side in every place, which is the largest sum there is.
 #[test]
 fn no_sum_is_too_large() {
-    let before = SimdLevel::current();
+    let levels = Levels::ours();
     let (out, inp) = (48, 96);
     for (format, weight, input) in [
         (WeightFormat::Q8, 1.0, 1.0),
@@ -119,7 +117,7 @@ fn no_sum_is_too_large() {
             (expected - weight * input * inp as f32).abs() < 0.5,
             "{expected}"
         );
-        for level in SimdLevel::ALL.into_iter().filter(|level| level.force()) {
+        for level in levels.each() {
             let found = || product(&w, &x, &Executor::new(1));
             for found in [found(), plainly(found)] {
                 let wrong = found.into_iter().find(|y| *y != expected);
@@ -127,7 +125,6 @@ fn no_sum_is_too_large() {
             }
         }
     }
-    assert!(before.force());
 }
 
 /// More rows than are rounded at a time, under any split, are what each of them is alone.
@@ -166,9 +163,9 @@ fn products_are_near_those_of_f32() {
 /// A number that is none must not become one: the gate looks for it.
 #[test]
 fn what_is_not_finite_stays_so() {
-    let before = SimdLevel::current();
+    let levels = Levels::ours();
     let w = matrix(WeightFormat::Q8, (16, 64), Arithmetic::Int8);
-    for level in SimdLevel::ALL.into_iter().filter(|level| level.force()) {
+    for level in levels.each() {
         for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut x = draw(2, 64);
             x[37] = odd;
@@ -186,7 +183,6 @@ fn what_is_not_finite_stays_so() {
             );
         }
     }
-    assert!(before.force());
 }
 
 #[test]

@@ -13,6 +13,7 @@ use crate::panels::{Panels, Rows, RowsMut, Store};
 use crate::rng::Rng;
 use crate::score::score;
 use crate::simd::SimdLevel;
+use crate::simd::tests::Levels;
 use crate::source::TensorData;
 use crate::testing::{lora, model, tiny, tokens};
 use crate::train::{Control, Learner, LearnerConfig, Objective, TokenLoss, TrainRow, Trainable};
@@ -52,7 +53,7 @@ const SHAPES: [(usize, usize); 4] = [(64, 64), (70, 300), (16, 32), (33, 45)];
 #[test]
 fn quantised_products_are_those_of_the_dequantised_matrix() {
     let exec = Executor::new(2);
-    let before = SimdLevel::current();
+    let levels = Levels::ours();
     for (format, (out, inp)) in FORMATS.into_iter().flat_map(|f| SHAPES.map(|s| (f, s))) {
         let full = Panels::from_parts(inp, vec![TensorData::F32(draw(1, out * inp))]);
         let small = full.into_format(format);
@@ -65,9 +66,9 @@ fn quantised_products_are_those_of_the_dequantised_matrix() {
                 Store::Continue,
                 Store::AddScaled(0.5),
             ] {
-                assert!(SimdLevel::Portable.force());
+                assert!(levels.force(SimdLevel::Portable));
                 let expected = product(&wide, &x, rows, store, &exec);
-                for level in SimdLevel::ALL.into_iter().filter(|level| level.force()) {
+                for level in levels.each() {
                     let found = product(&small, &x, rows, store, &exec);
                     assert_eq!(found, expected, "{format:?} {out}x{inp} {rows} {level:?}");
                 }
@@ -81,7 +82,6 @@ fn quantised_products_are_those_of_the_dequantised_matrix() {
             "the backward pass sees them too"
         );
     }
-    assert!(before.force());
 }
 
 #[test]

@@ -558,4 +558,4 @@ pub(crate) unsafe fn sigmoid<V: V16>(x: V) -> V {
 
 #[cfg(test)]
 #[path = "simd_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -4,6 +4,43 @@
 use super::portable::Portable;
 use super::*;
 use crate::rng::Rng;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The level is one for the whole process: while a test has this, no other test changes it, and what it
+/// was is put back afterwards.
+pub(crate) struct Levels {
+    before: SimdLevel,
+    _only: MutexGuard<'static, ()>,
+}
+
+impl Levels {
+    pub(crate) fn ours() -> Self {
+        static ONLY: Mutex<()> = Mutex::new(());
+        let only = ONLY.lock().unwrap_or_else(PoisonError::into_inner);
+        Self {
+            before: SimdLevel::current(),
+            _only: only,
+        }
+    }
+
+    /// False where the processor has no such level.
+    pub(crate) fn force(&self, level: SimdLevel) -> bool {
+        level.force()
+    }
+
+    /// Those that the processor has; each is the level when it comes.
+    pub(crate) fn each(&self) -> impl Iterator<Item = SimdLevel> {
+        SimdLevel::ALL
+            .into_iter()
+            .filter(|&level| self.force(level))
+    }
+}
+
+impl Drop for Levels {
+    fn drop(&mut self) {
+        self.before.force();
+    }
+}
 
 /// Zeros of two signs, subnormal numbers, the smallest, the largest, infinities and NaN, and numbers
 /// around 1 and around the ends of [`exp`].

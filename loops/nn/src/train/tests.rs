@@ -12,6 +12,7 @@ use crate::kv::KvFormat;
 use crate::rng::Rng;
 use crate::score::score;
 use crate::simd::SimdLevel;
+use crate::simd::tests::Levels;
 use crate::source::NamedTensor;
 use crate::testing::{FAMILIES, Oracle, dense, forms_of, lora, model, tiny, tokens, with_experts};
 use crate::weights::Model;
@@ -545,11 +546,9 @@ fn bits_do_not_depend_on_threads_levels_or_kept_layers() {
             plain == run(base, trainable.clone(), 1, 1 << 30),
             "kept layers"
         );
-        let best = SimdLevel::current();
-        if SimdLevel::Avx2.force() || SimdLevel::Portable.force() {
-            assert!(plain == run(base, trainable.clone(), 1, 0), "another level");
-        }
-        assert!(best.force());
+        let levels = Levels::ours();
+        assert!(levels.force(SimdLevel::Avx2) || levels.force(SimdLevel::Portable));
+        assert!(plain == run(base, trainable.clone(), 1, 0), "another level");
     }
 }
 
@@ -592,17 +591,14 @@ fn training_bits_do_not_depend_on_the_instruction_level() {
         });
         trained.collect()
     };
-    let best = SimdLevel::current();
-    assert!(SimdLevel::Portable.force());
+    let levels = Levels::ours();
+    assert!(levels.force(SimdLevel::Portable));
     let portable = run();
-    for level in SimdLevel::ALL {
-        if level != SimdLevel::Portable && level.force() {
-            let found = run();
-            let differ = portable.iter().zip(&found).position(|(a, b)| a != b);
-            assert!(differ.is_none(), "{level:?} differs in case {differ:?}");
-        }
+    for level in levels.each().filter(|level| *level != SimdLevel::Portable) {
+        let found = run();
+        let differ = portable.iter().zip(&found).position(|(a, b)| a != b);
+        assert!(differ.is_none(), "{level:?} differs in case {differ:?}");
     }
-    assert!(best.force());
 }
 
 #[test]
