@@ -7,9 +7,10 @@
 //!
 //! Where weights are multiplied as bf16 ([`Pairs`]), a step is two inputs at once, and `x` holds
 //! pairs of rounded inputs. Tiles have an order of their own ([`chunks`]). Where codes are multiplied by
-//! codes of inputs ([`Quads`]), a step is four, and what belongs to a row's groups lies behind its steps.
+//! codes of inputs ([`Quads`]), a step is four, and inputs lie side by side ([`beside`]).
 #![allow(unsafe_code)]
 
+pub(crate) mod beside;
 mod chunks;
 mod compact;
 mod factors;
@@ -314,7 +315,7 @@ impl<S: Source> Gemm<S> {
             return;
         }
         let mut tile = [Line([0.0; LANES]); MAX_TILE];
-        let most = if V::WIDE { S::ROWS_MAX } else { MAX_ROWS };
+        let most = rows_most::<V>(S::ROWS_MAX);
         let tiles = rows.len().div_ceil(most);
         let widest = widest::<V>(rows.len().div_ceil(tiles), S::SCALED_SUMS);
         let block = (BLOCK_FLOATS / LANES / self.k.max(1)).next_multiple_of(widest);
@@ -359,8 +360,10 @@ impl<S: Source> Gemm<S> {
                     6, 2
                 )(1, 1)(2, 1)(3, 1)(4, 1)(5, 1)(6, 1)
             );
-        } else {
+        } else if V::REGISTERS >= 8 {
             shapes!((1, 4)(1, 2)(2, 2)(1, 1)(2, 1)(3, 1)(4, 1)(5, 1)(6, 1));
+        } else {
+            shapes!((1, 1)(2, 1));
         }
     }
 
@@ -390,16 +393,11 @@ impl<S: Source> Gemm<S> {
                     scale[n] = self.src.scale(wp[n], first / S::GROUP);
                 }
                 if S::SCALED_SUMS {
-                    let (number, mut sums) = (first / S::GROUP, [[V::zero(); NR]; MR]);
-                    for m in 0..MR {
-                        sums[m] = [S::Factors::begin(xp[m].add(self.k), number); NR];
-                    }
+                    let mut sums = [[V::zero(); NR]; MR];
                     self.steps(&xp, &wp, (first..end, scale), &mut sums);
                     for m in 0..MR {
-                        let row = xp[m].add(self.k);
                         for n in 0..NR {
-                            let group = (scale[n], sums[m][n]);
-                            acc[m][n] = S::Factors::add_scaled(acc[m][n], group, row, number);
+                            acc[m][n] = scale[n].fma(sums[m][n], acc[m][n]);
                         }
                     }
                 } else {
@@ -548,19 +546,29 @@ struct At {
     nr: usize,
 }
 
+/// Most rows of a register tile of a source that serves so many where registers are many.
+#[inline(always)]
+fn rows_most<V: V16>(of_source: usize) -> usize {
+    match V::REGISTERS {
+        32.. => of_source,
+        8.. => MAX_ROWS,
+        _ => 2,
+    }
+}
+
 /// Panels per tile that fill the registers for `mr` rows. Sums of groups take as many registers again, and
 /// leave each panel work enough of its own: one is read from end to end then, which memory is quickest at.
 #[inline(always)]
 fn widest<V: V16>(mr: usize, scaled_sums: bool) -> usize {
-    match (V::WIDE, mr) {
-        (true, _) if scaled_sums => 1,
-        (true, 1 | 2) => 8,
-        (true, _) => 4,
-        (false, 1) if scaled_sums => 2,
-        (false, _) if scaled_sums => 1,
-        (false, 1) => 4,
-        (false, 2) => 2,
-        (false, _) => 1,
+    match (V::REGISTERS, mr) {
+        (32.., _) if scaled_sums => 1,
+        (32.., 1 | 2) => 8,
+        (32.., _) => 4,
+        (8.., 1) if scaled_sums => 2,
+        (8.., _) if scaled_sums => 1,
+        (8.., 1) => 4,
+        (8.., 2) => 2,
+        _ => 1,
     }
 }
 

@@ -5,12 +5,15 @@
 //! `sum = fma(scale of weights * scale of inputs, group, sum)`, groups ascending.
 #![allow(unsafe_code)]
 
-use crate::exec::Executor;
-use crate::gemm::Quads;
+use std::ops::Range;
+
+use crate::exec::{Executor, Shards};
+use crate::gemm::beside::{self, Tiles};
+use crate::gemm::{Factors, Quads};
 use crate::panels::Rows;
 use crate::quant::{Bits, GROUP};
-use crate::rounded::{RoundRow, with_rounded};
-use crate::simd::{LANES, V16};
+use crate::rounded::with_rounded;
+use crate::simd::{Kernel, LANES, V16};
 
 /// The largest code of an input.
 const MOST: f32 = 127.0;
@@ -18,44 +21,76 @@ const MOST: f32 = 127.0;
 /// Inputs below become 0: their quotients need not be finite.
 const LEAST: f32 = 1e-30;
 
-/// Calls `f` with rows of codes, and which row is the first of them, until it had all rows: `inp` inputs
-/// of each row of `x`, four in the place of one, and two words a group as [`Quads`] has them for weights
-/// of so many bits.
+/// Calls `f` with rows of codes, which row is the first of them, and how they lie side by side, until it
+/// had all rows: `inp` inputs of each row of `x`, four in the place of one, for weights of so many bits.
 pub(crate) fn with_quads(
     x: Rows,
     (inp, bits): (usize, Bits),
     exec: &Executor,
-    f: impl Fn(usize, Rows),
+    f: impl Fn(usize, Rows, Tiles),
 ) {
-    let stride = (inp / 4 + 2 * (inp / GROUP)).next_multiple_of(LANES);
-    let how = ToQuads {
-        // Dot products of bytes take weights from 0 on.
-        raised: match bits {
-            Bits::Eight => 128,
-            Bits::Four => 8,
-        },
+    let width = beside::width(inp / Quads::INPUTS, STEPS);
+    // Seen once: rows must lie as `f` is told.
+    let most = Tiles::most();
+    let round = |x: Rows, to: &mut [f32]| {
+        let (tiles, groups) = (Tiles::of(x.rows, most), inp / GROUP);
+        let to = Shards::new(to);
+        exec.split(tiles.count() * groups, x.rows * inp, &|some| {
+            Quads::dispatch(Round {
+                x,
+                tiles,
+                groups,
+                some,
+                to,
+                width,
+                // Dot products of bytes take weights from 0 on.
+                raised: match bits {
+                    Bits::Eight => 128,
+                    Bits::Four => 8,
+                },
+            });
+        });
     };
-    with_rounded(x, (inp, stride), how, exec, f);
+    with_rounded(x, width, round, |first, x| {
+        f(first, x, Tiles::of(x.rows, most));
+    });
 }
 
-#[derive(Clone, Copy)]
-struct ToQuads {
+/// Steps of a group.
+const STEPS: usize = GROUP / Quads::INPUTS;
+
+/// Rounds some groups of tiles of rows.
+struct Round<'a> {
+    x: Rows<'a>,
+    tiles: Tiles,
+    /// Groups of a row.
+    groups: usize,
+    /// Which groups, those of a tile one after the other.
+    some: Range<usize>,
+    to: Shards<f32>,
+    /// Words of a row.
+    width: usize,
     /// What weights are raised by.
     raised: i32,
 }
 
-impl RoundRow for ToQuads {
-    type Factors = Quads;
+impl Kernel for Round<'_> {
+    type Out = ();
     #[inline(always)]
-    unsafe fn round<V: V16>(self, x: &[f32], to: &mut [f32]) {
-        let (codes, groups) = to.split_at_mut(x.len() / 4);
-        let codes = codes.chunks_exact_mut(GROUP / 4);
-        let groups = groups.chunks_exact_mut(2);
-        for ((x, codes), group) in x.chunks_exact(GROUP).zip(codes).zip(groups) {
-            // SAFETY: called at this level; there are as many codes as inputs.
-            let (scale, sum) = unsafe { round::<V>(x.as_ptr(), codes.as_mut_ptr().cast()) };
-            group[0] = scale;
-            group[1] = f32::from_bits((-self.raised * sum) as u32);
+    fn run<V: V16>(self) {
+        for at in self.some {
+            let (rows, group) = (self.tiles.rows(at / self.groups), at % self.groups);
+            let words = beside::width(STEPS, STEPS) * rows.len();
+            let first = rows.start * self.width + group * words;
+            // SAFETY: parts have different groups, and each has words of its own.
+            let to = unsafe { self.to.slice(first..first + words) };
+            for (m, row) in rows.clone().enumerate() {
+                let x = &self.x.data[row * self.x.stride + group * GROUP..][..GROUP];
+                let mut codes = [0u32; STEPS];
+                // SAFETY: called at this level; there are as many codes as inputs.
+                let (scale, sum) = unsafe { round::<V>(x.as_ptr(), codes.as_mut_ptr().cast()) };
+                beside::put(to, (m, rows.len()), (scale, -self.raised * sum), &codes);
+            }
         }
     }
 }

@@ -127,17 +127,32 @@ fn no_sum_is_too_large() {
     }
 }
 
-/// More rows than are rounded at a time, under any split, are what each of them is alone.
+/// Rows lie side by side in tiles of every size, more of them than are rounded at a time; under any split
+/// they are what each of them is alone.
 #[test]
 fn any_number_of_rows_is_what_they_are_one_by_one() {
-    let (out, inp) = (20, 64);
-    for format in FORMATS {
+    let levels = Levels::ours();
+    let execs = [1, 2].map(Executor::new);
+    let inp = 64;
+    let x = draw(2, 1027 * inp);
+    for (format, out) in FORMATS
+        .into_iter()
+        .flat_map(|f| [20, 70].map(|out| (f, out)))
+    {
         let w = matrix(format, (out, inp), Arithmetic::Int8);
-        let x = draw(2, 1027 * inp);
-        let one = Executor::new(1);
-        let one_by_one = x.chunks(inp).flat_map(|row| product(&w, row, &one));
+        let one_by_one = x.chunks(inp).flat_map(|row| product(&w, row, &execs[0]));
         let expected: Vec<f32> = one_by_one.collect();
-        assert_eq!(product(&w, &x, &Executor::new(2)), expected, "{format:?}");
+        for level in levels.each() {
+            for rows in (1..=26).chain([1027]) {
+                for exec in &execs {
+                    let found = product(&w, &x[..rows * inp], exec);
+                    assert!(
+                        found == expected[..rows * out],
+                        "{format:?} {out} {rows} {level:?}"
+                    );
+                }
+            }
+        }
     }
 }
 

@@ -106,9 +106,12 @@ pub(crate) const fn padded(n: usize) -> usize {
 /// Methods may use instructions of the implementing level: call them only below [`dispatch`].
 /// Pointers must be valid for sixteen values (no alignment needed).
 pub(crate) trait V16: Copy {
-    /// Registers for thirty-two vectors of sixteen lanes, so larger register tiles pay. Elsewhere there are
-    /// for eight, in sixteen registers (AVX2) or thirty-two (NEON).
-    const WIDE: bool;
+    /// For how many vectors of sixteen lanes there are registers: larger register tiles pay, and are
+    /// more to compile.
+    const REGISTERS: usize;
+    const WIDE: bool = Self::REGISTERS >= 32;
+    /// Whether there are instructions for compact weights, which are kept so nowhere else.
+    const COMPACT: bool = false;
     /// Two bf16 values in each of sixteen lanes, or what they widen to.
     type Pair: Copy;
     /// Four codes in each of sixteen lanes, or what they widen to.

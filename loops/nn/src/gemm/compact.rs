@@ -9,9 +9,11 @@ use crate::compact::{BLOCK_STEPS, Block, CompactPanels};
 use crate::exec::Executor;
 use crate::simd::{Buf, Kernel, LANES, Line, V16, dispatch_compact, fetch_ahead, fetch_line};
 
-/// Register tile: rows where pairs are made, and where they are found; and panels that lie side by side.
+/// Register tile: rows where pairs are made, and where they are found; either where nobody keeps weights so;
+/// and panels that lie side by side.
 const ROWS: usize = 8;
 const MORE_ROWS: usize = 12;
+const FEW_ROWS: usize = 2;
 const PANELS: usize = 2;
 
 thread_local! {
@@ -52,7 +54,7 @@ impl Gemm<CompactPanels<'_>> {
     pub(crate) unsafe fn run_compact_on(&self, exec: &Executor) {
         self.split(exec, PANELS, |rows, panels| {
             PAIRS.with_borrow_mut(|pairs| {
-                let room = match rows.len() > ROWS {
+                let room = match rows.len() > FEW_ROWS {
                     true => PANELS * self.k * LANES,
                     false => 0,
                 };
@@ -78,8 +80,12 @@ impl Gemm<CompactPanels<'_>> {
         pairs: *mut f32,
     ) {
         let mut tile = [Line([0.0; LANES]); MAX_TILE];
-        let first = rows.len().min(ROWS);
-        let more = (rows.len() - first).div_ceil(MORE_ROWS);
+        let (rows_most, more_rows_most) = match V::COMPACT {
+            true => (ROWS, MORE_ROWS),
+            false => (FEW_ROWS, FEW_ROWS),
+        };
+        let first = rows.len().min(rows_most);
+        let more = (rows.len() - first).div_ceil(more_rows_most);
         let each = STEP_BYTES.div_ceil(more.max(1));
         let mut panel = panels.start;
         while panel < panels.end {
@@ -133,7 +139,9 @@ impl Gemm<CompactPanels<'_>> {
                 }
             };
         }
-        if DOES == FINDS {
+        if !V::COMPACT {
+            shapes!(1 2);
+        } else if DOES == FINDS {
             shapes!(1 2 3 4 5 6 7 8 9 10 11 12);
         } else {
             shapes!(1 2 3 4 5 6 7 8);

@@ -53,29 +53,6 @@ pub(crate) trait Factors {
     /// # Safety
     /// As for the methods of [`V16`]; `p` holds a step's input.
     unsafe fn splat<V: V16>(p: *const f32) -> Self::Factor<V>;
-    /// What the sum of a scaled group begins with; `row` is the row of inputs behind its last step.
-    ///
-    /// # Safety
-    /// As for the methods of [`V16`]; the row has this group.
-    #[inline(always)]
-    unsafe fn begin<V: V16>(_row: *const f32, _group: usize) -> V {
-        // SAFETY: same contract.
-        unsafe { V::zero() }
-    }
-    /// `sum` and a group's, scaled.
-    ///
-    /// # Safety
-    /// As for [`Self::begin`].
-    #[inline(always)]
-    unsafe fn add_scaled<V: V16>(
-        sum: V,
-        (scale, of_group): (V, V),
-        _row: *const f32,
-        _group: usize,
-    ) -> V {
-        // SAFETY: same contract.
-        unsafe { scale.fma(of_group, sum) }
-    }
     /// `sum + x * w`.
     ///
     /// # Safety
@@ -193,9 +170,7 @@ impl CodeFactors for Pairs {
     }
 }
 
-/// Four codes a step, summed up as whole numbers. Behind its steps a row of inputs has two words a
-/// group: their scale, and what weights sum up to that are raised to be above 0, see
-/// [`V16::begin_quads`].
+/// Four codes a step, summed up as whole numbers, see [`super::beside`].
 #[derive(Clone, Copy)]
 pub(crate) struct Quads;
 
@@ -206,24 +181,6 @@ impl Factors for Quads {
     unsafe fn splat<V: V16>(p: *const f32) -> V::Quad {
         // SAFETY: same contract.
         unsafe { V::splat_quad(p) }
-    }
-    #[inline(always)]
-    unsafe fn begin<V: V16>(row: *const f32, group: usize) -> V {
-        // SAFETY: the caller vouches for the group.
-        unsafe { V::begin_quads(row.add(2 * group + 1)) }
-    }
-    #[inline(always)]
-    unsafe fn add_scaled<V: V16>(
-        sum: V,
-        (scale, of_group): (V, V),
-        row: *const f32,
-        group: usize,
-    ) -> V {
-        // SAFETY: the caller vouches for the group.
-        unsafe {
-            let both = scale.mul(V::splat(*row.add(2 * group)));
-            both.fma(of_group.sum_of_quads(), sum)
-        }
     }
     #[inline(always)]
     unsafe fn add<V: V16>(sum: V, x: V::Quad, w: V::Quad) -> V {

@@ -5,10 +5,11 @@ use std::ops::Range;
 use super::{Data, Panels, Rows, RowsMut, Store};
 use crate::arithmetic::Arithmetic;
 use crate::exec::Executor;
+use crate::gemm::beside::Tiles;
 use crate::gemm::{Bf16Pairs, Epilogue, Factors, Gemm, Pairs, Quads, Single, Source, Strided};
 use crate::pairs::with_pairs;
 use crate::quads::with_quads;
-use crate::quant::{Bits, CodeSums};
+use crate::quant::{Bits, CodeSums, Quantised};
 use crate::simd::{Kernel, LANES, V16, dispatch, padded};
 
 /// From how many rows on stored weights are widened once for all of them (see
@@ -71,13 +72,8 @@ impl Panels {
                     Bits::Four => self.staged(x, data.four(), to, exec),
                 },
                 (Data::Quantised(data), Arithmetic::Int8) => {
-                    with_quads(x, (self.inp, data.bits), exec, |first, x| match data.bits {
-                        Bits::Eight => self
-                            .product(x, CodeSums::<Quads, 8>::of(data.eight()), from(first))
-                            .run_on(exec),
-                        Bits::Four => self
-                            .product(x, CodeSums::<Quads, 4>::of(data.four()), from(first))
-                            .run_on(exec),
+                    with_quads(x, (self.inp, data.bits), exec, |first, x, tiles| {
+                        self.quads((data, tiles), x, from(first), exec);
                     });
                 }
                 (Data::Bf16(lines), Arithmetic::Bf16 | Arithmetic::Amx) => {
@@ -137,6 +133,30 @@ impl Panels {
             match self.arithmetic {
                 Arithmetic::Amx => product.run_in_chunks(exec),
                 _ => product.run_staged_on(exec, staged_from),
+            }
+        }
+    }
+
+    /// The product of rows of codes that lie in `tiles` to `to`.
+    ///
+    /// # Safety
+    /// The rows are as [`with_quads`] makes them, and `to` holds their products.
+    unsafe fn quads(
+        &self,
+        (data, tiles): (&Quantised, Tiles),
+        x: Rows,
+        to: (*mut f32, usize, Epilogue),
+        exec: &Executor,
+    ) {
+        // SAFETY: the caller vouches for the pointers.
+        unsafe {
+            match data.bits {
+                Bits::Eight => self
+                    .product(x, CodeSums::<Quads, 8>::of(data.eight()), to)
+                    .run_beside_on(tiles, exec),
+                Bits::Four => self
+                    .product(x, CodeSums::<Quads, 4>::of(data.four()), to)
+                    .run_beside_on(tiles, exec),
             }
         }
     }
@@ -245,6 +265,50 @@ impl Kernel for Outer<'_> {
                 block.run::<V>(self.rows.clone(), self.panels.clone());
             }
             first += block.k;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pairs::tests::matrix;
+    use crate::quant::WeightFormat;
+    use crate::quant::tests::{draw, product};
+    use crate::simd::SimdLevel;
+    use crate::simd::tests::Levels;
+
+    /// Another level may come between: rows lie in larger tiles then than it has registers for.
+    #[test]
+    fn rows_that_lie_for_one_level_are_multiplied_at_any() {
+        let (levels, exec) = (Levels::ours(), Executor::new(1));
+        let (out, inp, rows) = (40, 96, 27);
+        let x = draw(2, rows * inp);
+        for format in [WeightFormat::Q8, WeightFormat::Q4] {
+            let w = matrix(format, (out, inp), Arithmetic::Int8);
+            let Data::Quantised(data) = &w.data else {
+                panic!("{format:?} has no codes");
+            };
+            let expected = product(&w, &x, rows, Store::Set(None), &exec);
+            for laid in levels.each() {
+                for level in SimdLevel::ALL {
+                    assert!(levels.force(laid));
+                    let mut found = vec![0.0; rows * out];
+                    let to = (found.as_mut_ptr(), out, Epilogue::Set(std::ptr::null()));
+                    let from = Rows {
+                        data: &x,
+                        stride: inp,
+                        rows,
+                    };
+                    with_quads(from, (inp, data.bits), &exec, |first, x, tiles| {
+                        assert_eq!(first, 0);
+                        levels.force(level);
+                        // SAFETY: `found` holds all rows, and nobody else has it.
+                        unsafe { w.quads((data, tiles), x, to, &exec) };
+                    });
+                    assert_eq!(found, expected, "{format:?} {laid:?} {level:?}");
+                }
+            }
         }
     }
 }

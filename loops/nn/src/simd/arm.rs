@@ -37,7 +37,7 @@ impl Neon {
 // SAFETY (all blocks): every processor of this architecture has the instructions, and the caller
 // vouches for pointers.
 impl V16 for Neon {
-    const WIDE: bool = false;
+    const REGISTERS: usize = 8;
     widened_pairs!();
     widened_quads!();
     #[inline(always)]

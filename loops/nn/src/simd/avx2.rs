@@ -15,7 +15,7 @@ pub(super) struct Avx2<const HAS: u8>(__m256, __m256);
 
 // SAFETY (all blocks): `dispatch` checked the features, and the caller vouches for pointers.
 impl<const HAS: u8> V16 for Avx2<HAS> {
-    const WIDE: bool = false;
+    const REGISTERS: usize = 8;
     widened_pairs!();
     /// Inputs as signed bytes; weights raised to 0 and above.
     type Quad = [__m256i; 2];

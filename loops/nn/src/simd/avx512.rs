@@ -95,7 +95,8 @@ static NIBBLES: Lanes16 = {
 
 // SAFETY (all blocks): `dispatch` checked the features, and the caller vouches for pointers.
 impl<const HAS: u8> V16 for Avx512<HAS> {
-    const WIDE: bool = true;
+    const REGISTERS: usize = 32;
+    const COMPACT: bool = HAS == COMPACT;
     /// The first of a pair in the lower half of a lane.
     type Pair = __m512i;
     #[inline(always)]

@@ -152,7 +152,7 @@ impl Portable {
 }
 
 impl V16 for Portable {
-    const WIDE: bool = false;
+    const REGISTERS: usize = 4;
     widened_pairs!();
     widened_quads!();
     #[inline(always)]
