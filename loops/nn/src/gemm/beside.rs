@@ -17,7 +17,7 @@ const WORDS: usize = 2;
 /// Most rows of a tile: a code takes several instructions to be a factor.
 const ROWS_MOST: usize = 12;
 
-/// How rows are parted into tiles, and where what they have lies.
+/// How rows are parted into tiles.
 #[derive(Clone, Copy)]
 pub(crate) struct Tiles {
     rows: usize,
@@ -55,12 +55,12 @@ impl Kernel for Most {
     }
 }
 
-/// Words of so many steps of a row, a group of which has `of_group`.
+/// Words of a row with so many steps, a group of which has `of_group`.
 pub(crate) const fn width(steps: usize, of_group: usize) -> usize {
     steps / of_group * (of_group + WORDS)
 }
 
-/// Puts what belongs to a row `m` of `rows` to `group`, which has the same of all of them.
+/// Puts what row `m` has of a group to its places among those of all `rows` of a tile.
 #[inline(always)]
 pub(crate) fn put(
     group: &mut [f32],
