@@ -50,7 +50,7 @@ hub: ## models by id, against a hub on this machine
 	$(CARGO) test --workspace --locked --lib hub
 
 candle: ## the local judge, against the built-in engine and committed goldens
-	$(CARGO) test --workspace --locked --features hone/candle --lib judging
+	$(CARGO) test --locked -p hone --features candle --lib judging
 
 clients: setup ## real clients from PyPI and npm against the real server
 	$(CARGO) build --workspace --locked --bin hone
