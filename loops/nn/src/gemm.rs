@@ -22,8 +22,8 @@ use std::ops::Range;
 pub(crate) use self::chunks::{TILE_ROWS, multiply};
 use self::factors::FactorOf;
 pub(crate) use self::factors::{
-    Bf16Pairs, CodeFactors, Element, Factors, Half, MAX_ROWS, Pairs, Quads, Single, Source,
-    Staging, Strided,
+    Bf16Pairs, CODE_ROWS, CodeFactors, Element, Factors, Half, MAX_ROWS, Pairs, Quads, Single,
+    Source, Staging, Strided,
 };
 use crate::exec::Executor;
 use crate::simd::{Kernel, LANES, Line, V16};
@@ -121,23 +121,29 @@ impl<S> Gemm<S> {
         self.cols.div_ceil(LANES)
     }
 
+    /// Panels that pass by together.
+    fn block_panels(&self, widest: usize) -> usize {
+        let panels = BLOCK_FLOATS / LANES / self.k.max(1);
+        panels.next_multiple_of(widest).max(widest)
+    }
+
     /// Calls `part` with rows and panels: parts of the product that are worth a thread of their own. So many
-    /// panels stay together.
+    /// panels stay together; rows are counted in `rows` units, one by one or in tiles.
     fn split(
         &self,
         exec: &Executor,
-        together: usize,
+        (rows, together): (usize, usize),
         part: impl Fn(Range<usize>, Range<usize>) + Sync,
     ) {
         let work = self.rows.max(READ_ROWS) * self.cols * self.k;
         let panels = self.panels();
-        if panels >= 2 * exec.threads() {
+        if panels >= rows.min(2 * exec.threads()) {
             exec.split(panels.div_ceil(together), work, &|some| {
                 let last = panels.min(some.end * together);
-                part(0..self.rows, some.start * together..last);
+                part(0..rows, some.start * together..last);
             });
         } else {
-            exec.split(self.rows, work, &|rows| part(rows, 0..panels));
+            exec.split(rows, work, &|rows| part(rows, 0..panels));
         }
     }
 
@@ -276,7 +282,7 @@ impl<S: Source> Gemm<S> {
     /// # Safety
     /// All pointers are valid for the described ranges, and `y` overlaps no input.
     pub(crate) unsafe fn run_on(&self, exec: &Executor) {
-        self.split(exec, 1, |rows, panels| {
+        self.split(exec, (self.rows, 1), |rows, panels| {
             S::Factors::dispatch(Part(self, rows, panels));
         });
     }
@@ -290,7 +296,7 @@ impl<S: Source> Gemm<S> {
     where
         S::Factors: Staging,
     {
-        self.split(exec, 1, |rows, panels| {
+        self.split(exec, (self.rows, 1), |rows, panels| {
             if rows.len() >= from {
                 S::Factors::dispatch(Staged(self, rows, panels));
             } else {
@@ -318,10 +324,10 @@ impl<S: Source> Gemm<S> {
         let most = rows_most::<V>(S::ROWS_MAX);
         let tiles = rows.len().div_ceil(most);
         let widest = widest::<V>(rows.len().div_ceil(tiles), S::SCALED_SUMS);
-        let block = (BLOCK_FLOATS / LANES / self.k.max(1)).next_multiple_of(widest);
+        let block = self.block_panels(widest);
         let mut first = panels.start;
         while first < panels.end {
-            let last = panels.end.min(first + block.max(widest));
+            let last = panels.end.min(first + block);
             let mut row = rows.start;
             for done in 0..tiles {
                 let mr = (rows.end - row).div_ceil(tiles - done);
@@ -380,10 +386,7 @@ impl<S: Source> Gemm<S> {
             for (m, p) in xp.iter_mut().enumerate() {
                 *p = self.x.add((at.row + m) * self.xm);
             }
-            let mut wp = [self.src.panel(at.panel); NR];
-            for (n, p) in wp.iter_mut().enumerate() {
-                *p = self.src.panel(at.panel + n);
-            }
+            let wp = self.src.panels::<NR>(at.panel);
             let mut acc = self.begin::<V, MR, NR>(at);
             let mut first = 0;
             while first < self.k {

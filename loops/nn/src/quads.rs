@@ -29,11 +29,11 @@ pub(crate) fn with_quads(
     exec: &Executor,
     f: impl Fn(usize, Rows, Tiles),
 ) {
-    let width = beside::width(inp / Quads::INPUTS, STEPS);
+    let groups = inp / GROUP;
     // Seen once: rows must lie as `f` is told.
     let most = Tiles::most();
     let round = |x: Rows, to: &mut [f32]| {
-        let (tiles, groups) = (Tiles::of(x.rows, most), inp / GROUP);
+        let tiles = Tiles::of(x.rows, most);
         let to = Shards::new(to);
         exec.split(tiles.count() * groups, x.rows * inp, &|some| {
             Quads::dispatch(Round {
@@ -42,7 +42,6 @@ pub(crate) fn with_quads(
                 groups,
                 some,
                 to,
-                width,
                 // Dot products of bytes take weights from 0 on.
                 raised: match bits {
                     Bits::Eight => 128,
@@ -51,13 +50,14 @@ pub(crate) fn with_quads(
             });
         });
     };
-    with_rounded(x, width, round, |first, x| {
+    with_rounded(x, groups * WORDS, round, |first, x| {
         f(first, x, Tiles::of(x.rows, most));
     });
 }
 
-/// Steps of a group.
+/// Steps of a group, and words that a row has of it.
 const STEPS: usize = GROUP / Quads::INPUTS;
+const WORDS: usize = beside::words(STEPS);
 
 /// Rounds some groups of tiles of rows.
 struct Round<'a> {
@@ -68,8 +68,6 @@ struct Round<'a> {
     /// Which groups, those of a tile one after the other.
     some: Range<usize>,
     to: Shards<f32>,
-    /// Words of a row.
-    width: usize,
     /// What weights are raised by.
     raised: i32,
 }
@@ -80,8 +78,8 @@ impl Kernel for Round<'_> {
     fn run<V: V16>(self) {
         for at in self.some {
             let (rows, group) = (self.tiles.rows(at / self.groups), at % self.groups);
-            let words = beside::width(STEPS, STEPS) * rows.len();
-            let first = rows.start * self.width + group * words;
+            let words = WORDS * rows.len();
+            let first = rows.start * self.groups * WORDS + group * words;
             // SAFETY: parts have different groups, and each has words of its own.
             let to = unsafe { self.to.slice(first..first + words) };
             for (m, row) in rows.clone().enumerate() {

@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 use half::f16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
-use crate::gemm::{CodeFactors, Single, Source};
+use crate::gemm::{CODE_ROWS, CodeFactors, Single, Source};
 use crate::gguf::{BlockKind, Blocks};
 use crate::simd::{HalfLine, LANES, V16, copies_of, fetch_line};
 
@@ -350,8 +350,7 @@ impl<F: CodeFactors, const BITS: usize> Source for CodeSums<F, BITS> {
     type Factors = F;
     const GROUP: usize = GROUP / F::INPUTS;
     const SCALED_SUMS: bool = true;
-    /// A code takes several instructions to be a factor.
-    const ROWS_MAX: usize = 12;
+    const ROWS_MAX: usize = CODE_ROWS;
     type Panel = CodePanel;
     #[inline(always)]
     fn fetch(&self, panel: CodePanel, i: usize) {

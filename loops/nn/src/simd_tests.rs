@@ -1,10 +1,11 @@
 //! Every method of [`V16`] at every level against the portable form, on numbers of every kind.
 #![allow(unsafe_code)]
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use super::portable::Portable;
 use super::*;
 use crate::rng::Rng;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The level is one for the whole process: while a test has this, no other test changes it, and what it
 /// was is put back afterwards.

@@ -6,16 +6,12 @@
 
 use std::ops::Range;
 
-use super::{At, BLOCK_FLOATS, Gemm, MAX_TILE, Quads, READ_ROWS, Source, fit, rows_most, widest};
+use super::{At, CODE_ROWS, Factors, Gemm, MAX_TILE, Quads, Source, fit, rows_most, widest};
 use crate::exec::Executor;
-use crate::gemm::Factors;
 use crate::simd::{Kernel, LANES, Line, V16};
 
 /// Words of a group beside its steps.
 const WORDS: usize = 2;
-
-/// Most rows of a tile: a code takes several instructions to be a factor.
-const ROWS_MOST: usize = 12;
 
 /// How rows are parted into tiles.
 #[derive(Clone, Copy)]
@@ -51,13 +47,13 @@ impl Kernel for Most {
     type Out = usize;
     #[inline(always)]
     fn run<V: V16>(self) -> usize {
-        rows_most::<V>(ROWS_MOST)
+        rows_most::<V>(CODE_ROWS)
     }
 }
 
-/// Words of a row with so many steps, a group of which has `of_group`.
-pub(crate) const fn width(steps: usize, of_group: usize) -> usize {
-    steps / of_group * (of_group + WORDS)
+/// Words that a row has of a group with so many steps.
+pub(crate) const fn words(steps: usize) -> usize {
+    WORDS + steps
 }
 
 /// Puts what row `m` has of a group to its places among those of all `rows` of a tile.
@@ -85,22 +81,15 @@ impl<S: Source<Factors = Quads>> Gemm<S> {
     /// As for [`Self::run_on`], but `x` has `xm` words for each row, which lie as this module says;
     /// there are only whole groups of steps.
     pub(crate) unsafe fn run_beside_on(&self, tiles: Tiles, exec: &Executor) {
-        let work = self.rows.max(READ_ROWS) * self.cols * self.k;
-        let (panels, all) = (self.panels(), tiles.count());
-        let part = |some, panels| Quads::dispatch(Beside(self, tiles, some, panels));
-        if panels >= all.min(2 * exec.threads()) {
-            exec.split(panels, work, &|panels| part(0..all, panels));
-        } else {
-            exec.split(all, work, &|some| part(some, 0..panels));
-        }
+        self.split(exec, (tiles.count(), 1), |some, panels| {
+            Quads::dispatch(Beside(self, tiles, some, panels));
+        });
     }
 
     #[inline(always)]
     unsafe fn run_beside<V: V16>(&self, tiles: Tiles, some: Range<usize>, panels: Range<usize>) {
         let mut sums = [Line([0.0; LANES]); MAX_TILE];
-        let block = (BLOCK_FLOATS / LANES / self.k.max(1))
-            .max(2)
-            .next_multiple_of(2);
+        let block = self.block_panels(widest::<V>(1, true));
         for first in panels.clone().step_by(block) {
             let last = panels.end.min(first + block);
             for tile in some.clone() {
@@ -163,10 +152,7 @@ impl<S: Source<Factors = Quads>> Gemm<S> {
     ) {
         // SAFETY: every address is inside the ranges `Gemm` and the tile have.
         unsafe {
-            let mut wp = [self.src.panel(at.panel); NR];
-            for (n, p) in wp.iter_mut().enumerate() {
-                *p = self.src.panel(at.panel + n);
-            }
+            let wp = self.src.panels::<NR>(at.panel);
             let mut acc = self.begin::<V, MR, NR>(at);
             for group in 0..self.k / S::GROUP {
                 let (mut scale, mut sums) = ([V::zero(); NR], [[V::zero(); NR]; MR]);
@@ -194,7 +180,7 @@ impl<S: Source<Factors = Quads>> Gemm<S> {
                         acc[m][n] = both.fma(sums[m][n].sum_of_quads(), acc[m][n]);
                     }
                 }
-                x = x.add(width(S::GROUP, S::GROUP) * rows);
+                x = x.add(words(S::GROUP) * rows);
             }
             self.end::<V, MR, NR>(at, &acc, lines);
         }

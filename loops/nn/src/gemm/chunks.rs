@@ -28,7 +28,7 @@ impl<S: Source<Factors = Pairs>> Gemm<S> {
     /// As for [`Self::run_on`]; rows of `x` are zero behind their last pair up to whole chunks, and
     /// there are [`TILE_ROWS`] less one more of them to read.
     pub(crate) unsafe fn run_in_chunks(&self, exec: &Executor) {
-        self.split(exec, 1, |rows, panels| {
+        self.split(exec, (self.rows, 1), |rows, panels| {
             STAGE.with_borrow_mut(|stage| {
                 #[cfg(target_arch = "x86_64")]
                 stage.take(stage_floats(self.k));

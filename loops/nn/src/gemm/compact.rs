@@ -52,7 +52,7 @@ impl Gemm<CompactPanels<'_>> {
     /// # Safety
     /// As for [`Gemm::run_on`]; there are whole blocks of steps.
     pub(crate) unsafe fn run_compact_on(&self, exec: &Executor) {
-        self.split(exec, PANELS, |rows, panels| {
+        self.split(exec, (self.rows, PANELS), |rows, panels| {
             PAIRS.with_borrow_mut(|pairs| {
                 let room = match rows.len() > FEW_ROWS {
                     true => PANELS * self.k * LANES,

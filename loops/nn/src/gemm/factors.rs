@@ -5,6 +5,9 @@ use crate::simd::{Kernel, LANES, V16, dispatch, dispatch_bytes, dispatch_dots};
 /// Most rows of a register tile, where a source does not say otherwise.
 pub(crate) const MAX_ROWS: usize = 6;
 
+/// The same for codes: each takes several instructions to be a factor.
+pub(crate) const CODE_ROWS: usize = 12;
+
 /// A stored weight element.
 pub(crate) trait Element: Copy + Send + Sync {
     /// # Safety
@@ -225,6 +228,21 @@ pub(crate) trait Source: Copy {
     /// # Safety
     /// `n` is a panel of this source.
     unsafe fn panel(&self, n: usize) -> Self::Panel;
+    /// Starts of panel `first` and those behind it.
+    ///
+    /// # Safety
+    /// They are panels of this source.
+    #[inline(always)]
+    unsafe fn panels<const N: usize>(&self, first: usize) -> [Self::Panel; N] {
+        // SAFETY: same contract.
+        unsafe {
+            let mut panels = [self.panel(first); N];
+            for (n, panel) in panels.iter_mut().enumerate() {
+                *panel = self.panel(first + n);
+            }
+            panels
+        }
+    }
     /// Scale of a group of steps; sources without one ignore it.
     ///
     /// # Safety
