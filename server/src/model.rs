@@ -117,7 +117,10 @@ pub(crate) fn computed(
 const PROGRESS_FROM_BYTES: u64 = 64 << 20;
 
 fn weights(folder: &ModelFolder, config: &ModelConfig) -> Result<Model, String> {
-    let may_be_bf16 = matches!(config.arithmetic, Products::Auto | Products::Bf16);
+    let may_be_bf16 = matches!(
+        config.arithmetic,
+        Products::Auto | Products::Bf16 | Products::Amx
+    );
     let wanted = LoadAs {
         format: config.weights.into(),
         arithmetic: match config.device == Choice::Cpu && may_be_bf16 {

@@ -55,11 +55,16 @@ fn a_version_is_proven_under_every_arithmetic() {
     for format in [WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Bf16] {
         let model = starter(format);
         let published = Adapter::random(&model.config, lora.clone(), 5);
-        let ways: Vec<Model> = [Arithmetic::F32, Arithmetic::Bf16, Arithmetic::Int8]
-            .into_iter()
-            .filter(|by| by.supported())
-            .map(|by| Model::clone(&model).computed_by(by))
-            .collect();
+        let ways: Vec<Model> = [
+            Arithmetic::F32,
+            Arithmetic::Bf16,
+            Arithmetic::Amx,
+            Arithmetic::Int8,
+        ]
+        .into_iter()
+        .filter(|by| by.supported())
+        .map(|by| Model::clone(&model).computed_by(by))
+        .collect();
         for from in &ways {
             let probe = hone_nn::probe(from, Some(&published), &exec);
             for to in &ways {

@@ -161,15 +161,22 @@ def peer_round(programs, model, steps, threads):
     return decoded + [max(row["speed_pp"] for row in bench(PREFILL, 1, [1, 1])), turns]
 
 
-def our_round(model, steps, threads):
+def our_bench(model, threads, *name):
     env = {**os.environ, "HONE__MODEL__PATH": str(model), "HONE__MODEL__THREADS": str(threads)}
-    def bench(*name):
-        told = run([os.environ["HONE"], "bench", *name, "--json"], env=env)
-        return json.loads(told.splitlines()[-1])
+    told = run([os.environ["HONE"], "bench", *name, "--json"], env=env)
+    return json.loads(told.splitlines()[-1])
 
-    told = bench("engine", "--steps", str(steps))
+
+def our_round(model, steps, threads):
+    told = our_bench(model, threads, "engine", "--steps", str(steps))
     decoded = [row["tokens_per_s"] for row in told["decode"]]
-    return decoded + [told["prefill_tokens_per_s"], 1000 / bench("turns")["first_token_ms"]]
+    turns = 1000 / our_bench(model, threads, "turns")["first_token_ms"]
+    return decoded + [told["prefill_tokens_per_s"], turns]
+
+
+def our_prefill(model, threads):
+    """Tokens per second of a prompt."""
+    return our_bench(model, threads, "engine", "--steps", "2")["prefill_tokens_per_s"]
 
 
 def measure(options, program):

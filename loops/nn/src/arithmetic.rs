@@ -40,3 +40,9 @@ impl Arithmetic {
         }
     }
 }
+
+/// The quicker one of those that multiply bf16, where the processor has any.
+pub(crate) fn quickest_of_pairs() -> Option<Arithmetic> {
+    let all = [Arithmetic::Amx, Arithmetic::Bf16];
+    all.into_iter().find(|arithmetic| arithmetic.supported())
+}

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use crate::exec::{Executor, Shards};
 use crate::simd::{
-    HalfLine, Kernel, LANES, Line, V16, copies_of, dispatch_compact, fetch_ahead, room_for,
+    HalfLine, Kernel, LANES, Line, V16, copies_of, dispatch_compact, fetch_line, room_for,
 };
 
 /// Inputs of a block.
@@ -25,6 +25,9 @@ pub(crate) const OTHER: u8 = 15;
 const OTHERS_ONE_IN: usize = 64;
 /// Lines that are looked at to find the exponents of a matrix.
 const LOOKED_AT: usize = 1 << 16;
+/// How far ahead of a walk is asked for what comes: for the second-level cache, as the first has weights that
+/// were made of it.
+const AHEAD_BYTES: usize = 3 << 10;
 /// Panels that are made compact by one thread at a time, whole pairs.
 const PANELS_AT_ONCE: usize = 64;
 
@@ -325,14 +328,15 @@ impl<'a> CompactPanels<'a> {
 }
 
 /// A panel, block by block.
-struct Walk<'a> {
+#[derive(Clone, Copy)]
+pub(crate) struct Walk<'a> {
     exponents: &'a Exponents,
     block: *const Block,
     others: *const u8,
 }
 
 impl<'a> Walk<'a> {
-    fn of(from: CompactPanels<'a>, panel: usize) -> Self {
+    pub(crate) fn of(from: CompactPanels<'a>, panel: usize) -> Self {
         Self {
             exponents: from.exponents(),
             block: from.blocks(panel),
@@ -340,13 +344,19 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Writes the pairs of the next block to `to`, step by step.
+    /// Writes the pairs of the next block to `to`, a line each step.
     ///
     /// # Safety
-    /// As for the methods of [`V16`]; the panel has another block.
+    /// As for the methods of [`V16`]; the panel has another block, and `to` has room for it.
     #[inline(always)]
-    unsafe fn next<V: V16>(&mut self, to: &mut [Line]) {
-        fetch_ahead(self.block.cast());
+    pub(crate) unsafe fn next<V: V16>(&mut self, to: *mut f32) {
+        for line in 0..size_of::<Block>() / size_of::<Line>() {
+            let at = self
+                .block
+                .cast::<u8>()
+                .wrapping_add(AHEAD_BYTES + line * size_of::<Line>());
+            fetch_line::<2>(at);
+        }
         // SAFETY: the caller vouches for the block, whose other exponents are the next ones.
         unsafe {
             let ([a, b], taken) = V::pairs_compact::<0>(self.block, self.exponents, self.others);
@@ -354,8 +364,8 @@ impl<'a> Walk<'a> {
             let ([c, d], taken) = V::pairs_compact::<1>(self.block, self.exponents, self.others);
             self.others = self.others.add(taken);
             self.block = self.block.wrapping_byte_add(CompactPanels::STRIDE);
-            for (line, pair) in to.iter_mut().zip([a, b, c, d]) {
-                V::store_pair(pair, line.0.as_mut_ptr());
+            for (step, pair) in [a, b, c, d].into_iter().enumerate() {
+                V::store_pair(pair, to.add(step * LANES));
             }
         }
     }
@@ -375,7 +385,7 @@ impl Kernel for Expand<'_> {
         let mut walk = Walk::of(self.from, self.panel);
         for lines in self.to.chunks_exact_mut(BLOCK_STEPS) {
             // SAFETY: called at this level; there are as many blocks as `expanded` has room for.
-            unsafe { walk.next::<V>(lines) };
+            unsafe { walk.next::<V>(lines.as_mut_ptr().cast()) };
         }
     }
 }
@@ -396,7 +406,7 @@ impl Kernel for Lookup<'_> {
         let mut lines = [Line([0.0; LANES]); BLOCK_STEPS];
         for to in self.to.chunks_exact_mut(BLOCK_INPUTS) {
             // SAFETY: called at this level; a row has as many blocks as its panel.
-            unsafe { walk.next::<V>(&mut lines) };
+            unsafe { walk.next::<V>(lines.as_mut_ptr().cast()) };
             for (two, line) in to.chunks_exact_mut(2).zip(&lines) {
                 let pair = line.0[out].to_bits();
                 two[0] = f32::from_bits(pair << 16);

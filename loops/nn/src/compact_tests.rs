@@ -8,7 +8,9 @@ use super::*;
 use crate::arithmetic::Arithmetic;
 use crate::computing::Computing;
 use crate::config::Family;
-use crate::pairs::tests::{products_are_those_of, serves_and_trains_one_function, slow_pairs};
+use crate::pairs::tests::{
+    BOTH, products_are_those_of, serves_and_trains_one_function, slow, with_tiles,
+};
 use crate::panels::Panels;
 use crate::quant::WeightFormat;
 use crate::quant::tests::draw;
@@ -132,19 +134,21 @@ fn matrices_of_many_exponents_or_odd_inputs_stay_as_they_are() {
 
 #[test]
 fn products_are_those_of_the_slow_form() {
-    for shape in SHAPES {
+    with_tiles();
+    for (shape, by) in SHAPES.into_iter().flat_map(|s| BOTH.map(|by| (s, by))) {
         // A product of bf16 takes subnormal weights for zero, which the slow form does not.
-        let w = weights(shape).compacted();
-        assert!(is_compact(&w));
-        products_are_those_of(slow_pairs, &w);
-        plainly(|| products_are_those_of(slow_pairs, &w));
+        let w = weights(shape).compacted().computed_by(by);
+        assert!(is_compact(&w) && w.arithmetic() == by);
+        assert!(w == weights(shape).computed_by(by).compacted());
+        products_are_those_of(slow, &w);
+        plainly(|| products_are_those_of(slow, &w));
     }
 }
 
 #[test]
 fn transposes_are_those_of_the_plain_matrix() {
-    for shape @ (out, _) in SHAPES {
-        let plain = weights(shape);
+    for (shape @ (out, _), by) in SHAPES.into_iter().flat_map(|s| BOTH.map(|by| (s, by))) {
+        let plain = weights(shape).computed_by(by);
         let compact = plain.clone().compacted();
         let panels = out.div_ceil(LANES);
         for some in [0..panels, panels / 2..panels, 0..panels.div_ceil(2)] {
@@ -164,6 +168,7 @@ fn transposes_are_those_of_the_plain_matrix() {
 /// Log-probs of a compact model are those of the plain one, and what it serves is what it trains.
 #[test]
 fn a_compact_model_serves_and_trains_one_function() {
+    with_tiles();
     let mut shape = tiny(Family::Qwen3);
     (shape.hidden, shape.head_dim, shape.ffn, shape.vocab) = (48, 16, 96, 144);
     let half = model(&shape, 7).weights.into_format(WeightFormat::Bf16);
@@ -194,6 +199,6 @@ fn a_compact_model_serves_and_trains_one_function() {
         (1..70).map(bits).collect()
     };
     assert_eq!(logprobs(&plain), logprobs(&compact));
-    let ways = [(WeightFormat::Bf16, Arithmetic::Bf16)];
+    let ways = BOTH.map(|by| (WeightFormat::Bf16, by));
     serves_and_trains_one_function(&shape, (ways.into_iter(), Weights::compacted));
 }

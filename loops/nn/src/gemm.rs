@@ -19,13 +19,14 @@ mod tiles;
 
 use std::ops::Range;
 
-pub(crate) use self::chunks::{TILE_ROWS, multiply};
+pub(crate) use self::chunks::{Chunked, TILE_ROWS, multiply};
 use self::factors::FactorOf;
 pub(crate) use self::factors::{
     Bf16Pairs, CODE_ROWS, CodeFactors, Element, Factors, Half, MAX_ROWS, Pairs, Quads, Single,
     Source, Staging, Strided,
 };
 use crate::exec::Executor;
+use crate::quant::CodeSums;
 use crate::simd::{Kernel, LANES, Line, V16};
 
 /// Weights of a source in a form that needs no more work: factors line by line, and the scales

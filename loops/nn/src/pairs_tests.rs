@@ -26,7 +26,7 @@ const FORMATS: [WeightFormat; 3] = [WeightFormat::Bf16, WeightFormat::Q8, Weight
 /// Whole groups and panels, and remainders of each; inputs beyond one stage.
 const SHAPES: [(usize, usize); 4] = [(64, 64), (70, 300), (16, 32), (33, 46)];
 
-const BOTH: [Arithmetic; 2] = [Arithmetic::Bf16, Arithmetic::Amx];
+pub(crate) const BOTH: [Arithmetic; 2] = [Arithmetic::Bf16, Arithmetic::Amx];
 
 /// Formats that have them, and the arithmetics of bf16.
 fn of_bf16() -> impl Iterator<Item = (WeightFormat, Arithmetic)> {
@@ -39,7 +39,7 @@ pub(crate) fn matrix(format: WeightFormat, (out, inp): (usize, usize), by: Arith
 }
 
 /// There are tiles where the level is AVX-512.
-fn with_tiles() {
+pub(crate) fn with_tiles() {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     crate::simd::tiles::emulator::install();
 }
@@ -49,7 +49,7 @@ fn rounded(x: f32) -> f32 {
 }
 
 /// One output as [`crate::gemm`] defines it.
-fn slow(w: &Panels, out: usize, x: &[f32], start: f32) -> f32 {
+pub(crate) fn slow(w: &Panels, out: usize, x: &[f32], start: f32) -> f32 {
     match w.arithmetic() {
         Arithmetic::Amx => slow_chunks(w, out, x, start),
         _ => slow_pairs(w, out, x, start),
@@ -79,7 +79,7 @@ fn slow_chunks(w: &Panels, out: usize, x: &[f32], start: f32) -> f32 {
 }
 
 /// As [`V16::dot`] defines it.
-pub(crate) fn slow_pairs(w: &Panels, out: usize, x: &[f32], start: f32) -> f32 {
+fn slow_pairs(w: &Panels, out: usize, x: &[f32], start: f32) -> f32 {
     let mut weights = vec![0.0; w.inp];
     w.lookup(out, &mut weights);
     let add = |sum: f32, x: &[f32], w: &[f32]| {

@@ -115,7 +115,7 @@ impl Panels {
     /// The same matrix, whose products with inputs are computed by `arithmetic` where it
     /// [`Self::takes`] that, else by f32.
     pub(crate) fn computed_by(mut self, arithmetic: Arithmetic) -> Self {
-        if arithmetic != Arithmetic::Bf16
+        if !matches!(arithmetic, Arithmetic::Bf16 | Arithmetic::Amx)
             && let Some(lines) = self.expanded(0..self.out.div_ceil(LANES), &Executor::new(1))
         {
             self.data = Data::Bf16(lines);
@@ -134,13 +134,15 @@ impl Panels {
     /// The same matrix in less memory, where its products are those of bf16 and its exponents are few.
     pub(crate) fn compacted(self) -> Self {
         match (&self.data, self.arithmetic) {
-            (Data::Bf16(lines), Arithmetic::Bf16) => match Compact::of(lines, self.inp) {
-                Some(compact) => Self {
-                    data: Data::Compact(compact),
-                    ..self
-                },
-                None => self,
-            },
+            (Data::Bf16(lines), Arithmetic::Bf16 | Arithmetic::Amx) => {
+                match Compact::of(lines, self.inp) {
+                    Some(compact) => Self {
+                        data: Data::Compact(compact),
+                        ..self
+                    },
+                    None => self,
+                }
+            }
             _ => self,
         }
     }

@@ -223,9 +223,17 @@ fn codes_are_computed_so_where_it_is_quickest() {
             (WeightFormat::F32, pairs),
         ] {
             let weights = weights.clone().into_format(format);
-            assert_eq!(weights.quickest_with(true, true), quickest, "{format:?}");
-            assert_eq!(weights.quickest_with(false, true), pairs, "{format:?}");
-            assert_eq!(weights.quickest_with(false, false), Arithmetic::F32);
+            assert_eq!(
+                weights.quickest_with(true, Some(pairs)),
+                quickest,
+                "{format:?}"
+            );
+            assert_eq!(
+                weights.quickest_with(false, Some(pairs)),
+                pairs,
+                "{format:?}"
+            );
+            assert_eq!(weights.quickest_with(false, None), Arithmetic::F32);
             // What no matrix takes is f32, whatever was quickest.
             let has = format != WeightFormat::F32;
             let computed = weights.computed_by(quickest).arithmetic();
@@ -234,12 +242,12 @@ fn codes_are_computed_so_where_it_is_quickest() {
         // An embedding of another format decides nothing.
         let mut mixed = weights.clone().into_format(WeightFormat::Bf16);
         mixed.layers = weights.into_format(WeightFormat::Q8).layers;
-        assert_eq!(mixed.quickest_with(true, true), bytes);
+        assert_eq!(mixed.quickest_with(true, Some(pairs)), bytes);
     }
     // No whole groups.
     let odd = crate::testing::model(&tiny(Family::Qwen2), 7).weights;
     let odd = odd.into_format(WeightFormat::Q8);
-    assert_eq!(odd.quickest_with(true, true), pairs);
+    assert_eq!(odd.quickest_with(true, Some(pairs)), pairs);
 }
 
 /// The shape with whole groups of inputs.

@@ -10,14 +10,14 @@ use sha2::{Digest, Sha256};
 pub(crate) use self::mlp::{Experts, Mlp};
 use self::mlp::{of_expert, of_router};
 pub(crate) use self::named::hash_tensor;
-use crate::arithmetic::Arithmetic;
+use crate::arithmetic::{Arithmetic, quickest_of_pairs};
 use crate::config::{ExpertsConfig, ModelConfig};
 use crate::kv::KvFormat;
 use crate::panels::Panels;
 use crate::quant::WeightFormat;
 use crate::rng::Rng;
 use crate::rope::Rope;
-use crate::simd::{has_byte_dots, has_compact, has_dots};
+use crate::simd::{has_byte_dots, has_compact};
 use crate::source::{LoadError, TensorData, TensorSource};
 
 /// Matrices together from which on those of bf16 are kept in less memory.
@@ -164,7 +164,9 @@ fn stacks(cfg: &ModelConfig) -> [Stack; 4] {
 
 /// Whether matrices of so many bytes that `arithmetic` computes are kept in less memory, those of bf16 among them.
 pub(crate) fn is_compact(arithmetic: Arithmetic, bytes: usize) -> bool {
-    arithmetic == Arithmetic::Bf16 && has_compact() && bytes >= COMPACT_FROM_BYTES
+    matches!(arithmetic, Arithmetic::Bf16 | Arithmetic::Amx)
+        && has_compact()
+        && bytes >= COMPACT_FROM_BYTES
 }
 
 /// How matrices are kept from the moment they are read.
@@ -390,20 +392,18 @@ impl Weights {
 
     /// The arithmetic that is quickest for them on this processor: what most weights are decides.
     pub fn quickest(&self) -> Arithmetic {
-        self.quickest_with(has_byte_dots(), has_dots())
+        self.quickest_with(has_byte_dots(), quickest_of_pairs())
     }
 
-    /// The same on a processor with dot products of bytes, and of bf16.
-    pub(crate) fn quickest_with(&self, bytes: bool, pairs: bool) -> Arithmetic {
+    /// The same on a processor with dot products of bytes, and with what multiplies bf16.
+    pub(crate) fn quickest_with(&self, bytes: bool, pairs: Option<Arithmetic>) -> Arithmetic {
         let (codes, others): (Vec<_>, Vec<_>) =
             self.matrices().partition(|w| w.takes(Arithmetic::Int8));
         let weights = |all: Vec<&Panels>| all.iter().map(|w| w.out * w.inp).sum::<usize>();
         if bytes && weights(codes) > weights(others) {
             Arithmetic::Int8
-        } else if pairs {
-            Arithmetic::Bf16
         } else {
-            Arithmetic::F32
+            pairs.unwrap_or(Arithmetic::F32)
         }
     }
 

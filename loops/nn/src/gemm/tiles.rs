@@ -3,13 +3,13 @@
 
 use std::ops::Range;
 
-use super::chunks::{CHUNK, TILE_ROWS};
-use super::{At, Epilogue, Gemm, Pairs, Source, Staging, load_some};
+use super::chunks::{CHUNK, Chunked, TILE_ROWS};
+use super::{At, Epilogue, Gemm, load_some};
 use crate::simd::tiles::Tiles;
 use crate::simd::{LANES, Line, V16};
 
 /// Tiles of rows, and panels, whose sums are kept at the same time.
-const ACROSS: usize = 2;
+pub(super) const ACROSS: usize = 2;
 
 /// So many multiply-adds, rounded up.
 pub(super) fn multiply(count: usize) {
@@ -24,9 +24,33 @@ pub(super) fn multiply(count: usize) {
     }
 }
 
-/// Floats of the stage of a product of so many steps.
-pub(super) fn stage_floats(steps: usize) -> usize {
-    ACROSS * steps.next_multiple_of(CHUNK) * LANES
+/// Panels whose weights are staged for all rows before those of others: rows pass by less often then.
+const GROUP: usize = 4;
+/// Most floats of such a stage, where they are more panels than stay side by side.
+const GROUP_FLOATS: usize = 1 << 17;
+/// Chunks of a panel that are staged where no other rows need them.
+const RING: usize = 4;
+
+/// Chunks of a panel that a stage has room for.
+fn slots(steps: usize, rows: usize) -> usize {
+    match rows > ACROSS * TILE_ROWS {
+        true => steps.div_ceil(CHUNK),
+        false => RING,
+    }
+}
+
+/// Panels that are staged for so many rows.
+fn group(steps: usize, rows: usize) -> usize {
+    let panel = slots(steps, rows) * CHUNK * LANES;
+    match rows > ACROSS * TILE_ROWS && GROUP * panel <= GROUP_FLOATS {
+        true => GROUP,
+        false => ACROSS,
+    }
+}
+
+/// Floats of the stage of a product of so many steps and rows.
+pub(super) fn stage_floats(steps: usize, rows: usize) -> usize {
+    group(steps, rows) * slots(steps, rows) * CHUNK * LANES
 }
 
 /// What tiles of a product work with.
@@ -35,14 +59,15 @@ struct Block<'a> {
     /// Rows of a tile.
     tall: usize,
     at: At,
-    /// Chunks of the product, and weights of each: panel by panel.
+    /// Chunks of the product, and for how many of a panel there is room at a time.
     chunks: usize,
+    slots: usize,
     stage: *mut f32,
     /// Whether the weights are to be staged on the way.
     fresh: bool,
 }
 
-impl<S: Source<Factors = Pairs>> Gemm<S> {
+impl<S: Chunked> Gemm<S> {
     /// Everything in tiles: of rows that are about as many each, and panels in twos. Weights are
     /// staged while the first rows need them and serve the others.
     #[inline(always)]
@@ -52,31 +77,35 @@ impl<S: Source<Factors = Pairs>> Gemm<S> {
         panels: Range<usize>,
         stage: *mut f32,
     ) {
-        let chunks = self.k.div_ceil(CHUNK);
         let tall = rows.len().div_ceil(rows.len().div_ceil(TILE_ROWS));
+        let (slots, group) = (slots(self.k, rows.len()), group(self.k, rows.len()));
+        let mut room = [EMPTY, EMPTY];
         // SAFETY: there are tiles. Blocks lie inside the product, and the stage holds their weights.
         unsafe {
             let tiles = Tiles::with(tall);
-            for panel in panels.clone().step_by(ACROSS) {
+            for first in panels.clone().step_by(group) {
                 for row in rows.clone().step_by(ACROSS * tall) {
-                    let block = Block {
-                        tiles: &tiles,
-                        tall,
-                        at: At {
-                            row,
-                            panel,
-                            mr: (ACROSS * tall).min(rows.end - row),
-                            nr: ACROSS.min(panels.end - panel),
-                        },
-                        chunks,
-                        stage,
-                        fresh: row == rows.start,
-                    };
-                    match (block.at.mr > tall, block.at.nr) {
-                        (false, 1) => self.block::<V, 1, 1>(&block),
-                        (false, _) => self.block::<V, 1, 2>(&block),
-                        (true, 1) => self.block::<V, 2, 1>(&block),
-                        (true, _) => self.block::<V, 2, 2>(&block),
+                    for panel in (first..panels.end.min(first + group)).step_by(ACROSS) {
+                        let block = Block {
+                            tiles: &tiles,
+                            tall,
+                            at: At {
+                                row,
+                                panel,
+                                mr: (ACROSS * tall).min(rows.end - row),
+                                nr: ACROSS.min(panels.end - panel),
+                            },
+                            chunks: self.k.div_ceil(CHUNK),
+                            slots,
+                            stage: stage.add((panel - first) * slots * CHUNK * LANES),
+                            fresh: row == rows.start,
+                        };
+                        match (block.at.mr > tall, block.at.nr) {
+                            (false, 1) => self.block::<V, 1, 1>(&block, &mut room),
+                            (false, _) => self.block::<V, 1, 2>(&block, &mut room),
+                            (true, 1) => self.block::<V, 2, 1>(&block, &mut room),
+                            (true, _) => self.block::<V, 2, 2>(&block, &mut room),
+                        }
                     }
                 }
             }
@@ -86,46 +115,53 @@ impl<S: Source<Factors = Pairs>> Gemm<S> {
     /// `R` tiles of rows by `P` panels; the sums of the first rows are tiles 0 and 1, those of the
     /// next 2 and 3.
     #[inline(always)]
-    unsafe fn block<V: V16, const R: usize, const P: usize>(&self, block: &Block) {
+    unsafe fn block<V: V16, const R: usize, const P: usize>(
+        &self,
+        block: &Block,
+        [sums, of_chunk]: &mut [Sums; 2],
+    ) {
         let tiles = block.tiles;
-        let mut sums: Sums = [[Line([0.0; LANES]); TILE_ROWS]; ACROSS * ACROSS];
-        let mut of_chunk = sums;
+        let carry = matches!(self.out, Epilogue::Continue);
         // SAFETY: the block lies inside the product, and the stage holds a chunk before it is used.
         unsafe {
-            if let Epilogue::Continue = self.out {
+            if carry {
                 for m in 0..block.at.mr {
                     for n in 0..P {
                         let (y, valid) = self.output(&block.at, m, n);
-                        load_some::<V>(y, valid).store(block.sum(&mut sums, m, n));
+                        load_some::<V>(y, valid).store(block.sum(sums, m, n));
                     }
                 }
+            } else if S::SCALED {
+                *sums = EMPTY;
             }
-            if !S::SCALED_SUMS {
-                load_sums::<R, P>(tiles, &sums);
+            match S::SCALED {
+                true => {}
+                false if carry => load_sums::<R, P>(tiles, sums),
+                false => clear_sums::<R, P>(tiles),
+            }
+            let mut walks = [self.src.walk(block.at.panel); P];
+            if P == 2 {
+                walks[P - 1] = self.src.walk(block.at.panel + 1);
             }
             for chunk in 0..block.chunks {
-                if block.fresh && chunk == 0 {
-                    self.stage_chunk::<V>(block, chunk);
+                if block.fresh {
+                    self.stage_chunk::<V, P>(block, chunk, &mut walks);
                 }
-                if block.fresh && chunk + 1 < block.chunks {
-                    // A chunk ahead, so that it has arrived when it is loaded.
-                    self.stage_chunk::<V>(block, chunk + 1);
-                }
-                if S::SCALED_SUMS {
+                if S::SCALED {
                     clear_sums::<R, P>(tiles);
                 }
                 self.add_chunk::<R, P>(block, chunk);
-                if S::SCALED_SUMS {
-                    store_sums::<R, P>(tiles, &mut of_chunk);
-                    self.add_scaled::<V, R, P>(block, chunk, (&of_chunk, &mut sums));
+                if S::SCALED {
+                    store_sums::<R, P>(tiles, of_chunk);
+                    self.add_scaled::<V, R, P>(block, chunk, (of_chunk, sums));
                 }
             }
-            if !S::SCALED_SUMS {
-                store_sums::<R, P>(tiles, &mut sums);
+            if !S::SCALED {
+                store_sums::<R, P>(tiles, sums);
             }
             for m in 0..block.at.mr {
                 for n in 0..P {
-                    let sum = V::load(block.sum(&mut sums, m, n));
+                    let sum = V::load(block.sum(sums, m, n));
                     self.leave(&block.at, (m, n), sum);
                 }
             }
@@ -168,8 +204,7 @@ impl<S: Source<Factors = Pairs>> Gemm<S> {
         // SAFETY: the panels have a group for each chunk.
         unsafe {
             for n in 0..P {
-                let panel = self.src.panel(block.at.panel + n);
-                let scale = self.src.scale::<V>(panel, chunk);
+                let scale = self.src.scale_of::<V>(block.at.panel + n, chunk);
                 for tile in (n..R * ACROSS).step_by(ACROSS) {
                     let rows = of_chunk[tile].iter().zip(&mut sums[tile]);
                     for (more, sum) in rows.take(block.tall) {
@@ -182,21 +217,26 @@ impl<S: Source<Factors = Pairs>> Gemm<S> {
         }
     }
 
-    /// Weights of a chunk to the stage, steps that are not there as zeros.
+    /// Weights of the next chunk to the stage, steps that are not there as zeros.
     #[inline(always)]
-    unsafe fn stage_chunk<V: V16>(&self, block: &Block, chunk: usize) {
-        let steps = chunk * CHUNK..self.k.min((chunk + 1) * CHUNK);
+    unsafe fn stage_chunk<V: V16, const P: usize>(
+        &self,
+        block: &Block,
+        chunk: usize,
+        walks: &mut [S::Walk; P],
+    ) {
+        let steps = CHUNK.min(self.k - chunk * CHUNK);
         // SAFETY: the panels have these steps, and the stage has room for a chunk of each.
         unsafe {
-            for n in 0..block.at.nr {
-                let panel = self.src.panel(block.at.panel + n);
+            for (n, walk) in walks.iter_mut().enumerate() {
                 let to = block.staged(chunk, n);
-                for (line, i) in steps.clone().enumerate() {
-                    let pairs = self.src.load::<V>(panel, i, V::zero());
-                    Pairs::store::<V>(pairs, to.add(line * LANES));
-                }
-                for line in steps.len()..CHUNK {
-                    V::zero().store(to.add(line * LANES));
+                if steps == CHUNK {
+                    self.src.next::<V>(walk, CHUNK, to);
+                } else {
+                    self.src.next::<V>(walk, steps, to);
+                    for line in steps..CHUNK {
+                        V::zero().store(to.add(line * LANES));
+                    }
                 }
             }
         }
@@ -206,6 +246,8 @@ impl<S: Source<Factors = Pairs>> Gemm<S> {
 /// Per tile of sums its rows.
 type Sums = [[Line; TILE_ROWS]; ACROSS * ACROSS];
 
+const EMPTY: Sums = [[Line([0.0; LANES]); TILE_ROWS]; ACROSS * ACROSS];
+
 /// Bytes from one row of a tile to the next where they lie side by side.
 const LINE: usize = size_of::<Line>();
 
@@ -214,7 +256,10 @@ impl Block<'_> {
     #[inline(always)]
     unsafe fn staged(&self, chunk: usize, n: usize) -> *mut f32 {
         // SAFETY: the caller vouches for the chunk and the panel.
-        unsafe { self.stage.add((n * self.chunks + chunk) * CHUNK * LANES) }
+        unsafe {
+            self.stage
+                .add((n * self.slots + chunk % self.slots) * CHUNK * LANES)
+        }
     }
 
     /// The sum of row `m` and panel `n` of the block.

@@ -6,7 +6,9 @@ use super::{Data, Panels, Rows, RowsMut, Store};
 use crate::arithmetic::Arithmetic;
 use crate::exec::Executor;
 use crate::gemm::beside::Tiles;
-use crate::gemm::{Bf16Pairs, Epilogue, Factors, Gemm, Pairs, Quads, Single, Source, Strided};
+use crate::gemm::{
+    Bf16Pairs, Chunked, Epilogue, Factors, Gemm, Pairs, Quads, Single, Source, Strided,
+};
 use crate::pairs::with_pairs;
 use crate::quads::with_quads;
 use crate::quant::{Bits, CodeSums, Quantised};
@@ -55,7 +57,7 @@ impl Panels {
         unsafe {
             match (&self.data, self.arithmetic) {
                 (Data::Bf16(_) | Data::Compact(_), Arithmetic::Int8)
-                | (Data::Compact(_), Arithmetic::F32 | Arithmetic::Amx) => {
+                | (Data::Compact(_), Arithmetic::F32) => {
                     unreachable!("see `takes` and `computed_by`")
                 }
                 (Data::F32(lines), _) => {
@@ -83,11 +85,14 @@ impl Panels {
                         self.pairs(x, src, from(first), (exec, usize::MAX));
                     });
                 }
-                (Data::Compact(data), Arithmetic::Bf16) => {
+                (Data::Compact(data), Arithmetic::Bf16 | Arithmetic::Amx) => {
                     with_pairs(x, self.inp, exec, |first, x| {
                         let steps = self.inp / Pairs::INPUTS;
                         let product = self.product_in(steps, x, data.panels(), from(first));
-                        product.run_compact_on(exec);
+                        match self.arithmetic {
+                            Arithmetic::Amx => product.run_in_chunks(exec),
+                            _ => product.run_compact_on(exec),
+                        }
                     });
                 }
                 (Data::Quantised(data), Arithmetic::Bf16 | Arithmetic::Amx) => {
@@ -120,7 +125,7 @@ impl Panels {
     ///
     /// # Safety
     /// The pairs are as [`with_pairs`] makes them, and `to` holds their products.
-    unsafe fn pairs<S: Source<Factors = Pairs>>(
+    unsafe fn pairs<S: Source<Factors = Pairs> + Chunked>(
         &self,
         x: Rows,
         src: S,
