@@ -174,9 +174,9 @@ def our_round(model, steps, threads):
     return decoded + [told["prefill_tokens_per_s"], turns]
 
 
-def our_prefill(model, threads):
+def our_prefill(model, steps, threads):
     """Tokens per second of a prompt."""
-    return our_bench(model, threads, "engine", "--steps", "2")["prefill_tokens_per_s"]
+    return our_bench(model, threads, "engine", "--steps", str(steps))["prefill_tokens_per_s"]
 
 
 def measure(options, program):

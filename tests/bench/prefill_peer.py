@@ -72,7 +72,7 @@ def main():
             theirs, began = [], time.perf_counter()
             while not theirs or time.perf_counter() - began < options.seconds:
                 theirs.append(compute())
-            ours = llama_peer.our_prefill(model, options.threads)
+            ours = llama_peer.our_prefill(model, SHAPES[shape][1], options.threads)
             rounds[shape].append((ours, max(theirs)))
             print(f"round {number + 1}, {shape}: {ours:.0f}/{max(theirs):.0f} = {ours / max(theirs):.2f}", flush=True)
     tell(rounds, options)
