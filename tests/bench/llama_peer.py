@@ -68,8 +68,12 @@ def build_peer():
     print("building llama.cpp (some minutes)", flush=True)
     off = ["BUILD_SHARED_LIBS", "LLAMA_CURL", "LLAMA_OPENSSL", "LLAMA_BUILD_TESTS",
            "LLAMA_BUILD_EXAMPLES", "LLAMA_BUILD_SERVER", "LLAMA_BUILD_APP"]
+    # Where a processor has AMX, its products of eight bits in tiles end with a segmentation fault.
+    tiles = pathlib.Path("/proc/cpuinfo")
+    flags = "-mno-amx-int8" if tiles.exists() and "amx_int8" in tiles.read_text() else ""
     run(["cmake", "-G", "Ninja", "-S", folder / "vendor" / "llama.cpp", "-B", TARGET / "llama",
-         "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", *[f"-D{o}=OFF" for o in off]], env=env)
+         "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", *[f"-D{o}=OFF" for o in off],
+         f"-DCMAKE_C_FLAGS={flags}", f"-DCMAKE_CXX_FLAGS={flags}"], env=env)
     run(["cmake", "--build", TARGET / "llama", "--target", *PEERS], env=env)
     return built
 
