@@ -55,13 +55,13 @@ fn main() {
     let model = bench::model(&plan);
     let roof = bench::roof(model.weights.arithmetic(), plan.threads, ROOF_TIME);
     println!(
-        "{:<32} {:>12.1} thousand million multiply-adds/s",
+        "{:<40} {:>12.1} thousand million multiply-adds/s",
         "at most, in registers",
         roof / 1e9
     );
     for speed in bench::run(&plan, model) {
         println!(
-            "{:<32} {:>12.0} tokens/s   longest call {:>8.3} ms",
+            "{:<40} {:>12.0} tokens/s   longest call {:>8.3} ms",
             speed.name, speed.tokens_per_second, speed.longest_ms
         );
     }

@@ -235,8 +235,8 @@ impl Adapter {
     /// Rounded to the served precision.
     pub(crate) fn served(&self) -> Self {
         match self.config.dtype() {
-            AdapterDtype::F32 => self.map(Panels::widened),
-            AdapterDtype::Bf16 => self.map(Panels::rounded),
+            AdapterDtype::F32 => self.map(|panels| panels.widened().narrowed()),
+            AdapterDtype::Bf16 => self.map(|panels| panels.rounded().narrowed()),
         }
     }
 

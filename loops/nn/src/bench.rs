@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::adapter::{AdapterDtype, LoraConfig, Target};
+use crate::adapter::{Adapter, AdapterDtype, LoraConfig, Target};
 use crate::arithmetic::Arithmetic;
 use crate::config::{Family, ModelConfig, StoredDtype};
 use crate::exec::Executor;
@@ -111,14 +111,21 @@ pub fn model(plan: &Plan) -> Model {
     model.computed_by(arithmetic).with_kv(plan.kv)
 }
 
-/// Measures decode at batch 1, 8 and 32, prefill of 512 tokens, and training where it is wanted,
-/// each for an equal part of the budget.
+/// Sequences at once, and adapters that they are under.
+const DECODES: [(usize, usize); 5] = [(1, 0), (8, 0), (32, 0), (32, 1), (32, 8)];
+
+/// Measures decode at batch 1, 8 and 32, without adapters and with, prefill of 512 tokens, and training
+/// where it is wanted, each for an equal part of the budget.
 pub fn run(plan: &Plan, model: Model) -> Vec<Speed> {
     let exec = Executor::new(plan.threads);
-    let share = plan.budget / if plan.train { 6 } else { 4 };
+    let share = plan.budget / if plan.train { 8 } else { 6 };
     let mut speeds = Vec::new();
-    for batch in [1, 8, 32] {
-        speeds.push(decode(&model, &exec, (batch, plan.context), share));
+    for (batch, adapters) in DECODES {
+        let adapters: Vec<Adapter> = (0..adapters as u64)
+            .map(|seed| Adapter::random(&model.config, lora(), seed))
+            .collect();
+        let size = (batch, plan.context);
+        speeds.push(decode(&model, &exec, (size, &adapters), share));
     }
     speeds.push(prefill(&model, &exec, share));
     if plan.train {
@@ -127,18 +134,22 @@ pub fn run(plan: &Plan, model: Model) -> Vec<Speed> {
     speeds
 }
 
-fn training(model: Model, exec: Executor, share: Duration, speeds: &mut Vec<Speed>) {
-    let (model, exec) = (Arc::new(model), Arc::new(exec));
-    let lora = LoraConfig {
+/// An adapter as training makes them.
+fn lora() -> LoraConfig {
+    LoraConfig {
         rank: 8,
         alpha: 16.0,
         targets: Target::ALL.to_vec(),
         rslora: false,
-        dtype: AdapterDtype::Bf16,
-    };
+        dtype: AdapterDtype::F32,
+    }
+}
+
+fn training(model: Model, exec: Executor, share: Duration, speeds: &mut Vec<Speed>) {
+    let (model, exec) = (Arc::new(model), Arc::new(exec));
     for (name, trainable) in [
         ("train full", Trainable::Full),
-        ("train adapter", Trainable::Lora(lora)),
+        ("train adapter", Trainable::Lora(lora())),
     ] {
         let cfg = LearnerConfig::new(trainable, Objective::CrossEntropy, 1e-4);
         let learner = Learner::new(Arc::clone(&model), cfg).expect("the settings are valid");
@@ -187,7 +198,7 @@ fn measure(name: String, tokens: usize, share: Duration, call: &mut dyn FnMut())
 fn decode(
     model: &Model,
     exec: &Executor,
-    (batch, context): (usize, usize),
+    ((batch, context), adapters): ((usize, usize), &[Adapter]),
     share: Duration,
 ) -> Speed {
     let per_seq = (context + 1).div_ceil(BLOCK_TOKENS);
@@ -198,23 +209,24 @@ fn decode(
     let token = [1];
     let seqs: Vec<SeqInput> = blocks
         .chunks(per_seq)
-        .map(|blocks| SeqInput {
+        .enumerate()
+        .map(|(at, blocks)| SeqInput {
             tokens: &token,
             start: context,
             blocks,
-            adapter: None,
+            // Those of an adapter stand together, as the engine lays them.
+            adapter: adapters.get(at * adapters.len() / batch),
             logits: LogitsWanted::Last,
         })
         .collect();
-    measure(
-        format!("decode batch {batch}, context {context}"),
-        batch,
-        share,
-        &mut || {
-            let logits = forward(model, &mut kv, &seqs, exec, &mut scratch);
-            assert_eq!(logits.rows(), batch);
-        },
-    )
+    let mut name = format!("decode batch {batch}, context {context}");
+    if !adapters.is_empty() {
+        name.push_str(&format!(", adapters {}", adapters.len()));
+    }
+    measure(name, batch, share, &mut || {
+        let logits = forward(model, &mut kv, &seqs, exec, &mut scratch);
+        assert_eq!(logits.rows(), batch);
+    })
 }
 
 fn prefill(model: &Model, exec: &Executor, share: Duration) -> Speed {

@@ -669,7 +669,20 @@ fn bits_do_not_depend_on_how_adapters_are_shared_out() {
                 .collect::<Vec<_>>(),
         )
     };
-    let wanted: Vec<_> = seqs.iter().flat_map(|seq| said(1, &[*seq])).collect();
-    assert!(wanted == said(1, &seqs));
-    assert!(wanted == said(3, &seqs));
+    // Many short runs, few long ones, and one alone.
+    for run in [1, 4, 9] {
+        let under = |i: usize| seqs[(i / run * run + 1) % 9].adapter;
+        let seqs: Vec<SeqInput> = seqs
+            .iter()
+            .enumerate()
+            .map(|(i, seq)| SeqInput {
+                adapter: under(i),
+                ..*seq
+            })
+            .collect();
+        let wanted: Vec<_> = seqs.iter().flat_map(|seq| said(1, &[*seq])).collect();
+        for threads in [1, 3, 16] {
+            assert!(wanted == said(threads, &seqs), "{run} {threads}");
+        }
+    }
 }

@@ -22,8 +22,8 @@ use std::ops::Range;
 pub(crate) use self::chunks::{Chunked, TILE_ROWS, multiply};
 use self::factors::FactorOf;
 pub(crate) use self::factors::{
-    Bf16Pairs, CODE_ROWS, CodeFactors, Element, Factors, Half, MAX_ROWS, Pairs, Quads, Single,
-    Source, Staging, Strided,
+    BESIDE_MAX, Bf16Pairs, CODE_ROWS, CodeFactors, Element, Factors, Half, MAX_ROWS, Pairs, Quads,
+    SideBySide, Single, Source, Staging, Strided,
 };
 use crate::exec::Executor;
 use crate::quant::CodeSums;
@@ -172,14 +172,20 @@ impl<S> Gemm<S> {
 
     /// Leaves a finished sum in `y`, as [`Epilogue`] says.
     #[inline(always)]
-    unsafe fn leave<V: V16>(&self, at: &At, (m, n): (usize, usize), mut sum: V) {
+    unsafe fn leave<V: V16>(&self, at: &At, (m, n): (usize, usize), sum: V) {
+        // SAFETY: same contract.
+        unsafe { self.leave_in(at.panel + n, self.output(at, m, n), sum) }
+    }
+
+    /// The same, where so many of the sixteen columns exist.
+    #[inline(always)]
+    unsafe fn leave_in<V: V16>(&self, panel: usize, (y, valid): (*mut f32, usize), mut sum: V) {
         // SAFETY: the tile lies inside the product; a bias holds `cols` values.
         unsafe {
-            let (y, valid) = self.output(at, m, n);
             match self.out {
                 Epilogue::Set(bias) => {
                     if !bias.is_null() {
-                        let bias = bias.add((at.panel + n) * LANES);
+                        let bias = bias.add(panel * LANES);
                         sum = sum.add(load_some::<V>(bias, valid));
                     }
                 }
@@ -224,23 +230,19 @@ impl<S> Gemm<S> {
     ) {
         // SAFETY: the tile lies inside the product.
         unsafe {
-            // What needs no more than the sums leaves from the registers.
+            // Whole panels leave from the registers.
             let whole = (at.panel + NR) * LANES <= self.cols;
-            let plain = match self.out {
-                Epilogue::Set(bias) => bias.is_null(),
-                Epilogue::Continue => true,
-                Epilogue::AddScaled(_) => false,
-            };
             for m in 0..MR {
                 for n in 0..NR {
-                    if whole && plain {
-                        acc[m][n].store(self.output(at, m, n).0);
+                    if whole {
+                        let (y, _) = self.output(at, m, n);
+                        self.leave_in(at.panel + n, (y, LANES), acc[m][n]);
                     } else {
                         acc[m][n].store(tile[m * NR + n].0.as_mut_ptr());
                     }
                 }
             }
-            if !(whole && plain) {
+            if !whole {
                 self.finish::<V>(at, tile);
             }
         }

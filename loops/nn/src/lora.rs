@@ -4,11 +4,13 @@
 use crate::adapter::{Adapter, AdapterConfig, Change};
 use crate::exec::Shards;
 use crate::forward::SeqInput;
+use crate::gemm::{BESIDE_MAX, MAX_ROWS};
 use crate::layer::{Pass, Projection};
-use crate::panels::{Rows, RowsMut, Store};
+use crate::panels::{Panels, Rows, RowsMut, Store};
 use crate::simd::{Buf, padded};
 
 /// Neighbouring sequences under one adapter.
+#[derive(Clone, Copy)]
 struct Run<'a> {
     adapter: &'a Adapter,
     /// First row and rows.
@@ -36,9 +38,26 @@ fn runs<'a>(batch: &'a [SeqInput<'a>]) -> impl Iterator<Item = Run<'a>> {
     })
 }
 
+/// Rows that a thread takes through an adapter at a time: a tile of them at least, and of many rows so many
+/// that matrices which came once are used often.
+const PIECE_ROWS: (usize, usize) = (MAX_ROWS, 48);
+
+/// Parts of a run, as equal as rows allow; of `rows` rows at most each.
+fn pieces<'a>(run: Run<'a>, rows: usize) -> impl Iterator<Item = Run<'a>> {
+    let count = run.rows.div_ceil(rows);
+    (0..count).map(move |at| {
+        let first = run.rows * at / count;
+        Run {
+            first: run.first + first,
+            rows: run.rows * (at + 1) / count - first,
+            ..run
+        }
+    })
+}
+
 impl Pass<'_> {
-    /// Adds to `y` what each run's adapter does with its rows of `x`: side by side where there are
-    /// many short runs, each of which is too little to share.
+    /// Adds to `y` what each run's adapter does with its rows of `x`. Rows are shared out over the
+    /// threads, or else, where they are few and their products long, each product of one run after the other.
     pub(crate) fn adapt_runs(
         &self,
         step: &Projection,
@@ -46,17 +65,29 @@ impl Pass<'_> {
         (y, low_rank): (&mut [f32], &mut Buf),
     ) {
         let (inp, out) = (step.linear.w.inp, step.linear.w.out);
-        let (mut count, mut longest, mut rank, mut each) = (0, 0, 0, 0);
+        let threads = self.exec.threads();
+        let (least, most) = PIECE_ROWS;
+        let shared = self.tokens.div_ceil(2 * threads).clamp(least, most);
+        // A dense change is large: it should not come for few rows.
+        let rows_of = |run: &Run| match &run.adapter.config {
+            AdapterConfig::Lora(_) => shared,
+            AdapterConfig::Dense(_) => most,
+        };
+        let (mut count, mut work, mut stride) = (0, 0, 0);
         for run in runs(self.batch) {
-            count += 1;
-            longest = longest.max(run.rows);
-            rank = rank.max(padded(run.adapter.config.rank()));
-            each = each.max(match &run.adapter.config {
-                AdapterConfig::Lora(lora) => padded(lora.rank) * (inp + out),
-                AdapterConfig::Dense(_) => inp * out,
-            });
+            count += run.rows.div_ceil(rows_of(&run));
+            work += run.rows
+                * match &run.adapter.config {
+                    AdapterConfig::Lora(lora) => {
+                        let beside = step.targets.len() * padded(lora.rank);
+                        stride = stride.max(beside);
+                        beside * inp + padded(lora.rank) * out
+                    }
+                    AdapterConfig::Dense(_) => inp * out,
+                };
         }
-        let low_rank = Shards::new(&mut low_rank.take(self.tokens * rank)[..self.tokens * rank]);
+        let size = self.tokens * stride;
+        let low_rank = Shards::new(&mut low_rank.take(size)[..size]);
         let y = Shards::new(&mut y[..self.tokens * step.stride]);
         let one = |run: Run| {
             let end = run.first + run.rows;
@@ -64,7 +95,7 @@ impl Pass<'_> {
             let (y, low_rank) = unsafe {
                 (
                     y.slice(run.first * step.stride..end * step.stride),
-                    low_rank.slice(run.first * rank..end * rank),
+                    low_rank.slice(run.first * stride..end * stride),
                 )
             };
             let x = Rows {
@@ -74,13 +105,15 @@ impl Pass<'_> {
             };
             self.adapt(run.adapter, step, x, (y, low_rank));
         };
-        if count < 2 || 2 * longest > self.tokens {
+        if count < threads && self.exec.parts(work / count.max(1)) > 1 {
             return runs(self.batch).for_each(one);
         }
-        self.exec.split(count, self.tokens * each, &|part| {
-            let mine = runs(self.batch).enumerate();
-            let mine = mine.filter(|(index, _)| part.contains(index));
-            mine.for_each(|(_, run)| one(run));
+        self.exec.split(count, work, &|part| {
+            let all = runs(self.batch).flat_map(|run| {
+                let rows = rows_of(&run);
+                pieces(run, rows)
+            });
+            all.skip(part.start).take(part.len()).for_each(one);
         });
     }
 
@@ -92,39 +125,46 @@ impl Pass<'_> {
         x: Rows,
         (y, low_rank): (&mut [f32], &mut [f32]),
     ) {
+        let store = Store::AddScaled(adapter.config.scale());
+        let (mut pairs, mut count) = ([None; BESIDE_MAX], 0);
         for &(target, column) in step.targets {
-            let Some(change) = adapter.change(step.layer, target) else {
-                continue;
-            };
-            let store = Store::AddScaled(adapter.config.scale());
-            let pair = match change {
-                Change::LowRank(pair) => pair,
-                Change::Dense(d) => {
-                    let to = RowsMut {
-                        data: &mut y[column..],
-                        stride: step.stride,
-                    };
-                    d.linear(x, to, store, self.exec);
-                    continue;
+            match adapter.change(step.layer, target) {
+                Some(Change::LowRank(pair)) => {
+                    pairs[count] = Some((pair, column));
+                    count += 1;
                 }
-            };
-            let stride = padded(pair.a.out);
-            let s = &mut low_rank[..x.rows * stride];
-            let to = RowsMut {
-                data: &mut *s,
-                stride,
-            };
-            pair.a.linear(x, to, Store::Set(None), self.exec);
+                Some(Change::Dense(d)) => {
+                    let to = step.columns(y, column);
+                    d.linear(x, to, store, self.exec);
+                }
+                None => {}
+            }
+        }
+        let stride = low_rank.len() / x.rows;
+        let to = RowsMut {
+            data: &mut *low_rank,
+            stride,
+        };
+        let firsts = pairs.map(|pair| Some(&pair?.0.a));
+        Panels::linear_side_by_side(firsts, x, to, Store::Set(None), self.exec);
+        for (at, (pair, column)) in pairs.into_iter().flatten().enumerate() {
             let s = Rows {
-                data: s,
+                data: &low_rank[at * padded(pair.a.out)..],
                 stride,
                 rows: x.rows,
             };
-            let to = RowsMut {
-                data: &mut y[column..],
-                stride: step.stride,
-            };
-            pair.b.linear(s, to, store, self.exec);
+            let to = step.columns(y, column);
+            Panels::linear_side_by_side([Some(&pair.b), None, None], s, to, store, self.exec);
+        }
+    }
+}
+
+impl Projection<'_> {
+    /// Output rows from a column on.
+    fn columns<'y>(&self, y: &'y mut [f32], column: usize) -> RowsMut<'y> {
+        RowsMut {
+            data: &mut y[column..],
+            stride: self.stride,
         }
     }
 }

@@ -12,7 +12,10 @@ use crate::quant::{Bits, GROUP, Quantised, WeightFormat};
 use crate::simd::{HalfLine, LANES, Line, copies_of, room_for};
 use crate::source::TensorData;
 
+mod narrow;
 mod products;
+
+use self::narrow::Narrow;
 
 #[derive(Debug, Clone, PartialEq)]
 enum Data {
@@ -20,6 +23,9 @@ enum Data {
     Bf16(Vec<HalfLine>),
     /// bf16 in less memory; the same weights.
     Compact(Compact),
+    /// Of few outputs, f32 and bf16; their products are those of f32.
+    Narrow(Narrow<Line>),
+    NarrowBf16(Narrow<HalfLine>),
     Quantised(Quantised),
 }
 
@@ -35,7 +41,7 @@ pub(crate) struct Panels {
 
 /// A matrix as it is stored: panels as [`Panels`] describes them.
 pub(crate) enum Stored<'a> {
-    F32(&'a [Line]),
+    F32(Cow<'a, [Line]>),
     Bf16(Cow<'a, [HalfLine]>),
     Quantised(&'a Quantised),
 }
@@ -144,6 +150,21 @@ impl Panels {
                 }
             }
             _ => self,
+        }
+    }
+
+    /// The same matrix in less memory, where it has few outputs: to multiply f32 with, not to change.
+    pub(crate) fn narrowed(self) -> Self {
+        let data = match (&self.data, self.arithmetic) {
+            (Data::F32(lines), _) => Narrow::of(self.out, lines).map(Data::Narrow),
+            (Data::Bf16(lines), Arithmetic::F32) => {
+                Narrow::of(self.out, lines).map(Data::NarrowBf16)
+            }
+            _ => None,
+        };
+        match data {
+            Some(data) => Self { data, ..self },
+            None => self,
         }
     }
 
@@ -275,6 +296,10 @@ impl Panels {
                     .for_each(|(t, line)| *t = widen(line.0[lane]));
             }
             Data::Compact(data) => data.lookup(row, &mut to[..self.inp]),
+            Data::Narrow(_) | Data::NarrowBf16(_) => {
+                let values = to.iter_mut().take(self.inp).enumerate();
+                values.for_each(|(k, t)| *t = self.line(k)[lane]);
+            }
             Data::Quantised(data) => {
                 let values = to.iter_mut().take(self.inp).enumerate();
                 values.for_each(|(k, t)| *t = data.value(row, k));
@@ -304,8 +329,8 @@ impl Panels {
     /// How the weights are stored, as fingerprints name it.
     pub(crate) fn format(&self) -> &'static str {
         match &self.data {
-            Data::F32(_) => "f32",
-            Data::Bf16(_) | Data::Compact(_) => WeightFormat::Bf16.as_str(),
+            Data::F32(_) | Data::Narrow(_) => WeightFormat::F32.as_str(),
+            Data::Bf16(_) | Data::Compact(_) | Data::NarrowBf16(_) => WeightFormat::Bf16.as_str(),
             Data::Quantised(data) => match data.bits {
                 Bits::Eight => WeightFormat::Q8.as_str(),
                 Bits::Four => WeightFormat::Q4.as_str(),
@@ -317,7 +342,7 @@ impl Panels {
     pub(crate) fn kept(&self) -> &'static str {
         match &self.data {
             Data::Compact(_) => "bf16 in 12 bits",
-            Data::F32(_) | Data::Bf16(_) | Data::Quantised(_) => self.format(),
+            _ => self.format(),
         }
     }
 
@@ -396,12 +421,14 @@ impl Panels {
     /// The matrix as it is stored.
     pub(crate) fn stored(&self) -> Stored<'_> {
         match &self.data {
-            Data::F32(lines) => Stored::F32(lines),
+            Data::F32(lines) => Stored::F32(Cow::Borrowed(lines)),
             Data::Bf16(lines) => Stored::Bf16(Cow::Borrowed(lines)),
             Data::Compact(compact) => {
                 let panels = 0..self.out.div_ceil(LANES);
                 Stored::Bf16(Cow::Owned(compact.expanded(panels, &Executor::new(1))))
             }
+            Data::Narrow(narrow) => Stored::F32(narrow.lines(self.inp).collect()),
+            Data::NarrowBf16(narrow) => Stored::Bf16(narrow.lines(self.inp).collect()),
             Data::Quantised(data) => Stored::Quantised(data),
         }
     }
@@ -412,6 +439,8 @@ impl Panels {
             Data::F32(lines) => size_of_val(lines.as_slice()),
             Data::Bf16(lines) => size_of_val(lines.as_slice()),
             Data::Compact(data) => data.bytes(),
+            Data::Narrow(narrow) => size_of_val(narrow.lines.as_slice()),
+            Data::NarrowBf16(narrow) => size_of_val(narrow.lines.as_slice()),
             Data::Quantised(data) => data.bytes(),
         }
     }
@@ -528,6 +557,8 @@ impl Panels {
             Data::F32(lines) => lines[index].0,
             Data::Bf16(lines) => widen_line(&lines[index]).0,
             Data::Compact(_) => unreachable!("compact panels are expanded first"),
+            Data::Narrow(narrow) => narrow.line(index).0,
+            Data::NarrowBf16(narrow) => widen_line(&narrow.line(index)).0,
             Data::Quantised(data) => data.line(index / self.inp, index % self.inp),
         }
     }

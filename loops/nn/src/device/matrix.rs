@@ -30,7 +30,7 @@ impl Packer {
     /// `[ceil(out / 32)][ceil(in / 32)][32]` of a quantised one.
     pub(super) fn matrix(&mut self, from: &Panels) -> Packed<Matrix> {
         let (format, data, scales) = match from.stored() {
-            Stored::F32(lines) => (Format::F32, floats(from, lines), None),
+            Stored::F32(lines) => (Format::F32, floats(from, &lines), None),
             Stored::Bf16(lines) => (Format::Bf16, halves(from, &lines), None),
             Stored::Quantised(codes) => {
                 let format = match codes.bits {

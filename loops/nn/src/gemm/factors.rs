@@ -1,6 +1,6 @@
 //! What a product multiplies, step by step, and where it lies.
 
-use crate::simd::{Kernel, LANES, V16, dispatch, dispatch_bytes, dispatch_dots};
+use crate::simd::{Kernel, LANES, V16, dispatch, dispatch_bytes, dispatch_dots, fetch_line};
 
 /// Most rows of a register tile, where a source does not say otherwise.
 pub(crate) const MAX_ROWS: usize = 6;
@@ -299,6 +299,43 @@ impl<E: Element> Source for Strided<E> {
     unsafe fn panel(&self, n: usize) -> *const E {
         // SAFETY: the caller vouches for `n`.
         unsafe { self.base.add(n * self.panel) }
+    }
+    #[inline(always)]
+    unsafe fn load<V: V16>(&self, panel: *const E, i: usize, _scale: V) -> V {
+        // SAFETY: the caller vouches for `i`.
+        unsafe { E::load(panel.add(i * self.step)) }
+    }
+}
+
+/// Most matrices side by side: query, key and value.
+pub(crate) const BESIDE_MAX: usize = 3;
+
+/// How far ahead of a walk through small matrices is asked for what comes: what lies behind one is the next.
+const AHEAD_BYTES: usize = 4 << 10;
+
+/// Panels of matrices of one shape, those of one behind those of the other. They are many small ones, each
+/// used for few rows, and are waited for more than computed with.
+#[derive(Clone, Copy)]
+pub(crate) struct SideBySide<E> {
+    pub(crate) bases: [*const E; BESIDE_MAX],
+    /// Panels of each.
+    pub(crate) each: usize,
+    pub(crate) panel: usize,
+    pub(crate) step: usize,
+}
+
+impl<E: Element> Source for SideBySide<E> {
+    type Factors = Single;
+    type Panel = *const E;
+    #[inline(always)]
+    unsafe fn panel(&self, n: usize) -> *const E {
+        // SAFETY: the caller vouches for `n`.
+        unsafe { self.bases[n / self.each].add(n % self.each * self.panel) }
+    }
+    #[inline(always)]
+    fn fetch(&self, panel: *const E, i: usize) {
+        let at = panel.wrapping_add(i * self.step).cast::<u8>();
+        fetch_line::<2>(at.wrapping_add(AHEAD_BYTES));
     }
     #[inline(always)]
     unsafe fn load<V: V16>(&self, panel: *const E, i: usize, _scale: V) -> V {

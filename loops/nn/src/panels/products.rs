@@ -7,7 +7,8 @@ use crate::arithmetic::Arithmetic;
 use crate::exec::Executor;
 use crate::gemm::beside::Tiles;
 use crate::gemm::{
-    Bf16Pairs, Chunked, Epilogue, Factors, Gemm, Pairs, Quads, Single, Source, Strided,
+    BESIDE_MAX, Bf16Pairs, Chunked, Epilogue, Factors, Gemm, Pairs, Quads, SideBySide, Single,
+    Source, Strided,
 };
 use crate::pairs::with_pairs;
 use crate::quads::with_quads;
@@ -21,6 +22,20 @@ const STAGED_FROM: usize = 48;
 /// The same for codes that are multiplied in pairs: there are more instructions from a code to a pair.
 const CODE_PAIRS_STAGED_FROM: usize = 24;
 
+impl Store<'_> {
+    /// The same for a product of so many outputs.
+    fn epilogue(&self, out: usize) -> Epilogue {
+        match self {
+            Self::Set(bias) => {
+                assert!(bias.is_none_or(|b| b.len() >= out), "bias too short");
+                Epilogue::Set(bias.map_or(std::ptr::null(), <[f32]>::as_ptr))
+            }
+            Self::Continue => Epilogue::Continue,
+            Self::AddScaled(scale) => Epilogue::AddScaled(*scale),
+        }
+    }
+}
+
 impl Panels {
     /// `y [rows, out] = x [rows, in] W^T`, see [`Store`]. `y` rows start at column 0 of `y.data`.
     pub(crate) fn linear(&self, x: Rows, y: RowsMut, store: Store, exec: &Executor) {
@@ -28,14 +43,7 @@ impl Panels {
             data: y,
             stride: ym,
         } = y;
-        let out = match store {
-            Store::Set(bias) => {
-                assert!(bias.is_none_or(|b| b.len() >= self.out), "bias too short");
-                Epilogue::Set(bias.map_or(std::ptr::null(), <[f32]>::as_ptr))
-            }
-            Store::Continue => Epilogue::Continue,
-            Store::AddScaled(scale) => Epilogue::AddScaled(scale),
-        };
+        let out = store.epilogue(self.out);
         if x.rows == 0 {
             return;
         }
@@ -46,12 +54,98 @@ impl Panels {
         unsafe { self.multiply(x, (y.as_mut_ptr(), ym, out), exec) }
     }
 
+    /// As [`Self::linear`], for matrices of an adapter: up to [`BESIDE_MAX`] of one shape and form, f32 or
+    /// bf16 that is multiplied as f32, the outputs of each beginning at a multiple of their padded number in
+    /// `y`. Few rows times few outputs leave a processor waiting for sums; those of several matrices do
+    /// not. What lies between the outputs of one and the next says nothing.
+    pub(crate) fn linear_side_by_side(
+        all: [Option<&Self>; BESIDE_MAX],
+        x: Rows,
+        y: RowsMut,
+        store: Store,
+        exec: &Executor,
+    ) {
+        let RowsMut {
+            data: y,
+            stride: ym,
+        } = y;
+        let Some(one) = all[0].filter(|_| x.rows > 0) else {
+            return;
+        };
+        let same = |w: &&Self| (w.out, w.inp) == (one.out, one.inp);
+        assert!(all.iter().flatten().all(same), "matrices of several shapes");
+        let before = all.iter().flatten().count() - 1;
+        let (last, cols) = (x.rows - 1, before * padded(one.out) + one.out);
+        assert!(x.data.len() >= last * x.stride + one.inp, "x too short");
+        assert!(y.len() >= last * ym + cols, "y too short");
+        let to = (y.as_mut_ptr(), ym, store.epilogue(cols));
+        // SAFETY: lengths were checked; `y` is exclusive.
+        unsafe {
+            match one.data {
+                Data::F32(_) | Data::Narrow(_) => {
+                    let src = one.side_by_side(all, Self::singles);
+                    Gemm {
+                        cols,
+                        ..one.product(x, src, to)
+                    }
+                    .run_on(exec);
+                }
+                _ => {
+                    let src = one.side_by_side(all, Self::halves);
+                    Gemm {
+                        cols,
+                        ..one.product(x, src, to)
+                    }
+                    .run_staged_on(exec, STAGED_FROM);
+                }
+            }
+        }
+    }
+
+    /// Matrices of this shape that begin where `values` says.
+    fn side_by_side<E>(
+        &self,
+        all: [Option<&Self>; BESIDE_MAX],
+        values: fn(&Self) -> (*const E, usize),
+    ) -> SideBySide<E> {
+        let (_, step) = values(self);
+        SideBySide {
+            bases: all.map(|w| w.map_or(std::ptr::null(), |w| values(w).0)),
+            each: self.out.div_ceil(LANES),
+            panel: self.inp * step,
+            step,
+        }
+    }
+
+    /// Where the values of an f32 matrix begin, and their distance from one input to the next.
+    fn singles(&self) -> (*const f32, usize) {
+        match &self.data {
+            Data::F32(lines) => (lines.as_ptr().cast(), LANES),
+            Data::Narrow(narrow) => (narrow.lines.as_ptr().cast(), narrow.lanes),
+            _ => panic!("a matrix of {}, not of f32", self.kept()),
+        }
+    }
+
+    /// The same of a bf16 matrix.
+    fn halves(&self) -> (*const u16, usize) {
+        match &self.data {
+            Data::Bf16(lines) => (lines.as_ptr().cast(), LANES),
+            Data::NarrowBf16(narrow) => (narrow.lines.as_ptr().cast(), narrow.lanes),
+            _ => panic!("a matrix of {}, not of bf16", self.kept()),
+        }
+    }
+
+    /// The matrix where its values are.
+    fn strided<E>(&self, (base, step): (*const E, usize)) -> Strided<E> {
+        let panel = self.inp * step;
+        Strided { base, panel, step }
+    }
+
     /// See [`Self::linear`].
     ///
     /// # Safety
     /// `x` has the rows, and the output has them to write.
     unsafe fn multiply(&self, x: Rows, to: (*mut f32, usize, Epilogue), exec: &Executor) {
-        let (panel, step) = (self.inp * LANES, LANES);
         let from = |first: usize| (to.0.wrapping_add(first * to.1), to.1, to.2);
         // SAFETY: the caller vouches for `x` and `to`; panels hold ceil(out / 16) * in lines.
         unsafe {
@@ -60,14 +154,12 @@ impl Panels {
                 | (Data::Compact(_), Arithmetic::F32) => {
                     unreachable!("see `takes` and `computed_by`")
                 }
-                (Data::F32(lines), _) => {
-                    let base = lines.as_ptr().cast::<f32>();
-                    let product = self.product(x, Strided { base, panel, step }, to);
+                (Data::F32(_) | Data::Narrow(_), _) => {
+                    let product = self.product(x, self.strided(self.singles()), to);
                     product.run_on(exec);
                 }
-                (Data::Bf16(lines), Arithmetic::F32) => {
-                    let base = lines.as_ptr().cast::<u16>();
-                    self.staged(x, Strided { base, panel, step }, to, exec);
+                (Data::Bf16(_), Arithmetic::F32) | (Data::NarrowBf16(_), _) => {
+                    self.staged(x, self.strided(self.halves()), to, exec);
                 }
                 (Data::Quantised(data), Arithmetic::F32) => match data.bits {
                     Bits::Eight => self.staged(x, data.eight(), to, exec),
@@ -78,8 +170,8 @@ impl Panels {
                         self.quads((data, tiles), x, from(first), exec);
                     });
                 }
-                (Data::Bf16(lines), Arithmetic::Bf16 | Arithmetic::Amx) => {
-                    let base = lines.as_ptr().cast::<u16>();
+                (Data::Bf16(_), Arithmetic::Bf16 | Arithmetic::Amx) => {
+                    let (base, panel) = (self.halves().0, self.inp * LANES);
                     with_pairs(x, self.inp, exec, |first, x| {
                         let src = Bf16Pairs { base, panel };
                         self.pairs(x, src, from(first), (exec, usize::MAX));

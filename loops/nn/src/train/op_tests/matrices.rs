@@ -146,7 +146,7 @@ fn adapted((frozen, inp, out): (&[f32], usize, usize), adapter: &Adapter, x: &[f
 /// Gradients of its input and of the change.
 fn adapted_back(frozen: &[f32], adapter: &Adapter, step: (&[f32], &[f32])) -> (Vec<f32>, Change) {
     in_layer((frozen, None), Some(adapter), |back, _| {
-        let mut sums = Adapter::zero(back.pass.cfg, adapter.config.clone());
+        let mut sums = Adapter::zero(back.pass.cfg, adapter.config.clone()).widened();
         let dx = projected(back, step, &mut LayerSink::Adapter(&mut sums.layers[0]));
         (dx, sums.layers[0][Target::O as usize].take().unwrap())
     })
