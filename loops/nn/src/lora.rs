@@ -29,7 +29,7 @@ fn runs<'a>(batch: &'a [SeqInput<'a>]) -> impl Iterator<Item = Run<'a>> {
     batch.chunk_by(same).filter_map(move |run| {
         let (first, rows) = (next, run.iter().map(|s| s.tokens.len()).sum());
         next += rows;
-        let adapter = run[0].adapter?;
+        let adapter = run[0].adapter.filter(|_| rows > 0)?;
         Some(Run {
             adapter,
             first,
@@ -38,8 +38,8 @@ fn runs<'a>(batch: &'a [SeqInput<'a>]) -> impl Iterator<Item = Run<'a>> {
     })
 }
 
-/// Rows that a thread takes through an adapter at a time: a tile of them at least, and of many rows so many
-/// that matrices which came once are used often.
+/// Rows that a thread takes through matrices of low rank at a time: a tile of them at least, and of many rows
+/// so many that matrices which came once are used often.
 const PIECE_ROWS: (usize, usize) = (MAX_ROWS, 48);
 
 /// Parts of a run, as equal as rows allow; of `rows` rows at most each.
@@ -57,7 +57,7 @@ fn pieces<'a>(run: Run<'a>, rows: usize) -> impl Iterator<Item = Run<'a>> {
 
 impl Pass<'_> {
     /// Adds to `y` what each run's adapter does with its rows of `x`. Rows are shared out over the
-    /// threads, or else, where they are few and their products long, each product of one run after the other.
+    /// threads, or else, where most are of one piece, each product of one run after the other.
     pub(crate) fn adapt_runs(
         &self,
         step: &Projection,
@@ -65,17 +65,20 @@ impl Pass<'_> {
         (y, low_rank): (&mut [f32], &mut Buf),
     ) {
         let (inp, out) = (step.linear.w.inp, step.linear.w.out);
-        let threads = self.exec.threads();
         let (least, most) = PIECE_ROWS;
-        let shared = self.tokens.div_ceil(2 * threads).clamp(least, most);
-        // A dense change is large: it should not come for few rows.
+        let shared = self.tokens.div_ceil(2 * self.exec.threads());
+        let shared = shared.clamp(least, most);
+        // A dense change is large: it should come once for all rows.
         let rows_of = |run: &Run| match &run.adapter.config {
             AdapterConfig::Lora(_) => shared,
-            AdapterConfig::Dense(_) => most,
+            AdapterConfig::Dense(_) => run.rows,
         };
-        let (mut count, mut work, mut stride) = (0, 0, 0);
+        let (mut count, mut rows, mut longest) = (0, 0, 0);
+        let (mut work, mut stride) = (0, 0);
         for run in runs(self.batch) {
             count += run.rows.div_ceil(rows_of(&run));
+            rows += run.rows;
+            longest = longest.max(run.rows.min(rows_of(&run)));
             work += run.rows
                 * match &run.adapter.config {
                     AdapterConfig::Lora(lora) => {
@@ -105,7 +108,7 @@ impl Pass<'_> {
             };
             self.adapt(run.adapter, step, x, (y, low_rank));
         };
-        if count < threads && self.exec.parts(work / count.max(1)) > 1 {
+        if 2 * longest > rows {
             return runs(self.batch).for_each(one);
         }
         self.exec.split(count, work, &|part| {
