@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
-use hone_nn::device::{DeviceError, Driver, KERNELS, Launch, Launches, Repeats};
+use hone_nn::device::{DeviceError, Driver, KERNELS, Launch, Launches, Limits, Repeats};
 
 /// The kernels, compiled by build.rs: machine code for the architectures it names, and PTX that
 /// the driver compiles for newer ones.
@@ -25,6 +25,7 @@ struct Gpu {
     name: String,
     context: sys::CUcontext,
     kernels: HashMap<&'static str, sys::CUfunction>,
+    limits: Limits,
     /// Whether a kernel may begin while the one before it ends.
     overlaps: bool,
 }
@@ -105,6 +106,15 @@ impl Nvidia {
             let loading = "loading the kernels (they need compute capability 8.0 or newer)";
             let module = result::module::load_data(IMAGE.0.as_ptr().cast());
             let module = module.map_err(failed(loading))?;
+            use sys::CUdevice_attribute_enum as Has;
+            let has = |what| result::device::get_attribute(device, what).map_err(failed(doing));
+            let most = has(Has::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+            let limits = Limits {
+                processors: has(Has::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.cast_unsigned(),
+                room: has(Has::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?
+                    .cast_unsigned(),
+                cache: u64::from(has(Has::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?.cast_unsigned()),
+            };
             let mut kernels = HashMap::new();
             for kernel in KERNELS {
                 let symbol = CString::new(*kernel).map_err(|error| DeviceError::Failed {
@@ -112,14 +122,24 @@ impl Nvidia {
                     why: error.to_string(),
                 })?;
                 let function = result::module::get_function(module, symbol);
-                kernels.insert(*kernel, function.map_err(failed(loading))?);
+                let function = function.map_err(failed(loading))?;
+                if kernel.starts_with("stream_") {
+                    // What it has itself counts as well.
+                    let own = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
+                    let own = result::function::get_function_attribute(function, own);
+                    let own = own.map_err(failed(loading))?;
+                    let asked = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+                    result::function::set_function_attribute(function, asked, most - own)
+                        .map_err(failed(loading))?;
+                }
+                kernels.insert(*kernel, function);
             }
-            let major = sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
-            let major = result::device::get_attribute(device, major).map_err(failed(doing))?;
+            let major = has(Has::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
             let gpu = Gpu {
                 name,
                 context,
                 kernels,
+                limits,
                 overlaps: major >= 9,
             };
             Self::ordered(Arc::new(gpu), Rank::First)
@@ -198,7 +218,7 @@ impl Nvidia {
             blockDimX: launch.block,
             blockDimY: 1,
             blockDimZ: 1,
-            sharedMemBytes: 0,
+            sharedMemBytes: launch.room,
             hStream: stream,
             attrs: &raw mut overlap,
             numAttrs: u32::from(self.gpu.overlaps),
@@ -250,6 +270,10 @@ unsafe impl Driver for Nvidia {
         self.here()?;
         // SAFETY: the stream lives as long as this order.
         unsafe { result::stream::synchronize(self.compute) }.map_err(failed("computing"))
+    }
+
+    fn limits(&self) -> Limits {
+        self.gpu.limits
     }
 
     fn memory(&self) -> Result<(u64, u64), DeviceError> {

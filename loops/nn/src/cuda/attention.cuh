@@ -12,6 +12,8 @@ struct Tile {
     uint32_t first;
     // Start of the sequence's block table in `tables`.
     uint32_t table;
+    // The sequence's first position that this pass computes: what lies before is there already.
+    uint32_t fresh;
 };
 
 struct Attend {
@@ -105,7 +107,10 @@ template <int R> HONE_INLINE void score(const Attend &a) {
 #pragma unroll
         for (uint32_t j = 0; j < AT_ONCE; j++) k[j] = key[(d + j) * BLOCK_TOKENS];
     };
-    if (AT_ONCE <= dim) read(0);
+    const bool known = block + BLOCK_TOKENS <= own.tile.fresh;
+    if (AT_ONCE <= dim && known) read(0);
+    wait_before();
+    if (AT_ONCE <= dim && !known) read(0);
     for (uint32_t i = t; i < R * dim; i += ATTEND_THREADS) {
         uint32_t r = i / dim, d = i % dim;
         float q = r < own.count ? a.q[row_at(a, own, r) + d] * a.scale : 0.0f;
@@ -175,12 +180,7 @@ template <int R> struct Weighing {
 template <int R> HONE_INLINE void copy_blocks(const Attend &a, const Asked &own, uint32_t blocks, Weighing<R> *held) {
     const uint32_t t = threadIdx.x % 32, d0 = blockIdx.z * VALUES_DIMS, dims = least(a.dim - d0, VALUES_DIMS);
     const uint32_t *table = own.table + own.base / BLOCK_TOKENS;
-    // Where the block after the next lies is known before it is needed.
-    uint32_t upcoming = table[0];
-    auto copy = [&](uint32_t block) {
-        const uint32_t place = upcoming;
-        if (block + 1 < blocks) upcoming = table[block + 1];
-        const float *from = a.values + ((uint64_t)place * a.kv_heads + own.head) * BLOCK_TOKENS * a.dim + d0;
+    auto copy_scores = [&](uint32_t block) {
         Weighing<R> &to = held[block % VALUES_AHEAD];
 #pragma unroll
         for (uint32_t i = 0; i < R * BLOCK_TOKENS / 4; i += 32) {
@@ -188,6 +188,10 @@ template <int R> HONE_INLINE void copy_blocks(const Attend &a, const Asked &own,
             const float *scores = own.scores + r * own.stride + block * BLOCK_TOKENS + piece * 4;
             if (r < R) copy_ahead(&to.scores[r][piece], scores);
         }
+    };
+    auto copy_values = [&](uint32_t block, uint32_t place) {
+        const float *from = a.values + ((uint64_t)place * a.kv_heads + own.head) * BLOCK_TOKENS * a.dim + d0;
+        Weighing<R> &to = held[block % VALUES_AHEAD];
         if (a.dim % 4 == 0) {
 #pragma unroll
             for (uint32_t i = 0; i < BLOCK_TOKENS * VALUES_DIMS / 4; i += 32) {
@@ -203,14 +207,28 @@ template <int R> HONE_INLINE void copy_blocks(const Attend &a, const Asked &own,
     };
     // Values are used a block after their scores.
     constexpr uint32_t AHEAD = VALUES_AHEAD - 2;
+    auto known = [&](uint32_t block) { return own.base + (block + 1) * BLOCK_TOKENS <= own.tile.fresh; };
+    for (uint32_t block = 0; block < AHEAD && block < blocks; block++) {
+        if (known(block)) copy_values(block, table[block]);
+    }
+    wait_before();
     for (uint32_t block = 0; block < AHEAD; block++) {
-        if (block < blocks) copy(block);
+        if (block < blocks && !known(block)) copy_values(block, table[block]);
+        if (block < blocks) copy_scores(block);
         copies_end();
     }
+    // Where the block after the next lies is known before it is needed.
+    uint32_t upcoming = AHEAD < blocks ? table[AHEAD] : 0;
     for (uint32_t block = 0; block < blocks; block++) {
         copies_wait<(int)AHEAD - 1>();
         HONE_SYNC();
-        if (block + AHEAD < blocks) copy(block + AHEAD);
+        const uint32_t next = block + AHEAD;
+        if (next < blocks) {
+            const uint32_t place = upcoming;
+            if (next + 1 < blocks) upcoming = table[next + 1];
+            copy_values(next, place);
+            copy_scores(next);
+        }
         copies_end();
     }
     HONE_SYNC();
@@ -284,11 +302,13 @@ template <int R> HONE_INLINE void weigh(const Attend &a) {
         return;
     }
     if (t >= 32) {
+        wait_before();
         find_peaks<R>(a, own, peak);
         make_weights<R>(own, blocks, held, peak, weights, lanes);
         HONE_SYNC();
         return;
     }
+    wait_before();
     float sum[R];
 #pragma unroll
     for (int r = 0; r < R; r++) sum[r] = 0.0f;
@@ -330,11 +350,11 @@ template <int R> HONE_INLINE void weigh(const Attend &a) {
     }
 }
 
-HONE_KERNEL(score_1, Attend) { score<1>(args); }
-HONE_KERNEL(score_2, Attend) { score<2>(args); }
-HONE_KERNEL(score_4, Attend) { score<4>(args); }
-HONE_KERNEL(score_8, Attend) { score<8>(args); }
-HONE_KERNEL(weigh_1, Attend) { weigh<1>(args); }
-HONE_KERNEL(weigh_2, Attend) { weigh<2>(args); }
-HONE_KERNEL(weigh_4, Attend) { weigh<4>(args); }
-HONE_KERNEL(weigh_8, Attend) { weigh<8>(args); }
+HONE_KERNEL_AHEAD(score_1, Attend) { score<1>(args); }
+HONE_KERNEL_AHEAD(score_2, Attend) { score<2>(args); }
+HONE_KERNEL_AHEAD(score_4, Attend) { score<4>(args); }
+HONE_KERNEL_AHEAD(score_8, Attend) { score<8>(args); }
+HONE_KERNEL_AHEAD(weigh_1, Attend) { weigh<1>(args); }
+HONE_KERNEL_AHEAD(weigh_2, Attend) { weigh<2>(args); }
+HONE_KERNEL_AHEAD(weigh_4, Attend) { weigh<4>(args); }
+HONE_KERNEL_AHEAD(weigh_8, Attend) { weigh<8>(args); }

@@ -46,6 +46,12 @@ __device__ __forceinline__ float bits_float(uint32_t bits) { return __uint_as_fl
 __device__ __forceinline__ uint32_t float_bits(float x) { return __float_as_uint(x); }
 // Adds to a number that other threads of the block add to as well; what it was before.
 __device__ __forceinline__ uint32_t add_shared(uint32_t *to, uint32_t x) { return atomicAdd(to, x); }
+// What is copied at once.
+struct Piece {
+    void *to;
+    const void *from;
+    uint32_t bytes;
+};
 // Copies sixteen bytes to memory of the block while the thread goes on.
 __device__ __forceinline__ void copy_ahead(void *to, const void *from) {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
@@ -57,6 +63,92 @@ __device__ __forceinline__ void copies_end() { asm volatile("cp.async.commit_gro
 template <int N> __device__ __forceinline__ void copies_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
+// Asks for bytes, whole sixteens, to come to the device's cache.
+__device__ __forceinline__ void ask_ahead(const void *from, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
+// Waits for the other threads of the warp.
+#define HONE_WARP_SYNC() __syncwarp()
+// Memory of a block that its launch asks for.
+#define HONE_ROOM(name) extern __shared__ __align__(128) unsigned char name[]
+
+// Where threads and copies of a block report that they are done. Each time all have, it begins anew, and those
+// that wait for that time, counted from 0, go on.
+struct Arrivals {
+    uint64_t word;
+    __device__ __forceinline__ uint32_t at() const { return (uint32_t)__cvta_generic_to_shared(&word); }
+    // For so many threads, and copies where `with_copies` says so. One thread does it, before a barrier.
+    __device__ __forceinline__ void begin(uint32_t threads, bool with_copies) {
+#if __CUDA_ARCH__ >= 900
+        const uint32_t count = with_copies ? 1 : threads;
+#else
+        const uint32_t count = with_copies ? 32 : threads;
+#endif
+        asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at()), "r"(count) : "memory");
+#if __CUDA_ARCH__ >= 900
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+    }
+    // A thread is done.
+    __device__ __forceinline__ void arrive() {
+        uint64_t before;
+        asm volatile("mbarrier.arrive.shared.b64 %0, [%1];" : "=l"(before) : "r"(at()) : "memory");
+    }
+    // Waits for that time.
+    __device__ __forceinline__ void wait(uint32_t time) const {
+        uint32_t done = 0;
+        while (!done) {
+#if __CUDA_ARCH__ >= 900
+            asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                         : "=r"(done)
+                         : "r"(at()), "r"(time & 1)
+                         : "memory");
+#else
+            asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                         : "=r"(done)
+                         : "r"(at()), "r"(time & 1)
+                         : "memory");
+#endif
+        }
+    }
+    // A warp announces copies of so many bytes. Those may begin before.
+    __device__ __forceinline__ void announce(uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+        uint64_t before;
+        if (threadIdx.x % 32 == 0)
+            asm volatile("mbarrier.arrive.expect_tx.shared.b64 %0, [%1], %2;"
+                         : "=l"(before)
+                         : "r"(at()), "r"(bytes)
+                         : "memory");
+#endif
+    }
+    // A warp has begun all copies of this time.
+    __device__ __forceinline__ void begun() {
+#if __CUDA_ARCH__ < 900
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at()) : "memory");
+#endif
+    }
+    // A warp begins `count` copies: of piece(i), whole sixteens of bytes.
+    template <typename Each> __device__ __forceinline__ void copy(uint32_t count, Each piece) {
+        const uint32_t t = threadIdx.x % 32;
+#if __CUDA_ARCH__ >= 900
+        for (uint32_t i = t; i < count; i += 32) {
+            const Piece own = piece(i);
+            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                             (uint32_t)__cvta_generic_to_shared(own.to)),
+                         "l"(own.from), "r"(own.bytes), "r"(at())
+                         : "memory");
+        }
+#else
+        for (uint32_t i = 0; i < count; i++) {
+            const Piece own = piece(i);
+            for (uint32_t j = t * 16; j < own.bytes; j += 512) copy_ahead((char *)own.to + j, (const char *)own.from + j);
+        }
+#endif
+    }
+};
 #endif
 
 // Tokens per key-value block.

@@ -8,6 +8,7 @@
 #include <vector>
 
 Dim threadIdx, blockIdx, blockDim, gridDim;
+alignas(128) unsigned char emulator_room[ROOM_MAX];
 
 namespace {
 
@@ -16,7 +17,8 @@ constexpr size_t STACK = 128 << 10;
 struct Thread {
     ucontext_t context;
     std::vector<char> stack;
-    enum { READY, WAITING, DONE } state;
+    // At a barrier of the block, or until something is done.
+    enum { READY, BARRIER, WAITING, DONE } state;
 };
 
 std::map<std::string, void (*)(const void *)> &kernels() {
@@ -29,6 +31,14 @@ ucontext_t scheduler;
 uint32_t current;
 void (*body)(const void *);
 const void *arguments;
+// Whether something was done that others may wait for.
+bool did;
+// Threads of a warp that have come to its barrier, and how often all had.
+struct Warp {
+    uint32_t come;
+    uint32_t times;
+};
+std::vector<Warp> warps;
 
 void enter() {
     body(arguments);
@@ -36,13 +46,13 @@ void enter() {
     swapcontext(&threads[current].context, &scheduler);
 }
 
-void run_to_barrier(uint32_t index) {
+void run_some(uint32_t index) {
     current = index;
     threadIdx = {index, 0, 0};
     swapcontext(&scheduler, &threads[index].context);
 }
 
-// False when some threads wait at a barrier that others never reach.
+// False when some threads wait for what never comes: a barrier that others do not reach, or copies.
 bool run_block(uint32_t count, bool reverse) {
     for (uint32_t i = 0; i < count; i++) {
         Thread &thread = threads[i];
@@ -54,22 +64,49 @@ bool run_block(uint32_t count, bool reverse) {
         thread.context.uc_link = &scheduler;
         makecontext(&thread.context, enter, 0);
     }
-    for (uint32_t done = 0; done < count;) {
+    warps.assign((count + 31) / 32, Warp{0, 0});
+    for (uint32_t idle = 0;;) {
+        did = false;
+        uint32_t done = 0, waiting = 0;
         for (uint32_t i = 0; i < count; i++) {
-            run_to_barrier(reverse ? count - 1 - i : i);
+            const uint32_t index = reverse ? count - 1 - i : i;
+            if (threads[index].state == Thread::READY || threads[index].state == Thread::WAITING) run_some(index);
         }
-        done = 0;
-        for (uint32_t i = 0; i < count; i++) done += threads[i].state == Thread::DONE;
-        if (done != 0 && done != count) return false;
+        for (uint32_t i = 0; i < count; i++) {
+            done += threads[i].state == Thread::DONE;
+            waiting += threads[i].state == Thread::WAITING;
+        }
+        if (done == count) return true;
+        // Who went on without doing such a thing does it soon.
+        idle = did ? 0 : idle + 1;
+        if (waiting > 0 && idle > 8) return false;
+        if (waiting > 0) continue;
+        if (done > 0) return false;
+        for (uint32_t i = 0; i < count; i++) threads[i].state = Thread::READY;
     }
-    return true;
 }
 
 } // namespace
 
 void emulator_sync() {
+    threads[current].state = Thread::BARRIER;
+    swapcontext(&threads[current].context, &scheduler);
+}
+
+void emulator_wait() {
     threads[current].state = Thread::WAITING;
     swapcontext(&threads[current].context, &scheduler);
+}
+
+void emulator_did() { did = true; }
+
+void emulator_warp_sync() {
+    const uint32_t index = current / 32, times = warps[index].times;
+    if (++warps[index].come == 32) {
+        warps[index] = Warp{0, times + 1};
+        emulator_did();
+    }
+    while (warps[index].times == times) emulator_wait();
 }
 
 Registered::Registered(const char *name, void (*run)(const void *)) { kernels()[name] = run; }

@@ -11,6 +11,15 @@ extern Dim threadIdx, blockIdx, blockDim, gridDim;
 
 // Waits for the other threads of the block.
 void emulator_sync();
+// Waits for the other threads of the warp.
+void emulator_warp_sync();
+// Lets others go on until one of them has done something that counts.
+void emulator_wait();
+// Says that something was done that others may wait for.
+void emulator_did();
+// Memory of a block that its launch asks for.
+constexpr uint32_t ROOM_MAX = 256 << 10;
+extern unsigned char emulator_room[ROOM_MAX];
 // Makes a kernel known by its name.
 struct Registered {
     Registered(const char *name, void (*run)(const void *));
@@ -19,6 +28,8 @@ struct Registered {
 #define HONE_INLINE inline
 #define HONE_SHARED static
 #define HONE_SYNC() emulator_sync()
+#define HONE_WARP_SYNC() emulator_warp_sync()
+#define HONE_ROOM(name) unsigned char *name = emulator_room
 #define HONE_KERNEL(name, Args)                                                                    \
     static void name##_kernel(const Args args);                                                    \
     static Registered name##_known(#name, [](const void *args) {                                   \
@@ -51,3 +62,48 @@ static inline void copies_end() {}
 template <int N> static inline void copies_wait() {}
 // One kernel follows the other.
 static inline void wait_before() {}
+static inline void ask_ahead(const void *, uint32_t) {}
+struct Piece {
+    void *to;
+    const void *from;
+    uint32_t bytes;
+};
+// As in common.cuh.
+struct Arrivals {
+    uint32_t all, left, times;
+    int32_t bytes;
+    void begin(uint32_t threads, bool with_copies) {
+        all = left = with_copies ? 1 : threads;
+        times = 0;
+        bytes = 0;
+    }
+    void arrive() {
+        left--;
+        look();
+    }
+    void wait(uint32_t time) const {
+        while (times <= time) emulator_wait();
+    }
+    void announce(uint32_t count) {
+        if (threadIdx.x % 32 != 0) return;
+        bytes += count;
+        arrive();
+    }
+    void begun() {}
+    template <typename Each> void copy(uint32_t count, Each piece) {
+        for (uint32_t i = threadIdx.x % 32; i < count; i += 32) {
+            const Piece own = piece(i);
+            memcpy(own.to, own.from, own.bytes);
+            bytes -= own.bytes;
+            look();
+        }
+    }
+
+  private:
+    void look() {
+        if (left != 0 || bytes != 0) return;
+        left = all;
+        times++;
+        emulator_did();
+    }
+};

@@ -8,3 +8,4 @@
 #include "loss.cuh"
 #include "rows.cuh"
 #include "sample.cuh"
+#include "stream.cuh"

@@ -26,9 +26,13 @@ struct Linear {
     uint32_t y_stride;
     uint32_t store;
     float scale;
-    uint32_t unused;
+    // Bytes of a block's memory that the launch asks for.
+    uint32_t room;
     // What the kernels for a few rows compute in further blocks, of the same rows or fewer.
     Linears beside;
+    // What is asked for meanwhile, since the next kernels read it; bytes may be 0.
+    const void *next;
+    uint64_t next_bytes;
 };
 
 // Where a row of x begins.
@@ -257,37 +261,11 @@ template <uint32_t R> HONE_INLINE void few_beside(const Linear &a, uint32_t stri
     else few<F32, R, 64>(a, strip, room);
 }
 
-// A product of a few rows, and those beside it.
-template <uint32_t F, uint32_t R, uint32_t IN> HONE_INLINE void few_all(const Linear &a) {
-    HONE_SHARED Bytes16 room[FEW_BYTES / 16];
-    const uint32_t strips = (a.w.out + GROUP_OUT - 1) / GROUP_OUT;
-    if (blockIdx.x < strips) {
-        few<F, R, IN>(a, blockIdx.x, room);
-    } else {
-        wait_before();
-        const uint32_t at = blockIdx.x - strips;
-        const Linear own = a.beside.each[at / a.beside.blocks];
-        few_beside<R>(own, at % a.beside.blocks, room);
-    }
-}
-
-// By rows, for many outputs ("wide") and few, where larger blocks would be too few to fill a device.
-#define HONE_LINEAR(format, F, IN)                                                                 \
-    HONE_KERNEL_AHEAD(few_##format##_1, Linear) { few_all<F, 1, IN>(args); }                       \
-    HONE_KERNEL_AHEAD(few_##format##_4, Linear) { few_all<F, 4, IN>(args); }                       \
-    HONE_KERNEL_AHEAD(some_##format##_8, Linear) { some<F, 8, 1, 2, IN>(args); }                   \
-    HONE_KERNEL_AHEAD(some_##format##_16, Linear) { some<F, 16, 1, 2, IN>(args); }                 \
-    HONE_KERNEL_AHEAD(some_##format##_32, Linear) { some<F, 32, 1, 4, 64>(args); }                 \
-    HONE_KERNEL_AHEAD(some_##format##_64, Linear) { some<F, 64, 1, 4, 32>(args); }                 \
-    HONE_KERNEL_AHEAD(wide_##format##_8, Linear) { some<F, 8, 2, 2, 64>(args); }                   \
-    HONE_KERNEL_AHEAD(wide_##format##_16, Linear) { some<F, 16, 2, 2, 64>(args); }                 \
-    HONE_KERNEL_AHEAD(wide_##format##_32, Linear) { some<F, 32, 2, 2, (F == F32 ? 32 : 64)>(args); }\
-    HONE_KERNEL_AHEAD(wide_##format##_64, Linear) { some<F, 64, 2, 2, 32>(args); }
-
-HONE_LINEAR(f32, F32, 64)
-HONE_LINEAR(bf16, BF16, 128)
-HONE_LINEAR(q8, Q8, 128)
-HONE_LINEAR(q4, Q4, 128)
+// For many rows and outputs.
+HONE_KERNEL_AHEAD(many_f32, Linear) { some<F32, 64, 2, 2, 32>(args); }
+HONE_KERNEL_AHEAD(many_bf16, Linear) { some<BF16, 64, 2, 2, 32>(args); }
+HONE_KERNEL_AHEAD(many_q8, Linear) { some<Q8, 64, 2, 2, 32>(args); }
+HONE_KERNEL_AHEAD(many_q4, Linear) { some<Q4, 64, 2, 2, 32>(args); }
 
 // The products of adapters: small, many. Grid: strips, rows, products.
 HONE_KERNEL(adapters, Linears) {

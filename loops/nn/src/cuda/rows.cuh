@@ -48,7 +48,7 @@ struct Norm {
 constexpr uint32_t NORM_THREADS = 512, NORM_CHUNK = 4096;
 
 // y = x / rms(x) * weight. Grid: rows. Block: NORM_THREADS.
-HONE_KERNEL(norm_rows, Norm) {
+HONE_KERNEL_AHEAD(norm_rows, Norm) {
     HONE_SHARED float chunk[NORM_CHUNK];
     HONE_SHARED float lanes[LANES];
     uint32_t t = threadIdx.x;
@@ -62,6 +62,7 @@ HONE_KERNEL(norm_rows, Norm) {
         const uint32_t at = i * NORM_THREADS + t;
         if (whole && at < args.n) weights[i] = args.weight[at];
     }
+    wait_before();
     float lane = 0.0f;
     for (uint32_t at = 0; at < args.n; at += NORM_CHUNK) {
         uint32_t count = args.n - at < NORM_CHUNK ? args.n - at : NORM_CHUNK;
@@ -136,7 +137,7 @@ constexpr uint32_t MAX_DIM = 256;
 
 // Norm and rotation of one head of one token; keys and values go to the cache. Grid: tokens,
 // heads + 2 kv heads. Block: thirty-two.
-HONE_KERNEL(place, Place) {
+HONE_KERNEL_AHEAD(place, Place) {
     HONE_SHARED float head[MAX_DIM];
     HONE_SHARED float lanes[LANES];
     uint32_t t = threadIdx.x, token = blockIdx.x, which = blockIdx.y, dim = args.dim;
@@ -147,6 +148,7 @@ HONE_KERNEL(place, Place) {
     uint64_t cell = ((uint64_t)args.blocks[token] * args.kv_heads + kv) * BLOCK_TOKENS * dim;
     uint32_t slot = position % BLOCK_TOKENS;
     if (!query && !key) {
+        wait_before();
         for (uint32_t d = t; d < dim; d += blockDim.x) args.values[cell + slot * dim + d] = raw[d];
         return;
     }
@@ -159,7 +161,6 @@ HONE_KERNEL(place, Place) {
 #pragma unroll
     for (uint32_t i = 0; i < EACH; i++) {
         const uint32_t d = i * 32 + t;
-        if (d < dim) own[i] = raw[d];
         if (d < dim && weight) weights[i] = weight[d];
     }
 #pragma unroll
@@ -168,6 +169,12 @@ HONE_KERNEL(place, Place) {
         if (pair >= pairs) continue;
         turn[i][0] = cos[pair];
         turn[i][1] = sin[pair];
+    }
+    wait_before();
+#pragma unroll
+    for (uint32_t i = 0; i < EACH; i++) {
+        const uint32_t d = i * 32 + t;
+        if (d < dim) own[i] = raw[d];
     }
 #pragma unroll
     for (uint32_t i = 0; i < EACH; i++) {

@@ -13,6 +13,18 @@ pub(super) enum Format {
     Q4 = 3,
 }
 
+impl Format {
+    /// Bits of a weight.
+    pub(super) fn bits(self) -> u64 {
+        match self {
+            Self::F32 => 32,
+            Self::Bf16 => 16,
+            Self::Q8 => 8,
+            Self::Q4 => 4,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct Matrix {
@@ -47,8 +59,10 @@ pub(super) struct Linear {
     pub(super) y_stride: u32,
     pub(super) leave: Leave,
     pub(super) scale: f32,
-    pub(super) unused: u32,
+    pub(super) room: u32,
     pub(super) beside: Linears,
+    pub(super) next: At,
+    pub(super) next_bytes: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -385,11 +399,14 @@ pub(super) struct Draws {
     pub(super) vocab: u32,
 }
 
-/// Rows of attention that are computed together; four numbers in the batch's description.
+/// Rows of attention that are computed together; [`TILE_WORDS`] numbers in the batch's description.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tile {
     pub(super) row: u32,
     pub(super) tokens: u32,
     pub(super) first: u32,
     pub(super) table: u32,
+    pub(super) fresh: u32,
 }
+/// Numbers of a tile.
+pub(super) const TILE_WORDS: usize = 5;

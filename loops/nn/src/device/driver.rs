@@ -65,8 +65,36 @@ pub struct Launch {
     pub grid: [u32; 3],
     /// Threads of a block.
     pub block: u32,
+    /// Bytes of a block's memory beside what the kernel has.
+    pub room: u32,
     /// The kernel's argument.
     pub args: *const c_void,
+}
+
+/// How many blocks a kernel has, and how large they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Size {
+    pub(super) grid: [u32; 3],
+    pub(super) block: u32,
+    pub(super) room: u32,
+}
+
+impl From<([u32; 3], u32)> for Size {
+    fn from((grid, block): ([u32; 3], u32)) -> Self {
+        let room = 0;
+        Self { grid, block, room }
+    }
+}
+
+/// What a device has.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Processors, each of which computes some blocks at a time.
+    pub processors: u32,
+    /// Bytes of a processor's own memory, which its blocks share.
+    pub room: u32,
+    /// Bytes of the cache that all share.
+    pub cache: u64,
 }
 
 /// A device: memory, and kernels that run in the order they are launched.
@@ -86,6 +114,9 @@ pub unsafe trait Driver: Send + Sync {
     /// # Errors
     /// The device failed.
     fn second(&self) -> Result<Arc<dyn Driver>, DeviceError>;
+
+    /// What it has.
+    fn limits(&self) -> Limits;
 
     /// Bytes of free and of all memory.
     fn memory(&self) -> Result<(u64, u64), DeviceError>;
@@ -283,13 +314,15 @@ unsafe impl Plain for super::args::Drawn {}
 pub(super) fn launch<T>(
     driver: &dyn Driver,
     kernel: &'static str,
-    (grid, block): ([u32; 3], u32),
+    size: impl Into<Size>,
     args: &T,
 ) -> Result<(), DeviceError> {
+    let Size { grid, block, room } = size.into();
     let launch = Launch {
         kernel,
         grid,
         block,
+        room,
         args: std::ptr::from_ref(args).cast(),
     };
     // SAFETY: the callers in this folder pass the struct of the kernel they name, and buffers that

@@ -13,11 +13,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use sha2::{Digest, Sha256};
 
-use super::driver::{DeviceError, Driver, Launch};
+use super::driver::{DeviceError, Driver, Launch, Limits};
 use super::launches::{Launches, Repeats};
 
 /// The sources, by file name.
-const SOURCES: [(&str, &str); 13] = [
+const SOURCES: [(&str, &str); 14] = [
     ("emulator.cpp", include_str!("../cuda/emulator.cpp")),
     ("emulator.h", include_str!("../cuda/emulator.h")),
     ("kernels.cu", include_str!("../cuda/kernels.cu")),
@@ -34,6 +34,7 @@ const SOURCES: [(&str, &str); 13] = [
     ("backward.cuh", include_str!("../cuda/backward.cuh")),
     ("experts.cuh", include_str!("../cuda/experts.cuh")),
     ("loss.cuh", include_str!("../cuda/loss.cuh")),
+    ("stream.cuh", include_str!("../cuda/stream.cuh")),
 ];
 /// Follows every piece of memory, to see whether a kernel wrote beyond it.
 const GUARD: [u8; 64] = [0xa5; 64];
@@ -173,6 +174,15 @@ unsafe impl Driver for Emulator {
         Ok(())
     }
 
+    fn limits(&self) -> Limits {
+        // Those of a large device.
+        Limits {
+            processors: 132,
+            room: 228 << 10,
+            cache: 50 << 20,
+        }
+    }
+
     fn memory(&self) -> Result<(u64, u64), DeviceError> {
         let used: usize = lock(&self.memory).values().map(|m| m.len() * 8).sum();
         Ok((MEMORY.saturating_sub(used as u64), MEMORY))
@@ -240,7 +250,7 @@ unsafe impl Driver for Emulator {
         let why = match code {
             0 => return Ok(()),
             1 => "there is no such kernel",
-            _ => "its threads disagree about a barrier",
+            _ => "its threads wait for what never comes",
         };
         Err(failed(
             "running a kernel",

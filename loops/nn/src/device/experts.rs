@@ -186,7 +186,7 @@ impl Pass<'_> {
         let (at, mix, d) = (self.at, &self.at.mix, self.dims);
         let rows = self.plan.rows;
         let tiling = Tiling::of(cfg, rows);
-        self.linear(&Linear {
+        self.linear(Linear {
             w: own.router,
             bias: 0,
             x: at.normed,
@@ -196,8 +196,10 @@ impl Pass<'_> {
             y_stride: padded(cfg.count) as u32,
             leave: Leave::Set,
             scale: 0.0,
-            unused: 0,
+            room: 0,
             beside: Linears::default(),
+            next: 0,
+            next_bytes: 0,
         })?;
         self.route((layer, cfg), tiling)?;
         let gate_up = ExpertLinear {

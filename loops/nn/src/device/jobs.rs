@@ -130,8 +130,10 @@ impl JobMaker<'_> {
                     y_stride: y.1 as u32,
                     leave: Leave::AddScaled,
                     scale: run.adapter.config.scale(),
-                    unused: 0,
+                    room: 0,
                     beside: Linears::default(),
+                    next: 0,
+                    next_bytes: 0,
                 };
                 if let Placement::LowRank(a, _) = change {
                     list.push(Linear {

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::driver::Launch;
+use super::driver::{Launch, Size};
 
 /// Lists that were started once, and prepared ones that are kept.
 const ONCE: usize = 8;
@@ -19,25 +19,18 @@ pub struct Launches {
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Recorded {
     kernel: &'static str,
-    grid: [u32; 3],
-    block: u32,
+    size: Size,
     /// Where its argument begins.
     args: usize,
 }
 
 impl Launches {
     /// Adds one; `args` is the struct that the kernel takes.
-    pub(super) fn push<T: Copy>(
-        &mut self,
-        kernel: &'static str,
-        (grid, block): ([u32; 3], u32),
-        args: &T,
-    ) {
+    pub(super) fn push<T: Copy>(&mut self, kernel: &'static str, size: impl Into<Size>, args: &T) {
         const { assert!(size_of::<T>().is_multiple_of(8) && align_of::<T>() <= 8) };
         let recorded = Recorded {
             kernel,
-            grid,
-            block,
+            size: size.into(),
             args: self.args.len(),
         };
         self.each.push(recorded);
@@ -58,8 +51,9 @@ impl Launches {
     pub fn iter(&self) -> impl Iterator<Item = Launch> {
         self.each.iter().map(|recorded| Launch {
             kernel: recorded.kernel,
-            grid: recorded.grid,
-            block: recorded.block,
+            grid: recorded.size.grid,
+            block: recorded.size.block,
+            room: recorded.size.room,
             args: self.args[recorded.args..].as_ptr().cast(),
         })
     }

@@ -2,11 +2,12 @@
 
 use std::cell::RefCell;
 
-use super::args::{Attend, Embed, Gate, Leave, Linear, Linears, Norm, Place};
-use super::driver::{Buffer, DeviceError, Driver, launch};
+use super::args::{Attend, Embed, Gate, Leave, Linear, Linears, Matrix, Norm, Place, TILE_WORDS};
+use super::driver::{Buffer, DeviceError, Driver, Limits, Size, launch};
 use super::experts::{DeviceMlp, MixPlaces};
 use super::jobs::LayerJobs;
 use super::launches::Launches;
+use super::linear::{FEW_ROWS, linear_launch};
 use super::plan::{Plan, SCORES_CHUNK, window};
 use super::{Device, DeviceLayer, DeviceLinear};
 use crate::layer::Dims;
@@ -16,10 +17,10 @@ use crate::simd::padded;
 pub(super) const WIDE: u32 = 128;
 /// Threads of a block that norms a row.
 pub(super) const NORM_THREADS: u32 = 512;
-/// Most rows of the kernels for a few.
-const FEW_ROWS: usize = 4;
 /// Blocks of threads that a large device computes at the same time, at the least.
 pub(super) const PROCESSORS: u32 = 96;
+/// What comes next may take this part of a device's cache.
+const NEXT_SHARE: u64 = 3;
 /// Threads and dimensions of a block that weighs values.
 const WEIGH_THREADS: u32 = 96;
 const WEIGH_DIMS: usize = 32;
@@ -60,46 +61,46 @@ pub const KERNELS: &[&str] = &[
     "weigh_2",
     "weigh_4",
     "weigh_8",
-    "few_f32_1",
-    "few_f32_4",
-    "some_f32_8",
-    "some_f32_16",
-    "some_f32_32",
-    "some_f32_64",
-    "wide_f32_8",
-    "wide_f32_16",
-    "wide_f32_32",
-    "wide_f32_64",
-    "few_bf16_1",
-    "few_bf16_4",
-    "some_bf16_8",
-    "some_bf16_16",
-    "some_bf16_32",
-    "some_bf16_64",
-    "wide_bf16_8",
-    "wide_bf16_16",
-    "wide_bf16_32",
-    "wide_bf16_64",
-    "few_q8_1",
-    "few_q8_4",
-    "some_q8_8",
-    "some_q8_16",
-    "some_q8_32",
-    "some_q8_64",
-    "wide_q8_8",
-    "wide_q8_16",
-    "wide_q8_32",
-    "wide_q8_64",
-    "few_q4_1",
-    "few_q4_4",
-    "some_q4_8",
-    "some_q4_16",
-    "some_q4_32",
-    "some_q4_64",
-    "wide_q4_8",
-    "wide_q4_16",
-    "wide_q4_32",
-    "wide_q4_64",
+    "many_f32",
+    "stream_f32_1x1",
+    "stream_f32_1x4",
+    "stream_f32_2x2",
+    "stream_f32_2x4",
+    "stream_f32_4x2",
+    "stream_f32_4x4",
+    "stream_f32_8x4",
+    "stream_f32_4x4_two",
+    "stream_f32_8x4_two",
+    "many_bf16",
+    "stream_bf16_1x1",
+    "stream_bf16_1x4",
+    "stream_bf16_2x2",
+    "stream_bf16_2x4",
+    "stream_bf16_4x2",
+    "stream_bf16_4x4",
+    "stream_bf16_8x4",
+    "stream_bf16_4x4_two",
+    "stream_bf16_8x4_two",
+    "many_q8",
+    "stream_q8_1x1",
+    "stream_q8_1x4",
+    "stream_q8_2x2",
+    "stream_q8_2x4",
+    "stream_q8_4x2",
+    "stream_q8_4x4",
+    "stream_q8_8x4",
+    "stream_q8_4x4_two",
+    "stream_q8_8x4_two",
+    "many_q4",
+    "stream_q4_1x1",
+    "stream_q4_1x4",
+    "stream_q4_2x2",
+    "stream_q4_2x4",
+    "stream_q4_4x2",
+    "stream_q4_4x4",
+    "stream_q4_8x4",
+    "stream_q4_4x4_two",
+    "stream_q4_8x4_two",
     "route",
     "group_pairs",
     "mix_experts",
@@ -153,6 +154,8 @@ struct Step {
     x: (u64, usize),
     y: (u64, usize),
     rows: usize,
+    /// What is read soon after.
+    next: Option<Matrix>,
 }
 
 /// Where a pass's launches go.
@@ -168,6 +171,7 @@ pub(super) enum To<'a> {
 pub(super) struct Pass<'a> {
     pub(super) device: &'a Device,
     pub(super) to: To<'a>,
+    pub(super) limits: Limits,
     pub(super) dims: Dims,
     pub(super) plan: &'a Plan,
     pub(super) at: Places,
@@ -213,10 +217,12 @@ impl Pass<'_> {
             y_stride: padded(head.out as usize) as u32,
             leave: Leave::Set,
             scale: 0.0,
-            unused: 0,
+            room: 0,
             beside: Linears::default(),
+            next: 0,
+            next_bytes: 0,
         };
-        self.linear(&step)
+        self.linear(step)
     }
 
     /// Embeddings of the batch's tokens.
@@ -264,6 +270,7 @@ impl Pass<'_> {
             x: (at.normed, d.ld_hidden),
             y: (at.qkv, d.ld_qkv),
             rows: self.plan.rows,
+            next: None,
         };
         self.project(&qkv, (index, 0))?;
         self.place(layer, kv)?;
@@ -273,6 +280,10 @@ impl Pass<'_> {
             x: (at.attn, d.ld_q),
             y: (at.proj, d.ld_hidden),
             rows: self.plan.rows,
+            next: match &layer.mlp {
+                DeviceMlp::Dense([gate_up, _]) => Some(gate_up.w),
+                DeviceMlp::Sparse(_) => None,
+            },
         };
         self.project(&o, (index, 1))
     }
@@ -331,7 +342,7 @@ impl Pass<'_> {
                 keys,
                 values,
                 tables: at.words + plan.tables as u64 * 4,
-                tiles: at.words + (plan.tiles + first * 4) as u64 * 4,
+                tiles: at.words + (plan.tiles + first * TILE_WORDS) as u64 * 4,
                 scores: at.scores,
                 stride: self.dims.ld_q as u32,
                 heads: cfg.heads as u32,
@@ -355,6 +366,7 @@ impl Pass<'_> {
             x: (at.normed, d.ld_hidden),
             y: (at.gate_up, d.ld_gate_up),
             rows: self.plan.rows,
+            next: None,
         };
         self.project(&gate_up, (index, 2))?;
         self.gate()?;
@@ -363,6 +375,7 @@ impl Pass<'_> {
             x: (at.act, d.ld_ffn),
             y: (at.proj, d.ld_hidden),
             rows: self.plan.rows,
+            next: self.device.layers.get(index + 1).map(|layer| layer.qkv.w),
         };
         self.project(&down, (index, 3))
     }
@@ -394,7 +407,8 @@ impl Pass<'_> {
         let first = of(jobs.first, jobs.count_a, jobs.grid_a[0]);
         let second = of(jobs.first + jobs.count_a, jobs.count_b, jobs.grid_b[0]);
         let together = step.rows <= FEW_ROWS;
-        self.linear(&Linear {
+        let (next, next_bytes) = self.next(step);
+        self.linear(Linear {
             w: step.linear.w,
             bias: step.linear.bias,
             x: step.x.0,
@@ -404,9 +418,11 @@ impl Pass<'_> {
             y_stride: step.y.1 as u32,
             leave: Leave::Set,
             scale: 0.0,
-            unused: 0,
+            room: 0,
             // What they have first needs nothing of the layer, so a few rows get it at the same time.
             beside: if together { first } else { Linears::default() },
+            next,
+            next_bytes,
         })?;
         let alone = if together { Linears::default() } else { first };
         for (jobs, rows) in [(alone, jobs.grid_a[1]), (second, jobs.grid_b[1])] {
@@ -418,15 +434,27 @@ impl Pass<'_> {
         Ok(())
     }
 
-    pub(super) fn linear(&self, args: &Linear) -> Result<(), DeviceError> {
-        let (kernel, grid, block) = linear_launch(args);
-        self.launch(kernel, (grid, block), args)
+    /// What a product of a few rows asks the memory for meanwhile: weights that are read soon, as far as the
+    /// device's cache holds them beside others.
+    fn next(&self, step: &Step) -> (u64, u64) {
+        match step.next {
+            Some(next) if step.rows <= FEW_ROWS => {
+                let bytes = next.out as u64 * next.inp as u64 * next.format.bits() / 8;
+                (next.data, bytes.min(self.limits.cache / NEXT_SHARE))
+            }
+            _ => (0, 0),
+        }
+    }
+
+    pub(super) fn linear(&self, mut args: Linear) -> Result<(), DeviceError> {
+        let (kernel, size) = linear_launch(&mut args, &self.limits);
+        self.launch(kernel, size, &args)
     }
 
     pub(super) fn launch<T: Copy>(
         &self,
         kernel: &'static str,
-        size: ([u32; 3], u32),
+        size: impl Into<Size>,
         args: &T,
     ) -> Result<(), DeviceError> {
         match self.to {
@@ -437,64 +465,4 @@ impl Pass<'_> {
             }
         }
     }
-}
-
-/// The kernel for a product: by rows and outputs, which changes no bit.
-pub(super) fn linear_launch(args: &Linear) -> (&'static str, [u32; 3], u32) {
-    linear_launch_for(args, PROCESSORS)
-}
-
-/// The same for a device that computes so many blocks at the same time.
-pub(super) fn linear_launch_for(args: &Linear, processors: u32) -> (&'static str, [u32; 3], u32) {
-    // Rows that a block covers, its threads, and the kernel.
-    macro_rules! kernels {
-        ($($format:literal)*) => {
-            [$(Kernels {
-                few: [(1, 64, concat!("few_", $format, "_1")), (4, 64, concat!("few_", $format, "_4"))],
-                narrow: [
-                    (8, 160, concat!("some_", $format, "_8")),
-                    (16, 160, concat!("some_", $format, "_16")),
-                    (32, 160, concat!("some_", $format, "_32")),
-                    (64, 160, concat!("some_", $format, "_64")),
-                ],
-                wide: [
-                    (8, 160, concat!("wide_", $format, "_8")),
-                    (16, 160, concat!("wide_", $format, "_16")),
-                    (32, 160, concat!("wide_", $format, "_32")),
-                    (64, 160, concat!("wide_", $format, "_64")),
-                ],
-            }),*]
-        };
-    }
-    const KERNELS: [Kernels; 4] = kernels!("f32" "bf16" "q8" "q4");
-    let kernels = &KERNELS[args.w.format as usize];
-    let blocks = args.w.out.div_ceil(64) * args.rows.div_ceil(64);
-    let few = args.rows as usize <= FEW_ROWS;
-    let (outs, of): (u32, &[OfRows]) = if few {
-        (32, &kernels.few)
-    } else if blocks < processors {
-        (32, &kernels.narrow)
-    } else {
-        (64, &kernels.wide)
-    };
-    let fits = of.iter().find(|(rows, ..)| *rows >= args.rows);
-    let (rows, threads, name) = *fits.unwrap_or(&of[of.len() - 1]);
-    // Only the kernels for a few rows look at what is beside.
-    let beside = if few {
-        args.beside.count * args.beside.blocks
-    } else {
-        0
-    };
-    let blocks = args.w.out.div_ceil(outs) + beside;
-    (name, [blocks, args.rows.div_ceil(rows), 1], threads)
-}
-
-/// A kernel for products, with the rows that a block covers and its threads.
-type OfRows = (u32, u32, &'static str);
-
-/// The kernels for products of one format: for a few rows, and for more where outputs are few and many.
-struct Kernels {
-    few: [OfRows; 2],
-    narrow: [OfRows; 4],
-    wide: [OfRows; 4],
 }

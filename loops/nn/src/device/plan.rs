@@ -1,6 +1,6 @@
 //! What a batch looks like to the kernels: plain numbers, computed before anything is launched.
 
-use super::args::Tile;
+use super::args::{TILE_WORDS, Tile};
 use crate::adapter::Adapter;
 use crate::config::ModelConfig;
 use crate::forward::SeqInput;
@@ -90,13 +90,14 @@ impl Plan {
                     tokens: tokens as u32,
                     first: (seq.start + token) as u32,
                     table: table as u32,
+                    fresh: seq.start as u32,
                 };
-                words.extend([tile.row, tile.tokens, tile.first, tile.table]);
+                words.extend([tile.row, tile.tokens, tile.first, tile.table, tile.fresh]);
             }
             row += count;
             table += blocks_of(seq).len();
         }
-        self.tile_count = (words.len() - self.tiles) / 4;
+        self.tile_count = (words.len() - self.tiles) / TILE_WORDS;
         // They grow with every block of tokens; behind the rest they move nothing.
         self.tables = begin(words);
         words.extend(batch.iter().flat_map(blocks_of));
@@ -106,12 +107,13 @@ impl Plan {
     }
 
     fn tile(&self, index: usize) -> Tile {
-        let at = &self.words[self.tiles + index * 4..][..4];
+        let at = &self.words[self.tiles + index * TILE_WORDS..][..TILE_WORDS];
         Tile {
             row: at[0],
             tokens: at[1],
             first: at[2],
             table: at[3],
+            fresh: at[4],
         }
     }
 

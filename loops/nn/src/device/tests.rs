@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::args::{Leave, Linear, Linears};
+use super::driver::Limits;
 use super::driver::{Buffer, Driver, Launch, launch};
-use super::layers::linear_launch_for;
+use super::linear::linear_launch;
 use super::matrix::Packer;
 use super::pass::DevicePass;
 use super::{Device, DeviceError, Emulator};
@@ -225,7 +226,7 @@ fn product(
         Buffer::holding(driver, x).unwrap(),
         Buffer::holding(driver, y).unwrap(),
     );
-    let args = Linear {
+    let mut args = Linear {
         w: matrix.of(&memory),
         bias: bias.map_or(0, |b| b.of(&memory)),
         x: from.at(),
@@ -235,18 +236,24 @@ fn product(
         y_stride: padded(w.out) as u32,
         leave: scale.map_or(Leave::Set, |_| Leave::AddScaled),
         scale: scale.unwrap_or(0.0),
-        unused: 0,
+        room: 0,
         beside: Linears::default(),
+        next: 0,
+        next_bytes: 0,
     };
     let before = y.to_vec();
     // As where blocks are too few for the device, and as where there are enough.
-    for processors in [u32::MAX, 1] {
+    for processors in [u32::MAX / 4, 1] {
+        let limits = Limits {
+            processors,
+            ..driver.limits()
+        };
         to.write(&before).unwrap();
-        let (kernel, grid, block) = linear_launch_for(&args, processors);
-        launch(&**driver, kernel, (grid, block), &args).unwrap();
+        let (kernel, size) = linear_launch(&mut args, &limits);
+        launch(&**driver, kernel, size, &args).unwrap();
         let mut found = before.clone();
         to.read(0, &mut found).unwrap();
-        let same = processors == u32::MAX || bits(&found) == bits(y);
+        let same = processors > 1 || bits(&found) == bits(y);
         assert!(same, "{kernel} says something else than a smaller block");
         y.copy_from_slice(&found);
     }
@@ -404,6 +411,9 @@ unsafe impl Driver for Faulty {
     }
     fn wait(&self) -> Result<(), DeviceError> {
         self.inner.wait()
+    }
+    fn limits(&self) -> Limits {
+        self.inner.limits()
     }
     fn memory(&self) -> Result<(u64, u64), DeviceError> {
         let free = self.free.load(Ordering::Relaxed);

@@ -9,7 +9,7 @@ use super::tests::{PPO, config, go_on, learner, rows};
 use super::*;
 use crate::adapter::{Adapter, AdapterDtype};
 use crate::config::{Family, ModelConfig};
-use crate::device::{Device, Driver, Emulator, Launch};
+use crate::device::{Device, Driver, Emulator, Launch, Limits};
 use crate::exec::Executor;
 use crate::quant::WeightFormat;
 use crate::testing::{dense, lora, lora_of, model, tiny, with_experts};
@@ -39,6 +39,9 @@ unsafe impl Driver for Watched {
     }
     fn wait(&self) -> Result<(), DeviceError> {
         self.emulator.wait()
+    }
+    fn limits(&self) -> Limits {
+        self.emulator.limits()
     }
     fn memory(&self) -> Result<(u64, u64), DeviceError> {
         self.emulator.memory()

@@ -7,7 +7,8 @@ use crate::device::adapter::Placement;
 use crate::device::args::{Add, Leave, Linear, Linears, Matrix};
 use crate::device::driver::{DeviceError, launch};
 use crate::device::experts::DeviceMlp;
-use crate::device::layers::{WIDE, linear_launch};
+use crate::device::layers::WIDE;
+use crate::device::linear::linear_launch;
 use crate::layer::Dims;
 use crate::simd::padded;
 use crate::train::{Micro, Pacer, Run, StepError};
@@ -194,7 +195,7 @@ impl DevicePasses {
 
     /// A product of all rows of the pass.
     pub(super) fn product(&self, product: &Product, bias: u64) -> Result<(), DeviceError> {
-        let args = Linear {
+        let mut args = Linear {
             w: product.w,
             bias,
             x: product.x.0,
@@ -204,11 +205,13 @@ impl DevicePasses {
             y_stride: product.y.1 as u32,
             leave: product.leave,
             scale: product.scale,
-            unused: 0,
+            room: 0,
             beside: Linears::default(),
+            next: 0,
+            next_bytes: 0,
         };
-        let (kernel, grid, block) = linear_launch(&args);
-        launch(&*self.driver, kernel, (grid, block), &args)
+        let (kernel, size) = linear_launch(&mut args, &self.driver.limits());
+        launch(&*self.driver, kernel, size, &args)
     }
 }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::DevicePasses;
 use crate::device::args::{Leave, Linear, Linears, LossRow, LossRows, Norm, NormBack};
 use crate::device::driver::{Buffer, DeviceError, Driver, Growing, Plain, launch};
-use crate::device::layers::{NORM_THREADS, linear_launch};
+use crate::device::layers::NORM_THREADS;
+use crate::device::linear::linear_launch;
 use crate::logprob::Shape;
 use crate::simd::padded;
 use crate::train::{
@@ -192,7 +193,7 @@ impl DevicePasses {
             ([n as u32, 1, 1], NORM_THREADS),
             &norm,
         )?;
-        let head = Linear {
+        let mut head = Linear {
             w: device.head,
             bias: 0,
             x: normed,
@@ -202,11 +203,13 @@ impl DevicePasses {
             y_stride: width as u32,
             leave: Leave::Set,
             scale: 0.0,
-            unused: 0,
+            room: 0,
             beside: Linears::default(),
+            next: 0,
+            next_bytes: 0,
         };
-        let (kernel, grid, block) = linear_launch(&head);
-        launch(&**driver, kernel, (grid, block), &head)
+        let (kernel, size) = linear_launch(&mut head, &driver.limits());
+        launch(&**driver, kernel, size, &head)
     }
 
     /// The answers of the rows whose logits exist, and the rows as the kernels know them.
