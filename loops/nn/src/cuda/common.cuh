@@ -6,10 +6,18 @@
 // output is one f32 accumulator over ascending inputs with fused multiply-add, every reduction of
 // a row has sixteen lanes and one tree. The results are therefore equal bit for bit.
 #pragma once
+#include <stdint.h>
+
+// What is copied at once.
+struct Piece {
+    void *to;
+    const void *from;
+    uint32_t bytes;
+};
+
 #ifdef HONE_EMULATOR
 #include "emulator.h"
 #else
-#include <stdint.h>
 // The next kernel may begin from here on; what it reads of this one's it waits for.
 __device__ __forceinline__ void let_follow() {
 #if __CUDA_ARCH__ >= 900
@@ -46,12 +54,6 @@ __device__ __forceinline__ float bits_float(uint32_t bits) { return __uint_as_fl
 __device__ __forceinline__ uint32_t float_bits(float x) { return __float_as_uint(x); }
 // Adds to a number that other threads of the block add to as well; what it was before.
 __device__ __forceinline__ uint32_t add_shared(uint32_t *to, uint32_t x) { return atomicAdd(to, x); }
-// What is copied at once.
-struct Piece {
-    void *to;
-    const void *from;
-    uint32_t bytes;
-};
 // Copies sixteen bytes to memory of the block while the thread goes on.
 __device__ __forceinline__ void copy_ahead(void *to, const void *from) {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
@@ -73,6 +75,13 @@ __device__ __forceinline__ void ask_ahead(const void *from, uint32_t bytes) {
 #define HONE_WARP_SYNC() __syncwarp()
 // Memory of a block that its launch asks for.
 #define HONE_ROOM(name) extern __shared__ __align__(128) unsigned char name[]
+
+// How it is looked whether all have come; from compute capability 9.0 on that waits a while.
+#if __CUDA_ARCH__ >= 900
+#define HONE_LOOK "mbarrier.try_wait.parity.shared.b64"
+#else
+#define HONE_LOOK "mbarrier.test_wait.parity.shared.b64"
+#endif
 
 // Where threads and copies of a block report that they are done. Each time all have, it begins anew, and those
 // that wait for that time, counted from 0, go on.
@@ -100,17 +109,10 @@ struct Arrivals {
     __device__ __forceinline__ void wait(uint32_t time) const {
         uint32_t done = 0;
         while (!done) {
-#if __CUDA_ARCH__ >= 900
-            asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+            asm volatile("{ .reg .pred p; " HONE_LOOK " p, [%1], %2; selp.u32 %0, 1, 0, p; }"
                          : "=r"(done)
                          : "r"(at()), "r"(time & 1)
                          : "memory");
-#else
-            asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                         : "=r"(done)
-                         : "r"(at()), "r"(time & 1)
-                         : "memory");
-#endif
         }
     }
     // A warp announces copies of so many bytes. Those may begin before.

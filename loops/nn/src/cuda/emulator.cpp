@@ -1,7 +1,7 @@
 // Runs the kernels on a processor: every GPU thread is a coroutine, a block's threads take turns
 // from one barrier to the next, blocks follow each other. Their order can be turned around, so
 // that a result that depends on it shows.
-#include "emulator.h"
+#include "common.cuh"
 #include <map>
 #include <string>
 #include <ucontext.h>
@@ -111,8 +111,8 @@ void emulator_warp_sync() {
 
 Registered::Registered(const char *name, void (*run)(const void *)) { kernels()[name] = run; }
 
-// 0 when the kernel ran, 1 when there is none of that name, 2 when its threads disagree about a
-// barrier.
+// 0 when the kernel ran, 1 when there is none of that name, 2 when its threads wait for
+// what never comes.
 extern "C" int hone_emulate(const char *name, const uint32_t *grid, uint32_t block, const void *args, int reverse) {
     auto found = kernels().find(name);
     if (found == kernels().end()) return 1;

@@ -63,11 +63,6 @@ template <int N> static inline void copies_wait() {}
 // One kernel follows the other.
 static inline void wait_before() {}
 static inline void ask_ahead(const void *, uint32_t) {}
-struct Piece {
-    void *to;
-    const void *from;
-    uint32_t bytes;
-};
 // As in common.cuh.
 struct Arrivals {
     uint32_t all, left, times;

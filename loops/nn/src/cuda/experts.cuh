@@ -259,7 +259,7 @@ template <uint32_t F, uint32_t ROWS, uint32_t IN> HONE_INLINE void some_of_tile(
     const ExpertTile tile = a.tiles[blockIdx.z];
     if (tile.rows == 0) return;
     const TileLinear own = of_tile(a, tile);
-    some<F, ROWS, 2, 2, IN>(own);
+    some<F, ROWS, IN>(own);
 }
 
 // By rows of a tile. Grid: outputs, 1, tiles.

@@ -224,13 +224,13 @@ HONE_INLINE void few(const A &a, uint32_t strip, Bytes16 *room) {
 
 constexpr uint32_t SOME_THREADS = 128;
 
-// Thread: PER outputs of every strip, and a share of the rows. Block: SOME_THREADS, and thirty-two that copy;
-// ROWS rows, STRIPS times thirty-two outputs. Grid: outputs, rows.
+// Thread: two outputs of either strip, and a share of the rows. Block: SOME_THREADS, and thirty-two that copy;
+// ROWS rows, sixty-four outputs. Grid: outputs, rows.
 //
 // What bounds it is how much is read from the block's memory, so a thread's share of rows and outputs is as
 // near to a square as what it has to do allows.
-template <uint32_t F, uint32_t ROWS, uint32_t STRIPS, uint32_t PER, uint32_t IN, typename A>
-HONE_INLINE void some(const A &a) {
+template <uint32_t F, uint32_t ROWS, uint32_t IN, typename A> HONE_INLINE void some(const A &a) {
+    constexpr uint32_t STRIPS = 2, PER = 2;
     typedef Stage<F, ROWS, STRIPS, IN> Own;
     constexpr uint32_t STAGES = STAGES_IN<Own, SOME_BYTES>, ROW_LANES = 4 * PER, EACH = ROWS / ROW_LANES;
     HONE_SHARED Own stages[STAGES];
@@ -255,21 +255,16 @@ HONE_INLINE void some(const A &a) {
     }
 }
 
-// One of the products of adapters, of two formats.
-template <uint32_t R> HONE_INLINE void few_beside(const Linear &a, uint32_t strip, Bytes16 *room) {
-    if (a.w.format == BF16) few<BF16, R, 128>(a, strip, room);
-    else few<F32, R, 64>(a, strip, room);
-}
-
 // For many rows and outputs.
-HONE_KERNEL_AHEAD(many_f32, Linear) { some<F32, 64, 2, 2, 32>(args); }
-HONE_KERNEL_AHEAD(many_bf16, Linear) { some<BF16, 64, 2, 2, 32>(args); }
-HONE_KERNEL_AHEAD(many_q8, Linear) { some<Q8, 64, 2, 2, 32>(args); }
-HONE_KERNEL_AHEAD(many_q4, Linear) { some<Q4, 64, 2, 2, 32>(args); }
+HONE_KERNEL_AHEAD(many_f32, Linear) { some<F32, 64, 32>(args); }
+HONE_KERNEL_AHEAD(many_bf16, Linear) { some<BF16, 64, 32>(args); }
+HONE_KERNEL_AHEAD(many_q8, Linear) { some<Q8, 64, 32>(args); }
+HONE_KERNEL_AHEAD(many_q4, Linear) { some<Q4, 64, 32>(args); }
 
 // The products of adapters: small, many. Grid: strips, rows, products.
 HONE_KERNEL(adapters, Linears) {
     HONE_SHARED Bytes16 room[FEW_BYTES / 16];
     const Linear own = args.each[blockIdx.z];
-    few_beside<4>(own, blockIdx.x, room);
+    if (own.w.format == BF16) few<BF16, 4, 128>(own, blockIdx.x, room);
+    else few<F32, 4, 64>(own, blockIdx.x, room);
 }

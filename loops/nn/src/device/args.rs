@@ -14,7 +14,7 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// Bits of a weight.
+    /// Bits of a weight; bytes of eight.
     pub(super) fn bits(self) -> u64 {
         match self {
             Self::F32 => 32,
@@ -63,6 +63,27 @@ pub(super) struct Linear {
     pub(super) beside: Linears,
     pub(super) next: At,
     pub(super) next_bytes: u64,
+}
+
+impl Linear {
+    /// `y = x W^T` of so many rows, each of which begins its distance after the one before.
+    pub(super) fn plain(w: Matrix, x: (At, usize), y: (At, usize), rows: usize) -> Self {
+        Self {
+            w,
+            bias: 0,
+            x: x.0,
+            y: y.0,
+            rows: rows as u32,
+            x_stride: x.1 as u32,
+            y_stride: y.1 as u32,
+            leave: Leave::Set,
+            scale: 0.0,
+            room: 0,
+            beside: Linears::default(),
+            next: 0,
+            next_bytes: 0,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default)]

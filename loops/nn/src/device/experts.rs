@@ -7,9 +7,7 @@
 use std::sync::Arc;
 
 use super::DeviceLinear;
-use super::args::{
-    ExpertLinear, Gate, Group, Leave, Linear, Linears, Listed, Matrix, Mix, Route, Stack,
-};
+use super::args::{ExpertLinear, Gate, Group, Linear, Listed, Matrix, Mix, Route, Stack};
 use super::driver::{Buffer, Cut, DeviceError, Driver};
 use super::layers::{Pass, WIDE};
 use super::matrix::{Packer, stack};
@@ -186,21 +184,8 @@ impl Pass<'_> {
         let (at, mix, d) = (self.at, &self.at.mix, self.dims);
         let rows = self.plan.rows;
         let tiling = Tiling::of(cfg, rows);
-        self.linear(Linear {
-            w: own.router,
-            bias: 0,
-            x: at.normed,
-            y: mix.scores,
-            rows: rows as u32,
-            x_stride: d.ld_hidden as u32,
-            y_stride: padded(cfg.count) as u32,
-            leave: Leave::Set,
-            scale: 0.0,
-            room: 0,
-            beside: Linears::default(),
-            next: 0,
-            next_bytes: 0,
-        })?;
+        let (x, y) = ((at.normed, d.ld_hidden), (mix.scores, padded(cfg.count)));
+        self.linear(Linear::plain(own.router, x, y, rows))?;
         self.route((layer, cfg), tiling)?;
         let gate_up = ExpertLinear {
             stack: own.gate_up,

@@ -2,7 +2,7 @@
 
 use super::Device;
 use super::adapter::Placement;
-use super::args::{Leave, Linear, Linears, Matrix};
+use super::args::{Leave, Linear, Matrix};
 use super::driver::DeviceError;
 use super::layers::Places;
 use super::plan::Run;
@@ -120,30 +120,15 @@ impl JobMaker<'_> {
                     continue;
                 };
                 let (Placement::LowRank(_, last) | Placement::Dense(last)) = change;
+                let (x, y) = ((place(x, 0), x.1), (place(y, column), y.1));
                 let mut adding = Linear {
-                    w: last,
-                    bias: 0,
-                    x: place(x, 0),
-                    y: place(y, column),
-                    rows: run.rows as u32,
-                    x_stride: x.1 as u32,
-                    y_stride: y.1 as u32,
                     leave: Leave::AddScaled,
                     scale: run.adapter.config.scale(),
-                    room: 0,
-                    beside: Linears::default(),
-                    next: 0,
-                    next_bytes: 0,
+                    ..Linear::plain(last, x, y, run.rows)
                 };
                 if let Placement::LowRank(a, _) = change {
-                    list.push(Linear {
-                        w: a,
-                        y: low_rank,
-                        y_stride: stride as u32,
-                        leave: Leave::Set,
-                        scale: 0.0,
-                        ..adding
-                    });
+                    let low = (low_rank, stride);
+                    list.push(Linear::plain(a, x, low, run.rows));
                     (adding.x, adding.x_stride) = (low_rank, stride as u32);
                     jobs.grid_a = wider(jobs.grid_a, grid(a, run.rows));
                     low_rank += (run.rows * stride * size_of::<f32>()) as u64;

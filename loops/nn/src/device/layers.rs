@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 
-use super::args::{Attend, Embed, Gate, Leave, Linear, Linears, Matrix, Norm, Place, TILE_WORDS};
-use super::driver::{Buffer, DeviceError, Driver, Limits, Size, launch};
+use super::args::{Attend, Embed, Gate, Linear, Linears, Matrix, Norm, Place, TILE_WORDS};
+use super::driver::{Buffer, DeviceError, Driver, Size, launch};
 use super::experts::{DeviceMlp, MixPlaces};
 use super::jobs::LayerJobs;
 use super::launches::Launches;
@@ -171,7 +171,6 @@ pub(super) enum To<'a> {
 pub(super) struct Pass<'a> {
     pub(super) device: &'a Device,
     pub(super) to: To<'a>,
-    pub(super) limits: Limits,
     pub(super) dims: Dims,
     pub(super) plan: &'a Plan,
     pub(super) at: Places,
@@ -207,22 +206,9 @@ impl Pass<'_> {
         let picked = (picks, self.plan.picked as u32);
         self.norm((at.mid, at.proj, at.x), self.device.norm, picked)?;
         let head = self.device.head;
-        let step = Linear {
-            w: head,
-            bias: 0,
-            x: at.normed,
-            y: at.logits,
-            rows: self.plan.picked as u32,
-            x_stride: d.ld_hidden as u32,
-            y_stride: padded(head.out as usize) as u32,
-            leave: Leave::Set,
-            scale: 0.0,
-            room: 0,
-            beside: Linears::default(),
-            next: 0,
-            next_bytes: 0,
-        };
-        self.linear(step)
+        let x = (at.normed, d.ld_hidden);
+        let y = (at.logits, padded(head.out as usize));
+        self.linear(Linear::plain(head, x, y, self.plan.picked))
     }
 
     /// Embeddings of the batch's tokens.
@@ -409,20 +395,12 @@ impl Pass<'_> {
         let together = step.rows <= FEW_ROWS;
         let (next, next_bytes) = self.next(step);
         self.linear(Linear {
-            w: step.linear.w,
             bias: step.linear.bias,
-            x: step.x.0,
-            y: step.y.0,
-            rows: step.rows as u32,
-            x_stride: step.x.1 as u32,
-            y_stride: step.y.1 as u32,
-            leave: Leave::Set,
-            scale: 0.0,
-            room: 0,
             // What they have first needs nothing of the layer, so a few rows get it at the same time.
             beside: if together { first } else { Linears::default() },
             next,
             next_bytes,
+            ..Linear::plain(step.linear.w, step.x, step.y, step.rows)
         })?;
         let alone = if together { Linears::default() } else { first };
         for (jobs, rows) in [(alone, jobs.grid_a[1]), (second, jobs.grid_b[1])] {
@@ -440,14 +418,17 @@ impl Pass<'_> {
         match step.next {
             Some(next) if step.rows <= FEW_ROWS => {
                 let bytes = next.out as u64 * next.inp as u64 * next.format.bits() / 8;
-                (next.data, bytes.min(self.limits.cache / NEXT_SHARE))
+                (
+                    next.data,
+                    bytes.min(self.device.driver.limits().cache / NEXT_SHARE),
+                )
             }
             _ => (0, 0),
         }
     }
 
     pub(super) fn linear(&self, mut args: Linear) -> Result<(), DeviceError> {
-        let (kernel, size) = linear_launch(&mut args, &self.limits);
+        let (kernel, size) = linear_launch(&mut args, &self.device.driver.limits());
         self.launch(kernel, size, &args)
     }
 

@@ -2,7 +2,7 @@
 //! of it changes a bit.
 
 use super::args::{Format, Linear};
-use super::driver::{Limits, Size};
+use super::driver::{DeviceError, Driver, Limits, Size, launch};
 
 /// Most rows of the kernels that compute what is beside in further blocks.
 pub(super) const FEW_ROWS: usize = 4;
@@ -73,12 +73,7 @@ impl Shape {
     /// Bytes of a part.
     fn part(self, format: Format) -> u32 {
         let (inputs, (each, warps, strips)) = (self.inputs(format), self.sizes());
-        let eight = match format {
-            Format::F32 => 32,
-            Format::Bf16 => 16,
-            Format::Q8 => 8,
-            Format::Q4 => 4,
-        };
+        let eight = format.bits() as u32;
         let scales = match format {
             Format::Q8 | Format::Q4 => inputs / 32 * STRIP * 2,
             _ => 0,
@@ -144,6 +139,12 @@ pub(super) fn linear_launch(args: &mut Linear, limits: &Limits) -> (&'static str
     (KERNELS[format as usize][shape as usize], size)
 }
 
+/// Starts a product.
+pub(super) fn launch_linear(driver: &dyn Driver, mut args: Linear) -> Result<(), DeviceError> {
+    let (kernel, size) = linear_launch(&mut args, &driver.limits());
+    launch(driver, kernel, size, &args)
+}
+
 macro_rules! names {
     ($($format:literal)*) => {
         /// Names by format and shape.
@@ -165,34 +166,20 @@ names!("f32" "bf16" "q8" "q4");
 
 #[cfg(test)]
 mod tests {
-    use super::super::args::{At, Leave, Linears, Matrix};
+    use super::super::args::Matrix;
     use super::super::layers;
     use super::*;
 
     fn linear(rows: u32, (out, inp): (u32, u32), format: Format) -> Linear {
-        let at: At = 0;
-        Linear {
-            w: Matrix {
-                data: at,
-                scales: at,
-                out,
-                inp,
-                format,
-                unused: 0,
-            },
-            bias: at,
-            x: at,
-            y: at,
-            rows,
-            x_stride: inp,
-            y_stride: out,
-            leave: Leave::Set,
-            scale: 0.0,
-            room: 0,
-            beside: Linears::default(),
-            next: at,
-            next_bytes: 0,
-        }
+        let w = Matrix {
+            data: 0,
+            scales: 0,
+            out,
+            inp,
+            format,
+            unused: 0,
+        };
+        Linear::plain(w, (0, inp as usize), (0, out as usize), rows as usize)
     }
 
     #[test]

@@ -112,7 +112,6 @@ impl DevicePass {
             let pass = Pass {
                 device: &device,
                 to: To::List(&self.launches),
-                limits: self.driver.limits(),
                 dims: Dims::new(cfg),
                 plan: &self.plan,
                 at: places,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::args::{Leave, Linear, Linears};
+use super::args::{Leave, Linear};
 use super::driver::Limits;
 use super::driver::{Buffer, Driver, Launch, launch};
 use super::linear::linear_launch;
@@ -226,20 +226,12 @@ fn product(
         Buffer::holding(driver, x).unwrap(),
         Buffer::holding(driver, y).unwrap(),
     );
+    let (x, y_at) = ((from.at(), padded(w.inp)), (to.at(), padded(w.out)));
     let mut args = Linear {
-        w: matrix.of(&memory),
         bias: bias.map_or(0, |b| b.of(&memory)),
-        x: from.at(),
-        y: to.at(),
-        rows: rows as u32,
-        x_stride: padded(w.inp) as u32,
-        y_stride: padded(w.out) as u32,
         leave: scale.map_or(Leave::Set, |_| Leave::AddScaled),
         scale: scale.unwrap_or(0.0),
-        room: 0,
-        beside: Linears::default(),
-        next: 0,
-        next_bytes: 0,
+        ..Linear::plain(matrix.of(&memory), x, y_at, rows)
     };
     let before = y.to_vec();
     // As where blocks are too few for the device, and as where there are enough; each also where a block holds

@@ -4,11 +4,11 @@ use super::{DevicePasses, Results};
 use crate::adapter::{Adapter, Target};
 use crate::device::DeviceLinear;
 use crate::device::adapter::Placement;
-use crate::device::args::{Add, Leave, Linear, Linears, Matrix};
-use crate::device::driver::{DeviceError, launch};
+use crate::device::args::{Add, Leave, Linear, Matrix};
+use crate::device::driver::DeviceError;
 use crate::device::experts::DeviceMlp;
 use crate::device::layers::WIDE;
-use crate::device::linear::linear_launch;
+use crate::device::linear::launch_linear;
 use crate::layer::Dims;
 use crate::simd::padded;
 use crate::train::{Micro, Pacer, Run, StepError};
@@ -195,23 +195,13 @@ impl DevicePasses {
 
     /// A product of all rows of the pass.
     pub(super) fn product(&self, product: &Product, bias: u64) -> Result<(), DeviceError> {
-        let mut args = Linear {
-            w: product.w,
+        let args = Linear {
             bias,
-            x: product.x.0,
-            y: product.y.0,
-            rows: self.plan.rows as u32,
-            x_stride: product.x.1 as u32,
-            y_stride: product.y.1 as u32,
             leave: product.leave,
             scale: product.scale,
-            room: 0,
-            beside: Linears::default(),
-            next: 0,
-            next_bytes: 0,
+            ..Linear::plain(product.w, product.x, product.y, self.plan.rows)
         };
-        let (kernel, size) = linear_launch(&mut args, &self.driver.limits());
-        launch(&*self.driver, kernel, size, &args)
+        launch_linear(&*self.driver, args)
     }
 }
 

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::DevicePasses;
-use crate::device::args::{Leave, Linear, Linears, LossRow, LossRows, Norm, NormBack};
+use crate::device::args::{Linear, LossRow, LossRows, Norm, NormBack};
 use crate::device::driver::{Buffer, DeviceError, Driver, Growing, Plain, launch};
 use crate::device::layers::NORM_THREADS;
-use crate::device::linear::linear_launch;
+use crate::device::linear::launch_linear;
 use crate::logprob::Shape;
 use crate::simd::padded;
 use crate::train::{
@@ -193,23 +193,8 @@ impl DevicePasses {
             ([n as u32, 1, 1], NORM_THREADS),
             &norm,
         )?;
-        let mut head = Linear {
-            w: device.head,
-            bias: 0,
-            x: normed,
-            y: logits,
-            rows: n as u32,
-            x_stride: d.ld_hidden as u32,
-            y_stride: width as u32,
-            leave: Leave::Set,
-            scale: 0.0,
-            room: 0,
-            beside: Linears::default(),
-            next: 0,
-            next_bytes: 0,
-        };
-        let (kernel, size) = linear_launch(&mut head, &driver.limits());
-        launch(&**driver, kernel, size, &head)
+        let (from, to) = ((normed, d.ld_hidden), (logits, width));
+        launch_linear(&**driver, Linear::plain(device.head, from, to, n))
     }
 
     /// The answers of the rows whose logits exist, and the rows as the kernels know them.

@@ -274,7 +274,6 @@ impl DevicePasses {
         Pass {
             device: &self.device,
             to: To::Driver(&*self.driver),
-            limits: self.driver.limits(),
             dims: Dims::new(&self.device.model.config),
             plan: &self.plan,
             at: Places {
