@@ -8,7 +8,7 @@ use std::sync::Weak;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::Sender;
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hone_domain::{BlobError, Blobs, Digest, Policies, Policy, Scope};
 use hone_nn::device::Device;
@@ -173,6 +173,7 @@ fn load(ctx: &LoaderCtx, policy: &Policy) -> Result<Arc<Loaded>, String> {
             probe: None,
         }));
     }
+    let began = Instant::now();
     let failed = RefCell::new(None);
     let read = |file: &str| match ctx.blobs.get(&policy.blob, file) {
         Ok(bytes) => Some(bytes),
@@ -203,11 +204,20 @@ fn load(ctx: &LoaderCtx, policy: &Policy) -> Result<Arc<Loaded>, String> {
         }
         Err(error) => return Err(error.to_string()),
     };
+    let read = began.elapsed();
     prove_identity(ctx, &adapter, (digest, probe.as_deref()))?;
+    let proven = began.elapsed();
     // Here and not at its first step, so that no step waits for the copy.
     if let Some(device) = &ctx.device {
         device.place(&adapter).map_err(|error| error.to_string())?;
     }
+    tracing::debug!(
+        version = policy.version.0,
+        read_ms = millis(read),
+        prove_ms = millis(proven - read),
+        place_ms = millis(began.elapsed() - proven),
+        "an adapter was loaded"
+    );
     let bytes = adapter.bytes() as u64;
     Ok(Arc::new(Loaded {
         probe,
@@ -216,6 +226,10 @@ fn load(ctx: &LoaderCtx, policy: &Policy) -> Result<Arc<Loaded>, String> {
         digest,
         bytes,
     }))
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// That the adapter in memory has its digest and says what it said when it was published.

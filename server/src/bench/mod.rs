@@ -224,7 +224,10 @@ struct Bench {
 impl Bench {
     fn new(options: &Options) -> Result<Self, String> {
         let text = |key: &str, value: &str| (key.to_owned(), toml::Value::from(value));
-        let flags = vec![text("http.bind", "127.0.0.1:0"), text("log.level", "warn")];
+        let mut flags = vec![text("http.bind", "127.0.0.1:0")];
+        if std::env::var_os("HONE__LOG__LEVEL").is_none() {
+            flags.push(text("log.level", "warn"));
+        }
         let sources =
             Sources::read(options.config.as_deref(), flags).map_err(|error| error.to_string())?;
         let config = Config::load(&sources).map_err(|error| error.to_string())?;

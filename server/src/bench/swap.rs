@@ -32,8 +32,8 @@ const PREPARED_BYTES: usize = 1 << 30;
 const STREAMS: usize = 8;
 const PROMPT_TOKENS: usize = 64;
 const COMPLETION_TOKENS: u32 = 64;
-/// Longest that a published version may take to serve.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest that a published version may take to serve, which prefixes are computed for before.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Gaps are counted that are longer than so many ordinary steps.
 const STEPS: [u32; 3] = [2, 8, 32];
 
@@ -99,7 +99,10 @@ impl Prepared {
             }
             if published.elapsed() > PATIENCE {
                 let limit = PATIENCE.as_secs();
-                return Err(format!("version {version} did not serve within {limit} s"));
+                let why = "HONE__LOG__LEVEL=warn,hone=debug shows what takes how long";
+                return Err(format!(
+                    "version {version} did not serve within {limit} s; {why}"
+                ));
             }
             before = looked;
             sleep(Duration::from_micros(500));

@@ -88,16 +88,19 @@ __device__ __forceinline__ void ask_ahead(const void *from, uint32_t bytes) {
 struct Arrivals {
     uint64_t word;
     __device__ __forceinline__ uint32_t at() const { return (uint32_t)__cvta_generic_to_shared(&word); }
-    // For so many threads, and copies where `with_copies` says so. One thread does it, before a barrier.
-    __device__ __forceinline__ void begin(uint32_t threads, bool with_copies) {
-#if __CUDA_ARCH__ >= 900
-        const uint32_t count = with_copies ? 1 : threads;
-#else
-        const uint32_t count = with_copies ? 32 : threads;
-#endif
-        asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at()), "r"(count) : "memory");
+    // For so many threads. One thread does it, before a barrier.
+    __device__ __forceinline__ void begin(uint32_t threads) {
+        asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at()), "r"(threads) : "memory");
 #if __CUDA_ARCH__ >= 900
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+    }
+    // For a warp's copies, where `by_threads` says so those of its threads as well.
+    __device__ __forceinline__ void begin_copies(bool by_threads) {
+#if __CUDA_ARCH__ >= 900
+        begin(by_threads ? 33 : 1);
+#else
+        begin(32);
 #endif
     }
     // A thread is done.
@@ -126,13 +129,15 @@ struct Arrivals {
                          : "memory");
 #endif
     }
-    // A warp has begun all copies of this time.
-    __device__ __forceinline__ void begun() {
-#if __CUDA_ARCH__ < 900
-        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at()) : "memory");
+    // A warp has begun all copies of this time; `by_threads` as for `begin_copies`.
+    __device__ __forceinline__ void begun(bool by_threads) {
+#if __CUDA_ARCH__ >= 900
+        if (!by_threads) return;
 #endif
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at()) : "memory");
     }
-    // A warp begins `count` copies: of piece(i), whole sixteens of bytes.
+    // A warp begins `count` copies: of piece(i), whole sixteens of bytes. The copy engine takes as long for a small
+    // one as for some kilobytes.
     template <typename Each> __device__ __forceinline__ void copy(uint32_t count, Each piece) {
         const uint32_t t = threadIdx.x % 32;
 #if __CUDA_ARCH__ >= 900

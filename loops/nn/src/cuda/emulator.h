@@ -67,11 +67,12 @@ static inline void ask_ahead(const void *, uint32_t) {}
 struct Arrivals {
     uint32_t all, left, times;
     int32_t bytes;
-    void begin(uint32_t threads, bool with_copies) {
-        all = left = with_copies ? 1 : threads;
+    void begin(uint32_t threads) {
+        all = left = threads;
         times = 0;
         bytes = 0;
     }
+    void begin_copies(bool by_threads) { begin(by_threads ? 33 : 1); }
     void arrive() {
         left--;
         look();
@@ -84,7 +85,9 @@ struct Arrivals {
         bytes += count;
         arrive();
     }
-    void begun() {}
+    void begun(bool by_threads) {
+        if (by_threads) arrive();
+    }
     template <typename Each> void copy(uint32_t count, Each piece) {
         for (uint32_t i = threadIdx.x % 32; i < count; i += 32) {
             const Piece own = piece(i);

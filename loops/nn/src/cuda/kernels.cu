@@ -1,4 +1,5 @@
 // Every kernel, as one unit.
+#include "attend.cuh"
 #include "attention.cuh"
 #include "attention_back.cuh"
 #include "backward.cuh"

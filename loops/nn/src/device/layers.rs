@@ -2,7 +2,10 @@
 
 use std::cell::RefCell;
 
-use super::args::{Attend, Embed, Gate, Linear, Linears, Matrix, Norm, Place, TILE_WORDS};
+use super::args::{
+    Attend, AttendOne, Embed, Gate, Linear, Linears, Matrix, Norm, Place, TILE_WORDS,
+};
+use super::attend::{Shape, attend_one};
 use super::driver::{Buffer, DeviceError, Driver, Size, launch};
 use super::experts::{DeviceMlp, MixPlaces};
 use super::jobs::LayerJobs;
@@ -31,6 +34,10 @@ pub const KERNELS: &[&str] = &[
     "attend_back_pairs",
     "attend_back_queries",
     "attend_back_rows",
+    "attend_one_1",
+    "attend_one_2",
+    "attend_one_4",
+    "attend_one_8",
     "back_bf16",
     "back_few_bf16",
     "back_f32",
@@ -62,45 +69,45 @@ pub const KERNELS: &[&str] = &[
     "weigh_4",
     "weigh_8",
     "many_f32",
-    "stream_f32_1x1",
-    "stream_f32_1x4",
-    "stream_f32_2x2",
-    "stream_f32_2x4",
-    "stream_f32_4x2",
-    "stream_f32_4x4",
-    "stream_f32_8x4",
-    "stream_f32_4x4_two",
-    "stream_f32_8x4_two",
+    "stream_f32_1",
+    "stream_f32_4",
+    "stream_f32_4_wide",
+    "stream_f32_8",
+    "stream_f32_8_wide",
+    "stream_f32_16",
+    "stream_f32_16_wide",
+    "stream_f32_32",
+    "stream_f32_32_wide",
     "many_bf16",
-    "stream_bf16_1x1",
-    "stream_bf16_1x4",
-    "stream_bf16_2x2",
-    "stream_bf16_2x4",
-    "stream_bf16_4x2",
-    "stream_bf16_4x4",
-    "stream_bf16_8x4",
-    "stream_bf16_4x4_two",
-    "stream_bf16_8x4_two",
+    "stream_bf16_1",
+    "stream_bf16_4",
+    "stream_bf16_4_wide",
+    "stream_bf16_8",
+    "stream_bf16_8_wide",
+    "stream_bf16_16",
+    "stream_bf16_16_wide",
+    "stream_bf16_32",
+    "stream_bf16_32_wide",
     "many_q8",
-    "stream_q8_1x1",
-    "stream_q8_1x4",
-    "stream_q8_2x2",
-    "stream_q8_2x4",
-    "stream_q8_4x2",
-    "stream_q8_4x4",
-    "stream_q8_8x4",
-    "stream_q8_4x4_two",
-    "stream_q8_8x4_two",
+    "stream_q8_1",
+    "stream_q8_4",
+    "stream_q8_4_wide",
+    "stream_q8_8",
+    "stream_q8_8_wide",
+    "stream_q8_16",
+    "stream_q8_16_wide",
+    "stream_q8_32",
+    "stream_q8_32_wide",
     "many_q4",
-    "stream_q4_1x1",
-    "stream_q4_1x4",
-    "stream_q4_2x2",
-    "stream_q4_2x4",
-    "stream_q4_4x2",
-    "stream_q4_4x4",
-    "stream_q4_8x4",
-    "stream_q4_4x4_two",
-    "stream_q4_8x4_two",
+    "stream_q4_1",
+    "stream_q4_4",
+    "stream_q4_4_wide",
+    "stream_q4_8",
+    "stream_q4_8_wide",
+    "stream_q4_16",
+    "stream_q4_16_wide",
+    "stream_q4_32",
+    "stream_q4_32_wide",
     "route",
     "group_pairs",
     "mix_experts",
@@ -259,8 +266,10 @@ impl Pass<'_> {
             next: None,
         };
         self.project(&qkv, (index, 0))?;
-        self.place(layer, kv)?;
-        self.attend(index, kv)?;
+        if !self.attend_one((index, layer), kv)? {
+            self.place(layer, kv)?;
+            self.attend(index, kv)?;
+        }
         let o = Step {
             linear: layer.o,
             x: (at.attn, d.ld_q),
@@ -272,6 +281,54 @@ impl Pass<'_> {
             },
         };
         self.project(&o, (index, 1))
+    }
+
+    /// Both of what follows in one, where every sequence has one token; false where that cannot be.
+    fn attend_one(
+        &self,
+        (index, layer): (usize, &DeviceLayer),
+        (keys, values): (u64, u64),
+    ) -> Result<bool, DeviceError> {
+        let (at, d, plan, cfg) = (self.at, self.dims, self.plan, &self.device.model.config);
+        if !plan.alone || plan.tile_groups > 1 {
+            return Ok(false);
+        }
+        let window = window(cfg, index);
+        let shape = Shape {
+            tokens: plan.tile_count,
+            kv_heads: cfg.kv_heads,
+            dim: cfg.head_dim,
+            rows: plan.tile_rows,
+            width: plan.width(window),
+        };
+        let Some(one) = attend_one(shape, &self.device.driver.limits()) else {
+            return Ok(false);
+        };
+        let args = AttendOne {
+            qkv: at.qkv,
+            q_norm: layer.q_norm,
+            k_norm: layer.k_norm,
+            angles: self.device.angles.at(),
+            keys,
+            values,
+            tables: at.words + plan.tables as u64 * 4,
+            tiles: at.words + plan.tiles as u64 * 4,
+            out: at.attn,
+            heads: cfg.heads as u32,
+            kv_heads: cfg.kv_heads as u32,
+            dim: cfg.head_dim as u32,
+            qkv_stride: d.ld_qkv as u32,
+            out_stride: d.ld_q as u32,
+            window,
+            width: shape.width as u32,
+            dims: one.dims,
+            room: one.size.room,
+            scale: 1.0 / (cfg.head_dim as f32).sqrt(),
+            eps: cfg.rms_eps,
+            unused: 0,
+        };
+        self.launch(one.kernel, one.size, &args)?;
+        Ok(true)
     }
 
     /// Head norms, rotation, and the write of keys and values.

@@ -20,41 +20,34 @@ const BESIDE: u32 = 2 << 10;
 const ROOM_ONE: u32 = 100 << 10;
 const ROOM_MAX: u32 = 200 << 10;
 
-/// How a block of the streaming kernels shares its rows and outputs.
+/// The streaming kernels by most rows of a block. Wide ones take two strips, but for that of four rows.
 #[derive(Clone, Copy)]
 enum Shape {
-    /// Rows of a warp and warps, one strip.
-    R1x1,
-    R1x4,
-    R2x2,
-    R2x4,
-    R4x2,
-    R4x4,
-    R8x4,
-    /// Two strips.
-    R4x4Two,
-    R8x4Two,
+    One,
+    Four,
+    FourWide,
+    Eight,
+    EightWide,
+    Sixteen,
+    SixteenWide,
+    ThirtyTwo,
+    ThirtyTwoWide,
 }
 
 impl Shape {
-    /// Rows of a warp, warps, strips.
+    /// Rows, strips, and warps that add.
     fn sizes(self) -> (u32, u32, u32) {
         match self {
-            Self::R1x1 => (1, 1, 1),
-            Self::R1x4 => (1, 4, 1),
-            Self::R2x2 => (2, 2, 1),
-            Self::R2x4 => (2, 4, 1),
-            Self::R4x2 => (4, 2, 1),
-            Self::R4x4 => (4, 4, 1),
-            Self::R8x4 => (8, 4, 1),
-            Self::R4x4Two => (4, 4, 2),
-            Self::R8x4Two => (8, 4, 2),
+            Self::One => (1, 1, 1),
+            Self::Four => (4, 1, 4),
+            Self::FourWide => (4, 1, 2),
+            Self::Eight => (8, 1, 4),
+            Self::EightWide => (8, 2, 4),
+            Self::Sixteen => (16, 1, 4),
+            Self::SixteenWide => (16, 2, 4),
+            Self::ThirtyTwo => (32, 1, 4),
+            Self::ThirtyTwoWide => (32, 2, 4),
         }
-    }
-
-    fn rows(self) -> u32 {
-        let (each, warps, _) = self.sizes();
-        each * warps
     }
 
     /// Inputs of a part, as the kernels have them.
@@ -64,26 +57,45 @@ impl Shape {
             _ => (256, 128),
         };
         match self {
-            Self::R1x1 => one,
-            Self::R4x4Two | Self::R8x4Two => 64,
+            Self::One => one,
+            Self::ThirtyTwoWide => 64,
             _ => more,
         }
     }
 
     /// Bytes of a part.
     fn part(self, format: Format) -> u32 {
-        let (inputs, (each, warps, strips)) = (self.inputs(format), self.sizes());
+        let (inputs, (rows, strips, _)) = (self.inputs(format), self.sizes());
         let eight = format.bits() as u32;
         let scales = match format {
             Format::Q8 | Format::Q4 => inputs / 32 * STRIP * 2,
             _ => 0,
         };
-        strips * (inputs / GROUP * STRIP * eight + scales) + each * warps * inputs * 4
+        // Rows of which a warp reads several stand apart.
+        let apart = match self {
+            Self::One | Self::Four | Self::FourWide | Self::Eight => 0,
+            _ => 16,
+        };
+        strips * (inputs / GROUP * STRIP * eight + scales) + rows * (inputs * 4 + apart)
+    }
+
+    /// Blocks of strips and rows.
+    fn grid(self, (strips, rows): (u32, u32)) -> [u32; 2] {
+        let (each, of, _) = self.sizes();
+        [strips.div_ceil(of), rows.div_ceil(each)]
+    }
+
+    /// Whether such blocks keep all processors busy nearly to the end.
+    fn is_even(self, product: (u32, u32), processors: u32) -> bool {
+        let [x, y] = self.grid(product).map(u64::from);
+        let (blocks, processors) = (x * y, u64::from(processors.max(1)));
+        blocks * 10 >= blocks.div_ceil(processors) * processors * 9
     }
 
     /// Blocks that a processor computes at a time, at most.
     fn at_once(self) -> u32 {
-        if self.rows() <= 8 { 6 } else { 3 }
+        let (rows, ..) = self.sizes();
+        if rows <= 8 { 6 } else { 3 }
     }
 }
 
@@ -92,17 +104,14 @@ pub(super) fn linear_launch(args: &mut Linear, limits: &Limits) -> (&'static str
     let (rows, strips) = (args.rows, args.w.out.div_ceil(STRIP));
     let format = args.w.format;
     args.room = 0;
-    // So many outputs fill a device with blocks that take more of them.
-    let wide = strips > 2 * limits.processors;
-    let shape = match (rows, wide) {
-        (0..=1, _) => Shape::R1x1,
-        (2..=4, false) => Shape::R1x4,
-        (2..=4, true) => Shape::R2x2,
-        (5..=8, false) => Shape::R2x4,
-        (5..=8, true) => Shape::R4x2,
-        (9..=16, true) => Shape::R4x4Two,
-        (9..=32, false) => Shape::R4x4,
-        (17..=32, true) => Shape::R8x4Two,
+    let shapes: &[Shape] = match rows {
+        0..=1 => &[Shape::One],
+        // So many outputs fill a device with fewer threads for each.
+        2..=4 if strips > 2 * limits.processors => &[Shape::FourWide],
+        2..=4 => &[Shape::Four],
+        5..=8 => &[Shape::EightWide, Shape::Eight],
+        9..=16 => &[Shape::SixteenWide, Shape::Sixteen],
+        17..=32 => &[Shape::ThirtyTwoWide, Shape::ThirtyTwo, Shape::Sixteen],
         _ => {
             let (each, of, threads) = MANY;
             let grid = [strips.div_ceil(of), rows.div_ceil(each), 1];
@@ -111,17 +120,21 @@ pub(super) fn linear_launch(args: &mut Linear, limits: &Limits) -> (&'static str
                 let size = Size::from((grid, threads));
                 return (KERNELS_MANY[format as usize], size);
             }
-            Shape::R8x4
+            &[Shape::ThirtyTwoWide, Shape::ThirtyTwo, Shape::Sixteen]
         }
     };
-    let (_, warps, of) = shape.sizes();
+    let even = |shape: &&Shape| shape.is_even((strips, rows), limits.processors);
+    let shape = shapes.iter().find(even).or(shapes.last());
+    let shape = shape.copied().unwrap_or(Shape::One);
+    let (_, _, warps) = shape.sizes();
     // Only the kernels for a few rows look at what is beside.
     let beside = if rows as usize <= FEW_ROWS {
         args.beside.count * args.beside.blocks
     } else {
         0
     };
-    let grid = [strips.div_ceil(of) + beside, rows.div_ceil(shape.rows()), 1];
+    let [x, y] = shape.grid((strips, rows));
+    let grid = [x + beside, y, 1];
     let each = (grid[0] * grid[1]).div_ceil(limits.processors.max(1));
     let most = if rows <= 1 { ROOM_ONE } else { ROOM_MAX };
     let fits = (limits.room / each.clamp(1, shape.at_once())).saturating_sub(BESIDE);
@@ -149,15 +162,15 @@ macro_rules! names {
     ($($format:literal)*) => {
         /// Names by format and shape.
         const KERNELS: [[&str; 9]; 4] = [$([
-            concat!("stream_", $format, "_1x1"),
-            concat!("stream_", $format, "_1x4"),
-            concat!("stream_", $format, "_2x2"),
-            concat!("stream_", $format, "_2x4"),
-            concat!("stream_", $format, "_4x2"),
-            concat!("stream_", $format, "_4x4"),
-            concat!("stream_", $format, "_8x4"),
-            concat!("stream_", $format, "_4x4_two"),
-            concat!("stream_", $format, "_8x4_two"),
+            concat!("stream_", $format, "_1"),
+            concat!("stream_", $format, "_4"),
+            concat!("stream_", $format, "_4_wide"),
+            concat!("stream_", $format, "_8"),
+            concat!("stream_", $format, "_8_wide"),
+            concat!("stream_", $format, "_16"),
+            concat!("stream_", $format, "_16_wide"),
+            concat!("stream_", $format, "_32"),
+            concat!("stream_", $format, "_32_wide"),
         ]),*];
         const KERNELS_MANY: [&str; 4] = [$(concat!("many_", $format)),*];
     };
@@ -199,7 +212,8 @@ mod tests {
                         assert!(layers::KERNELS.contains(&kernel), "{kernel}");
                         assert_eq!(size.room, args.room);
                         assert!(size.room + 1_024 < room, "{kernel}: {} bytes", size.room);
-                        let strips = if kernel.ends_with("two") || kernel.starts_with("many") {
+                        let two = kernel.ends_with("_wide") && !kernel.ends_with("4_wide");
+                        let strips = if two || kernel.starts_with("many") {
                             2
                         } else {
                             1

@@ -11,6 +11,7 @@
 
 mod adapter;
 mod args;
+mod attend;
 mod draw;
 mod driver;
 mod emulator;

@@ -234,11 +234,19 @@ fn product(
         ..Linear::plain(matrix.of(&memory), x, y_at, rows)
     };
     let before = y.to_vec();
-    // As where blocks are too few for the device, and as where there are enough; each also where a block holds
-    // two parts of the weights only, so that they come to the same place again and again.
+    // As where blocks are too few for the device, where there are enough, and where a strip each is; also where
+    // a block holds two parts of the weights only, so that they come to the same place again and again.
     let room = driver.limits().room;
-    let tries = [(u32::MAX / 4, room), (1, room), (1, 0), (u32::MAX / 4, 0)];
-    let tries = if w.inp > 128 { &tries[..] } else { &tries[..2] };
+    let (few, strips) = (u32::MAX / 4, w.out.div_ceil(32) as u32);
+    let tries = [
+        (few, room),
+        (1, room),
+        (strips, room),
+        (1, 0),
+        (strips, 0),
+        (few, 0),
+    ];
+    let tries = if w.inp > 128 { &tries[..] } else { &tries[..3] };
     for &(processors, room) in tries {
         let limits = Limits {
             processors,
@@ -250,7 +258,7 @@ fn product(
         launch(&**driver, kernel, size, &args).unwrap();
         let mut found = before.clone();
         to.read(0, &mut found).unwrap();
-        let first = processors > 1 && room > 0;
+        let first = processors == few && room > 0;
         let same = first || bits(&found) == bits(y);
         assert!(same, "{kernel} says something else than a smaller block");
         y.copy_from_slice(&found);
@@ -515,4 +523,48 @@ fn blocks_of_a_device_are_counted_in_its_own_layout() {
     assert_eq!(device.bytes_per_block(), floats * 4);
     assert!(device.memory_free().unwrap() > 0);
     assert_eq!(device.model().config, cfg);
+}
+
+#[test]
+fn a_token_each_has_the_processors_bits() {
+    // Query heads, key-value heads, dimensions, window, whether heads are normed.
+    let shapes = [
+        (4, 4, 32, None, Family::Qwen3),
+        (4, 2, 64, Some(40), Family::Qwen3),
+        (4, 1, 128, None, Family::Llama),
+        (7, 1, 36, None, Family::Qwen2),
+        (8, 1, 160, Some(33), Family::Qwen3),
+        // So many that a block of threads has all dimensions of a head, in a pass of three and not of two.
+        (24, 24, 64, None, Family::Qwen3),
+        (48, 12, 128, Some(40), Family::Qwen3),
+        (72, 12, 128, None, Family::Qwen3),
+        (64, 8, 256, None, Family::Qwen3),
+    ];
+    for (heads, kv_heads, head_dim, window, family) in shapes {
+        let cfg = ModelConfig {
+            heads,
+            kv_heads,
+            head_dim,
+            windows: vec![window, None],
+            max_positions: 400,
+            ..tiny(family)
+        };
+        let model = Arc::new(model(&cfg, 7));
+        let case = |count: usize, blocks: std::ops::Range<u32>| Case {
+            text: tokens(&cfg, count, 3),
+            blocks: blocks.rev().collect(),
+            adapter: None,
+            done: 0,
+        };
+        let mut cases = [case(310, 0..10), case(40, 10..12), case(70, 12..15)];
+        let steps: [&[usize]; 6] = [
+            &[286, 31, 63],
+            &[1, 1, 0],
+            &[1, 1, 1],
+            &[1, 1, 1],
+            &[1, 0, 1],
+            &[0, 1, 0],
+        ];
+        compare(&model, &emulator(), &mut cases, &steps);
+    }
 }

@@ -134,6 +134,12 @@ impl Core {
         counters.prewarm_cold_tokens.fetch_add(cold, Relaxed);
         let swaps = &counters.prewarm_cold_swaps;
         swaps.fetch_add(u64::from(cold > 0), Relaxed);
+        tracing::debug!(
+            version = warming.loaded.version.0,
+            cold_tokens = cold,
+            left_ms = warming.until_ms - self.ctx.clock.now_ms(),
+            "a version is warm enough to serve"
+        );
         let Warming { wanted, loaded, .. } = warming;
         let old = match &wanted {
             Wanted::Newest(scope) => self.table.serving(scope).and_then(Pinned::digest),
