@@ -123,14 +123,15 @@ impl Nvidia {
                 })?;
                 let function = result::module::get_function(module, symbol);
                 let function = function.map_err(failed(loading))?;
-                // What it has itself counts as well.
-                let own = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
-                let own = result::function::get_function_attribute(function, own);
-                let own = own.map_err(failed(loading))?;
-                let asked =
-                    sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-                result::function::set_function_attribute(function, asked, most - own)
-                    .map_err(failed(loading))?;
+                if kernel.starts_with("stream_") {
+                    // What it has itself counts as well.
+                    let own = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
+                    let own = result::function::get_function_attribute(function, own);
+                    let own = own.map_err(failed(loading))?;
+                    let asked = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+                    result::function::set_function_attribute(function, asked, most - own)
+                        .map_err(failed(loading))?;
+                }
                 kernels.insert(*kernel, function);
             }
             let major = has(Has::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;

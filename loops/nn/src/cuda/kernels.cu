@@ -1,5 +1,4 @@
 // Every kernel, as one unit.
-#include "attend.cuh"
 #include "attention.cuh"
 #include "attention_back.cuh"
 #include "backward.cuh"

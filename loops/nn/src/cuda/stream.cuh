@@ -50,17 +50,18 @@ template <uint32_t F, typename S, uint32_t IN>
 HONE_INLINE void bring(const Linear &a, uint32_t strip0, uint32_t row0, Parts &parts, unsigned char *room, uint32_t count) {
     typedef Part<F, S, IN> Own;
     constexpr uint32_t ROWS = S::ROWS, STRIPS = S::STRIPS;
-    const uint32_t steps = (a.w.inp + IN - 1) / IN, groups = groups_in(a.w.inp), each_scale = (a.w.inp + 31) / 32;
+    constexpr uint32_t ALL = IN / GROUP_IN;
+    const uint32_t whole = a.w.inp / IN, groups = groups_in(a.w.inp), each_scale = (a.w.inp + 31) / 32, last = groups - whole * ALL;
     const uint32_t strips = least(STRIPS, (a.w.out + GROUP_OUT - 1) / GROUP_OUT - strip0);
-    const uint32_t rows = least(ROWS, a.rows - row0);
-    auto in_step = [&](uint32_t step) { return least(IN / GROUP_IN, groups - step * (IN / GROUP_IN)); };
-    auto weights = [&](uint32_t step, uint32_t at) {
-        const uint32_t own = in_step(step), scales = Own::SCALED ? (own + 3) / 4 * GROUP_OUT * 2 : 0;
-        unsigned char *to = room + at * Own::BYTES;
+    const uint32_t rows = least(ROWS, a.rows - row0), t = threadIdx.x % 32;
+    // `own` groups of inputs from those of `step` on, to the part at `at`.
+    auto weights = [&](uint32_t step, uint32_t at, uint32_t own) {
+        const uint32_t scales = Own::SCALED ? (own + 3) / 4 * GROUP_OUT * 2 : 0;
         const uint32_t inputs = Own::BY_THREADS ? 0 : rows * own * GROUP_IN * 4;
+        unsigned char *to = room + at * Own::BYTES;
         parts.full[at].announce(strips * (own * Own::GROUP_BYTES + scales) + inputs);
         parts.full[at].copy(strips, [&](uint32_t s) {
-            const uint64_t from = (uint64_t)(strip0 + s) * groups + step * (IN / GROUP_IN);
+            const uint64_t from = (uint64_t)(strip0 + s) * groups + step * ALL;
             return Piece{to + s * Own::W, (const char *)a.w.data + from * Own::GROUP_BYTES, own * Own::GROUP_BYTES};
         });
         if (!Own::SCALED) return;
@@ -69,52 +70,60 @@ HONE_INLINE void bring(const Linear &a, uint32_t strip0, uint32_t row0, Parts &p
             return Piece{to + STRIPS * Own::W + s * Own::SCALES, a.w.scales + from * GROUP_OUT, scales};
         });
     };
-    auto inputs = [&](uint32_t step, uint32_t at) {
-        unsigned char *to = room + at * Own::BYTES + STRIPS * (Own::W + Own::SCALES);
-        const uint32_t own = in_step(step) * (GROUP_IN / 4);
-        if (Own::BY_THREADS) {
-            constexpr uint32_t PIECES = IN / 4;
-            static_assert(PIECES % 16 == 0, "a warp copies a row's part, or two rows'");
-            const uint32_t t = threadIdx.x % 32, piece = t % PIECES;
-            const float *from = row_of(a, row0) + step * IN;
+    // Where the pieces of sixteen bytes lie that a thread copies of a whole part; beyond the last row that stands in.
+    constexpr uint32_t PIECES = IN / 4, EACH = Own::BY_THREADS ? ROWS * PIECES / 32 : 1;
+    static_assert(!Own::BY_THREADS || PIECES == 16 || PIECES % 32 == 0, "a warp copies of one row or two at a time");
+    auto piece_row = [&](uint32_t i) { return PIECES < 32 ? i * 2 + t / PIECES : i * 32 / PIECES; };
+    auto piece_at = [&](uint32_t i) { return PIECES < 32 ? t % PIECES : i * 32 % PIECES + t; };
+    uint32_t offset[EACH];
 #pragma unroll
-            for (uint32_t i = 0; i < ROWS * PIECES; i += 32) {
-                const uint32_t row = PIECES < 32 ? i / PIECES + t / PIECES : i / PIECES;
-                const uint32_t at = PIECES < 32 ? piece : i % PIECES + t;
-                if (row < rows && at < own) copy_ahead(to + row * Own::X + at * 16, from + (uint64_t)row * a.x_stride + at * 4);
-            }
+    for (uint32_t i = 0; i < EACH; i++) offset[i] = least(piece_row(i), rows - 1) * a.x_stride + piece_at(i) * 4;
+    auto inputs = [&](uint32_t step, uint32_t at, uint32_t own) {
+        unsigned char *to = room + at * Own::BYTES + STRIPS * (Own::W + Own::SCALES);
+        const float *from = row_of(a, row0) + step * IN;
+        if (!Own::BY_THREADS) {
+            parts.full[at].copy(rows, [&](uint32_t r) { return Piece{to + r * Own::X, from + r * a.x_stride, own * GROUP_IN * 4}; });
+        } else if (own == ALL) {
+#pragma unroll
+            for (uint32_t i = 0; i < EACH; i++) copy_ahead(to + piece_row(i) * Own::X + piece_at(i) * 16, from + offset[i]);
         } else {
-            parts.full[at].copy(rows, [&](uint32_t r) {
-                return Piece{to + r * Own::X, row_of(a, row0 + r) + step * IN, own * 16};
-            });
+            for (uint32_t i = t; i < rows * own * 2; i += 32)
+                copy_ahead(to + i / (own * 2) * Own::X + i % (own * 2) * 16, from + i / (own * 2) * a.x_stride + i % (own * 2) * 4);
         }
         parts.full[at].begun(Own::BY_THREADS);
     };
-    // A share of what comes after is asked for with every step.
+    // A share of what comes after is asked for with every whole part.
     const uint32_t block = blockIdx.y * gridDim.x + blockIdx.x;
-    const uint64_t share = a.next_bytes / ((uint64_t)gridDim.x * gridDim.y * steps) / 128 * 128;
+    const uint64_t share = whole > 0 ? a.next_bytes / ((uint64_t)gridDim.x * gridDim.y * whole) / 128 * 128 : 0;
     auto after = [&](uint32_t step) {
-        if (share > 0 && threadIdx.x % 32 == 0)
-            ask_ahead((const char *)a.next + ((uint64_t)block * steps + step) * share, (uint32_t)share);
+        if (share > 0 && t == 0) ask_ahead((const char *)a.next + ((uint64_t)block * whole + step) * share, (uint32_t)share);
     };
+    const uint32_t first = least(count, whole);
     // Weights are the same whatever the kernels before do.
-    for (uint32_t step = 0; step < count && step < steps; step++) {
-        weights(step, step);
+    for (uint32_t step = 0; step < first; step++) {
+        weights(step, step, ALL);
         after(step);
     }
+    if (last > 0 && whole < count) weights(whole, whole, last);
     wait_before();
-    for (uint32_t step = 0; step < count && step < steps; step++) inputs(step, step);
+    for (uint32_t step = 0; step < first; step++) inputs(step, step, ALL);
+    if (last > 0 && whole < count) inputs(whole, whole, last);
+    if (whole < count) return;
     uint32_t at = 0, time = 0;
-    for (uint32_t step = count; step < steps; step++) {
+    for (uint32_t step = count; step < whole; step++) {
         parts.empty[at].wait(time);
-        weights(step, at);
-        inputs(step, at);
+        weights(step, at, ALL);
+        inputs(step, at, ALL);
         after(step);
         if (++at == count) {
             at = 0;
             time++;
         }
     }
+    if (last == 0) return;
+    parts.empty[at].wait(time);
+    weights(whole, at, last);
+    inputs(whole, at, last);
 }
 
 // Eight inputs of a thread's outputs and rows.

@@ -161,32 +161,6 @@ pub(super) struct Attend {
 
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(super) struct AttendOne {
-    pub(super) qkv: At,
-    pub(super) q_norm: At,
-    pub(super) k_norm: At,
-    pub(super) angles: At,
-    pub(super) keys: At,
-    pub(super) values: At,
-    pub(super) tables: At,
-    pub(super) tiles: At,
-    pub(super) out: At,
-    pub(super) heads: u32,
-    pub(super) kv_heads: u32,
-    pub(super) dim: u32,
-    pub(super) qkv_stride: u32,
-    pub(super) out_stride: u32,
-    pub(super) window: u32,
-    pub(super) width: u32,
-    pub(super) dims: u32,
-    pub(super) room: u32,
-    pub(super) scale: f32,
-    pub(super) eps: f32,
-    pub(super) unused: u32,
-}
-
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
 pub(super) struct Gate {
     pub(super) gate_up: At,
     pub(super) act: At,

@@ -17,7 +17,7 @@ use super::driver::{DeviceError, Driver, Launch, Limits};
 use super::launches::{Launches, Repeats};
 
 /// The sources, by file name.
-const SOURCES: [(&str, &str); 15] = [
+const SOURCES: [(&str, &str); 14] = [
     ("emulator.cpp", include_str!("../cuda/emulator.cpp")),
     ("emulator.h", include_str!("../cuda/emulator.h")),
     ("kernels.cu", include_str!("../cuda/kernels.cu")),
@@ -26,7 +26,6 @@ const SOURCES: [(&str, &str); 15] = [
     ("rows.cuh", include_str!("../cuda/rows.cuh")),
     ("cut.cuh", include_str!("../cuda/cut.cuh")),
     ("sample.cuh", include_str!("../cuda/sample.cuh")),
-    ("attend.cuh", include_str!("../cuda/attend.cuh")),
     ("attention.cuh", include_str!("../cuda/attention.cuh")),
     (
         "attention_back.cuh",

@@ -2,10 +2,7 @@
 
 use std::cell::RefCell;
 
-use super::args::{
-    Attend, AttendOne, Embed, Gate, Linear, Linears, Matrix, Norm, Place, TILE_WORDS,
-};
-use super::attend::{Shape, attend_one};
+use super::args::{Attend, Embed, Gate, Linear, Linears, Matrix, Norm, Place, TILE_WORDS};
 use super::driver::{Buffer, DeviceError, Driver, Size, launch};
 use super::experts::{DeviceMlp, MixPlaces};
 use super::jobs::LayerJobs;
@@ -34,10 +31,6 @@ pub const KERNELS: &[&str] = &[
     "attend_back_pairs",
     "attend_back_queries",
     "attend_back_rows",
-    "attend_one_1",
-    "attend_one_2",
-    "attend_one_4",
-    "attend_one_8",
     "back_bf16",
     "back_few_bf16",
     "back_f32",
@@ -266,10 +259,8 @@ impl Pass<'_> {
             next: None,
         };
         self.project(&qkv, (index, 0))?;
-        if !self.attend_one((index, layer), kv)? {
-            self.place(layer, kv)?;
-            self.attend(index, kv)?;
-        }
+        self.place(layer, kv)?;
+        self.attend(index, kv)?;
         let o = Step {
             linear: layer.o,
             x: (at.attn, d.ld_q),
@@ -281,54 +272,6 @@ impl Pass<'_> {
             },
         };
         self.project(&o, (index, 1))
-    }
-
-    /// Both of what follows in one, where every sequence has one token; false where that cannot be.
-    fn attend_one(
-        &self,
-        (index, layer): (usize, &DeviceLayer),
-        (keys, values): (u64, u64),
-    ) -> Result<bool, DeviceError> {
-        let (at, d, plan, cfg) = (self.at, self.dims, self.plan, &self.device.model.config);
-        if !plan.alone || plan.tile_groups > 1 {
-            return Ok(false);
-        }
-        let window = window(cfg, index);
-        let shape = Shape {
-            tokens: plan.tile_count,
-            kv_heads: cfg.kv_heads,
-            dim: cfg.head_dim,
-            rows: plan.tile_rows,
-            width: plan.width(window),
-        };
-        let Some(one) = attend_one(shape, &self.device.driver.limits()) else {
-            return Ok(false);
-        };
-        let args = AttendOne {
-            qkv: at.qkv,
-            q_norm: layer.q_norm,
-            k_norm: layer.k_norm,
-            angles: self.device.angles.at(),
-            keys,
-            values,
-            tables: at.words + plan.tables as u64 * 4,
-            tiles: at.words + plan.tiles as u64 * 4,
-            out: at.attn,
-            heads: cfg.heads as u32,
-            kv_heads: cfg.kv_heads as u32,
-            dim: cfg.head_dim as u32,
-            qkv_stride: d.ld_qkv as u32,
-            out_stride: d.ld_q as u32,
-            window,
-            width: shape.width as u32,
-            dims: one.dims,
-            room: one.size.room,
-            scale: 1.0 / (cfg.head_dim as f32).sqrt(),
-            eps: cfg.rms_eps,
-            unused: 0,
-        };
-        self.launch(one.kernel, one.size, &args)?;
-        Ok(true)
     }
 
     /// Head norms, rotation, and the write of keys and values.

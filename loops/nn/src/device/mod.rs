@@ -11,7 +11,6 @@
 
 mod adapter;
 mod args;
-mod attend;
 mod draw;
 mod driver;
 mod emulator;

@@ -45,8 +45,6 @@ pub(super) struct Plan {
     /// Query rows per block of threads, groups of them per tile.
     pub(super) tile_rows: usize,
     pub(super) tile_groups: usize,
-    /// Whether every sequence has one token.
-    pub(super) alone: bool,
 }
 
 impl Plan {
@@ -106,7 +104,6 @@ impl Plan {
         let rows = widest * group;
         self.tile_rows = rows.next_power_of_two().min(ROWS_MAX);
         self.tile_groups = rows.div_ceil(self.tile_rows);
-        self.alone = batch.iter().all(|seq| seq.tokens.len() == 1);
     }
 
     fn tile(&self, index: usize) -> Tile {
