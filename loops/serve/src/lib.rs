@@ -14,6 +14,7 @@
 mod adapters;
 mod backend;
 mod config;
+mod cost;
 mod engine;
 mod fair;
 mod kv;

@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 
 use crate::adapters::{AdapterTable, TableLimits, Wanted};
 use crate::config::Config;
+use crate::cost::StepCost;
 use crate::engine::{Command, Life, ROOM, Shared};
 use crate::fair::{Turns, Waiter};
 use crate::loads::Loads;
@@ -126,8 +127,10 @@ pub(crate) struct Core {
     step: u64,
     /// Up to when the time in which somebody is served is counted; none while nobody is.
     served_until: Option<Instant>,
-    /// Moving mean of a step's time per token.
+    /// Moving mean of a step's time per token: it tells how large a step may be, as the next is about as large.
     token_us: f64,
+    /// What one more token takes.
+    cost: StepCost,
 
     panics_in_row: u32,
     stop_at: Option<Instant>,
@@ -176,6 +179,7 @@ impl Core {
             step: 0,
             served_until: None,
             token_us: 0.0,
+            cost: StepCost::default(),
             panics_in_row: 0,
             stop_at: None,
             board_at: Instant::now(),

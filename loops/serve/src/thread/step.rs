@@ -52,6 +52,7 @@ impl Core {
             self.busy_until = ended;
         }
         let us = micros(ended - began);
+        self.cost.note(tokens, us);
         if tokens >= TELLING_TOKENS {
             let each = us as f64 / tokens as f64;
             self.token_us += (each - self.token_us) * if self.token_us == 0.0 { 1.0 } else { 0.2 };

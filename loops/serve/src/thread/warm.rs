@@ -13,8 +13,8 @@ use crate::thread::Core;
 
 /// Most versions that are being warmed at the same time; one more is swapped in as it is.
 const WARMING_MAX: usize = 16;
-/// A step that others take part in computes this part of what it computes for them ahead, a block at
-/// most, so that the longest steps hardly become longer; and this much where there is less.
+/// A step that others take part in computes ahead what takes this part of its time, a block at
+/// most, so that the longest steps hardly become longer; and this much where that is less.
 const BUSY_PART: usize = 8;
 const BUSY_TOKENS_MIN: usize = 2;
 /// It is followed by as many times what that took without any more of it: warming takes a twentieth
@@ -34,7 +34,7 @@ enum Moment {
     Rest,
     /// Somebody was a moment ago.
     Between,
-    /// It computes so many tokens for them.
+    /// What it computes for them takes as long as so many tokens.
     Beside(usize),
 }
 
@@ -208,7 +208,7 @@ impl Core {
         let moment = match now < self.busy_until + QUIET {
             false if !busy => Moment::Quiet,
             _ if now < self.warm_rest => Moment::Rest,
-            _ if busy => Moment::Beside(planned),
+            _ if busy => Moment::Beside(self.cost.in_tokens(planned)),
             _ => Moment::Between,
         };
         let most = most.min(moment.tokens(self.fitting_tokens()));
@@ -228,7 +228,7 @@ impl Core {
         if let Some(row) = self.warm.as_ref()
             && moment != Moment::Quiet
         {
-            let us = self.token_us * row.tokens.len() as f64;
+            let us = self.cost.token_us() * row.tokens.len() as f64;
             self.warm_rest = Instant::now() + BUSY_REST * Duration::from_micros(us as u64);
         }
     }
