@@ -239,7 +239,7 @@ HONE_INLINE void add_parts(const Linear &a, Parts &parts, const unsigned char *r
             own.next();
         }
     } else if (steps > 0) {
-        static_assert(AHEAD == 0 || GROUPS % AHEAD == 0, "a part's first groups are held where the last of the one before were");
+        static_assert(GROUPS % AHEAD == 0, "a part's first groups are held where the last of the one before were");
         Some held[AHEAD];
         own.wait();
 #pragma unroll
