@@ -204,18 +204,18 @@ fn load(ctx: &LoaderCtx, policy: &Policy) -> Result<Arc<Loaded>, String> {
         }
         Err(error) => return Err(error.to_string()),
     };
-    let read = began.elapsed();
+    let read_by = began.elapsed();
     prove_identity(ctx, &adapter, (digest, probe.as_deref()))?;
-    let proven = began.elapsed();
+    let proven_by = began.elapsed();
     // Here and not at its first step, so that no step waits for the copy.
     if let Some(device) = &ctx.device {
         device.place(&adapter).map_err(|error| error.to_string())?;
     }
     tracing::debug!(
         version = policy.version.0,
-        read_ms = millis(read),
-        prove_ms = millis(proven - read),
-        place_ms = millis(began.elapsed() - proven),
+        read_ms = read_by.as_millis(),
+        prove_ms = (proven_by - read_by).as_millis(),
+        place_ms = (began.elapsed() - proven_by).as_millis(),
         "an adapter was loaded"
     );
     let bytes = adapter.bytes() as u64;
@@ -226,10 +226,6 @@ fn load(ctx: &LoaderCtx, policy: &Policy) -> Result<Arc<Loaded>, String> {
         digest,
         bytes,
     }))
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// That the adapter in memory has its digest and says what it said when it was published.

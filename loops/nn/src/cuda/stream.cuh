@@ -45,6 +45,19 @@ struct Parts {
     Arrivals empty[PARTS_MAX];
 };
 
+// Which of a block's parts comes next, and how often its place had one before.
+struct Turn {
+    uint32_t count;
+    uint32_t at;
+    uint32_t time;
+    HONE_INLINE void next() {
+        if (++at == count) {
+            at = 0;
+            time++;
+        }
+    }
+};
+
 // The warp that brings.
 template <uint32_t F, typename S, uint32_t IN>
 HONE_INLINE void bring(const Linear &a, uint32_t strip0, uint32_t row0, Parts &parts, unsigned char *room, uint32_t count) {
@@ -109,21 +122,18 @@ HONE_INLINE void bring(const Linear &a, uint32_t strip0, uint32_t row0, Parts &p
     for (uint32_t step = 0; step < first; step++) inputs(step, step, ALL);
     if (last > 0 && whole < count) inputs(whole, whole, last);
     if (whole < count) return;
-    uint32_t at = 0, time = 0;
+    Turn turn{count, 0, 0};
     for (uint32_t step = count; step < whole; step++) {
-        parts.empty[at].wait(time);
-        weights(step, at, ALL);
-        inputs(step, at, ALL);
+        parts.empty[turn.at].wait(turn.time);
+        weights(step, turn.at, ALL);
+        inputs(step, turn.at, ALL);
         after(step);
-        if (++at == count) {
-            at = 0;
-            time++;
-        }
+        turn.next();
     }
     if (last == 0) return;
-    parts.empty[at].wait(time);
-    weights(whole, at, last);
-    inputs(whole, at, last);
+    parts.empty[turn.at].wait(turn.time);
+    weights(whole, turn.at, last);
+    inputs(whole, turn.at, last);
 }
 
 // Eight inputs of a thread's outputs and rows.
@@ -133,20 +143,15 @@ template <uint32_t F, typename S> struct Taken {
 };
 
 // What a warp that adds does with a block's parts, one after the other.
-template <typename S> struct Adder {
+struct Adder {
     Parts &parts;
-    uint32_t count;
-    uint32_t at;
-    uint32_t time;
-    HONE_INLINE void wait() const { parts.full[at].wait(time); }
+    Turn turn;
+    HONE_INLINE void wait() const { parts.full[turn.at].wait(turn.time); }
     // The part is used.
     HONE_INLINE void next() {
         HONE_WARP_SYNC();
-        if (threadIdx.x % 32 == 0) parts.empty[at].arrive();
-        if (++at == count) {
-            at = 0;
-            time++;
-        }
+        if (threadIdx.x % 32 == 0) parts.empty[turn.at].arrive();
+        turn.next();
     }
 };
 
@@ -182,6 +187,15 @@ HONE_INLINE void add_parts(const Linear &a, Parts &parts, const unsigned char *r
         }
         return taken;
     };
+    // Input j of a group, of which the rows' has x(r).
+    auto add_input = [&](const float w[S::PER][GROUP_IN], uint32_t j, auto x) {
+#pragma unroll
+        for (uint32_t r = 0; r < S::EACH; r++) {
+            const float own = bits_float(x(r));
+#pragma unroll
+            for (uint32_t o = 0; o < S::PER; o++) sum[r][o] = fused(own, w[o][j], sum[r][o]);
+        }
+    };
     auto add = [&](const Some &taken, uint32_t inputs) {
         float w[S::PER][GROUP_IN];
 #pragma unroll
@@ -189,12 +203,7 @@ HONE_INLINE void add_parts(const Linear &a, Parts &parts, const unsigned char *r
 #pragma unroll
         for (uint32_t j = 0; j < GROUP_IN; j++) {
             if (j >= inputs) break;
-#pragma unroll
-            for (uint32_t r = 0; r < S::EACH; r++) {
-                const float own = bits_float(taken.x[r][j / 4].w[j % 4]);
-#pragma unroll
-                for (uint32_t o = 0; o < S::PER; o++) sum[r][o] = fused(own, w[o][j], sum[r][o]);
-            }
+            add_input(w, j, [&](uint32_t r) { return taken.x[r][j / 4].w[j % 4]; });
         }
     };
 #pragma unroll
@@ -202,38 +211,31 @@ HONE_INLINE void add_parts(const Linear &a, Parts &parts, const unsigned char *r
 #pragma unroll
         for (uint32_t o = 0; o < S::PER; o++) sum[r][o] = 0.0f;
     }
-    Adder<S> own{parts, count, 0, 0};
+    Adder own{parts, {count, 0, 0}};
     if constexpr (AHEAD == 0) {
         for (uint32_t step = 0; step < steps; step++) {
             own.wait();
             Packed<F> w[S::PER];
             Bytes16 x[S::EACH];
-            take_weights(own.at, 0, w);
+            take_weights(own.turn.at, 0, w);
 #pragma unroll
-            for (uint32_t r = 0; r < S::EACH; r++) x[r] = take_row(own.at, r, 0);
+            for (uint32_t r = 0; r < S::EACH; r++) x[r] = take_row(own.turn.at, r, 0);
 #pragma unroll
             for (uint32_t g = 0; g < GROUPS; g++) {
                 float wide[S::PER][GROUP_IN];
 #pragma unroll
                 for (uint32_t o = 0; o < S::PER; o++) w[o].widen(wide[o]);
-                if (g + 1 < GROUPS) take_weights(own.at, g + 1, w);
+                if (g + 1 < GROUPS) take_weights(own.turn.at, g + 1, w);
 #pragma unroll
                 for (uint32_t half = 0; half < 2; half++) {
                     Bytes16 now[S::EACH];
 #pragma unroll
                     for (uint32_t r = 0; r < S::EACH; r++) {
                         now[r] = x[r];
-                        if (g * 2 + half + 1 < GROUPS * 2) x[r] = take_row(own.at, r, g * 2 + half + 1);
+                        if (g * 2 + half + 1 < GROUPS * 2) x[r] = take_row(own.turn.at, r, g * 2 + half + 1);
                     }
 #pragma unroll
-                    for (uint32_t j = 0; j < 4; j++) {
-#pragma unroll
-                        for (uint32_t r = 0; r < S::EACH; r++) {
-#pragma unroll
-                            for (uint32_t o = 0; o < S::PER; o++)
-                                sum[r][o] = fused(bits_float(now[r].w[j]), wide[o][half * 4 + j], sum[r][o]);
-                        }
-                    }
+                    for (uint32_t j = 0; j < 4; j++) add_input(wide, half * 4 + j, [&](uint32_t r) { return now[r].w[j]; });
                 }
             }
             own.next();
@@ -252,14 +254,14 @@ HONE_INLINE void add_parts(const Linear &a, Parts &parts, const unsigned char *r
                     own.next();
                     own.wait();
                 }
-                held[g % AHEAD] = take(own.at, (g + AHEAD) % GROUPS);
+                held[g % AHEAD] = take(own.turn.at, (g + AHEAD) % GROUPS);
                 add(now, GROUP_IN);
             }
         }
 #pragma unroll
         for (uint32_t g = 0; g < GROUPS; g++) {
             const Some now = held[g % AHEAD];
-            if (g + AHEAD < GROUPS) held[g % AHEAD] = take(own.at, g + AHEAD);
+            if (g + AHEAD < GROUPS) held[g % AHEAD] = take(own.turn.at, g + AHEAD);
             add(now, GROUP_IN);
         }
         own.next();
@@ -267,8 +269,8 @@ HONE_INLINE void add_parts(const Linear &a, Parts &parts, const unsigned char *r
     const uint32_t left = a.w.inp - steps * IN;
     if (left == 0) return;
     own.wait();
-    for (uint32_t g = 0; g < left / GROUP_IN; g++) add(take(own.at, g), GROUP_IN);
-    if (left % GROUP_IN != 0) add(take(own.at, left / GROUP_IN), left % GROUP_IN);
+    for (uint32_t g = 0; g < left / GROUP_IN; g++) add(take(own.turn.at, g), GROUP_IN);
+    if (left % GROUP_IN != 0) add(take(own.turn.at, left / GROUP_IN), left % GROUP_IN);
 }
 
 // A block: the warps of its shape, and one that brings.

@@ -104,28 +104,25 @@ pub(super) fn linear_launch(args: &mut Linear, limits: &Limits) -> (&'static str
     let (rows, strips) = (args.rows, args.w.out.div_ceil(STRIP));
     let format = args.w.format;
     args.room = 0;
-    let shapes: &[Shape] = match rows {
-        0..=1 => &[Shape::One],
+    let (each, of, threads) = MANY;
+    let many = [strips.div_ceil(of), rows.div_ceil(each), 1];
+    // Nearly as many blocks as processors are enough.
+    if rows > 32 && many[0] * many[1] >= limits.processors * 3 / 4 {
+        let size = Size::from((many, threads));
+        return (KERNELS_MANY[format as usize], size);
+    }
+    // The first that comes out even, or the smallest.
+    let (larger, smallest): (&[Shape], Shape) = match rows {
+        0..=1 => (&[], Shape::One),
         // So many outputs fill a device with fewer threads for each.
-        2..=4 if strips > 2 * limits.processors => &[Shape::FourWide],
-        2..=4 => &[Shape::Four],
-        5..=8 => &[Shape::EightWide, Shape::Eight],
-        9..=16 => &[Shape::SixteenWide, Shape::Sixteen],
-        17..=32 => &[Shape::ThirtyTwoWide, Shape::ThirtyTwo, Shape::Sixteen],
-        _ => {
-            let (each, of, threads) = MANY;
-            let grid = [strips.div_ceil(of), rows.div_ceil(each), 1];
-            // Nearly as many blocks as processors are enough.
-            if grid[0] * grid[1] >= limits.processors * 3 / 4 {
-                let size = Size::from((grid, threads));
-                return (KERNELS_MANY[format as usize], size);
-            }
-            &[Shape::ThirtyTwoWide, Shape::ThirtyTwo, Shape::Sixteen]
-        }
+        2..=4 if strips > 2 * limits.processors => (&[], Shape::FourWide),
+        2..=4 => (&[], Shape::Four),
+        5..=8 => (&[Shape::EightWide], Shape::Eight),
+        9..=16 => (&[Shape::SixteenWide], Shape::Sixteen),
+        _ => (&[Shape::ThirtyTwoWide, Shape::ThirtyTwo], Shape::Sixteen),
     };
-    let even = |shape: &&Shape| shape.is_even((strips, rows), limits.processors);
-    let shape = shapes.iter().find(even).or(shapes.last());
-    let shape = shape.copied().unwrap_or(Shape::One);
+    let even = |shape: &Shape| shape.is_even((strips, rows), limits.processors);
+    let shape = larger.iter().copied().find(even).unwrap_or(smallest);
     let (_, _, warps) = shape.sizes();
     // Only the kernels for a few rows look at what is beside.
     let beside = if rows as usize <= FEW_ROWS {
