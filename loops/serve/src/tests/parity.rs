@@ -308,7 +308,13 @@ fn pausing_and_computing_again_changes_nothing() {
             ..Config::for_tests()
         };
         let tight = world(config, model.clone());
-        // All at once: one that ended before the last had come would leave its blocks.
+        // All at once: one that ended before the last had come would leave its blocks. Nor does one wait
+        // for its adapter.
+        for name in SCOPES {
+            let first = ask(&prompt(3, 9), 1, 0);
+            let scope = scope(name);
+            tight.complete(Ask { scope, ..first });
+        }
         same(&wanted, &together(&tight, big(8)), "with 20 blocks");
         let stats = tight.engine.stats();
         if model.windows[0].is_none() {
