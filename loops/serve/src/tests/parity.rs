@@ -73,6 +73,17 @@ fn world(config: Config, model: ModelConfig) -> World {
     world
 }
 
+/// A token of every scope, so that nobody waits for an adapter later, while others run and end.
+fn load_adapters(world: &World) {
+    for name in SCOPES {
+        let scope = scope(name);
+        world.complete(Ask {
+            scope,
+            ..ask(&prompt(3, 9), 1, 0)
+        });
+    }
+}
+
 /// Every ask on an engine of its own kind, one after the other and without cache hits.
 fn alone(model: &ModelConfig, count: usize) -> Vec<Said> {
     let world = world(Config::for_tests(), model.clone());
@@ -308,13 +319,8 @@ fn pausing_and_computing_again_changes_nothing() {
             ..Config::for_tests()
         };
         let tight = world(config, model.clone());
-        // All at once: one that ended before the last had come would leave its blocks. Nor does one wait
-        // for its adapter.
-        for name in SCOPES {
-            let first = ask(&prompt(3, 9), 1, 0);
-            let scope = scope(name);
-            tight.complete(Ask { scope, ..first });
-        }
+        // All at once: one that ended before the last had come would leave its blocks.
+        load_adapters(&tight);
         same(&wanted, &together(&tight, big(8)), "with 20 blocks");
         let stats = tight.engine.stats();
         if model.windows[0].is_none() {
@@ -387,6 +393,7 @@ fn asked_around(shape: &ModelConfig, kind: Kind, around: &Around) -> (World, Vec
     for (name, adapter) in adapters(shape) {
         world.publish(name, 1, &adapter);
     }
+    load_adapters(&world);
     let all = asks(ASKS);
     let mut told = Vec::new();
     for part in around.order.chunks(around.at_once) {
