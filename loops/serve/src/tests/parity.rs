@@ -66,7 +66,10 @@ pub(super) fn adapters(config: &ModelConfig) -> Vec<(&'static str, Adapter)> {
 }
 
 fn world(config: Config, model: ModelConfig) -> World {
-    let world = World::with(config, model);
+    published(World::with(config, model))
+}
+
+fn published(world: World) -> World {
     for (name, adapter) in adapters(&world.model.config) {
         world.publish(name, 1, &adapter);
     }
@@ -389,10 +392,8 @@ fn asked_around(shape: &ModelConfig, kind: Kind, around: &Around) -> (World, Vec
         kv_cache_bytes_max: around.blocks * each,
         ..Config::for_tests()
     };
-    let world = World::on_threads(config, kind_of(shape.clone(), kind), around.threads);
-    for (name, adapter) in adapters(shape) {
-        world.publish(name, 1, &adapter);
-    }
+    let model = kind_of(shape.clone(), kind);
+    let world = published(World::on_threads(config, model, around.threads));
     load_adapters(&world);
     let all = asks(ASKS);
     let mut told = Vec::new();
@@ -470,13 +471,7 @@ fn recomputed(model: &Model, turn: &Turn, exec: &Executor) {
 fn with_keys_and_values_in_f16_nothing_changes_either() {
     for config in [model_config(), sliding()] {
         let model = Model::random(config, 42).with_kv(KvFormat::F16);
-        let new = |config| {
-            let world = World::of(config, model.clone(), Arc::new(tokenizer()));
-            for (name, adapter) in adapters(&model.config) {
-                world.publish(name, 1, &adapter);
-            }
-            world
-        };
+        let new = |config| published(World::of(config, model.clone(), Arc::new(tokenizer())));
         let quiet = new(Config::for_tests());
         let wanted: Vec<Said> = asks(8).into_iter().map(|ask| quiet.complete(ask)).collect();
         let tight = new(Config {
