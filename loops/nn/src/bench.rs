@@ -10,7 +10,7 @@ use crate::arithmetic::Arithmetic;
 use crate::config::{Family, ModelConfig, StoredDtype};
 use crate::exec::Executor;
 use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};
-use crate::gemm::{self, Factors, MAX_ROWS, MAX_TILE, Pairs, Quads, Single};
+use crate::gemm::{self, Factors, MAX_ROWS, MAX_TILE, Pairs, Quads, Single, Stepped};
 use crate::kv::{BLOCK_TOKENS, KvFormat, KvPool};
 use crate::quant::WeightFormat;
 use crate::simd::{Kernel, LANES, V16};
@@ -269,7 +269,7 @@ pub fn roof(arithmetic: Arithmetic, threads: usize, time: Duration) -> f64 {
                 Arithmetic::F32 => Single::dispatch(Sums::<Single>(PhantomData)),
                 Arithmetic::Amx if gemm::multiply(each) => 0.0,
                 Arithmetic::Bf16 | Arithmetic::Amx => Pairs::dispatch(Sums::<Pairs>(PhantomData)),
-                Arithmetic::Int8 => Quads::dispatch(Sums::<Quads>(PhantomData)),
+                Arithmetic::Int8 => Quads::dispatch(QuadSums),
             });
         });
         rounds += 1;
@@ -279,7 +279,7 @@ pub fn roof(arithmetic: Arithmetic, threads: usize, time: Duration) -> f64 {
 
 struct Sums<F>(PhantomData<F>);
 
-impl<F: Factors> Kernel for Sums<F> {
+impl<F: Stepped> Kernel for Sums<F> {
     type Out = f32;
     #[inline(always)]
     fn run<V: V16>(self) -> f32 {
@@ -291,8 +291,41 @@ impl<F: Factors> Kernel for Sums<F> {
     }
 }
 
+struct QuadSums;
+
+impl Kernel for QuadSums {
+    type Out = f32;
+    #[inline(always)]
+    fn run<V: V16>(self) -> f32 {
+        match V::WIDE {
+            true => add_quads::<V, MAX_TILE>(),
+            false => add_quads::<V, MAX_ROWS>(),
+        }
+    }
+}
+
 #[inline(always)]
-fn add<F: Factors, V: V16, const SUMS: usize>() -> f32 {
+fn add_quads<V: V16, const SUMS: usize>() -> f32 {
+    let (x, codes) = ([0.5_f32; SUMS], [1; Quads::INPUTS * LANES]);
+    // SAFETY: called at this level; the arrays hold what is read.
+    unsafe {
+        let (mut sums, weights) = ([V::zero(); SUMS], V::quad_i8(codes.as_ptr()));
+        for _ in 0..ADDITIONS / SUMS {
+            // Read every time, so that nothing of a step is done once for all. Every sum has inputs of its own, as
+            // products are not a part of the addition everywhere.
+            let (x, w) = std::hint::black_box((x.as_ptr(), &raw const weights));
+            for part in 0..V::QUAD_PARTS {
+                for (m, sum) in sums.iter_mut().enumerate() {
+                    *sum = sum.dot_quads(x.add(m), w.read(), part);
+                }
+            }
+        }
+        total(sums)
+    }
+}
+
+#[inline(always)]
+fn add<F: Stepped, V: V16, const SUMS: usize>() -> f32 {
     let factors = [0.5_f32; 2];
     // SAFETY: called at this level; the arrays hold what is read and written.
     unsafe {
@@ -305,10 +338,18 @@ fn add<F: Factors, V: V16, const SUMS: usize>() -> f32 {
                 *sum = F::add(*sum, x, w);
             }
         }
-        let mut all = [0.0; LANES];
+        total(sums)
+    }
+}
+
+/// # Safety
+/// As for the methods of [`V16`].
+#[inline(always)]
+unsafe fn total<V: V16, const SUMS: usize>(sums: [V; SUMS]) -> f32 {
+    // SAFETY: same contract.
+    unsafe {
         let total = sums.into_iter().reduce(|a, b| a.add(b));
-        total.unwrap_or(V::zero()).store(all.as_mut_ptr());
-        all.iter().sum()
+        total.unwrap_or(V::zero()).sum()
     }
 }
 

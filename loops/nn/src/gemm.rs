@@ -23,7 +23,7 @@ pub(crate) use self::chunks::{Chunked, TILE_ROWS, multiply};
 use self::factors::FactorOf;
 pub(crate) use self::factors::{
     BESIDE_MAX, Bf16Pairs, CODE_ROWS, CodeFactors, Element, Factors, Half, MAX_ROWS, Pairs, Quads,
-    SideBySide, Single, Source, Staging, Strided,
+    SideBySide, Single, Source, Staging, Stepped, Strided,
 };
 use crate::exec::Executor;
 use crate::quant::CodeSums;
@@ -118,6 +118,36 @@ const STAGE_ROWS: usize = 48;
 const BLOCK_FLOATS: usize = 1 << 16;
 
 impl<S> Gemm<S> {
+    /// The same product of weights that lie elsewhere.
+    fn with_source<T>(&self, src: T) -> Gemm<T> {
+        let Self {
+            x,
+            xm,
+            xk,
+            rows,
+            k,
+            y,
+            ym,
+            yn,
+            cols,
+            out,
+            ..
+        } = *self;
+        Gemm {
+            x,
+            xm,
+            xk,
+            rows,
+            k,
+            src,
+            y,
+            ym,
+            yn,
+            cols,
+            out,
+        }
+    }
+
     pub(crate) fn panels(&self) -> usize {
         self.cols.div_ceil(LANES)
     }
@@ -279,7 +309,7 @@ impl<S> Gemm<S> {
     }
 }
 
-impl<S: Source> Gemm<S> {
+impl<S: Source<Factors: Stepped>> Gemm<S> {
     /// Computes everything, split over the executor when it is worth it.
     ///
     /// # Safety
@@ -590,7 +620,7 @@ fn fit(widest: usize, left: usize) -> usize {
 
 struct Part<'a, S>(&'a Gemm<S>, Range<usize>, Range<usize>);
 
-impl<S: Source> Kernel for Part<'_, S> {
+impl<S: Source<Factors: Stepped>> Kernel for Part<'_, S> {
     type Out = ();
     #[inline(always)]
     fn run<V: V16>(self) {

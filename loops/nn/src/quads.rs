@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use crate::exec::{Executor, Shards};
-use crate::gemm::beside::{self, Tiles};
+use crate::gemm::beside::{self, Laid, Tiles};
 use crate::gemm::{Factors, Quads};
 use crate::panels::Rows;
 use crate::quant::{Bits, GROUP};
@@ -31,14 +31,15 @@ pub(crate) fn with_quads(
 ) {
     let groups = inp / GROUP;
     // Seen once: rows must lie as `f` is told.
-    let most = Tiles::most();
+    let laid = Laid::here();
+    let words = laid.words(GROUP);
     let round = |x: Rows, to: &mut [f32]| {
-        let tiles = Tiles::of(x.rows, most);
+        let tiles = Tiles::of(x.rows, laid);
         let to = Shards::new(to);
         exec.split(tiles.count() * groups, x.rows * inp, &|some| {
             Quads::dispatch(Round {
                 x,
-                tiles,
+                laid: (laid, tiles),
                 groups,
                 some,
                 to,
@@ -50,19 +51,15 @@ pub(crate) fn with_quads(
             });
         });
     };
-    with_rounded(x, groups * WORDS, round, |first, x| {
-        f(first, x, Tiles::of(x.rows, most));
+    with_rounded(x, groups * words, round, |first, x| {
+        f(first, x, Tiles::of(x.rows, laid));
     });
 }
-
-/// Steps of a group, and words that a row has of it.
-const STEPS: usize = GROUP / Quads::INPUTS;
-const WORDS: usize = beside::words(STEPS);
 
 /// Rounds some groups of tiles of rows.
 struct Round<'a> {
     x: Rows<'a>,
-    tiles: Tiles,
+    laid: (Laid, Tiles),
     /// Groups of a row.
     groups: usize,
     /// Which groups, those of a tile one after the other.
@@ -76,18 +73,20 @@ impl Kernel for Round<'_> {
     type Out = ();
     #[inline(always)]
     fn run<V: V16>(self) {
+        let (laid, tiles) = self.laid;
         for at in self.some {
-            let (rows, group) = (self.tiles.rows(at / self.groups), at % self.groups);
-            let words = WORDS * rows.len();
-            let first = rows.start * self.groups * WORDS + group * words;
+            let (rows, group) = (tiles.rows(at / self.groups), at % self.groups);
+            let words = laid.words(GROUP) * rows.len();
+            let first = rows.start * self.groups * laid.words(GROUP) + group * words;
             // SAFETY: parts have different groups, and each has words of its own.
             let to = unsafe { self.to.slice(first..first + words) };
             for (m, row) in rows.clone().enumerate() {
                 let x = &self.x.data[row * self.x.stride + group * GROUP..][..GROUP];
-                let mut codes = [0u32; STEPS];
+                let mut codes = [0i8; GROUP];
                 // SAFETY: called at this level; there are as many codes as inputs.
-                let (scale, sum) = unsafe { round::<V>(x.as_ptr(), codes.as_mut_ptr().cast()) };
-                beside::put(to, (m, rows.len()), (scale, -self.raised * sum), &codes);
+                let (scale, sum) = unsafe { round::<V>(x.as_ptr(), codes.as_mut_ptr()) };
+                let (of, both) = ((m, rows.len()), (scale, -self.raised * sum));
+                beside::put(to, of, both, &codes, laid);
             }
         }
     }

@@ -159,8 +159,9 @@ pub(crate) trait V16: Copy {
     /// `fma(x.0, w.0, fma(x.1, w.1, self))` per lane: the second of a pair first, as processors
     /// with dot products of bf16 have it. Those take subnormal numbers for zero.
     unsafe fn dot(self, x: Self::Pair, w: Self::Pair) -> Self;
-    /// The same four signed bytes at `p` in every lane.
-    unsafe fn splat_quad(p: *const f32) -> Self::Quad;
+    /// In how many parts the level sums up products of four codes. Each takes a word of inputs, the same
+    /// for every lane: four signed bytes where it is one, two whole numbers of sixteen bits where there are two.
+    const QUAD_PARTS: usize = 1;
     /// Quads of four lines of sixteen signed bytes.
     unsafe fn quad_i8(p: *const u8) -> Self::Quad;
     /// Quads of the low and the high halves of two lines of sixteen bytes, minus 8.
@@ -169,8 +170,9 @@ pub(crate) trait V16: Copy {
     /// to 0 and above, by 128 or 8, the sum begins without what that will add: the whole number at
     /// `raised`, which is minus as many times the sum of all inputs.
     unsafe fn begin_quads(raised: *const f32) -> Self;
-    /// The sum and four products of inputs and weights; exact as long as it stays below 2^24.
-    unsafe fn dot_quads(self, x: Self::Quad, w: Self::Quad) -> Self;
+    /// The sum and a part of the four products of the inputs in the word at `x` and weights; exact as long
+    /// as it stays below 2^24.
+    unsafe fn dot_quads(self, x: *const f32, w: Self::Quad, part: usize) -> Self;
     /// The sum as a number.
     unsafe fn sum_of_quads(self) -> Self;
     unsafe fn add(self, b: Self) -> Self;
@@ -478,8 +480,14 @@ pub(crate) fn dispatch_compact<K: Kernel>(kernel: K) -> K::Out {
     dispatch_dots(kernel)
 }
 
+/// Whether products of bytes are quicker than those of f32 at the current level: where there are dot products of
+/// them, and with AVX2, which multiplies twice as many numbers of sixteen bits as f32.
+pub(crate) fn has_quick_bytes() -> bool {
+    has_byte_dots() || SimdLevel::current() == SimdLevel::Avx2
+}
+
 /// Whether the processor has dot products of bytes at the current level. Elsewhere they are computed by
-/// other instructions, about as quickly as products of f32.
+/// other instructions.
 pub(crate) fn has_byte_dots() -> bool {
     #[cfg(target_arch = "x86_64")]
     return match SimdLevel::current() {

@@ -176,18 +176,28 @@ impl Kernel for Bytes {
     type Out = Vec<u32>;
     #[inline(always)]
     fn run<V: V16>(self) -> Vec<u32> {
-        let x = f32::from_bits(u32::from_le_bytes(self.x.map(|x| x as u8)));
+        let words = |codes: [i8; 4]| match V::QUAD_PARTS {
+            1 => [u32::from_le_bytes(codes.map(|x| x as u8)), 0],
+            _ => [0, 2].map(|at| {
+                let [first, second] = [codes[at], codes[at + 1]].map(|x| i16::from(x) as u16);
+                u32::from(first) | u32::from(second) << 16
+            }),
+        };
+        let x = words(self.x).map(f32::from_bits);
         let sum: i32 = self.x.iter().map(|&x| i32::from(x)).sum();
         let raised = [128, 8].map(|by: i32| f32::from_bits((-3 * by * sum) as u32));
         // SAFETY: dispatched at this level; the arrays hold what is read and written.
         unsafe {
-            let x = V::splat_quad(&x);
             let quads = [V::quad_i8(self.w.as_ptr()), V::quad_u4(self.w.as_ptr())];
             let mut found = Vec::new();
             for (raised, w) in raised.iter().zip(quads) {
-                let sum = V::begin_quads(raised).dot_quads(x, w);
+                let mut sum = V::begin_quads(raised);
+                for _ in 0..3 {
+                    for part in 0..V::QUAD_PARTS {
+                        sum = sum.dot_quads(&x[part], w, part);
+                    }
+                }
                 let mut to = [0.0; LANES];
-                let sum = sum.dot_quads(x, w).dot_quads(x, w);
                 sum.sum_of_quads().store(to.as_mut_ptr());
                 found.extend(to.map(bits));
             }

@@ -17,7 +17,7 @@ use crate::panels::Panels;
 use crate::quant::WeightFormat;
 use crate::rng::Rng;
 use crate::rope::Rope;
-use crate::simd::{has_byte_dots, has_compact};
+use crate::simd::{has_compact, has_quick_bytes};
 use crate::source::{LoadError, TensorData, TensorSource};
 
 /// Matrices together from which on those of bf16 are kept in less memory.
@@ -392,10 +392,10 @@ impl Weights {
 
     /// The arithmetic that is quickest for them on this processor: what most weights are decides.
     pub fn quickest(&self) -> Arithmetic {
-        self.quickest_with(has_byte_dots(), quickest_of_pairs())
+        self.quickest_with(has_quick_bytes(), quickest_of_pairs())
     }
 
-    /// The same on a processor with dot products of bytes, and with what multiplies bf16.
+    /// The same on a processor that is quick at products of bytes, and with what multiplies bf16.
     pub(crate) fn quickest_with(&self, bytes: bool, pairs: Option<Arithmetic>) -> Arithmetic {
         let (codes, others): (Vec<_>, Vec<_>) =
             self.matrices().partition(|w| w.takes(Arithmetic::Int8));

@@ -1,35 +1,71 @@
 //! Products of codes ([`Quads`]) whose inputs lie side by side.
 //!
 //! Rows that share a loaded weight, a tile of them, lie group by group: first of all rows their scales,
-//! then what weights sum up to that are raised ([`V16::begin_quads`]), then their codes step by step.
-//! One address does for all inputs of a group, and those of a step are in a line or two.
+//! then what weights sum up to that are raised ([`V16::begin_quads`]), then their codes step by step, as words that the
+//! processor multiplies ([`V16::QUAD_PARTS`]). One address does for all inputs of a group, and those of a step are in a line or two.
+//!
+//! Where weights take some instructions to be factors, all tiles find them ready ([`Ready`]).
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use super::{At, CODE_ROWS, Factors, Gemm, MAX_TILE, Quads, Source, fit, rows_most, widest};
 use crate::exec::Executor;
-use crate::simd::{Kernel, LANES, Line, V16};
+use crate::simd::{Buf, Kernel, LANES, Line, V16};
 
 /// Words of a group beside its steps.
 const WORDS: usize = 2;
+
+/// How rows lie for the instructions of a processor.
+#[derive(Clone, Copy)]
+pub(crate) struct Laid {
+    /// Most rows of a tile that it has registers for.
+    rows_most: usize,
+    /// Words that four codes take, see [`V16::QUAD_PARTS`].
+    parts: usize,
+}
+
+impl Laid {
+    /// For this processor.
+    pub(crate) fn here() -> Self {
+        Quads::dispatch(Here)
+    }
+
+    /// Four codes that lie so as a level of so many parts has them.
+    fn turned_to(self, parts: usize, words: [u32; 2]) -> [u32; 2] {
+        let codes = match self.parts {
+            1 => words[0].to_le_bytes().map(|code| code as i8),
+            _ => {
+                let [[a, _, b, _], [c, _, d, _]] = words.map(u32::to_le_bytes);
+                [a, b, c, d].map(|code| code as i8)
+            }
+        };
+        let [a, b, c, d] = codes;
+        match parts {
+            1 => [word_of_bytes(codes), 0],
+            _ => [word_of_halves([a, b]), word_of_halves([c, d])],
+        }
+    }
+
+    /// Words that a row has of a group of so many codes.
+    pub(crate) fn words(self, codes: usize) -> usize {
+        WORDS + codes / Quads::INPUTS * self.parts
+    }
+}
 
 /// How rows are parted into tiles.
 #[derive(Clone, Copy)]
 pub(crate) struct Tiles {
     rows: usize,
     count: usize,
+    laid: Laid,
 }
 
 impl Tiles {
-    /// Most rows of a tile that the processor has registers for.
-    pub(crate) fn most() -> usize {
-        Quads::dispatch(Most)
-    }
-
     /// As few as there can be, of about as many rows each.
-    pub(crate) fn of(rows: usize, most: usize) -> Self {
-        let count = rows.div_ceil(most);
-        Self { rows, count }
+    pub(crate) fn of(rows: usize, laid: Laid) -> Self {
+        let count = rows.div_ceil(laid.rows_most);
+        Self { rows, count, laid }
     }
 
     pub(crate) fn count(self) -> usize {
@@ -41,37 +77,54 @@ impl Tiles {
     }
 }
 
-struct Most;
+struct Here;
 
-impl Kernel for Most {
-    type Out = usize;
+impl Kernel for Here {
+    type Out = Laid;
     #[inline(always)]
-    fn run<V: V16>(self) -> usize {
-        rows_most::<V>(CODE_ROWS)
+    fn run<V: V16>(self) -> Laid {
+        Laid {
+            rows_most: rows_most::<V>(CODE_ROWS),
+            parts: V::QUAD_PARTS,
+        }
     }
-}
-
-/// Words that a row has of a group with so many steps.
-pub(crate) const fn words(steps: usize) -> usize {
-    WORDS + steps
 }
 
 /// Puts what row `m` has of a group to its places among those of all `rows` of a tile.
 #[inline(always)]
-pub(crate) fn put(
+pub(crate) fn put<const CODES: usize>(
     group: &mut [f32],
     (m, rows): (usize, usize),
     (scale, raised): (f32, i32),
-    steps: &[u32],
+    codes: &[i8; CODES],
+    laid: Laid,
 ) {
     group[m] = scale;
     group[rows + m] = f32::from_bits(raised as u32);
-    for (&step, to) in steps
-        .iter()
-        .zip(group[WORDS * rows + m..].iter_mut().step_by(rows))
-    {
-        *to = f32::from_bits(step);
+    let places = group[WORDS * rows + m..].iter_mut().step_by(rows);
+    if laid.parts == 1 {
+        let (quads, _) = codes.as_chunks::<4>();
+        for (&quad, to) in quads.iter().zip(places) {
+            *to = f32::from_bits(word_of_bytes(quad));
+        }
+    } else {
+        let (pairs, _) = codes.as_chunks::<2>();
+        for (&pair, to) in pairs.iter().zip(places) {
+            *to = f32::from_bits(word_of_halves(pair));
+        }
     }
+}
+
+/// A word of a level of one part, see [`V16::QUAD_PARTS`].
+#[inline(always)]
+fn word_of_bytes(codes: [i8; 4]) -> u32 {
+    u32::from_le_bytes(codes.map(|code| code as u8))
+}
+
+/// A word of a level of two parts.
+#[inline(always)]
+fn word_of_halves([first, second]: [i8; 2]) -> u32 {
+    u32::from(i16::from(first) as u16) | u32::from(i16::from(second) as u16) << 16
 }
 
 impl<S: Source<Factors = Quads>> Gemm<S> {
@@ -82,8 +135,46 @@ impl<S: Source<Factors = Quads>> Gemm<S> {
     /// there are only whole groups of steps.
     pub(crate) unsafe fn run_beside_on(&self, tiles: Tiles, exec: &Executor) {
         self.split(exec, (tiles.count(), 1), |some, panels| {
-            Quads::dispatch(Beside(self, tiles, some, panels));
+            if tiles.laid.parts == 1 || some.len() == 1 {
+                return Quads::dispatch(Beside(self, tiles, some, panels));
+            }
+            READY.with_borrow_mut(|ready| {
+                let ready = ready.take(self.k * READY_LINES * LANES);
+                Quads::dispatch(BesideReady(self, (tiles, some), panels, ready));
+            });
         });
+    }
+
+    /// As [`Self::run_beside`], but panel by panel for all tiles, which find its weights as they multiply them.
+    #[inline(always)]
+    unsafe fn run_ready<V: V16>(
+        &self,
+        (tiles, some): (Tiles, Range<usize>),
+        panels: Range<usize>,
+        ready: &mut [f32],
+    ) {
+        let mut sums = [Line([0.0; LANES]); MAX_TILE];
+        let quads: *mut V::Quad = ready.as_mut_ptr().cast();
+        assert!(self.k * size_of::<V::Quad>() <= size_of_val(ready));
+        for panel in panels {
+            // SAFETY: the source has the panel, and the room was checked.
+            let from = unsafe { self.src.panel(panel) };
+            for i in 0..self.k {
+                // SAFETY: as above. Scales are for sums.
+                unsafe { quads.add(i).write(self.src.load(from, i, V::zero())) };
+            }
+            let product = self.with_source(Ready {
+                of: self.src,
+                quads: quads.cast_const().cast(),
+            });
+            for tile in some.clone() {
+                let rows = tiles.rows(tile);
+                let (row, mr, nr) = (rows.start, rows.len(), 1);
+                let at = At { row, panel, mr, nr };
+                // SAFETY: `at` lies inside the product, and is a tile of it.
+                unsafe { product.accumulate_beside::<V>(&at, tiles.laid, &mut sums) };
+            }
+        }
     }
 
     #[inline(always)]
@@ -100,7 +191,7 @@ impl<S: Source<Factors = Quads>> Gemm<S> {
                     let nr = fit(widest::<V>(mr, true), last - panel);
                     let at = At { row, panel, mr, nr };
                     // SAFETY: `at` lies inside the product, and is a tile of it.
-                    unsafe { self.accumulate_beside::<V>(&at, &mut sums) };
+                    unsafe { self.accumulate_beside::<V>(&at, tiles.laid, &mut sums) };
                     panel += nr;
                 }
             }
@@ -109,14 +200,14 @@ impl<S: Source<Factors = Quads>> Gemm<S> {
 
     /// A tile of rows and some panels.
     #[inline(always)]
-    unsafe fn accumulate_beside<V: V16>(&self, at: &At, sums: &mut [Line; MAX_TILE]) {
+    unsafe fn accumulate_beside<V: V16>(&self, at: &At, laid: Laid, sums: &mut [Line; MAX_TILE]) {
         let x = self.x.wrapping_add(at.row * self.xm);
         macro_rules! shapes {
             ($(($mr:literal, $nr:literal))*) => {
                 match (at.mr, at.nr) {
-                    $(($mr, $nr) => {
+                    $(($mr, $nr) if laid.parts == V::QUAD_PARTS => {
                         // SAFETY: the tile lies inside the product.
-                        unsafe { self.beside::<V, $mr, $nr>(at, (x, $mr), sums) }
+                        unsafe { self.beside::<V, $mr, $nr>(at, x, sums) }
                     })*
                     // The level became another one between what laid the rows and this.
                     _ => for m in 0..at.mr {
@@ -125,7 +216,7 @@ impl<S: Source<Factors = Quads>> Gemm<S> {
                             let one = At { row, panel, mr: 1, nr: 1 };
                             let row = (x.wrapping_add(m), at.mr);
                             // SAFETY: as above, for a row of the tile.
-                            unsafe { self.beside::<V, 1, 1>(&one, row, sums) }
+                            unsafe { self.beside_otherwise::<V>(&one, row, laid, sums) }
                         }
                     }
                 }
@@ -142,12 +233,12 @@ impl<S: Source<Factors = Quads>> Gemm<S> {
         }
     }
 
-    /// Some rows of a tile that begins with `x` and has so many of them.
+    /// A tile of rows that begins with `x`.
     #[inline(always)]
     unsafe fn beside<V: V16, const MR: usize, const NR: usize>(
         &self,
         at: &At,
-        (mut x, rows): (*const f32, usize),
+        mut x: *const f32,
         lines: &mut [Line; MAX_TILE],
     ) {
         // SAFETY: every address is inside the ranges `Gemm` and the tile have.
@@ -160,17 +251,20 @@ impl<S: Source<Factors = Quads>> Gemm<S> {
                     scale[n] = self.src.scale(wp[n], group);
                 }
                 for (m, sums) in sums.iter_mut().enumerate() {
-                    *sums = [V::begin_quads(x.add(rows + m)); NR];
+                    *sums = [V::begin_quads(x.add(MR + m)); NR];
                 }
                 for step in 0..S::GROUP {
-                    let (i, x) = (group * S::GROUP + step, x.add((WORDS + step) * rows));
+                    let i = group * S::GROUP + step;
+                    let x = x.add((WORDS + step * V::QUAD_PARTS) * MR);
                     for n in 0..NR {
                         let w = self.src.load(wp[n], i, scale[n]);
                         if MR > 1 {
                             self.src.fetch(wp[n], i);
                         }
-                        for (m, sums) in sums.iter_mut().enumerate() {
-                            sums[n] = sums[n].dot_quads(V::splat_quad(x.add(m)), w);
+                        for part in 0..V::QUAD_PARTS {
+                            for (m, sums) in sums.iter_mut().enumerate() {
+                                sums[n] = sums[n].dot_quads(x.add(part * MR + m), w, part);
+                            }
                         }
                     }
                 }
@@ -180,9 +274,102 @@ impl<S: Source<Factors = Quads>> Gemm<S> {
                         acc[m][n] = both.fma(sums[m][n].sum_of_quads(), acc[m][n]);
                     }
                 }
-                x = x.add(words(S::GROUP) * rows);
+                x = x.add((WORDS + S::GROUP * V::QUAD_PARTS) * MR);
             }
             self.end::<V, MR, NR>(at, &acc, lines);
+        }
+    }
+
+    /// One row and panel, where `x` is the row's first word in a tile of so many rows that lies as for another level.
+    #[inline(always)]
+    unsafe fn beside_otherwise<V: V16>(
+        &self,
+        at: &At,
+        (mut x, rows): (*const f32, usize),
+        laid: Laid,
+        lines: &mut [Line; MAX_TILE],
+    ) {
+        // SAFETY: every address is inside the ranges `Gemm` and the tile have.
+        unsafe {
+            let panel = self.src.panel(at.panel);
+            let mut acc = self.begin::<V, 1, 1>(at);
+            for group in 0..self.k / S::GROUP {
+                let scale: V = self.src.scale(panel, group);
+                let mut sum = V::begin_quads(x.add(rows));
+                for step in 0..S::GROUP {
+                    let w = self.src.load(panel, group * S::GROUP + step, scale);
+                    let words = [0, laid.parts - 1]
+                        .map(|part| *x.add((WORDS + step * laid.parts + part) * rows));
+                    let words = laid.turned_to(V::QUAD_PARTS, words.map(f32::to_bits));
+                    for (part, word) in words.iter().take(V::QUAD_PARTS).enumerate() {
+                        sum = sum.dot_quads(std::ptr::from_ref(word).cast(), w, part);
+                    }
+                }
+                let both = scale.mul(V::splat(*x));
+                acc[0][0] = both.fma(sum.sum_of_quads(), acc[0][0]);
+                x = x.add((WORDS + S::GROUP * laid.parts) * rows);
+            }
+            self.end::<V, 1, 1>(at, &acc, lines);
+        }
+    }
+}
+
+thread_local! {
+    static READY: RefCell<Buf> = RefCell::new(Buf::default());
+}
+
+/// Lines that the weights of a step take at most where two parts of them lie ready.
+const READY_LINES: usize = 2;
+
+/// The weights of one panel of a source as they are multiplied.
+#[derive(Clone, Copy)]
+struct Ready<S> {
+    of: S,
+    /// Of a level that the kernel knows.
+    quads: *const u8,
+}
+
+impl<S: Source<Factors = Quads>> Source for Ready<S> {
+    type Factors = Quads;
+    const GROUP: usize = S::GROUP;
+    const SCALED_SUMS: bool = S::SCALED_SUMS;
+    type Panel = S::Panel;
+    #[inline(always)]
+    unsafe fn panel(&self, n: usize) -> S::Panel {
+        // SAFETY: same contract.
+        unsafe { self.of.panel(n) }
+    }
+    #[inline(always)]
+    unsafe fn scale<V: V16>(&self, panel: S::Panel, group: usize) -> V {
+        // SAFETY: same contract.
+        unsafe { self.of.scale(panel, group) }
+    }
+    #[inline(always)]
+    unsafe fn load<V: V16>(&self, _panel: S::Panel, i: usize, _scale: V) -> V::Quad {
+        // SAFETY: `run_ready` put all steps there, at this level.
+        unsafe { self.quads.cast::<V::Quad>().add(i).read() }
+    }
+}
+
+struct BesideReady<'a, S>(
+    &'a Gemm<S>,
+    (Tiles, Range<usize>),
+    Range<usize>,
+    &'a mut [f32],
+);
+
+impl<S: Source<Factors = Quads>> Kernel for BesideReady<'_, S> {
+    type Out = ();
+    #[inline(always)]
+    fn run<V: V16>(self) {
+        let Self(product, (tiles, some), panels, ready) = self;
+        // SAFETY: made by `run_beside_on`, whose caller vouches for the pointers.
+        unsafe {
+            match V::QUAD_PARTS {
+                // The level became another one since the rows were laid.
+                1 => product.run_beside::<V>(tiles, some, panels),
+                _ => product.run_ready::<V>((tiles, some), panels, ready),
+            }
         }
     }
 }

@@ -51,6 +51,12 @@ pub(crate) trait Factors {
     const INPUTS: usize;
     /// The factors of a step.
     type Factor<V: V16>: Copy;
+    /// Runs a kernel of this arithmetic at the current level.
+    fn dispatch<K: Kernel>(kernel: K) -> K::Out;
+}
+
+/// Factors that rows multiply one by one, wherever their inputs lie.
+pub(crate) trait Stepped: Factors {
     /// Factors at `p` for every lane.
     ///
     /// # Safety
@@ -61,12 +67,10 @@ pub(crate) trait Factors {
     /// # Safety
     /// As for the methods of [`V16`].
     unsafe fn add<V: V16>(sum: V, x: Self::Factor<V>, w: Self::Factor<V>) -> V;
-    /// Runs a kernel of this arithmetic at the current level.
-    fn dispatch<K: Kernel>(kernel: K) -> K::Out;
 }
 
 /// Factors of which some steps can be kept as lines.
-pub(crate) trait Staging: Factors {
+pub(crate) trait Staging: Stepped {
     /// A line as [`Self::store`] left it.
     ///
     /// # Safety
@@ -83,6 +87,12 @@ pub(crate) struct Single;
 impl Factors for Single {
     const INPUTS: usize = 1;
     type Factor<V: V16> = V;
+    fn dispatch<K: Kernel>(kernel: K) -> K::Out {
+        dispatch(kernel)
+    }
+}
+
+impl Stepped for Single {
     #[inline(always)]
     unsafe fn splat<V: V16>(p: *const f32) -> V {
         // SAFETY: same contract.
@@ -92,9 +102,6 @@ impl Factors for Single {
     unsafe fn add<V: V16>(sum: V, x: V, w: V) -> V {
         // SAFETY: same contract.
         unsafe { x.fma(w, sum) }
-    }
-    fn dispatch<K: Kernel>(kernel: K) -> K::Out {
-        dispatch(kernel)
     }
 }
 
@@ -132,6 +139,12 @@ pub(crate) struct Pairs;
 impl Factors for Pairs {
     const INPUTS: usize = 2;
     type Factor<V: V16> = V::Pair;
+    fn dispatch<K: Kernel>(kernel: K) -> K::Out {
+        dispatch_dots(kernel)
+    }
+}
+
+impl Stepped for Pairs {
     #[inline(always)]
     unsafe fn splat<V: V16>(p: *const f32) -> V::Pair {
         // SAFETY: same contract.
@@ -141,9 +154,6 @@ impl Factors for Pairs {
     unsafe fn add<V: V16>(sum: V, x: V::Pair, w: V::Pair) -> V {
         // SAFETY: same contract.
         unsafe { sum.dot(x, w) }
-    }
-    fn dispatch<K: Kernel>(kernel: K) -> K::Out {
-        dispatch_dots(kernel)
     }
 }
 
@@ -180,16 +190,6 @@ pub(crate) struct Quads;
 impl Factors for Quads {
     const INPUTS: usize = 4;
     type Factor<V: V16> = V::Quad;
-    #[inline(always)]
-    unsafe fn splat<V: V16>(p: *const f32) -> V::Quad {
-        // SAFETY: same contract.
-        unsafe { V::splat_quad(p) }
-    }
-    #[inline(always)]
-    unsafe fn add<V: V16>(sum: V, x: V::Quad, w: V::Quad) -> V {
-        // SAFETY: same contract.
-        unsafe { sum.dot_quads(x, w) }
-    }
     fn dispatch<K: Kernel>(kernel: K) -> K::Out {
         dispatch_bytes(kernel)
     }

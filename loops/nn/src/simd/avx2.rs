@@ -17,22 +17,20 @@ pub(super) struct Avx2<const HAS: u8>(__m256, __m256);
 impl<const HAS: u8> V16 for Avx2<HAS> {
     const REGISTERS: usize = 8;
     widened_pairs!();
-    /// Inputs as signed bytes; weights raised to 0 and above.
-    type Quad = [__m256i; 2];
-    #[inline(always)]
-    unsafe fn splat_quad(p: *const f32) -> Self::Quad {
-        // SAFETY: see the impl.
-        unsafe { [_mm256_set1_epi32(p.cast::<i32>().read_unaligned()); 2] }
-    }
+    const QUAD_PARTS: usize = if HAS == BYTE_DOTS { 1 } else { 2 };
+    /// Weights, lanes 0..8 and 8..16. For dot products of bytes four, raised to 0 and above, in the first of these; else
+    /// two numbers of sixteen bits in each.
+    type Quad = [[__m256i; 2]; 2];
     #[inline(always)]
     unsafe fn quad_i8(p: *const u8) -> Self::Quad {
         // SAFETY: see the impl.
         unsafe {
-            let line = |i| {
-                let codes = _mm_loadu_si128(p.add(i * LANES).cast());
-                _mm_xor_si128(codes, _mm_set1_epi8(i8::MIN))
-            };
-            in_short_lanes([line(0), line(1), line(2), line(3)])
+            let lines = [0, 1, 2, 3].map(|i| _mm_loadu_si128(p.add(i * LANES).cast()));
+            if HAS == BYTE_DOTS {
+                let raised = lines.map(|codes| _mm_xor_si128(codes, _mm_set1_epi8(i8::MIN)));
+                return [in_short_lanes(raised), [_mm256_setzero_si256(); 2]];
+            }
+            in_half_words(lines.map(|codes| _mm256_broadcastsi128_si256(codes)))
         }
     }
     #[inline(always)]
@@ -40,34 +38,50 @@ impl<const HAS: u8> V16 for Avx2<HAS> {
         // SAFETY: see the impl.
         unsafe {
             let lines = [0, LANES].map(|at| _mm_loadu_si128(p.add(at).cast()));
-            let low = |bytes| _mm_and_si128(bytes, _mm_set1_epi8(15));
-            let [even, odd] = lines.map(|line| (low(line), low(_mm_srli_epi16::<4>(line))));
-            in_short_lanes([even.0, even.1, odd.0, odd.1])
+            if HAS == BYTE_DOTS {
+                let low = |bytes| _mm_and_si128(bytes, _mm_set1_epi8(15));
+                let [even, odd] = lines.map(|line| (low(line), low(_mm_srli_epi16::<4>(line))));
+                let raised = [even.0, even.1, odd.0, odd.1];
+                return [in_short_lanes(raised), [_mm256_setzero_si256(); 2]];
+            }
+            let [first, second] = lines.map(|line| _mm256_broadcastsi128_si256(line));
+            let codes = [
+                lower_codes(first),
+                lower_codes(_mm256_srli_epi16::<4>(first)),
+                lower_codes(second),
+                lower_codes(_mm256_srli_epi16::<4>(second)),
+            ];
+            in_half_words(codes)
         }
     }
     #[inline(always)]
     unsafe fn begin_quads(raised: *const f32) -> Self {
         // SAFETY: see the impl.
         unsafe {
-            let [low, high] = Self::splat_quad(raised).map(|sum| _mm256_castsi256_ps(sum));
-            Self(low, high)
+            match HAS {
+                BYTE_DOTS => Self::splat(*raised),
+                _ => Self::zero(),
+            }
         }
     }
     #[inline(always)]
-    unsafe fn dot_quads(self, x: Self::Quad, w: Self::Quad) -> Self {
+    unsafe fn dot_quads(self, x: *const f32, w: Self::Quad, part: usize) -> Self {
         // SAFETY: see the impl.
         unsafe {
-            Self(
-                dot::<HAS>(self.0, x[0], w[0]),
-                dot::<HAS>(self.1, x[1], w[1]),
-            )
+            let x = _mm256_set1_epi32(x.cast::<i32>().read_unaligned());
+            let [low, high] = w[part];
+            Self(dot::<HAS>(self.0, x, low), dot::<HAS>(self.1, x, high))
         }
     }
     #[inline(always)]
     unsafe fn sum_of_quads(self) -> Self {
         // SAFETY: see the impl.
         unsafe {
-            let number = |sum| _mm256_cvtepi32_ps(_mm256_castps_si256(sum));
+            let whole = |sum| match HAS {
+                BYTE_DOTS => _mm256_castps_si256(sum),
+                _ => _mm256_srai_epi32::<8>(_mm256_castps_si256(sum)),
+            };
+            let number = |sum| _mm256_cvtepi32_ps(whole(sum));
             Self(number(self.0), number(self.1))
         }
     }
@@ -233,21 +247,46 @@ pub(super) unsafe fn nibbles(p: *const u8, shift: usize) -> __m128i {
     }
 }
 
+/// The lower halves of bytes, minus 8.
+#[inline(always)]
+unsafe fn lower_codes(bytes: __m256i) -> __m256i {
+    // SAFETY: called below the feature check only.
+    unsafe {
+        let raised = _mm256_and_si256(bytes, _mm256_set1_epi8(15));
+        _mm256_sub_epi8(raised, _mm256_set1_epi8(8))
+    }
+}
+
 /// Half of [`V16::dot_quads`].
 #[inline(always)]
 unsafe fn dot<const HAS: u8>(sum: __m256, x: __m256i, w: __m256i) -> __m256 {
-    // SAFETY: called below the feature check only. Two products of a signed and an unsigned byte fit
-    // in 17 bits.
+    // SAFETY: called below the feature check only.
     unsafe {
         let sum = _mm256_castps_si256(sum);
-        if HAS == BYTE_DOTS {
-            return _mm256_castsi256_ps(_mm256_dpbusd_avx_epi32(sum, w, x));
-        }
-        let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
-        let first = _mm256_and_si256(w, _mm256_set1_epi16(255));
-        let sum = _mm256_add_epi32(sum, _mm256_madd_epi16(even, first));
-        let (odd, second) = (_mm256_srai_epi16::<8>(x), _mm256_srli_epi16::<8>(w));
-        _mm256_castsi256_ps(_mm256_add_epi32(sum, _mm256_madd_epi16(odd, second)))
+        _mm256_castsi256_ps(match HAS {
+            BYTE_DOTS => _mm256_dpbusd_avx_epi32(sum, w, x),
+            _ => _mm256_add_epi32(sum, _mm256_madd_epi16(x, w)),
+        })
+    }
+}
+
+/// Two times lanes of two numbers of sixteen bits, each 256 times a signed byte: of the first two lines and of the
+/// others. Lines lie in both halves of a register, so that nothing has to cross from one to the other.
+#[inline(always)]
+unsafe fn in_half_words(lines: [__m256i; 4]) -> [[__m256i; 2]; 2] {
+    const NONE: i8 = -1;
+    // SAFETY: called below the feature check only.
+    unsafe {
+        let upper = _mm256_setr_epi8(
+            NONE, 0, NONE, 1, NONE, 2, NONE, 3, NONE, 4, NONE, 5, NONE, 6, NONE, 7, NONE, 8, NONE,
+            9, NONE, 10, NONE, 11, NONE, 12, NONE, 13, NONE, 14, NONE, 15,
+        );
+        let [a, b, c, d] = lines;
+        let beside = |a, b| {
+            let bytes = [_mm256_unpacklo_epi8(a, b), _mm256_unpackhi_epi8(a, b)];
+            bytes.map(|bytes| _mm256_shuffle_epi8(bytes, upper))
+        };
+        [beside(a, b), beside(c, d)]
     }
 }
 

@@ -227,11 +227,6 @@ impl<const HAS: u8> V16 for Avx512<HAS> {
     /// Inputs as signed bytes; weights raised to 0 and above.
     type Quad = __m512i;
     #[inline(always)]
-    unsafe fn splat_quad(p: *const f32) -> __m512i {
-        // SAFETY: see the impl.
-        unsafe { Self::splat_pair(p) }
-    }
-    #[inline(always)]
     unsafe fn quad_i8(p: *const u8) -> __m512i {
         // SAFETY: see the impl.
         unsafe {
@@ -256,9 +251,10 @@ impl<const HAS: u8> V16 for Avx512<HAS> {
         unsafe { Self(_mm512_castsi512_ps(Self::splat_pair(raised))) }
     }
     #[inline(always)]
-    unsafe fn dot_quads(self, x: __m512i, w: __m512i) -> Self {
+    unsafe fn dot_quads(self, x: *const f32, w: __m512i, _part: usize) -> Self {
         // SAFETY: see the impl. Two products of a signed and an unsigned byte fit in 17 bits.
         unsafe {
+            let x = Self::splat_pair(x);
             let sum = _mm512_castps_si512(self.0);
             if HAS == BYTE_DOTS {
                 return Self(_mm512_castsi512_ps(_mm512_dpbusd_epi32(sum, w, x)));

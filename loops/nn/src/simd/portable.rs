@@ -83,14 +83,6 @@ macro_rules! widened_quads {
     () => {
         type Quad = [Self; 4];
         #[inline(always)]
-        unsafe fn splat_quad(p: *const f32) -> Self::Quad {
-            // SAFETY: the caller vouches for four bytes at `p`.
-            unsafe {
-                let codes = p.cast::<[i8; 4]>().read();
-                codes.map(|code| Self::splat(f32::from(code)))
-            }
-        }
-        #[inline(always)]
         unsafe fn quad_i8(p: *const u8) -> Self::Quad {
             // SAFETY: the caller vouches for four lines.
             unsafe {
@@ -120,9 +112,13 @@ macro_rules! widened_quads {
             unsafe { Self::zero() }
         }
         #[inline(always)]
-        unsafe fn dot_quads(self, x: Self::Quad, w: Self::Quad) -> Self {
+        unsafe fn dot_quads(self, x: *const f32, w: Self::Quad, _part: usize) -> Self {
             // SAFETY: same contract.
-            unsafe { x[3].fma(w[3], x[2].fma(w[2], x[1].fma(w[1], x[0].fma(w[0], self)))) }
+            unsafe {
+                let codes = x.cast::<[i8; 4]>().read();
+                let x = codes.map(|code| Self::splat(f32::from(code)));
+                x[3].fma(w[3], x[2].fma(w[2], x[1].fma(w[1], x[0].fma(w[0], self))))
+            }
         }
         #[inline(always)]
         unsafe fn sum_of_quads(self) -> Self {

@@ -3,7 +3,7 @@
 
 use crate::attention::{Tile, softmax_row};
 use crate::exec::Shards;
-use crate::gemm::{Epilogue, Gemm, Half, Source, Strided};
+use crate::gemm::{Epilogue, Gemm, Half, Source, Stepped, Strided};
 use crate::kv::{BLOCK_TOKENS, KvFormat, KvLayer};
 use crate::layer::{Dims, Pass};
 use crate::simd::{Buf, Kernel, LANES, V16, dispatch, padded};
@@ -305,7 +305,7 @@ struct Shape {
 
 /// `y = x src` into a buffer with rows at distance `ym`.
 #[inline(always)]
-unsafe fn product<V: V16, S: Source>(
+unsafe fn product<V: V16, S: Source<Factors: Stepped>>(
     shape: Shape,
     x: (&[f32], usize, usize),
     src: S,
