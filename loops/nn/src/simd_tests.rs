@@ -193,8 +193,8 @@ impl Kernel for Bytes {
             for (raised, w) in raised.iter().zip(quads) {
                 let mut sum = V::begin_quads(raised);
                 for _ in 0..3 {
-                    for part in 0..V::QUAD_PARTS {
-                        sum = sum.dot_quads(&x[part], w, part);
+                    for (part, x) in x.iter().take(V::QUAD_PARTS).enumerate() {
+                        sum = sum.dot_quads(x, w, part);
                     }
                 }
                 let mut to = [0.0; LANES];
