@@ -516,6 +516,19 @@ pub(crate) fn dispatch_bytes<K: Kernel>(kernel: K) -> K::Out {
     dispatch(kernel)
 }
 
+/// Runs a kernel at the level that sums up products of bytes in two parts ([`V16::QUAD_PARTS`]), unless the current
+/// one is another.
+#[inline]
+pub(crate) fn dispatch_halves<K: Kernel>(kernel: K) -> Option<K::Out> {
+    #[cfg(target_arch = "x86_64")]
+    if SimdLevel::current() == SimdLevel::Avx2 && (!has_byte_dots() || PLAINLY.get()) {
+        // SAFETY: the processor has the level.
+        return Some(unsafe { avx2::run_avx2(kernel) });
+    }
+    drop(kernel);
+    None
+}
+
 /// e^x per lane, relative error below 2e-7, zero below -87.3 and capped at 88.
 ///
 /// Cody-Waite reduction `x = n ln 2 + r` and a degree-6 polynomial in `r` (coefficients as in

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use super::{At, CODE_ROWS, Factors, Gemm, MAX_TILE, Quads, Source, fit, rows_most, widest};
 use crate::exec::Executor;
-use crate::simd::{Buf, Kernel, LANES, Line, V16};
+use crate::simd::{Buf, Kernel, LANES, Line, V16, dispatch_halves};
 
 /// Words of a group beside its steps.
 const WORDS: usize = 2;
@@ -135,13 +135,17 @@ impl<S: Source<Factors = Quads>> Gemm<S> {
     /// there are only whole groups of steps.
     pub(crate) unsafe fn run_beside_on(&self, tiles: Tiles, exec: &Executor) {
         self.split(exec, (tiles.count(), 1), |some, panels| {
-            if tiles.laid.parts == 1 || some.len() == 1 {
-                return Quads::dispatch(Beside(self, tiles, some, panels));
+            if tiles.laid.parts > 1 && some.len() > 1 {
+                let (tiles, panels) = ((tiles, some.clone()), panels.clone());
+                let done = READY.with_borrow_mut(|ready| {
+                    let ready = ready.take(self.k * READY_LINES * LANES);
+                    dispatch_halves(BesideReady(self, tiles, panels, ready))
+                });
+                if done.is_some() {
+                    return;
+                }
             }
-            READY.with_borrow_mut(|ready| {
-                let ready = ready.take(self.k * READY_LINES * LANES);
-                Quads::dispatch(BesideReady(self, (tiles, some), panels, ready));
-            });
+            Quads::dispatch(Beside(self, tiles, some, panels));
         });
     }
 
@@ -362,15 +366,8 @@ impl<S: Source<Factors = Quads>> Kernel for BesideReady<'_, S> {
     type Out = ();
     #[inline(always)]
     fn run<V: V16>(self) {
-        let Self(product, (tiles, some), panels, ready) = self;
         // SAFETY: made by `run_beside_on`, whose caller vouches for the pointers.
-        unsafe {
-            match V::QUAD_PARTS {
-                // The level became another one since the rows were laid.
-                1 => product.run_beside::<V>(tiles, some, panels),
-                _ => product.run_ready::<V>((tiles, some), panels, ready),
-            }
-        }
+        unsafe { self.0.run_ready::<V>(self.1, self.2, self.3) }
     }
 }
 
