@@ -70,9 +70,9 @@ fn place(panel: usize, block: usize, per_panel: usize) -> usize {
     (panel / 2 * per_panel + block) * 2 + panel % 2
 }
 
-/// Where in a half a word of a step lies.
-fn byte(step: usize, word: usize) -> usize {
-    word / 8 * 16 + 8 * step + word % 8
+/// Of which step a byte of a half is, and of which word.
+fn place_of(byte: usize) -> (usize, usize) {
+    (byte % 16 / 8, byte / 16 * 8 + byte % 8)
 }
 
 fn exponent(bits: u16) -> u8 {
@@ -103,33 +103,25 @@ impl Block {
     ///
     /// # Safety
     /// `others` holds as many.
+    #[inline(never)]
     pub(crate) unsafe fn lines(
         &self,
         half: usize,
         exponents: &Exponents,
         others: *const u8,
     ) -> ([[HalfLine; 2]; 2], usize) {
-        let mut taken = 0;
-        let weights: [u16; HALF] = std::array::from_fn(|at| {
-            let exponent = match self.code(half, at) {
-                OTHER => {
-                    taken += 1;
-                    // SAFETY: the caller vouches for as many.
-                    unsafe { *others.add(taken - 1) }
-                }
-                code => exponents.0[usize::from(code)],
-            };
-            joined(exponent, self.rests[half * HALF + at])
-        });
-        let line = |step, input| {
-            HalfLine(std::array::from_fn(|out| {
-                weights[byte(step, 2 * out + input)]
-            }))
-        };
-        (
-            [0, 1].map(|step| [0, 1].map(|input| line(step, input))),
-            taken,
-        )
+        let (mut taken, mut lines) = (0, [[HalfLine([0; LANES]); 2]; 2]);
+        for at in 0..HALF {
+            let mut exponent = exponents.0[usize::from(self.code(half, at))];
+            if self.code(half, at) == OTHER {
+                // SAFETY: the caller vouches for as many.
+                exponent = unsafe { *others.add(taken) };
+                taken += 1;
+            }
+            let (step, word) = place_of(at);
+            lines[step][word % 2].0[word / 2] = joined(exponent, self.rests[half * HALF + at]);
+        }
+        (lines, taken)
     }
 }
 

@@ -142,35 +142,62 @@ impl<S> Gemm<S> {
         (y, (self.cols - panel * LANES).min(LANES))
     }
 
+    /// Where the sums of a tile begin and end. Those that are of whole panels and need nothing more do in `y`,
+    /// all others in `lines`.
     #[inline(always)]
-    unsafe fn finish<V: V16>(&self, at: &At, tile: &[Line; MAX_TILE]) {
-        for m in 0..at.mr {
-            for n in 0..at.nr {
-                // SAFETY: as in `begin`; a bias holds `cols` values.
-                unsafe {
-                    let sum = V::load(tile[m * at.nr + n].0.as_ptr());
-                    self.leave(at, (m, n), sum);
-                }
-            }
+    unsafe fn ends<V: V16>(&self, at: &At, lines: &mut [Line; MAX_TILE]) -> Ends {
+        let (scale, plain) = match self.out {
+            Epilogue::Set(bias) => (None, bias.is_null()),
+            Epilogue::Continue => (None, true),
+            Epilogue::AddScaled(scale) => (Some(scale), true),
+        };
+        let goes_on = matches!(self.out, Epilogue::Continue);
+        if plain && (at.panel + at.nr) * LANES <= self.cols {
+            // SAFETY: the tile lies inside the product.
+            let at = unsafe { self.y.add(at.row * self.ym + at.panel * self.yn) };
+            return Ends {
+                in_lines: false,
+                at,
+                row: self.ym,
+                panel: self.yn,
+                goes_on,
+                scale,
+            };
+        }
+        let sums = floats(lines);
+        if goes_on {
+            // SAFETY: as above.
+            unsafe { self.begin_lines::<V>(at, sums) };
+        }
+        Ends {
+            in_lines: true,
+            at: sums.as_mut_ptr(),
+            row: at.nr * LANES,
+            panel: LANES,
+            goes_on,
+            scale: None,
+        }
+    }
+
+    /// Leaves the sums that ended in lines.
+    #[inline(always)]
+    unsafe fn finish<V: V16>(&self, at: &At, ends: &Ends, lines: &mut [Line; MAX_TILE]) {
+        if ends.in_lines {
+            // SAFETY: the tile lies inside the product.
+            unsafe { self.leave_lines::<V>(at, floats(lines)) };
         }
     }
 
     /// Leaves a finished sum in `y`, as [`Epilogue`] says.
     #[inline(always)]
-    unsafe fn leave<V: V16>(&self, at: &At, (m, n): (usize, usize), sum: V) {
-        // SAFETY: same contract.
-        unsafe { self.leave_in(at.panel + n, self.output(at, m, n), sum) }
-    }
-
-    /// The same, where so many of the sixteen columns exist.
-    #[inline(always)]
-    unsafe fn leave_in<V: V16>(&self, panel: usize, (y, valid): (*mut f32, usize), mut sum: V) {
+    unsafe fn leave<V: V16>(&self, at: &At, (m, n): (usize, usize), mut sum: V) {
         // SAFETY: the tile lies inside the product; a bias holds `cols` values.
         unsafe {
+            let (y, valid) = self.output(at, m, n);
             match self.out {
                 Epilogue::Set(bias) => {
                     if !bias.is_null() {
-                        let bias = bias.add(panel * LANES);
+                        let bias = bias.add((at.panel + n) * LANES);
                         sum = sum.add(load_some::<V>(bias, valid));
                     }
                 }
@@ -183,52 +210,6 @@ impl<S> Gemm<S> {
                 sum.store(y);
             } else {
                 sum.store_part(y, valid);
-            }
-        }
-    }
-
-    /// What the sums of a tile begin with.
-    #[inline(always)]
-    unsafe fn begin<V: V16, const MR: usize, const NR: usize>(&self, at: &At) -> [[V; NR]; MR] {
-        // SAFETY: the tile lies inside the product.
-        unsafe {
-            let mut acc = [[V::zero(); NR]; MR];
-            if let Epilogue::Continue = self.out {
-                for (m, sums) in acc.iter_mut().enumerate() {
-                    for (n, sum) in sums.iter_mut().enumerate() {
-                        let (y, valid) = self.output(at, m, n);
-                        *sum = load_some(y, valid);
-                    }
-                }
-            }
-            acc
-        }
-    }
-
-    /// Leaves the sums of a tile.
-    #[inline(always)]
-    unsafe fn end<V: V16, const MR: usize, const NR: usize>(
-        &self,
-        at: &At,
-        acc: &[[V; NR]; MR],
-        tile: &mut [Line; MAX_TILE],
-    ) {
-        // SAFETY: the tile lies inside the product.
-        unsafe {
-            // Whole panels leave from the registers.
-            let whole = (at.panel + NR) * LANES <= self.cols;
-            for m in 0..MR {
-                for n in 0..NR {
-                    if whole {
-                        let (y, _) = self.output(at, m, n);
-                        self.leave_in(at.panel + n, (y, LANES), acc[m][n]);
-                    } else {
-                        acc[m][n].store(tile[m * NR + n].0.as_mut_ptr());
-                    }
-                }
-            }
-            if !whole {
-                self.finish::<V>(at, tile);
             }
         }
     }
@@ -291,9 +272,9 @@ impl<S: Source<Factors: Stepped>> Gemm<S> {
             return;
         }
         let mut tile = [Line([0.0; LANES]); MAX_TILE];
-        let most = rows_most::<V>(S::ROWS_MAX);
+        let most = rows_most::<S::Factors, V>(S::ROWS_MAX);
         let tiles = rows.len().div_ceil(most);
-        let widest = widest::<V>(rows.len().div_ceil(tiles), S::SCALED_SUMS);
+        let widest = widest::<S::Factors, V>(rows.len().div_ceil(tiles), S::SCALED_SUMS);
         let block = self.block_panels(widest);
         let mut first = panels.start;
         while first < panels.end {
@@ -316,40 +297,40 @@ impl<S: Source<Factors: Stepped>> Gemm<S> {
     }
 
     #[inline(always)]
-    unsafe fn accumulate<V: V16>(&self, at: &At, tile: &mut [Line; MAX_TILE]) {
+    unsafe fn accumulate<V: V16>(&self, at: &At, lines: &mut [Line; MAX_TILE]) {
+        // SAFETY: the tile lies inside the product.
+        let ends = unsafe { self.ends::<V>(at, lines) };
         macro_rules! shapes {
             ($(($mr:literal, $nr:literal))*) => {
                 match (at.mr, at.nr) {
                     // SAFETY: the tile lies inside the product.
-                    $(($mr, $nr) => unsafe { self.tile::<V, $mr, $nr>(at, tile) },)*
+                    $(($mr, $nr) => unsafe { self.tile::<V, $mr, $nr>(at, &ends) },)*
                     _ => unreachable!("tile {} x {}", at.mr, at.nr),
                 }
             };
         }
-        if V::WIDE && S::SCALED_SUMS {
+        if const { registers::<S::Factors, V>() >= 32 && S::SCALED_SUMS } {
             shapes!((1, 1)(2, 1)(3, 1)(4, 1)(5, 1)(6, 1)(7, 1)(8, 1)(9, 1)(
                 10, 1
             )(11, 1)(12, 1));
-        } else if V::WIDE {
+        } else if const { registers::<S::Factors, V>() >= 32 } {
             shapes!(
                 (1, 8)(2, 8)(1, 4)(2, 4)(3, 4)(4, 4)(5, 4)(6, 4)(1, 2)(2, 2)(3, 2)(4, 2)(5, 2)(
                     6, 2
                 )(1, 1)(2, 1)(3, 1)(4, 1)(5, 1)(6, 1)
             );
-        } else if V::REGISTERS >= 8 {
+        } else if const { registers::<S::Factors, V>() >= 8 } {
             shapes!((1, 4)(1, 2)(2, 2)(1, 1)(2, 1)(3, 1)(4, 1)(5, 1)(6, 1));
         } else {
             shapes!((1, 1)(2, 1));
         }
+        // SAFETY: as above.
+        unsafe { self.finish::<V>(at, &ends, lines) };
     }
 
     /// `MR` rows by `NR` panels, all sums in registers.
     #[inline(always)]
-    unsafe fn tile<V: V16, const MR: usize, const NR: usize>(
-        &self,
-        at: &At,
-        tile: &mut [Line; MAX_TILE],
-    ) {
+    unsafe fn tile<V: V16, const MR: usize, const NR: usize>(&self, at: &At, ends: &Ends) {
         // SAFETY: every address is inside the ranges `Gemm` describes.
         unsafe {
             let mut xp = [self.x; MR];
@@ -357,7 +338,7 @@ impl<S: Source<Factors: Stepped>> Gemm<S> {
                 *p = self.x.add((at.row + m) * self.xm);
             }
             let wp = self.src.panels::<NR>(at.panel);
-            let mut acc = self.begin::<V, MR, NR>(at);
+            let mut acc = ends.begin::<V, MR, NR>();
             let mut first = 0;
             while first < self.k {
                 let end = self.k.min(first.saturating_add(S::GROUP));
@@ -378,7 +359,7 @@ impl<S: Source<Factors: Stepped>> Gemm<S> {
                 }
                 first = end;
             }
-            self.end::<V, MR, NR>(at, &acc, tile);
+            ends.end(&acc);
         }
     }
 
@@ -421,6 +402,75 @@ impl<S: Source<Factors: Stepped>> Gemm<S> {
     }
 }
 
+/// Where the sums of a tile begin and end.
+#[derive(Clone, Copy)]
+struct Ends {
+    /// Whether that is in lines, from where they are still to leave.
+    in_lines: bool,
+    at: *mut f32,
+    /// Distances of rows and of panels.
+    row: usize,
+    panel: usize,
+    /// Whether sums go on from what is there.
+    goes_on: bool,
+    /// By what they are scaled to be added to what is there.
+    scale: Option<f32>,
+}
+
+impl Ends {
+    /// For one row and panel of the tile.
+    fn of(&self, m: usize, n: usize) -> Self {
+        let at = self.at.wrapping_add(m * self.row + n * self.panel);
+        Self { at, ..*self }
+    }
+
+    /// What sums begin with.
+    #[inline(always)]
+    unsafe fn begin<V: V16, const MR: usize, const NR: usize>(&self) -> [[V; NR]; MR] {
+        // SAFETY: the tile has these rows and panels.
+        unsafe {
+            let mut sums = [[V::zero(); NR]; MR];
+            if self.goes_on {
+                for (m, sums) in sums.iter_mut().enumerate() {
+                    for (n, sum) in sums.iter_mut().enumerate() {
+                        *sum = V::load(self.at.add(m * self.row + n * self.panel));
+                    }
+                }
+            }
+            sums
+        }
+    }
+
+    /// Leaves sums.
+    #[inline(always)]
+    unsafe fn end<V: V16, const MR: usize, const NR: usize>(&self, sums: &[[V; NR]; MR]) {
+        // SAFETY: as in `begin`.
+        unsafe {
+            if let Some(scale) = self.scale {
+                let scale = V::splat(scale);
+                for (m, sums) in sums.iter().enumerate() {
+                    for (n, sum) in sums.iter().enumerate() {
+                        let to = self.at.add(m * self.row + n * self.panel);
+                        scale.fma(*sum, V::load(to)).store(to);
+                    }
+                }
+            } else {
+                for (m, sums) in sums.iter().enumerate() {
+                    for (n, sum) in sums.iter().enumerate() {
+                        sum.store(self.at.add(m * self.row + n * self.panel));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The numbers of lines.
+fn floats(lines: &mut [Line]) -> &mut [f32] {
+    // SAFETY: a line is sixteen numbers and nothing else.
+    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * LANES) }
+}
+
 /// [`V16::load_part`], where mostly all lanes exist.
 #[inline(always)]
 unsafe fn load_some<V: V16>(p: *const f32, valid: usize) -> V {
@@ -441,10 +491,19 @@ struct At {
     nr: usize,
 }
 
+/// [`V16::REGISTERS`] that are worth using for such factors.
+const fn registers<F: Factors, V: V16>() -> usize {
+    if F::INPUTS == Pairs::INPUTS && !V::PAIRS {
+        4
+    } else {
+        V::REGISTERS
+    }
+}
+
 /// Most rows of a register tile of a source that serves so many where registers are many.
 #[inline(always)]
-fn rows_most<V: V16>(of_source: usize) -> usize {
-    match V::REGISTERS {
+fn rows_most<F: Factors, V: V16>(of_source: usize) -> usize {
+    match const { registers::<F, V>() } {
         32.. => of_source,
         8.. => MAX_ROWS,
         _ => 2,
@@ -454,8 +513,8 @@ fn rows_most<V: V16>(of_source: usize) -> usize {
 /// Panels per tile that fill the registers for `mr` rows. Sums of groups take as many registers again, and
 /// leave each panel work enough of its own: one is read from end to end then, which memory is quickest at.
 #[inline(always)]
-fn widest<V: V16>(mr: usize, scaled_sums: bool) -> usize {
-    match (V::REGISTERS, mr) {
+fn widest<F: Factors, V: V16>(mr: usize, scaled_sums: bool) -> usize {
+    match (const { registers::<F, V>() }, mr) {
         (32.., _) if scaled_sums => 1,
         (32.., 1 | 2) => 8,
         (32.., _) => 4,

@@ -112,6 +112,8 @@ pub(crate) trait V16: Copy {
     const WIDE: bool = Self::REGISTERS >= 32;
     /// Whether there are instructions for compact weights, which are kept so nowhere else.
     const COMPACT: bool = false;
+    /// Whether there are instructions for pairs. Elsewhere they are multiplied to check them, in small tiles.
+    const PAIRS: bool = false;
     /// Two bf16 values in each of sixteen lanes, or what they widen to.
     type Pair: Copy;
     /// Four codes in each of sixteen lanes, or what they widen to.

@@ -2,6 +2,7 @@
 // from one barrier to the next, blocks follow each other. Their order can be turned around, so
 // that a result that depends on it shows.
 #include "common.cuh"
+#include <csetjmp>
 #include <map>
 #include <string>
 #include <ucontext.h>
@@ -14,20 +15,23 @@ namespace {
 
 constexpr size_t STACK = 128 << 10;
 
+// One for all blocks: it runs the kernel's body again and again. Where it stopped is kept without the
+// mask of signals, which a call to the system would have to read.
 struct Thread {
-    ucontext_t context;
+    jmp_buf stopped;
     std::vector<char> stack;
     // At a barrier of the block, or until something is done.
     enum { READY, BARRIER, WAITING, DONE } state;
 };
 
 std::map<std::string, void (*)(const void *)> &kernels() {
-    static std::map<std::string, void (*)(const void *)> all;
+    static auto &all = *new std::map<std::string, void (*)(const void *)>;
     return all;
 }
 
-std::vector<Thread> threads;
-ucontext_t scheduler;
+// What a kernel may still use while the process ends in another thread is never given back.
+std::vector<Thread> &threads = *new std::vector<Thread>;
+jmp_buf scheduler;
 uint32_t current;
 void (*body)(const void *);
 const void *arguments;
@@ -38,32 +42,47 @@ struct Warp {
     uint32_t come;
     uint32_t times;
 };
-std::vector<Warp> warps;
+std::vector<Warp> &warps = *new std::vector<Warp>;
+
+// Stops here and goes on there.
+__attribute__((noinline)) void go_on(jmp_buf &here, jmp_buf &there) {
+    if (_setjmp(here) == 0) _longjmp(there, 1);
+}
+
+void stop() { go_on(threads[current].stopped, scheduler); }
 
 void enter() {
-    body(arguments);
-    threads[current].state = Thread::DONE;
-    swapcontext(&threads[current].context, &scheduler);
+    for (;;) {
+        body(arguments);
+        threads[current].state = Thread::DONE;
+        stop();
+    }
+}
+
+__attribute__((noinline)) void begin(Thread &thread) {
+    ucontext_t context;
+    thread.stack.resize(STACK);
+    getcontext(&context);
+    context.uc_stack.ss_sp = thread.stack.data();
+    context.uc_stack.ss_size = STACK;
+    context.uc_link = nullptr;
+    makecontext(&context, enter, 0);
+    if (_setjmp(scheduler) == 0) setcontext(&context);
 }
 
 void run_some(uint32_t index) {
     current = index;
     threadIdx = {index, 0, 0};
-    swapcontext(&scheduler, &threads[index].context);
+    Thread &thread = threads[index];
+    if (thread.stack.empty())
+        begin(thread);
+    else
+        go_on(scheduler, thread.stopped);
 }
 
 // False when some threads wait for what never comes: a barrier that others do not reach, or copies.
 bool run_block(uint32_t count, bool reverse) {
-    for (uint32_t i = 0; i < count; i++) {
-        Thread &thread = threads[i];
-        thread.stack.resize(STACK);
-        thread.state = Thread::READY;
-        getcontext(&thread.context);
-        thread.context.uc_stack.ss_sp = thread.stack.data();
-        thread.context.uc_stack.ss_size = STACK;
-        thread.context.uc_link = &scheduler;
-        makecontext(&thread.context, enter, 0);
-    }
+    for (uint32_t i = 0; i < count; i++) threads[i].state = Thread::READY;
     warps.assign((count + 31) / 32, Warp{0, 0});
     for (uint32_t idle = 0;;) {
         did = false;
@@ -90,12 +109,12 @@ bool run_block(uint32_t count, bool reverse) {
 
 void emulator_sync() {
     threads[current].state = Thread::BARRIER;
-    swapcontext(&threads[current].context, &scheduler);
+    stop();
 }
 
 void emulator_wait() {
     threads[current].state = Thread::WAITING;
-    swapcontext(&threads[current].context, &scheduler);
+    stop();
 }
 
 void emulator_did() { did = true; }
@@ -125,7 +144,10 @@ extern "C" int hone_emulate(const char *name, const uint32_t *grid, uint32_t blo
     for (uint64_t i = 0; i < blocks; i++) {
         uint64_t at = reverse ? blocks - 1 - i : i;
         blockIdx = {(uint32_t)(at % grid[0]), (uint32_t)(at / grid[0] % grid[1]), (uint32_t)(at / grid[0] / grid[1])};
-        if (!run_block(block, reverse != 0)) return 2;
+        if (run_block(block, reverse != 0)) continue;
+        // They will never come to the end.
+        threads.clear();
+        return 2;
     }
     return 0;
 }

@@ -89,6 +89,15 @@ fn failed(doing: &'static str, why: &dyn std::fmt::Display) -> DeviceError {
     DeviceError::Failed { doing, why }
 }
 
+/// What tells the compiler that this processor multiplies and adds in one step, where it must be told.
+fn fused() -> Option<&'static str> {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("fma") {
+        return Some("-mfma");
+    }
+    None
+}
+
 /// The library of these sources, made once and kept beside the tests.
 fn compiled() -> Result<PathBuf, DeviceError> {
     const DOING: &str = "compiling the kernels for the processor";
@@ -97,6 +106,7 @@ fn compiled() -> Result<PathBuf, DeviceError> {
         hash.update(name);
         hash.update(text);
     }
+    hash.update(fused().unwrap_or_default());
     let hash: String = hash.finalize()[..8]
         .iter()
         .map(|b| format!("{b:02x}"))
@@ -117,8 +127,9 @@ fn compiled() -> Result<PathBuf, DeviceError> {
     // Products and sums are fused where a kernel says so and nowhere else.
     let ran = Command::new(&compiler)
         .args(["-std=c++17", "-O2", "-ffp-contract=off", "-fPIC", "-shared"])
-        // Memory of a block is read as what lies in it.
-        .arg("-fno-strict-aliasing")
+        // Memory of a block is read as what lies in it, and threads leave each other's stacks.
+        .args(["-fno-strict-aliasing", "-U_FORTIFY_SOURCE"])
+        .args(fused())
         .args([
             "-DHONE_EMULATOR",
             "-Wall",

@@ -9,7 +9,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use super::{At, CODE_ROWS, Factors, Gemm, MAX_TILE, Quads, Source, fit, rows_most, widest};
+use super::{At, CODE_ROWS, Ends, Factors, Gemm, MAX_TILE, Quads, Source, fit, rows_most, widest};
 use crate::exec::Executor;
 use crate::simd::{Buf, Kernel, LANES, Line, V16, dispatch_halves};
 
@@ -84,7 +84,7 @@ impl Kernel for Here {
     #[inline(always)]
     fn run<V: V16>(self) -> Laid {
         Laid {
-            rows_most: rows_most::<V>(CODE_ROWS),
+            rows_most: rows_most::<Quads, V>(CODE_ROWS),
             parts: V::QUAD_PARTS,
         }
     }
@@ -184,7 +184,7 @@ impl<S: Source<Factors = Quads>> Gemm<S> {
     #[inline(always)]
     unsafe fn run_beside<V: V16>(&self, tiles: Tiles, some: Range<usize>, panels: Range<usize>) {
         let mut sums = [Line([0.0; LANES]); MAX_TILE];
-        let block = self.block_panels(widest::<V>(1, true));
+        let block = self.block_panels(widest::<Quads, V>(1, true));
         for first in panels.clone().step_by(block) {
             let last = panels.end.min(first + block);
             for tile in some.clone() {
@@ -192,7 +192,7 @@ impl<S: Source<Factors = Quads>> Gemm<S> {
                 let (row, mr) = (rows.start, rows.len());
                 let mut panel = first;
                 while panel < last {
-                    let nr = fit(widest::<V>(mr, true), last - panel);
+                    let nr = fit(widest::<Quads, V>(mr, true), last - panel);
                     let at = At { row, panel, mr, nr };
                     // SAFETY: `at` lies inside the product, and is a tile of it.
                     unsafe { self.accumulate_beside::<V>(&at, tiles.laid, &mut sums) };
@@ -204,23 +204,23 @@ impl<S: Source<Factors = Quads>> Gemm<S> {
 
     /// A tile of rows and some panels.
     #[inline(always)]
-    unsafe fn accumulate_beside<V: V16>(&self, at: &At, laid: Laid, sums: &mut [Line; MAX_TILE]) {
+    unsafe fn accumulate_beside<V: V16>(&self, at: &At, laid: Laid, lines: &mut [Line; MAX_TILE]) {
+        // SAFETY: the tile lies inside the product.
+        let ends = unsafe { self.ends::<V>(at, lines) };
         let x = self.x.wrapping_add(at.row * self.xm);
         macro_rules! shapes {
             ($(($mr:literal, $nr:literal))*) => {
                 match (at.mr, at.nr) {
                     $(($mr, $nr) if laid.parts == V::QUAD_PARTS => {
                         // SAFETY: the tile lies inside the product.
-                        unsafe { self.beside::<V, $mr, $nr>(at, x, sums) }
+                        unsafe { self.beside::<V, $mr, $nr>(at.panel, x, &ends) }
                     })*
                     // The level became another one between what laid the rows and this.
                     _ => for m in 0..at.mr {
                         for n in 0..at.nr {
-                            let (row, panel) = (at.row + m, at.panel + n);
-                            let one = At { row, panel, mr: 1, nr: 1 };
-                            let row = (x.wrapping_add(m), at.mr);
+                            let (row, panel) = ((x.wrapping_add(m), at.mr), at.panel + n);
                             // SAFETY: as above, for a row of the tile.
-                            unsafe { self.beside_otherwise::<V>(&one, row, laid, sums) }
+                            unsafe { self.beside_otherwise::<V>(panel, row, laid, &ends.of(m, n)) }
                         }
                     }
                 }
@@ -235,20 +235,22 @@ impl<S: Source<Factors = Quads>> Gemm<S> {
         } else {
             shapes!((1, 1)(2, 1));
         }
+        // SAFETY: as above.
+        unsafe { self.finish::<V>(at, &ends, lines) };
     }
 
     /// A tile of rows that begins with `x`.
     #[inline(always)]
     unsafe fn beside<V: V16, const MR: usize, const NR: usize>(
         &self,
-        at: &At,
+        panel: usize,
         mut x: *const f32,
-        lines: &mut [Line; MAX_TILE],
+        ends: &Ends,
     ) {
         // SAFETY: every address is inside the ranges `Gemm` and the tile have.
         unsafe {
-            let wp = self.src.panels::<NR>(at.panel);
-            let mut acc = self.begin::<V, MR, NR>(at);
+            let wp = self.src.panels::<NR>(panel);
+            let mut acc = ends.begin::<V, MR, NR>();
             for group in 0..self.k / S::GROUP {
                 let (mut scale, mut sums) = ([V::zero(); NR], [[V::zero(); NR]; MR]);
                 for n in 0..NR {
@@ -280,7 +282,7 @@ impl<S: Source<Factors = Quads>> Gemm<S> {
                 }
                 x = x.add((WORDS + S::GROUP * V::QUAD_PARTS) * MR);
             }
-            self.end::<V, MR, NR>(at, &acc, lines);
+            ends.end(&acc);
         }
     }
 
@@ -288,15 +290,15 @@ impl<S: Source<Factors = Quads>> Gemm<S> {
     #[inline(always)]
     unsafe fn beside_otherwise<V: V16>(
         &self,
-        at: &At,
+        panel: usize,
         (mut x, rows): (*const f32, usize),
         laid: Laid,
-        lines: &mut [Line; MAX_TILE],
+        ends: &Ends,
     ) {
         // SAFETY: every address is inside the ranges `Gemm` and the tile have.
         unsafe {
-            let panel = self.src.panel(at.panel);
-            let mut acc = self.begin::<V, 1, 1>(at);
+            let panel = self.src.panel(panel);
+            let mut acc = ends.begin::<V, 1, 1>();
             for group in 0..self.k / S::GROUP {
                 let scale: V = self.src.scale(panel, group);
                 let mut sum = V::begin_quads(x.add(rows));
@@ -313,7 +315,7 @@ impl<S: Source<Factors = Quads>> Gemm<S> {
                 acc[0][0] = both.fma(sum.sum_of_quads(), acc[0][0]);
                 x = x.add((WORDS + S::GROUP * laid.parts) * rows);
             }
-            self.end::<V, 1, 1>(at, &acc, lines);
+            ends.end(&acc);
         }
     }
 }

@@ -4,13 +4,13 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use super::{At, Gemm, MAX_TILE};
+use super::{At, Ends, Gemm, MAX_TILE};
 use crate::compact::{BLOCK_STEPS, Block, CompactPanels};
 use crate::exec::Executor;
 use crate::simd::{Buf, Kernel, LANES, Line, V16, dispatch_compact, fetch_ahead, fetch_line};
 
-/// Register tile: rows where pairs are made, and where they are found; either where nobody keeps weights so;
-/// and panels that lie side by side.
+/// Register tile: rows where pairs are made, and where they are found; either for a last panel that lies alone, and
+/// where nobody keeps weights so; and panels that lie side by side.
 const ROWS: usize = 8;
 const MORE_ROWS: usize = 12;
 const FEW_ROWS: usize = 2;
@@ -80,16 +80,16 @@ impl Gemm<CompactPanels<'_>> {
         pairs: *mut f32,
     ) {
         let mut tile = [Line([0.0; LANES]); MAX_TILE];
-        let (rows_most, more_rows_most) = match V::COMPACT {
-            true => (ROWS, MORE_ROWS),
-            false => (FEW_ROWS, FEW_ROWS),
-        };
-        let first = rows.len().min(rows_most);
-        let more = (rows.len() - first).div_ceil(more_rows_most);
-        let each = STEP_BYTES.div_ceil(more.max(1));
         let mut panel = panels.start;
         while panel < panels.end {
             let nr = (PANELS - panel % PANELS).min(panels.end - panel);
+            let (rows_most, more_rows_most) = match V::COMPACT && nr == PANELS {
+                true => (ROWS, MORE_ROWS),
+                false => (FEW_ROWS, FEW_ROWS),
+            };
+            let first = rows.len().min(rows_most);
+            let more = (rows.len() - first).div_ceil(more_rows_most);
+            let each = STEP_BYTES.div_ceil(more.max(1));
             let mut at = At {
                 row: rows.start,
                 panel,
@@ -126,15 +126,20 @@ impl Gemm<CompactPanels<'_>> {
     unsafe fn compact_tile<V: V16, const DOES: u8>(
         &self,
         at: &At,
-        room: (*mut f32, &mut [Line; MAX_TILE]),
+        (pairs, lines): (*mut f32, &mut [Line; MAX_TILE]),
         ahead: &mut Ahead,
     ) {
+        // SAFETY: the tile lies inside the product.
+        let ends = unsafe { self.ends::<V>(at, lines) };
         macro_rules! shapes {
             ($($mr:literal)*) => {
                 match (at.mr, at.nr) {
                     // SAFETY: the tile lies inside the product.
-                    $(($mr, 1) => unsafe { self.sums::<V, $mr, 1, DOES>(at, room, ahead) },
-                    ($mr, 2) => unsafe { self.sums::<V, $mr, 2, DOES>(at, room, ahead) },)*
+                    (1, 1) => unsafe { self.sums::<V, 1, 1, DOES>(at, &ends, pairs, ahead) },
+                    // SAFETY: as above.
+                    (2, 1) => unsafe { self.sums::<V, 2, 1, DOES>(at, &ends, pairs, ahead) },
+                    // SAFETY: as above.
+                    $(($mr, 2) => unsafe { self.sums::<V, $mr, 2, DOES>(at, &ends, pairs, ahead) },)*
                     _ => unreachable!("tile {} x {}", at.mr, at.nr),
                 }
             };
@@ -146,6 +151,8 @@ impl Gemm<CompactPanels<'_>> {
         } else {
             shapes!(1 2 3 4 5 6 7 8);
         }
+        // SAFETY: as above.
+        unsafe { self.finish::<V>(at, &ends, lines) };
     }
 
     /// `MR` rows by `NR` panels, all sums in registers.
@@ -153,7 +160,8 @@ impl Gemm<CompactPanels<'_>> {
     unsafe fn sums<V: V16, const MR: usize, const NR: usize, const DOES: u8>(
         &self,
         at: &At,
-        (pairs, tile): (*mut f32, &mut [Line; MAX_TILE]),
+        ends: &Ends,
+        pairs: *mut f32,
         ahead: &mut Ahead,
     ) {
         // SAFETY: every address is inside the ranges `Gemm` describes; blocks lie side by side.
@@ -162,7 +170,7 @@ impl Gemm<CompactPanels<'_>> {
             for (m, p) in xp.iter_mut().enumerate() {
                 *p = self.x.add((at.row + m) * self.xm);
             }
-            let mut sums = self.begin::<V, MR, NR>(at);
+            let mut sums = ends.begin::<V, MR, NR>();
             if DOES == FINDS {
                 for i in 0..self.k {
                     ahead.step();
@@ -189,7 +197,7 @@ impl Gemm<CompactPanels<'_>> {
                     block = block.wrapping_byte_add(CompactPanels::STRIDE);
                 }
             }
-            self.end::<V, MR, NR>(at, &sums, tile);
+            ends.end(&sums);
         }
     }
 
@@ -215,7 +223,10 @@ impl Gemm<CompactPanels<'_>> {
                 all[n] = made;
             }
             for i in 0..2 {
-                let w = all.map(|made| made[i]);
+                let mut w = [all[0][i]; NR];
+                for n in 1..NR {
+                    w[n] = all[n][i];
+                }
                 if DOES == LEAVES {
                     for (n, pair) in w.into_iter().enumerate() {
                         V::store_pair(pair, pairs.add(((first + i) * NR + n) * LANES));

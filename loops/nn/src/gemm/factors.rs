@@ -70,7 +70,7 @@ pub(crate) trait Stepped: Factors {
 }
 
 /// Factors of which some steps can be kept as lines.
-pub(crate) trait Staging: Stepped {
+pub(crate) trait Staging: Stepped + Copy {
     /// A line as [`Self::store`] left it.
     ///
     /// # Safety
@@ -82,6 +82,7 @@ pub(crate) trait Staging: Stepped {
 }
 
 /// A number a step.
+#[derive(Clone, Copy)]
 pub(crate) struct Single;
 
 impl Factors for Single {

@@ -97,6 +97,7 @@ static NIBBLES: Lanes16 = {
 impl<const HAS: u8> V16 for Avx512<HAS> {
     const REGISTERS: usize = 32;
     const COMPACT: bool = HAS == COMPACT;
+    const PAIRS: bool = dots(HAS);
     /// The first of a pair in the lower half of a lane.
     type Pair = __m512i;
     #[inline(always)]
