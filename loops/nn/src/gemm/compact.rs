@@ -215,24 +215,20 @@ impl Gemm<CompactPanels<'_>> {
             let exponents = self.src.exponents();
             let (made, taken) = V::pairs_compact::<HALF>(block, exponents, others[0]);
             others[0] = others[0].add(taken);
-            let mut all = [made; NR];
+            let mut all = [[made[0]; NR], [made[1]; NR]];
             for n in 1..NR {
                 let (made, taken) =
                     V::pairs_compact::<HALF>(block.wrapping_add(n), exponents, others[n]);
                 others[n] = others[n].add(taken);
-                all[n] = made;
+                (all[0][n], all[1][n]) = (made[0], made[1]);
             }
-            for i in 0..2 {
-                let mut w = [all[0][i]; NR];
-                for n in 1..NR {
-                    w[n] = all[n][i];
-                }
+            for (i, w) in all.iter().enumerate() {
                 if DOES == LEAVES {
-                    for (n, pair) in w.into_iter().enumerate() {
-                        V::store_pair(pair, pairs.add(((first + i) * NR + n) * LANES));
+                    for (n, pair) in w.iter().enumerate() {
+                        V::store_pair(*pair, pairs.add(((first + i) * NR + n) * LANES));
                     }
                 }
-                self.step(xp, first + i, &w, sums);
+                self.step(xp, first + i, w, sums);
             }
         }
     }
