@@ -408,4 +408,52 @@ mod tests {
             }
         }
     }
+
+    /// Whole panels and tiles, and remainders of each; rows in one tile and in several.
+    #[test]
+    fn products_of_numbers_are_one_sum_after_the_other_at_every_level() {
+        let (levels, exec) = (Levels::ours(), Executor::new(2));
+        for (format, by) in [
+            (WeightFormat::F32, Arithmetic::F32),
+            (WeightFormat::Bf16, Arithmetic::F32),
+        ] {
+            for (out, inp) in [(300, 70), (128, 33), (40, 16)] {
+                let w = matrix(format, (out, inp), by);
+                let (weights, bias) = (w.to_rows(0..out), draw(3, out));
+                for rows in [1, 2, 5, 8, 12, 13, 50, 77] {
+                    let (x, y) = (draw(2, rows * inp), draw(9, rows * out));
+                    for store in [
+                        Store::Set(Some(&bias)),
+                        Store::Continue,
+                        Store::AddScaled(0.5),
+                    ] {
+                        let expected: Vec<f32> = (0..rows * out)
+                            .map(|at| {
+                                let (m, n) = (at / out, at % out);
+                                let start = match store {
+                                    Store::Continue => y[at],
+                                    _ => 0.0,
+                                };
+                                let sum = (0..inp).fold(start, |sum, i| {
+                                    x[m * inp + i].mul_add(weights[n * inp + i], sum)
+                                });
+                                match store {
+                                    Store::Set(_) => sum + bias[n],
+                                    Store::Continue => sum,
+                                    Store::AddScaled(scale) => scale.mul_add(sum, y[at]),
+                                }
+                            })
+                            .collect();
+                        for level in levels.each() {
+                            let found = product(&w, &x, rows, store, &exec);
+                            assert!(
+                                found == expected,
+                                "{format:?} {level:?} {out} x {inp}, {rows} rows"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
 }
