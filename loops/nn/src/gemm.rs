@@ -27,7 +27,7 @@ pub(crate) use self::factors::{
 };
 use crate::exec::Executor;
 use crate::quant::CodeSums;
-use crate::simd::{Kernel, LANES, Line, V16};
+use crate::simd::{Kernel, LANES, Line, V16, floats_of};
 
 /// What happens to a finished sum.
 #[derive(Clone, Copy)]
@@ -164,7 +164,7 @@ impl<S> Gemm<S> {
                 scale,
             };
         }
-        let sums = floats(lines);
+        let sums = floats_of(lines);
         if goes_on {
             // SAFETY: as above.
             unsafe { self.begin_lines::<V>(at, sums) };
@@ -184,7 +184,7 @@ impl<S> Gemm<S> {
     unsafe fn finish<V: V16>(&self, at: &At, ends: &Ends, lines: &mut [Line; MAX_TILE]) {
         if ends.in_lines {
             // SAFETY: the tile lies inside the product.
-            unsafe { self.leave_lines::<V>(at, floats(lines)) };
+            unsafe { self.leave_lines::<V>(at, floats_of(lines)) };
         }
     }
 
@@ -463,12 +463,6 @@ impl Ends {
             }
         }
     }
-}
-
-/// The numbers of lines.
-fn floats(lines: &mut [Line]) -> &mut [f32] {
-    // SAFETY: a line is sixteen numbers and nothing else.
-    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * LANES) }
 }
 
 /// [`V16::load_part`], where mostly all lanes exist.

@@ -60,10 +60,14 @@ impl Buf {
     }
 
     pub(crate) fn as_mut(&mut self) -> &mut [f32] {
-        let floats = self.lines.len() * LANES;
-        // SAFETY: as in `as_slice`, and the borrow is exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), floats) }
+        floats_of(&mut self.lines)
     }
+}
+
+/// The numbers of lines.
+pub(crate) fn floats_of(lines: &mut [Line]) -> &mut [f32] {
+    // SAFETY: as in `Buf::as_slice`, and the borrow is exclusive.
+    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * LANES) }
 }
 
 /// Bytes of a large page, where the system has them.

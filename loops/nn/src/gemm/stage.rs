@@ -198,7 +198,7 @@ impl<S: Source<Factors: Staging>> Kernel for Staged<'_, S> {
     type Out = ();
     #[inline(always)]
     fn run<V: V16>(self) {
-        // SAFETY: made by `run_on`, whose caller vouches for the pointers.
+        // SAFETY: made by `run_staged_on`, whose caller vouches for the pointers.
         unsafe { self.0.run_staged::<V>(self.1, self.2) }
     }
 }
