@@ -8,7 +8,7 @@ use hone_domain::{Feedback, ForgetId, Scope};
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::{SqliteConfig, SqliteLedger, open};
+use super::{SqliteConfig, SqliteLedger, schema};
 use crate::{AuditEntry, ForgetStep, ForgetWhat, ForgetWish, Ledger, Personal, suite};
 
 struct Case {
@@ -70,7 +70,7 @@ async fn what_waited_for_its_turn_before_is_found() {
     case.say(&stranger).await;
     case.world.record(&later).await;
     case.run("drop table early_feedback").await;
-    let migration = open::MIGRATIONS.iter().find(|m| m.version == 16).unwrap();
+    let migration = schema::MIGRATIONS.iter().find(|m| m.version == 16).unwrap();
     case.run(migration.sql.as_str()).await;
     assert_eq!(case.numbers().await, (vec![1, 2, 3, 4], vec![2, 4]));
 }

@@ -27,6 +27,7 @@ mod policies;
 mod reading;
 mod replay;
 mod rows;
+mod schema;
 mod standings;
 mod teams;
 mod texts;

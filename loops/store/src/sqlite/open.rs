@@ -6,18 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::migrate::Migrator;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
 use super::fault::{Fault, migration_fault};
+use super::schema::MIGRATIONS;
 use super::writer::Writer;
 use crate::LedgerError;
-
-/// The schema, embedded; migrations only move forward.
-pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/sqlite");
 
 /// "HONE" in ASCII, as the first migration sets it.
 const APPLICATION_ID: i32 = 0x484f_4e45;

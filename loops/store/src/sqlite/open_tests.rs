@@ -11,6 +11,7 @@ use sqlx::{ConnectOptions, Connection};
 
 use super::SqliteLedger;
 use super::open::{self, SqliteConfig};
+use super::schema;
 use crate::{Ledger, LedgerError, suite};
 
 /// Set in a child process that runs one of these tests as a helper.
@@ -100,7 +101,7 @@ async fn places_and_claims_of_earlier_programs_are_put_right() {
     .execute(&mut *writer)
     .await
     .unwrap();
-    let migration = open::MIGRATIONS.iter().find(|m| m.version == 15).unwrap();
+    let migration = schema::MIGRATIONS.iter().find(|m| m.version == 15).unwrap();
     let sql = migration.sql.as_str().to_owned();
     sqlx::raw_sql(sqlx::AssertSqlSafe(sql))
         .execute(&mut *writer)

@@ -1,0 +1,69 @@
+//! The schema, embedded; migrations only move forward.
+
+use std::sync::LazyLock;
+
+use sqlx::SqlSafeStr;
+use sqlx::migrate::{Migration, MigrationType, Migrator};
+
+/// Names and texts of the files.
+macro_rules! files {
+    ($($name:literal)*) => {
+        [$(($name, include_str!(concat!("../../../../migrations/sqlite/", $name, ".sql"))),)*]
+    };
+}
+
+static FILES: [(&str, &str); 15] = files!(
+    "0001_ledger"
+    "0002_people"
+    "0003_mine"
+    "0004_versions"
+    "0005_reading"
+    "0006_trials"
+    "0007_traces"
+    "0008_checks"
+    "0009_key_store"
+    "0010_usage"
+    "0011_hint_choice"
+    "0013_agents_teams"
+    "0014_experts"
+    "0015_watch_places"
+    "0016_early_feedback"
+);
+
+pub(super) static MIGRATIONS: LazyLock<Migrator> =
+    LazyLock::new(|| Migrator::with_migrations(FILES.iter().copied().map(migration).collect()));
+
+fn migration((name, text): (&str, &'static str)) -> Migration {
+    let (version, description) = name.split_once('_').unwrap_or((name, ""));
+    Migration::new(
+        version.parse().expect("the name begins with a number"),
+        description.replace('_', " ").into(),
+        MigrationType::Simple,
+        text.into_sql_str(),
+        false,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// What is applied to a file is known by version and checksum, so both must stay what they were; and a
+    /// file in the folder that is not in the list would be applied nowhere.
+    #[tokio::test]
+    async fn what_is_embedded_is_what_lies_in_the_folder() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations/sqlite");
+        let read = Migrator::new(folder).await.unwrap();
+        let told = |migrator: &Migrator| {
+            let each = migrator.iter().map(|m| {
+                let (version, description) = (m.version, m.description.to_string());
+                let how = (m.migration_type, m.no_tx);
+                (version, description, how, m.checksum.to_vec())
+            });
+            each.collect::<Vec<_>>()
+        };
+        assert_eq!(told(&MIGRATIONS), told(&read));
+    }
+}
