@@ -340,6 +340,9 @@ pub(crate) struct CodeSums<F, const BITS: usize> {
 }
 
 impl<F: CodeFactors, const BITS: usize> CodeSums<F, BITS> {
+    /// Bytes of a step.
+    const STEP: usize = F::INPUTS * LANES * BITS / 8;
+
     pub(crate) fn of(codes: Codes<BITS>) -> Self {
         let factors = PhantomData;
         Self { codes, factors }
@@ -354,8 +357,11 @@ impl<F: CodeFactors, const BITS: usize> Source for CodeSums<F, BITS> {
     type Panel = CodePanel;
     #[inline(always)]
     fn fetch(&self, panel: CodePanel, i: usize) {
-        let step = F::INPUTS * LANES * BITS / 8;
-        fetch_line::<1>(panel.codes.wrapping_add(i * step + CODES_AHEAD));
+        fetch_line::<1>(panel.codes.wrapping_add(i * Self::STEP + CODES_AHEAD));
+    }
+    #[inline(always)]
+    fn fetch_later(&self, panel: CodePanel, i: usize) {
+        fetch_line::<2>(panel.codes.wrapping_add(i * Self::STEP));
     }
     #[inline(always)]
     unsafe fn panel(&self, n: usize) -> CodePanel {
@@ -371,7 +377,7 @@ impl<F: CodeFactors, const BITS: usize> Source for CodeSums<F, BITS> {
     unsafe fn load<V: V16>(&self, panel: CodePanel, i: usize, _scale: V) -> F::Factor<V> {
         // SAFETY: the caller vouches for `i`; a byte has one code of eight bits, or two of four.
         unsafe {
-            let codes = panel.codes.add(i * F::INPUTS * LANES * BITS / 8);
+            let codes = panel.codes.add(i * Self::STEP);
             if BITS == 8 {
                 F::of_i8(codes)
             } else {

@@ -160,18 +160,26 @@ impl<S: Source<Factors = Quads>> Gemm<S> {
         let mut sums = [Line([0.0; LANES]); MAX_TILE];
         let quads: *mut V::Quad = ready.as_mut_ptr().cast();
         assert!(self.k * size_of::<V::Quad>() <= size_of_val(ready));
-        for panel in panels {
+        for panel in panels.clone() {
             // SAFETY: the source has the panel, and the room was checked.
             let from = unsafe { self.src.panel(panel) };
             for i in 0..self.k {
                 // SAFETY: as above. Scales are for sums.
                 unsafe { quads.add(i).write(self.src.load(from, i, V::zero())) };
             }
-            let product = self.with_source(Ready {
-                of: self.src,
-                quads: quads.cast_const().cast(),
-            });
+            // The first tile asks for what the next panel is made of.
+            let mut ahead = match panel + 1 < panels.end {
+                // SAFETY: the source has that panel, too.
+                true => unsafe { self.src.panel(panel + 1) },
+                false => from,
+            };
             for tile in some.clone() {
+                let product = self.with_source(Ready {
+                    of: self.src,
+                    quads: quads.cast_const().cast(),
+                    ahead,
+                });
+                ahead = from;
                 let rows = tiles.rows(tile);
                 let (row, mr, nr) = (rows.start, rows.len(), 1);
                 let at = At { row, panel, mr, nr };
@@ -329,8 +337,10 @@ const READY_LINES: usize = 2;
 
 /// The weights of one panel of a source as they are multiplied.
 #[derive(Clone, Copy)]
-struct Ready<S> {
+struct Ready<S: Source> {
     of: S,
+    /// A panel that is asked for meanwhile.
+    ahead: S::Panel,
     /// Of a level that the kernel knows.
     quads: *const u8,
 }
@@ -349,6 +359,10 @@ impl<S: Source<Factors = Quads>> Source for Ready<S> {
     unsafe fn scale<V: V16>(&self, panel: S::Panel, group: usize) -> V {
         // SAFETY: same contract.
         unsafe { self.of.scale(panel, group) }
+    }
+    #[inline(always)]
+    fn fetch(&self, _panel: S::Panel, i: usize) {
+        self.of.fetch_later(self.ahead, i);
     }
     #[inline(always)]
     unsafe fn load<V: V16>(&self, _panel: S::Panel, i: usize, _scale: V) -> V::Quad {

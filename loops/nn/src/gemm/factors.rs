@@ -256,6 +256,9 @@ pub(crate) trait Source: Copy {
     /// Asks for what comes some steps after step `i`, where that is worth asking. It may be anybody's.
     #[inline(always)]
     fn fetch(&self, _panel: Self::Panel, _i: usize) {}
+    /// Asks for step `i` itself, for the second-level cache.
+    #[inline(always)]
+    fn fetch_later(&self, _panel: Self::Panel, _i: usize) {}
     /// Sixteen weights of step `i`, whose group has this `scale`.
     ///
     /// # Safety
