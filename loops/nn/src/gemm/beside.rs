@@ -167,7 +167,8 @@ impl<S: Source<Factors = Quads>> Gemm<S> {
                 // SAFETY: as above. Scales are for sums.
                 unsafe { quads.add(i).write(self.src.load(from, i, V::zero())) };
             }
-            // The first tile asks for what the next panel is made of.
+            // The first tile asks for what the next panel is made of, the others for what is near: a loop
+            // that asks does not look whether it should.
             let mut ahead = match panel + 1 < panels.end {
                 // SAFETY: the source has that panel, too.
                 true => unsafe { self.src.panel(panel + 1) },

@@ -12,7 +12,7 @@ macro_rules! files {
     };
 }
 
-static FILES: [(&str, &str); 15] = files!(
+static FILES: &[(&str, &str)] = &files!(
     "0001_ledger"
     "0002_people"
     "0003_mine"
