@@ -3,8 +3,10 @@
 
 CARGO ?= cargo
 # What release builds have beside the defaults: the local judge. FEATURES= leaves it out, which builds
-# faster. Builds for tests are without it; `make candle` tests it.
+# faster.
 FEATURES ?= candle
+# Tests and the programs for them: always the same set of features, or everything is compiled again.
+TESTED := --workspace --locked --features hone/candle
 HONE := target/release/hone
 VENV := target/venv
 
@@ -34,7 +36,7 @@ demo: ## watch simulated users teach the model over plain HTTP (about five minut
 	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
 	$(HONE) demo
 
-test: setup web lint unit candle clients openclaw schema-short soak-short deploy page-tests browser ## set up what the tests need, then run everything
+test: setup web lint unit clients openclaw schema-short soak-short deploy page-tests browser ## set up what the tests need, then run everything
 
 setup: ## install what the tests need (a C and a C++ compiler; Python and Node clients)
 	@sh tests/setup.sh
@@ -44,20 +46,20 @@ lint: ## formatting and lints
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 unit: ## all Rust tests
-	$(CARGO) test --workspace --locked
+	$(CARGO) test $(TESTED)
 
 hub: ## models by id, against a hub on this machine
-	$(CARGO) test --workspace --locked --lib hub
+	$(CARGO) test $(TESTED) --lib hub
 
 candle: ## the local judge, against the built-in engine and committed goldens
-	$(CARGO) test --locked -p hone --features candle --lib judging
+	$(CARGO) test $(TESTED) --lib judging
 
 clients: setup ## real clients from PyPI and npm against the real server
-	$(CARGO) build --workspace --locked --bin hone
+	$(CARGO) build $(TESTED) --bin hone
 	HONE=target/debug/hone $(VENV)/bin/python tests/clients/run.py
 
 openclaw: tests/openclaw/node_modules/.ready ## OpenClaw itself, of today and of spring, against the real server
-	$(CARGO) build --workspace --locked --bin hone
+	$(CARGO) build $(TESTED) --bin hone
 	HONE=target/debug/hone python3 tests/openclaw/run.py
 
 # Nothing but Node itself needs its install script.
@@ -66,11 +68,11 @@ tests/openclaw/node_modules/.ready: tests/openclaw/package-lock.json
 	@touch $@
 
 schema: setup ## 30,000 requests made from the API's document, held against it (about ten minutes)
-	$(CARGO) build --workspace --locked --bin hone
+	$(CARGO) build $(TESTED) --bin hone
 	HONE=target/debug/hone $(VENV)/bin/python tests/schema/run.py --per-operation 400 --cases 30000
 
 schema-short: setup
-	$(CARGO) build --workspace --locked --bin hone
+	$(CARGO) build $(TESTED) --bin hone
 	HONE=target/debug/hone $(VENV)/bin/python tests/schema/run.py --per-operation 12 --cases 5000
 
 soak: setup ## two hours of mixed load, without a model and with one that learns: memory, files, errors
@@ -79,11 +81,11 @@ soak: setup ## two hours of mixed load, without a model and with one that learns
 	HONE=$(HONE) $(VENV)/bin/python tests/soak/run.py --seconds 3600 --engine builtin
 
 soak-short: setup
-	$(CARGO) build --workspace --locked --bin hone
+	$(CARGO) build $(TESTED) --bin hone
 	HONE=target/debug/hone $(VENV)/bin/python tests/soak/run.py --seconds 60
 
 made-up: ## made-up bytes for every parser of outside bytes, a minute each
-	HONE_MADE_UP_SECONDS=60 $(CARGO) test --locked -p hone-tests --test it -- --nocapture corpora
+	HONE_MADE_UP_SECONDS=60 $(CARGO) test $(TESTED) --test it -- --nocapture corpora
 
 FUZZ_SECONDS ?= 60
 FUZZED := chat_body sse jwt template gguf safetensors tool_calls
@@ -99,14 +101,14 @@ target/tools/bin/cargo-fuzz:
 	$(CARGO) install cargo-fuzz --version 0.13.2 --locked --root target/tools
 
 deploy: setup ## images, manifests, units and dashboards, read by what understands them
-	$(CARGO) build --workspace --locked --bin hone
+	$(CARGO) build $(TESTED) --bin hone
 	$(VENV)/bin/python tests/deploy/check.py target/debug/hone
 
 page-tests: web/node_modules/.ready ## the page's own tests
 	cd web && npm run --silent check && npm test --silent
 
 browser: setup web ## the page in a browser against the real server; pictures in target/screenshots
-	$(CARGO) build --workspace --locked --bin hone
+	$(CARGO) build $(TESTED) --bin hone
 	HONE=target/debug/hone node --test --test-concurrency=1 tests/browser/
 
 bench: ## every short measurement, as tables (hone bench --help has all)
