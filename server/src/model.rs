@@ -65,6 +65,12 @@ pub fn load(config: &ModelConfig, access: &HubAccess) -> Result<Served, String> 
     let device = device::open(config.device, &model, &executor)?;
     let model = computed(model, config, device.is_some())?;
     let generation = folder.generation();
+    if let Some(penalty) = generation.repetition_penalty {
+        tracing::info!(
+            "the model suggests a repetition_penalty of {penalty}, which is left out: turns that were \
+             sampled with a penalty do not train; clients may ask for it"
+        );
+    }
     let base = Sampling::default();
     let language = ModelLanguage {
         tokenizer: folder.tokenizer(),

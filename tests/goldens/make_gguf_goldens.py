@@ -1,23 +1,25 @@
 """Makes the GGUF goldens with the gguf package: files as the ecosystem writes them, and what they
 hold according to that package, to numpy and to the tokenizers library.
 
-    pip install numpy gguf safetensors tokenizers
+    pip install numpy gguf safetensors tokenizers sentencepiece
     python tests/goldens/make_gguf_goldens.py
 
     gguf/llama.gguf, gguf/qwen2.gguf   the safetensors goldens beside them, converted
     gguf/qwen3_moe.gguf                the golden with experts, some of them quantised
-    gguf/qwen3.gguf                    every quantised type, a qwen2 tokenizer, a chat template
-    gguf/words.gguf                    a llama-bpe tokenizer and no weights
-    gguf/qwen3.json                    SHA-256 of every tensor's f32 values, and logits
-    gguf/words.json                    token ids of texts, for both tokenizers
+    gguf/qwen3.gguf, gguf/mixed.gguf   all quantised types, qwen2 tokenizers, a chat template
+    gguf/words*.gguf                   a tokenizer of every other kind, and no weights
+    gguf/qwen3.json, gguf/mixed.json   SHA-256 of every tensor's f32 values, and logits
+    gguf/words.json                    token ids of texts, for all tokenizers
 """
 
 import hashlib
+import io
 import json
 import pathlib
 
 import gguf
 import numpy as np
+import sentencepiece
 from gguf import GGMLQuantizationType as Type
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
 from tokenizers import pre_tokenizers, processors
@@ -169,8 +171,8 @@ def random_blocks(rng, kind, shape):
     def scale(at, width):
         scales = (rng.uniform(0.5, 1.0, len(blocks)) * width).astype(np.float16)
         blocks[:, at : at + 2] = scales.view(np.uint8).reshape(-1, 2)
-    if kind == Type.Q4_K:
-        scale(0, 4e-4)
+    if kind in (Type.Q4_K, Type.Q5_K):
+        scale(0, 4e-4 if kind == Type.Q4_K else 2e-4)
         scale(2, 3e-3)
     else:
         scale(208, 2e-4)
@@ -230,15 +232,27 @@ SPLITS = {
              r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     "llama-bpe": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
                  r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "tekken": r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|"
+              r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|"
+              r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "smollm": None,
 }
 
 
-def vocabulary():
+def vocabulary(controls_first=False):
+    """With `controls_first` as SmolLM2 has it: before all others, then some that are not used; and
+    bytes of no UTF-8 are no tokens."""
     tokens = sorted(pre_tokenizers.ByteLevel.alphabet())
+    if controls_first:
+        tokens = [token for token in tokens if not "õ" <= token <= "ÿ"]
     tokens += ["".join(merge.split()) for merge in MERGES]
     kinds = [gguf.TokenType.NORMAL] * len(tokens)
+    added = [gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.USER_DEFINED]
+    if controls_first:
+        unused = [gguf.TokenType.UNUSED] * 2
+        return WORDS + ["<tool>", "[PAD4]", "[PAD5]"] + tokens, added + unused + kinds
     tokens += WORDS + ["<tool>"]
-    kinds += [gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.USER_DEFINED]
+    kinds += added
     while len(tokens) < 288:
         tokens.append(f"[PAD{len(tokens)}]")
         kinds.append(gguf.TokenType.UNUSED)
@@ -260,19 +274,21 @@ def add_words(out, cut, tokens, kinds):
 
 def ids(cut, tokens):
     """The ids of the texts, by a tokenizer made with the library's own constructors."""
-    last = 256 + len(MERGES)
-    vocab = {token: id for id, token in enumerate(tokens[:last])}
+    vocab = {token: id for id, token in enumerate(tokens) if not token.startswith("[PAD")}
     merges = [tuple(merge.split()) for merge in MERGES]
-    words = Tokenizer(models.BPE(vocab, merges, ignore_merges=cut == "llama-bpe"))
+    words = Tokenizer(models.BPE(vocab, merges, ignore_merges=cut in ("llama-bpe", "tekken")))
     if cut == "qwen2":
         words.normalizer = normalizers.NFC()
+    if SPLITS[cut]:
+        first = pre_tokenizers.Split(Regex(SPLITS[cut]), "isolated")
+    else:
+        first = pre_tokenizers.Digits(individual_digits=True)
     words.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(SPLITS[cut]), "isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+        first, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not SPLITS[cut])])
     words.decoder = decoders.ByteLevel()
     words.add_special_tokens([AddedToken(word, normalized=False) for word in WORDS])
     words.add_tokens([AddedToken("<tool>", normalized=False)])
-    if cut == "llama-bpe":
+    if cut in ("llama-bpe", "tekken"):
         begin = ("<|endoftext|>", tokens.index("<|endoftext|>"))
         words.post_processor = processors.TemplateProcessing(
             single="<|endoftext|> $A", special_tokens=[begin])
@@ -280,12 +296,12 @@ def ids(cut, tokens):
              "with_begin": words.encode(text).ids} for text in TEXTS]
 
 
-def quantised():
-    config = dict(hidden_size=256, num_hidden_layers=2, num_attention_heads=2, head_dim=16,
+def quantised(path, embedding, layers):
+    config = dict(hidden_size=256, num_hidden_layers=len(layers), num_attention_heads=2, head_dim=16,
                   num_key_value_heads=1, intermediate_size=32, max_position_embeddings=256,
                   rms_norm_eps=1e-6, rope_parameters=dict(rope_theta=1e6))
     tokens, kinds = vocabulary()
-    out = writer("qwen3.gguf", "qwen3", config)
+    out = writer(f"{path}.gguf", "qwen3", config)
     add_words(out, "qwen2", tokens, kinds)
     rng, tensors = np.random.default_rng(7), {}
 
@@ -293,7 +309,7 @@ def quantised():
         if len(shape) == 1:
             array = (1 + 0.3 * rng.standard_normal(shape)).astype(np.float32)
             out.add_tensor(gguf_name(name), array)
-        elif kind in (Type.Q4_K, Type.Q6_K):
+        elif kind in (Type.Q4_K, Type.Q5_K, Type.Q6_K):
             blocks = random_blocks(rng, kind, shape)
             out.add_tensor(gguf_name(name), blocks, raw_dtype=kind)
             array = gguf.dequantize(blocks, kind)
@@ -308,14 +324,8 @@ def quantised():
                 array = gguf.dequantize(blocks, kind)
         tensors[name] = array.astype(np.float32).reshape(shape)
 
-    add("model.embed_tokens.weight", Type.Q6_K, (288, 256))
+    add("model.embed_tokens.weight", embedding, (288, 256))
     add("model.norm.weight", None, (256,))
-    layers = [
-        dict(q=Type.Q4_K, k=Type.Q4_K, v=Type.Q6_K, o=Type.Q8_0, gate=Type.Q4_0, up=Type.Q4_0,
-             down=Type.Q4_0),
-        dict(q=Type.Q8_0, k=Type.Q8_0, v=Type.F16, o=Type.Q4_0, gate=Type.Q8_0, up=Type.Q4_0,
-             down=Type.Q8_0),
-    ]
     for layer, types in enumerate(layers):
         name = lambda part: f"model.layers.{layer}.{part}.weight"
         for norm, size in [("input_layernorm", 256), ("post_attention_layernorm", 256),
@@ -335,16 +345,62 @@ def quantised():
                                  numpy=np.__version__),
                   tokens=prompt, positions=positions, sha256=digests,
                   logits=[[round(x, 6) for x in row] for row in logits.tolist()])
-    (OUT / "qwen3.json").write_text(json.dumps(golden) + "\n")
+    (OUT / f"{path}.json").write_text(json.dumps(golden) + "\n")
 
 
 def words():
-    tokens, kinds = vocabulary()
-    out = gguf.GGUFWriter(OUT / "words.gguf", "llama")
-    add_words(out, "llama-bpe", tokens, kinds)
-    finish(out)
-    golden = {cut: ids(cut, tokens) for cut in SPLITS}
+    golden = {"qwen2": ids("qwen2", vocabulary()[0])}
+    for cut in ("llama-bpe", "tekken", "smollm"):
+        tokens, kinds = vocabulary(controls_first=cut == "smollm")
+        name = "words.gguf" if cut == "llama-bpe" else f"words_{cut}.gguf"
+        out = gguf.GGUFWriter(OUT / name, "llama")
+        add_words(out, cut, tokens, kinds)
+        finish(out)
+        golden[cut] = ids(cut, tokens)
+    golden["pieces"] = pieces()
     (OUT / "words.json").write_text(json.dumps(golden) + "\n")
+
+
+def pieces():
+    """A vocabulary of SentencePiece, and the ids of texts by that library."""
+    model = io.BytesIO()
+    rng = np.random.default_rng(3)
+    parts = ["he", "l", "lo", "wor", "ld", "in", "ing", "t", "s", "e", "na", "ï", "ve", " ", " ", " ",
+             "  ", ", ", ". ", "1", "2", "(", ")", " = ", "caf", "é", "日本", "語"]
+    lines = ["".join(rng.choice(parts, rng.integers(4, 40))) for _ in range(600)]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=model, model_type="bpe", vocab_size=420,
+        byte_fallback=True, split_digits=True, normalization_rule_name="identity",
+        remove_extra_whitespaces=False, allow_whitespace_only_pieces=True,
+        control_symbols=WORDS[1:], user_defined_symbols=["<tool>"], minloglevel=2)
+    made = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    kinds = []
+    for id in range(made.vocab_size()):
+        if made.is_unknown(id):
+            kinds.append(gguf.TokenType.UNKNOWN)
+        elif made.is_control(id):
+            kinds.append(gguf.TokenType.CONTROL)
+        elif made.is_byte(id):
+            kinds.append(gguf.TokenType.BYTE)
+        elif made.id_to_piece(id) == "<tool>":
+            kinds.append(gguf.TokenType.USER_DEFINED)
+        else:
+            kinds.append(gguf.TokenType.NORMAL)
+    out = gguf.GGUFWriter(OUT / "words_pieces.gguf", "llama")
+    out.add_tokenizer_model("llama")
+    out.add_tokenizer_pre("default")
+    out.add_token_list([made.id_to_piece(id) for id in range(made.vocab_size())])
+    out.add_token_scores([made.get_score(id) for id in range(made.vocab_size())])
+    out.add_token_types(kinds)
+    out.add_unk_token_id(made.unk_id())
+    out.add_bos_token_id(made.bos_id())
+    out.add_eos_token_id(made.eos_id())
+    finish(out)
+    # What is found before a text is cut begins another text here, in llama.cpp and in tokenizers,
+    # and not in SentencePiece.
+    texts = [text for text in TEXTS + lines[:20] if "<" not in text]
+    return [{"text": text, "ids": made.encode(text),
+             "with_begin": [made.bos_id()] + made.encode(text)} for text in texts]
 
 
 def main():
@@ -353,7 +409,18 @@ def main():
     convert("llama")
     convert("qwen2")
     experts()
-    quantised()
+    quantised("qwen3", Type.Q6_K, [
+        dict(q=Type.Q4_K, k=Type.Q4_K, v=Type.Q6_K, o=Type.Q8_0, gate=Type.Q4_0, up=Type.Q4_0,
+             down=Type.Q4_0),
+        dict(q=Type.Q8_0, k=Type.Q8_0, v=Type.F16, o=Type.Q4_0, gate=Type.Q8_0, up=Type.Q4_0,
+             down=Type.Q8_0),
+    ])
+    quantised("mixed", Type.Q5_K, [
+        dict(q=Type.Q5_K, k=Type.Q4_K, v=Type.Q5_1, o=Type.Q5_0, gate=Type.Q5_0, up=Type.Q4_0,
+             down=Type.Q5_1),
+        dict(q=Type.Q5_0, k=Type.Q4_0, v=Type.Q8_0, o=Type.Q4_1, gate=Type.Q4_1, up=Type.Q5_1,
+             down=Type.Q5_0),
+    ])
     words()
 
 

@@ -68,15 +68,20 @@ fn both_spellings_of_rope_settings_agree() {
     let yarn = json!({"rope_scaling": {"rope_type": "yarn", "factor": 4.0,
         "original_max_position_embeddings": 64}});
     let yarn = with(Family::Qwen2, &yarn).unwrap();
-    let expected = RopeScaling::Yarn {
+    let expected = |attention_factor| RopeScaling::Yarn {
         factor: 4.0,
         beta_fast: 32.0,
         beta_slow: 1.0,
         original_max_positions: 64,
-        attention_factor: 0.1 * 4f32.ln() + 1.0,
+        attention_factor,
         truncate: true,
     };
-    assert_eq!(yarn.rope_scaling, Some(expected));
+    let usual = 0.1 * 4f32.ln() + 1.0;
+    assert_eq!(yarn.rope_scaling, Some(expected(usual)));
+    let times = json!({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "attn_factor": 0.5,
+        "original_max_position_embeddings": 64}});
+    let times = with(Family::Qwen3, &times).unwrap();
+    assert_eq!(times.rope_scaling, Some(expected(usual * 0.5)));
 }
 
 #[test]

@@ -23,6 +23,9 @@ use crate::weights::{Keep, Model, Weights, is_compact};
 
 const TEMPLATE: &str = "chat_template.jinja";
 
+const WHY_TOKENIZER: &str = "the tokenizer is read from it; AutoTokenizer.from_pretrained(folder) and \
+                             save_pretrained(folder) of the transformers library write one";
+
 /// What the folder suggests for sampling.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GenerationDefaults {
@@ -31,6 +34,8 @@ pub struct GenerationDefaults {
     pub temperature: Option<f32>,
     pub top_p: Option<f32>,
     pub top_k: Option<u32>,
+    /// Only told: turns that were sampled with a penalty do not train.
+    pub repetition_penalty: Option<f32>,
 }
 
 /// A checked model folder or GGUF file. Weights are opened but not yet read.
@@ -69,11 +74,11 @@ impl ModelFolder {
     }
 
     fn from_files(files: &Files) -> Result<Self, LoadError> {
-        let raw = files.read(CONFIG, "every model folder has one")?;
+        let raw = files.read(CONFIG, &why_config(files))?;
         let mut config = ModelConfig::from_json(&raw, &files.label(CONFIG))?;
         let tensors = TensorFiles::from_files(files)?;
         config.dtype = tensors.dtype();
-        let tokenizer = files.read(TOKENIZER, "the tokenizer is read from it")?;
+        let tokenizer = files.read(TOKENIZER, WHY_TOKENIZER)?;
         let tokenizer = Tokenizer::from_json(&tokenizer, &files.label(TOKENIZER))?;
         if tokenizer.vocab_size() > config.vocab {
             return Err(LoadError::Tokenizer {
@@ -137,7 +142,7 @@ impl Speech {
             true => Files::Gguf(Arc::new(Gguf::open(path)?)),
             false => Files::Folder(path.to_owned()),
         };
-        let tokenizer = files.read(TOKENIZER, "the tokenizer is read from it")?;
+        let tokenizer = files.read(TOKENIZER, WHY_TOKENIZER)?;
         let tokenizer = Tokenizer::from_json(&tokenizer, &files.label(TOKENIZER))?;
         let settings = object(&files, TOKENIZER_CONFIG)?;
         let vocab = tokenizer.vocab_size();
@@ -269,6 +274,19 @@ fn object(files: &Files, name: &str) -> Result<Map<String, Value>, LoadError> {
     }
 }
 
+/// What a folder without a config.json may be.
+fn why_config(files: &Files) -> String {
+    let Files::Folder(root) = files else {
+        return "every model folder has one".to_owned();
+    };
+    let names = root.read_dir().into_iter().flatten().flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    match names.filter(|name| name.ends_with(".gguf")).min() {
+        Some(name) => format!("of a folder of GGUF files give one file, such as {name}"),
+        None => "every model folder has one".to_owned(),
+    }
+}
+
 /// A special token is written as a string, or as an object with its content.
 fn token_text(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| value["content"].as_str())
@@ -333,10 +351,9 @@ fn generation(
             why: format!("names token {id}, but the vocabulary has {vocab} tokens"),
         })? as u32);
     }
-    if eos_ids.is_empty() {
-        let text = settings.get("eos_token").and_then(token_text);
-        eos_ids.extend(text.and_then(|text| tokenizer.id_of(text)));
-    }
+    // Models trained on from others often have a new end here, and the old one's file.
+    let text = settings.get("eos_token").and_then(token_text);
+    eos_ids.extend(text.and_then(|text| tokenizer.id_of(text)));
     eos_ids.sort_unstable();
     eos_ids.dedup();
     let number = |key: &str| suggested.get(key).and_then(Value::as_f64).map(|x| x as f32);
@@ -348,6 +365,7 @@ fn generation(
             .get("top_k")
             .and_then(Value::as_u64)
             .and_then(|k| u32::try_from(k).ok()),
+        repetition_penalty: number("repetition_penalty").filter(|p| *p != 1.0),
     })
 }
 

@@ -166,6 +166,12 @@ fn a_missing_folder_or_file_is_named() {
         sample.fails(&[name, "is missing"]);
     }
     let sample = Sample::new();
+    fs::rename(sample.path("config.json"), sample.path("model-Q8_0.gguf")).unwrap();
+    sample.fails(&["config.json", "give one file, such as model-Q8_0.gguf"]);
+    let one_of_them = ModelFolder::open(&sample.path("model.safetensors"));
+    let error = one_of_them.unwrap_err().to_string();
+    assert!(error.contains("give the folder"), "{error}");
+    let sample = Sample::new();
     fs::rename(
         sample.path("model.safetensors"),
         sample.path("pytorch_model.bin"),
@@ -331,7 +337,8 @@ fn templates_and_sampling_defaults_are_found_where_writers_put_them() {
     write("tokenizer_config.json", &settings);
     write(
         "generation_config.json",
-        &json!({"eos_token_id": [259, 7, 7], "temperature": 0.6, "top_k": 20, "top_p": 0.95}),
+        &json!({"eos_token_id": [259, 7, 7], "temperature": 0.6, "top_k": 20, "top_p": 0.95,
+                "repetition_penalty": 1.1}),
     );
     let folder = ModelFolder::open(sample.dir.path()).unwrap();
     let text = folder
@@ -344,8 +351,13 @@ fn templates_and_sampling_defaults_are_found_where_writers_put_them() {
         temperature: Some(0.6),
         top_p: Some(0.95),
         top_k: Some(20),
+        repetition_penalty: Some(1.1),
     };
     assert_eq!(folder.generation(), &expected);
+    // The tokenizer's own end ends, too, where the file still names another model's.
+    write("generation_config.json", &json!({"eos_token_id": 7}));
+    let folder = ModelFolder::open(sample.dir.path()).unwrap();
+    assert_eq!(folder.generation().eos_ids, [7, 259]);
     fs::write(sample.path("chat_template.jinja"), "file").unwrap();
     let folder = ModelFolder::open(sample.dir.path()).unwrap();
     assert_eq!(

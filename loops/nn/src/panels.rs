@@ -77,8 +77,8 @@ type Lines<'a, T, L> = (
     &'a (dyn Fn([T; LANES]) -> L + Sync),
 );
 
-/// The bits that quantised parts are kept in under `format`: their own where all have the same,
-/// eight for K-quants. None where they are to be widened first, as parts of several forms are.
+/// The bits that quantised parts are kept in under `format`: four where all have just those, else
+/// eight. None where they are to be widened first, as those are that stand beside real numbers.
 fn kept_bits(parts: &[TensorData], format: WeightFormat) -> Option<Bits> {
     let kind = |part: &TensorData| match part {
         TensorData::Blocks(blocks) => Some(blocks.kind()),
@@ -89,7 +89,7 @@ fn kept_bits(parts: &[TensorData], format: WeightFormat) -> Option<Bits> {
     let four = |kind: &BlockKind| *kind == BlockKind::Q4_0;
     match format {
         WeightFormat::Stored | WeightFormat::Q4 if kinds.iter().all(four) => Some(Bits::Four),
-        WeightFormat::Stored | WeightFormat::Q8 if !kinds.iter().any(four) => Some(Bits::Eight),
+        WeightFormat::Stored | WeightFormat::Q8 => Some(Bits::Eight),
         _ => None,
     }
 }

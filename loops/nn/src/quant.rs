@@ -99,20 +99,17 @@ impl Quantised {
         all
     }
 
-    /// Stacks rows of blocks `[out_i, inp]`: codes and scales bit for bit where they are of this
-    /// form, else rounded.
+    /// Stacks rows of blocks `[out_i, inp]`: codes and scales bit for bit where this form has them,
+    /// else rounded.
     pub(crate) fn from_blocks(bits: Bits, (out, inp): (usize, usize), parts: &[&Blocks]) -> Self {
         let mut all = Self::blank(bits, (out, inp));
         let mut values = vec![0.0; inp];
         let mut row = 0;
         for part in parts {
             for r in 0..part.len() / inp {
-                match part.kind() {
-                    BlockKind::Q8_0 | BlockKind::Q4_0 => all.copy_row(row, part.row(r, inp)),
-                    BlockKind::Q4K | BlockKind::Q6K => {
-                        part.dequantise_row(r, &mut values);
-                        all.set_row(row, &values);
-                    }
+                if !all.copy_row(row, (part.kind(), part.row(r, inp))) {
+                    part.dequantise_row(r, &mut values);
+                    all.set_row(row, &values);
                 }
                 row += 1;
             }
@@ -145,25 +142,24 @@ impl Quantised {
         }
     }
 
-    /// Takes over one row of GGUF blocks of this form: an f16 scale, then the codes; of four-bit
-    /// ones the first sixteen in the low halves of the bytes.
-    fn copy_row(&mut self, row: usize, bytes: &[u8]) {
-        let size = match self.bits {
-            Bits::Eight => 2 + GROUP,
-            Bits::Four => 2 + GROUP / 2,
-        };
+    /// Takes over one row of GGUF blocks bit for bit, and says whether their codes fit this form.
+    fn copy_row(&mut self, row: usize, (kind, bytes): (BlockKind, &[u8])) -> bool {
         let first = row / LANES * self.groups();
-        for (group, block) in bytes.chunks_exact(size).enumerate() {
-            let scale = u16::from_le_bytes([block[0], block[1]]);
+        let fits = self.bits == Bits::Eight || kind == BlockKind::Q4_0;
+        for (group, block) in bytes.chunks_exact(kind.bytes()).enumerate() {
+            let Some((scale, codes)) = kind.codes(block).filter(|_| fits) else {
+                return false;
+            };
             self.scales[first + group].0[row % LANES] = scale;
-            for k in 0..GROUP {
+            for (k, code) in codes.into_iter().enumerate() {
                 let code = match self.bits {
-                    Bits::Eight => block[2 + k],
-                    Bits::Four => block[2 + k % 16] >> (k / 16 * 4) & 15,
+                    Bits::Eight => code,
+                    Bits::Four => code + 8,
                 };
-                self.set_code(row, group * GROUP + k, code);
+                self.set_code(row, group * GROUP + k, code as u8);
             }
         }
+        true
     }
 
     fn lines(&self) -> usize {

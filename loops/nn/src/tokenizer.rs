@@ -20,8 +20,8 @@ pub struct Tokenizer {
     special: BTreeSet<u32>,
     /// How control tokens are written.
     special_texts: Vec<String>,
-    /// Token of each single byte.
-    byte_ids: Vec<u32>,
+    /// Token of each single byte; some vocabularies lack bytes that no text they know has.
+    byte_ids: Vec<Option<u32>>,
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -71,12 +71,25 @@ impl Tokenizer {
         let special = controls.iter().map(|(id, _)| *id).collect();
         let texts = controls.into_iter().map(|(_, token)| token.content);
         let special_texts = texts.filter(|text| !text.is_empty()).collect();
-        let byte_ids = (0..=255u8)
+        let byte_ids: Vec<Option<u32>> = (0..=255u8)
             .map(|byte| byte_token(&inner, kind, byte))
-            .collect::<Option<_>>();
-        let byte_ids = byte_ids.ok_or_else(|| {
-            bad("does not cover all 256 bytes, so some text could not be written".to_owned())
-        })?;
+            .collect();
+        let lacks = |byte: &u8| byte_ids[usize::from(*byte)].is_none();
+        if let Some(byte) = (b' '..=b'~').chain(*b"\t\n\r").find(lacks) {
+            return Err(bad(format!(
+                "has no token for {:?}, so some text could not be written; fetch it again",
+                char::from(byte)
+            )));
+        }
+        // These are in no UTF-8.
+        let written = (0..=0xf4u8).filter(|byte| !matches!(byte, 0xc0 | 0xc1));
+        let missing = written.filter(lacks).count();
+        if missing > 0 {
+            tracing::info!(
+                "{file} has no token for {missing} bytes: characters written with them are lost, as \
+                 with the model's own tokenizer"
+            );
+        }
         Ok(Self {
             inner,
             bytes,
@@ -127,12 +140,12 @@ impl Tokenizer {
     fn encode_piece(&self, text: &str, special: bool) -> Vec<u32> {
         match self.inner.encode_fast(text, special) {
             Ok(encoding) => encoding.get_ids().to_vec(),
-            // No merge table can fail once all bytes are covered; should a later version of the
-            // library refuse a text all the same, bytes are an exact encoding of it.
+            // No merge table can fail that covers the bytes; should a later version of the library
+            // refuse a text all the same, bytes are an exact encoding of it.
             Err(error) => {
                 tracing::warn!(bytes = text.len(), %error, "text encoded byte by byte");
                 text.bytes()
-                    .map(|b| self.byte_ids[usize::from(b)])
+                    .filter_map(|b| self.byte_ids[usize::from(b)])
                     .collect()
             }
         }

@@ -146,7 +146,7 @@ fn a_tokenizer_that_cannot_be_used_is_refused_by_name() {
         &|v| {
             v["model"]["vocab"].as_object_mut().unwrap().remove("!");
         },
-        "all 256 bytes",
+        "no token for '!'",
     );
     check(
         &|v| v["model"]["vocab"]["日"] = json!(300),

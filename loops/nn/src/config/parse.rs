@@ -334,8 +334,8 @@ impl Keys<'_> {
         Ok((theta, scaling))
     }
 
-    /// The attention factor defaults to `0.1 ln(factor) + 1` (YaRN, eq. 22), or to the quotient of
-    /// the two `mscale` forms where both are given.
+    /// The attention factor defaults to `0.1 ln(factor) + 1` (YaRN, eq. 22), times `attn_factor` where
+    /// that is given (as vLLM reads it), or to the quotient of the two `mscale` forms where both are.
     fn yarn(&self, max_positions: usize) -> Result<RopeScaling, LoadError> {
         let factor = self.need_float("factor")?;
         let mscale = |m: f32| {
@@ -352,7 +352,7 @@ impl Keys<'_> {
         ) {
             (Some(given), _, _) => given,
             (None, Some(m), Some(all)) => mscale(m) / mscale(all),
-            _ => mscale(1.0),
+            _ => mscale(1.0) * self.float("attn_factor")?.unwrap_or(1.0),
         };
         Ok(RopeScaling::Yarn {
             factor,

@@ -7,7 +7,11 @@ use half::f16;
 pub(crate) enum BlockKind {
     Q8_0,
     Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
     Q4K,
+    Q5K,
     Q6K,
 }
 
@@ -15,8 +19,8 @@ impl BlockKind {
     /// Weights in a block.
     pub(crate) fn values(self) -> usize {
         match self {
-            Self::Q8_0 | Self::Q4_0 => 32,
-            Self::Q4K | Self::Q6K => 256,
+            Self::Q8_0 | Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 => 32,
+            Self::Q4K | Self::Q5K | Self::Q6K => 256,
         }
     }
 
@@ -25,7 +29,11 @@ impl BlockKind {
         match self {
             Self::Q8_0 => 2 + 32,
             Self::Q4_0 => 2 + 16,
+            Self::Q4_1 => 2 + 2 + 16,
+            Self::Q5_0 => 2 + 4 + 16,
+            Self::Q5_1 => 2 + 2 + 4 + 16,
             Self::Q4K => 2 + 2 + 12 + 128,
+            Self::Q5K => 2 + 2 + 12 + 32 + 128,
             Self::Q6K => 128 + 64 + 16 + 2,
         }
     }
@@ -33,8 +41,8 @@ impl BlockKind {
     /// Where the f16 scales of a block are.
     fn scales(self) -> &'static [usize] {
         match self {
-            Self::Q8_0 | Self::Q4_0 => &[0],
-            Self::Q4K => &[0, 2],
+            Self::Q8_0 | Self::Q4_0 | Self::Q5_0 => &[0],
+            Self::Q4_1 | Self::Q5_1 | Self::Q4K | Self::Q5K => &[0, 2],
             Self::Q6K => &[208],
         }
     }
@@ -97,46 +105,77 @@ impl Blocks {
 }
 
 impl BlockKind {
+    /// Whole numbers whose products with one scale (the bits of an f16) are the weights of `block`;
+    /// none where its kind has more than that.
+    pub(crate) fn codes(self, block: &[u8]) -> Option<(u16, [i8; 32])> {
+        let below = |middle: i8, bits| std::array::from_fn(|k| code(bits, k) as i8 - middle);
+        let codes = match self {
+            Self::Q8_0 => std::array::from_fn(|k| block[2 + k] as i8),
+            Self::Q4_0 => below(8, (&[], &block[2..])),
+            Self::Q5_0 => below(16, block[2..].split_at(4)),
+            Self::Q4_1 | Self::Q5_1 | Self::Q4K | Self::Q5K | Self::Q6K => return None,
+        };
+        Some((u16::from_le_bytes([block[0], block[1]]), codes))
+    }
+
     /// The weights of one block, as ggml's `dequantize_row_*` computes them.
     fn dequantise(self, block: &[u8], to: &mut [f32]) {
         match self {
-            Self::Q8_0 => {
+            Self::Q8_0 | Self::Q4_0 | Self::Q5_0 => {
                 let scale = half(block);
-                for (to, code) in to.iter_mut().zip(&block[2..]) {
-                    *to = f32::from(*code as i8) * scale;
+                let (_, codes) = self.codes(block).unwrap_or_default();
+                for (to, code) in to.iter_mut().zip(codes) {
+                    *to = f32::from(code) * scale;
                 }
             }
-            Self::Q4_0 => {
-                let scale = half(block);
-                let (low, high) = to.split_at_mut(16);
-                for ((low, high), codes) in low.iter_mut().zip(high).zip(&block[2..]) {
-                    *low = (f32::from(codes & 15) - 8.0) * scale;
-                    *high = (f32::from(codes >> 4) - 8.0) * scale;
-                }
+            Self::Q4_1 => with_least(block, (&[], &block[4..]), to),
+            Self::Q5_1 => with_least(block, block[4..].split_at(4), to),
+            Self::Q4K => {
+                let (factors, low) = block[4..].split_at(12);
+                two_levels(block, factors, (&[], low), to);
             }
-            Self::Q4K => q4_k(block, to),
+            Self::Q5K => {
+                let (factors, codes) = block[4..].split_at(12);
+                two_levels(block, factors, codes.split_at(32), to);
+            }
             Self::Q6K => q6_k(block, to),
         }
     }
 }
 
-/// Eight groups of thirty-two, each with a scale and a minimum of six bits.
-fn q4_k(block: &[u8], to: &mut [f32]) {
+/// Code `k` of thirty-two: four bits and, where there are `high` bits, a fifth.
+fn code((high, low): (&[u8], &[u8]), k: usize) -> u8 {
+    let fifth = high.get(k / 8).map_or(0, |bits| bits >> (k % 8) & 1);
+    low[k % 16] >> (k / 16 * 4) & 15 | fifth << 4
+}
+
+/// Thirty-two codes times a scale, and a least value.
+fn with_least(block: &[u8], bits: (&[u8], &[u8]), to: &mut [f32]) {
     let (scale, least) = (half(block), half(&block[2..]));
-    let (packed, codes) = block[4..].split_at(12);
+    for (k, to) in to.iter_mut().enumerate() {
+        *to = f32::from(code(bits, k)) * scale + least;
+    }
+}
+
+/// Eight groups of thirty-two, each with a scale and a minimum of six bits; codes of four bits and,
+/// where there are `high` bits, five.
+fn two_levels(block: &[u8], factors: &[u8], (high, low): (&[u8], &[u8]), to: &mut [f32]) {
+    let (scale, least) = (half(block), half(&block[2..]));
     let six_bits = |group: usize| match group {
-        0..4 => (packed[group] & 63, packed[group + 4] & 63),
+        0..4 => (factors[group] & 63, factors[group + 4] & 63),
         _ => (
-            packed[group + 4] & 15 | packed[group - 4] >> 6 << 4,
-            packed[group + 4] >> 4 | packed[group] >> 6 << 4,
+            factors[group + 4] & 15 | factors[group - 4] >> 6 << 4,
+            factors[group + 4] >> 4 | factors[group] >> 6 << 4,
         ),
     };
     for (group, to) in to.chunks_exact_mut(32).enumerate() {
         let (factor, minimum) = six_bits(group);
         let (scale, least) = (scale * f32::from(factor), least * f32::from(minimum));
-        let codes = &codes[group / 2 * 32..];
-        for (to, code) in to.iter_mut().zip(codes) {
-            *to = scale * f32::from(code >> (group % 2 * 4) & 15) - least;
+        let low = &low[group / 2 * 32..];
+        for (k, to) in to.iter_mut().enumerate() {
+            let fifth = high.get(k).map_or(0, |bits| bits >> group & 1);
+            let code = low[k] >> (group % 2 * 4) & 15 | fifth << 4;
+            *to = scale * f32::from(code) - least;
         }
     }
 }

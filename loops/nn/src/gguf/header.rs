@@ -53,18 +53,32 @@ impl List {
 
     /// Its `len` whole numbers; none where it holds something else or another number of them.
     pub(super) fn wholes(&self, bytes: &[u8], len: usize) -> Option<Vec<i128>> {
-        if self.len != len {
-            return None;
-        }
+        self.numbers(bytes, len, |value| match value {
+            Value::Whole(n) => Some(n),
+            _ => None,
+        })
+    }
+
+    /// As [`Self::wholes`], of real numbers.
+    pub(super) fn reals(&self, bytes: &[u8], len: usize) -> Option<Vec<f64>> {
+        self.numbers(bytes, len, |value| match value {
+            Value::Real(x) => Some(x),
+            _ => None,
+        })
+    }
+
+    fn numbers<T>(
+        &self,
+        bytes: &[u8],
+        len: usize,
+        number: impl Fn(Value) -> Option<T>,
+    ) -> Option<Vec<T>> {
         let mut cursor = Cursor {
             bytes: bytes.get(self.range.clone())?,
             at: 0,
         };
-        let whole = |_| match cursor.value(self.kind).ok()? {
-            Value::Whole(n) => Some(n),
-            _ => None,
-        };
-        (0..self.len).map(whole).collect()
+        let one = |_| number(cursor.value(self.kind).ok()?);
+        (self.len == len).then(|| (0..len).map(one).collect())?
     }
 }
 
@@ -83,8 +97,12 @@ impl Stored {
             0 => Self::F32,
             1 => Self::F16,
             2 => Self::Blocks(BlockKind::Q4_0),
+            3 => Self::Blocks(BlockKind::Q4_1),
+            6 => Self::Blocks(BlockKind::Q5_0),
+            7 => Self::Blocks(BlockKind::Q5_1),
             8 => Self::Blocks(BlockKind::Q8_0),
             12 => Self::Blocks(BlockKind::Q4K),
+            13 => Self::Blocks(BlockKind::Q5K),
             14 => Self::Blocks(BlockKind::Q6K),
             30 => Self::Bf16,
             _ => return None,
@@ -132,13 +150,9 @@ impl Stored {
 /// What the types that are not read are called.
 fn type_name(number: u32) -> String {
     let name = match number {
-        3 => "Q4_1",
-        6 => "Q5_0",
-        7 => "Q5_1",
         9 => "Q8_1",
         10 => "Q2_K",
         11 => "Q3_K",
-        13 => "Q5_K",
         15 => "Q8_K",
         16..=23 | 29 => "an IQ type",
         _ => return format!("type number {number}"),
@@ -278,7 +292,12 @@ pub(super) fn read(bytes: &[u8], file: &str) -> Result<(Meta, BTreeMap<String, I
     };
     let mut cursor = Cursor { bytes, at: 0 };
     if cursor.take(4).map_err(bad)? != MAGIC {
-        return Err(bad("it does not begin with GGUF".to_owned()));
+        return Err(LoadError::UnfitGguf {
+            file: file.to_owned(),
+            why: "it is no GGUF file; of a model in safetensors give the folder with its \
+                  config.json, not one file of it"
+                .to_owned(),
+        });
     }
     let version = cursor.u32().map_err(bad)?;
     if !VERSIONS.contains(&version) {
@@ -361,7 +380,8 @@ fn place(tensor: RawTensor, start: u64, (held, file): (u64, &str)) -> Result<Inf
     let stored = Stored::of(kind).ok_or_else(|| LoadError::UnfitGguf {
         file: file.to_owned(),
         why: format!(
-            "tensor {name} is stored as {}; F32, F16, BF16, Q8_0, Q4_0, Q4_K and Q6_K are read",
+            "tensor {name} is stored as {}; F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, \
+             Q5_K and Q6_K are read; most models have a file of Q8_0 or Q4_K_M, too",
             type_name(kind)
         ),
     })?;

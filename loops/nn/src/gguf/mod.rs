@@ -2,8 +2,8 @@
 //! template (the format of ggml; its specification is docs/gguf.md there).
 //!
 //! The metadata is turned into the JSON files that a model folder has, and read by the same code.
-//! Weights in Q8_0 and Q4_0 are kept bit for bit; K-quants are rounded to eight bits, or kept in
-//! full as f32 where that is asked for. Every size in a file is checked against the file's length
+//! Weights in Q8_0, Q4_0 and Q5_0 are kept bit for bit; other kinds are rounded to eight bits, or kept
+//! in full as f32 where that is asked for. Every size in a file is checked against the file's length
 //! before anything of that size is made.
 
 mod blocks;
@@ -57,6 +57,7 @@ impl Gguf {
             tensors: BTreeMap::new(),
             interleaved: false,
         };
+        gguf.refuse_parts()?;
         gguf.interleaved = gguf.architecture()? == "llama";
         gguf.check_places(&stored)?;
         for (name, info) in stored {

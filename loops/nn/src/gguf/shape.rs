@@ -181,14 +181,17 @@ impl Gguf {
         if window.is_some_and(|window| window > 0 && window < context) {
             return Err(self.unfit("sliding windows are read from safetensors folders only"));
         }
-        if let Some(Value::Whole(parts)) = self.meta.get("split.count")
-            && *parts > 1
-        {
-            return Err(self.unfit(format!(
-                "it is one of {parts} parts; merge them with llama-gguf-split --merge"
-            )));
-        }
         Ok(())
+    }
+
+    /// One of several files; only the first has more than weights.
+    pub(super) fn refuse_parts(&self) -> Result<(), LoadError> {
+        match self.meta.get("split.count") {
+            Some(Value::Whole(parts)) if *parts > 1 => Err(self.unfit(format!(
+                "it is one of {parts} parts; merge them with llama-gguf-split --merge"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     fn rope_scaling(&self, head_dim: u64) -> Result<Json, LoadError> {
@@ -200,18 +203,16 @@ impl Gguf {
             Some(factor) => Some(factor),
             None => self.real("rope.scale_linear")?,
         };
-        if self
-            .real("rope.scaling.attn_factor")?
-            .is_some_and(|f| f != 1.0)
-        {
-            return Err(self.unfit("its rotary scaling has a factor of its own on attention"));
-        }
+        let on_attention = self.real("rope.scaling.attn_factor")?.unwrap_or(1.0);
         let kind = match kind {
             None if factor.is_none_or(|f| f == 1.0) => "none",
             None => "linear",
             Some(Value::Text(kind)) => kind,
             Some(other) => return Err(self.bad(format!("its rotary scaling is {other:?}"))),
         };
+        if on_attention != 1.0 && kind != "yarn" {
+            return Err(self.unfit("its rotary scaling has a factor of its own on attention"));
+        }
         match kind {
             "none" => Ok(Json::Null),
             "linear" => Ok(json!({"rope_type": "linear", "factor": factor})),
@@ -221,6 +222,7 @@ impl Gguf {
                     "rope_type": "yarn",
                     "factor": factor,
                     "original_max_position_embeddings": original,
+                    "attn_factor": on_attention,
                 });
                 for side in ["beta_fast", "beta_slow"] {
                     if let Some(beta) = self.real(&format!("rope.scaling.yarn_{side}"))? {

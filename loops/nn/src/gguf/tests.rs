@@ -130,19 +130,21 @@ fn check(model: &Model, golden: &Json, tolerance: f64) {
 
 #[test]
 fn every_type_stands_for_the_values_that_the_gguf_package_reads() {
-    let golden_json = json_of("gguf/qwen3.json");
-    let file = Gguf::open(&golden("gguf/qwen3.gguf")).unwrap();
-    let wanted = golden_json["sha256"].as_object().unwrap();
-    assert_eq!(file.names().count(), wanted.len());
     let mut kinds = Vec::new();
-    for (name, digest) in wanted {
-        let info = &file.tensors[name];
-        kinds.push(format!("{:?}", info.stored));
-        let values = file.tensor(name, &info.shape.clone()).unwrap().into_f32();
-        let mut hash = Sha256::new();
-        values.iter().for_each(|v| hash.update(v.to_le_bytes()));
-        let hex: String = hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(json!(hex), *digest, "{name}");
+    for name in ["qwen3", "mixed"] {
+        let golden_json = json_of(&format!("gguf/{name}.json"));
+        let file = Gguf::open(&golden(&format!("gguf/{name}.gguf"))).unwrap();
+        let wanted = golden_json["sha256"].as_object().unwrap();
+        assert_eq!(file.names().count(), wanted.len());
+        for (name, digest) in wanted {
+            let info = &file.tensors[name];
+            kinds.push(format!("{:?}", info.stored));
+            let values = file.tensor(name, &info.shape.clone()).unwrap().into_f32();
+            let mut hash = Sha256::new();
+            values.iter().for_each(|v| hash.update(v.to_le_bytes()));
+            let hex: String = hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
+            assert_eq!(json!(hex), *digest, "{name}");
+        }
     }
     kinds.sort();
     kinds.dedup();
@@ -151,6 +153,10 @@ fn every_type_stands_for_the_values_that_the_gguf_package_reads() {
         [
             "Blocks(Q4K)",
             "Blocks(Q4_0)",
+            "Blocks(Q4_1)",
+            "Blocks(Q5K)",
+            "Blocks(Q5_0)",
+            "Blocks(Q5_1)",
             "Blocks(Q6K)",
             "Blocks(Q8_0)",
             "F16",
@@ -161,7 +167,25 @@ fn every_type_stands_for_the_values_that_the_gguf_package_reads() {
 
 #[test]
 fn a_quantised_model_says_what_its_dequantised_weights_say() {
-    let folder = ModelFolder::open(&golden("gguf/qwen3.gguf")).unwrap();
+    let of_mixed = [
+        "embed_tokens",
+        "layers.0.self_attn.q_proj",
+        "layers.0.self_attn.k_proj",
+        "layers.0.self_attn.v_proj",
+        "layers.0.mlp.down_proj",
+        "layers.1.self_attn.o_proj",
+        "layers.1.mlp.gate_proj",
+        "layers.1.mlp.up_proj",
+    ];
+    kept_or_rounded("qwen3", "f32+q4+q8", &of_mixed[..4]);
+    // What is of five bits and no minimum is exact in eight, and so are parts of several such kinds.
+    kept_or_rounded("mixed", "q8", &of_mixed);
+}
+
+/// Loads a file in full and as stored, where just `rounded` is rounded: to the nearest of 255 steps
+/// per 32 weights.
+fn kept_or_rounded(name: &str, weights: &str, rounded: &[&str]) {
+    let folder = ModelFolder::open(&golden(&format!("gguf/{name}.gguf"))).unwrap();
     let load = |format| {
         let wanted = LoadAs {
             format,
@@ -169,11 +193,10 @@ fn a_quantised_model_says_what_its_dequantised_weights_say() {
         };
         load_model_as(&folder, wanted, &mut |_, _, _| {}).unwrap()
     };
-    let golden_json = json_of("gguf/qwen3.json");
+    let golden_json = json_of(&format!("gguf/{name}.json"));
     let full = load(WeightFormat::F32);
     check(&full, &golden_json, 1e-4);
     assert_eq!(fingerprint(&full), "cpu-f32-fma-k1;w=f32;kv=f32");
-    // As stored: only the K-quants are rounded, to the nearest of 255 steps per 32 weights.
     let mut reports = Vec::new();
     let stored = load_model(&folder, &mut |stage, done, total| {
         reports.push((stage, done, total));
@@ -187,13 +210,8 @@ fn a_quantised_model_says_what_its_dequantised_weights_say() {
         let last = of_it.last().unwrap();
         assert!(of_it.len() > 10 && last.1 == last.2, "{last:?}");
     }
-    assert_eq!(fingerprint(&stored), "cpu-f32-fma-k1;w=f32+q4+q8;kv=f32");
-    let rounded = [
-        "embed_tokens",
-        "layers.0.self_attn.q_proj",
-        "layers.0.self_attn.k_proj",
-        "layers.0.self_attn.v_proj",
-    ];
+    let print = format!("cpu-f32-fma-k1;w={weights};kv=f32");
+    assert_eq!(fingerprint(&stored), print);
     let pairs = full.weights.to_tensors(&full.config);
     for (full, stored) in pairs.iter().zip(stored.weights.to_tensors(&stored.config)) {
         let may_differ = rounded.iter().any(|name| full.name.contains(name));
@@ -213,6 +231,10 @@ fn texts_become_the_tokens_that_the_tokenizers_library_makes() {
     for (file, cut) in [
         ("gguf/qwen3.gguf", "qwen2"),
         ("gguf/words.gguf", "llama-bpe"),
+        ("gguf/words_tekken.gguf", "tekken"),
+        // Control tokens come first here, some that are not used behind them.
+        ("gguf/words_smollm.gguf", "smollm"),
+        ("gguf/words_pieces.gguf", "pieces"),
     ] {
         let gguf = Gguf::open(&golden(file)).unwrap();
         let json = gguf.tokenizer_json().unwrap().to_string();
@@ -282,7 +304,7 @@ fn what_cannot_be_used_is_named_in_one_sentence() {
     let mut old = whole.clone();
     old[4] = 1;
     let rows: Vec<(Vec<u8>, &[&str])> = vec![
-        (b"GGML".to_vec(), &["does not begin with GGUF"]),
+        (b"GGML".to_vec(), &["no GGUF file", "give the folder"]),
         (Vec::new(), &["0 are left"]),
         (
             whole[..whole.len() - 1].to_vec(),
@@ -294,8 +316,8 @@ fn what_cannot_be_used_is_named_in_one_sentence() {
         (huge, &["18446744073709551615 tensors"]),
         (old, &["version 1"]),
         (
-            tensor(b"blk.0.attn_q.weight", 13),
-            &["blk.0.attn_q.weight", "Q5_K", "Q4_K and Q6_K"],
+            tensor(b"blk.0.attn_q.weight", 10),
+            &["blk.0.attn_q.weight", "Q2_K", "Q5_K and Q6_K"],
         ),
         (
             tensor(b"blk.0.attn_q.weight", 77),
@@ -311,7 +333,7 @@ fn what_cannot_be_used_is_named_in_one_sentence() {
         ),
         (
             altered(NAME, b"qwen2", b"dbrx9"),
-            &["pre-tokenizer dbrx9", "qwen2 and llama-bpe"],
+            &["pre-tokenizer dbrx9", "qwen2", "llama-bpe", "smollm"],
         ),
         (altered(NAME, b"gpt2", b"bert"), &["tokenizer bert", "gpt2"]),
         (
@@ -355,6 +377,21 @@ fn header(tensors: &[(String, Vec<u64>, u64)], data_bytes: usize) -> Vec<u8> {
     }
     bytes.resize(bytes.len().next_multiple_of(32) + data_bytes, 0);
     bytes
+}
+
+#[test]
+fn a_part_of_a_file_says_what_to_do() {
+    // As all parts but the first: where it stands among them, and weights.
+    let mut bytes = b"GGUF".to_vec();
+    bytes.extend(3u32.to_le_bytes());
+    bytes.extend(0u64.to_le_bytes());
+    bytes.extend(1u64.to_le_bytes());
+    bytes.extend(11u64.to_le_bytes());
+    bytes.extend(b"split.count");
+    bytes.extend(2u32.to_le_bytes());
+    bytes.extend(3u16.to_le_bytes());
+    let error = with_bytes(&bytes).unwrap_err().to_string();
+    assert!(error.contains("one of 3 parts; merge them"), "{error}");
 }
 
 /// Gate weights of a layer, for so many experts of one value each.
