@@ -10,6 +10,8 @@ pub struct Config {
     pub batch_turns_max: usize,
     /// Most inputs held while a transaction runs; a turn beyond is not collected (`queue_full`).
     pub held_max: usize,
+    /// Most bytes of turns held; one beyond is not collected. A transaction writes a quarter at most.
+    pub held_bytes_max: u64,
     /// A session without a request for this long is over; its last turn is settled.
     pub session_ttl_ms: u64,
     /// A turn that waited this long for a next state in a session that goes on without it (a
@@ -41,6 +43,7 @@ impl Config {
         let at_least_one = [
             ("collect.batch_turns_max", self.batch_turns_max as u64),
             ("collect.held_max", self.held_max as u64),
+            ("collect.held_bytes_max", self.held_bytes_max),
             ("collect.session_ttl_ms", self.session_ttl_ms),
             ("collect.open_ms_max", self.open_ms_max),
             ("collect.open_max", self.open_max as u64),
@@ -67,6 +70,7 @@ impl Config {
         Self {
             batch_turns_max: 8,
             held_max: 32,
+            held_bytes_max: 1 << 30,
             session_ttl_ms: 10_000,
             open_ms_max: 60_000,
             open_max: 64,

@@ -19,8 +19,19 @@ pub(crate) enum Item {
 /// The items, first come first written.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    items: VecDeque<Item>,
+    /// With the bytes of those that are turns.
+    items: VecDeque<(Item, u64)>,
     turns: usize,
+    bytes: u64,
+}
+
+impl Item {
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Turn(turn, _) => turn.bytes(),
+            Self::Transition(_) | Self::Said(_) | Self::Settle(..) => 0,
+        }
+    }
 }
 
 impl Queue {
@@ -33,31 +44,48 @@ impl Queue {
         self.turns
     }
 
+    /// Bytes of the turns in it.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// The turns in it.
     pub(crate) fn turn_ids(&self) -> HashSet<TurnId> {
         let id = |item: &Item| match item {
             Item::Turn(turn, _) => Some(turn.id),
             Item::Transition(_) | Item::Said(_) | Item::Settle(..) => None,
         };
-        self.items.iter().filter_map(id).collect()
+        self.items.iter().filter_map(|(item, _)| id(item)).collect()
     }
 
     pub(crate) fn push(&mut self, item: Item) {
+        let bytes = self.count(&item);
+        self.items.push_back((item, bytes));
+    }
+
+    fn count(&mut self, item: &Item) -> u64 {
+        let bytes = item.bytes();
         self.turns += usize::from(matches!(item, Item::Turn(..)));
-        self.items.push_back(item);
+        self.bytes += bytes;
+        bytes
     }
 
     pub(crate) fn pop(&mut self) -> Option<Item> {
-        let item = self.items.pop_front()?;
+        let (item, bytes) = self.items.pop_front()?;
         self.turns -= usize::from(matches!(item, Item::Turn(..)));
+        self.bytes -= bytes;
         Some(item)
     }
 
-    /// The first `most` items. A next state is never in an earlier batch than its turn, because
+    /// The first `most` items, or as many as have `bytes` bytes. A next state is never in an earlier batch than its turn, because
     /// it came later, and within a batch turns are written first.
-    pub(crate) fn take(&mut self, most: usize) -> Batch {
+    pub(crate) fn take(&mut self, most: usize, bytes: u64) -> Batch {
         let mut batch = Batch::default();
+        let all = self.bytes;
         for _ in 0..most {
+            if all - self.bytes >= bytes {
+                break;
+            }
             let Some(item) = self.pop() else {
                 break;
             };
@@ -84,8 +112,8 @@ impl Queue {
             .chain(batch.settles.into_iter().map(|(t, r)| Item::Settle(t, r)))
             .collect();
         for item in items.into_iter().rev() {
-            self.turns += usize::from(matches!(item, Item::Turn(..)));
-            self.items.push_front(item);
+            let bytes = self.count(&item);
+            self.items.push_front((item, bytes));
         }
     }
 }

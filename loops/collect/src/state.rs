@@ -113,7 +113,9 @@ impl State {
         receipt: oneshot::Sender<Receipt>,
     ) -> Vec<Effect> {
         self.counts.handed += 1;
-        if self.queue.len() >= self.config.held_max {
+        let is_full = self.queue.len() >= self.config.held_max
+            || self.queue.bytes() >= self.config.held_bytes_max;
+        if is_full {
             self.counts.dropped_full += 1;
             return vec![Effect::Refuse(receipt, Reason::QueueFull)];
         }
@@ -347,7 +349,7 @@ impl State {
         } else {
             1
         };
-        let batch = self.queue.take(most);
+        let batch = self.queue.take(most, self.config.held_bytes_max / 4);
         self.writing = true;
         self.turns_in_write = batch.turns.len();
         self.counts.writes += 1;

@@ -14,14 +14,21 @@ use crate::testing::{feedback, observed, turn};
 type Signed = oneshot::Receiver<Receipt>;
 
 fn state() -> State {
-    let mut state = State::new(Config::for_tests(), Arc::new(SeededIds::new(1)));
+    state_of(Config::for_tests())
+}
+
+fn state_of(config: Config) -> State {
+    let mut state = State::new(config, Arc::new(SeededIds::new(1)));
     let effects = state.step(0, Event::Started);
     assert!(matches!(effects[..], [Effect::Load]));
     state
 }
 
 fn loaded_state() -> State {
-    let mut state = state();
+    loaded(state())
+}
+
+fn loaded(mut state: State) -> State {
     let loaded = Report::Loaded(Ok(Loaded::default()));
     assert!(state.step(0, Event::Reported(loaded)).is_empty());
     state
@@ -118,6 +125,33 @@ fn what_comes_while_a_write_runs_goes_into_the_next() {
     assert_eq!(third.turns.len(), 2);
     assert!(all_written(&mut state, 5, third).is_empty());
     assert!(state.is_idle());
+}
+
+#[test]
+fn a_room_full_of_bytes_refuses_turns_and_writes_a_quarter_at_once() {
+    let each = turn(1, 1).bytes();
+    let mut config = Config::for_tests();
+    config.held_bytes_max = 8 * each;
+    let mut state = loaded(state_of(config));
+    let (effects, _one) = send_turn(&mut state, 1, turn(1, 1));
+    let first = batch(effects);
+    let mut large = turn(2, 1);
+    large.completion_text = "x".repeat(8 * each as usize);
+    let (effects, _two) = send_turn(&mut state, 1, large);
+    assert!(effects.is_empty(), "it waits for the write under way");
+    let (effects, _three) = send_turn(&mut state, 1, turn(3, 1));
+    let refused = |effect: &Effect| matches!(effect, Effect::Refuse(_, Reason::QueueFull));
+    assert!(effects.iter().all(refused) && effects.len() == 1);
+    let second = batch(all_written(&mut state, 2, first));
+    assert_eq!(second.turns.len(), 1);
+    let mut signed = Vec::new();
+    for n in 4..=10 {
+        let (effects, receipt) = send_turn(&mut state, 3, turn(n, 1));
+        assert!(effects.is_empty());
+        signed.push(receipt);
+    }
+    let third = batch(all_written(&mut state, 4, second));
+    assert_eq!(third.turns.len(), 2, "a quarter of the bytes");
 }
 
 #[test]

@@ -373,6 +373,30 @@ impl Turn {
             .unwrap_or(PolicyVersion::BASE)
     }
 
+    /// About how many bytes of memory it takes. A set of kept tokens counts in parts where several
+    /// hold it.
+    pub fn bytes(&self) -> u64 {
+        let message = |m: &Message| {
+            let calls = m.tool_calls.iter();
+            size_of::<Message>()
+                + m.content.len()
+                + calls
+                    .map(|c| c.name.len() + c.arguments.len())
+                    .sum::<usize>()
+        };
+        let said = &self.completion;
+        let kept = said.kept.iter().flatten();
+        let kept = kept.map(|set| size_of_val(&**set) / Arc::strong_count(set));
+        let bytes = size_of::<Self>()
+            + self.messages.iter().map(message).sum::<usize>()
+            + size_of_val(&*self.prompt_tokens)
+            + said.len() * size_of::<(Token, f32, f32, Option<Kept>)>()
+            + kept.sum::<usize>()
+            + size_of_val(&*said.experts)
+            + self.completion_text.len();
+        bytes as u64
+    }
+
     /// Whether what it is to be checked by looks at the completion alone, so that it need not wait
     /// for an answer.
     pub fn is_checked_at_once(&self) -> bool {
