@@ -11,13 +11,13 @@ use hone::http::error::ApiError;
 use hone::http::sse;
 use hone::http::wire::anthropic::MessagesRequest;
 use hone::http::wire::body::JsonObject;
-use hone::http::wire::formats::Offer;
 use hone::http::wire::messages::parse_messages;
 use hone::http::wire::openai::ChatRequest;
 use hone::http::wire::responses::ResponsesRequest;
+use hone::http::wire::tools::Offer;
 use hone::outbound::Outbound;
 use hone::people::oidc::Tokens;
-use hone_domain::{CallStyle, Heard, Listener, Listening, Reasoning};
+use hone_domain::{CallStyle, Heard, Listener, Listening, Reasoning, Span};
 use hone_nn::folder::ModelFolder;
 use hone_nn::template::ChatTemplate;
 use hone_nn::tensors::TensorFiles;
@@ -369,4 +369,36 @@ pub fn tool_calls(data: &[u8]) {
         assert_eq!(whole.content, text, "without calls all is content");
     }
     Heard::meaning(&text);
+    spans(&text, listening);
+}
+
+/// Told apart into calls and the rest, nothing gets lost either, and a call is what is told as one.
+fn spans(text: &str, listening: Listening) {
+    let mut listener = Listener::new(listening);
+    let mut spans = Vec::new();
+    for (at, c) in text.char_indices() {
+        spans.extend(listener.push_spans(&text[at..at + c.len_utf8()]));
+    }
+    spans.extend(listener.finish_spans());
+    let all: String = spans.iter().map(text_of).collect();
+    assert_eq!(all, text, "spans are the text");
+    let said: String = spans
+        .iter()
+        .filter(|span| matches!(span, Span::Text(_)))
+        .map(text_of)
+        .collect();
+    let calls = Heard::of(text, listening).calls.len();
+    assert!(
+        listener.whole_calls() <= calls,
+        "only what is told is a call"
+    );
+    if listening.calls.is_none() {
+        assert_eq!(said, text, "without calls all is text");
+    }
+}
+
+fn text_of(span: &Span) -> &str {
+    match span {
+        Span::Text(text) | Span::Call(text) => text,
+    }
 }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use crate::{
-    Admission, Completion, GroupId, Message, Millis, Origin, PolicyChoice, PolicyVersion, Reason,
-    Reasoning, RequestId, Sampling, Scope, SessionId, StopReason, Token, Turn, TurnId, TurnKind,
+    Admission, Completion, GroupId, Listening, Message, Millis, Origin, PolicyChoice,
+    PolicyVersion, Reason, Reasoning, RequestId, Sampling, Scope, SessionId, StopReason, Token,
+    Turn, TurnId, TurnKind,
 };
 
 /// When sampling ends.
@@ -16,6 +17,9 @@ pub struct StopRules {
     pub strings: Vec<String>,
     /// Whether end tokens are sampled like any other and do not stop.
     pub ignore_end: bool,
+    /// Where calls are told, `strings` are looked for outside of them, and the first call ends a
+    /// completion that is to have a single one.
+    pub listening: Listening,
 }
 
 /// What the text of a completion must look like: a grammar in llguidance's Lark notation, which

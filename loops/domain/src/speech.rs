@@ -9,12 +9,14 @@ mod begin;
 mod call;
 mod heard;
 mod scan;
+mod spans;
 
 pub use self::begin::CallFinder;
 pub use self::call::Called;
 use self::call::begun;
 pub use self::heard::Heard;
 use self::scan::ObjectScan;
+pub use self::spans::Span;
 
 /// How a model family writes tool calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,6 +145,9 @@ pub struct Listener {
     after_other: bool,
     content_said: bool,
     reasoning_said: bool,
+    whole_calls: usize,
+    /// Nothing but space was said since the last call.
+    is_behind_call: bool,
 }
 
 impl Listener {
@@ -165,6 +170,8 @@ impl Listener {
             after_other: false,
             content_said: false,
             reasoning_said: false,
+            whole_calls: 0,
+            is_behind_call: false,
         }
     }
 
@@ -399,7 +406,11 @@ impl Listener {
             out.push(Part::CallBegun(name));
             return true;
         }
-        let Some(end) = self.scan.advance(held, start) else {
+        let end = self.scan.advance(held, start);
+        if self.scan.is_broken {
+            return self.broken_call(out);
+        }
+        let Some(end) = end else {
             return false;
         };
         let closed = match self.calls {
@@ -433,6 +444,8 @@ impl Listener {
     fn behind_call(&mut self) {
         self.gap.clear();
         self.after_other = true;
+        self.whole_calls += 1;
+        self.is_behind_call = true;
         self.scan = ObjectScan::default();
         self.at = match self.calls {
             _ if self.single => At::Plain,

@@ -40,6 +40,28 @@ fn by_char(text: &str, listening: Listening) -> Heard {
     all
 }
 
+/// The spans of pieces: whether they are calls, and their texts.
+fn spans(pieces: impl Iterator<Item = String>, listening: Listening) -> Vec<(bool, String)> {
+    let mut listener = Listener::new(listening);
+    let mut spans = Vec::new();
+    for piece in pieces {
+        spans.extend(listener.push_spans(&piece));
+    }
+    spans.extend(listener.finish_spans());
+    let mut merged: Vec<(bool, String)> = Vec::new();
+    for span in spans {
+        let (is_call, text) = match span {
+            Span::Text(text) => (false, text),
+            Span::Call(text) => (true, text),
+        };
+        match merged.last_mut() {
+            Some((last, told)) if *last == is_call => told.push_str(&text),
+            _ => merged.push((is_call, text)),
+        }
+    }
+    merged
+}
+
 /// One text with what it says, heard whole and character by character.
 fn check(text: &str, listening: Listening, expected: &Heard) {
     assert_eq!(&Heard::of(text, listening), expected, "whole: {text:?}");
@@ -355,6 +377,11 @@ proptest! {
         }
         cut.add(listener.finish());
         prop_assert_eq!(&cut, &whole);
+        let windows = bounds.windows(2).map(|window| chars[window[0]..window[1]].concat());
+        let spans = spans(windows, listening);
+        prop_assert_eq!(&spans, &self::spans(chars.iter().map(|c| (*c).to_owned()), listening));
+        let all: String = spans.iter().map(|(_, text)| text.as_str()).collect();
+        prop_assert_eq!(&all, &text);
         if whole.calls.is_empty() && reasoning == Reasoning::Never {
             prop_assert_eq!(&whole.content, &text);
         }

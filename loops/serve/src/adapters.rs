@@ -91,17 +91,30 @@ struct Known {
     loading: bool,
     /// A newer version was announced while loading.
     again: bool,
-    /// The newest version is not the one that serves, because its load failed.
-    behind: bool,
-    retry_at_ms: i64,
+    /// Where the newest version is not the one that serves, because its load failed.
+    behind: Option<Failed>,
     used: u64,
+}
+
+/// A load that failed, and when it is worth another try.
+#[derive(Clone, Debug)]
+struct Failed {
+    error: String,
+    retry_at_ms: i64,
+}
+
+impl Failed {
+    fn rests(&self, now_ms: i64) -> bool {
+        now_ms < self.retry_at_ms
+    }
 }
 
 /// An exact version that was asked for.
 #[derive(Debug)]
 struct Exact {
-    /// None while it is being loaded.
+    /// None while it is being loaded, or where that failed.
     loaded: Option<Arc<Loaded>>,
+    failed: Option<Failed>,
     used: u64,
 }
 
@@ -112,6 +125,8 @@ pub(crate) enum Pick {
     Ready(Pinned),
     /// It has to wait for a load that is under way or that the caller starts now.
     Wait,
+    /// Its load failed a moment ago, with this error.
+    Failed(String),
 }
 
 /// What a finished load changed.
@@ -167,19 +182,23 @@ impl AdapterTable {
         self.uses += 1;
         if let Some(known) = self.known.get_mut(scope) {
             known.used = self.uses;
-            let retry = known.behind && !known.loading && now_ms >= known.retry_at_ms;
-            let missing = known.serving.is_none() && !known.loading;
-            known.loading |= retry || missing;
-            let pick = known.serving.clone().map_or(Pick::Wait, Pick::Ready);
-            return (pick, retry || missing);
+            let wanted = known.behind.is_some() || known.serving.is_none();
+            let rests = known.behind.as_ref().filter(|failed| failed.rests(now_ms));
+            let load = wanted && !known.loading && rests.is_none();
+            let pick = match (&known.serving, rests) {
+                (Some(serving), _) => Pick::Ready(serving.clone()),
+                (None, Some(failed)) if !known.loading => Pick::Failed(failed.error.clone()),
+                (None, _) => Pick::Wait,
+            };
+            known.loading |= load;
+            return (pick, load);
         }
         let published = policies().newest(scope).is_some();
         let known = Known {
             serving: (!published).then(Pinned::base),
             loading: published,
             again: false,
-            behind: false,
-            retry_at_ms: 0,
+            behind: None,
             used: self.uses,
         };
         let pick = known.serving.clone().map_or(Pick::Wait, Pick::Ready);
@@ -189,33 +208,38 @@ impl AdapterTable {
     }
 
     /// One adapter, and whether its load is to be started now.
-    pub(crate) fn pick_exact(&mut self, policy: &Policy) -> (Pick, bool) {
+    pub(crate) fn pick_exact(&mut self, policy: &Policy, now_ms: i64) -> (Pick, bool) {
         self.uses += 1;
-        let serving = self
-            .known
-            .get(&policy.scope)
-            .and_then(|k| k.serving.clone());
-        if let Some(serving) = serving.filter(|serving| serving.is(policy)) {
-            return (Pick::Ready(serving), false);
+        let known = self.known.get_mut(&policy.scope);
+        let is_it = |known: &&mut Known| known.serving.as_ref().is_some_and(|s| s.is(policy));
+        if let Some(known) = known.filter(is_it) {
+            known.used = self.uses;
+            let serving = known.serving.clone();
+            return (serving.map_or(Pick::Wait, Pick::Ready), false);
         }
-        if let Some(exact) = self.exact.get_mut(policy) {
-            exact.used = self.uses;
-            let loaded = exact.loaded.clone();
-            return (
-                loaded.map_or(Pick::Wait, |l| Pick::Ready(Pinned(Some(l)))),
-                false,
-            );
-        }
-        let exact = Exact {
-            loaded: None,
-            used: self.uses,
+        let mut load = false;
+        let exact = self.exact.entry(policy.clone()).or_insert_with(|| {
+            load = true;
+            Exact {
+                loaded: None,
+                failed: None,
+                used: 0,
+            }
+        });
+        exact.used = self.uses;
+        let pick = match (&exact.loaded, &exact.failed) {
+            (Some(loaded), _) => Pick::Ready(Pinned(Some(loaded.clone()))),
+            (None, Some(failed)) if failed.rests(now_ms) => Pick::Failed(failed.error.clone()),
+            (None, _) => Pick::Wait,
         };
-        self.exact.insert(policy.clone(), exact);
-        (Pick::Wait, true)
+        if matches!(pick, Pick::Wait) {
+            load |= exact.failed.take().is_some();
+        }
+        (pick, load)
     }
 
-    /// Takes a finished load of one adapter; a failed one is forgotten.
-    pub(crate) fn finish_exact(&mut self, policy: &Policy, result: &LoadResult) {
+    /// Takes a finished load of one adapter.
+    pub(crate) fn finish_exact(&mut self, policy: &Policy, result: &LoadResult, now_ms: i64) {
         match (self.exact.get_mut(policy), result) {
             // It was kept beside a trial while it was being loaded.
             (Some(exact), _) if exact.loaded.is_some() => {}
@@ -223,7 +247,13 @@ impl AdapterTable {
                 exact.loaded = Some(loaded.clone());
                 self.bytes += loaded.bytes;
             }
-            (Some(_), _) => drop(self.exact.remove(policy)),
+            (Some(exact), Err(error)) => {
+                exact.failed = Some(Failed {
+                    error: error.clone(),
+                    retry_at_ms: now_ms + self.limits.retry_ms,
+                });
+            }
+            (Some(_), Ok(None)) => drop(self.exact.remove(policy)),
             (None, _) => {}
         }
         self.drop_unused();
@@ -324,12 +354,14 @@ impl AdapterTable {
             load: known.loading,
         };
         match result {
-            Err(_) => {
-                known.behind = true;
-                known.retry_at_ms = now_ms + self.limits.retry_ms;
+            Err(error) => {
+                known.behind = Some(Failed {
+                    error: error.clone(),
+                    retry_at_ms: now_ms + self.limits.retry_ms,
+                });
             }
             Ok(loaded) => {
-                known.behind = false;
+                known.behind = None;
                 let new = Pinned(loaded.clone());
                 let newer = known
                     .serving
@@ -354,7 +386,11 @@ impl AdapterTable {
         if let Some(policy) = proven.filter(|policy| old.is(policy)) {
             let used = self.uses;
             let exact = self.exact.entry(policy.clone());
-            let exact = exact.or_insert(Exact { loaded: None, used });
+            let exact = exact.or_insert(Exact {
+                loaded: None,
+                failed: None,
+                used,
+            });
             exact.used = used;
             if exact.loaded.is_none() {
                 exact.loaded = Some(old);
@@ -388,28 +424,47 @@ impl AdapterTable {
     /// As far as what is in use allows it, makes room for so many bytes that are being loaded.
     pub(crate) fn make_room(&mut self, loading: u64) {
         self.drop_retired();
-        while self.exact.len() > EXACT_MAX && self.drop_exact() {}
+        if self.exact.len() > EXACT_MAX {
+            self.exact.retain(|_, exact| exact.failed.is_none());
+        }
+        while self.exact.len() > EXACT_MAX
+            && let Some((_, policy)) = self.oldest_exact()
+        {
+            self.drop_exact(&policy);
+        }
         let beside = self.retired_bytes() + self.coming.1 + loading;
-        // What was asked for by name is asked for again if it is missed.
-        while self.bytes + beside > self.limits.bytes_max
-            && (self.drop_exact() || self.drop_known())
-        {}
+        while self.bytes + beside > self.limits.bytes_max && self.drop_oldest() {}
     }
 
-    /// Drops the longest unused adapter without a request that is the newest of its scope, one that a
-    /// newer one is on its way for last; false where there is none.
-    fn drop_known(&mut self) -> bool {
+    /// Drops the longest unused adapter without a request, one that a newer one is on its way for last;
+    /// false where there is none.
+    fn drop_oldest(&mut self) -> bool {
+        let (known, exact) = (self.oldest_known(), self.oldest_exact());
+        let exact_first = match (&known, &exact) {
+            (None, None) => return false,
+            (Some((order, _)), Some((used, _))) => (false, *used) <= *order,
+            (known, _) => known.is_none(),
+        };
+        match (known, exact) {
+            (_, Some((_, policy))) if exact_first => self.drop_exact(&policy),
+            (Some((_, scope)), _) => {
+                self.bytes -= self.take_serving(&scope).map_or(0, |loaded| loaded.bytes);
+            }
+            _ => {}
+        }
+        true
+    }
+
+    /// The longest unused adapter without a request that is the newest of its scope, whether one is on
+    /// its way, and when it was used.
+    fn oldest_known(&self) -> Option<((bool, u64), Scope)> {
         let unused = self.known.iter().filter_map(|(scope, known)| {
             let loaded = known.serving.as_ref()?.0.as_ref()?;
             let is_unused = Arc::strong_count(loaded) == 1;
             is_unused.then_some(((known.loading, known.used), scope))
         });
         let oldest = unused.min_by_key(|(order, _)| *order);
-        let Some(scope) = oldest.map(|(_, scope)| scope.clone()) else {
-            return false;
-        };
-        self.bytes -= self.take_serving(&scope).map_or(0, |loaded| loaded.bytes);
-        true
+        oldest.map(|(order, scope)| (order, scope.clone()))
     }
 
     /// Takes the adapter that serves `scope` out of the table. The scope is forgotten, but where a load
@@ -477,19 +532,19 @@ impl AdapterTable {
         (held, largest)
     }
 
-    /// Drops the longest unused exact version without a request; false where there is none.
-    fn drop_exact(&mut self) -> bool {
+    /// The longest unused exact version without a request, and when it was used.
+    fn oldest_exact(&self) -> Option<(u64, Policy)> {
         let unused = self.exact.iter().filter_map(|(policy, exact)| {
             let loaded = exact.loaded.as_ref()?;
-            (Arc::strong_count(loaded) == 1).then_some((exact.used, policy, loaded.bytes))
+            (Arc::strong_count(loaded) == 1).then_some((exact.used, policy))
         });
-        let oldest = unused.min_by_key(|(used, ..)| *used);
-        let Some((policy, bytes)) = oldest.map(|(_, policy, bytes)| (policy.clone(), bytes)) else {
-            return false;
-        };
-        self.bytes -= bytes;
-        self.exact.remove(&policy);
-        true
+        let oldest = unused.min_by_key(|(used, _)| *used);
+        oldest.map(|(used, policy)| (used, policy.clone()))
+    }
+
+    fn drop_exact(&mut self, policy: &Policy) {
+        let gone = self.exact.remove(policy).and_then(|exact| exact.loaded);
+        self.bytes -= gone.map_or(0, |loaded| loaded.bytes);
     }
 
     /// Keeps to the number of scopes; drops an eighth at once, so that this is rare.

@@ -162,11 +162,7 @@ impl Engine {
             line: Line::default(),
             masks: Masks::start().map_err(thread)?,
             capabilities: capabilities(&ctx, max_positions),
-            setup: Setup {
-                tokenizer: ctx.tokenizer,
-                end_tokens: ctx.end_tokens,
-                max_positions,
-            },
+            setup: Setup::new(ctx.tokenizer, ctx.end_tokens, max_positions),
             kv_blocks,
             life: AtomicU8::new(Life::Running as u8),
             fault: AtomicBool::new(false),

@@ -17,6 +17,8 @@ pub(crate) struct Room {
     pub(crate) held: u64,
     /// The largest adapter in memory, which a load is taken to be like; 0 where there is none.
     pub(crate) largest: u64,
+    /// Most loads at once: what is larger than all before is seen when the first of it is there.
+    pub(crate) parallel: usize,
     pub(crate) now_ms: i64,
 }
 
@@ -68,7 +70,9 @@ impl Loads {
         let coming = self.coming(room.largest).saturating_add(room.largest);
         // As long as no size is known, one tells that of the others.
         let known = room.largest > 0 || self.under_way == 0;
-        let fits = known && room.held.saturating_add(coming) <= room.bytes_max;
+        let fits = known
+            && self.under_way < room.parallel
+            && room.held.saturating_add(coming) <= room.bytes_max;
         let alone = room.held == 0 && self.under_way == 0;
         if !(fits || alone) {
             return None;
@@ -95,6 +99,7 @@ mod tests {
         bytes_max: 100,
         held: 0,
         largest: 0,
+        parallel: 3,
         now_ms: 0,
     };
 
@@ -117,6 +122,7 @@ mod tests {
     fn as_many_begin_as_fit() {
         let rows = [
             (0, 30, 3),
+            (0, 1, 3),
             (30, 30, 2),
             (40, 30, 2),
             (41, 30, 1),

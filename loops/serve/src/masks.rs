@@ -452,11 +452,7 @@ mod tests {
     }
 
     fn constraint(book: &GrammarBook, grammar: &str) -> Constraint {
-        let setup = Setup {
-            tokenizer: Arc::new(tokenizer()),
-            end_tokens: vec![END],
-            max_positions: 100,
-        };
+        let setup = Setup::new(Arc::new(tokenizer()), vec![END], 100);
         let grammar = Grammar(Arc::from(grammar));
         let constraint = book.constraint(&grammar, (&setup, model_config().vocab));
         constraint.expect("a sound grammar")

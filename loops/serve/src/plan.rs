@@ -4,7 +4,8 @@
 //! So a user overtakes a rollout, and a rollout that waited long enough is overtaken no more.
 //! Decoding requests go first, one token each. What is left of the token budget goes to prefills
 //! by turns. When blocks run out, the last in the order gives its blocks back and is computed
-//! again later; the first in the order is never paused, so the engine always moves on.
+//! again later; the first in the order is never paused, so the engine always moves on. While the first
+//! of the waiting line does not fit, small ones behind it may pass it, so many times.
 
 use hone_nn::BLOCK_TOKENS;
 
@@ -13,6 +14,11 @@ pub(crate) type Place = (i64, u64);
 
 /// Steps a prefill of one class may wait for its turn before it precedes the class above.
 const CLASS_TURNS: u64 = 8;
+
+/// So many requests may pass one that waits for blocks.
+pub(crate) const PASSES_MAX: u32 = 32;
+/// What passes another takes at most this part of all blocks.
+const SMALL_PART: usize = 16;
 
 /// Numbers that hold for the whole engine.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +58,8 @@ pub(crate) struct View {
     pub(crate) last_turn: u64,
     /// Most tokens of it to compute in one step, at least 1.
     pub(crate) chunk: usize,
+    /// Waiting: how many passed it so far.
+    pub(crate) passed: u32,
 }
 
 impl View {
@@ -174,14 +182,23 @@ impl Work<'_> {
         view.own.saturating_sub(self.tied)
     }
 
-    /// Lets waiting requests in, strictly in order, as long as every running one still gets the
-    /// blocks for all tokens it has. One of a better class may take the place of a later one.
+    /// Lets waiting requests in, in order, as long as every running one still gets the blocks for all
+    /// tokens it has. One of a better class may take the place of a later one. Behind one that does not
+    /// fit only small ones come in, which pause nobody.
     fn admit(&mut self, waiting: &[View]) {
         let mut promised: usize = self.running.iter().map(|v| v.missing(&self.limits)).sum();
+        let mut held_up = false;
         for view in waiting {
             let needed = view.missing(&self.limits) + view.own;
-            let Some(victims) = self.victims(view, needed + promised) else {
-                break;
+            let is_small = needed + view.tied <= self.limits.blocks / SMALL_PART;
+            let victims = self.victims(view, needed + promised);
+            let victims = victims.filter(|count| !held_up || (is_small && *count == 0));
+            let Some(victims) = victims else {
+                if view.passed >= PASSES_MAX {
+                    break;
+                }
+                held_up = true;
+                continue;
             };
             for _ in 0..victims {
                 let at = self.last_below(view).expect("counted by victims");

@@ -1,10 +1,77 @@
-//! Stop strings: ends the text at the first that appears, and never shows a part of one.
+//! What ends a text: the first stop string that appears, of which no part is ever shown, or its only
+//! call.
+
+use hone_domain::{Listener, Span, StopReason, StopRules};
+
+/// Looks for what ends the text of a completion. Stop strings are looked for outside of calls only.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    matcher: StopMatcher,
+    /// Where calls matter.
+    calls: Option<Box<Listener>>,
+}
+
+impl Ending {
+    pub(crate) fn new(rules: &StopRules) -> Self {
+        let listening = rules.listening;
+        let matters = listening.single || !rules.strings.is_empty();
+        let tells = listening.calls.is_some() && matters;
+        Self {
+            matcher: StopMatcher::new(&rules.strings),
+            calls: tells.then(|| Box::new(Listener::new(listening))),
+        }
+    }
+
+    /// Takes more text; gives what is certain, and why the completion ends with it, where it does.
+    pub(crate) fn push(&mut self, piece: String) -> (String, Option<StopReason>) {
+        let Some(calls) = &mut self.calls else {
+            let matched = self.matcher.push(piece);
+            return (
+                matched.text,
+                matched.stopped.then_some(StopReason::StopString),
+            );
+        };
+        let spans = calls.push_spans(&piece);
+        let mut certain = String::new();
+        for span in spans {
+            let matched = match span {
+                Span::Text(text) => self.matcher.push(text),
+                Span::Call(text) => self.matcher.pass(&text),
+            };
+            certain.push_str(&matched.text);
+            if matched.stopped {
+                return (certain, Some(StopReason::StopString));
+            }
+        }
+        let called = calls.is_called();
+        (certain, called.then_some(StopReason::ToolCall))
+    }
+
+    /// Takes the last text; gives what is certain now that nothing more comes.
+    pub(crate) fn finish(&mut self, piece: String) -> String {
+        let (mut text, ended) = self.push(piece);
+        if ended.is_some() {
+            return text;
+        }
+        let rest = self.calls.as_mut().and_then(|calls| calls.finish_spans());
+        let matched = match rest {
+            Some(Span::Text(rest)) => self.matcher.push(rest),
+            Some(Span::Call(rest)) => self.matcher.pass(&rest),
+            None => self.matcher.push(String::new()),
+        };
+        text.push_str(&matched.text);
+        if !matched.stopped {
+            text.push_str(&self.matcher.flush());
+        }
+        text
+    }
+}
 
 /// Looks for stop strings in text that arrives in pieces. What it gives out, and where it stops,
 /// does not depend on how the text was cut: it stops at the string whose last character comes
 /// first, of several at the one that begins first.
 #[derive(Debug)]
-pub(crate) struct StopMatcher {
+struct StopMatcher {
     stops: Vec<String>,
     /// Text that may be the beginning of a stop string.
     held: String,
@@ -12,16 +79,16 @@ pub(crate) struct StopMatcher {
 
 /// What a piece of text led to.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Matched {
+struct Matched {
     /// Text that cannot be part of a stop string.
-    pub(crate) text: String,
+    text: String,
     /// Whether a stop string ended here.
-    pub(crate) stopped: bool,
+    stopped: bool,
 }
 
 impl StopMatcher {
     /// Empty strings stop nothing.
-    pub(crate) fn new(stops: &[String]) -> Self {
+    fn new(stops: &[String]) -> Self {
         let stops = stops.iter().filter(|s| !s.is_empty()).cloned().collect();
         Self {
             stops,
@@ -29,7 +96,7 @@ impl StopMatcher {
         }
     }
 
-    pub(crate) fn push(&mut self, piece: String) -> Matched {
+    fn push(&mut self, piece: String) -> Matched {
         if self.stops.is_empty() {
             return Matched {
                 text: piece,
@@ -57,8 +124,18 @@ impl StopMatcher {
         }
     }
 
+    /// Takes text that ends nothing, and that no stop string reaches into.
+    fn pass(&mut self, piece: &str) -> Matched {
+        let mut text = self.flush();
+        text.push_str(piece);
+        Matched {
+            text,
+            stopped: false,
+        }
+    }
+
     /// What is still held, when nothing more will come.
-    pub(crate) fn flush(&mut self) -> String {
+    fn flush(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 
@@ -86,6 +163,7 @@ fn overlap(text: &str, stop: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use hone_domain::{CallStyle, Listening, Reasoning};
     use proptest::prelude::*;
 
     use super::*;
@@ -102,6 +180,120 @@ mod tests {
             }
         }
         (out, false, matcher.flush())
+    }
+
+    /// The text that is told, and why it ended.
+    fn ended(text: &str, size: usize, rules: &StopRules) -> (String, Option<StopReason>) {
+        let mut ending = Ending::new(rules);
+        let mut told = String::new();
+        let chars: Vec<String> = text.chars().map(String::from).collect();
+        for piece in chars.chunks(size) {
+            let (more, why) = ending.push(piece.concat());
+            told.push_str(&more);
+            if why.is_some() {
+                return (told, why);
+            }
+        }
+        told.push_str(&ending.finish(String::new()));
+        (told, None)
+    }
+
+    fn rules(stops: &[&str], calls: CallStyle, single: bool) -> StopRules {
+        StopRules {
+            strings: stops.iter().map(|stop| (*stop).to_owned()).collect(),
+            listening: Listening {
+                calls: Some(calls),
+                reasoning: Reasoning::Maybe,
+                single,
+                held: false,
+            },
+            ..StopRules::default()
+        }
+    }
+
+    const CALL: &str = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"Rome</tool_call>\"}}\n</tool_call>";
+    const OBJECT: &str = "{\"name\": \"f\", \"parameters\": {\"a\": \"Rome; é\"}}";
+
+    /// Holds what a text tells, and why it ended, against what is expected, however it is cut.
+    fn tells(
+        text: &str,
+        (stops, style, single): (&[&str], CallStyle, bool),
+        (told, why): (&str, Option<StopReason>),
+    ) {
+        for held in [false, true] {
+            let mut rules = rules(stops, style, single);
+            rules.listening.held = held;
+            for size in 1..=text.len() {
+                let got = ended(text, size, &rules);
+                let expected = (told.to_owned(), why);
+                assert_eq!(got, expected, "{text:?} {stops:?} {size} {held}");
+            }
+        }
+    }
+
+    #[test]
+    fn calls_are_not_cut_and_the_only_one_ends_the_text() {
+        use CallStyle::{Json, Tags};
+        use StopReason::{StopString, ToolCall};
+        let all: &[&str] = &["Rome", "\n", "{", "<tool_call>", "</tool_call>", "name"];
+        let two = format!("{CALL}\n{CALL}");
+        tells(CALL, (all, Tags, false), (CALL, None));
+        tells(&two, (all, Tags, false), (&two, None));
+        tells(&two, (all, Tags, true), (CALL, Some(ToolCall)));
+        tells(&two, (&[], Tags, true), (CALL, Some(ToolCall)));
+        let text = format!("a Rome {CALL}");
+        tells(&text, (all, Tags, false), ("a ", Some(StopString)));
+        let (text, told) = (format!("{CALL}\na Rome b"), format!("{CALL}\na "));
+        tells(&text, (&["Rome"], Tags, false), (&told, Some(StopString)));
+        // Neither side of a call makes a stop string of both.
+        let text = format!("a{CALL}b");
+        tells(&text, (&["ab", "a<", ">b"], Tags, false), (&text, None));
+        // What the model only thinks of calling it does not call.
+        let told = format!("<think>{CALL} or {CALL}</think>{CALL}");
+        let text = format!("{told}x");
+        tells(&text, (&[], Tags, true), (&told, Some(ToolCall)));
+        let thought = &told[..told.find("Rome").expect("there")];
+        tells(&told, (&["Rome"], Tags, false), (thought, Some(StopString)));
+        let objects = format!("{OBJECT}; {OBJECT}");
+        tells(
+            &objects,
+            (&["Rome", ";", "{"], Json, false),
+            (&objects, None),
+        );
+        tells(&objects, (&[], Json, true), (OBJECT, Some(ToolCall)));
+    }
+
+    #[test]
+    fn what_only_looks_like_a_call_is_text() {
+        use CallStyle::{Json, Tags};
+        let stopped = Some(StopReason::StopString);
+        tells("a <tool b", (&["<tool b"], Tags, false), ("a ", stopped));
+        // That it is text is known at the end, which has its own reason.
+        tells("a <tool_call", (&["call"], Tags, false), ("a <tool_", None));
+        let text = "<tool_call> END";
+        tells(text, (&["END"], Tags, false), ("<tool_call> ", stopped));
+        let broken = "<tool_call>{\"name\": f(1) END";
+        let told = &broken[..broken.len() - 3];
+        tells(broken, (&["END"], Tags, true), (told, stopped));
+        let cut = "<tool_call>{\"name\": \"f";
+        tells(cut, (&["name"], Tags, false), (cut, None));
+        tells("a Rome", (&["Rome"], Json, true), ("a ", stopped));
+        let data = "{\"a\": 1} Rome";
+        tells(data, (&["Rome"], Json, true), ("{\"a\": 1} ", stopped));
+    }
+
+    /// A text that opens a call and is no JSON is not waited for to its end.
+    #[test]
+    fn a_broken_call_is_known_early() {
+        let rules = rules(&["END"], CallStyle::Tags, false);
+        for begin in ["x", "{x", "{\"a\": b", "{\"a\nb"] {
+            let mut ending = Ending::new(&rules);
+            let (text, why) = ending.push(format!("<tool_call>{begin} END"));
+            assert_eq!(
+                (text, why),
+                (format!("<tool_call>{begin} "), Some(StopReason::StopString))
+            );
+        }
     }
 
     #[test]

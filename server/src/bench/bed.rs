@@ -192,6 +192,7 @@ impl Bed {
                 max_tokens,
                 strings: Vec::new(),
                 ignore_end: grammar.is_none(),
+                ..StopRules::default()
             },
             form: grammar.map(Form::Whole),
             given: Vec::new(),

@@ -177,7 +177,6 @@ async fn follow(door: &Door, mut job: Job, out: mpsc::Sender<Piece>) {
 struct Hearing {
     text: String,
     listener: Listener,
-    calls: usize,
     /// Tokens of reasoning.
     thoughts: usize,
 }
@@ -187,7 +186,6 @@ impl Hearing {
         Self {
             text: String::new(),
             listener: Listener::new(listening),
-            calls: 0,
             thoughts: 0,
         }
     }
@@ -203,28 +201,20 @@ impl Hearing {
 
     fn push(&mut self, text: &str) -> Vec<Part> {
         self.text.push_str(text);
-        let parts = self.listener.push(text);
-        self.count(&parts);
-        parts
+        self.listener.push(text)
     }
 
     fn finish(&mut self, text: &str) -> Vec<Part> {
         let mut parts = self.push(text);
-        let rest = self.listener.finish();
-        self.count(&rest);
-        parts.extend(rest);
+        parts.extend(self.listener.finish());
         parts
     }
 
-    fn count(&mut self, parts: &[Part]) {
-        let begins = |part: &&Part| matches!(part, Part::CallBegun(_));
-        self.calls += parts.iter().filter(begins).count();
-    }
-
-    /// An answer that calls and ends by itself ends with its calls.
+    /// An answer that calls and ends by itself ends with its calls. A call that is not whole is none.
     fn stop(&self, stop: StopReason) -> StopReason {
+        let called = self.listener.whole_calls() > 0;
         match stop {
-            StopReason::EndToken | StopReason::StopString if self.calls > 0 => StopReason::ToolCall,
+            StopReason::EndToken | StopReason::StopString if called => StopReason::ToolCall,
             stop => stop,
         }
     }

@@ -16,7 +16,7 @@ mod render;
 mod shape;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use hone_collect::{Input, SharedIndex};
@@ -36,7 +36,7 @@ pub use language::{ByteLanguage, Language, LanguageError, Manner, ModelLanguage}
 pub use places::{Place, Places};
 pub use prepare::{Opened, PromptSource, Request, chars_of};
 pub use render::template_message;
-pub use shape::{Calls, Pattern, Shape};
+pub use shape::{Calls, Loose, Pattern, Shape};
 
 /// What the door needs of the house.
 pub struct Door {
@@ -44,6 +44,8 @@ pub struct Door {
     pub backend: Arc<dyn Backend>,
     /// Templates and tokens of the served model.
     pub language: Arc<dyn Language>,
+    /// Whether its template takes one call a message only, once that was asked.
+    pub one_call: OnceLock<bool>,
     /// Sessions and what they continue.
     pub index: SharedIndex,
     /// Collect's queue, where collect runs in this process.
@@ -91,6 +93,12 @@ impl Door {
     fn index(&self) -> MutexGuard<'_, SessionIndex> {
         // Every change of the index leaves it whole, whatever panicked later.
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the model's template refuses a message with more than one call.
+    pub fn takes_one_call(&self) -> bool {
+        let find = || render::takes_one_call(&*self.language);
+        *self.one_call.get_or_init(find)
     }
 
     /// The client says that its session is done: collect closes it and the index forgets it.

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use hone_collect::{Input, Observed};
 use hone_domain::{
     Admission, Admitted, Ask, AskContext, BindRequest, Binding, Check, Collect, Continued, Form,
-    GroupId, Listening, Message, Millis, Origin, PolicyChoice, Reason, Reasoning, RequestId,
-    Sampling, Scope, ServeError, SessionId, StopRules, Token, ToolCall, TurnId, TurnKind, Wanted,
+    Grammar, GroupId, Listening, Message, Millis, Origin, PolicyChoice, Reason, Reasoning,
+    RequestId, Sampling, Scope, ServeError, SessionId, StopRules, Token, ToolCall, TurnId,
+    TurnKind, Wanted,
 };
 use hone_serve::HeldGrammar;
 use serde_json::{Map, Value};
 
 use super::conduct::{Choice, Job, conduct};
-use super::render::template_messages;
+use super::render::{split_calls, template_messages};
 use super::shape::{Calls, Shape};
 use super::{Door, OpenError};
 use crate::telemetry::Parent;
@@ -236,13 +237,23 @@ impl Door {
     ) -> Result<Option<String>, OpenError> {
         Ok(match &request.prompt {
             PromptSource::Chat { tools, extra } => {
-                let messages = template_messages(&request.messages, recorded);
                 let tools = tools.as_deref();
+                let messages = self.for_template(&request.messages, recorded);
                 Some(self.language.render(&messages, tools, extra)?)
             }
             PromptSource::Text(text) => Some(text.clone()),
             PromptSource::Tokens(_) => None,
         })
+    }
+
+    /// Messages as the model's template takes them.
+    pub fn for_template(&self, messages: &[Message], recorded: &[(usize, Arc<str>)]) -> Vec<Value> {
+        let many = |message: &Message| message.tool_calls.len() > 1;
+        if !messages.iter().any(many) || !self.takes_one_call() {
+            return template_messages(messages, recorded);
+        }
+        let (messages, recorded) = split_calls(messages, recorded);
+        template_messages(&messages, &recorded)
     }
 
     /// The prompt with the session's completions as they were sampled, where that continues the
@@ -269,15 +280,9 @@ impl Door {
         if shape.calls == Calls::Alone && !self.backend.capabilities().forms {
             return Ok(None);
         }
-        let form = shape.form(reasoning, request.single_call);
-        match self.backend.check_grammar(form.grammar()) {
-            Ok(held) => Ok(Some((form, held))),
-            Err(ServeError::Grammar(why)) => {
-                let (param, message) = shape.fault(&why);
-                Err(OpenError::Shape { param, message })
-            }
-            Err(error) => Err(error.into()),
-        }
+        let how = (reasoning, request.single_call);
+        let check = |grammar: &Grammar| self.backend.check_grammar(grammar);
+        shape.checked(how, check).map(Some)
     }
 
     /// What the completion's text may hold besides content.
@@ -386,6 +391,11 @@ impl Door {
                     max_tokens,
                     strings: request.stops.clone(),
                     ignore_end: request.ignore_end,
+                    listening: Listening {
+                        // A form ends by itself behind its only call.
+                        single: request.single_call && prepared.form.is_none(),
+                        ..prepared.listening
+                    },
                 },
                 form: prepared.form.as_ref().map(|(form, _)| form.clone()),
                 given: Vec::new(),

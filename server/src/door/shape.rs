@@ -1,14 +1,19 @@
 //! The form that an answer has to have, and what is wrong with one in the words of whoever wrote it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use hone_domain::{Form, Grammar, Reasoning};
+use hone_domain::{Form, Grammar, Reasoning, ServeError};
 use regex_syntax::hir::{Hir, HirKind, Look};
 use serde_json::{Map, Value};
+
+use super::OpenError;
 
 /// Longest expression that is explained, and longest path of a field that is named, in bytes.
 const REGEX_BYTES_MAX: usize = 4_096;
 const PARAM_BYTES_MAX: usize = 256;
+/// So many schemas of tools go one by one; then all go that the form can do without.
+const LOOSENED_MAX: usize = 8;
 /// Most expressions of one schema that are looked at.
 const PATTERNS_MAX: usize = 256;
 
@@ -94,6 +99,38 @@ pub struct Shape {
     pub patterns: Vec<Pattern>,
     /// What it says of calls.
     pub calls: Calls,
+    /// Tools whose schemas it can do without.
+    pub loose: Loose,
+}
+
+/// Tools whose calls may have any object as arguments, where their schema cannot be followed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Loose {
+    /// Their places in the request.
+    pub tools: Vec<usize>,
+    /// The schema of any object.
+    pub arguments: String,
+}
+
+impl Loose {
+    /// The rule of the arguments of the tool at a place of the request: a line of its own.
+    pub fn rule(at: usize, schema: &str) -> String {
+        format!("{}%json {schema}\n", Self::head(at))
+    }
+
+    fn head(at: usize) -> String {
+        format!("args{at}: ")
+    }
+
+    /// The tool whose arguments are wrong, where that is `why` a grammar cannot be followed.
+    fn blamed(grammar: &str, why: &str) -> Option<usize> {
+        let line = why.strip_prefix("at ").unwrap_or(why);
+        let (line, _) = line.split_once('(')?;
+        let at: usize = line.parse().ok()?;
+        let rule = grammar.lines().nth(at.checked_sub(1)?)?;
+        let (name, _) = rule.split_once(": ")?;
+        name.strip_prefix("args")?.parse().ok()
+    }
 }
 
 /// What the form of an answer says of calls.
@@ -112,7 +149,7 @@ pub enum Calls {
 impl Shape {
     /// What a completion is held to whose prompt says where reasoning may stand, and whose first call
     /// may be its only one.
-    pub(super) fn form(&self, reasoning: Reasoning, single: bool) -> Form {
+    fn form(&self, reasoning: Reasoning, single: bool) -> Form {
         let own = || Grammar(Arc::from(self.rules.as_str()));
         match (self.is_own, self.calls) {
             (false, Calls::Alone) => {
@@ -139,9 +176,67 @@ impl Shape {
         Form::Whole(Grammar(Arc::from(format!("{start}{}", self.rules))))
     }
 
-    /// The field that is wrong and what is wrong with it, where the backend cannot follow the grammar
+    /// What a completion is held to, which the backend has checked. Schemas that it cannot follow go, of
+    /// tools that the form can do without.
+    pub(crate) fn checked<T>(
+        &self,
+        (reasoning, single): (Reasoning, bool),
+        check: impl Fn(&Grammar) -> Result<T, ServeError>,
+    ) -> Result<(Form, T), OpenError> {
+        let mut shape = Cow::Borrowed(self);
+        let mut loosened = 0;
+        loop {
+            let form = shape.form(reasoning, single);
+            let grammar = form.grammar();
+            let why = match check(grammar) {
+                Ok(held) => return Ok((form, held)),
+                Err(ServeError::Grammar(why)) => why,
+                Err(error) => return Err(error.into()),
+            };
+            let all = loosened >= LOOSENED_MAX;
+            let Some(looser) = shape.loosened((&grammar.0, &why), all) else {
+                let (param, message) = shape.fault(&grammar.0, &why);
+                return Err(OpenError::Shape { param, message });
+            };
+            shape = Cow::Owned(looser);
+            loosened += 1;
+        }
+    }
+
+    /// The same without the schema of a tool that it can do without, where the backend cannot follow the
+    /// `grammar` and says `why`: without the one that is to blame, or without any where it is not known
+    /// which one is, or where `all` are to go.
+    fn loosened(&self, (grammar, why): (&str, &str), all: bool) -> Option<Self> {
+        let blamed = Loose::blamed(grammar, why).filter(|_| !all);
+        let (gone, left): (Vec<usize>, Vec<usize>) = {
+            let tools = self.loose.tools.iter();
+            tools.partition(|at| blamed.is_none_or(|blamed| blamed == **at))
+        };
+        if gone.is_empty() {
+            return None;
+        }
+        let mut looser = self.clone();
+        looser.loose.tools = left;
+        let any = |line: &str| {
+            let mut of = gone.iter().copied();
+            let at = of.find(|at| line.starts_with(&Loose::head(*at)));
+            at.map(|at| Loose::rule(at, &self.loose.arguments))
+        };
+        let lines = self.rules.split_inclusive('\n');
+        looser.rules = lines
+            .map(|line| any(line).unwrap_or_else(|| line.to_owned()))
+            .collect();
+        let is_gone = |pattern: &Pattern| {
+            let mut of = gone.iter();
+            of.any(|at| pattern.param.starts_with(&format!("tools[{at}].")))
+        };
+        looser.patterns.retain(|pattern| !is_gone(pattern));
+        Some(looser)
+    }
+
+    /// The field that is wrong and what is wrong with it, where the backend cannot follow the `grammar`
     /// and says `why`. A place in a grammar tells only those who wrote it something.
-    pub(super) fn fault(&self, why: &str) -> (String, String) {
+    fn fault(&self, grammar: &str, why: &str) -> (String, String) {
         let wrong = self.patterns.iter().find_map(|pattern| {
             let fault = fault(&pattern.regex)?;
             Some((&pattern.param, fault))
@@ -151,9 +246,14 @@ impl Shape {
                 format!("{param} is not a regular expression that can be followed: {fault}");
             return (param.clone(), message);
         }
+        let blamed = Loose::blamed(grammar, why).filter(|_| !self.is_own);
+        let param = match blamed {
+            Some(at) => format!("tools[{at}].function.parameters"),
+            None => self.param.clone(),
+        };
         let why = if self.is_own { why } else { placeless(why) };
-        let message = format!("{} cannot be followed: {why}", self.param);
-        (self.param.clone(), message)
+        let message = format!("{param} cannot be followed: {why}");
+        (param, message)
     }
 }
 
@@ -223,6 +323,7 @@ mod tests {
             is_own: rules.starts_with("start:"),
             patterns: patterns.iter().map(pattern).collect(),
             calls: Calls::Untold,
+            loose: Loose::default(),
         }
     }
 
@@ -250,7 +351,7 @@ mod tests {
             ("(^a|b)+", "^ may stand at its beginning"),
         ] {
             let shape = shape("answer: /x/\n", &[("ok", "^(a|b$)"), ("a.pattern", regex)]);
-            let (param, message) = shape.fault("at 2(9): lexer error");
+            let (param, message) = shape.fault("", "at 2(9): lexer error");
             assert_eq!(param, "a.pattern", "{regex}");
             let begin = "a.pattern is not a regular expression that can be followed: ";
             assert!(message.starts_with(begin), "{message}");
@@ -300,10 +401,11 @@ mod tests {
             ("grammar too large", "grammar too large"),
         ];
         for (why, told) in whys {
-            let (param, message) = shape("answer: %json {}\n", &[("p", "^a$")]).fault(why);
+            let (param, message) = shape("answer: %json {}\n", &[("p", "^a$")]).fault("", why);
             assert_eq!(param, "guided_json");
             assert_eq!(message, format!("guided_json cannot be followed: {told}"));
-            let (_, message) = shape("start: x\n", &[]).fault(why);
+            let own = "start: x\nargs7: %json {}\n";
+            let (_, message) = shape(own, &[]).fault(own, why);
             assert_eq!(message, format!("guided_json cannot be followed: {why}"));
         }
     }

@@ -9,7 +9,7 @@ mod stop;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use hone_collect::Input;
@@ -185,6 +185,7 @@ fn door_of(
     Door {
         backend,
         language: served.language.clone(),
+        one_call: OnceLock::new(),
         index: commons.index.clone(),
         collect,
         rules: commons.rules.clone(),

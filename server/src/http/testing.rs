@@ -409,6 +409,7 @@ fn door_of(
     Arc::new(Door {
         backend: fake,
         language: Arc::new(ByteLanguage),
+        one_call: std::sync::OnceLock::new(),
         index: Arc::new(Mutex::new(index_of(config))),
         collect,
         rules,

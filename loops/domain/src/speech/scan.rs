@@ -10,7 +10,12 @@ pub(super) struct ObjectScan {
     escaped: bool,
     /// One past the object's closing brace.
     pub(super) end: Option<usize>,
+    /// Whether there is a byte that JSON cannot have there.
+    pub(super) is_broken: bool,
 }
+
+/// Bytes of JSON outside of texts.
+const OUTSIDE: &[u8] = b" \t\r\n{}[]:,\"+-.0123456789eEtrufalsn";
 
 impl ObjectScan {
     /// One past the object's closing brace in `text`, whose object begins at `start`.
@@ -21,6 +26,10 @@ impl ObjectScan {
         self.at = self.at.max(start);
         while let Some(byte) = text.as_bytes().get(self.at) {
             self.at += 1;
+            self.is_broken |= match self.in_text {
+                true => *byte < b' ',
+                false => !OUTSIDE.contains(byte),
+            };
             if self.in_text {
                 match byte {
                     _ if self.escaped => self.escaped = false,

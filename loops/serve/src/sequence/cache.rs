@@ -9,10 +9,10 @@ use crate::sequence::Sequence;
 /// What is being computed, of prompts that more than one request may have.
 #[derive(Debug, Default)]
 pub(crate) struct Coming {
-    /// Index and key of full blocks.
-    blocks: Vec<(usize, ChainKey)>,
-    /// Length and key of prompts that do not end with a full block.
-    tails: Vec<(usize, ChainKey)>,
+    /// Index and key of full blocks, and the class of who computes them.
+    blocks: Vec<(usize, ChainKey, u8)>,
+    /// Length and key of prompts that do not end with a full block, and the class.
+    tails: Vec<(usize, ChainKey, u8)>,
     /// Whether those matter.
     tails_too: bool,
 }
@@ -67,12 +67,12 @@ impl Sequence {
         let known = (self.published + 1) * BLOCK_TOKENS <= self.tokens.len();
         if known {
             let key = self.key(self.published).0;
-            coming.blocks.push((self.published, key));
+            coming.blocks.push((self.published, key, self.class));
         }
         let tail_is_next =
             self.computed < self.told_from() && self.computed / BLOCK_TOKENS == self.findable();
         if coming.tails_too && tail_is_next {
-            coming.tails.extend(self.tail_key());
+            coming.tails.extend(self.tail());
         }
     }
 
@@ -81,22 +81,32 @@ impl Sequence {
         let index = self.found.len();
         if index < self.findable() {
             let key = self.key(index).0;
-            coming.blocks.push((index, key));
+            coming.blocks.push((index, key, self.class));
         } else if coming.tails_too {
-            coming.tails.extend(self.tail_key());
+            coming.tails.extend(self.tail());
         }
     }
 
-    /// Whether something that is coming is a part of its prompt, so that it had better wait.
+    /// Whether something that is coming is a part of its prompt, so that it had better wait. Nobody
+    /// waits for who comes after in priority.
     pub(crate) fn awaits(&mut self, coming: &Coming) -> bool {
         let (findable, end) = (self.findable(), self.told_from());
-        let mut blocks = coming.blocks.iter();
-        if blocks.any(|(index, key)| *index < findable && self.key(*index).0 == *key) {
+        let class = self.class;
+        let mut blocks = coming.blocks.iter().filter(|(.., other)| *other <= class);
+        if blocks.any(|(index, key, _)| *index < findable && self.key(*index).0 == *key) {
             return true;
         }
         // A hash is made only where a length is right.
-        coming.tails.iter().any(|(length, _)| *length == end)
-            && (self.tail_key()).is_some_and(|tail| coming.tails.contains(&tail))
+        let right = |(length, _, other): &&(usize, ChainKey, u8)| *length == end && *other <= class;
+        let mut tails = coming.tails.iter().filter(right).peekable();
+        tails.peek().is_some()
+            && (self.tail_key()).is_some_and(|tail| tails.any(|(_, key, _)| *key == tail.1))
+    }
+
+    /// Its tail as others are told of it.
+    fn tail(&mut self) -> Option<(usize, ChainKey, u8)> {
+        let class = self.class;
+        self.tail_key().map(|(length, key)| (length, key, class))
     }
 
     /// Length and name of the tokens up to the one whose logits are wanted, where they do not end with
@@ -145,6 +155,7 @@ impl Sequence {
             tied: 0,
             last_turn: self.last_turn,
             chunk: self.chunk_after(self.computed),
+            passed: 0,
         }
     }
 
@@ -169,6 +180,7 @@ impl Sequence {
             tied: seen.iter().filter(|b| pool.is_exclusive(**b)).count(),
             last_turn: self.last_turn,
             chunk: self.chunk_after(self.found_tokens()),
+            passed: self.passed,
         }
     }
 
@@ -240,5 +252,68 @@ impl Sequence {
         self.drop_late();
         self.table.clear();
         (self.computed, self.published, self.unseen) = (0, 0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use hone_domain::Origin;
+
+    use super::*;
+    use crate::sequence::Setup;
+    use crate::tests::support::{END, ask, prompt, tokenizer};
+
+    #[test]
+    fn nobody_waits_for_a_prefix_of_who_comes_after_in_priority() {
+        let setup = Setup::new(Arc::new(tokenizer()), vec![END], 200);
+        // Two blocks and a tail, and the same two blocks behind which it goes on.
+        let short = prompt(2 * BLOCK_TOKENS + 5, 1);
+        let mut long = short.clone();
+        long.extend(prompt(40, 2));
+        let sequence = |tokens: &[_], origin| {
+            let mut wanted = ask(tokens, 4, 1);
+            wanted.origin = origin;
+            Sequence::new(wanted, None, &setup).0
+        };
+        for tails_too in [false, true] {
+            for (ahead, waits) in [(Origin::User, true), (Origin::Judge, false)] {
+                let mut coming = Coming::default();
+                coming.begin(tails_too);
+                sequence(&long, ahead).tell_coming(&mut coming);
+                assert_eq!(sequence(&short, Origin::User).awaits(&coming), waits);
+                assert_eq!(sequence(&long, Origin::User).awaits(&coming), waits);
+                assert!(sequence(&short, Origin::Judge).awaits(&coming));
+                let other = prompt(100, 3);
+                assert!(!sequence(&other, Origin::User).awaits(&coming));
+            }
+        }
+        let mut coming = Coming::default();
+        coming.begin(true);
+        let mut judge = sequence(&short, Origin::Judge);
+        judge.computed = 2 * BLOCK_TOKENS;
+        judge.published = 2;
+        judge.tell_coming(&mut coming);
+        assert!(!sequence(&short, Origin::User).awaits(&coming), "its tail");
+        assert!(sequence(&short, Origin::Judge).awaits(&coming));
+    }
+
+    #[test]
+    fn what_leaves_out_the_ends_alone_is_one_set_for_all() {
+        let setup = Setup::new(Arc::new(tokenizer()), vec![END], 200);
+        let row = vec![0.5; 300];
+        let first = |seed| {
+            let mut wanted = ask(&prompt(5, 1), 4, seed);
+            wanted.sampling.min_tokens = 1;
+            wanted.sampling.temperature = 1.0;
+            let (mut sequence, ..) = Sequence::new(wanted, None, &setup);
+            let mut scratch = hone_nn::sample::SampleScratch::default();
+            assert_eq!(sequence.sample(&row, &setup, &mut scratch), Ok(None));
+            sequence.kept[0].clone().expect("an end is banned")
+        };
+        let (one, other) = (first(1), first(2));
+        assert!(Arc::ptr_eq(&one, &other));
+        assert!(one.len() == 299 && !one.contains(&END));
     }
 }

@@ -2,10 +2,12 @@
 
 mod cache;
 mod given;
+mod kept;
 mod text;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use hone_domain::{Ask, Delta, Kept, Origin, PolicyChoice, Token};
@@ -20,8 +22,9 @@ use crate::line::InLine;
 use crate::masks::Masked;
 use crate::plan::Place;
 use crate::prefix::ChainKey;
-use crate::stop::StopMatcher;
+use crate::stop::Ending;
 
+use self::kept::KeptIds;
 pub(crate) use cache::Coming;
 pub(crate) use text::{MASK_WAIT, TurnFacts, turn_of};
 
@@ -44,6 +47,37 @@ pub(crate) struct Setup {
     pub(crate) end_tokens: Vec<Token>,
     /// Most tokens of prompt and completion.
     pub(crate) max_positions: usize,
+    /// Ids in the kept sets of all completions that run.
+    kept_ids: Arc<AtomicUsize>,
+    /// All tokens but those that end a completion, once somebody drew from them.
+    all_but_ends: OnceLock<Kept>,
+}
+
+impl Setup {
+    pub(crate) fn new(
+        tokenizer: Arc<Tokenizer>,
+        end_tokens: Vec<Token>,
+        max_positions: usize,
+    ) -> Self {
+        Self {
+            tokenizer,
+            end_tokens,
+            max_positions,
+            kept_ids: Arc::default(),
+            all_but_ends: OnceLock::new(),
+        }
+    }
+
+    /// What is drawn from where nothing but an end is ruled out; made once, however many hold it.
+    fn all_but_ends(&self, vocab: usize) -> Kept {
+        let made = self.all_but_ends.get_or_init(|| {
+            let tokens = 0..vocab as Token;
+            tokens
+                .filter(|token| !self.end_tokens.contains(token))
+                .collect()
+        });
+        Kept::clone(made)
+    }
 }
 
 /// A request from its arrival to its end.
@@ -68,8 +102,8 @@ pub(crate) struct Sequence {
     kept: Vec<Option<Kept>>,
     /// Those of them that differ.
     sets: Vec<Kept>,
-    /// Ids in `sets`, those of sets that were given up included.
-    kept_ids: usize,
+    /// Ids in `sets`.
+    kept_ids: KeptIds,
     /// Experts used where each token was predicted, and where the next one is.
     experts: Vec<u16>,
     next_experts: Vec<u16>,
@@ -79,7 +113,7 @@ pub(crate) struct Sequence {
     late: Option<Vec<f32>>,
 
     detok: IncrementalDetokenizer,
-    stop: StopMatcher,
+    ending: Ending,
     /// Text given out so far.
     text: String,
 
@@ -96,6 +130,8 @@ pub(crate) struct Sequence {
     published: usize,
     pub(crate) computed: usize,
     pub(crate) last_turn: u64,
+    /// While it waits for blocks: how many passed it.
+    pub(crate) passed: u32,
     /// Whether it was admitted once; then its version no longer changes.
     pub(crate) started: bool,
 
@@ -157,13 +193,13 @@ impl Sequence {
             raw: Vec::new(),
             kept: Vec::new(),
             sets: Vec::new(),
-            kept_ids: 0,
+            kept_ids: KeptIds::new(&setup.kept_ids),
             experts: Vec::new(),
             next_experts: Vec::new(),
             masked,
             late: None,
             detok: IncrementalDetokenizer::without_special(Arc::clone(&setup.tokenizer)),
-            stop: StopMatcher::new(&ask.stop.strings),
+            ending: Ending::new(&ask.stop),
             text: String::new(),
             pinned: Pinned::base(),
             root: 0,
@@ -174,6 +210,7 @@ impl Sequence {
             published: 0,
             computed: 0,
             last_turn: 0,
+            passed: 0,
             started: false,
             out,
             cancel: cancel.clone(),

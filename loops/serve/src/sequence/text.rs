@@ -10,12 +10,9 @@ use hone_nn::sample::{GREEDY_BELOW, PlainDraw, SampleScratch, Sampled, sample};
 use hone_nn::{LogitsWanted, token_logprob};
 
 use crate::masks::Masked;
-use crate::sequence::Sequence;
 use crate::sequence::given::not_finite;
+use crate::sequence::{Sequence, Setup};
 
-/// Most ids in the kept sets of one completion that differ (16 MiB). A wide top-p over a large vocabulary
-/// leaves another large set at every position.
-const KEPT_IDS_MAX: usize = 1 << 22;
 /// So many sets before it are compared with a new one.
 const SETS_COMPARED: usize = 64;
 /// Most ids of experts recorded of one completion (16 MiB).
@@ -66,7 +63,7 @@ impl Sequence {
     pub(crate) fn sample(
         &mut self,
         row: &[f32],
-        end_tokens: &[Token],
+        setup: &Setup,
         scratch: &mut SampleScratch,
     ) -> Result<Option<StopReason>, ServeError> {
         if let Some(masked) = &mut self.masked {
@@ -77,10 +74,10 @@ impl Sequence {
         if drawn.nonfinite {
             return Err(not_finite());
         }
-        let drawn = self.without_banned(row, drawn);
+        let (drawn, all_but_ends) = self.without_banned(row, drawn, setup);
         // What comes next has its own, or none.
         self.params.allowed = None;
-        self.accept(drawn, end_tokens)
+        self.take_drawn(drawn, all_but_ends, &setup.end_tokens)
     }
 
     /// What it wants of the logits after its next tokens: a draw where that is all, or the row.
@@ -94,10 +91,20 @@ impl Sequence {
         }
     }
 
-    /// Takes a drawn token; says why the completion ended, if it did.
+    /// Takes a token that a device drew; says why the completion ended, if it did.
     pub(crate) fn accept(
         &mut self,
         drawn: Sampled,
+        setup: &Setup,
+    ) -> Result<Option<StopReason>, ServeError> {
+        self.take_drawn(drawn, None, &setup.end_tokens)
+    }
+
+    /// Takes a drawn token, and what it was drawn from where that is the same for all.
+    fn take_drawn(
+        &mut self,
+        drawn: Sampled,
+        drawn_from: Option<Kept>,
         end_tokens: &[Token],
     ) -> Result<Option<StopReason>, ServeError> {
         let Sampled {
@@ -111,6 +118,7 @@ impl Sequence {
         self.tokens.push(token);
         self.raw.push(raw_logprob);
         self.behavior.push(behavior_logprob);
+        let kept = drawn_from.or_else(|| kept.and_then(|ids| self.shared(ids)));
         self.keep(kept);
         // Past the bound nothing is added, which the end notices.
         if self.experts.len() < EXPERT_IDS_MAX {
@@ -128,55 +136,61 @@ impl Sequence {
         if let Some(masked) = &mut self.masked {
             masked.drew(token);
         }
-        let matched = self.stop.push(self.detok.push(token));
-        self.text.push_str(&matched.text);
-        let text = matched.text;
+        let (text, ended) = self.ending.push(self.detok.push(token));
+        self.text.push_str(&text);
         self.send(Delta::Token(TokenDelta {
             text,
             token,
             logprob: raw_logprob,
             top,
         }));
-        if matched.stopped {
-            return Ok(Some(StopReason::StopString));
+        if ended.is_some() {
+            return Ok(ended);
         }
         Ok((self.completion_tokens() >= self.max_tokens).then_some(StopReason::Length))
     }
 
-    /// Records a kept set. Past [`KEPT_IDS_MAX`] all sets of the completion are given up: it is
-    /// answered as any other, and its turn does not train.
-    fn keep(&mut self, kept: Option<Vec<Token>>) {
-        let kept = kept.map(|ids| self.shared(ids));
-        if self.kept_ids <= KEPT_IDS_MAX {
-            self.kept.push(kept);
-            return;
-        }
-        self.sets.clear();
-        self.kept.fill(None);
-        self.kept.push(None);
+    /// Records a kept set, where they are not given up.
+    fn keep(&mut self, kept: Option<Kept>) {
+        let given_up = self.kept_ids.given_up();
+        self.kept.push(kept.filter(|_| !given_up));
     }
 
     /// These ids, or the same ones of an earlier position: within a text a grammar allows much the same
-    /// everywhere.
-    fn shared(&mut self, ids: Vec<Token>) -> Kept {
+    /// everywhere. Past what [`KeptIds`] allows all sets of the completion are given up: it is answered
+    /// as any other, and its turn does not train.
+    fn shared(&mut self, ids: Vec<Token>) -> Option<Kept> {
+        if self.kept_ids.given_up() {
+            return None;
+        }
         let before = self.sets.iter().rev().take(SETS_COMPARED);
         if let Some(same) = before.into_iter().find(|set| ***set == *ids) {
-            return Kept::clone(same);
+            return Some(Kept::clone(same));
         }
-        self.kept_ids += ids.len();
+        if !self.kept_ids.add(ids.len()) {
+            self.sets.clear();
+            self.kept.fill(None);
+            return None;
+        }
         let set = Kept::from(ids);
         self.sets.push(Kept::clone(&set));
-        set
+        Some(set)
     }
 
     /// A ban on tokens is recorded as a kept set, so that the log-prob can be recomputed from
     /// logits, temperature and kept set alone. Where a grammar allows nothing else the ban was
-    /// lifted, and what was drawn from is the kept set already.
-    fn without_banned(&self, row: &[f32], mut drawn: Sampled) -> Sampled {
+    /// lifted, and what was drawn from is the kept set already. What leaves out nothing but the ends
+    /// comes beside the draw: it is one set for all.
+    fn without_banned(
+        &self,
+        row: &[f32],
+        mut drawn: Sampled,
+        setup: &Setup,
+    ) -> (Sampled, Option<Kept>) {
         let params = &self.params;
         let plain = !self.penalizes && params.logit_bias.is_empty();
         if params.banned.is_empty() || params.temperature < GREEDY_BELOW || !plain {
-            return drawn;
+            return (drawn, None);
         }
         let is_banned = |token: &Token| params.banned.contains(token);
         if drawn
@@ -184,28 +198,27 @@ impl Sequence {
             .as_ref()
             .is_some_and(|kept| kept.iter().all(is_banned))
         {
-            return drawn;
+            return (drawn, None);
         }
-        let mut kept = drawn
-            .kept
-            .take()
-            .unwrap_or_else(|| (0..row.len() as Token).collect());
+        let logprob =
+            |token, kept: &[Token]| token_logprob(row, token, params.temperature, Some(kept));
+        let Some(mut kept) = drawn.kept.take() else {
+            let kept = setup.all_but_ends(row.len());
+            drawn.behavior_logprob = logprob(drawn.token, &kept);
+            return (drawn, Some(kept));
+        };
         kept.retain(|token| !is_banned(token) || *token == drawn.token);
-        drawn.behavior_logprob = token_logprob(row, drawn.token, params.temperature, Some(&kept));
+        drawn.behavior_logprob = logprob(drawn.token, &kept);
         drawn.kept = Some(kept);
-        drawn
+        (drawn, None)
     }
 
     /// Text that was held back and is certain now that the completion is over.
     fn last_text(&mut self, stop: StopReason) -> String {
-        if stop == StopReason::StopString {
+        if matches!(stop, StopReason::StopString | StopReason::ToolCall) {
             return String::new();
         }
-        let matched = self.stop.push(self.detok.flush());
-        let mut text = matched.text;
-        if !matched.stopped {
-            text.push_str(&self.stop.flush());
-        }
+        let text = self.ending.finish(self.detok.flush());
         self.text.push_str(&text);
         text
     }
@@ -241,7 +254,7 @@ impl Sequence {
             ..
         } = *self;
         let collected = ask.collect == Collect::Yes && !completion.is_empty();
-        let given_up = (too_many || kept_ids > KEPT_IDS_MAX).then_some(Reason::NotReplayable);
+        let given_up = (too_many || kept_ids.given_up()).then_some(Reason::NotReplayable);
         let facts = &TurnFacts {
             untrainable: facts.untrainable.or(given_up),
             ..*facts

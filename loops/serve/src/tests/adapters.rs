@@ -48,8 +48,12 @@ fn table(bytes_max: u64, scopes_max: usize) -> AdapterTable {
 fn version(pick: &(Pick, bool)) -> Option<u64> {
     match &pick.0 {
         Pick::Ready(pinned) => Some(pinned.version().0),
-        Pick::Wait => None,
+        Pick::Wait | Pick::Failed(_) => None,
     }
+}
+
+fn failed(pick: &(Pick, bool)) -> bool {
+    matches!(pick, (Pick::Failed(error), false) if error == "broken")
 }
 
 #[test]
@@ -120,12 +124,9 @@ fn a_scope_that_is_not_in_memory_waits_for_its_own_load_only() {
     );
     t.finish(&a, &Err("broken".to_owned()), (None, 0));
     assert!(t.serving(&a).is_none());
-    let again = t.pick(&a, 0, heads);
-    assert_eq!(
-        (version(&again), again.1),
-        (None, true),
-        "nothing serves: it tries at once"
-    );
+    assert!(failed(&t.pick(&a, 99, heads)), "nothing serves");
+    let again = t.pick(&a, 100, heads);
+    assert_eq!((version(&again), again.1), (None, true));
 }
 
 #[test]
@@ -160,7 +161,7 @@ fn the_longest_unused_goes_and_what_is_in_use_stays() {
     load(&mut t, "a");
     let held = match t.pick(&scope("a"), 0, heads).0 {
         Pick::Ready(pinned) => pinned,
-        Pick::Wait => panic!("it is loaded"),
+        Pick::Wait | Pick::Failed(_) => panic!("it is loaded"),
     };
     load(&mut t, "b");
     load(&mut t, "c");
@@ -212,11 +213,11 @@ fn a_load_that_was_given_up_is_begun_again_by_the_next_ask() {
     let mut t = table(1_000, 10);
     let heads = || policies(&["a"]);
     let (a, exact) = (scope("a"), policy("a", 7));
-    assert!(t.pick(&a, 0, heads).1 && t.pick_exact(&exact).1);
-    assert!(!t.pick(&a, 0, heads).1 && !t.pick_exact(&exact).1);
+    assert!(t.pick(&a, 0, heads).1 && t.pick_exact(&exact, 0).1);
+    assert!(!t.pick(&a, 0, heads).1 && !t.pick_exact(&exact, 0).1);
     t.give_up(&Wanted::Newest(a.clone()));
     t.give_up(&Wanted::Exact(exact.clone()));
-    assert!(t.pick(&a, 0, heads).1 && t.pick_exact(&exact).1);
+    assert!(t.pick(&a, 0, heads).1 && t.pick_exact(&exact, 0).1);
 }
 
 fn policy(name: &str, version: u64) -> Policy {
@@ -237,7 +238,7 @@ fn what_a_trial_is_measured_against_stays_until_it_is_over() {
     t.announce(&a);
     t.finish(&a, &Ok(Some(loaded(2, 10))), (Some(&proven), 0));
     assert_eq!(version(&t.pick(&a, 0, Policies::default)), Some(2));
-    let pick = t.pick_exact(&proven);
+    let pick = t.pick_exact(&proven, 0);
     assert_eq!(
         (version(&pick), pick.1),
         (Some(1), false),
@@ -254,10 +255,10 @@ fn what_a_trial_is_measured_against_stays_until_it_is_over() {
     drop(pick);
     t.drop_retired();
     assert_eq!(t.resident(), (1, 10));
-    let pick = t.pick_exact(&proven);
+    let pick = t.pick_exact(&proven, 0);
     assert_eq!((version(&pick), pick.1), (None, true), "asked for by name");
     t.let_go(&proven);
-    t.finish_exact(&proven, &Ok(Some(loaded(1, 10))));
+    t.finish_exact(&proven, &Ok(Some(loaded(1, 10))), 0);
     assert!(t.exact(&proven).is_some(), "a load under way is somebody's");
 }
 
@@ -266,13 +267,13 @@ fn what_is_kept_beside_a_trial_counts_once_and_goes_when_memory_is_short() {
     let mut t = table(25, 10);
     let (a, proven) = (scope("a"), policy("a", 1));
     // It was asked for by name before it became the newest in memory.
-    assert!(t.pick_exact(&proven).1);
+    assert!(t.pick_exact(&proven, 0).1);
     t.pick(&a, 0, || policies(&["a"]));
     t.finish(&a, &Ok(Some(loaded(1, 10))), (None, 0));
     t.finish(&a, &Ok(Some(loaded(2, 10))), (Some(&proven), 0));
     let kept = t.exact(&proven).unwrap();
-    t.finish_exact(&proven, &Err("broken".to_owned()));
-    t.finish_exact(&proven, &Ok(Some(loaded(1, 10))));
+    t.finish_exact(&proven, &Err("broken".to_owned()), 0);
+    t.finish_exact(&proven, &Ok(Some(loaded(1, 10))), 0);
     assert_eq!(t.resident(), (2, 20));
     drop(kept);
     t.pick(&scope("b"), 0, || policies(&["b"]));
@@ -305,4 +306,48 @@ fn the_number_of_known_scopes_is_limited() {
     }
     assert!(t.known.len() <= 16);
     assert!(t.serving(&scope("s199")).is_some(), "the newest is known");
+}
+
+#[test]
+fn a_load_that_failed_is_not_tried_at_every_ask() {
+    let mut t = table(1_000, 10);
+    let heads = || policies(&["a"]);
+    let (a, exact) = (scope("a"), policy("a", 7));
+    assert!(t.pick(&a, 0, heads).1 && t.pick_exact(&exact, 0).1);
+    t.finish(&a, &Err("broken".to_owned()), (None, 50));
+    t.finish_exact(&exact, &Err("broken".to_owned()), 50);
+    for now_ms in [50, 149] {
+        assert!(failed(&t.pick(&a, now_ms, heads)));
+        assert!(failed(&t.pick_exact(&exact, now_ms)));
+    }
+    assert!(t.pick(&a, 150, heads).1 && t.pick_exact(&exact, 150).1);
+    // While it is tried again, who asks waits.
+    assert!(matches!(t.pick(&a, 151, heads), (Pick::Wait, false)));
+    assert!(matches!(t.pick_exact(&exact, 151), (Pick::Wait, false)));
+    t.finish_exact(&exact, &Ok(Some(loaded(7, 10))), 160);
+    assert_eq!(version(&t.pick_exact(&exact, 161)), Some(7));
+    // A newer version that is announced is loaded, whatever the one before did.
+    t.finish(&a, &Err("broken".to_owned()), (None, 160));
+    assert!(t.announce(&a));
+    assert!(matches!(t.pick(&a, 161, heads), (Pick::Wait, false)));
+}
+
+#[test]
+fn the_longest_unused_goes_first_however_it_was_asked_for() {
+    let mut t = table(30, 10);
+    let (a, b) = (scope("a"), scope("b"));
+    let (named, heads) = (policy("c", 7), || policies(&["a", "b"]));
+    assert!(t.pick_exact(&named, 0).1);
+    t.finish_exact(&named, &Ok(Some(loaded(7, 10))), 0);
+    for scope in [&a, &b] {
+        assert!(t.pick(scope, 0, heads).1);
+        t.finish(scope, &Ok(Some(loaded(1, 10))), (None, 0));
+    }
+    // By name, but what serves: this keeps it, too.
+    assert_eq!(version(&t.pick_exact(&named, 0)), Some(7));
+    assert_eq!(version(&t.pick_exact(&policy("a", 1), 0)), Some(1));
+    t.make_room(10);
+    assert!(t.serving(&b).is_none() && t.serving(&a).is_some());
+    t.make_room(20);
+    assert!(t.exact(&named).is_none() && t.serving(&a).is_some());
 }

@@ -184,11 +184,7 @@ fn facts() -> TurnFacts<'static> {
 
 #[test]
 fn where_only_banned_end_tokens_are_left_each_of_them_is_a_draw() {
-    let setup = Setup {
-        tokenizer: Arc::new(tokenizer()),
-        end_tokens: vec![258, END],
-        max_positions: 100,
-    };
+    let setup = Setup::new(Arc::new(tokenizer()), vec![258, END], 100);
     let mut wanted = held("start: \"a\"", 1);
     wanted.sampling.min_tokens = 5;
     let book = GrammarBook::default();
@@ -203,7 +199,7 @@ fn where_only_banned_end_tokens_are_left_each_of_them_is_a_draw() {
     let mut scratch = SampleScratch::default();
     let mut draw = || {
         until("the mask", || sequence.await_mask(Duration::from_millis(1)));
-        sequence.sample(&row, &setup.end_tokens, &mut scratch)
+        sequence.sample(&row, &setup, &mut scratch)
     };
     assert_eq!(draw(), Ok(None));
     assert_eq!(draw(), Ok(Some(StopReason::EndToken)));
@@ -222,11 +218,7 @@ fn where_only_banned_end_tokens_are_left_each_of_them_is_a_draw() {
 }
 
 fn setup() -> Setup {
-    Setup {
-        tokenizer: Arc::new(tokenizer()),
-        end_tokens: vec![END],
-        max_positions: 200,
-    }
+    Setup::new(Arc::new(tokenizer()), vec![END], 200)
 }
 
 /// What the model wants to say, byte by byte, is masked in calls and nowhere else.
@@ -257,7 +249,7 @@ fn only_calls_are_held_where_the_rest_is_free() {
         row[usize::from(byte)] = 60.0;
         until("the mask", || sequence.await_mask(Duration::from_millis(1)));
         drawn.push(matches!(sequence.wanted(), LogitsWanted::Draw(_)));
-        let drew = sequence.sample(&row, &setup.end_tokens, &mut scratch);
+        let drew = sequence.sample(&row, &setup, &mut scratch);
         assert_eq!(drew, Ok(None));
     }
     sequence.end(StopReason::Length, &facts());

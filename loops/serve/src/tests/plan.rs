@@ -32,6 +32,7 @@ fn view(number: u64, tokens: usize, computed: usize) -> View {
         tied: 0,
         last_turn: 0,
         chunk: usize::MAX,
+        passed: 0,
     }
 }
 
@@ -92,20 +93,53 @@ fn a_worse_class_waits_for_its_prefill_turn_but_not_forever() {
 #[test]
 fn admission_is_in_order_and_leaves_room_for_those_inside() {
     let big = view(2, 40 * BLOCK_TOKENS, 0);
-    let small = view(3, 10, 0);
+    let small = view(3, 7 * BLOCK_TOKENS, 0);
     let inside = view(1, 30, 29);
     let plan = made(&[inside], &[big, small], 42);
     assert_eq!(
         numbers(&plan.admit),
         Vec::<u64>::new(),
-        "41 blocks, 2 spare: nobody overtakes"
+        "41 blocks, 2 spare: nobody of this size overtakes"
     );
+    let small = view(3, 10, 0);
     assert_eq!(numbers(&made(&[inside], &[big, small], 45).admit), [2, 3]);
     assert_eq!(
         numbers(&made(&[], &[big, small], 41).admit),
         [2],
         "alone it needs no spare"
     );
+}
+
+#[test]
+fn small_ones_pass_a_large_one_that_does_not_fit_so_many_times() {
+    let inside = View {
+        class: 3,
+        ..view(9, 60 * BLOCK_TOKENS, 60 * BLOCK_TOKENS - 1)
+    };
+    let large = view(1, 50 * BLOCK_TOKENS, 0);
+    let small = view(2, 5 * BLOCK_TOKENS, 0);
+    let (middle, last) = (view(3, 7 * BLOCK_TOKENS, 0), view(4, 10, 0));
+    let inside_first = View {
+        place: (0, 0),
+        ..inside
+    };
+    let admitted = |passed| {
+        let large = View { passed, ..large };
+        let plan = made(&[inside_first], &[large, small, middle, last], 40);
+        assert!(plan.pause.is_empty());
+        numbers(&plan.admit)
+    };
+    assert_eq!(admitted(0), [2, 4], "7 of 100 blocks are not small");
+    assert_eq!(admitted(PASSES_MAX - 1), [2, 4]);
+    assert_eq!(admitted(PASSES_MAX), Vec::<u64>::new());
+    // One that has a right to the place of another takes it as ever, and small ones take nobody's.
+    let plan = made(&[inside], &[large, small], 40);
+    assert_eq!(
+        (numbers(&plan.pause), numbers(&plan.admit)),
+        (vec![9], vec![1, 2])
+    );
+    let plan = made(&[inside], &[View { class: 3, ..large }, small], 3);
+    assert!(plan.pause.is_empty() && plan.admit.is_empty());
 }
 
 #[test]
@@ -301,6 +335,7 @@ struct World {
     oldest: u64,
     pauses: usize,
     shared: usize,
+    passes: usize,
     /// A newer version whose prefixes are computed ahead, with what the steps have left.
     warming: Option<Warming>,
     warmed: usize,
@@ -325,7 +360,7 @@ static CHAINS: LazyLock<Vec<Vec<ChainKey>>> = LazyLock::new(|| {
 impl World {
     fn new(seed: u64) -> Self {
         let (pool, rng) = (BlockPool::new(POOL), Rng(seed | 1));
-        let (step, born, done, oldest, pauses, shared) = (0, 0, 0, 0, 0, 0);
+        let (step, born, done, oldest, pauses, shared, passes) = (0, 0, 0, 0, 0, 0, 0);
         let (warming, warmed, continued) = (None, 0, 0);
         Self {
             pool,
@@ -337,6 +372,7 @@ impl World {
             oldest,
             pauses,
             shared,
+            passes,
             warming,
             warmed,
             continued,
@@ -440,10 +476,20 @@ impl World {
             table.iter().rev().for_each(|b| self.pool.release(*b));
             self.pauses += 1;
         }
+        let mut admitted = 0;
+        for view in waiting.iter().rev() {
+            if out.admit.contains(&view.place) {
+                admitted += 1;
+            } else {
+                self.at(view.place).view.passed += admitted;
+                self.passes += admitted as usize;
+            }
+        }
         for place in &out.admit {
             let sim = self.at(*place);
             assert!(!sim.running);
             sim.running = true;
+            sim.view.passed = 0;
             let root = ChainKey::from(sim.family);
             sim.view.computed = sim.table.len() * BLOCK_TOKENS;
             let table = sim.table.clone();
@@ -647,6 +693,8 @@ fn a_million_random_steps_lose_no_block_and_starve_nobody() {
             "{done} {pauses} {shared}"
         );
     }
+    let passes: usize = worlds.iter().map(|w| w.passes).sum();
+    assert!(passes > 100, "{passes} times one passed another");
     let warmed: usize = worlds.iter().map(|w| w.warmed).sum();
     assert!(warmed > 1_000, "{warmed} tokens computed ahead");
     let continued: usize = worlds.iter().map(|w| w.continued).sum();
@@ -718,6 +766,7 @@ proptest! {
     #[test]
     fn any_situation_gives_a_plan_that_can_be_done(
         raw in prop::collection::vec((0i64..9, 0u8..4, 1usize..400, 0usize..400, any::<bool>()), 0..16),
+        passed in 0u32..PASSES_MAX + 2,
         free in 0usize..20,
         tokens in 9usize..80,
     ) {
@@ -732,7 +781,7 @@ proptest! {
                 let blocks = computed / BLOCK_TOKENS;
                 let computed = blocks * BLOCK_TOKENS;
                 let own = blocks.min(free);
-                waiting.push(View { place, class, own, blocks, ..view(0, tokens, computed) });
+                waiting.push(View { place, class, own, blocks, passed, ..view(0, tokens, computed) });
             }
         }
         running.sort_unstable_by_key(|v: &View| v.place);

@@ -380,6 +380,7 @@ pub(crate) fn ask(prompt: &[Token], max_tokens: u32, seed: u64) -> Ask {
             max_tokens,
             strings: Vec::new(),
             ignore_end: false,
+            ..StopRules::default()
         },
         collect: Collect::Yes,
         context: AskContext {

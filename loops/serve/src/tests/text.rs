@@ -1,7 +1,9 @@
 //! Text: stop strings across tokens, inside characters, and what is held back.
 #![allow(clippy::unwrap_used)]
 
-use hone_domain::{Ask, Delta, StopReason};
+use std::sync::Arc;
+
+use hone_domain::{Ask, CallStyle, Delta, Form, Grammar, Listening, StopReason};
 
 use super::support::{World, ask, prompt, tokenizer};
 use crate::Backend;
@@ -113,4 +115,56 @@ fn pieces_log_probs_and_end_tokens() {
         tokens,
         "the end token is recorded but not shown"
     );
+}
+
+/// A call and letters behind it.
+fn calls(seed: u64) -> (Ask, &'static str) {
+    const CALL: &str = "<tool_call>{\"name\": \"ab\", \"arguments\": {}}</tool_call>";
+    let quoted = CALL.replace('"', "\\\"");
+    let grammar = format!("start: \"{quoted}\" /[ab]{{30}}/");
+    let mut wanted = ask(&prompt(9, seed), 120, seed);
+    wanted.form = Some(Form::Whole(Grammar(Arc::from(grammar))));
+    wanted.stop.listening = Listening {
+        calls: Some(CallStyle::Tags),
+        ..Listening::default()
+    };
+    (wanted, CALL)
+}
+
+#[test]
+fn a_call_is_not_cut_and_the_only_one_is_the_end() {
+    let world = World::new();
+    let tokenizer = tokenizer();
+    let mut behind = 0;
+    for seed in 0..8 {
+        let (plain, call) = calls(seed);
+        let whole = world.complete(plain);
+        let tail = whole.text.strip_prefix(call).expect("a call first");
+        let (mut wanted, _) = calls(seed);
+        wanted.stop.strings = ["ab", "name", "{", "<tool_call>"].map(str::to_owned).into();
+        let cut = world.complete(wanted);
+        let expected = tail.find("ab").map_or(tail, |at| &tail[..at]);
+        assert_eq!(cut.text, format!("{call}{expected}"));
+        behind += usize::from(cut.stop == StopReason::StopString);
+        let (mut wanted, _) = calls(seed);
+        wanted.stop.listening.single = true;
+        let single = world.complete(wanted);
+        assert_eq!(
+            (single.text.as_str(), single.stop),
+            (call, StopReason::ToolCall)
+        );
+        // Nothing is sampled behind it.
+        assert_eq!(tokenizer.decode(&single.tokens), call);
+        for said in [cut, single] {
+            assert!(
+                whole.tokens.starts_with(&said.tokens),
+                "the tokens are the same"
+            );
+            let turn = said.turn.unwrap();
+            assert_eq!(turn.completion_text, said.text);
+            assert_eq!(turn.completion.tokens(), said.tokens);
+            assert_eq!(turn.completion.stop(), said.stop);
+        }
+    }
+    assert!(behind > 4, "{behind} were stopped behind the call");
 }

@@ -35,7 +35,7 @@ impl Core {
             }
             PolicyChoice::Exact(policy) => {
                 let policy = policy.clone();
-                let pick = self.table.pick_exact(&policy);
+                let pick = self.table.pick_exact(&policy, now_ms);
                 (Wanted::Exact(policy), pick)
             }
         };
@@ -46,6 +46,10 @@ impl Core {
                 .entry(wanted.clone())
                 .or_default()
                 .push(sequence),
+            Pick::Failed(error) => {
+                self.leave_line();
+                self.fail(&sequence, ServeError::Adapter(error));
+            }
         }
         // After it was parked, so that a load that fails at once finds it.
         if load {
@@ -80,6 +84,7 @@ impl Core {
                 bytes_max: self.ctx.config.adapter_bytes_max,
                 held,
                 largest,
+                parallel: self.ctx.config.loads_parallel_max,
                 now_ms,
             };
             let Some(wanted) = self.loads.next(&room) else {
@@ -124,7 +129,7 @@ impl Core {
                 self.table.finish(scope, result, (proven, now_ms))
             }
             Wanted::Exact(policy) => {
-                self.table.finish_exact(policy, result);
+                self.table.finish_exact(policy, result, now_ms);
                 Changed::default()
             }
         };

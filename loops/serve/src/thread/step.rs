@@ -3,14 +3,14 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use hone_domain::{Delta, ServeError, StopReason, Token};
+use hone_domain::{Delta, ServeError, StopReason};
 use hone_nn::sample::{SampleScratch, Sampled};
 use hone_nn::{BLOCK_TOKENS, LogitsWanted, SeqInput};
 
 use crate::fair::Waiter;
 use crate::plan::{Limits, Place, Situation, plan};
 use crate::prewarm::WarmRow;
-use crate::sequence::{MASK_WAIT, Sequence};
+use crate::sequence::{MASK_WAIT, Sequence, Setup};
 use crate::stats::Counters;
 use crate::thread::{Core, unseen_at};
 
@@ -189,7 +189,20 @@ impl Core {
         found.expect("the plan names running requests")
     }
 
+    /// Counts for those that stay in the line how many from behind them come in now.
+    fn note_passes(&mut self) {
+        let mut admitted = 0;
+        for view in self.views.1.iter().rev() {
+            if self.plan.admit.contains(&view.place) {
+                admitted += 1;
+            } else if let Some(sequence) = self.waiting.get_mut(&view.place) {
+                sequence.passed += admitted;
+            }
+        }
+    }
+
     fn pause_and_admit(&mut self) {
+        self.note_passes();
         let counters = &self.ctx.shared.counters;
         for at in 0..self.plan.pause.len() {
             let index = self.index_of(self.plan.pause[at]);
@@ -203,6 +216,7 @@ impl Core {
                 .waiting
                 .remove(place)
                 .expect("the plan admits waiting ones");
+            sequence.passed = 0;
             let sight = (&*self.ctx.model, self.ctx.blocks_each);
             let unseen = unseen_at(sight, sequence.found_tokens());
             let cached = sequence.take_found(&mut self.pool, unseen);
@@ -321,13 +335,8 @@ impl Core {
                 continue;
             }
             sampled += 1;
-            let end_tokens = &ctx.shared.setup.end_tokens;
-            if let Some(how) = draw(
-                sequence,
-                from,
-                (end_tokens.as_slice(), &mut *sampler),
-                (counters, now),
-            ) {
+            let with = (&ctx.shared.setup, &mut *sampler);
+            if let Some(how) = draw(sequence, from, with, (counters, now)) {
                 ended.push((index, how));
             }
         }
@@ -346,15 +355,15 @@ impl Core {
         if !self.running.iter().any(|s| s.is_late()) {
             return;
         }
-        let end_tokens = &self.ctx.shared.setup.end_tokens;
+        let setup = &self.ctx.shared.setup;
         let counters = &self.ctx.shared.counters;
         for (index, sequence) in self.running.iter_mut().enumerate() {
             let Some(row) = sequence.late_row() else {
                 continue;
             };
             counters.completion_tokens.fetch_add(1, Relaxed);
-            let from = (end_tokens.as_slice(), &mut self.sampler);
-            if let Some(how) = draw(sequence, Basis::Row(&row), from, (counters, Instant::now())) {
+            let with = (setup, &mut self.sampler);
+            if let Some(how) = draw(sequence, Basis::Row(&row), with, (counters, Instant::now())) {
                 self.ended.push((index, how));
             }
         }
@@ -422,12 +431,12 @@ enum Basis<'a> {
 fn draw(
     sequence: &mut Sequence,
     basis: Basis,
-    (end_tokens, sampler): (&[Token], &mut SampleScratch),
+    (setup, sampler): (&Setup, &mut SampleScratch),
     (counters, now): (&Counters, Instant),
 ) -> Option<Result<StopReason, ServeError>> {
     let result = match basis {
-        Basis::Row(row) => sequence.sample(row, end_tokens, sampler),
-        Basis::Drawn(drawn) => sequence.accept(drawn, end_tokens),
+        Basis::Row(row) => sequence.sample(row, setup, sampler),
+        Basis::Drawn(drawn) => sequence.accept(drawn, setup),
     };
     match sequence.last_token.replace(now) {
         Some(before) => counters

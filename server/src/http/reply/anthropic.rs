@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::body::Bytes;
 use axum::response::{IntoResponse, Response};
-use hone_domain::{Called, Part, StopReason, TurnId};
+use hone_domain::{CALL_CLOSE, Called, Part, StopReason, TurnId};
 use serde_json::{Value, json};
 
 use super::openai::pieces;
@@ -49,11 +49,17 @@ impl Told {
             StopReason::Length => ("max_tokens", None),
             StopReason::StopString => {
                 let text = self.frame.language.decode(&ended.tokens);
-                let ends = self.stops.iter().filter_map(|stop| {
-                    let at = text.find(stop.as_str())?;
-                    Some((at + stop.len(), stop))
-                });
-                let first = ends.min_by_key(|(end, _)| *end);
+                let first_of = |text: &str| {
+                    let ends = self.stops.iter().filter_map(|stop| {
+                        let at = text.find(stop.as_str())?;
+                        Some((at + stop.len(), stop))
+                    });
+                    ends.min_by_key(|(end, _)| *end)
+                };
+                // Within a call it ended nothing.
+                let behind = text.rfind(CALL_CLOSE);
+                let first = behind.and_then(|at| first_of(&text[at + CALL_CLOSE.len()..]));
+                let first = first.or_else(|| first_of(&text));
                 ("stop_sequence", first.map(|(_, stop)| stop.clone()))
             }
             StopReason::EndToken | StopReason::Cancelled => ("end_turn", None),

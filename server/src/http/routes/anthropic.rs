@@ -19,8 +19,8 @@ use crate::http::error::{ApiError, ErrorBody};
 use crate::http::reply::{Dialect, anthropic as reply};
 use crate::http::wire::anthropic::MessagesRequest;
 use crate::http::wire::body::read_json;
-use crate::http::wire::formats::Offer;
 use crate::http::wire::sampling::Stop;
+use crate::http::wire::tools::Offer;
 
 /// Answers a conversation in Anthropic's form.
 #[utoipa::path(

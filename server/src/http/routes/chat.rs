@@ -17,11 +17,11 @@ use crate::http::error::{ApiError, ErrorBody};
 use crate::http::reply::Dialect;
 use crate::http::reply::openai::{streamed, whole};
 use crate::http::wire::body::read_json;
-use crate::http::wire::formats::Offer;
 use crate::http::wire::messages::parse_messages;
 use crate::http::wire::openai::ChatRequest;
 use crate::http::wire::replies::ChatCompletion;
 use crate::http::wire::sampling::whole as whole_number;
+use crate::http::wire::tools::Offer;
 
 /// Answers a conversation.
 #[utoipa::path(

@@ -18,9 +18,9 @@ use crate::http::error::{ApiError, ErrorBody};
 use crate::http::reply::{Dialect, responses as reply};
 use crate::http::wire::body::read_json;
 use crate::http::wire::feedback::parse_turn_id;
-use crate::http::wire::formats::Offer;
 use crate::http::wire::responses::ResponsesRequest;
 use crate::http::wire::sampling::whole as whole_number;
+use crate::http::wire::tools::Offer;
 
 /// Marks the message that holds a response's instructions, which the next response does not
 /// inherit.

@@ -1,21 +1,22 @@
 //! What every API of completions does: one way from a checked conversation to the ask, and one way
 //! from its choices to a reply.
 
-use hone_domain::{
-    CALL_CLOSE, CallStyle, Message, PolicyChoice, PolicyVersion, Sampling, Scope, ServeError,
-};
+use hone_domain::{Message, PolicyChoice, PolicyVersion, Sampling, Scope, ServeError};
 use serde_json::{Map, Value};
 
 use super::{ledger_error, set_header};
-use crate::door::{self, Door, OpenError, Opened, PromptSource, Shape, session_text, turn_text};
+use crate::door::{
+    self, Calls, Door, OpenError, Opened, PromptSource, Shape, session_text, turn_text,
+};
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::ApiError;
 use crate::http::lists;
 use crate::http::reply::{Begun, Dialect, Frame, Merged};
-use crate::http::wire::formats::{Offer, ShapeFields};
+use crate::http::wire::formats::ShapeFields;
 use crate::http::wire::sampling::{SamplingBounds, SamplingFields, whole as whole_number};
 use crate::http::wire::session::SessionWish;
+use crate::http::wire::tools::Offer;
 use crate::http::wire::wishes::{Granted, Wish};
 
 use std::sync::Arc;
@@ -140,13 +141,18 @@ pub(super) fn shape_of(
     sampling: &SamplingFields,
 ) -> Result<Option<Shape>, ApiError> {
     let shape = fields.shape()?;
-    if shape.is_some() && sampling.ignore_eos == Some(true) {
-        return Err(ApiError::invalid(
-            "ignore_eos",
-            "an answer that is held to a form ends where the form ends; leave ignore_eos out",
-        ));
+    match &shape {
+        Some(_) if sampling.ignore_eos == Some(true) => Err(end_ignored()),
+        _ => Ok(shape),
     }
-    Ok(shape)
+}
+
+/// Where a form ends the answer, its end is not ignored.
+fn end_ignored() -> ApiError {
+    ApiError::invalid(
+        "ignore_eos",
+        "an answer that is held to a form ends where the form ends; leave ignore_eos out",
+    )
 }
 
 /// Grants wishes about reasoning and verbosity as far as the model's template can.
@@ -195,14 +201,17 @@ impl Talk {
         (wish, asked): (SessionWish, &Asked),
     ) -> Result<door::Request, ApiError> {
         let style = door.language.manner().calls;
-        let (mut shape, mut stops) = (self.shape, self.stops);
-        if let Some(offer) = &self.offer {
+        let (mut shape, mut single_call) = (self.shape, false);
+        let mut offer = self.offer;
+        if let Some(offer) = &mut offer {
+            // More calls than one could not be sent back.
+            offer.single |= door.takes_one_call();
+            single_call = offer.single;
             shape = offer.shape(style, shape)?;
         }
-        let single_call = self.offer.as_ref().is_some_and(|offer| offer.single);
-        if single_call && shape.is_none() && style == Some(CallStyle::Tags) {
-            // Nothing is sampled behind the only call.
-            stops.push(CALL_CLOSE.to_owned());
+        let ends = |shape: &Shape| single_call || shape.calls != Calls::Alone;
+        if self.ignore_end && shape.as_ref().is_some_and(ends) {
+            return Err(end_ignored());
         }
         let (scope, source) = door.rules.scope(&asked.caller.owner, wish.user.as_deref());
         Ok(door::Request {
@@ -218,7 +227,7 @@ impl Talk {
             store: wish.store,
             despite_store_false: asked.caller.despite_store_false,
             prompt: PromptSource::Chat {
-                tools: self.offer.map(|offer| offer.tools),
+                tools: offer.map(|offer| offer.tools),
                 extra: self.template,
             },
             messages: self.messages,
@@ -226,7 +235,7 @@ impl Talk {
             first_index: 0,
             sampling: self.sampling,
             max_tokens: self.max_tokens,
-            stops,
+            stops: self.stops,
             ignore_end: self.ignore_end,
             single_call,
             shape,

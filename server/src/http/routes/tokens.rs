@@ -16,9 +16,9 @@ use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::wire::body::read_json;
-use crate::http::wire::formats::Offer;
 use crate::http::wire::messages::parse_messages;
 use crate::http::wire::session::SessionFields;
+use crate::http::wire::tools::Offer;
 
 /// A text or a conversation to tokenise.
 #[derive(Debug, Deserialize, ToSchema)]

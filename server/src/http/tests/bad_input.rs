@@ -401,7 +401,7 @@ async fn a_wrong_expression_is_named_by_its_own_field() {
     let schema = json!({"type": "object", "properties": {"zip": {"pattern": "unsound("}}});
     let zip = "schema.properties.zip.pattern";
     let named = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema}});
-    let tool = |name: &str, schema: &Value| json!({"type": "function", "function": {"name": name, "parameters": schema}});
+    let tool = |name: &str, schema: &Value| json!({"type": "function", "function": {"name": name, "strict": true, "parameters": schema}});
     let tools = [tool("a", &json!({})), tool("b", &schema)];
     let choice = json!({"type": "function", "function": {"name": "b"}});
     let format = json!({"format": {"type": "json_schema", "name": "n", "schema": schema}});

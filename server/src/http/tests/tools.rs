@@ -319,22 +319,181 @@ async fn held_calls_stream_in_every_dialect() {
 #[tokio::test]
 async fn one_call_at_a_time_where_the_request_says_so() {
     let stage = Stage::new(Recorder::Collects).await;
-    let cut = "<tool_call>{\"name\": \"look\", \"arguments\": {}}";
-    stage.script([Script::Say(vec![cut], StopReason::StopString)]);
+    stage.script([Script::Say(vec![CALL], StopReason::ToolCall)]);
     let reply = ask(&stage, weather(), &json!({"parallel_tool_calls": false}))
         .await
         .json();
+    let stop = stage.fake.asks.lock().unwrap()[0].stop.clone();
+    assert!(stop.listening.single && stop.strings.is_empty());
+    let choice = &reply["choices"][0];
+    assert_eq!(choice["message"]["tool_calls"].as_array().unwrap().len(), 1);
+    assert_eq!(choice["message"]["content"], Value::Null);
+    assert_eq!(choice["finish_reason"], "tool_calls");
+    // A form ends by itself behind its only call.
+    let fields = json!({"parallel_tool_calls": false, "tool_choice": "required"});
+    ask(&stage, weather(), &fields).await;
+    assert!(!stage.fake.asks.lock().unwrap()[1].stop.listening.single);
+}
+
+/// Whatever cut it: a call that is not whole is no reason to end with calls.
+#[tokio::test]
+async fn a_call_that_is_not_whole_is_no_call_to_end_with() {
+    for stop in [StopReason::StopString, StopReason::EndToken] {
+        let stage = Stage::new(Recorder::Collects).await;
+        let says = || Script::Say(PIECES[..3].to_vec(), stop);
+        stage.script([says(), says()]);
+        let fields = json!({"tool_choice": "required", "stop": ["Rome"]});
+        let reply = ask(&stage, weather(), &fields).await.json();
+        assert_eq!(reply["choices"][0]["finish_reason"], "stop");
+        let body = json!({"model": "gpt", "max_tokens": 99, "messages": weather(),
+            "tool_choice": {"type": "any"}, "stop_sequences": ["Rome"],
+            "tools": [{"name": "look", "input_schema": {"type": "object"}}]});
+        let reply = stage.post("/v1/messages", &body.to_string()).await.json();
+        assert_ne!(reply["stop_reason"], "tool_use");
+        let asks = stage.fake.asks.lock().unwrap();
+        let stop = &asks[0].stop;
+        assert_eq!(stop.strings, ["Rome"]);
+        assert!(stop.listening.calls.is_some());
+    }
+}
+
+/// The one behind the calls, not one that stands in them.
+#[tokio::test]
+async fn a_message_names_the_stop_string_that_ended_it() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let cut = "<tool_call>{\"name\": \"look\", NO</tool_call> a END";
+    stage.script([Script::Say(vec![cut], StopReason::StopString)]);
+    let body = json!({"model": "gpt", "max_tokens": 99, "messages": weather(),
+        "stop_sequences": ["NO", "END"], "tools": [{"name": "look", "input_schema": {"type": "object"}}]});
+    let reply = stage.post("/v1/messages", &body.to_string()).await.json();
+    assert_eq!(reply["stop_sequence"], "END");
+}
+
+fn prompt(stage: &Stage, at: usize) -> String {
+    let asks = stage.fake.asks.lock().unwrap();
+    let tokens = asks[at].prompt_tokens.iter();
+    tokens.map(|t| *t as u8 as char).collect()
+}
+
+/// Templates read arguments as an object, and some fail at anything else.
+#[tokio::test]
+async fn a_call_without_arguments_comes_back_with_an_empty_object() {
+    let function = |arguments: Value| json!({"name": "look", "arguments": arguments});
+    let rows = [
+        function(json!("")),
+        function(json!(" \n")),
+        function(json!(null)),
+        function(json!("{}")),
+        json!({"name": "look"}),
+    ];
+    for function in rows {
+        let stage = Stage::new(Recorder::Collects).await;
+        let call = json!({"id": "c", "type": "function", "function": function});
+        let mut history = weather();
+        history.as_array_mut().unwrap().extend([
+            json!({"role": "assistant", "content": null, "tool_calls": [call]}),
+            json!({"role": "tool", "tool_call_id": "c", "content": "sunny"}),
+        ]);
+        ask(&stage, history, &json!({})).await;
+        let prompt = prompt(&stage, 0);
+        assert!(prompt.contains("\"arguments\":{}"), "{call}: {prompt}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_in_the_older_form_is_a_call() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let older = json!({"name": "look", "arguments": "{\"city\": \"Rome\"}"});
+    let newer =
+        json!([{"id": "c1", "type": "function", "function": {"name": "other", "arguments": "{}"}}]);
+    let history = json!([
+        {"role": "user", "content": "weather?"},
+        {"role": "assistant", "content": null, "function_call": older},
+        {"role": "function", "name": "look", "content": "sunny"},
+        {"role": "assistant", "content": null, "function_call": older, "tool_calls": newer},
+        {"role": "tool", "tool_call_id": "c1", "content": "done"},
+        {"role": "assistant", "content": "Sunny.", "function_call": null},
+        {"role": "user", "content": "thanks"},
+    ]);
+    let reply = ask(&stage, history, &json!({})).await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    let messages = stage.told.lock().unwrap().turns[0].messages.clone();
+    let calls: Vec<Vec<&str>> = messages
+        .iter()
+        .map(|m| m.tool_calls.iter().map(|call| &*call.name).collect())
+        .collect();
+    let none: Vec<&str> = Vec::new();
+    assert_eq!(calls[1..4], [vec!["look"], none, vec!["other"]]);
+    let id = messages[1].tool_calls[0].id.clone();
+    assert_eq!(id.len(), 9);
+    assert_eq!(messages[2].tool_call_id, Some(id));
+    assert!(prompt(&stage, 0).contains("\"city\":\"Rome\""));
+    let wrong = json!([{"role": "assistant", "function_call": {"arguments": "{}"}}]);
+    let reply = ask(&stage, wrong, &json!({})).await;
+    assert_eq!(reply.status, 400);
     assert_eq!(
-        stage.fake.asks.lock().unwrap()[0].stop.strings,
-        ["</tool_call>"]
+        reply.json()["error"]["param"],
+        "messages[0].function_call.name"
     );
-    assert_eq!(
-        reply["choices"][0]["message"]["tool_calls"]
-            .as_array()
-            .unwrap()
-            .len(),
-        1
-    );
-    assert_eq!(reply["choices"][0]["message"]["content"], Value::Null);
-    assert_eq!(reply["choices"][0]["finish_reason"], "tool_calls");
+}
+
+#[tokio::test]
+async fn strict_tools_of_a_message_hold_its_calls() {
+    for strict in [true, false] {
+        let stage = Stage::new(Recorder::Collects).await;
+        let body = json!({"model": "gpt", "max_tokens": 9, "messages": weather(),
+            "tools": [{"name": "look", "input_schema": {"type": "object"}, "strict": strict}]});
+        let reply = stage.post("/v1/messages", &body.to_string()).await;
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        assert_eq!(stage.fake.asks.lock().unwrap()[0].form.is_some(), strict);
+    }
+}
+
+/// A form that ends the answer leaves nothing to say behind it.
+#[tokio::test]
+async fn ends_are_not_ignored_where_a_form_ends_the_answer() {
+    let [(strict, _), (required, _), (free, _)] = held_or_not();
+    let mut single = strict.clone();
+    single["parallel_tool_calls"] = json!(false);
+    for (mut fields, status) in [(strict, 200), (free, 200), (required, 400), (single, 400)] {
+        let stage = Stage::new(Recorder::Collects).await;
+        fields["ignore_eos"] = json!(true);
+        let reply = ask(&stage, weather(), &fields).await;
+        assert_eq!(reply.status, status, "{fields}");
+        if status == 400 {
+            assert_eq!(reply.json()["error"]["param"], "ignore_eos");
+        }
+    }
+}
+
+/// As the templates of Llama 3: calls come one by one, and those of others are sent on one by one.
+#[tokio::test]
+async fn a_template_that_takes_one_call_a_message_gets_one() {
+    for one_call in [true, false] {
+        let stage = Stage::new(Recorder::Collects).await;
+        let door = stage.http.door.as_ref().unwrap();
+        door.one_call.set(one_call).unwrap();
+        let call = |id: &str| {
+            json!({"id": id, "type": "function",
+            "function": {"name": id, "arguments": "{}"}})
+        };
+        let mut history = weather();
+        history.as_array_mut().unwrap().extend([
+            json!({"role": "assistant", "content": null, "tool_calls": [call("one"), call("two")]}),
+            json!({"role": "tool", "tool_call_id": "two", "content": "second"}),
+            json!({"role": "tool", "tool_call_id": "one", "content": "first"}),
+        ]);
+        let reply = ask(&stage, history, &json!({})).await;
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        let prompt = prompt(&stage, 0);
+        let at = |text: &str| {
+            prompt
+                .find(text)
+                .unwrap_or_else(|| panic!("{text}: {prompt}"))
+        };
+        let said = [at("\"one\""), at("first"), at("\"two\""), at("second")];
+        assert_eq!(said.is_sorted(), one_call, "{prompt}");
+        let single = stage.fake.asks.lock().unwrap()[0].stop.listening.single;
+        assert_eq!(single, one_call);
+    }
 }

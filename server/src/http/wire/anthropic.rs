@@ -237,6 +237,9 @@ fn chat_tool(path: &str, tool: &Value) -> Result<Value, ApiError> {
     if let Some(schema) = tool.get("input_schema").filter(|v| !v.is_null()) {
         function["parameters"] = schema.clone();
     }
+    if let Some(strict) = tool.get("strict").filter(|v| !v.is_null()) {
+        function["strict"] = strict.clone();
+    }
     Ok(json!({"type": "function", "function": function}))
 }
 

@@ -23,18 +23,40 @@ pub fn parse_messages(wire: &[Value], messages_max: usize) -> Result<Vec<Message
             ),
         ));
     }
-    wire.iter()
-        .enumerate()
-        .map(|(at, message)| parse_message(&format!("messages[{at}]"), message))
-        .collect()
+    let mut messages: Vec<Message> = Vec::with_capacity(wire.len());
+    for (at, message) in wire.iter().enumerate() {
+        let mut message = parse_message((at, &format!("messages[{at}]")), message)?;
+        if message.role == Role::Tool && message.tool_call_id.is_none() {
+            message.tool_call_id = call_answered(&messages, message.name.as_deref());
+        }
+        messages.push(message);
+    }
+    Ok(messages)
 }
 
-fn parse_message(path: &str, wire: &Value) -> Result<Message, ApiError> {
+/// The id of the older form's call that a result without an id answers: the only call of the message
+/// before it, which has the result's name.
+fn call_answered(before: &[Message], name: Option<&str>) -> Option<String> {
+    let at = before.len().checked_sub(1)?;
+    let call = before[at].tool_calls.first()?;
+    let is_answered = call.id == older_call_id(at) && name.is_none_or(|name| name == call.name);
+    is_answered.then(|| call.id.clone())
+}
+
+/// The id of a call in the older form, which has none. Nine characters, as some templates demand.
+fn older_call_id(message_at: usize) -> String {
+    format!("call{message_at:05}")
+}
+
+fn parse_message((at, path): (usize, &str), wire: &Value) -> Result<Message, ApiError> {
     let Some(fields) = wire.as_object() else {
         return Err(ApiError::invalid(path, format!("{path} must be an object")));
     };
     let role = parse_role(path, fields.get("role"))?;
-    let tool_calls = parse_calls(path, fields)?;
+    let mut tool_calls = parse_calls(path, fields)?;
+    if tool_calls.is_empty() {
+        tool_calls.extend(older_call((at, path), fields)?);
+    }
     let content = parse_content(path, fields.get("content"))?;
     let content = match content {
         Some(text) => text,
@@ -155,25 +177,41 @@ fn parse_calls(path: &str, fields: &Map<String, Value>) -> Result<Vec<ToolCall>,
         .iter()
         .enumerate()
         .map(|(at, call)| {
-            let name = call.pointer("/function/name").and_then(Value::as_str);
-            let name = name.ok_or_else(|| {
-                ApiError::invalid(
-                    format!("{path}[{at}].function.name"),
-                    format!("{path}[{at}] needs a function with a name"),
-                )
-            })?;
-            let arguments = match call.pointer("/function/arguments") {
-                None | Some(Value::Null) => String::new(),
-                Some(Value::String(text)) => text.clone(),
-                // Some clients send the parsed object.
-                Some(other) => other.to_string(),
-            };
             let id = call.get("id").and_then(Value::as_str).unwrap_or_default();
-            Ok(ToolCall {
-                id: id.to_owned(),
-                name: name.to_owned(),
-                arguments,
-            })
+            let path = format!("{path}[{at}].function");
+            parse_call(&path, id, call.get("function").unwrap_or(&Value::Null))
         })
         .collect()
+}
+
+/// The call in `function_call`, the form before `tool_calls`.
+fn older_call(
+    (at, path): (usize, &str),
+    fields: &Map<String, Value>,
+) -> Result<Option<ToolCall>, ApiError> {
+    let call = fields.get("function_call").filter(|call| !call.is_null());
+    let path = format!("{path}.function_call");
+    call.map(|call| parse_call(&path, &older_call_id(at), call))
+        .transpose()
+}
+
+/// A call of the function at `path`: its name and its arguments.
+fn parse_call(path: &str, id: &str, function: &Value) -> Result<ToolCall, ApiError> {
+    let name = function.get("name").and_then(Value::as_str);
+    let name = name.ok_or_else(|| {
+        let path = format!("{path}.name");
+        let message = format!("{path} is missing or not a string; every call needs one");
+        ApiError::invalid(path, message)
+    })?;
+    let arguments = match function.get("arguments") {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        // Some clients send the parsed object.
+        Some(other) => other.to_string(),
+    };
+    Ok(ToolCall {
+        id: id.to_owned(),
+        name: name.to_owned(),
+        arguments,
+    })
 }

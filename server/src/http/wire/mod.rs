@@ -13,5 +13,8 @@ pub mod people;
 pub mod replies;
 pub mod responses;
 pub mod sampling;
+mod schema;
+mod schema_size;
 pub mod session;
+pub mod tools;
 pub mod wishes;

@@ -227,7 +227,7 @@ fn given(
     prompts_wanted(prompts.len(), "prompts")?;
     let prompt = |wire: &Vec<Value>| {
         let messages = parse_messages(wire, messages_max)?;
-        let rendered: Vec<Value> = messages.iter().map(template_message).collect();
+        let rendered = door.for_template(&messages, &[]);
         let text = door.language.render(&rendered, None, &Map::new());
         let text = text.map_err(|error| ApiError::invalid("prompts", error.to_string()))?;
         Ok(Prompt {
@@ -300,6 +300,7 @@ impl Asks<'_> {
                 max_tokens: self.max_tokens,
                 strings: Vec::new(),
                 ignore_end: false,
+                ..StopRules::default()
             },
             collect: Collect::No(Reason::SideTurn),
             context: AskContext {
