@@ -2,7 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use hone_domain::{Reason, Receipt, Transition, Turn, TurnId};
+use hone_domain::{NextState, Reason, Receipt, Transition, Turn, TurnId};
 use tokio::sync::oneshot;
 
 use crate::{Batch, Said};
@@ -19,7 +19,7 @@ pub(crate) enum Item {
 /// The items, first come first written.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    /// With the bytes of those that are turns.
+    /// With their bytes, as far as those matter.
     items: VecDeque<(Item, u64)>,
     turns: usize,
     bytes: u64,
@@ -29,9 +29,19 @@ impl Item {
     fn bytes(&self) -> u64 {
         match self {
             Self::Turn(turn, _) => turn.bytes(),
-            Self::Transition(_) | Self::Said(_) | Self::Settle(..) => 0,
+            Self::Transition(transition) => text_bytes(&transition.next_state),
+            Self::Said(_) | Self::Settle(..) => 0,
         }
     }
+}
+
+/// Bytes of what a next state says.
+pub(crate) fn text_bytes(next_state: &NextState) -> u64 {
+    next_state
+        .items
+        .iter()
+        .map(|item| item.text.len() as u64)
+        .sum()
 }
 
 impl Queue {
@@ -44,7 +54,7 @@ impl Queue {
         self.turns
     }
 
-    /// Bytes of the turns in it.
+    /// Bytes of the turns and next states in it.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }

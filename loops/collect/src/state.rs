@@ -11,7 +11,7 @@ use hone_runtime::{Event, Ids, Room};
 use hone_store::FeedbackOutcome;
 use tokio::sync::oneshot;
 
-use crate::queue::{Item, Queue};
+use crate::queue::{Item, Queue, text_bytes};
 use crate::sessions::Sessions;
 use crate::{Config, Effect, Heard, Input, Loaded, Observed, OpenMeta, Place, Report, Said, Wrote};
 
@@ -56,6 +56,8 @@ pub struct State {
     truncated: bool,
     draining: bool,
     early: HashMap<TurnId, Observed>,
+    /// Bytes of what they say.
+    early_bytes: u64,
     early_order: VecDeque<(Millis, TurnId)>,
     early_feedback: HashMap<TurnId, EarlyFeedback>,
     early_feedback_order: VecDeque<TurnId>,
@@ -80,6 +82,7 @@ impl State {
             truncated: false,
             draining: false,
             early: HashMap::new(),
+            early_bytes: 0,
             early_order: VecDeque::new(),
             early_feedback: HashMap::new(),
             early_feedback_order: VecDeque::new(),
@@ -113,9 +116,7 @@ impl State {
         receipt: oneshot::Sender<Receipt>,
     ) -> Vec<Effect> {
         self.counts.handed += 1;
-        let is_full = self.queue.len() >= self.config.held_max
-            || self.queue.bytes() >= self.config.held_bytes_max;
-        if is_full {
+        if self.is_full() {
             self.counts.dropped_full += 1;
             return vec![Effect::Refuse(receipt, Reason::QueueFull)];
         }
@@ -137,12 +138,17 @@ impl State {
         {
             self.hear(now_ms, id, said.settles);
         }
-        if let Some(observed) = self.early.remove(&id) {
+        if let Some(observed) = self.take_early(&id) {
             self.answer(&observed);
         } else if at_once || self.open.is_passed_over(id) {
             self.close(now_ms, id, Reason::NotChosen);
         }
         Vec::new()
+    }
+
+    /// Whether no more turns and next states are taken.
+    fn is_full(&self) -> bool {
+        self.queue.len() >= self.config.held_max || self.queue.bytes() >= self.config.held_bytes_max
     }
 
     fn next(&mut self, now_ms: Millis, observed: Observed) {
@@ -154,14 +160,24 @@ impl State {
             self.answer(&observed);
         } else if self.early.contains_key(&observed.parent) {
             self.counts.next_states_ignored += 1;
-        } else if self.draining || self.early.len() >= self.config.early_max {
+        } else if self.draining
+            || self.early.len() >= self.config.early_max
+            || self.early_bytes >= self.config.held_bytes_max
+        {
             self.settle_by(&observed);
         } else {
             // The turn may be on its way, or not be loaded yet.
             let until_ms = now_ms.saturating_add(millis(self.config.early_wait_ms));
             self.early_order.push_back((until_ms, observed.parent));
+            self.early_bytes += text_bytes(&observed.next_state);
             self.early.insert(observed.parent, observed);
         }
+    }
+
+    fn take_early(&mut self, turn: &TurnId) -> Option<Observed> {
+        let observed = self.early.remove(turn)?;
+        self.early_bytes -= text_bytes(&observed.next_state);
+        Some(observed)
     }
 
     /// A next state of a known turn.
@@ -184,7 +200,7 @@ impl State {
 
     /// Sends a next state to the ledger, which ignores it where its turn is unknown or settled.
     fn settle_by(&mut self, observed: &Observed) -> bool {
-        if self.queue.len() >= self.config.held_max {
+        if self.is_full() {
             self.counts.next_states_dropped += 1;
             return false;
         }
@@ -279,7 +295,7 @@ impl State {
                 break;
             }
             self.early_order.pop_front();
-            if let Some(observed) = self.early.remove(&turn) {
+            if let Some(observed) = self.take_early(&turn) {
                 self.settle_by(&observed);
             }
         }
@@ -329,7 +345,7 @@ impl State {
                     if settles {
                         self.hear(now_ms, turn, true);
                     }
-                    if let Some(observed) = self.early.remove(&turn) {
+                    if let Some(observed) = self.take_early(&turn) {
                         self.answer(&observed);
                     }
                 }
@@ -349,7 +365,9 @@ impl State {
         } else {
             1
         };
-        let batch = self.queue.take(most, self.config.held_bytes_max / 4);
+        let batch = self
+            .queue
+            .take(most, (self.config.held_bytes_max / 4).max(1));
         self.writing = true;
         self.turns_in_write = batch.turns.len();
         self.counts.writes += 1;

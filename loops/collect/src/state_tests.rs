@@ -152,6 +152,25 @@ fn a_room_full_of_bytes_refuses_turns_and_writes_a_quarter_at_once() {
     }
     let third = batch(all_written(&mut state, 4, second));
     assert_eq!(third.turns.len(), 2, "a quarter of the bytes");
+    // Next states count as well, those that came before their turn among them.
+    let next = |n: u128, bytes: u64| {
+        let mut next = observed(n, 1);
+        next.next_state.items[0].text = "x".repeat(bytes as usize);
+        Event::Arrived(Input::Next(next))
+    };
+    state.step(5, next(4, 8 * each));
+    state.step(5, next(5, 1));
+    assert_eq!(
+        (state.counts.next_states, state.counts.next_states_dropped),
+        (2, 1)
+    );
+    state.step(6, next(90, 8 * each));
+    assert_eq!(state.early.len(), 1);
+    state.step(6, next(91, 1));
+    assert_eq!(
+        (state.early.len(), state.counts.next_states_dropped),
+        (1, 2)
+    );
 }
 
 #[test]

@@ -374,7 +374,7 @@ impl Turn {
     }
 
     /// About how many bytes of memory it takes. A set of kept tokens counts in parts where several
-    /// hold it.
+    /// turns hold it; while a turn is handed over whoever answers holds it, too.
     pub fn bytes(&self) -> u64 {
         let message = |m: &Message| {
             let calls = m.tool_calls.iter();
@@ -386,7 +386,7 @@ impl Turn {
         };
         let said = &self.completion;
         let kept = said.kept.iter().flatten();
-        let kept = kept.map(|set| size_of_val(&**set) / Arc::strong_count(set));
+        let kept = kept.map(|set| 2 * size_of_val(&**set) / Arc::strong_count(set).max(2));
         let bytes = size_of::<Self>()
             + self.messages.iter().map(message).sum::<usize>()
             + size_of_val(&*self.prompt_tokens)

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
+use serde_json::Value;
 use tokenizers::Tokenizer as Inner;
 
 use crate::source::LoadError;
@@ -14,6 +15,9 @@ use crate::source::LoadError;
 /// A tokenizer.json, ready to use from any thread.
 pub struct Tokenizer {
     inner: Inner,
+    /// Where the tokenizer puts a space before a text: it without that, for what goes on behind a
+    /// [`GUARD`].
+    within: Option<Box<Inner>>,
     /// Bytes of all tokens in one run; token `id` is `bytes[starts[id]..starts[id + 1]]`.
     bytes: Vec<u8>,
     starts: Vec<u32>,
@@ -49,15 +53,11 @@ impl Tokenizer {
             file: file.to_owned(),
             why,
         };
-        let mut inner = Inner::from_bytes(json).map_err(|e| {
-            bad(format!(
-                "is not a tokenizer that can be read ({e}); fetch it again"
-            ))
-        })?;
-        inner.with_padding(None);
-        inner
-            .with_truncation(None)
-            .map_err(|e| bad(e.to_string()))?;
+        let inner = plain(json).map_err(bad)?;
+        let within = match without_space_first(json) {
+            Some(json) => Some(Box::new(plain(&json).map_err(bad)?)),
+            None => None,
+        };
         let kind = kind_of(&inner).ok_or_else(|| {
             bad(
                 "has no ByteLevel and no ByteFallback decoder; only byte-level BPE and BPE with \
@@ -92,6 +92,7 @@ impl Tokenizer {
         }
         Ok(Self {
             inner,
+            within,
             bytes,
             starts,
             special,
@@ -130,15 +131,16 @@ impl Tokenizer {
     /// begin-of-text token).
     pub fn encode(&self, text: &str, special: bool) -> Vec<u32> {
         let mut pieces = text.split(GUARD);
-        let mut ids = self.encode_piece(pieces.next().unwrap_or_default(), special);
+        let mut ids = self.encode_by(&self.inner, pieces.next().unwrap_or_default(), special);
         for piece in pieces {
-            ids.extend(self.encode_piece(piece, false));
+            let within = self.within.as_deref().unwrap_or(&self.inner);
+            ids.extend(self.encode_by(within, piece, false));
         }
         ids
     }
 
-    fn encode_piece(&self, text: &str, special: bool) -> Vec<u32> {
-        match self.inner.encode_fast(text, special) {
+    fn encode_by(&self, inner: &Inner, text: &str, special: bool) -> Vec<u32> {
+        match inner.encode_fast(text, special) {
             Ok(encoding) => encoding.get_ids().to_vec(),
             // No merge table can fail that covers the bytes; should a later version of the library
             // refuse a text all the same, bytes are an exact encoding of it.
@@ -189,6 +191,56 @@ impl Tokenizer {
     pub fn special_ids(&self) -> impl Iterator<Item = u32> + '_ {
         self.special.iter().copied()
     }
+}
+
+/// Reads a tokenizer that neither pads nor cuts.
+fn plain(json: &[u8]) -> Result<Inner, String> {
+    let mut inner = Inner::from_bytes(json)
+        .map_err(|e| format!("is not a tokenizer that can be read ({e}); fetch it again"))?;
+    inner.with_padding(None);
+    inner.with_truncation(None).map_err(|e| e.to_string())?;
+    Ok(inner)
+}
+
+/// The tokenizer without what puts a space before a text; none where there is no such thing.
+fn without_space_first(json: &[u8]) -> Option<Vec<u8>> {
+    let mut json: Value = serde_json::from_slice(json).ok()?;
+    let mut found = false;
+    for (part, list) in [
+        ("normalizer", "normalizers"),
+        ("pre_tokenizer", "pretokenizers"),
+    ] {
+        let Some(part) = json.get_mut(part) else {
+            continue;
+        };
+        if is_prepend(part) {
+            *part = Value::Null;
+            found = true;
+            continue;
+        }
+        if let Some(several) = part.get_mut(list).and_then(Value::as_array_mut) {
+            let before = several.len();
+            several.retain(|one| !is_prepend(one));
+            found |= several.len() < before;
+            several.iter_mut().for_each(|one| found |= never_first(one));
+        } else {
+            found |= never_first(part);
+        }
+    }
+    found.then(|| json.to_string().into_bytes())
+}
+
+/// Has a `Metaspace` put no space first; whether it did.
+fn never_first(part: &mut Value) -> bool {
+    let adds = part["type"] == "Metaspace" && part["prepend_scheme"] != "never";
+    if adds {
+        part["prepend_scheme"] = "never".into();
+    }
+    adds
+}
+
+fn is_prepend(part: &Value) -> bool {
+    part["type"] == "Prepend"
 }
 
 fn kind_of(inner: &Inner) -> Option<Kind> {

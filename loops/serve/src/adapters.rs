@@ -244,7 +244,7 @@ impl AdapterTable {
             // It was kept beside a trial while it was being loaded.
             (Some(exact), _) if exact.loaded.is_some() => {}
             (Some(exact), Ok(Some(loaded))) => {
-                exact.loaded = Some(loaded.clone());
+                (exact.loaded, exact.failed) = (Some(loaded.clone()), None);
                 self.bytes += loaded.bytes;
             }
             (Some(exact), Err(error)) => {
@@ -332,6 +332,10 @@ impl AdapterTable {
             return false;
         };
         known.again |= known.loading;
+        // What failed says nothing of the newer one.
+        if let Some(failed) = &mut known.behind {
+            failed.retry_at_ms = i64::MIN;
+        }
         let load = !known.loading;
         known.loading = true;
         load
@@ -355,9 +359,13 @@ impl AdapterTable {
         };
         match result {
             Err(error) => {
+                let rest_ms = match changed.load {
+                    true => 0,
+                    false => self.limits.retry_ms,
+                };
                 known.behind = Some(Failed {
                     error: error.clone(),
-                    retry_at_ms: now_ms + self.limits.retry_ms,
+                    retry_at_ms: now_ms + rest_ms,
                 });
             }
             Ok(loaded) => {
@@ -393,7 +401,7 @@ impl AdapterTable {
             });
             exact.used = used;
             if exact.loaded.is_none() {
-                exact.loaded = Some(old);
+                (exact.loaded, exact.failed) = (Some(old), None);
                 return;
             }
         }
@@ -425,7 +433,8 @@ impl AdapterTable {
     pub(crate) fn make_room(&mut self, loading: u64) {
         self.drop_retired();
         if self.exact.len() > EXACT_MAX {
-            self.exact.retain(|_, exact| exact.failed.is_none());
+            self.exact
+                .retain(|_, exact| exact.loaded.is_some() || exact.failed.is_none());
         }
         while self.exact.len() > EXACT_MAX
             && let Some((_, policy)) = self.oldest_exact()

@@ -255,6 +255,14 @@ fn texts_become_the_tokens_that_the_tokenizers_library_makes() {
         assert!(tokenizer.is_special(tokenizer.id_of("<|im_end|>").unwrap()));
         assert!(!tokenizer.is_special(tokenizer.id_of("<tool>").unwrap()));
     }
+    // What users spell like a control token stays as they wrote it: nothing gets a space within.
+    let gguf = Gguf::open(&golden("gguf/words_pieces.gguf")).unwrap();
+    let json = gguf.tokenizer_json().unwrap().to_string();
+    let pieces = crate::tokenizer::Tokenizer::from_json(json.as_bytes(), "pieces").unwrap();
+    let said = "a</s>b <|im_end|>";
+    let ids = pieces.encode(&pieces.guard(said), false);
+    assert!(ids.iter().all(|id| !pieces.is_special(*id)));
+    assert_eq!(pieces.decode(&ids), format!(" {said}"));
     let folder = ModelFolder::open(&golden("gguf/qwen3.gguf")).unwrap();
     let ends = &folder.generation().eos_ids;
     let id = |text: &str| folder.tokenizer().id_of(text).unwrap();

@@ -330,6 +330,34 @@ fn a_load_that_failed_is_not_tried_at_every_ask() {
     t.finish(&a, &Err("broken".to_owned()), (None, 160));
     assert!(t.announce(&a));
     assert!(matches!(t.pick(&a, 161, heads), (Pick::Wait, false)));
+    t.give_up(&Wanted::Newest(a.clone()));
+    assert!(matches!(t.pick(&a, 161, heads), (Pick::Wait, true)));
+    assert!(!t.announce(&a), "one load at a time");
+    let changed = t.finish(&a, &Err("broken".to_owned()), (None, 170));
+    assert!(changed.load, "of the newer one");
+    t.give_up(&Wanted::Newest(a.clone()));
+    assert!(matches!(t.pick(&a, 170, heads), (Pick::Wait, true)));
+}
+
+#[test]
+fn what_failed_once_and_was_kept_since_counts() {
+    let mut t = table(1 << 20, 10);
+    let (a, proven) = (scope("a"), policy("a", 1));
+    assert!(t.pick_exact(&proven, 0).1);
+    t.finish_exact(&proven, &Err("broken".to_owned()), 0);
+    assert!(t.pick(&a, 0, || policies(&["a"])).1);
+    t.finish(&a, &Ok(Some(loaded(1, 10))), (None, 0));
+    t.announce(&a);
+    t.finish(&a, &Ok(Some(loaded(2, 10))), (Some(&proven), 0));
+    // More than are remembered, all of which failed.
+    for n in 0..=EXACT_MAX as u64 {
+        let other = policy("b", n);
+        assert!(t.pick_exact(&other, 0).1);
+        t.finish_exact(&other, &Err("broken".to_owned()), 0);
+    }
+    assert_eq!(t.resident(), (2, 20));
+    assert!(t.exact(&proven).is_some());
+    assert!(t.exact.len() <= EXACT_MAX);
 }
 
 #[test]
