@@ -179,7 +179,8 @@ impl<'a> Count<'a> {
         let mut bytes = NODE_BYTES;
         match (key, value) {
             ("$defs" | "definitions" | "title" | "description" | "default" | "examples", _)
-            | ("$schema" | "$id" | "id" | "$comment", _) => bytes = 0.0,
+            | ("$schema" | "$id" | "id" | "$comment" | "$anchor", _)
+            | ("readOnly" | "writeOnly" | "contentMediaType" | "contentEncoding", _) => bytes = 0.0,
             // Of schemas that have a plain name there: counted where they are named.
             (key, _) if key == super::schema::PLAIN => bytes = 0.0,
             ("properties", Value::Object(parts)) => {
@@ -225,6 +226,10 @@ impl<'a> Count<'a> {
     fn both(&mut self, one: Size<'a>, other: Size<'a>, depth: usize) -> Option<Size<'a>> {
         let (mut one, mut other) = (self.resolved(one, depth)?, self.resolved(other, depth)?);
         self.step()?;
+        // What nothing fits is seen only once all is made.
+        for size in [&mut one, &mut other] {
+            size.options = size.options.max(1.0);
+        }
         let mut parts = BTreeMap::new();
         // What holds for parts that the other side alone names.
         let rests = [&one, &other].map(|size| {
@@ -303,6 +308,20 @@ mod tests {
 
     fn bytes(schema: &Value) -> Option<f64> {
         expanded_bytes(schema.as_object().expect("an object"))
+    }
+
+    #[test]
+    fn what_nothing_fits_counts_and_what_says_nothing_does_not() {
+        let text = "A".repeat(1_000);
+        let part = json!({"properties": {"a": {"const": text}}});
+        let many = json!({"anyOf": vec![json!({"type": "object"}); 100]});
+        let impossible = json!({"allOf": [part, many, {"enum": []}]});
+        assert!(bytes(&impossible).is_some_and(|bytes| bytes > 100_000.0));
+        // A name beside it is not taken apart, so that it may name itself.
+        let node = json!({"properties": {"next": {"$ref": "#/$defs/node", "readOnly": true},
+            "a": {"const": text}}});
+        let named = json!({"$defs": {"node": node}, "$ref": "#/$defs/node"});
+        assert!(bytes(&named).is_some_and(|bytes| bytes < 3_000.0));
     }
 
     #[test]
