@@ -10,7 +10,8 @@ pub struct Config {
     pub batch_turns_max: usize,
     /// Most inputs held while a transaction runs; a turn beyond is not collected (`queue_full`).
     pub held_max: usize,
-    /// Most bytes of turns held; one beyond is not collected. A transaction writes a quarter at most.
+    /// Most bytes of turns and next states held; one beyond is not collected. A transaction writes
+    /// about a quarter of it at most.
     pub held_bytes_max: u64,
     /// A session without a request for this long is over; its last turn is settled.
     pub session_ttl_ms: u64,

@@ -87,8 +87,8 @@ impl Queue {
         Some(item)
     }
 
-    /// The first `most` items, or as many as have `bytes` bytes. A next state is never in an earlier batch than its turn, because
-    /// it came later, and within a batch turns are written first.
+    /// The first `most` items, or as many as have `bytes` bytes. A next state is never in an earlier
+    /// batch than its turn, because it came later, and within a batch turns are written first.
     pub(crate) fn take(&mut self, most: usize, bytes: u64) -> Batch {
         let mut batch = Batch::default();
         let all = self.bytes;

@@ -7,6 +7,8 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokenizers::Tokenizer as Inner;
 
@@ -54,10 +56,7 @@ impl Tokenizer {
             why,
         };
         let inner = plain(json).map_err(bad)?;
-        let within = match without_space_first(json) {
-            Some(json) => Some(Box::new(plain(&json).map_err(bad)?)),
-            None => None,
-        };
+        let within = without_space_first(&inner).map(Box::new);
         let kind = kind_of(&inner).ok_or_else(|| {
             bad(
                 "has no ByteLevel and no ByteFallback decoder; only byte-level BPE and BPE with \
@@ -203,40 +202,44 @@ fn plain(json: &[u8]) -> Result<Inner, String> {
 }
 
 /// The tokenizer without what puts a space before a text; none where there is no such thing.
-fn without_space_first(json: &[u8]) -> Option<Vec<u8>> {
-    let mut json: Value = serde_json::from_slice(json).ok()?;
-    let mut found = false;
-    for (part, list) in [
-        ("normalizer", "normalizers"),
-        ("pre_tokenizer", "pretokenizers"),
-    ] {
-        let Some(part) = json.get_mut(part) else {
-            continue;
-        };
-        if is_prepend(part) {
-            *part = Value::Null;
-            found = true;
-            continue;
-        }
-        if let Some(several) = part.get_mut(list).and_then(Value::as_array_mut) {
-            let before = several.len();
-            several.retain(|one| !is_prepend(one));
-            found |= several.len() < before;
-            several.iter_mut().for_each(|one| found |= never_first(one));
-        } else {
-            found |= never_first(part);
-        }
+fn without_space_first(inner: &Inner) -> Option<Inner> {
+    let normalizer = changed(inner.get_normalizer(), "normalizers");
+    let pre_tokenizer = changed(inner.get_pre_tokenizer(), "pretokenizers");
+    if normalizer.is_none() && pre_tokenizer.is_none() {
+        return None;
     }
-    found.then(|| json.to_string().into_bytes())
+    let mut within = inner.clone();
+    if let Some(normalizer) = normalizer {
+        within.with_normalizer(normalizer).ok()?;
+    }
+    if let Some(pre_tokenizer) = pre_tokenizer {
+        within.with_pre_tokenizer(pre_tokenizer);
+    }
+    Some(within)
 }
 
-/// Has a `Metaspace` put no space first; whether it did.
-fn never_first(part: &mut Value) -> bool {
-    let adds = part["type"] == "Metaspace" && part["prepend_scheme"] != "never";
-    if adds {
+/// A part of a tokenizer without what puts a space first, alone or in its `list`: what is left of it,
+/// where there was such a thing.
+fn changed<P: Serialize + DeserializeOwned>(part: Option<&P>, list: &str) -> Option<Option<P>> {
+    let mut part = serde_json::to_value(part?).ok()?;
+    let before = part.clone();
+    if let Some(several) = part.get_mut(list).and_then(Value::as_array_mut) {
+        several.retain(|one| !is_prepend(one));
+        several.iter_mut().for_each(never_first);
+    } else if is_prepend(&part) {
+        return Some(None);
+    } else {
+        never_first(&mut part);
+    }
+    let left = serde_json::from_value(part.clone()).ok().map(Some);
+    left.filter(|_| part != before)
+}
+
+/// Has a `Metaspace` put no space first.
+fn never_first(part: &mut Value) {
+    if part["type"] == "Metaspace" {
         part["prepend_scheme"] = "never".into();
     }
-    adds
 }
 
 fn is_prepend(part: &Value) -> bool {

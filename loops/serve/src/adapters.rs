@@ -1,11 +1,15 @@
 //! Which adapters are in memory, and which version a new request gets. Plain bookkeeping: it says
 //! what is to be loaded, and somebody else loads it.
 
+mod exact;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use hone_domain::{Digest, Policies, Policy, PolicyVersion, Scope};
 use hone_nn::Adapter;
+
+use self::exact::{Exact, ExactState, Failed};
 
 /// Most exact versions in memory; the longest unused without a request goes first.
 const EXACT_MAX: usize = 1_024;
@@ -93,28 +97,6 @@ struct Known {
     again: bool,
     /// Where the newest version is not the one that serves, because its load failed.
     behind: Option<Failed>,
-    used: u64,
-}
-
-/// A load that failed, and when it is worth another try.
-#[derive(Clone, Debug)]
-struct Failed {
-    error: String,
-    retry_at_ms: i64,
-}
-
-impl Failed {
-    fn rests(&self, now_ms: i64) -> bool {
-        now_ms < self.retry_at_ms
-    }
-}
-
-/// An exact version that was asked for.
-#[derive(Debug)]
-struct Exact {
-    /// None while it is being loaded, or where that failed.
-    loaded: Option<Arc<Loaded>>,
-    failed: Option<Failed>,
     used: u64,
 }
 
@@ -220,21 +202,21 @@ impl AdapterTable {
         let mut load = false;
         let exact = self.exact.entry(policy.clone()).or_insert_with(|| {
             load = true;
-            Exact {
-                loaded: None,
-                failed: None,
-                used: 0,
-            }
+            Exact::loading(0)
         });
         exact.used = self.uses;
-        let pick = match (&exact.loaded, &exact.failed) {
-            (Some(loaded), _) => Pick::Ready(Pinned(Some(loaded.clone()))),
-            (None, Some(failed)) if failed.rests(now_ms) => Pick::Failed(failed.error.clone()),
-            (None, _) => Pick::Wait,
+        let pick = match &exact.state {
+            ExactState::Loaded(loaded) => Pick::Ready(Pinned(Some(loaded.clone()))),
+            ExactState::Failed(failed) if failed.rests(now_ms) => {
+                Pick::Failed(failed.error.clone())
+            }
+            ExactState::Failed(_) => {
+                load = true;
+                exact.state = ExactState::Loading;
+                Pick::Wait
+            }
+            ExactState::Loading => Pick::Wait,
         };
-        if matches!(pick, Pick::Wait) {
-            load |= exact.failed.take().is_some();
-        }
         (pick, load)
     }
 
@@ -242,13 +224,13 @@ impl AdapterTable {
     pub(crate) fn finish_exact(&mut self, policy: &Policy, result: &LoadResult, now_ms: i64) {
         match (self.exact.get_mut(policy), result) {
             // It was kept beside a trial while it was being loaded.
-            (Some(exact), _) if exact.loaded.is_some() => {}
+            (Some(exact), _) if exact.loaded().is_some() => {}
             (Some(exact), Ok(Some(loaded))) => {
-                (exact.loaded, exact.failed) = (Some(loaded.clone()), None);
+                exact.state = ExactState::Loaded(loaded.clone());
                 self.bytes += loaded.bytes;
             }
             (Some(exact), Err(error)) => {
-                exact.failed = Some(Failed {
+                exact.state = ExactState::Failed(Failed {
                     error: error.clone(),
                     retry_at_ms: now_ms + self.limits.retry_ms,
                 });
@@ -261,7 +243,7 @@ impl AdapterTable {
 
     /// The adapter that was asked for, once it is loaded.
     pub(crate) fn exact(&self, policy: &Policy) -> Option<Pinned> {
-        let loaded = self.exact.get(policy)?.loaded.clone()?;
+        let loaded = self.exact.get(policy)?.loaded().cloned()?;
         Some(Pinned(Some(loaded)))
     }
 
@@ -271,7 +253,7 @@ impl AdapterTable {
         let gone: Vec<Arc<Loaded>> = match wanted {
             Wanted::Exact(policy) => {
                 let exact = self.exact.remove(policy);
-                exact.and_then(|exact| exact.loaded).into_iter().collect()
+                exact.and_then(Exact::into_loaded).into_iter().collect()
             }
             Wanted::Newest(scope) => {
                 let known = self.known.get_mut(scope);
@@ -279,11 +261,11 @@ impl AdapterTable {
                 let taken = known.and_then(|known| known.serving.take_if(unfit));
                 // A trial may have moved it aside since it was loaded.
                 let unfit = |policy: &Policy, exact: &mut Exact| {
-                    let is_loaded = exact.loaded.is_some();
+                    let is_loaded = exact.loaded().is_some();
                     is_loaded && policy.scope == *scope && policy.digest == digest
                 };
                 let kept = self.exact.extract_if(unfit);
-                let kept = kept.filter_map(|(_, exact)| exact.loaded);
+                let kept = kept.filter_map(|(_, exact)| exact.into_loaded());
                 taken
                     .and_then(|pinned| pinned.0)
                     .into_iter()
@@ -312,7 +294,7 @@ impl AdapterTable {
                 }
             }
             Wanted::Exact(policy) => {
-                let coming = |exact: &Exact| exact.loaded.is_none();
+                let coming = |exact: &Exact| exact.loaded().is_none();
                 if self.exact.get(policy).is_some_and(coming) {
                     self.exact.remove(policy);
                 }
@@ -394,14 +376,10 @@ impl AdapterTable {
         if let Some(policy) = proven.filter(|policy| old.is(policy)) {
             let used = self.uses;
             let exact = self.exact.entry(policy.clone());
-            let exact = exact.or_insert(Exact {
-                loaded: None,
-                failed: None,
-                used,
-            });
+            let exact = exact.or_insert_with(|| Exact::loading(used));
             exact.used = used;
-            if exact.loaded.is_none() {
-                (exact.loaded, exact.failed) = (Some(old), None);
+            if exact.loaded().is_none() {
+                exact.state = ExactState::Loaded(old);
                 return;
             }
         }
@@ -410,9 +388,9 @@ impl AdapterTable {
 
     /// The trial that `policy` was kept for is over.
     pub(crate) fn let_go(&mut self, policy: &Policy) {
-        let is_loaded = self.exact.get(policy).is_some_and(|e| e.loaded.is_some());
+        let is_loaded = self.exact.get(policy).is_some_and(|e| e.loaded().is_some());
         let gone = is_loaded.then(|| self.exact.remove(policy)).flatten();
-        if let Some(gone) = gone.and_then(|exact| exact.loaded) {
+        if let Some(gone) = gone.and_then(Exact::into_loaded) {
             self.retire(&gone);
         }
         self.drop_retired();
@@ -434,7 +412,7 @@ impl AdapterTable {
         self.drop_retired();
         if self.exact.len() > EXACT_MAX {
             self.exact
-                .retain(|_, exact| exact.loaded.is_some() || exact.failed.is_none());
+                .retain(|_, exact| !matches!(exact.state, ExactState::Failed(_)));
         }
         while self.exact.len() > EXACT_MAX
             && let Some((_, policy)) = self.oldest_exact()
@@ -497,7 +475,7 @@ impl AdapterTable {
         let oldest = self.in_use().min_by_key(|(used, ..)| *used);
         let gone = match oldest.map(|(_, which, _)| which) {
             Some(Wanted::Newest(scope)) => self.take_serving(&scope),
-            Some(Wanted::Exact(policy)) => self.exact.remove(&policy).and_then(|e| e.loaded),
+            Some(Wanted::Exact(policy)) => self.exact.remove(&policy).and_then(Exact::into_loaded),
             None => None,
         };
         if let Some(loaded) = gone {
@@ -513,7 +491,7 @@ impl AdapterTable {
             Some((known.used, Wanted::Newest(scope.clone()), loaded.bytes))
         });
         let exact = self.exact.iter().filter_map(move |(policy, exact)| {
-            let loaded = exact.loaded.as_ref().filter(is_used)?;
+            let loaded = exact.loaded().filter(is_used)?;
             Some((exact.used, Wanted::Exact(policy.clone()), loaded.bytes))
         });
         newest.chain(exact)
@@ -524,7 +502,7 @@ impl AdapterTable {
         let newest = self.known.values();
         let newest = newest.filter_map(|known| known.serving.as_ref()?.0.as_ref());
         let exact = self.exact.values();
-        newest.chain(exact.filter_map(|exact| exact.loaded.as_ref()))
+        newest.chain(exact.filter_map(Exact::loaded))
     }
 
     /// Bytes in memory that cannot be dropped now, and those of the largest adapter.
@@ -544,7 +522,7 @@ impl AdapterTable {
     /// The longest unused exact version without a request, and when it was used.
     fn oldest_exact(&self) -> Option<(u64, Policy)> {
         let unused = self.exact.iter().filter_map(|(policy, exact)| {
-            let loaded = exact.loaded.as_ref()?;
+            let loaded = exact.loaded()?;
             (Arc::strong_count(loaded) == 1).then_some((exact.used, policy))
         });
         let oldest = unused.min_by_key(|(used, _)| *used);
@@ -552,7 +530,7 @@ impl AdapterTable {
     }
 
     fn drop_exact(&mut self, policy: &Policy) {
-        let gone = self.exact.remove(policy).and_then(|exact| exact.loaded);
+        let gone = self.exact.remove(policy).and_then(Exact::into_loaded);
         self.bytes -= gone.map_or(0, |loaded| loaded.bytes);
     }
 
