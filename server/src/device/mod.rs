@@ -66,7 +66,9 @@ pub(crate) fn open(
     };
     let driver = match driver {
         Ok(driver) => driver,
-        Err(error @ (DeviceError::NotBuilt | DeviceError::None(_))) if choice == Choice::Auto => {
+        Err(
+            error @ (DeviceError::NotBuilt | DeviceError::None(_) | DeviceError::Unsupported(_)),
+        ) if choice == Choice::Auto => {
             tracing::info!(%error, "the processor computes");
             return Ok(None);
         }

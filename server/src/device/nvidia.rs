@@ -103,9 +103,14 @@ impl Nvidia {
         unsafe {
             let context = result::primary_ctx::retain(device).map_err(failed(doing))?;
             result::ctx::set_current(context).map_err(failed(doing))?;
-            let loading = "loading the kernels (they need compute capability 8.0 or newer)";
+            let loading = "loading the kernels";
             let module = result::module::load_data(IMAGE.0.as_ptr().cast());
-            let module = module.map_err(failed(loading))?;
+            let module = module.map_err(|error| match error.0 {
+                sys::CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU => DeviceError::Unsupported(format!(
+                    "{name} cannot run the kernels: they need compute capability 8.0 or newer"
+                )),
+                _ => failed(loading)(error),
+            })?;
             use sys::CUdevice_attribute_enum as Has;
             let has = |what| result::device::get_attribute(device, what).map_err(failed(doing));
             let most = has(Has::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;

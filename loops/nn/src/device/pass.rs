@@ -121,6 +121,11 @@ impl DevicePass {
             pass.run(&self.keys, &self.values)?;
             start(&*self.driver, &self.launches.borrow())?;
         }
+        if self.plan.picked == 0 {
+            // Nothing is read back that would wait: whoever plans by the time a step takes would
+            // see none, and put one after the other in the device's line.
+            self.driver.wait()?;
+        }
         let wanted = self.plan.picked * vocab;
         self.logits.resize(wanted.max(self.logits.len()), 0.0);
         let logits = self.bufs.logits.take(&self.driver, wanted * 4)?;

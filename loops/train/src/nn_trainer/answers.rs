@@ -1,7 +1,7 @@
 //! Answering prompts: several together, one token per slice, on a small cache of their own.
 
 use hone_domain::Token;
-use hone_nn::sample::{SampleScratch, SamplingParams, TokenCounts, sample};
+use hone_nn::sample::{PlainDraw, SampleScratch, SamplingParams, TokenCounts, sample};
 use hone_nn::{Adapter, BLOCK_TOKENS, LogitsWanted, Runner, SeqInput};
 
 use super::{NnParts, failed};
@@ -72,6 +72,14 @@ impl Answering<'_> {
         let positions = self.parts.model.config.max_positions;
         !prompt.is_empty() && prompt.len() <= positions.saturating_sub(self.tokens_max)
     }
+
+    fn params(&self, sequence: &Sequence<'_>) -> SamplingParams {
+        SamplingParams {
+            temperature: self.temperature,
+            seed: sequence.seed,
+            ..SamplingParams::default()
+        }
+    }
 }
 
 /// Answers every prompt that fits under `adapter`. A prompt gets the same random numbers by its
@@ -141,10 +149,10 @@ fn step(
         .iter()
         .map(|s| {
             let (tokens, due) = s.next();
-            let logits = if due {
-                LogitsWanted::Last
-            } else {
-                LogitsWanted::None
+            let draw = || PlainDraw::of(&how.params(s), s.completion.len() as u64);
+            let logits = match due {
+                true => draw().map_or(LogitsWanted::Last, LogitsWanted::Draw),
+                false => LogitsWanted::None,
             };
             SeqInput {
                 tokens,
@@ -157,7 +165,7 @@ fn step(
         .collect();
     let ran: Vec<(usize, bool)> = batch
         .iter()
-        .map(|s| (s.tokens.len(), s.logits == LogitsWanted::Last))
+        .map(|s| (s.tokens.len(), s.logits != LogitsWanted::None))
         .collect();
     let logits = runner.forward(&batch).map_err(|error| failed(&error))?;
     drop(batch);
@@ -167,19 +175,19 @@ fn step(
         if !due {
             continue;
         }
-        let params = SamplingParams {
-            temperature: how.temperature,
-            seed: sequence.seed,
-            ..SamplingParams::default()
+        let drawn = match logits.drawn(row) {
+            Some(drawn) => drawn.token,
+            None => {
+                let (params, counts) = (how.params(sequence), TokenCounts::default());
+                let position = sequence.completion.len() as u64;
+                sample(logits.row(row), &params, &counts, position, sampling).token
+            }
         };
-        let position = sequence.completion.len() as u64;
-        let counts = TokenCounts::default();
-        let drawn = sample(logits.row(row), &params, &counts, position, sampling);
         row += 1;
-        if how.parts.end_tokens.contains(&drawn.token) {
-            sequence.end = Some(drawn.token);
+        if how.parts.end_tokens.contains(&drawn) {
+            sequence.end = Some(drawn);
         } else {
-            sequence.completion.push(drawn.token);
+            sequence.completion.push(drawn);
         }
     }
     Ok(())

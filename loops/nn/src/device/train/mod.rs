@@ -209,7 +209,7 @@ impl DevicePasses {
             cfg,
             plan: &self.plan,
             rank: run.adapter.map_or(0, |a| padded(a.config.rank())),
-            longest: inputs.iter().map(|seq| seq.tokens.len()).max().unwrap_or(0),
+            tokens: inputs.iter().map(|seq| seq.tokens.len()).collect(),
             blocks: inputs
                 .iter()
                 .map(|seq| seq.tokens.len().div_ceil(BLOCK_TOKENS))
@@ -322,7 +322,8 @@ struct Size<'a> {
     cfg: &'a ModelConfig,
     plan: &'a Plan,
     rank: usize,
-    longest: usize,
+    /// Of each sequence.
+    tokens: Vec<usize>,
     blocks: usize,
 }
 
@@ -361,9 +362,7 @@ impl Size<'_> {
         at.dattn = cut.floats(n * d.ld_q);
         at.dqkv = cut.floats(n * d.ld_qkv);
         at.dlow = cut.floats(n * self.rank);
-        let pieces = (0..self.cfg.layers).flat_map(|layer| pieces(self.cfg, layer, self.longest));
-        let pairs = pieces.map(|piece| 2 * self.cfg.heads * piece.tokens * piece.width);
-        at.pairs = cut.floats(pairs.max().unwrap_or(0));
+        at.pairs = cut.floats(pair_floats(self.cfg, &self.tokens));
         at.kept = cut.0;
         for _ in 0..kept {
             Results::cut(cut, d, n);
@@ -408,6 +407,15 @@ struct Piece {
     base: usize,
     /// Positions from there on, whole blocks.
     width: usize,
+}
+
+/// Room for the pieces of sequences of so many tokens. Those of the longest alone do not tell it: a
+/// shorter one may be cut into larger pieces.
+fn pair_floats(cfg: &ModelConfig, tokens: &[usize]) -> usize {
+    let layers = 0..cfg.layers;
+    let pieces = layers.flat_map(|layer| tokens.iter().flat_map(move |n| pieces(cfg, layer, *n)));
+    let floats = pieces.map(|piece| 2 * cfg.heads * piece.tokens * piece.width);
+    floats.max().unwrap_or(0)
 }
 
 /// The pieces of a sequence of `tokens` tokens, so that their probabilities fit.

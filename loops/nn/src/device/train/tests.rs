@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::backward::{BACK_THREADS, back_launch_for, outer_launch_for};
-use super::{PAIR_BYTES_MAX, pieces};
+use super::{PAIR_BYTES_MAX, pair_floats, pieces};
 use crate::config::{Family, ModelConfig};
 use crate::device::Emulator;
 use crate::device::args::{Back, Leave, Outer};
@@ -189,5 +189,24 @@ fn attention_is_cut_into_pieces_that_fit() {
             assert!(next % 32 == 0 || next == tokens);
         }
         assert_eq!(next, tokens);
+    }
+}
+
+/// A sequence may need more room than a longer one.
+#[test]
+fn pieces_of_every_sequence_fit_the_room() {
+    for heads in [8, 16, 20, 32] {
+        let cfg = ModelConfig {
+            heads,
+            windows: vec![None, Some(300)],
+            ..tiny(Family::Qwen3)
+        };
+        for shorter in (1..1_200).step_by(7).chain([705, 712]) {
+            let room = pair_floats(&cfg, &[shorter, 1_200]);
+            let layers = 0..cfg.layers;
+            for piece in layers.flat_map(|layer| pieces(&cfg, layer, shorter)) {
+                assert!(2 * heads * piece.tokens * piece.width <= room, "{shorter}");
+            }
+        }
     }
 }
