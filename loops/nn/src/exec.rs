@@ -172,6 +172,21 @@ impl Executor {
         }
     }
 
+    /// Runs `f` on contiguous parts of `all`, each with the place where it begins, like [`Self::split`].
+    pub(crate) fn split_slice<T: Send>(
+        &self,
+        all: &mut [T],
+        work: usize,
+        f: &(dyn Fn(usize, &mut [T]) + Sync),
+    ) {
+        let shards = Shards::new(all);
+        self.split(all.len(), work, &|part| {
+            let from = part.start;
+            // SAFETY: parts are disjoint, inside the slice it was made from.
+            f(from, unsafe { shards.slice(part) });
+        });
+    }
+
     /// Runs `f` on contiguous parts of `0..n`, in parallel when `work` multiply-adds are worth it.
     pub(crate) fn split(&self, n: usize, work: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
         let parts = self.parts(work).min(n);

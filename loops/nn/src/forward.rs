@@ -1,21 +1,16 @@
 //! The forward pass: one function for prefill, decode, scoring and training.
 #![allow(unsafe_code)]
 
-use std::cell::RefCell;
-
 use crate::adapter::Adapter;
 use crate::config::ExpertsConfig;
-use crate::exec::{Executor, Shards};
+use crate::exec::Executor;
 use crate::kv::{BLOCK_TOKENS, KvPool};
 use crate::layer::{Acts, Bufs, LayerAt, Pass, Temp};
 use crate::ops::RmsNorm;
 use crate::panels::{Rows, RowsMut, Store};
-use crate::sample::{self, PlainDraw, SampleScratch, Sampled};
+use crate::sample::{self, PlainDraw, Sampled};
 use crate::simd::{Buf, padded};
 use crate::weights::{Mlp, Model};
-
-/// What a draw costs per token of the vocabulary, in multiply-adds.
-const DRAW_WORK: usize = 32;
 
 /// Which logits a sequence wants.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -191,11 +186,6 @@ pub fn forward<'s>(
         .using(picked_chosen, recorded)
 }
 
-thread_local! {
-    /// Of cut draws, which look at the whole vocabulary.
-    static DRAWING: RefCell<SampleScratch> = RefCell::new(SampleScratch::default());
-}
-
 /// Draws where nothing else of a row is wanted, rows side by side: one answer per row of logits, or
 /// none at all.
 fn drawn(
@@ -216,17 +206,18 @@ fn drawn(
         .flat_map(|seq| std::iter::repeat_n(plain(seq), seq.logits.rows(seq.tokens.len())));
     let wanted: Vec<Option<PlainDraw>> = wanted.collect();
     let mut drawn = vec![None; rows];
-    let to = Shards::new(&mut drawn);
-    exec.split(rows, rows * vocab * DRAW_WORK, &|part| {
-        // SAFETY: parts are disjoint, inside the slice it was made from.
-        let to = unsafe { to.slice(part.clone()) };
-        DRAWING.with_borrow_mut(|scratch| {
-            for ((row, to), wanted) in part.clone().zip(to).zip(&wanted[part]) {
-                let logits = &logits[row * stride..][..vocab];
-                *to = wanted.and_then(|draw| sample::drawn(logits, &draw, scratch));
-            }
-        });
-    });
+    exec.split_slice(
+        &mut drawn,
+        rows * vocab * sample::DRAW_WORK,
+        &|from, part| {
+            sample::with_scratch(|scratch| {
+                for ((row, to), wanted) in (from..).zip(part).zip(&wanted[from..]) {
+                    let logits = &logits[row * stride..][..vocab];
+                    *to = wanted.and_then(|draw| sample::drawn(logits, &draw, scratch));
+                }
+            });
+        },
+    );
     drawn
 }
 

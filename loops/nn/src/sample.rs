@@ -8,8 +8,10 @@
 mod cut;
 mod plain;
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 
+use crate::exec::Executor;
 use crate::grammar::TokenMask;
 use crate::logprob::token_logprob;
 
@@ -20,6 +22,9 @@ const IMPOSSIBLE: f32 = -1e30;
 /// In a draw from the whole vocabulary a token this far (in nats) below the best cannot be drawn: its
 /// probability is below 1e-21.
 const NEGLIGIBLE: f32 = 50.0;
+
+/// What a draw costs per token of the vocabulary, in multiply-adds.
+pub(crate) const DRAW_WORK: usize = 32;
 
 /// How to draw. Switched off: `top_p` 1, `top_k` 0, `min_p` 0, penalties 0 (repetition 1).
 #[derive(Debug, Clone, PartialEq)]
@@ -229,6 +234,46 @@ pub fn sample(
     sampled.top = top(clean, params.top_logprobs, drawn);
     sampled.nonfinite = nonfinite;
     sampled
+}
+
+thread_local! {
+    /// Of the threads that draw side by side.
+    static DRAWING: RefCell<SampleScratch> = RefCell::new(SampleScratch::default());
+}
+
+/// With the buffers of this thread.
+pub(crate) fn with_scratch(draw: impl FnOnce(&mut SampleScratch)) {
+    DRAWING.with_borrow_mut(draw);
+}
+
+/// What [`sample`] is to draw from, and how.
+#[derive(Debug, Clone, Copy)]
+pub struct DrawFrom<'a> {
+    /// One logit per vocabulary entry.
+    pub row: &'a [f32],
+    pub params: &'a SamplingParams,
+    pub history: &'a TokenCounts,
+    /// Completion index.
+    pub position: u64,
+}
+
+/// [`sample`] for each of them, side by side.
+///
+/// # Panics
+/// If a row is empty.
+pub fn sample_all(draws: &[DrawFrom<'_>], exec: &Executor) -> Vec<Sampled> {
+    let mut sampled = vec![None; draws.len()];
+    let work = draws.iter().map(|draw| draw.row.len()).sum::<usize>() * DRAW_WORK;
+    exec.split_slice(&mut sampled, work, &|from, part| {
+        with_scratch(|scratch| {
+            for (to, draw) in part.iter_mut().zip(&draws[from..]) {
+                let drawn = sample(draw.row, draw.params, draw.history, draw.position, scratch);
+                *to = Some(drawn);
+            }
+        });
+    });
+    let all = sampled.into_iter().map(|one| one.expect("a part has each"));
+    all.collect()
 }
 
 /// What [`sample`] says for a plain draw; none where the row is broken, which that tells.

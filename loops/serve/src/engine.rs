@@ -154,7 +154,7 @@ impl Engine {
             max_positions,
         } = KvRoom::of(&ctx).map_err(internal)?;
         let runner = runner(&ctx, kv_blocks).map_err(internal)?;
-        let proofs = proofs_on(&ctx);
+        let (draws, proofs) = draws_and_proofs(&ctx);
         let thread = |e: std::io::Error| internal(format!("a thread could not be started: {e}"));
         let shared = Arc::new(Shared {
             counters: Counters::new(),
@@ -187,6 +187,7 @@ impl Engine {
             shared: Arc::clone(&shared),
             model: ctx.model,
             runner,
+            executor: draws,
             policies: ctx.policies,
             clock: ctx.clock,
             config: ctx.config,
@@ -382,12 +383,15 @@ fn run_guarded(ctx: CoreCtx) {
     }
 }
 
-/// What adapters are proven on while they are loaded: threads beside the engine's own, half as many. With
-/// a device those have nothing to do.
-fn proofs_on(ctx: &ServeCtx) -> Arc<Executor> {
+/// What the engine draws on, and what adapters are proven on while they are loaded: the threads that
+/// compute and others, half as many. Neither waits for the other. With a device those that compute are
+/// free for the proofs.
+fn draws_and_proofs(ctx: &ServeCtx) -> (Arc<Executor>, Arc<Executor>) {
+    let all = Arc::clone(&ctx.executor);
+    let half = Arc::new(Executor::new(all.threads() / 2));
     match ctx.device {
-        Some(_) => Arc::clone(&ctx.executor),
-        None => Arc::new(Executor::new(ctx.executor.threads() / 2)),
+        Some(_) => (half, all),
+        None => (all, half),
     }
 }
 

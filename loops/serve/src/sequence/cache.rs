@@ -264,6 +264,7 @@ mod tests {
     use super::*;
     use crate::sequence::Setup;
     use crate::tests::support::{END, ask, prompt, tokenizer};
+    use crate::thread::draw::draw_all;
 
     #[test]
     fn nobody_waits_for_a_prefix_of_who_comes_after_in_priority() {
@@ -308,8 +309,10 @@ mod tests {
             wanted.sampling.min_tokens = 1;
             wanted.sampling.temperature = 1.0;
             let (mut sequence, ..) = Sequence::new(wanted, None, &setup);
-            let mut scratch = hone_nn::sample::SampleScratch::default();
-            assert_eq!(sequence.sample(&row, &setup, &mut scratch), Ok(None));
+            let exec = hone_nn::Executor::new(1);
+            let one = std::slice::from_mut(&mut sequence);
+            let went = draw_all(one, &[(0, &row)], (&setup, &exec));
+            assert_eq!(went, [(0, Ok(None))]);
             sequence.kept[0].clone().expect("an end is banned")
         };
         let (one, other) = (first(1), first(2));

@@ -6,12 +6,13 @@ use hone_domain::{
     Ask, Collect, Completion, Delta, Digest, End, Kept, Millis, PolicyVersion, Reason, ServeError,
     StopReason, Token, TokenDelta, Turn, VersionSpan,
 };
-use hone_nn::sample::{GREEDY_BELOW, PlainDraw, SampleScratch, Sampled, sample};
+use hone_nn::sample::{DrawFrom, GREEDY_BELOW, PlainDraw, Sampled};
 use hone_nn::{LogitsWanted, token_logprob};
 
 use crate::masks::Masked;
 use crate::sequence::given::not_finite;
 use crate::sequence::{Sequence, Setup};
+use crate::thread::draw::Went;
 
 /// So many sets before it are compared with a new one.
 const SETS_COMPARED: usize = 64;
@@ -59,18 +60,26 @@ impl Sequence {
         self.late = None;
     }
 
-    /// Samples the next token from its logits; says why it ended, if it did.
-    pub(crate) fn sample(
-        &mut self,
-        row: &[f32],
-        setup: &Setup,
-        scratch: &mut SampleScratch,
-    ) -> Result<Option<StopReason>, ServeError> {
+    /// Takes the mask of the next token, where something rules it.
+    pub(crate) fn take_mask(&mut self) -> Result<(), ServeError> {
         if let Some(masked) = &mut self.masked {
             self.params.allowed = masked.mask()?;
         }
-        let position = self.completion_tokens() as u64;
-        let drawn = sample(row, &self.params, &self.counts, position, scratch);
+        Ok(())
+    }
+
+    /// The draw of the next token from its logits.
+    pub(crate) fn draw_from<'a>(&'a self, row: &'a [f32]) -> DrawFrom<'a> {
+        DrawFrom {
+            row,
+            params: &self.params,
+            history: &self.counts,
+            position: self.completion_tokens() as u64,
+        }
+    }
+
+    /// Takes what was drawn from its logits; says why the completion ended, if it did.
+    pub(crate) fn accept_from(&mut self, row: &[f32], drawn: Sampled, setup: &Setup) -> Went {
         if drawn.nonfinite {
             return Err(not_finite());
         }

@@ -7,12 +7,12 @@ use hone_domain::{
     Ask, Delta, Digest, Form, Grammar, PolicyVersion, Reason, Reasoning, Sampling, ServeError,
     StopReason,
 };
-use hone_nn::sample::SampleScratch;
 use hone_nn::{Executor, LogitsWanted, score, token_logprob};
 
 use super::support::{END, Said, World, ask, model_config, prompt, read, scope, tokenizer, until};
 use crate::masks::{Calls, GrammarBook, Masked, Masks};
 use crate::sequence::{Sequence, Setup, TurnFacts};
+use crate::thread::draw::{Went, draw_all};
 use crate::{Backend, Config};
 
 fn held(lark: &str, seed: u64) -> Ask {
@@ -20,6 +20,12 @@ fn held(lark: &str, seed: u64) -> Ask {
         form: Some(Form::Whole(Grammar(Arc::from(lark)))),
         ..ask(&prompt(5, seed), 60, seed)
     }
+}
+
+fn drawn_from(sequence: &mut Box<Sequence>, row: &[f32], setup: &Setup) -> Went {
+    let exec = Executor::new(1);
+    let went = draw_all(std::slice::from_mut(sequence), &[(0, row)], (setup, &exec));
+    went.into_iter().next().expect("one was drawn").1
 }
 
 const CHOICE: &str = "start: \"abab\" | \"bb\" | \"c\"";
@@ -196,10 +202,9 @@ fn where_only_banned_end_tokens_are_left_each_of_them_is_a_draw() {
     let row: Vec<f32> = (0..model_config().vocab)
         .map(|id| (id % 7) as f32)
         .collect();
-    let mut scratch = SampleScratch::default();
     let mut draw = || {
         until("the mask", || sequence.await_mask(Duration::from_millis(1)));
-        sequence.sample(&row, &setup, &mut scratch)
+        drawn_from(&mut sequence, &row, &setup)
     };
     assert_eq!(draw(), Ok(None));
     assert_eq!(draw(), Ok(Some(StopReason::EndToken)));
@@ -243,13 +248,13 @@ fn only_calls_are_held_where_the_rest_is_free() {
         "<think><tool_call>x</think>x<tool_call>{?}</tool_call>y <tool_call>{b!</tool_call>}z";
     let said =
         "<think><tool_call>x</think>x<tool_call>{.}</tool_call>y <tool_call>{b}</tool_call>}z";
-    let (mut scratch, mut drawn) = (SampleScratch::default(), Vec::new());
+    let mut drawn = Vec::new();
     for byte in wants.bytes() {
         let mut row = vec![0.0; model_config().vocab];
         row[usize::from(byte)] = 60.0;
         until("the mask", || sequence.await_mask(Duration::from_millis(1)));
         drawn.push(matches!(sequence.wanted(), LogitsWanted::Draw(_)));
-        let drew = sequence.sample(&row, &setup, &mut scratch);
+        let drew = drawn_from(&mut sequence, &row, &setup);
         assert_eq!(drew, Ok(None));
     }
     sequence.end(StopReason::Length, &facts());

@@ -1,6 +1,7 @@
 //! The engine thread: takes what arrived, plans a step, computes it, sends what came of it.
 
 mod arrivals;
+pub(crate) mod draw;
 mod step;
 mod warm;
 
@@ -12,8 +13,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use hone_domain::{Delta, Digest, Policies, ServeError, StopReason};
-use hone_nn::sample::SampleScratch;
-use hone_nn::{Model, Runner, blocks_out_of_sight};
+use hone_nn::{Executor, Model, Runner, blocks_out_of_sight};
 use hone_runtime::{Board, Clock, LatestReader, RoomState, Switch};
 use tokio::sync::mpsc;
 
@@ -44,6 +44,8 @@ pub(crate) struct CoreCtx {
     pub(crate) shared: Arc<Shared>,
     pub(crate) model: Arc<Model>,
     pub(crate) runner: Runner,
+    /// Draws from logits.
+    pub(crate) executor: Arc<Executor>,
     pub(crate) policies: LatestReader<Policies>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) config: Config,
@@ -93,7 +95,6 @@ pub(crate) struct Core {
     switch: Switch,
     table: AdapterTable,
     pool: BlockPool,
-    sampler: SampleScratch,
 
     /// Requests in the batch, ascending by place.
     #[expect(clippy::vec_box, reason = "large values that move between lists")]
@@ -156,7 +157,6 @@ impl Core {
             switch,
             table: AdapterTable::new(limits),
             pool: BlockPool::new(ctx.shared.kv_blocks),
-            sampler: SampleScratch::default(),
             running: Vec::new(),
             waiting: BTreeMap::new(),
             parked: HashMap::new(),

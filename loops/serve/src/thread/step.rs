@@ -4,14 +4,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use hone_domain::{Delta, ServeError, StopReason};
-use hone_nn::sample::{SampleScratch, Sampled};
 use hone_nn::{BLOCK_TOKENS, LogitsWanted, SeqInput};
 
 use crate::fair::Waiter;
 use crate::plan::{Limits, Place, Situation, plan};
 use crate::prewarm::WarmRow;
-use crate::sequence::{MASK_WAIT, Sequence, Setup};
+use crate::sequence::{MASK_WAIT, Sequence};
 use crate::stats::Counters;
+use crate::thread::draw::draw_all;
 use crate::thread::{Core, unseen_at};
 
 /// Waiting requests that one plan may admit.
@@ -289,7 +289,6 @@ impl Core {
             ctx,
             running,
             order,
-            sampler,
             pool,
             ended,
             warm,
@@ -307,7 +306,7 @@ impl Core {
         let now = Instant::now();
         let masks_until = now + MASK_WAIT;
         let counters = &ctx.shared.counters;
-        let (mut row, mut sampled) = (0, 0);
+        let (mut row, mut sampled, mut here) = (0, 0, Vec::new());
         for &(_, index, tokens) in &*order {
             let sequence = &mut running[index];
             let samples = sequence.samples_after(tokens);
@@ -322,23 +321,26 @@ impl Core {
             if !samples {
                 continue;
             }
-            let from = match logits.drawn(row) {
-                Some(drawn) => Basis::Drawn(drawn.clone()),
-                None => Basis::Row(logits.row(row)),
-            };
-            sequence.used_experts(logits.experts(row));
+            let at = row;
             row += 1;
-            let left = masks_until.saturating_duration_since(Instant::now());
-            if let Basis::Row(logits) = from
-                && !sequence.is_ready(logits, left)
-            {
+            sequence.used_experts(logits.experts(at));
+            if let Some(drawn) = logits.drawn(at) {
+                sampled += 1;
+                let went = sequence.accept(drawn.clone(), &ctx.shared.setup);
+                note_drawn(sequence, (counters, now));
+                ended.extend(went.transpose().map(|how| (index, how)));
                 continue;
             }
-            sampled += 1;
-            let with = (&ctx.shared.setup, &mut *sampler);
-            if let Some(how) = draw(sequence, from, with, (counters, now)) {
-                ended.push((index, how));
+            let left = masks_until.saturating_duration_since(Instant::now());
+            if sequence.is_ready(logits.row(at), left) {
+                here.push((index, logits.row(at)));
             }
+        }
+        sampled += here.len() as u64;
+        let with = (&ctx.shared.setup, &*ctx.executor);
+        for (index, went) in draw_all(running, &here, with) {
+            note_drawn(&mut running[index], (counters, now));
+            ended.extend(went.transpose().map(|how| (index, how)));
         }
         counters.completion_tokens.fetch_add(sampled, Relaxed);
     }
@@ -355,17 +357,19 @@ impl Core {
         if !self.running.iter().any(|s| s.is_late()) {
             return;
         }
-        let setup = &self.ctx.shared.setup;
         let counters = &self.ctx.shared.counters;
-        for (index, sequence) in self.running.iter_mut().enumerate() {
-            let Some(row) = sequence.late_row() else {
-                continue;
-            };
-            counters.completion_tokens.fetch_add(1, Relaxed);
-            let with = (setup, &mut self.sampler);
-            if let Some(how) = draw(sequence, Basis::Row(&row), with, (counters, Instant::now())) {
-                self.ended.push((index, how));
-            }
+        let late = self.running.iter_mut().enumerate();
+        let late: Vec<(usize, Vec<f32>)> = late
+            .filter_map(|(index, sequence)| Some((index, sequence.late_row()?)))
+            .collect();
+        counters
+            .completion_tokens
+            .fetch_add(late.len() as u64, Relaxed);
+        let rows: Vec<(usize, &[f32])> = late.iter().map(|(at, row)| (*at, &**row)).collect();
+        let with = (&self.ctx.shared.setup, &*self.ctx.executor);
+        for (index, went) in draw_all(&mut self.running, &rows, with) {
+            note_drawn(&mut self.running[index], (counters, Instant::now()));
+            self.ended.extend(went.transpose().map(|how| (index, how)));
         }
         self.remove_ended();
     }
@@ -419,32 +423,14 @@ fn batch_of<'a>(
     rows.chain(warm).collect()
 }
 
-/// What the next token comes from.
-enum Basis<'a> {
-    /// Its logits.
-    Row(&'a [f32]),
-    /// A draw that a device made.
-    Drawn(Sampled),
-}
-
-/// Draws the next token of a completion; says how it ended, if it did.
-fn draw(
-    sequence: &mut Sequence,
-    basis: Basis,
-    (setup, sampler): (&Setup, &mut SampleScratch),
-    (counters, now): (&Counters, Instant),
-) -> Option<Result<StopReason, ServeError>> {
-    let result = match basis {
-        Basis::Row(row) => sequence.sample(row, setup, sampler),
-        Basis::Drawn(drawn) => sequence.accept(drawn, setup),
-    };
+/// Measures how long a token took.
+fn note_drawn(sequence: &mut Sequence, (counters, now): (&Counters, Instant)) {
     match sequence.last_token.replace(now) {
         Some(before) => counters
             .token_gap_us
             .record(micros(now.saturating_duration_since(before))),
         None => counters.ttft_us.record(micros(now - sequence.arrived)),
     }
-    result.transpose()
 }
 
 /// Scores the next tokens of a completion that is given; says how it ended, if it did.

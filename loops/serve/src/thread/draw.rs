@@ -1,0 +1,38 @@
+//! Draws whose logits are needed here: under penalties, grammars and bans, or where the most likely
+//! tokens are told.
+
+use hone_domain::{ServeError, StopReason};
+use hone_nn::Executor;
+use hone_nn::sample::{DrawFrom, sample_all};
+
+use crate::sequence::{Sequence, Setup};
+
+/// How a completion goes on: why it ended, if it did.
+pub(crate) type Went = Result<Option<StopReason>, ServeError>;
+
+/// Draws the next token of each of these by its place among the running, from its logits. They are drawn
+/// side by side: looking through a large vocabulary takes a while.
+pub(crate) fn draw_all(
+    running: &mut [Box<Sequence>],
+    rows: &[(usize, &[f32])],
+    (setup, exec): (&Setup, &Executor),
+) -> Vec<(usize, Went)> {
+    let mut went = Vec::with_capacity(rows.len());
+    let mut ready: Vec<(usize, &[f32])> = Vec::with_capacity(rows.len());
+    for (index, row) in rows {
+        match running[*index].take_mask() {
+            Ok(()) => ready.push((*index, *row)),
+            Err(error) => went.push((*index, Err(error))),
+        }
+    }
+    let mut draws: Vec<DrawFrom> = Vec::with_capacity(ready.len());
+    for (index, row) in &ready {
+        draws.push(running[*index].draw_from(row));
+    }
+    let drawn = sample_all(&draws, exec);
+    drop(draws);
+    for ((index, row), drawn) in ready.into_iter().zip(drawn) {
+        went.push((index, running[index].accept_from(row, drawn, setup)));
+    }
+    went
+}
