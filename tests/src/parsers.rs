@@ -347,8 +347,13 @@ pub fn tool_calls(data: &[u8]) {
     };
     let text = String::from_utf8_lossy(&text[..text.len().min(BYTES_MAX)]);
     let listening = Listening {
-        calls: [None, Some(CallStyle::Tags), Some(CallStyle::Json)][usize::from(mode % 3)],
-        reasoning: [Reasoning::Never, Reasoning::Maybe, Reasoning::Open][usize::from(mode / 3 % 3)],
+        calls: [
+            None,
+            Some(CallStyle::Tags),
+            Some(CallStyle::Json),
+            Some(CallStyle::Parameters),
+        ][usize::from(mode % 4)],
+        reasoning: [Reasoning::Never, Reasoning::Maybe, Reasoning::Open][usize::from(mode / 4 % 3)],
         single: mode & 0x80 != 0,
         held: mode & 0x40 != 0,
     };
@@ -380,12 +385,12 @@ fn spans(text: &str, listening: Listening) {
         spans.extend(listener.push_spans(&text[at..at + c.len_utf8()]));
     }
     spans.extend(listener.finish_spans());
-    let all: String = spans.iter().map(text_of).collect();
+    let all: String = spans.iter().map(Span::text).collect();
     assert_eq!(all, text, "spans are the text");
     let said: String = spans
         .iter()
         .filter(|span| matches!(span, Span::Text(_)))
-        .map(text_of)
+        .map(Span::text)
         .collect();
     let calls = Heard::of(text, listening).calls.len();
     assert!(
@@ -394,11 +399,5 @@ fn spans(text: &str, listening: Listening) {
     );
     if listening.calls.is_none() {
         assert_eq!(said, text, "without calls all is text");
-    }
-}
-
-fn text_of(span: &Span) -> &str {
-    match span {
-        Span::Text(text) | Span::Call(text) => text,
     }
 }

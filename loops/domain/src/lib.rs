@@ -45,7 +45,7 @@ pub use policy::{Digest, OnTrial, Policies, Policy, PolicyChoice, PolicyVersion,
 pub use sample::{Sample, SampleError, SamplePart};
 pub use speech::{
     CALL_CLOSE, CALL_OPEN, CallFinder, CallStyle, Called, Heard, Listener, Listening, Part,
-    Reasoning, Span,
+    Reasoning, Span, members, worded,
 };
 pub use transition::{NextItem, NextKind, NextState, Transition};
 pub use turn::{

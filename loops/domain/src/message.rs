@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use crate::speech::Heard;
+use crate::speech::{Heard, worded};
 
 /// Who speaks. `developer` is kept apart from `system` because clients re-send what they sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -111,9 +111,22 @@ fn hash_call(hash: &mut Sha256, name: &str, arguments: &str) {
         text => text,
     };
     match serde_json::from_str::<Value>(arguments) {
-        Ok(value) => hash_json(hash, &value),
+        Ok(value) => hash_json(hash, &as_said(value)),
         Err(_) => hash.update(arguments),
     }
+}
+
+/// Arguments, where texts that stand for other values are these. Some families say every argument as
+/// text, and only the tool's schema tells which ones are text.
+fn as_said(mut arguments: Value) -> Value {
+    if let Value::Object(members) = &mut arguments {
+        for value in members.values_mut() {
+            if let Some(other) = value.as_str().and_then(worded) {
+                *value = other;
+            }
+        }
+    }
+    arguments
 }
 
 /// Feeds a JSON value in a canonical form: object keys in order, numbers by their value.
@@ -190,6 +203,16 @@ mod tests {
             "outside tags a name alone is data"
         );
         assert_ne!(sampled(raw), sampled("Looking."));
+        // Arguments that were said as text come back as what the tool's schema makes of them.
+        let said = "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n\
+                    <parameter=b>\nTrue\n</parameter>\n</function>\n</tool_call>";
+        for arguments in [r#"{"a": 1, "b": true}"#, r#"{"b": "True", "a": "1"}"#] {
+            assert_eq!(sampled(said), call("x", arguments).chain_hash());
+        }
+        assert_ne!(
+            sampled(said),
+            call("x", r#"{"a": 1, "b": "true?"}"#).chain_hash()
+        );
         // What a person writes is never read as a call.
         let person = |text: &str| Message::text(Role::User, text).chain_hash();
         assert_ne!(

@@ -8,14 +8,17 @@
 mod begin;
 mod call;
 mod heard;
+mod parameters;
 mod scan;
 mod spans;
 
 pub use self::begin::CallFinder;
-pub use self::call::Called;
 use self::call::begun;
+pub use self::call::{Called, members};
 pub use self::heard::Heard;
-use self::scan::ObjectScan;
+use self::parameters::FUNCTION_OPEN;
+pub use self::parameters::worded;
+use self::scan::CallScan;
 pub use self::spans::Span;
 
 /// How a model family writes tool calls.
@@ -25,6 +28,9 @@ pub enum CallStyle {
     Tags,
     /// The whole answer is `{"name": ..., "parameters": {...}}`, one or several, as Llama 3 writes.
     Json,
+    /// `<tool_call><function=...><parameter=...>...</parameter></function></tool_call>`, as Qwen3-Coder
+    /// writes it: each argument as text. Its outer tags may be missing.
+    Parameters,
 }
 
 /// What opens a call in [`CallStyle::Tags`].
@@ -43,7 +49,9 @@ const THINK_CLOSE: &str = "</think>";
 impl CallStyle {
     /// The style that a chat template teaches its model; none where it teaches none that is known.
     pub fn of_template(source: &str) -> Option<Self> {
-        if source.contains(CALL_OPEN) && !source.contains("<function=") {
+        if source.contains(CALL_OPEN) && source.contains(FUNCTION_OPEN) {
+            Some(Self::Parameters)
+        } else if source.contains(CALL_OPEN) {
             Some(Self::Tags)
         } else if source.contains(PYTHON_TAG) || source.contains("\"parameters\": ") {
             Some(Self::Json)
@@ -135,8 +143,10 @@ pub struct Listener {
     /// Text that may still turn out to be something else, from the byte `settled` on.
     held: String,
     settled: usize,
+    /// Of what is held, so many bytes were told as spans.
+    ahead: usize,
     /// Of the held call, from its opening on.
-    scan: ObjectScan,
+    scan: CallScan,
     /// Bytes in which the ends of broken calls were looked for.
     vain: usize,
     /// Space that goes out with the text after it.
@@ -164,7 +174,8 @@ impl Listener {
             },
             held: String::new(),
             settled: 0,
-            scan: ObjectScan::default(),
+            ahead: 0,
+            scan: CallScan::new(listening.calls),
             vain: 0,
             gap: String::new(),
             after_other: false,
@@ -260,7 +271,7 @@ impl Listener {
 
     /// The text ended within a call: it lacks its closing tag or more.
     fn end_call(&mut self, out: &mut Vec<Part>) {
-        let (start, end) = (self.call_start(), self.scan.end);
+        let (start, end) = (self.call_start(), self.scan.end());
         let rest = self.rest();
         let call = end.and_then(|end| Called::parse(&rest[start..end], self.calls));
         match (call, end) {
@@ -281,7 +292,8 @@ impl Listener {
             At::Thinking => self.think(out),
             At::Text => match self.calls {
                 None => self.pass(out),
-                Some(CallStyle::Tags) => self.find_tag(out),
+                Some(CallStyle::Tags) => self.find_tag(&[CALL_OPEN], out),
+                Some(CallStyle::Parameters) => self.find_tag(&[CALL_OPEN, FUNCTION_OPEN], out),
                 Some(CallStyle::Json) => self.find_json(),
             },
             At::Call => self.scan_call(out),
@@ -343,16 +355,21 @@ impl Listener {
         false
     }
 
-    fn find_tag(&mut self, out: &mut Vec<Part>) -> bool {
-        if let Some(at) = self.rest().find(CALL_OPEN) {
+    /// Looks for what opens a call.
+    fn find_tag(&mut self, tags: &[&str], out: &mut Vec<Part>) -> bool {
+        let rest = self.rest();
+        // In one go: looking for each by itself would look to the end for the one that is nowhere.
+        let mut places = rest.match_indices('<').map(|(at, _)| at);
+        let opens = |at: &usize| tags.iter().any(|tag| rest[*at..].starts_with(tag));
+        if let Some(at) = places.find(opens) {
             let before = self.take(at);
             self.say(&before, out);
             self.at = At::Call;
-            self.scan = ObjectScan::default();
+            self.scan = CallScan::new(self.calls);
             return true;
         }
-        let rest = self.rest();
-        let certain = rest.len() - overlap(rest, CALL_OPEN);
+        let begun = tags.iter().map(|tag| overlap(rest, tag)).max();
+        let certain = rest.len() - begun.unwrap_or(0);
         let text = self.take(certain);
         self.say(&text, out);
         false
@@ -364,7 +381,7 @@ impl Listener {
             return false;
         }
         let begins = text.starts_with('{') || text.starts_with(PYTHON_TAG);
-        self.scan = ObjectScan::default();
+        self.scan = CallScan::new(self.calls);
         self.at = if begins { At::Call } else { At::Plain };
         true
     }
@@ -373,7 +390,7 @@ impl Listener {
     fn call_start(&self) -> usize {
         let space = |text: &str| text.len() - text.trim_start().len();
         let tag = match self.calls {
-            Some(CallStyle::Tags) => CALL_OPEN,
+            Some(CallStyle::Tags | CallStyle::Parameters) => CALL_OPEN,
             _ => PYTHON_TAG,
         };
         let rest = self.rest();
@@ -388,17 +405,17 @@ impl Listener {
     fn scan_call(&mut self, out: &mut Vec<Part>) -> bool {
         let start = self.call_start();
         let held = &self.held[self.settled..];
-        match held[start..].chars().next() {
-            None => return false,
-            Some('{') => {}
-            Some(_) => return self.broken_call(out),
+        match (held[start..].chars().next(), self.calls) {
+            (None, _) => return false,
+            (Some('{'), _) | (Some(_), Some(CallStyle::Parameters)) => {}
+            (Some(_), _) => return self.broken_call(out),
         }
         let object = &held[start..held.floor_char_boundary(start + BEGIN_BYTES_MAX)];
         if self.tells_early
             && let Some((name, arguments)) = self.calls.and_then(|calls| begun(object, calls))
         {
             self.settled += start + arguments;
-            self.scan = ObjectScan::default();
+            self.scan = CallScan::new(self.calls);
             self.at = At::Arguments;
             // Cut short from here on, it is a call all the same.
             self.gap.clear();
@@ -407,7 +424,7 @@ impl Listener {
             return true;
         }
         let end = self.scan.advance(held, start);
-        if self.scan.is_broken {
+        if self.scan.is_broken() {
             return self.broken_call(out);
         }
         let Some(end) = end else {
@@ -423,6 +440,15 @@ impl Listener {
                     return self.broken_call(out);
                 }
                 held.len() - rest.len() + CALL_CLOSE.len()
+            }
+            Some(CallStyle::Parameters) => {
+                let rest = held[end..].trim_start();
+                match rest.strip_prefix(CALL_CLOSE) {
+                    Some(behind) => held.len() - behind.len(),
+                    // The space behind it waits with it for what comes.
+                    None if CALL_CLOSE.starts_with(rest) => return false,
+                    None => end,
+                }
             }
             _ => end,
         };
@@ -446,10 +472,10 @@ impl Listener {
         self.after_other = true;
         self.whole_calls += 1;
         self.is_behind_call = true;
-        self.scan = ObjectScan::default();
+        self.scan = CallScan::new(self.calls);
         self.at = match self.calls {
             _ if self.single => At::Plain,
-            Some(CallStyle::Tags) => At::Text,
+            Some(CallStyle::Tags | CallStyle::Parameters) => At::Text,
             _ => At::Between,
         };
     }
@@ -467,7 +493,7 @@ impl Listener {
         match end {
             Some(_) => self.at = At::Closing,
             // What is held begins behind them from now on.
-            None => self.scan.at = 0,
+            None => self.scan.rebase(),
         }
         end.is_some()
     }
@@ -498,10 +524,14 @@ impl Listener {
     /// What looked like a call is text. Only its opening is certain to be, so that a sound call
     /// behind it is still found, unless too much was looked through for nothing.
     fn broken_call(&mut self, out: &mut Vec<Part>) -> bool {
-        self.vain += self.scan.at;
-        self.scan = ObjectScan::default();
-        if self.calls == Some(CallStyle::Tags) && self.vain <= VAIN_MAX {
-            let open = self.take(CALL_OPEN.len());
+        self.vain += self.scan.looked();
+        self.scan = CallScan::new(self.calls);
+        if self.calls != Some(CallStyle::Json) && self.vain <= VAIN_MAX {
+            let tag = match self.rest().starts_with(CALL_OPEN) {
+                true => CALL_OPEN,
+                false => FUNCTION_OPEN,
+            };
+            let open = self.take(tag.len());
             self.say(&open, out);
             self.at = At::Text;
         } else {

@@ -18,6 +18,11 @@ const JSON: Listening = Listening {
     held: false,
 };
 
+const PARAMETERS: Listening = Listening {
+    calls: Some(CallStyle::Parameters),
+    ..TAGS
+};
+
 fn heard(reasoning: &str, content: &str, calls: &[(&str, &str)]) -> Heard {
     let call = |(name, arguments): &(&str, &str)| Called {
         name: (*name).to_owned(),
@@ -50,13 +55,10 @@ fn spans(pieces: impl Iterator<Item = String>, listening: Listening) -> Vec<(boo
     spans.extend(listener.finish_spans());
     let mut merged: Vec<(bool, String)> = Vec::new();
     for span in spans {
-        let (is_call, text) = match span {
-            Span::Text(text) => (false, text),
-            Span::Call(text) => (true, text),
-        };
+        let is_call = !matches!(span, Span::Text(_));
         match merged.last_mut() {
-            Some((last, told)) if *last == is_call => told.push_str(&text),
-            _ => merged.push((is_call, text)),
+            Some((last, told)) if *last == is_call => told.push_str(span.text()),
+            _ => merged.push((is_call, span.text().to_owned())),
         }
     }
     merged
@@ -86,6 +88,17 @@ fn broken_calls_by_the_thousand_are_text() {
             &few,
             TAGS,
             &heard("", broken.repeat(40).trim_end(), &[("f", "{}")]),
+        );
+    }
+    for broken in [
+        "<function=",
+        "<function=f>x",
+        "<function=f><parameter=a></parameter> ",
+    ] {
+        let text = broken.repeat((1 << 21) / broken.len());
+        assert_eq!(
+            Heard::of(&text, PARAMETERS).content.trim_end(),
+            text.trim_end()
         );
     }
     let one = r#"{"name": "f", "parameters": {}}; "#;
@@ -207,6 +220,73 @@ fn calls_as_the_whole_answer() {
     ] {
         check(&text, JSON, &expected);
     }
+}
+
+/// A function with its parameters, as templates write it.
+fn function(name: &str, parameters: &[(&str, &str)]) -> String {
+    let parameters = parameters.iter();
+    let parameters: String = parameters
+        .map(|(key, value)| format!("<parameter={key}>\n{value}\n</parameter>\n"))
+        .collect();
+    format!("<function={name}>\n{parameters}</function>")
+}
+
+#[test]
+fn calls_with_parameters() {
+    let f = function("f", &[("a", "1"), ("b", "two\nlines\n")]);
+    let one = [("f", r#"{"a": 1, "b": "two\nlines\n"}"#)];
+    let none = "<function=g></function>";
+    let values = [
+        ("x", "{\"n\": 12345678901234567890123.0}"),
+        ("y", "\"quoted\""),
+        ("z", " 5"),
+        ("x", "[1,\n2]"),
+        ("é", "a</parameter> b</parameter>\n<parameter"),
+        ("", ""),
+    ];
+    let odd = function("f", &values[..5]);
+    let told = r#"{"x": [1,
+2], "y": "\"quoted\"", "z": " 5", "é": "a</parameter> b</parameter>\n<parameter"}"#;
+    for (text, expected) in [
+        (
+            format!("<tool_call>\n{f}\n</tool_call>"),
+            heard("", "", &one),
+        ),
+        (
+            format!("<think>hm</think>Hi.\n\n<tool_call>\n{f}\n</tool_call>\n"),
+            heard("hm", "Hi.", &one),
+        ),
+        // The tags around it are forgotten at times.
+        (format!("Hi.\n{f}\n</tool_call>"), heard("", "Hi.", &one)),
+        (f.clone(), heard("", "", &one)),
+        (format!("<tool_call>{f}"), heard("", "", &one)),
+        (format!("<tool_call>{f}\n</tool"), heard("", "", &one)),
+        (format!("{f} B"), heard("", "B", &one)),
+        (
+            format!("<tool_call>{none}</tool_call>\n<tool_call>{f}</tool_call>{none}"),
+            heard("", "", &[("g", "{}"), one[0], ("g", "{}")]),
+        ),
+        (odd, heard("", "", &[("f", told)])),
+    ] {
+        check(&text, PARAMETERS, &expected);
+    }
+    for text in [
+        "a < b, <tool, <function",
+        "<tool_call>no function</tool_call>",
+        "<tool_call>{\"name\": \"f\"}</tool_call>",
+        "<function=>\n</function>",
+        "<function=f\n></function>",
+        "<function=f> text </function>",
+        "<function=f><parameter=a>1",
+        "<function=f><parameter=a>1</parameter> 2</function>",
+        "<function=f><parameter=a>1</parameter></func",
+        &function("f", &values[5..]),
+    ] {
+        check(text, PARAMETERS, &heard("", text, &[]));
+    }
+    let hidden = format!("<tool_call><function=f>oops {f}");
+    let told = heard("", "<tool_call><function=f>oops", &one);
+    check(&hidden, PARAMETERS, &told);
 }
 
 #[test]
@@ -342,7 +422,7 @@ fn templates_tell_the_style() {
         Some(CallStyle::Tags)
     );
     assert_eq!(of("{{- \"<|python_tag|>\" }}"), Some(CallStyle::Json));
-    assert_eq!(of("<tool_call>\n<function=f>"), None);
+    assert_eq!(of("<tool_call>\n<function=f>"), Some(CallStyle::Parameters));
     assert_eq!(of("{{ messages[0].content }}"), None);
 }
 
@@ -356,9 +436,12 @@ proptest! {
             "<tool_call>", "</tool_call>", "<think>", "</think>", "{\"name\": \"f\"", ", ",
             "\"arguments\": ", "{\"a\": [1, {}]}", "}", "{", "\"", "\\", " ", "\n", "é", "text", ";",
             "<|python_tag|>", "<tool", "_call>", "{\"name\":\"g\",\"parameters\":{}}", "\"parameters\": ",
+            "<function=f>", "</function>", "<parameter=a>", "</parameter>", "<func", "tion=f>",
         ]), 0..14),
         cuts in prop::collection::vec(0usize..200, 0..10),
-        style in prop::sample::select(vec![None, Some(CallStyle::Tags), Some(CallStyle::Json)]),
+        style in prop::sample::select(vec![
+            None, Some(CallStyle::Tags), Some(CallStyle::Json), Some(CallStyle::Parameters),
+        ]),
         reasoning in prop::sample::select(vec![Reasoning::Never, Reasoning::Maybe, Reasoning::Open]),
         held: bool,
     ) {
@@ -387,7 +470,8 @@ proptest! {
         }
         for call in whole.calls.iter().filter(|_| !held) {
             let sound: Value = serde_json::from_str(&call.arguments).unwrap();
-            prop_assert!(sound.is_object() && text.contains("name"));
+            prop_assert!(sound.is_object());
+            prop_assert!(text.contains("name") || text.contains("<function="));
         }
     }
 
@@ -397,11 +481,16 @@ proptest! {
         parts in prop::collection::vec(prop::sample::select(vec![
             "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1.50, \"b\": \"x\"}}</tool_call>",
             "Looking. ", "\n", "done", "<tool_call>", "{",
+            "<tool_call>\n<function=f>\n<parameter=a>\n1.50\n</parameter>\n</function>\n</tool_call>",
         ]), 0..6),
+        style in prop::sample::select(vec![TAGS, PARAMETERS]),
         thought in prop::sample::select(vec!["", "<think>\nhm\n</think>\n\n"]),
     ) {
         let text = format!("{thought}{}", parts.concat());
-        let heard = Heard::of(&text, TAGS);
+        // A model writes calls in one style.
+        let other = if style == PARAMETERS { "{\"name\"" } else { "<function=" };
+        prop_assume!(!text.contains(other));
+        let heard = Heard::of(&text, style);
         let calls = heard.calls.iter().map(|call| crate::ToolCall {
             id: "callx".to_owned(),
             name: call.name.clone(),

@@ -37,6 +37,7 @@ impl Ending {
             let matched = match span {
                 Span::Text(text) => self.matcher.push(text),
                 Span::Call(text) => self.matcher.pass(&text),
+                Span::Gap(space) => self.matcher.push_gap(&space),
             };
             certain.push_str(&matched.text);
             if matched.stopped {
@@ -57,6 +58,7 @@ impl Ending {
         let matched = match rest {
             Some(Span::Text(rest)) => self.matcher.push(rest),
             Some(Span::Call(rest)) => self.matcher.pass(&rest),
+            Some(Span::Gap(rest)) => self.matcher.push_gap(&rest),
             None => self.matcher.push(String::new()),
         };
         text.push_str(&matched.text);
@@ -75,6 +77,8 @@ struct StopMatcher {
     stops: Vec<String>,
     /// Text that may be the beginning of a stop string.
     held: String,
+    /// So many bytes of it are space behind a call, in which no stop string ends.
+    gap: usize,
 }
 
 /// What a piece of text led to.
@@ -93,6 +97,7 @@ impl StopMatcher {
         Self {
             stops,
             held: String::new(),
+            gap: 0,
         }
     }
 
@@ -107,19 +112,22 @@ impl StopMatcher {
         if let Some(start) = self.first_match() {
             self.held.truncate(start);
             return Matched {
-                text: std::mem::take(&mut self.held),
+                text: self.flush(),
                 stopped: true,
             };
         }
-        let keep = self
-            .stops
-            .iter()
-            .map(|s| overlap(&self.held, s))
-            .max()
-            .unwrap_or(0);
-        let tail = self.held.split_off(self.held.len() - keep);
         Matched {
-            text: std::mem::replace(&mut self.held, tail),
+            text: self.certain(),
+            stopped: false,
+        }
+    }
+
+    /// Takes space behind a call: a stop string may begin there, and is not found in it alone.
+    fn push_gap(&mut self, space: &str) -> Matched {
+        self.held.push_str(space);
+        self.gap = self.held.len();
+        Matched {
+            text: self.certain(),
             stopped: false,
         }
     }
@@ -134,15 +142,28 @@ impl StopMatcher {
         }
     }
 
+    /// Gives out what is held and begins no stop string.
+    fn certain(&mut self) -> String {
+        let begun = self.stops.iter().map(|s| overlap(&self.held, s));
+        let certain = self.held.len() - begun.max().unwrap_or(0);
+        self.gap = self.gap.saturating_sub(certain);
+        let tail = self.held.split_off(certain);
+        std::mem::replace(&mut self.held, tail)
+    }
+
     /// What is still held, when nothing more will come.
     fn flush(&mut self) -> String {
+        self.gap = 0;
         std::mem::take(&mut self.held)
     }
 
     /// Start of the match that ends first; the longest of those that end together.
     fn first_match(&self) -> Option<usize> {
         let found = self.stops.iter().filter_map(|stop| {
-            let start = self.held.find(stop.as_str())?;
+            // One that ends in the gap does not count.
+            let from = (self.gap + 1).saturating_sub(stop.len());
+            let from = self.held.ceil_char_boundary(from);
+            let start = from + self.held.get(from..)?.find(stop.as_str())?;
             Some((start + stop.len(), start))
         });
         found.min().map(|(_, start)| start)
@@ -245,6 +266,23 @@ mod tests {
         tells(&text, (all, Tags, false), ("a ", Some(StopString)));
         let (text, told) = (format!("{CALL}\na Rome b"), format!("{CALL}\na "));
         tells(&text, (&["Rome"], Tags, false), (&told, Some(StopString)));
+        // What begins behind a call may begin with space.
+        for space in ["", "\n", " \n\n "] {
+            let text = format!("{CALL}{space}\nSeen: b");
+            let told = format!("{CALL}{space}");
+            let stopped = (told.as_str(), Some(StopString));
+            tells(&text, (&["\nSeen:", "\n"], Tags, false), stopped);
+        }
+        let text = format!("{OBJECT}\nSeen: b");
+        tells(
+            &text,
+            (&["\nSeen:"], Json, false),
+            (OBJECT, Some(StopString)),
+        );
+        // Not behind one that only looked like one.
+        let told = format!("{CALL}<tool_call>");
+        let broken = format!("{told}\nx");
+        tells(&broken, (&["\n"], Tags, false), (&told, Some(StopString)));
         // Neither side of a call makes a stop string of both.
         let text = format!("a{CALL}b");
         tells(&text, (&["ab", "a<", ">b"], Tags, false), (&text, None));
@@ -280,6 +318,37 @@ mod tests {
         tells("a Rome", (&["Rome"], Json, true), ("a ", stopped));
         let data = "{\"a\": 1} Rome";
         tells(data, (&["Rome"], Json, true), ("{\"a\": 1} ", stopped));
+    }
+
+    /// What can only be text is looked at when it comes.
+    #[test]
+    fn no_stop_string_is_late() {
+        use CallStyle::{Json, Tags};
+        let rows = [
+            ("<think>a\n\n", "\n\n", "<think>a"),
+            ("<think>\n\n", "\n\n", "<think>"),
+            ("<think>a</", "</", "<think>a"),
+            ("a\n", "\n", "a"),
+            (" \n", "\n", " "),
+            ("<think>a</think>\n", "\n", "<think>a</think>"),
+            ("<think>a</think>b\n\n", "\n\n", "<think>a</think>b"),
+        ];
+        for style in [Tags, Json] {
+            for (text, stop, told) in rows {
+                tells(
+                    text,
+                    (&[stop], style, false),
+                    (told, Some(StopReason::StopString)),
+                );
+                let rules = rules(&[stop], style, false);
+                let mut ending = Ending::new(&rules);
+                let pieces = text.split_inclusive(|_| true);
+                let whys: Vec<_> = pieces
+                    .map(|piece| ending.push(piece.to_owned()).1)
+                    .collect();
+                assert!(whys.last().is_some_and(Option::is_some), "{text:?}");
+            }
+        }
     }
 
     /// A text that opens a call and is no JSON is not waited for to its end.

@@ -10,10 +10,12 @@ use hone_domain::{
     TurnId,
 };
 use hone_serve::Answer;
+use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Door;
+use super::arguments::Fitting;
 use crate::people::meter::Spender;
 use crate::telemetry::{Completed, Parent};
 use hone_collect::Input;
@@ -77,6 +79,8 @@ pub(super) struct Job {
     pub(super) answer: Answer,
     pub(super) prompt_text: Option<Arc<str>>,
     pub(super) listening: Listening,
+    /// The tools of a request whose model says arguments as text.
+    pub(super) said_to: Option<Vec<Value>>,
     pub(super) collect: Collect,
     pub(super) done: bool,
     /// Who pays for its tokens, where somebody counts them.
@@ -107,7 +111,7 @@ async fn follow(door: &Door, mut job: Job, out: mpsc::Sender<Piece>) {
     let late = sleep_until(Instant::now() + door.limits.completion_timeout);
     let abort = door.abort.wait();
     tokio::pin!(late, abort);
-    let mut heard = Hearing::new(job.listening);
+    let mut heard = Hearing::new(job.listening, job.said_to.take());
     let mut cancelled: Option<ServeError> = None;
     let mut left = false;
     let mut first_token_ms = None;
@@ -177,15 +181,17 @@ async fn follow(door: &Door, mut job: Job, out: mpsc::Sender<Piece>) {
 struct Hearing {
     text: String,
     listener: Listener,
+    fitting: Option<Fitting>,
     /// Tokens of reasoning.
     thoughts: usize,
 }
 
 impl Hearing {
-    fn new(listening: Listening) -> Self {
+    fn new(listening: Listening, said_to: Option<Vec<Value>>) -> Self {
         Self {
             text: String::new(),
             listener: Listener::new(listening),
+            fitting: said_to.map(Fitting::new),
             thoughts: 0,
         }
     }
@@ -201,12 +207,21 @@ impl Hearing {
 
     fn push(&mut self, text: &str) -> Vec<Part> {
         self.text.push_str(text);
-        self.listener.push(text)
+        let parts = self.listener.push(text);
+        self.fitted(parts)
+    }
+
+    fn fitted(&mut self, mut parts: Vec<Part>) -> Vec<Part> {
+        if let Some(fitting) = &mut self.fitting {
+            fitting.fit(&mut parts);
+        }
+        parts
     }
 
     fn finish(&mut self, text: &str) -> Vec<Part> {
         let mut parts = self.push(text);
-        parts.extend(self.listener.finish());
+        let rest = self.listener.finish();
+        parts.extend(self.fitted(rest));
         parts
     }
 

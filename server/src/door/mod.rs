@@ -7,6 +7,7 @@
 //! its choices, and their turns still reach collect · Never: writes the ledger, waits for judge or
 //! train.
 
+mod arguments;
 mod conduct;
 mod counters;
 mod language;
@@ -30,6 +31,7 @@ use crate::learning::Rules;
 use crate::people::meter::Meters;
 use crate::telemetry::Telemetry;
 
+pub use arguments::Kinds;
 pub use conduct::{Choice, Ended, Piece};
 pub use counters::{Counter, DoorCounters};
 pub use language::{ByteLanguage, Language, LanguageError, Manner, ModelLanguage};

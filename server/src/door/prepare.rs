@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use hone_collect::{Input, Observed};
 use hone_domain::{
-    Admission, Admitted, Ask, AskContext, BindRequest, Binding, Check, Collect, Continued, Form,
-    Grammar, GroupId, Listening, Message, Millis, Origin, PolicyChoice, Reason, Reasoning,
-    RequestId, Sampling, Scope, ServeError, SessionId, StopRules, Token, ToolCall, TurnId,
-    TurnKind, Wanted,
+    Admission, Admitted, Ask, AskContext, BindRequest, Binding, CallStyle, Check, Collect,
+    Continued, Form, Grammar, GroupId, Listening, Message, Millis, Origin, PolicyChoice, Reason,
+    Reasoning, RequestId, Sampling, Scope, ServeError, SessionId, StopRules, Token, ToolCall,
+    TurnId, TurnKind, Wanted,
 };
 use hone_serve::HeldGrammar;
 use serde_json::{Map, Value};
@@ -96,6 +96,16 @@ impl Request {
             trace: self.parent.map(|parent| parent.trace),
             metadata: self.metadata.clone(),
             checks: self.checks.clone(),
+        }
+    }
+
+    /// The tools it shows to a model that says arguments as text.
+    fn said_to(&self, calls: Option<CallStyle>) -> Option<Vec<Value>> {
+        match &self.prompt {
+            PromptSource::Chat { tools, .. } if calls == Some(CallStyle::Parameters) => {
+                tools.clone()
+            }
+            _ => None,
         }
     }
 
@@ -415,6 +425,7 @@ impl Door {
                 payer: self.meters.spender(request.id),
                 prompt_text: prepared.text.clone(),
                 listening: prepared.listening,
+                said_to: request.said_to(prepared.listening.calls),
                 collect,
                 done: request.done && at + 1 == request.n,
                 parent: request.parent,

@@ -1,6 +1,6 @@
 //! Messages as chat templates read them.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use hone_domain::{Message, Role, ToolCall};
@@ -36,6 +36,14 @@ pub(super) fn takes_one_call(language: &dyn Language) -> bool {
     !takes(&["look00001", "look00002"]) && takes(&["look00001"])
 }
 
+/// Messages by their place, with the texts that were sampled.
+fn by_place(recorded: &[(usize, Arc<str>)]) -> HashMap<usize, &Arc<str>> {
+    recorded
+        .iter()
+        .map(|(place, text)| (*place, text))
+        .collect()
+}
+
 /// The messages with each call in a message of its own, before its result, and the places that those of
 /// `recorded` have among them. These stay whole.
 pub(super) fn split_calls(
@@ -44,16 +52,17 @@ pub(super) fn split_calls(
 ) -> (Vec<Message>, Vec<(usize, Arc<str>)>) {
     let mut split = Vec::with_capacity(messages.len());
     let mut places = Vec::with_capacity(recorded.len());
+    let recorded = by_place(recorded);
     let mut rest = messages.iter().enumerate().peekable();
     while let Some((at, message)) = rest.next() {
-        if let Some((_, text)) = recorded.iter().find(|(place, _)| *place == at) {
-            places.push((split.len(), text.clone()));
+        if let Some(text) = recorded.get(&at) {
+            places.push((split.len(), Arc::clone(text)));
         } else if message.tool_calls.len() > 1 {
-            let mut results = VecDeque::new();
+            let mut results = Vec::new();
             while let Some((_, result)) = rest.next_if(|(_, next)| next.role == Role::Tool) {
-                results.push_back(result);
+                results.push(result);
             }
-            push_split(message, results, &mut split);
+            push_split(message, &results, &mut split);
             continue;
         }
         split.push(message.clone());
@@ -61,12 +70,20 @@ pub(super) fn split_calls(
     (split, places)
 }
 
-/// A message's calls one by one, each before its result: the one with its id, or else the next.
-fn push_split(message: &Message, mut results: VecDeque<&Message>, out: &mut Vec<Message>) {
-    let answers = |result: &&Message, call: &ToolCall| {
-        let id = result.tool_call_id.as_ref();
-        id.is_some_and(|id| !id.is_empty() && *id == call.id)
-    };
+/// A message's calls one by one, each before its result: the one with its id, or else the next that has
+/// the id of no call. One message can have very many.
+fn push_split(message: &Message, results: &[&Message], out: &mut Vec<Message>) {
+    let ids = message.tool_calls.iter().map(|call| call.id.as_str());
+    let ids: HashSet<&str> = ids.filter(|id| !id.is_empty()).collect();
+    let mut own: HashMap<&str, VecDeque<usize>> = HashMap::new();
+    let mut others = VecDeque::new();
+    for (at, result) in results.iter().enumerate() {
+        match result.tool_call_id.as_deref() {
+            Some(id) if ids.contains(id) => own.entry(id).or_default().push_back(at),
+            _ => others.push_back(at),
+        }
+    }
+    let mut left: Vec<Option<&Message>> = results.iter().copied().map(Some).collect();
     for (at, call) in message.tool_calls.iter().enumerate() {
         let content = if at == 0 { &*message.content } else { "" };
         out.push(Message {
@@ -74,14 +91,11 @@ fn push_split(message: &Message, mut results: VecDeque<&Message>, out: &mut Vec<
             tool_calls: vec![call.clone()],
             ..Message::text(message.role, content)
         });
-        let own = results.iter().position(|result| answers(result, call));
-        let others =
-            |result: &&Message| message.tool_calls.iter().any(|call| answers(result, call));
-        let own = own.or_else(|| results.iter().position(|result| !others(result)));
-        let result = own.and_then(|at| results.remove(at));
-        out.extend(result.cloned());
+        let own = own.get_mut(call.id.as_str()).and_then(VecDeque::pop_front);
+        let result = own.or_else(|| others.pop_front());
+        out.extend(result.and_then(|at| left[at].take()).cloned());
     }
-    out.extend(results.into_iter().cloned());
+    out.extend(left.into_iter().flatten().cloned());
 }
 
 /// Messages for the template. Leading system and developer messages become one, because many
@@ -101,12 +115,16 @@ pub(super) fn template_messages(
         template_message(&Message::text(Role::System, texts.join("\n\n")))
     });
     let from = if merged.is_some() { leading } else { 0 };
-    let rest = messages.iter().enumerate().skip(from).map(|(at, message)| {
-        match recorded.iter().find(|(place, _)| *place == at) {
-            Some((_, text)) => template_message(&Message::text(message.role, &**text)),
-            None => template_message(message),
-        }
-    });
+    let recorded = by_place(recorded);
+    let rest =
+        messages
+            .iter()
+            .enumerate()
+            .skip(from)
+            .map(|(at, message)| match recorded.get(&at) {
+                Some(text) => template_message(&Message::text(message.role, &***text)),
+                None => template_message(message),
+            });
     merged.into_iter().chain(rest).collect()
 }
 
@@ -283,7 +301,7 @@ mod tests {
 
     #[test]
     fn each_call_stands_before_its_own_result() {
-        let rows: [(Vec<Message>, &[&str]); 5] = [
+        let rows: [(Vec<Message>, &[&str]); 7] = [
             (
                 vec![
                     calls(&["a", "b"]),
@@ -313,6 +331,27 @@ mod tests {
                 vec![calls(&["", ""]), result(Some(""), "1")],
                 &["Looking.", "1", ""],
             ),
+            // What is left behind keeps its order.
+            (
+                vec![
+                    calls(&["a", "b"]),
+                    result(Some("a"), "1"),
+                    result(Some("x"), "2"),
+                    result(Some("a"), "3"),
+                    result(Some("y"), "4"),
+                ],
+                &["Looking.a", "1", "b", "2", "3", "4"],
+            ),
+            // One id for two calls.
+            (
+                vec![
+                    calls(&["a", "a", "a"]),
+                    result(Some("x"), "3"),
+                    result(Some("a"), "1"),
+                    result(Some("a"), "2"),
+                ],
+                &["Looking.a", "1", "a", "2", "a", "3"],
+            ),
             (
                 vec![
                     calls(&["a"]),
@@ -332,5 +371,39 @@ mod tests {
         let (split, recorded) = split_calls(&messages, &[(1, sampled.clone())]);
         assert_eq!(told(&split), ["Looking.a", "b", "Looking.cd", "1"]);
         assert_eq!(recorded, [(2, sampled)]);
+    }
+
+    /// Whoever looks through all of them for each waits for minutes.
+    #[test]
+    fn many_calls_are_split_at_once() {
+        const CALLS: usize = 20_000;
+        let ids: Vec<String> = (0..CALLS).map(|at| format!("c{at}")).collect();
+        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        let answered = ids[CALLS / 2..].iter().rev();
+        let mut messages = vec![calls(&ids)];
+        messages.extend(answered.map(|id| result(Some(id), &format!("of {id}"))));
+        // Of a session that is as long, each of its messages as it was sampled.
+        let sampled: Arc<str> = Arc::from("as said");
+        let before = messages.len();
+        let said = Message::text(Role::Assistant, "Said.");
+        messages.extend(vec![said; CALLS]);
+        let recorded: Vec<_> = (before..messages.len())
+            .map(|at| (at, sampled.clone()))
+            .collect();
+        let (split, places) = split_calls(&messages, &recorded);
+        let answered = ids[CALLS / 2..].iter();
+        let answered = answered.flat_map(|id| [(*id).to_owned(), format!("of {id}")]);
+        let unanswered = ids[1..CALLS / 2].iter().map(|id| (*id).to_owned());
+        let mut expected = vec!["Looking.c0".to_owned()];
+        expected.extend(unanswered.chain(answered));
+        assert_eq!(told(&split[..expected.len()]), expected);
+        assert_eq!(places.len(), CALLS);
+        let values = template_messages(&split, &places);
+        assert_eq!(values.len(), expected.len() + CALLS);
+        assert!(
+            values[expected.len()..]
+                .iter()
+                .all(|value| value["content"] == "as said")
+        );
     }
 }

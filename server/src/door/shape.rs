@@ -1,6 +1,7 @@
 //! The form that an answer has to have, and what is wrong with one in the words of whoever wrote it.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use hone_domain::{Form, Grammar, Reasoning, ServeError};
@@ -32,6 +33,12 @@ impl Pattern {
         let mut found = Vec::new();
         find(param, schema, &mut found);
         found
+    }
+
+    /// The place of the tool that it is of.
+    fn tool(&self) -> Option<usize> {
+        let (at, _) = self.param.strip_prefix("tools[")?.split_once("].")?;
+        at.parse().ok()
     }
 }
 
@@ -108,18 +115,14 @@ pub struct Shape {
 pub struct Loose {
     /// Their places in the request.
     pub tools: Vec<usize>,
-    /// The schema of any object.
+    /// What stands for any arguments in a rule.
     pub arguments: String,
 }
 
 impl Loose {
     /// The rule of the arguments of the tool at a place of the request: a line of its own.
-    pub fn rule(at: usize, schema: &str) -> String {
-        format!("{}%json {schema}\n", Self::head(at))
-    }
-
-    fn head(at: usize) -> String {
-        format!("args{at}: ")
+    pub fn rule(at: usize, arguments: &str) -> String {
+        format!("args{at}: {arguments}\n")
     }
 
     /// The tool whose arguments are wrong, where that is `why` a grammar cannot be followed.
@@ -128,7 +131,12 @@ impl Loose {
         let (line, _) = line.split_once('(')?;
         let at: usize = line.parse().ok()?;
         let rule = grammar.lines().nth(at.checked_sub(1)?)?;
-        let (name, _) = rule.split_once(": ")?;
+        Self::place(rule)
+    }
+
+    /// The place of the tool whose arguments a line is the rule of.
+    fn place(line: &str) -> Option<usize> {
+        let (name, _) = line.split_once(": ")?;
         name.strip_prefix("args")?.parse().ok()
     }
 }
@@ -208,36 +216,36 @@ impl Shape {
     /// which one is, or where `all` are to go.
     fn loosened(&self, (grammar, why): (&str, &str), all: bool) -> Option<Self> {
         let blamed = Loose::blamed(grammar, why).filter(|_| !all);
-        let (gone, left): (Vec<usize>, Vec<usize>) = {
+        let (gone, left): (BTreeSet<usize>, BTreeSet<usize>) = {
             let tools = self.loose.tools.iter();
             tools.partition(|at| blamed.is_none_or(|blamed| blamed == **at))
         };
+        let is_gone = |at: &usize| gone.contains(at);
         if gone.is_empty() {
             return None;
         }
         let mut looser = self.clone();
-        looser.loose.tools = left;
+        looser.loose.tools = left.into_iter().collect();
         let any = |line: &str| {
-            let mut of = gone.iter().copied();
-            let at = of.find(|at| line.starts_with(&Loose::head(*at)));
-            at.map(|at| Loose::rule(at, &self.loose.arguments))
+            let at = Loose::place(line).filter(is_gone)?;
+            Some(Loose::rule(at, &self.loose.arguments))
         };
         let lines = self.rules.split_inclusive('\n');
         looser.rules = lines
             .map(|line| any(line).unwrap_or_else(|| line.to_owned()))
             .collect();
-        let is_gone = |pattern: &Pattern| {
-            let mut of = gone.iter();
-            of.any(|at| pattern.param.starts_with(&format!("tools[{at}].")))
-        };
-        looser.patterns.retain(|pattern| !is_gone(pattern));
+        let is_left = |pattern: &Pattern| !pattern.tool().is_some_and(|at| is_gone(&at));
+        looser.patterns.retain(is_left);
         Some(looser)
     }
 
     /// The field that is wrong and what is wrong with it, where the backend cannot follow the `grammar`
     /// and says `why`. A place in a grammar tells only those who wrote it something.
     fn fault(&self, grammar: &str, why: &str) -> (String, String) {
-        let wrong = self.patterns.iter().find_map(|pattern| {
+        let blamed = Loose::blamed(grammar, why).filter(|_| !self.is_own);
+        // A tool that is to blame is so whatever else is wrong.
+        let could = |pattern: &&Pattern| blamed.is_none() || pattern.tool() == blamed;
+        let wrong = self.patterns.iter().filter(could).find_map(|pattern| {
             let fault = fault(&pattern.regex)?;
             Some((&pattern.param, fault))
         });
@@ -246,7 +254,6 @@ impl Shape {
                 format!("{param} is not a regular expression that can be followed: {fault}");
             return (param.clone(), message);
         }
-        let blamed = Loose::blamed(grammar, why).filter(|_| !self.is_own);
         let param = match blamed {
             Some(at) => format!("tools[{at}].function.parameters"),
             None => self.param.clone(),
@@ -357,6 +364,30 @@ mod tests {
             assert!(message.starts_with(begin), "{message}");
             assert!(message.contains(told), "{message}");
             assert!(!message.contains("2(9)"), "{message}");
+        }
+    }
+
+    #[test]
+    fn an_expression_is_blamed_only_where_its_tool_is() {
+        let rules = "call1: \"b\" args1\nargs1: %json {}\nargs0: %json {}\nargs10: %json {}\n";
+        let field = |at: usize| format!("tools[{at}].function.parameters");
+        let [first, tenth] = [0, 10].map(|at| format!("{}.pattern", field(at)));
+        let shape = shape(rules, &[(&first, "\\bword\\b"), (&tenth, "(")]);
+        let whys = [
+            ("at 2(9): unimplemented", &field(1)),
+            ("3(9): lexer error", &first),
+            ("at 4(9): lexer error", &tenth),
+            // Nobody knows whose fault it is.
+            ("at 1(1): unknown", &first),
+            ("grammar too large", &first),
+        ];
+        for (why, blamed) in whys {
+            let (param, message) = shape.fault(rules, why);
+            assert_eq!(
+                (&param, message.starts_with(blamed)),
+                (blamed, true),
+                "{why}"
+            );
         }
     }
 

@@ -15,9 +15,12 @@ pub struct Called {
 }
 
 impl Called {
-    /// A call from the text of one JSON object: a name, and arguments that are an object or the
+    /// A call from its text: that of a function, or else that of one JSON object: a name, and arguments that are an object or the
     /// text of one. Outside tags an object with a name alone is data, as an answer may be.
     pub(super) fn parse(object: &str, style: Option<CallStyle>) -> Option<Self> {
+        if style == Some(CallStyle::Parameters) {
+            return super::parameters::parse(object);
+        }
         let whole: Value = serde_json::from_str(object).ok()?;
         whole.as_object()?;
         let name: String = serde_json::from_str(member(object, "name")?).ok()?;
@@ -45,6 +48,7 @@ pub(super) fn begun(object: &str, style: CallStyle) -> Option<(String, usize)> {
     let arguments = match style {
         CallStyle::Tags => "arguments",
         CallStyle::Json => "parameters",
+        CallStyle::Parameters => return None,
     };
     let (key, at) = text_at(object, skip_space(object, 1))?;
     let at = skip_space(object, colon(object, at)?);
@@ -70,23 +74,29 @@ fn colon(object: &str, at: usize) -> Option<usize> {
     object[at..].starts_with(':').then_some(at + 1)
 }
 
-/// The text of a member's value in a sound JSON object, exactly as written, so that no number
-/// changes on its way.
+/// The text of a member's value in a sound JSON object.
 fn member<'a>(object: &'a str, wanted: &str) -> Option<&'a str> {
-    let mut at = skip_space(object, 1);
-    while object[at..].starts_with('"') {
+    let mut members = members(object);
+    members.find_map(|(key, value)| (key == wanted).then_some(value))
+}
+
+/// The members of a sound JSON object: each name with the text of its value, exactly as written, so that
+/// no number changes on its way.
+pub fn members(object: &str) -> impl Iterator<Item = (String, &str)> {
+    let mut at = skip_space(
+        object,
+        object.find('{').map_or(object.len(), |open| open + 1),
+    );
+    std::iter::from_fn(move || {
         let (key, behind) = text_at(object, at)?;
-        at = skip_space(object, colon(object, behind)?);
-        let mut values = Deserializer::from_str(&object[at..]).into_iter::<IgnoredAny>();
+        let from = skip_space(object, colon(object, behind)?);
+        let mut values = Deserializer::from_str(&object[from..]).into_iter::<IgnoredAny>();
         values.next()?.ok()?;
-        let end = at + values.byte_offset();
-        if key == wanted {
-            return Some(&object[at..end]);
-        }
+        let end = from + values.byte_offset();
         at = skip_space(object, end);
         at = skip_space(object, at + usize::from(object[at..].starts_with(',')));
-    }
-    None
+        Some((key, &object[from..end]))
+    })
 }
 
 fn skip_space(text: &str, at: usize) -> usize {

@@ -1,7 +1,8 @@
 //! A whole completion, or a text that a client sent back.
 
 use super::{
-    CALL_OPEN, CallStyle, Called, Listener, Listening, PYTHON_TAG, Part, THINK_CLOSE, THINK_OPEN,
+    CALL_OPEN, CallStyle, Called, FUNCTION_OPEN, Listener, Listening, PYTHON_TAG, Part,
+    THINK_CLOSE, THINK_OPEN,
 };
 
 /// A whole completion, heard.
@@ -53,18 +54,26 @@ impl Heard {
             None => text,
         };
         let trimmed = after.trim_start();
-        let calls = if after.contains(CALL_OPEN) {
+        let of = |calls: Option<CallStyle>| {
+            let listening = Listening {
+                calls,
+                ..Listening::default()
+            };
+            Self::of(after, listening)
+        };
+        if after.contains(FUNCTION_OPEN) {
+            let heard = of(Some(CallStyle::Parameters));
+            if !heard.calls.is_empty() {
+                return heard;
+            }
+        }
+        of(if after.contains(CALL_OPEN) {
             Some(CallStyle::Tags)
         } else if trimmed.starts_with('{') || trimmed.starts_with(PYTHON_TAG) {
             Some(CallStyle::Json)
         } else {
             None
-        };
-        let listening = Listening {
-            calls,
-            ..Listening::default()
-        };
-        Self::of(after, listening)
+        })
     }
 
     /// Like [`Self::meaning`], with the reasoning: a recorded text as a person reads it.

@@ -1,17 +1,75 @@
-//! Where a call's object ends.
+//! Where a call ends.
+
+use super::CallStyle;
+use super::parameters::ParameterScan;
+
+/// Finds the end of what is called, in the style of a family.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum CallScan {
+    Object(ObjectScan),
+    Parameters(ParameterScan),
+}
+
+impl CallScan {
+    pub(super) fn new(style: Option<CallStyle>) -> Self {
+        match style {
+            Some(CallStyle::Parameters) => Self::Parameters(ParameterScan::default()),
+            _ => Self::Object(ObjectScan::default()),
+        }
+    }
+
+    /// One past the end of what is called in `text`, which begins at `start`.
+    pub(super) fn advance(&mut self, text: &str, start: usize) -> Option<usize> {
+        match self {
+            Self::Object(scan) => scan.advance(text, start),
+            Self::Parameters(scan) => scan.advance(text, start),
+        }
+    }
+
+    /// That end, where it was found.
+    pub(super) fn end(&self) -> Option<usize> {
+        match self {
+            Self::Object(scan) => scan.end,
+            Self::Parameters(scan) => scan.end,
+        }
+    }
+
+    /// Whether there is what no call has there.
+    pub(super) fn is_broken(&self) -> bool {
+        match self {
+            Self::Object(scan) => scan.is_broken,
+            Self::Parameters(scan) => scan.is_broken,
+        }
+    }
+
+    /// How far was looked.
+    pub(super) fn looked(&self) -> usize {
+        match self {
+            Self::Object(scan) => scan.at,
+            Self::Parameters(scan) => scan.at,
+        }
+    }
+
+    /// What is looked at begins where was looked to.
+    pub(super) fn rebase(&mut self) {
+        if let Self::Object(scan) = self {
+            scan.at = 0;
+        }
+    }
+}
 
 /// Finds the end of a JSON object without reading any byte twice.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ObjectScan {
     /// How far was looked.
-    pub(super) at: usize,
+    at: usize,
     depth: usize,
     in_text: bool,
     escaped: bool,
     /// One past the object's closing brace.
-    pub(super) end: Option<usize>,
+    end: Option<usize>,
     /// Whether there is a byte that JSON cannot have there.
-    pub(super) is_broken: bool,
+    is_broken: bool,
 }
 
 /// Bytes of JSON outside of texts.
@@ -19,7 +77,7 @@ const OUTSIDE: &[u8] = b" \t\r\n{}[]:,\"+-.0123456789eEtrufalsn";
 
 impl ObjectScan {
     /// One past the object's closing brace in `text`, whose object begins at `start`.
-    pub(super) fn advance(&mut self, text: &str, start: usize) -> Option<usize> {
+    fn advance(&mut self, text: &str, start: usize) -> Option<usize> {
         if self.end.is_some() {
             return self.end;
         }

@@ -7,8 +7,19 @@ use super::{At, Listener, Part};
 pub enum Span {
     /// Reasoning or content, tags of reasoning among it.
     Text(String),
-    /// A call: what opens it, its object, what closes it, and the space between it and what follows.
+    /// A call: what opens it, its object, and what closes it.
     Call(String),
+    /// Space between a call and what follows it.
+    Gap(String),
+}
+
+impl Span {
+    /// As it was sampled.
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Text(text) | Self::Call(text) | Self::Gap(text) => text,
+        }
+    }
 }
 
 impl Listener {
@@ -24,38 +35,63 @@ impl Listener {
             let (from, at) = (self.settled, self.at);
             parts.clear();
             let goes_on = self.step(&mut parts);
-            let said = &self.held[from..self.settled];
+            let told = self.ahead.min(self.settled - from);
+            self.ahead -= told;
+            let said = &self.held[from + told..self.settled];
             let begins = parts.iter().any(|part| matches!(part, Part::CallBegun(_)));
             match at {
-                At::Call if begins => spans.push(Span::Call(said.to_owned())),
+                At::Call if begins => {
+                    let (space, call) = said.split_at(said.len() - said.trim_start().len());
+                    spans.push(Span::Text(space.to_owned()));
+                    spans.push(Span::Call(call.to_owned()));
+                }
                 At::Arguments | At::Closing | At::Between => {
                     spans.push(Span::Call(said.to_owned()));
                 }
                 At::Text | At::Plain if self.is_behind_call => {
-                    let space = said.len() - said.trim_start().len();
-                    let (space, text) = said.split_at(space);
+                    let (space, text) = said.split_at(said.len() - said.trim_start().len());
                     self.is_behind_call = text.is_empty();
-                    spans.push(Span::Call(space.to_owned()));
+                    spans.push(Span::Gap(space.to_owned()));
                     spans.push(Span::Text(text.to_owned()));
                 }
-                _ => spans.push(Span::Text(said.to_owned())),
+                _ => {
+                    self.is_behind_call &= said.is_empty();
+                    spans.push(Span::Text(said.to_owned()));
+                }
             }
             // What follows the only call is left for later.
             if !goes_on || self.is_called() {
                 break;
             }
         }
+        let certain = self.certain_text();
+        if certain > self.ahead {
+            let text = &self.rest()[self.ahead..certain];
+            spans.push(Span::Text(text.to_owned()));
+            self.ahead = certain;
+        }
         self.held.drain(..self.settled);
         self.settled = 0;
-        spans.retain(|span| match span {
-            Span::Text(text) | Span::Call(text) => !text.is_empty(),
-        });
+        spans.retain(|span| !span.text().is_empty());
         spans
+    }
+
+    /// How many bytes of what is held are text, whatever part of it they turn out to be.
+    fn certain_text(&self) -> usize {
+        let rest = self.rest();
+        match self.at {
+            At::Thinking => rest.len(),
+            At::Opening | At::Text | At::Call if !self.is_behind_call => {
+                rest.len() - rest.trim_start().len()
+            }
+            _ => 0,
+        }
     }
 
     /// What is held at the end of the completion; a call that is not whole counts as one.
     pub fn finish_spans(&mut self) -> Option<Span> {
-        let rest = std::mem::take(&mut self.held);
+        let rest = self.held.split_off(std::mem::take(&mut self.ahead));
+        self.held.clear();
         let span = match self.at {
             At::Call | At::Arguments | At::Closing | At::Between => Span::Call,
             At::Opening | At::Thinking | At::Text | At::Plain => Span::Text,

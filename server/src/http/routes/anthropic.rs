@@ -9,7 +9,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::talk::{
-    Admitted, Talk, Wants, admit, choose, grant, limit_of, sampling_of, serving, shape_of,
+    Admitted, Talk, Wanted, Wants, admit, choose, grant, limit_of, sampling_of, serving,
 };
 use super::{Reply, name_ignored};
 use crate::door::Door;
@@ -67,7 +67,8 @@ pub async fn create_message(
         model: body.message.model,
         dialect: Dialect::Messages,
     };
-    let opened = door.open(talk.plan(door, policy, (wish, &asked))?).await?;
+    let plan = talk.plan(door, policy, (wish, &asked)).await?;
+    let opened = door.open(plan).await?;
     let admitted = admit(&http, door, (vec![opened], &wants)).await?;
     let (frame, merged, begun, about) = admitted.parts();
     let mut response = if wants.stream {
@@ -117,7 +118,7 @@ pub async fn count_tokens(
     let policy = choose(&http, &body.message.model, (wish.user.as_deref(), &asked)).await?;
     let mut talk = talk(&http, door, &body)?;
     grant(door, body.wishes()?, (&mut talk, &mut Vec::new()))?;
-    let plan = talk.plan(door, policy, (wish, &asked))?;
+    let plan = talk.plan(door, policy, (wish, &asked)).await?;
     let input_tokens = door.tokens_of(plan).await?.len();
     Ok(Json(TokenCount { input_tokens }))
 }
@@ -132,10 +133,12 @@ fn talk(http: &Http, door: &Door, body: &MessagesRequest) -> Result<Talk, ApiErr
     }
     Ok(Talk {
         messages: body.messages(http.config.messages_max)?,
-        offer: Offer::of(&tools, choice.as_ref(), parallel)?,
-        shape: shape_of(&body.shape_fields(), &sampling)?,
+        wanted: Wanted {
+            form: body.shape_fields(),
+            offer: Offer::of(&tools, choice.as_ref(), parallel)?,
+            ignore_end: sampling.ignore_eos.unwrap_or(false),
+        },
         stops: sampling.stops()?,
-        ignore_end: sampling.ignore_eos.unwrap_or(false),
         max_tokens: limit_of("max_tokens", fields.max_tokens)?,
         n: 1,
         template: body.template(),

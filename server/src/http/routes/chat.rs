@@ -7,8 +7,8 @@ use axum::response::Response;
 
 use super::name_ignored;
 use super::talk::{
-    Admitted, Talk, Wants, admit, choose, grant, includes_usage, limit_of, sampling_of, serving,
-    shape_of,
+    Admitted, Talk, Wanted, Wants, admit, choose, grant, includes_usage, limit_of, sampling_of,
+    serving,
 };
 use crate::door::Door;
 use crate::http::Http;
@@ -49,12 +49,12 @@ pub async fn chat_completions(
 ) -> Result<Response, ApiError> {
     let headers = request.headers().clone();
     let object = read_json(request, http.body_limits()).await?;
-    let (body, mut ignored) = ChatRequest::from_object(object)?;
+    let (mut body, mut ignored) = ChatRequest::from_object(object)?;
     ignored.extend(body.session.not_kept());
     let door = serving(&http)?;
     let wish = body.session.resolve(&headers, &http.binding)?;
     let policy = choose(&http, &body.chat.model, (wish.user.as_deref(), &asked)).await?;
-    let mut talk = talk(&http, door, &body)?;
+    let mut talk = talk(&http, door, &mut body)?;
     let wishes = (
         ("reasoning_effort", body.chat.reasoning_effort.as_deref()),
         ("verbosity", body.chat.verbosity.as_deref()),
@@ -72,7 +72,8 @@ pub async fn chat_completions(
         model: body.chat.model,
         dialect: Dialect::Chat,
     };
-    let opened = door.open(talk.plan(door, policy, (wish, &asked))?).await?;
+    let plan = talk.plan(door, policy, (wish, &asked)).await?;
+    let opened = door.open(plan).await?;
     let admitted = admit(&http, door, (vec![opened], &wants)).await?;
     let (frame, merged, begun, about) = admitted.parts();
     let mut response = if wants.stream {
@@ -85,7 +86,8 @@ pub async fn chat_completions(
     Ok(response)
 }
 
-fn talk(http: &Http, door: &Door, body: &ChatRequest) -> Result<Talk, ApiError> {
+fn talk(http: &Http, door: &Door, body: &mut ChatRequest) -> Result<Talk, ApiError> {
+    let form = std::mem::take(&mut body.shape);
     let chat = &body.chat;
     let messages = parse_messages(&chat.messages, http.config.messages_max)?;
     let n = whole_number("n", chat.n, (1, http.config.choices_max as i64))?.unwrap_or(1);
@@ -99,11 +101,13 @@ fn talk(http: &Http, door: &Door, body: &ChatRequest) -> Result<Talk, ApiError> 
     let tools = chat.tools.as_deref().unwrap_or_default();
     Ok(Talk {
         messages,
-        offer: Offer::of(tools, chat.tool_choice.as_ref(), chat.parallel_tool_calls)?,
-        shape: shape_of(&body.shape, &body.sampling)?,
+        wanted: Wanted {
+            form,
+            offer: Offer::of(tools, chat.tool_choice.as_ref(), chat.parallel_tool_calls)?,
+            ignore_end: body.sampling.ignore_eos.unwrap_or(false),
+        },
         sampling,
         stops: body.sampling.stops()?,
-        ignore_end: body.sampling.ignore_eos.unwrap_or(false),
         max_tokens,
         n: n as u32,
         template: chat.chat_template_kwargs.clone().unwrap_or_default(),

@@ -8,10 +8,10 @@ use hone_domain::{Message, PolicyChoice, Role, TurnKind};
 
 use super::name_ignored;
 use super::talk::{
-    Admitted, Wants, admit, choose, includes_usage, limit_of, of_prompt, sampling_of, serving,
-    shape_of,
+    Admitted, Wanted, Wants, admit, choose, includes_usage, limit_of, of_prompt, sampling_of,
+    serving,
 };
-use crate::door::{self, Door, PromptSource};
+use crate::door::{self, Door, PromptSource, Shape};
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
@@ -52,12 +52,19 @@ pub async fn completions(
 ) -> Result<Response, ApiError> {
     let headers = request.headers().clone();
     let object = read_json(request, http.body_limits()).await?;
-    let (body, mut ignored) = CompletionRequest::from_object(object)?;
+    let (mut body, mut ignored) = CompletionRequest::from_object(object)?;
     ignored.extend(body.session.not_kept());
     let door = serving(&http)?;
     let wish = body.session.resolve(&headers, &http.binding)?;
     let policy = choose(&http, &body.text.model, (wish.user.as_deref(), &asked)).await?;
-    let (plans, logprobs) = plans(&http, (door, policy), (&body, &wish, &asked))?;
+    let wanted = Wanted {
+        form: std::mem::take(&mut body.shape),
+        offer: None,
+        ignore_end: body.sampling.ignore_eos.unwrap_or(false),
+    };
+    let (shape, _) = wanted.shape(door, &asked.caller.owner).await?;
+    let how = (policy, shape);
+    let (plans, logprobs) = plans((&http, door), how, (&body, &wish, &asked))?;
     let wants = Wants {
         stream: body.text.stream.unwrap_or(false),
         include_usage: includes_usage(body.text.stream_options.as_ref()),
@@ -84,8 +91,8 @@ pub async fn completions(
 
 /// One plan per prompt, and how many alternatives to report per token.
 fn plans(
-    http: &Http,
-    (door, policy): (&Door, PolicyChoice),
+    (http, door): (&Http, &Door),
+    (policy, shape): (PolicyChoice, Option<Shape>),
     (body, wish, asked): (&CompletionRequest, &SessionWish, &Asked),
 ) -> Result<(Vec<door::Request>, Option<u8>), ApiError> {
     let able = door.backend.capabilities();
@@ -104,7 +111,6 @@ fn plans(
     let max_tokens = limit_of("max_tokens", body.text.max_tokens)?;
     let stops = body.sampling.stops()?;
     let (scope, said_by) = door.rules.scope(&asked.caller.owner, wish.user.as_deref());
-    let shape = shape_of(&body.shape, &body.sampling)?;
     let plans = prompts.into_iter().zip(0u32..).map(|(prompt, at)| {
         let (text, source) = match prompt {
             Prompt::Text(text) => (text.clone(), PromptSource::Text(text)),

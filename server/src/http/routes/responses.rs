@@ -8,8 +8,7 @@ use hone_domain::{Continued, Message, Role, Turn};
 use serde_json::{Map, Value, json};
 
 use super::talk::{
-    Admitted, Talk, Wants, admit, choose, grant, limit_of, of_prompt, sampling_of, serving,
-    shape_of,
+    Admitted, Talk, Wanted, Wants, admit, choose, grant, limit_of, of_prompt, sampling_of, serving,
 };
 use super::{ledger_error, name_ignored};
 use crate::http::Http;
@@ -74,7 +73,7 @@ pub async fn create_response(
         model: body.response.model,
         dialect: Dialect::Responses,
     };
-    let mut planned = talk.plan(door, policy, (wish, &asked))?;
+    let mut planned = talk.plan(door, policy, (wish, &asked)).await?;
     let named = previous.filter(|turn| turn.scope == planned.scope);
     planned.continues = named.map(|turn| Continued {
         session: turn.session,
@@ -148,11 +147,13 @@ fn talk(
     sampling.top_logprobs = top.unwrap_or(0) as u8;
     let talk = Talk {
         messages,
-        offer,
-        shape: shape_of(&body.shape_fields(), &body.sampling)?,
+        wanted: Wanted {
+            form: body.shape_fields(),
+            offer,
+            ignore_end: body.sampling.ignore_eos.unwrap_or(false),
+        },
         sampling,
         stops: body.sampling.stops()?,
-        ignore_end: body.sampling.ignore_eos.unwrap_or(false),
         max_tokens: limit_of("max_output_tokens", fields.max_output_tokens)?,
         n: 1,
         template: fields.chat_template_kwargs.clone().unwrap_or_default(),

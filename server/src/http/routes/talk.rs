@@ -135,24 +135,49 @@ pub(super) fn limit_of(name: &str, value: Option<i64>) -> Result<Option<u32>, Ap
     Ok(value.map(|v| v as u32))
 }
 
-/// The form of an answer.
-pub(super) fn shape_of(
-    fields: &ShapeFields,
-    sampling: &SamplingFields,
-) -> Result<Option<Shape>, ApiError> {
-    let shape = fields.shape()?;
-    match &shape {
-        Some(_) if sampling.ignore_eos == Some(true) => Err(end_ignored()),
-        _ => Ok(shape),
-    }
+/// What an answer is to look like.
+pub(super) struct Wanted {
+    /// Fields that hold it to a form.
+    pub(super) form: ShapeFields,
+    /// Tools the model is shown.
+    pub(super) offer: Option<Offer>,
+    /// Whether end tokens do not stop.
+    pub(super) ignore_end: bool,
 }
 
-/// Where a form ends the answer, its end is not ignored.
-fn end_ignored() -> ApiError {
-    ApiError::invalid(
-        "ignore_eos",
-        "an answer that is held to a form ends where the form ends; leave ignore_eos out",
-    )
+impl Wanted {
+    /// The form of the answer, and the tools. It is made off the async threads: a schema may be short and
+    /// take long.
+    pub(super) async fn shape(
+        self,
+        door: &Arc<Door>,
+        owner: &str,
+    ) -> Result<(Option<Shape>, Option<Offer>), ApiError> {
+        let held = self.form.is_any() || self.offer.as_ref().is_some_and(Offer::is_held);
+        let chars = if held { usize::MAX } else { 0 };
+        let made = door.apart((owner, chars), move |door| self.made(door));
+        made.await?
+    }
+
+    fn made(self, door: &Door) -> Result<(Option<Shape>, Option<Offer>), ApiError> {
+        let style = door.language.manner().calls;
+        let (mut shape, mut single) = (self.form.shape()?, false);
+        let mut offer = self.offer;
+        if let Some(offer) = &mut offer {
+            // More calls than one could not be sent back.
+            offer.single |= door.takes_one_call();
+            single = offer.single;
+            shape = offer.shape(style, shape)?;
+        }
+        let ends = |shape: &Shape| single || shape.calls != Calls::Alone;
+        if self.ignore_end && shape.as_ref().is_some_and(ends) {
+            return Err(ApiError::invalid(
+                "ignore_eos",
+                "an answer that is held to a form ends where the form ends; leave ignore_eos out",
+            ));
+        }
+        Ok((shape, offer))
+    }
 }
 
 /// Grants wishes about reasoning and verbosity as far as the model's template can.
@@ -174,16 +199,12 @@ pub(super) fn grant(
 pub(super) struct Talk {
     /// The checked messages.
     pub(super) messages: Vec<Message>,
-    /// Tools the model is shown.
-    pub(super) offer: Option<Offer>,
-    /// The form of the answer.
-    pub(super) shape: Option<Shape>,
+    /// What the answer is to look like.
+    pub(super) wanted: Wanted,
     /// How to sample.
     pub(super) sampling: Sampling,
     /// Stop strings.
     pub(super) stops: Vec<String>,
-    /// Whether end tokens do not stop.
-    pub(super) ignore_end: bool,
     /// Most tokens to sample.
     pub(super) max_tokens: Option<u32>,
     /// How many completions.
@@ -194,25 +215,15 @@ pub(super) struct Talk {
 
 impl Talk {
     /// The ask.
-    pub(super) fn plan(
+    pub(super) async fn plan(
         self,
-        door: &Door,
+        door: &Arc<Door>,
         policy: PolicyChoice,
         (wish, asked): (SessionWish, &Asked),
     ) -> Result<door::Request, ApiError> {
-        let style = door.language.manner().calls;
-        let (mut shape, mut single_call) = (self.shape, false);
-        let mut offer = self.offer;
-        if let Some(offer) = &mut offer {
-            // More calls than one could not be sent back.
-            offer.single |= door.takes_one_call();
-            single_call = offer.single;
-            shape = offer.shape(style, shape)?;
-        }
-        let ends = |shape: &Shape| single_call || shape.calls != Calls::Alone;
-        if self.ignore_end && shape.as_ref().is_some_and(ends) {
-            return Err(end_ignored());
-        }
+        let ignore_end = self.wanted.ignore_end;
+        let (shape, offer) = self.wanted.shape(door, &asked.caller.owner).await?;
+        let single_call = offer.as_ref().is_some_and(|offer| offer.single);
         let (scope, source) = door.rules.scope(&asked.caller.owner, wish.user.as_deref());
         Ok(door::Request {
             id: asked.id,
@@ -236,7 +247,7 @@ impl Talk {
             sampling: self.sampling,
             max_tokens: self.max_tokens,
             stops: self.stops,
-            ignore_end: self.ignore_end,
+            ignore_end,
             single_call,
             shape,
             metadata: wish.metadata,

@@ -10,12 +10,13 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::Reply;
-use super::talk::{Talk, named, serving};
+use super::talk::{Talk, Wanted, named, serving};
 use crate::door::Door;
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::wire::body::read_json;
+use crate::http::wire::formats::ShapeFields;
 use crate::http::wire::messages::parse_messages;
 use crate::http::wire::session::SessionFields;
 use crate::http::wire::tools::Offer;
@@ -96,16 +97,19 @@ pub async fn tokenize(
             let tools = body.tools.as_deref().unwrap_or_default();
             let talk = Talk {
                 messages: parse_messages(messages, http.config.messages_max)?,
-                offer: Offer::of(tools, None, None)?,
-                shape: None,
+                wanted: Wanted {
+                    form: ShapeFields::default(),
+                    offer: Offer::of(tools, None, None)?,
+                    ignore_end: false,
+                },
                 sampling: door.language.defaults(),
                 stops: Vec::new(),
-                ignore_end: false,
                 max_tokens: None,
                 n: 1,
                 template: body.chat_template_kwargs.clone().unwrap_or_default(),
             };
-            let plan = talk.plan(door, PolicyChoice::Newest, (wish, &asked))?;
+            let plan = talk.plan(door, PolicyChoice::Newest, (wish, &asked));
+            let plan = plan.await?;
             door.tokens_of(plan).await?
         }
         _ => {

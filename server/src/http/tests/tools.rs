@@ -497,3 +497,47 @@ async fn a_template_that_takes_one_call_a_message_gets_one() {
         assert_eq!(single, one_call);
     }
 }
+
+/// A schema may be short and take long; the threads of all requests are no place for that.
+#[tokio::test]
+async fn forms_are_made_apart_from_what_waits_for_nothing() {
+    let format = json!({"type": "json_schema", "name": "x", "schema": 5});
+    let strict = json!({"type": "object", "properties": {"x": {"$ref": "#/x"}}, "$ref": "#"});
+    let said = json!([{"role": "user", "content": "hi"}]);
+    let tool = json!({"name": "look", "input_schema": strict, "strict": true});
+    let rows = [
+        (
+            "/v1/chat/completions",
+            json!({"model": "gpt", "messages": said, "guided_json": 5}),
+        ),
+        (
+            "/v1/completions",
+            json!({"model": "gpt", "prompt": "hi", "guided_grammar": "nothing"}),
+        ),
+        (
+            "/v1/responses",
+            json!({"model": "gpt", "input": "hi", "text": {"format": format}}),
+        ),
+        (
+            "/v1/messages",
+            json!({"model": "gpt", "max_tokens": 9, "messages": said, "tools": [tool]}),
+        ),
+    ];
+    for (path, body) in rows {
+        let stage = Stage::new(Recorder::Collects).await;
+        let door = stage.http.door.clone().unwrap();
+        let places = door.apart.enter("others", 2).await.unwrap();
+        let body = body.to_string();
+        let mut held = std::pin::pin!(stage.post(path, &body));
+        let free = json!({"model": "gpt", "messages": said, "n": 0}).to_string();
+        for _ in 0..4 {
+            tokio::select! {
+                biased;
+                reply = &mut held => panic!("{path} waits for nobody: {}", reply.text),
+                reply = stage.post("/v1/chat/completions", &free) => assert_eq!(reply.status, 400),
+            }
+        }
+        drop(places);
+        assert_eq!(held.await.status, 400, "{path}");
+    }
+}

@@ -49,6 +49,18 @@ pub(super) struct Rule {
 }
 
 impl ShapeFields {
+    /// Whether there is something in them that may hold an answer.
+    pub fn is_any(&self) -> bool {
+        let holds = |format: &&Value| format.get("type").is_none_or(|kind| kind != "text");
+        let format = self.response_format.as_ref().filter(holds);
+        format.is_some_and(|format| !format.is_null())
+            || self.guided_json.is_some()
+            || self.guided_regex.is_some()
+            || self.guided_choice.is_some()
+            || self.guided_grammar.is_some()
+            || self.structured_outputs.is_some()
+    }
+
     /// The form of an answer without tools.
     pub fn shape(&self) -> Result<Option<Shape>, ApiError> {
         let mut found = self.found()?.into_iter();

@@ -9,6 +9,7 @@ pub mod groups;
 pub mod learning;
 pub mod messages;
 pub mod openai;
+mod parameters;
 pub mod people;
 pub mod replies;
 pub mod responses;

@@ -13,6 +13,8 @@ const JSON_SPACE: &str = r" {1,2}|\r?\n[ \t]{0,32}";
 
 /// Most bytes that the schemas of one form may become together while they are compiled.
 const EXPANDED_BYTES_MAX: f64 = 67_108_864.0;
+/// Most steps of counting them.
+const STEPS_MAX: usize = 100_000;
 /// Most bytes of schemas that are copied to have a plain name.
 const COPIED_BYTES_MAX: usize = 512 * 1_024;
 /// Where they stand: a keyword that nobody else knows.
@@ -64,22 +66,33 @@ pub(super) fn schema_text(
     (Value::Object(schema).to_string(), patterns)
 }
 
-/// Bytes that are left for the schemas of one form.
+/// What is left for the schemas of one form.
 #[derive(Debug)]
-pub(super) struct Room(f64);
+pub(super) struct Room {
+    bytes: f64,
+    steps: usize,
+}
 
 impl Default for Room {
     fn default() -> Self {
-        Self(EXPANDED_BYTES_MAX)
+        Self {
+            bytes: EXPANDED_BYTES_MAX,
+            steps: STEPS_MAX,
+        }
     }
 }
 
 impl Room {
     /// Takes what a schema becomes; refuses one that becomes too large.
     fn take(&mut self, param: &str, schema: &Map<String, Value>) -> Result<(), ApiError> {
-        match expanded_bytes(schema) {
-            Some(bytes) if bytes <= self.0 => {
-                self.0 -= bytes;
+        // Nobody takes all of them: the others can do without a schema that is odd, not without theirs.
+        let most = self.steps.div_ceil(2);
+        let mut left = most;
+        let bytes = expanded_bytes(schema, &mut left);
+        self.steps -= most - left;
+        match bytes {
+            Some(bytes) if bytes <= self.bytes => {
+                self.bytes -= bytes;
                 Ok(())
             }
             _ => Err(ApiError::invalid(
@@ -157,6 +170,19 @@ fn is_escaped(name: &str) -> bool {
     name.starts_with("#/") && name.contains(['~', '%'])
 }
 
+/// Whether the value of a key is data, in which nothing is a reference.
+fn is_data(key: &str) -> bool {
+    matches!(key, "const" | "enum" | "default" | "examples")
+}
+
+/// Whether the value of a key has schemas by names, none of which is a keyword.
+fn has_names(key: &str) -> bool {
+    matches!(
+        key,
+        "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas"
+    )
+}
+
 fn find_escaped(part: &Value, names: &mut BTreeMap<String, String>) {
     match part {
         Value::Array(parts) => parts.iter().for_each(|part| find_escaped(part, names)),
@@ -166,7 +192,14 @@ fn find_escaped(part: &Value, names: &mut BTreeMap<String, String>) {
             {
                 names.insert(name.clone(), String::new());
             }
-            parts.values().for_each(|part| find_escaped(part, names));
+            for (key, part) in parts.iter().filter(|(key, _)| !is_data(key)) {
+                match part {
+                    Value::Object(named) if has_names(key) => {
+                        named.values().for_each(|part| find_escaped(part, names));
+                    }
+                    part => find_escaped(part, names),
+                }
+            }
         }
         _ => {}
     }
@@ -181,7 +214,14 @@ fn rename(part: &mut Value, names: &BTreeMap<String, String>) {
             {
                 name.clone_from(plain);
             }
-            parts.values_mut().for_each(|part| rename(part, names));
+            for (key, part) in parts.iter_mut().filter(|(key, _)| !is_data(key)) {
+                match part {
+                    Value::Object(named) if has_names(key) => {
+                        named.values_mut().for_each(|part| rename(part, names));
+                    }
+                    part => rename(part, names),
+                }
+            }
         }
         _ => {}
     }
@@ -255,6 +295,52 @@ mod tests {
         let many = json!({"properties": many, "$defs": long});
         let error = fitted(&many).expect_err("too much").to_string();
         assert!(error.contains("too many references"), "{error}");
+    }
+
+    #[test]
+    fn what_is_data_names_nothing() {
+        let fitted = |schema: &Value| {
+            let schema = schema.as_object().expect("an object").clone();
+            Value::Object(fitted("p", schema, &mut Room::default()).expect("sound"))
+        };
+        let escaped = json!({"$ref": "#/$defs/a~1b"});
+        let data = json!({"const": escaped, "enum": [escaped], "default": {"x": escaped},
+            "examples": [[escaped]]});
+        let alone = json!({"$defs": {"a/b": {"type": "integer"}}, "items": data});
+        assert_eq!(fitted(&alone), alone);
+        let mut named = alone.clone();
+        named["properties"] = json!({"default": escaped, "enum": {"anyOf": [escaped]}});
+        named["$defs"]["const"] = escaped.clone();
+        let plain = json!({"$ref": "#/x-hone-named/0"});
+        let mut expected = named.clone();
+        expected["properties"] = json!({"default": plain, "enum": {"anyOf": [plain]}});
+        expected["$defs"]["const"] = plain;
+        expected[PLAIN] = json!({"0": {"type": "integer"}});
+        assert_eq!(fitted(&named), expected);
+    }
+
+    /// Each of these by itself counts for seconds.
+    #[test]
+    fn all_of_a_form_are_counted_in_a_moment() {
+        let of = |schema: Value| schema.as_object().expect("an object").clone();
+        let mut names = json!({"0": {"properties": {"a": {"type": "string"}}}});
+        for at in 1..40 {
+            let below = json!({"$ref": format!("#/$defs/{}", at - 1)});
+            names[at.to_string()] = json!({"allOf": [below, below]});
+        }
+        let odd = of(json!({"$defs": names, "$ref": "#/$defs/39"}));
+        let plain: Map<String, Value> = (0..1_000)
+            .map(|at| (at.to_string(), json!({"type": "string"})))
+            .collect();
+        let plain = of(json!({"type": "object", "properties": plain}));
+        let mut room = Room::default();
+        let taken = [&odd, &plain, &odd].map(|schema| room.take("p", schema).is_ok());
+        assert_eq!(taken, [false, true, false]);
+        for _ in 0..500 {
+            let error = room.take("p", &odd).expect_err("too long").to_string();
+            assert!(error.contains("p becomes too large"), "{error}");
+        }
+        assert!(room.take("p", &plain).is_err(), "nothing is left");
     }
 
     #[test]

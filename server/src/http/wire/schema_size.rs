@@ -3,22 +3,32 @@
 //! Choices that hold together, in `allOf` or side by side, are multiplied out, and each pair of options
 //! has its own copy of both sides. Here the copies are only counted.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
-/// Bytes of a schema that says nothing.
-const NODE_BYTES: f64 = 64.0;
-/// Most steps of one count.
-const STEPS_MAX: usize = 1_000_000;
+/// Bytes of a schema of one type, or of a value that is one.
+const NODE_BYTES: usize = 256;
+/// Bytes of a list or an object that is a value, beside its parts.
+const LIST_BYTES: usize = 768;
+/// Bytes of a name, beside its letters.
+const NAME_BYTES: usize = 64;
+/// Bytes of the expression that a format stands for.
+const FORMAT_BYTES: usize = 1_536;
+/// Types of a schema that names none.
+const TYPES: f64 = 6.0;
+/// Bytes that two patterns of an object count as: to compare them takes time, and more with each pair.
+const PAIR_BYTES: f64 = 16_384.0;
+/// Bytes of a text that take as long to look through as a step takes.
+const STEP_BYTES: usize = 64;
 /// Deepest schema inside schemas, with those that are named and stand for others.
 const DEPTH_MAX: usize = 160;
 
-/// About how many bytes a schema becomes; none where even counting them takes too long.
-pub(super) fn expanded_bytes(schema: &Map<String, Value>) -> Option<f64> {
+/// About how many bytes a schema becomes; none where even counting them takes more `steps` than are left.
+pub(super) fn expanded_bytes(schema: &Map<String, Value>, steps: &mut usize) -> Option<f64> {
     let mut count = Count {
         root: schema,
-        steps: 0,
+        steps,
         named: HashSet::new(),
         waiting: Vec::new(),
     };
@@ -26,13 +36,13 @@ pub(super) fn expanded_bytes(schema: &Map<String, Value>) -> Option<f64> {
     // Each of those that are named is compiled once by itself.
     while let Some(name) = count.waiting.pop() {
         if let Some(named) = count.target(name) {
-            bytes += count.of(named, 0)?.total();
+            bytes += count.of_map(named, 0)?.total();
         }
     }
     Some(bytes)
 }
 
-/// A part of what a schema describes.
+/// A part of what a schema describes. Those that are named stand before the others of their kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Part<'a> {
     Property(&'a str),
@@ -40,6 +50,23 @@ enum Part<'a> {
     OtherProperties,
     Item(usize),
     OtherItems,
+}
+
+impl Part<'_> {
+    /// Where it is looked for if it has no schema of its own.
+    fn others(self) -> Self {
+        match self {
+            Self::Property(_) | Self::OtherProperties => Self::OtherProperties,
+            Self::Item(_) | Self::OtherItems => Self::OtherItems,
+        }
+    }
+
+    fn name_bytes(self) -> usize {
+        match self {
+            Self::Property(name) => name.len(),
+            Self::OtherProperties | Self::Item(_) | Self::OtherItems => 0,
+        }
+    }
 }
 
 /// The options of a schema taken together.
@@ -53,49 +80,154 @@ struct Size<'a> {
     parts: BTreeMap<Part<'a>, Self>,
     /// References that are options and are looked up only where they are copied, and how often each is one.
     references: BTreeMap<&'a str, f64>,
+    /// Most patterns of properties that an option has.
+    patterns: f64,
 }
 
 impl<'a> Size<'a> {
     fn of_options(options: usize, bytes: usize) -> Self {
         Self {
             options: options as f64,
-            bytes: bytes as f64 + NODE_BYTES * options as f64,
+            bytes: (bytes + NODE_BYTES * options) as f64,
             ..Self::default()
         }
+    }
+
+    fn is_nothing(&self) -> bool {
+        let bare = self.parts.is_empty() && self.references.is_empty();
+        bare && self.options == 0.0 && self.bytes == 0.0
     }
 
     fn total(&self) -> f64 {
         self.bytes + self.parts.values().map(Self::total).sum::<f64>()
     }
+
+    /// Takes what holds for a part; for one without a schema of its own, a copy of what holds for such.
+    fn take(&mut self, part: Part<'a>) -> Option<Self> {
+        let own = self.parts.remove(&part);
+        own.or_else(|| self.parts.get(&part.others()).cloned())
+    }
 }
 
-struct Count<'a> {
+struct Count<'a, 's> {
     root: &'a Map<String, Value>,
-    steps: usize,
+    /// Steps that are left.
+    steps: &'s mut usize,
     /// References that were met.
     named: HashSet<&'a str>,
     /// Those of them that are still to be counted.
     waiting: Vec<&'a str>,
 }
 
-fn text_bytes(value: &Value) -> usize {
-    match value {
-        Value::String(text) => text.len(),
-        Value::Array(items) => items.iter().map(|item| 8 + text_bytes(item)).sum(),
-        Value::Object(map) => map.iter().map(|(k, v)| 8 + k.len() + text_bytes(v)).sum(),
-        Value::Null | Value::Bool(_) | Value::Number(_) => 8,
-    }
+/// Bytes that comparing the patterns of an object counts.
+fn compared(patterns: f64) -> f64 {
+    PAIR_BYTES * patterns * (patterns - 1.0).max(0.0) / 2.0
 }
 
-impl<'a> Count<'a> {
-    fn step(&mut self) -> Option<()> {
-        self.steps += 1;
-        (self.steps <= STEPS_MAX).then_some(())
+/// Whether a name may match a pattern: not where that begins with other letters.
+fn may_match(regex: &str, name: &str) -> bool {
+    let Some(rest) = regex.strip_prefix('^').filter(|rest| !rest.contains('|')) else {
+        return true;
+    };
+    let letters = rest.find(|c: char| !(c.is_alphanumeric() || matches!(c, '-' | '_' | '@' | '/')));
+    let begin = match letters {
+        Some(end) if rest[end..].starts_with(['?', '*', '{']) => {
+            let last = rest[..end].char_indices().next_back();
+            &rest[..last.map_or(0, |(at, _)| at)]
+        }
+        Some(end) => &rest[..end],
+        None => rest,
+    };
+    name.starts_with(begin)
+}
+
+fn is_choice(key: &str) -> bool {
+    matches!(key, "const" | "enum" | "allOf" | "anyOf" | "oneOf" | "$ref")
+}
+
+/// What says nothing of the value.
+fn is_note(key: &str) -> bool {
+    matches!(
+        key,
+        "$defs"
+            | "definitions"
+            | "title"
+            | "description"
+            | "default"
+            | "examples"
+            | "$schema"
+            | "$id"
+            | "id"
+            | "$comment"
+            | "$anchor"
+            | "readOnly"
+            | "writeOnly"
+            | "contentMediaType"
+            | "contentEncoding"
+    )
+}
+
+/// How many types a schema lists, how often the one that it lists most, and how many runs of its own keys
+/// there may be between choices. Each run is compiled by itself, once for each time that a type is listed.
+fn listed(schema: &Map<String, Value>) -> (f64, f64, i32) {
+    let types = match schema.get("type") {
+        Some(Value::Array(types)) => types,
+        Some(_) => return (1.0, 1.0, 1),
+        None => return (TYPES, 1.0, 1),
+    };
+    let mut times: HashMap<&str, f64> = HashMap::new();
+    for name in types.iter().filter_map(Value::as_str) {
+        // Integers are numbers.
+        let name = if name == "integer" { "number" } else { name };
+        *times.entry(name).or_default() += 1.0;
+    }
+    let most = times.into_values().fold(1.0, f64::max);
+    let choices = schema.keys().filter(|key| is_choice(key)).count();
+    let own = schema
+        .keys()
+        .filter(|key| !is_choice(key) && !is_note(key))
+        .count();
+    (types.len() as f64, most, own.min(choices + 1) as i32)
+}
+
+impl<'a> Count<'a, '_> {
+    /// A step that looks through so many bytes of text.
+    fn step(&mut self, bytes: usize) -> Option<()> {
+        *self.steps = self.steps.checked_sub(1 + bytes / STEP_BYTES)?;
+        Some(())
     }
 
-    /// What a reference names.
-    fn target(&self, name: &str) -> Option<&'a Value> {
-        let mut parts = name.strip_prefix("#/")?.split('/');
+    fn value_bytes(&mut self, value: &Value) -> Option<usize> {
+        Some(match value {
+            Value::String(text) => text.len(),
+            Value::Array(items) => LIST_BYTES + self.items_bytes(items)?,
+            Value::Object(map) => {
+                self.step(8 * map.len())?;
+                let mut bytes = LIST_BYTES;
+                for (name, value) in map {
+                    bytes += NODE_BYTES + NAME_BYTES + 2 * name.len() + self.value_bytes(value)?;
+                }
+                bytes
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        })
+    }
+
+    fn items_bytes(&mut self, items: &[Value]) -> Option<usize> {
+        self.step(4 * items.len())?;
+        let bytes = items
+            .iter()
+            .map(|item| Some(NODE_BYTES + self.value_bytes(item)?));
+        bytes.sum()
+    }
+
+    /// What a reference names, where that is more than `true` or `false`.
+    fn target(&self, name: &str) -> Option<&'a Map<String, Value>> {
+        let path = name.strip_prefix('#')?;
+        if matches!(path, "" | "/") {
+            return Some(self.root);
+        }
+        let mut parts = path.strip_prefix('/')?.split('/');
         let mut at = self.root.get(parts.next()?)?;
         for part in parts {
             at = match at {
@@ -103,7 +235,7 @@ impl<'a> Count<'a> {
                 other => other.get(part)?,
             };
         }
-        Some(at)
+        at.as_object()
     }
 
     fn of(&mut self, schema: &'a Value, depth: usize) -> Option<Size<'a>> {
@@ -120,11 +252,17 @@ impl<'a> Count<'a> {
         let mut own = Size::default();
         let mut together = Vec::new();
         for (key, value) in schema {
-            self.step()?;
+            self.step(key.len())?;
             match (key.as_str(), value) {
-                ("const", value) => together.push(Size::of_options(1, text_bytes(value))),
+                ("const", value) => together.push(Size::of_options(1, self.value_bytes(value)?)),
                 ("enum", Value::Array(values)) => {
-                    together.push(Size::of_options(values.len(), text_bytes(value)));
+                    let bytes = self.items_bytes(values)? as f64;
+                    let options = values.len() as f64;
+                    together.push(Size {
+                        options,
+                        bytes,
+                        ..Size::default()
+                    });
                 }
                 ("anyOf" | "oneOf", Value::Array(options)) => {
                     let mut any = Size::default();
@@ -139,20 +277,15 @@ impl<'a> Count<'a> {
                         together.push(self.of(one, depth + 1)?);
                     }
                 }
-                ("$ref", Value::String(name)) => {
-                    if self.named.insert(name) {
-                        self.waiting.push(name);
-                    }
-                    together.push(Size {
-                        references: BTreeMap::from([(name.as_str(), 1.0)]),
-                        ..Size::of_options(0, 0)
-                    });
-                }
+                ("$ref", Value::String(name)) => together.push(self.reference(name)?),
                 (key, value) => self.assertion((key, value), &mut own, depth)?,
             }
         }
-        if own.bytes > 0.0 {
-            own.options = 1.0;
+        if own.options > 0.0 {
+            self.patterned(schema, &mut own, depth)?;
+            let (types, most, runs) = listed(schema);
+            let mut own = self.times(own, most.powi(runs))?;
+            own.bytes += NODE_BYTES as f64 * types * most.powi(runs - 1);
             together.push(own);
         }
         let mut together = together.into_iter();
@@ -163,6 +296,17 @@ impl<'a> Count<'a> {
             size = self.both(size, other, depth)?;
         }
         Some(size)
+    }
+
+    fn reference(&mut self, name: &'a str) -> Option<Size<'a>> {
+        self.step(name.len())?;
+        if self.named.insert(name) {
+            self.waiting.push(name);
+        }
+        Some(Size {
+            references: BTreeMap::from([(name, 1.0)]),
+            ..Size::default()
+        })
     }
 
     /// A key that says something by itself.
@@ -176,47 +320,84 @@ impl<'a> Count<'a> {
             let size = count.of(schema, depth + 1)?;
             count.add(own.parts.entry(part).or_default(), size)
         };
-        let mut bytes = NODE_BYTES;
+        let mut bytes = 0;
         match (key, value) {
-            ("$defs" | "definitions" | "title" | "description" | "default" | "examples", _)
-            | ("$schema" | "$id" | "id" | "$comment" | "$anchor", _)
-            | ("readOnly" | "writeOnly" | "contentMediaType" | "contentEncoding", _) => bytes = 0.0,
+            (key, _) if is_note(key) => return Some(()),
             // Of schemas that have a plain name there: counted where they are named.
-            (key, _) if key == super::schema::PLAIN => bytes = 0.0,
+            (key, _) if key == super::schema::PLAIN => {}
             ("properties", Value::Object(parts)) => {
                 for (name, schema) in parts {
-                    bytes += name.len() as f64;
+                    self.step(name.len())?;
+                    bytes += NAME_BYTES + name.len();
                     part(self, Part::Property(name), schema)?;
                 }
             }
             ("patternProperties", Value::Object(parts)) => {
                 for (regex, schema) in parts {
-                    bytes += regex.len() as f64;
+                    self.step(regex.len())?;
+                    bytes += NAME_BYTES + regex.len();
                     part(self, Part::OtherProperties, schema)?;
                 }
+                own.patterns = parts.len() as f64;
+                own.bytes += compared(own.patterns);
             }
             ("additionalProperties", schema) => part(self, Part::OtherProperties, schema)?,
             ("prefixItems" | "items", Value::Array(items)) => {
                 for (at, schema) in items.iter().enumerate() {
+                    self.step(0)?;
                     part(self, Part::Item(at), schema)?;
                 }
             }
             ("items" | "additionalItems", schema) => part(self, Part::OtherItems, schema)?,
-            (_, value) => bytes += text_bytes(value) as f64,
+            ("format", _) => bytes = FORMAT_BYTES,
+            ("type", Value::Array(types)) => self.step(4 * types.len())?,
+            (_, value) => bytes = self.value_bytes(value)?,
         }
-        own.bytes += bytes;
+        own.options = 1.0;
+        own.bytes += bytes as f64;
+        Some(())
+    }
+
+    /// Properties are of the patterns that they match as well, each with a copy of its own.
+    fn patterned(
+        &mut self,
+        schema: &'a Map<String, Value>,
+        own: &mut Size<'a>,
+        depth: usize,
+    ) -> Option<()> {
+        let of = |key: &str| schema.get(key).and_then(Value::as_object);
+        let (Some(names), Some(patterns)) = (of("properties"), of("patternProperties")) else {
+            return Some(());
+        };
+        for name in names.keys() {
+            for (regex, schema) in patterns {
+                self.step(regex.len())?;
+                if may_match(regex, name) {
+                    let matched = self.of(schema, depth + 1)?;
+                    let named = own.parts.entry(Part::Property(name)).or_default();
+                    *named = self.both(std::mem::take(named), matched, depth + 1)?;
+                }
+            }
+        }
         Some(())
     }
 
     /// Either of two.
     fn add(&mut self, to: &mut Size<'a>, other: Size<'a>) -> Option<()> {
-        self.step()?;
+        if to.is_nothing() {
+            *to = other;
+            return Some(());
+        }
+        self.step(0)?;
+        to.patterns = to.patterns.max(other.patterns);
         to.options += other.options;
         to.bytes += other.bytes;
         for (part, size) in other.parts {
+            self.step(part.name_bytes())?;
             self.add(to.parts.entry(part).or_default(), size)?;
         }
         for (name, times) in other.references {
+            self.step(name.len())?;
             *to.references.entry(name).or_default() += times;
         }
         Some(())
@@ -225,34 +406,17 @@ impl<'a> Count<'a> {
     /// Both of two: each option of one with each of the other.
     fn both(&mut self, one: Size<'a>, other: Size<'a>, depth: usize) -> Option<Size<'a>> {
         let (mut one, mut other) = (self.resolved(one, depth)?, self.resolved(other, depth)?);
-        self.step()?;
+        self.step(0)?;
         // What nothing fits is seen only once all is made.
         for size in [&mut one, &mut other] {
             size.options = size.options.max(1.0);
         }
+        let keys = one.parts.keys().chain(other.parts.keys());
+        let all: BTreeSet<Part<'a>> = keys.copied().collect();
         let mut parts = BTreeMap::new();
-        // What holds for parts that the other side alone names.
-        let rests = [&one, &other].map(|size| {
-            [Part::OtherProperties, Part::OtherItems].map(|part| size.parts.get(&part).cloned())
-        });
-        let rest = |of: usize, part: Part<'a>| match part {
-            Part::Property(_) => rests[of][0].clone(),
-            Part::Item(_) => rests[of][1].clone(),
-            Part::OtherProperties | Part::OtherItems => None,
-        };
-        let all: Vec<Part<'a>> = one
-            .parts
-            .keys()
-            .chain(other.parts.keys())
-            .copied()
-            .collect();
         for part in all {
-            if parts.contains_key(&part) {
-                continue;
-            }
-            let first = one.parts.remove(&part).or_else(|| rest(0, part));
-            let second = other.parts.remove(&part).or_else(|| rest(1, part));
-            let size = match (first, second) {
+            self.step(part.name_bytes())?;
+            let size = match (one.take(part), other.take(part)) {
                 (Some(first), Some(second)) => self.both(first, second, depth + 1)?,
                 (Some(size), None) => self.times(size, other.options)?,
                 (None, Some(size)) => self.times(size, one.options)?,
@@ -260,19 +424,29 @@ impl<'a> Count<'a> {
             };
             parts.insert(part, size);
         }
+        let options = one.options * other.options;
+        let patterns = one.patterns + other.patterns;
+        let bytes = one.bytes * other.options + other.bytes * one.options;
         Some(Size {
-            options: one.options * other.options,
-            bytes: one.bytes * other.options + other.bytes * one.options,
+            options,
+            bytes: bytes + options * compared(patterns),
             parts,
-            references: BTreeMap::new(),
+            patterns,
+            ..Size::default()
         })
     }
 
     fn times(&mut self, mut size: Size<'a>, times: f64) -> Option<Size<'a>> {
-        self.step()?;
+        if times == 1.0 {
+            return Some(size);
+        }
+        self.step(0)?;
         size.options *= times;
         size.bytes *= times;
-        size.references.values_mut().for_each(|n| *n *= times);
+        for copies in size.references.values_mut() {
+            self.step(0)?;
+            *copies *= times;
+        }
         for part in size.parts.values_mut() {
             let whole = std::mem::take(part);
             *part = self.times(whole, times)?;
@@ -285,8 +459,9 @@ impl<'a> Count<'a> {
         while !size.references.is_empty() {
             depth += 1;
             for (name, times) in std::mem::take(&mut size.references) {
+                self.step(name.len())?;
                 let named = match self.target(name) {
-                    Some(named) => self.of(named, depth)?,
+                    Some(named) => self.of_map(named, depth)?,
                     None => Size::of_options(1, 0),
                 };
                 let named = self.times(named, times)?;
@@ -301,145 +476,5 @@ impl<'a> Count<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn bytes(schema: &Value) -> Option<f64> {
-        expanded_bytes(schema.as_object().expect("an object"))
-    }
-
-    #[test]
-    fn what_nothing_fits_counts_and_what_says_nothing_does_not() {
-        let text = "A".repeat(1_000);
-        let part = json!({"properties": {"a": {"const": text}}});
-        let many = json!({"anyOf": vec![json!({"type": "object"}); 100]});
-        let impossible = json!({"allOf": [part, many, {"enum": []}]});
-        assert!(bytes(&impossible).is_some_and(|bytes| bytes > 100_000.0));
-        // A name beside it is not taken apart, so that it may name itself.
-        let node = json!({"properties": {"next": {"$ref": "#/$defs/node", "readOnly": true},
-            "a": {"const": text}}});
-        let named = json!({"$defs": {"node": node}, "$ref": "#/$defs/node"});
-        assert!(bytes(&named).is_some_and(|bytes| bytes < 3_000.0));
-    }
-
-    #[test]
-    fn copies_are_counted() {
-        const LONG: usize = 10_000;
-        let long = json!({"properties": {"a": {"const": "A".repeat(LONG)}}});
-        let many = |of: &Value| json!({"anyOf": vec![of.clone(); 100]});
-        let empty = json!({"type": "object"});
-        let named = json!({"$ref": "#/$defs/long"});
-        let with = |mut schema: Value| {
-            schema["$defs"] =
-                json!({"long": long, "twice": {"$ref": "#/$defs/long"}, "many": many(&empty)});
-            schema
-        };
-        // A schema, and how many copies of the long text it becomes.
-        let rows = [
-            (long.clone(), 1),
-            (many(&long), 100),
-            (json!({"anyOf": [long, empty, empty]}), 1),
-            (json!({"allOf": [long, many(&empty)]}), 100),
-            (json!({"allOf": [many(&empty), many(&empty), long]}), 10_000),
-            (
-                json!({"properties": long["properties"], "anyOf": many(&empty)["anyOf"]}),
-                100,
-            ),
-            (
-                json!({"properties": long["properties"], "allOf": [many(&empty), many(&empty)]}),
-                10_000,
-            ),
-            // In a part of each of two that hold together.
-            (
-                json!({"allOf": [{"properties": {"x": many(&empty)}}, {"properties": {"x": long}}]}),
-                100,
-            ),
-            (
-                json!({"allOf": [{"properties": {"x": many(&empty)}}, {"properties": {"y": long}}]}),
-                1,
-            ),
-            // In what has no schema of its own on the other side.
-            (
-                json!({"allOf": [{"additionalProperties": long},
-                    {"properties": {"x": {}, "y": {}, "z": {}}}]}),
-                4,
-            ),
-            (
-                json!({"allOf": [{"items": long}, {"prefixItems": [{}, {}]}]}),
-                3,
-            ),
-            // Those that are named are compiled once, and are copied where they are taken apart.
-            (
-                with(json!({"items": named, "properties": {"a": named, "b": named}})),
-                1,
-            ),
-            (with(json!({"allOf": [named]})), 1),
-            (
-                with(json!({"allOf": [named, {"$ref": "#/$defs/many"}]})),
-                101,
-            ),
-            (
-                with(json!({"allOf": [{"$ref": "#/$defs/twice"}, many(&empty)]})),
-                101,
-            ),
-            (
-                with(json!({"anyOf": [named, named], "allOf": [many(&empty)]})),
-                201,
-            ),
-            (with(json!({"anyOf": [named, named]})), 1),
-        ];
-        for (schema, copies) in rows {
-            let copied = bytes(&schema).expect("counted") / LONG as f64;
-            let most = copies as f64 * 1.1 + 30.0;
-            assert!(
-                (copies as f64..most).contains(&copied),
-                "{copied} for {copies}: {}",
-                schema.to_string().len()
-            );
-        }
-    }
-
-    #[test]
-    fn what_names_itself_has_an_end() {
-        let tree = json!({"properties": {"left": {"$ref": "#/$defs/tree"}, "right": {"$ref": "#/$defs/tree"}}});
-        let of = |schema: Value| json!({"allOf": [schema], "$defs": {"tree": tree, "loop": {"$ref": "#/$defs/loop"}}});
-        let tree = json!({"$ref": "#/$defs/tree"});
-        assert!(bytes(&of(tree.clone())).is_some());
-        assert!(bytes(&of(json!({"allOf": [tree, {"type": "object"}]}))).is_some());
-        assert!(bytes(&of(json!({"$ref": "#"}))).is_some());
-        let both = json!({"allOf": [tree, {"properties": {"left": tree, "right": tree}}]});
-        assert_eq!(bytes(&of(both)), None);
-        assert_eq!(
-            bytes(&of(json!({"$ref": "#/$defs/loop", "type": "object"}))),
-            None
-        );
-    }
-
-    /// Requests are read on threads with small stacks.
-    #[test]
-    fn little_stack_is_taken() {
-        let deep = |wrap: fn(Value) -> Value, times: usize| {
-            (0..times).fold(json!({"type": "string"}), |inner, _| wrap(inner))
-        };
-        let schemas = [
-            deep(|inner| json!({"items": inner}), 120),
-            deep(|inner| json!({"allOf": [inner, {"type": "object"}]}), 60),
-            deep(
-                |inner| json!({"anyOf": [{"properties": {"a": inner}}], "type": "object"}),
-                40,
-            ),
-            json!({"allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}], "$defs": {
-                "a": {"items": {"$ref": "#/$defs/a"}}, "b": {"items": {"$ref": "#/$defs/b"}}}}),
-        ];
-        let count = move || schemas.each_ref().map(|schema| bytes(schema).is_some());
-        let thread = std::thread::Builder::new().stack_size(1 << 20);
-        let counted = thread
-            .spawn(count)
-            .expect("a thread")
-            .join()
-            .expect("counted");
-        assert_eq!(counted, [true, true, true, false]);
-    }
-}
+#[path = "schema_size_tests.rs"]
+mod tests;

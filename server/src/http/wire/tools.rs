@@ -7,6 +7,7 @@ use hone_domain::{CALL_CLOSE, CALL_OPEN, CallStyle};
 use serde_json::{Map, Value, json};
 
 use super::formats::{Rule, quoted};
+use super::parameters;
 use super::schema::{Room, call_space, fitted, read_schema, schema_text};
 use crate::door::{Calls, Loose, Pattern, Shape};
 use crate::http::error::ApiError;
@@ -104,6 +105,8 @@ struct CallRules {
     patterns: Vec<Pattern>,
     loose: Loose,
     room: Room,
+    /// Whether arguments are texts between tags.
+    said: bool,
 }
 
 /// What the arguments of a tool's calls follow.
@@ -120,6 +123,17 @@ enum Follows {
 /// Any object.
 fn any_arguments() -> Map<String, Value> {
     Map::from_iter([("type".to_owned(), json!("object"))])
+}
+
+/// What stands around arguments that are texts between tags, within what opens and closes the call.
+fn said_around(name: &str, (open, close): (&str, &str)) -> (String, String) {
+    let begin = quoted(&format!("{open}<function={name}>\n"));
+    (begin, quoted(&format!("</function>{close}")))
+}
+
+/// A schema in a grammar.
+fn json_text(schema: &str) -> String {
+    format!("%json {schema}")
 }
 
 /// A tool's schema as one of objects, which arguments always are. None where it allows no object.
@@ -142,8 +156,55 @@ fn arguments_schema(
 }
 
 impl CallRules {
+    /// Of calls in the words of a family, with the rules before them.
+    fn new(text: String, style: CallStyle) -> Self {
+        let said = style == CallStyle::Parameters;
+        let mut rules = Self {
+            text,
+            said,
+            ..Self::default()
+        };
+        rules.loose.arguments = match said {
+            true => "any".to_owned(),
+            false => json_text(&schema_text("", any_arguments(), call_space()).0),
+        };
+        if said {
+            rules.text.push_str(parameters::RULES);
+        }
+        rules
+    }
+
+    /// Adds the arguments of the tool at a place of the request, which are texts between tags.
+    fn said_arguments(
+        &mut self,
+        (at, tool): (usize, &Value),
+        follows: Follows,
+    ) -> Result<(), ApiError> {
+        let param = format!("tools[{at}].function.parameters");
+        let schema = match follows {
+            Follows::Nothing => None,
+            _ => tool.pointer("/function/parameters"),
+        };
+        let how = (follows == Follows::Strictly, &mut self.room);
+        match parameters::arguments(&param, schema, how) {
+            Ok(arguments) => {
+                self.patterns.extend(arguments.patterns);
+                self.text.push_str(&Loose::rule(at, &arguments.rule));
+            }
+            Err(error) if follows == Follows::Strictly => return Err(error),
+            Err(_) => self.text.push_str(&Loose::rule(at, &self.loose.arguments)),
+        }
+        if follows == Follows::Loosely {
+            self.loose.tools.push(at);
+        }
+        Ok(())
+    }
+
     /// Adds the arguments of the tool at a place of the request.
     fn arguments(&mut self, (at, tool): (usize, &Value), follows: Follows) -> Result<(), ApiError> {
+        if self.said {
+            return self.said_arguments((at, tool), follows);
+        }
         let param = format!("tools[{at}].function.parameters");
         let schema = match follows {
             Follows::Nothing => Some(any_arguments()),
@@ -166,7 +227,7 @@ impl CallRules {
         }
         let (schema, patterns) = schema_text(&param, schema, options);
         self.patterns.extend(patterns);
-        self.text.push_str(&Loose::rule(at, &schema));
+        self.text.push_str(&Loose::rule(at, &json_text(&schema)));
         Ok(())
     }
 
@@ -178,7 +239,6 @@ impl CallRules {
         around: impl Fn(&str) -> (String, String),
         follows: fn(&Value) -> Follows,
     ) -> Result<(), ApiError> {
-        self.loose.arguments = schema_text("", any_arguments(), call_space()).0;
         let mut names = Vec::new();
         for (at, tool) in tools {
             let (before, behind) = around(name_of(tool));
@@ -254,6 +314,11 @@ impl Offer {
         }))
     }
 
+    /// Whether its tools alone may hold an answer to a form.
+    pub fn is_held(&self) -> bool {
+        self.choice != ToolChoice::Auto || self.tools.iter().any(is_strict)
+    }
+
     /// The form of an answer with these tools, where it also has to be of the form `other`.
     pub fn shape(
         &self,
@@ -300,15 +365,17 @@ impl Offer {
     /// The form of calls that the model is free to make, where a function's definition is strict. Only
     /// what a tag opens can be told from the rest of an answer.
     fn strict_calls(&self, style: Option<CallStyle>) -> Result<Option<Shape>, ApiError> {
-        if style != Some(CallStyle::Tags) || !self.tools.iter().any(is_strict) {
+        let style = style.filter(|style| *style != CallStyle::Json);
+        let Some(style) = style.filter(|_| self.tools.iter().any(is_strict)) else {
             return Ok(None);
-        }
-        let close = quoted(CALL_CLOSE);
-        let mut rules = CallRules {
-            text: format!("start: GAP? call GAP? {close}\nGAP: /[ \\n]{{1,4}}/\nSPACE: \" \"\n"),
-            ..CallRules::default()
         };
+        let close = quoted(CALL_CLOSE);
+        let text = format!("start: GAP? call GAP? {close}\nGAP: /[ \\n]{{1,4}}/\nSPACE: \" \"\n");
+        let mut rules = CallRules::new(text, style);
         let around = |name: &str| {
+            if style == CallStyle::Parameters {
+                return said_around(name, ("", ""));
+            }
             let name = format!("{},", quoted(name));
             let [open, name, key] = ["{\"name\":", &name, "\"arguments\":"].map(quoted);
             let before = format!("{open} SPACE? {name} SPACE? {key} SPACE?");
@@ -328,7 +395,7 @@ impl Offer {
             _ => true,
         };
         let (open, close, between, arguments) = match style {
-            CallStyle::Tags => (
+            CallStyle::Tags | CallStyle::Parameters => (
                 format!("{CALL_OPEN}\n"),
                 format!("\n{CALL_CLOSE}"),
                 "\n",
@@ -344,11 +411,11 @@ impl Offer {
                 CALLS_MAX - 1
             ),
         };
-        let mut rules = CallRules {
-            text,
-            ..CallRules::default()
-        };
+        let mut rules = CallRules::new(text, style);
         let around = |name: &str| {
+            if style == CallStyle::Parameters {
+                return said_around(name, (&open, &close));
+            }
             let name = quoted(name);
             let begin = format!("{open}{{\"name\": {name}, \"{arguments}\": ");
             (quoted(&begin), quoted(&format!("}}{close}")))
@@ -362,6 +429,9 @@ impl Offer {
     }
 }
 
+#[cfg(test)]
+#[path = "parameters_tests.rs"]
+mod parameters_tests;
 #[cfg(test)]
 #[path = "tools_tests.rs"]
 mod tests;

@@ -4,7 +4,7 @@ use hone_nn::grammar::{Constraint, Grammars};
 use super::*;
 use crate::door::OpenError;
 
-fn grammars() -> Grammars {
+pub(super) fn grammars() -> Grammars {
     let mut files = hone_starter::model_files().iter();
     let (name, file) = files
         .find(|(name, _)| *name == "tokenizer.json")
@@ -14,22 +14,26 @@ fn grammars() -> Grammars {
     Grammars::new(&tokenizer, tokenizer.vocab_size(), &[end]).expect("sound")
 }
 
-fn follows(held: &Constraint, text: &str) -> bool {
+pub(super) fn follows(held: &Constraint, text: &str) -> bool {
     let mut constraint = held.fork();
     let took = constraint.take_bytes(text.as_bytes()).is_ok();
     took && constraint.may_end().expect("sound")
 }
 
-fn tool(name: &str, parameters: &Value, strict: bool) -> Value {
+pub(super) fn tool(name: &str, parameters: &Value, strict: bool) -> Value {
     let function = json!({"name": name, "parameters": parameters, "strict": strict});
     json!({"type": "function", "function": function})
 }
 
 /// What calls of tools are held to that a request demands.
 fn demanded(tools: &[Value]) -> Result<Constraint, OpenError> {
+    demanded_as(CallStyle::Tags, tools)
+}
+
+pub(super) fn demanded_as(style: CallStyle, tools: &[Value]) -> Result<Constraint, OpenError> {
     let offer = Offer::of(tools, Some(&json!("required")), None);
     let offer = offer.expect("sound").expect("tools");
-    let shape = offer.shape(Some(CallStyle::Tags), None).expect("sound");
+    let shape = offer.shape(Some(style), None).expect("sound");
     let grammars = grammars();
     let check = |grammar: &Grammar| {
         let held = grammars.compile(&grammar.0);

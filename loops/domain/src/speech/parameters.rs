@@ -1,0 +1,205 @@
+//! Calls whose arguments are texts between tags.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use super::Called;
+
+/// What opens a function.
+pub(super) const FUNCTION_OPEN: &str = "<function=";
+const FUNCTION_CLOSE: &str = "</function>";
+const PARAMETER_OPEN: &str = "<parameter=";
+const PARAMETER_CLOSE: &str = "</parameter>";
+/// Longest name of a function or a parameter, in bytes.
+const NAME_BYTES_MAX: usize = 256;
+
+/// Finds the end of a function without looking at any byte more than a few times.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ParameterScan {
+    /// How far was looked.
+    pub(super) at: usize,
+    inside: Inside,
+    /// Where the name or value begins that is looked at.
+    from: usize,
+    /// One past the closing tag of the value that may end there.
+    closed: usize,
+    /// One past the function's closing tag.
+    pub(super) end: Option<usize>,
+    /// Whether there is what a function cannot have there.
+    pub(super) is_broken: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Inside {
+    #[default]
+    Opening,
+    Name,
+    /// Between parameters.
+    Function,
+    Key,
+    Value,
+    /// Behind the closing tag of a value, if that is what it is.
+    ValueClosed,
+}
+
+/// A piece of a function.
+enum Piece {
+    Name,
+    Key,
+    Value,
+}
+
+impl ParameterScan {
+    /// One past the end of the function in `text` that begins at `start`.
+    pub(super) fn advance(&mut self, text: &str, start: usize) -> Option<usize> {
+        self.pieces(text, start, |_, _| {})
+    }
+
+    fn pieces(
+        &mut self,
+        text: &str,
+        start: usize,
+        mut found: impl FnMut(Piece, &str),
+    ) -> Option<usize> {
+        self.at = self.at.max(start);
+        while self.end.is_none() && !self.is_broken {
+            let goes_on = match self.inside {
+                Inside::Opening => {
+                    self.from = self.at;
+                    self.next(text, &[(FUNCTION_OPEN, Inside::Name)])
+                }
+                Inside::Name => self.name(text, Inside::Function, |name| found(Piece::Name, name)),
+                Inside::Key => self.name(text, Inside::Value, |name| found(Piece::Key, name)),
+                Inside::Function => self.behind(text),
+                Inside::Value => self.value(text),
+                Inside::ValueClosed => {
+                    let value = self.from..self.closed - PARAMETER_CLOSE.len();
+                    let goes_on = self.behind(text);
+                    if self.inside != Inside::ValueClosed {
+                        found(Piece::Value, &text[value]);
+                    } else if self.is_broken {
+                        // The value holds the tag.
+                        (self.is_broken, self.inside) = (false, Inside::Value);
+                        self.at = self.closed;
+                        continue;
+                    }
+                    goes_on
+                }
+            };
+            if !goes_on {
+                break;
+            }
+        }
+        self.end
+    }
+
+    /// Takes one of the tags; whether it is there whole.
+    fn next(&mut self, text: &str, tags: &[(&str, Inside)]) -> bool {
+        let rest = &text[self.at..];
+        for (tag, inside) in tags {
+            if rest.starts_with(tag) {
+                self.at += tag.len();
+                (self.inside, self.from) = (*inside, self.at);
+                return true;
+            }
+        }
+        self.is_broken = !tags.iter().any(|(tag, _)| tag.starts_with(rest));
+        false
+    }
+
+    /// The next parameter, or the end.
+    fn behind(&mut self, text: &str) -> bool {
+        let rest = &text[self.at..];
+        self.at += rest.len() - rest.trim_start().len();
+        if text[self.at..].starts_with(FUNCTION_CLOSE) {
+            self.at += FUNCTION_CLOSE.len();
+            self.end = Some(self.at);
+            self.inside = Inside::Function;
+            return true;
+        }
+        let (key, none) = (Inside::Key, self.inside);
+        self.next(text, &[(PARAMETER_OPEN, key), (FUNCTION_CLOSE, none)])
+    }
+
+    /// A name up to its bracket.
+    fn name(&mut self, text: &str, then: Inside, found: impl FnOnce(&str)) -> bool {
+        let end = text[self.at..].find(['>', '<', '\n']);
+        let name = &text[self.from..end.map_or(text.len(), |end| self.at + end)];
+        self.at = self.from + name.len();
+        let is_over = text[self.at..].starts_with('>');
+        self.is_broken = name.len() > NAME_BYTES_MAX
+            || (end.is_some() && !is_over)
+            || (is_over && name.is_empty());
+        if is_over && !self.is_broken {
+            found(name);
+            self.at += 1;
+            (self.inside, self.from) = (then, self.at);
+        }
+        is_over
+    }
+
+    /// A value up to what may close it.
+    fn value(&mut self, text: &str) -> bool {
+        if let Some(close) = text[self.at..].find(PARAMETER_CLOSE) {
+            self.at += close + PARAMETER_CLOSE.len();
+            (self.inside, self.closed) = (Inside::ValueClosed, self.at);
+            return true;
+        }
+        let seen = (text.len() + 1).saturating_sub(PARAMETER_CLOSE.len());
+        self.at = self.at.max(text.floor_char_boundary(seen));
+        false
+    }
+}
+
+/// A call from the text of one function.
+pub(super) fn parse(function: &str) -> Option<Called> {
+    let (mut name, mut key) = (String::new(), String::new());
+    let mut arguments: Vec<(String, String)> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
+    let end = ParameterScan::default().pieces(function, 0, |piece, text| match piece {
+        Piece::Name => text.clone_into(&mut name),
+        Piece::Key => text.clone_into(&mut key),
+        Piece::Value => {
+            let text = text.strip_prefix('\n').unwrap_or(text);
+            let value = as_json(text.strip_suffix('\n').unwrap_or(text));
+            let last = arguments.len();
+            match *places.entry(key.clone()).or_insert(last) {
+                at if at < last => arguments[at].1 = value,
+                _ => arguments.push((std::mem::take(&mut key), value)),
+            }
+        }
+    });
+    end.filter(|end| *end == function.len())?;
+    let members = arguments.iter();
+    let members: Vec<String> = members
+        .map(|(key, value)| format!("{}: {value}", Value::from(key.as_str())))
+        .collect();
+    Some(Called {
+        name,
+        arguments: format!("{{{}}}", members.join(", ")),
+    })
+}
+
+/// The JSON that a text is, exactly as written, or else the text as JSON. A text of JSON is a text: its
+/// quotes belong to it.
+fn as_json(text: &str) -> String {
+    let is_bare = !text.starts_with('"') && text.trim() == text;
+    match is_bare && serde_json::from_str::<Value>(text).is_ok() {
+        true => text.to_owned(),
+        false => Value::from(text).to_string(),
+    }
+}
+
+/// The value that a text stands for where no text is wanted: JSON, or the words of Python that templates
+/// write for it.
+pub fn worded(text: &str) -> Option<Value> {
+    match text.trim() {
+        "True" => Some(Value::Bool(true)),
+        "False" => Some(Value::Bool(false)),
+        "None" => Some(Value::Null),
+        text => serde_json::from_str(text)
+            .ok()
+            .filter(|value: &Value| !value.is_string()),
+    }
+}

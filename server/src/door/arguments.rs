@@ -1,0 +1,269 @@
+//! Arguments of calls that were said as text, as what their tool's schema makes of them.
+
+use hone_domain::{Part, members, worded};
+use serde_json::{Map, Value};
+
+/// Most schemas that are looked at for one argument.
+const STEPS_MAX: usize = 256;
+
+/// Kinds of JSON values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kinds(u8);
+
+impl Kinds {
+    /// None at all.
+    pub const NONE: Self = Self(0);
+    /// All of them.
+    pub const ALL: Self = Self(0x7f);
+    /// Texts.
+    pub const TEXT: Self = Self(1 << 4);
+
+    fn named(name: &str) -> Self {
+        Self(match name {
+            "null" => 1,
+            "boolean" => 1 << 1,
+            "integer" => 1 << 2,
+            "number" => 1 << 2 | 1 << 3,
+            "string" => Self::TEXT.0,
+            "array" => 1 << 5,
+            "object" => 1 << 6,
+            _ => 0,
+        })
+    }
+
+    fn of_value(value: &Value) -> Self {
+        match value {
+            Value::Null => Self::named("null"),
+            Value::Bool(_) => Self::named("boolean"),
+            Value::Number(number) if number.as_f64().is_some_and(|n| n.fract() == 0.0) => {
+                Self::named("integer")
+            }
+            Value::Number(_) => Self(1 << 3),
+            Value::String(_) => Self::TEXT,
+            Value::Array(_) => Self::named("array"),
+            Value::Object(_) => Self::named("object"),
+        }
+    }
+
+    /// Whether one of these is among them.
+    pub fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// Those that a schema in the document `root` allows; more than these where it is intricate.
+    pub fn of_schema(schema: &Value, root: &Value) -> Self {
+        let mut steps = STEPS_MAX;
+        Self::allowed(schema, root, &mut steps)
+    }
+
+    fn allowed(schema: &Value, root: &Value, steps: &mut usize) -> Self {
+        if *steps == 0 {
+            return Self::ALL;
+        }
+        *steps -= 1;
+        let map = match schema {
+            Value::Bool(false) => return Self::NONE,
+            Value::Object(map) => map,
+            _ => return Self::ALL,
+        };
+        let mut kinds = Self::ALL;
+        for (key, value) in map {
+            let mut each = |of: &[Value]| -> Vec<Self> {
+                let of = of.iter();
+                of.map(|schema| Self::allowed(schema, root, steps))
+                    .collect()
+            };
+            kinds = kinds.and(match (key.as_str(), value) {
+                ("type", Value::String(name)) => Self::named(name),
+                ("type", Value::Array(names)) => {
+                    let names = names.iter().filter_map(Value::as_str);
+                    names.map(Self::named).fold(Self::NONE, Self::or)
+                }
+                ("const", value) => Self::of_value(value),
+                ("enum", Value::Array(values)) => {
+                    values.iter().map(Self::of_value).fold(Self::NONE, Self::or)
+                }
+                ("anyOf" | "oneOf", Value::Array(options)) => {
+                    each(options).into_iter().fold(Self::NONE, Self::or)
+                }
+                ("allOf", Value::Array(all)) => each(all).into_iter().fold(Self::ALL, Self::and),
+                ("$ref", Value::String(name)) => {
+                    let pointer = name.strip_prefix('#');
+                    match pointer.and_then(|pointer| root.pointer(pointer)) {
+                        Some(named) => Self::allowed(named, root, steps),
+                        None => Self::ALL,
+                    }
+                }
+                _ => Self::ALL,
+            });
+        }
+        match map.get("nullable") {
+            Some(Value::Bool(true)) => kinds.or(Self::named("null")),
+            _ => kinds,
+        }
+    }
+}
+
+/// Fits the arguments of calls as they are told: each call is told whole.
+#[derive(Debug)]
+pub(super) struct Fitting {
+    tools: Vec<Value>,
+    /// Of the call that began last.
+    name: String,
+}
+
+impl Fitting {
+    pub(super) fn new(tools: Vec<Value>) -> Self {
+        Self {
+            tools,
+            name: String::new(),
+        }
+    }
+
+    pub(super) fn fit(&mut self, parts: &mut [Part]) {
+        for part in parts {
+            match part {
+                Part::CallBegun(name) => self.name.clone_from(name),
+                Part::Arguments(text) => {
+                    if let Some(fitted) = self.fitted(text) {
+                        *text = fitted;
+                    }
+                }
+                Part::Reasoning(_) | Part::Content(_) => {}
+            }
+        }
+    }
+
+    /// Arguments as the schema of the tool wants them; none where there is no such tool.
+    fn fitted(&self, arguments: &str) -> Option<String> {
+        let name = |tool: &&Value| {
+            let name = tool.pointer("/function/name").and_then(Value::as_str);
+            name == Some(&self.name)
+        };
+        let tool = self.tools.iter().find(name)?;
+        let root = tool.pointer("/function/parameters")?;
+        let properties = root.get("properties").and_then(Value::as_object);
+        let none = Map::new();
+        let properties = properties.unwrap_or(&none);
+        let fitted: Vec<String> = members(arguments)
+            .map(|(key, value)| {
+                let kinds = properties.get(&key);
+                let kinds = kinds.map_or(Kinds::ALL, |schema| Kinds::of_schema(schema, root));
+                format!("{}: {}", Value::from(key), fitted(value, kinds))
+            })
+            .collect();
+        Some(format!("{{{}}}", fitted.join(", ")))
+    }
+}
+
+/// The JSON of a value that was said as text and guessed at, as one of the kinds. Where it cannot be,
+/// the guess stays.
+fn fitted(guess: &str, kinds: Kinds) -> String {
+    let Ok(value) = serde_json::from_str::<Value>(guess) else {
+        return guess.to_owned();
+    };
+    if kinds.has(Kinds::of_value(&value)) {
+        return guess.to_owned();
+    }
+    match value.as_str() {
+        Some(text) => match worded(text) {
+            Some(value) if kinds.has(Kinds::of_value(&value)) => value.to_string(),
+            _ => guess.to_owned(),
+        },
+        None if kinds.has(Kinds::TEXT) => Value::from(guess).to_string(),
+        None => guess.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hone_domain::{CallStyle, Heard, Listener, Listening};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_schema_tells_what_it_allows() {
+        let root = json!({"$defs": {
+            "word": {"type": "string"}, "loop": {"$ref": "#/$defs/loop"},
+            "many": {"anyOf": vec![json!({"$ref": "#/$defs/many"}); 9]},
+        }});
+        let number = Kinds::named("number");
+        let text_or_null = Kinds::TEXT.or(Kinds::named("null"));
+        for (schema, kinds) in [
+            (json!({}), Kinds::ALL),
+            (json!(true), Kinds::ALL),
+            (json!(false), Kinds::NONE),
+            (json!({"type": "string", "pattern": "a"}), Kinds::TEXT),
+            (json!({"type": ["string", "null"]}), text_or_null),
+            (json!({"type": "string", "nullable": true}), text_or_null),
+            (
+                json!({"anyOf": [{"type": "null"}, {"enum": ["a"]}]}),
+                text_or_null,
+            ),
+            (json!({"enum": [1, 2.5]}), number),
+            (json!({"const": 2.0}), Kinds::named("integer")),
+            (
+                json!({"allOf": [{"type": ["string", "integer"]}, {"type": "number"}]}),
+                Kinds::named("integer"),
+            ),
+            (json!({"$ref": "#/$defs/word"}), Kinds::TEXT),
+            (json!({"$ref": "#/$defs/none"}), Kinds::ALL),
+            (json!({"$ref": "#/$defs/loop"}), Kinds::ALL),
+            (json!({"$ref": "#/$defs/many"}), Kinds::ALL),
+        ] {
+            assert_eq!(Kinds::of_schema(&schema, &root), kinds, "{schema}");
+        }
+    }
+
+    #[test]
+    fn said_texts_become_what_the_tool_takes() {
+        let rows = [
+            ("{\"type\": \"string\"}", "42", "\"42\""),
+            ("{\"type\": \"string\"}", "{ \"a\":1 }", r#""{ \"a\":1 }""#),
+            ("{\"type\": \"string\"}", "null", "\"null\""),
+            ("{\"type\": [\"string\", \"null\"]}", "null", "null"),
+            ("{\"type\": [\"string\", \"null\"]}", "4", "\"4\""),
+            ("{\"type\": \"boolean\"}", "True", "true"),
+            ("{\"type\": \"boolean\"}", "yes", "\"yes\""),
+            ("{\"type\": \"integer\"}", " 7 ", "7"),
+            ("{\"type\": \"integer\"}", "7.0", "7.0"),
+            ("{\"type\": \"integer\"}", "7.5", "7.5"),
+            ("{\"type\": \"number\"}", "7", "7"),
+            ("{\"type\": \"number\"}", "1e999", "\"1e999\""),
+            ("{\"type\": \"array\"}", "[1, \"a\"]", "[1, \"a\"]"),
+            ("{}", "7", "7"),
+            ("{}", "None", "\"None\""),
+        ];
+        for (schema, said, wanted) in rows {
+            let schema: Value = serde_json::from_str(schema).expect("sound");
+            let parameters = json!({"properties": {"a": schema}});
+            let tool = json!({"function": {"name": "f", "parameters": parameters}});
+            for (name, wanted) in [("f", Some(wanted)), ("g", None)] {
+                let text =
+                    format!("<function={name}><parameter=a>\n{said}\n</parameter></function>");
+                let listening = Listening {
+                    calls: Some(CallStyle::Parameters),
+                    ..Listening::default()
+                };
+                let guess = Heard::of(&text, listening).calls[0].arguments.clone();
+                let mut listener = Listener::new(listening);
+                let mut parts = listener.push(&text);
+                parts.extend(listener.finish());
+                Fitting::new(vec![tool.clone()]).fit(&mut parts);
+                let mut heard = Heard::default();
+                heard.add(parts);
+                let wanted = wanted.map(|wanted| format!("{{\"a\": {wanted}}}"));
+                assert_eq!(heard.calls[0].arguments, wanted.unwrap_or(guess), "{said}");
+            }
+        }
+    }
+}

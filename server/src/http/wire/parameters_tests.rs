@@ -1,0 +1,165 @@
+//! Calls whose arguments are texts between tags.
+
+use hone_domain::{Heard, Listening};
+
+use super::tests::{demanded_as, follows, grammars, tool};
+use super::*;
+
+const STYLE: CallStyle = CallStyle::Parameters;
+
+fn call(name: &str, parameters: &[(&str, &str)]) -> String {
+    let parameters = parameters.iter();
+    let parameters: String = parameters
+        .map(|(key, value)| format!("<parameter={key}>\n{value}\n</parameter>\n"))
+        .collect();
+    format!("<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call>")
+}
+
+fn search() -> Value {
+    json!({
+        "type": "object",
+        "$defs": {"tag": {"type": "string"}, "tags": {"type": "array", "items": {"$ref": "#/$defs/tag"}}},
+        "properties": {
+            "text": {"type": "string", "description": "What to look for."},
+            "count": {"type": "integer"},
+            "how": {"$ref": "#/$defs/how"},
+            "tags": {"$ref": "#/$defs/tags"},
+            "near": {"type": ["string", "null"]},
+        },
+        "required": ["text", "count"],
+        "additionalProperties": false,
+    })
+}
+
+#[test]
+fn demanded_calls_follow_their_schema() {
+    let mut schema = search();
+    schema["$defs"]["how"] = json!({"type": "string", "enum": ["all", "any \"one\""]});
+    let (text, count) = (("text", "a < b\n</parameter> c"), ("count", "3"));
+    for strict in [true, false] {
+        let held = demanded_as(STYLE, &[tool("f", &schema, strict)]).expect("followed");
+        for (parameters, passes) in [
+            (&[text, count][..], true),
+            (&[("text", ""), count], true),
+            (&[text, count, ("how", "any \"one\"")], true),
+            (
+                &[text, count, ("tags", "[\"x\", \"y\"]"), ("near", "")],
+                true,
+            ),
+            (&[text, count, ("near", "null")], true),
+            (&[text], false),
+            (&[count], false),
+            (&[text, ("count", "three")], false),
+            (&[text, count, ("how", "none")], false),
+            (&[text, count, ("tags", "[1]")], false),
+            (&[text, count, ("other", "1")], false),
+        ] {
+            let said = call("f", parameters);
+            assert_eq!(follows(&held, &said), passes, "{said}");
+            let heard = Heard::of(
+                &said,
+                Listening {
+                    calls: Some(STYLE),
+                    ..Listening::default()
+                },
+            );
+            assert_eq!(heard.calls.len(), 1, "{said}");
+        }
+        assert!(!follows(&held, &call("g", &[text, count])));
+        let two = format!("{0}\n{0}", call("f", &[text, count]));
+        assert!(follows(&held, &two));
+    }
+}
+
+#[test]
+fn what_has_no_form_between_tags_is_free_or_refused() {
+    let part = |part: Value| json!({"type": "object", "properties": {"a": part}});
+    let any = [("a", "x"), ("b", "1")];
+    let rows = [
+        // A schema, whether it can be followed strictly, and arguments that it lets pass.
+        (json!({}), true, &any[..]),
+        (json!({"type": "object"}), true, &any),
+        (
+            json!({"type": "object", "additionalProperties": false}),
+            true,
+            &[],
+        ),
+        (json!({"anyOf": [search(), {}]}), false, &any),
+        (json!({"type": "string"}), false, &any),
+        (
+            part(json!({"type": "string", "pattern": "^a$"})),
+            false,
+            &any[..1],
+        ),
+        (
+            part(json!({"anyOf": [{"type": "string", "format": "date"}, {"type": "null"}]})),
+            false,
+            &any[..1],
+        ),
+        (part(json!({})), true, &any[..1]),
+        (
+            part(json!({"type": ["integer", "null"]})),
+            true,
+            &[("a", "null")],
+        ),
+        (
+            part(json!({"type": "array", "uniqueItems": true})),
+            false,
+            &[("a", "[1]")],
+        ),
+        (part(json!({"type": "no such type"})), false, &any),
+    ];
+    for (schema, can, parameters) in rows {
+        let held = demanded_as(STYLE, &[tool("f", &schema, false)]).expect("as far as can be");
+        let said = call("f", parameters);
+        assert!(follows(&held, &said), "{schema}");
+        assert!(!follows(
+            &held,
+            "<tool_call>\n<function=f>\nx</function>\n</tool_call>"
+        ));
+        let tools = [tool("f", &schema, true)];
+        let offer = Offer::of(&tools, Some(&json!("required")), None);
+        let shape = offer
+            .expect("sound")
+            .expect("tools")
+            .shape(Some(STYLE), None);
+        let followed = match shape {
+            Ok(_) => demanded_as(STYLE, &tools).map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        match followed {
+            Ok(held) => assert!(can && follows(&held, &said), "{schema}"),
+            Err(error) => assert!(
+                !can && error.contains("tools[0].function"),
+                "{schema}: {error}"
+            ),
+        }
+    }
+}
+
+#[test]
+fn strict_calls_are_held_where_the_model_is_free_to_make_them() {
+    let mut schema = search();
+    schema["$defs"]["how"] = json!({"const": "all"});
+    let tools = [tool("f", &schema, true), tool("free", &json!({}), false)];
+    let offer = Offer::of(&tools, None, None)
+        .expect("sound")
+        .expect("tools");
+    let shape = offer
+        .shape(Some(STYLE), None)
+        .expect("sound")
+        .expect("a form");
+    assert_eq!((shape.calls, shape.is_own), (Calls::Alone, false));
+    let held = grammars().compile(&shape.rules).expect("sound");
+    let behind =
+        |name: &str, parameters: &[(&str, &str)]| call(name, parameters).split_off(CALL_OPEN.len());
+    for (said, passes) in [
+        (behind("f", &[("text", "a"), ("count", "1")]), true),
+        (behind("f", &[("text", "a"), ("count", "b")]), false),
+        (behind("free", &[("x", "y")]), true),
+        (behind("free", &[]), true),
+        (behind("other", &[]), false),
+    ] {
+        assert_eq!(follows(&held, &said), passes, "{said}");
+    }
+}
