@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    Admission, Completion, GroupId, Listening, Message, Millis, Origin, PolicyChoice,
+    Admission, CallStyle, Completion, GroupId, Listening, Message, Millis, Origin, PolicyChoice,
     PolicyVersion, Reason, Reasoning, RequestId, Sampling, Scope, SessionId, StopReason, Token,
     Turn, TurnId, TurnKind,
 };
@@ -37,6 +37,8 @@ pub enum Form {
     Calls {
         /// Of one call.
         grammar: Grammar,
+        /// How calls are written.
+        style: CallStyle,
         /// Where reasoning may stand.
         reasoning: Reasoning,
         /// Whether the completion ends with its first call.

@@ -209,6 +209,15 @@ mod tests {
         for arguments in [r#"{"a": 1, "b": true}"#, r#"{"b": "True", "a": "1"}"#] {
             assert_eq!(sampled(said), call("x", arguments).chain_hash());
         }
+        // Each may hold the other's form.
+        let text = r#"{"t": "<function=x></function>"}"#;
+        let tags = format!("<tool_call>{{\"name\": \"f\", \"arguments\": {text}}}</tool_call>");
+        assert_eq!(sampled(&tags), call("x", text).chain_hash());
+        let inner = tags.replace("<function=x></function>", "");
+        let parameters =
+            format!("<tool_call><function=f><parameter=t>{inner}</parameter></function>");
+        let text = serde_json::json!({ "t": inner }).to_string();
+        assert_eq!(sampled(&parameters), call("x", &text).chain_hash());
         assert_ne!(
             sampled(said),
             call("x", r#"{"a": 1, "b": "true?"}"#).chain_hash()

@@ -81,6 +81,18 @@ impl Runner {
         }
     }
 
+    /// Makes room now for every pass over at most so many rows that wants the logits of at most so many.
+    /// On a device others may have taken the memory when such a pass comes.
+    ///
+    /// # Errors
+    /// The device lacks the memory.
+    pub fn reserve(&mut self, rows: usize, picked: usize) -> Result<(), DeviceError> {
+        match &mut self.place {
+            Place::Processor(_) => Ok(()),
+            Place::Device(pass) => pass.reserve(rows, picked),
+        }
+    }
+
     /// Whether keys and values of a block can be copied; where not, they are computed again.
     pub fn can_copy(&self) -> bool {
         matches!(self.place, Place::Processor(_))

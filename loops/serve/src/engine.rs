@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hone_domain::{
-    Ask, Blobs, Collect, Digest, Form, Grammar, Policies, Policy, PolicyChoice, Scope, ServeError,
-    Token,
+    Ask, Blobs, CallFinder, Collect, Digest, Form, Grammar, Policies, Policy, PolicyChoice, Scope,
+    ServeError, Token,
 };
 use hone_nn::device::Device;
 use hone_nn::grammar::Constraint;
@@ -318,10 +318,14 @@ impl Backend for Engine {
         let masked = constraint.map(|(form, constraint)| match form {
             Form::Whole(_) => Masked::new(constraint, masks.clone()),
             Form::Calls {
-                reasoning, single, ..
+                style,
+                reasoning,
+                single,
+                ..
             } => {
                 let tokenizer = Arc::clone(&self.shared.setup.tokenizer);
-                let calls = Calls::new(constraint, (*reasoning, *single), tokenizer);
+                let finder = CallFinder::new(*style, *reasoning);
+                let calls = Calls::new(constraint, (finder, *single), tokenizer);
                 Masked::calls(calls, masks.clone())
             }
         });
@@ -403,7 +407,11 @@ fn runner(ctx: &ServeCtx, blocks: usize) -> Result<Runner, String> {
     if !Arc::ptr_eq(device.model(), &ctx.model) {
         return Err("the device holds another model than the one to serve".to_owned());
     }
-    Runner::on_device(device, blocks).map_err(|error| error.to_string())
+    let reserved = Runner::on_device(device, blocks).and_then(|mut runner| {
+        runner.reserve(ctx.config.step_tokens_max, ctx.config.running_max)?;
+        Ok(runner)
+    });
+    reserved.map_err(|error| error.to_string())
 }
 
 fn capabilities(ctx: &ServeCtx, max_positions: usize) -> Capabilities {

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, s
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use hone_domain::{CallFinder, Grammar, Reasoning, ServeError, Token};
+use hone_domain::{CallFinder, Grammar, ServeError, Token};
 use hone_nn::grammar::{Constraint, GrammarError, Grammars, TokenMask};
 use hone_nn::tokenizer::Tokenizer;
 
@@ -279,12 +279,12 @@ pub(crate) struct Calls {
 impl Calls {
     pub(crate) fn new(
         constraint: Constraint,
-        (reasoning, single): (Reasoning, bool),
+        (finder, single): (CallFinder, bool),
         tokenizer: Arc<Tokenizer>,
     ) -> Self {
         Self {
             tokenizer,
-            finder: CallFinder::new(reasoning),
+            finder,
             next: Some(constraint),
             single,
         }

@@ -1,10 +1,13 @@
 //! Arguments of calls that were said as text, as what their tool's schema makes of them.
 
 use hone_domain::{Part, members, worded};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 /// Most schemas that are looked at for one argument.
 const STEPS_MAX: usize = 256;
+
+/// Most references that are followed to a schema.
+const REFERENCES_MAX: usize = 8;
 
 /// Kinds of JSON values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +115,34 @@ impl Kinds {
     }
 }
 
+/// Keys that say nothing of the value.
+pub const NOTES: [&str; 10] = [
+    "title",
+    "description",
+    "default",
+    "examples",
+    "deprecated",
+    "$schema",
+    "$id",
+    "$comment",
+    "$defs",
+    "definitions",
+];
+
+/// What a schema in the document `root` names, where it says nothing else.
+pub fn named<'a>(mut schema: &'a Value, root: &'a Value) -> &'a Value {
+    for _ in 0..REFERENCES_MAX {
+        let is_silent = |key: &String| key == "$ref" || NOTES.contains(&key.as_str());
+        let alone = schema.as_object().filter(|map| map.keys().all(is_silent));
+        let name = alone.and_then(|map| map.get("$ref")?.as_str()?.strip_prefix('#'));
+        match name.and_then(|name| root.pointer(name)) {
+            Some(target) => schema = target,
+            None => break,
+        }
+    }
+    schema
+}
+
 /// Fits the arguments of calls as they are told: each call is told whole.
 #[derive(Debug)]
 pub(super) struct Fitting {
@@ -150,13 +181,13 @@ impl Fitting {
         };
         let tool = self.tools.iter().find(name)?;
         let root = tool.pointer("/function/parameters")?;
-        let properties = root.get("properties").and_then(Value::as_object);
-        let none = Map::new();
-        let properties = properties.unwrap_or(&none);
+        let object = named(root, root);
+        let properties = object.get("properties").and_then(Value::as_object);
+        let others = object.get("additionalProperties");
         let fitted: Vec<String> = members(arguments)
             .map(|(key, value)| {
-                let kinds = properties.get(&key);
-                let kinds = kinds.map_or(Kinds::ALL, |schema| Kinds::of_schema(schema, root));
+                let schema = properties.and_then(|all| all.get(&key)).or(others);
+                let kinds = schema.map_or(Kinds::ALL, |schema| Kinds::of_schema(schema, root));
                 format!("{}: {}", Value::from(key), fitted(value, kinds))
             })
             .collect();
@@ -175,7 +206,15 @@ fn fitted(guess: &str, kinds: Kinds) -> String {
     }
     match value.as_str() {
         Some(text) => match worded(text) {
-            Some(value) if kinds.has(Kinds::of_value(&value)) => value.to_string(),
+            Some(value) if kinds.has(Kinds::of_value(&value)) => {
+                let is_python = matches!(text.trim(), "True" | "False" | "None");
+                // As it was written, so that no number changes.
+                if is_python {
+                    value.to_string()
+                } else {
+                    text.trim().to_owned()
+                }
+            }
             _ => guess.to_owned(),
         },
         None if kinds.has(Kinds::TEXT) => Value::from(guess).to_string(),
@@ -242,6 +281,11 @@ mod tests {
             ("{\"type\": \"array\"}", "[1, \"a\"]", "[1, \"a\"]"),
             ("{}", "7", "7"),
             ("{}", "None", "\"None\""),
+            (
+                "{\"type\": \"array\"}",
+                "\n[12345678901234567890123]",
+                "[12345678901234567890123]",
+            ),
         ];
         for (schema, said, wanted) in rows {
             let schema: Value = serde_json::from_str(schema).expect("sound");
@@ -265,5 +309,19 @@ mod tests {
                 assert_eq!(heard.calls[0].arguments, wanted.unwrap_or(guess), "{said}");
             }
         }
+    }
+
+    #[test]
+    fn arguments_without_a_schema_of_their_own_follow_the_others() {
+        let named = json!({"$ref": "#/definitions/a", "$schema": "x", "definitions": {
+            "a": {"properties": {"zip": {"type": "string"}}, "additionalProperties": {"type": "boolean"}}}});
+        let tool = json!({"function": {"name": "f", "parameters": named}});
+        let mut parts = vec![
+            Part::CallBegun("f".to_owned()),
+            Part::Arguments("{\"zip\": 90210, \"x\": \"True\"}".to_owned()),
+        ];
+        Fitting::new(vec![tool]).fit(&mut parts);
+        let told = Part::Arguments("{\"zip\": \"90210\", \"x\": true}".to_owned());
+        assert_eq!(parts[1], told);
     }
 }

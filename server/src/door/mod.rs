@@ -31,7 +31,7 @@ use crate::learning::Rules;
 use crate::people::meter::Meters;
 use crate::telemetry::Telemetry;
 
-pub use arguments::Kinds;
+pub use arguments::{Kinds, NOTES, named};
 pub use conduct::{Choice, Ended, Piece};
 pub use counters::{Counter, DoorCounters};
 pub use language::{ByteLanguage, Language, LanguageError, Manner, ModelLanguage};

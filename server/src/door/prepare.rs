@@ -287,7 +287,7 @@ impl Door {
         let Some(shape) = &request.shape else {
             return Ok(None);
         };
-        if shape.calls == Calls::Alone && !self.backend.capabilities().forms {
+        if matches!(shape.calls, Calls::Alone(_)) && !self.backend.capabilities().forms {
             return Ok(None);
         }
         let how = (reasoning, request.single_call);

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use hone_domain::{Form, Grammar, Reasoning, ServeError};
+use hone_domain::{CallStyle, Form, Grammar, Reasoning, ServeError};
 use regex_syntax::hir::{Hir, HirKind, Look};
 use serde_json::{Map, Value};
 
@@ -149,9 +149,9 @@ pub enum Calls {
     Untold,
     /// The answer is of the form, calls among it.
     Within,
-    /// Each call is of the form, behind what opens it; all else is free. Then the rules have their own
-    /// `start`.
-    Alone,
+    /// Each call is of the form, behind what opens it in this style; all else is free. Then the rules have
+    /// their own `start`.
+    Alone(CallStyle),
 }
 
 impl Shape {
@@ -160,9 +160,10 @@ impl Shape {
     fn form(&self, reasoning: Reasoning, single: bool) -> Form {
         let own = || Grammar(Arc::from(self.rules.as_str()));
         match (self.is_own, self.calls) {
-            (false, Calls::Alone) => {
+            (false, Calls::Alone(style)) => {
                 return Form::Calls {
                     grammar: own(),
+                    style,
                     reasoning,
                     single,
                 };

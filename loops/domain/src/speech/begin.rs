@@ -1,11 +1,12 @@
 //! Where calls begin, in the bytes of a completion.
 
-use super::{CALL_OPEN, Reasoning, THINK_CLOSE, THINK_OPEN};
+use super::{CALL_OPEN, CallStyle, FUNCTION_OPEN, Reasoning, THINK_CLOSE, THINK_OPEN};
 
-/// Finds the places behind [`CALL_OPEN`] where a [`Listener`](super::Listener) begins to read a call.
+/// Finds the places behind [`CALL_OPEN`], or where a function begins without it, at which a [`Listener`](super::Listener) begins to read a call.
 /// Bytes, because a token may end within a character.
 #[derive(Clone, Debug)]
 pub struct CallFinder {
+    style: CallStyle,
     at: At,
     held: Vec<u8>,
 }
@@ -20,8 +21,9 @@ enum At {
 
 impl CallFinder {
     /// At the beginning of a completion.
-    pub fn new(reasoning: Reasoning) -> Self {
+    pub fn new(style: CallStyle, reasoning: Reasoning) -> Self {
         Self {
+            style,
             at: match reasoning {
                 Reasoning::Never => At::Text,
                 Reasoning::Maybe => At::Opening,
@@ -47,26 +49,43 @@ impl CallFinder {
                 At::Text
             };
         }
-        if self.at == At::Thinking && self.passes(THINK_CLOSE) {
-            self.at = At::Text;
+        if self.at == At::Thinking {
+            match place(&self.held, THINK_CLOSE) {
+                Some(at) => {
+                    self.held.drain(..at + THINK_CLOSE.len());
+                    self.at = At::Text;
+                }
+                None => self.keep(THINK_CLOSE.len() - 1),
+            }
         }
-        if self.at == At::Text && self.passes(CALL_OPEN) {
-            return Some(std::mem::take(&mut self.held));
+        if self.at != At::Text {
+            return None;
         }
-        None
+        let open = place(&self.held, CALL_OPEN).map(|at| (at, at + CALL_OPEN.len()));
+        let function = match self.style {
+            CallStyle::Parameters => place(&self.held, FUNCTION_OPEN).map(|at| (at, at)),
+            CallStyle::Tags | CallStyle::Json => None,
+        };
+        let Some((_, from)) = open.into_iter().chain(function).min() else {
+            self.keep(CALL_OPEN.len() - 1);
+            return None;
+        };
+        let call = self.held.split_off(from);
+        self.held.clear();
+        Some(call)
     }
 
-    /// Drops what is held up to the end of `mark`, or all that cannot be its beginning.
-    fn passes(&mut self, mark: &str) -> bool {
-        let mark = mark.as_bytes();
-        let at = self.held.windows(mark.len()).position(|part| part == mark);
-        let until = match at {
-            Some(at) => at + mark.len(),
-            None => self.held.len().saturating_sub(mark.len() - 1),
-        };
+    /// Drops all but so many bytes, in which a mark may have begun.
+    fn keep(&mut self, bytes: usize) {
+        let until = self.held.len().saturating_sub(bytes);
         self.held.drain(..until);
-        at.is_some()
     }
+}
+
+/// Where a mark is.
+fn place(bytes: &[u8], mark: &str) -> Option<usize> {
+    let mark = mark.as_bytes();
+    bytes.windows(mark.len()).position(|part| part == mark)
 }
 
 #[cfg(test)]
@@ -74,8 +93,8 @@ mod tests {
     use super::*;
 
     /// What belongs to the calls of a text in pieces of `size` bytes, where each ends with `;`.
-    fn calls(text: &str, reasoning: Reasoning, size: usize) -> Vec<String> {
-        let mut finder = CallFinder::new(reasoning);
+    fn calls(text: &str, (style, reasoning): (CallStyle, Reasoning), size: usize) -> Vec<String> {
+        let mut finder = CallFinder::new(style, reasoning);
         let (mut found, mut call) = (Vec::new(), None::<Vec<u8>>);
         for piece in text.as_bytes().chunks(size) {
             match &mut call {
@@ -118,9 +137,18 @@ mod tests {
         ];
         for (text, reasoning, expected) in rows {
             for size in 1..=text.len().max(1) {
-                let found = calls(text, reasoning, size);
-                assert_eq!(found, expected, "{text:?} in pieces of {size}");
+                for style in [CallStyle::Tags, CallStyle::Parameters] {
+                    let found = calls(text, (style, reasoning), size);
+                    assert_eq!(found, expected, "{text:?} in pieces of {size}");
+                }
             }
+        }
+        let text = "<think><function=a></think><function=b;<func<tool_call>\n<function=c;";
+        for size in 1..=text.len() {
+            let found = |style| calls(text, (style, Maybe), size);
+            assert_eq!(found(CallStyle::Tags), ["\n<function=c"]);
+            let both = ["<function=b", "\n<function=c"];
+            assert_eq!(found(CallStyle::Parameters), both, "{size}");
         }
     }
 }

@@ -62,8 +62,13 @@ impl Heard {
             Self::of(after, listening)
         };
         if after.contains(FUNCTION_OPEN) {
-            let heard = of(Some(CallStyle::Parameters));
-            if !heard.calls.is_empty() {
+            // Either may show the other's form within its own.
+            let opened = after.split_once(CALL_OPEN);
+            let object = opened.is_some_and(|(_, within)| within.trim_start().starts_with('{'));
+            let tags = object.then(|| of(Some(CallStyle::Tags)));
+            let parameters = || of(Some(CallStyle::Parameters));
+            let mut heard = tags.into_iter().chain(std::iter::once_with(parameters));
+            if let Some(heard) = heard.find(|heard| !heard.calls.is_empty()) {
                 return heard;
             }
         }

@@ -10,7 +10,7 @@ use super::experts::MixPlaces;
 use super::jobs::{LayerJobs, all_jobs, rank_stride};
 use super::launches::Launches;
 use super::layers::{Pass, Places, To};
-use super::plan::{Plan, Run, runs, window};
+use super::plan::{Plan, Run, runs, score_bytes_most, window};
 use crate::forward::{Logits, SeqInput};
 use crate::kv::BLOCK_TOKENS;
 use crate::layer::Dims;
@@ -97,6 +97,16 @@ impl DevicePass {
         })
     }
 
+    /// Makes room for any pass over so many rows that picks so many: later there may be none left.
+    pub(crate) fn reserve(&mut self, rows: usize, picked: usize) -> Result<(), DeviceError> {
+        let device = Arc::clone(&self.device);
+        let cfg = &device.model.config;
+        let positions = cfg.max_positions.min(self.blocks * BLOCK_TOKENS);
+        let scores = score_bytes_most(cfg, rows, positions);
+        let sizes = (rows, picked, scores);
+        self.bufs.sized(&device, &self.driver, sizes).map(drop)
+    }
+
     /// As [`crate::forward`].
     pub(crate) fn forward(&mut self, batch: &[SeqInput]) -> Result<Logits<'_>, DeviceError> {
         let device = Arc::clone(&self.device);
@@ -174,7 +184,7 @@ impl DevicePass {
         runs: &[Run],
     ) -> Result<(Places, LayerJobs, u64), DeviceError> {
         let (cfg, driver) = (&device.model.config, &self.driver);
-        let (d, plan) = (Dims::new(cfg), &self.plan);
+        let plan = &self.plan;
         let rows = plan.rows;
         let score_bytes = (0..cfg.layers).map(|layer| {
             let width = plan.width(window(cfg, layer));
@@ -182,33 +192,18 @@ impl DevicePass {
         });
         let score_bytes = score_bytes.max().unwrap_or(0);
         let bufs = &mut self.bufs;
-        let floats = |buffer: &mut Growing, count: usize| {
-            buffer
-                .take(driver, count * size_of::<f32>())
-                .map(Buffer::at)
-        };
-        let places = Places {
-            words: floats(&mut bufs.words, plan.words.len())?,
-            x: floats(&mut bufs.x, rows * d.ld_hidden)?,
-            mid: floats(&mut bufs.mid, rows * d.ld_hidden)?,
-            normed: floats(&mut bufs.normed, rows * d.ld_hidden)?,
-            qkv: floats(&mut bufs.qkv, rows * d.ld_qkv)?,
-            q: floats(&mut bufs.q, rows * d.ld_q)?,
-            attn: floats(&mut bufs.attn, rows * d.ld_q)?,
-            proj: floats(&mut bufs.proj, rows * d.ld_hidden)?,
-            gate_up: floats(&mut bufs.gate_up, rows * d.ld_gate_up)?,
-            act: floats(&mut bufs.act, rows * d.ld_ffn)?,
-            scores: floats(&mut bufs.scores, score_bytes / 4)?,
-            logits: floats(&mut bufs.logits, plan.picked * padded(cfg.vocab))?,
-            mix: mixture(device, (driver, &mut *bufs), plan)?,
-        };
+        let picked = plan.picked;
+        let sizes = (rows, picked, score_bytes);
+        let mut places = bufs.sized(device, driver, sizes)?;
         let words = bufs.words.take(driver, plan.words.len() * 4)?;
         words.write(&plan.words)?;
+        places.words = words.at();
         if runs.is_empty() {
             return Ok((places, Vec::new(), 0));
         }
         let low_rank: usize = runs.iter().map(|run| 3 * run.rows * rank_stride(run)).sum();
-        let low_rank = floats(&mut bufs.low_rank, low_rank.max(1))?;
+        let low_rank = low_rank.max(1) * size_of::<f32>();
+        let low_rank = bufs.low_rank.take(driver, low_rank)?.at();
         let (list, jobs) = all_jobs(device, runs, (&places, low_rank))?;
         let to = bufs.jobs.take(driver, size_of_val(list.as_slice()))?;
         to.write(&list)?;
@@ -217,15 +212,47 @@ impl DevicePass {
     }
 }
 
+impl Buffers {
+    /// Room for a pass over so many rows, of which so many are picked, with so many bytes of scores.
+    fn sized(
+        &mut self,
+        device: &Device,
+        driver: &Arc<dyn Driver>,
+        (rows, picked, score_bytes): (usize, usize, usize),
+    ) -> Result<Places, DeviceError> {
+        let cfg = &device.model.config;
+        let d = Dims::new(cfg);
+        let floats = |buffer: &mut Growing, count: usize| {
+            let buffer = buffer.take(driver, count * size_of::<f32>());
+            buffer.map(Buffer::at)
+        };
+        Ok(Places {
+            words: 0,
+            x: floats(&mut self.x, rows * d.ld_hidden)?,
+            mid: floats(&mut self.mid, rows * d.ld_hidden)?,
+            normed: floats(&mut self.normed, rows * d.ld_hidden)?,
+            qkv: floats(&mut self.qkv, rows * d.ld_qkv)?,
+            q: floats(&mut self.q, rows * d.ld_q)?,
+            attn: floats(&mut self.attn, rows * d.ld_q)?,
+            proj: floats(&mut self.proj, rows * d.ld_hidden)?,
+            gate_up: floats(&mut self.gate_up, rows * d.ld_gate_up)?,
+            act: floats(&mut self.act, rows * d.ld_ffn)?,
+            scores: floats(&mut self.scores, score_bytes / 4)?,
+            logits: floats(&mut self.logits, picked * padded(cfg.vocab))?,
+            mix: mixture(device, (driver, self), (rows, picked))?,
+        })
+    }
+}
+
 /// Room for the results of layers with experts.
 fn mixture(
     device: &Device,
     (driver, bufs): (&Arc<dyn Driver>, &mut Buffers),
-    plan: &Plan,
+    (rows, picked): (usize, usize),
 ) -> Result<MixPlaces, DeviceError> {
     let mut cut = Cut::default();
-    let places = MixPlaces::cut(&mut cut, &device.model.config, plan.rows);
-    let told = plan.picked * crate::forward::recorded(&device.model);
+    let places = MixPlaces::cut(&mut cut, &device.model.config, rows);
+    let told = picked * crate::forward::recorded(&device.model);
     if cut.0 == 0 {
         return Ok(places);
     }

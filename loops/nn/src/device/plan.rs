@@ -143,6 +143,13 @@ impl Plan {
     }
 }
 
+/// Most bytes of scores of a pass over so many rows before so many positions. Tiles may be filled by half.
+pub(super) fn score_bytes_most(cfg: &ModelConfig, rows: usize, positions: usize) -> usize {
+    let widest = positions + positions / 4 + SCORES_CHUNK;
+    let row = widest + widest / SCORES_CHUNK + 4;
+    (2 * rows * cfg.heads * row * size_of::<f32>()).min(SCORE_BYTES_MAX)
+}
+
 /// The blocks that a sequence's tokens have filled after the batch.
 fn blocks_of<'a>(seq: &SeqInput<'a>) -> &'a [u32] {
     &seq.blocks[..(seq.start + seq.tokens.len()).div_ceil(BLOCK_TOKENS)]

@@ -405,6 +405,8 @@ struct Faulty {
     inner: Emulator,
     changes: bool,
     free: AtomicU64,
+    /// Bytes that were ever given out.
+    given: AtomicU64,
 }
 
 // SAFETY: memory is the emulator's.
@@ -426,6 +428,7 @@ unsafe impl Driver for Faulty {
         Ok((free, free))
     }
     fn alloc(&self, bytes: usize) -> Result<u64, DeviceError> {
+        self.given.fetch_add(bytes as u64, Ordering::Relaxed);
         self.inner.alloc(bytes)
     }
     unsafe fn free(&self, at: u64) {
@@ -459,6 +462,7 @@ fn faulty(changes: bool, free: u64) -> Arc<Faulty> {
         inner: Emulator::new().unwrap(),
         changes,
         free: AtomicU64::new(free),
+        given: AtomicU64::new(0),
     })
 }
 
@@ -523,4 +527,41 @@ fn blocks_of_a_device_are_counted_in_its_own_layout() {
     assert_eq!(device.bytes_per_block(), floats * 4);
     assert!(device.memory_free().unwrap() > 0);
     assert_eq!(device.model().config, cfg);
+}
+
+/// What was reserved is all that any pass of its size takes, but for its own list of what to do.
+#[test]
+fn passes_within_what_was_reserved_take_no_more_memory() {
+    const LIST_BYTES_MAX: u64 = 64 << 10;
+    let (rows, picked) = (96, 4);
+    for cfg in [tiny(Family::Qwen3), with_experts(true)] {
+        let model = Arc::new(model(&cfg, 5));
+        let driver = faulty(false, 1 << 40);
+        let device = on(Arc::clone(&driver) as Arc<dyn Driver>, &model);
+        let blocks = cfg.max_positions.div_ceil(BLOCK_TOKENS) as u32;
+        let mut pass = DevicePass::new(device, 4 * blocks as usize).unwrap();
+        pass.reserve(rows, picked).unwrap();
+        let before = driver.given.load(Ordering::Relaxed);
+        let text = tokens(&cfg, cfg.max_positions, 7);
+        let tables: Vec<Vec<u32>> = (0..4)
+            .map(|i| (i * blocks..(i + 1) * blocks).collect())
+            .collect();
+        for counts in [[93, 1, 1, 1], [24, 24, 24, 24], [1, 1, 1, 1], [96, 0, 0, 0]] {
+            for end in [96, cfg.max_positions] {
+                let seqs = tables.iter().zip(counts).filter(|(_, count)| *count > 0);
+                let batch: Vec<SeqInput> = seqs
+                    .map(|(table, count)| SeqInput {
+                        tokens: &text[end - count..end],
+                        start: end - count,
+                        blocks: table,
+                        adapter: None,
+                        logits: LogitsWanted::Last,
+                    })
+                    .collect();
+                pass.forward(&batch).unwrap();
+            }
+        }
+        let more = driver.given.load(Ordering::Relaxed) - before;
+        assert!(more < LIST_BYTES_MAX, "{more} bytes");
+    }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hone_domain::{
-    Ask, Delta, Digest, Form, Grammar, PolicyVersion, Reason, Reasoning, Sampling, ServeError,
-    StopReason,
+    Ask, CallFinder, CallStyle, Delta, Digest, Form, Grammar, PolicyVersion, Reason, Reasoning,
+    Sampling, ServeError, StopReason,
 };
 use hone_nn::{Executor, LogitsWanted, score, token_logprob};
 
@@ -237,7 +237,7 @@ fn only_calls_are_held_where_the_rest_is_free() {
     let masks = Masks::start().expect("a thread");
     let calls = Calls::new(
         constraint,
-        (Reasoning::Maybe, false),
+        (CallFinder::new(CallStyle::Tags, Reasoning::Maybe), false),
         setup.tokenizer.clone(),
     );
     let masked = Masked::calls(calls, masks);
@@ -291,6 +291,7 @@ fn a_form_of_calls_is_no_form_of_anything_else() {
     let free = |seed| ask(&prompt(5, seed), 40, seed);
     let form = Form::Calls {
         grammar: Grammar(Arc::from("start: \"x\"")),
+        style: CallStyle::Tags,
         reasoning: Reasoning::Never,
         single: true,
     };

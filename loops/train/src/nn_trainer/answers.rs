@@ -95,7 +95,9 @@ pub(super) fn answers(
     for (group, prompts) in fitting.chunks(TOGETHER).enumerate() {
         let mut sequences = sequences(prompts, (group * TOGETHER, how.tokens_max));
         let blocks = sequences.iter().map(|s| s.blocks.len()).sum();
-        let (mut runner, mut sampling) = (how.parts.runner(blocks)?, SampleScratch::default());
+        let most = (CHUNK * sequences.len(), sequences.len());
+        let mut runner = how.parts.runner(blocks, most)?;
+        let mut sampling = SampleScratch::default();
         while sequences
             .iter()
             .any(|s| s.end.is_none() && s.completion.len() < how.tokens_max)

@@ -83,7 +83,8 @@ impl Reading<'_> {
             return Ok(());
         };
         let each = last.div_ceil(BLOCK_TOKENS);
-        let mut runner = parts.runner(each * self.policies.len())?;
+        let all = self.policies.len();
+        let mut runner = parts.runner(each * all, (CHUNK * all, ASKED * all))?;
         let blocks: Vec<u32> = (0..(each * self.policies.len()) as u32).collect();
         let (mut done, mut asked) = (0, positions);
         while let Some(&next) = asked.first() {

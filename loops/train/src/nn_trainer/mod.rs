@@ -56,14 +56,19 @@ pub struct NnParts {
 }
 
 impl NnParts {
-    /// Computes forwards where training computes, with this many blocks of keys and values: after
-    /// serving, and on the processor where the device has no room for them.
-    fn runner(&self, blocks: usize) -> Result<Runner, TrainError> {
+    /// Computes forwards where training computes, with this many blocks of keys and values and at most so
+    /// many rows at a time, of which so many are picked: after serving, and on the processor where the
+    /// device has no room for them.
+    fn runner(&self, blocks: usize, (rows, picked): (usize, usize)) -> Result<Runner, TrainError> {
         let here = || Runner::on_processor(self.model.clone(), self.exec.clone(), blocks);
         let Some(device) = &self.device else {
             return Ok(here());
         };
-        match Runner::second_on_device(device, blocks) {
+        let reserved = Runner::second_on_device(device, blocks).and_then(|mut runner| {
+            runner.reserve(rows, picked)?;
+            Ok(runner)
+        });
+        match reserved {
             Ok(runner) => Ok(runner),
             Err(error @ DeviceError::Memory { .. }) => {
                 tracing::warn!(%error, "the gate computes on the processor");

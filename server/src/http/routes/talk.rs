@@ -169,7 +169,7 @@ impl Wanted {
             single = offer.single;
             shape = offer.shape(style, shape)?;
         }
-        let ends = |shape: &Shape| single || shape.calls != Calls::Alone;
+        let ends = |shape: &Shape| single || !matches!(shape.calls, Calls::Alone(_));
         if self.ignore_end && shape.as_ref().is_some_and(ends) {
             return Err(ApiError::invalid(
                 "ignore_eos",

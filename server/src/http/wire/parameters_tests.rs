@@ -35,7 +35,7 @@ fn search() -> Value {
 fn demanded_calls_follow_their_schema() {
     let mut schema = search();
     schema["$defs"]["how"] = json!({"type": "string", "enum": ["all", "any \"one\""]});
-    let (text, count) = (("text", "a < b\n</parameter> c"), ("count", "3"));
+    let (text, count) = (("text", "a < b\n\n</param> c"), ("count", "3"));
     for strict in [true, false] {
         let held = demanded_as(STYLE, &[tool("f", &schema, strict)]).expect("followed");
         for (parameters, passes) in [
@@ -47,6 +47,7 @@ fn demanded_calls_follow_their_schema() {
                 true,
             ),
             (&[text, count, ("near", "null")], true),
+            (&[("text", "a</parameter>b"), count], false),
             (&[text], false),
             (&[count], false),
             (&[text, ("count", "three")], false),
@@ -66,6 +67,10 @@ fn demanded_calls_follow_their_schema() {
             assert_eq!(heard.calls.len(), 1, "{said}");
         }
         assert!(!follows(&held, &call("g", &[text, count])));
+        // Line breaks are forgotten at times.
+        let bare = "<tool_call>\n<function=f><parameter=text></parameter>\n\
+                    <parameter=count>\n3</parameter></function>\n</tool_call>";
+        assert!(follows(&held, bare));
         let two = format!("{0}\n{0}", call("f", &[text, count]));
         assert!(follows(&held, &two));
     }
@@ -97,6 +102,57 @@ fn what_has_no_form_between_tags_is_free_or_refused() {
             &any[..1],
         ),
         (part(json!({})), true, &any[..1]),
+        (
+            part(json!({"anyOf": [{"enum": ["a", "x"]}, {"type": "null"}]})),
+            true,
+            &any[..1],
+        ),
+        (
+            part(json!({"type": ["string", "null"], "enum": ["a", null]})),
+            true,
+            &[("a", "null")],
+        ),
+        (
+            part(json!({"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 5}]})),
+            false,
+            &any[..1],
+        ),
+        (
+            part(json!({"anyOf": [{"type": "string"}, {"type": "null"}]})),
+            true,
+            &[("a", "null")],
+        ),
+        (
+            json!({"type": "object", "additionalProperties": {"type": "integer"}}),
+            false,
+            &any,
+        ),
+        (
+            json!({"properties": {"a": {"type": "array", "items": {"$ref": "#"}}}}),
+            false,
+            &[("a", "[{\"a\": []}]")],
+        ),
+        (
+            json!({"properties": {"a": {"$ref": "#/$defs/n", "maximum": 5}}, "$defs": {"n": {"type": "integer"}}}),
+            true,
+            &[("a", "4")],
+        ),
+        (
+            json!({"properties": {"a": {"items": {"$ref": "#/$defs/a~1b"}, "type": "array"}},
+                "$defs": {"a/b": {"items": {"$ref": "#/$defs/c%20d"}, "type": "array"}, "c d": {"const": 1}}}),
+            true,
+            &[("a", "[[1, 1], []]")],
+        ),
+        (
+            json!({"properties": {"a": {}, "b<c": {}}}),
+            false,
+            &any[..1],
+        ),
+        (
+            json!({"properties": {"a": {}, "b<c": {}}, "required": ["b<c"]}),
+            false,
+            &any,
+        ),
         (
             part(json!({"type": ["integer", "null"]})),
             true,
@@ -137,6 +193,38 @@ fn what_has_no_form_between_tags_is_free_or_refused() {
     }
 }
 
+/// Not even short schemas become rules without end.
+#[test]
+fn what_is_written_has_a_bound() {
+    let texts: Vec<String> = (0..1_000).map(|at| format!("{at:01000}")).collect();
+    let names: Vec<String> = (0..2_000).map(|at| format!("p{at}")).collect();
+    for named in [
+        json!({"enum": texts}),
+        json!({"type": "integer", "description": texts.concat()}),
+    ] {
+        let all = names
+            .iter()
+            .map(|name| (name.clone(), json!({"$ref": "#/$defs/e"})));
+        let properties: Map<String, Value> = all.collect();
+        let schema = json!({"properties": properties, "$defs": {"e": named}});
+        let tools = |strict| vec![tool("f", &schema, strict)];
+        let offer = |strict| Offer::of(&tools(strict), Some(&json!("required")), None);
+        let shape = |strict: bool| {
+            offer(strict)
+                .expect("sound")
+                .expect("tools")
+                .shape(Some(STYLE), None)
+        };
+        let rules = shape(false).expect("free").expect("a form").rules;
+        assert!(rules.len() < 400_000, "{}", rules.len());
+        let error = shape(true).expect_err("too much").to_string();
+        assert!(
+            error.contains("tools[0].function.parameters.properties.p"),
+            "{error}"
+        );
+    }
+}
+
 #[test]
 fn strict_calls_are_held_where_the_model_is_free_to_make_them() {
     let mut schema = search();
@@ -149,7 +237,7 @@ fn strict_calls_are_held_where_the_model_is_free_to_make_them() {
         .shape(Some(STYLE), None)
         .expect("sound")
         .expect("a form");
-    assert_eq!((shape.calls, shape.is_own), (Calls::Alone, false));
+    assert_eq!((shape.calls, shape.is_own), (Calls::Alone(STYLE), false));
     let held = grammars().compile(&shape.rules).expect("sound");
     let behind =
         |name: &str, parameters: &[(&str, &str)]| call(name, parameters).split_off(CALL_OPEN.len());

@@ -183,26 +183,30 @@ fn has_names(key: &str) -> bool {
     )
 }
 
-fn find_escaped(part: &Value, names: &mut BTreeMap<String, String>) {
+/// All references of a schema and of the schemas in it.
+pub(super) fn references<'a>(part: &'a Value, found: &mut Vec<&'a str>) {
     match part {
-        Value::Array(parts) => parts.iter().for_each(|part| find_escaped(part, names)),
+        Value::Array(parts) => parts.iter().for_each(|part| references(part, found)),
         Value::Object(parts) => {
-            if let Some(Value::String(name)) = parts.get("$ref")
-                && is_escaped(name)
-            {
-                names.insert(name.clone(), String::new());
-            }
+            found.extend(parts.get("$ref").and_then(Value::as_str));
             for (key, part) in parts.iter().filter(|(key, _)| !is_data(key)) {
                 match part {
                     Value::Object(named) if has_names(key) => {
-                        named.values().for_each(|part| find_escaped(part, names));
+                        named.values().for_each(|part| references(part, found));
                     }
-                    part => find_escaped(part, names),
+                    part => references(part, found),
                 }
             }
         }
         _ => {}
     }
+}
+
+fn find_escaped(part: &Value, names: &mut BTreeMap<String, String>) {
+    let mut all = Vec::new();
+    references(part, &mut all);
+    let escaped = all.into_iter().filter(|name| is_escaped(name));
+    names.extend(escaped.map(|name| (name.to_owned(), String::new())));
 }
 
 fn rename(part: &mut Value, names: &BTreeMap<String, String>) {
@@ -233,7 +237,7 @@ fn named_by<'a>(schema: &'a Value, name: &str) -> Option<&'a Value> {
 }
 
 /// The text of a URI's part, without its percent signs.
-fn unescaped(part: &str) -> Option<String> {
+pub(super) fn unescaped(part: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(part.len());
     let mut rest = part.bytes();
     while let Some(byte) = rest.next() {

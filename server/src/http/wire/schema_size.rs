@@ -102,10 +102,9 @@ impl<'a> Size<'a> {
         self.bytes + self.parts.values().map(Self::total).sum::<f64>()
     }
 
-    /// Takes what holds for a part; for one without a schema of its own, a copy of what holds for such.
-    fn take(&mut self, part: Part<'a>) -> Option<Self> {
-        let own = self.parts.remove(&part);
-        own.or_else(|| self.parts.get(&part.others()).cloned())
+    /// How many sizes it is made of.
+    fn nodes(&self) -> usize {
+        1 + self.references.len() + self.parts.values().map(Self::nodes).sum::<usize>()
     }
 }
 
@@ -403,6 +402,18 @@ impl<'a> Count<'a, '_> {
         Some(())
     }
 
+    /// Takes what holds for a part; for one without a schema of its own, a copy of what holds for such.
+    fn part_of(&mut self, size: &mut Size<'a>, part: Part<'a>) -> Option<Option<Size<'a>>> {
+        if let Some(own) = size.parts.remove(&part) {
+            return Some(Some(own));
+        }
+        let Some(others) = size.parts.get(&part.others()) else {
+            return Some(None);
+        };
+        self.step(STEP_BYTES * others.nodes())?;
+        Some(Some(others.clone()))
+    }
+
     /// Both of two: each option of one with each of the other.
     fn both(&mut self, one: Size<'a>, other: Size<'a>, depth: usize) -> Option<Size<'a>> {
         let (mut one, mut other) = (self.resolved(one, depth)?, self.resolved(other, depth)?);
@@ -416,7 +427,11 @@ impl<'a> Count<'a, '_> {
         let mut parts = BTreeMap::new();
         for part in all {
             self.step(part.name_bytes())?;
-            let size = match (one.take(part), other.take(part)) {
+            let both = (
+                self.part_of(&mut one, part)?,
+                self.part_of(&mut other, part)?,
+            );
+            let size = match both {
                 (Some(first), Some(second)) => self.both(first, second, depth + 1)?,
                 (Some(size), None) => self.times(size, other.options)?,
                 (None, Some(size)) => self.times(size, one.options)?,

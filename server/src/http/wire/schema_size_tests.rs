@@ -255,3 +255,18 @@ fn little_stack_is_taken() {
         .expect("counted");
     assert_eq!(counted, [true, true, true, true, false]);
 }
+
+/// What is copied to many places takes a step for each of its parts at each.
+#[test]
+fn large_parts_are_not_copied_without_end() {
+    let names = |letter: &str, count: usize| -> Map<String, Value> {
+        let names = (0..count).map(|at| (format!("{letter}{at}"), json!(true)));
+        names.collect()
+    };
+    let deep = json!({"properties": {"x": {"properties": names("y", 9_000)}}});
+    let schema =
+        json!({"allOf": [{"properties": names("p", 4_000)}, {"additionalProperties": deep}]});
+    let mut steps = 50_000;
+    let schema = schema.as_object().expect("an object");
+    assert_eq!(expanded_bytes(schema, &mut steps), None);
+}

@@ -7,7 +7,7 @@ use hone_domain::{CALL_CLOSE, CALL_OPEN, CallStyle};
 use serde_json::{Map, Value, json};
 
 use super::formats::{Rule, quoted};
-use super::parameters;
+use super::parameters::{self, How, SaidRoom};
 use super::schema::{Room, call_space, fitted, read_schema, schema_text};
 use crate::door::{Calls, Loose, Pattern, Shape};
 use crate::http::error::ApiError;
@@ -105,8 +105,8 @@ struct CallRules {
     patterns: Vec<Pattern>,
     loose: Loose,
     room: Room,
-    /// Whether arguments are texts between tags.
-    said: bool,
+    /// Where arguments are texts between tags.
+    said: Option<SaidRoom>,
 }
 
 /// What the arguments of a tool's calls follow.
@@ -127,8 +127,11 @@ fn any_arguments() -> Map<String, Value> {
 
 /// What stands around arguments that are texts between tags, within what opens and closes the call.
 fn said_around(name: &str, (open, close): (&str, &str)) -> (String, String) {
-    let begin = quoted(&format!("{open}<function={name}>\n"));
-    (begin, quoted(&format!("</function>{close}")))
+    let begin = quoted(&format!("{open}<function={name}>"));
+    (
+        format!("{begin} LINE?"),
+        quoted(&format!("</function>{close}")),
+    )
 }
 
 /// A schema in a grammar.
@@ -161,7 +164,7 @@ impl CallRules {
         let said = style == CallStyle::Parameters;
         let mut rules = Self {
             text,
-            said,
+            said: said.then(SaidRoom::default),
             ..Self::default()
         };
         rules.loose.arguments = match said {
@@ -178,14 +181,18 @@ impl CallRules {
     fn said_arguments(
         &mut self,
         (at, tool): (usize, &Value),
-        follows: Follows,
+        (follows, said): (Follows, &mut SaidRoom),
     ) -> Result<(), ApiError> {
         let param = format!("tools[{at}].function.parameters");
         let schema = match follows {
             Follows::Nothing => None,
             _ => tool.pointer("/function/parameters"),
         };
-        let how = (follows == Follows::Strictly, &mut self.room);
+        let how = How {
+            strictly: follows == Follows::Strictly,
+            room: &mut self.room,
+            said,
+        };
         match parameters::arguments(&param, schema, how) {
             Ok(arguments) => {
                 self.patterns.extend(arguments.patterns);
@@ -202,8 +209,10 @@ impl CallRules {
 
     /// Adds the arguments of the tool at a place of the request.
     fn arguments(&mut self, (at, tool): (usize, &Value), follows: Follows) -> Result<(), ApiError> {
-        if self.said {
-            return self.said_arguments((at, tool), follows);
+        if let Some(mut said) = self.said.take() {
+            let added = self.said_arguments((at, tool), (follows, &mut said));
+            self.said = Some(said);
+            return added;
         }
         let param = format!("tools[{at}].function.parameters");
         let schema = match follows {
@@ -385,7 +394,7 @@ impl Offer {
             true => Follows::Strictly,
             false => Follows::Nothing,
         })?;
-        rules.shape("tools", Calls::Alone)
+        rules.shape("tools", Calls::Alone(style))
     }
 
     /// Rules of `calls` in the words of the model's family.

@@ -225,7 +225,10 @@ fn strict_calls_are_held_the_way_models_write_them() {
         None
     );
     let shape = strict.shape(tags, None).expect("sound").expect("a form");
-    assert_eq!((shape.calls, shape.is_own), (Calls::Alone, false));
+    assert_eq!(
+        (shape.calls, shape.is_own),
+        (Calls::Alone(CallStyle::Tags), false)
+    );
 
     let held = grammars().compile(&shape.rules).expect("sound");
     for (call, passes) in [
