@@ -10,6 +10,7 @@ use hone_domain::{Digest, Policies, Policy, PolicyVersion, Scope};
 use hone_nn::Adapter;
 
 use self::exact::{Exact, ExactState, Failed};
+use crate::reaper::Reaper;
 
 /// Most exact versions in memory; the longest unused without a request goes first.
 const EXACT_MAX: usize = 1_024;
@@ -42,6 +43,16 @@ pub(crate) struct Loaded {
     pub(crate) bytes: u64,
     /// What it said when it was published, where it carries that.
     pub(crate) probe: Option<Vec<u8>>,
+    /// Who drops it, if not the last who uses it.
+    pub(crate) reaper: Option<Reaper>,
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        if let (Some(adapter), Some(reaper)) = (self.adapter.take(), &self.reaper) {
+            reaper.take(adapter);
+        }
+    }
 }
 
 impl Loaded {

@@ -24,6 +24,7 @@ use crate::kv::KvRoom;
 use crate::line::{InLine, Line};
 use crate::loader::{self, LoaderCtx};
 use crate::masks::{Calls, GrammarBook, HeldGrammar, Masked, Masks};
+use crate::reaper::Reaper;
 use crate::sequence::{Sequence, Setup};
 use crate::stats::{Counters, EngineLoad, EngineStats};
 use crate::thread::{Core, CoreCtx};
@@ -180,6 +181,7 @@ impl Engine {
             policies: ctx.policies.clone(),
             parallel: ctx.config.loads_parallel_max,
             commands: commands.clone(),
+            reaper: Reaper::start().map_err(thread)?,
         };
         let loader = loader::spawn(loader, job_inbox).map_err(thread)?;
         let (config, model) = (ctx.config.clone(), Arc::clone(&ctx.model));

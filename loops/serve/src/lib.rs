@@ -26,6 +26,7 @@ mod null;
 mod plan;
 mod prefix;
 mod prewarm;
+mod reaper;
 mod sequence;
 mod stats;
 mod stop;

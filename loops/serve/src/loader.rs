@@ -18,6 +18,7 @@ use tokio::sync::mpsc::Receiver;
 
 use crate::adapters::{LoadResult, Loaded, Wanted};
 use crate::engine::{Command, Shared};
+use crate::reaper::Reaper;
 
 /// Stands where nothing is proven regularly.
 const NEVER: Duration = Duration::from_secs(86_400);
@@ -36,6 +37,8 @@ pub(crate) struct LoaderCtx {
     pub(crate) policies: LatestReader<Policies>,
     pub(crate) parallel: usize,
     pub(crate) commands: Sender<Command>,
+    /// Drops what was loaded.
+    pub(crate) reaper: Reaper,
 }
 
 /// Starts the loader's thread. It tells the engine which scopes have a newer version, loads the
@@ -171,6 +174,7 @@ fn load(ctx: &LoaderCtx, policy: &Policy) -> Result<Arc<Loaded>, String> {
             digest: policy.digest,
             bytes: 0,
             probe: None,
+            reaper: None,
         }));
     }
     let began = Instant::now();
@@ -225,6 +229,7 @@ fn load(ctx: &LoaderCtx, policy: &Policy) -> Result<Arc<Loaded>, String> {
         version: policy.version,
         digest,
         bytes,
+        reaper: Some(ctx.reaper.clone()),
     }))
 }
 
@@ -353,6 +358,7 @@ mod tests {
             digest: Digest([1; 32]),
             bytes: 0,
             probe: None,
+            reaper: None,
         });
         put_down(&commands, loaded.clone());
         assert!(inbox.try_recv().is_err(), "the engine still has it");

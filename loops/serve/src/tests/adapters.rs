@@ -21,6 +21,7 @@ fn loaded(version: u64, bytes: u64) -> Arc<Loaded> {
         digest,
         bytes,
         probe: None,
+        reaper: None,
     })
 }
 

@@ -529,6 +529,7 @@ impl World {
                 digest: Digest([0; 32]),
                 bytes: 0,
                 probe: None,
+                reaper: None,
             });
             let most = self.pool.available() / 2;
             let hot = self.pool.hottest(old, most);

@@ -98,6 +98,7 @@ fn warming(blocks: usize) -> Warming {
         digest: Digest([0; 32]),
         bytes: 0,
         probe: None,
+        reaper: None,
     });
     let load = (Wanted::Newest(scope("a")), loaded);
     Warming::new(load, (hot.collect(), 0), 7, 0)
