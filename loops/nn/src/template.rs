@@ -4,10 +4,19 @@
 //! run under limits (see [`guard`]): a hostile one ends in an error, not in a hung or dead server.
 //! Semantics follow the transformers library's `apply_chat_template`.
 
+mod arguments;
 mod clock;
 mod cost;
+mod filters;
 mod guard;
 mod json;
+mod methods;
+mod operators;
+mod predicates;
+mod printf;
+mod python;
+mod sequences;
+mod text;
 
 use minijinja::machinery::{eval, make_string_output};
 use minijinja::value::{Kwargs, Rest};
@@ -55,7 +64,7 @@ impl ChatTemplate {
     pub fn new(source: &str, tokens: Map<String, Value>) -> Result<Self, TemplateError> {
         let limits = Limits::default();
         let template = Self {
-            source: Some(without_generation_marks(source)),
+            source: Some(without_generation_marks(&with_plain_line_ends(source))),
             tokens,
             env: environment(clock::system_seconds, limits),
             limits,
@@ -172,10 +181,11 @@ fn environment(now: fn() -> u64, limits: Limits) -> Environment<'static> {
         env.remove_filter(name);
     }
     env.remove_global("debug");
-    env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    env.add_filter("tojson", |value: &minijinja::Value, options: Kwargs| {
-        json::tojson(value, &options)
-    });
+    env.set_unknown_method_callback(methods::call);
+    operators::install(&mut env);
+    predicates::install(&mut env);
+    filters::install(&mut env);
+    sequences::install(&mut env);
     env.add_function(
         "raise_exception",
         |message: Rest<String>| -> Result<String, Error> {
@@ -191,6 +201,11 @@ fn environment(now: fn() -> u64, limits: Limits) -> Environment<'static> {
     });
     guard::install(&mut env, limits);
     env
+}
+
+/// Line ends as the lexer of Jinja sees them.
+fn with_plain_line_ends(source: &str) -> String {
+    source.replace("\r\n", "\n").replace('\r', "\n")
 }
 
 /// `{% generation %}` and `{% endgeneration %}` mark which text the assistant wrote, for training
@@ -227,3 +242,7 @@ fn without_generation_marks(source: &str) -> String {
 #[cfg(test)]
 #[path = "template_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "template_goldens_tests.rs"]
+mod goldens;

@@ -284,6 +284,18 @@ fn a_hostile_template_ends_in_an_error() {
         "{% set s = 'ab' * 4000000 %}{% for i in range(99999) %}{{ s == s ~ 'x' }}{% endfor %}",
         "{% for i in range(99999) %}{{ 'a' ~ range(99999) | list }}{% endfor %}",
         "{% set s = 'ab' * 4000000 %}{% for i in range(999) %}{{ s }}{% endfor %}",
+        "{% for a in 'ab' %}{{ loop.cycle() }}{% endfor %}",
+        "{{ 'x' | center(99999999) }}",
+        "{{ 'x'.ljust(99999999) }}{{ '1'.zfill(99999999) }}",
+        "{{ ['x'] | map('center', 99999999) | list }}",
+        "{{ '{:>{}}'.format('a', 99999999) }}",
+        "{{ '%99999d' % 1 }}{{ '%*d' % (9, 1) }}",
+        "{% set s = '\\n' * 4000000 %}{{ s | indent(s) }}",
+        "{% set s = 'ab' * 4000000 %}{% set f = s.replace %}{{ f('a', s) }}",
+        "{% set s = 'ab' * 4000000 %}{% for i in range(99999) %}{{ s[0] }}{% endfor %}",
+        "{% set l = range(99999) | list %}{% for i in l %}{{ l | select('in', l) | list }}{% endfor %}",
+        "{% set l = range(99999) | list %}{% set f = l.count %}{% for i in l %}{{ f(-1) }}{% endfor %}",
+        "{% set r = range(99999) %}{% for i in r %}{% for j in r %}{% break %}{% endfor %}{% endfor %}",
         "{{ 'x'*9 }}{{ 1*1*1*1*1*1*1*1 }}{{ 'x'*99999999 }}",
     ];
     for source in over {

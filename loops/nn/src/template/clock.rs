@@ -58,6 +58,12 @@ fn civil(days: u64) -> (u64, usize, u64) {
     )
 }
 
+/// The first of January, counted from 1970-01-01.
+fn first_day(year: u64) -> u64 {
+    let before = year - 1;
+    before * 365 + before / 4 - before / 100 + before / 400 - 719_162
+}
+
 /// `seconds` since 1970 in the usual `strftime` notation.
 pub(super) fn format(format: &str, seconds: u64) -> Result<String, Error> {
     if format.len() > 1000 {
@@ -88,6 +94,12 @@ pub(super) fn format(format: &str, seconds: u64) -> Result<String, Error> {
             Some('Y') => write!(out, "{year}"),
             Some('y') => write!(out, "{:0width$}", year % 100),
             Some('m') => write!(out, "{month:0width$}"),
+            Some('j') => write!(
+                out,
+                "{:0>1$}",
+                1 + days - first_day(year),
+                if bare { 1 } else { 3 }
+            ),
             Some('d') => write!(out, "{day:0width$}"),
             Some('e') => write!(out, "{day:width$}"),
             Some('H') => write!(out, "{hour:0width$}"),
@@ -131,7 +143,7 @@ mod tests {
             "%A %d %B %Y %H:%M:%S",
             "Thursday 01 January 1970 00:00:00",
         );
-        check(951_782_400, "%a %-d %b %y", "Tue 29 Feb 00");
+        check(951_782_400, "%a %-d %b %y %j", "Tue 29 Feb 00 060");
         check(1_709_210_096, "%F %I:%M %p", "2024-02-29 12:34 PM");
         check(4_102_444_799, "%F %T %Z %%", "2099-12-31 23:59:59 UTC %");
         assert!(format("%Q", 0).is_err() && format("%", 0).is_err());

@@ -6,6 +6,8 @@ use std::fmt;
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Output, Value};
 
+use super::python;
+
 /// Prefix of error details that tell of a limit.
 pub(super) const OVER: &str = "\u{1}limit\u{1}";
 
@@ -102,6 +104,10 @@ pub(super) fn deep(value: &Value, nesting: usize) -> Result<(), Error> {
         ValueKind::String => text(value.as_str().map_or(0, str::len)),
         ValueKind::Bytes => charge(value.as_bytes().map_or(0, <[u8]>::len)),
         ValueKind::Seq | ValueKind::Iterable => {
+            // Looking at a generator must not use it up.
+            if let Some(lazy) = value.downcast_object_ref::<python::Lazy>() {
+                return lazy.items.iter().try_for_each(|v| deep(v, nesting + 1));
+            }
             for item in value.try_iter()? {
                 deep(&item, nesting + 1)?;
             }
@@ -166,70 +172,36 @@ pub(super) fn join(args: &[Value]) -> Result<(), Error> {
     Ok(())
 }
 
-/// `map(items, filter, ...)` calls a filter that is named by a value, past its own check.
-pub(super) fn map(args: &[Value]) -> Result<(), Error> {
-    let multiplies = [
-        "replace", "join", "indent", "format", "map", "list", "split", "lines",
-    ];
-    if args[1..].iter().any(|v| {
-        v.as_str()
-            .is_some_and(|name| multiplies.contains(&name.trim()))
-    }) {
-        return Err(over("it maps with a filter whose cost cannot be limited"));
-    }
-    args.iter().try_for_each(|v| deep(v, 0))
+/// Writes to another place and stops as soon as it is too much.
+struct Limited<'o, W: ?Sized> {
+    out: &'o mut W,
+    left: usize,
 }
 
-/// `indent(text, width)`: every line grows by `width`.
-pub(super) fn indent(args: &[Value]) -> Result<(), Error> {
-    args.iter().try_for_each(shallow)?;
-    let source = args.first().and_then(Value::as_str).unwrap_or_default();
-    let lines = source.bytes().filter(|b| *b == b'\n').count() + 1;
-    // The width is a number or, by name, a number inside keyword arguments.
-    let width = |v: &Value| {
-        v.as_usize()
-            .or_else(|| v.get_attr("width").ok()?.as_usize())
-    };
-    let width = args[1..].iter().filter_map(width).max().unwrap_or(4);
-    text(source.len().saturating_add(lines.saturating_mul(width)))
+impl<W: fmt::Write + ?Sized> fmt::Write for Limited<'_, W> {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        self.left = self.left.checked_sub(s.len()).ok_or(fmt::Error)?;
+        self.out.write_str(s)
+    }
 }
 
-/// Format strings may not ask for widths of more than three digits, or take widths from arguments.
-pub(super) fn format(args: &[Value]) -> Result<(), Error> {
-    args.iter().try_for_each(|v| deep(v, 0))?;
-    let pattern = args.first().and_then(Value::as_str).unwrap_or_default();
-    let mut digits = 0;
-    let mut open = 0u32;
-    for c in pattern.chars() {
-        digits = if c.is_ascii_digit() { digits + 1 } else { 0 };
-        open = match c {
-            '{' => open + 1,
-            '}' => open.saturating_sub(1),
-            _ => open,
-        };
-        if digits > 3 || c == '*' || open > 2 {
-            return Err(over("its format string asks for too wide a field"));
-        }
-    }
-    Ok(())
-}
-
-/// Writes a value and stops as soon as it is too long.
-pub(super) fn print(out: &mut Output<'_>, value: &Value, limits: &Limits) -> Result<(), Error> {
-    struct Limited<'a, 'o> {
-        out: &'a mut Output<'o>,
-        left: usize,
-    }
-    impl fmt::Write for Limited<'_, '_> {
-        fn write_str(&mut self, s: &str) -> fmt::Result {
-            self.left = self.left.checked_sub(s.len()).ok_or(fmt::Error)?;
-            self.out.write_str(s)
-        }
-    }
-    let left = LEFT.get().0.min(limits.text_bytes);
+fn write(out: &mut dyn fmt::Write, value: &Value, most: usize) -> Result<(), Error> {
+    let left = LEFT.get().0.min(most);
     let mut limited = Limited { out, left };
-    let written = fmt::Write::write_fmt(&mut limited, format_args!("{value}"));
+    let written = python::write_text(&mut limited, value);
     let used = left - limited.left;
     charge(used)?;
     written.map_err(|_| over("it makes too long a text"))
+}
+
+/// Prints a value.
+pub(super) fn print(out: &mut Output<'_>, value: &Value, limits: &Limits) -> Result<(), Error> {
+    write(out, value, limits.text_bytes)
+}
+
+/// `str(value)`.
+pub(super) fn written(value: &Value) -> Result<String, Error> {
+    let mut out = String::new();
+    write(&mut out, value, LEFT.get().1)?;
+    Ok(out)
 }

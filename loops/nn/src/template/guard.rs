@@ -16,6 +16,7 @@ use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, State, Value};
 
 use super::cost::{self, Limits, charge, deep, is_namespace, over, shallow, text};
+use super::{methods, operators};
 
 /// Products of constants are computed while compiling, so they are limited by number.
 const PRODUCTS_MAX: usize = 8;
@@ -49,8 +50,21 @@ pub(super) fn compile<'s>(source: &'s str, limits: &Limits) -> Result<CompiledTe
 }
 
 /// Filters and methods whose cost is that of everything inside their arguments.
-const DEEP_NAMES: [&str; 8] = [
-    "sort", "unique", "groupby", "min", "max", "dictsort", "changed", "index",
+const DEEP_NAMES: [&str; 14] = [
+    "format",
+    "sort",
+    "unique",
+    "groupby",
+    "min",
+    "max",
+    "dictsort",
+    "changed",
+    "index",
+    "map",
+    "select",
+    "reject",
+    "selectattr",
+    "rejectattr",
 ];
 
 /// Names no template can write, so these filters cannot be called or replaced from inside.
@@ -60,10 +74,7 @@ mod check {
     pub(super) const PRODUCT: &str = "~product";
     pub(super) const SUM: &str = "~sum";
     pub(super) const REPLACE: &str = "~replace";
-    pub(super) const INDENT: &str = "~indent";
-    pub(super) const FORMAT: &str = "~format";
     pub(super) const JOIN: &str = "~join";
-    pub(super) const MAP: &str = "~map";
     pub(super) const PIECES: &str = "~pieces";
     pub(super) const STORE: &str = "~store";
     pub(super) const MADE: &str = "~made";
@@ -82,11 +93,9 @@ fn plan(instruction: &Instruction<'_>) -> Result<Plan, Error> {
         Some(n) => {
             let filter = match name {
                 "replace" => check::REPLACE,
-                "indent" => check::INDENT,
-                "format" => check::FORMAT,
                 "join" => check::JOIN,
-                "map" => check::MAP,
-                "split" | "splitlines" | "lines" | "list" | "reverse" => check::PIECES,
+                "split" | "rsplit" | "splitlines" | "list" | "reverse" | "string" | "first"
+                | "last" => check::PIECES,
                 name if DEEP_NAMES.contains(&name) => check::DEEP,
                 _ => check::SHALLOW,
             };
@@ -107,6 +116,8 @@ fn plan(instruction: &Instruction<'_>) -> Result<Plan, Error> {
         | Instruction::CompareAndPreserve(_) => (Some((check::DEEP, 2)), false),
         Instruction::PerformTest(_, Some(n), _) if *n > 1 => (Some((check::DEEP, *n)), false),
         Instruction::PerformTest(_, count, _) => (arguments("", *count)?, false),
+        // The engine divides by the number of arguments.
+        Instruction::CallMethod("cycle", Some(1)) => return Err(over("it cycles through nothing")),
         Instruction::CallMethod("count", Some(n)) => (Some((check::DEEP, *n)), true),
         Instruction::ApplyFilter(name, count, _)
         | Instruction::CallMethod(name, count)
@@ -115,13 +126,44 @@ fn plan(instruction: &Instruction<'_>) -> Result<Plan, Error> {
         Instruction::BuildList(_) | Instruction::BuildTuple(_) | Instruction::BuildMap(_) => {
             (None, true)
         }
+        Instruction::Rem => (Some((check::DEEP, 2)), true),
         Instruction::Slice | Instruction::EndCapture => (None, true),
         Instruction::SetAttr(_) => (Some((check::STORE, 2)), false),
         _ => (None, false),
     })
 }
 
-/// The same program with checks. Jump targets move along.
+/// An instruction as it runs here: Python's operators take the place of the engine's, and whatever
+/// it writes goes through [`cost::print`].
+fn replaced(instruction: Instruction<'_>) -> Vec<Instruction<'_>> {
+    let call = |name, count| Instruction::ApplyFilter(name, Some(count), !0);
+    if let Some((name, count)) = operators::instead_of(&instruction) {
+        return vec![call(name, count)];
+    }
+    match instruction {
+        Instruction::EmitRaw(raw) => {
+            vec![Instruction::LoadConst(Value::from(raw)), Instruction::Emit]
+        }
+        Instruction::GetAttr(name) if methods::is_known(name) => {
+            vec![
+                Instruction::LoadConst(Value::from(name)),
+                call("~opattr", 2),
+            ]
+        }
+        Instruction::PushLoop(flags) => vec![call("~opiter", 1), Instruction::PushLoop(flags)],
+        Instruction::UnpackList(n) => vec![call("~opunpack", 1), Instruction::UnpackList(n)],
+        // The right side stays for the next comparison of the chain.
+        Instruction::CompareAndPreserve(op) => {
+            vec![
+                call(operators::kept_by(op as u8), 2),
+                Instruction::UnpackList(2),
+            ]
+        }
+        other => vec![other],
+    }
+}
+
+/// The same program with checks and with operators replaced. Jump targets move along.
 fn checked<'s>(code: &Instructions<'s>) -> Result<Instructions<'s>, Error> {
     let mut moved = Vec::new();
     let mut length = 0u32;
@@ -129,8 +171,8 @@ fn checked<'s>(code: &Instructions<'s>) -> Result<Instructions<'s>, Error> {
     while let Some(instruction) = code.get(at) {
         moved.push(length);
         let (before, after) = plan(instruction)?;
-        let raw = matches!(instruction, Instruction::EmitRaw(_));
-        length += 1 + 2 * u32::from(before.is_some()) + u32::from(after) + u32::from(raw);
+        let inside = replaced(instruction.clone()).len() as u32;
+        length += inside + 2 * u32::from(before.is_some()) + u32::from(after);
         at += 1;
     }
     moved.push(length);
@@ -145,28 +187,29 @@ fn checked<'s>(code: &Instructions<'s>) -> Result<Instructions<'s>, Error> {
             add(Instruction::ApplyFilter(filter, Some(count), !0));
             add(Instruction::UnpackList(usize::from(count)));
         }
-        let target = |to: u32| moved[to as usize];
-        let moved_along = match instruction {
-            Instruction::EmitRaw(raw) => {
-                add(Instruction::LoadConst(Value::from(raw)));
-                Instruction::Emit
-            }
-            Instruction::Iterate(to) => Instruction::Iterate(target(to)),
-            Instruction::Jump(to) => Instruction::Jump(target(to)),
-            Instruction::JumpIfFalse(to) => Instruction::JumpIfFalse(target(to)),
-            Instruction::JumpIfFalseOrPop(to) => Instruction::JumpIfFalseOrPop(target(to)),
-            Instruction::JumpIfTrueOrPop(to) => Instruction::JumpIfTrueOrPop(target(to)),
-            Instruction::BuildMacro(name, to, flags) => {
-                Instruction::BuildMacro(name, target(to), flags)
-            }
-            other => other,
-        };
-        add(moved_along);
+        for instruction in replaced(instruction) {
+            add(retargeted(instruction, &moved));
+        }
         if after {
             add(Instruction::ApplyFilter(check::MADE, Some(1), !0));
         }
     }
     Ok(out)
+}
+
+fn retargeted<'s>(instruction: Instruction<'s>, moved: &[u32]) -> Instruction<'s> {
+    let target = |to: u32| moved[to as usize];
+    match instruction {
+        Instruction::Iterate(to) => Instruction::Iterate(target(to)),
+        Instruction::Jump(to) => Instruction::Jump(target(to)),
+        Instruction::JumpIfFalse(to) => Instruction::JumpIfFalse(target(to)),
+        Instruction::JumpIfFalseOrPop(to) => Instruction::JumpIfFalseOrPop(target(to)),
+        Instruction::JumpIfTrueOrPop(to) => Instruction::JumpIfTrueOrPop(target(to)),
+        Instruction::BuildMacro(name, to, flags) => {
+            Instruction::BuildMacro(name, target(to), flags)
+        }
+        other => other,
+    }
 }
 
 /// Registers the checks and the limited way to print.
@@ -212,10 +255,7 @@ pub(super) fn install(env: &mut Environment<'static>, limits: Limits) {
         }
     });
     add(env, check::REPLACE, cost::replace);
-    add(env, check::INDENT, cost::indent);
-    add(env, check::FORMAT, cost::format);
     add(env, check::JOIN, cost::join);
-    add(env, check::MAP, cost::map);
     add(env, check::PIECES, |args| {
         let pieces = args.first().and_then(Value::as_str).map_or(0, str::len);
         charge(pieces.saturating_mul(cost::PIECE_BYTES))?;

@@ -1,12 +1,14 @@
 //! `tojson` as the transformers library defines it: Python's `json.dumps`, spaces after `,` and
 //! `:`, text outside ASCII as it is, nothing escaped for HTML.
 
+use std::cmp::Ordering;
 use std::fmt::Write;
 
-use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
+use super::arguments::{bind, flag, given, soft, text, whole};
 use super::cost;
+use super::python::{self, Kind, Number, kind, name_of};
 
 const INDENT_MAX: usize = 32;
 
@@ -14,35 +16,53 @@ struct Dump {
     out: String,
     ascii: bool,
     sort: bool,
-    indent: Option<usize>,
+    indent: Option<String>,
     comma: String,
     colon: String,
 }
 
-pub(super) fn tojson(value: &Value, options: &Kwargs) -> Result<String, Error> {
-    let indent = options.get::<Option<usize>>("indent")?;
-    if indent.is_some_and(|n| n > INDENT_MAX) {
+/// The filter: the value, then options by place or name.
+pub(super) fn tojson(args: &[Value]) -> Result<String, Error> {
+    let names = ["x", "ensure_ascii", "indent", "separators", "sort_keys"];
+    let [value, ascii, indent, separators, sort] = bind(args, names)?;
+    let indent = match indent.filter(|indent| !indent.is_none()) {
+        None => None,
+        Some(indent) if indent.as_str().is_some() => Some(soft(&indent)?),
+        Some(indent) => Some(
+            " ".repeat(
+                usize::try_from(whole(&indent)?.max(0))
+                    .unwrap_or(usize::MAX)
+                    .min(INDENT_MAX + 1),
+            ),
+        ),
+    };
+    if indent
+        .as_ref()
+        .is_some_and(|indent| indent.len() > INDENT_MAX)
+    {
         return Err(invalid(format!("tojson: indent is at most {INDENT_MAX}")));
     }
-    let separators = options.get::<Option<Vec<String>>>("separators")?;
-    let (comma, colon) = match separators.as_deref() {
+    let separators = separators.filter(|separators| !separators.is_none());
+    let (comma, colon) = match separators
+        .as_ref()
+        .map(python::items)
+        .transpose()?
+        .as_deref()
+    {
         None if indent.is_some() => (",".to_owned(), ": ".to_owned()),
         None => (", ".to_owned(), ": ".to_owned()),
-        Some([comma, colon]) => (comma.clone(), colon.clone()),
+        Some([comma, colon]) => (text(comma)?.to_owned(), text(colon)?.to_owned()),
         Some(_) => return Err(invalid("tojson: separators are two strings".to_owned())),
     };
     let mut dump = Dump {
         out: String::new(),
-        ascii: options
-            .get::<Option<bool>>("ensure_ascii")?
-            .unwrap_or(false),
-        sort: options.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
+        ascii: flag(ascii.as_ref()),
+        sort: flag(sort.as_ref()),
         indent,
         comma,
         colon,
     };
-    options.assert_all_used()?;
-    dump.value(value, 0)?;
+    dump.value(&given(value)?, 0)?;
     Ok(dump.out)
 }
 
@@ -53,14 +73,11 @@ fn invalid(why: String) -> Error {
 impl Dump {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
         cost::text_so_far(self.out.len())?;
-        match value.kind() {
-            ValueKind::None => self.out.push_str("null"),
-            ValueKind::Bool => self
-                .out
-                .push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => self.number(value)?,
-            ValueKind::String => self.string(value.as_str().unwrap_or_default()),
-            ValueKind::Seq | ValueKind::Iterable => {
+        match kind(value) {
+            Kind::None => self.out.push_str("null"),
+            Kind::Number(number) => self.number(number)?,
+            Kind::Text(text) => self.string(text),
+            Kind::List | Kind::Tuple => {
                 self.out.push('[');
                 let mut first = true;
                 for item in value.try_iter()? {
@@ -69,25 +86,44 @@ impl Dump {
                 }
                 self.end(']', first, depth);
             }
-            ValueKind::Map => {
+            Kind::Dict => {
                 self.out.push('{');
-                let mut keys: Vec<Value> = value.try_iter()?.collect();
+                let mut pairs = python::pairs(value)?;
                 if self.sort {
-                    keys.sort();
+                    let mut failed = Ok(());
+                    pairs.sort_by(|(a, _), (b, _)| {
+                        let order = python::compare(a, b).map_err(|e| failed = Err(e));
+                        order.ok().flatten().unwrap_or(Ordering::Equal)
+                    });
+                    failed?;
                 }
                 let mut first = true;
-                for key in keys {
+                for (key, value) in pairs {
                     self.before_item(&mut first, depth);
-                    match key.as_str() {
-                        Some(text) => self.string(text),
-                        None => self.string(&key.to_string()),
-                    }
+                    self.key(&key)?;
                     self.out.push_str(&self.colon);
-                    self.value(&value.get_item(&key)?, depth + 1)?;
+                    self.value(&value, depth + 1)?;
                 }
                 self.end('}', first, depth);
             }
-            kind => return Err(invalid(format!("tojson: {kind} is not JSON serializable"))),
+            _ => {
+                let what = name_of(value);
+                return Err(invalid(format!("tojson: {what} is not JSON serializable")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Keys are texts; numbers, truth values and none become such.
+    fn key(&mut self, key: &Value) -> Result<(), Error> {
+        match kind(key) {
+            Kind::Text(text) => self.string(text),
+            Kind::None | Kind::Number(_) => {
+                self.out.push('"');
+                self.value(key, 0)?;
+                self.out.push('"');
+            }
+            _ => return Err(invalid(format!("tojson: {} is no key", name_of(key)))),
         }
         Ok(())
     }
@@ -108,18 +144,18 @@ impl Dump {
     }
 
     fn new_line(&mut self, depth: usize) {
-        if let Some(indent) = self.indent {
+        if let Some(indent) = &self.indent {
             self.out.push('\n');
-            self.out.extend(std::iter::repeat_n(' ', indent * depth));
+            self.out.extend(std::iter::repeat_n(indent.as_str(), depth));
         }
     }
 
-    fn number(&mut self, value: &Value) -> Result<(), Error> {
-        if value.is_integer() {
-            return write!(self.out, "{value}").map_err(Error::from);
+    fn number(&mut self, number: Number) -> Result<(), Error> {
+        match number {
+            Number::Bool(b) => self.out.push_str(if b { "true" } else { "false" }),
+            Number::Int(i) => write!(self.out, "{i}").map_err(Error::from)?,
+            Number::Float(x) => self.out.push_str(&python_float(x)),
         }
-        let number = f64::try_from(value.clone())?;
-        self.out.push_str(&python_float(number));
         Ok(())
     }
 
@@ -148,7 +184,7 @@ impl Dump {
 }
 
 /// Python's `repr` of a float: shortest digits, an exponent below 1e-4 and from 1e16 on.
-fn python_float(x: f64) -> String {
+pub(super) fn python_float(x: f64) -> String {
     if x.is_nan() {
         return "NaN".to_owned();
     }
@@ -172,6 +208,7 @@ fn python_float(x: f64) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use minijinja::value::Kwargs;
 
     #[test]
     fn floats_are_written_as_python_writes_them() {
@@ -197,7 +234,7 @@ mod tests {
         let value = Value::from(minijinja::value::Serde(serde_json::json!({
             "b": [1, 2.0, "é\u{1}\"<"], "a": {"x": null, "y": true}, "e": [], "f": {}
         })));
-        let dump = |options: Kwargs| tojson(&value, &options).unwrap();
+        let dump = |options: Kwargs| tojson(&[value.clone(), options.into()]).unwrap();
         assert_eq!(
             dump(Kwargs::from_iter(std::iter::empty::<(&str, Value)>())),
             r#"{"b": [1, 2.0, "é\u0001\"<"], "a": {"x": null, "y": true}, "e": [], "f": {}}"#

@@ -76,36 +76,30 @@ fn demanded_calls_follow_their_schema() {
     }
 }
 
-#[test]
-fn what_has_no_form_between_tags_is_free_or_refused() {
+/// A schema, whether it can be followed strictly, and arguments that it lets pass.
+type Row = (Value, bool, &'static [(&'static str, &'static str)]);
+
+const ANY: &[(&str, &str)] = &[("a", "x"), ("b", "1")];
+
+/// Of one argument.
+fn parts() -> Vec<Row> {
     let part = |part: Value| json!({"type": "object", "properties": {"a": part}});
-    let any = [("a", "x"), ("b", "1")];
-    let rows = [
-        // A schema, whether it can be followed strictly, and arguments that it lets pass.
-        (json!({}), true, &any[..]),
-        (json!({"type": "object"}), true, &any),
-        (
-            json!({"type": "object", "additionalProperties": false}),
-            true,
-            &[],
-        ),
-        (json!({"anyOf": [search(), {}]}), false, &any),
-        (json!({"type": "string"}), false, &any),
+    vec![
         (
             part(json!({"type": "string", "pattern": "^a$"})),
             false,
-            &any[..1],
+            &ANY[..1],
         ),
         (
             part(json!({"anyOf": [{"type": "string", "format": "date"}, {"type": "null"}]})),
             false,
-            &any[..1],
+            &ANY[..1],
         ),
-        (part(json!({})), true, &any[..1]),
+        (part(json!({})), true, &ANY[..1]),
         (
             part(json!({"anyOf": [{"enum": ["a", "x"]}, {"type": "null"}]})),
             true,
-            &any[..1],
+            &ANY[..1],
         ),
         (
             part(json!({"type": ["string", "null"], "enum": ["a", null]})),
@@ -115,7 +109,7 @@ fn what_has_no_form_between_tags_is_free_or_refused() {
         (
             part(json!({"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 5}]})),
             false,
-            &any[..1],
+            &ANY[..1],
         ),
         (
             part(json!({"anyOf": [{"type": "string"}, {"type": "null"}]})),
@@ -123,9 +117,35 @@ fn what_has_no_form_between_tags_is_free_or_refused() {
             &[("a", "null")],
         ),
         (
+            part(json!({"type": ["integer", "null"]})),
+            true,
+            &[("a", "null")],
+        ),
+        (
+            part(json!({"type": "array", "uniqueItems": true})),
+            false,
+            &[("a", "[1]")],
+        ),
+        (part(json!({"type": "no such type"})), false, ANY),
+    ]
+}
+
+/// Of all arguments.
+fn documents() -> Vec<Row> {
+    vec![
+        (json!({}), true, ANY),
+        (json!({"type": "object"}), true, ANY),
+        (
+            json!({"type": "object", "additionalProperties": false}),
+            true,
+            &[],
+        ),
+        (json!({"anyOf": [search(), {}]}), false, ANY),
+        (json!({"type": "string"}), false, ANY),
+        (
             json!({"type": "object", "additionalProperties": {"type": "integer"}}),
             false,
-            &any,
+            ANY,
         ),
         (
             json!({"properties": {"a": {"type": "array", "items": {"$ref": "#"}}}}),
@@ -146,26 +166,19 @@ fn what_has_no_form_between_tags_is_free_or_refused() {
         (
             json!({"properties": {"a": {}, "b<c": {}}}),
             false,
-            &any[..1],
+            &ANY[..1],
         ),
         (
             json!({"properties": {"a": {}, "b<c": {}}, "required": ["b<c"]}),
             false,
-            &any,
+            ANY,
         ),
-        (
-            part(json!({"type": ["integer", "null"]})),
-            true,
-            &[("a", "null")],
-        ),
-        (
-            part(json!({"type": "array", "uniqueItems": true})),
-            false,
-            &[("a", "[1]")],
-        ),
-        (part(json!({"type": "no such type"})), false, &any),
-    ];
-    for (schema, can, parameters) in rows {
+    ]
+}
+
+#[test]
+fn what_has_no_form_between_tags_is_free_or_refused() {
+    for (schema, can, parameters) in parts().into_iter().chain(documents()) {
         let held = demanded_as(STYLE, &[tool("f", &schema, false)]).expect("as far as can be");
         let said = call("f", parameters);
         assert!(follows(&held, &said), "{schema}");
