@@ -16,6 +16,7 @@ mod predicates;
 mod printf;
 mod python;
 mod sequences;
+mod source;
 mod text;
 
 use minijinja::machinery::{eval, make_string_output};
@@ -42,6 +43,8 @@ pub enum TemplateError {
 /// A compiled chat template with the special tokens it may name.
 pub struct ChatTemplate {
     source: Option<String>,
+    /// What is compiled in place of the source.
+    program: String,
     tokens: Map<String, Value>,
     env: Environment<'static>,
     limits: Limits,
@@ -63,14 +66,17 @@ impl ChatTemplate {
     /// Compiles `source`. `tokens` are the named special tokens (`bos_token`, `eos_token`, ...).
     pub fn new(source: &str, tokens: Map<String, Value>) -> Result<Self, TemplateError> {
         let limits = Limits::default();
-        let template = Self {
-            source: Some(without_generation_marks(&with_plain_line_ends(source))),
+        let source = without_generation_marks(&with_plain_line_ends(source));
+        let mut template = Self {
+            source: None,
+            program: String::new(),
             tokens,
             env: environment(clock::system_seconds, limits),
             limits,
         };
-        guard::compile(template.source.as_deref().unwrap_or_default(), &limits)
-            .map_err(|e| template.explain(&e))?;
+        template.program = source::prepared(&source, &limits).map_err(|e| template.explain(&e))?;
+        guard::compile(&template.program).map_err(|e| template.explain(&e))?;
+        template.source = Some(source);
         Ok(template)
     }
 
@@ -79,6 +85,7 @@ impl ChatTemplate {
         let limits = Limits::default();
         Self {
             source: None,
+            program: String::new(),
             tokens: Map::new(),
             env: Environment::empty(),
             limits,
@@ -124,7 +131,9 @@ impl ChatTemplate {
         add_generation_prompt: bool,
         extra: &Map<String, Value>,
     ) -> Result<String, TemplateError> {
-        let source = self.source.as_deref().ok_or(TemplateError::None)?;
+        if !self.is_some() {
+            return Err(TemplateError::None);
+        }
         let mut variables = self.tokens.clone();
         variables.insert(
             "add_generation_prompt".to_owned(),
@@ -134,7 +143,7 @@ impl ChatTemplate {
         variables.extend(extra.iter().map(|(k, v)| (k.clone(), v.clone())));
         variables.insert("messages".to_owned(), messages.into());
         variables.insert("tools".to_owned(), tools.map_or(Value::Null, Value::from));
-        let compiled = guard::compile(source, &self.limits).map_err(|e| self.explain(&e))?;
+        let compiled = guard::compile(&self.program).map_err(|e| self.explain(&e))?;
         let root = minijinja::Value::from(minijinja::value::Serde(&variables));
         let mut text = String::new();
         cost::start(&self.limits);
@@ -147,7 +156,9 @@ impl ChatTemplate {
             &mut out,
             AutoEscape::None,
         );
-        ended.map_err(|e| self.explain(&e))?;
+        cost::finish(text.len())
+            .and(ended)
+            .map_err(|e| self.explain(&e))?;
         Ok(text)
     }
 
@@ -188,8 +199,11 @@ fn environment(now: fn() -> u64, limits: Limits) -> Environment<'static> {
     sequences::install(&mut env);
     env.add_function(
         "raise_exception",
-        |message: Rest<String>| -> Result<String, Error> {
-            let message = message.first().map_or("(no reason given)", String::as_str);
+        |message: Rest<minijinja::Value>| -> Result<String, Error> {
+            let message = match message.first() {
+                Some(message) => cost::written(message)?,
+                None => "(no reason given)".to_owned(),
+            };
             Err(Error::new(
                 ErrorKind::InvalidOperation,
                 format!("{RAISED}{message}"),
@@ -199,7 +213,7 @@ fn environment(now: fn() -> u64, limits: Limits) -> Environment<'static> {
     env.add_function("strftime_now", move |format: &str, _rest: Kwargs| {
         clock::format(format, now())
     });
-    guard::install(&mut env, limits);
+    guard::install(&mut env);
     env
 }
 
@@ -216,11 +230,11 @@ fn without_generation_marks(source: &str) -> String {
     while let Some(at) = rest.find("{%") {
         let (before, tag) = rest.split_at(at);
         out.push_str(before);
-        let Some(end) = tag.find("%}") else {
+        let Some(end) = tag[2..].find("%}") else {
             rest = tag;
             break;
         };
-        let (tag, after) = tag.split_at(end + 2);
+        let (tag, after) = tag.split_at(end + 4);
         let inside = &tag[2..tag.len() - 2];
         let word = inside.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+');
         match word {
@@ -244,5 +258,13 @@ fn without_generation_marks(source: &str) -> String {
 mod tests;
 
 #[cfg(test)]
+#[path = "template_hostile_tests.rs"]
+mod hostile;
+
+#[cfg(test)]
 #[path = "template_goldens_tests.rs"]
 mod goldens;
+
+#[cfg(test)]
+#[path = "template_abuse_tests.rs"]
+mod abuse;

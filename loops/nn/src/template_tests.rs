@@ -346,12 +346,24 @@ fn mistakes_in_a_template_are_told_with_their_line() {
 
 #[test]
 fn a_long_honest_conversation_stays_within_the_limits() {
-    let messages: Vec<Value> = (0..1500)
+    let messages: Vec<Value> = (0..3000)
         .map(|i| {
             let role = if i % 2 == 0 { "user" } else { "assistant" };
             json!({"role": role, "content": format!("{i} {}", "some words ".repeat(60))})
         })
         .collect();
-    let text = render(QWEN, &messages).unwrap();
-    assert_eq!(text.matches("<|im_end|>").count(), 1500);
+    let tools: Vec<Value> = (0..200)
+        .map(|i| {
+            let city = json!({"type": "string", "description": "The city to look at"});
+            let parameters = json!({"type": "object", "properties": {"city": city}});
+            let function = json!({"name": format!("f{i}"), "parameters": parameters});
+            json!({"type": "function", "function": function})
+        })
+        .collect();
+    let template = compile(QWEN).unwrap();
+    let text = template
+        .render(&messages, Some(&tools), true, &Map::new())
+        .unwrap();
+    assert_eq!(text.matches("<|im_end|>").count(), 3001);
+    assert_eq!(text.matches("\"function\": {").count(), 200);
 }

@@ -45,14 +45,48 @@ const NESTING_MAX: usize = 100;
 pub(super) const VALUE_BYTES: usize = 128;
 /// Memory that one piece of a text takes when it is cut up.
 pub(super) const PIECE_BYTES: usize = 32;
+/// How often a text may be printed on its way into the prompt, from macro to macro.
+const PRINTED_TIMES: usize = 4;
+
+/// What is left to a rendering.
+#[derive(Clone, Copy)]
+struct Left {
+    /// Bytes of work.
+    work: usize,
+    /// More work was asked for than was left.
+    spent: bool,
+    /// Bytes of the longest text it may make.
+    text: usize,
+    /// Bytes it may print in all.
+    printed: usize,
+}
+
 thread_local! {
-    /// Work left to the rendering on this thread, and the longest text it may make.
-    static LEFT: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+    static LEFT: Cell<Left> = const {
+        Cell::new(Left { work: 0, spent: false, text: 0, printed: 0 })
+    };
 }
 
 /// Fills the budget; a rendering runs on one thread from start to end.
 pub(super) fn start(limits: &Limits) {
-    LEFT.set((limits.work_bytes, limits.text_bytes));
+    LEFT.set(Left {
+        work: limits.work_bytes,
+        spent: false,
+        text: limits.text_bytes,
+        printed: limits.text_bytes.saturating_mul(PRINTED_TIMES),
+    });
+}
+
+/// Fails when a rendering of so many bytes went over its budget, also where nobody could say so.
+pub(super) fn finish(bytes: usize) -> Result<(), Error> {
+    if LEFT.get().spent {
+        return Err(too_much());
+    }
+    text_so_far(bytes)
+}
+
+fn too_much() -> Error {
+    over("it handles too much text")
 }
 
 pub(super) fn over(what: &str) -> Error {
@@ -60,18 +94,16 @@ pub(super) fn over(what: &str) -> Error {
 }
 
 pub(super) fn charge(bytes: usize) -> Result<(), Error> {
-    let (left, text) = LEFT.get();
-    LEFT.set((left.saturating_sub(bytes), text));
-    if bytes > left {
-        Err(over("it handles too much text"))
-    } else {
-        Ok(())
-    }
+    let mut left = LEFT.get();
+    left.spent |= bytes > left.work;
+    left.work = left.work.saturating_sub(bytes);
+    LEFT.set(left);
+    if left.spent { Err(too_much()) } else { Ok(()) }
 }
 
 /// Fails when a text grows beyond the longest allowed.
 pub(super) fn text_so_far(bytes: usize) -> Result<(), Error> {
-    if bytes > LEFT.get().1 {
+    if bytes > LEFT.get().text {
         Err(over("it makes too long a text"))
     } else {
         Ok(())
@@ -89,6 +121,14 @@ pub(super) fn shallow(value: &Value) -> Result<(), Error> {
     match value.as_str() {
         Some(s) => text(s.len()),
         None => charge(value.len().unwrap_or(1).saturating_add(1) * VALUE_BYTES),
+    }
+}
+
+/// Charges a value that is only asked for its kind or number of items.
+pub(super) fn flat(value: &Value) -> Result<(), Error> {
+    match value.as_str() {
+        Some(_) => shallow(value),
+        None => charge(VALUE_BYTES),
     }
 }
 
@@ -132,6 +172,19 @@ pub(super) fn is_namespace(value: &Value) -> bool {
     value
         .as_object()
         .is_some_and(|object| object.type_name().ends_with("::Namespace"))
+}
+
+/// `a + b`.
+pub(super) fn sum(args: &[Value]) -> Result<(), Error> {
+    let length = args
+        .iter()
+        .filter_map(Value::len)
+        .fold(0usize, usize::saturating_add);
+    if args.iter().any(|value| value.as_str().is_some()) {
+        text(length)
+    } else {
+        charge(length.saturating_mul(VALUE_BYTES))
+    }
 }
 
 /// `"ab" * n` and `[a, b] * n`.
@@ -185,23 +238,30 @@ impl<W: fmt::Write + ?Sized> fmt::Write for Limited<'_, W> {
     }
 }
 
-fn write(out: &mut dyn fmt::Write, value: &Value, most: usize) -> Result<(), Error> {
-    let left = LEFT.get().0.min(most);
+/// Writes at most so many bytes, and tells how many.
+fn write(out: &mut dyn fmt::Write, value: &Value, most: usize) -> Result<usize, Error> {
+    let left = LEFT.get().work.min(most);
     let mut limited = Limited { out, left };
     let written = python::write_text(&mut limited, value);
     let used = left - limited.left;
     charge(used)?;
-    written.map_err(|_| over("it makes too long a text"))
+    written.map_err(|_| over("it makes too long a text"))?;
+    Ok(used)
 }
 
 /// Prints a value.
-pub(super) fn print(out: &mut Output<'_>, value: &Value, limits: &Limits) -> Result<(), Error> {
-    write(out, value, limits.text_bytes)
+pub(super) fn print(out: &mut Output<'_>, value: &Value) -> Result<(), Error> {
+    let left = LEFT.get();
+    let used = write(out, value, left.text.min(left.printed))?;
+    let mut left = LEFT.get();
+    left.printed = left.printed.saturating_sub(used);
+    LEFT.set(left);
+    Ok(())
 }
 
 /// `str(value)`.
 pub(super) fn written(value: &Value) -> Result<String, Error> {
     let mut out = String::new();
-    write(&mut out, value, LEFT.get().1)?;
+    write(&mut out, value, LEFT.get().text)?;
     Ok(out)
 }

@@ -212,7 +212,7 @@ fn round(args: &[Value]) -> Result<Value, Error> {
     let Kind::Number(number) = kind(&value) else {
         return Err(fail(format!("{} cannot be rounded", name_of(&value))));
     };
-    if places.abs() > 300 {
+    if places.unsigned_abs() > 300 {
         return Err(fail("rounding goes to 300 places at most"));
     }
     let scale = 10f64.powi(places as i32);
@@ -307,12 +307,12 @@ fn truncate(args: &[Value]) -> Result<Value, Error> {
     let leeway = maybe_whole(leeway.as_ref())?.unwrap_or(5);
     let end = end.unwrap_or_else(|| Value::from("..."));
     let end = text(&end)?;
-    let keep = most - end.chars().count() as i128;
+    let keep = most.saturating_sub(end.chars().count() as i128);
     if keep < 0 || leeway < 0 {
         return Err(fail("the length leaves no room"));
     }
     let length = maybe_whole(Some(&length(&value)?))?.unwrap_or(0);
-    if length <= most + leeway {
+    if length <= most.saturating_add(leeway) {
         return Ok(value);
     }
     let s = text(&value)?;
@@ -355,6 +355,7 @@ pub(super) fn path(
     default: Option<&Value>,
 ) -> Result<Value, Error> {
     let step = |value: Value, key: &Value| {
+        cost::charge(cost::VALUE_BYTES)?;
         let found = item(&value, key)?;
         Ok(match default {
             Some(default) if found.is_undefined() => default.clone(),

@@ -8,40 +8,20 @@
 
 use std::sync::Arc;
 
-use minijinja::machinery::{
-    CompiledTemplate, Instruction, Instructions, TemplateConfig, Token, tokenize,
-};
-use minijinja::syntax::SyntaxConfig;
+use minijinja::machinery::{CompiledTemplate, Instruction, Instructions, TemplateConfig};
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, State, Value};
 
-use super::cost::{self, Limits, charge, deep, is_namespace, over, shallow, text};
-use super::{methods, operators};
+use super::cost::{self, charge, deep, is_namespace, over, shallow};
+use super::{methods, operators, source};
 
-/// Products of constants are computed while compiling, so they are limited by number.
-const PRODUCTS_MAX: usize = 8;
-
-/// Compiles `source` and puts the checks in.
-pub(super) fn compile<'s>(source: &'s str, limits: &Limits) -> Result<CompiledTemplate<'s>, Error> {
-    if source.len() > limits.source_bytes {
-        return Err(over("its source is too long"));
-    }
-    let syntax = SyntaxConfig::builder()
-        .trim_blocks(true)
-        .lstrip_blocks(true)
-        .build()?;
-    let mut products = 0;
-    for token in tokenize(source, false, syntax.clone()) {
-        products += usize::from(matches!(token?.0, Token::Mul));
-    }
-    if products > PRODUCTS_MAX {
-        return Err(over("it has too many products"));
-    }
+/// Compiles a source that [`source::prepared`] gave, and puts the checks in.
+pub(super) fn compile(program: &str) -> Result<CompiledTemplate<'_>, Error> {
     let config = TemplateConfig {
-        syntax_config: syntax,
+        syntax_config: source::syntax()?,
         default_auto_escape: Arc::new(|_| AutoEscape::None),
     };
-    let mut compiled = CompiledTemplate::new("chat_template", source, &config)?;
+    let mut compiled = CompiledTemplate::new("chat_template", program, &config)?;
     compiled.instructions = checked(&compiled.instructions)?;
     for block in compiled.blocks.values_mut() {
         *block = checked(block)?;
@@ -49,8 +29,9 @@ pub(super) fn compile<'s>(source: &'s str, limits: &Limits) -> Result<CompiledTe
     Ok(compiled)
 }
 
-/// Filters and methods whose cost is that of everything inside their arguments.
-const DEEP_NAMES: [&str; 14] = [
+/// Filters, methods and functions whose cost is that of everything inside their arguments.
+const DEEP_NAMES: [&str; 15] = [
+    "dict",
     "format",
     "sort",
     "unique",
@@ -70,6 +51,7 @@ const DEEP_NAMES: [&str; 14] = [
 /// Names no template can write, so these filters cannot be called or replaced from inside.
 mod check {
     pub(super) const SHALLOW: &str = "~shallow";
+    pub(super) const FLAT: &str = "~flat";
     pub(super) const DEEP: &str = "~deep";
     pub(super) const PRODUCT: &str = "~product";
     pub(super) const SUM: &str = "~sum";
@@ -78,6 +60,7 @@ mod check {
     pub(super) const PIECES: &str = "~pieces";
     pub(super) const STORE: &str = "~store";
     pub(super) const MADE: &str = "~made";
+    pub(super) const NO_FUNCTION: &str = "~nofunction";
 }
 
 /// What goes before an instruction (a check on its operands, and their number) and whether its
@@ -102,6 +85,14 @@ fn plan(instruction: &Instruction<'_>) -> Result<Plan, Error> {
             Ok(Some((filter, n)))
         }
     };
+    // Macros take their arguments as they are, and functions charge what they make of them.
+    let flat = |name: &str, count: Option<u16>| {
+        let planned = arguments(name, count)?;
+        Ok::<_, Error>(planned.map(|(filter, n)| match filter {
+            check::DEEP => (filter, n),
+            _ => (check::FLAT, n),
+        }))
+    };
     Ok(match instruction {
         Instruction::Mul => (Some((check::PRODUCT, 2)), true),
         Instruction::Add => (Some((check::SUM, 2)), true),
@@ -115,14 +106,17 @@ fn plan(instruction: &Instruction<'_>) -> Result<Plan, Error> {
         | Instruction::In
         | Instruction::CompareAndPreserve(_) => (Some((check::DEEP, 2)), false),
         Instruction::PerformTest(_, Some(n), _) if *n > 1 => (Some((check::DEEP, *n)), false),
-        Instruction::PerformTest(_, count, _) => (arguments("", *count)?, false),
+        Instruction::PerformTest(_, count, _) => (flat("", *count)?, false),
+        Instruction::ApplyFilter(source::KEPT, Some(1), _) => (None, false),
+        Instruction::ApplyFilter("length" | "count", Some(1), _) => (flat("", Some(1))?, false),
         // The engine divides by the number of arguments.
         Instruction::CallMethod("cycle", Some(1)) => return Err(over("it cycles through nothing")),
         Instruction::CallMethod("count", Some(n)) => (Some((check::DEEP, *n)), true),
-        Instruction::ApplyFilter(name, count, _)
-        | Instruction::CallMethod(name, count)
-        | Instruction::CallFunction(name, count) => (arguments(name, *count)?, true),
-        Instruction::CallObject(count) => (arguments("", *count)?, true),
+        Instruction::ApplyFilter(name, count, _) | Instruction::CallMethod(name, count) => {
+            (arguments(name, *count)?, true)
+        }
+        Instruction::CallFunction(name, count) => (flat(name, *count)?, true),
+        Instruction::CallObject(count) => (flat("", *count)?, true),
         Instruction::BuildList(_) | Instruction::BuildTuple(_) | Instruction::BuildMap(_) => {
             (None, true)
         }
@@ -135,7 +129,10 @@ fn plan(instruction: &Instruction<'_>) -> Result<Plan, Error> {
 
 /// An instruction as it runs here: Python's operators take the place of the engine's, and whatever
 /// it writes goes through [`cost::print`].
-fn replaced(instruction: Instruction<'_>) -> Vec<Instruction<'_>> {
+fn replaced<'s>(
+    instruction: Instruction<'s>,
+    next: Option<&Instruction<'_>>,
+) -> Vec<Instruction<'s>> {
     let call = |name, count| Instruction::ApplyFilter(name, Some(count), !0);
     if let Some((name, count)) = operators::instead_of(&instruction) {
         return vec![call(name, count)];
@@ -149,6 +146,13 @@ fn replaced(instruction: Instruction<'_>) -> Vec<Instruction<'_>> {
                 Instruction::LoadConst(Value::from(name)),
                 call("~opattr", 2),
             ]
+        }
+        Instruction::ApplyFilter(source::KEPT, Some(1), _) => Vec::new(),
+        // Under another name it would be called without its check. A test only looks at it.
+        Instruction::Lookup("dict")
+            if !matches!(next, Some(Instruction::PerformTest(_, Some(1), _))) =>
+        {
+            vec![Instruction::Lookup("dict"), call(check::NO_FUNCTION, 1)]
         }
         Instruction::PushLoop(flags) => vec![call("~opiter", 1), Instruction::PushLoop(flags)],
         Instruction::UnpackList(n) => vec![call("~opunpack", 1), Instruction::UnpackList(n)],
@@ -171,7 +175,7 @@ fn checked<'s>(code: &Instructions<'s>) -> Result<Instructions<'s>, Error> {
     while let Some(instruction) = code.get(at) {
         moved.push(length);
         let (before, after) = plan(instruction)?;
-        let inside = replaced(instruction.clone()).len() as u32;
+        let inside = replaced(instruction.clone(), code.get(at + 1)).len() as u32;
         length += inside + 2 * u32::from(before.is_some()) + u32::from(after);
         at += 1;
     }
@@ -187,7 +191,7 @@ fn checked<'s>(code: &Instructions<'s>) -> Result<Instructions<'s>, Error> {
             add(Instruction::ApplyFilter(filter, Some(count), !0));
             add(Instruction::UnpackList(usize::from(count)));
         }
-        for instruction in replaced(instruction) {
+        for instruction in replaced(instruction, code.get(index + 1)) {
             add(retargeted(instruction, &moved));
         }
         if after {
@@ -213,7 +217,7 @@ fn retargeted<'s>(instruction: Instruction<'s>, moved: &[u32]) -> Instruction<'s
 }
 
 /// Registers the checks and the limited way to print.
-pub(super) fn install(env: &mut Environment<'static>, limits: Limits) {
+pub(super) fn install(env: &mut Environment<'static>) {
     fn add(
         env: &mut Environment<'static>,
         name: &'static str,
@@ -236,6 +240,9 @@ pub(super) fn install(env: &mut Environment<'static>, limits: Limits) {
     add(env, check::SHALLOW, |args| {
         args.iter().try_for_each(shallow)
     });
+    add(env, check::FLAT, |args| {
+        args.iter().try_for_each(cost::flat)
+    });
     add(env, check::DEEP, |args| {
         args.iter().try_for_each(|v| deep(v, 0))
     });
@@ -243,17 +250,7 @@ pub(super) fn install(env: &mut Environment<'static>, limits: Limits) {
         [a, b] => cost::product(a, b),
         _ => Ok(()),
     });
-    add(env, check::SUM, |args| {
-        let length = args
-            .iter()
-            .filter_map(Value::len)
-            .fold(0usize, usize::saturating_add);
-        if args.iter().any(|v| v.as_str().is_some()) {
-            text(length)
-        } else {
-            charge(length.saturating_mul(cost::VALUE_BYTES))
-        }
-    });
+    add(env, check::SUM, cost::sum);
     add(env, check::REPLACE, cost::replace);
     add(env, check::JOIN, cost::join);
     add(env, check::PIECES, |args| {
@@ -275,5 +272,9 @@ pub(super) fn install(env: &mut Environment<'static>, limits: Limits) {
         }
         Ok(value)
     });
-    env.set_formatter(move |out, _: &mut State<'_, '_>, value| cost::print(out, value, &limits));
+    env.add_filter(check::NO_FUNCTION, |value: Value| match value.kind() {
+        ValueKind::Plain => Err(over("it takes the function dict as a value")),
+        _ => Ok(value),
+    });
+    env.set_formatter(move |out, _: &mut State<'_, '_>, value| cost::print(out, value));
 }

@@ -1,7 +1,6 @@
 //! `tojson` as the transformers library defines it: Python's `json.dumps`, spaces after `,` and
 //! `:`, text outside ASCII as it is, nothing escaped for HTML.
 
-use std::cmp::Ordering;
 use std::fmt::Write;
 
 use minijinja::{Error, ErrorKind, Value};
@@ -9,6 +8,7 @@ use minijinja::{Error, ErrorKind, Value};
 use super::arguments::{bind, flag, given, soft, text, whole};
 use super::cost;
 use super::python::{self, Kind, Number, kind, name_of};
+use super::sequences::sorted;
 
 const INDENT_MAX: usize = 32;
 
@@ -90,12 +90,7 @@ impl Dump {
                 self.out.push('{');
                 let mut pairs = python::pairs(value)?;
                 if self.sort {
-                    let mut failed = Ok(());
-                    pairs.sort_by(|(a, _), (b, _)| {
-                        let order = python::compare(a, b).map_err(|e| failed = Err(e));
-                        order.ok().flatten().unwrap_or(Ordering::Equal)
-                    });
-                    failed?;
+                    pairs = sorted(pairs, false)?;
                 }
                 let mut first = true;
                 for (key, value) in pairs {

@@ -153,6 +153,9 @@ fn times(a: &Value, b: &Value) -> Result<Value, Error> {
     let count = usize::try_from(count).map_err(|_| too_large())?;
     let repeated = || -> Result<Vec<Value>, Error> {
         let items = python::items(many)?;
+        if items.is_empty() {
+            return Ok(items);
+        }
         cost::charge(
             items
                 .len()
@@ -253,7 +256,10 @@ fn power(a: &Value, b: &Value) -> Result<Value, Error> {
 fn negative(value: &Value) -> Result<Value, Error> {
     match kind(value) {
         Kind::Number(Number::Float(x)) => Ok((-x).into()),
-        Kind::Number(n) => Ok(int(-n.int().unwrap_or_default())),
+        Kind::Number(n) => {
+            let i = n.int().unwrap_or_default();
+            i.checked_neg().map(int).ok_or_else(too_large)
+        }
         _ => Err(fail(format!("{} has no negative", name_of(value)))),
     }
 }
@@ -304,7 +310,7 @@ fn steps(length: usize, args: &[Value]) -> Result<(i128, i128, usize), Error> {
     let count = if distance <= 0 {
         0
     } else {
-        (distance - 1) / step.abs() + 1
+        (distance - 1).unsigned_abs() / step.unsigned_abs() + 1
     };
     Ok((start, step, count as usize))
 }
@@ -319,20 +325,22 @@ fn slice(args: &[Value]) -> Result<Value, Error> {
     let (value, bounds) = (&args[0], &args[1..]);
     match kind(value) {
         Kind::Text(text) => {
+            cost::charge(text.len())?;
             let chars: Vec<char> = text.chars().collect();
             let text: String = taken(&chars, bounds)?.into_iter().collect();
             Ok(Value::from(text))
         }
-        Kind::List => taken(&python::items(value)?, bounds).map(Value::from),
-        Kind::Tuple => taken(&python::items(value)?, bounds).map(python::tuple),
+        Kind::List => taken(&all_items(value)?, bounds).map(Value::from),
+        Kind::Tuple => taken(&all_items(value)?, bounds).map(python::tuple),
         Kind::Lazy(lazy) if let What::Range { start, step, .. } = lazy.what => {
             let (first, by, count) = steps(lazy.items.len(), bounds)?;
-            let at = |i: i128| start.saturating_add(i as i64 * step);
-            let stop = at(first + by * count as i128);
+            let narrow =
+                |i: i128| i64::try_from(i).unwrap_or(if i < 0 { i64::MIN } else { i64::MAX });
+            let at = |i: i128| start.saturating_add(narrow(i).saturating_mul(step));
             let what = What::Range {
                 start: at(first),
-                stop,
-                step: step * by as i64,
+                stop: at(first.saturating_add(by.saturating_mul(count as i128))),
+                step: step.saturating_mul(narrow(by)),
             };
             Ok(python::lazy(what, taken(&lazy.items, bounds)?))
         }
@@ -340,15 +348,18 @@ fn slice(args: &[Value]) -> Result<Value, Error> {
     }
 }
 
+/// The items of a sequence, each charged.
+fn all_items(value: &Value) -> Result<Vec<Value>, Error> {
+    let length = value.len().unwrap_or(0);
+    cost::charge(length.saturating_mul(cost::PIECE_BYTES))?;
+    python::items(value)
+}
+
 /// `value[key]`: an item, or else an attribute of that name, or else undefined.
 pub(super) fn item(value: &Value, key: &Value) -> Result<Value, Error> {
     let found = match (kind(value), kind(key)) {
         (Kind::Undefined, _) => return Err(fail("it is undefined and has no items")),
         (Kind::Dict, Kind::List | Kind::Dict) => None,
-        (Kind::Dict, Kind::Number(_)) => {
-            cost::shallow(value)?;
-            python::find_key(value, key)
-        }
         (Kind::Dict, _) => python::find_key(value, key),
         (Kind::Text(text), Kind::Number(n)) => {
             cost::charge(text.len())?;

@@ -1,5 +1,7 @@
 //! Python's two ways to format: `'%s' % x` and `'{}'.format(x)`.
 
+use std::collections::HashMap;
+use std::fmt;
 use std::iter::Peekable;
 use std::str::Chars;
 
@@ -13,6 +15,9 @@ use super::python::{self, Kind, Number, fail, kind, name_of, write_repr};
 /// Widest field and most digits that a format may ask for.
 const WIDTH_MAX: usize = 999;
 
+/// Work charged for each digit that is asked for.
+const DIGIT_BYTES: usize = 16;
+
 /// How one value is to look.
 #[derive(Debug, Default)]
 struct Look {
@@ -24,6 +29,14 @@ struct Look {
     group: Option<char>,
     precision: Option<usize>,
     form: Option<char>,
+}
+
+impl Look {
+    /// Charges a field, which can be costly and come out short.
+    fn charge(&self) -> Result<(), Error> {
+        let digits = self.precision.unwrap_or(0).saturating_mul(DIGIT_BYTES);
+        cost::charge(cost::VALUE_BYTES + self.width + digits)
+    }
 }
 
 /// Reads a number, and refuses a large one.
@@ -62,6 +75,7 @@ pub(super) fn percent(pattern: &str, value: &Value) -> Result<String, Error> {
             key = Some(name);
         }
         let look = printf_look(&mut chars)?;
+        look.charge()?;
         if look.form == Some('%') {
             out.push('%');
             continue;
@@ -117,7 +131,7 @@ fn printf_shown(mut look: Look, value: &Value) -> Result<String, Error> {
         (Some('s' | 'r' | 'a'), _) => {
             let text = match look.form {
                 Some('s') => soft(value)?,
-                _ => repr(value),
+                _ => repr(value)?,
             };
             look.fill = Some(' ');
             look.align = Some(if look.align == Some('<') { '<' } else { '>' });
@@ -149,9 +163,23 @@ fn printf_shown(mut look: Look, value: &Value) -> Result<String, Error> {
     }
 }
 
-fn repr(value: &Value) -> String {
-    let mut out = String::new();
-    write_repr(&mut out, value).map_or_else(|_| String::new(), |()| out)
+/// A text that is charged as it grows.
+struct Charged(String);
+
+impl fmt::Write for Charged {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        cost::text_so_far(self.0.len().saturating_add(s.len())).map_err(|_| fmt::Error)?;
+        cost::charge(s.len()).map_err(|_| fmt::Error)?;
+        self.0.push_str(s);
+        Ok(())
+    }
+}
+
+fn repr(value: &Value) -> Result<String, Error> {
+    cost::deep(value, 0)?;
+    let mut out = Charged(String::new());
+    write_repr(&mut out, value).map_err(|_| over("it makes too long a text"))?;
+    Ok(out.0)
 }
 
 /// `pattern.format(...)`.
@@ -159,7 +187,12 @@ pub(super) fn braces(pattern: &str, args: &[Value]) -> Result<String, Error> {
     let (by_place, by_name) = apart(args);
     let mut fields = Fields {
         by_place,
-        by_name: by_name.map(named).transpose()?.unwrap_or_default(),
+        by_name: by_name
+            .map(named)
+            .transpose()?
+            .unwrap_or_default()
+            .into_iter()
+            .collect(),
         next: Some(0),
     };
     fields.fill_in(pattern, 0)
@@ -167,7 +200,7 @@ pub(super) fn braces(pattern: &str, args: &[Value]) -> Result<String, Error> {
 
 struct Fields<'a> {
     by_place: &'a [Value],
-    by_name: Vec<(String, Value)>,
+    by_name: HashMap<String, Value>,
     /// The next place, unless places are numbered.
     next: Option<usize>,
 }
@@ -212,10 +245,11 @@ impl Fields<'_> {
         };
         let spec = self.fill_in(spec.strip_prefix(':').unwrap_or(spec), depth + 1)?;
         let look = braces_look(&spec)?;
+        look.charge()?;
         match how {
             "" => shown(&look, &value),
             "s" => Ok(text_shown(&look, &soft(&value)?)),
-            "r" | "a" => Ok(text_shown(&look, &repr(&value))),
+            "r" | "a" => Ok(text_shown(&look, &repr(&value)?)),
             _ => Err(fail("the conversion is s, r or a")),
         }
     }
@@ -235,10 +269,10 @@ impl Fields<'_> {
             self.next = None;
             self.by_place.get(at).ok_or_else(missing)?.clone()
         } else {
-            let found = self.by_name.iter().find(|(name, _)| name == first);
-            found.ok_or_else(missing)?.1.clone()
+            self.by_name.get(first).ok_or_else(missing)?.clone()
         };
         while !rest.is_empty() {
+            cost::charge(cost::VALUE_BYTES)?;
             if let Some(inside) = rest.strip_prefix('[') {
                 let (key, after) = inside.split_once(']').ok_or_else(missing)?;
                 let index = key.parse::<u32>().map(Value::from);

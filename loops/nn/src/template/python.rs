@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering as Memory};
 use minijinja::value::{Enumerator, Object, ObjectRepr, Tuple, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
+use super::cost;
 use super::json::python_float;
 
 /// A value as Python sees it.
@@ -213,9 +214,11 @@ impl Object for Group {
 pub(super) fn items(value: &Value) -> Result<Vec<Value>, Error> {
     match kind(value) {
         Kind::Undefined => Ok(Vec::new()),
-        Kind::Text(_) | Kind::List | Kind::Tuple | Kind::Dict | Kind::Lazy(_) => {
+        Kind::Text(text) => {
+            cost::charge(text.len().saturating_mul(cost::PIECE_BYTES))?;
             Ok(value.try_iter()?.collect())
         }
+        Kind::List | Kind::Tuple | Kind::Dict | Kind::Lazy(_) => Ok(value.try_iter()?.collect()),
         _ => Err(fail(format!("{} is not iterable", name_of(value)))),
     }
 }
@@ -271,12 +274,24 @@ pub(super) fn equal(a: &Value, b: &Value) -> bool {
 /// A dictionary's value, where 1, 1.0 and true are one key.
 pub(super) fn find_key(dict: &Value, key: &Value) -> Option<Value> {
     let object = dict.as_object()?;
-    if let Kind::Number(_) = kind(key) {
-        let keys = dict.try_iter().ok()?;
-        let same = keys.into_iter().find(|other| equal(other, key))?;
-        return object.get_value(&same);
+    // Hashing reads all of the key. What is over the budget counts as not found, and the rendering
+    // fails at its next charge or at its end.
+    match kind(key) {
+        Kind::Text(text) => cost::charge(text.len()).ok()?,
+        Kind::Tuple => cost::deep(key, 0).ok()?,
+        _ => {}
     }
-    object.get_value(key)
+    if let Some(found) = object.get_value(key) {
+        return Some(found);
+    }
+    // The engine keeps truth values and numbers apart.
+    let same = match kind(key) {
+        Kind::Number(Number::Bool(b)) => Value::from(i64::from(b)),
+        Kind::Number(n) if n.float() == 0.0 => Value::from(false),
+        Kind::Number(n) if n.float() == 1.0 => Value::from(true),
+        _ => return None,
+    };
+    object.get_value(&same)
 }
 
 fn numbers(a: Number, b: Number) -> Option<Ordering> {
@@ -366,7 +381,7 @@ pub(super) fn write_repr(out: &mut dyn Write, value: &Value) -> fmt::Result {
                 out.write_char(')')
             }
         },
-        Kind::Other if super::cost::is_namespace(value) => {
+        Kind::Other if cost::is_namespace(value) => {
             out.write_str("<Namespace ")?;
             mapping(out, value)?;
             out.write_char('>')

@@ -8,7 +8,7 @@ use minijinja::{Environment, Error, State, Value};
 use super::arguments::{apart, bind, flag, given, named, soft, text, whole};
 use super::cost;
 use super::filters::{Filter, path};
-use super::python::{self, Group, Kind, What, compare, equal, fail, kind, lazy, tuple};
+use super::python::{self, Group, Kind, Number, What, compare, equal, fail, kind, lazy, tuple};
 
 pub(super) const FILTERS: [(&str, Filter); 16] = [
     ("list", |_, args| {
@@ -104,17 +104,21 @@ impl By {
         }
     }
 
-    fn folded(&self, value: Value) -> Value {
+    fn folded(&self, value: Value) -> Result<Value, Error> {
         match value.as_str() {
-            Some(text) if !self.case_sensitive => text.to_lowercase().into(),
-            _ => value,
+            Some(text) if !self.case_sensitive => {
+                cost::charge(text.len())?;
+                Ok(text.to_lowercase().into())
+            }
+            _ => Ok(value),
         }
     }
 
     fn key(&self, item: &Value) -> Result<Value, Error> {
-        let of = |attribute: &Value| Ok(self.folded(path(item, attribute, None)?));
+        cost::charge(self.attributes.len().saturating_mul(cost::VALUE_BYTES))?;
+        let of = |attribute: &Value| self.folded(path(item, attribute, None)?);
         match self.attributes.as_slice() {
-            [] => Ok(self.folded(item.clone())),
+            [] => self.folded(item.clone()),
             [attribute] => of(attribute),
             all => all
                 .iter()
@@ -132,20 +136,41 @@ impl By {
     }
 }
 
-/// Sorts by the keys; equal ones stay in order, also in reverse.
-fn sorted(mut keyed: Vec<(Value, Value)>, reverse: bool) -> Result<Vec<(Value, Value)>, Error> {
-    let mut failed = None;
-    keyed.sort_by(|(a, _), (b, _)| match compare(a, b) {
-        Ok(order) => {
-            let order = order.unwrap_or(Ordering::Equal);
-            if reverse { order.reverse() } else { order }
+/// Sorts by the keys; equal ones stay in order, also in reverse. The sort of the standard library
+/// cannot end in an error and may panic where an order contradicts itself, as it does with NaN.
+pub(super) fn sorted(
+    keyed: Vec<(Value, Value)>,
+    reverse: bool,
+) -> Result<Vec<(Value, Value)>, Error> {
+    let goes_before = if reverse {
+        Ordering::is_gt
+    } else {
+        Ordering::is_lt
+    };
+    let mut order: Vec<usize> = (0..keyed.len()).collect();
+    let mut width = 1;
+    while width < keyed.len() {
+        let mut next = Vec::with_capacity(keyed.len());
+        for run in order.chunks(2 * width) {
+            let (mut left, mut right) = run.split_at(width.min(run.len()));
+            while let ([a, after_a @ ..], [b, after_b @ ..]) = (left, right) {
+                if compare(&keyed[*b].0, &keyed[*a].0)?.is_some_and(goes_before) {
+                    next.push(*b);
+                    right = after_b;
+                } else {
+                    next.push(*a);
+                    left = after_a;
+                }
+            }
+            next.extend_from_slice(left);
+            next.extend_from_slice(right);
         }
-        Err(error) => {
-            failed = Some(error);
-            Ordering::Equal
-        }
-    });
-    failed.map_or(Ok(keyed), Err)
+        order = next;
+        width *= 2;
+    }
+    let mut keyed: Vec<_> = keyed.into_iter().map(Some).collect();
+    let sorted = order.into_iter().filter_map(|at| keyed[at].take());
+    Ok(sorted.collect())
 }
 
 fn extreme(args: &[Value], better: fn(Ordering) -> bool) -> Result<Value, Error> {
@@ -166,28 +191,55 @@ fn extreme(args: &[Value], better: fn(Ordering) -> bool) -> Result<Value, Error>
 
 fn has_hash(value: &Value) -> bool {
     match kind(value) {
-        Kind::List | Kind::Dict => false,
+        Kind::List | Kind::Dict | Kind::Other => false,
+        Kind::Lazy(lazy) => matches!(lazy.what, What::Range { .. }),
         Kind::Tuple => python::items(value).is_ok_and(|items| items.iter().all(has_hash)),
         _ => true,
     }
 }
 
+/// Whether the engine gives a value the hash of many others that it is not equal to: it hashes
+/// numbers beyond 64 bits as floats, and NaN is not equal to itself.
+fn collides(value: &Value) -> bool {
+    match kind(value) {
+        Kind::Number(Number::Float(x)) => x.is_nan(),
+        Kind::Number(number) => number.int().is_some_and(|i| i64::try_from(i).is_err()),
+        Kind::Tuple => python::items(value).is_ok_and(|items| items.iter().any(collides)),
+        _ => false,
+    }
+}
+
+/// Most keys of one table that may collide. Each is compared with all others.
+const COLLISIONS_MAX: usize = 64;
+
+/// Refuses what cannot be a key, and too many keys that collide.
+fn check_keys<'v>(keys: impl Iterator<Item = &'v Value>) -> Result<(), Error> {
+    let mut collisions = 0;
+    for key in keys {
+        if !has_hash(key) {
+            return Err(fail(format!("{} has no hash", python::name_of(key))));
+        }
+        collisions += usize::from(collides(key));
+        if collisions > COLLISIONS_MAX {
+            return Err(cost::over("it has too many keys with the same hash"));
+        }
+    }
+    Ok(())
+}
+
 fn unique(args: &[Value]) -> Result<Value, Error> {
     let [value, case_sensitive, attribute] = bind(args, ["value", "case_sensitive", "attribute"])?;
     let by = By::new(attribute.as_ref(), case_sensitive.as_ref());
-    let mut seen = std::collections::HashSet::new();
-    let mut out = Vec::new();
-    for (key, item) in by.keyed(python::items(&given(value)?)?)? {
-        let key = match kind(&key) {
-            _ if !has_hash(&key) => return Err(fail("lists and dictionaries have no hash")),
-            Kind::Number(number) => number.float().into(),
-            _ => key,
-        };
-        if seen.insert(key) {
-            out.push(item);
+    let mut keyed = by.keyed(python::items(&given(value)?)?)?;
+    for (key, _) in &mut keyed {
+        if let Kind::Number(number) = kind(key) {
+            *key = number.float().into();
         }
     }
-    Ok(generator(out))
+    check_keys(keyed.iter().map(|(key, _)| key))?;
+    let mut seen = std::collections::HashSet::new();
+    let new = |(key, item)| seen.insert(key).then_some(item);
+    Ok(generator(keyed.into_iter().filter_map(new).collect()))
 }
 
 fn sort(args: &[Value]) -> Result<Value, Error> {
@@ -195,6 +247,7 @@ fn sort(args: &[Value]) -> Result<Value, Error> {
     let [value, reverse, case_sensitive, attribute] = bind(args, names)?;
     let mut by = By::new(attribute.as_ref(), case_sensitive.as_ref());
     if let Some(all) = attribute.as_ref().and_then(Value::as_str) {
+        cost::charge(all.len().saturating_mul(cost::PIECE_BYTES))?;
         by.attributes = all.split(',').map(Value::from).collect();
     }
     let keyed = sorted(
@@ -224,9 +277,10 @@ fn dictsort(args: &[Value]) -> Result<Value, Error> {
     let pairs = python::pairs(&value)?;
     let keyed = pairs.into_iter().map(|(key, value)| {
         let by_what = if at == 0 { key.clone() } else { value.clone() };
-        (by.folded(by_what), tuple(vec![key, value]))
+        Ok((by.folded(by_what)?, tuple(vec![key, value])))
     });
-    let keyed = sorted(keyed.collect(), flag(reverse.as_ref()))?;
+    let keyed = keyed.collect::<Result<Vec<_>, Error>>()?;
+    let keyed = sorted(keyed, flag(reverse.as_ref()))?;
     Ok(keyed
         .into_iter()
         .map(|(_, pair)| pair)
@@ -241,7 +295,7 @@ fn groupby(args: &[Value]) -> Result<Value, Error> {
     let by = By::new(None, case_sensitive.as_ref());
     let of = |item: &Value| path(item, &attribute, default.as_ref());
     let keyed = python::items(&given(value)?)?.into_iter();
-    let keyed = keyed.map(|item| Ok((by.folded(of(&item)?), item)));
+    let keyed = keyed.map(|item| Ok((by.folded(of(&item)?)?, item)));
     let keyed = sorted(keyed.collect::<Result<Vec<_>, Error>>()?, false)?;
     let groups = keyed.chunk_by(|(a, _), (b, _)| equal(a, b));
     let groups = groups.map(|group| {
@@ -289,14 +343,20 @@ fn map(state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
     if name.contains('~') {
         return Err(fail("there is no such filter"));
     }
+    if name == "map" {
+        return Err(cost::over("it maps `map` over a value"));
+    }
     for item in some_items(value)? {
         cost::charge(cost::VALUE_BYTES)?;
-        rest.iter().try_for_each(|value| cost::deep(value, 0))?;
+        let mut fixed = rest.iter().chain(by_name);
+        fixed.try_for_each(|value| cost::deep(value, 0))?;
         let args: Vec<Value> = std::iter::once(item)
             .chain(rest[1..].iter().cloned())
             .chain(by_name.cloned())
             .collect();
-        out.push(state.apply_filter(name, &args)?);
+        let result = state.apply_filter(name, &args)?;
+        cost::deep(&result, 1)?;
+        out.push(result);
     }
     Ok(generator(out))
 }
@@ -380,6 +440,7 @@ fn dict(args: &[Value]) -> Result<Value, Error> {
             .into_iter()
             .map(|(name, value)| (Value::from(name), value)),
     );
+    check_keys(all.iter().map(|(key, _)| key))?;
     Ok(Value::from_pairs(all))
 }
 
@@ -387,7 +448,7 @@ fn dict(args: &[Value]) -> Result<Value, Error> {
 const RANGE_MAX: i128 = 100_000;
 
 fn range(start: i128, stop: i128, step: i128) -> Result<Value, Error> {
-    let small = |n: i128| i64::try_from(n).ok().filter(|n| n.abs() < 1 << 53);
+    let small = |n: i128| i64::try_from(n).ok().filter(|n| n.unsigned_abs() < 1 << 53);
     let (Some(start), Some(stop), Some(step)) = (small(start), small(stop), small(step)) else {
         return Err(fail("range takes smaller numbers"));
     };

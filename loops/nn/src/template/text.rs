@@ -181,9 +181,44 @@ pub(super) enum Side {
     Both,
 }
 
+/// A set of characters: those of a short text are looked for in it, those of a long one in a table.
+enum Set<'c> {
+    Spaces,
+    Few(&'c str),
+    Many(Vec<u64>),
+}
+
+impl<'c> Set<'c> {
+    /// Longest text that is searched for each character.
+    const FEW_BYTES_MAX: usize = 16;
+
+    fn new(chars: Option<&'c str>) -> Self {
+        match chars {
+            None => Self::Spaces,
+            Some(chars) if chars.len() <= Self::FEW_BYTES_MAX => Self::Few(chars),
+            Some(chars) => {
+                let mut table = vec![0; char::MAX as usize / 64 + 1];
+                for c in chars.chars() {
+                    table[c as usize / 64] |= 1 << (c as usize % 64);
+                }
+                Self::Many(table)
+            }
+        }
+    }
+
+    fn has(&self, c: char) -> bool {
+        match self {
+            Self::Spaces => is_space(c),
+            Self::Few(chars) => chars.contains(c),
+            Self::Many(table) => (table[c as usize / 64] >> (c as usize % 64)) & 1 == 1,
+        }
+    }
+}
+
 /// `str.strip` and its like; without `chars`, white space goes.
 pub(super) fn strip<'a>(text: &'a str, chars: Option<&str>, side: Side) -> &'a str {
-    let goes = |c: char| chars.map_or_else(|| is_space(c), |chars| chars.contains(c));
+    let set = Set::new(chars);
+    let goes = |c: char| set.has(c);
     let text = if side == Side::Right {
         text
     } else {
