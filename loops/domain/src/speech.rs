@@ -16,8 +16,9 @@ pub use self::begin::CallFinder;
 use self::call::begun;
 pub use self::call::{Called, members};
 pub use self::heard::Heard;
-use self::parameters::FUNCTION_OPEN;
-pub use self::parameters::worded;
+pub use self::parameters::{
+    FUNCTION_CLOSE, FUNCTION_OPEN, PARAMETER_CLOSE, PARAMETER_OPEN, worded,
+};
 use self::scan::CallScan;
 pub use self::spans::Span;
 

@@ -86,11 +86,11 @@ impl Runner {
     ///
     /// # Errors
     /// The device lacks the memory.
-    pub fn reserve(&mut self, rows: usize, picked: usize) -> Result<(), DeviceError> {
-        match &mut self.place {
-            Place::Processor(_) => Ok(()),
-            Place::Device(pass) => pass.reserve(rows, picked),
+    pub fn reserved(mut self, rows: usize, picked: usize) -> Result<Self, DeviceError> {
+        if let Place::Device(pass) = &mut self.place {
+            pass.reserve(rows, picked)?;
         }
+        Ok(self)
     }
 
     /// Whether keys and values of a block can be copied; where not, they are computed again.

@@ -409,11 +409,10 @@ fn runner(ctx: &ServeCtx, blocks: usize) -> Result<Runner, String> {
     if !Arc::ptr_eq(device.model(), &ctx.model) {
         return Err("the device holds another model than the one to serve".to_owned());
     }
-    let reserved = Runner::on_device(device, blocks).and_then(|mut runner| {
-        runner.reserve(ctx.config.step_tokens_max, ctx.config.running_max)?;
-        Ok(runner)
-    });
-    reserved.map_err(|error| error.to_string())
+    let (rows, picked) = (ctx.config.step_tokens_max, ctx.config.running_max);
+    Runner::on_device(device, blocks)
+        .and_then(|runner| runner.reserved(rows, picked))
+        .map_err(|error| error.to_string())
 }
 
 fn capabilities(ctx: &ServeCtx, max_positions: usize) -> Capabilities {

@@ -23,9 +23,8 @@ impl<T: Send + 'static> Reaper<T> {
 
     /// Drops it elsewhere; here where that thread is gone.
     pub(crate) fn take(&self, adapter: T) {
-        if let Err(back) = self.0.send(adapter) {
-            drop(back);
-        }
+        // What could not be sent comes back in the error.
+        drop(self.0.send(adapter));
     }
 }
 

@@ -7,10 +7,13 @@ use serde_json::Value;
 use super::Called;
 
 /// What opens a function.
-pub(super) const FUNCTION_OPEN: &str = "<function=";
-const FUNCTION_CLOSE: &str = "</function>";
-const PARAMETER_OPEN: &str = "<parameter=";
-const PARAMETER_CLOSE: &str = "</parameter>";
+pub const FUNCTION_OPEN: &str = "<function=";
+/// What closes it.
+pub const FUNCTION_CLOSE: &str = "</function>";
+/// What opens a parameter.
+pub const PARAMETER_OPEN: &str = "<parameter=";
+/// What closes it.
+pub const PARAMETER_CLOSE: &str = "</parameter>";
 /// Longest name of a function or a parameter, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 

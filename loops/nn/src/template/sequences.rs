@@ -242,6 +242,11 @@ fn unique(args: &[Value]) -> Result<Value, Error> {
     Ok(generator(keyed.into_iter().filter_map(new).collect()))
 }
 
+fn without_keys(keyed: Vec<(Value, Value)>) -> Value {
+    let items: Vec<Value> = keyed.into_iter().map(|(_, item)| item).collect();
+    items.into()
+}
+
 fn sort(args: &[Value]) -> Result<Value, Error> {
     let names = ["value", "reverse", "case_sensitive", "attribute"];
     let [value, reverse, case_sensitive, attribute] = bind(args, names)?;
@@ -254,11 +259,7 @@ fn sort(args: &[Value]) -> Result<Value, Error> {
         by.keyed(python::items(&given(value)?)?)?,
         flag(reverse.as_ref()),
     )?;
-    Ok(keyed
-        .into_iter()
-        .map(|(_, item)| item)
-        .collect::<Vec<_>>()
-        .into())
+    Ok(without_keys(keyed))
 }
 
 fn dictsort(args: &[Value]) -> Result<Value, Error> {
@@ -281,11 +282,7 @@ fn dictsort(args: &[Value]) -> Result<Value, Error> {
     });
     let keyed = keyed.collect::<Result<Vec<_>, Error>>()?;
     let keyed = sorted(keyed, flag(reverse.as_ref()))?;
-    Ok(keyed
-        .into_iter()
-        .map(|(_, pair)| pair)
-        .collect::<Vec<_>>()
-        .into())
+    Ok(without_keys(keyed))
 }
 
 fn groupby(args: &[Value]) -> Result<Value, Error> {

@@ -64,11 +64,8 @@ impl NnParts {
         let Some(device) = &self.device else {
             return Ok(here());
         };
-        let reserved = Runner::second_on_device(device, blocks).and_then(|mut runner| {
-            runner.reserve(rows, picked)?;
-            Ok(runner)
-        });
-        match reserved {
+        let runner = Runner::second_on_device(device, blocks);
+        match runner.and_then(|runner| runner.reserved(rows, picked)) {
             Ok(runner) => Ok(runner),
             Err(error @ DeviceError::Memory { .. }) => {
                 tracing::warn!(%error, "the gate computes on the processor");

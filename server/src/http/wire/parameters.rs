@@ -2,6 +2,7 @@
 //!
 //! A text ends with the first tag that closes it, so what the grammar lets pass is what is heard.
 
+use hone_domain::{PARAMETER_CLOSE, PARAMETER_OPEN};
 use serde_json::{Map, Value};
 
 use super::formats::quoted;
@@ -11,10 +12,14 @@ use crate::http::error::ApiError;
 
 /// Rules of any text with what closes it, of any arguments, and of the line break that templates write and
 /// models forget.
-pub(super) const RULES: &str = "said[suffix=\"</parameter>\"]: /(?s:.*)/\n\
-    any: (\"<parameter=\" /[^<>\\n]{1,64}/ \">\" said LINE?)*\nLINE: \"\\n\"\n";
-/// What closes an argument.
-const CLOSE: &str = "LINE? \"</parameter>\"";
+pub(super) fn rules() -> String {
+    let [open, close] = [PARAMETER_OPEN, PARAMETER_CLOSE].map(quoted);
+    format!(
+        "said[suffix={close}]: /(?s:.*)/\n\
+         any: ({open} /[^<>\\n]{{1,64}}/ \">\" said LINE?)*\nLINE: \"\\n\"\n"
+    )
+}
+
 /// No arguments, as the right side of a rule.
 const NONE: &str = "\"\"";
 /// Most bytes of what is written for the arguments of all tools of a form.
@@ -100,7 +105,7 @@ pub(super) fn arguments(
         let param = format!("{param}.properties.{name}");
         let (value, found) = value(&param, (named(schema, &root), &root), &mut how)?;
         patterns.extend(found);
-        let open = quoted(&format!("<parameter={name}>"));
+        let open = quoted(&format!("{PARAMETER_OPEN}{name}>"));
         let times = if required(name) { "" } else { "?" };
         rule.push(format!("({open} {value} LINE?){times}"));
     }
@@ -134,6 +139,11 @@ fn is_object_alone(schema: &Value) -> bool {
     })
 }
 
+/// A value between line breaks, and what closes it.
+fn between(value: &str) -> String {
+    format!("LINE? {value} LINE? {}", quoted(PARAMETER_CLOSE))
+}
+
 /// A value with what closes it, and the regular expressions in it.
 fn value(
     param: &str,
@@ -153,8 +163,7 @@ fn value(
             return free();
         }
         let texts: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
-        let rule = format!("LINE? ({}) {CLOSE}", texts.join(" | "));
-        return Ok((rule, Vec::new()));
+        return Ok((between(&format!("({})", texts.join(" | "))), Vec::new()));
     }
     if Kinds::of_schema(schema, root).has(Kinds::TEXT) {
         return free();
@@ -167,7 +176,7 @@ fn value(
         options["lenient"] = Value::Bool(true);
     }
     let (schema, patterns) = schema_text(param, fitted(param, schema, how.room)?, options);
-    Ok((format!("LINE? %json {schema} {CLOSE}"), patterns))
+    Ok((between(&format!("%json {schema}")), patterns))
 }
 
 /// A schema with what it names. None where that is not among the definitions of the document, whose

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use hone_domain::{CALL_CLOSE, CALL_OPEN, CallStyle};
+use hone_domain::{CALL_CLOSE, CALL_OPEN, CallStyle, FUNCTION_CLOSE, FUNCTION_OPEN};
 use serde_json::{Map, Value, json};
 
 use super::formats::{Rule, quoted};
@@ -127,10 +127,10 @@ fn any_arguments() -> Map<String, Value> {
 
 /// What stands around arguments that are texts between tags, within what opens and closes the call.
 fn said_around(name: &str, (open, close): (&str, &str)) -> (String, String) {
-    let begin = quoted(&format!("{open}<function={name}>"));
+    let begin = quoted(&format!("{open}{FUNCTION_OPEN}{name}>"));
     (
         format!("{begin} LINE?"),
-        quoted(&format!("</function>{close}")),
+        quoted(&format!("{FUNCTION_CLOSE}{close}")),
     )
 }
 
@@ -172,7 +172,7 @@ impl CallRules {
             false => json_text(&schema_text("", any_arguments(), call_space()).0),
         };
         if said {
-            rules.text.push_str(parameters::RULES);
+            rules.text.push_str(&parameters::rules());
         }
         rules
     }
