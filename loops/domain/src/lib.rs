@@ -44,8 +44,9 @@ pub use people::{RateLimits, UserRole};
 pub use policy::{Digest, OnTrial, Policies, Policy, PolicyChoice, PolicyVersion, Scope};
 pub use sample::{Sample, SampleError, SamplePart};
 pub use speech::{
-    CALL_CLOSE, CALL_OPEN, CallFinder, CallStyle, Called, FUNCTION_CLOSE, FUNCTION_OPEN, Heard,
-    Listener, Listening, PARAMETER_CLOSE, PARAMETER_OPEN, Part, Reasoning, Span, members, worded,
+    CALL_CLOSE, CALL_OPEN, CallFinder, CallStyle, Called, FUNCTION_CLOSE, FUNCTION_OPEN, Fit,
+    Heard, Listener, Listening, PARAMETER_CLOSE, PARAMETER_OPEN, Part, Reasoning, Span, guessed,
+    members, worded,
 };
 pub use transition::{NextItem, NextKind, NextState, Transition};
 pub use turn::{

@@ -8,31 +8,24 @@
 mod begin;
 mod call;
 mod heard;
+mod manner;
 mod parameters;
 mod scan;
 mod spans;
+
+use std::sync::Arc;
 
 pub use self::begin::CallFinder;
 use self::call::begun;
 pub use self::call::{Called, members};
 pub use self::heard::Heard;
+pub use self::manner::{CallStyle, Listening, Reasoning};
 pub use self::parameters::{
-    FUNCTION_CLOSE, FUNCTION_OPEN, PARAMETER_CLOSE, PARAMETER_OPEN, worded,
+    FUNCTION_CLOSE, FUNCTION_OPEN, Fit, PARAMETER_CLOSE, PARAMETER_OPEN, guessed, worded,
 };
+use self::parameters::{Guess, Telling};
 use self::scan::CallScan;
 pub use self::spans::Span;
-
-/// How a model family writes tool calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallStyle {
-    /// `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, as Hermes and Qwen write it.
-    Tags,
-    /// The whole answer is `{"name": ..., "parameters": {...}}`, one or several, as Llama 3 writes.
-    Json,
-    /// `<tool_call><function=...><parameter=...>...</parameter></function></tool_call>`, as Qwen3-Coder
-    /// writes it: each argument as text. Its outer tags may be missing.
-    Parameters,
-}
 
 /// What opens a call in [`CallStyle::Tags`].
 pub const CALL_OPEN: &str = "<tool_call>";
@@ -47,49 +40,6 @@ const BEGIN_BYTES_MAX: usize = 1 << 10;
 const THINK_OPEN: &str = "<think>";
 const THINK_CLOSE: &str = "</think>";
 
-impl CallStyle {
-    /// The style that a chat template teaches its model; none where it teaches none that is known.
-    pub fn of_template(source: &str) -> Option<Self> {
-        if source.contains(CALL_OPEN) && source.contains(FUNCTION_OPEN) {
-            Some(Self::Parameters)
-        } else if source.contains(CALL_OPEN) {
-            Some(Self::Tags)
-        } else if source.contains(PYTHON_TAG) || source.contains("\"parameters\": ") {
-            Some(Self::Json)
-        } else {
-            None
-        }
-    }
-}
-
-/// Where reasoning may stand in a completion.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reasoning {
-    /// Nowhere: `<think>` is text like any other.
-    #[default]
-    Never,
-    /// At its beginning, between `<think>` and `</think>`.
-    Maybe,
-    /// The prompt opened it already.
-    Open,
-}
-
-impl Reasoning {
-    /// Of a template and the prompt it rendered.
-    pub fn of(template_reasons: bool, prompt: &str) -> Self {
-        match template_reasons {
-            false => Self::Never,
-            true if prompt.trim_end().ends_with(THINK_OPEN) => Self::Open,
-            true => Self::Maybe,
-        }
-    }
-
-    /// Whether a template knows reasoning.
-    pub fn in_template(source: &str) -> bool {
-        source.contains(THINK_CLOSE)
-    }
-}
-
 /// A part of what was said, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
@@ -101,20 +51,6 @@ pub enum Part {
     CallBegun(String),
     /// More of the arguments of the call that began last.
     Arguments(String),
-}
-
-/// What to listen for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Listening {
-    /// Calls in this style; none leaves them in the content.
-    pub calls: Option<CallStyle>,
-    /// Reasoning.
-    pub reasoning: Reasoning,
-    /// Whether the first call is the only one; what follows it is content.
-    pub single: bool,
-    /// Whether a grammar holds calls to their form, so that they are told while they are said. Only a
-    /// completion that is cut short leaves one that is not whole.
-    pub held: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,6 +84,9 @@ pub struct Listener {
     ahead: usize,
     /// Of the held call, from its opening on.
     scan: CallScan,
+    /// Of a function that is told while it is said.
+    telling: Telling,
+    fit: Arc<dyn Fit>,
     /// Bytes in which the ends of broken calls were looked for.
     vain: usize,
     /// Space that goes out with the text after it.
@@ -164,6 +103,11 @@ pub struct Listener {
 impl Listener {
     /// At the beginning of a completion.
     pub fn new(listening: Listening) -> Self {
+        Self::fitting(listening, Arc::new(Guess))
+    }
+
+    /// Like [`Self::new`], where it is known what arguments that are said as texts stand for.
+    pub fn fitting(listening: Listening, fit: Arc<dyn Fit>) -> Self {
         Self {
             calls: listening.calls,
             single: listening.single,
@@ -177,6 +121,8 @@ impl Listener {
             settled: 0,
             ahead: 0,
             scan: CallScan::new(listening.calls),
+            telling: Telling::default(),
+            fit,
             vain: 0,
             gap: String::new(),
             after_other: false,
@@ -225,6 +171,11 @@ impl Listener {
     /// The completion is over: what was held back is decided now.
     pub fn finish(&mut self) -> Vec<Part> {
         let mut out = Vec::new();
+        if self.at == At::Closing && self.calls == Some(CallStyle::Parameters) {
+            // Its outer tag may be missing.
+            self.settled = self.held.len();
+            self.behind_call();
+        }
         // Each round settles the front of what is held; a broken call may hide another behind it.
         while !self.rest().is_empty() {
             match self.at {
@@ -235,7 +186,10 @@ impl Listener {
                 At::Call => self.end_call(&mut out),
                 At::Arguments => {
                     let more = self.take_all();
-                    out.push(Part::Arguments(more));
+                    // What is held of a function is no JSON.
+                    if matches!(self.scan, CallScan::Object(_)) {
+                        out.push(Part::Arguments(more));
+                    }
                 }
                 At::Closing => {
                     self.settled = self.held.len();
@@ -274,7 +228,7 @@ impl Listener {
     fn end_call(&mut self, out: &mut Vec<Part>) {
         let (start, end) = (self.call_start(), self.scan.end());
         let rest = self.rest();
-        let call = end.and_then(|end| Called::parse(&rest[start..end], self.calls));
+        let call = end.and_then(|end| Called::parse(&rest[start..end], self.calls, &*self.fit));
         match (call, end) {
             (Some(call), Some(end)) if CALL_CLOSE.starts_with(rest[end..].trim()) => {
                 self.settled = self.held.len();
@@ -453,7 +407,7 @@ impl Listener {
             }
             _ => end,
         };
-        let Some(call) = Called::parse(&held[start..end], self.calls) else {
+        let Some(call) = Called::parse(&held[start..end], self.calls, &*self.fit) else {
             return self.broken_call(out);
         };
         self.settled += closed;
@@ -474,6 +428,7 @@ impl Listener {
         self.whole_calls += 1;
         self.is_behind_call = true;
         self.scan = CallScan::new(self.calls);
+        self.telling = Telling::default();
         self.at = match self.calls {
             _ if self.single => At::Plain,
             Some(CallStyle::Tags | CallStyle::Parameters) => At::Text,
@@ -483,10 +438,21 @@ impl Listener {
 
     /// The arguments of a call that began, as far as they are there.
     fn arguments(&mut self, out: &mut Vec<Part>) -> bool {
-        let end = self.scan.advance(&self.held[self.settled..], 0);
-        let more = match end {
-            Some(end) => self.take(end),
-            None => self.take_all(),
+        let held = &self.held[self.settled..];
+        if held.is_empty() {
+            return false;
+        }
+        let (end, more) = match &mut self.scan {
+            CallScan::Object(_) => {
+                let end = self.scan.advance(held, 0);
+                (end, self.take(end.unwrap_or(held.len())))
+            }
+            CallScan::Parameters(scan) => {
+                let mut more = String::new();
+                let end = self.telling.advance((scan, held), &*self.fit, &mut more);
+                self.settled += end.unwrap_or(0);
+                (end, more)
+            }
         };
         if !more.is_empty() {
             out.push(Part::Arguments(more));
@@ -506,6 +472,11 @@ impl Listener {
         let text = rest.trim_start();
         let over = match (text.strip_prefix('}'), self.calls) {
             (None, _) if text.is_empty() => return false,
+            (_, Some(CallStyle::Parameters)) => match text.strip_prefix(CALL_CLOSE) {
+                Some(over) => over,
+                None if CALL_CLOSE.starts_with(text) => return false,
+                None => rest,
+            },
             (None, _) => rest,
             (Some(behind), Some(CallStyle::Tags)) => {
                 let tag = behind.trim_start();

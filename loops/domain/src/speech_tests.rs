@@ -269,6 +269,15 @@ fn calls_with_parameters() {
         (odd, heard("", "", &[("f", told)])),
     ] {
         check(&text, PARAMETERS, &expected);
+        let held = Listening {
+            held: true,
+            ..PARAMETERS
+        };
+        // What is told cannot be told anew.
+        let again = text.matches("<parameter=x>").count() > 1;
+        if !again {
+            check(&text, held, &expected);
+        }
     }
     for text in [
         "a < b, <tool, <function",
@@ -336,6 +345,76 @@ fn calls_that_are_held_to_their_form_are_told_as_they_are_said() {
         ("call>\nBye", vec![Part::Content("\nBye".to_owned())]),
     ] {
         assert_eq!(listener.push(piece), told, "{piece}");
+    }
+}
+
+/// Every argument is a text.
+#[derive(Debug)]
+struct Texts;
+
+impl Fit for Texts {
+    fn is_text(&self, _function: &str, _name: &str) -> bool {
+        true
+    }
+
+    fn json(&self, _function: &str, _name: &str, text: &str) -> String {
+        Value::from(text).to_string()
+    }
+}
+
+#[test]
+fn texts_are_told_as_they_are_said() {
+    let held = Listening {
+        held: true,
+        ..PARAMETERS
+    };
+    let mut listener = Listener::fitting(held, Arc::new(Texts));
+    let begun = Part::CallBegun("f".to_owned());
+    for (piece, told) in [
+        ("A\n<tool_call>\n<function=f", "A"),
+        (">\n<parameter=", ""),
+        ("a>", "{\"a\": \""),
+        ("\n", ""),
+        ("one \"", "one \\\""),
+        ("\n", ""),
+        ("\n</par", "\\n"),
+        ("am\n</parameter>", "\\n</param"),
+        (" x", "\\n</parameter> x"),
+        ("\n</parameter>\n<parameter=b>", "\", \"b\": \""),
+        ("</parameter>\n</function>", "\"}"),
+        ("\n</tool_call>", ""),
+        ("B", "B"),
+    ] {
+        let mut parts = listener.push(piece);
+        if piece.starts_with('>') {
+            assert_eq!(parts.remove(0), begun);
+        }
+        let texts: String = parts
+            .iter()
+            .map(|part| match part {
+                Part::Content(text) | Part::Arguments(text) => text.as_str(),
+                Part::Reasoning(_) | Part::CallBegun(_) => panic!("{part:?}"),
+            })
+            .collect();
+        assert_eq!(texts, told, "{piece:?}");
+    }
+    assert_eq!((listener.finish(), listener.whole_calls()), (vec![], 1));
+    // A call without its outer tag is whole, too; one that is cut short is not.
+    for (end, whole) in [
+        ("</function>", 1),
+        ("</function>\n</tool", 1),
+        ("</func", 0),
+    ] {
+        let mut listener = Listener::fitting(held, Arc::new(Texts));
+        let mut heard = Heard::default();
+        heard.add(listener.push(&format!("<function=f><parameter=a>b</parameter>{end}")));
+        heard.add(listener.finish());
+        let close = if whole == 1 { "\"}" } else { "" };
+        assert_eq!(heard.calls[0].arguments, format!("{{\"a\": \"b{close}"));
+        assert_eq!(
+            (listener.whole_calls(), heard.content.as_str()),
+            (whole, "")
+        );
     }
 }
 
@@ -473,6 +552,36 @@ proptest! {
             prop_assert!(sound.is_object());
             prop_assert!(text.contains("name") || text.contains("<function="));
         }
+    }
+
+    /// Arguments that are told while they are said are those that are told at their end.
+    #[test]
+    fn texts_are_the_same_told_early(
+        values in prop::collection::vec(prop::collection::vec(prop::sample::select(vec![
+            "\n", " ", "é", "\"", "\\", "</parameter>", "<", "</", "parameter>", "</function>", "x",
+        ]), 0..8), 0..4),
+        cuts in prop::collection::vec(0usize..200, 0..10),
+    ) {
+        let parameters: String = values.iter().enumerate()
+            .map(|(at, value)| format!("<parameter={at}>{}</parameter>", value.concat()))
+            .collect();
+        let text = format!("<function=f>{parameters}</function>");
+        let chars: Vec<&str> = text.split_inclusive(|_| true).collect();
+        let mut bounds: Vec<usize> = cuts.iter().map(|c| (*c).min(chars.len())).collect();
+        bounds.extend([0, chars.len()]);
+        bounds.sort_unstable();
+        let heard = |held| {
+            let mut listener = Listener::fitting(Listening { held, ..PARAMETERS }, Arc::new(Texts));
+            let mut heard = Heard::default();
+            for window in bounds.windows(2) {
+                heard.add(listener.push(&chars[window[0]..window[1]].concat()));
+            }
+            heard.add(listener.finish());
+            heard
+        };
+        let whole = heard(false);
+        prop_assume!(whole.calls.len() == 1);
+        prop_assert_eq!(heard(true), whole);
     }
 
     /// What a client sends back binds like what was sampled.

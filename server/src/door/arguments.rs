@@ -1,6 +1,6 @@
 //! Arguments of calls that were said as text, as what their tool's schema makes of them.
 
-use hone_domain::{Part, members, worded};
+use hone_domain::{Fit, guessed, worded};
 use serde_json::Value;
 
 /// Most schemas that are looked at for one argument.
@@ -143,55 +143,35 @@ pub fn named<'a>(mut schema: &'a Value, root: &'a Value) -> &'a Value {
     schema
 }
 
-/// Fits the arguments of calls as they are told: each call is told whole.
+/// What the tools' schemas make of arguments.
 #[derive(Debug)]
-pub(super) struct Fitting {
-    tools: Vec<Value>,
-    /// Of the call that began last.
-    name: String,
-}
+pub(super) struct Fitting(pub(super) Vec<Value>);
 
 impl Fitting {
-    pub(super) fn new(tools: Vec<Value>) -> Self {
-        Self {
-            tools,
-            name: String::new(),
-        }
-    }
-
-    pub(super) fn fit(&mut self, parts: &mut [Part]) {
-        for part in parts {
-            match part {
-                Part::CallBegun(name) => self.name.clone_from(name),
-                Part::Arguments(text) => {
-                    if let Some(fitted) = self.fitted(text) {
-                        *text = fitted;
-                    }
-                }
-                Part::Reasoning(_) | Part::Content(_) => {}
-            }
-        }
-    }
-
-    /// Arguments as the schema of the tool wants them; none where there is no such tool.
-    fn fitted(&self, arguments: &str) -> Option<String> {
-        let name = |tool: &&Value| {
+    /// What an argument may be; all, where nothing is known of it.
+    fn kinds(&self, function: &str, argument: &str) -> Kinds {
+        let is_meant = |tool: &&Value| {
             let name = tool.pointer("/function/name").and_then(Value::as_str);
-            name == Some(&self.name)
+            name == Some(function)
         };
-        let tool = self.tools.iter().find(name)?;
-        let root = tool.pointer("/function/parameters")?;
+        let tool = self.0.iter().find(is_meant);
+        let Some(root) = tool.and_then(|tool| tool.pointer("/function/parameters")) else {
+            return Kinds::ALL;
+        };
         let object = named(root, root);
-        let properties = object.get("properties").and_then(Value::as_object);
-        let others = object.get("additionalProperties");
-        let fitted: Vec<String> = members(arguments)
-            .map(|(key, value)| {
-                let schema = properties.and_then(|all| all.get(&key)).or(others);
-                let kinds = schema.map_or(Kinds::ALL, |schema| Kinds::of_schema(schema, root));
-                format!("{}: {}", Value::from(key), fitted(value, kinds))
-            })
-            .collect();
-        Some(format!("{{{}}}", fitted.join(", ")))
+        let own = object.get("properties").and_then(|all| all.get(argument));
+        let schema = own.or_else(|| object.get("additionalProperties"));
+        schema.map_or(Kinds::ALL, |schema| Kinds::of_schema(schema, root))
+    }
+}
+
+impl Fit for Fitting {
+    fn is_text(&self, function: &str, name: &str) -> bool {
+        self.kinds(function, name) == Kinds::TEXT
+    }
+
+    fn json(&self, function: &str, name: &str, text: &str) -> String {
+        fitted(&guessed(text), self.kinds(function, name))
     }
 }
 
@@ -224,10 +204,24 @@ fn fitted(guess: &str, kinds: Kinds) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use hone_domain::{CallStyle, Heard, Listener, Listening};
     use serde_json::json;
 
     use super::*;
+
+    /// The arguments of the call that a text is, told character by character.
+    fn heard(tool: &Value, text: &str, listening: Listening) -> String {
+        let mut listener = Listener::fitting(listening, Arc::new(Fitting(vec![tool.clone()])));
+        let mut heard = Heard::default();
+        for piece in text.split_inclusive(|_| true) {
+            heard.add(listener.push(piece));
+        }
+        heard.add(listener.finish());
+        assert_eq!(listener.whole_calls(), 1);
+        heard.calls.remove(0).arguments
+    }
 
     #[test]
     fn a_schema_tells_what_it_allows() {
@@ -299,14 +293,10 @@ mod tests {
                     ..Listening::default()
                 };
                 let guess = Heard::of(&text, listening).calls[0].arguments.clone();
-                let mut listener = Listener::new(listening);
-                let mut parts = listener.push(&text);
-                parts.extend(listener.finish());
-                Fitting::new(vec![tool.clone()]).fit(&mut parts);
-                let mut heard = Heard::default();
-                heard.add(parts);
+                let heard = |held| heard(&tool, &text, Listening { held, ..listening });
+                assert_eq!(heard(false), heard(true), "{said}");
                 let wanted = wanted.map(|wanted| format!("{{\"a\": {wanted}}}"));
-                assert_eq!(heard.calls[0].arguments, wanted.unwrap_or(guess), "{said}");
+                assert_eq!(heard(true), wanted.unwrap_or(guess), "{said}");
             }
         }
     }
@@ -316,12 +306,13 @@ mod tests {
         let named = json!({"$ref": "#/definitions/a", "$schema": "x", "definitions": {
             "a": {"properties": {"zip": {"type": "string"}}, "additionalProperties": {"type": "boolean"}}}});
         let tool = json!({"function": {"name": "f", "parameters": named}});
-        let mut parts = vec![
-            Part::CallBegun("f".to_owned()),
-            Part::Arguments("{\"zip\": 90210, \"x\": \"True\"}".to_owned()),
-        ];
-        Fitting::new(vec![tool]).fit(&mut parts);
-        let told = Part::Arguments("{\"zip\": \"90210\", \"x\": true}".to_owned());
-        assert_eq!(parts[1], told);
+        let text =
+            "<function=f><parameter=zip>90210</parameter><parameter=x>True</parameter></function>";
+        let listening = Listening {
+            calls: Some(CallStyle::Parameters),
+            ..Listening::default()
+        };
+        let told = "{\"zip\": \"90210\", \"x\": true}";
+        assert_eq!(heard(&tool, text, listening), told);
     }
 }

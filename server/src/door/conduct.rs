@@ -181,17 +181,19 @@ async fn follow(door: &Door, mut job: Job, out: mpsc::Sender<Piece>) {
 struct Hearing {
     text: String,
     listener: Listener,
-    fitting: Option<Fitting>,
     /// Tokens of reasoning.
     thoughts: usize,
 }
 
 impl Hearing {
     fn new(listening: Listening, said_to: Option<Vec<Value>>) -> Self {
+        let listener = match said_to {
+            Some(tools) => Listener::fitting(listening, Arc::new(Fitting(tools))),
+            None => Listener::new(listening),
+        };
         Self {
             text: String::new(),
-            listener: Listener::new(listening),
-            fitting: said_to.map(Fitting::new),
+            listener,
             thoughts: 0,
         }
     }
@@ -207,21 +209,12 @@ impl Hearing {
 
     fn push(&mut self, text: &str) -> Vec<Part> {
         self.text.push_str(text);
-        let parts = self.listener.push(text);
-        self.fitted(parts)
-    }
-
-    fn fitted(&mut self, mut parts: Vec<Part>) -> Vec<Part> {
-        if let Some(fitting) = &mut self.fitting {
-            fitting.fit(&mut parts);
-        }
-        parts
+        self.listener.push(text)
     }
 
     fn finish(&mut self, text: &str) -> Vec<Part> {
         let mut parts = self.push(text);
-        let rest = self.listener.finish();
-        parts.extend(self.fitted(rest));
+        parts.extend(self.listener.finish());
         parts
     }
 

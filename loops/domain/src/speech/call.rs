@@ -3,7 +3,7 @@
 use serde::de::IgnoredAny;
 use serde_json::{Deserializer, Value};
 
-use super::CallStyle;
+use super::{CallStyle, Fit};
 
 /// A call without an id; `arguments` is the JSON text of an object as the model wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,9 +17,9 @@ pub struct Called {
 impl Called {
     /// A call from its text: that of a function, or else that of one JSON object: a name, and arguments that are an object or the
     /// text of one. Outside tags an object with a name alone is data, as an answer may be.
-    pub(super) fn parse(object: &str, style: Option<CallStyle>) -> Option<Self> {
+    pub(super) fn parse(object: &str, style: Option<CallStyle>, fit: &dyn Fit) -> Option<Self> {
         if style == Some(CallStyle::Parameters) {
-            return super::parameters::parse(object);
+            return super::parameters::parse(object, fit);
         }
         let whole: Value = serde_json::from_str(object).ok()?;
         whole.as_object()?;
@@ -43,12 +43,12 @@ impl Called {
 }
 
 /// The name of a call whose object begins with it, and where its arguments begin: none until their
-/// brace is there.
+/// brace is there. Those of a function are the function.
 pub(super) fn begun(object: &str, style: CallStyle) -> Option<(String, usize)> {
     let arguments = match style {
         CallStyle::Tags => "arguments",
         CallStyle::Json => "parameters",
-        CallStyle::Parameters => return None,
+        CallStyle::Parameters => return Some((super::parameters::named(object)?, 0)),
     };
     let (key, at) = text_at(object, skip_space(object, 1))?;
     let at = skip_space(object, colon(object, at)?);

@@ -1,10 +1,12 @@
 //! Calls whose arguments are texts between tags.
 
 use std::collections::HashMap;
+use std::fmt::Debug;
+use std::ops::Range;
 
 use serde_json::Value;
 
-use super::Called;
+use super::{Called, overlap};
 
 /// What opens a function.
 pub const FUNCTION_OPEN: &str = "<function=";
@@ -16,6 +18,29 @@ pub const PARAMETER_OPEN: &str = "<parameter=";
 pub const PARAMETER_CLOSE: &str = "</parameter>";
 /// Longest name of a function or a parameter, in bytes.
 const NAME_BYTES_MAX: usize = 256;
+
+/// What arguments that are said as texts stand for.
+pub trait Fit: Debug + Send + Sync {
+    /// Whether an argument of a function is its text, whatever that says.
+    fn is_text(&self, function: &str, name: &str) -> bool;
+
+    /// The JSON that the text of an argument stands for.
+    fn json(&self, function: &str, name: &str, text: &str) -> String;
+}
+
+/// Where nothing is known of a function.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Guess;
+
+impl Fit for Guess {
+    fn is_text(&self, _function: &str, _name: &str) -> bool {
+        false
+    }
+
+    fn json(&self, _function: &str, _name: &str, text: &str) -> String {
+        guessed(text)
+    }
+}
 
 /// Finds the end of a function without looking at any byte more than a few times.
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,7 +88,7 @@ impl ParameterScan {
         &mut self,
         text: &str,
         start: usize,
-        mut found: impl FnMut(Piece, &str),
+        mut found: impl FnMut(Piece, Range<usize>),
     ) -> Option<usize> {
         self.at = self.at.max(start);
         while self.end.is_none() && !self.is_broken {
@@ -80,7 +105,7 @@ impl ParameterScan {
                     let value = self.from..self.closed - PARAMETER_CLOSE.len();
                     let goes_on = self.behind(text);
                     if self.inside != Inside::ValueClosed {
-                        found(Piece::Value, &text[value]);
+                        found(Piece::Value, value);
                     } else if self.is_broken {
                         // The value holds the tag.
                         (self.is_broken, self.inside) = (false, Inside::Value);
@@ -126,7 +151,7 @@ impl ParameterScan {
     }
 
     /// A name up to its bracket.
-    fn name(&mut self, text: &str, then: Inside, found: impl FnOnce(&str)) -> bool {
+    fn name(&mut self, text: &str, then: Inside, found: impl FnOnce(Range<usize>)) -> bool {
         let end = text[self.at..].find(['>', '<', '\n']);
         let name = &text[self.from..end.map_or(text.len(), |end| self.at + end)];
         self.at = self.from + name.len();
@@ -135,7 +160,7 @@ impl ParameterScan {
             || (end.is_some() && !is_over)
             || (is_over && name.is_empty());
         if is_over && !self.is_broken {
-            found(name);
+            found(self.from..self.at);
             self.at += 1;
             (self.inside, self.from) = (then, self.at);
         }
@@ -153,19 +178,35 @@ impl ParameterScan {
         self.at = self.at.max(text.floor_char_boundary(seen));
         false
     }
+
+    /// What of an open value certainly belongs to it.
+    fn value_so_far(&self, text: &str) -> Option<Range<usize>> {
+        let end = match self.inside {
+            Inside::Value => text.len() - overlap(text, PARAMETER_CLOSE),
+            Inside::ValueClosed => self.closed - PARAMETER_CLOSE.len(),
+            _ => return None,
+        };
+        Some(within(text, self.from..end))
+    }
+}
+
+/// The value within what stands between its tags: a line break at either end belongs to these.
+fn within(text: &str, mut at: Range<usize>) -> Range<usize> {
+    at.start += usize::from(text[at.clone()].starts_with('\n'));
+    at.end -= usize::from(text[at.clone()].ends_with('\n'));
+    at
 }
 
 /// A call from the text of one function.
-pub(super) fn parse(function: &str) -> Option<Called> {
+pub(super) fn parse(function: &str, fit: &dyn Fit) -> Option<Called> {
     let (mut name, mut key) = (String::new(), String::new());
     let mut arguments: Vec<(String, String)> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
-    let end = ParameterScan::default().pieces(function, 0, |piece, text| match piece {
-        Piece::Name => text.clone_into(&mut name),
-        Piece::Key => text.clone_into(&mut key),
+    let end = ParameterScan::default().pieces(function, 0, |piece, at| match piece {
+        Piece::Name => function[at].clone_into(&mut name),
+        Piece::Key => function[at].clone_into(&mut key),
         Piece::Value => {
-            let text = text.strip_prefix('\n').unwrap_or(text);
-            let value = as_json(text.strip_suffix('\n').unwrap_or(text));
+            let value = fit.json(&name, &key, &function[within(function, at)]);
             let last = arguments.len();
             match *places.entry(key.clone()).or_insert(last) {
                 at if at < last => arguments[at].1 = value,
@@ -184,9 +225,89 @@ pub(super) fn parse(function: &str) -> Option<Called> {
     })
 }
 
+/// The name of a function that begins a text, once it is whole.
+pub(super) fn named(text: &str) -> Option<String> {
+    let mut named = None;
+    ParameterScan::default().pieces(text, 0, |piece, at| {
+        if matches!(piece, Piece::Name) {
+            named = Some(text[at].to_owned());
+        }
+    });
+    named
+}
+
+/// Arguments as JSON while they are said: texts as they come, everything else once it is whole.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Telling {
+    name: String,
+    key: String,
+    is_text: bool,
+    /// How far the text was told.
+    told: usize,
+    members: usize,
+}
+
+impl Telling {
+    /// One past the end of the function that begins `text`; what became certain with it is added to `out`.
+    pub(super) fn advance(
+        &mut self,
+        (scan, text): (&mut ParameterScan, &str),
+        fit: &dyn Fit,
+        out: &mut String,
+    ) -> Option<usize> {
+        let end = scan.pieces(text, 0, |piece, at| match piece {
+            Piece::Name => text[at].clone_into(&mut self.name),
+            Piece::Key => {
+                text[at].clone_into(&mut self.key);
+                self.is_text = fit.is_text(&self.name, &self.key);
+                if self.is_text {
+                    self.open(out);
+                    out.push('"');
+                }
+            }
+            Piece::Value => {
+                let value = within(text, at);
+                if self.is_text {
+                    self.tell(text, value, out);
+                    out.push('"');
+                } else {
+                    let value = fit.json(&self.name, &self.key, &text[value]);
+                    self.open(out);
+                    out.push_str(&value);
+                }
+            }
+        });
+        match (end, scan.value_so_far(text)) {
+            (Some(_), _) => out.push_str(if self.members == 0 { "{}" } else { "}" }),
+            (None, Some(value)) if self.is_text => self.tell(text, value, out),
+            (None, _) => {}
+        }
+        end
+    }
+
+    /// The next argument begins.
+    fn open(&mut self, out: &mut String) {
+        let before = if self.members == 0 { "{" } else { ", " };
+        self.members += 1;
+        out.push_str(before);
+        out.push_str(&Value::from(self.key.as_str()).to_string());
+        out.push_str(": ");
+    }
+
+    /// Tells what is new of a value that is a text.
+    fn tell(&mut self, text: &str, value: Range<usize>, out: &mut String) {
+        let from = value.start.max(self.told);
+        if from < value.end {
+            let quoted = Value::from(&text[from..value.end]).to_string();
+            out.push_str(&quoted[1..quoted.len() - 1]);
+            self.told = value.end;
+        }
+    }
+}
+
 /// The JSON that a text is, exactly as written, or else the text as JSON. A text of JSON is a text: its
 /// quotes belong to it.
-fn as_json(text: &str) -> String {
+pub fn guessed(text: &str) -> String {
     let is_bare = !text.starts_with('"') && text.trim() == text;
     match is_bare && serde_json::from_str::<Value>(text).is_ok() {
         true => text.to_owned(),
