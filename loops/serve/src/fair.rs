@@ -3,8 +3,8 @@
 //!
 //! The order by place says which class is served when; this only decides which request of that
 //! class it is. A request's round is the number of its owner's requests before it, running ones
-//! included. The lowest round goes first; within a round the owner who was served least recently,
-//! then the earliest. When one of an owner's requests ends, the rounds of the others fall, so
+//! included, and of running ones alone if it ran before. The lowest round goes first; within a round
+//! the owner who was served least recently, then the earliest. When one of an owner's requests ends, the rounds of the others fall, so
 //! everybody's turn comes.
 
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ pub(crate) struct Waiter {
     pub(crate) class: u8,
     /// Whose it is.
     pub(crate) owner: u64,
-    /// It was running before and was paused; it goes on before any that has not begun.
+    /// It was running before and was paused; it goes on before those of its owner that have not begun.
     pub(crate) begun: bool,
 }
 
@@ -33,8 +33,9 @@ pub(crate) struct Turns {
     /// When a (class, owner) was last served, as a count of all.
     served: HashMap<(u8, u64), u64>,
     count: u64,
-    held: HashMap<(u8, u64), u64>,
-    /// (class, round, last served, place); a request that has begun has round 0.
+    /// How many of a (class, owner) run, and how many wait so far.
+    held: HashMap<(u8, u64), (u64, u64)>,
+    /// (class, round, last served, place).
     rounds: Vec<(u8, u64, u64, Place)>,
 }
 
@@ -60,17 +61,13 @@ impl Turns {
         self.held.clear();
         self.rounds.clear();
         for holder in running {
-            *self.held.entry(holder).or_default() += 1;
+            self.held.entry(holder).or_default().0 += 1;
         }
         for waiter in waiting {
             let who = (waiter.class, waiter.owner);
-            let round = if waiter.begun {
-                0
-            } else {
-                let held = self.held.entry(who).or_default();
-                *held += 1;
-                *held
-            };
+            let (running, waiting) = self.held.entry(who).or_default();
+            *waiting += u64::from(!waiter.begun);
+            let round = *running + if waiter.begun { 0 } else { *waiting };
             let last = self.served.get(&who).copied().unwrap_or(0);
             self.rounds.push((waiter.class, round, last, waiter.place));
         }
@@ -137,7 +134,10 @@ mod tests {
         }
         let mut paused = [waiter(0, 0, 2), waiter(1, 0, 1), waiter(2, 0, 1)];
         paused[2].begun = true;
-        assert_eq!(made(&[(0, 1)], &paused), [2, 0, 1], "it goes on first");
+        assert_eq!(made(&[], &paused), [2, 0, 1], "it goes on first");
+        assert_eq!(made(&[(0, 2)], &paused), [2, 1, 0]);
+        let two = [(0, 1), (0, 1)];
+        assert_eq!(made(&two, &paused), [0, 2, 1], "of those that have as many");
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //! Decoding requests go first, one token each. What is left of the token budget goes to prefills
 //! by turns. When blocks run out, the last in the order gives its blocks back and is computed
 //! again later; the first in the order is never paused, so the engine always moves on. While the first
-//! of the waiting line does not fit, small ones behind it may pass it, so many times.
+//! of the waiting line does not fit, small ones behind it may pass it, so many times. Where all is taken,
+//! the last of the owner who has most gives its place to one of an owner who will still have fewer.
 
 use hone_nn::BLOCK_TOKENS;
 
@@ -42,6 +43,8 @@ pub(crate) struct View {
     pub(crate) place: Place,
     /// Priority class; 0 is the best.
     pub(crate) class: u8,
+    /// Whose it is.
+    pub(crate) owner: u64,
     /// Tokens it has: prompt and completion so far.
     pub(crate) tokens: usize,
     /// Of these, tokens whose keys and values are stored. For one that waits: those it would find.
@@ -118,6 +121,7 @@ pub(crate) fn plan(situation: &Situation, scratch: &mut PlanScratch, plan: &mut 
         tied: 0,
         running: &mut scratch.running,
         prefills: &mut scratch.prefills,
+        victims: &mut scratch.victims,
         plan,
     };
     work.admit(situation.waiting);
@@ -136,6 +140,7 @@ pub(crate) fn plan(situation: &Situation, scratch: &mut PlanScratch, plan: &mut 
 pub(crate) struct PlanScratch {
     running: Vec<View>,
     prefills: Vec<View>,
+    victims: Vec<usize>,
 }
 
 struct Work<'a> {
@@ -148,6 +153,8 @@ struct Work<'a> {
     /// Running and not paused, ascending.
     running: &'a mut Vec<View>,
     prefills: &'a mut Vec<View>,
+    /// Which of the running ones pause for the one that is looked at.
+    victims: &'a mut Vec<usize>,
     plan: &'a mut Plan,
 }
 
@@ -191,17 +198,16 @@ impl Work<'_> {
         for view in waiting {
             let needed = view.missing(&self.limits) + view.own;
             let is_small = needed + view.tied <= self.limits.blocks / SMALL_PART;
-            let victims = self.victims(view, needed + promised);
-            let victims = victims.filter(|count| !held_up || (is_small && *count == 0));
-            let Some(victims) = victims else {
+            let fits = self.victims(view, needed + promised);
+            if !fits || (held_up && !(is_small && self.victims.is_empty())) {
                 if view.passed >= PASSES_MAX {
                     break;
                 }
                 held_up = true;
                 continue;
-            };
-            for _ in 0..victims {
-                let at = self.last_below(view).expect("counted by victims");
+            }
+            self.victims.sort_unstable();
+            while let Some(at) = self.victims.pop() {
                 promised -= self.running[at].missing(&self.limits);
                 self.pause(at);
             }
@@ -218,15 +224,35 @@ impl Work<'_> {
         }
     }
 
-    /// The last running request that `view` may displace.
-    fn last_below(&self, view: &View) -> Option<usize> {
-        self.running
-            .iter()
-            .rposition(|v| v.class > view.class && v.place > view.place)
+    /// Which of the running ones `view` displaces first, beside those that are displaced already: the last
+    /// of a worse class, or else the last of the owner who has most in its own class, if its owner has
+    /// fewer even then.
+    fn victim(&self, view: &View) -> Option<usize> {
+        let left = || {
+            let all = self.running.iter().enumerate().rev();
+            all.filter(|(at, _)| !self.victims.contains(at))
+        };
+        let below = |v: &View| v.class > view.class && v.place > view.place;
+        if let Some((at, _)) = left().find(|(_, v)| below(v)) {
+            return Some(at);
+        }
+        let has = |owner: u64| {
+            let alike = |v: &View| v.class == view.class && v.owner == owner;
+            left().filter(|(_, v)| alike(v)).count()
+        };
+        let mut most: Option<(usize, usize)> = None;
+        let own = has(view.owner);
+        for (at, v) in left().filter(|(_, v)| v.class == view.class) {
+            let seats = has(v.owner);
+            if seats >= own + 2 && most.is_none_or(|(_, most)| seats > most) {
+                most = Some((at, seats));
+            }
+        }
+        most.map(|(at, _)| at)
     }
 
-    /// How many requests must pause so that `view` fits with `needed` blocks; none if it cannot.
-    fn victims(&self, view: &View, needed: usize) -> Option<usize> {
+    /// Finds who must pause so that `view` fits with `needed` blocks; whether it can fit.
+    fn victims(&mut self, view: &View, needed: usize) -> bool {
         // A little room to grow, so that a newcomer is not paused again at once.
         let spare = if self.running.is_empty() {
             0
@@ -237,23 +263,21 @@ impl Work<'_> {
         if !self.plan.pause.is_empty() {
             needed += view.tied;
         }
-        let mut below = self
-            .running
-            .iter()
-            .rev()
-            .filter(|v| v.class > view.class && v.place > view.place);
-        let mut victims = 0;
+        self.victims.clear();
         while rows >= self.limits.rows || free < needed {
-            let victim = below.next()?;
-            victims += 1;
+            let Some(at) = self.victim(view) else {
+                return false;
+            };
+            let victim = self.running[at];
+            self.victims.push(at);
             rows -= 1;
-            free += self.gain(victim);
-            if victims == 1 && self.plan.pause.is_empty() {
+            free += self.gain(&victim);
+            if self.victims.len() == 1 && self.plan.pause.is_empty() {
                 needed += view.tied;
             }
             needed -= victim.missing(&self.limits).min(needed);
         }
-        Some(victims)
+        true
     }
 
     /// One token for every request whose other tokens are all computed.

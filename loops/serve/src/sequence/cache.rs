@@ -148,6 +148,7 @@ impl Sequence {
         View {
             place: self.place,
             class: self.class,
+            owner: self.owner,
             tokens: self.tokens.len(),
             computed: self.computed,
             blocks: self.table.len(),
@@ -173,6 +174,7 @@ impl Sequence {
         View {
             place: self.place,
             class: self.class,
+            owner: self.owner,
             tokens: self.tokens.len(),
             computed: self.found_tokens(),
             blocks: self.found.len(),

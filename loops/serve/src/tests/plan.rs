@@ -25,6 +25,7 @@ fn view(number: u64, tokens: usize, computed: usize) -> View {
     View {
         place: (0, number),
         class: 0,
+        owner: 0,
         tokens,
         computed,
         blocks,
@@ -165,6 +166,59 @@ fn a_better_class_takes_the_place_of_the_last_of_a_worse_one() {
         (numbers(&plan.pause), numbers(&plan.admit)),
         (vec![], vec![])
     );
+}
+
+#[test]
+fn an_owner_who_has_most_makes_room_for_those_who_have_fewer() {
+    let of = |owner, number| View {
+        owner,
+        ..view(number, 33, 32)
+    };
+    let paused = |running: &[View], waiting: &[View], free| {
+        let plan = made(running, waiting, free);
+        (numbers(&plan.pause), numbers(&plan.admit))
+    };
+    let full: Vec<View> = (10..18).map(|number| of(1, number)).collect();
+    let none = (vec![], vec![]);
+    assert_eq!(paused(&full, &[of(1, 20)], 50), none, "its own");
+    let others = [of(2, 20), of(3, 21), of(2, 22)];
+    let three = (vec![17, 16, 15], vec![20, 21, 22]);
+    assert_eq!(paused(&full, &others, 50), three);
+    // Nobody takes what would leave the other with fewer than itself.
+    let halves: Vec<View> = (10..18).map(|number| of(number % 2, number)).collect();
+    assert_eq!(paused(&halves, &[of(0, 20), of(1, 21)], 50), none);
+    let long = |owner, number| View {
+        owner,
+        ..view(number, 10 * BLOCK_TOKENS, 10 * BLOCK_TOKENS - 1)
+    };
+    let two = [long(1, 10), long(1, 11)];
+    assert_eq!(paused(&two, &[of(2, 20)], 1), (vec![11], vec![20]));
+    assert_eq!(paused(&two[..1], &[of(2, 20)], 1), none, "the only one");
+    let alone = View {
+        own: 98,
+        ..view(1, 98 * BLOCK_TOKENS, 98 * BLOCK_TOKENS - 1)
+    };
+    let large = View {
+        owner: 2,
+        ..view(20, 50 * BLOCK_TOKENS, 0)
+    };
+    // Where that is not enough, nobody pauses for nothing.
+    assert_eq!(paused(&[alone, of(0, 10)], &[large], 1), none);
+    // Those of a worse class count by themselves, and go first.
+    let rollout = View {
+        class: 2,
+        place: (500, 9),
+        ..of(1, 9)
+    };
+    let mut mixed = full.clone();
+    mixed[7] = rollout;
+    assert_eq!(paused(&mixed, &[of(2, 20)], 50), (vec![9], vec![20]));
+    let late = View {
+        class: 2,
+        place: (501, 20),
+        ..of(2, 20)
+    };
+    assert_eq!(paused(&mixed, &[late], 50), none);
 }
 
 #[test]
@@ -392,9 +446,12 @@ impl World {
         let tokens = 1 + self.rng.below(most) as usize;
         let goal = tokens + 1 + self.rng.below(40) as usize;
         let place = (self.step as i64 + i64::from(class) * 200, self.born);
+        // One owner has most requests.
+        let owner = self.rng.below(6).saturating_sub(3);
         let view = View {
             place,
             class,
+            owner,
             last_turn: self.step,
             ..view(0, tokens, 0)
         };
@@ -775,14 +832,14 @@ proptest! {
         let mut waiting = Vec::new();
         for (number, (ms, class, tokens, computed, runs)) in raw.into_iter().enumerate() {
             let computed = computed.min(tokens - 1);
-            let place = (ms, number as u64);
+            let (place, owner) = ((ms, number as u64), (computed % 5 / 3) as u64);
             if runs && running.len() < 8 {
-                running.push(View { place, class, ..view(0, tokens, computed) });
+                running.push(View { place, class, owner, ..view(0, tokens, computed) });
             } else {
                 let blocks = computed / BLOCK_TOKENS;
                 let computed = blocks * BLOCK_TOKENS;
                 let own = blocks.min(free);
-                waiting.push(View { place, class, own, blocks, passed, ..view(0, tokens, computed) });
+                waiting.push(View { place, class, owner, own, blocks, passed, ..view(0, tokens, computed) });
             }
         }
         running.sort_unstable_by_key(|v: &View| v.place);
