@@ -159,6 +159,55 @@ async fn calls_of_strict_functions_are_sound_whatever_the_model_wants() {
     recomputes(&data, &at).await;
 }
 
+/// A template that teaches calls with arguments as texts between tags.
+const PARAMETERS: &str = "{%- for tool in tools or [] -%}
+<function=NAME><parameter=KEY>VALUE</parameter></function> in <tool_call> tags: {{ tool | tojson }}
+{% endfor -%}
+{%- for message in messages -%}
+<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n
+{%- endfor -%}
+<|im_start|>assistant\n";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn arguments_that_are_texts_stream_while_they_are_said() {
+    let (guard, data) = temporary().unwrap();
+    let at = guard.path().join("caller");
+    caller(&at);
+    std::fs::write(at.join("chat_template.jinja"), PARAMETERS).unwrap();
+    let path = at.display().to_string();
+    let house = TestHouse::start(&data, &[("model.path", path.into())])
+        .await
+        .unwrap();
+    let mut body = asked(true, 3);
+    body["parallel_tool_calls"] = json!(false);
+    body["tools"][0]["function"]["parameters"]["properties"]["days"] = json!({"type": "integer"});
+    let reply = house.chat(body.clone()).await.unwrap();
+    let choice = &reply["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls", "{reply}");
+    let arguments = choice["message"]["tool_calls"][0]["function"]["arguments"].as_str();
+    let told: Value = serde_json::from_str(arguments.unwrap()).unwrap();
+    assert!(told["city"].is_string() && told["days"].is_i64(), "{reply}");
+    let calls = streamed(&house, body.clone()).await;
+    assert_eq!(calls[0].concat(), arguments.unwrap());
+    assert!(calls[0].len() > 2, "{calls:?}");
+
+    // A text that does not end comes token by token.
+    let text = json!({"text": {"type": "string"}});
+    body["tools"][0]["function"]["parameters"]["properties"] = text;
+    body["tools"][0]["function"]["parameters"]["required"] = json!(["text"]);
+    let reply = house.chat(body.clone()).await.unwrap();
+    let choice = &reply["choices"][0];
+    assert_eq!(choice["finish_reason"], "length", "{reply}");
+    let arguments = choice["message"]["tool_calls"][0]["function"]["arguments"].as_str();
+    let calls = streamed(&house, body).await;
+    assert_eq!(calls[0].concat(), arguments.unwrap());
+    assert!(calls[0].len() > 50, "{calls:?}");
+    let whole = format!("{}\"}}", calls[0].concat());
+    let whole: Value = serde_json::from_str(&whole).unwrap();
+    assert!(whole["text"].is_string());
+    house.stop().await.unwrap();
+}
+
 /// What was drawn outside calls is recorded as drawn from all tokens, what was drawn within from those
 /// that were allowed; both are recomputed to the bit, and all of it trains.
 async fn recomputes(data: &Path, at: &Path) {

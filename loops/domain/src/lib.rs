@@ -29,11 +29,11 @@ pub use ask::{
 };
 pub use binding::{
     BindHow, BindRequest, Binding, Continued, Habits, PendingTurn, SessionIndex,
-    SessionIndexConfig, Transcript,
+    SessionIndexConfig, Trail, Transcript,
 };
 pub use blobs::{BlobError, BlobKey, Blobs};
 pub use check::{Check, SourceFile, Subject, TestPlace, Verifier};
-pub use consent::{Admitted, Consent, Consents, Holdback, Learning, Wanted, admit};
+pub use consent::{Admitted, Consent, Consents, Holdback, Learning, Wanted, admit, collect};
 pub use fair::take_fairly;
 pub use fate::{Fate, Reason, Stage};
 pub use ids::{
@@ -44,7 +44,7 @@ pub use people::{RateLimits, UserRole};
 pub use policy::{Digest, OnTrial, Policies, Policy, PolicyChoice, PolicyVersion, Scope};
 pub use sample::{Sample, SampleError, SamplePart};
 pub use speech::{
-    CALL_CLOSE, CALL_OPEN, CallFinder, CallStyle, Called, FUNCTION_CLOSE, FUNCTION_OPEN, Fit,
+    CALL_CLOSE, CALL_OPEN, CallFinder, CallStyle, Called, FUNCTION_CLOSE, FUNCTION_OPEN, Functions,
     Heard, Listener, Listening, PARAMETER_CLOSE, PARAMETER_OPEN, Part, Reasoning, Span, guessed,
     members, worded,
 };

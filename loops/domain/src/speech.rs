@@ -1,9 +1,9 @@
 //! What a completion's text says: reasoning, content and tool calls, told apart while it streams.
 //!
 //! A [`Listener`] is a pure function of the text: however the text is cut into pieces, the parts
-//! say the same. A call is told only once it is whole and its JSON is sound; anything else that
-//! looks like one stays content, as it was written. Where a grammar sees to it that a call is sound,
-//! it is told as it is said.
+//! say the same. A call of a function that there is, or that a grammar sees to, is told as it is
+//! said once its arguments begin. Any other is told only once it is whole and its JSON is sound, and
+//! stays content else, as it was written.
 
 mod begin;
 mod call;
@@ -21,9 +21,9 @@ pub use self::call::{Called, members};
 pub use self::heard::Heard;
 pub use self::manner::{CallStyle, Listening, Reasoning};
 pub use self::parameters::{
-    FUNCTION_CLOSE, FUNCTION_OPEN, Fit, PARAMETER_CLOSE, PARAMETER_OPEN, guessed, worded,
+    FUNCTION_CLOSE, FUNCTION_OPEN, Functions, PARAMETER_CLOSE, PARAMETER_OPEN, guessed, worded,
 };
-use self::parameters::{Guess, Telling};
+use self::parameters::{Telling, Unknown};
 use self::scan::CallScan;
 pub use self::spans::Span;
 
@@ -86,7 +86,7 @@ pub struct Listener {
     scan: CallScan,
     /// Of a function that is told while it is said.
     telling: Telling,
-    fit: Arc<dyn Fit>,
+    functions: Arc<dyn Functions>,
     /// Bytes in which the ends of broken calls were looked for.
     vain: usize,
     /// Space that goes out with the text after it.
@@ -103,11 +103,11 @@ pub struct Listener {
 impl Listener {
     /// At the beginning of a completion.
     pub fn new(listening: Listening) -> Self {
-        Self::fitting(listening, Arc::new(Guess))
+        Self::among(listening, Arc::new(Unknown))
     }
 
     /// Like [`Self::new`], where it is known what arguments that are said as texts stand for.
-    pub fn fitting(listening: Listening, fit: Arc<dyn Fit>) -> Self {
+    pub fn among(listening: Listening, functions: Arc<dyn Functions>) -> Self {
         Self {
             calls: listening.calls,
             single: listening.single,
@@ -122,7 +122,7 @@ impl Listener {
             ahead: 0,
             scan: CallScan::new(listening.calls),
             telling: Telling::default(),
-            fit,
+            functions,
             vain: 0,
             gap: String::new(),
             after_other: false,
@@ -171,8 +171,8 @@ impl Listener {
     /// The completion is over: what was held back is decided now.
     pub fn finish(&mut self) -> Vec<Part> {
         let mut out = Vec::new();
-        if self.at == At::Closing && self.calls == Some(CallStyle::Parameters) {
-            // Its outer tag may be missing.
+        if self.at == At::Closing {
+            // What ends it may be missing.
             self.settled = self.held.len();
             self.behind_call();
         }
@@ -228,7 +228,8 @@ impl Listener {
     fn end_call(&mut self, out: &mut Vec<Part>) {
         let (start, end) = (self.call_start(), self.scan.end());
         let rest = self.rest();
-        let call = end.and_then(|end| Called::parse(&rest[start..end], self.calls, &*self.fit));
+        let call =
+            end.and_then(|end| Called::parse(&rest[start..end], self.calls, &*self.functions));
         match (call, end) {
             (Some(call), Some(end)) if CALL_CLOSE.starts_with(rest[end..].trim()) => {
                 self.settled = self.held.len();
@@ -366,9 +367,9 @@ impl Listener {
             (Some(_), _) => return self.broken_call(out),
         }
         let object = &held[start..held.floor_char_boundary(start + BEGIN_BYTES_MAX)];
-        if self.tells_early
-            && let Some((name, arguments)) = self.calls.and_then(|calls| begun(object, calls))
-        {
+        let begun = self.calls.and_then(|calls| begun(object, calls));
+        let is_certain = |name: &str| self.tells_early || self.functions.has(name);
+        if let Some((name, arguments)) = begun.filter(|(name, _)| is_certain(name)) {
             self.settled += start + arguments;
             self.scan = CallScan::new(self.calls);
             self.at = At::Arguments;
@@ -407,7 +408,7 @@ impl Listener {
             }
             _ => end,
         };
-        let Some(call) = Called::parse(&held[start..end], self.calls, &*self.fit) else {
+        let Some(call) = Called::parse(&held[start..end], self.calls, &*self.functions) else {
             return self.broken_call(out);
         };
         self.settled += closed;
@@ -421,11 +422,15 @@ impl Listener {
         out.push(Part::Arguments(call.arguments));
     }
 
-    /// A call is over.
+    /// A call is over, and whole.
     fn behind_call(&mut self) {
+        self.whole_calls += 1;
+        self.leave_call();
+    }
+
+    fn leave_call(&mut self) {
         self.gap.clear();
         self.after_other = true;
-        self.whole_calls += 1;
         self.is_behind_call = true;
         self.scan = CallScan::new(self.calls);
         self.telling = Telling::default();
@@ -449,44 +454,55 @@ impl Listener {
             }
             CallScan::Parameters(scan) => {
                 let mut more = String::new();
-                let end = self.telling.advance((scan, held), &*self.fit, &mut more);
+                let end = self
+                    .telling
+                    .advance((scan, held), &*self.functions, &mut more);
                 self.settled += end.unwrap_or(0);
                 (end, more)
             }
         };
+        let is_left = self.scan.is_broken() && matches!(self.scan, CallScan::Parameters(_));
         if !more.is_empty() {
             out.push(Part::Arguments(more));
         }
         match end {
-            Some(_) => self.at = At::Closing,
+            Some(_) => {
+                self.at = At::Closing;
+                self.scan.begin_behind();
+            }
+            None if is_left => {
+                // It ends without an end, and so do its arguments. What follows is text.
+                self.settled += self.scan.looked();
+                self.leave_call();
+                return true;
+            }
             // What is held begins behind them from now on.
             None => self.scan.rebase(),
         }
         end.is_some()
     }
 
-    /// What ends a call behind its arguments: the brace of its object, and the tag. Anything else that
-    /// stands there is text.
+    /// What ends a call behind its arguments: other members and the brace of its object, which is
+    /// forgotten at times, and the tag. Anything else that stands there is text.
     fn close_call(&mut self) -> bool {
-        let rest = self.rest();
+        let rest = &self.held[self.settled..];
         let text = rest.trim_start();
-        let over = match (text.strip_prefix('}'), self.calls) {
-            (None, _) if text.is_empty() => return false,
-            (_, Some(CallStyle::Parameters)) => match text.strip_prefix(CALL_CLOSE) {
-                Some(over) => over,
-                None if CALL_CLOSE.starts_with(text) => return false,
-                None => rest,
-            },
-            (None, _) => rest,
-            (Some(behind), Some(CallStyle::Tags)) => {
-                let tag = behind.trim_start();
-                match tag.strip_prefix(CALL_CLOSE) {
-                    Some(over) => over,
-                    None if CALL_CLOSE.starts_with(tag) => return false,
-                    None => behind,
-                }
-            }
-            (Some(behind), _) => behind,
+        if text.is_empty() {
+            return false;
+        }
+        let is_object = matches!(self.scan, CallScan::Object(_));
+        let behind = match self.scan.advance(rest, 0) {
+            _ if !is_object || !text.starts_with(['}', ',']) => rest,
+            Some(end) if !self.scan.is_broken() => &rest[end..],
+            None if !self.scan.is_broken() => return false,
+            _ => rest,
+        };
+        let tag = behind.trim_start();
+        let over = match tag.strip_prefix(CALL_CLOSE) {
+            _ if self.calls == Some(CallStyle::Json) => behind,
+            Some(over) => over,
+            None if CALL_CLOSE.starts_with(tag) => return false,
+            None => behind,
         };
         self.settled = self.held.len() - over.len();
         self.behind_call();

@@ -352,7 +352,11 @@ fn calls_that_are_held_to_their_form_are_told_as_they_are_said() {
 #[derive(Debug)]
 struct Texts;
 
-impl Fit for Texts {
+impl Functions for Texts {
+    fn has(&self, function: &str) -> bool {
+        function == "f"
+    }
+
     fn is_text(&self, _function: &str, _name: &str) -> bool {
         true
     }
@@ -368,12 +372,12 @@ fn texts_are_told_as_they_are_said() {
         held: true,
         ..PARAMETERS
     };
-    let mut listener = Listener::fitting(held, Arc::new(Texts));
+    let mut listener = Listener::among(held, Arc::new(Texts));
     let begun = Part::CallBegun("f".to_owned());
     for (piece, told) in [
         ("A\n<tool_call>\n<function=f", "A"),
-        (">\n<parameter=", ""),
-        ("a>", "{\"a\": \""),
+        (">\n<parameter=", "{"),
+        ("a>", "\"a\": \""),
         ("\n", ""),
         ("one \"", "one \\\""),
         ("\n", ""),
@@ -405,7 +409,7 @@ fn texts_are_told_as_they_are_said() {
         ("</function>\n</tool", 1),
         ("</func", 0),
     ] {
-        let mut listener = Listener::fitting(held, Arc::new(Texts));
+        let mut listener = Listener::among(held, Arc::new(Texts));
         let mut heard = Heard::default();
         heard.add(listener.push(&format!("<function=f><parameter=a>b</parameter>{end}")));
         heard.add(listener.finish());
@@ -416,6 +420,121 @@ fn texts_are_told_as_they_are_said() {
             (whole, "")
         );
     }
+}
+
+/// What a text says where there is a function `f`, however it is cut, and how many calls are whole.
+fn among_texts(text: &str, listening: Listening) -> (Heard, usize) {
+    let mut heard = Heard::default();
+    let mut listener = Listener::among(listening, Arc::new(Texts));
+    for piece in text.split_inclusive(|_| true) {
+        heard.add(listener.push(piece));
+    }
+    heard.add(listener.finish());
+    let mut at_once = Listener::among(listening, Arc::new(Texts));
+    let mut whole = Heard::default();
+    whole.add(at_once.push(text));
+    whole.add(at_once.finish());
+    assert_eq!(whole, heard, "{text}");
+    // What a client sends back is found again.
+    assert_eq!(
+        Heard::meaning(text).calls.len(),
+        heard.calls.len(),
+        "{text}"
+    );
+    (heard, listener.whole_calls())
+}
+
+fn call_of_f(arguments: &str) -> String {
+    format!("<tool_call>{{\"name\": \"f\", \"arguments\": {arguments}")
+}
+
+#[test]
+fn calls_of_known_functions_are_told_as_they_are_said_sound_or_not() {
+    let (told, call) = (among_texts, call_of_f);
+    let as_is = [
+        "{\"a\": True}",
+        "{\"a\": \"two\nlines\"}",
+        "{\"a\": \"</tool_call>\"}",
+        "{\"a\": [1",
+    ];
+    for arguments in as_is {
+        for end in ["}</tool_call>", "</tool_call>", "} \n</tool_call>"] {
+            let end = if arguments.ends_with('1') {
+                "</tool_call>"
+            } else {
+                end
+            };
+            let (heard, whole) = told(&format!("A {}{end} B", call(arguments)), TAGS);
+            assert_eq!((heard.content.trim_end(), whole), ("A B", 1), "{arguments}");
+            assert_eq!(heard.calls[0].arguments, arguments);
+        }
+    }
+    let (heard, whole) = told(&call("{\"a\": \"b"), TAGS);
+    assert_eq!(
+        (heard.calls[0].arguments.as_str(), whole),
+        ("{\"a\": \"b", 0)
+    );
+    // Another function's are told whole, or not at all.
+    let other = call("{\"a\": 1").replace("\"f\"", "\"g\"");
+    let (text, calls) = (other.clone() + "</tool_call>", 0);
+    let mut listener = Listener::among(TAGS, Arc::new(Texts));
+    let mut heard = Heard::default();
+    heard.add(listener.push(&text));
+    heard.add(listener.finish());
+    assert_eq!((heard.content, heard.calls.len()), (text, calls));
+}
+
+#[test]
+fn what_stands_between_arguments_and_the_end_of_a_call_is_no_text() {
+    let (told, call) = (among_texts, call_of_f);
+    for end in [
+        ", \"id\": {\"a\": \"}\"}}</tool_call>",
+        ", \"id\": 1}\n</tool_",
+        "}",
+        "",
+    ] {
+        let (heard, whole) = told(&format!("{}{end}", call("{\"a\": 1}")), TAGS);
+        assert_eq!((heard.content.as_str(), whole), ("", 1), "{end}");
+        assert_eq!(heard.calls[0].arguments, "{\"a\": 1}");
+    }
+    let (heard, whole) = told(&format!("{}, what}}", call("{\"a\": 1}")), TAGS);
+    assert_eq!((heard.content.as_str(), whole), (", what}", 1));
+    let json = "{\"name\": \"f\", \"parameters\": {\"a\": 1}";
+    for text in [json.to_owned(), format!("{json}, \"id\": 1}}; {json}}}")] {
+        let (heard, whole) = told(&text, JSON);
+        assert_eq!(
+            (heard.content.as_str(), whole),
+            ("", heard.calls.len()),
+            "{text}"
+        );
+    }
+    // Space that JSON does not know, and a name that is too long, however the text is cut.
+    told(
+        &call("{\"a\": 1}}").replace(": \"f\"", ":\u{a0}\"f\""),
+        TAGS,
+    );
+    let long = "é".repeat(200);
+    told(
+        &format!("<function=f><parameter={long}>1</parameter></function>"),
+        PARAMETERS,
+    );
+}
+
+#[test]
+fn a_function_that_goes_on_as_none_does_ends_there_and_so_do_its_arguments() {
+    let told = among_texts;
+    let part = "<function=f><parameter=a>1</parameter>";
+    for (end, content, arguments) in [
+        ("</func", "", "{\"a\": \"1"),
+        ("<parameter=b\n>2", "\n>2", "{\"a\": \"1\""),
+    ] {
+        let (heard, calls) = told(&format!("{part}{end}"), PARAMETERS);
+        assert_eq!((heard.content.trim(), calls), (content.trim(), 0), "{end}");
+        assert_eq!(heard.calls[0].arguments, arguments, "{end}");
+    }
+    let (heard, calls) = told("<function=f> well <parameter=a>", PARAMETERS);
+    assert_eq!((heard.content.as_str(), calls), ("well <parameter=a>", 0));
+    assert_eq!(heard.calls[0].arguments, "{");
 }
 
 #[test]
@@ -571,7 +690,7 @@ proptest! {
         bounds.extend([0, chars.len()]);
         bounds.sort_unstable();
         let heard = |held| {
-            let mut listener = Listener::fitting(Listening { held, ..PARAMETERS }, Arc::new(Texts));
+            let mut listener = Listener::among(Listening { held, ..PARAMETERS }, Arc::new(Texts));
             let mut heard = Heard::default();
             for window in bounds.windows(2) {
                 heard.add(listener.push(&chars[window[0]..window[1]].concat()));

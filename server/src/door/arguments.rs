@@ -1,6 +1,6 @@
 //! Arguments of calls that were said as text, as what their tool's schema makes of them.
 
-use hone_domain::{Fit, guessed, worded};
+use hone_domain::{Functions, guessed, worded};
 use serde_json::Value;
 
 /// Most schemas that are looked at for one argument.
@@ -143,18 +143,22 @@ pub fn named<'a>(mut schema: &'a Value, root: &'a Value) -> &'a Value {
     schema
 }
 
-/// What the tools' schemas make of arguments.
+/// The tools that a request offers.
 #[derive(Debug)]
-pub(super) struct Fitting(pub(super) Vec<Value>);
+pub(super) struct Offered(pub(super) Vec<Value>);
 
-impl Fitting {
-    /// What an argument may be; all, where nothing is known of it.
-    fn kinds(&self, function: &str, argument: &str) -> Kinds {
+impl Offered {
+    fn tool(&self, function: &str) -> Option<&Value> {
         let is_meant = |tool: &&Value| {
             let name = tool.pointer("/function/name").and_then(Value::as_str);
             name == Some(function)
         };
-        let tool = self.0.iter().find(is_meant);
+        self.0.iter().find(is_meant)
+    }
+
+    /// What an argument may be; all, where nothing is known of it.
+    fn kinds(&self, function: &str, argument: &str) -> Kinds {
+        let tool = self.tool(function);
         let Some(root) = tool.and_then(|tool| tool.pointer("/function/parameters")) else {
             return Kinds::ALL;
         };
@@ -165,7 +169,11 @@ impl Fitting {
     }
 }
 
-impl Fit for Fitting {
+impl Functions for Offered {
+    fn has(&self, function: &str) -> bool {
+        self.tool(function).is_some()
+    }
+
     fn is_text(&self, function: &str, name: &str) -> bool {
         self.kinds(function, name) == Kinds::TEXT
     }
@@ -213,7 +221,7 @@ mod tests {
 
     /// The arguments of the call that a text is, told character by character.
     fn heard(tool: &Value, text: &str, listening: Listening) -> String {
-        let mut listener = Listener::fitting(listening, Arc::new(Fitting(vec![tool.clone()])));
+        let mut listener = Listener::among(listening, Arc::new(Offered(vec![tool.clone()])));
         let mut heard = Heard::default();
         for piece in text.split_inclusive(|_| true) {
             heard.add(listener.push(piece));

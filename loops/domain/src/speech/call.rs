@@ -3,7 +3,7 @@
 use serde::de::IgnoredAny;
 use serde_json::{Deserializer, Value};
 
-use super::{CallStyle, Fit};
+use super::{CallStyle, Functions};
 
 /// A call without an id; `arguments` is the JSON text of an object as the model wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,9 +17,13 @@ pub struct Called {
 impl Called {
     /// A call from its text: that of a function, or else that of one JSON object: a name, and arguments that are an object or the
     /// text of one. Outside tags an object with a name alone is data, as an answer may be.
-    pub(super) fn parse(object: &str, style: Option<CallStyle>, fit: &dyn Fit) -> Option<Self> {
+    pub(super) fn parse(
+        object: &str,
+        style: Option<CallStyle>,
+        functions: &dyn Functions,
+    ) -> Option<Self> {
         if style == Some(CallStyle::Parameters) {
-            return super::parameters::parse(object, fit);
+            return super::parameters::parse(object, functions);
         }
         let whole: Value = serde_json::from_str(object).ok()?;
         whole.as_object()?;
@@ -99,6 +103,7 @@ pub fn members(object: &str) -> impl Iterator<Item = (String, &str)> {
     })
 }
 
+/// Behind the space of JSON at a place.
 fn skip_space(text: &str, at: usize) -> usize {
-    text.len() - text[at..].trim_start().len()
+    text.len() - text[at..].trim_start_matches([' ', '\t', '\r', '\n']).len()
 }

@@ -46,7 +46,7 @@ impl Heard {
     }
 
     /// What an assistant's text means to a conversation, whichever way a client sends it back:
-    /// reasoning left out, calls taken out of the text in the style it is written in.
+    /// reasoning left out, calls taken out of the text in the style it is written in, whole or not.
     pub fn meaning(text: &str) -> Self {
         let after = match text.rfind(THINK_CLOSE) {
             Some(at) => &text[at + THINK_CLOSE.len()..],
@@ -57,6 +57,7 @@ impl Heard {
         let of = |calls: Option<CallStyle>| {
             let listening = Listening {
                 calls,
+                held: true,
                 ..Listening::default()
             };
             Self::of(after, listening)

@@ -19,20 +19,27 @@ pub const PARAMETER_CLOSE: &str = "</parameter>";
 /// Longest name of a function or a parameter, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 
-/// What arguments that are said as texts stand for.
-pub trait Fit: Debug + Send + Sync {
-    /// Whether an argument of a function is its text, whatever that says.
+/// What is known of the functions that a completion may call.
+pub trait Functions: Debug + Send + Sync {
+    /// Whether there is such a function, so that what begins like a call of it is one.
+    fn has(&self, function: &str) -> bool;
+
+    /// Whether an argument of a function that is said as text is that text, whatever it says.
     fn is_text(&self, function: &str, name: &str) -> bool;
 
     /// The JSON that the text of an argument stands for.
     fn json(&self, function: &str, name: &str, text: &str) -> String;
 }
 
-/// Where nothing is known of a function.
+/// Where nothing is known of them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Guess;
+pub(super) struct Unknown;
 
-impl Fit for Guess {
+impl Functions for Unknown {
+    fn has(&self, _function: &str) -> bool {
+        false
+    }
+
     fn is_text(&self, _function: &str, _name: &str) -> bool {
         false
     }
@@ -154,7 +161,8 @@ impl ParameterScan {
     fn name(&mut self, text: &str, then: Inside, found: impl FnOnce(Range<usize>)) -> bool {
         let end = text[self.at..].find(['>', '<', '\n']);
         let name = &text[self.from..end.map_or(text.len(), |end| self.at + end)];
-        self.at = self.from + name.len();
+        // However the text is cut, one that is too long is broken at the same place.
+        self.at = self.from + name.floor_char_boundary(NAME_BYTES_MAX + 1);
         let is_over = text[self.at..].starts_with('>');
         self.is_broken = name.len() > NAME_BYTES_MAX
             || (end.is_some() && !is_over)
@@ -198,7 +206,7 @@ fn within(text: &str, mut at: Range<usize>) -> Range<usize> {
 }
 
 /// A call from the text of one function.
-pub(super) fn parse(function: &str, fit: &dyn Fit) -> Option<Called> {
+pub(super) fn parse(function: &str, functions: &dyn Functions) -> Option<Called> {
     let (mut name, mut key) = (String::new(), String::new());
     let mut arguments: Vec<(String, String)> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
@@ -206,7 +214,7 @@ pub(super) fn parse(function: &str, fit: &dyn Fit) -> Option<Called> {
         Piece::Name => function[at].clone_into(&mut name),
         Piece::Key => function[at].clone_into(&mut key),
         Piece::Value => {
-            let value = fit.json(&name, &key, &function[within(function, at)]);
+            let value = functions.json(&name, &key, &function[within(function, at)]);
             let last = arguments.len();
             match *places.entry(key.clone()).or_insert(last) {
                 at if at < last => arguments[at].1 = value,
@@ -252,14 +260,18 @@ impl Telling {
     pub(super) fn advance(
         &mut self,
         (scan, text): (&mut ParameterScan, &str),
-        fit: &dyn Fit,
+        functions: &dyn Functions,
         out: &mut String,
     ) -> Option<usize> {
         let end = scan.pieces(text, 0, |piece, at| match piece {
-            Piece::Name => text[at].clone_into(&mut self.name),
+            Piece::Name => {
+                text[at].clone_into(&mut self.name);
+                // Without its end this is no JSON, so nobody takes it for a call without arguments.
+                out.push('{');
+            }
             Piece::Key => {
                 text[at].clone_into(&mut self.key);
-                self.is_text = fit.is_text(&self.name, &self.key);
+                self.is_text = functions.is_text(&self.name, &self.key);
                 if self.is_text {
                     self.open(out);
                     out.push('"');
@@ -271,14 +283,14 @@ impl Telling {
                     self.tell(text, value, out);
                     out.push('"');
                 } else {
-                    let value = fit.json(&self.name, &self.key, &text[value]);
+                    let value = functions.json(&self.name, &self.key, &text[value]);
                     self.open(out);
                     out.push_str(&value);
                 }
             }
         });
         match (end, scan.value_so_far(text)) {
-            (Some(_), _) => out.push_str(if self.members == 0 { "{}" } else { "}" }),
+            (Some(_), _) => out.push('}'),
             (None, Some(value)) if self.is_text => self.tell(text, value, out),
             (None, _) => {}
         }
@@ -287,9 +299,10 @@ impl Telling {
 
     /// The next argument begins.
     fn open(&mut self, out: &mut String) {
-        let before = if self.members == 0 { "{" } else { ", " };
+        if self.members > 0 {
+            out.push_str(", ");
+        }
         self.members += 1;
-        out.push_str(before);
         out.push_str(&Value::from(self.key.as_str()).to_string());
         out.push_str(": ");
     }

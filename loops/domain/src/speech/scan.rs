@@ -50,6 +50,16 @@ impl CallScan {
         }
     }
 
+    /// What is looked for next is the end of the object that what ended belongs to.
+    pub(super) fn begin_behind(&mut self) {
+        if let Self::Object(scan) = self {
+            *scan = ObjectScan {
+                depth: 1,
+                ..ObjectScan::default()
+            };
+        }
+    }
+
     /// What is looked at begins where was looked to.
     pub(super) fn rebase(&mut self) {
         if let Self::Object(scan) = self {
@@ -66,7 +76,7 @@ pub(super) struct ObjectScan {
     depth: usize,
     in_text: bool,
     escaped: bool,
-    /// One past the object's closing brace.
+    /// One past the object's closing brace, or where the bracket of a tag stands that no JSON has.
     end: Option<usize>,
     /// Whether there is a byte that JSON cannot have there.
     is_broken: bool,
@@ -83,6 +93,11 @@ impl ObjectScan {
         }
         self.at = self.at.max(start);
         while let Some(byte) = text.as_bytes().get(self.at) {
+            if *byte == b'<' && !self.in_text {
+                self.is_broken = true;
+                self.end = Some(self.at);
+                return self.end;
+            }
             self.at += 1;
             self.is_broken |= match self.in_text {
                 true => *byte < b' ',

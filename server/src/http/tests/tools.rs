@@ -205,10 +205,10 @@ fn arguments_in<'a>(calls: &[&'a Value]) -> Vec<&'a str> {
         .collect()
 }
 
-/// Where a grammar sees to it that a call is sound, its arguments come as they are said.
+/// Whether or not a grammar sees to it that a call is sound, its arguments come as they are said.
 #[tokio::test]
-async fn held_calls_stream_as_they_are_said() {
-    for (mut fields, early) in held_or_not() {
+async fn calls_of_tools_stream_as_they_are_said() {
+    for (mut fields, held) in held_or_not() {
         let stage = Stage::new(Recorder::Collects).await;
         stage.script([Script::Say(PIECES.to_vec(), StopReason::EndToken)]);
         fields["stream"] = json!(true);
@@ -217,25 +217,29 @@ async fn held_calls_stream_as_they_are_said() {
         assert_eq!(calls[0]["function"]["name"], "look");
         let arguments = arguments_in(&calls);
         let as_said = ["", "{\"city\": ", "\"Köln\"", "}"];
-        let whole = ["", "{\"city\": \"Köln\"}"];
-        assert_eq!(
-            arguments,
-            if early { &as_said[..] } else { &whole },
-            "{fields}"
-        );
+        assert_eq!(arguments, as_said, "{fields}");
         assert!(calls.iter().all(|call| call["index"] == 0));
         let asked = stage.fake.asks.lock().unwrap()[0].form.clone();
         let alone = matches!(asked, Some(hone_domain::Form::Calls { .. }));
         assert_eq!(
             (asked.is_some(), alone),
-            (early, fields.get("tools").is_some())
+            (held, fields.get("tools").is_some())
         );
     }
+    // One of a function that is none of them is told once it is whole.
+    let stage = Stage::new(Recorder::Collects).await;
+    let begun = "<tool_call>{\"name\": \"sing\", \"arguments\": {\"city\": ";
+    let other = vec![begun, "\"K\u{f6}ln\"", "}}</tool_call>"];
+    stage.script([Script::Say(other, StopReason::EndToken)]);
+    let fields = json!({"stream": true});
+    let events = ask(&stage, weather(), &fields).await.events();
+    let whole = ["", "{\"city\": \"Köln\"}"];
+    assert_eq!(arguments_in(&calls_in(&events)), whole);
 }
 
 #[tokio::test]
-async fn of_a_held_call_that_is_cut_short_there_is_what_came() {
-    for (mut fields, early) in held_or_not() {
+async fn of_a_call_that_is_cut_short_there_is_what_came() {
+    for (mut fields, _) in held_or_not() {
         let stage = Stage::new(Recorder::Collects).await;
         let cut = || Script::Say(PIECES[..3].to_vec(), StopReason::Length);
         stage.script([cut(), cut()]);
@@ -247,14 +251,9 @@ async fn of_a_held_call_that_is_cut_short_there_is_what_came() {
         assert_eq!(reply["choices"][0]["finish_reason"], "length");
         let message = &reply["choices"][0]["message"];
         let cut = "{\"city\": \"Köln\"";
-        if early {
-            assert_eq!(said, cut);
-            assert_eq!(message["tool_calls"][0]["function"]["arguments"], cut);
-            assert_eq!(message["content"], "So.");
-        } else {
-            assert_eq!(said, "");
-            assert_eq!(message["content"], PIECES[..3].concat());
-        }
+        assert_eq!(said, cut);
+        assert_eq!(message["tool_calls"][0]["function"]["arguments"], cut);
+        assert_eq!(message["content"], "So.");
     }
 }
 
