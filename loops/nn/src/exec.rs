@@ -11,7 +11,7 @@ use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::thread::{JoinHandle, Thread};
 
 /// Multiply-adds that make up the smallest part, a few microseconds: below two of these, handing one
@@ -202,8 +202,13 @@ impl Executor {
     /// # Panics
     /// When a part panicked.
     pub(crate) fn run(&self, parts: usize, f: &(dyn Fn(usize) + Sync)) {
-        let guard = self.busy.try_lock();
-        if parts <= 1 || self.helpers.is_empty() || guard.is_err() {
+        let guard = match self.busy.try_lock() {
+            Ok(guard) => Some(guard),
+            // A job that panicked is over.
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        if parts <= 1 || self.helpers.is_empty() || guard.is_none() {
             for part in 0..parts {
                 self.shared.give_way();
                 f(part);
@@ -321,6 +326,8 @@ impl<T> Shards<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     #[test]
@@ -351,5 +358,26 @@ mod tests {
         }
         // Small work is not cut, whoever it is second to.
         assert_eq!(Executor::second(1, || {}, || {}).parts(SMALLEST_PART), 1);
+    }
+
+    #[test]
+    fn threads_share_the_work_after_a_panic_as_before() {
+        let exec = Executor::new(2);
+        for parts in [1, 2] {
+            let gone = catch_unwind(AssertUnwindSafe(|| exec.run(parts, &|_| panic!("boom"))));
+            assert!(gone.is_err());
+            let (here, alone) = (AtomicUsize::new(0), AtomicBool::new(false));
+            exec.run(2, &|_| {
+                here.fetch_add(1, Ordering::SeqCst);
+                let began = Instant::now();
+                while here.load(Ordering::SeqCst) < 2 {
+                    if began.elapsed() > Duration::from_secs(30) {
+                        return alone.store(true, Ordering::SeqCst);
+                    }
+                    std::thread::yield_now();
+                }
+            });
+            assert!(!alone.into_inner(), "one thread did both parts");
+        }
     }
 }

@@ -57,7 +57,7 @@ impl ModelFolder {
         if !path.is_dir() {
             return Err(LoadError::MissingFile {
                 file: path.display().to_string(),
-                why: "there is no such folder; give the path of a model folder or of a GGUF file"
+                why: "there is no such folder or file; give the path of a model folder or of a GGUF file"
                     .to_owned(),
             });
         }

@@ -157,7 +157,7 @@ fn a_missing_folder_or_file_is_named() {
         .unwrap_err()
         .to_string();
     assert!(
-        error.contains("/no/such/folder") && error.contains("no such folder"),
+        error.contains("/no/such/folder") && error.contains("no such folder or file"),
         "{error}"
     );
     for name in ["config.json", "tokenizer.json", "model.safetensors"] {

@@ -81,8 +81,8 @@ impl Runner {
         }
     }
 
-    /// Makes room now for every pass over at most so many rows that wants the logits of at most so many.
-    /// On a device others may have taken the memory when such a pass comes.
+    /// Makes room now for every pass over at most so many rows that wants the logits of at most so many,
+    /// of one sequence more at most. On a device others may have taken the memory when such a pass comes.
     ///
     /// # Errors
     /// The device lacks the memory.

@@ -67,8 +67,14 @@ pub fn score_chunked<'a>(
 }
 
 /// The base model's embedding of a text: the mean over all tokens of the final hidden states after
-/// the last norm, scaled to length 1. `[hidden]` numbers; zeros for an empty text.
-pub fn embed(model: &Model, tokens: &[u32], exec: &Executor) -> Vec<f32> {
+/// the last norm, scaled to length 1. `[hidden]` numbers; zeros for an empty text. None once it is
+/// not wanted any more, which is asked before every chunk.
+pub fn embed(
+    model: &Model,
+    tokens: &[u32],
+    exec: &Executor,
+    is_wanted: impl Fn() -> bool,
+) -> Option<Vec<f32>> {
     let count = tokens.len().div_ceil(BLOCK_TOKENS);
     let blocks: Vec<u32> = (0..count as u32).collect();
     let mut kv = KvPool::new(model, count);
@@ -82,6 +88,9 @@ pub fn embed(model: &Model, tokens: &[u32], exec: &Executor) -> Vec<f32> {
     let mut normed = Buf::default();
     let mut sums = vec![0f64; hidden];
     for (index, part) in tokens.chunks(CHUNK).enumerate() {
+        if !is_wanted() {
+            return None;
+        }
         let seq = SeqInput {
             tokens: part,
             start: index * CHUNK,
@@ -101,7 +110,7 @@ pub fn embed(model: &Model, tokens: &[u32], exec: &Executor) -> Vec<f32> {
     }
     let length = sums.iter().map(|sum| sum * sum).sum::<f64>().sqrt();
     let scale = if length > 0.0 { 1.0 / length } else { 0.0 };
-    sums.iter().map(|sum| (sum * scale) as f32).collect()
+    Some(sums.iter().map(|sum| (sum * scale) as f32).collect())
 }
 
 impl Scores<'_> {
@@ -222,7 +231,8 @@ mod tests {
         let (model, exec) = (model(&cfg, 3), Executor::new(2));
         // More than one chunk.
         let text = tokens(&cfg, CHUNK + 40, 5);
-        let got = embed(&model, &text, &exec);
+        let embed = |text: &[u32], exec| embed(&model, text, exec, || true).expect("it is wanted");
+        let got = embed(&text, &exec);
         let hidden = score(&model, None, &text, &exec).hidden;
         let mut mean = vec![0f64; cfg.hidden];
         for row in hidden.as_slice().chunks(padded(cfg.hidden)) {
@@ -239,8 +249,21 @@ mod tests {
             assert!((f64::from(*got) - wanted / length).abs() < 1e-5);
         }
         let one = Executor::new(1);
-        assert_eq!(got, embed(&model, &text, &one), "threads change nothing");
-        assert_ne!(got, embed(&model, &text[1..], &exec));
-        assert!(embed(&model, &[], &exec).iter().all(|x| *x == 0.0));
+        assert_eq!(got, embed(&text, &one), "threads change nothing");
+        assert_ne!(got, embed(&text[1..], &exec));
+        assert!(embed(&[], &exec).iter().all(|x| *x == 0.0));
+    }
+
+    #[test]
+    fn an_embedding_that_nobody_wants_any_more_ends_with_its_chunk() {
+        let cfg = tiny(Family::Qwen3);
+        let (model, exec) = (model(&cfg, 3), Executor::new(1));
+        let text = tokens(&cfg, CHUNK + 40, 5);
+        for (asks_left, is_whole) in [(0_u32, false), (1, false), (2, true)] {
+            let left = std::cell::Cell::new(asks_left);
+            let is_wanted = || left.replace(left.get().saturating_sub(1)) > 0;
+            let got = embed(&model, &text, &exec, is_wanted);
+            assert_eq!(got.is_some(), is_whole, "{asks_left}");
+        }
     }
 }

@@ -2,18 +2,23 @@
 //! what is to be loaded, and somebody else loads it.
 
 mod exact;
+mod shelf;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use hone_domain::{Digest, Policies, Policy, PolicyVersion, Scope};
 use hone_nn::Adapter;
 
 use self::exact::{Exact, ExactState, Failed};
+use self::shelf::Shelf;
 use crate::reaper::Reaper;
 
 /// Most exact versions in memory; the longest unused without a request goes first.
 const EXACT_MAX: usize = 1_024;
+/// Most scopes whose withdrawn versions are remembered; beyond, all are forgotten: requests that came
+/// with the withdrawal are over by then.
+const WITHDRAWN_MAX: usize = 4_096;
 
 /// What is to be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -108,6 +113,9 @@ struct Known {
     again: bool,
     /// Where the newest version is not the one that serves, because its load failed.
     behind: Option<Failed>,
+    /// What served was withdrawn, and nothing was loaded since.
+    bereft: bool,
+    /// The number of its last use, which no other scope has.
     used: u64,
 }
 
@@ -135,14 +143,16 @@ pub(crate) struct Changed {
 #[derive(Debug)]
 pub(crate) struct AdapterTable {
     known: HashMap<Scope, Known>,
+    /// The same scopes by their last use.
+    order: BTreeMap<u64, Scope>,
     exact: HashMap<Policy, Exact>,
-    /// Older versions that may still be in use.
-    retired: Vec<Weak<Loaded>>,
+    /// What of both is in memory.
+    shelf: Shelf,
+    /// Versions that serve nobody new any more, also where one is being loaded.
+    withdrawn: HashMap<Scope, BTreeSet<PolicyVersion>>,
     limits: TableLimits,
+    /// Every use has a number.
     uses: u64,
-    bytes: u64,
-    /// Adapters that are loaded and about to serve, and their bytes.
-    coming: (usize, u64),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -156,12 +166,12 @@ impl AdapterTable {
     pub(crate) fn new(limits: TableLimits) -> Self {
         Self {
             known: HashMap::new(),
+            order: BTreeMap::new(),
             exact: HashMap::new(),
-            retired: Vec::new(),
+            shelf: Shelf::default(),
+            withdrawn: HashMap::new(),
             limits,
             uses: 0,
-            bytes: 0,
-            coming: (0, 0),
         }
     }
 
@@ -172,9 +182,7 @@ impl AdapterTable {
         now_ms: i64,
         policies: impl FnOnce() -> Policies,
     ) -> (Pick, bool) {
-        self.uses += 1;
-        if let Some(known) = self.known.get_mut(scope) {
-            known.used = self.uses;
+        if let Some(known) = self.touch(scope) {
             let wanted = known.behind.is_some() || known.serving.is_none();
             let rests = known.behind.as_ref().filter(|failed| failed.rests(now_ms));
             let load = wanted && !known.loading && rests.is_none();
@@ -186,38 +194,57 @@ impl AdapterTable {
             known.loading |= load;
             return (pick, load);
         }
+        // Also where nothing is published yet: so the first version is loaded while the base serves.
         let published = policies().newest(scope).is_some();
+        self.uses += 1;
         let known = Known {
             serving: (!published).then(Pinned::base),
             loading: published,
             again: false,
             behind: None,
+            bereft: self.withdrawn.contains_key(scope),
             used: self.uses,
         };
         let pick = known.serving.clone().map_or(Pick::Wait, Pick::Ready);
         self.known.insert(scope.clone(), known);
+        self.order.insert(self.uses, scope.clone());
         self.forget_scopes();
         (pick, published)
     }
 
+    /// `scope` is asked for now, and gets what it is served.
+    fn touch(&mut self, scope: &Scope) -> Option<&mut Known> {
+        let known = self.known.get_mut(scope)?;
+        self.uses += 1;
+        let before = std::mem::replace(&mut known.used, self.uses);
+        let scope = self.order.remove(&before)?;
+        self.order.insert(self.uses, scope);
+        self.shelf.lend(before, self.uses);
+        Some(known)
+    }
+
     /// One adapter, and whether its load is to be started now.
     pub(crate) fn pick_exact(&mut self, policy: &Policy, now_ms: i64) -> (Pick, bool) {
-        self.uses += 1;
-        let known = self.known.get_mut(&policy.scope);
-        let is_it = |known: &&mut Known| known.serving.as_ref().is_some_and(|s| s.is(policy));
-        if let Some(known) = known.filter(is_it) {
-            known.used = self.uses;
-            let serving = known.serving.clone();
-            return (serving.map_or(Pick::Wait, Pick::Ready), false);
+        if self.is_withdrawn(&policy.scope, policy.version) {
+            return (Pick::Failed(withdrawn(policy.version)), false);
         }
+        if let Some(serving) = self.serving(&policy.scope).filter(|s| s.is(policy)) {
+            let serving = serving.clone();
+            self.touch(&policy.scope);
+            return (Pick::Ready(serving), false);
+        }
+        self.uses += 1;
         let mut load = false;
         let exact = self.exact.entry(policy.clone()).or_insert_with(|| {
             load = true;
-            Exact::loading(0)
+            Exact::loading()
         });
-        exact.used = self.uses;
+        let before = std::mem::replace(&mut exact.used, self.uses);
         let pick = match &exact.state {
-            ExactState::Loaded(loaded) => Pick::Ready(Pinned(Some(loaded.clone()))),
+            ExactState::Loaded(loaded) => {
+                self.shelf.lend(before, self.uses);
+                Pick::Ready(Pinned(Some(loaded.clone())))
+            }
             ExactState::Failed(failed) if failed.rests(now_ms) => {
                 Pick::Failed(failed.error.clone())
             }
@@ -238,7 +265,8 @@ impl AdapterTable {
             (Some(exact), _) if exact.loaded().is_some() => {}
             (Some(exact), Ok(Some(loaded))) => {
                 exact.state = ExactState::Loaded(loaded.clone());
-                self.bytes += loaded.bytes;
+                let which = Wanted::Exact(policy.clone());
+                self.shelf.put(exact.used, which, loaded);
             }
             (Some(exact), Err(error)) => {
                 exact.state = ExactState::Failed(Failed {
@@ -252,9 +280,11 @@ impl AdapterTable {
         self.drop_unused();
     }
 
-    /// The adapter that was asked for, once it is loaded.
-    pub(crate) fn exact(&self, policy: &Policy) -> Option<Pinned> {
-        let loaded = self.exact.get(policy)?.loaded().cloned()?;
+    /// The adapter that was asked for, once it is loaded, for a request.
+    pub(crate) fn exact(&mut self, policy: &Policy) -> Option<Pinned> {
+        let exact = self.exact.get(policy)?;
+        let loaded = exact.loaded().cloned()?;
+        self.shelf.lend(exact.used, exact.used);
         Some(Pinned(Some(loaded)))
     }
 
@@ -262,38 +292,66 @@ impl AdapterTable {
     /// until it is loaded again. False where it is not served any more.
     pub(crate) fn discard(&mut self, wanted: &Wanted, digest: Digest) -> bool {
         let gone: Vec<Arc<Loaded>> = match wanted {
-            Wanted::Exact(policy) => {
-                let exact = self.exact.remove(policy);
-                exact.and_then(Exact::into_loaded).into_iter().collect()
-            }
-            Wanted::Newest(scope) => {
-                let known = self.known.get_mut(scope);
-                let unfit = |pinned: &mut Pinned| pinned.digest() == Some(digest);
-                let taken = known.and_then(|known| known.serving.take_if(unfit));
-                // A trial may have moved it aside since it was loaded.
-                let unfit = |policy: &Policy, exact: &mut Exact| {
-                    let is_loaded = exact.loaded().is_some();
-                    is_loaded && policy.scope == *scope && policy.digest == digest
-                };
-                let kept = self.exact.extract_if(unfit);
-                let kept = kept.filter_map(|(_, exact)| exact.into_loaded());
-                taken
-                    .and_then(|pinned| pinned.0)
-                    .into_iter()
-                    .chain(kept)
-                    .collect()
-            }
+            Wanted::Exact(policy) => self.take_exact(policy).into_iter().collect(),
+            // A trial may have moved it aside since it was loaded.
+            Wanted::Newest(scope) => self.take_those(scope, |_, of| of == digest),
         };
-        for loaded in &gone {
-            self.retire(loaded);
-        }
+        gone.iter().for_each(|loaded| self.shelf.retire(loaded));
         !gone.is_empty()
     }
 
-    /// It serves nobody new any more.
-    fn retire(&mut self, loaded: &Arc<Loaded>) {
-        self.bytes -= loaded.bytes;
-        self.retired.push(Arc::downgrade(loaded));
+    /// Versions of `scope` serve nobody new from now on, whatever takes their place: new requests wait
+    /// for that, and get the base model where it cannot be loaded. Digests of those in memory.
+    pub(crate) fn withdraw(&mut self, scope: &Scope, versions: &[PolicyVersion]) -> Vec<Digest> {
+        if self.withdrawn.len() >= WITHDRAWN_MAX && !self.withdrawn.contains_key(scope) {
+            self.withdrawn.clear();
+        }
+        let all = self.withdrawn.entry(scope.clone()).or_default();
+        all.extend(versions);
+        let all = all.clone();
+        let gone = self.take_those(scope, |version, _| all.contains(&version));
+        if let Some(known) = self.known.get_mut(scope) {
+            known.bereft |= known.serving.is_none();
+            // What failed says nothing of what is published now.
+            if let Some(failed) = &mut known.behind {
+                failed.retry_at_ms = i64::MIN;
+            }
+        }
+        // Nobody waits for those that are being loaded.
+        self.exact
+            .retain(|policy, _| policy.scope != *scope || !all.contains(&policy.version));
+        gone.iter().for_each(|loaded| self.shelf.retire(loaded));
+        gone.iter().map(|loaded| loaded.digest).collect()
+    }
+
+    /// Whether a version was withdrawn.
+    pub(crate) fn is_withdrawn(&self, scope: &Scope, version: PolicyVersion) -> bool {
+        let versions = self.withdrawn.get(scope);
+        versions.is_some_and(|versions| versions.contains(&version))
+    }
+
+    /// Takes those adapters of a scope out of the table. Requests that wait for what it is served
+    /// wait on.
+    fn take_those(
+        &mut self,
+        scope: &Scope,
+        is_it: impl Fn(PolicyVersion, Digest) -> bool,
+    ) -> Vec<Arc<Loaded>> {
+        let known = self.known.get_mut(scope);
+        let serving = known.and_then(|known| {
+            let is_it = |p: &mut Pinned| p.0.as_ref().is_some_and(|l| is_it(l.version, l.digest));
+            let taken = known.serving.take_if(is_it)?;
+            self.shelf.take(known.used);
+            taken.0
+        });
+        let is_it = |policy: &Policy, exact: &mut Exact| {
+            let is_it = policy.scope == *scope && is_it(policy.version, policy.digest);
+            is_it && exact.loaded().is_some()
+        };
+        let exact: Vec<Exact> = self.exact.extract_if(is_it).map(|(_, e)| e).collect();
+        exact.iter().for_each(|exact| self.shelf.take(exact.used));
+        let exact = exact.into_iter().filter_map(Exact::into_loaded);
+        serving.into_iter().chain(exact).collect()
     }
 
     /// A load that was in line and that nobody waits for any more.
@@ -313,9 +371,16 @@ impl AdapterTable {
         }
     }
 
-    /// The version that serves `scope` now, for a request that picked before and has not begun.
+    /// The version that serves `scope` now.
     pub(crate) fn serving(&self, scope: &Scope) -> Option<&Pinned> {
         self.known.get(scope)?.serving.as_ref()
+    }
+
+    /// The same, for a request that picked before and has not begun.
+    pub(crate) fn hand_out(&mut self, scope: &Scope) -> Option<Pinned> {
+        let known = self.known.get(scope)?;
+        self.shelf.lend(known.used, known.used);
+        known.serving.clone()
     }
 
     /// A newer version of `scope` exists; whether to load it now. Scopes nobody asked for wait
@@ -360,9 +425,12 @@ impl AdapterTable {
                     error: error.clone(),
                     retry_at_ms: now_ms + rest_ms,
                 });
+                if known.bereft && known.serving.is_none() && !changed.load {
+                    known.serving = Some(Pinned::base());
+                }
             }
             Ok(loaded) => {
-                known.behind = None;
+                (known.behind, known.bereft) = (None, false);
                 let new = Pinned(loaded.clone());
                 let newer = known
                     .serving
@@ -371,7 +439,11 @@ impl AdapterTable {
                 if newer {
                     let old = known.serving.replace(new);
                     changed.swapped = old.is_some();
-                    self.bytes += loaded.as_ref().map_or(0, |l| l.bytes);
+                    self.shelf.take(known.used);
+                    if let Some(loaded) = loaded {
+                        let which = Wanted::Newest(scope.clone());
+                        self.shelf.put(known.used, which, loaded);
+                    }
                     if let Some(old) = old.and_then(|pinned| pinned.0) {
                         self.displace(old, proven);
                     }
@@ -385,31 +457,36 @@ impl AdapterTable {
     /// A newer version took the place of `old`.
     fn displace(&mut self, old: Arc<Loaded>, proven: Option<&Policy>) {
         if let Some(policy) = proven.filter(|policy| old.is(policy)) {
-            let used = self.uses;
+            self.uses += 1;
             let exact = self.exact.entry(policy.clone());
-            let exact = exact.or_insert_with(|| Exact::loading(used));
-            exact.used = used;
+            let exact = exact.or_insert_with(Exact::loading);
+            let before = std::mem::replace(&mut exact.used, self.uses);
             if exact.loaded().is_none() {
+                let which = Wanted::Exact(policy.clone());
+                self.shelf.put(exact.used, which, &old);
                 exact.state = ExactState::Loaded(old);
+                // It goes before the newest does.
+                self.touch(&policy.scope);
                 return;
             }
+            self.shelf.lend(before, self.uses);
         }
-        self.retire(&old);
+        self.shelf.retire(&old);
     }
 
     /// The trial that `policy` was kept for is over.
     pub(crate) fn let_go(&mut self, policy: &Policy) {
         let is_loaded = self.exact.get(policy).is_some_and(|e| e.loaded().is_some());
-        let gone = is_loaded.then(|| self.exact.remove(policy)).flatten();
-        if let Some(gone) = gone.and_then(Exact::into_loaded) {
-            self.retire(&gone);
+        let gone = is_loaded.then(|| self.take_exact(policy)).flatten();
+        if let Some(gone) = gone {
+            self.shelf.retire(&gone);
         }
         self.drop_retired();
     }
 
     /// Adapters that are loaded and about to serve: they count as well.
     pub(crate) fn expect(&mut self, coming: (usize, u64)) {
-        self.coming = coming;
+        self.shelf.coming = coming;
         self.drop_unused();
     }
 
@@ -425,44 +502,34 @@ impl AdapterTable {
             self.exact
                 .retain(|_, exact| !matches!(exact.state, ExactState::Failed(_)));
         }
+        let is_exact = |which: &Wanted| matches!(which, Wanted::Exact(_));
         while self.exact.len() > EXACT_MAX
-            && let Some((_, policy)) = self.oldest_exact()
+            && let Some(which) = self.shelf.oldest_unused(is_exact)
         {
-            self.drop_exact(&policy);
+            self.take(&which);
         }
-        let beside = self.retired_bytes() + self.coming.1 + loading;
-        while self.bytes + beside > self.limits.bytes_max && self.drop_oldest() {}
+        while self.shelf.resident().1 + loading > self.limits.bytes_max && self.drop_oldest() {}
     }
 
     /// Drops the longest unused adapter without a request, one that a newer one is on its way for last;
     /// false where there is none.
     fn drop_oldest(&mut self) -> bool {
-        let (known, exact) = (self.oldest_known(), self.oldest_exact());
-        let exact_first = match (&known, &exact) {
-            (None, None) => return false,
-            (Some((order, _)), Some((used, _))) => (false, *used) <= *order,
-            (known, _) => known.is_none(),
+        let known = &self.known;
+        let goes = |which: &Wanted| match which {
+            Wanted::Newest(scope) => known.get(scope).is_some_and(|known| !known.loading),
+            Wanted::Exact(_) => true,
         };
-        match (known, exact) {
-            (_, Some((_, policy))) if exact_first => self.drop_exact(&policy),
-            (Some((_, scope)), _) => {
-                self.bytes -= self.take_serving(&scope).map_or(0, |loaded| loaded.bytes);
-            }
-            _ => {}
-        }
-        true
+        let oldest = self.shelf.oldest_unused(goes);
+        let oldest = oldest.or_else(|| self.shelf.oldest_unused(|_| true));
+        oldest.is_some_and(|oldest| self.take(&oldest).is_some())
     }
 
-    /// The longest unused adapter without a request that is the newest of its scope, whether one is on
-    /// its way, and when it was used.
-    fn oldest_known(&self) -> Option<((bool, u64), Scope)> {
-        let unused = self.known.iter().filter_map(|(scope, known)| {
-            let loaded = known.serving.as_ref()?.0.as_ref()?;
-            let is_unused = Arc::strong_count(loaded) == 1;
-            is_unused.then_some(((known.loading, known.used), scope))
-        });
-        let oldest = unused.min_by_key(|(order, _)| *order);
-        oldest.map(|(order, scope)| (order, scope.clone()))
+    /// Takes an adapter out of the table.
+    fn take(&mut self, which: &Wanted) -> Option<Arc<Loaded>> {
+        match which {
+            Wanted::Newest(scope) => self.take_serving(scope),
+            Wanted::Exact(policy) => self.take_exact(policy),
+        }
     }
 
     /// Takes the adapter that serves `scope` out of the table. The scope is forgotten, but where a load
@@ -470,130 +537,73 @@ impl AdapterTable {
     fn take_serving(&mut self, scope: &Scope) -> Option<Arc<Loaded>> {
         let known = self.known.get_mut(scope)?;
         let serving = known.serving.take();
+        self.shelf.take(known.used);
         if !known.loading {
+            self.order.remove(&known.used);
             self.known.remove(scope);
         }
         serving?.0
     }
 
+    fn take_exact(&mut self, policy: &Policy) -> Option<Arc<Loaded>> {
+        let exact = self.exact.remove(policy)?;
+        self.shelf.take(exact.used);
+        exact.into_loaded()
+    }
+
     /// The longest unused of the adapters that requests use serves nobody new from now on, so that it
     /// goes when they end; unless so many bytes fit anyway once those end whose adapters went so before.
     pub(crate) fn give_way(&mut self, wanted: u64) {
-        let used = self.in_use().map(|(.., bytes)| bytes).sum::<u64>();
-        if used + self.coming.1 + wanted <= self.limits.bytes_max {
+        let coming = self.shelf.coming.1;
+        let (used, oldest) = self.shelf.used();
+        if used + coming + wanted <= self.limits.bytes_max {
             return;
         }
-        let oldest = self.in_use().min_by_key(|(used, ..)| *used);
-        let gone = match oldest.map(|(_, which, _)| which) {
-            Some(Wanted::Newest(scope)) => self.take_serving(&scope),
-            Some(Wanted::Exact(policy)) => self.exact.remove(&policy).and_then(Exact::into_loaded),
-            None => None,
-        };
-        if let Some(loaded) = gone {
-            self.retire(&loaded);
+        if let Some(loaded) = oldest.and_then(|which| self.take(&which)) {
+            self.shelf.retire(&loaded);
         }
-    }
-
-    /// When they were used last, which they are, and bytes of adapters that requests use.
-    fn in_use(&self) -> impl Iterator<Item = (u64, Wanted, u64)> {
-        let is_used = |loaded: &&Arc<Loaded>| Arc::strong_count(loaded) > 1;
-        let newest = self.known.iter().filter_map(move |(scope, known)| {
-            let loaded = known.serving.as_ref()?.0.as_ref().filter(is_used)?;
-            Some((known.used, Wanted::Newest(scope.clone()), loaded.bytes))
-        });
-        let exact = self.exact.iter().filter_map(move |(policy, exact)| {
-            let loaded = exact.loaded().filter(is_used)?;
-            Some((exact.used, Wanted::Exact(policy.clone()), loaded.bytes))
-        });
-        newest.chain(exact)
-    }
-
-    /// All that new requests can get.
-    fn loaded(&self) -> impl Iterator<Item = &Arc<Loaded>> {
-        let newest = self.known.values();
-        let newest = newest.filter_map(|known| known.serving.as_ref()?.0.as_ref());
-        let exact = self.exact.values();
-        newest.chain(exact.filter_map(Exact::loaded))
     }
 
     /// Bytes in memory that cannot be dropped now, and those of the largest adapter.
-    pub(crate) fn held(&self) -> (u64, u64) {
-        let retired = self.retired.iter().filter_map(Weak::upgrade);
-        let mut largest = retired.map(|loaded| loaded.bytes).max().unwrap_or(0);
-        let mut held = self.retired_bytes() + self.coming.1;
-        for loaded in self.loaded() {
-            largest = largest.max(loaded.bytes);
-            if Arc::strong_count(loaded) > 1 {
-                held += loaded.bytes;
-            }
-        }
-        (held, largest)
+    pub(crate) fn held(&mut self) -> (u64, u64) {
+        self.shelf.held()
     }
 
-    /// The longest unused exact version without a request, and when it was used.
-    fn oldest_exact(&self) -> Option<(u64, Policy)> {
-        let unused = self.exact.iter().filter_map(|(policy, exact)| {
-            let loaded = exact.loaded()?;
-            (Arc::strong_count(loaded) == 1).then_some((exact.used, policy))
-        });
-        let oldest = unused.min_by_key(|(used, _)| *used);
-        oldest.map(|(used, policy)| (used, policy.clone()))
-    }
-
-    fn drop_exact(&mut self, policy: &Policy) {
-        let gone = self.exact.remove(policy).and_then(Exact::into_loaded);
-        self.bytes -= gone.map_or(0, |loaded| loaded.bytes);
-    }
-
-    /// Keeps to the number of scopes; drops an eighth at once, so that this is rare.
+    /// Keeps to the number of scopes: the longest unused that nobody waits for goes.
     fn forget_scopes(&mut self) {
-        if self.known.len() <= self.limits.scopes_max {
-            return;
-        }
-        let mut idle: Vec<(u64, Scope)> = self
-            .known
-            .iter()
-            .filter(|(_, known)| !known.loading && known.used < self.uses)
-            .map(|(scope, known)| (known.used, scope.clone()))
-            .collect();
-        idle.sort_unstable();
-        for (_, scope) in idle.into_iter().take(self.limits.scopes_max / 8 + 1) {
-            let loaded = self
-                .known
-                .remove(&scope)
-                .and_then(|k| k.serving)
-                .and_then(|p| p.0);
-            self.bytes -= loaded.as_ref().map_or(0, |l| l.bytes);
-            self.retired.extend(loaded.as_ref().map(Arc::downgrade));
+        while self.known.len() > self.limits.scopes_max {
+            let waits = |scope: &Scope| self.known.get(scope).is_some_and(|known| known.loading);
+            let mut older = self.order.range(..self.uses);
+            let oldest = older.find_map(|(_, scope)| (!waits(scope)).then(|| scope.clone()));
+            let Some(oldest) = oldest else {
+                return;
+            };
+            if let Some(loaded) = self.take_serving(&oldest) {
+                self.shelf.retire(&loaded);
+            }
         }
         self.drop_retired();
     }
 
     /// Forgets older versions that no request uses any more.
     pub(crate) fn drop_retired(&mut self) {
-        self.retired.retain(|loaded| loaded.strong_count() > 0);
+        self.shelf.drop_retired();
     }
 
     /// Whether older versions may still be in use.
     pub(crate) fn has_retired(&self) -> bool {
-        !self.retired.is_empty()
-    }
-
-    fn retired_bytes(&self) -> u64 {
-        self.retired
-            .iter()
-            .filter_map(Weak::upgrade)
-            .map(|loaded| loaded.bytes)
-            .sum()
+        self.shelf.has_retired()
     }
 
     /// Adapters in memory and their bytes.
     pub(crate) fn resident(&self) -> (usize, u64) {
-        (
-            self.loaded().count() + self.retired.len() + self.coming.0,
-            self.bytes + self.retired_bytes() + self.coming.1,
-        )
+        self.shelf.resident()
     }
+}
+
+/// Why nobody gets a version.
+pub(crate) fn withdrawn(version: PolicyVersion) -> String {
+    format!("version {version} was withdrawn")
 }
 
 #[cfg(test)]

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use hone_domain::{Ask, Delta, Digest, Grammar, ServeError, Token};
+use hone_domain::{Ask, Delta, Digest, Grammar, PolicyVersion, Scope, ServeError, Token};
 use tokio::sync::mpsc;
 
 use crate::masks::HeldGrammar;
 use crate::stats::EngineStats;
 
-/// Ends a completion early. Clones end the same one.
+/// Ends a completion or an embedding early. Clones end the same one.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// Asks for the end; the completion ends within one step.
+    /// Asks for the end; a completion ends within one step.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -50,12 +50,20 @@ pub trait Backend: Send + Sync {
         ))
     }
 
-    /// The base model's embedding of a text. Computes on the calling thread, so not for async ones.
-    fn embed(&self, tokens: &[Token]) -> Result<Vec<f32>, ServeError> {
-        let _unread = tokens;
+    /// The base model's embedding of a text; [`ServeError::Late`] once it is cancelled. Computes on
+    /// the calling thread, so not for async ones.
+    fn embed(&self, tokens: &[Token], cancel: &Cancel) -> Result<Vec<f32>, ServeError> {
+        let _unread = (tokens, cancel);
         Err(ServeError::Unsupported(
             "this backend has no embeddings".to_owned(),
         ))
+    }
+
+    /// From now on no ask begins with one of these versions of a scope: what is published instead is
+    /// loaded, and the base answers where that fails. Completions under way end as they began. One
+    /// that serves no adapters has nothing to withdraw.
+    fn withdraw(&self, scope: &Scope, versions: &[PolicyVersion]) {
+        let _unread = (scope, versions);
     }
 
     /// What this backend can do.

@@ -15,7 +15,7 @@ pub struct Config {
     pub running_max: usize,
     /// Most requests in the waiting line; further ones are refused as overloaded.
     pub waiting_max: usize,
-    /// Most of them of one owner; further ones of that owner are refused as overloaded.
+    /// Most of them of one owner and their agents; further ones of theirs are refused as overloaded.
     pub waiting_per_owner_max: usize,
     /// Most tokens one step computes, decoding and prefill together.
     pub step_tokens_max: usize,
@@ -46,7 +46,7 @@ pub struct Config {
     /// How often every adapter in memory is proven to be what was published, in milliseconds; 0
     /// proves it when it is loaded only.
     pub prove_interval_ms: u64,
-    /// Failed steps in a row after which the engine gives up and says so on the board.
+    /// Steps that panic in a row after which the engine gives up and says so on the board.
     pub panics_in_row_max: u32,
 }
 

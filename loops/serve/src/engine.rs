@@ -8,24 +8,24 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hone_domain::{
-    Ask, Blobs, CallFinder, Collect, Digest, Form, Grammar, Policies, Policy, PolicyChoice, Scope,
-    ServeError, Token,
+    Ask, Blobs, CallFinder, Collect, Digest, Form, Grammar, Policies, Policy, PolicyChoice,
+    PolicyVersion, Scope, ServeError, Token,
 };
-use hone_nn::device::Device;
+use hone_nn::device::{Device, DeviceError};
 use hone_nn::grammar::Constraint;
 use hone_nn::tokenizer::Tokenizer;
 use hone_nn::{Executor, Model, Runner, embed, fingerprint};
 use hone_runtime::{Board, Clock, LatestReader, RoomState};
 
 use crate::adapters::{LoadResult, Wanted};
-use crate::backend::{Answer, Backend, Capabilities};
+use crate::backend::{Answer, Backend, Cancel, Capabilities};
 use crate::config::Config;
 use crate::kv::KvRoom;
 use crate::line::{InLine, Line};
 use crate::loader::{self, LoaderCtx};
 use crate::masks::{Calls, GrammarBook, HeldGrammar, Masked, Masks};
 use crate::reaper::Reaper;
-use crate::sequence::{Sequence, Setup};
+use crate::sequence::{SCORED_MAX, Sequence, Setup};
 use crate::stats::{Counters, EngineLoad, EngineStats};
 use crate::thread::{Core, CoreCtx};
 
@@ -66,6 +66,11 @@ pub(crate) enum Command {
     Newer(Scope),
     /// A trial ended that this version was measured against.
     TrialOver(Policy),
+    /// Versions of a scope serve nobody new from now on.
+    Withdraw {
+        scope: Scope,
+        versions: Vec<PolicyVersion>,
+    },
     /// A load came to its end.
     Loaded { wanted: Wanted, result: LoadResult },
     /// A loaded adapter is not what was published.
@@ -137,12 +142,6 @@ pub(crate) struct Threads {
     loader: JoinHandle<()>,
 }
 
-/// At most one load per known scope and per request that waits for one.
-fn loads_max(config: &Config) -> usize {
-    let most = config.scopes_known_max.saturating_add(config.waiting_max);
-    most.min(tokio::sync::Semaphore::MAX_PERMITS)
-}
-
 impl Engine {
     /// Checks the configuration, takes the memory, and starts the engine's and the loader's
     /// threads. A configuration that cannot work is an error that names the key.
@@ -169,7 +168,7 @@ impl Engine {
             fault: AtomicBool::new(false),
         });
         let (commands, inbox) = channel();
-        let (jobs, job_inbox) = tokio::sync::mpsc::channel(loads_max(&ctx.config));
+        let (jobs, job_inbox) = tokio::sync::mpsc::channel(ctx.config.loads_parallel_max);
         let loader = LoaderCtx {
             model: Arc::clone(&ctx.model),
             executor: proofs,
@@ -247,7 +246,7 @@ impl Engine {
             Life::Stopping => return Err(ServeError::Stopping),
             Life::Failed => {
                 return Err(ServeError::Internal(
-                    "the engine gave up after repeated failures; see the server's log".to_owned(),
+                    "the engine gave up; see the server's log".to_owned(),
                 ));
             }
         }
@@ -314,7 +313,7 @@ impl Backend for Engine {
             Some(form) => Some((form, self.shared.constraint(form.grammar())?)),
             None => None,
         };
-        let place = self.line_up(&ask.context.owner)?;
+        let place = self.line_up(ask.context.counts_as())?;
         // Its first mask is asked for, which a refused one has no use for.
         let masks = &self.shared.masks;
         let masked = constraint.map(|(form, constraint)| match form {
@@ -349,14 +348,21 @@ impl Backend for Engine {
         self.shared.grammars.hold(grammar, model)
     }
 
-    fn embed(&self, tokens: &[Token]) -> Result<Vec<f32>, ServeError> {
+    fn embed(&self, tokens: &[Token], cancel: &Cancel) -> Result<Vec<f32>, ServeError> {
         let vocab = self.shared.capabilities.vocab;
         if tokens.is_empty() || tokens.iter().any(|token| *token as usize >= vocab) {
             let why = format!("an embedding needs tokens below {vocab}");
             return Err(ServeError::Internal(why));
         }
         // A thread of its own, so that no step of the engine waits for it.
-        Ok(embed(&self.model, tokens, &Executor::new(1)))
+        let is_wanted = || !cancel.is_cancelled();
+        embed(&self.model, tokens, &Executor::new(1), is_wanted).ok_or(ServeError::Late)
+    }
+
+    fn withdraw(&self, scope: &Scope, versions: &[PolicyVersion]) {
+        let (scope, versions) = (scope.clone(), versions.to_vec());
+        // A stopped engine serves nothing.
+        let _ = self.commands.send(Command::Withdraw { scope, versions });
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -409,10 +415,17 @@ fn runner(ctx: &ServeCtx, blocks: usize) -> Result<Runner, String> {
     if !Arc::ptr_eq(device.model(), &ctx.model) {
         return Err("the device holds another model than the one to serve".to_owned());
     }
-    let (rows, picked) = (ctx.config.step_tokens_max, ctx.config.running_max);
-    Runner::on_device(device, blocks)
-        .and_then(|runner| runner.reserved(rows, picked))
-        .map_err(|error| error.to_string())
+    let rows = ctx.config.step_tokens_max;
+    let picked = rows.min(ctx.config.running_max + SCORED_MAX);
+    let runner = Runner::on_device(device, blocks).map_err(|error| error.to_string())?;
+    runner.reserved(rows, picked).map_err(|error| match error {
+        DeviceError::Memory { .. } => format!(
+            "keys and values take {} bytes and leave too little for steps of serve.step_tokens_max = {rows} \
+             tokens ({error}); lower serve.kv_cache_bytes_max or serve.step_tokens_max",
+            blocks * device.bytes_per_block()
+        ),
+        error => error.to_string(),
+    })
 }
 
 fn capabilities(ctx: &ServeCtx, max_positions: usize) -> Capabilities {

@@ -3,7 +3,7 @@
 //! **In** – [`Ask`](hone_domain::Ask)s through [`Backend::ask`], the newest policies through a
 //! latest-value link, adapter files through [`Blobs`](hone_domain::Blobs).
 //! **Out** – a channel of [`Delta`](hone_domain::Delta)s per ask, which ends with the whole turn.
-//! **Rights** – the key-value memory, one engine thread, one loader thread, the lent executor.
+//! **Rights** – the key-value memory, one engine thread, the loader's threads, the lent executor.
 //! **Promises** – an ask is answered or refused at once, never parked because weights change; a
 //! completion is made by one version from its first token to its last; what a request gets does
 //! not depend on what else is in the batch; a reader that never reads delays nobody; memory stays

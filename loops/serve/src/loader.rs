@@ -3,10 +3,9 @@
 use std::cell::RefCell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::Weak;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -14,7 +13,7 @@ use hone_domain::{BlobError, Blobs, Digest, Policies, Policy, Scope};
 use hone_nn::device::Device;
 use hone_nn::{Adapter, Executor, Model, PROBE_FILE, peft, prove};
 use hone_runtime::LatestReader;
-use tokio::sync::mpsc::Receiver;
+use tokio::sync::mpsc::{Receiver, channel};
 
 use crate::adapters::{LoadResult, Loaded, Wanted};
 use crate::engine::{Command, Shared};
@@ -41,23 +40,52 @@ pub(crate) struct LoaderCtx {
     pub(crate) reaper: Reaper,
 }
 
-/// Starts the loader's thread. It tells the engine which scopes have a newer version, loads the
-/// adapters it is told to, and ends when the sender of `jobs` is gone.
+/// Starts the loader's threads. The one it returns tells the engine which scopes have a newer version,
+/// passes on which adapters are to be loaded, and ends when the sender of `jobs` is gone.
 pub(crate) fn spawn(ctx: LoaderCtx, jobs: Receiver<Wanted>) -> io::Result<JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
-        .max_blocking_threads(ctx.parallel)
-        .thread_name("hone-serve-load")
         .build()?;
+    let (told, loaded) = channel(ctx.parallel);
+    let reading = ctx.clone();
+    let readers = start_workers(ctx.parallel, move |wanted| {
+        let result = load_guarded(&reading, &wanted);
+        if let (Ok(Some(loaded)), Some(_)) = (&result, reading.prove_every) {
+            // Nobody proves anything once the loader is gone.
+            let _ = told.blocking_send((wanted.clone(), Arc::downgrade(loaded)));
+        }
+        // A stopped engine needs no result.
+        let _ = reading.commands.send(Command::Loaded { wanted, result });
+    })?;
     // Before the engine is asked anything: what it did not know then is news.
     let news = News::new(ctx.policies.clone());
-    std::thread::Builder::new()
+    Builder::new()
         .name("hone-serve-loads".to_owned())
-        .spawn(move || {
-            runtime.block_on(run(ctx, news, jobs));
-            // A read that hangs must not hold up the stop.
-            runtime.shutdown_background();
-        })
+        .spawn(move || runtime.block_on(run(ctx, news, (jobs, readers), loaded)))
+}
+
+/// Starts so many threads that take what is sent; they end when nobody can send any more, and nobody
+/// waits for them: a read that hangs must not hold up the stop. All begin here, so that a system that
+/// has no thread left is found out now and not by who waits for a load.
+fn start_workers<J: Send + 'static>(
+    count: usize,
+    work: impl Fn(J) + Clone + Send + 'static,
+) -> io::Result<Sender<J>> {
+    let (jobs, inbox) = std::sync::mpsc::channel();
+    let inbox = Arc::new(Mutex::new(inbox));
+    for _ in 0..count {
+        let (inbox, work) = (Arc::clone(&inbox), work.clone());
+        // The next one waits for the lock while this one waits for a job.
+        let next = move || inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        Builder::new()
+            .name("hone-serve-load".to_owned())
+            .spawn(move || {
+                while let Ok(job) = next() {
+                    work(job);
+                }
+            })?;
+    }
+    Ok(jobs)
 }
 
 /// What changed in what is published.
@@ -103,9 +131,13 @@ impl News {
     }
 }
 
-async fn run(ctx: LoaderCtx, mut news: News, mut jobs: Receiver<Wanted>) {
+async fn run(
+    ctx: LoaderCtx,
+    mut news: News,
+    (mut jobs, readers): (Receiver<Wanted>, Sender<Wanted>),
+    mut loaded: Receiver<(Wanted, Weak<Loaded>)>,
+) {
     let mut published = true;
-    let (told, mut loaded) = tokio::sync::mpsc::channel::<(Wanted, Weak<Loaded>)>(ctx.parallel);
     let mut served = Served::new();
     let mut prover = Prover::default();
     let mut proofs = tokio::time::interval(ctx.prove_every.unwrap_or(NEVER));
@@ -129,18 +161,10 @@ async fn run(ctx: LoaderCtx, mut news: News, mut jobs: Receiver<Wanted>) {
             },
             job = jobs.recv() => {
                 let Some(wanted) = job else { return };
-                let ctx = ctx.clone();
-                // Results travel by command; the task itself reports nothing.
-                let told = told.clone();
-                drop(tokio::task::spawn_blocking(move || {
-                    let result = load_guarded(&ctx, &wanted);
-                    if let (Ok(Some(loaded)), Some(_)) = (&result, ctx.prove_every) {
-                        // Nobody proves anything once the loader is gone.
-                        let _ = told.blocking_send((wanted.clone(), Arc::downgrade(loaded)));
-                    }
-                    // A stopped engine needs no result.
-                    let _ = ctx.commands.send(Command::Loaded { wanted, result });
-                }));
+                // Results travel by command. The engine sees that this ended where nobody reads.
+                if readers.send(wanted).is_err() {
+                    return;
+                }
             }
         }
     }
@@ -364,6 +388,28 @@ mod tests {
         assert!(inbox.try_recv().is_err(), "the engine still has it");
         put_down(&commands, loaded);
         assert!(matches!(inbox.try_recv(), Ok(Command::Unused)));
+    }
+
+    #[test]
+    fn workers_are_there_from_the_start_and_end_with_the_sender() {
+        const WORKERS: usize = 3;
+        let (told, done) = std::sync::mpsc::channel();
+        // Nobody gets on until all of them have a job.
+        let all = Arc::new(std::sync::Barrier::new(WORKERS));
+        let work = move |job| {
+            all.wait();
+            let _ = told.send((job, std::thread::current().id()));
+        };
+        let jobs = start_workers(WORKERS, work).expect("threads");
+        let sent: Vec<usize> = (0..4 * WORKERS).collect();
+        for job in &sent {
+            jobs.send(*job).expect("somebody works");
+        }
+        drop(jobs);
+        // Its end: the last worker that could tell anything is gone.
+        let (mut ended, who): (Vec<_>, std::collections::HashSet<_>) = done.iter().unzip();
+        ended.sort_unstable();
+        assert_eq!((ended, who.len()), (sent, WORKERS));
     }
 
     #[test]

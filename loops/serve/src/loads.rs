@@ -1,7 +1,7 @@
 //! Loads in line: which of them begin now, so that adapters in use and those under way keep to
-//! their byte budget. Plain bookkeeping, like the table of adapters.
+//! their byte budget. Owners take turns. Plain bookkeeping, like the table of adapters.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use crate::adapters::Wanted;
 
@@ -25,7 +25,10 @@ pub(crate) struct Room {
 /// Loads that were asked for: in line, and under way.
 #[derive(Debug, Default)]
 pub(crate) struct Loads {
-    line: VecDeque<Wanted>,
+    /// What is in line by its owner, as it was asked for; owners without any are not in it.
+    lines: HashMap<String, VecDeque<Wanted>>,
+    /// The same owners, the one whose turn it is first.
+    turns: VecDeque<String>,
     under_way: usize,
     /// Since when the line stands still.
     since_ms: i64,
@@ -33,21 +36,48 @@ pub(crate) struct Loads {
 
 impl Loads {
     pub(crate) fn push(&mut self, wanted: Wanted, now_ms: i64) {
-        if self.line.is_empty() {
+        if self.is_empty() {
             self.since_ms = now_ms;
         }
-        self.line.push_back(wanted);
+        let owner = owner(&wanted);
+        let line = self.lines.entry(owner.to_owned()).or_default();
+        if line.is_empty() {
+            self.turns.push_back(owner.to_owned());
+        }
+        line.push_back(wanted);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.line.is_empty()
+        self.turns.is_empty()
     }
 
     /// Takes one out of the line; false where it is not in it.
     pub(crate) fn remove(&mut self, wanted: &Wanted) -> bool {
-        let before = self.line.len();
-        self.line.retain(|other| other != wanted);
-        self.line.len() < before
+        let owner = owner(wanted);
+        let Some(line) = self.lines.get_mut(owner) else {
+            return false;
+        };
+        let before = line.len();
+        line.retain(|other| other != wanted);
+        let is_removed = line.len() < before;
+        if line.is_empty() {
+            self.lines.remove(owner);
+            self.turns.retain(|other| other != owner);
+        }
+        is_removed
+    }
+
+    /// Takes the first one of the owner whose turn it is.
+    fn pop(&mut self) -> Option<Wanted> {
+        let owner = self.turns.pop_front()?;
+        let line = self.lines.get_mut(&owner)?;
+        let wanted = line.pop_front();
+        if line.is_empty() {
+            self.lines.remove(&owner);
+        } else {
+            self.turns.push_back(owner);
+        }
+        wanted
     }
 
     /// Bytes that those under way are taken to need.
@@ -57,7 +87,7 @@ impl Loads {
 
     /// Whether the line has stood still for so long that something has to give way; once in a while.
     pub(crate) fn is_stuck(&mut self, now_ms: i64) -> bool {
-        let stuck = !self.line.is_empty() && now_ms >= self.since_ms.saturating_add(PATIENCE_MS);
+        let stuck = !self.is_empty() && now_ms >= self.since_ms.saturating_add(PATIENCE_MS);
         if stuck {
             self.since_ms = now_ms;
         }
@@ -77,7 +107,7 @@ impl Loads {
         if !(fits || alone) {
             return None;
         }
-        let wanted = self.line.pop_front()?;
+        let wanted = self.pop()?;
         self.since_ms = room.now_ms;
         self.under_way += 1;
         Some(wanted)
@@ -87,6 +117,11 @@ impl Loads {
     pub(crate) fn ended(&mut self) {
         self.under_way = self.under_way.saturating_sub(1);
     }
+}
+
+/// Whose it is.
+fn owner(wanted: &Wanted) -> &str {
+    wanted.scope().owner().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -142,6 +177,44 @@ mod tests {
             };
             assert_eq!(begun(&mut loads, room), wanted, "{held} {largest}");
         }
+    }
+
+    #[test]
+    fn owners_take_turns() {
+        let of = |owner, name: u64| Wanted::Newest(Scope::of(owner, Some(&name.to_string())));
+        let mut loads = Loads::default();
+        (0..512).for_each(|name| loads.push(of("many", name), 0));
+        loads.push(of("few", 0), 0);
+        loads.push(of("few", 1), 0);
+        loads.push(of("gone", 0), 0);
+        assert!(loads.remove(&of("gone", 0)) && !loads.remove(&of("gone", 1)));
+        let room = Room {
+            parallel: 1,
+            ..ROOM
+        };
+        let mut begin = || {
+            let next = loads.next(&room);
+            loads.ended();
+            next
+        };
+        let many = |name| of("many", name);
+        let first = [many(0), of("few", 0), many(1), of("few", 1)];
+        for wanted in first.into_iter().chain((2..512).map(many)) {
+            assert_eq!(begin(), Some(wanted));
+        }
+        assert_eq!(begin(), None);
+        assert!(loads.is_empty() && loads.lines.is_empty());
+        // Who comes again takes the end of the line.
+        loads.push(many(0), 0);
+        loads.push(of("few", 0), 0);
+        loads.push(many(1), 0);
+        let again = [many(0), of("few", 0), many(1)];
+        let begun = std::iter::repeat_with(|| {
+            let next = loads.next(&room);
+            loads.ended();
+            next
+        });
+        assert!(begun.take(3).eq(again.map(Some)));
     }
 
     #[test]

@@ -24,7 +24,7 @@ const SMALL_PART: usize = 16;
 /// Numbers that hold for the whole engine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Most tokens in this step; more than `rows`.
+    /// Most tokens in this step; more than `rows`, but where a device lacks memory.
     pub(crate) tokens: usize,
     /// Most running requests.
     pub(crate) rows: usize,
@@ -122,6 +122,7 @@ pub(crate) fn plan(situation: &Situation, scratch: &mut PlanScratch, plan: &mut 
         running: &mut scratch.running,
         prefills: &mut scratch.prefills,
         victims: &mut scratch.victims,
+        shares: &mut scratch.shares,
         plan,
     };
     work.admit(situation.waiting);
@@ -141,6 +142,15 @@ pub(crate) struct PlanScratch {
     running: Vec<View>,
     prefills: Vec<View>,
     victims: Vec<usize>,
+    shares: Vec<Share>,
+}
+
+/// What the running requests of one owner in one class have.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    owner: u64,
+    seats: usize,
+    blocks: usize,
 }
 
 struct Work<'a> {
@@ -155,6 +165,8 @@ struct Work<'a> {
     prefills: &'a mut Vec<View>,
     /// Which of the running ones pause for the one that is looked at.
     victims: &'a mut Vec<usize>,
+    /// Who has what in the class of that one.
+    shares: &'a mut Vec<Share>,
     plan: &'a mut Plan,
 }
 
@@ -198,8 +210,9 @@ impl Work<'_> {
         for view in waiting {
             let needed = view.missing(&self.limits) + view.own;
             let is_small = needed + view.tied <= self.limits.blocks / SMALL_PART;
-            let fits = self.victims(view, needed + promised);
-            if !fits || (held_up && !(is_small && self.victims.is_empty())) {
+            let may_pause = !held_up;
+            let fits = (may_pause || is_small) && self.victims(view, needed + promised, may_pause);
+            if !fits {
                 if view.passed >= PASSES_MAX {
                     break;
                 }
@@ -224,35 +237,54 @@ impl Work<'_> {
         }
     }
 
-    /// Which of the running ones `view` displaces first, beside those that are displaced already: the last
-    /// of a worse class, or else the last of the owner who has most in its own class, if its owner has
-    /// fewer even then.
-    fn victim(&self, view: &View) -> Option<usize> {
-        let left = || {
-            let all = self.running.iter().enumerate().rev();
-            all.filter(|(at, _)| !self.victims.contains(at))
+    /// Counts what everybody has in the class of `view`, who is among them.
+    fn count_shares(&mut self, view: &View) {
+        self.shares.clear();
+        let none = |owner| Share {
+            owner,
+            seats: 0,
+            blocks: 0,
         };
-        let below = |v: &View| v.class > view.class && v.place > view.place;
-        if let Some((at, _)) = left().find(|(_, v)| below(v)) {
-            return Some(at);
+        self.shares.push(none(view.owner));
+        for v in self.running.iter().filter(|v| v.class == view.class) {
+            let known = self.shares.iter().position(|s| s.owner == v.owner);
+            let at = known.unwrap_or_else(|| {
+                self.shares.push(none(v.owner));
+                self.shares.len() - 1
+            });
+            self.shares[at].seats += 1;
+            self.shares[at].blocks += v.blocks;
         }
-        let has = |owner: u64| {
-            let alike = |v: &View| v.class == view.class && v.owner == owner;
-            left().filter(|(_, v)| alike(v)).count()
-        };
-        let mut most: Option<(usize, usize)> = None;
-        let own = has(view.owner);
-        for (at, v) in left().filter(|(_, v)| v.class == view.class) {
-            let seats = has(v.owner);
-            if seats >= own + 2 && most.is_none_or(|(_, most)| seats > most) {
-                most = Some((at, seats));
-            }
-        }
-        most.map(|(at, _)| at)
     }
 
-    /// Finds who must pause so that `view` fits with `needed` blocks; whether it can fit.
-    fn victims(&mut self, view: &View, needed: usize) -> bool {
+    /// Which of the running ones `view` displaces next in its own class: the last one of the owner who has
+    /// most, who must have no fewer places even then, nor fewer blocks, unless a place is all that
+    /// lacks.
+    fn next_of_class(&mut self, view: &View, for_blocks: bool) -> Option<usize> {
+        if self.shares.is_empty() {
+            self.count_shares(view);
+        }
+        let own = self.shares[0];
+        let wanted = own.blocks + view.blocks + view.missing(&self.limits);
+        let most = self.shares.iter().map(|s| s.seats).max()?;
+        let all = self.running.iter().enumerate().rev();
+        for (at, v) in all.filter(|(at, v)| v.class == view.class && !self.victims.contains(at)) {
+            let share = self.shares.iter_mut().find(|s| s.owner == v.owner)?;
+            let gives = share.seats == most
+                && share.seats >= own.seats + 2
+                && !(for_blocks && share.blocks < wanted + v.blocks);
+            if gives {
+                share.seats -= 1;
+                share.blocks -= v.blocks;
+                return Some(at);
+            }
+        }
+        None
+    }
+
+    /// Finds who must pause so that `view` fits with `needed` blocks, if anybody may; whether it
+    /// can fit. Those of a worse class go first, the last of them before the others.
+    fn victims(&mut self, view: &View, needed: usize, may_pause: bool) -> bool {
         // A little room to grow, so that a newcomer is not paused again at once.
         let spare = if self.running.is_empty() {
             0
@@ -264,8 +296,17 @@ impl Work<'_> {
             needed += view.tied;
         }
         self.victims.clear();
+        self.shares.clear();
+        let mut below = self.running.len();
         while rows >= self.limits.rows || free < needed {
-            let Some(at) = self.victim(view) else {
+            if !may_pause {
+                return false;
+            }
+            let is_below = |v: &View| v.class > view.class && v.place > view.place;
+            let worse = self.running[..below].iter().rposition(is_below);
+            below = worse.unwrap_or(0);
+            let victim = worse.or_else(|| self.next_of_class(view, rows < self.limits.rows));
+            let Some(at) = victim else {
                 return false;
             };
             let victim = self.running[at];

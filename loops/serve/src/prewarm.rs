@@ -67,6 +67,16 @@ pub(crate) struct WarmRow {
     pub(crate) table: Vec<u32>,
 }
 
+impl WarmRow {
+    /// Gives back what it holds, the last first.
+    pub(crate) fn give_back(self, pool: &mut BlockPool) {
+        self.table
+            .iter()
+            .rev()
+            .for_each(|block| pool.release(*block));
+    }
+}
+
 impl Warming {
     /// `hot` as [`BlockPool::hottest`] gives it; `root` is what its chains begin with under the
     /// newer version.

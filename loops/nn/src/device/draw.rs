@@ -26,6 +26,19 @@ pub(super) struct Drawing {
 }
 
 impl Drawing {
+    /// Makes room for so many draws.
+    pub(super) fn reserve(
+        &mut self,
+        driver: &Arc<dyn Driver>,
+        draws: usize,
+    ) -> Result<(), DeviceError> {
+        self.draws.take(driver, draws * size_of::<Draw>())?;
+        self.drawn.take(driver, draws * size_of::<Drawn>())?;
+        let sets = draws * CUT_ROOM * size_of::<u32>();
+        self.kept.take(driver, sets)?;
+        Ok(())
+    }
+
     /// Draws where nothing else of a row is wanted: one answer per row of logits. It is none where
     /// the row is wanted, and where the processor has to draw: the row is broken, or more tokens are
     /// kept than a block has room for.

@@ -18,11 +18,14 @@ pub enum DeviceError {
     #[error("there is no CUDA device here ({0}); choose the processor, or repair the driver")]
     None(String),
     /// Its memory does not suffice.
-    #[error("the CUDA device has {free} bytes of memory free, and {needed} are needed for {what}")]
+    #[error(
+        "the CUDA device has {free} bytes of memory free, and {} needed for {what}",
+        are(*needed)
+    )]
     Memory {
         /// What the memory is for.
         what: String,
-        /// Bytes asked for.
+        /// Bytes asked for; 0 where the driver does not say.
         needed: u64,
         /// Bytes that were free.
         free: u64,
@@ -54,6 +57,13 @@ pub enum DeviceError {
         /// What the driver says.
         why: String,
     },
+}
+
+fn are(needed: u64) -> String {
+    match needed {
+        0 => "more are".to_owned(),
+        bytes => format!("{bytes} are"),
+    }
 }
 
 /// One launch of a kernel.
@@ -136,6 +146,12 @@ pub unsafe trait Driver: Send + Sync {
     /// The device's memory holds that many bytes.
     unsafe fn write(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError>;
 
+    /// Sets bytes to 0, after everything launched before.
+    ///
+    /// # Safety
+    /// The device's memory holds that many bytes.
+    unsafe fn clear(&self, at: u64, bytes: usize) -> Result<(), DeviceError>;
+
     /// Copies to memory that no launched kernel uses, from any thread and beside the launches.
     ///
     /// # Safety
@@ -214,15 +230,17 @@ impl Buffer {
 
     /// Replaces the first values, in the order of launches.
     pub(super) fn write<T: Plain>(&self, values: &[T]) -> Result<(), DeviceError> {
-        self.write_at(0, values)
+        let bytes = as_bytes(values);
+        assert!(bytes.len() <= self.bytes, "buffer too short");
+        // SAFETY: the length was checked.
+        unsafe { self.driver.write(self.at, bytes) }
     }
 
-    /// Replaces values from byte `from` on, in the order of launches.
-    pub(super) fn write_at<T: Plain>(&self, from: usize, values: &[T]) -> Result<(), DeviceError> {
-        let bytes = as_bytes(values);
-        assert!(from + bytes.len() <= self.bytes, "buffer too short");
+    /// Sets bytes from `from` on to 0, in the order of launches.
+    pub(super) fn clear_at(&self, from: usize, bytes: usize) -> Result<(), DeviceError> {
+        assert!(from + bytes <= self.bytes, "buffer too short");
         // SAFETY: the length was checked.
-        unsafe { self.driver.write(self.at + from as u64, bytes) }
+        unsafe { self.driver.clear(self.at + from as u64, bytes) }
     }
 
     /// Sets values from index `first` on that nothing uses yet.
@@ -258,7 +276,8 @@ impl Drop for Buffer {
 pub(super) struct Growing(Option<Buffer>);
 
 impl Growing {
-    /// At least `bytes` bytes.
+    /// At least `bytes` bytes. Where there are not so many it has as many as before again, so that
+    /// what was reserved stays so.
     pub(super) fn take(
         &mut self,
         driver: &Arc<dyn Driver>,
@@ -267,9 +286,14 @@ impl Growing {
         if self.0.as_ref().is_none_or(|buffer| buffer.bytes() < bytes) {
             // The old one goes first, so that both need not fit. Some room is left, so that what
             // grows by little stays where it is.
-            self.0 = None;
+            let before = self.0.take().map_or(0, |buffer| buffer.bytes());
             let step = 1 << (bytes.max(4_096).ilog2() - 3);
-            self.0 = Some(Buffer::zeroed(driver, bytes.next_multiple_of(step))?);
+            let larger = Buffer::zeroed(driver, bytes.next_multiple_of(step));
+            if larger.is_err() && before > 0 {
+                // Another may have been faster; then the next pass asks for it.
+                self.0 = Buffer::zeroed(driver, before).ok();
+            }
+            self.0 = Some(larger?);
         }
         Ok(self.0.as_ref().expect("set above"))
     }

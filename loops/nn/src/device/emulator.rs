@@ -8,7 +8,7 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use sha2::{Digest, Sha256};
@@ -38,7 +38,7 @@ const SOURCES: [(&str, &str); 14] = [
 ];
 /// Follows every piece of memory, to see whether a kernel wrote beyond it.
 const GUARD: [u8; 64] = [0xa5; 64];
-/// What the emulated device says it has.
+/// What the emulated device has.
 const MEMORY: u64 = 4 << 30;
 
 type Emulate = unsafe extern "C" fn(*const c_char, *const u32, u32, *const c_void, c_int) -> c_int;
@@ -48,8 +48,12 @@ type Emulate = unsafe extern "C" fn(*const c_char, *const u32, u32, *const c_voi
 pub struct Emulator {
     emulate: Emulate,
     memory: Arc<Mutex<HashMap<u64, Box<[u64]>>>>,
+    /// Bytes of all memory.
+    total: Arc<AtomicU64>,
     /// Threads and blocks run from the last to the first.
     reverse: Arc<AtomicBool>,
+    /// No kernel runs any more.
+    broken: Arc<AtomicBool>,
     /// Lists that came again run from their copies, as a GPU's do.
     repeats: Arc<Mutex<Repeats<Launches>>>,
 }
@@ -72,7 +76,9 @@ impl Emulator {
         Ok(Self {
             emulate: loaded.clone()?,
             memory: Arc::default(),
+            total: Arc::new(AtomicU64::new(MEMORY)),
             reverse: Arc::default(),
+            broken: Arc::default(),
             repeats: Arc::default(),
         })
     }
@@ -81,6 +87,21 @@ impl Emulator {
     /// lacks a barrier.
     pub fn turn_around(&self) {
         self.reverse.fetch_xor(true, Ordering::Relaxed);
+    }
+
+    /// Has so many bytes of memory free from now on, as where others take or leave the rest.
+    pub fn leave(&self, bytes: u64) {
+        self.total.store(self.used() + bytes, Ordering::Relaxed);
+    }
+
+    /// Fails whatever it is asked to compute, or works again.
+    pub fn fail(&self, fails: bool) {
+        self.broken.store(fails, Ordering::Relaxed);
+    }
+
+    fn used(&self) -> u64 {
+        let used: usize = lock(&self.memory).values().map(|m| m.len() * 8).sum();
+        used as u64
     }
 }
 
@@ -195,13 +216,18 @@ unsafe impl Driver for Emulator {
     }
 
     fn memory(&self) -> Result<(u64, u64), DeviceError> {
-        let used: usize = lock(&self.memory).values().map(|m| m.len() * 8).sum();
-        Ok((MEMORY.saturating_sub(used as u64), MEMORY))
+        let total = self.total.load(Ordering::Relaxed);
+        Ok((total.saturating_sub(self.used()), total))
     }
 
     fn alloc(&self, bytes: usize) -> Result<u64, DeviceError> {
         // Sixteen-byte loads need such an alignment; the guard begins right after the last byte.
         let words = (bytes + GUARD.len() + 16).div_ceil(8) + 2;
+        let (free, _) = self.memory()?;
+        if words as u64 * 8 > free {
+            let (what, needed) = ("a buffer".to_owned(), bytes as u64);
+            return Err(DeviceError::Memory { what, needed, free });
+        }
         let mut piece = vec![0u64; words].into_boxed_slice();
         let start = piece.as_mut_ptr() as u64;
         let at = start.next_multiple_of(16);
@@ -237,6 +263,12 @@ unsafe impl Driver for Emulator {
         Ok(())
     }
 
+    unsafe fn clear(&self, at: u64, bytes: usize) -> Result<(), DeviceError> {
+        // SAFETY: the caller vouches for the memory.
+        unsafe { std::ptr::write_bytes(at as *mut u8, 0, bytes) };
+        Ok(())
+    }
+
     unsafe fn fill(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         // SAFETY: the same contract.
         unsafe { self.write(to, bytes) }
@@ -249,6 +281,9 @@ unsafe impl Driver for Emulator {
     }
 
     unsafe fn launch(&self, launch: &Launch) -> Result<(), DeviceError> {
+        if self.broken.load(Ordering::Relaxed) {
+            return Err(failed("running a kernel", &"it has stopped working"));
+        }
         let name = CString::new(launch.kernel).map_err(|e| failed("naming a kernel", &e))?;
         let reverse = c_int::from(self.reverse.load(Ordering::Relaxed));
         let running = lock(&RUNNING);

@@ -35,6 +35,17 @@ pub(super) fn rank_stride(run: &Run) -> usize {
     padded(run.adapter.config.rank())
 }
 
+/// Bytes of the floats between the two products of adapters of that rank, of all their rows.
+pub(super) fn low_rank_bytes(rows: usize, rank_stride: usize) -> usize {
+    // A projection has three targets at most.
+    3 * rows * rank_stride * size_of::<f32>()
+}
+
+/// Most bytes of the products of so many adapters.
+pub(super) fn list_bytes_most(layers: usize, adapters: usize) -> usize {
+    2 * Target::ALL.len() * layers * adapters * size_of::<Linear>()
+}
+
 /// Per layer the jobs of its four projections.
 pub(super) type LayerJobs = Vec<[Jobs; 4]>;
 

@@ -17,6 +17,8 @@ mod emulator;
 #[cfg(test)]
 mod expert_tests;
 mod experts;
+#[cfg(test)]
+mod fault_tests;
 mod jobs;
 mod launches;
 mod layers;

@@ -7,14 +7,17 @@ use super::Device;
 use super::draw::Drawing;
 use super::driver::{Buffer, Cut, DeviceError, Driver, Growing, start};
 use super::experts::MixPlaces;
-use super::jobs::{LayerJobs, all_jobs, rank_stride};
+use super::jobs::{LayerJobs, all_jobs, list_bytes_most, low_rank_bytes, rank_stride};
 use super::launches::Launches;
 use super::layers::{Pass, Places, To};
-use super::plan::{Plan, Run, runs, score_bytes_most, window};
+use super::plan::{Plan, Run, runs, score_bytes_most, window, words_most};
 use crate::forward::{Logits, SeqInput};
 use crate::kv::BLOCK_TOKENS;
 use crate::layer::Dims;
 use crate::simd::padded;
+
+/// Adapters of a larger rank need more room than what is reserved.
+const RANK_RESERVED: usize = 256;
 
 /// Keys, values and buffers of one engine on a device.
 pub(crate) struct DevicePass {
@@ -97,14 +100,23 @@ impl DevicePass {
         })
     }
 
-    /// Makes room for any pass over so many rows that picks so many: later there may be none left.
+    /// Makes room for any pass over so many rows that picks so many, of one sequence more at most:
+    /// later there may be none left.
     pub(crate) fn reserve(&mut self, rows: usize, picked: usize) -> Result<(), DeviceError> {
         let device = Arc::clone(&self.device);
-        let cfg = &device.model.config;
+        let (cfg, driver, bufs) = (&device.model.config, &self.driver, &mut self.bufs);
         let positions = cfg.max_positions.min(self.blocks * BLOCK_TOKENS);
         let scores = score_bytes_most(cfg, rows, positions);
-        let sizes = (rows, picked, scores);
-        self.bufs.sized(&device, &self.driver, sizes).map(drop)
+        bufs.sized(&device, driver, (rows, picked, scores))?;
+        let sequences = picked + 1;
+        // Tables name blocks that are out of sight as well.
+        let words = words_most((rows, picked), sequences, cfg.max_positions);
+        bufs.words.take(driver, words * size_of::<u32>())?;
+        let low_rank = low_rank_bytes(rows, padded(RANK_RESERVED));
+        bufs.low_rank.take(driver, low_rank)?;
+        let list = list_bytes_most(cfg.layers, sequences);
+        bufs.jobs.take(driver, list)?;
+        bufs.drawing.reserve(driver, picked)
     }
 
     /// As [`crate::forward`].
@@ -201,9 +213,9 @@ impl DevicePass {
         if runs.is_empty() {
             return Ok((places, Vec::new(), 0));
         }
-        let low_rank: usize = runs.iter().map(|run| 3 * run.rows * rank_stride(run)).sum();
-        let low_rank = low_rank.max(1) * size_of::<f32>();
-        let low_rank = bufs.low_rank.take(driver, low_rank)?.at();
+        let low_rank = runs.iter();
+        let low_rank = low_rank.map(|run| low_rank_bytes(run.rows, rank_stride(run)));
+        let low_rank = bufs.low_rank.take(driver, low_rank.sum())?.at();
         let (list, jobs) = all_jobs(device, runs, (&places, low_rank))?;
         let to = bufs.jobs.take(driver, size_of_val(list.as_slice()))?;
         to.write(&list)?;

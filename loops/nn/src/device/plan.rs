@@ -150,6 +150,18 @@ pub(super) fn score_bytes_most(cfg: &ModelConfig, rows: usize, positions: usize)
     (2 * rows * cfg.heads * row * size_of::<f32>()).min(SCORE_BYTES_MAX)
 }
 
+/// Most words of a plan of so many rows, of which so many are picked, and so many sequences of so
+/// many positions.
+pub(super) fn words_most(
+    (rows, picked): (usize, usize),
+    sequences: usize,
+    positions: usize,
+) -> usize {
+    // Token, position, block, place and a tile of each row; parts begin on four words.
+    let parts = rows * (4 + TILE_WORDS) + picked + 8 * 4;
+    parts + sequences * positions.div_ceil(BLOCK_TOKENS)
+}
+
 /// The blocks that a sequence's tokens have filled after the batch.
 fn blocks_of<'a>(seq: &SeqInput<'a>) -> &'a [u32] {
     &seq.blocks[..(seq.start + seq.tokens.len()).div_ceil(BLOCK_TOKENS)]

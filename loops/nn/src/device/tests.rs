@@ -2,15 +2,13 @@
 #![allow(clippy::unwrap_used, unsafe_code)]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::args::{Leave, Linear};
-use super::driver::Limits;
-use super::driver::{Buffer, Driver, Launch, launch};
+use super::driver::{Buffer, Driver, Limits, launch};
 use super::linear::linear_launch;
 use super::matrix::Packer;
 use super::pass::DevicePass;
-use super::{Device, DeviceError, Emulator};
+use super::{Device, Emulator};
 use crate::adapter::{Adapter, AdapterConfig, AdapterDtype, DenseConfig, LoraConfig, Target};
 use crate::arithmetic::Arithmetic;
 use crate::config::{Family, ModelConfig, RopeScaling};
@@ -399,126 +397,6 @@ fn only_plain_draws_are_made_on_a_device() {
     assert_eq!(PlainDraw::of(&told, 1), None);
 }
 
-/// An emulated device with a fault: it changes one number of everything that is read from it, or
-/// has no memory left.
-struct Faulty {
-    inner: Emulator,
-    changes: bool,
-    free: AtomicU64,
-    /// Bytes that were ever given out.
-    given: AtomicU64,
-}
-
-// SAFETY: memory is the emulator's.
-unsafe impl Driver for Faulty {
-    fn name(&self) -> String {
-        self.inner.name()
-    }
-    fn second(&self) -> Result<Arc<dyn Driver>, DeviceError> {
-        self.inner.second()
-    }
-    fn wait(&self) -> Result<(), DeviceError> {
-        self.inner.wait()
-    }
-    fn limits(&self) -> Limits {
-        self.inner.limits()
-    }
-    fn memory(&self) -> Result<(u64, u64), DeviceError> {
-        let free = self.free.load(Ordering::Relaxed);
-        Ok((free, free))
-    }
-    fn alloc(&self, bytes: usize) -> Result<u64, DeviceError> {
-        self.given.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.inner.alloc(bytes)
-    }
-    unsafe fn free(&self, at: u64) {
-        // SAFETY: the same contract, here and below.
-        unsafe { self.inner.free(at) }
-    }
-    unsafe fn write(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError> {
-        // SAFETY: the same contract.
-        unsafe { self.inner.write(to, bytes) }
-    }
-    unsafe fn fill(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError> {
-        // SAFETY: the same contract.
-        unsafe { self.inner.fill(to, bytes) }
-    }
-    unsafe fn read(&self, from: u64, to: &mut [u8]) -> Result<(), DeviceError> {
-        // SAFETY: the same contract.
-        unsafe { self.inner.read(from, to)? };
-        if self.changes {
-            to[4] ^= 1;
-        }
-        Ok(())
-    }
-    unsafe fn launch(&self, launch: &Launch) -> Result<(), DeviceError> {
-        // SAFETY: the same contract.
-        unsafe { self.inner.launch(launch) }
-    }
-}
-
-fn faulty(changes: bool, free: u64) -> Arc<Faulty> {
-    Arc::new(Faulty {
-        inner: Emulator::new().unwrap(),
-        changes,
-        free: AtomicU64::new(free),
-        given: AtomicU64::new(0),
-    })
-}
-
-#[test]
-fn a_device_that_computes_something_else_serves_nothing() {
-    let model = Arc::new(model(&tiny(Family::Qwen2), 5));
-    let exec = Executor::new(1);
-    let load = |driver| Device::load(driver, Arc::clone(&model), &exec, &mut |_, _| {});
-    let error = load(faulty(true, 1 << 30)).err().unwrap();
-    assert!(
-        matches!(error, DeviceError::Differs { at: 1, .. }),
-        "{error}"
-    );
-    assert!(load(faulty(false, 1 << 30)).is_ok());
-    let model = Arc::new(crate::testing::model(&with_experts(true), 5));
-    let load = |driver| Device::load(driver, Arc::clone(&model), &exec, &mut |_, _| {});
-    let error = load(faulty(true, 1 << 30)).err().unwrap();
-    assert!(matches!(error, DeviceError::OtherExperts), "{error}");
-}
-
-#[test]
-fn what_does_not_fit_is_refused_with_the_numbers() {
-    let model = Arc::new(model(&tiny(Family::Qwen2), 5));
-    let exec = Executor::new(1);
-    let driver = faulty(false, 1_000);
-    let load = || {
-        Device::load(
-            Arc::clone(&driver) as Arc<dyn Driver>,
-            Arc::clone(&model),
-            &exec,
-            &mut |_, _| {},
-        )
-    };
-    let error = load().err().unwrap().to_string();
-    assert!(
-        error.contains("1000 bytes") && error.contains("weights"),
-        "{error}"
-    );
-    driver.free.store(1 << 20, Ordering::Relaxed);
-    let device = load().unwrap();
-    let error = DevicePass::new(Arc::clone(&device), 1_000)
-        .err()
-        .unwrap()
-        .to_string();
-    assert!(error.contains("kv_cache_bytes_max"), "{error}");
-    let wide = ModelConfig {
-        head_dim: 258,
-        ..tiny(Family::Qwen2)
-    };
-    let wide = Arc::new(crate::testing::model(&wide, 1));
-    let error = Device::load(emulator(), wide, &exec, &mut |_, _| {})
-        .err()
-        .unwrap();
-    assert!(error.to_string().contains("258 dimensions"), "{error}");
-}
-
 #[test]
 fn blocks_of_a_device_are_counted_in_its_own_layout() {
     let cfg = tiny(Family::Llama);
@@ -527,41 +405,4 @@ fn blocks_of_a_device_are_counted_in_its_own_layout() {
     assert_eq!(device.bytes_per_block(), floats * 4);
     assert!(device.memory_free().unwrap() > 0);
     assert_eq!(device.model().config, cfg);
-}
-
-/// What was reserved is all that any pass of its size takes, but for its own list of what to do.
-#[test]
-fn passes_within_what_was_reserved_take_no_more_memory() {
-    const LIST_BYTES_MAX: u64 = 64 << 10;
-    let (rows, picked) = (96, 4);
-    for cfg in [tiny(Family::Qwen3), with_experts(true)] {
-        let model = Arc::new(model(&cfg, 5));
-        let driver = faulty(false, 1 << 40);
-        let device = on(Arc::clone(&driver) as Arc<dyn Driver>, &model);
-        let blocks = cfg.max_positions.div_ceil(BLOCK_TOKENS) as u32;
-        let mut pass = DevicePass::new(device, 4 * blocks as usize).unwrap();
-        pass.reserve(rows, picked).unwrap();
-        let before = driver.given.load(Ordering::Relaxed);
-        let text = tokens(&cfg, cfg.max_positions, 7);
-        let tables: Vec<Vec<u32>> = (0..4)
-            .map(|i| (i * blocks..(i + 1) * blocks).collect())
-            .collect();
-        for counts in [[93, 1, 1, 1], [24, 24, 24, 24], [1, 1, 1, 1], [96, 0, 0, 0]] {
-            for end in [96, cfg.max_positions] {
-                let seqs = tables.iter().zip(counts).filter(|(_, count)| *count > 0);
-                let batch: Vec<SeqInput> = seqs
-                    .map(|(table, count)| SeqInput {
-                        tokens: &text[end - count..end],
-                        start: end - count,
-                        blocks: table,
-                        adapter: None,
-                        logits: LogitsWanted::Last,
-                    })
-                    .collect();
-                pass.forward(&batch).unwrap();
-            }
-        }
-        let more = driver.given.load(Ordering::Relaxed) - before;
-        assert!(more < LIST_BYTES_MAX, "{more} bytes");
-    }
 }

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, unsafe_code)]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::expert_tests::recorded;
 use super::tests::{PPO, config, go_on, learner, rows};
@@ -15,17 +15,10 @@ use crate::quant::WeightFormat;
 use crate::testing::{dense, lora, lora_of, model, tiny, with_experts};
 use crate::weights::Model;
 
-/// An emulated device that counts its launches, and may be full or stop working.
+/// An emulated device that counts its launches.
 struct Watched {
     emulator: Emulator,
-    state: Arc<State>,
-}
-
-#[derive(Default)]
-struct State {
-    launches: AtomicUsize,
-    full: AtomicBool,
-    fails: AtomicBool,
+    launches: Arc<AtomicUsize>,
 }
 
 // SAFETY: memory is the emulator's.
@@ -34,8 +27,8 @@ unsafe impl Driver for Watched {
         self.emulator.name()
     }
     fn second(&self) -> Result<Arc<dyn Driver>, DeviceError> {
-        let (emulator, state) = (self.emulator.clone(), self.state.clone());
-        Ok(Arc::new(Self { emulator, state }))
+        let (emulator, launches) = (self.emulator.clone(), self.launches.clone());
+        Ok(Arc::new(Self { emulator, launches }))
     }
     fn wait(&self) -> Result<(), DeviceError> {
         self.emulator.wait()
@@ -47,10 +40,6 @@ unsafe impl Driver for Watched {
         self.emulator.memory()
     }
     fn alloc(&self, bytes: usize) -> Result<u64, DeviceError> {
-        if self.state.full.load(Ordering::Relaxed) {
-            let (what, needed, free) = ("a buffer".to_owned(), bytes as u64, 0);
-            return Err(DeviceError::Memory { what, needed, free });
-        }
         self.emulator.alloc(bytes)
     }
     unsafe fn free(&self, at: u64) {
@@ -58,8 +47,14 @@ unsafe impl Driver for Watched {
         unsafe { self.emulator.free(at) }
     }
     unsafe fn write(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        let zeros = bytes.len() > 1_024 && bytes.iter().all(|byte| *byte == 0);
+        assert!(!zeros, "zeros are made there");
         // SAFETY: the same contract.
         unsafe { self.emulator.write(to, bytes) }
+    }
+    unsafe fn clear(&self, at: u64, bytes: usize) -> Result<(), DeviceError> {
+        // SAFETY: the same contract.
+        unsafe { self.emulator.clear(at, bytes) }
     }
     unsafe fn fill(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         // SAFETY: the same contract.
@@ -70,26 +65,22 @@ unsafe impl Driver for Watched {
         unsafe { self.emulator.read(from, to) }
     }
     unsafe fn launch(&self, launch: &Launch) -> Result<(), DeviceError> {
-        if self.state.fails.load(Ordering::Relaxed) {
-            let (doing, why) = ("launching a kernel", "it is gone".to_owned());
-            return Err(DeviceError::Failed { doing, why });
-        }
-        self.state.launches.fetch_add(1, Ordering::Relaxed);
+        self.launches.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the same contract.
         unsafe { self.emulator.launch(launch) }
     }
 }
 
-/// The model on a device, and what becomes of it there.
-fn device(model: &Arc<Model>) -> (Arc<Device>, Emulator, Arc<State>) {
-    let (emulator, state) = (Emulator::new().unwrap(), Arc::<State>::default());
+/// The model on a device, and how many launches there were.
+fn device(model: &Arc<Model>) -> (Arc<Device>, Emulator, Arc<AtomicUsize>) {
+    let (emulator, launches) = (Emulator::new().unwrap(), Arc::<AtomicUsize>::default());
     let watched = Watched {
         emulator: emulator.clone(),
-        state: state.clone(),
+        launches: launches.clone(),
     };
     let exec = Executor::new(1);
     let device = Device::load(Arc::new(watched), model.clone(), &exec, &mut |_, _| {});
-    (device.unwrap(), emulator, state)
+    (device.unwrap(), emulator, launches)
 }
 
 fn on(device: &Arc<Device>, mut learner: Learner) -> Learner {
@@ -151,16 +142,16 @@ fn settings(trainable: Trainable) -> LearnerConfig {
 
 /// Two steps here and there say the same.
 fn compare(model: &Arc<Model>, cfg: &LearnerConfig) {
-    let (device, emulator, state) = device(model);
+    let (device, emulator, launches) = device(model);
     let mut here = learner(model, cfg.clone());
     let mut there = on(&device, learner(model, cfg.clone()));
     for seed in [1, 2] {
         let rows = mixed(&model.config, seed);
-        let before = state.launches.load(Ordering::Relaxed);
+        let before = launches.load(Ordering::Relaxed);
         let wanted = report(here.step(&rows, &mut go_on));
         let found = report(there.step(&rows, &mut go_on));
         assert_eq!(found, wanted, "{cfg:?}");
-        assert!(state.launches.load(Ordering::Relaxed) > before + 100);
+        assert!(launches.load(Ordering::Relaxed) > before + 100);
         assert!(there.state() == here.state(), "{cfg:?}");
         emulator.turn_around();
     }
@@ -307,7 +298,7 @@ fn log_probs_are_the_processors() {
 fn a_model_with_experts_is_measured_on_a_device_and_trained_by_the_processor() {
     for shape in [with_experts(true), with_experts(false)] {
         let model = Arc::new(model(&shape, 7));
-        let (device, emulator, state) = device(&model);
+        let (device, emulator, launches) = device(&model);
         assert!(!device.trains());
         let low_rank = lora_of(&shape, AdapterDtype::F32);
         let [before, now] = [3, 4].map(|seed| Adapter::random(&shape, low_rank.clone(), seed));
@@ -322,13 +313,13 @@ fn a_model_with_experts_is_measured_on_a_device_and_trained_by_the_processor() {
         free.for_each(|loss| loss.experts = None);
         let pause = &mut go_on;
         for rows in [&mixed(&shape, 1), &rows] {
-            let launched = state.launches.load(Ordering::Relaxed);
+            let launched = launches.load(Ordering::Relaxed);
             assert_eq!(there.logprobs(rows, pause), here.logprobs(rows, pause));
             assert_eq!(
                 there.top_logprobs((rows, Under::Reference), 4, pause),
                 here.top_logprobs((rows, Under::Reference), 4, pause)
             );
-            assert!(state.launches.load(Ordering::Relaxed) > launched + 50);
+            assert!(launches.load(Ordering::Relaxed) > launched + 50);
             let wanted = report(here.step(rows, &mut go_on));
             assert_eq!(report(there.step(rows, &mut go_on)), wanted);
             assert!(there.state() == here.state());
@@ -373,45 +364,45 @@ fn a_learner_goes_on_elsewhere_with_the_same_bits() {
 #[test]
 fn a_full_device_leaves_the_work_to_the_processor() {
     let model = Arc::new(model(&tiny(Family::Qwen3), 5));
-    let (device, _, state) = device(&model);
+    let (device, emulator, launches) = device(&model);
     let cfg = settings(Trainable::Lora(lora(AdapterDtype::F32)));
     let mut here = learner(&model, cfg.clone());
     let mut there = on(&device, learner(&model, cfg));
     for (seed, full) in [(1, true), (2, false), (3, true)] {
-        state.full.store(full, Ordering::Relaxed);
-        let before = state.launches.load(Ordering::Relaxed);
+        emulator.leave(if full { 0 } else { 1 << 30 });
+        let before = launches.load(Ordering::Relaxed);
         let rows = mixed(&model.config, seed);
         let wanted = report(here.step(&rows, &mut go_on));
         assert_eq!(report(there.step(&rows, &mut go_on)), wanted);
         assert!(there.state() == here.state());
-        let launched = state.launches.load(Ordering::Relaxed) > before;
+        let launched = launches.load(Ordering::Relaxed) > before;
         assert_eq!(launched, !full, "step {seed}");
         there.rest();
     }
     // So does a text that is longer than the device has angles for.
-    state.full.store(false, Ordering::Relaxed);
-    let before = state.launches.load(Ordering::Relaxed);
+    emulator.leave(1 << 30);
+    let before = launches.load(Ordering::Relaxed);
     let mut rows = mixed(&model.config, 4);
     let more = crate::testing::tokens(&model.config, 290, 9);
     rows[1].tokens.extend(more);
     let wanted = report(here.step(&rows, &mut go_on));
     assert_eq!(report(there.step(&rows, &mut go_on)), wanted);
-    assert_eq!(state.launches.load(Ordering::Relaxed), before);
+    assert_eq!(launches.load(Ordering::Relaxed), before);
 }
 
 #[test]
 fn a_device_that_fails_fails_the_step_and_changes_nothing() {
     let model = Arc::new(model(&tiny(Family::Qwen3), 5));
-    let (device, _, state) = device(&model);
+    let (device, emulator, _) = device(&model);
     let cfg = settings(Trainable::Lora(lora(AdapterDtype::F32)));
     let mut there = on(&device, learner(&model, cfg));
     let (rows, before) = (mixed(&model.config, 1), there.state());
-    state.fails.store(true, Ordering::Relaxed);
+    emulator.fail(true);
     let error = there.step(&rows, &mut go_on).unwrap_err();
     assert!(matches!(error, StepError::Device(_)), "{error}");
-    assert!(error.to_string().contains("it is gone"), "{error}");
+    assert!(error.to_string().contains("has stopped working"), "{error}");
     assert!(there.state() == before);
-    state.fails.store(false, Ordering::Relaxed);
+    emulator.fail(false);
     assert!(there.step(&rows, &mut go_on).is_ok());
 }
 

@@ -21,6 +21,7 @@ impl Failed {
 #[derive(Debug)]
 pub(super) struct Exact {
     pub(super) state: ExactState,
+    /// The number of its last use, which no other adapter has.
     pub(super) used: u64,
 }
 
@@ -32,9 +33,9 @@ pub(super) enum ExactState {
 }
 
 impl Exact {
-    pub(super) fn loading(used: u64) -> Self {
+    pub(super) fn loading() -> Self {
         let state = ExactState::Loading;
-        Self { state, used }
+        Self { state, used: 0 }
     }
 
     pub(super) fn loaded(&self) -> Option<&Arc<Loaded>> {

@@ -144,7 +144,8 @@ impl Sequence {
         copies.then(|| (end - self.computed, other.table[index]))
     }
 
-    pub(crate) fn view_running(&self) -> View {
+    /// `scored`: most tokens of it to score in one step, at least 1.
+    pub(crate) fn view_running(&self, scored: usize) -> View {
         View {
             place: self.place,
             class: self.class,
@@ -155,7 +156,7 @@ impl Sequence {
             own: 0,
             tied: 0,
             last_turn: self.last_turn,
-            chunk: self.chunk_after(self.computed),
+            chunk: self.chunk_after(self.computed, scored),
             passed: 0,
         }
     }
@@ -169,7 +170,7 @@ impl Sequence {
     }
 
     /// `unseen`: leading ones of the blocks it finds that no layer sees.
-    pub(crate) fn view_waiting(&self, pool: &BlockPool, unseen: usize) -> View {
+    pub(crate) fn view_waiting(&self, pool: &BlockPool, unseen: usize, scored: usize) -> View {
         let seen = &self.found[unseen..];
         View {
             place: self.place,
@@ -181,7 +182,7 @@ impl Sequence {
             own: seen.iter().filter(|b| pool.is_idle(**b)).count(),
             tied: seen.iter().filter(|b| pool.is_exclusive(**b)).count(),
             last_turn: self.last_turn,
-            chunk: self.chunk_after(self.found_tokens()),
+            chunk: self.chunk_after(self.found_tokens(), scored),
             passed: self.passed,
         }
     }

@@ -7,6 +7,8 @@ use crate::sequence::Sequence;
 
 /// Most tokens of one request that are scored in one step; each takes a row of logits.
 const SCORED_TOKENS: usize = 16;
+/// Most tokens of all requests that are scored in one step, beside one of each.
+pub(crate) const SCORED_MAX: usize = 64;
 
 impl Sequence {
     /// Whether its completion is given.
@@ -24,12 +26,12 @@ impl Sequence {
 
     /// Most tokens to compute in one step once `computed` are: a given completion's prompt goes
     /// before it, in steps of their own that need no logits.
-    pub(super) fn chunk_after(&self, computed: usize) -> usize {
+    pub(super) fn chunk_after(&self, computed: usize, scored: usize) -> usize {
         if !self.is_given() {
             return usize::MAX;
         }
         match self.told_from().saturating_sub(computed) {
-            0 => SCORED_TOKENS,
+            0 => scored.clamp(1, SCORED_TOKENS),
             before => before,
         }
     }

@@ -26,6 +26,7 @@ use crate::stop::Ending;
 
 use self::kept::KeptIds;
 pub(crate) use cache::Coming;
+pub(crate) use given::SCORED_MAX;
 pub(crate) use text::{MASK_WAIT, TurnFacts, turn_of};
 
 /// Room in the channel beyond the tokens: start, end, and some to spare.
@@ -182,7 +183,7 @@ impl Sequence {
         let sequence = Self {
             place: (0, 0),
             class: class_of(ask.origin),
-            owner: hash_of(&ask.context.owner),
+            owner: hash_of(ask.context.counts_as()),
             prompt,
             given,
             max_tokens,

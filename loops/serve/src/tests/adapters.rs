@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 use hone_domain::{BlobKey, Policy};
 use hone_nn::{AdapterDtype, LoraConfig, Target};
+use proptest::prelude::*;
 
 use super::*;
 use crate::tests::support::model_config;
@@ -379,4 +380,207 @@ fn the_longest_unused_goes_first_however_it_was_asked_for() {
     assert!(t.serving(&b).is_none() && t.serving(&a).is_some());
     t.make_room(20);
     assert!(t.exact(&named).is_none() && t.serving(&a).is_some());
+}
+
+#[test]
+fn what_was_withdrawn_is_gone_however_it_was_asked_for() {
+    let mut t = table(1_000, 10);
+    let (a, proven) = (scope("a"), policy("a", 1));
+    let tainted = [1, 2].map(PolicyVersion);
+    t.pick(&a, 0, || policies(&["a"]));
+    t.finish(&a, &Ok(Some(loaded(1, 10))), (None, 0));
+    // Beside a trial, in use, being loaded, and failed.
+    t.finish(&a, &Ok(Some(loaded(2, 10))), (Some(&proven), 0));
+    let used = t.pick(&a, 0, Policies::default);
+    assert!(t.pick_exact(&policy("a", 3), 0).1 && t.pick_exact(&policy("b", 1), 0).1);
+    t.finish_exact(&policy("b", 1), &Ok(Some(loaded(1, 10))), 0);
+    let gone = t.withdraw(&a, &tainted);
+    assert_eq!(gone, [2, 1].map(|n| Digest([n; 32])));
+    t.drop_retired();
+    assert_eq!(t.resident(), (2, 20), "one in use, and somebody else's");
+    drop(used);
+    for version in [1, 2] {
+        let pick = t.pick_exact(&policy("a", version), 0);
+        assert!(matches!(pick, (Pick::Failed(_), false)), "{version}");
+    }
+    assert_eq!(version(&t.pick_exact(&policy("b", 1), 0)), Some(1));
+    assert!(matches!(
+        t.pick_exact(&policy("a", 3), 0),
+        (Pick::Wait, false)
+    ));
+    assert!(matches!(
+        t.pick(&a, 0, Policies::default),
+        (Pick::Wait, true)
+    ));
+    // While a newer one is on its way, who waits waits for that.
+    assert!(!t.announce(&a));
+    t.finish(&a, &Err("broken".to_owned()), (None, 0));
+    assert!(t.serving(&a).is_none());
+    t.finish(&a, &Err("broken".to_owned()), (None, 0));
+    assert_eq!(version(&t.pick(&a, 0, Policies::default)), Some(0));
+    t.finish(&a, &Ok(Some(loaded(4, 10))), (None, 0));
+    assert_eq!(version(&t.pick(&a, 0, Policies::default)), Some(4));
+    t.drop_retired();
+    assert_eq!(t.resident(), (2, 20));
+    // What is remembered is bounded.
+    for n in 0..2 * WITHDRAWN_MAX {
+        t.withdraw(&scope(&n.to_string()), &tainted);
+        assert!(t.withdrawn.len() <= WITHDRAWN_MAX);
+    }
+}
+
+/// What may happen to a table; numbers are of scopes, of versions and of bytes.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Ask(u64),
+    AskExact(u64, u64),
+    Loaded(u64, Option<u64>, bool),
+    LoadedExact(u64, u64, bool),
+    Announce(u64),
+    End(usize),
+    MakeRoom(u64),
+    GiveWay(u64),
+    LetGo(u64, u64),
+    GiveUp(u64),
+    Withdraw(u64, u64),
+    Discard(u64, u64),
+    Expect(u64),
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let (scope, version) = (0..6u64, 1..6u64);
+    let both = || (scope.clone(), version.clone());
+    let loaded = (scope.clone(), proptest::option::of(version.clone()));
+    let act = prop_oneof![
+        4 => scope.clone().prop_map(Act::Ask),
+        4 => both().prop_map(|(s, v)| Act::AskExact(s, v)),
+        4 => (loaded, any::<bool>()).prop_map(|((s, v), trial)| Act::Loaded(s, v, trial)),
+        4 => (both(), any::<bool>()).prop_map(|((s, v), ok)| Act::LoadedExact(s, v, ok)),
+        2 => scope.clone().prop_map(Act::Announce),
+        4 => any::<usize>().prop_map(Act::End),
+        1 => (0..30u64).prop_map(Act::MakeRoom),
+        1 => (0..90u64).prop_map(Act::GiveWay),
+        1 => both().prop_map(|(s, v)| Act::LetGo(s, v)),
+        1 => scope.clone().prop_map(Act::GiveUp),
+        1 => both().prop_map(|(s, v)| Act::Withdraw(s, v)),
+        1 => both().prop_map(|(s, v)| Act::Discard(s, v)),
+        1 => (0..20u64).prop_map(Act::Expect),
+    ];
+    proptest::collection::vec(act, 0..80)
+}
+
+/// A table, the requests that hold something of it, and everything that was ever loaded.
+struct Played {
+    table: AdapterTable,
+    held: Vec<Pinned>,
+    all: Vec<std::sync::Weak<Loaded>>,
+}
+
+impl Played {
+    fn load(&mut self, version: u64) -> LoadResult {
+        let loaded = loaded(version, 3 * version);
+        self.all.push(Arc::downgrade(&loaded));
+        Ok(Some(loaded))
+    }
+
+    fn keep(&mut self, (pick, _): (Pick, bool)) {
+        if let Pick::Ready(pinned) = pick {
+            self.held.push(pinned);
+        }
+    }
+
+    fn play(&mut self, act: Act) {
+        let name = |n: u64| n.to_string();
+        let heads = || policies(&["0", "1", "2", "3"]);
+        match act {
+            Act::Ask(s) => {
+                let pick = self.table.pick(&scope(&name(s)), 0, heads);
+                self.keep(pick);
+            }
+            Act::AskExact(s, v) => {
+                let pick = self.table.pick_exact(&policy(&name(s), v), 0);
+                self.keep(pick);
+            }
+            Act::Loaded(s, v, trial) => {
+                let broken = Err("broken".to_owned());
+                let result = v.map_or(broken, |v| self.load(v));
+                let (s, before) = (scope(&name(s)), v.unwrap_or(1).saturating_sub(1));
+                let proven = trial.then(|| policy(s.parts().unwrap().0, before));
+                self.table.finish(&s, &result, (proven.as_ref(), 0));
+                drop(result);
+                self.held.extend(self.table.hand_out(&s));
+            }
+            Act::LoadedExact(s, v, ok) => {
+                let broken = Err("broken".to_owned());
+                let result = if ok { self.load(v) } else { broken };
+                self.table.finish_exact(&policy(&name(s), v), &result, 0);
+            }
+            Act::Announce(s) => {
+                self.table.announce(&scope(&name(s)));
+            }
+            Act::End(n) if !self.held.is_empty() => {
+                self.held.swap_remove(n % self.held.len());
+            }
+            Act::End(_) => {}
+            Act::MakeRoom(bytes) => self.table.make_room(bytes),
+            Act::GiveWay(bytes) => self.table.give_way(bytes),
+            Act::LetGo(s, v) => self.table.let_go(&policy(&name(s), v)),
+            Act::GiveUp(s) => self.table.give_up(&Wanted::Newest(scope(&name(s)))),
+            Act::Withdraw(s, v) => {
+                self.table.withdraw(&scope(&name(s)), &[PolicyVersion(v)]);
+            }
+            Act::Discard(s, v) => {
+                let newest = Wanted::Newest(scope(&name(s)));
+                self.table.discard(&newest, Digest([v as u8; 32]));
+            }
+            Act::Expect(bytes) => self.table.expect((1, bytes)),
+        }
+        self.table.drop_retired();
+    }
+
+    /// What is counted is what a walk over everything finds.
+    fn check(&mut self) {
+        let alive: Vec<_> = self
+            .all
+            .iter()
+            .filter_map(std::sync::Weak::upgrade)
+            .collect();
+        let sizes: Vec<u64> = alive.iter().map(|loaded| loaded.bytes).collect();
+        drop(alive);
+        let mut used: Vec<_> = self
+            .held
+            .iter()
+            .filter_map(|pinned| pinned.0.as_ref())
+            .collect();
+        used.sort_by_key(|loaded| Arc::as_ptr(loaded));
+        used.dedup_by_key(|loaded| Arc::as_ptr(loaded));
+        let used = used.iter().map(|loaded| loaded.bytes).sum::<u64>();
+        let t = &mut self.table;
+        let coming = t.shelf.coming;
+        let resident = (sizes.len() + coming.0, sizes.iter().sum::<u64>() + coming.1);
+        assert_eq!(t.resident(), resident);
+        let largest = sizes.iter().max().copied().unwrap_or(0);
+        assert_eq!(t.held(), (used + coming.1, largest));
+        // Every scope is in line to be forgotten, and nothing else is.
+        let mut order: Vec<_> = t.known.iter().map(|(s, known)| (known.used, s)).collect();
+        order.sort_unstable();
+        assert!(t.order.iter().map(|(used, s)| (*used, s)).eq(order));
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_counted_is_what_is_there(acts in acts()) {
+        let mut played = Played { table: table(40, 4), held: Vec::new(), all: Vec::new() };
+        for act in acts {
+            played.play(act);
+            played.check();
+        }
+        // Without requests everything can go.
+        played.held.clear();
+        played.table.drop_retired();
+        played.check();
+        played.table.make_room(40);
+        assert_eq!(played.table.resident(), played.table.shelf.coming);
+    }
 }

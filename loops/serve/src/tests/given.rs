@@ -1,10 +1,13 @@
 //! A completion that is known is scored as it was served, and behind those who wait for an answer.
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Arc;
+
 use hone_domain::{
     Ask, Collect, Delta, Origin, PolicyVersion, Reason, Sampling, ServeError, StopReason, Token,
 };
 use hone_nn::ModelConfig;
+use hone_nn::device::Emulator;
 use proptest::prelude::*;
 
 use super::support::{World, adapter, ask, model_config, prompt, scope, until};
@@ -109,6 +112,32 @@ fn scores_are_what_serving_recorded_bit_for_bit() {
         stats.scored_tokens_total, stats.completion_tokens_total,
         "each token was sampled once and scored once"
     );
+}
+
+/// All that many of them want at once was reserved, beside those who wait for an answer.
+#[test]
+fn a_full_device_scores_as_many_as_run() {
+    let device = Arc::new(Emulator::new().unwrap());
+    let world = World::on(&device, Config::for_tests(), model_config()).unwrap();
+    device.leave(0);
+    let asks: Vec<Ask> = (0..12).map(|n| served("a", (40, n), 40)).collect();
+    let answers: Vec<Answer> = asks.iter().map(|ask| world.ask(ask.clone())).collect();
+    let wanted: Vec<Told> = answers.into_iter().map(|a| told(a).unwrap().0).collect();
+    let others: Vec<Answer> = (20..24)
+        .map(|n| world.ask(served("a", (40, n), 40)))
+        .collect();
+    let scored: Vec<Answer> = asks
+        .iter()
+        .zip(&wanted)
+        .map(|(ask, told)| world.ask(scoring(ask, told)))
+        .collect();
+    for (answer, wanted) in scored.into_iter().zip(&wanted) {
+        assert_eq!(told(answer).unwrap().0, *wanted);
+    }
+    others
+        .into_iter()
+        .for_each(|answer| drop(told(answer).unwrap()));
+    assert_eq!(world.engine.stats().step_failures_total, 0);
 }
 
 #[test]

@@ -125,7 +125,10 @@ fn one_owner_cannot_fill_the_line_alone() {
     let world = World::with(config, model_config());
     let of = |owner: &str, seed: u64| {
         let mut wanted = ask(&prompt(9, seed), 3, seed);
-        wanted.context.owner = owner.to_owned();
+        // Agents are one with who keeps them.
+        let agent = seed.is_multiple_of(2).then(|| format!("agent {seed}"));
+        wanted.context.keeper = agent.as_ref().map(|_| owner.to_owned());
+        wanted.context.owner = agent.unwrap_or(owner.to_owned());
         world.engine.ask(wanted)
     };
     let running = world.ask(endless(1));
@@ -166,7 +169,12 @@ fn many_requests_of_one_owner_hold_up_nobody_else() {
     };
     let running = of("many", endless(1));
     until("it to run", || world.engine.stats().running == 1);
-    let flood: Vec<_> = (2..8).map(|seed| of("many", endless(seed))).collect();
+    let flood = (2..8).map(|seed| {
+        let mut wanted = endless(seed);
+        wanted.context.keeper = Some("many".to_owned());
+        of(&format!("agent {seed}"), wanted)
+    });
+    let flood: Vec<_> = flood.collect();
     let few = of("few", ask(&prompt(9, 9), 3, 9));
     until("all to wait", || world.engine.stats().waiting == 7);
     drop(running);

@@ -202,6 +202,16 @@ fn an_owner_who_has_most_makes_room_for_those_who_have_fewer() {
         owner: 2,
         ..view(20, 50 * BLOCK_TOKENS, 0)
     };
+    // One that is large takes no more blocks than it leaves to the other.
+    let seven: Vec<View> = (10..17).map(|number| long(1, number)).collect();
+    let third = View {
+        owner: 2,
+        ..view(20, 30 * BLOCK_TOKENS, 0)
+    };
+    assert_eq!(paused(&seven, &[third], 30).0, vec![16]);
+    assert_eq!(paused(&seven, &[third], 20).0, vec![16, 15]);
+    // For the fourth it would have more than is left.
+    assert!(paused(&seven, &[third], 2).1.is_empty());
     // Where that is not enough, nobody pauses for nothing.
     assert_eq!(paused(&[alone, of(0, 10)], &[large], 1), none);
     // Those of a worse class count by themselves, and go first.

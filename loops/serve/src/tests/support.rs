@@ -179,31 +179,39 @@ impl World {
         Self::of(config, Model::random(model, 42), Arc::new(tokenizer()))
     }
 
-    /// On the emulated device.
+    /// On an emulated device.
     pub(crate) fn on_device(config: Config, model: ModelConfig) -> Self {
+        Self::on(&Arc::new(Emulator::new().unwrap()), config, model).unwrap()
+    }
+
+    /// On this one.
+    pub(crate) fn on(
+        device: &Arc<Emulator>,
+        config: Config,
+        model: ModelConfig,
+    ) -> Result<Self, ServeError> {
         let words = Arc::new(tokenizer());
-        Self::build(config, (Model::random(model, 42), words), (2, true))
+        Self::build(config, (Model::random(model, 42), words), (2, Some(device)))
     }
 
     /// Of a model of its own kind.
     pub(crate) fn of(config: Config, model: Model, words: Arc<Tokenizer>) -> Self {
-        Self::build(config, (model, words), (2, false))
+        Self::build(config, (model, words), (2, None)).unwrap()
     }
 
     /// Computed by so many threads.
     pub(crate) fn on_threads(config: Config, model: Model, threads: usize) -> Self {
-        Self::build(config, (model, Arc::new(tokenizer())), (threads, false))
+        Self::build(config, (model, Arc::new(tokenizer())), (threads, None)).unwrap()
     }
 
     fn build(
         config: Config,
         (model, words): (Model, Arc<Tokenizer>),
-        (threads, on_device): (usize, bool),
-    ) -> Self {
+        (threads, device): (usize, Option<&Arc<Emulator>>),
+    ) -> Result<Self, ServeError> {
         let model = Arc::new(model);
         let executor = Arc::new(Executor::new(threads));
-        let device = on_device.then(|| {
-            let driver = Arc::new(Emulator::new().unwrap());
+        let device = device.cloned().map(|driver| {
             Device::load(driver, Arc::clone(&model), &executor, &mut |_, _| {}).unwrap()
         });
         let (blobs, board) = (Arc::new(MemoryBlobs::default()), Board::new());
@@ -220,14 +228,14 @@ impl World {
             config,
             board: board.clone(),
         };
-        let engine = Engine::start(ctx).unwrap();
-        Self {
+        let engine = Engine::start(ctx)?;
+        Ok(Self {
             engine,
             model,
             blobs,
             policies,
             board,
-        }
+        })
     }
 
     fn store(&self, adapter: &Adapter) -> (Digest, BlobKey) {
@@ -388,6 +396,7 @@ pub(crate) fn ask(prompt: &[Token], max_tokens: u32, seed: u64) -> Ask {
             session_key: None,
             parent: None,
             owner: "owner".to_owned(),
+            keeper: None,
             messages: Default::default(),
             admission: Default::default(),
             untrainable: None,

@@ -3,10 +3,10 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use hone_domain::{Digest, Policy, PolicyChoice, Scope, ServeError, StopReason};
+use hone_domain::{Digest, Policy, PolicyChoice, PolicyVersion, Scope, ServeError, StopReason};
 
-use crate::adapters::{Changed, LoadResult, Pick, Pinned, Wanted};
-use crate::engine::ROOM;
+use crate::adapters::{Changed, LoadResult, Pick, Pinned, Wanted, withdrawn};
+use crate::engine::{Life, ROOM};
 use crate::loads::Room;
 use crate::sequence::Sequence;
 use crate::thread::Core;
@@ -71,8 +71,8 @@ impl Core {
         self.loads.push(wanted, self.ctx.clock.now_ms());
     }
 
-    /// Begins the loads that there is room for, in the order in which they were asked for. An older
-    /// version serves on until there is.
+    /// Begins the loads that there is room for; their owners take turns. An older version serves on
+    /// until there is.
     pub(super) fn begin_loads(&mut self) {
         if self.loads.is_empty() {
             return;
@@ -101,21 +101,35 @@ impl Core {
     }
 
     fn begin_load(&mut self, wanted: Wanted) {
-        // The loader lives as long as the sender, which is ours, so it can only be too busy.
-        if let Err(full) = self.ctx.jobs.try_send(wanted) {
-            let wanted = full.into_inner();
-            self.loads.ended();
-            self.loaded(
-                &wanted,
-                &Err("too many adapters are waiting to be loaded".to_owned()),
-            );
+        // It takes as many as are under way at most, so its reader is gone: nobody would be told.
+        if self.ctx.jobs.try_send(wanted).is_err() {
+            let error = "the thread that loads adapters is gone; the engine gives up";
+            tracing::error!(error);
+            let told = error.to_owned();
+            self.ctx.board.update(ROOM, |s| s.last_error = Some(told));
+            self.ctx.shared.set_life(Life::Failed);
         }
     }
 
     /// Takes a finished load at the boundary between two steps, or once it is warm.
     pub(super) fn loaded(&mut self, wanted: &Wanted, result: &LoadResult) {
+        if let (Wanted::Newest(scope), Ok(Some(loaded))) = (wanted, result)
+            && self.table.is_withdrawn(scope, loaded.version)
+        {
+            return self.loaded_late(wanted, loaded.version);
+        }
         if !self.warm_first(wanted, result) {
             self.take_load(wanted, result);
+        }
+    }
+
+    /// A version was withdrawn while it was being loaded or warmed: what is published since is loaded
+    /// instead.
+    fn loaded_late(&mut self, wanted: &Wanted, version: PolicyVersion) {
+        if self.ctx.policies.get().version(wanted.scope()) > version {
+            self.load(wanted.clone());
+        } else {
+            self.take_load(wanted, &Err(withdrawn(version)));
         }
     }
 
@@ -143,10 +157,7 @@ impl Core {
         }
         if let Err(error) = result {
             self.ctx.shared.counters.swap_failures.fetch_add(1, Relaxed);
-            tracing::warn!(
-                error,
-                "an adapter could not be loaded; the older version serves on"
-            );
+            tracing::warn!(error, "an adapter could not be loaded");
             self.ctx
                 .board
                 .update(ROOM, |s| s.last_error = Some(format!("adapter {error}")));
@@ -187,6 +198,31 @@ impl Core {
         self.count_adapters();
     }
 
+    /// Versions of `scope` are withdrawn: from now on no request begins with one of them. Those under
+    /// way end as they began.
+    pub(super) fn withdraw(&mut self, scope: &Scope, versions: &[PolicyVersion]) {
+        for digest in self.table.withdraw(scope, versions) {
+            self.pool.retire(self.root_of(scope, Some(digest)));
+        }
+        self.drop_warming(scope, versions);
+        let of_scope = |s: &Sequence| s.ask().scope == *scope && !s.started;
+        let is_of_it = |s: &Sequence| of_scope(s) && versions.contains(&s.pinned.version());
+        let waiting = self.waiting.extract_if(.., |_, s| is_of_it(s));
+        let mut again: Vec<_> = waiting.map(|(_, s)| s).collect();
+        let is_gone = |wanted: &Wanted| match wanted {
+            Wanted::Exact(policy) => policy.scope == *scope && versions.contains(&policy.version),
+            Wanted::Newest(_) => false,
+        };
+        let parked = self.parked.extract_if(|wanted, _| is_gone(wanted));
+        for (wanted, sequences) in parked {
+            self.loads.remove(&wanted);
+            again.extend(sequences);
+        }
+        again.into_iter().for_each(|s| self.seek_version(s));
+        self.table.drop_retired();
+        self.count_adapters();
+    }
+
     /// A trial ended that `proven` was measured against: no session gets it by default any more.
     pub(super) fn trial_over(&mut self, proven: &Policy) {
         self.table.let_go(proven);
@@ -199,7 +235,7 @@ impl Core {
     /// Requests that have not begun take the newest version as well, where it is theirs: while it
     /// is on trial, that is a share of the sessions.
     fn repin(&mut self, scope: &Scope) {
-        let Some(serving) = self.table.serving(scope).cloned() else {
+        let Some(serving) = self.table.hand_out(scope) else {
             return;
         };
         let policies = self.ctx.policies.get();
@@ -236,7 +272,7 @@ impl Core {
     /// Requests that waited for the adapter of `scope` line up, or fail where nothing serves.
     fn unpark(&mut self, wanted: &Wanted, result: &LoadResult, again: bool) {
         let serving = match wanted {
-            Wanted::Newest(scope) => self.table.serving(scope).cloned(),
+            Wanted::Newest(scope) => self.table.hand_out(scope),
             Wanted::Exact(policy) => {
                 // A trial that ended meanwhile has let go of it.
                 let loaded = result.as_ref().ok().cloned().flatten();
@@ -265,5 +301,54 @@ impl Core {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::Arc;
+
+    use hone_domain::Scope;
+    use hone_nn::{Executor, Runner};
+    use hone_runtime::{Board, SystemClock};
+
+    use crate::Config;
+    use crate::adapters::Wanted;
+    use crate::engine::{Life, ROOM};
+    use crate::tests::support::World;
+    use crate::thread::{Core, CoreCtx};
+
+    #[test]
+    fn without_a_loader_the_engine_gives_up() {
+        let world = World::new();
+        let (shared, board) = (Arc::clone(&world.engine.shared), Board::new());
+        let (_commands, inbox) = std::sync::mpsc::channel();
+        let (jobs, reader) = tokio::sync::mpsc::channel(1);
+        let executor = Arc::new(Executor::new(1));
+        let (model, computing) = (Arc::clone(&world.model), Arc::clone(&executor));
+        let mut core = Core::new(CoreCtx {
+            shared: Arc::clone(&shared),
+            model: Arc::clone(&model),
+            runner: Runner::on_processor(model, computing, 1),
+            executor,
+            policies: world.policies.reader(),
+            clock: Arc::new(SystemClock::default()),
+            config: Config::for_tests(),
+            board: board.clone(),
+            blocks_each: usize::MAX,
+            inbox,
+            jobs,
+        });
+        core.load(Wanted::Newest(Scope::of("a", None)));
+        core.begin_loads();
+        assert_eq!(shared.live(), Life::Running);
+        drop(reader);
+        core.loads.ended();
+        core.load(Wanted::Newest(Scope::of("b", None)));
+        core.begin_loads();
+        assert_eq!(shared.live(), Life::Failed);
+        let told = board.snapshot()[ROOM].last_error.clone().unwrap();
+        assert!(told.contains("loads adapters is gone"), "{told}");
     }
 }

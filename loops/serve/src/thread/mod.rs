@@ -130,6 +130,8 @@ pub(crate) struct Core {
     served_until: Option<Instant>,
     /// Moving mean of a step's time per token: it tells how large a step may be, as the next is about as large.
     token_us: f64,
+    /// Tokens of a step that the device has memory for.
+    fitting: usize,
     /// What one more token takes.
     cost: StepCost,
 
@@ -179,6 +181,7 @@ impl Core {
             step: 0,
             served_until: None,
             token_us: 0.0,
+            fitting: ctx.config.step_tokens_max,
             cost: StepCost::default(),
             panics_in_row: 0,
             stop_at: None,
@@ -292,6 +295,7 @@ impl Core {
                 }
             }
             Command::TrialOver(proven) => self.trial_over(&proven),
+            Command::Withdraw { scope, versions } => self.withdraw(&scope, &versions),
             Command::Loaded { wanted, result } => {
                 self.loads.ended();
                 self.loaded(&wanted, &result);
@@ -481,7 +485,7 @@ impl Core {
         let failed = self.ctx.shared.live() == Life::Failed;
         self.ctx.shared.set_life(Life::Stopping);
         let error = || match failed {
-            true => ServeError::Internal("the engine gave up after repeated failures".to_owned()),
+            true => ServeError::Internal("the engine gave up".to_owned()),
             false => ServeError::Stopping,
         };
         let mut left: Vec<Box<Sequence>> = std::mem::take(&mut self.running);

@@ -4,12 +4,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use hone_domain::{Delta, ServeError, StopReason};
+use hone_nn::device::DeviceError;
 use hone_nn::{BLOCK_TOKENS, LogitsWanted, SeqInput};
 
+use crate::engine::{Life, ROOM};
 use crate::fair::Waiter;
 use crate::plan::{Limits, Place, Situation, plan};
 use crate::prewarm::WarmRow;
-use crate::sequence::{MASK_WAIT, Sequence};
+use crate::sequence::{MASK_WAIT, SCORED_MAX, Sequence};
 use crate::stats::Counters;
 use crate::thread::draw::draw_all;
 use crate::thread::{Core, unseen_at};
@@ -18,6 +20,8 @@ use crate::thread::{Core, unseen_at};
 const LOOK_AHEAD: usize = 8;
 /// Tokens of a step below which its time says little about the time per token.
 const TELLING_TOKENS: usize = 8;
+/// After steps that the device had no memory for, the next may be larger than the last by this part.
+const FITTING_GROWTH: usize = 8;
 /// How long the engine sleeps at a time while nothing can be computed before a mask is there.
 const LATE_WAIT: Duration = Duration::from_millis(2);
 
@@ -43,7 +47,11 @@ impl Core {
         let tokens = warmed + self.plan.rows.iter().map(|row| row.tokens).sum::<usize>();
         let long = &self.ctx.shared.counters.long_step;
         long.store(tokens > self.plan.rows.len(), Relaxed);
-        self.compute();
+        if let Err(error) = self.compute() {
+            return self.not_computed(&error);
+        }
+        let larger = self.fitting + self.fitting / FITTING_GROWTH + 1;
+        self.fitting = larger.min(self.ctx.config.step_tokens_max);
         self.keep_warm_row();
         self.remove_ended();
         self.step += 1;
@@ -62,6 +70,32 @@ impl Core {
         counters.step_us.record(us);
         let rows = self.plan.rows.len() + usize::from(warmed > 0);
         counters.batch_rows.record(rows as u64);
+    }
+
+    /// The device did not compute the step. Where it only lacks memory nothing is lost: the rows keep
+    /// their blocks and are computed again, fewer at a time. A token that has no memory even alone
+    /// costs its request.
+    fn not_computed(&mut self, error: &DeviceError) {
+        self.ctx.shared.counters.step_failures.fetch_add(1, Relaxed);
+        let said = error.to_string();
+        self.ctx.board.update(ROOM, |s| s.last_error = Some(said));
+        let rows = self.plan.rows.len();
+        if !matches!(error, DeviceError::Memory { .. }) {
+            tracing::error!(%error, rows, "a step was not computed; the engine gives up");
+            return self.ctx.shared.set_life(Life::Failed);
+        }
+        tracing::warn!(%error, rows, "a step was not computed; the next ones are smaller");
+        if self.drop_warm_row() {
+            return;
+        }
+        let tokens: usize = self.plan.rows.iter().map(|row| row.tokens).sum();
+        self.fitting = (tokens / 2).max(1);
+        if tokens == 1 {
+            let index = self.index_of(self.plan.rows[0].place);
+            let mut sequence = self.running.remove(index);
+            sequence.give_back(&mut self.pool);
+            self.fail(&sequence, ServeError::Memory);
+        }
     }
 
     fn drop_cancelled(&mut self) {
@@ -105,12 +139,13 @@ impl Core {
 
     fn make_plan(&mut self) {
         self.order_line();
+        let scored = self.scored_each();
         let (running, waiting) = &mut self.views;
         running.clear();
-        running.extend(self.running.iter().map(|s| s.view_running()));
+        running.extend(self.running.iter().map(|s| s.view_running(scored)));
         waiting.clear();
         if !self.waiting.is_empty() {
-            self.look_at_line();
+            self.look_at_line(scored);
         }
         let (running, waiting) = &mut self.views;
         let free = self.pool.available();
@@ -136,9 +171,16 @@ impl Core {
         plan(&situation, &mut self.plan_scratch, &mut self.plan);
     }
 
+    /// Most tokens that a step scores of each completion that is given: they share [`SCORED_MAX`].
+    fn scored_each(&self) -> usize {
+        let running = self.running.iter().filter(|s| s.is_given()).count();
+        let waiting = self.waiting.values().filter(|s| s.is_given());
+        SCORED_MAX / (running + waiting.take(LOOK_AHEAD).count()).max(1)
+    }
+
     /// Views of the first of the line. One that a prefix is being computed for is passed over, however
     /// many there are: it is not to keep others from a place.
-    fn look_at_line(&mut self) {
+    fn look_at_line(&mut self, scored: usize) {
         self.coming.begin(self.ctx.runner.can_copy());
         for sequence in &mut self.running {
             sequence.tell_coming(&mut self.coming);
@@ -154,7 +196,7 @@ impl Core {
             sequence.find_prefix(&self.pool);
             sequence.tell_missing(&mut self.coming);
             let unseen = unseen_at(sight, sequence.found_tokens());
-            let view = sequence.view_waiting(&self.pool, unseen);
+            let view = sequence.view_waiting(&self.pool, unseen, scored);
             self.views.1.push(view);
             if self.views.1.len() == LOOK_AHEAD {
                 break;
@@ -168,10 +210,11 @@ impl Core {
         let config = &self.ctx.config;
         let decoding = self.views.0.iter().any(|v| v.tokens == v.computed + 1);
         if !decoding {
-            return config.step_tokens_max;
+            return self.fitting;
         }
         let least = config.running_max + 1;
-        self.fitting_tokens().clamp(least, config.step_tokens_max)
+        let wanted = self.fitting_tokens().clamp(least, config.step_tokens_max);
+        wanted.min(self.fitting)
     }
 
     /// Tokens that are computed in the wanted time of a step; any number before a step said how long
@@ -281,7 +324,7 @@ impl Core {
     }
 
     /// Runs the model on the rows, samples where a row reached its end, and moves on.
-    fn compute(&mut self) {
+    fn compute(&mut self) -> Result<(), DeviceError> {
         if cfg!(test) && self.ctx.shared.fault.swap(false, Relaxed) {
             panic!("a fault was injected");
         }
@@ -296,13 +339,7 @@ impl Core {
         } = self;
         let sight = (&*ctx.model, ctx.blocks_each);
         let batch = batch_of(running, order, warm.as_ref());
-        let logits = match ctx.runner.forward(&batch) {
-            Ok(logits) => logits,
-            Err(error) => {
-                tracing::error!(%error, "the step was not computed");
-                panic!("{error}");
-            }
-        };
+        let logits = ctx.runner.forward(&batch)?;
         let now = Instant::now();
         let masks_until = now + MASK_WAIT;
         let counters = &ctx.shared.counters;
@@ -343,6 +380,7 @@ impl Core {
             ended.extend(went.transpose().map(|how| (index, how)));
         }
         counters.completion_tokens.fetch_add(sampled, Relaxed);
+        Ok(())
     }
 
     /// Nothing can be computed: waits a while for the mask of a request that is late.

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use hone_domain::{Digest, Scope};
+use hone_domain::{Digest, PolicyVersion, Scope};
 use hone_nn::BLOCK_TOKENS;
 
 use crate::adapters::{LoadResult, Pinned, Wanted};
@@ -178,6 +178,19 @@ impl Core {
         }
     }
 
+    /// Versions that were withdrawn never get to serve.
+    pub(super) fn drop_warming(&mut self, scope: &Scope, versions: &[PolicyVersion]) {
+        let is_gone =
+            |w: &Warming| *w.wanted.scope() == *scope && versions.contains(&w.loaded.version);
+        while let Some(at) = self.warming.iter().position(is_gone)
+            && let Some(mut gone) = self.warming.remove(at)
+        {
+            gone.give_back(&mut self.pool);
+            self.expect_warming();
+            self.loaded(&gone.wanted, &Ok(Some(gone.loaded)));
+        }
+    }
+
     /// Blocks that running requests may need for their next tokens.
     fn reserve(&self) -> usize {
         match self.running.len() {
@@ -231,6 +244,17 @@ impl Core {
             let us = self.cost.token_us() * row.tokens.len() as f64;
             self.warm_rest = Instant::now() + BUSY_REST * Duration::from_micros(us as u64);
         }
+    }
+
+    /// There was no memory for the row of the step, where it has one: its version serves as it is, so
+    /// that nothing is tried again and again.
+    pub(super) fn drop_warm_row(&mut self) -> bool {
+        let Some(row) = self.warm.take() else {
+            return false;
+        };
+        row.give_back(&mut self.pool);
+        self.swap_in(0);
+        true
     }
 
     /// How long the thread may sleep where there is nothing to do but to warm, and that rests.

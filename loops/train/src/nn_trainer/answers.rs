@@ -1,10 +1,11 @@
 //! Answering prompts: several together, one token per slice, on a small cache of their own.
 
 use hone_domain::Token;
+use hone_nn::device::DeviceError;
 use hone_nn::sample::{PlainDraw, SampleScratch, SamplingParams, TokenCounts, sample};
 use hone_nn::{Adapter, BLOCK_TOKENS, LogitsWanted, Runner, SeqInput};
 
-use super::{NnParts, failed};
+use super::NnParts;
 use crate::probe::ProbeCompletion;
 use crate::trainer::TrainError;
 
@@ -93,7 +94,8 @@ pub(super) fn answers(
     let fitting: Vec<&Vec<Token>> = prompts.iter().filter(|prompt| how.fits(prompt)).collect();
     let mut completions = Vec::with_capacity(fitting.len());
     for (group, prompts) in fitting.chunks(TOGETHER).enumerate() {
-        let mut sequences = sequences(prompts, (group * TOGETHER, how.tokens_max));
+        let begin = || sequences(prompts, (group * TOGETHER, how.tokens_max));
+        let mut sequences = begin();
         let blocks = sequences.iter().map(|s| s.blocks.len()).sum();
         let most = (CHUNK * sequences.len(), sequences.len());
         let mut runner = how.parts.runner(blocks, most)?;
@@ -105,7 +107,12 @@ pub(super) fn answers(
             if pause() {
                 return Err(TrainError::Stopped);
             }
-            step(how, &mut sequences, adapter, (&mut runner, &mut sampling))?;
+            let went = step(how, &mut sequences, adapter, (&mut runner, &mut sampling));
+            if let Err(error) = went {
+                // From the first token again.
+                runner = how.parts.instead(&error, blocks)?;
+                sequences = begin();
+            }
         }
         completions.extend(sequences.into_iter().map(|s| Answer {
             tokens: s.completion,
@@ -142,7 +149,7 @@ fn step(
     sequences: &mut [Sequence<'_>],
     adapter: Option<&Adapter>,
     (runner, sampling): (&mut Runner, &mut SampleScratch),
-) -> Result<(), TrainError> {
+) -> Result<(), DeviceError> {
     let mut open: Vec<&mut Sequence> = sequences
         .iter_mut()
         .filter(|s| s.end.is_none() && s.completion.len() < how.tokens_max)
@@ -169,7 +176,7 @@ fn step(
         .iter()
         .map(|s| (s.tokens.len(), s.logits != LogitsWanted::None))
         .collect();
-    let logits = runner.forward(&batch).map_err(|error| failed(&error))?;
+    let logits = runner.forward(&batch)?;
     drop(batch);
     let mut row = 0;
     for (sequence, (tokens, due)) in open.iter_mut().zip(ran) {

@@ -31,9 +31,8 @@ impl Learners {
         (stands == at).then_some(learner)
     }
 
-    /// Keeps a learner; memory of its passes is given back, for they run one at a time.
-    pub(super) fn put(&mut self, scope: Scope, at: At, mut learner: Learner) {
-        learner.rest();
+    /// Keeps a learner that rests, for they run one at a time.
+    pub(super) fn put(&mut self, scope: Scope, at: At, learner: Learner) {
         self.kept.retain(|(s, _, _)| *s != scope);
         self.kept.push((scope, at, learner));
         if self.kept.len() > self.limit {

@@ -3,8 +3,8 @@
 use hone_domain::Token;
 use hone_nn::{Adapter, BLOCK_TOKENS, LogitsWanted, SeqInput, token_logprob};
 
+use super::NnParts;
 use super::answers::{Answer, Answering, answers};
-use super::{NnParts, failed};
 use crate::config::GateConfig;
 use crate::gate::Measured;
 use crate::probe::{ProbeCompletion, ProbeSummary};
@@ -108,7 +108,15 @@ impl Reading<'_> {
                     logits,
                 })
                 .collect();
-            let rows = runner.forward(&batch).map_err(|error| failed(&error))?;
+            let rows = match runner.forward(&batch) {
+                Ok(rows) => rows,
+                Err(error) => {
+                    // From the first token again, to the positions that were not shown yet.
+                    runner = parts.instead(&error, blocks.len())?;
+                    done = 0;
+                    continue;
+                }
+            };
             if logits == LogitsWanted::All {
                 for row in 0..end - done {
                     let of = |policy| rows.row(policy * (end - done) + row);

@@ -7,6 +7,8 @@ mod measure;
 mod rehearsal;
 
 #[cfg(test)]
+mod device_tests;
+#[cfg(test)]
 mod form_tests;
 #[cfg(test)]
 mod lesson_tests;
@@ -60,25 +62,31 @@ impl NnParts {
     /// many rows at a time, of which so many are picked: after serving, and on the processor where the
     /// device has no room for them.
     fn runner(&self, blocks: usize, (rows, picked): (usize, usize)) -> Result<Runner, TrainError> {
-        let here = || Runner::on_processor(self.model.clone(), self.exec.clone(), blocks);
         let Some(device) = &self.device else {
-            return Ok(here());
+            return Ok(self.runner_here(blocks));
         };
         let runner = Runner::second_on_device(device, blocks);
-        match runner.and_then(|runner| runner.reserved(rows, picked)) {
-            Ok(runner) => Ok(runner),
-            Err(error @ DeviceError::Memory { .. }) => {
-                tracing::warn!(%error, "the gate computes on the processor");
-                Ok(here())
-            }
-            Err(error) => Err(failed(&error)),
+        let runner = runner.and_then(|runner| runner.reserved(rows, picked));
+        runner.or_else(|error| self.instead(&error, blocks))
+    }
+
+    fn runner_here(&self, blocks: usize) -> Runner {
+        Runner::on_processor(self.model.clone(), self.exec.clone(), blocks)
+    }
+
+    /// The processor, where a device lacks memory; it has no keys and values yet.
+    fn instead(&self, error: &DeviceError, blocks: usize) -> Result<Runner, TrainError> {
+        if !matches!(error, DeviceError::Memory { .. }) {
+            return Err(failed(error));
         }
+        tracing::warn!(%error, "the gate computes on the processor");
+        Ok(self.runner_here(blocks))
     }
 }
 
 /// A device that stopped working.
 fn failed(error: &DeviceError) -> TrainError {
-    TrainError::Failed(error.to_string())
+    TrainError::Device(error.to_string())
 }
 
 /// Trains adapters on [`NnParts::model`].
@@ -254,6 +262,8 @@ impl Trainer for NnTrainer {
             candidate: &adapter,
             parent: job.parent_digest().is_some().then_some(&parent),
         };
+        // What its passes held is for those of the gate.
+        learner.rest();
         let mut measured = measure::measure((&self.parts, &self.gate), job, policies, pause)?;
         let digest = adapter_digest(&adapter);
         measured.changed = digest != adapter_digest(&parent);
@@ -383,6 +393,7 @@ fn targets_of(model: &Model, learner: &LearnerConfig) -> Result<Vec<Target>, Str
 fn stopped(error: StepError) -> TrainError {
     match error {
         StepError::Stopped => TrainError::Stopped,
+        StepError::Device(error) => failed(&error),
         error => TrainError::Failed(error.to_string()),
     }
 }

@@ -6,7 +6,6 @@ use hone_domain::{
     Completion, Fate, Kept, Message, Policy, PolicyVersion, Reason, Role, Scope, StopReason, Turn,
     VersionSpan,
 };
-use hone_nn::device::Device;
 use hone_nn::sample::{SampleScratch, SamplingParams, TokenCounts, sample};
 use hone_nn::{
     Adapter, BLOCK_TOKENS, ExpertsConfig, Family, KvPool, LoadError, LogitsWanted, ModelConfig,
@@ -30,7 +29,7 @@ pub(super) fn parts(house: &House) -> NnParts {
     parts_with(house, None)
 }
 
-fn some_experts() -> ExpertsConfig {
+pub(super) fn some_experts() -> ExpertsConfig {
     ExpertsConfig {
         count: 6,
         chosen: 2,
@@ -41,7 +40,7 @@ fn some_experts() -> ExpertsConfig {
 }
 
 /// With these experts, where there are any.
-fn parts_with(house: &House, experts: Option<ExpertsConfig>) -> NnParts {
+pub(super) fn parts_with(house: &House, experts: Option<ExpertsConfig>) -> NnParts {
     let config = ModelConfig {
         family: match experts {
             Some(_) => Family::Qwen3Moe,
@@ -464,46 +463,6 @@ async fn a_step_goes_on_exactly_from_memory_from_disk_and_after_a_refusal() {
         assert!(one.measured.changed && one.measured.kl_to_reference > 0.0);
         assert_eq!(one.parity.mismatches, 0);
         assert!(one.parity.tokens > 0);
-        parent = Some(adopt(&house, &one, version));
-    }
-}
-
-/// Emulated: the kernels run on the processor.
-#[tokio::test]
-async fn on_a_device_training_and_the_gate_say_the_same() {
-    on_a_device(None).await;
-}
-
-/// Their updates are the processor's.
-#[tokio::test]
-async fn so_they_do_on_a_model_with_experts() {
-    on_a_device(Some(some_experts())).await;
-}
-
-async fn on_a_device(experts: Option<ExpertsConfig>) {
-    let house = House::new().await;
-    let here = parts_with(&house, experts);
-    let emulator = Arc::new(hone_nn::device::Emulator::new().unwrap());
-    let model = here.model.clone();
-    let device = Device::load(emulator, model, &here.exec, &mut |_, _| {}).unwrap();
-    let there = NnParts {
-        device: Some(device),
-        ..here.clone()
-    };
-    let [here_trains, there_trains] =
-        [here.clone(), there].map(|parts| NnTrainer::new(parts, &config()).unwrap());
-    let mut parent = None;
-    for version in 1..3 {
-        let turns: Vec<Turn> = (0..3)
-            .map(|i| sampled(&house, &here, version * 100 + i))
-            .collect();
-        let job = job(&turns, parent);
-        let one = here_trains.train(&job, &mut || false).unwrap();
-        let two = there_trains.train(&job, &mut || false).unwrap();
-        assert_eq!(one.digest, two.digest, "version {version}");
-        assert!(one.checkpoint == two.checkpoint && one.files == two.files);
-        assert_eq!(one.measured, two.measured);
-        assert_eq!((one.parity.mismatches, two.parity.mismatches), (0, 0));
         parent = Some(adopt(&house, &one, version));
     }
 }

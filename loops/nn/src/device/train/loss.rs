@@ -157,9 +157,9 @@ impl DevicePasses {
 
     /// Sets the gradient of the residual stream to 0.
     fn clear_dx(&mut self) -> Result<(), DeviceError> {
-        let zeros = vec![0.0f32; self.plan.rows * self.dims().ld_hidden];
+        let bytes = self.plan.rows * self.dims().ld_hidden * size_of::<f32>();
         let pass = self.bufs.pass.take(&self.driver, 0)?;
-        pass.write_at((self.at.dx - pass.at()) as usize, &zeros)
+        pass.clear_at((self.at.dx - pass.at()) as usize, bytes)
     }
 
     /// The logits of these sites, `[sites][padded vocab]`.
