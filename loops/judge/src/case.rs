@@ -16,7 +16,9 @@ use crate::{Completed, ModelConfig, VoteError};
 #[derive(Debug)]
 pub(crate) struct Case {
     pub claim: Claim,
-    /// When it is decided with the votes it has.
+    /// How often it was claimed before.
+    pub attempts: u32,
+    /// When it is not waited for votes any more.
     pub deadline_ms: Millis,
     pub messages: Arc<[Message]>,
     /// What is decided if the model is not.
@@ -132,6 +134,7 @@ enum Slot {
 #[derive(Debug)]
 pub(crate) struct Opening {
     pub claim: Claim,
+    pub attempts: u32,
     pub deadline_ms: Millis,
     pub turn: Turn,
     pub messages: Vec<Message>,
@@ -145,6 +148,7 @@ impl Case {
     pub(crate) fn open(opening: Opening, votes: usize) -> Self {
         Self {
             claim: opening.claim,
+            attempts: opening.attempts,
             deadline_ms: opening.deadline_ms,
             messages: opening.messages.into(),
             otherwise: opening.otherwise,
@@ -156,6 +160,12 @@ impl Case {
             weighing: None,
             votes: (0..votes).map(|_| Slot::Waiting).collect(),
         }
+    }
+
+    /// How many votes are to come.
+    pub(crate) fn uncast(&self) -> usize {
+        let is_cast = |slot: &&Slot| matches!(slot, Slot::Cast { .. });
+        self.votes.len() - self.votes.iter().filter(is_cast).count()
     }
 
     /// Notes that vote `index` is being asked for; gives what tells the asker to stop.

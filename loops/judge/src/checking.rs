@@ -38,7 +38,7 @@ pub enum Done {
 #[derive(Debug)]
 pub(crate) struct Checking {
     pub claimed: Claimed,
-    /// When it is decided with the checks that are done.
+    /// When it is not waited for checks any more.
     pub deadline_ms: Millis,
     /// What is found.
     pub findings: Vec<Finding>,

@@ -153,6 +153,71 @@ fn a_check_that_hangs_delays_no_verdict_beyond_its_lease() {
     );
 }
 
+#[test]
+fn what_a_hanging_check_leaves_to_the_model_is_asked_in_what_is_left_of_the_lease() {
+    let hang = || {
+        let mut judge = room(with_model());
+        let mut one = claimed(1, 1, "What about Mars?");
+        one.turn.admission.checks = vec![callback()];
+        arrive(&mut judge, one);
+        let effects = judge.step(7_500, Event::Ticked);
+        assert!(verdict(&effects).is_none(), "{effects:?}");
+        let asks = effects.into_iter().filter_map(|effect| match effect {
+            Effect::Ask(ask) => Some((ask.claim, ask.index)),
+            _ => None,
+        });
+        (judge, asks.collect::<Vec<_>>())
+    };
+    let (mut judge, asks) = hang();
+    assert_eq!(asks.len(), 3);
+    let mut effects = Vec::new();
+    for (claim, index) in &asks[..2] {
+        let report = Report::Voted {
+            claim: *claim,
+            index: *index,
+            result: Ok(Completed::from(r"\boxed{1}")),
+            latency_ms: 1,
+        };
+        effects = judge.step(8_000, Event::Reported(report));
+    }
+    let found = verdict(&effects).unwrap();
+    assert_eq!(found.decided_by, Some(Signal::Model));
+    // Its votes have an end as well, before the lease's.
+    let (mut judge, _) = hang();
+    assert!(judge.step(8_749, Event::Ticked).is_empty());
+    let effects = judge.step(8_750, Event::Ticked);
+    let is_release = |e: &Effect| matches!(e, Effect::Release { .. });
+    assert!(effects.iter().any(is_release), "{effects:?}");
+}
+
+/// One of two may be called at a time, and hangs.
+#[test]
+fn a_check_that_was_never_begun_is_begun_under_the_next_claim() {
+    for (attempts, released, recorded) in [(0, vec![2], vec![1]), (2, vec![], vec![1, 2])] {
+        let mut judge = room(Config {
+            checks_in_flight_max: 1,
+            ..Config::for_tests()
+        });
+        let claims = [1, 2].map(|n| {
+            let mut one = claimed(n, 1, "Thanks!");
+            one.turn.admission.checks = vec![callback()];
+            Claimed { attempts, ..one }
+        });
+        judge.step(0, Event::Reported(Report::Claimed(Ok(claims.into()))));
+        let effects = judge.step(7_500, Event::Ticked);
+        let mut ends = [Vec::new(), Vec::new()];
+        for effect in &effects {
+            match effect {
+                Effect::Release { claim, .. } => ends[0].push(claim.transition.0.as_u128()),
+                Effect::Record { claim, .. } => ends[1].push(claim.transition.0.as_u128()),
+                _ => {}
+            }
+        }
+        ends[1].sort_unstable();
+        assert_eq!(ends, [released, recorded], "after {attempts} claims");
+    }
+}
+
 /// A claim whose completion makes the corpus' change, and its certificate.
 fn proposal(seed: u64, n: u128) -> (Claimed, String) {
     let sample = corpus::sample(seed);

@@ -38,7 +38,8 @@ pub struct Config {
     pub lease_ms: u64,
     /// How often the ledger is asked for work that no wake announced.
     pub tick_ms: u64,
-    /// Claims of one transition without a verdict after which it is given up (`judge_failed`).
+    /// Claims of one transition without a verdict after which it is given up (`judge_failed`). Under
+    /// the last of them it is decided without the votes and checks that did not come in time.
     pub attempts_max: u32,
     /// First pause after a ledger failure; doubles with each further one.
     pub retry_ms_min: u64,
@@ -223,7 +224,25 @@ impl Config {
                 ));
             }
         }
+        self.validate_certificate()
+    }
+
+    fn validate_certificate(&self) -> Result<(), String> {
         let pay = &self.certificate;
+        if let Some(execute) = &pay.execute {
+            at_least_one(&[("judge.certificate.execute.deadline_ms", execute.deadline_ms)])?;
+            let model = self.model.as_ref();
+            let before_ms = model.map_or(0, |m| m.certificate_deadline_ms);
+            let both_ms = before_ms.saturating_add(execute.deadline_ms);
+            if both_ms > self.lease_ms - self.lease_ms / 4 {
+                return Err(format!(
+                    "judge.certificate.execute.deadline_ms and judge.model.certificate_deadline_ms \
+                     must together be at most three quarters of judge.lease_ms, or what is executed \
+                     could come too late to count: they are {both_ms} of {}",
+                    self.lease_ms
+                ));
+            }
+        }
         let shares = [
             ("audit_share", pay.audit_share),
             ("precision_min", pay.precision_min),
@@ -404,18 +423,27 @@ impl ModelConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::certificate::Execute;
+
+    fn execute(config: &mut Config, deadline_ms: u64) {
+        config.certificate.execute = Some(Execute {
+            url: "http://127.0.0.1:9/".to_owned(),
+            secret_env: "SECRET".to_owned(),
+            deadline_ms,
+        });
+    }
 
     #[test]
     fn wrong_settings_are_named() {
         type Change = fn(&mut Config);
-        let cases: [(Change, &str); 6] = [
+        let cases: [(Change, &str); 8] = [
             (
                 |c| c.claim_batch = 0,
                 "judge.claim_batch must be at least 1",
             ),
             (|c| c.retry_ms_max = 1, "judge.retry_ms_max"),
             (
-                |c| c.lease_ms = 1_500,
+                |c| (c.lease_ms, c.certificate.execute) = (1_500, None),
                 "judge.lease_ms must be at least twice",
             ),
             (
@@ -442,10 +470,19 @@ mod tests {
                 },
                 "judge.model.local.path",
             ),
+            (
+                |c| execute(c, 0),
+                "judge.certificate.execute.deadline_ms must be at least 1",
+            ),
+            (
+                |c| execute(c, 5_501),
+                "judge.certificate.execute.deadline_ms and judge.model.certificate_deadline_ms must",
+            ),
         ];
         for (change, message) in cases {
             let mut config = Config::for_tests();
             config.model = Some(ModelConfig::for_tests());
+            execute(&mut config, 5_500);
             assert_eq!(config.validate(), Ok(()));
             change(&mut config);
             let error = config.validate().expect_err("it is wrong");

@@ -172,7 +172,8 @@ impl State {
 
     /// Claims if there may be work, a place for it, and no claim under way.
     fn claim(&mut self, now_ms: Millis) -> Vec<Effect> {
-        let free = self.config.in_hand_max.saturating_sub(self.in_hand());
+        let places = self.config.in_hand_max.saturating_sub(self.in_hand());
+        let free = places.min(self.votable());
         if self.draining || self.claiming.is_some() || free == 0 || now_ms < self.claim_after_ms {
             // Whoever asked is answered when a place becomes free, or by the tick.
             self.more = true;
@@ -182,6 +183,20 @@ impl State {
         let limit = free.min(self.config.claim_batch);
         self.claiming = Some(limit);
         vec![Effect::Claim { limit }]
+    }
+
+    /// How many more transitions get their votes in time even where every vote takes as long as it
+    /// may.
+    fn votable(&self) -> usize {
+        let Some(model) = &self.model else {
+            return usize::MAX;
+        };
+        let time_ms = self.config.lease_ms - self.config.lease_ms / 4;
+        let rounds = (time_ms / model.vote_deadline_ms.max(1)).max(1);
+        let rounds = usize::try_from(rounds).unwrap_or(usize::MAX);
+        let votes = model.votes_in_flight_max.saturating_mul(rounds);
+        let due: usize = self.cases.values().map(Case::uncast).sum();
+        votes.saturating_sub(due).div_ceil(model.votes.max(1))
     }
 
     fn claimed(&mut self, now_ms: Millis, result: Result<Vec<Claimed>, String>) -> Vec<Effect> {
@@ -349,16 +364,23 @@ impl State {
         }]
     }
 
-    /// Decides cases whose time is over with the votes they have, so that whatever a completer
-    /// does, no lease runs out while its transition waits for a vote.
+    /// Ends cases whose time is over, so that whatever a completer does, no lease runs out while its
+    /// transition waits for a vote. One that lacks votes is given back, to be asked about under the
+    /// next claim; under its last claim it is decided with the votes it has.
     fn expire(&mut self, now_ms: Millis) -> Vec<Effect> {
-        let over: Vec<Key> = self
+        let last = self.config.attempts_max.saturating_sub(1);
+        let is_over = |case: &Case| now_ms >= case.deadline_ms;
+        let lacks_votes = |case: &Case| case.outcome.is_none() && case.uncast() > 0;
+        let again = self
             .cases
-            .iter()
-            .filter(|(_, case)| now_ms >= case.deadline_ms)
-            .map(|(key, _)| *key)
-            .collect();
+            .extract_if(|_, case| is_over(case) && lacks_votes(case) && case.attempts < last);
+        let again: Vec<Claim> = again.map(|(_, case)| case.claim).collect();
+        let over = self.cases.iter().filter(|(_, case)| is_over(case));
+        let over: Vec<Key> = over.map(|(key, _)| *key).collect();
         let mut effects = Vec::new();
+        for claim in again {
+            effects.extend(self.release(now_ms, claim));
+        }
         for key in over {
             effects.extend(self.settle(now_ms, key, (None, NO_PLACE)));
         }

@@ -252,11 +252,90 @@ fn a_failing_model_is_left_alone_and_tried_again() {
 
 #[test]
 fn a_vote_that_never_reports_strands_nothing() {
-    let mut state = state(Some(ModelConfig::for_tests()));
-    arrive(&mut state, 0, vec![claimed(1, 1, "wrong")]);
-    assert!(verdicts(&state.step(7_499, Event::Ticked)).is_empty());
-    let effects = state.step(7_500, Event::Ticked);
-    assert_eq!(verdicts(&effects)[0].decided_by, Some(Signal::Rules));
+    // It is asked for anew under the next claim; under the last one the rules decide.
+    for (attempts, released, by) in [(0, 1, None), (1, 1, None), (2, 0, Some(Signal::Rules))] {
+        let mut state = state(Some(ModelConfig::for_tests()));
+        let one = Claimed {
+            attempts,
+            ..claimed(1, 1, "wrong")
+        };
+        let asks = asked(&arrive(&mut state, 0, vec![one]));
+        vote(&mut state, asks[0], Ok(r"\boxed{1}"));
+        assert_eq!(ended(&state.step(7_499, Event::Ticked)), (0, None));
+        let effects = state.step(7_500, Event::Ticked);
+        assert_eq!(ended(&effects), (released, by), "after {attempts} claims");
+    }
+}
+
+/// How many leases are given back, and what decided the first verdict.
+fn ended(effects: &[Effect]) -> (usize, Option<Signal>) {
+    let released = effects
+        .iter()
+        .filter(|e| matches!(e, Effect::Release { .. }));
+    let verdict = verdicts(effects).into_iter().next();
+    (released.count(), verdict.and_then(|v| v.decided_by))
+}
+
+/// Three votes each, six at a time, 5 s a vote: the votes of all of them take twice as long as a lease.
+#[test]
+fn a_backlog_longer_than_a_lease_is_judged_by_its_votes() {
+    let config = Config {
+        claim_batch: 32,
+        in_hand_max: 64,
+        lease_ms: 60_000,
+        model: Some(ModelConfig {
+            vote_deadline_ms: 20_000,
+            ..ModelConfig::for_tests()
+        }),
+        ..Config::for_tests()
+    };
+    let mut state = State::new(config, Arc::new(SeededIds::new(1)), true);
+    let mut backlog: Vec<Claimed> = (1..=64)
+        .map(|n| claimed(n, 1, "What about Mars?"))
+        .collect();
+    let (mut now_ms, mut judged, mut busy) = (0, 0, 0);
+    let mut effects = state.step(now_ms, Event::Started);
+    for round in 0..100 {
+        let mut asks = Vec::new();
+        while let Some(effect) = effects.pop() {
+            let report = match effect {
+                Effect::Claim { limit } => {
+                    let rest = backlog.split_off(limit.min(backlog.len()));
+                    Report::Claimed(Ok(std::mem::replace(&mut backlog, rest)))
+                }
+                Effect::Ask(ask) => {
+                    asks.push((ask.claim, ask.index));
+                    continue;
+                }
+                Effect::Record { claim, verdict, .. } => {
+                    assert_eq!(verdict.decided_by, Some(Signal::Model), "at {now_ms} ms");
+                    judged += 1;
+                    Report::Recorded {
+                        claim,
+                        verdict,
+                        result: Ok(()),
+                    }
+                }
+                other => panic!("{other:?}"),
+            };
+            effects.extend(state.step(now_ms, Event::Reported(report)));
+        }
+        // Full rounds from the first on.
+        busy += usize::from(round == busy && asks.len() == 6);
+        now_ms += 5_000;
+        for (claim, index) in asks {
+            let report = Report::Voted {
+                claim,
+                index,
+                result: Ok(Completed::from(r"\boxed{1}")),
+                latency_ms: 5_000,
+            };
+            effects.extend(state.step(now_ms, Event::Reported(report)));
+        }
+        effects.extend(state.step(now_ms, Event::Ticked));
+    }
+    // Whoever votes was kept busy all the time.
+    assert_eq!((judged, busy), (64, 32));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use hone_store::{
 use serde_json::Value;
 
 use crate::config::Config;
-use crate::event::{ClaimedBatch, Memory};
+use crate::event::{Claimed, ClaimedBatch, Memory};
 use crate::filter::{Accepts, Filtered, filter};
 use crate::gate::is_held_out;
 use crate::retold::FirstTry;
@@ -38,28 +38,24 @@ pub(crate) struct Claimer {
 }
 
 impl Claimer {
-    /// A batch of `scope`, or none where nothing is left. Where it fails half-way the claims are given
-    /// back.
-    pub(crate) async fn claim(
-        &self,
-        scope: Scope,
-    ) -> Result<Option<Box<ClaimedBatch>>, LedgerError> {
+    /// A batch of `scope`, where there is one. Where it fails half-way the claims are given back.
+    pub(crate) async fn claim(&self, scope: Scope) -> Result<Claimed, LedgerError> {
         let batch = BatchId(self.ids.next());
-        let materials = self
-            .ledger
-            .claim_samples(&self.order(&scope, batch))
-            .await?;
-        if materials.is_empty() {
-            return Ok(None);
+        let order = self.order(&scope, batch);
+        let claimed = self.ledger.claim_samples(&order).await?;
+        match (claimed.materials.is_empty(), claimed.settled) {
+            (false, _) => {}
+            (true, 0) => return Ok(Claimed::Nothing),
+            (true, _) => return Ok(Claimed::Settled),
         }
-        let claims: Vec<Claim> = materials.iter().map(|material| material.claim).collect();
-        let made = self.make(scope, batch, materials).await;
+        let claims: Vec<Claim> = claimed.materials.iter().map(|m| m.claim).collect();
+        let made = self.make(scope, batch, claimed.materials).await;
         if made.is_err()
             && let Err(error) = self.release(&claims, self.clock.now_ms()).await
         {
             tracing::debug!(%error, "claims could not be given back");
         }
-        made.map(|batch| Some(Box::new(batch)))
+        made.map(|batch| Claimed::Batch(Box::new(batch)))
     }
 
     /// Gives claims back; what somebody else took over is theirs. What fails runs out by itself.

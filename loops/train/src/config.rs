@@ -38,9 +38,10 @@ pub struct Config {
     /// How often a failing step, save or publish is tried before its batch is given up, and how often
     /// turns are claimed by processes that end in the middle before they are.
     pub attempts_max: u32,
-    /// Pause after the first failure, in milliseconds; doubles with each further one.
+    /// Pause of a scope after the first failure or claim that found nothing, in milliseconds; doubles
+    /// with each further one.
     pub backoff_first_ms: i64,
-    /// Longest pause after a failure, in milliseconds.
+    /// Longest such pause, in milliseconds.
     pub backoff_max_ms: i64,
     /// Most of the wall time that training takes, reached where nobody is served, 0 to 1.
     pub train_share_max: f64,
@@ -216,6 +217,7 @@ impl Config {
                 return Err(format!("train.{message}"));
             }
         }
+        self.order()?;
         self.learner.validate()?;
         self.learner.validate_objective()?;
         refused(self)?;
@@ -225,14 +227,26 @@ impl Config {
         self.gate.validate()
     }
 
+    /// Numbers of turns that bound each other: who sets one may never have seen the other.
+    fn order(&self) -> Result<(), String> {
+        let (least, turns, most) = (self.batch_turns_min, self.batch_turns, self.queue_turns_max);
+        if !(1..=turns).contains(&least) {
+            return Err(format!(
+                "train.batch_turns_min ({least}) must be between 1 and train.batch_turns ({turns})"
+            ));
+        }
+        if most < turns {
+            return Err(format!(
+                "train.queue_turns_max ({most}) must be at least train.batch_turns ({turns})"
+            ));
+        }
+        Ok(())
+    }
+
     /// What decides when and on what a scope trains.
     fn cadence_checks(&self) -> Vec<(bool, &'static str)> {
         vec![
             (self.batch_turns >= 1, "batch_turns must be at least 1"),
-            (
-                (1..=self.batch_turns).contains(&self.batch_turns_min),
-                "batch_turns_min must be between 1 and batch_turns",
-            ),
             (
                 self.batch_wait_ms >= 0 && self.explicit_wait_ms >= 0,
                 "batch_wait_ms and explicit_wait_ms must not be negative",
@@ -240,10 +254,6 @@ impl Config {
             (
                 self.score_weight.is_finite() && self.score_weight >= 0.0,
                 "score_weight must not be negative",
-            ),
-            (
-                self.queue_turns_max >= self.batch_turns,
-                "queue_turns_max must be at least batch_turns",
             ),
             (
                 self.source_share_max > 0.0 && self.source_share_max <= 1.0,
@@ -481,11 +491,17 @@ mod tests {
         assert_eq!(Config::for_tests().validate(), Ok(()));
         type Change = fn(&mut Config);
         let rows: &[(Change, &str)] = &[
-            (|c| c.batch_turns_min = 9, "train.batch_turns_min"),
+            (
+                |c| c.batch_turns_min = 9,
+                "train.batch_turns_min (9) must be between 1 and train.batch_turns (8)",
+            ),
             (|c| c.train_share_min = 0.0, "train.train_share_min"),
             (|c| c.train_share_busy = 1.5, "train.train_share_busy"),
             (|c| c.source_share_max = 0.0, "train.source_share_max"),
-            (|c| c.queue_turns_max = 1, "train.queue_turns_max"),
+            (
+                |c| c.queue_turns_max = 1,
+                "train.queue_turns_max (1) must be at least train.batch_turns (8)",
+            ),
             (|c| c.learner.lr = f32::NAN, "train.learner.lr"),
             (|c| c.learner.kl_coef = -0.1, "train.learner.kl_coef"),
             (|c| c.learner.lora_rank = 0, "train.learner.lora_rank"),

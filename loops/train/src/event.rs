@@ -48,8 +48,8 @@ pub enum Report {
     Synced(Result<usize, String>),
     /// Scopes with ready turns; none while the room is paused.
     Looked(Result<Vec<Ready>, String>),
-    /// A batch; none where nothing was left to claim.
-    Claimed(Result<Option<Box<ClaimedBatch>>, String>),
+    /// A claim ended.
+    Claimed(Result<Claimed, String>),
     /// A candidate, and what the step took of the machine.
     Trained(Result<Arc<Candidate>, TrainError>, ShareTotals),
     /// The files are durable under this key.
@@ -68,6 +68,17 @@ pub enum Report {
     Decided(Result<usize, String>),
     /// How many folders were removed.
     Pruned(Result<usize, String>),
+}
+
+/// What a claim found.
+#[derive(Debug)]
+pub enum Claimed {
+    /// A batch.
+    Batch(Box<ClaimedBatch>),
+    /// Turns that were settled, as some of a long backlog are: the rest may be claimed at once.
+    Settled,
+    /// Nothing.
+    Nothing,
 }
 
 /// A claimed batch with what is known about its scope.

@@ -181,7 +181,7 @@ passes! {
     }
     faulty {
     heads() -> Vec<Policy>;
-    claim_samples(claim: &SampleClaim) -> Vec<SampleMaterial>;
+    claim_samples(claim: &SampleClaim) -> ClaimedSamples;
     replay(query: &ReplayQuery) -> Vec<Replayed>;
     settle_claims(claims: &[Claim], reason: Reason) -> u64;
     versions(scope: Option<&Scope>, limit: usize) -> Vec<PolicyRecord>;

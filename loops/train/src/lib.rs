@@ -64,7 +64,7 @@ pub use counters::Counters;
 pub use credit::{
     Baseline, CreditRule, Credited, Method, RecentMean, Scored, Uses, credit, follow, second_tries,
 };
-pub use event::{ClaimedBatch, Effect, Memory, PublishOutcome, Report};
+pub use event::{Claimed, ClaimedBatch, Effect, Memory, PublishOutcome, Report};
 pub use filter::{Accepts, Filtered, filter};
 pub use gate::{Interval, Measured, Outcome, decide, interval, is_held_out, objections};
 pub use hands::TrainHands;

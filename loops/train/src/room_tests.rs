@@ -112,7 +112,11 @@ impl House {
             now_ms: self.clock.now_ms(),
         };
         let claimed = self.ledger.claim_samples(&claim).await.unwrap();
-        let claims: Vec<_> = claimed.iter().map(|material| material.claim).collect();
+        let claims: Vec<_> = claimed
+            .materials
+            .iter()
+            .map(|material| material.claim)
+            .collect();
         let settled = self.ledger.settle_claims(&claims, Reason::HeldOut).await;
         assert!(settled.unwrap() > 0);
     }
@@ -153,7 +157,7 @@ impl House {
             },
         };
         let begun = self.ledger.begin_forget(&wish).await.unwrap();
-        if let Some(policy) = begun.restored {
+        for policy in begun.restored {
             self.policies.update(|heads| heads.with(policy.clone()));
         }
     }
@@ -288,7 +292,7 @@ async fn a_step_whose_lease_was_taken_over_is_thrown_away() {
             let taken = runtime
                 .block_on(inside.ledger.claim_samples(&thief))
                 .unwrap();
-            assert_eq!(taken.len(), 1);
+            assert_eq!(taken.materials.len(), 1);
         }
         Ok(())
     });
@@ -483,6 +487,26 @@ async fn turns_that_do_not_fit_are_settled_and_the_rest_trains() {
     assert_eq!(house.fate(turns[2].0.id).await, Fate::Trained { version });
     assert_eq!(house.number("turns_left_out_total"), 1.0);
     house.check_hashes().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_backlog_is_settled_at_once() {
+    let house = House::new().await;
+    let old = |i| {
+        let mut turn = house.turn(&anna(), &[1, i], &[2]);
+        turn.fingerprint = "old".into();
+        (turn, 1.0)
+    };
+    let turns: Vec<_> = (0..600).map(old).collect();
+    house.judge(&turns).await;
+    let running = House::start(house.ctx(Hashes::plain()));
+    // The clock stands still: no pause would end.
+    house.until_settled(0).await;
+    running.stop().await;
+    let reason = Reason::OtherFingerprint;
+    for (turn, _) in [&turns[0], &turns[599]] {
+        assert_eq!(house.fate(turn.id).await, Fate::Settled { reason });
+    }
 }
 
 /// A scope that is served well for a while and then complained about: the version it began under

@@ -17,6 +17,8 @@ pub(crate) struct ScopeState {
     publishes_in_row: u32,
     failures_in_row: u32,
     waits_in_row: u32,
+    empty_in_row: u32,
+    /// No job begins before.
     retry_at_ms: Millis,
     /// Number of its last job; larger is later.
     last_job: u64,
@@ -34,6 +36,7 @@ impl ScopeState {
             publishes_in_row: 0,
             failures_in_row: 0,
             waits_in_row: 0,
+            empty_in_row: 0,
             retry_at_ms: Millis::MIN,
             last_job: 0,
         }
@@ -57,6 +60,18 @@ impl ScopeState {
     /// Failures are over.
     pub(crate) fn recovered(&mut self) {
         self.failures_in_row = 0;
+        self.retry_at_ms = Millis::MIN;
+    }
+
+    /// A claim found something.
+    pub(crate) fn found(&mut self) {
+        self.empty_in_row = 0;
+    }
+
+    /// A claim found nothing; the scope is left alone, the longer the more often it was so.
+    pub(crate) fn found_nothing(&mut self, now: Millis, config: &Config) {
+        self.empty_in_row = self.empty_in_row.saturating_add(1);
+        self.retry_at_ms = now + backoff_ms(self.empty_in_row, config);
     }
 
     /// A candidate could not be told from what is served; whether it may wait once more.
@@ -98,9 +113,9 @@ impl ScopeState {
     }
 }
 
-/// Pause after the `failures`th failure in a row.
-pub(crate) fn backoff_ms(failures: u32, config: &Config) -> Millis {
-    let doublings = failures.saturating_sub(1).min(30);
+/// Pause after the `times`th failure, or empty claim, in a row.
+pub(crate) fn backoff_ms(times: u32, config: &Config) -> Millis {
+    let doublings = times.saturating_sub(1).min(30);
     (config.backoff_first_ms << doublings).min(config.backoff_max_ms)
 }
 
@@ -151,7 +166,7 @@ impl Scopes {
     pub(crate) fn may_begin(&self, scope: &Scope, now: Millis) -> bool {
         self.states
             .get(scope)
-            .is_none_or(|state| state.failures_in_row == 0 || state.retry_at_ms <= now)
+            .is_none_or(|state| state.retry_at_ms <= now)
     }
 }
 

@@ -12,7 +12,7 @@ use hone_store::{Publish, Ready, Refusal, SampleMaterial};
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::credit::{CreditRule, Scored, credit};
-use crate::event::{ClaimedBatch, Effect, PublishOutcome, Report};
+use crate::event::{Claimed, ClaimedBatch, Effect, PublishOutcome, Report};
 use crate::gate::{self, Outcome};
 use crate::job::{Doing, Job};
 use crate::objective::DistillForm;
@@ -182,24 +182,26 @@ impl Train {
         first.map(|r| r.scope.clone())
     }
 
-    fn claimed(
-        &mut self,
-        now: Millis,
-        claimed: Result<Option<Box<ClaimedBatch>>, String>,
-    ) -> Vec<Effect> {
+    fn claimed(&mut self, now: Millis, claimed: Result<Claimed, String>) -> Vec<Effect> {
         let Some(mut job) = self.job.take() else {
             return Vec::new();
         };
         let batch = match claimed {
-            Ok(Some(batch)) => batch,
-            // Whatever made the ledger say there is work, the next wake or tick will show it.
-            Ok(None) => return Vec::new(),
+            Ok(Claimed::Batch(batch)) => batch,
+            Ok(Claimed::Settled) => return self.look(),
+            // Such as a shared scope that has too few users yet: the others come first.
+            Ok(Claimed::Nothing) => {
+                let scope = self.scopes.entry(&job.scope);
+                scope.found_nothing(now, &self.config);
+                return self.look();
+            }
             Err(_) => {
                 self.counters.ledger_failures += 1;
                 self.scopes.entry(&job.scope).fail(now, &self.config);
                 return self.look();
             }
         };
+        self.scopes.entry(&job.scope).found();
         self.counters.left_out += batch.left_out as u64;
         job.claims = batch.materials.iter().map(|m| m.claim).collect();
         job.batch = Some(batch.batch);
@@ -208,7 +210,7 @@ impl Train {
             .as_ref()
             .map_or(PolicyVersion::BASE, |p| p.version);
         if job.claims.is_empty() {
-            return Vec::new();
+            return self.look();
         }
         if self.draining {
             job.doing = Doing::Release(now);
@@ -313,6 +315,11 @@ impl Train {
                 job.note("error", error.to_string());
                 job.doing = Doing::Refuse(Reason::StepFailed);
                 self.scopes.entry(&job.scope).refused(&self.config);
+            }
+            Err(error @ TrainError::Device(_)) => {
+                self.counters.step_failures += 1;
+                job.note("error", error.to_string());
+                job.doing = Doing::Release(now + self.config.backoff_max_ms);
             }
             Err(error @ TrainError::Failed(_)) => {
                 self.counters.step_failures += 1;

@@ -78,7 +78,7 @@ impl Bench {
     }
 
     fn batch(&self, scores: &[f32], memory: Option<Memory>) -> Report {
-        Report::Claimed(Ok(Some(Box::new(ClaimedBatch {
+        Report::Claimed(Ok(Claimed::Batch(Box::new(ClaimedBatch {
             batch: BatchId(Uuid::from_u128(9)),
             parent: (self.head > 0).then(|| policy(self.head)),
             memory,
@@ -176,11 +176,12 @@ fn lessons_go_along_and_a_method_may_leave_scores_out() {
         materials[0].hint = Some("hint".into());
         materials[1].hint = Some("what is corrected needs no hint".into());
         materials[1].correction = Some("correction".into());
-        let Report::Claimed(Ok(Some(mut batch))) = bench.batch(&[], None) else {
+        let Report::Claimed(Ok(Claimed::Batch(mut batch))) = bench.batch(&[], None) else {
             panic!("a batch")
         };
         batch.materials = materials;
-        let Some(Effect::Train(job)) = bench.report(Report::Claimed(Ok(Some(batch)))).pop() else {
+        let claimed = Report::Claimed(Ok(Claimed::Batch(batch)));
+        let Some(Effect::Train(job)) = bench.report(claimed).pop() else {
             panic!("it trains")
         };
         let given: Vec<f32> = job
@@ -349,6 +350,28 @@ fn a_failing_step_is_tried_again_later_and_given_up_in_the_end() {
 }
 
 #[test]
+fn a_device_that_fails_costs_no_batch_an_attempt() {
+    let mut bench = Bench::new();
+    let config = Config::for_tests();
+    for _ in 0..2 * config.attempts_max {
+        bench.job(&[1.0, -1.0]);
+        let failed = bench.trained(Err(TrainError::Device("it is gone".into())));
+        let Effect::Release(claims, retry_at) = failed else {
+            panic!()
+        };
+        let later = bench.now + config.backoff_max_ms;
+        assert_eq!((claims.len(), retry_at), (2, later));
+        bench.report(Report::Released);
+        bench.look(vec![]);
+        bench.now = later;
+    }
+    // Nor is what fails for another reason tried less often then.
+    bench.job(&[1.0, -1.0]);
+    let failed = bench.trained(Err(TrainError::Failed("no such file".into())));
+    assert!(matches!(failed, Effect::Release(..)), "{failed:?}");
+}
+
+#[test]
 fn saving_and_publishing_are_tried_again_on_ticks_and_then_the_claims_go_back() {
     let mut bench = Bench::new();
     bench.job(&[1.0, -1.0]);
@@ -456,13 +479,57 @@ fn folders_are_looked_through_however_many_versions_are_kept() {
 }
 
 #[test]
-fn a_claim_that_finds_nothing_waits_for_the_next_tick() {
+fn a_scope_whose_claim_finds_nothing_is_left_alone_and_the_others_come_at_once() {
+    let mut bench = Bench::new();
+    // Those that are shared by too few have the oldest turns, and never had a job.
+    let shared = vec![ready("s", 500, 0), ready("t", 500, 0)];
+    let found = [shared.clone(), vec![ready("a", 8, 5)]].concat();
+    for pause in [10, 20, 40, 80, 80] {
+        bench.wake();
+        for name in ["s", "t"] {
+            assert_eq!(bench.look(found.clone()), Some(scope(name)));
+            let next = bench.report(Report::Claimed(Ok(Claimed::Nothing)));
+            assert!(matches!(next[..], [Effect::Look]), "{next:?}");
+        }
+        assert_eq!(bench.look(found.clone()), Some(scope("a")));
+        let batch = bench.batch(&[1.0, -1.0], None);
+        bench.report(batch);
+        bench.trained(Err(TrainError::Stopped));
+        bench.report(Report::Released);
+        assert!(bench.look(shared.clone()).is_none());
+        bench.tick(pause - 1);
+        assert!(bench.look(shared.clone()).is_none(), "{pause}");
+        bench.now += 1;
+    }
+    // It failed at nothing: its first failing step is tried again.
+    bench.wake();
+    assert_eq!(bench.look(found.clone()), Some(scope("s")));
+    let batch = bench.batch(&[1.0, -1.0], None);
+    bench.report(batch);
+    let failed = bench.trained(Err(TrainError::Failed("no such file".into())));
+    assert!(matches!(failed, Effect::Release(..)), "{failed:?}");
+}
+
+#[test]
+fn a_scope_whose_backlog_is_settled_goes_on_at_once_and_the_others_get_their_turns() {
+    let mut bench = Bench::new();
+    let found = vec![ready("a", 5_000, 0), ready("b", 8, 5)];
+    bench.wake();
+    for name in ["a", "b", "a", "b"] {
+        assert_eq!(bench.look(found.clone()), Some(scope(name)));
+        let next = bench.report(Report::Claimed(Ok(Claimed::Settled)));
+        assert!(matches!(next[..], [Effect::Look]), "{next:?}");
+    }
+}
+
+#[test]
+fn a_batch_of_which_nothing_may_train_is_followed_by_the_next_look() {
     let mut bench = Bench::new();
     bench.wake();
     bench.look(vec![ready("a", 8, 0)]);
-    assert!(bench.report(Report::Claimed(Ok(None))).is_empty());
-    assert!(bench.room.is_idle());
-    assert!(matches!(bench.tick(20)[..], [Effect::Look]));
+    let batch = bench.batch(&[], None);
+    assert!(matches!(bench.report(batch)[..], [Effect::Look]));
+    assert!(bench.look(vec![ready("a", 8, 0)]).is_some());
 }
 
 #[test]

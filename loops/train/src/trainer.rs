@@ -196,6 +196,9 @@ pub enum TrainError {
     /// The numbers left the finite ones; the batch cannot be trained on.
     #[error("the step was not finite: {0}")]
     NotFinite(String),
+    /// The device failed, which is not the batch's doing.
+    #[error("{0}")]
+    Device(String),
     /// It could not be done now.
     #[error("{0}")]
     Failed(String),

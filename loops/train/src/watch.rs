@@ -234,7 +234,9 @@ impl TrialMemory {
 pub struct WatchMemory {
     complaints: Chart,
     broken: Chart,
-    /// Turns since the last trip.
+    /// The version that the last trip left, and turns since it was first seen.
+    #[serde(default)]
+    trip: Option<PolicyVersion>,
     since_trip: u64,
     /// The trial under way.
     #[serde(default)]
@@ -289,8 +291,8 @@ pub struct WatchLook {
 pub struct Held {
     /// A person keeps the version.
     pub pinned: bool,
-    /// The watch stopped learning before.
-    pub tripped: bool,
+    /// The watch stopped learning when it left this version.
+    pub tripped: Option<PolicyVersion>,
     /// This version is on trial.
     pub trial: Option<PolicyVersion>,
     /// These were left by a rollback: what comes late of them says nothing of what is served.
@@ -327,13 +329,16 @@ pub fn look((config, canary): (&WatchConfig, &CanaryConfig), look: WatchLook) ->
         memory.complaints.leave(&held.left);
         memory.broken.leave(&held.left);
         let (served, tried) = alarms(config, &look.news, (&scope, &mut memory), &held.left);
-        if held.tripped {
+        if held.tripped.is_some() {
+            // What is remembered may be from before the trip, and so may what is read now.
+            if memory.trip != held.tripped {
+                (memory.trip, memory.since_trip) = (held.tripped, 0);
+            }
             let enough = config.resume_turns > 0 && memory.since_trip >= config.resume_turns;
             if enough {
                 decision.resumes.push(scope.clone());
             }
         } else if let (Some((alarm, what)), false) = (served, held.pinned) {
-            memory.since_trip = 0;
             decision.trips.push((scope.clone(), alarm, what));
         } else if let Some(trial) = memory.trial {
             let proven = canary.turns > 0 && trial.judged >= canary.turns;

@@ -277,7 +277,6 @@ fn a_look_trips_holds_and_resumes() {
     assert_eq!(storm.trips.len(), 1);
     let (_, alarm, what) = &storm.trips[0];
     assert_eq!((alarm.since, *what), (PolicyVersion(2), "complaint rate"));
-    assert_eq!(storm.memories[0].1.since_trip, 0);
     // A person's pin is not overruled.
     let pinned = Held {
         pinned: true,
@@ -286,13 +285,38 @@ fn a_look_trips_holds_and_resumes() {
     assert_eq!(looked(memory, pinned, news(30, -1.0)).trips, []);
     // Once tripped it counts turns, and lets learning go on when there were enough.
     let tripped = Held {
-        tripped: true,
+        tripped: Some(PolicyVersion(2)),
         ..Held::default()
     };
     let few = looked(storm.memories[0].1, tripped.clone(), news(30, -1.0));
     assert_eq!((few.trips.len(), few.resumes.len()), (0, 0));
+    assert_eq!(few.memories[0].1.since_trip, 0);
     let many = looked(few.memories[0].1, tripped, news(300, 1.0));
     assert_eq!(many.resumes, [scope()]);
+}
+
+/// A process that ends between a trip and its memory reads the same news again, and remembers the
+/// turns of before: of no trip, or of an earlier one.
+#[test]
+fn turns_are_counted_from_the_trip_whatever_was_remembered() {
+    let tripped = |version| Held {
+        tripped: Some(PolicyVersion(version)),
+        ..Held::default()
+    };
+    let never = looked(WatchMemory::default(), Held::default(), news(300, 1.0));
+    let seen = looked(never.memories[0].1, tripped(2), news(1, 1.0));
+    let earlier = looked(seen.memories[0].1, tripped(2), news(300, 1.0));
+    assert_eq!(earlier.resumes, [scope()]);
+    for remembered in [never, earlier] {
+        let mut memory = remembered.memories[0].1;
+        assert_eq!(memory.since_trip, 300);
+        for (turns, since_trip) in [(300, 0), (60, 60), (39, 99)] {
+            let look = looked(memory, tripped(4), news(turns, 1.0));
+            memory = look.memories[0].1;
+            assert_eq!((look.resumes.len(), memory.since_trip), (0, since_trip));
+        }
+        assert_eq!(looked(memory, tripped(4), news(1, 1.0)).resumes, [scope()]);
+    }
 }
 
 #[test]

@@ -45,7 +45,7 @@ impl Watcher {
             let newest = self.ledger.versions(Some(&scope), LEFT_LOOKED_AT).await?;
             let held = Held {
                 pinned: standing.pinned,
-                tripped: standing.tripped.is_some(),
+                tripped: standing.tripped.map(|trip| trip.version),
                 trial: standing.trial.map(|trial| trial.version),
                 left: watch::left(&newest),
             };
@@ -62,7 +62,7 @@ impl Watcher {
     }
 
     /// Takes back, lets go on, and remembers, in this order: a crash in between reads the same
-    /// news again, and finds the scope tripped.
+    /// news again, finds the scope tripped, and counts its turns from there.
     pub(crate) async fn carry_out(&self, decision: &WatchDecision) -> Result<usize, LedgerError> {
         let mut tripped = 0;
         for (scope, alarm, what) in &decision.trips {

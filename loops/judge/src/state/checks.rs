@@ -4,7 +4,7 @@
 use hone_domain::{Millis, Signal, Vote};
 use hone_store::{Claim, Claimed};
 
-use super::{NO_PLACE, State, left_alone};
+use super::{NO_PLACE, State, left_alone, millis};
 use crate::case::{Case, Opening};
 use crate::checking::{Bench, Checking, Done};
 use crate::decide::{by_feedback, by_rules};
@@ -75,12 +75,14 @@ impl State {
         }
     }
 
-    /// Goes on with what the checks found so far.
+    /// Goes on with what the checks found so far. What is left to the model has an eighth of the
+    /// lease more for its votes.
     pub(super) fn end_checks(&mut self, now_ms: Millis, key: Key, missing: &str) -> Vec<Effect> {
         let Some(checking) = self.checking.remove(&key) else {
             return Vec::new();
         };
-        let deadline_ms = checking.deadline_ms;
+        let votes_ms = millis(self.config.lease_ms / 8);
+        let deadline_ms = checking.deadline_ms.saturating_add(votes_ms);
         let (claimed, findings, audits) = checking.into_parts(missing);
         self.verified(now_ms, (claimed, deadline_ms), (findings, audits))
     }
@@ -120,6 +122,7 @@ impl State {
         let (turn, next_state) = (claimed.turn, &claimed.transition.next_state);
         let opening = Opening {
             claim,
+            attempts: claimed.attempts,
             deadline_ms,
             messages: prompt::vote(&self.wording, (&turn, next_state), mark, &model),
             otherwise: by_rules,
@@ -135,17 +138,25 @@ impl State {
         Vec::new()
     }
 
-    /// The same for checks. What is left to the model then is asked in what is left of the lease.
+    /// Ends checks whose time is over: one that was not begun yet gives its transition back, unless
+    /// this is the last claim. What is left to the model then is asked in what is left of the lease.
     pub(super) fn expire_checks(&mut self, now_ms: Millis) -> Vec<Effect> {
-        let over = |checking: &Checking| now_ms >= checking.deadline_ms;
-        let checking = self.checking.iter();
-        let over: Vec<Key> = checking
-            .filter(|(_, c)| over(c))
-            .map(|(key, _)| *key)
-            .collect();
-        let ended = over.into_iter();
-        ended
-            .flat_map(|key| self.end_checks(now_ms, key, NO_PLACE))
-            .collect()
+        let last = self.config.attempts_max.saturating_sub(1);
+        let is_over = |checking: &Checking| now_ms >= checking.deadline_ms;
+        let again = self.checking.extract_if(|_, checking| {
+            let waits = !checking.waiting().is_empty();
+            is_over(checking) && waits && checking.claimed.attempts < last
+        });
+        let again: Vec<Claim> = again.map(|(_, c)| c.claimed.claim).collect();
+        let over = self.checking.iter().filter(|(_, c)| is_over(c));
+        let over: Vec<Key> = over.map(|(key, _)| *key).collect();
+        let mut effects = Vec::new();
+        for claim in again {
+            effects.extend(self.release(now_ms, claim));
+        }
+        for key in over {
+            effects.extend(self.end_checks(now_ms, key, NO_PLACE));
+        }
+        effects
     }
 }
