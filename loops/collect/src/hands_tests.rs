@@ -302,6 +302,7 @@ async fn a_start_restores_the_index_once_and_settles_what_is_in_doubt() {
         session_key: None,
         kind: TurnKind::Main,
         continues: None,
+        keeps: true,
         messages: &messages,
         new_session: SessionId(Uuid::from_u128(77)),
         now_ms: 1_000,

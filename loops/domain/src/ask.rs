@@ -75,6 +75,8 @@ pub struct AskContext {
     pub parent: Option<TurnId>,
     /// Owner of the API key.
     pub owner: String,
+    /// The keeper of an owner who is an agent.
+    pub keeper: Option<String>,
     /// The request's messages, which its completions share.
     pub messages: Arc<[Message]>,
     /// How it was admitted.
@@ -83,6 +85,13 @@ pub struct AskContext {
     pub untrainable: Option<Reason>,
     /// When it was admitted.
     pub admitted_ms: Millis,
+}
+
+impl AskContext {
+    /// Whose fair part it takes of what all share: however many agents somebody keeps, one.
+    pub fn counts_as(&self) -> &str {
+        self.keeper.as_ref().unwrap_or(&self.owner)
+    }
 }
 
 /// A request for one completion.
@@ -212,9 +221,15 @@ pub enum ServeError {
     /// The adapter of the wanted version could not be loaded.
     #[error("the adapter of this policy could not be loaded: {0}")]
     Adapter(String),
+    /// The device has no memory to compute it, not even a token at a time.
+    #[error("there is no memory for this request at the moment")]
+    Memory,
     /// The engine stopped.
     #[error("the engine is stopping")]
     Stopping,
+    /// It was not answered within the time that it may take, or nobody waits for it any more.
+    #[error("it was not answered in time")]
+    Late,
     /// Something inside broke.
     #[error("the engine failed: {0}")]
     Internal(String),

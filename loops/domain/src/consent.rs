@@ -140,24 +140,39 @@ pub struct Admitted {
     pub holdback: bool,
 }
 
-/// Decides who answers and what may be kept. The person's word comes first, then the client's
-/// `store`, then the draw of the control group. A request that names a version is never held back.
-pub fn admit(consent: Consent, holdback: Holdback, wanted: Wanted) -> Admitted {
-    let not_collected = |policy, reason| Admitted {
-        policy,
-        collect: Collect::No(reason),
-        untrainable: None,
-        holdback: false,
-    };
+/// Decides what may be kept, whatever session it is in. The person's word comes first, then the
+/// client's `store`.
+pub fn collect(consent: Consent, wanted: &Wanted) -> Collect {
     if consent.learning == Learning::Off {
-        return not_collected(PolicyChoice::Base, Reason::LearningOff);
+        return Collect::No(Reason::LearningOff);
     }
     let learns = consent.learning == Learning::Full;
     let despite = consent.despite_store_false || wanted.despite_store_false;
-    let stores = wanted.store || (learns && despite);
-    if !stores {
-        return not_collected(wanted.policy, Reason::StoreFalse);
+    if wanted.store || (learns && despite) {
+        Collect::Yes
+    } else {
+        Collect::No(Reason::StoreFalse)
     }
+}
+
+/// Decides who answers and what may be kept: after [`collect`] comes the draw of the control group. A
+/// request that names a version is never held back.
+pub fn admit(consent: Consent, holdback: Holdback, wanted: Wanted) -> Admitted {
+    let collect = collect(consent, &wanted);
+    if collect != Collect::Yes {
+        let is_off = consent.learning == Learning::Off;
+        return Admitted {
+            policy: if is_off {
+                PolicyChoice::Base
+            } else {
+                wanted.policy
+            },
+            collect,
+            untrainable: None,
+            holdback: false,
+        };
+    }
+    let learns = consent.learning == Learning::Full;
     let held = consent.holdback.unwrap_or(true)
         && learns
         && wanted.policy == PolicyChoice::Newest
@@ -169,7 +184,7 @@ pub fn admit(consent: Consent, holdback: Holdback, wanted: Wanted) -> Admitted {
         } else {
             wanted.policy
         },
-        collect: Collect::Yes,
+        collect,
         untrainable: (!learns).then_some(Reason::LearningOff),
         holdback: held,
     }

@@ -85,7 +85,7 @@ pub async fn back_up(
             "there is no ledger {shown} to back up; --data says where it is"
         )));
     }
-    check_empty(into)?;
+    check_vacant(into)?;
     let unfinished = beside(into, ".unfinished");
     let mut tried = 0;
     loop {
@@ -458,7 +458,11 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), LedgerError> {
     written.map_err(|e| io(path, &e))
 }
 
-fn check_empty(into: &Path) -> Result<(), LedgerError> {
+/// Refuses a place of a backup where something lies already.
+///
+/// # Errors
+/// `Unusable` with a sentence and a remedy.
+pub fn check_vacant(into: &Path) -> Result<(), LedgerError> {
     match fs::read_dir(into) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => Err(io(into, &error)),

@@ -41,7 +41,8 @@ pub struct Claimed {
     pub turn: Turn,
     /// Explicit feedback on the turn, newest last.
     pub feedback: Vec<Feedback>,
-    /// How often it was claimed before without a verdict.
+    /// How often it was claimed before without a verdict; what was given back last before the process
+    /// ended does not count.
     pub attempts: u32,
 }
 
@@ -113,6 +114,15 @@ pub struct SampleMaterial {
     pub hint: Option<String>,
     /// What its owner says the completion should have been, newest first to count.
     pub correction: Option<String>,
+}
+
+/// What a claim for training came to.
+#[derive(Clone, Debug, Default)]
+pub struct ClaimedSamples {
+    /// What it leased, the oldest first.
+    pub materials: Vec<SampleMaterial>,
+    /// How many turns it settled: where it leased nothing, the rest may be worth another claim.
+    pub settled: usize,
 }
 
 /// What the trainer wants to see again.
@@ -417,7 +427,7 @@ pub trait Ledger: Reading {
     /// the head on its lineage, or that a rollback left behind. A scope without full consent has
     /// its ready turns settled as `withdrawn` and gives none. Of a scope with several sources, each
     /// gets at most `source_share_max` of the batch.
-    async fn claim_samples(&self, claim: &SampleClaim) -> Result<Vec<SampleMaterial>, LedgerError>;
+    async fn claim_samples(&self, claim: &SampleClaim) -> Result<ClaimedSamples, LedgerError>;
 
     /// Turns that entered a version and whose verdict has a hint or whose owner corrected them: those
     /// whose votes disagreed most first, the newest first among equals. Nothing is claimed: they are

@@ -17,12 +17,12 @@ mod sqlite;
 pub mod suite;
 mod versions;
 
-pub use backup::{BackupFile, MANIFEST, Manifest, back_up, restore, verify};
+pub use backup::{BackupFile, MANIFEST, Manifest, back_up, check_vacant, restore, verify};
 pub use blobs::FsBlobs;
 pub use error::LedgerError;
 pub use late::LateTurns;
 pub use ledger::{
-    AuditCount, Claim, Claimed, Consumer, EARLY_KEPT, EARLY_KEPT_MS, FEEDBACK_KEPT,
+    AuditCount, Claim, Claimed, ClaimedSamples, Consumer, EARLY_KEPT, EARLY_KEPT_MS, FEEDBACK_KEPT,
     FeedbackOutcome, Ledger, LedgerCounts, OpenTurn, PolicyRecord, PolicyStatus, Publish, Ready,
     Refusal, ReplayQuery, Replayed, SampleClaim, SampleMaterial, TurnRow, TurnView,
     reason_at_record,

@@ -53,9 +53,10 @@ pub struct ForgetReport {
     pub transitions: u64,
     /// Samples of versions among them.
     pub samples: u64,
-    /// Samples of tainted versions that may train again.
+    /// Samples of the scope's tainted versions that may train again.
     pub samples_freed: u64,
-    /// Versions that learned from what goes, or from such a version; ascending.
+    /// Versions of the scope that learned from what goes, or from such a version, and copies of these;
+    /// ascending.
     pub versions_tainted: Vec<PolicyVersion>,
     /// What is served instead of the newest; none where that is clean. 0 is the base model.
     pub rolls_back_to: Option<PolicyVersion>,
@@ -96,10 +97,13 @@ pub struct ConsentRow {
 pub struct ForgetBegun {
     /// What it means.
     pub report: ForgetReport,
-    /// What the scope is served from now on, where that changed.
-    pub restored: Option<Policy>,
-    /// A trial ended because what it measured against goes: what was on trial stays.
-    pub trial_ended: bool,
+    /// The wish's scope, then others of which a version was tainted: they hold a copy. Each with its
+    /// versions that are.
+    pub scopes: Vec<(Scope, Vec<PolicyVersion>)>,
+    /// What these are served from now on, where that changed.
+    pub restored: Vec<Policy>,
+    /// Those whose trial ended because what it measured against goes: what was on trial stays.
+    pub trials_ended: Vec<Scope>,
     /// The turns that go.
     pub turns: Vec<TurnId>,
     /// Their sessions; those of a wish for single turns do not go as a whole.
@@ -193,14 +197,14 @@ pub trait Personal: Send + Sync {
         now_ms: Millis,
     ) -> Result<u64, LedgerError>;
 
-    /// What a wish would do; changes nothing. `Conflict` names a turn or session that is not the
-    /// scope's.
+    /// What a wish would do; changes nothing, and nobody who writes waits for it; one after the other.
+    /// `Conflict` names a turn or session that is not the scope's.
     async fn plan_forget(&self, wish: &ForgetWish) -> Result<ForgetReport, LedgerError>;
 
-    /// Begins a wish: marks what goes, taints versions, publishes the nearest clean ancestor of
-    /// what is served, and lets the samples that tainted versions shared with nobody's erased ones
-    /// train again where a clean version sampled them. What is left is to be removed by
-    /// [`Self::forget_piece`]. Idempotent by id.
+    /// Begins a wish: marks what goes, taints versions and the copies of them that were imported in
+    /// any scope, publishes the nearest clean ancestor of what is served there, and lets the samples
+    /// that tainted versions shared with nobody's erased ones train again where a clean version
+    /// sampled them. What is left is to be removed by [`Self::forget_piece`]. Idempotent by id.
     async fn begin_forget(&self, wish: &ForgetWish) -> Result<ForgetBegun, LedgerError>;
 
     /// Removes at most `limit` turns or shared pieces.

@@ -7,6 +7,7 @@
 //! two users with equal words never meet. Where two sessions are equally likely nothing is guessed:
 //! the request begins a session of its own.
 
+mod ages;
 mod alike;
 mod habits;
 mod trail;
@@ -15,9 +16,11 @@ mod types;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use ages::Ages;
 use alike::{Gone, Same};
 pub use habits::Habits;
-use trail::{Hash, Trail};
+use trail::Hash;
+pub use trail::Trail;
 pub use types::{
     BindHow, BindRequest, Binding, Continued, PendingTurn, SessionIndexConfig, Transcript,
 };
@@ -44,6 +47,8 @@ struct Known {
     completion: Hash,
     is_telling: bool,
     continued_with: Option<Hash>,
+    /// Its place among the turns with transcripts.
+    number: u64,
     transcript: Option<Transcript>,
     /// The completion as sampled, where clients send it back in another form.
     sampled: Option<Arc<str>>,
@@ -65,6 +70,7 @@ impl Known {
 
 #[derive(Debug)]
 struct Session {
+    owner: Arc<str>,
     key: Option<(Scope, String)>,
     turns: Vec<Known>,
     side: Vec<Hash>,
@@ -75,15 +81,18 @@ struct Session {
 #[derive(Debug)]
 pub struct SessionIndex {
     config: SessionIndexConfig,
-    habits: Habits,
+    habits: Arc<Habits>,
     sessions: HashMap<SessionId, Session>,
     by_key: HashMap<(Scope, String), SessionId>,
     by_trail: HashMap<Hash, Same>,
     gone: Gone,
     /// Turns whose answer never arrived, by their request.
     undelivered: HashMap<Hash, (SessionId, TurnId, Millis)>,
-    by_age: BTreeMap<(Millis, SessionId), ()>,
+    ages: Ages,
+    /// Turns that have transcripts, in the order they were recorded.
+    texts: BTreeMap<u64, (SessionId, TurnId)>,
     transcript_bytes: usize,
+    recorded: u64,
 }
 
 /// A turn that a request continues, and where in the request its next messages begin.
@@ -100,22 +109,29 @@ impl SessionIndex {
     pub fn new(config: SessionIndexConfig) -> Self {
         Self {
             config,
-            habits: Habits::default(),
+            habits: Arc::default(),
             sessions: HashMap::new(),
             by_key: HashMap::new(),
             by_trail: HashMap::new(),
             gone: Gone::default(),
             undelivered: HashMap::new(),
-            by_age: BTreeMap::new(),
+            ages: Ages::default(),
+            texts: BTreeMap::new(),
             transcript_bytes: 0,
+            recorded: 0,
         }
     }
 
     /// The same with habits of clients that it knows.
     #[must_use]
     pub fn with_habits(mut self, habits: Habits) -> Self {
-        self.habits = habits;
+        self.habits = Arc::new(habits);
         self
+    }
+
+    /// The habits it knows, for what need not be done while others wait for the index.
+    pub fn habits(&self) -> Arc<Habits> {
+        self.habits.clone()
     }
 
     /// Number of sessions remembered.
@@ -132,12 +148,17 @@ impl SessionIndex {
     /// a second, different continuation of the same turn is a fork.
     pub fn bind(&mut self, request: &BindRequest<'_>) -> Binding {
         let trail = Trail::of(request.scope, request.messages, &self.habits);
-        let binding = match self.retry(request, &trail) {
+        self.bind_by(request, &trail)
+    }
+
+    /// The same by the trail of the request's scope and messages.
+    pub fn bind_by(&mut self, request: &BindRequest<'_>, trail: &Trail) -> Binding {
+        let binding = match self.retry(request, trail) {
             Some(retry) => retry,
-            None => self.place(request, &trail),
+            None => self.place(request, trail),
         };
         Binding {
-            recorded: self.recorded(binding.session, (request.messages, &trail)),
+            recorded: self.recorded(binding.session, (request.messages, trail)),
             ..binding
         }
     }
@@ -203,6 +224,12 @@ impl SessionIndex {
     /// Remembers an ended turn, so that the next request can continue it. Nothing continues a
     /// side turn; only its answer is remembered, to be told from others in a history.
     pub fn record(&mut self, turn: &PendingTurn, transcript: Option<Transcript>) {
+        let trail = Trail::of(&turn.scope, &turn.messages, &self.habits);
+        self.record_by(turn, &trail, transcript);
+    }
+
+    /// The same by the trail of the turn's scope and messages.
+    pub fn record_by(&mut self, turn: &PendingTurn, trail: &Trail, transcript: Option<Transcript>) {
         let completion = turn.completion.chain_hash();
         if turn.kind == TurnKind::Side {
             if let Some(session) = self.sessions.get_mut(&turn.session) {
@@ -213,10 +240,10 @@ impl SessionIndex {
             }
             return;
         }
-        let trail = Trail::of(&turn.scope, &turn.messages, &self.habits);
         let owned = |key: String| (turn.scope.clone(), key);
         let key = turn.session_key.clone().map(owned);
-        self.open(turn.session, key, turn.ended_ms);
+        self.open((&turn.owner, turn.session), key, turn.ended_ms);
+        self.recorded += 1;
         let known = Known {
             turn: turn.turn,
             parent: turn.parent,
@@ -231,11 +258,15 @@ impl SessionIndex {
             completion,
             is_telling: turn.completion.content.len() >= TELLING_BYTES,
             continued_with: turn.continued.then_some([0; 32]),
+            number: self.recorded,
             sampled: transcript.as_ref().and_then(|_| sampled(&turn.completion)),
             transcript,
         };
-        self.transcript_bytes += known.bytes();
         let place = (turn.session, turn.turn);
+        if known.bytes() > 0 {
+            self.transcript_bytes += known.bytes();
+            self.texts.insert(known.number, place);
+        }
         for trail in &known.trails {
             self.by_trail.entry(*trail).or_default().push(place);
         }
@@ -263,7 +294,7 @@ impl SessionIndex {
 
     /// Forgets sessions that were idle since before `before_ms`.
     pub fn evict_idle(&mut self, before_ms: Millis) {
-        while let Some((&(last_ms, session), ())) = self.by_age.first_key_value() {
+        while let Some((last_ms, session)) = self.ages.longest_idle() {
             if last_ms >= before_ms {
                 return;
             }
@@ -288,7 +319,7 @@ impl SessionIndex {
     /// Forgets one session, because its client said it is done or its user wants it gone.
     pub fn forget_session(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.remove(&id) {
-            self.by_age.remove(&(session.last_ms, id));
+            self.ages.remove(&session.owner, &(session.last_ms, id));
             if let Some(key) = &session.key
                 && self.by_key.get(key) == Some(&id)
             {
@@ -433,18 +464,24 @@ impl SessionIndex {
         if let Some(key) = request.session_key {
             // Two requests that open one keyed session at once must land in the same one.
             let key = Some((request.scope.clone(), key.to_owned()));
-            self.open(request.new_session, key, request.now_ms);
+            self.open((request.owner, request.new_session), key, request.now_ms);
             self.enforce_bounds();
         }
         Binding::without_parent(request.new_session, how)
     }
 
     /// Makes a session where there is none, and notes that it is alive.
-    fn open(&mut self, id: SessionId, key: Option<(Scope, String)>, at_ms: Millis) {
+    fn open(
+        &mut self,
+        (owner, id): (&str, SessionId),
+        key: Option<(Scope, String)>,
+        at_ms: Millis,
+    ) {
         if let Some(key) = &key {
             self.by_key.insert(key.clone(), id);
         }
         self.sessions.entry(id).or_insert_with(|| Session {
+            owner: owner.into(),
             key,
             turns: Vec::new(),
             side: Vec::new(),
@@ -455,9 +492,9 @@ impl SessionIndex {
 
     fn touch(&mut self, id: SessionId, at_ms: Millis) {
         if let Some(session) = self.sessions.get_mut(&id) {
-            self.by_age.remove(&(session.last_ms, id));
+            self.ages.remove(&session.owner, &(session.last_ms, id));
             session.last_ms = session.last_ms.max(at_ms);
-            self.by_age.insert((session.last_ms, id), ());
+            self.ages.insert(&session.owner, (session.last_ms, id));
         }
     }
 
@@ -502,8 +539,9 @@ impl SessionIndex {
         binding.parent = Some(turn);
         let with = trail.rest(next_from);
         match known.continued_with {
+            None if !request.keeps => {}
             None => {
-                let next = answers(request.messages, (trail, next_from), side);
+                let next = trail.answers(request.messages, next_from, side);
                 let next_state = NextState::from_messages(&next);
                 if !next_state.is_empty() {
                     known.continued_with = Some(with);
@@ -536,29 +574,23 @@ impl SessionIndex {
             self.undelivered.remove(&known.asked);
         }
         self.transcript_bytes -= known.bytes();
+        self.texts.remove(&known.number);
     }
 
     fn enforce_bounds(&mut self) {
         while self.sessions.len() > self.config.sessions_max.max(1) {
-            let Some((&(_, oldest), ())) = self.by_age.first_key_value() else {
+            let Some(first) = self.ages.first_to_go() else {
                 return;
             };
-            self.evict(oldest);
+            self.evict(first);
         }
-        if self.transcript_bytes <= self.config.transcript_bytes_max {
-            return;
-        }
-        let ids: Vec<SessionId> = self.by_age.keys().map(|(_, id)| *id).collect();
-        for id in ids {
-            let Some(session) = self.sessions.get_mut(&id) else {
-                continue;
+        while self.transcript_bytes > self.config.transcript_bytes_max {
+            let Some((_, (id, turn))) = self.texts.pop_first() else {
+                return;
             };
-            for known in &mut session.turns {
-                if self.transcript_bytes <= self.config.transcript_bytes_max {
-                    return;
-                }
-                self.transcript_bytes -= known.shrink();
-            }
+            let session = self.sessions.get_mut(&id);
+            let known = session.and_then(|s| s.turns.iter_mut().find(|k| k.turn == turn));
+            self.transcript_bytes -= known.map_or(0, Known::shrink);
         }
     }
 }
@@ -568,23 +600,6 @@ fn sampled(completion: &Message) -> Option<Arc<str>> {
     let heard = Heard::meaning(&completion.content);
     let differs = !heard.calls.is_empty() || heard.content != completion.content;
     differs.then(|| Arc::from(completion.content.as_str()))
-}
-
-/// What is answered to a turn: the messages from `from` on, up to the next answer of a model that
-/// this session's housekeeping did not give. Passing messages are no answer, and neither is a
-/// question that housekeeping asked.
-fn answers(messages: &[Message], (trail, from): (&Trail, usize), side: &[Hash]) -> Vec<Message> {
-    let mut said = Vec::new();
-    for step in trail.steps.iter().filter(|step| step.at >= from) {
-        if step.role != Role::Assistant {
-            said.push(messages[step.at].clone());
-        } else if side.contains(&step.own) {
-            said.clear();
-        } else {
-            break;
-        }
-    }
-    said
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@ use uuid::Uuid;
 use super::*;
 use crate::NextKind;
 
+mod bounds;
+
 fn session(n: u128) -> SessionId {
     SessionId(Uuid::from_u128(n))
 }
@@ -27,6 +29,7 @@ fn messages(texts: &[&str]) -> Vec<Message> {
 struct World {
     index: SessionIndex,
     next: u128,
+    keeps: bool,
 }
 
 impl World {
@@ -43,6 +46,7 @@ impl World {
         Self {
             index: SessionIndex::new(config).with_habits(habits),
             next: 0,
+            keeps: true,
         }
     }
 
@@ -55,6 +59,7 @@ impl World {
             session_key: key,
             kind: self.index.kind_of(&messages(texts)),
             continues: None,
+            keeps: self.keeps,
             messages: &messages(texts),
             new_session: session(self.next),
             now_ms: self.next as Millis,
@@ -130,6 +135,38 @@ fn a_resent_history_is_the_same_session_and_brings_the_next_state() {
 }
 
 #[test]
+fn what_is_not_kept_takes_no_place_of_what_is() {
+    use BindHow::{Chain, Fork};
+    // Continuations of one turn, in order: whether each is kept, and what it says → how it is bound, and
+    // whether it is the next state.
+    let rows: [&[(bool, &str, BindHow, bool)]; 4] = [
+        &[(false, "one", Chain, false), (true, "two", Chain, true)],
+        &[(false, "one", Chain, false), (true, "one", Chain, true)],
+        &[
+            (false, "one", Chain, false),
+            (false, "two", Chain, false),
+            (true, "three", Chain, true),
+            (true, "two", Fork, false),
+        ],
+        &[
+            (true, "one", Chain, true),
+            (false, "two", Fork, false),
+            (true, "one", Chain, false),
+        ],
+    ];
+    for row in rows {
+        let mut w = World::new();
+        let (_, first) = w.turn("u", None, &["u:hi"], "hello");
+        for (keeps, says, how, is_next) in row {
+            w.keeps = *keeps;
+            let next = w.bind("u", None, &["u:hi", "a:hello", says]);
+            let seen = (next.parent, next.how, !next.next_state.is_empty());
+            assert_eq!(seen, (Some(first), *how, *is_next), "{says} of {row:?}");
+        }
+    }
+}
+
+#[test]
 fn equal_openings_of_two_users_never_meet() {
     let mut w = World::new();
     let (a, _) = w.turn("a", None, &["u:hi"], "hello");
@@ -199,36 +236,27 @@ fn side_turns_belong_to_the_session_and_settle_nothing() {
 }
 
 #[test]
-fn the_index_stays_within_its_bounds() {
+fn what_is_found_by_a_trail_is_found_by_its_messages() {
     let mut w = World::new();
-    w.index.config.sessions_max = 3;
-    w.index.config.transcript_bytes_max = 100;
-    for i in 0..20 {
-        let pending = PendingTurn {
-            turn: turn(i),
-            session: session(i),
-            session_key: Some(format!("k{i}")),
-            owner: "owner".into(),
-            scope: Scope::of("owner", None),
-            messages: messages(&["u:hi"]),
-            completion: Message::text(Role::Assistant, format!("answer {i}")),
-            parent: None,
+    let (first, t1) = w.turn("u", None, &["u:hi"], "hello");
+    let scope = Scope::of("owner", Some("u"));
+    let all = messages(&["u:hi", "u:<passing> x", "a:hello", "u:on"]);
+    let trail = Trail::of(&scope, &all, &w.index.habits());
+    let next = w.index.bind_by(
+        &BindRequest {
+            owner: "owner",
+            scope: &scope,
+            session_key: None,
             kind: TurnKind::Main,
-            delivered: true,
-            continued: false,
-            ended_ms: i as Millis,
-        };
-        let transcript = Transcript {
-            text: "x".repeat(40).into(),
-            tokens: vec![1; 5].into(),
-        };
-        w.index.record(&pending, Some(transcript));
-        assert!(w.index.len() <= 3);
-        assert!(w.index.transcript_bytes <= 100);
-        assert!(w.index.by_key.len() <= 3 && w.index.by_trail.len() <= 6);
-    }
-    w.index.evict_idle(100);
-    assert!(w.index.is_empty() && w.index.transcript_bytes == 0 && w.index.by_age.is_empty());
+            continues: None,
+            keeps: true,
+            messages: &all,
+            new_session: session(9),
+            now_ms: 9,
+        },
+        &trail,
+    );
+    assert_eq!((next.session, next.parent), (first.session, Some(t1)));
 }
 
 /// What was answered, as texts.
@@ -498,6 +526,7 @@ fn parallel_calls_are_answered_by_all_their_results() {
         session_key: None,
         kind: TurnKind::Main,
         continues: None,
+        keeps: true,
         messages: &all,
         new_session: session(99),
         now_ms: 99,
@@ -527,6 +556,7 @@ fn a_turn_that_is_named_is_continued_whatever_is_said_before_it() {
             turn: t1,
             next_from: 2,
         }),
+        keeps: true,
         messages: &all,
         new_session: session(98),
         now_ms: 98,

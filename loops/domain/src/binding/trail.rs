@@ -23,7 +23,7 @@ pub(super) struct Step {
 
 /// A request's messages without those in passing.
 #[derive(Clone, Debug)]
-pub(super) struct Trail {
+pub struct Trail {
     seed: Hash,
     pub(super) steps: Vec<Step>,
 }
@@ -52,7 +52,8 @@ fn is_instruction(role: Role) -> bool {
 }
 
 impl Trail {
-    pub(super) fn of(scope: &Scope, messages: &[Message], habits: &Habits) -> Self {
+    /// Hashes every message, which takes longer the more was said.
+    pub fn of(scope: &Scope, messages: &[Message], habits: &Habits) -> Self {
         let seed: Hash = Sha256::digest(scope.as_str().as_bytes()).into();
         let (mut chain, mut strict) = (seed, seed);
         let real = messages.iter().enumerate();
@@ -83,6 +84,23 @@ impl Trail {
     pub(super) fn rest(&self, from: usize) -> Hash {
         let rest = self.steps.iter().filter(|step| step.at >= from);
         rest.fold([0; 32], |hash, step| extend(hash, step.own))
+    }
+
+    /// What is answered to a turn: the messages from `from` on, up to the next answer of a model
+    /// that this session's housekeeping did not give. Passing messages are no answer, and neither
+    /// is a question that housekeeping asked.
+    pub(super) fn answers(&self, messages: &[Message], from: usize, side: &[Hash]) -> Vec<Message> {
+        let mut said = Vec::new();
+        for step in self.steps.iter().filter(|step| step.at >= from) {
+            if step.role != Role::Assistant {
+                said.push(messages[step.at].clone());
+            } else if side.contains(&step.own) {
+                said.clear();
+            } else {
+                break;
+            }
+        }
+        said
     }
 
     /// Its last messages that an answer may follow: the last one, and the one before where the

@@ -7,7 +7,7 @@ use crate::{Message, Millis, NextState, Scope, SessionId, Token, TurnId, TurnKin
 /// Bounds of the index.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionIndexConfig {
-    /// Most sessions remembered; the longest idle one goes first.
+    /// Most sessions remembered; beyond, the longest idle one of the owner who has most goes.
     pub sessions_max: usize,
     /// Most turns remembered per session; the oldest goes first.
     pub turns_per_session_max: usize,
@@ -31,7 +31,7 @@ pub struct Continued {
 /// A request as far as binding needs it.
 #[derive(Clone, Copy, Debug)]
 pub struct BindRequest<'a> {
-    /// Owner of the API key.
+    /// With whose sessions it counts: the owner of the API key, or the keeper of one who is an agent.
     pub owner: &'a str,
     /// Whose policy.
     pub scope: &'a Scope,
@@ -41,6 +41,8 @@ pub struct BindRequest<'a> {
     pub kind: TurnKind,
     /// The turn that the client names as the one it continues.
     pub continues: Option<Continued>,
+    /// Whether it is kept as what it answers; what is not kept takes nobody's place.
+    pub keeps: bool,
     /// All messages of the request.
     pub messages: &'a [Message],
     /// The id to use if this begins a session.
@@ -102,7 +104,7 @@ pub struct Binding {
     /// The turn this request continues.
     pub parent: Option<TurnId>,
     /// What the request answers to the parent. Empty where there is no parent, where the parent
-    /// already has its next state, or where the request is a side turn.
+    /// already has its next state, or where the request is a side turn or not kept.
     pub next_state: NextState,
     /// The parent's recorded tokens, for reuse.
     pub transcript: Option<Transcript>,
@@ -138,7 +140,7 @@ pub struct PendingTurn {
     pub session: SessionId,
     /// Key of that session.
     pub session_key: Option<String>,
-    /// Owner of the API key.
+    /// With whose sessions that one counts.
     pub owner: String,
     /// Whose policy.
     pub scope: Scope,

@@ -58,15 +58,22 @@ pub(super) fn encode(turns: &[Turn]) -> Result<Vec<Encoded<'_>>, Fault> {
         .collect()
 }
 
+/// The names of a turn that comes without its words, so that what continues it comes without them too.
+const NAME_GONE: &str = "
+    insert or ignore into forgotten_turns (id) values (?);
+    insert or ignore into forgotten_requests (id, session_id) values (?, ?)";
+
 /// Begins a transaction and, where nothing fails, ends it: both go along with what is said in between.
+/// Wishes to be forgotten up to the number `older` are older than this process.
 pub(super) async fn record_turns(
     connection: &mut SqliteConnection,
     turns: &[Encoded<'_>],
+    older: i64,
 ) -> Result<(), Fault> {
-    let known = Known::look(connection, turns).await?;
+    let mut known = Known::look(connection, turns, older).await?;
     let (forgotten, kept): (Vec<_>, Vec<_>) = turns
         .iter()
-        .partition(|encoded| known.is_forgotten(encoded.turn));
+        .partition(|encoded| known.forgets(encoded.turn));
     // Nothing of a forgotten turn's words comes in, the session's title included.
     let bare = forgotten
         .iter()
@@ -81,6 +88,13 @@ pub(super) async fn record_turns(
     });
     let is_small = turns.len() <= SMALL_TURNS && links.sum::<usize>() <= SMALL_LINKS;
     let mut script = Script::new(is_small);
+    let name = |values: Values, encoded: &Encoded<'_>| {
+        let turn = encoded.turn;
+        [turn.id.0, turn.request.0, turn.session.0]
+            .iter()
+            .fold(values, |values, id| values.bind(&id.as_bytes()[..]))
+    };
+    script.each(connection, NAME_GONE, &bare, name).await?;
     store_surroundings(connection, &mut script, (&turns, &known)).await?;
     let lists: Vec<_> = new.iter().map(|(e, _)| &e.messages[..]).collect();
     chains::store_messages(connection, &mut script, (&lists, &known.histories)).await?;

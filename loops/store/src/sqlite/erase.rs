@@ -221,7 +221,8 @@ async fn sweep_sessions(connection: &mut SqliteConnection, most: usize) -> Resul
     Ok(loose.len())
 }
 
-/// Of the wish's scope: another's that cannot be removed keeps only that one waiting.
+/// Those in the wish's scope, and copies elsewhere of what a wish of its scope tainted: others that
+/// cannot be removed keep only theirs waiting.
 async fn loose_blobs(
     connection: &mut SqliteConnection,
     id: ForgetId,
@@ -237,9 +238,12 @@ async fn loose_blobs(
     .execute(&mut *connection)
     .await?;
     let rows = sqlx::query(
-        "select loose_blobs.blob, scopes.name as scope, loose_blobs.digest from loose_blobs
-         join scopes on scopes.number = loose_blobs.scope_number
-         where scopes.number = (select scope_number from forgets where id = ?) limit ?",
+        "select distinct loose_blobs.blob, scopes.name as scope, loose_blobs.digest
+         from loose_blobs
+         join versions on versions.blob = loose_blobs.blob
+         join scopes on scopes.number = versions.scope_number
+         join forgets on forgets.scope_number in (scopes.number, loose_blobs.scope_number)
+         where forgets.id = ? limit ?",
     )
     .bind(&id.0.as_bytes()[..])
     .bind(limit(most))

@@ -1,69 +1,182 @@
 //! Erasure, first half: what a wish means, decided and made true in one transaction.
 
-use hone_domain::{Millis, NextState, PolicyVersion, SessionId, TurnId};
+use hone_domain::{Millis, NextState, PolicyVersion, Scope, SessionId, TurnId};
+use serde_json::json;
 use sqlx::SqliteConnection;
 
 use super::fault::{Fault, corrupt};
-use super::policies;
-use super::rows;
+use super::taint::{self, Touched};
 use super::texts::{signed, unsigned};
-use super::{audit, trials, wishes};
+use super::{audit, policies, rows, trials, wishes};
 use crate::LedgerError;
-use crate::personal::{ForgetBegun, ForgetWhat, ForgetWish};
+use crate::people::AuditEntry;
+use crate::personal::{ForgetBegun, ForgetReport, ForgetWhat, ForgetWish};
 
-/// Does everything that decides. A plan is the same, undone by its caller.
+/// The lists of what goes, as a plan has them for itself: it writes nothing else.
+pub(super) const OWN_LISTS: &str = "
+    create temp table forget_turns (
+        turn_number integer primary key,
+        forget_number integer not null
+    );
+    insert into forget_turns (turn_number, forget_number)
+    select turn_number, forget_number from main.forget_turns;
+    create index temp.forget_turns_by_forget on forget_turns (forget_number, turn_number);
+    create temp table gone_transitions (
+        transition_number integer primary key,
+        turn_stays integer not null
+    )";
+
+/// The wish of a plan. Those that are stored have greater numbers.
+const NO_WISH: i64 = 0;
+
+/// What a wish means.
+struct Meaning {
+    turns: u64,
+    transitions: u64,
+    samples: u64,
+    touched: Vec<Touched>,
+}
+
+impl Meaning {
+    /// What it means for the versions of the wish's own scope: those that are tainted, what is served
+    /// instead, and how many samples may train again.
+    fn own(&self, scope: i64) -> (&[i64], Option<i64>, u64) {
+        let own = self.touched.iter().find(|touched| touched.scope == scope);
+        let back = own.and_then(|own| own.back.as_ref());
+        (
+            own.map_or(&[][..], |own| &own.versions[..]),
+            back.map(|back| back.to),
+            back.map_or(0, |back| back.freed.len() as u64),
+        )
+    }
+}
+
+/// Says what a wish would do, over a connection that cannot write the ledger.
+pub(super) async fn plan(
+    connection: &mut SqliteConnection,
+    wish: &ForgetWish,
+) -> Result<ForgetReport, Fault> {
+    sqlx::raw_sql(OWN_LISTS).execute(&mut *connection).await?;
+    // Nothing is stored of a scope that is not known.
+    let scope = policies::find_scope(connection, &wish.scope).await?;
+    let scope = scope.unwrap_or(0);
+    let meaning = decide(connection, wish, (NO_WISH, scope)).await?;
+    let (tainted, back, samples_freed) = meaning.own(scope);
+    let tainted = tainted.iter().map(|version| rows::version(*version));
+    Ok(ForgetReport {
+        id: wish.id,
+        scope: wish.scope.clone(),
+        turns: meaning.turns,
+        transitions: meaning.transitions,
+        samples: meaning.samples,
+        samples_freed,
+        versions_tainted: tainted.collect::<Result<_, Fault>>()?,
+        rolls_back_to: back.map(rows::version).transpose()?,
+        turns_left: 0,
+        is_done: false,
+        at_ms: wish.now_ms,
+    })
+}
+
+/// Does everything that decides.
 pub(super) async fn begin(
     connection: &mut SqliteConnection,
     wish: &ForgetWish,
 ) -> Result<ForgetBegun, Fault> {
     if let Some(report) = wishes::report(connection, wish.id).await? {
         return Ok(ForgetBegun {
+            scopes: vec![(wish.scope.clone(), report.versions_tainted.clone())],
             report,
-            restored: None,
-            trial_ended: false,
+            restored: Vec::new(),
+            trials_ended: Vec::new(),
             turns: Vec::new(),
             sessions: Vec::new(),
         });
     }
     let scope = policies::make_scope(connection, &wish.scope).await?;
     let forget = open(connection, wish, scope).await?;
-    choose(connection, wish, (forget, scope)).await?;
+    let meaning = decide(connection, wish, (forget, scope)).await?;
+    if wish.what == ForgetWhat::All {
+        drop_early_words(connection, wish).await?;
+    }
     let sessions = sessions_touched(connection, wish, forget).await?;
-    let transitions = gather(connection, forget).await?;
-    let tainted = taint(connection, scope, wish.now_ms).await?;
-    let samples = drop_samples(connection, scope).await?;
-    let clean = clean_ancestor(connection, scope).await?;
-    let (restored, freed) = match clean {
-        None => (None, 0),
-        Some(to) => {
-            let freed = free_samples(connection, scope, to).await?;
-            let to = PolicyVersion(unsigned(to)?);
-            let policy = policies::rollback(connection, &wish.scope, to, wish.now_ms).await?;
-            (Some(policy), freed)
+    taint::mark(connection, &meaning.touched, (scope, wish.now_ms)).await?;
+    drop_samples(connection, scope).await?;
+    let (mut others, mut restored, mut trials_ended) = (Vec::new(), Vec::new(), Vec::new());
+    for touched in &meaning.touched {
+        let of = policies::scope_at(connection, touched.scope).await?;
+        if let Some(back) = &touched.back {
+            taint::free(connection, touched.scope, &back.freed).await?;
+            let to = PolicyVersion(unsigned(back.to)?);
+            restored.push(policies::rollback(connection, &of, to, wish.now_ms).await?);
         }
-    };
-    // A rollback has ended a trial; without one it may still measure against what is tainted now.
-    let trial_ended = trials::end_tainted(connection, scope).await?;
+        // A rollback has ended a trial; without one it may still measure against what is tainted now.
+        if trials::end_tainted(connection, touched.scope).await? {
+            trials_ended.push(of.clone());
+        }
+        if touched.scope != scope {
+            audit::record(connection, &told_elsewhere(&of, touched, wish.now_ms)).await?;
+            let tainted = touched
+                .versions
+                .iter()
+                .map(|version| rows::version(*version));
+            others.push((of, tainted.collect::<Result<_, Fault>>()?));
+        }
+    }
     let turns = mark(connection, forget).await?;
-    let numbers = Numbers {
-        turns: turns.len() as u64,
-        transitions,
-        samples,
-        freed,
-        tainted,
-        rolls_back_to: clean,
-    };
-    close(connection, (wish, forget), numbers).await?;
+    close(connection, (wish, forget), (&meaning, scope)).await?;
     audit::record(connection, &wish.entry).await?;
     let report = wishes::report(connection, wish.id)
         .await?
         .ok_or_else(|| corrupt("a wish that was just stored"))?;
+    let own = (wish.scope.clone(), report.versions_tainted.clone());
     Ok(ForgetBegun {
+        scopes: std::iter::once(own).chain(others).collect(),
         report,
         restored,
-        trial_ended,
+        trials_ended,
         turns,
         sessions,
+    })
+}
+
+/// What the audit log says of a scope that holds copies of what somebody else's wish tainted; whose wish
+/// it was is nobody's business there.
+fn told_elsewhere(scope: &Scope, touched: &Touched, at_ms: Millis) -> AuditEntry {
+    let back = touched.back.as_ref().map(|back| back.to);
+    AuditEntry {
+        at_ms,
+        actor: "an erasure".to_owned(),
+        act: "version.taint".to_owned(),
+        object: scope.as_str().to_owned(),
+        detail: json!({"versions": touched.versions, "rolls_back_to": back}),
+    }
+}
+
+/// Lists what goes, and finds out what that means; changes nothing but the lists.
+async fn decide(
+    connection: &mut SqliteConnection,
+    wish: &ForgetWish,
+    (forget, scope): (i64, i64),
+) -> Result<Meaning, Fault> {
+    choose(connection, wish, (forget, scope)).await?;
+    let turns = sqlx::query_scalar("select count(*) from forget_turns where forget_number = ?")
+        .bind(forget)
+        .fetch_one(&mut *connection)
+        .await?;
+    let transitions = gather(connection, forget).await?;
+    let samples = sqlx::query_scalar(
+        "select count(*) from gone_transitions
+         join version_samples
+             on version_samples.transition_number = gone_transitions.transition_number",
+    )
+    .fetch_one(&mut *connection)
+    .await?;
+    Ok(Meaning {
+        turns: unsigned(turns)?,
+        transitions,
+        samples: unsigned(samples)?,
+        touched: taint::find(connection).await?,
     })
 }
 
@@ -107,16 +220,6 @@ async fn choose(
             )
             .bind(forget)
             .bind(scope)
-            .execute(&mut *connection)
-            .await?;
-            // Words about turns that never came, or are somebody else's, go with no turn.
-            sqlx::query(
-                "delete from feedback where owner = ? and not exists (
-                     select 1 from turns
-                     where turns.id = feedback.turn_id and turns.owner = feedback.owner
-                 )",
-            )
-            .bind(&wish.owner)
             .execute(connection)
             .await?;
             return Ok(());
@@ -156,6 +259,23 @@ async fn choose(
         }
     }
     spread(connection, (forget, scope)).await
+}
+
+/// Removes words about turns that never came, or are somebody else's: they go with no turn.
+async fn drop_early_words(
+    connection: &mut SqliteConnection,
+    wish: &ForgetWish,
+) -> Result<(), Fault> {
+    sqlx::query(
+        "delete from feedback where owner = ? and not exists (
+             select 1 from turns
+             where turns.id = feedback.turn_id and turns.owner = feedback.owner
+         )",
+    )
+    .bind(&wish.owner)
+    .execute(connection)
+    .await?;
+    Ok(())
 }
 
 /// Adds what repeats the words of a turn that goes: the other choices of its request, the turns
@@ -277,57 +397,9 @@ async fn gather(connection: &mut SqliteConnection, forget: i64) -> Result<u64, F
     Ok(transitions)
 }
 
-/// Marks every version that learned from what goes, or from such a version. Returns those of this
-/// wish, ascending.
-async fn taint(
-    connection: &mut SqliteConnection,
-    scope: i64,
-    now_ms: Millis,
-) -> Result<Vec<i64>, Fault> {
-    let tainted: Vec<i64> = sqlx::query_scalar(
-        "with recursive tainted (version) as (
-             select version_samples.version from gone_transitions
-             join version_samples
-                 on version_samples.transition_number = gone_transitions.transition_number
-             where version_samples.scope_number = ?1
-             union
-             select versions.version from versions
-             join tainted on versions.parent = tainted.version
-             where versions.scope_number = ?1
-         )
-         select version from tainted order by version",
-    )
-    .bind(scope)
-    .fetch_all(&mut *connection)
-    .await?;
-    for version in &tainted {
-        sqlx::query(
-            "update versions set tainted_ms = coalesce(tainted_ms, ?)
-             where scope_number = ? and version = ?",
-        )
-        .bind(now_ms)
-        .bind(scope)
-        .bind(version)
-        .execute(&mut *connection)
-        .await?;
-    }
-    sqlx::query(
-        "insert or ignore into loose_blobs (blob, scope_number, digest)
-         select blob, scope_number, digest from versions
-         where scope_number = ?1 and tainted_ms is not null and not exists (
-             select 1 from versions as clean
-             where clean.blob = versions.blob and clean.tainted_ms is null
-         )",
-    )
-    .bind(scope)
-    .execute(connection)
-    .await?;
-    Ok(tainted)
-}
-
 /// Takes the samples that go out of their versions' lists. Turns that stay lose their transition
 /// and verdict, and are settled as `withdrawn`.
-async fn drop_samples(connection: &mut SqliteConnection, scope: i64) -> Result<u64, Fault> {
+async fn drop_samples(connection: &mut SqliteConnection, scope: i64) -> Result<(), Fault> {
     sqlx::query(
         "update versions set samples_gone = samples_gone + (
              select count(*) from gone_transitions
@@ -341,13 +413,9 @@ async fn drop_samples(connection: &mut SqliteConnection, scope: i64) -> Result<u
     .bind(scope)
     .execute(&mut *connection)
     .await?;
-    let gone = sqlx::query(
+    let statements = [
         "delete from version_samples
          where transition_number in (select transition_number from gone_transitions)",
-    )
-    .execute(&mut *connection)
-    .await?;
-    let statements = [
         "update turns set stage = null, reason = 'withdrawn', trained_version = null, score = null
          where number in (
              select turn_number from transitions
@@ -369,96 +437,7 @@ async fn drop_samples(connection: &mut SqliteConnection, scope: i64) -> Result<u
     for statement in statements {
         sqlx::query(statement).execute(&mut *connection).await?;
     }
-    Ok(gone.rows_affected())
-}
-
-/// The nearest ancestor of the newest version that learned from nothing that was erased; none
-/// where the newest is clean itself. One whose files were removed for space, or that was retired,
-/// cannot be restored.
-async fn clean_ancestor(
-    connection: &mut SqliteConnection,
-    scope: i64,
-) -> Result<Option<i64>, Fault> {
-    let head = policies::head(connection, scope).await?;
-    let clean: i64 = sqlx::query_scalar(
-        "with recursive lineage (version, gone_ms, parent) as (
-             select version, coalesce(tainted_ms, pruned_ms, retired_ms), parent from versions
-             where scope_number = ?1 and version = ?2
-             union all
-             select versions.version, coalesce(tainted_ms, pruned_ms, retired_ms),
-                    versions.parent
-             from lineage join versions on versions.version = lineage.parent
-             where versions.scope_number = ?1 and lineage.gone_ms is not null
-         )
-         select coalesce(max(version), 0) from lineage where gone_ms is null",
-    )
-    .bind(scope)
-    .bind(head)
-    .fetch_one(connection)
-    .await?;
-    Ok((clean != head).then_some(clean))
-}
-
-/// Lets samples of the tainted versions between the newest and the restored one train again, where
-/// a version that stays on the chain sampled them. What a tainted version sampled may repeat what
-/// was erased, so it stays spent.
-async fn free_samples(
-    connection: &mut SqliteConnection,
-    scope: i64,
-    restored: i64,
-) -> Result<u64, Fault> {
-    let head = policies::head(connection, scope).await?;
-    let freed: Vec<(i64, i64)> = sqlx::query_as(
-        "with recursive
-             left_behind (version) as (
-                 select ?2
-                 union
-                 select versions.parent from left_behind
-                 join versions on versions.version = left_behind.version
-                 where versions.scope_number = ?1 and versions.parent <> ?3
-             ),
-             kept (version) as (
-                 select ?3
-                 union
-                 select versions.parent from kept
-                 join versions on versions.version = kept.version
-                 where versions.scope_number = ?1
-             )
-         select version_samples.transition_number, version_samples.version from version_samples
-         join transitions on transitions.number = version_samples.transition_number
-         join turns on turns.number = transitions.turn_number
-         where version_samples.scope_number = ?1
-           and version_samples.version in (select version from left_behind)
-           and turns.version in (select version from kept) and turns.score is not null",
-    )
-    .bind(scope)
-    .bind(head)
-    .bind(restored)
-    .fetch_all(&mut *connection)
-    .await?;
-    for (transition, version) in &freed {
-        sqlx::query("delete from version_samples where transition_number = ? and scope_number = ?")
-            .bind(transition)
-            .bind(scope)
-            .execute(&mut *connection)
-            .await?;
-        sqlx::query(
-            "update versions set samples_gone = samples_gone + 1
-             where scope_number = ? and version = ?",
-        )
-        .bind(scope)
-        .bind(version)
-        .execute(&mut *connection)
-        .await?;
-        sqlx::query(
-            "update turns set stage = 'awaiting_training', trained_version = null
-             where number = (select turn_number from transitions where number = ?)",
-        )
-        .bind(transition)
-        .execute(&mut *connection)
-        .await?;
-    }
-    Ok(freed.len() as u64)
+    Ok(())
 }
 
 /// Takes what goes out of the ring, whatever became of it before, and remembers the names. A trained
@@ -471,14 +450,22 @@ async fn mark(connection: &mut SqliteConnection, forget: i64) -> Result<Vec<Turn
     .bind(forget)
     .execute(&mut *connection)
     .await?;
-    sqlx::query(
+    let names = [
         "insert or ignore into forgotten_turns (id)
          select turns.id from forget_turns join turns on turns.number = forget_turns.turn_number
          where forget_turns.forget_number = ?",
-    )
-    .bind(forget)
-    .execute(&mut *connection)
-    .await?;
+        "insert or ignore into forgotten_requests (id, session_id)
+         select turns.request_id, sessions.id from forget_turns
+         join turns on turns.number = forget_turns.turn_number
+         join sessions on sessions.number = turns.session_number
+         where forget_turns.forget_number = ?",
+    ];
+    for sql in names {
+        sqlx::query(sql)
+            .bind(forget)
+            .execute(&mut *connection)
+            .await?;
+    }
     let ids: Vec<Vec<u8>> = sqlx::query_scalar(
         "select turns.id from forget_turns join turns on turns.number = forget_turns.turn_number
          where forget_turns.forget_number = ?",
@@ -489,31 +476,23 @@ async fn mark(connection: &mut SqliteConnection, forget: i64) -> Result<Vec<Turn
     ids.iter().map(|id| rows::turn_id(id)).collect()
 }
 
-struct Numbers {
-    turns: u64,
-    transitions: u64,
-    samples: u64,
-    freed: u64,
-    tainted: Vec<i64>,
-    rolls_back_to: Option<i64>,
-}
-
 async fn close(
     connection: &mut SqliteConnection,
     (wish, forget): (&ForgetWish, i64),
-    numbers: Numbers,
+    (meaning, scope): (&Meaning, i64),
 ) -> Result<(), Fault> {
+    let (tainted, back, freed) = meaning.own(scope);
     sqlx::query(
         "update forgets set turns = ?, transitions = ?, samples = ?, samples_freed = ?,
              versions_tainted = ?, rolls_back_to = ?, at_ms = ?
          where number = ?",
     )
-    .bind(signed(numbers.turns)?)
-    .bind(signed(numbers.transitions)?)
-    .bind(signed(numbers.samples)?)
-    .bind(signed(numbers.freed)?)
-    .bind(serde_json::to_string(&numbers.tainted)?)
-    .bind(numbers.rolls_back_to)
+    .bind(signed(meaning.turns)?)
+    .bind(signed(meaning.transitions)?)
+    .bind(signed(meaning.samples)?)
+    .bind(signed(freed)?)
+    .bind(serde_json::to_string(tainted)?)
+    .bind(back)
     .bind(wish.now_ms)
     .bind(forget)
     .execute(connection)

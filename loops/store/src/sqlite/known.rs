@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use hone_domain::{Millis, Reason, Scope, Turn, TurnId};
+use hone_domain::{Millis, Reason, RequestId, Scope, SessionId, Turn, TurnId};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
@@ -12,19 +12,23 @@ use super::fault::{Fault, corrupt};
 use super::many::Values;
 use super::rows;
 
-/// Begins the transaction. Every `?` is given a JSON list of what is looked up, in hexadecimal digits.
+/// Begins the transaction. The first `?` is the newest wish that is older than this process, every other
+/// one a JSON list of what is looked up, in hexadecimal digits.
 const LOOK: &str = "
     begin immediate;
     select 'scope' as kind, scopes.name as scope, consents.learning <> 'full' as barred,
            (select max(at_ms) from forgets
-            where forgets.scope_number = scopes.number and whole = 1) as until
+            where forgets.scope_number = scopes.number and whole = 1
+              and forgets.number > ?) as until
     from scopes left join consents on consents.scope_number = scopes.number
     where scopes.name in (select unhex(value) from json_each(?));
     select 'arithmetic' as kind, fingerprint, base from arithmetics
     where fingerprint in (select cast(unhex(value) as text) from json_each(?));
     select 'session' as kind, id from forgotten_sessions
     where id in (select unhex(value) from json_each(?));
-    select 'parent' as kind, id from forgotten_turns
+    select 'gone' as kind, id from forgotten_turns
+    where id in (select unhex(value) from json_each(?));
+    select 'request' as kind, id, session_id from forgotten_requests
     where id in (select unhex(value) from json_each(?));
     select 'turn' as kind, id, number, reason = 'cancelled' as is_cut from turns
     where id in (select unhex(value) from json_each(?));
@@ -52,31 +56,39 @@ pub(super) struct Known {
     /// Of the batch's fingerprints, with the bases.
     pub(super) arithmetics: HashSet<(String, Hash)>,
     barred: HashSet<Scope>,
-    /// Everything of a scope that began up to then was erased.
+    /// Everything of a scope that began up to then was erased, by a wish of this process: what an
+    /// earlier one was answering ended with it, and its clock may have been wrong.
     forgotten: HashMap<Scope, Millis>,
     sessions: HashSet<[u8; 16]>,
-    parents: HashSet<TurnId>,
+    gone: HashSet<TurnId>,
+    /// Each in a session.
+    requests: HashSet<(RequestId, SessionId)>,
 }
 
 impl Known {
-    /// Begins a transaction with it.
+    /// Begins a transaction with it. Wishes up to the number `older` are older than this process.
     pub(super) async fn look(
         connection: &mut SqliteConnection,
         turns: &[Encoded<'_>],
+        older: i64,
     ) -> Result<Self, Fault> {
         let each = || turns.iter().map(|encoded| encoded.turn);
+        let parents = each().filter_map(|turn| turn.parent.as_ref());
+        let ids = each().map(|turn| &turn.id);
         let messages = turns.iter().flat_map(|encoded| &encoded.messages);
         let blocks = turns.iter().flat_map(|encoded| &encoded.blocks);
         let lists = [
             list(each().map(|turn| turn.scope.as_str().as_bytes()))?,
             list(each().map(|turn| turn.fingerprint.as_bytes()))?,
             list(each().map(|turn| &turn.session.0.as_bytes()[..]))?,
-            list(each().filter_map(|turn| turn.parent.as_ref().map(|p| &p.0.as_bytes()[..])))?,
+            list(ids.chain(parents).map(|turn| &turn.0.as_bytes()[..]))?,
+            list(each().map(|turn| &turn.request.0.as_bytes()[..]))?,
             list(each().map(|turn| &turn.id.0.as_bytes()[..]))?,
             list(messages.map(|link| &link.chain()[..]))?,
             list(blocks.map(|link| &link.chain()[..]))?,
         ];
-        let values = lists.into_iter().fold(Values::default(), Values::bind);
+        let values = Values::default().bind(older);
+        let values = lists.into_iter().fold(values, Values::bind);
         let mut known = Self::default();
         for row in values.run(connection, LOOK.to_owned()).await? {
             known.learn(&row)?;
@@ -95,8 +107,13 @@ impl Known {
                 let session = rows::session_id(row.try_get("id")?)?;
                 self.sessions.insert(session.0.into_bytes());
             }
-            "parent" => {
-                self.parents.insert(rows::turn_id(row.try_get("id")?)?);
+            "gone" => {
+                self.gone.insert(rows::turn_id(row.try_get("id")?)?);
+            }
+            "request" => {
+                let session = rows::session_id(row.try_get("session_id")?)?;
+                let request = rows::request_id(row.try_get("id")?)?;
+                self.requests.insert((request, session));
             }
             "turn" => {
                 let number = row.try_get("number")?;
@@ -134,15 +151,22 @@ impl Known {
             .then_some(Reason::LearningOff)
     }
 
-    /// Whether its session, the turn it continues or its whole scope was erased while it was being
-    /// answered.
-    pub(super) fn is_forgotten(&self, turn: &Turn) -> bool {
+    /// Whether it was erased, or its session, another choice of its request, the turn it continues or
+    /// its whole scope was while it was being answered. Then it is one of those, for the turns after it.
+    pub(super) fn forgets(&mut self, turn: &Turn) -> bool {
         let until = self.forgotten.get(&turn.scope);
-        until.is_some_and(|at_ms| turn.started_ms <= *at_ms)
+        let is_gone = until.is_some_and(|at_ms| turn.started_ms <= *at_ms)
             || self.sessions.contains(&turn.session.0.into_bytes())
+            || self.requests.contains(&(turn.request, turn.session))
+            || self.gone.contains(&turn.id)
             || turn
                 .parent
-                .is_some_and(|parent| self.parents.contains(&parent))
+                .is_some_and(|parent| self.gone.contains(&parent));
+        if is_gone {
+            self.gone.insert(turn.id);
+            self.requests.insert((turn.request, turn.session));
+        }
+        is_gone
     }
 }
 

@@ -164,6 +164,28 @@ pub(super) async fn release(
     Ok(())
 }
 
+/// Frees everything when a process begins: those who held leases ended with the process before, and no
+/// wait outlasts it, because the clock that it was measured by may have been wrong. What was held stays
+/// counted. What the judge had given back counts once less: it gives everything back when it stops.
+pub(super) async fn free_all(connection: &mut SqliteConnection) -> Result<(), Fault> {
+    sqlx::query(
+        "update leases set held = 0, free_from_ms = 0,
+             attempts = attempts - (consumer = 'judge' and held = 0)
+         where free_from_ms > 0 and transition_number in (
+             select transitions.number from turns indexed by turns_to_judge
+             join transitions on transitions.turn_number = turns.number
+             where turns.stage = 'awaiting_verdict'
+             union all
+             select transitions.number from turns indexed by turns_ready
+             join transitions on transitions.turn_number = turns.number
+             where turns.stage = 'awaiting_training'
+         )",
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
 /// Settles a turn that could not be judged.
 pub(super) async fn give_up(connection: &mut SqliteConnection, claim: Claim) -> Result<(), Fault> {
     let held = hold(connection, claim).await?;

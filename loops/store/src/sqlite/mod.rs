@@ -29,6 +29,7 @@ mod replay;
 mod rows;
 mod schema;
 mod standings;
+mod taint;
 mod teams;
 mod texts;
 mod train;
@@ -56,6 +57,8 @@ mod people_tests;
 #[cfg(test)]
 mod plan_tests;
 #[cfg(test)]
+mod restart_tests;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod unreadable_tests;
@@ -74,8 +77,8 @@ use sqlx::{Sqlite, Transaction};
 
 use crate::LedgerError;
 use crate::ledger::{
-    AuditCount, Claim, Claimed, FeedbackOutcome, Ledger, LedgerCounts, OpenTurn, PolicyRecord,
-    Publish, Ready, Refusal, ReplayQuery, Replayed, SampleClaim, SampleMaterial, TurnRow, TurnView,
+    AuditCount, Claim, Claimed, ClaimedSamples, FeedbackOutcome, Ledger, LedgerCounts, OpenTurn,
+    PolicyRecord, Publish, Ready, Refusal, ReplayQuery, Replayed, SampleClaim, TurnRow, TurnView,
 };
 use crate::people::{
     ApiKey, AuditCheck, AuditEntry, AuditQuery, AuditRecord, Changed, Invite, People, PeopleChange,
@@ -94,6 +97,11 @@ pub struct SqliteLedger {
     writer: Arc<Writer>,
     readers: SqlitePool,
     mover: Arc<Mover>,
+    /// Wishes to be forgotten up to this number are older than this process.
+    older_forgets: i64,
+    /// The place of who plans what a wish would do, one at a time: a plan has a connection and lists of
+    /// its own.
+    planning: tokio::sync::Mutex<()>,
     /// Ownership of the data folder, until the ledger is closed or dropped.
     owner: Mutex<Option<File>>,
 }
@@ -112,6 +120,8 @@ impl SqliteLedger {
             writer: opened.writer,
             readers: opened.readers,
             mover: Mover::new(opened.mover),
+            older_forgets: opened.older_forgets,
+            planning: tokio::sync::Mutex::default(),
             owner: Mutex::new(opened.lock),
         })
     }
@@ -129,6 +139,8 @@ impl SqliteLedger {
             writer: opened.writer,
             readers: opened.readers,
             mover: Mover::new(opened.mover),
+            older_forgets: opened.older_forgets,
+            planning: tokio::sync::Mutex::default(),
             owner: Mutex::new(opened.lock),
         })
     }
@@ -254,7 +266,7 @@ impl Ledger for SqliteLedger {
         let encoded = self.explain(collect::encode(turns))?;
         let taken = self.writer.take_open().await.map_err(Fault::Sql);
         let mut transaction = self.explain(taken)?;
-        match collect::record_turns(&mut transaction, &encoded).await {
+        match collect::record_turns(&mut transaction, &encoded, self.older_forgets).await {
             Ok(()) => {
                 transaction.committed();
                 self.mover.note_commit();
@@ -336,7 +348,7 @@ impl Ledger for SqliteLedger {
         self.explain(train::ready(&mut moment, now_ms).await)
     }
 
-    async fn claim_samples(&self, claim: &SampleClaim) -> Result<Vec<SampleMaterial>, LedgerError> {
+    async fn claim_samples(&self, claim: &SampleClaim) -> Result<ClaimedSamples, LedgerError> {
         let mut transaction = self.begin().await?;
         let done = train::claim_samples(&mut transaction, claim).await;
         self.finish(transaction, done).await

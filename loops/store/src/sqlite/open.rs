@@ -14,6 +14,7 @@ use sqlx::{ConnectOptions, Connection, SqliteConnection};
 use super::fault::{Fault, migration_fault};
 use super::schema::MIGRATIONS;
 use super::writer::Writer;
+use super::{leases, wishes};
 use crate::LedgerError;
 
 /// "HONE" in ASCII, as the first migration sets it.
@@ -63,6 +64,8 @@ pub(super) struct Opened {
     pub(super) readers: SqlitePool,
     /// One connection that moves the write-ahead log to the main file beside the writer.
     pub(super) mover: SqlitePool,
+    /// Wishes to be forgotten up to this number are older than this process; 0 beside another one.
+    pub(super) older_forgets: i64,
 }
 
 /// Takes the folder, brings the schema up to date and connects.
@@ -140,12 +143,40 @@ async fn connect(config: &SqliteConfig, lock: Option<File>) -> Result<Opened, Le
         .busy_timeout(MOVER_PATIENCE)
         .pragma("wal_autocheckpoint", "0");
     let mover = pool(1, moving).await.map_err(explain)?;
+    let older_forgets = match &lock {
+        Some(_) => begin_anew(&writer, file).await.map_err(explain)?,
+        None => 0,
+    };
     Ok(Opened {
+        older_forgets,
         lock,
         writer,
         readers,
         mover,
     })
+}
+
+/// Ends what the process before left open; returns the number of its newest wish to be forgotten.
+async fn begin_anew(writer: &Arc<Writer>, file: &Path) -> Result<i64, Fault> {
+    let mut writing = writer.begin().await?;
+    let newest = wishes::newest(&mut writing).await?;
+    let freed = match leases::free_all(&mut writing).await {
+        Ok(()) => writing.commit().await.map_err(Fault::Sql),
+        Err(fault) => {
+            // Whoever writes next undoes what this does not.
+            let _undone = writing.undo().await;
+            Err(fault)
+        }
+    };
+    match freed {
+        // Answering goes on without room, and every lease ends in time by itself.
+        Err(fault) if fault.is_full() => {
+            let error = fault.explain(file);
+            tracing::warn!(%error, "what the process before had claimed waits for its leases to end");
+        }
+        freed => freed?,
+    }
+    Ok(newest)
 }
 
 /// Makes the folder, for this user only: it will hold what people said. One in which a restore was
@@ -202,11 +233,14 @@ fn folder_of(file: &Path) -> &Path {
 }
 
 fn folder_unusable(folder: &Path, error: &std::io::Error) -> LedgerError {
-    LedgerError::Unusable(format!(
-        "the data folder {} cannot be written ({error}); make it writable for this user, or \
-         choose another data folder",
-        folder.display()
-    ))
+    let shown = folder.display();
+    LedgerError::Unusable(match folder.is_file() {
+        true => format!("{shown} is a file, not a folder; choose another data folder"),
+        false => format!(
+            "the data folder {shown} cannot be written ({error}); make it writable for this user, or \
+             choose another data folder"
+        ),
+    })
 }
 
 /// Makes this process the folder's only owner until the returned file is dropped. The lock dies

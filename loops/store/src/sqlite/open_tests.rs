@@ -120,6 +120,41 @@ async fn places_and_claims_of_earlier_programs_are_put_right() {
 }
 
 #[tokio::test]
+async fn a_full_disk_keeps_nobody_from_starting() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    let open = async |config: &SqliteConfig| {
+        let ledger = Arc::new(SqliteLedger::open(config).await.unwrap());
+        let world = suite::World::beginning_at(ledger.clone(), 1_000);
+        (ledger, world)
+    };
+    let (ledger, world) = open(&config).await;
+    world.ready_turns(2, 0).await;
+    let claim = world.sample_claim();
+    assert_eq!(world.claim_samples(&claim).await.len(), 2);
+    ledger.close().await;
+    // Whoever changes a lease needs more room than there is.
+    let mut filling = open::options(&config).connect().await.unwrap();
+    let filler = "create table filler (bytes blob);
+         create trigger leases_fill before update on leases begin
+             insert into filler values (zeroblob(1000000));
+         end";
+    sqlx::raw_sql(filler).execute(&mut filling).await.unwrap();
+    filling.close().await.unwrap();
+    let full = SqliteConfig {
+        bytes_max: Some(std::fs::metadata(&config.file).unwrap().len()),
+        ..config.clone()
+    };
+    let (ledger, world) = open(&full).await;
+    assert!(world.claim_samples(&claim).await.is_empty(), "still leased");
+    ledger.close().await;
+    // With room, the next start frees them.
+    let (ledger, world) = open(&config).await;
+    assert_eq!(world.claim_samples(&claim).await.len(), 2);
+    ledger.close().await;
+}
+
+#[tokio::test]
 async fn two_servers_cannot_share_a_folder() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
@@ -230,8 +265,10 @@ async fn a_folder_that_cannot_be_written_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let in_the_way = folder.path().join("file");
     std::fs::write(&in_the_way, b"").unwrap();
-    let config = config(&in_the_way.join("data"));
-    assert_unusable(&config, &["file/data", "cannot be written", "another"]).await;
+    let below = config(&in_the_way.join("data"));
+    assert_unusable(&below, &["file/data", "cannot be written", "another"]).await;
+    let config = config(&in_the_way);
+    assert_unusable(&config, &["file is a file, not a folder", "another"]).await;
 }
 
 #[cfg(target_os = "linux")]

@@ -4,12 +4,15 @@
 
 use std::sync::{Arc, Mutex};
 
-use hone_domain::{RateLimits, UserRole};
+use hone_domain::{BlobKey, ForgetId, RateLimits, Scope, UserRole};
 use serde_json::json;
 use tempfile::TempDir;
 
 use super::{SqliteConfig, SqliteLedger};
-use crate::{AuditEntry, Ledger, People, PeopleChange, User, suite};
+use crate::{
+    AuditEntry, AuditQuery, ForgetWhat, ForgetWish, Import, Ledger, People, PeopleChange, Personal,
+    User, Versions, suite,
+};
 
 #[tokio::test]
 async fn sqlite_passes_the_suite_of_people() {
@@ -22,6 +25,54 @@ async fn sqlite_passes_the_suite_of_people() {
         people
     };
     suite::people(make).await;
+}
+
+/// Who holds a copy of what somebody erases hears what became of it, and not of whom.
+#[tokio::test]
+async fn the_log_tells_every_scope_that_an_erasure_touches() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = SqliteConfig::in_folder(folder.path());
+    let ledger = Arc::new(SqliteLedger::open(&config).await.unwrap());
+    let world = suite::World::new(ledger.clone());
+    let taught = world.ready_turns(1, 0).await;
+    let learned = world.learn_from_ready(0).await;
+    let copy = Import {
+        scope: Scope::of("ben", None),
+        digest: learned.digest,
+        blob: BlobKey::new("adapters/ben/1").unwrap(),
+        report: json!({}),
+        note: None,
+        now_ms: 0,
+    };
+    ledger.import(&copy).await.unwrap();
+    let wish = ForgetWish {
+        id: ForgetId(world.batch().0),
+        scope: world.scope(),
+        owner: "owner".into(),
+        what: ForgetWhat::Turns(vec![taught[0].id]),
+        now_ms: 7,
+        entry: entry(7),
+    };
+    // Repeated, it says nothing again.
+    for _ in 0..2 {
+        ledger.begin_forget(&wish).await.unwrap();
+    }
+    let all = AuditQuery {
+        act: None,
+        before: None,
+        limit: 9,
+    };
+    let told = ledger.audit(&all).await.unwrap();
+    let told: Vec<AuditEntry> = told.into_iter().map(|record| record.entry).collect();
+    let elsewhere = AuditEntry {
+        at_ms: 7,
+        actor: "an erasure".into(),
+        act: "version.taint".into(),
+        object: copy.scope.as_str().into(),
+        detail: json!({"versions": [1], "rolls_back_to": 0}),
+    };
+    assert_eq!(told, [entry(7), elsewhere]);
+    assert_eq!(ledger.verify_audit().await.unwrap().first_broken, None);
 }
 
 fn entry(n: usize) -> AuditEntry {

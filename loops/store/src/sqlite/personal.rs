@@ -3,9 +3,10 @@
 use async_trait::async_trait;
 use hone_domain::lift::ScoredTurn;
 use hone_domain::{Consent, ForgetId, Millis, Scope};
+use sqlx::{ConnectOptions as _, Connection as _};
 
 use super::fault::Fault;
-use super::{SqliteLedger, consent, erase, forget, lift, wishes};
+use super::{SqliteLedger, consent, erase, forget, lift, open, wishes};
 use crate::LedgerError;
 use crate::personal::{
     ConsentRow, ForgetBegun, ForgetReport, ForgetRow, ForgetStep, ForgetWish, Learned, LooseBlob,
@@ -42,17 +43,19 @@ impl Personal for SqliteLedger {
     }
 
     async fn plan_forget(&self, wish: &ForgetWish) -> Result<ForgetReport, LedgerError> {
-        let mut transaction = self.begin().await?;
-        let planned = forget::begin(&mut transaction, wish).await;
-        // What a plan changed to find out is undone.
-        if let Err(error) = transaction.undo().await {
-            tracing::debug!(%error, "the ledger could not undo a plan");
-        }
-        let report = self.explain(planned)?.report;
-        Ok(ForgetReport {
-            turns_left: 0,
-            ..report
-        })
+        let _place = self.planning.lock().await;
+        let planned = async {
+            // Its own connection, which cannot write the ledger: nobody waits for it, and its lists go
+            // with it.
+            let options = open::options(&self.config).create_if_missing(false);
+            let mut connection = options.read_only(true).connect().await?;
+            let mut moment = connection.begin().await?;
+            let report = forget::plan(&mut moment, wish).await?;
+            moment.rollback().await?;
+            connection.close().await?;
+            Ok::<_, Fault>(report)
+        };
+        self.explain(planned.await)
     }
 
     async fn begin_forget(&self, wish: &ForgetWish) -> Result<ForgetBegun, LedgerError> {

@@ -5,7 +5,7 @@
 use sqlx::Row;
 
 use super::versions::{Of, prunable_sql};
-use super::{SqliteConfig, SqliteLedger, early, replay, train};
+use super::{SqliteConfig, SqliteLedger, early, forget, replay, taint, train};
 
 #[tokio::test]
 async fn nothing_walks_through_what_is_not_asked_for() {
@@ -17,6 +17,9 @@ async fn nothing_walks_through_what_is_not_asked_for() {
         ("ready", train::READY.to_owned(), "SEARCH standings"),
         ("prune", prunable_sql(Of::OneBlob), "SCAN versions"),
         ("prune", prunable_sql(Of::OneBlob), "SCAN standings"),
+        ("taint", taint::TAINTED.to_owned(), "SCAN versions"),
+        ("taint", taint::TAINTED.to_owned(), "SCAN later"),
+        ("taint", taint::TAINTED.to_owned(), "SCAN copies"),
         ("early", early::SURPLUS.to_owned(), "SCAN early_feedback"),
         (
             "early",
@@ -25,6 +28,17 @@ async fn nothing_walks_through_what_is_not_asked_for() {
         ),
         ("early", early::REMOVE.to_owned(), "SCAN"),
     ];
+    check(&ledger, &cases).await;
+    // The same where a plan has lists of its own.
+    let mut writer = ledger.writer.take().await.unwrap();
+    let own = sqlx::raw_sql(forget::OWN_LISTS).execute(&mut *writer).await;
+    own.unwrap();
+    drop(writer);
+    let listed = "select count(*) from forget_turns where forget_number = 1";
+    check(&ledger, &[("plan", listed.to_owned(), "SCAN")]).await;
+}
+
+async fn check(ledger: &SqliteLedger, cases: &[(&str, String, &str)]) {
     for (name, sql, walk) in cases {
         let sql = format!("explain query plan {sql}");
         let mut writer = ledger.writer.take().await.unwrap();

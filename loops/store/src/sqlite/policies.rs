@@ -37,6 +37,18 @@ pub(super) async fn make_scope(
     Ok(number)
 }
 
+/// The scope of that number.
+pub(super) async fn scope_at(
+    connection: &mut SqliteConnection,
+    number: i64,
+) -> Result<Scope, Fault> {
+    let name = sqlx::query_scalar("select name from scopes where number = ?")
+        .bind(number)
+        .fetch_one(connection)
+        .await?;
+    rows::scope(name)
+}
+
 /// The newest version of a scope; 0 where none was published.
 pub(super) async fn head(connection: &mut SqliteConnection, scope: i64) -> Result<i64, Fault> {
     let head =

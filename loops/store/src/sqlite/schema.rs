@@ -28,6 +28,7 @@ static FILES: &[(&str, &str)] = &files!(
     "0014_experts"
     "0015_watch_places"
     "0016_early_feedback"
+    "0017_copies"
 );
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> =

@@ -16,7 +16,8 @@ use super::trials;
 use super::unreadable::{self, readable};
 use crate::LedgerError;
 use crate::ledger::{
-    Claim, Consumer, PolicyStatus, Publish, Ready, Refusal, SampleClaim, SampleMaterial,
+    Claim, ClaimedSamples, Consumer, PolicyStatus, Publish, Ready, Refusal, SampleClaim,
+    SampleMaterial,
 };
 
 /// Most turns that one claim settles: a backlog may be long, and others wait to write.
@@ -76,9 +77,9 @@ struct Candidate {
 pub(super) async fn claim_samples(
     connection: &mut SqliteConnection,
     claim: &SampleClaim,
-) -> Result<Vec<SampleMaterial>, Fault> {
+) -> Result<ClaimedSamples, Fault> {
     let Some(scope) = policies::find_scope(connection, &claim.scope).await? else {
-        return Ok(Vec::new());
+        return Ok(ClaimedSamples::default());
     };
     let mut sorter = Sorter {
         is_barred: consent::is_barred(connection, scope).await?,
@@ -110,16 +111,22 @@ pub(super) async fn claim_samples(
     let is_backlog = objections.len() > SETTLED_MAX;
     objections.truncate(SETTLED_MAX);
     settle(connection, &objections).await?;
+    let mut claimed = ClaimedSamples {
+        materials: Vec::new(),
+        settled: objections.len(),
+    };
     if is_backlog {
-        return Ok(Vec::new());
+        return Ok(claimed);
     }
     let sources: Vec<Option<&[u8]>> = good.iter().map(|c| c.source.as_deref()).collect();
     let fair = take_fairly(&sources, claim.limit, claim.source_share_max);
-    let mut materials = Vec::with_capacity(fair.len());
     for at in fair.into_iter().rev() {
-        materials.extend(take(connection, claim, &good[at]).await?);
+        match take(connection, claim, &good[at]).await? {
+            Some(material) => claimed.materials.push(material),
+            None => claimed.settled += 1,
+        }
     }
-    Ok(materials)
+    Ok(claimed)
 }
 
 /// Settles turns, each with its reason.

@@ -92,7 +92,7 @@ async fn training_goes_on() {
     let turns = case.world.ready_turns(1 + SPOILED.len(), 0).await;
     case.spoil().await;
     let claim = case.world.sample_claim();
-    let samples = case.ledger.claim_samples(&claim).await.unwrap();
+    let samples = case.ledger.claim_samples(&claim).await.unwrap().materials;
     assert_eq!(samples.len(), 1);
     assert_eq!(samples[0].turn.id, turns[SPOILED.len()].id);
     assert_eq!(case.reasons().await, settled(Reason::StepFailed));

@@ -67,6 +67,14 @@ pub(super) async fn list(
     found.iter().map(row).collect()
 }
 
+/// The number of the newest wish; 0 where there is none.
+pub(super) async fn newest(connection: &mut SqliteConnection) -> Result<i64, Fault> {
+    let newest = sqlx::query_scalar("select coalesce(max(number), 0) from forgets")
+        .fetch_one(connection)
+        .await?;
+    Ok(newest)
+}
+
 pub(super) async fn under_way(connection: &mut SqliteConnection) -> Result<Vec<ForgetId>, Fault> {
     let ids: Vec<Vec<u8>> =
         sqlx::query_scalar("select id from forgets where done = 0 order by number")

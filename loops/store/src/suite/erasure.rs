@@ -1,8 +1,8 @@
 //! Cases of what stays visible while and after something is erased.
 
-use hone_domain::{Fate, Message, Reason, Role};
+use hone_domain::{Fate, Message, Reason, Role, Turn};
 
-use super::personal::{remove_all, wish};
+use super::personal::{begin, remove_all, wish};
 use super::world::{ALL, World};
 use crate::{FeedbackOutcome, ForgetWhat, Personal};
 
@@ -60,4 +60,64 @@ pub(super) async fn what_is_being_removed_is_not_judged_again(
     assert!(view.expect("still there").feedback.is_empty());
     assert_eq!(world.fate(&turn).await, Fate::Settled { reason });
     remove_all(people, wish.id).await;
+}
+
+pub(super) async fn what_is_under_way_comes_without_its_words(
+    world: &World,
+    people: &dyn Personal,
+) {
+    let mut gone = world.turn();
+    gone.messages[1] = Message::text(Role::User, "Ann's letter");
+    let mut stays = world.turn();
+    stays.session = gone.session;
+    for turn in [&gone, &stays] {
+        world.record(turn).await;
+    }
+    let wish = wish(world, ForgetWhat::Turns(vec![gone.id]));
+    begin(people, &wish).await;
+    remove_all(people, wish.id).await;
+    let continuing = |parent: &Turn| {
+        let mut turn = world.turn();
+        (turn.session, turn.parent) = (gone.session, Some(parent.id));
+        turn
+    };
+    // Another choice of its request, one that continues that, and another choice of this one's.
+    let mut choice = world.turn();
+    (choice.session, choice.request, choice.choice_index) = (gone.session, gone.request, 1);
+    let child = continuing(&choice);
+    let mut sibling = continuing(&stays);
+    sibling.request = child.request;
+    // The same within one batch; the turn itself, whose recording is repeated; what has no part in it.
+    let first = continuing(&gone);
+    let second = continuing(&first);
+    let apart = continuing(&stays);
+    // Another prompt of the same request, in a session of its own.
+    let mut elsewhere = world.turn();
+    (elsewhere.request, elsewhere.choice_index) = (gone.request, 2);
+    let batches: [&[&Turn]; 7] = [
+        &[&choice],
+        &[&child],
+        &[&sibling],
+        &[&first, &second],
+        &[&gone],
+        &[&apart],
+        &[&elsewhere],
+    ];
+    for batch in batches {
+        let turns: Vec<Turn> = batch.iter().map(|turn| (*turn).clone()).collect();
+        let done = world.ledger.record_turns(&turns).await;
+        done.expect("recorded");
+        for turn in turns {
+            let view = world.ledger.turn(turn.id).await.expect("read");
+            let kept = view.expect("known");
+            let is_wordless = kept.turn.messages.is_empty() && kept.turn.completion_text.is_empty();
+            let stays = [apart.id, elsewhere.id].contains(&turn.id);
+            assert_eq!(is_wordless, !stays, "{turn:?}");
+            let reason = Reason::Withdrawn;
+            assert_eq!(kept.fate == Fate::Settled { reason }, is_wordless);
+        }
+    }
+    let said = world.feedback(&choice, 1.0);
+    let told = world.ledger.record_feedback(&said).await.expect("heard");
+    assert_eq!(told, FeedbackOutcome::NotYours);
 }

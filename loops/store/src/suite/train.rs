@@ -455,9 +455,14 @@ pub(super) async fn a_backlog_is_settled_in_pieces(world: &World) {
         queue_cap: 4,
         ..world.sample_claim()
     };
-    let samples = world.claim_samples(&claim).await;
-    assert!(
-        samples.is_empty(),
+    let claimed = async || {
+        let claimed = world.ledger.claim_samples(&claim).await.expect("claimed");
+        (claimed.settled, sample_turns(&claimed.materials))
+    };
+    let first = claimed().await;
+    assert_eq!(
+        first,
+        (256, vec![]),
         "nothing trains before the backlog is gone"
     );
     let dropped = async || {
@@ -470,10 +475,9 @@ pub(super) async fn a_backlog_is_settled_in_pieces(world: &World) {
     let reason = Reason::QueueDropped;
     assert_eq!(world.fate(&turns[255]).await, Fate::Settled { reason });
     assert_eq!(world.fate(&turns[256]).await, TO_TRAIN, "the oldest first");
-    let samples = world.claim_samples(&claim).await;
-    assert!(samples.is_empty());
-    let samples = world.claim_samples(&claim).await;
-    assert_eq!(sample_turns(&samples), ids(&turns[598..]));
+    assert_eq!(claimed().await, (256, vec![]));
+    assert_eq!(claimed().await, (84, ids(&turns[598..])));
+    assert_eq!(claimed().await, (0, ids(&turns[596..598])));
     let counts = world.ledger.counts().await.expect("counted");
     assert_eq!(dropped().await, 600 - 4);
     assert_eq!(counts.pending, [(Stage::AwaitingTraining, 4)]);

@@ -8,8 +8,8 @@ use serde_json::json;
 use super::watch;
 use super::world::{ALL, NOW, World, assert_conflict, digest_of, ids};
 use crate::{
-    ForgetWhat, Import, Ledger, Personal, PolicyStatus, Publish, Refusal, Restore, RestoreWhy,
-    SampleClaim, Standing, Trial, TryOut, Versions, Window,
+    ForgetWhat, Import, Ledger, Personal, PolicyRecord, PolicyStatus, Publish, Refusal, Restore,
+    RestoreWhy, SampleClaim, Standing, Trial, TryOut, Versions, Window,
 };
 
 /// A world and the same ledger as [`Versions`] and [`Personal`].
@@ -39,6 +39,7 @@ pub async fn run<L: Ledger + Versions + Personal + 'static>(make: impl AsyncFn()
         the_base_is_restored_like_any_version,
         what_was_made_elsewhere_continues_the_base,
         the_same_adapter_is_not_imported_twice,
+        copies_of_an_adapter_go_with_it,
         lineage_goes_both_ways,
         a_pin_holds_and_is_released,
         a_trip_marks_what_it_left_and_holds_until_resumed,
@@ -213,6 +214,75 @@ async fn the_same_adapter_is_not_imported_twice(case: &Case) {
         ..elsewhere
     };
     assert_conflict(&case.versions.import(&again).await);
+}
+
+async fn copies_of_an_adapter_go_with_it(case: &Case) {
+    let world = &case.world;
+    case.published(1).await;
+    let taught = world.ready_turns(1, 1).await;
+    let learned = world.learn_from_ready(1).await;
+    let import = async |owner: &str, digest: Digest| {
+        let blob = format!("adapters/{owner}/{}", digest.0[0]);
+        let order = Import {
+            scope: Scope::of(owner, None),
+            digest,
+            blob: BlobKey::new(blob).expect("a key"),
+            ..case.import(0)
+        };
+        case.versions.import(&order).await.expect("new")
+    };
+    // Of somebody who is served it, and of somebody who tries another adapter against it.
+    import("ben", Digest([8; 32])).await;
+    import("ben", learned.digest).await;
+    import("eve", learned.digest).await;
+    let tried = import("eve", Digest([9; 32])).await;
+    let order = TryOut {
+        scope: tried.scope.clone(),
+        ..case.try_out(tried.version.0)
+    };
+    case.versions.try_out(&order).await.expect("on trial");
+    // Of the same scope, after the files were removed for space; and what learned from that.
+    let back = case.restore(1, RestoreWhy::Asked);
+    case.versions.restore(&back).await.expect("restored");
+    world.publish_next(3).await;
+    let prunable = case.versions.prunable(1, ALL).await.expect("read");
+    let files = prunable.iter().find(|files| files.digest == learned.digest);
+    let pruned = case.versions.prune(files.expect("old"), 1, NOW).await;
+    pruned.expect("pruned");
+    import("owner", learned.digest).await;
+    world.publish_next(5).await;
+
+    let wish = super::personal::wish(world, ForgetWhat::Turns(vec![taught[0].id]));
+    let begun = super::personal::begin(&*case.people, &wish).await;
+    let report = &begun.report;
+    assert_eq!(report.versions_tainted, [2, 5, 6].map(PolicyVersion));
+    assert_eq!(report.rolls_back_to, Some(PolicyVersion(0)));
+    let [ben, eve] = ["ben", "eve"].map(|owner| Scope::of(owner, None));
+    let tainted = |scope: &Scope, version| (scope.clone(), vec![PolicyVersion(version)]);
+    let own = (world.scope(), report.versions_tainted.clone());
+    assert_eq!(begun.scopes, [own, tainted(&ben, 2), tainted(&eve, 1)]);
+    assert_eq!(begun.trials_ended, std::slice::from_ref(&eve));
+    let base = |scope, version| Policy::base(scope, PolicyVersion(version));
+    let restored = [base(world.scope(), 7), base(ben.clone(), 3)];
+    assert_eq!(begun.restored, restored);
+    let heads = world.ledger.heads().await.expect("read");
+    assert_eq!(heads, [restored.as_slice(), &[tried]].concat());
+    for scope in [ben, eve] {
+        let records = world.ledger.versions(Some(&scope), ALL).await;
+        let is_tainted = |record: &&PolicyRecord| record.is_tainted;
+        let records = records.expect("read");
+        let tainted: Vec<Digest> = records
+            .iter()
+            .filter(is_tainted)
+            .map(|record| record.policy.digest)
+            .collect();
+        assert_eq!(tainted, [learned.digest]);
+    }
+    let mut files = super::personal::remove_all(&*case.people, wish.id).await;
+    files.sort_unstable_by(|one, other| one.as_str().cmp(other.as_str()));
+    let names: Vec<&str> = files.iter().map(BlobKey::as_str).collect();
+    let all = ["2", "6", "ben/2", "eve/2", "owner/2"].map(|name| format!("adapters/{name}"));
+    assert_eq!(names, all);
 }
 
 async fn lineage_goes_both_ways(case: &Case) {

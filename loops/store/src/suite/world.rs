@@ -262,7 +262,7 @@ impl World {
     /// Claims for training.
     pub async fn claim_samples(&self, claim: &SampleClaim) -> Vec<SampleMaterial> {
         let claimed = self.ledger.claim_samples(claim).await;
-        claimed.expect("samples are claimed")
+        claimed.expect("samples are claimed").materials
     }
 
     /// Learns from one new turn on top of the head `parent`.
