@@ -17,6 +17,7 @@ after(async () => {
 
 test('an admin finds out why a turn did not train', async () => {
   await hone.chat('What is the capital of Spain?')
+  await hone.chat('What is the capital of Malta?', { user: 'u0' })
   const greedy = await hone.chat('What is the capital of Italy?', { temperature: 0 })
   await hone.call('POST', '/v1/feedback', { turn_id: greedy.hone.turn_id, score: 1 })
   await until(async () => (await hone.get(`/v1/turns/${greedy.hone.turn_id}`)).fate.state === 'settled')
@@ -25,7 +26,9 @@ test('an admin finds out why a turn did not train', async () => {
   await page.getByTestId('nav-console').click()
   await page.getByTestId('why').waitFor()
   await page.getByTestId('console-turns').click()
-  await page.getByTestId('turn-row').nth(1).waitFor()
+  await page.getByTestId('turn-row').nth(2).waitFor()
+  const who = await page.getByTestId('turn-who').allInnerTexts()
+  assert.deepEqual(who.toSorted(), ['local', 'local', 'local / u0'])
   await page.getByTestId('filter-reason').selectOption('greedy')
   const row = page.getByTestId('turn-row')
   await until(async () => (await row.count()) === 1)
@@ -155,6 +158,30 @@ test('a loop is paused, the sentence and an alert say so, and it is resumed', as
   await page.getByTestId('alerts').filter({ hasText: 'train' }).waitFor()
   await page.getByTestId('switch-train').click()
   await until(async () => !(await why.innerText()).includes('paused'))
+  assert.deepEqual(page.complaints, [])
+})
+
+test('keys lead to another view with the focus, and an address that leads nowhere is not kept', async () => {
+  const page = await open(browser, hone)
+  for (const [wrong, right] of [['#/nonsense/7', '#/chat'], ['#/console/nonsense', '#/console/overview']]) {
+    await page.goto(`${hone.url}/${wrong}`)
+    await until(() => page.url().endsWith(right))
+  }
+  const focused = () => page.evaluate(() => document.activeElement?.id)
+  await page.getByTestId('nav-learned').click()
+  await page.getByTestId('learned-sentence').waitFor()
+  await page.keyboard.press('g')
+  await page.keyboard.press('o')
+  await page.getByTestId('why').waitFor()
+  assert.equal(await focused(), 'main')
+
+  // What was typed into is gone: the view begins anew, and nothing is drawn around all of it.
+  await page.goto(`${hone.url}/#/chat`)
+  await page.getByTestId('composer').pressSequentially('A word')
+  await page.evaluate(() => (location.hash = '#/learned'))
+  await page.getByTestId('learned-sentence').waitFor()
+  await until(async () => (await focused()) === 'main')
+  assert.equal(await page.locator('#main').evaluate((main) => getComputedStyle(main).outlineStyle), 'none')
   assert.deepEqual(page.complaints, [])
 })
 

@@ -98,6 +98,58 @@ test('a tool call and its result are folded and open', async () => {
   assert.deepEqual(page.complaints, [])
 })
 
+test('what a program tells of its tools stands in the order in which it was said', async () => {
+  const call = { id: 'call_1', type: 'function', function: { name: 'get_weather', arguments: '{"city": "Oslo"}' } }
+  const messages = [
+    { role: 'user', content: 'Is it sunny in Oslo?' },
+    { role: 'assistant', content: null, tool_calls: [call] },
+    { role: 'tool', tool_call_id: 'call_1', content: 'sunny' },
+  ]
+  await hone.call('POST', '/v1/chat/completions', { model: 'hone-starter', messages, max_tokens: 8, session_id: 'told' })
+  const page = await open(browser, hone)
+  await openSession(page, 'Is it sunny')
+  await page.getByTestId('tool').nth(1).waitFor()
+  const parts = page.getByTestId('turn').locator('[data-testid="said"], [data-testid="tool"] summary, [data-testid="answer"]')
+  const [said, called, result, ...answer] = await parts.allInnerTexts()
+  assert.deepEqual([said, called.trim(), result.trim(), answer.length], ['Is it sunny in Oslo?', 'Called get_weather', 'Tool result', 1])
+  await page.getByText('Called get_weather').click()
+  await page.getByText('"city": "Oslo"').waitFor()
+  // The talk goes on from there: what was told is sent again.
+  await say(page, 'And tomorrow?')
+  assert.deepEqual(page.complaints, [])
+})
+
+test('a thumb counts when it is pressed, words may follow, and it is taken back', async () => {
+  const page = await open(browser, hone)
+  await page.goto(hone.url)
+  const said = await say(page, 'What is the capital of Peru?')
+  const id = await said.getAttribute('data-turn')
+  const stored = (score, comment) =>
+    until(async () => {
+      const { feedback } = await hone.get(`/v1/turns/${id}`)
+      return feedback.length === 1 && feedback[0].score === score && feedback[0].comment === comment
+    })
+  await said.getByTestId('thumb-up').click()
+  // Nobody sends the words; whoever goes elsewhere has said it.
+  await page.getByTestId('nav-learned').click()
+  await stored(1, null)
+  await page.goto(`${hone.url}/#/chat`)
+  await openSession(page, 'capital of Peru')
+  const turn = page.locator(`[data-turn="${id}"]`)
+  const thumb = turn.getByTestId('thumb-up')
+  await turn.locator('[data-testid="thumb-up"][aria-pressed="true"]').waitFor()
+  await thumb.click()
+  await turn.getByTestId('comment').fill('short and true')
+  await turn.getByTestId('feedback-send').click()
+  await turn.getByTestId('feedback-panel').waitFor({ state: 'detached' })
+  await stored(1, 'short and true')
+  await thumb.click()
+  await turn.getByTestId('take-back').click()
+  await turn.locator('[data-testid="thumb-up"][aria-pressed="false"]').waitFor()
+  await stored(0, null)
+  assert.deepEqual(page.complaints, [])
+})
+
 /** Why a turn does not train, or where it is. */
 async function fate(id) {
   const turn = await until(async () => {
@@ -240,6 +292,16 @@ test('chats are found by their words', async () => {
   await page.getByTestId('session-search').fill('')
   await sessions.filter({ hasText: 'soup' }).waitFor()
   assert.deepEqual(page.complaints, [])
+})
+
+test('what fails in the narrow list of chats is read in lines of some words', async () => {
+  const page = await open(browser, hone)
+  await page.route('**/v1/sessions?*', (route) => route.abort())
+  await page.goto(hone.url)
+  const note = page.getByTestId('sessions').getByRole('alert')
+  await note.getByRole('button', { name: 'Try again' }).waitFor()
+  const box = await note.boundingBox()
+  assert.ok(box.height < 200, `${box.height} pixels high`)
 })
 
 test('everything of one’s own is taken home in one file', async () => {

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import { Hone, confirm, launch, open, say, until } from './hone.mjs'
+import { Hone, QUICK, confirm, launch, open, say, until } from './hone.mjs'
 
 let hone, browser
 before(async () => {
@@ -23,9 +23,10 @@ test('a first visit, a correction, a version, a comparison, the way back, and fo
     if (at > 0) await page.getByTestId('new-chat').click()
     const turn = await say(page, 'What is the capital of France?')
     corrected.push(await turn.getAttribute('data-turn'))
-    await turn.getByTestId('thumb-down').click()
+    // The thumb alone, or the words alone: both count.
+    await turn.getByTestId(at === 0 ? 'better-answer' : 'thumb-down').click()
     // Unless the server learns from words, the text is a complaint and no more.
-    await turn.getByTestId('correction-hint').filter({ hasText: 'counts as a thumb down' }).waitFor()
+    if (at === 0) await turn.getByTestId('correction-hint').filter({ hasText: 'counts as a thumb down' }).waitFor()
     await turn.getByTestId('correction').fill('The capital of France is Paris.')
     await turn.getByTestId('feedback-send').click()
     await turn.getByTestId('feedback-panel').waitFor({ state: 'detached' })
@@ -94,4 +95,47 @@ test('a first visit, a correction, a version, a comparison, the way back, and fo
   await page.getByTestId('composer').waitFor()
   assert.equal(await page.getByTestId('turn').count(), 0)
   assert.deepEqual(page.complaints, [])
+})
+
+test('where words teach a thumb down waits for them, and is kept by whoever goes elsewhere', async () => {
+  const words = await Hone.start({ ...QUICK, HONE__TRAIN__METHOD: 'supervised' })
+  try {
+    const page = await open(browser, words)
+    await page.goto(words.url)
+    const feedback = async (id) => (await words.get(`/v1/turns/${id}`)).feedback.map(({ score, correction }) => [score, correction])
+    const press = async () => {
+      const turn = await say(page, 'What is the capital of France?')
+      await turn.getByTestId('thumb-down').click()
+      await turn.getByTestId('held').waitFor()
+      assert.equal(await turn.getByTestId('thumb-down').getAttribute('aria-pressed'), 'true')
+      return [turn, await turn.getAttribute('data-turn')]
+    }
+    const [turn, corrected] = await press()
+    assert.deepEqual(await feedback(corrected), [])
+    await turn.getByTestId('correction').fill('Paris.')
+    await turn.getByTestId('feedback-send').click()
+    await turn.getByTestId('feedback-panel').waitFor({ state: 'detached' })
+    assert.deepEqual(await feedback(corrected), [[-1, 'Paris.']])
+    // The other thumb by mistake: the better answer stays.
+    await turn.getByTestId('thumb-up').click()
+    await turn.getByTestId('held').filter({ hasText: 'replaces the better answer' }).waitFor()
+    await turn.getByTestId('feedback-close').click()
+    await turn.locator('[data-testid="thumb-down"][aria-pressed="true"]').waitFor()
+    await turn.getByTestId('thumb-down').click()
+    assert.equal(await turn.getByTestId('correction').inputValue(), 'Paris.')
+    await turn.getByTestId('feedback-close').click()
+    assert.deepEqual(await feedback(corrected), [[-1, 'Paris.']])
+    const [unsaid, taken] = await press()
+    await unsaid.getByTestId('take-back').click()
+    await unsaid.getByTestId('feedback-panel').waitFor({ state: 'detached' })
+    for (const leave of [() => page.getByTestId('new-chat').click(), () => page.reload()]) {
+      const [, id] = await press()
+      await leave()
+      await until(async () => (await feedback(id)).join() === '-1,')
+    }
+    assert.deepEqual(await feedback(taken), [])
+    assert.deepEqual(page.complaints, [])
+  } finally {
+    await words.stop()
+  }
 })

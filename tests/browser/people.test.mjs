@@ -57,6 +57,9 @@ function ask(page, method, path, body) {
 test('two people in two browsers see only what is theirs', async () => {
   const first = await until(() => /(http\S+#\/invite\/\S+)/.exec(hone.output)?.[1])
   const admin = await arrive(first, 'root')
+  await admin.goto(first)
+  await admin.getByTestId('sign-in').filter({ hasText: 'You are here as root already' }).waitFor()
+  await admin.goto(hone.url)
   const invite = async () => {
     const made = await ask(admin, 'POST', '/admin/v1/invites', { role: 'user' })
     assert.ok(made.status < 300, made.text)

@@ -21,6 +21,8 @@ interface Options {
   signal?: AbortSignal
   /** Whose keeper acts: what is read and decided is that agent's. */
   agent?: string
+  /** Whether it is sent to its end also where the page goes away. */
+  keepalive?: boolean
 }
 
 /** Set from `/v1/me`; sent with everything but GET under a cookie session. */
@@ -76,6 +78,7 @@ async function request(method: string, path: string, options: Options): Promise<
       headers,
       body: options.body === undefined ? undefined : JSON.stringify(options.body),
       signal: options.signal,
+      keepalive: options.keepalive,
       credentials: 'same-origin',
       cache: 'no-store',
     })

@@ -2333,7 +2333,7 @@ export interface components {
             sentence: string;
             /**
              * Format: int64
-             * @description Sessions still needed to see a difference of 0.2.
+             * @description Sessions still needed to see a difference of 0.2; null where none is held back to compare with.
              */
             sessions_needed?: number | null;
             /**
@@ -2765,6 +2765,10 @@ export interface components {
              * @description Seconds since the Unix epoch when the model was loaded.
              */
             created: number;
+            /** @description The same as RFC 3339 writes it. */
+            created_at: string;
+            /** @description The name, for people. */
+            display_name: string;
             /** @description The name. */
             id: string;
             /** @description Most tokens of prompt and completion together; none where serve does not run here. */
@@ -2775,6 +2779,8 @@ export interface components {
             owned_by: string;
             /** @description The name without what is behind an `@`. */
             root: string;
+            /** @description Always `model`, as Anthropic's libraries read it. */
+            type: string;
         };
         /** @description A list of models. */
         ModelList: {
@@ -3415,7 +3421,7 @@ export interface components {
             token_logprobs: number[];
             /** @description Texts. */
             tokens: string[];
-            /** @description Alternatives. */
+            /** @description The most probable ones and the sampled one. */
             top_logprobs: {
                 [key: string]: number;
             }[];

@@ -63,12 +63,17 @@ export interface Message {
   tool_call_id?: string
 }
 
+/** A message as the server keeps it: its calls are not wrapped. */
+export interface KeptMessage extends Omit<Message, 'tool_calls'> {
+  tool_calls?: { id: string; name: string; arguments: string }[]
+}
+
 export type Fate = Reply<'FateReply'>
 export type Feedback = Reply<'FeedbackView'>
 export type FeedbackReply = Reply<'FeedbackReply'>
 export type HoneNote = Omit<Reply<'HoneNote'>, 'others'>
 export type SessionRow = Reply<'SessionReply'>
-export type SessionTurn = Closer<'SessionTurnReply', { messages: Message[]; tool_calls: ToolCall[] }>
+export type SessionTurn = Closer<'SessionTurnReply', { messages: KeptMessage[]; tool_calls: ToolCall[] }>
 export type SessionView = Reply<'SessionHead'> & { turns: SessionTurn[]; next: string | null }
 export type Verdict = Closer<'VerdictReply', { votes: Vote[]; hint_choice: HintChoice | null }>
 export type Turn = Closer<
@@ -263,7 +268,7 @@ export type TurnLine = Reply<'TurnLineReply'>
 export type AdminTurn = Turn & {
   scope: string
   owner: string
-  messages: Message[]
+  messages: KeptMessage[]
   tokens: Reply<'TokenReply'>[] | null
   entered: Closer<'EntryReply', { report: Record<string, unknown> }>[]
 }

@@ -4,7 +4,7 @@
  */
 
 import { ApiError, explain } from '../api/client'
-import type { Fate, Feedback, HoneNote, Message, ToolCall } from '../api/types'
+import type { Fate, Feedback, HoneNote, KeptMessage, Message, ToolCall } from '../api/types'
 import { complete } from './complete'
 import { refreshFate } from './fates'
 import { loadSession } from './session'
@@ -51,6 +51,12 @@ export class TurnNode {
 
   get said(): string {
     return this.messages.findLast((m) => m.role === 'user')?.content ?? ''
+  }
+
+  /** What came before the person's words and after them: instructions, calls of tools, their results. */
+  get around(): [before: Message[], after: Message[]] {
+    const at = this.messages.findLastIndex((m) => m.role === 'user')
+    return [this.messages.slice(0, Math.max(at, 0)), this.messages.slice(at + 1)]
   }
 
   get live(): boolean {
@@ -119,7 +125,7 @@ export class Conversation {
     // Titles and summaries that programs ask for on the side are no part of the talk.
     conversation.nodes = view.turns.filter((turn) => turn.kind === 'main').map((turn) => {
       const parent = turn.parent_id && known.has(turn.parent_id) ? turn.parent_id : null
-      const node = new TurnNode(turn.turn_id, parent, turn.messages, turn.started_ms)
+      const node = new TurnNode(turn.turn_id, parent, turn.messages.map(asSent), turn.started_ms)
       node.turnId = turn.turn_id
       node.completion = turn.content
       node.reasoning = turn.reasoning
@@ -269,6 +275,12 @@ class Painter {
     this.node.completion += this.held
     this.held = ''
   }
+}
+
+/** A kept message as a request has it. */
+function asSent({ tool_calls, ...message }: KeptMessage): Message {
+  if (!tool_calls) return message
+  return { ...message, tool_calls: tool_calls.map(({ id, ...called }) => ({ id, type: 'function', function: called })) }
 }
 
 /** Over plain HTTP browsers have no `crypto.randomUUID`. */

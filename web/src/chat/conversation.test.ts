@@ -46,6 +46,28 @@ it('what was said last is found among what was new', () => {
   expect(turn.said).toBe('hello')
 })
 
+it.each([
+  ['user', '', ''],
+  ['system user', 'system', ''],
+  ['user assistant tool', '', 'assistant tool'],
+  ['system user assistant tool user', 'system user assistant tool', ''],
+  ['tool', '', 'tool'],
+])('%j: before the words stands %j, after them %j', (roles, before, after) => {
+  const turn = new TurnNode('a', null, roles.split(' ').map((role) => ({ role, content: role })), 0)
+  expect(turn.around.map((messages) => messages.map((m) => m.role).join(' '))).toEqual([before, after])
+})
+
+it('calls that a program told are shown and sent again as requests have them', async () => {
+  const kept = { role: 'assistant', content: '', tool_calls: [{ id: 'c1', name: 'weather', arguments: '{}' }] }
+  const turn = { turn_id: 'turn_a', kind: 'main', messages: [{ role: 'user', content: 'sunny?' }, kept], tool_calls: [], fate: {}, feedback: [] }
+  vi.stubGlobal('fetch', async () => Response.json({ id: 'sess_1', key: null, turns: [turn], next: null }))
+  const chat = await Conversation.load('sess_1')
+  expect(chat.path[0]?.messages).toEqual([
+    { role: 'user', content: 'sunny?' },
+    { role: 'assistant', content: '', tool_calls: [{ id: 'c1', type: 'function', function: { name: 'weather', arguments: '{}' } }] },
+  ])
+})
+
 it('what was forgotten elsewhere is not sent again', async () => {
   const asked: string[] = []
   vi.stubGlobal('fetch', async (path: string, { method }: { method: string }) => {

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import type { ConsentView, Fate, FeedbackReply } from '../api/types'
-import { expectation, feedbackOf, outcome } from './feedback'
+import { expectation, feedbackOf, outcome, thumbOf, waitsForWords } from './feedback'
 
 const consent = (learning: ConsentView['learning'], corrections: ConsentView['corrections'], replayed = false): ConsentView => ({
   learning,
@@ -47,4 +47,26 @@ it.each([
   ['up' as const, '', 'Paris.', { thumb: 'up' }],
 ])('a thumb %s with %j and %j', (thumb, comment, correction, sent) => {
   expect(feedbackOf(thumb, comment, correction)).toEqual(sent)
+})
+
+it.each([
+  ['down' as const, consent('full', 'imitated'), waiting, true],
+  ['down' as const, consent('full', 'hint'), null, true],
+  ['down' as const, null, waiting, true],
+  ['down' as const, consent('full', 'score'), waiting, false],
+  ['down' as const, consent('serve', 'imitated'), waiting, false],
+  ['down' as const, consent('full', 'imitated', true), trained, false],
+  ['up' as const, consent('full', 'hint'), waiting, false],
+])('a thumb %s under %j with %j waits for the words to it: %s', (thumb, allowed, fate, waits) => {
+  expect(waitsForWords(thumb, allowed, fate)).toBe(waits)
+})
+
+it.each([
+  [1, 'up'],
+  [0.2, 'up'],
+  [-1, 'down'],
+  [0, null],
+  [null, null],
+])('a score of %s is the thumb %s', (score, thumb) => {
+  expect(thumbOf({ score, comment: null, correction: null, received_ms: 0 })).toBe(thumb)
 })

@@ -1,7 +1,7 @@
 /** What the page says about feedback: what it teaches on this server, and what it taught. */
 
 import { sentence } from '../api/client'
-import type { ConsentView, Fate, FeedbackReply } from '../api/types'
+import type { ConsentView, Fate, Feedback, FeedbackReply } from '../api/types'
 
 export type Thumb = 'up' | 'down'
 
@@ -19,6 +19,21 @@ export function expectation(consent: ConsentView | null, fate: Fate | null): str
     return `v${fate.version} has learned from this answer already: ${more}.`
   }
   return WORDS[consent.corrections]
+}
+
+/**
+ * Whether a thumb is sent only with the words to it: a version learns from a thumb at once, and where it
+ * would have learned from a better answer too, that one would come too late.
+ */
+export function waitsForWords(thumb: Thumb, consent: ConsentView | null, fate: Fate | null): boolean {
+  if (thumb === 'up' || fate?.state === 'trained') return false
+  return consent === null || (consent.learning === 'full' && consent.corrections !== 'score')
+}
+
+/** The thumb that feedback stands for; none where it says neither good nor bad. */
+export function thumbOf(feedback: Feedback | null): Thumb | null {
+  if (!feedback?.score) return null
+  return feedback.score > 0 ? 'up' : 'down'
 }
 
 /** What is sent. A better answer goes with a thumb down only: its field is not in sight with the other. */

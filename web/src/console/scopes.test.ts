@@ -1,5 +1,5 @@
 import { afterEach, expect, it, vi } from 'vitest'
-import { everyScope, SCOPES_MAX } from './scopes'
+import { everyScope, nameOf, SCOPES_MAX, userOf } from './scopes'
 
 afterEach(() => vi.unstubAllGlobals())
 
@@ -27,6 +27,18 @@ it.each([
   const { rows, isWhole } = await everyScope()
   expect([rows.length, new Set(rows.map((row) => row.scope)).size, isWhole]).toEqual([count, count, true])
   expect(asked).toHaveBeenCalledTimes(asks)
+})
+
+it.each([
+  ['5:local', 'local', 'local'],
+  ['5:local/u0', 'local', 'local / u0'],
+  ['5:local/a/b', 'local', 'local / a/b'],
+  ['3:a:b/c:d', 'a:b', 'a:b / c:d'],
+  // Not the user x of somebody called ann.
+  ['5:ann/x', 'ann/x', 'ann/x'],
+  ['6:müß/u', 'müß', 'müß / u'],
+])('the scope %j of %s is called %j', (scope, owner, name) => {
+  expect(nameOf(owner, userOf(scope, owner))).toBe(name)
 })
 
 it('of very many the newest are read, and it says so', async () => {

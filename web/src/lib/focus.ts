@@ -48,6 +48,11 @@ export function rememberFocus(): () => void {
   }
 }
 
+/** For who skips what stands before the view, or goes to another one by keys: one begins where it begins. */
+export function enterView() {
+  document.getElementById('main')?.focus({ preventScroll: true })
+}
+
 /** Watches the whole page. */
 export function keepFocus() {
   document.addEventListener('focusin', (event) => (trail = trailOf(event.target as Element)))
