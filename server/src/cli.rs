@@ -157,9 +157,18 @@ pub fn main() -> ExitCode {
     run(std::env::args_os())
 }
 
+/// `hone help --help` asks for what `hone help` shows, and clap knows no help of its help.
+fn without_help_of_help(arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
+    if arguments.get(1).is_some_and(|first| first == "help") {
+        arguments.retain(|argument| argument != "--help" && argument != "-h");
+    }
+    arguments
+}
+
 /// Runs the program with these arguments; the first is its name.
 pub fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> ExitCode {
-    let cli = Cli::parse_from(arguments);
+    let cli = Cli::parse_from(without_help_of_help(arguments));
     let result = match cli.command {
         None => serve(&cli.serve),
         Some(Command::Serve(args)) => serve(&args),
@@ -231,6 +240,18 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn help_of_help_is_help() {
+        use clap::error::ErrorKind::DisplayHelp;
+        for line in ["help", "help --help", "help -h", "help versions --help"] {
+            let line = std::iter::once("hone").chain(line.split(' '));
+            let shown = Cli::try_parse_from(without_help_of_help(line));
+            assert_eq!(shown.err().map(|shown| shown.kind()), Some(DisplayHelp));
+        }
+        let other = without_help_of_help(["hone", "serve", "--help"]);
+        assert_eq!(other, ["hone", "serve", "--help"]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use hone_collect::SharedIndex;
 use hone_domain::{BlobError, Blobs, ForgetId, OnTrial, Policies, Scope};
 use hone_runtime::{Latest, Shutdown};
+use hone_serve::Backend;
 use hone_store::{
     ForgetReport, ForgetStep, ForgetWhat, ForgetWish, LedgerError, LooseBlob, Personal, Versions,
     Window,
@@ -29,6 +30,8 @@ pub struct Eraser {
     pub blobs: Arc<dyn Blobs>,
     /// Tells serve what is served now.
     pub policies: Latest<Policies>,
+    /// Has adapters in memory; none where nothing is served.
+    pub backend: Option<Arc<dyn Backend>>,
     /// What the door remembers of sessions.
     pub index: SharedIndex,
     /// Turns that one transaction removes.
@@ -51,8 +54,8 @@ impl Eraser {
     /// An eraser that waits for [`Self::run`].
     pub fn new(
         (personal, versions): (Arc<dyn Personal>, Arc<dyn Versions>),
-        (blobs, policies): (Arc<dyn Blobs>, Latest<Policies>),
-        index: SharedIndex,
+        (blobs, backend): (Arc<dyn Blobs>, Option<Arc<dyn Backend>>),
+        (policies, index): (Latest<Policies>, SharedIndex),
         piece_turns: usize,
     ) -> Self {
         Self {
@@ -60,6 +63,7 @@ impl Eraser {
             versions,
             blobs,
             policies,
+            backend,
             index,
             piece_turns,
             wake: Notify::new(),
@@ -74,12 +78,12 @@ impl Eraser {
     /// The ledger's; nothing has changed then.
     pub async fn begin(&self, wish: &ForgetWish) -> Result<ForgetReport, LedgerError> {
         let begun = self.personal.begin_forget(wish).await?;
-        if let Some(policy) = begun.restored {
+        for policy in begun.restored {
             self.policies.update(|heads| heads.with(policy.clone()));
         }
-        if begun.trial_ended {
+        for scope in &begun.trials_ended {
             self.policies
-                .update(|heads| heads.proven(&wish.scope, heads.version(&wish.scope)));
+                .update(|heads| heads.proven(scope, heads.version(scope)));
         }
         {
             // Whatever panicked while it was held, every change leaves the index whole.
@@ -100,9 +104,15 @@ impl Eraser {
             "a wish to be forgotten begins"
         );
         self.wake.notify_one();
-        if let Err(error) = self.tell(&wish.scope).await {
-            // The wish stands all the same; the next one, or a start, reads it again.
-            tracing::warn!(%error, "what a scope is served could not be read again");
+        for (scope, tainted) in &begun.scopes {
+            if let Err(error) = self.tell(scope).await {
+                // The wish stands all the same; the next one, or a start, reads it again.
+                tracing::warn!(%error, "what a scope is served could not be read again");
+            }
+            // After it was told what takes their place: who asks from now on gets that.
+            if let Some(backend) = &self.backend {
+                backend.withdraw(scope, tainted);
+            }
         }
         Ok(begun.report)
     }

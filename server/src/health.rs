@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 
-use crate::client::{Trust, unreachable};
+use crate::client::{Address, Trust, unreachable};
 use crate::manage::client;
 
 /// Longest wait for an answer about readiness.
@@ -15,9 +15,8 @@ const HEALTH_TIMEOUT: Duration = Duration::from_secs(3);
 /// Which server is asked whether it is ready.
 #[derive(Debug, Args)]
 pub(crate) struct HealthArgs {
-    /// Address of the server.
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
-    url: String,
+    #[command(flatten)]
+    address: Address,
     #[command(flatten)]
     trust: Trust,
 }
@@ -31,7 +30,7 @@ pub(crate) fn health(args: &HealthArgs) -> Result<ExitCode, String> {
         .enable_all()
         .build()
         .map_err(|error| error.to_string())?;
-    let url = format!("{}/readyz", args.url.trim_end_matches('/'));
+    let url = format!("{}/readyz", args.address.url()?);
     let client = client(&args.trust, HEALTH_TIMEOUT)?;
     // A request's time begins to run when it is made, which only works on the runtime.
     let reply = runtime.block_on(async { client.get(&url).send().await });

@@ -1,6 +1,6 @@
 //! Whose policy a request is about, and what may be learned from it.
 
-use hone_domain::{Admitted, Consent, Consents, Scope, Wanted, admit};
+use hone_domain::{Admitted, Collect, Consent, Consents, Scope, Wanted, admit, collect};
 use hone_runtime::Latest;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -60,6 +60,7 @@ pub struct Rules {
     config: LearningConfig,
     lessons: Lessons,
     consents: Latest<Consents>,
+    deciding: tokio::sync::Mutex<()>,
 }
 
 impl Rules {
@@ -69,6 +70,7 @@ impl Rules {
             config,
             lessons,
             consents: Latest::new(decided),
+            deciding: tokio::sync::Mutex::new(()),
         }
     }
 
@@ -111,6 +113,12 @@ impl Rules {
         self.consent(owner, &scope).0
     }
 
+    /// The place of who decides, one at a time: so the ledger and [`Self::decided`] hear of decisions in
+    /// the same order, and each is made on top of the one before.
+    pub async fn deciding(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.deciding.lock().await
+    }
+
     /// Takes a decision that the ledger holds.
     pub fn decided(&self, scope: &Scope, consent: Consent) {
         self.consents
@@ -120,6 +128,11 @@ impl Rules {
     /// Share of the owner's sessions that are held back where nobody opted out.
     pub fn holdback_share(&self, owner: &str) -> f64 {
         self.config.holdback(owner == LOCAL_OWNER).share
+    }
+
+    /// What may be kept of a request, which its session does not change.
+    pub fn collect(&self, owner: &str, scope: &Scope, wanted: &Wanted) -> Collect {
+        collect(self.consent(owner, scope).0, wanted)
     }
 
     /// Who answers a request and what may be kept of it.

@@ -11,7 +11,7 @@ use clap::{Args, Subcommand};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::client::{Trust, unreachable};
+use crate::client::{Address, Trust, unreachable};
 use crate::table::{
     Side::{Left, Right},
     table,
@@ -114,9 +114,8 @@ pub(crate) enum TrialCommand {
 /// Which server.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Server {
-    /// Address of the server.
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
-    url: String,
+    #[command(flatten)]
+    address: Address,
     /// API key; on this machine's loopback none is needed.
     #[arg(long, value_name = "KEY", env = "HONE_API_KEY", hide_env_values = true)]
     key: Option<String>,
@@ -335,7 +334,7 @@ fn escaped(text: &str) -> String {
 
 async fn send(server: &Server, call: &Call) -> Result<Value, String> {
     let client = client(&server.trust, TIMEOUT)?;
-    let url = format!("{}{}", server.url.trim_end_matches('/'), call.path);
+    let url = format!("{}{}", server.address.url()?, call.path);
     let mut request = client.request(call.method.clone(), &url);
     if let Some(key) = &server.key {
         request = request.bearer_auth(key);
@@ -387,7 +386,7 @@ fn score(value: &Value) -> String {
 }
 
 fn list(answer: &Value) -> String {
-    let mut text = format!("served: version {}\n", answer["current"]);
+    let mut text = format!("served: version {}\n", served(answer));
     if let Some(why) = answer["standing"]["tripped"]["note"].as_str() {
         text.push_str(&format!("learning is stopped: {why}\n"));
     }
@@ -448,9 +447,15 @@ fn hold(v: &Value) -> String {
     let stopped = stopped.map_or(String::new(), |why| format!(", learning stopped: {why}"));
     format!(
         "served: version {}{pinned}{stopped}\n{}",
-        v["current"],
+        served(v),
         trial(v)
     )
+}
+
+/// The version that every session gets that no trial draws.
+fn served(answer: &Value) -> &Value {
+    let proven = answer["trial"].get("proven");
+    proven.unwrap_or(&answer["current"])
 }
 
 /// What both sides of a trial have done; nothing where nothing is on trial.
@@ -459,7 +464,11 @@ fn trial(answer: &Value) -> String {
     let Some(share) = trial["share"].as_f64() else {
         return String::new();
     };
-    let mut text = format!("on trial on {:.0} % of the sessions:\n", share * 100.0);
+    let mut text = format!(
+        "version {} is on trial on {:.0} % of the sessions:\n",
+        trial["version"],
+        share * 100.0
+    );
     for arm in trial["arms"].as_array().into_iter().flatten() {
         text.push_str(&format!(
             "  version {}: {} answers, {} judged, {} complaints, score {}\n",
@@ -494,7 +503,8 @@ fn scopes(answer: &Value) -> String {
     let row = |s: &Value| {
         let pinned = (s["pinned"] == true).then(|| "pinned".to_owned());
         let stopped = s["tripped"].as_str().map(|why| format!("stopped: {why}"));
-        let marks: Vec<String> = pinned.into_iter().chain(stopped).collect();
+        let tried = s["canary"].as_u64().map(|v| format!("{v} is on trial"));
+        let marks: Vec<String> = pinned.into_iter().chain(stopped).chain(tried).collect();
         vec![
             s["current"].to_string(),
             s["versions"].to_string(),
@@ -562,17 +572,32 @@ version  parent  status    samples  score  turns
     }
 
     #[test]
+    fn what_is_on_trial_is_not_what_is_served() {
+        let arm = |version: u64| json!({"version": version, "turns": 5, "scored_turns": 1, "complaints": 0});
+        let trial = json!({"version": 3, "proven": 2, "share": 0.2, "arms": [arm(3), arm(2)]});
+        let answer = json!({"current": 3, "standing": {}, "trial": trial, "data": []});
+        let wanted = "\
+served: version 2
+version 3 is on trial on 20 % of the sessions:
+  version 3: 5 answers, 1 judged, 0 complaints, score -
+  version 2: 5 answers, 1 judged, 0 complaints, score -
+";
+        assert_eq!(hold(&answer), wanted);
+        assert!(list(&answer).starts_with(wanted));
+    }
+
+    #[test]
     fn scopes_stand_in_columns_whatever_their_names() {
         let answer = json!({"data": [
             {"current": 12, "versions": 140, "turns": 7, "mean_score": 0.5, "scope": "5:local",
              "pinned": true, "tripped": "worse"},
-            {"current": 0, "versions": 0, "turns": 123456, "mean_score": null,
+            {"current": 4, "versions": 4, "turns": 123456, "mean_score": null, "canary": 4,
              "scope": "9:helpdesk-/zo\u{eb}"},
         ]});
         let wanted = "\
 served  versions   turns  score  scope
     12       140       7   0.50  5:local          pinned, stopped: worse
-     0         0  123456      -  9:helpdesk-/zo\u{eb}
+     4         4  123456      -  9:helpdesk-/zo\u{eb}  4 is on trial
 ";
         assert_eq!(scopes(&answer), wanted);
     }

@@ -247,6 +247,7 @@ impl PairedParts {
                 session_key: None,
                 parent: None,
                 owner: turn.owner.clone(),
+                keeper: None,
                 messages: Default::default(),
                 admission: Default::default(),
                 untrainable: None,

@@ -32,6 +32,15 @@ pub(crate) fn told(place: &str, text: &str) -> String {
 /// What is wrong in a query: the field, and the sentence.
 pub(crate) fn told_of_query(text: &str) -> (String, String) {
     let text = text.trim_start_matches("Failed to deserialize query string: ");
+    let unknown = "unknown field `";
+    let unknown = text
+        .find(unknown)
+        .and_then(|at| named(&text[at..], unknown));
+    if let Some((name, known)) = unknown {
+        let name: String = name.chars().take(64).collect();
+        let told = format!("there is no parameter {name:?} here; known: {known}");
+        return (name, told);
+    }
     let (place, text) = text.split_once(": ").unwrap_or(("", text));
     let param = missing(text).unwrap_or(place).to_owned();
     (param, told(place, text))
@@ -212,6 +221,7 @@ mod tests {
     #[test]
     fn what_is_wrong_in_a_query_is_named() {
         #[derive(Debug, Deserialize)]
+        #[serde(deny_unknown_fields)]
         struct Asked {
             #[serde(rename = "limit")]
             _limit: Option<u8>,
@@ -231,6 +241,11 @@ mod tests {
                 "limit is empty, and must be a whole number",
             ),
             ("limit=1", "scope", "scope is missing"),
+            (
+                "scope=a&a:%20b=1",
+                "a: b",
+                "there is no parameter \"a: b\" here; known: limit or scope",
+            ),
         ] {
             let uri = format!("/?{query}").parse().expect("a path");
             let read = Query::<Asked>::try_from_uri(&uri);

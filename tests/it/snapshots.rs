@@ -96,10 +96,11 @@ const IDS: [&str; 8] = [
 ];
 
 /// Numbers and texts that differ from run to run, by the end of their key.
-const CHANGING: [&str; 10] = [
+const CHANGING: [&str; 11] = [
     "_ms",
     "_us",
     "created",
+    "created_at",
     "uptime_s",
     "version_of_program",
     "steps",

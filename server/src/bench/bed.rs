@@ -202,6 +202,7 @@ impl Bed {
                 session_key: None,
                 parent: None,
                 owner: "bench".to_owned(),
+                keeper: None,
                 messages: Default::default(),
                 admission: Default::default(),
                 untrainable: None,

@@ -178,6 +178,7 @@ impl Load {
                 session_key: None,
                 parent: None,
                 owner: "bench".to_owned(),
+                keeper: None,
                 messages: [Message::text(Role::User, self.said.as_str())].into(),
                 admission: Default::default(),
                 untrainable: None,

@@ -23,6 +23,13 @@ fn collect(prefix: &str, table: &Table, names: &mut Vec<String>) {
     }
 }
 
+/// What a sentence may name as keys: `section.key`, also with a place in a list.
+pub(super) fn named(sentence: &str) -> impl Iterator<Item = &str> {
+    let is_key = |c: char| c.is_ascii_alphanumeric() || "_.[]".contains(c);
+    let words = sentence.split(move |c: char| !is_key(c));
+    words.map(|word| word.trim_end_matches('.'))
+}
+
 /// The known key that `wrong` may stand for: one that is written much like it, of the same section
 /// first, or the only one of its last name. None where nothing is near.
 pub(super) fn nearest(wrong: &str, known: &[String]) -> Option<String> {

@@ -168,18 +168,26 @@ impl Config {
     /// a path.
     fn checked<'a>(
         merged: Table,
-        source: impl FnOnce(&str) -> Option<&'a str>,
+        source: impl Fn(&str) -> Option<&'a str>,
     ) -> Result<Self, ConfigError> {
+        let wrong = |name: Option<&str>, why: String| {
+            ConfigError(match name {
+                Some(name) => format!("{name}: {why}"),
+                None => why,
+            })
+        };
         let config: Self =
             serde_path_to_error::deserialize(Value::Table(merged)).map_err(|error| {
                 let path = error.path().to_string();
                 let why = plain::told(&path, error.inner().message());
-                ConfigError(match source(&path) {
-                    Some(name) => format!("{name}: {why}"),
-                    None => why,
-                })
+                wrong(source(&path), why)
             })?;
-        config.validate().map_err(ConfigError)?;
+        // Of the keys that do not fit together, the one that somebody set is theirs to correct.
+        let checked = config.validate();
+        checked.map_err(|why| {
+            let name = keys::named(&why).find_map(&source);
+            wrong(name, why)
+        })?;
         Ok(config)
     }
 

@@ -38,7 +38,8 @@ pub struct PeopleConfig {
     pub attempts_max: u32,
     /// The window, in milliseconds.
     pub attempts_window_ms: Millis,
-    /// Most verified keys and sign-ins remembered, and names and addresses counted.
+    /// Most verified keys and sign-ins remembered, and names and addresses counted; beyond, the
+    /// longest unused go.
     pub remembered_max: usize,
     /// Most secrets hashed at once.
     pub hashing_parallel: usize,

@@ -215,7 +215,7 @@ pub struct HttpConfig {
     pub feedback_timeout_ms: u64,
     /// Most turns and notes that wait for the recorder; a turn beyond is not collected.
     pub record_queue_max: usize,
-    /// Most sessions remembered; the longest idle one goes first.
+    /// Most sessions remembered; beyond, the longest idle one of the owner who has most goes.
     pub sessions_max: usize,
     /// Most turns remembered per session; the oldest goes first.
     pub turns_per_session_max: usize,

@@ -176,6 +176,7 @@ impl Door {
             session_key: wish.session_key.as_deref(),
             kind,
             continues: None,
+            keeps: true,
             messages: &messages,
             new_session,
             now_ms: self.now_ms,

@@ -71,10 +71,18 @@ unsafe impl Send for Gpu {}
 // SAFETY: as above.
 unsafe impl Sync for Gpu {}
 
+/// A call failed that a thread with the context made; also where what it needs beside has no memory.
 fn failed(doing: &'static str) -> impl FnOnce(DriverError) -> DeviceError {
-    move |error| DeviceError::Failed {
-        doing,
-        why: error.to_string(),
+    move |error| match error.0 {
+        sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => DeviceError::Memory {
+            what: doing.to_owned(),
+            needed: 0,
+            free: result::mem_get_info().map_or(0, |(free, _)| free as u64),
+        },
+        _ => DeviceError::Failed {
+            doing,
+            why: error.to_string(),
+        },
     }
 }
 
@@ -289,17 +297,23 @@ unsafe impl Driver for Nvidia {
 
     fn alloc(&self, bytes: usize) -> Result<u64, DeviceError> {
         let (free, _) = self.memory()?;
-        let full = |_| DeviceError::Memory {
-            what: "a buffer".to_owned(),
-            needed: bytes as u64,
-            free,
+        let full = |error: DriverError| match error.0 {
+            sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => DeviceError::Memory {
+                what: "a buffer".to_owned(),
+                needed: bytes as u64,
+                free,
+            },
+            _ => failed("taking memory")(error),
         };
         // SAFETY: the new memory is as long as what is set in it.
         unsafe {
             let at = result::malloc_sync(bytes).map_err(full)?;
-            result::memset_d8_async(at, 0, bytes, self.copies)
-                .map_err(failed("clearing memory"))?;
-            result::stream::synchronize(self.copies).map_err(failed("clearing memory"))?;
+            let cleared = result::memset_d8_async(at, 0, bytes, self.copies)
+                .and_then(|()| result::stream::synchronize(self.copies));
+            cleared.map_err(|error| {
+                self.free(at);
+                failed("clearing memory")(error)
+            })?;
             Ok(at)
         }
     }
@@ -317,6 +331,13 @@ unsafe impl Driver for Nvidia {
         // returns, so `bytes` may change afterwards.
         unsafe { result::memcpy_htod_async(to, bytes, self.compute) }
             .map_err(failed("copying to it"))
+    }
+
+    unsafe fn clear(&self, at: u64, bytes: usize) -> Result<(), DeviceError> {
+        self.here()?;
+        // SAFETY: the caller vouches for the memory.
+        unsafe { result::memset_d8_async(at, 0, bytes, self.compute) }
+            .map_err(failed("clearing memory"))
     }
 
     unsafe fn fill(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError> {

@@ -10,16 +10,17 @@ use hone_domain::{
     TurnId,
 };
 use hone_serve::Answer;
-use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Door;
-use super::arguments::Fitting;
+use super::arguments::Offered;
 use crate::people::meter::Spender;
 use crate::telemetry::{Completed, Parent};
 use hone_collect::Input;
 
+/// How long the engine may take to end what was cancelled.
+const CANCEL_PATIENCE: Duration = Duration::from_secs(10);
 /// Longest wait for the note of a turn that is not collected.
 const NOTE_TIMEOUT: Duration = Duration::from_millis(250);
 
@@ -79,8 +80,8 @@ pub(super) struct Job {
     pub(super) answer: Answer,
     pub(super) prompt_text: Option<Arc<str>>,
     pub(super) listening: Listening,
-    /// The tools of a request whose model says arguments as text.
-    pub(super) said_to: Option<Vec<Value>>,
+    /// The tools that its calls are of.
+    pub(super) offered: Option<Arc<Offered>>,
     pub(super) collect: Collect,
     pub(super) done: bool,
     /// Who pays for its tokens, where somebody counts them.
@@ -106,34 +107,71 @@ pub(super) fn conduct(door: Arc<Door>, job: Job) -> Choice {
     choice
 }
 
+/// What ends a completion before it ends by itself.
+#[derive(Default)]
+struct Cut {
+    /// What its client is told instead of an end.
+    error: Option<ServeError>,
+    /// Its client left.
+    is_left: bool,
+    /// It has taken too long, and ends with what was said.
+    is_late: bool,
+}
+
+impl Cut {
+    /// It has taken too long, and its client is to be told so now: nothing was said, or the engine
+    /// does not end it.
+    fn late(&mut self, is_begun: bool) -> Option<ServeError> {
+        if is_begun && !self.is_late {
+            self.is_late = true;
+            return None;
+        }
+        self.error = Some(ServeError::Late);
+        self.error.clone()
+    }
+
+    /// Why sampling ended.
+    fn stop(&mut self, stop: StopReason) -> StopReason {
+        if stop != StopReason::Cancelled || self.is_left {
+            return stop;
+        }
+        if self.is_late && self.error.is_none() {
+            return StopReason::Length;
+        }
+        // Where nobody here cancelled it, the engine did: it is stopping.
+        self.error.get_or_insert(ServeError::Stopping);
+        stop
+    }
+}
+
 /// Reads deltas to the end, whether or not somebody still listens.
 async fn follow(door: &Door, mut job: Job, out: mpsc::Sender<Piece>) {
     let late = sleep_until(Instant::now() + door.limits.completion_timeout);
     let abort = door.abort.wait();
     tokio::pin!(late, abort);
-    let mut heard = Hearing::new(job.listening, job.said_to.take());
-    let mut cancelled: Option<ServeError> = None;
-    let mut left = false;
+    let mut heard = Hearing::new(job.listening, job.offered.take());
+    let mut cut = Cut::default();
     let mut first_token_ms = None;
     loop {
         let delta = tokio::select! {
             delta = job.answer.deltas.recv() => delta,
-            () = out.closed(), if !left => {
-                left = true;
+            () = out.closed(), if !cut.is_left => {
+                cut.is_left = true;
                 job.answer.cancel.cancel();
                 continue;
             }
-            () = &mut abort, if cancelled.is_none() => {
-                cancelled = Some(ServeError::Stopping);
+            () = &mut abort, if cut.error.is_none() => {
+                cut.error = Some(ServeError::Stopping);
                 job.answer.cancel.cancel();
                 continue;
             }
-            () = &mut late, if cancelled.is_none() => {
-                let error = ServeError::Internal("the completion took too long".to_owned());
+            () = &mut late, if cut.error.is_none() => {
                 job.answer.cancel.cancel();
-                // The engine may hang; the client is told now, the end is still recorded.
-                send(&out, Piece::Failed(error.clone()));
-                cancelled = Some(error);
+                late.as_mut().reset(Instant::now() + CANCEL_PATIENCE);
+                if let Some(error) = cut.late(first_token_ms.is_some()) {
+                    // The end is still recorded.
+                    send(&out, Piece::Failed(error));
+                }
                 continue;
             }
         };
@@ -153,28 +191,31 @@ async fn follow(door: &Door, mut job: Job, out: mpsc::Sender<Piece>) {
                 let (is_thought, parts) = heard.token(&token.text);
                 send(&out, Piece::Token(token, is_thought, parts));
             }
-            Some(Delta::End(end)) => {
-                if end.stop == StopReason::Cancelled && !left {
-                    // Nobody here cancelled it, so the engine did: it is stopping.
-                    cancelled.get_or_insert(ServeError::Stopping);
-                }
-                let how = (&out, cancelled, first_token_ms);
+            Some(Delta::End(mut end)) => {
+                end.stop = cut.stop(end.stop);
+                let how = (&out, cut.error, first_token_ms);
                 return finish(door, (job, heard), *end, how).await;
             }
-            Some(Delta::Failed(error)) => {
-                door.counters.failed.add(1);
-                tell(door, &job, first_token_ms, (Err(&error), 0));
-                return send(&out, Piece::Failed(error));
-            }
+            Some(Delta::Failed(error)) => return fail(door, &job, first_token_ms, (&out, error)),
             None => {
-                door.counters.failed.add(1);
                 let error = ServeError::Internal("the engine ended without an answer".to_owned());
-                let error = cancelled.unwrap_or(error);
-                tell(door, &job, first_token_ms, (Err(&error), 0));
-                return send(&out, Piece::Failed(error));
+                let error = cut.error.unwrap_or(error);
+                return fail(door, &job, first_token_ms, (&out, error));
             }
         }
     }
+}
+
+/// The completion failed.
+fn fail(
+    door: &Door,
+    job: &Job,
+    first_token_ms: Option<Millis>,
+    (out, error): (&mpsc::Sender<Piece>, ServeError),
+) {
+    door.counters.failed.add(1);
+    tell(door, job, first_token_ms, (Err(&error), 0));
+    send(out, Piece::Failed(error));
 }
 
 /// What was said so far: its text as sampled, and the listener that takes it apart.
@@ -186,9 +227,9 @@ struct Hearing {
 }
 
 impl Hearing {
-    fn new(listening: Listening, said_to: Option<Vec<Value>>) -> Self {
-        let listener = match said_to {
-            Some(tools) => Listener::fitting(listening, Arc::new(Fitting(tools))),
+    fn new(listening: Listening, offered: Option<Arc<Offered>>) -> Self {
+        let listener = match offered {
+            Some(offered) => Listener::among(listening, offered),
             None => Listener::new(listening),
         };
         Self {
@@ -260,12 +301,16 @@ async fn finish(
         door.session_done(job.ask.context.session);
     }
     let receipt = match receipt {
-        Ok(waiting) => {
-            let receipt = match timeout(door.limits.receipt_timeout, waiting).await {
+        Ok(mut waiting) => {
+            let receipt = match timeout(door.limits.receipt_timeout, &mut waiting).await {
                 Ok(Ok(receipt)) => receipt,
                 Ok(Err(_)) => Receipt::NotCollected(Reason::LedgerFailed),
-                // Dropping the receiver tells collect that the client was told so.
-                Err(_) => Receipt::NotCollected(Reason::LateReceipt),
+                Err(_) => {
+                    // Collect is told that the client is told so, unless the receipt came just now.
+                    waiting.close();
+                    let late = Receipt::NotCollected(Reason::LateReceipt);
+                    waiting.try_recv().unwrap_or(late)
+                }
             };
             if receipt != Receipt::Collected {
                 note(door, job.ask.turn).await;
@@ -370,7 +415,7 @@ fn remember(door: &Door, job: &Job, (text, tokens): (String, &[Token]), stop: St
         turn: ask.turn,
         session: ask.context.session,
         session_key: ask.context.session_key.clone(),
-        owner: ask.context.owner.clone(),
+        owner: ask.context.counts_as().to_owned(),
         scope: ask.scope.clone(),
         messages: ask.context.messages.to_vec(),
         completion: hone_domain::Message::text(hone_domain::Role::Assistant, text),
@@ -380,5 +425,6 @@ fn remember(door: &Door, job: &Job, (text, tokens): (String, &[Token]), stop: St
         continued: false,
         ended_ms: door.clock.now_ms(),
     };
-    door.index().record(&pending, transcript);
+    let trail = door.trail(&pending.scope, &pending.messages);
+    door.index().record_by(&pending, &trail, transcript);
 }

@@ -21,11 +21,14 @@ use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use hone_collect::{Input, SharedIndex};
-use hone_domain::{Policies, RequestId, ServeError, SessionId, SessionIndex, Token, TurnId};
+use hone_domain::{
+    Message, Policies, RequestId, Scope, ServeError, SessionId, SessionIndex, Token, Trail, TurnId,
+};
 use hone_runtime::{Clock, Ids, LatestReader, Outbox, Shutdown};
-use hone_serve::Backend;
+use hone_serve::{Backend, Cancel};
 use hone_store::LateTurns;
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use crate::learning::Rules;
 use crate::people::meter::Meters;
@@ -85,7 +88,7 @@ pub struct Door {
 pub struct Limits {
     /// How long the end of a completion waits for its receipt.
     pub receipt_timeout: Duration,
-    /// How long a completion may take in all.
+    /// How long a completion, or the embeddings of a request, may take in all.
     pub completion_timeout: Duration,
     /// Texts with more characters are tokenised off the async threads.
     pub inline_chars_max: usize,
@@ -95,6 +98,12 @@ impl Door {
     fn index(&self) -> MutexGuard<'_, SessionIndex> {
         // Every change of the index leaves it whole, whatever panicked later.
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What messages are recognised by. Long ones take a while, in which nobody waits for the index.
+    fn trail(&self, scope: &Scope, messages: &[Message]) -> Trail {
+        let habits = self.index().habits();
+        Trail::of(scope, messages, &habits)
     }
 
     /// Whether the model's template refuses a message with more than one call.
@@ -114,11 +123,23 @@ impl Door {
     }
 
     /// Embeddings of an owner's texts, in order. They wait for each other, and are paid where they
-    /// begin.
+    /// begin. They end where their client leaves, and where they have taken too long.
     pub async fn embed(
         self: &Arc<Self>,
+        whose: (&str, RequestId),
+        inputs: Vec<Vec<Token>>,
+    ) -> Result<Vec<Vec<f32>>, OpenError> {
+        let wanted = Wanted::default();
+        let embedding = self.embed_all(whose, inputs, wanted.0.clone());
+        let embedded = timeout(self.limits.completion_timeout, embedding).await;
+        embedded.unwrap_or_else(|_| Err(ServeError::Late.into()))
+    }
+
+    async fn embed_all(
+        &self,
         (owner, request): (&str, RequestId),
         inputs: Vec<Vec<Token>>,
+        cancel: Cancel,
     ) -> Result<Vec<Vec<f32>>, OpenError> {
         let place = self.embedding.enter(owner, 1).await;
         let place = place.map_err(OpenError::broken)?;
@@ -126,20 +147,16 @@ impl Door {
             payer.spend(inputs.iter().map(Vec::len).sum());
         }
         let backend = self.backend.clone();
-        // Dropped with its client, and then no further text is begun.
-        let wanted = Arc::new(());
-        let asked = Arc::downgrade(&wanted);
         let work = move || {
             // Held until the end of the work, whether or not its client waits for it.
             let _place = place;
-            let embed = |tokens: &Vec<Token>| asked.upgrade().map(|_| backend.embed(tokens));
-            inputs.iter().map_while(embed).collect()
+            let embed = |tokens: &Vec<Token>| backend.embed(tokens, &cancel);
+            inputs.iter().map(embed).collect()
         };
         // It takes no place of those for texts, which wait for moments and not for this.
         let done: Result<Vec<Vec<f32>>, ServeError> = tokio::task::spawn_blocking(work)
             .await
             .map_err(OpenError::broken)?;
-        drop(wanted);
         Ok(done?)
     }
 
@@ -166,6 +183,16 @@ impl Door {
     /// Sessions remembered.
     pub fn sessions(&self) -> usize {
         self.index().len()
+    }
+}
+
+/// Cancels what it was made for once nobody waits for that any more.
+#[derive(Default)]
+struct Wanted(Cancel);
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        self.0.cancel();
     }
 }
 

@@ -17,9 +17,19 @@ pub struct Places {
 /// A place, until it is dropped.
 #[derive(Debug)]
 pub struct Place {
-    _of_all: OwnedSemaphorePermit,
+    of_all: OwnedSemaphorePermit,
     // Holds the owner's line as well.
-    _of_owner: OwnedSemaphorePermit,
+    of_owner: OwnedSemaphorePermit,
+}
+
+impl Place {
+    /// Gives all back but so many of the places that it is.
+    pub fn shrink(&mut self, places: usize) {
+        for permit in [&mut self.of_all, &mut self.of_owner] {
+            let beyond = permit.num_permits().saturating_sub(places);
+            drop(permit.split(beyond));
+        }
+    }
 }
 
 impl Places {
@@ -42,10 +52,13 @@ impl Places {
         let places = u32::try_from(places.min(self.of_one)).unwrap_or(u32::MAX);
         let of_owner = self.line_of(owner).acquire_many_owned(places).await?;
         let of_all = self.all.clone().acquire_many_owned(places).await?;
-        Ok(Place {
-            _of_all: of_all,
-            _of_owner: of_owner,
-        })
+        Ok(Place { of_all, of_owner })
+    }
+
+    /// Places that nobody has.
+    #[cfg(test)]
+    pub fn free(&self) -> usize {
+        self.all.available_permits()
     }
 
     fn line_of(&self, owner: &str) -> Arc<Semaphore> {

@@ -13,6 +13,7 @@ use hone_domain::{
 use hone_serve::HeldGrammar;
 use serde_json::{Map, Value};
 
+use super::arguments::Offered;
 use super::conduct::{Choice, Job, conduct};
 use super::render::{split_calls, template_messages};
 use super::shape::{Calls, Shape};
@@ -42,6 +43,8 @@ pub struct Request {
     pub id: RequestId,
     /// Owner of the API key.
     pub owner: String,
+    /// The keeper of an owner who is an agent.
+    pub keeper: Option<String>,
     /// Whose policy.
     pub scope: Scope,
     /// Who says it, where several share the policy.
@@ -99,13 +102,28 @@ impl Request {
         }
     }
 
-    /// The tools it shows to a model that says arguments as text.
-    fn said_to(&self, calls: Option<CallStyle>) -> Option<Vec<Value>> {
+    /// The tools it offers to a model that knows how to call.
+    fn offered(&self, calls: Option<CallStyle>) -> Option<Arc<Offered>> {
         match &self.prompt {
-            PromptSource::Chat { tools, .. } if calls == Some(CallStyle::Parameters) => {
-                tools.clone()
-            }
+            PromptSource::Chat {
+                tools: Some(tools), ..
+            } if calls.is_some() => Some(Arc::new(Offered(tools.clone()))),
             _ => None,
+        }
+    }
+
+    /// Whose fair part of the work it takes.
+    fn counts_as(&self) -> &str {
+        self.keeper.as_ref().unwrap_or(&self.owner)
+    }
+
+    fn wanted(&self, session: SessionId) -> Wanted {
+        Wanted {
+            policy: self.policy.clone(),
+            store: self.store,
+            despite_store_false: self.despite_store_false,
+            kind: self.kind(),
+            session,
         }
     }
 
@@ -171,7 +189,8 @@ impl Door {
     /// Renders, binds, asks. Long prompts are worked on off the async threads.
     pub async fn open(self: &Arc<Self>, mut request: Request) -> Result<Opened, OpenError> {
         if request.kind.is_none() {
-            request.kind = Some(self.index().kind_of(&request.messages));
+            let habits = self.index().habits();
+            request.kind = Some(habits.kind(&request.messages));
         }
         let admitted_ms = self.clock.now_ms();
         let chars = match request.shape {
@@ -179,7 +198,7 @@ impl Door {
             Some(_) => usize::MAX,
             None => request.chars(),
         };
-        let owner = request.owner.clone();
+        let owner = request.counts_as().to_owned();
         let prepare = move |door: &Self| {
             let prepared = door.prepare(&request, admitted_ms);
             (request, prepared)
@@ -190,7 +209,7 @@ impl Door {
 
     /// The tokens of a request's prompt, asking and remembering nothing.
     pub async fn tokens_of(self: &Arc<Self>, request: Request) -> Result<Vec<Token>, OpenError> {
-        let owner = request.owner.clone();
+        let owner = request.counts_as().to_owned();
         let work = move |door: &Self| {
             Ok(match (&request.prompt, door.text_of(&request, &[])?) {
                 (PromptSource::Tokens(tokens), _) => tokens.clone(),
@@ -207,16 +226,22 @@ impl Door {
         let form = self.form(request, listening.reasoning)?;
         let calls = request.shape.as_ref().map(|shape| shape.calls);
         listening.held = form.is_some() && calls != Some(Calls::Untold);
-        let binding = self.index().bind(&BindRequest {
-            owner: &request.owner,
+        let trail = self.trail(&request.scope, &request.messages);
+        let new_session = SessionId(self.ids.next());
+        let wanted = request.wanted(new_session);
+        let collect = self.rules.collect(&request.owner, &request.scope, &wanted);
+        let asked = BindRequest {
+            owner: request.counts_as(),
             scope: &request.scope,
             session_key: request.session_key.as_deref(),
             kind: request.kind(),
             continues: request.continues,
+            keeps: collect == Collect::Yes,
             messages: &request.messages,
-            new_session: SessionId(self.ids.next()),
+            new_session,
             now_ms,
-        });
+        };
+        let binding = self.index().bind_by(&asked, &trail);
         self.counters.bound(binding.how);
         let text = match self.text_as_sampled(request, &binding) {
             Some(sampled) => Some(sampled),
@@ -339,10 +364,14 @@ impl Door {
         if let ([only], Some(cut)) = (&mut turns[..], prepared.binding.retry_of) {
             *only = cut;
         }
-        let asked = self.ask_each(request, &prepared, (&turns, admitted_ms));
-        // Binding names a next state once, so it is handed on even if this ask was refused.
-        let next_turn = asked.is_ok().then(|| turns[0]);
-        self.observe(request, &prepared.binding, (next_turn, admitted_ms));
+        let admitted = self.admit(request, prepared.binding.session);
+        let asked = self.ask_each(request, &prepared, (&turns, &admitted, admitted_ms));
+        // What is not to be kept of a request is not kept as what it answers, either.
+        if admitted.collect == Collect::Yes {
+            // Binding names a next state once, so it is handed on even if this ask was refused.
+            let next_turn = asked.is_ok().then(|| turns[0]);
+            self.observe(request, &prepared.binding, (next_turn, admitted_ms));
+        }
         Ok(Opened {
             session: prepared.binding.session,
             prompt_tokens: prepared.tokens.into(),
@@ -353,13 +382,7 @@ impl Door {
     /// Who answers and what may be kept. Where a version is on trial, the session decides whether
     /// it is the one that answers.
     fn admit(&self, request: &Request, session: SessionId) -> Admitted {
-        let wanted = Wanted {
-            policy: request.policy.clone(),
-            store: request.store,
-            despite_store_false: request.despite_store_false,
-            kind: request.kind(),
-            session,
-        };
+        let wanted = request.wanted(session);
         let mut admitted = self.rules.admit(&request.owner, &request.scope, wanted);
         if admitted.policy == PolicyChoice::Newest {
             admitted.policy = self.policies.get().choice(&request.scope, session);
@@ -371,16 +394,16 @@ impl Door {
         self: &Arc<Self>,
         request: &Request,
         prepared: &Prepared,
-        (turns, admitted_ms): (&[TurnId], Millis),
+        (turns, admitted, admitted_ms): (&[TurnId], &Admitted, Millis),
     ) -> Result<Vec<Choice>, ServeError> {
         let max_tokens = self.room_for(request.max_tokens, prepared.tokens.len())?;
         let group = (request.n > 1).then(|| GroupId(self.ids.next()));
-        let admitted = self.admit(request, prepared.binding.session);
         let collect = match admitted.collect {
             Collect::Yes if self.collect.is_none() => Collect::No(Reason::NoCollector),
             collect => collect,
         };
         let messages: Arc<[Message]> = request.messages.clone().into();
+        let offered = request.offered(prepared.listening.calls);
         let mut jobs = Vec::with_capacity(turns.len());
         for (turn, at) in turns.iter().zip(0u32..) {
             let ask = Ask {
@@ -415,6 +438,7 @@ impl Door {
                     session_key: request.session_key.clone(),
                     parent: prepared.binding.parent,
                     owner: request.owner.clone(),
+                    keeper: request.keeper.clone(),
                     messages: messages.clone(),
                     admission: request.admission(admitted.holdback),
                     untrainable: admitted.untrainable,
@@ -425,7 +449,7 @@ impl Door {
                 payer: self.meters.spender(request.id),
                 prompt_text: prepared.text.clone(),
                 listening: prepared.listening,
-                said_to: request.said_to(prepared.listening.calls),
+                offered: offered.clone(),
                 collect,
                 done: request.done && at + 1 == request.n,
                 parent: request.parent,

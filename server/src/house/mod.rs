@@ -109,11 +109,11 @@ impl House {
         rooms::judge(&commons, (from_collect, to_train), base, &mut tasks).await?;
         rooms::train(&commons, (&served, engine.clone()), from_judge, &mut tasks)?;
         let abort = ShutdownTrigger::new();
+        let eraser = rooms::eraser(&commons, backend.clone(), &mut tasks);
         let door = backend.map(|backend| {
             let parts = (backend, &served, collect.clone());
             Arc::new(door_of(&commons, parts, &abort))
         });
-        let eraser = rooms::eraser(&commons, &mut tasks);
         let importer = rooms::importer(&commons, &served);
         let http = http_of(
             &commons,

@@ -356,11 +356,15 @@ async fn a_debug_log_of_a_whole_session_holds_no_text_and_no_secret() {
         server.send("POST", "/v1/feedback", &words, &key).await.0,
         200
     );
+    let astray = server.send("GET", "/v1/v1/models", &Value::Null, &key);
+    assert_eq!(astray.await.0, 404);
     secrets.extend(server.send_many(&key).await);
     assert_eq!(server.me("hone_canary").await.0, 401);
     drop(server);
     let log = std::fs::read_to_string(&log).unwrap();
     assert!(log.contains("/v1/chat/completions"), "{log}");
+    let astray = "path=\"unmatched\" meant=\"/v1/models\"";
+    assert!(log.contains(astray), "{log}");
     secrets.push("canary".to_owned());
     for secret in secrets {
         let line = log.lines().find(|line| line.contains(&secret));

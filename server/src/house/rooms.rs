@@ -173,11 +173,15 @@ pub(super) async fn remember(commons: &Commons) {
 }
 
 /// The eraser: wishes to be forgotten in, nothing out.
-pub(super) fn eraser(commons: &Commons, rooms: &mut JoinSet<()>) -> Arc<Eraser> {
+pub(super) fn eraser(
+    commons: &Commons,
+    backend: Option<Arc<dyn Backend>>,
+    rooms: &mut JoinSet<()>,
+) -> Arc<Eraser> {
     let eraser = Arc::new(Eraser::new(
         (commons.personal.clone(), commons.versions.clone()),
-        (commons.blobs.clone(), commons.policies.clone()),
-        commons.index.clone(),
+        (commons.blobs.clone(), backend),
+        (commons.policies.clone(), commons.index.clone()),
         commons.config.learning.forget_piece_turns,
     ));
     let (name, run) = (("eraser", commons.board.clone()), eraser.clone());

@@ -52,6 +52,11 @@ pub async fn wrap(State(http): State<Arc<Http>>, request: Request, next: Next) -
     let matched = request.extensions().get::<MatchedPath>().cloned();
     let route = matched.as_ref().map(MatchedPath::as_str);
     let path = route.unwrap_or("unmatched").to_owned();
+    // What was asked for instead of a route is the client's own text, and is not logged.
+    let meant = match route {
+        None => rights::meant(request.uri().path()),
+        Some(_) => None,
+    };
     let _in_flight = http.traffic.enter();
     let peer = request
         .extensions()
@@ -72,6 +77,7 @@ pub async fn wrap(State(http): State<Arc<Http>>, request: Request, next: Next) -
         request = %shown,
         method,
         path,
+        meant,
         status,
         ms = took.as_millis() as u64,
         "answered"
@@ -162,10 +168,10 @@ fn tell_standing(response: &mut Response, standing: Standing) {
 }
 
 /// Runs the handler once there is room for the body; a panic of it is an answer as well.
-async fn answer(http: &Http, asked: Asked, (mut request, next): (Request, Next)) -> Response {
-    let room = http.bodies.enter(&asked.caller.owner, request.headers());
-    let _room = match room.await {
-        Ok(room) => room,
+async fn answer(http: &Http, asked: Asked, (request, next): (Request, Next)) -> Response {
+    let entered = http.bodies.enter(asked.caller.counts_as(), request);
+    let (mut request, _room) = match entered.await {
+        Ok(entered) => entered,
         Err(error) => return error.into_response(),
     };
     let id = asked.id;
@@ -332,7 +338,11 @@ fn shown_id(headers: &HeaderMap, id: RequestId) -> String {
 
 /// Nothing is served there.
 pub async fn unknown_path(uri: Uri) -> ApiError {
-    ApiError::UnknownPath(uri.path().chars().take(200).collect())
+    let path: String = uri.path().chars().take(200).collect();
+    ApiError::UnknownPath(match rights::meant(uri.path()) {
+        Some(near) => format!("{path} (did you mean {near}?)"),
+        None => path,
+    })
 }
 
 /// Something is served there, for other methods.

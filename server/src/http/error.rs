@@ -327,6 +327,18 @@ impl From<ServeError> for ApiError {
                 code: "stopping",
                 message: "the server is stopping; try again in a moment".to_owned(),
             },
+            ServeError::Memory => Self::Unavailable {
+                code: "no_memory",
+                message: "there is no memory for this request at the moment; try again in a moment"
+                    .to_owned(),
+            },
+            ServeError::Late => Self::Unavailable {
+                code: "completion_timeout",
+                message:
+                    "it was not answered within http.completion_timeout_ms; ask for less, or try \
+                          again in a moment"
+                        .to_owned(),
+            },
             ServeError::Adapter(_) => Self::Unavailable {
                 code: "adapter_unavailable",
                 message: error.to_string(),

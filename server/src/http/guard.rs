@@ -113,6 +113,16 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// The keeper, where this is an agent of somebody.
+    pub fn keeper(&self) -> Option<&String> {
+        self.allowance.keeper.as_ref().map(|(name, _)| name)
+    }
+
+    /// Whose fair part of what all share their requests take: however many agents somebody keeps, one.
+    pub fn counts_as(&self) -> &str {
+        self.keeper().unwrap_or(&self.owner)
+    }
+
     /// Whoever calls what is open to everybody; owns nothing.
     pub fn stranger() -> Self {
         Self {

@@ -167,6 +167,17 @@ impl Life {
         self.0.draining.load(Ordering::Acquire) || self.is_stopping()
     }
 
+    /// Why new completions are unwelcome, and what to do; none where they are welcome.
+    pub fn unwelcome(&self) -> Option<&'static str> {
+        if self.is_stopping() {
+            return Some("the server is stopping; try again in a moment");
+        }
+        self.is_draining().then_some(
+            "the server is draining and takes no new work; try again later, or have an admin take the \
+             drain back (POST /admin/v1/drain with {\"draining\": false})",
+        )
+    }
+
     /// Whether the process is stopping.
     pub fn is_stopping(&self) -> bool {
         self.0.stopping.load(Ordering::Acquire)

@@ -247,6 +247,16 @@ pub fn needed(method: &Method, path: Option<&str>) -> Result<Right, ApiError> {
         .ok_or_else(|| ApiError::Method(method.chars().take(40).collect()))
 }
 
+/// The route that an unknown path stands for where `/v1` was forgotten, is too much, or is there twice.
+pub fn meant(path: &str) -> Option<&'static str> {
+    let mut rest = path.trim_end_matches('/');
+    while let Some(inner) = rest.strip_prefix("/v1").filter(|r| r.starts_with('/')) {
+        rest = inner;
+    }
+    let known = |path: &str| TABLE.get_key_value(path).map(|(route, _)| *route);
+    known(&format!("/v1{rest}")).or_else(|| known(rest))
+}
+
 /// The methods of a route, for the header Allow.
 pub fn methods(path: &str) -> String {
     let rows = TABLE.get(path).map(Vec::as_slice).unwrap_or_default();

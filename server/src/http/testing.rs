@@ -17,8 +17,8 @@ use base64::engine::general_purpose::STANDARD;
 use hone_collect::Input;
 use hone_domain::{
     Ask, Collect, Completion, Consents, Delta, Digest, End, Grammar, Policies, PolicyVersion,
-    Reason, Receipt, ServeError, SessionIndex, StopReason, Token, TokenDelta, Turn, UserRole,
-    VersionSpan,
+    Reason, Receipt, Scope, ServeError, SessionIndex, StopReason, Token, TokenDelta, Turn,
+    UserRole, VersionSpan,
 };
 use hone_nn::{
     Adapter, AdapterDtype, Executor, Family, LoraConfig, Model, ModelConfig, StoredDtype, Target,
@@ -68,6 +68,8 @@ pub(crate) enum Script {
     Refuse(ServeError),
     /// Begins and then waits until it is cancelled.
     Hang,
+    /// Waits in line for so long, then says this or fails; ends where it is cancelled before.
+    Wait(Duration, Result<&'static str, ServeError>),
     /// Panics at the ask.
     Panic,
 }
@@ -77,7 +79,7 @@ pub(crate) struct Fake {
     pub(crate) scripts: Mutex<VecDeque<Script>>,
     pub(crate) asks: Mutex<Vec<Ask>>,
     pub(crate) cancelled: Arc<Semaphore>,
-    /// Whether embeddings wait.
+    /// Whether embeddings wait, cancelled or not.
     pub(crate) is_slow: AtomicBool,
     /// How many there were.
     pub(crate) embeddings: AtomicUsize,
@@ -85,6 +87,10 @@ pub(crate) struct Fake {
     pub(crate) grammar: HeldGrammar,
     /// Asks that found their grammar held.
     pub(crate) held: AtomicUsize,
+    /// Most tokens of prompt and completion together.
+    pub(crate) max_positions: AtomicUsize,
+    /// What was withdrawn.
+    pub(crate) withdrawn: Mutex<Vec<(Scope, Vec<PolicyVersion>)>>,
 }
 
 impl Default for Fake {
@@ -97,6 +103,8 @@ impl Default for Fake {
             embeddings: AtomicUsize::new(0),
             grammar: HeldGrammar::default(),
             held: AtomicUsize::new(0),
+            max_positions: AtomicUsize::new(4_096),
+            withdrawn: Mutex::default(),
         }
     }
 }
@@ -155,6 +163,13 @@ fn end_of(ask: &Ask, pieces: &[&str], stop: StopReason) -> Delta {
     }))
 }
 
+fn begun() -> Delta {
+    Delta::Started {
+        version: PolicyVersion(3),
+        cached_tokens: 2,
+    }
+}
+
 fn token(piece: &str, top: u8) -> Delta {
     let id = piece.bytes().next().map_or(0, Token::from);
     Delta::Token(TokenDelta {
@@ -177,11 +192,9 @@ impl Backend for Fake {
         }
         let (sender, deltas) = mpsc::channel(64);
         let cancel = Cancel::default();
-        let begun = Delta::Started {
-            version: PolicyVersion(3),
-            cached_tokens: 2,
-        };
-        sender.try_send(begun).unwrap();
+        if !matches!(script, Script::Wait(..)) {
+            sender.try_send(begun()).unwrap();
+        }
         let top = ask.sampling.top_logprobs;
         let say = |pieces: &[&str]| {
             pieces
@@ -199,6 +212,28 @@ impl Backend for Fake {
             }
             Script::Refuse(_) => {}
             Script::Panic => panic!("as the script says"),
+            Script::Wait(long, says) => {
+                let cancel = cancel.clone();
+                tokio::spawn(async move {
+                    let over = tokio::time::Instant::now() + long;
+                    while tokio::time::Instant::now() < over && !cancel.is_cancelled() {
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                    let deltas = match says {
+                        _ if cancel.is_cancelled() => {
+                            vec![end_of(&ask, &[], StopReason::Cancelled)]
+                        }
+                        Ok(text) => {
+                            let end = end_of(&ask, &[text], StopReason::EndToken);
+                            vec![begun(), token(text, top), end]
+                        }
+                        Err(error) => vec![Delta::Failed(error)],
+                    };
+                    for delta in deltas {
+                        sender.try_send(delta).unwrap();
+                    }
+                });
+            }
             Script::Hang => {
                 let (cancel, cancelled) = (cancel.clone(), self.cancelled.clone());
                 say(&["he"]);
@@ -222,10 +257,22 @@ impl Backend for Fake {
         }
     }
 
-    fn embed(&self, tokens: &[Token]) -> Result<Vec<f32>, ServeError> {
+    fn withdraw(&self, scope: &Scope, versions: &[PolicyVersion]) {
+        let withdrawn = (scope.clone(), versions.to_vec());
+        self.withdrawn.lock().unwrap().push(withdrawn);
+    }
+
+    fn embed(&self, tokens: &[Token], cancel: &Cancel) -> Result<Vec<f32>, ServeError> {
         self.embeddings.fetch_add(1, Ordering::Relaxed);
+        let mut is_told = false;
         while self.is_slow.load(Ordering::Relaxed) {
+            if cancel.is_cancelled() && !std::mem::replace(&mut is_told, true) {
+                self.cancelled.add_permits(1);
+            }
             std::thread::sleep(Duration::from_millis(1));
+        }
+        if cancel.is_cancelled() {
+            return Err(ServeError::Late);
         }
         Ok(vec![0.6, 0.8, tokens.len() as f32])
     }
@@ -238,8 +285,8 @@ impl Backend for Fake {
             logprobs: true,
             can_train: true,
             forms: true,
-            max_positions: 4_096,
-            model_positions: 4_096,
+            max_positions: self.max_positions.load(Ordering::Relaxed),
+            model_positions: self.max_positions.load(Ordering::Relaxed),
             vocab: 257,
             fingerprint: "fake".to_owned(),
             base: Digest([0xab; 32]),
@@ -419,7 +466,7 @@ fn door_of(
         ids,
         meters,
         limits: Limits {
-            completion_timeout: Duration::from_secs(5),
+            completion_timeout: Duration::from_secs(60),
             inline_chars_max: 1_000,
             ..config.door_limits()
         },
@@ -440,8 +487,8 @@ fn eraser_of(
     let blobs = FsBlobs::open(&folder.join("blobs"), 1 << 20).unwrap();
     Arc::new(Eraser::new(
         (ledger.clone(), ledger.clone()),
-        (Arc::new(blobs), policies),
-        door.index.clone(),
+        (Arc::new(blobs), Some(door.backend.clone())),
+        (policies, door.index.clone()),
         2,
     ))
 }

@@ -180,7 +180,7 @@ impl Hub<'_> {
         if tried >= TRIES {
             return Err(broken);
         }
-        tracing::warn!(model = %self.id, tried, "a download broke off and goes on");
+        tracing::warn!(model = %self.id, tried, "fetching from the hub failed and is tried again");
         tokio::time::sleep(PAUSE * (1 << tried.min(8))).await;
         Ok(())
     }

@@ -84,6 +84,7 @@ pub(super) fn ask(parts: &BaseParts, scope: Scope, prompt_tokens: Vec<Token>) ->
             session_key: None,
             parent: None,
             owner: OWNER.to_owned(),
+            keeper: None,
             messages: Default::default(),
             admission: Default::default(),
             untrainable: None,
@@ -94,7 +95,9 @@ pub(super) fn ask(parts: &BaseParts, scope: Scope, prompt_tokens: Vec<Token>) ->
 
 fn refused(error: &ServeError) -> CompleterError {
     match error {
-        ServeError::Overloaded { .. } => CompleterError::Busy(error.to_string()),
+        ServeError::Overloaded { .. } | ServeError::Memory => {
+            CompleterError::Busy(error.to_string())
+        }
         _ => CompleterError::Failed(error.to_string()),
     }
 }

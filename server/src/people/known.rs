@@ -1,7 +1,7 @@
 //! What was verified a moment ago: keys and sign-ins by SHA-256 of the secret, so that a request
 //! costs one look-up. Everything is forgotten whenever people change.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use hone_domain::{Digest, Millis};
 use hone_store::Uses;
@@ -25,13 +25,68 @@ pub(super) struct Known {
     pub(super) noted: bool,
 }
 
+/// Rows by the secret's digest, so many at most.
+#[derive(Debug)]
+struct Rows<T> {
+    rows_max: usize,
+    rows: HashMap<Digest, (u64, T)>,
+    /// The one that was used the longest ago first.
+    order: BTreeMap<u64, Digest>,
+    uses: u64,
+}
+
+impl<T> Rows<T> {
+    fn new(rows_max: usize) -> Self {
+        Self {
+            rows_max,
+            rows: HashMap::new(),
+            order: BTreeMap::new(),
+            uses: 0,
+        }
+    }
+
+    /// Uses a row.
+    fn get(&mut self, secret: &Digest) -> Option<&mut T> {
+        let (number, row) = self.rows.get_mut(secret)?;
+        self.order.remove(number);
+        self.uses += 1;
+        *number = self.uses;
+        self.order.insert(self.uses, *secret);
+        Some(row)
+    }
+
+    /// Puts a row in, and gives out the one that has to go for it.
+    fn insert(&mut self, secret: Digest, row: T) -> Option<(Digest, T)> {
+        self.remove(&secret);
+        let gone = match self.rows.len() >= self.rows_max {
+            true => self.order.pop_first(),
+            false => None,
+        };
+        let gone = gone.and_then(|(_, old)| Some((old, self.rows.remove(&old)?.1)));
+        self.uses += 1;
+        self.rows.insert(secret, (self.uses, row));
+        self.order.insert(self.uses, secret);
+        gone
+    }
+
+    fn remove(&mut self, secret: &Digest) {
+        if let Some((number, _)) = self.rows.remove(secret) {
+            self.order.remove(&number);
+        }
+    }
+
+    fn clear(&mut self) {
+        self.rows.clear();
+        self.order.clear();
+    }
+}
+
 /// The memory. `revision` tells an answer that was looked up before a change from one after it.
 #[derive(Debug)]
 pub(super) struct Memory {
-    rows_max: usize,
     revision: u64,
-    rows: HashMap<Digest, Known>,
-    wrong: HashMap<Digest, Millis>,
+    rows: Rows<Known>,
+    wrong: Rows<Millis>,
     /// Uses of what was forgotten.
     uses: Uses,
 }
@@ -53,17 +108,16 @@ const WRONG_MS: Millis = 10_000;
 impl Memory {
     pub(super) fn new(rows_max: usize) -> Self {
         Self {
-            rows_max,
             revision: 0,
-            rows: HashMap::new(),
-            wrong: HashMap::new(),
+            rows: Rows::new(rows_max),
+            wrong: Rows::new(rows_max),
             uses: Uses::default(),
         }
     }
 
     /// Whose secret this is. Notes the use.
     pub(super) fn recall(&mut self, secret: &Digest, now_ms: Millis) -> Recall {
-        if let Some(known) = self.rows.get_mut(secret) {
+        if let Some(known) = self.rows.get(secret) {
             if known.ends_ms > now_ms && known.used_ms + known.idle_ms > now_ms {
                 known.used_ms = now_ms;
                 known.noted = false;
@@ -78,27 +132,27 @@ impl Memory {
     }
 
     /// Remembers an answer of the store, unless people changed since it was asked. A full memory
-    /// forgets everything: the store knows it still.
+    /// forgets what was used the longest ago: the store knows it still.
     pub(super) fn learn(&mut self, secret: Digest, asked: u64, found: Option<Known>, now: Millis) {
         if asked != self.revision {
             return;
         }
-        if self.rows.len() >= self.rows_max {
-            self.drain();
-        }
-        if self.wrong.len() >= self.rows_max {
-            self.wrong.clear();
-        }
-        match found {
-            Some(known) => drop(self.rows.insert(secret, known)),
-            None => drop(self.wrong.insert(secret, now + WRONG_MS)),
+        let Some(known) = found else {
+            self.wrong.insert(secret, now + WRONG_MS);
+            return;
+        };
+        if let Some((secret, mut gone)) = self.rows.insert(secret, known) {
+            note(&mut self.uses, (&secret, &mut gone));
+            self.bound_uses();
         }
     }
 
     /// Forgets everything: somebody changed.
     pub(super) fn forget(&mut self) {
         self.revision += 1;
-        self.drain();
+        self.note_all();
+        self.bound_uses();
+        self.rows.clear();
         self.wrong.clear();
     }
 
@@ -108,23 +162,29 @@ impl Memory {
         std::mem::take(&mut self.uses)
     }
 
-    fn drain(&mut self) {
-        self.note_all();
-        self.rows.clear();
-        // Too many between two notes to the store: when they were used stays unknown.
-        if self.uses.keys.len() + self.uses.sign_ins.len() > self.rows_max {
-            self.uses = Uses::default();
+    fn note_all(&mut self) {
+        for (secret, (_, known)) in &mut self.rows.rows {
+            note(&mut self.uses, (secret, known));
         }
     }
 
-    fn note_all(&mut self) {
-        for (secret, known) in self.rows.iter_mut().filter(|(_, known)| !known.noted) {
-            known.noted = true;
-            match &known.key {
-                Some(id) => self.uses.keys.push((id.clone(), known.used_ms)),
-                None => self.uses.sign_ins.push((*secret, known.used_ms)),
-            }
+    /// Too many between two notes to the store: when they were used stays unknown.
+    fn bound_uses(&mut self) {
+        if self.uses.keys.len() + self.uses.sign_ins.len() > self.rows.rows_max {
+            self.uses = Uses::default();
         }
+    }
+}
+
+/// Notes when somebody was here, where that is not noted yet.
+fn note(uses: &mut Uses, (secret, known): (&Digest, &mut Known)) {
+    if known.noted {
+        return;
+    }
+    known.noted = true;
+    match &known.key {
+        Some(id) => uses.keys.push((id.clone(), known.used_ms)),
+        None => uses.sign_ins.push((*secret, known.used_ms)),
     }
 }
 
@@ -165,10 +225,9 @@ mod tests {
         assert_eq!(memory.uses().keys, used(190));
         assert_eq!(memory.uses(), Uses::default(), "noted once");
         assert!(matches!(memory.recall(&SECRET, 195), Recall::Known(_)));
-        memory
-            .rows
-            .entry(SECRET)
-            .and_modify(|known| known.idle_ms = 10);
+        if let Some(known) = memory.rows.get(&SECRET) {
+            known.idle_ms = 10;
+        }
         memory.forget();
         assert_eq!(memory.uses().keys, used(195), "also of what was forgotten");
         let before = asked(&mut memory, 200);
@@ -191,12 +250,31 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_is_bounded() {
+    fn a_full_memory_forgets_what_was_used_the_longest_ago_and_notes_its_use() {
         let mut memory = Memory::new(3);
         for n in 0..50u8 {
-            let found = (n % 2 == 0).then(|| known(100));
+            let found = (n % 2 == 0).then(|| Known {
+                key: Some(n.to_string()),
+                noted: n != 2,
+                ..known(100)
+            });
             memory.learn(Digest([n; 32]), 0, found, 0);
-            assert!(memory.rows.len() <= 3 && memory.wrong.len() <= 3);
+            assert!(memory.rows.rows.len() <= 3 && memory.rows.order.len() <= 3);
+            assert!(memory.wrong.rows.len() <= 3 && memory.wrong.order.len() <= 3);
+            // Who goes on calling is not verified anew for others.
+            let first = memory.recall(&Digest([0; 32]), 1);
+            assert!(matches!(first, Recall::Known(_)), "{n}");
         }
+        let known = |n: u8| match memory.recall(&Digest([n; 32]), 1) {
+            Recall::Known(_) => "known",
+            Recall::Wrong => "wrong",
+            Recall::Ask(_) => "asked",
+        };
+        let rows = [44, 46, 48, 43, 45, 47, 49].map(known);
+        let expected = [
+            "asked", "known", "known", "asked", "wrong", "wrong", "wrong",
+        ];
+        assert_eq!(rows, expected);
+        assert!(memory.uses().keys.contains(&("2".to_owned(), 0)));
     }
 }

@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
 
 use hone_domain::{Millis, RateLimits, RequestId};
 use hone_runtime::Clock;
@@ -376,11 +375,15 @@ impl Inner {
 }
 
 fn limited(subject: &Subject, (what, most): (&str, u64), retry_after_ms: u64) -> ApiError {
-    let wait_s = Duration::from_millis(retry_after_ms).as_secs_f64();
+    let wait_s = retry_after_ms.div_ceil(1_000);
+    let what = match what.split_once("s ") {
+        Some((one, per)) if most == 1 => format!("{one} {per}"),
+        _ => what.to_owned(),
+    };
     ApiError::Limited {
         code: "rate_limit_exceeded",
         message: format!(
-            "rate limit reached for {}: {most} {what}; try again in {wait_s:.1} s",
+            "rate limit reached for {}: {most} {what}; try again in {wait_s} s",
             subject.name
         ),
         retry_after_ms,
@@ -449,6 +452,26 @@ mod tests {
             Ok(_) => None,
             Err(ApiError::Limited { retry_after_ms, .. }) => Some(retry_after_ms),
             Err(other) => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn what_is_reached_is_told_in_whole_seconds() {
+        for (most, expected) in [
+            (1, ": 1 request a minute; try again in 60 s"),
+            (7, ": 7 requests a minute; try again in 9 s"),
+        ] {
+            let owner = LimitSet {
+                requests_per_minute: most,
+                ..NONE
+            };
+            let (meters, _) = meters(NONE, owner);
+            let ann = caller("ann", None, RateLimits::default());
+            for _ in 0..most {
+                assert_eq!(wait(&meters, &ann), None);
+            }
+            let told = meters.admit(&ann, id(1)).map(drop).unwrap_err();
+            assert!(told.to_string().ends_with(expected), "{told}");
         }
     }
 

@@ -380,7 +380,8 @@ impl Directory {
         });
         let caller = caller_of(user);
         let entry = audit::entry(&caller, now_ms, ("sign_in", &caller.owner), json!({}));
-        match self.change(&change, &entry).await {
+        // It outdates nothing of what is remembered of others.
+        match self.store.change(&change, &entry).await {
             Err(error) => Err(store_error(&error)),
             Ok(Changed::Done) => Ok(Signed { token, caller }),
             Ok(_) => Err(wrong_password()),
@@ -506,4 +507,48 @@ pub fn is_name(text: &str) -> bool {
         && text.bytes().all(fits)
         && text.bytes().next().is_some_and(is_plain)
         && text != crate::http::guard::LOCAL_OWNER
+}
+
+#[cfg(test)]
+mod tests {
+    use hone_domain::RateLimits;
+    use hone_store::UserChange;
+
+    use super::*;
+    use crate::http::testing::{Recorder, Stage};
+
+    #[tokio::test]
+    async fn a_sign_in_has_nobody_verified_anew_and_a_change_has_everybody() {
+        let stage = Stage::new(Recorder::Collects).await;
+        let (people, now_ms) = (&stage.http.people, stage.http.people.now_ms());
+        let ann = User {
+            name: "ann".to_owned(),
+            role: UserRole::User,
+            password: None,
+            disabled: false,
+            limits: RateLimits::default(),
+            keeper: None,
+            created_ms: now_ms,
+            signed_in_ms: None,
+        };
+        let entry = audit::entry(&Caller::stranger(), now_ms, ("test", "ann"), json!({}));
+        let change = async |change: PeopleChange| people.change(&change, &entry).await.unwrap();
+        change(PeopleChange::AddUser(ann.clone())).await;
+        let token = people.begin_session(ann.clone()).await.unwrap().token;
+        assert!(people.session(&token).await.unwrap().is_some());
+        let secret = secrets::digest(&token);
+        let is_known = || {
+            let recalled = locked(&people.memory).recall(&secret, now_ms);
+            matches!(recalled, Recall::Known(_))
+        };
+        assert!(is_known());
+        people.begin_session(ann).await.unwrap();
+        assert!(is_known());
+        let closed = UserChange {
+            disabled: Some(true),
+            ..UserChange::default()
+        };
+        change(PeopleChange::ChangeUser("ann".to_owned(), closed)).await;
+        assert!(!is_known());
+    }
 }

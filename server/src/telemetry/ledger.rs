@@ -11,9 +11,9 @@ use hone_domain::{
 };
 use hone_runtime::Clock;
 use hone_store::{
-    AuditCount, Claim, Claimed, FeedbackOutcome, Ledger, LedgerCounts, LedgerError, OldestPending,
-    OpenTurn, Page, PolicyRecord, Publish, Reading, Ready, Refusal, ReplayQuery, Replayed,
-    SampleAge, SampleClaim, SampleMaterial, SessionCursor, SessionLine, SessionView, TurnEntry,
+    AuditCount, Claim, Claimed, ClaimedSamples, FeedbackOutcome, Ledger, LedgerCounts, LedgerError,
+    OldestPending, OpenTurn, Page, PolicyRecord, Publish, Reading, Ready, Refusal, ReplayQuery,
+    Replayed, SampleAge, SampleClaim, SessionCursor, SessionLine, SessionView, TurnEntry,
     TurnFilter, TurnLine, TurnRow, TurnView,
 };
 
@@ -171,9 +171,10 @@ impl Ledger for Traced {
         self.inner.give_up(claim).await
     }
 
-    async fn claim_samples(&self, claim: &SampleClaim) -> Result<Vec<SampleMaterial>, LedgerError> {
+    async fn claim_samples(&self, claim: &SampleClaim) -> Result<ClaimedSamples, LedgerError> {
         let claimed = self.inner.claim_samples(claim).await?;
-        self.hold(claimed.iter().map(|sample| (sample.claim, &sample.turn)));
+        let materials = claimed.materials.iter();
+        self.hold(materials.map(|sample| (sample.claim, &sample.turn)));
         Ok(claimed)
     }
 

@@ -481,7 +481,9 @@ fn kind(error: &ServeError) -> &'static str {
         ServeError::Unsupported(_) => "unsupported",
         ServeError::Grammar(_) => "grammar",
         ServeError::Adapter(_) => "adapter",
+        ServeError::Memory => "memory",
         ServeError::Stopping => "stopping",
+        ServeError::Late => "late",
         ServeError::Internal(_) => "internal",
     }
 }

@@ -119,12 +119,7 @@ fn write_lines(lines: &Lines, form: Form) -> Result<(), String> {
             #[cfg(unix)]
             std::os::unix::fs::OpenOptionsExt::mode(&mut make, 0o600);
             let file = make.open(path);
-            let file = file.map_err(|error| {
-                format!(
-                    "{} cannot be written ({error}); choose another file",
-                    path.display()
-                )
-            })?;
+            let file = file.map_err(|error| unwritable(path, &error, "file"))?;
             let out = &mut BufWriter::new(file);
             let written = run(write_to(&config, (lines, form), out));
             if written.is_err() {
@@ -220,11 +215,25 @@ fn sample_line(view: &TurnView) -> Value {
     })
 }
 
+/// Why nothing can be written to a place that must not exist yet; `kind` is what it becomes.
+fn unwritable(out: &Path, error: &std::io::Error, kind: &str) -> String {
+    let shown = out.display();
+    match error.kind() {
+        ErrorKind::AlreadyExists => {
+            format!("{shown} exists already, and nothing is written over; choose another {kind}")
+        }
+        _ => format!("{shown} cannot be written ({error}); choose another {kind}"),
+    }
+}
+
 async fn adapter(
     config: &Config,
     (scope, version): (&str, Option<u64>),
     out: &Path,
 ) -> Result<(), String> {
+    if out.exists() {
+        return Err(unwritable(out, &ErrorKind::AlreadyExists.into(), "folder"));
+    }
     let ledger = open(config).await?;
     let found = find(&ledger, (scope, version.map(PolicyVersion))).await;
     let noted = match &found {
@@ -246,12 +255,7 @@ async fn adapter(
     };
     let files = read(&from).map_err(|error| unreadable(&error))?;
     let files = peft::for_peft(files).map_err(|error| unreadable(&error))?;
-    write(&files, out).map_err(|error| {
-        format!(
-            "{} cannot be written ({error}); choose a folder that does not exist yet",
-            out.display()
-        )
-    })
+    write(&files, out).map_err(|error| unwritable(out, &error, "folder"))
 }
 
 /// Where the version's adapter lies.
@@ -301,4 +305,21 @@ fn write(files: &Files, out: &Path) -> std::io::Result<()> {
     fs::create_dir(out)?;
     let mut files = files.iter();
     files.try_for_each(|(name, bytes)| fs::write(out.join(name), bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_the_way_of_an_export_is_told() {
+        for (kind, told) in [
+            (ErrorKind::AlreadyExists, "x exists already"),
+            (ErrorKind::NotFound, "x cannot be written ("),
+        ] {
+            let said = unwritable(Path::new("x"), &kind.into(), "file");
+            assert!(said.starts_with(told), "{said}");
+            assert!(said.ends_with("; choose another file"), "{said}");
+        }
+    }
 }

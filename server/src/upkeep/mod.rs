@@ -122,6 +122,8 @@ pub(crate) fn backup(args: &BackupArgs) -> Result<ExitCode, String> {
     let folder = config.store.folder()?;
     let into = args.folder.display().to_string();
     let manifest = run(async {
+        // The entry is in the copy too, so it comes first; what is refused leaves none.
+        hone_store::check_vacant(&args.folder).map_err(|error| error.to_string())?;
         note(&config, &entry("backup", &into, json!({}))).await?;
         let program = (env!("CARGO_PKG_VERSION"), now_ms());
         let sqlite = config.store.sqlite(&folder);

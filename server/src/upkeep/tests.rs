@@ -40,6 +40,18 @@ fn lines(path: &Path) -> Vec<Value> {
         .collect()
 }
 
+/// The acts in a server's audit log, newest first; of one kind where it is named.
+async fn acts(url: &str, kind: &str) -> Vec<Value> {
+    let act = match kind {
+        "" => String::new(),
+        kind => format!("?act={kind}"),
+    };
+    let log = reqwest::get(format!("{url}/admin/v1/audit{act}"));
+    let log: Value = log.await.unwrap().json().await.unwrap();
+    let rows = log["data"].as_array().unwrap().iter();
+    rows.map(|row| row["act"].clone()).collect()
+}
+
 /// Exports beside the house, to a file that must not exist yet.
 async fn exported(what: &str, (data, out): (&str, &Path)) -> Vec<Value> {
     let file = out.display().to_string();
@@ -80,6 +92,9 @@ async fn backup_restore_and_export_beside_a_house_that_answers() {
     assert!(!none.exists(), "what failed leaves nothing in the way");
     let samples = exported("samples", (&at, &place.path().join("samples.jsonl"))).await;
     assert!(samples.is_empty(), "the null engine's turns do not train");
+    assert!(!hone(&arguments).await, "a backup replaces nothing");
+    let backups = acts(&url, "backup").await;
+    assert_eq!(backups, ["backup"], "what was refused is not told as done");
     let replace = ["restore", &copy, "--data", &at, "--replace"];
     assert!(!hone(&replace).await, "the folder is in use");
     assert!(house.stop().await);
@@ -96,14 +111,7 @@ async fn backup_restore_and_export_beside_a_house_that_answers() {
             "{id} was acknowledged before the backup"
         );
     }
-    let log = reqwest::get(format!("{url}/admin/v1/audit")).await.unwrap();
-    let log: Value = log.json().await.unwrap();
-    let acts: Vec<&Value> = log["data"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|a| &a["act"])
-        .collect();
+    let acts = acts(&url, "").await;
     assert_eq!(acts, ["restore", "backup"], "newest first");
     assert!(house.stop().await);
 }

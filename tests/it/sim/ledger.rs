@@ -11,9 +11,9 @@ use hone_domain::{
     Turn, TurnId, Verdict, invariants,
 };
 use hone_store::{
-    AuditCount, Claim, Claimed, FeedbackOutcome, Ledger, LedgerCounts, LedgerError, OpenTurn,
-    PolicyRecord, Publish, Ready, Refusal, ReplayQuery, Replayed, SampleClaim, SampleMaterial,
-    TurnRow, TurnView,
+    AuditCount, Claim, Claimed, ClaimedSamples, FeedbackOutcome, Ledger, LedgerCounts, LedgerError,
+    OpenTurn, PolicyRecord, Publish, Ready, Refusal, ReplayQuery, Replayed, SampleClaim, TurnRow,
+    TurnView,
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -227,16 +227,16 @@ impl SimLedger {
 
     // === what is watched ===
 
-    async fn watched_claim(&self, claim: &SampleClaim) -> Result<Vec<SampleMaterial>, LedgerError> {
+    async fn watched_claim(&self, claim: &SampleClaim) -> Result<ClaimedSamples, LedgerError> {
         let mut order = claim.clone();
         if self.plant == Plant::HandsOutStale {
             order.staleness_max_versions = u64::MAX;
         }
-        let materials = self.inner.claim_samples(&order).await?;
+        let claimed = self.inner.claim_samples(&order).await?;
         let newest = self.inner.versions(Some(&claim.scope), 1).await?;
         let head = newest.first().map(|r| r.policy.version).unwrap_or_default();
         self.log(|log| {
-            for material in &materials {
+            for material in &claimed.materials {
                 let version = material.turn.version();
                 let staleness = log.staleness(&claim.scope, head, version);
                 let law = invariants::fresh_enough(staleness, self.staleness_max_versions);
@@ -246,7 +246,7 @@ impl SimLedger {
                 log.claimed.insert(material.claim.transition, turn);
             }
         });
-        Ok(materials)
+        Ok(claimed)
     }
 
     async fn watched_publish(&self, publish: &Publish) -> Result<Policy, LedgerError> {
@@ -392,7 +392,7 @@ impl Ledger for SimLedger {
         self.call(self.inner.ready(now_ms)).await
     }
 
-    async fn claim_samples(&self, claim: &SampleClaim) -> Result<Vec<SampleMaterial>, LedgerError> {
+    async fn claim_samples(&self, claim: &SampleClaim) -> Result<ClaimedSamples, LedgerError> {
         self.call(self.watched_claim(claim)).await
     }
 

@@ -109,6 +109,7 @@ impl Users {
             session_key: talk.key.as_deref(),
             kind,
             continues: None,
+            keeps: true,
             messages: &messages,
             new_session: SessionId(moment.ids.next()),
             now_ms: moment.now_ms,

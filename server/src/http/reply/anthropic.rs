@@ -106,9 +106,10 @@ impl Told {
 pub async fn whole(
     frame: Frame,
     mut merged: Merged,
-    begun: (Begun, Vec<String>),
+    stops: Vec<String>,
 ) -> Result<Response, ApiError> {
-    let told = Told::new(frame, &merged, begun);
+    let begun = merged.begin().await?;
+    let told = Told::new(frame, &merged, (begun, stops));
     let one = gather(&told.frame, &mut merged).await?.swap_remove(0);
     let Some(ended) = one.ended else {
         return Err(ApiError::Internal("the message came to no end".to_owned()));
@@ -127,17 +128,14 @@ pub async fn whole(
 }
 
 /// Answers with events.
-pub fn streamed(frame: Frame, merged: Merged, begun: (Begun, Vec<String>)) -> Response {
+pub fn streamed(frame: Frame, merged: Merged, stops: Vec<String>) -> Response {
     let telling = Telling {
-        told: Told::new(frame, &merged, begun),
+        told: Told::new(frame, &merged, (Begun::default(), stops)),
         open: None,
         blocks: 0,
         calls: 0,
     };
-    let mut out = Events::new();
-    let message = telling.told.message(&[], None);
-    emit("message_start", json!({"message": message}), &mut out);
-    super::stream(telling, merged, out)
+    super::stream(telling, merged)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -160,6 +158,12 @@ fn emit(kind: &str, mut data: Value, out: &mut Events) {
 }
 
 impl Teller for Telling {
+    fn begin(&mut self, begun: Begun, out: &mut Events) {
+        self.told.begun = begun;
+        let message = self.told.message(&[], None);
+        emit("message_start", json!({"message": message}), out);
+    }
+
     fn piece(&mut self, _at: usize, piece: Piece, out: &mut Events) {
         match piece {
             Piece::Started { .. } | Piece::Failed(_) => {}

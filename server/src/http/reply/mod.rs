@@ -9,17 +9,20 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::response::Response;
 use futures::Stream;
-use hone_domain::{Heard, PolicyVersion, ServeError, Token, TokenDelta};
+use hone_domain::{Heard, Part, PolicyVersion, ServeError, Token, TokenDelta};
+use hone_runtime::Clock;
+use tokio::time::{Instant, timeout_at};
 
 use crate::door::{Choice, Ended, Language, Piece};
 use crate::http::error::ApiError;
 use crate::http::sse;
 use crate::http::wire::replies::{
-    CompletionDetails, HoneNote, PromptDetails, TokenLogprob, TopLogprob, Usage,
+    CompletionDetails, HoneNote, Logprob, Logprobs, PromptDetails, Usage,
 };
 
 /// Which of the APIs is answered.
@@ -55,6 +58,8 @@ pub struct Frame {
     pub id: String,
     /// Seconds since the Unix epoch.
     pub created: i64,
+    /// For the moment of the end.
+    pub clock: Arc<dyn Clock>,
     /// The name the client asked for.
     pub model: String,
     /// First half of the system fingerprint.
@@ -78,7 +83,7 @@ pub struct Frame {
 }
 
 /// How a reply began.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Begun {
     /// The version of the first choice.
     pub version: PolicyVersion,
@@ -120,24 +125,21 @@ impl Frame {
     }
 
     /// The log-probs of a token, where they are reported.
-    fn logprob(&self, delta: &TokenDelta) -> Option<TokenLogprob> {
+    fn logprob(&self, delta: TokenDelta) -> Option<Logprob> {
         self.logprobs?;
         if delta.text.is_empty() && self.end_tokens.contains(&delta.token) {
             return None;
         }
-        let entry = |token: Token, logprob: f32| {
-            let bytes = self.language.token_bytes(token);
-            TopLogprob {
-                token: String::from_utf8_lossy(&bytes).into_owned(),
-                // JSON has no infinity; -9999 is what peers write for "impossible".
-                logprob: logprob.max(-9_999.0),
-                bytes,
-            }
-        };
-        Some(TokenLogprob {
-            token: entry(delta.token, delta.logprob),
-            top_logprobs: delta.top.iter().map(|(t, l)| entry(*t, *l)).collect(),
+        Some(Logprob {
+            token: delta.token,
+            logprob: delta.logprob,
+            top: delta.top,
         })
+    }
+
+    /// Log-probs as they are written.
+    fn told(&self, tokens: Vec<Logprob>) -> Logprobs {
+        Logprobs::new(self.language.clone(), tokens)
     }
 
     /// Token counts.
@@ -160,6 +162,7 @@ impl Frame {
 pub struct Merged {
     choices: Vec<(Choice, bool)>,
     next: usize,
+    begun: Option<Begun>,
 }
 
 impl Merged {
@@ -168,20 +171,27 @@ impl Merged {
         Self {
             choices: choices.into_iter().map(|c| (c, false)).collect(),
             next: 0,
+            begun: None,
         }
     }
 
-    /// Waits until the first choice is admitted, so that failures before that have a status.
+    /// Waits until the first choice is admitted. Who gave up waiting may wait again.
     pub async fn begin(&mut self) -> Result<Begun, ServeError> {
+        if let Some(begun) = self.begun {
+            return Ok(begun);
+        }
         let (first, _) = &mut self.choices[0];
         match first.pieces.recv().await {
             Some(Piece::Started {
                 version,
                 cached_tokens,
-            }) => Ok(Begun {
-                version,
-                cached_tokens,
-            }),
+            }) => {
+                let begun = Begun {
+                    version,
+                    cached_tokens,
+                };
+                Ok(*self.begun.insert(begun))
+            }
             Some(Piece::Failed(error)) => Err(error),
             Some(_) | None => Err(ServeError::Internal("it ended before it began".to_owned())),
         }
@@ -229,6 +239,8 @@ impl Merged {
 pub struct Gathered {
     /// What was said.
     pub heard: Heard,
+    /// Length of the content in characters.
+    chars: usize,
     logprobs: Vec<Entry>,
     /// Its prompt tokens that were not computed again; of the first choice, [`Begun`] has them.
     cached_tokens: u32,
@@ -238,11 +250,22 @@ pub struct Gathered {
 
 /// The log-probs of a token.
 struct Entry {
-    logprob: TokenLogprob,
+    logprob: Logprob,
     /// Where its text begins in the content, in characters.
     offset: usize,
     /// Whether it belongs to the reasoning.
     is_thought: bool,
+}
+
+impl Gathered {
+    fn add(&mut self, parts: Vec<Part>) {
+        let said = parts.iter().map(|part| match part {
+            Part::Content(text) => text.chars().count(),
+            Part::Reasoning(_) | Part::CallBegun(_) | Part::Arguments(_) => 0,
+        });
+        self.chars += said.sum::<usize>();
+        self.heard.add(parts);
+    }
 }
 
 /// Gathers every choice to its end.
@@ -253,16 +276,16 @@ pub async fn gather(frame: &Frame, merged: &mut Merged) -> Result<Vec<Gathered>,
         match piece {
             Piece::Started { cached_tokens, .. } => gathered.cached_tokens = cached_tokens,
             Piece::Token(delta, is_thought, parts) => {
-                if let Some(logprob) = frame.logprob(&delta) {
+                if let Some(logprob) = frame.logprob(delta) {
                     gathered.logprobs.push(Entry {
                         logprob,
-                        offset: gathered.heard.content.chars().count(),
+                        offset: gathered.chars,
                         is_thought,
                     });
                 }
-                gathered.heard.add(parts);
+                gathered.add(parts);
             }
-            Piece::Rest(parts) => gathered.heard.add(parts),
+            Piece::Rest(parts) => gathered.add(parts),
             Piece::Ended(ended) => gathered.ended = Some(ended),
             Piece::Failed(error) => return Err(error.into()),
         }
@@ -287,13 +310,16 @@ pub fn note_of(all: &[Gathered]) -> Result<(HoneNote, Sampled), ApiError> {
 
 /// Tells pieces as events of one API.
 pub trait Teller: Send + 'static {
+    /// The first choice was admitted; this comes before all pieces.
+    fn begin(&mut self, begun: Begun, out: &mut Events);
+
     /// Takes a piece of the choice at this place. A failure never comes here.
     fn piece(&mut self, at: usize, piece: Piece, out: &mut Events);
 
     /// Every choice has ended.
     fn close(&mut self, out: &mut Events);
 
-    /// A choice failed; nothing follows.
+    /// A choice failed, perhaps before the beginning; nothing follows.
     fn fail(&mut self, error: ApiError, out: &mut Events);
 
     /// Keeps the connection open while nothing happens.
@@ -305,13 +331,20 @@ pub trait Teller: Send + 'static {
 /// Events that are ready to go out.
 pub type Events = VecDeque<Bytes>;
 
-/// Answers with server-sent events; `begin` are the first.
-pub fn stream(teller: impl Teller, merged: Merged, begin: Events) -> Response {
+/// Answers with server-sent events.
+pub fn stream(teller: impl Teller, merged: Merged) -> Response {
+    let patience = match merged.begun {
+        Some(_) => sse::HEARTBEAT,
+        // Its client has waited already.
+        None => Duration::ZERO,
+    };
     let state = Told {
         teller,
         merged,
-        ready: begin,
+        ready: Events::new(),
+        begun: false,
         closed: false,
+        silent_until: Instant::now() + patience,
     };
     sse::response(state.into_stream())
 }
@@ -320,7 +353,10 @@ struct Told<T> {
     teller: T,
     merged: Merged,
     ready: Events,
+    begun: bool,
     closed: bool,
+    /// When something has to go out, whatever happens inside.
+    silent_until: Instant,
 }
 
 impl<T: Teller> Told<T> {
@@ -328,29 +364,48 @@ impl<T: Teller> Told<T> {
         futures::stream::unfold(self, |mut told| async move {
             loop {
                 if let Some(bytes) = told.ready.pop_front() {
+                    told.silent_until = Instant::now() + sse::HEARTBEAT;
                     return Some((bytes, told));
                 }
                 if told.closed {
                     return None;
                 }
-                match tokio::time::timeout(sse::HEARTBEAT, told.merged.next()).await {
-                    Err(_) => {
-                        let idle = told.teller.idle();
-                        told.ready.push_back(idle);
-                    }
-                    Ok(Some((_, Piece::Failed(error)))) => {
-                        told.teller.fail(error.into(), &mut told.ready);
-                        // Dropping the merge cancels the other choices.
-                        told.merged.choices.clear();
-                        told.closed = true;
-                    }
-                    Ok(Some((at, piece))) => told.teller.piece(at, piece, &mut told.ready),
-                    Ok(None) => {
-                        told.teller.close(&mut told.ready);
-                        told.closed = true;
-                    }
+                let until = told.silent_until;
+                if timeout_at(until, told.step()).await.is_err() {
+                    let idle = told.teller.idle();
+                    told.ready.push_back(idle);
                 }
             }
         })
     }
+
+    /// Tells what comes next.
+    async fn step(&mut self) {
+        if !self.begun {
+            match self.merged.begin().await {
+                Ok(begun) => self.teller.begin(begun, &mut self.ready),
+                Err(error) => self.fail(error),
+            }
+            self.begun = true;
+            return;
+        }
+        match self.merged.next().await {
+            Some((_, Piece::Failed(error))) => self.fail(error),
+            Some((at, piece)) => self.teller.piece(at, piece, &mut self.ready),
+            None => {
+                self.teller.close(&mut self.ready);
+                self.closed = true;
+            }
+        }
+    }
+
+    fn fail(&mut self, error: ServeError) {
+        self.teller.fail(error.into(), &mut self.ready);
+        // Dropping the merge cancels the other choices.
+        self.merged.choices.clear();
+        self.closed = true;
+    }
 }
+
+#[cfg(test)]
+mod tests;

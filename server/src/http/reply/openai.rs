@@ -11,19 +11,16 @@ use crate::http::error::ApiError;
 use crate::http::sse;
 use crate::http::wire::replies::{
     CallDelta, ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatDelta, ChatLogprobs,
-    HoneNote, ReplyCall, ReplyFunction, ReplyMessage, TextChoice, TextCompletion, TextLogprobs,
-    TokenLogprob, finish_reason,
+    HoneNote, Logprob, ReplyCall, ReplyFunction, ReplyMessage, TextChoice, TextCompletion,
+    TextLogprobs, finish_reason,
 };
 
 /// Longest piece of a call's arguments in one event, in bytes.
 const ARGUMENTS_PIECE: usize = 256;
 
 /// Gathers every choice to its end and answers with one JSON body.
-pub async fn whole(
-    frame: Frame,
-    mut merged: Merged,
-    mut begun: Begun,
-) -> Result<Response, ApiError> {
+pub async fn whole(frame: Frame, mut merged: Merged) -> Result<Response, ApiError> {
+    let mut begun = merged.begin().await?;
     let all = gather(&frame, &mut merged).await?;
     for (at, gathered) in all.iter().enumerate() {
         begun.add(&frame, at, gathered.cached_tokens);
@@ -67,8 +64,9 @@ fn end_of(frame: &Frame, ended: Option<Ended>) -> (&'static str, Option<Vec<Toke
 fn chat_choice(frame: &Frame, index: u32, gathered: Gathered) -> ChatChoice {
     let turn = gathered.ended.as_ref().map(|ended| ended.turn);
     let (finish_reason, token_ids) = end_of(frame, gathered.ended);
+    let kept = gathered.logprobs.into_iter().map(|entry| entry.logprob);
     let logprobs = frame.logprobs.map(|_| ChatLogprobs {
-        content: gathered.logprobs.into_iter().map(|e| e.logprob).collect(),
+        content: frame.told(kept.collect()),
         refusal: None,
     });
     let heard = gathered.heard;
@@ -108,7 +106,7 @@ fn text_choice(frame: &Frame, index: u32, gathered: Gathered) -> TextChoice {
     let logprobs = frame.logprobs.map(|_| {
         let mut all = TextLogprobs::default();
         for entry in gathered.logprobs {
-            all.push(entry.logprob, entry.offset);
+            all.push(&entry.logprob, (entry.offset, &*frame.language));
         }
         all
     });
@@ -122,8 +120,7 @@ fn text_choice(frame: &Frame, index: u32, gathered: Gathered) -> TextChoice {
 }
 
 /// Answers with server-sent events.
-pub fn streamed(frame: Frame, merged: Merged, begun: Begun) -> Response {
-    let mut begin = Events::new();
+pub fn streamed(frame: Frame, merged: Merged) -> Response {
     let choices = merged.choices().map(|choice| Telling {
         index: choice.index,
         turn: choice.turn,
@@ -131,23 +128,13 @@ pub fn streamed(frame: Frame, merged: Merged, begun: Begun) -> Response {
         calls: 0,
     });
     let teller = Chunks {
-        fingerprint: frame.fingerprint(begun.version),
+        fingerprint: String::new(),
         choices: choices.collect(),
         frame,
-        begun,
+        begun: Begun::default(),
         sampled: Sampled::default(),
     };
-    if teller.frame.dialect == Dialect::Chat {
-        for at in 0..teller.choices.len() {
-            let delta = ChatDelta {
-                role: Some("assistant"),
-                content: Some(String::new()),
-                ..ChatDelta::default()
-            };
-            teller.chat(at, delta, None, &mut begin);
-        }
-    }
-    super::stream(teller, merged, begin)
+    super::stream(teller, merged)
 }
 
 /// How far a choice is.
@@ -167,12 +154,27 @@ struct Chunks {
 }
 
 impl Teller for Chunks {
+    fn begin(&mut self, begun: Begun, out: &mut Events) {
+        self.fingerprint = self.frame.fingerprint(begun.version);
+        self.begun = begun;
+        if self.frame.dialect == Dialect::Chat {
+            for at in 0..self.choices.len() {
+                let delta = ChatDelta {
+                    role: Some("assistant"),
+                    content: Some(String::new()),
+                    ..ChatDelta::default()
+                };
+                self.chat(at, delta, None, out);
+            }
+        }
+    }
+
     fn piece(&mut self, at: usize, piece: Piece, out: &mut Events) {
         match piece {
             Piece::Started { cached_tokens, .. } => self.begun.add(&self.frame, at, cached_tokens),
             Piece::Failed(_) => {}
             Piece::Token(delta, _, parts) => {
-                let mut entry = self.frame.logprob(&delta);
+                let mut entry = self.frame.logprob(delta);
                 for part in parts {
                     self.part(at, part, entry.take(), out);
                 }
@@ -215,7 +217,7 @@ impl Teller for Chunks {
 }
 
 impl Chunks {
-    fn part(&mut self, at: usize, part: Part, entry: Option<TokenLogprob>, out: &mut Events) {
+    fn part(&mut self, at: usize, part: Part, entry: Option<Logprob>, out: &mut Events) {
         match part {
             Part::Content(text) => self.text(at, text, entry, out),
             Part::Reasoning(text) => {
@@ -230,13 +232,7 @@ impl Chunks {
         }
     }
 
-    fn begin_call(
-        &mut self,
-        at: usize,
-        name: String,
-        entry: Option<TokenLogprob>,
-        out: &mut Events,
-    ) {
+    fn begin_call(&mut self, at: usize, name: String, entry: Option<Logprob>, out: &mut Events) {
         let choice = &mut self.choices[at];
         let (index, turn) = (choice.calls, choice.turn);
         choice.calls += 1;
@@ -245,7 +241,7 @@ impl Chunks {
     }
 
     /// More of the arguments of the last call.
-    fn arguments(&self, at: usize, text: &str, mut entry: Option<TokenLogprob>, out: &mut Events) {
+    fn arguments(&self, at: usize, text: &str, mut entry: Option<Logprob>, out: &mut Events) {
         let index = self.choices[at].calls.saturating_sub(1);
         for piece in pieces(text) {
             let delta = CallDelta::more(index, piece.to_owned());
@@ -253,13 +249,7 @@ impl Chunks {
         }
     }
 
-    fn call_delta(
-        &self,
-        at: usize,
-        delta: CallDelta,
-        entry: Option<TokenLogprob>,
-        out: &mut Events,
-    ) {
+    fn call_delta(&self, at: usize, delta: CallDelta, entry: Option<Logprob>, out: &mut Events) {
         let delta = ChatDelta {
             tool_calls: Some([delta]),
             ..ChatDelta::default()
@@ -267,7 +257,7 @@ impl Chunks {
         self.chat(at, delta, entry, out);
     }
 
-    fn text(&mut self, at: usize, text: String, entry: Option<TokenLogprob>, out: &mut Events) {
+    fn text(&mut self, at: usize, text: String, entry: Option<Logprob>, out: &mut Events) {
         if self.frame.dialect == Dialect::Chat {
             let delta = ChatDelta {
                 content: Some(text),
@@ -280,7 +270,7 @@ impl Chunks {
         choice.chars += text.chars().count();
         let logprobs = entry.map(|entry| {
             let mut one = TextLogprobs::default();
-            one.push(entry, offset);
+            one.push(&entry, (offset, &*self.frame.language));
             one
         });
         let choice = TextChoice {
@@ -293,12 +283,12 @@ impl Chunks {
         out.push_back(sse::event(&self.text_chunk(vec![choice])));
     }
 
-    fn chat(&self, at: usize, delta: ChatDelta, entry: Option<TokenLogprob>, out: &mut Events) {
+    fn chat(&self, at: usize, delta: ChatDelta, entry: Option<Logprob>, out: &mut Events) {
         let choice = ChatChunkChoice {
             index: self.choices[at].index,
             delta,
             logprobs: entry.map(|entry| ChatLogprobs {
-                content: vec![entry],
+                content: self.frame.told(vec![entry]),
                 refusal: None,
             }),
             finish_reason: None,

@@ -5,6 +5,7 @@ use axum::body::Bytes;
 use axum::response::{IntoResponse, Response};
 use hone_domain::{Called, Part, StopReason, TurnId};
 use serde::de::IgnoredAny;
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value, json};
 
 use super::openai::pieces;
@@ -12,7 +13,7 @@ use super::{Begun, Events, Frame, Merged, Sampled, Teller, gather, note_of};
 use crate::door::{Ended, Piece, call_id};
 use crate::http::error::ApiError;
 use crate::http::sse;
-use crate::http::wire::replies::{HoneNote, TokenLogprob};
+use crate::http::wire::replies::{HoneNote, Logprob, Logprobs};
 
 /// A response under way: what the request said about it, and what it says so far.
 pub struct Told {
@@ -22,9 +23,55 @@ pub struct Told {
     echo: Map<String, Value>,
     turn: TurnId,
     /// Whole items of the output.
-    output: Vec<Value>,
-    logprobs: Vec<TokenLogprob>,
+    output: Vec<Item>,
+    logprobs: Vec<Logprob>,
     calls: usize,
+}
+
+/// An item of the output.
+#[derive(serde::Serialize)]
+#[serde(untagged)]
+enum Item {
+    Message(MessageItem),
+    Other(Value),
+}
+
+/// What is said to the user.
+#[derive(serde::Serialize)]
+struct MessageItem {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    id: String,
+    status: &'static str,
+    role: &'static str,
+    content: Vec<TextPart>,
+}
+
+#[derive(serde::Serialize)]
+struct TextPart {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    text: String,
+    annotations: [(); 0],
+    logprobs: Logprobs,
+}
+
+/// Fields, and one that becomes JSON only where it is written: log-probs are many.
+struct With<'a, T> {
+    fields: Value,
+    name: &'static str,
+    value: &'a T,
+}
+
+impl<T: Serialize> Serialize for With<'_, T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for (name, value) in self.fields.as_object().into_iter().flatten() {
+            map.serialize_entry(name, value)?;
+        }
+        map.serialize_entry(self.name, self.value)?;
+        map.end()
+    }
 }
 
 /// How a response stands.
@@ -49,7 +96,7 @@ impl Told {
     }
 
     /// The response object.
-    fn object(&self, status: &Status<'_>) -> Value {
+    fn object(&self, status: &Status<'_>) -> With<'_, Vec<Item>> {
         let (word, incomplete) = match status {
             Status::InProgress => ("in_progress", Value::Null),
             Status::Ended(ended) if ended.stop == StopReason::Length => {
@@ -64,7 +111,6 @@ impl Told {
             "created_at": self.frame.created,
             "status": word,
             "model": self.frame.model,
-            "output": self.output,
             "error": Value::Null,
             "incomplete_details": incomplete,
             "usage": Value::Null,
@@ -74,7 +120,7 @@ impl Told {
             Status::InProgress => {}
             Status::Ended(ended) => {
                 object["usage"] = self.usage(ended);
-                object["completed_at"] = json!(self.frame.created);
+                object["completed_at"] = json!(self.frame.clock.now_ms() / 1_000);
                 object["hone"] = json!(HoneNote::of(ended));
             }
             Status::Failed(error) => {
@@ -85,7 +131,11 @@ impl Told {
         if let Value::Object(fields) = &mut object {
             fields.extend(self.echo.clone());
         }
-        object
+        With {
+            fields: object,
+            name: "output",
+            value: &self.output,
+        }
     }
 
     fn usage(&self, ended: &Ended) -> Value {
@@ -105,9 +155,14 @@ impl Told {
         format!("{prefix}_{}{}", self.turn.0.simple(), self.output.len())
     }
 
-    fn text_part(&mut self, text: &str) -> Value {
+    fn text_part(&mut self, text: String) -> TextPart {
         let logprobs = std::mem::take(&mut self.logprobs);
-        json!({"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs})
+        TextPart {
+            kind: "output_text",
+            text,
+            annotations: [],
+            logprobs: self.frame.told(logprobs),
+        }
     }
 
     /// A call; it is whole where its arguments are.
@@ -122,8 +177,14 @@ impl Told {
     }
 }
 
-fn message_item(id: &str, status: &str, content: &[Value]) -> Value {
-    json!({"type": "message", "id": id, "status": status, "role": "assistant", "content": content})
+fn message_item(id: String, status: &'static str, content: Vec<TextPart>) -> MessageItem {
+    MessageItem {
+        kind: "message",
+        id,
+        status,
+        role: "assistant",
+        content,
+    }
 }
 
 fn reasoning_item(id: &str, text: Option<&str>) -> Value {
@@ -138,9 +199,10 @@ fn reasoning_item(id: &str, text: Option<&str>) -> Value {
 pub async fn whole(
     frame: Frame,
     mut merged: Merged,
-    begun: (Begun, Map<String, Value>),
+    echo: Map<String, Value>,
 ) -> Result<Response, ApiError> {
-    let mut told = Told::new(frame, &merged, begun);
+    let begun = merged.begin().await?;
+    let mut told = Told::new(frame, &merged, (begun, echo));
     let mut all = gather(&told.frame, &mut merged).await?;
     note_of(&all)?;
     let one = all.swap_remove(0);
@@ -153,17 +215,17 @@ pub async fn whole(
     told.logprobs = said.map(|entry| entry.logprob).collect();
     if !heard.reasoning.is_empty() {
         let item = reasoning_item(&told.item_id("rs"), Some(&heard.reasoning));
-        told.output.push(item);
+        told.output.push(Item::Other(item));
     }
     if !heard.content.is_empty() || heard.calls.is_empty() {
         let id = told.item_id("msg");
-        let part = told.text_part(&heard.content);
-        told.output
-            .push(message_item(&id, word_of(&ended), &[part]));
+        let part = told.text_part(heard.content);
+        let item = message_item(id, word_of(&ended), vec![part]);
+        told.output.push(Item::Message(item));
     }
     for call in &heard.calls {
         let item = told.call_item(call);
-        told.output.push(item);
+        told.output.push(Item::Other(item));
         told.calls += 1;
     }
     Ok(Json(told.object(&Status::Ended(&ended))).into_response())
@@ -177,18 +239,13 @@ fn word_of(ended: &Ended) -> &'static str {
 }
 
 /// Answers with events.
-pub fn streamed(frame: Frame, merged: Merged, begun: (Begun, Map<String, Value>)) -> Response {
-    let mut told = Telling {
-        told: Told::new(frame, &merged, begun),
+pub fn streamed(frame: Frame, merged: Merged, echo: Map<String, Value>) -> Response {
+    let telling = Telling {
+        told: Told::new(frame, &merged, (Begun::default(), echo)),
         open: None,
         number: 0,
     };
-    let mut out = Events::new();
-    for kind in ["response.created", "response.in_progress"] {
-        let object = told.told.object(&Status::InProgress);
-        told.emit(kind, json!({"response": object}), &mut out);
-    }
-    super::stream(told, merged, out)
+    super::stream(telling, merged)
 }
 
 /// An item that still grows.
@@ -208,11 +265,18 @@ struct Telling {
 }
 
 impl Teller for Telling {
+    fn begin(&mut self, begun: Begun, out: &mut Events) {
+        self.told.begun = begun;
+        for kind in ["response.created", "response.in_progress"] {
+            self.emit_response(kind, &Status::InProgress, out);
+        }
+    }
+
     fn piece(&mut self, _at: usize, piece: Piece, out: &mut Events) {
         match piece {
             Piece::Started { .. } | Piece::Failed(_) => {}
             Piece::Token(delta, is_thought, parts) => {
-                let entry = self.told.frame.logprob(&delta).filter(|_| !is_thought);
+                let entry = self.told.frame.logprob(delta).filter(|_| !is_thought);
                 self.told.logprobs.extend(entry);
                 parts.into_iter().for_each(|part| self.part(part, out));
             }
@@ -222,12 +286,11 @@ impl Teller for Telling {
                     self.open(false, out);
                 }
                 self.shut(word_of(&ended), out);
-                let object = self.told.object(&Status::Ended(&ended));
                 let kind = match ended.stop {
                     StopReason::Length => "response.incomplete",
                     _ => "response.completed",
                 };
-                self.emit(kind, json!({"response": object}), out);
+                self.emit_response(kind, &Status::Ended(&ended), out);
             }
         }
     }
@@ -237,18 +300,63 @@ impl Teller for Telling {
     }
 
     fn fail(&mut self, error: ApiError, out: &mut Events) {
-        let object = self.told.object(&Status::Failed(&error));
-        self.emit("response.failed", json!({"response": object}), out);
+        if self.number > 0 {
+            self.emit_response("response.failed", &Status::Failed(&error), out);
+        } else {
+            // There is no response yet.
+            let error = error.body().error;
+            let data = json!({"code": error.code, "message": error.message, "param": error.param});
+            self.emit("error", data, out);
+        }
         out.push_back(Bytes::from_static(sse::DONE));
     }
 }
 
 impl Telling {
-    fn emit(&mut self, kind: &str, mut data: Value, out: &mut Events) {
+    fn emit(&mut self, kind: &str, data: Value, out: &mut Events) {
+        let data = self.numbered(kind, data);
+        out.push_back(sse::named_event(Some(kind), &data));
+    }
+
+    fn numbered(&mut self, kind: &str, mut data: Value) -> Value {
         data["type"] = json!(kind);
         data["sequence_number"] = json!(self.number);
         self.number += 1;
-        out.push_back(sse::named_event(Some(kind), &data));
+        data
+    }
+
+    /// An event with a value that becomes JSON only now.
+    fn emit_with<T: Serialize>(
+        &mut self,
+        kind: &str,
+        data: Value,
+        (name, value): (&'static str, &T),
+        out: &mut Events,
+    ) {
+        let fields = self.numbered(kind, data);
+        let event = With {
+            fields,
+            name,
+            value,
+        };
+        out.push_back(sse::named_event(Some(kind), &event));
+    }
+
+    /// An event with the response as it stands.
+    fn emit_response(&mut self, kind: &str, status: &Status<'_>, out: &mut Events) {
+        let event = With {
+            fields: self.numbered(kind, json!({})),
+            name: "response",
+            value: &self.told.object(status),
+        };
+        out.push_back(sse::named_event(Some(kind), &event));
+    }
+
+    /// The item that grew is whole.
+    fn item_done(&mut self, item: Item, out: &mut Events) {
+        let at = json!({"output_index": self.told.output.len()});
+        self.emit_with("response.output_item.done", at, ("item", &item), out);
+        self.told.output.push(item);
     }
 
     fn part(&mut self, part: Part, out: &mut Events) {
@@ -291,7 +399,7 @@ impl Telling {
                 json!({"type": "reasoning_text", "text": ""}),
             ),
             false => (
-                message_item(&id, "in_progress", &[]),
+                json!(message_item(id.clone(), "in_progress", Vec::new())),
                 json!({"type": "output_text", "text": "", "annotations": [], "logprobs": []}),
             ),
         };
@@ -310,7 +418,7 @@ impl Telling {
     }
 
     /// Ends the item that grows.
-    fn shut(&mut self, status: &str, out: &mut Events) {
+    fn shut(&mut self, status: &'static str, out: &mut Events) {
         let (id, reasoning, text) = match self.open.take() {
             Some(Open::Text {
                 id,
@@ -322,30 +430,21 @@ impl Telling {
         };
         let index = self.told.output.len();
         let at = json!({"item_id": id, "output_index": index, "content_index": 0});
-        let with = |name: &str, value: Value| {
-            let mut data = at.clone();
-            data[name] = value;
-            data
+        let mut said = at.clone();
+        said["text"] = json!(text);
+        let item = if reasoning {
+            self.emit("response.reasoning_text.done", said, out);
+            let part = json!({"type": "reasoning_text", "text": text});
+            self.emit_with("response.content_part.done", at, ("part", &part), out);
+            Item::Other(reasoning_item(&id, Some(&text)))
+        } else {
+            let part = self.told.text_part(text);
+            let logprobs = ("logprobs", &part.logprobs);
+            self.emit_with("response.output_text.done", said, logprobs, out);
+            self.emit_with("response.content_part.done", at, ("part", &part), out);
+            Item::Message(message_item(id, status, vec![part]))
         };
-        let (item, part) = match reasoning {
-            true => {
-                let data = with("text", json!(text));
-                self.emit("response.reasoning_text.done", data, out);
-                let part = json!({"type": "reasoning_text", "text": text});
-                (reasoning_item(&id, Some(&text)), part)
-            }
-            false => {
-                let part = self.told.text_part(&text);
-                let mut data = with("text", json!(text));
-                data["logprobs"] = part["logprobs"].clone();
-                self.emit("response.output_text.done", data, out);
-                (message_item(&id, status, std::slice::from_ref(&part)), part)
-            }
-        };
-        self.emit("response.content_part.done", with("part", part), out);
-        let done = json!({"output_index": index, "item": item});
-        self.emit("response.output_item.done", done, out);
-        self.told.output.push(item);
+        self.item_done(item, out);
     }
 
     fn begin_call(&mut self, name: String, out: &mut Events) {
@@ -383,12 +482,7 @@ impl Telling {
             "arguments": call.arguments,
         });
         self.emit("response.function_call_arguments.done", done, out);
-        self.emit(
-            "response.output_item.done",
-            json!({"output_index": index, "item": item}),
-            out,
-        );
-        self.told.output.push(item);
+        self.item_done(Item::Other(item), out);
         self.told.calls += 1;
     }
 }

@@ -203,6 +203,7 @@ struct Event {
 /// From when on samples are sent.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub struct EventsQuery {
     /// Samples after this time, in milliseconds since the Unix epoch; the newest one if absent. The
     /// header Last-Event-ID, which browsers send when they come back, wins.

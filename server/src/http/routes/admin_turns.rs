@@ -25,6 +25,7 @@ use crate::http::wire::feedback::parse_turn_id;
 /// Which turns.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub struct AdminTurnsQuery {
     /// Of this scope, as `GET /admin/v1/scopes` writes it.
     pub scope: Option<String>,

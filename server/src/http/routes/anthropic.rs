@@ -70,11 +70,11 @@ pub async fn create_message(
     let plan = talk.plan(door, policy, (wish, &asked)).await?;
     let opened = door.open(plan).await?;
     let admitted = admit(&http, door, (vec![opened], &wants)).await?;
-    let (frame, merged, begun, about) = admitted.parts();
+    let (frame, merged, about) = admitted.parts();
     let mut response = if wants.stream {
-        reply::streamed(frame, merged, (begun, stops))
+        reply::streamed(frame, merged, stops)
     } else {
-        reply::whole(frame, merged, (begun, stops)).await?
+        reply::whole(frame, merged, stops).await?
     };
     Admitted::headers(&about, &mut response);
     name_ignored(&mut response, &ignored);

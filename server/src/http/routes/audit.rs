@@ -19,6 +19,7 @@ use crate::people::store_error;
 /// Which entries.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub struct AuditPage {
     /// Only entries of this act, such as `key.make`.
     pub act: Option<String>,

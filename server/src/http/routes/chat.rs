@@ -20,7 +20,7 @@ use crate::http::wire::body::read_json;
 use crate::http::wire::messages::parse_messages;
 use crate::http::wire::openai::ChatRequest;
 use crate::http::wire::replies::ChatCompletion;
-use crate::http::wire::sampling::whole as whole_number;
+use crate::http::wire::sampling::{limit_of_logprobs, whole as whole_number};
 use crate::http::wire::tools::Offer;
 
 /// Answers a conversation.
@@ -75,11 +75,11 @@ pub async fn chat_completions(
     let plan = talk.plan(door, policy, (wish, &asked)).await?;
     let opened = door.open(plan).await?;
     let admitted = admit(&http, door, (vec![opened], &wants)).await?;
-    let (frame, merged, begun, about) = admitted.parts();
+    let (frame, merged, about) = admitted.parts();
     let mut response = if wants.stream {
-        streamed(frame, merged, begun)
+        streamed(frame, merged)
     } else {
-        whole(frame, merged, begun).await?
+        whole(frame, merged).await?
     };
     Admitted::headers(&about, &mut response);
     name_ignored(&mut response, &ignored);
@@ -98,6 +98,13 @@ fn talk(http: &Http, door: &Door, body: &mut ChatRequest) -> Result<Talk, ApiErr
         Some(limit) => Some(limit),
         None => limit_of("max_tokens", chat.max_tokens)?,
     };
+    let logprobs = chat.logprobs.unwrap_or(false);
+    let max_tokens = limit_of_logprobs(
+        "top_logprobs",
+        max_tokens,
+        logprobs.then_some(sampling.top_logprobs),
+        (n as usize, door.backend.capabilities().max_positions),
+    )?;
     let tools = chat.tools.as_deref().unwrap_or_default();
     Ok(Talk {
         messages,

@@ -20,7 +20,7 @@ use crate::http::reply::openai::{streamed, whole as reply_whole};
 use crate::http::wire::body::read_json;
 use crate::http::wire::completions::{CompletionRequest, Prompt};
 use crate::http::wire::replies::TextCompletion;
-use crate::http::wire::sampling::whole;
+use crate::http::wire::sampling::{limit_of_logprobs, whole};
 use crate::http::wire::session::SessionWish;
 
 /// Tokens sampled where the request does not say; the default this API always had.
@@ -62,7 +62,7 @@ pub async fn completions(
         offer: None,
         ignore_end: body.sampling.ignore_eos.unwrap_or(false),
     };
-    let (shape, _) = wanted.shape(door, &asked.caller.owner).await?;
+    let (shape, _) = wanted.shape(door, asked.caller.counts_as()).await?;
     let how = (policy, shape);
     let (plans, logprobs) = plans((&http, door), how, (&body, &wish, &asked))?;
     let wants = Wants {
@@ -78,11 +78,11 @@ pub async fn completions(
         opened.push(door.open(plan).await.map_err(of_prompt("prompt"))?);
     }
     let admitted = admit(&http, door, (opened, &wants)).await?;
-    let (frame, merged, begun, about) = admitted.parts();
+    let (frame, merged, about) = admitted.parts();
     let mut response = if wants.stream {
-        streamed(frame, merged, begun)
+        streamed(frame, merged)
     } else {
-        reply_whole(frame, merged, begun).await?
+        reply_whole(frame, merged).await?
     };
     Admitted::headers(&about, &mut response);
     name_ignored(&mut response, &ignored);
@@ -109,6 +109,12 @@ fn plans(
     let mut sampling = sampling_of(http, door, &body.sampling)?;
     sampling.top_logprobs = logprobs.unwrap_or(0);
     let max_tokens = limit_of("max_tokens", body.text.max_tokens)?;
+    let max_tokens = limit_of_logprobs(
+        "logprobs",
+        Some(max_tokens.unwrap_or(MAX_TOKENS_DEFAULT)),
+        logprobs,
+        (n as usize * prompts.len(), max_positions),
+    )?;
     let stops = body.sampling.stops()?;
     let (scope, said_by) = door.rules.scope(&asked.caller.owner, wish.user.as_deref());
     let plans = prompts.into_iter().zip(0u32..).map(|(prompt, at)| {
@@ -129,6 +135,7 @@ fn plans(
             scope: scope.clone(),
             source: said_by.clone(),
             owner: asked.caller.owner.clone(),
+            keeper: asked.caller.keeper().cloned(),
             policy: policy.clone(),
             session_key: wish.session_key.clone(),
             kind: wish.kind,
@@ -142,7 +149,7 @@ fn plans(
             n,
             first_index: at * n,
             sampling: sampling.clone(),
-            max_tokens: Some(max_tokens.unwrap_or(MAX_TOKENS_DEFAULT)),
+            max_tokens,
             stops: stops.clone(),
             ignore_end: body.sampling.ignore_eos.unwrap_or(false),
             single_call: false,

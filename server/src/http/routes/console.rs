@@ -25,6 +25,7 @@ const NAMES_MAX: usize = 64;
 /// Which series, from when.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub struct SeriesQuery {
     /// Names with commas between them; all if absent.
     pub names: Option<String>,

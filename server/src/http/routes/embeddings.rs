@@ -111,12 +111,14 @@ pub async fn embeddings(
     let input = body.input;
     let chars = chars_of(&input);
     let inputs = door
-        .apart((&asked.caller.owner, chars), move |door| {
+        .apart((asked.caller.counts_as(), chars), move |door| {
             inputs(door, &input)
         })
         .await??;
     let prompt_tokens = inputs.iter().map(Vec::len).sum();
-    let vectors = door.embed((&asked.caller.owner, asked.id), inputs).await?;
+    let vectors = door
+        .embed((asked.caller.counts_as(), asked.id), inputs)
+        .await?;
     if let (Some(wanted), Some(first)) = (body.dimensions, vectors.first())
         && wanted != first.len()
     {

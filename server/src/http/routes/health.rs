@@ -27,8 +27,8 @@ pub async fn livez() -> &'static str {
     )
 )]
 pub async fn readyz(State(http): State<Arc<Http>>) -> Response {
-    if http.life.is_draining() {
-        return not_ready("the server is stopping");
+    if let Some(why) = http.life.unwelcome() {
+        return not_ready(why);
     }
     // An engine without work learns of its switch with the next request.
     let switch = http.board.switch("serve");

@@ -95,6 +95,7 @@ pub async fn put_consent(
 ) -> Reply<ConsentReply> {
     let body: ConsentRequest = strict(&http, request).await?;
     let scope = whole_scope(&http, &asked, body.user.as_deref())?;
+    let _deciding = http.rules.deciding().await;
     let (before, _) = http.rules.consent(&asked.caller.owner, &scope);
     let consent = body.consent(before);
     let detail =

@@ -20,8 +20,15 @@ pub struct ModelCard {
     pub id: String,
     /// Always `model`.
     pub object: &'static str,
+    /// Always `model`, as Anthropic's libraries read it.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// The name, for people.
+    pub display_name: String,
     /// Seconds since the Unix epoch when the model was loaded.
     pub created: i64,
+    /// The same as RFC 3339 writes it.
+    pub created_at: String,
     /// Always `hone`.
     pub owned_by: &'static str,
     /// The name without what is behind an `@`.
@@ -39,15 +46,39 @@ pub struct ModelList {
     pub data: Vec<ModelCard>,
 }
 
+/// A time in seconds since the Unix epoch as `2026-11-21T09:08:07Z` (Hinnant, "chrono-compatible
+/// low-level date algorithms", `civil_from_days`).
+fn rfc3339(seconds: i64) -> String {
+    let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let z = days + 719_468;
+    let (era, of_era) = (z.div_euclid(146_097), z.rem_euclid(146_097));
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * of_year + 2) / 153; // months from March
+    let day = of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 {
+        shifted + 3
+    } else {
+        shifted - 9
+    };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (hour, minute, second) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
 fn cards(http: &Http) -> Vec<ModelCard> {
     let max_model_len = http
         .door
         .as_ref()
         .map(|door| door.backend.capabilities().max_positions);
+    let created = http.models.created;
     let card = |id: String, root: &str| ModelCard {
+        display_name: id.clone(),
         id,
         object: "model",
-        created: http.models.created,
+        kind: "model",
+        created,
+        created_at: rfc3339(created),
         owned_by: "hone",
         root: root.to_owned(),
         max_model_len,
@@ -70,6 +101,7 @@ fn versioned(http: &Http, id: &str) -> Option<ModelCard> {
     let card = cards(http).into_iter().find(|card| card.id == name)?;
     Some(ModelCard {
         id: id.to_owned(),
+        display_name: id.to_owned(),
         ..card
     })
 }
@@ -117,4 +149,21 @@ pub async fn get_model(
     }
     card.map(Json)
         .ok_or_else(|| ApiError::ModelNotFound(id.chars().take(200).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rfc3339;
+
+    #[test]
+    fn times_are_written_as_dates() {
+        for (seconds, expected) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_700_000_000, "2023-11-14T22:13:20Z"),
+            (4_102_444_799, "2099-12-31T23:59:59Z"),
+        ] {
+            assert_eq!(rfc3339(seconds), expected);
+        }
+    }
 }

@@ -65,6 +65,7 @@ pub struct ForgetItem {
 /// Which page.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub struct PrivacyPage {
     /// Most entries, 1 to 200; 50 if absent.
     pub limit: Option<usize>,

@@ -18,7 +18,7 @@ use crate::http::reply::{Dialect, responses as reply};
 use crate::http::wire::body::read_json;
 use crate::http::wire::feedback::parse_turn_id;
 use crate::http::wire::responses::ResponsesRequest;
-use crate::http::wire::sampling::whole as whole_number;
+use crate::http::wire::sampling::{limit_of_logprobs, whole as whole_number};
 use crate::http::wire::tools::Offer;
 
 /// Marks the message that holds a response's instructions, which the next response does not
@@ -83,11 +83,11 @@ pub async fn create_response(
     let opened = door.open(planned).await;
     let opened = opened.map_err(of_prompt("input"))?;
     let admitted = admit(&http, door, (vec![opened], &wants)).await?;
-    let (frame, merged, begun, about) = admitted.parts();
+    let (frame, merged, about) = admitted.parts();
     let mut response = if wants.stream {
-        reply::streamed(frame, merged, (begun, echo))
+        reply::streamed(frame, merged, echo)
     } else {
-        reply::whole(frame, merged, (begun, echo)).await?
+        reply::whole(frame, merged, echo).await?
     };
     Admitted::headers(&about, &mut response);
     name_ignored(&mut response, &ignored);
@@ -145,6 +145,14 @@ fn talk(
     let mut sampling = sampling_of(http, door, &body.sampling)?;
     let top = whole_number("top_logprobs", fields.top_logprobs, (0, 20))?;
     sampling.top_logprobs = top.unwrap_or(0) as u8;
+    let alternatives = body.wants_logprobs().then_some(sampling.top_logprobs);
+    let max_tokens = limit_of("max_output_tokens", fields.max_output_tokens)?;
+    let max_tokens = limit_of_logprobs(
+        "top_logprobs",
+        max_tokens,
+        alternatives,
+        (1, door.backend.capabilities().max_positions),
+    )?;
     let talk = Talk {
         messages,
         wanted: Wanted {
@@ -154,7 +162,7 @@ fn talk(
         },
         sampling,
         stops: body.sampling.stops()?,
-        max_tokens: limit_of("max_output_tokens", fields.max_output_tokens)?,
+        max_tokens,
         n: 1,
         template: fields.chat_template_kwargs.clone().unwrap_or_default(),
     };

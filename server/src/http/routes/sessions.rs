@@ -24,6 +24,7 @@ const SEARCH_BYTES_MAX: usize = 512;
 /// Which sessions.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub struct SessionsQuery {
     /// The `user` field of the requests in question.
     pub user: Option<String>,
@@ -117,6 +118,7 @@ fn listed(http: &Http, owner: &str, user: Option<&String>) -> Result<Scope, ApiE
 /// Which part of a session.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub struct SessionQuery {
     /// Most turns, 1 to 200, counted from the newest; 50 if absent.
     pub limit: Option<usize>,
@@ -357,6 +359,7 @@ pub(super) fn reason(text: Option<&str>) -> Result<Option<Reason>, ApiError> {
 /// Which turns.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub struct TurnsQuery {
     /// The `user` field of the requests in question; not needed with `session_id`.
     pub user: Option<String>,

@@ -12,7 +12,8 @@ use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::ApiError;
 use crate::http::lists;
-use crate::http::reply::{Begun, Dialect, Frame, Merged};
+use crate::http::reply::{Dialect, Frame, Merged};
+use crate::http::sse;
 use crate::http::wire::formats::ShapeFields;
 use crate::http::wire::sampling::{SamplingBounds, SamplingFields, whole as whole_number};
 use crate::http::wire::session::SessionWish;
@@ -22,13 +23,14 @@ use crate::http::wire::wishes::{Granted, Wish};
 use std::sync::Arc;
 
 use axum::response::Response;
+use tokio::time::timeout;
 
 /// The door, or why there is none.
 pub(super) fn serving(http: &Http) -> Result<&Arc<Door>, ApiError> {
-    if http.life.is_draining() {
+    if let Some(why) = http.life.unwelcome() {
         return Err(ApiError::Unavailable {
             code: "stopping",
-            message: "the server is stopping; try again in a moment".to_owned(),
+            message: why.to_owned(),
         });
     }
     http.door.as_ref().ok_or_else(|| ApiError::Unavailable {
@@ -222,7 +224,7 @@ impl Talk {
         (wish, asked): (SessionWish, &Asked),
     ) -> Result<door::Request, ApiError> {
         let ignore_end = self.wanted.ignore_end;
-        let (shape, offer) = self.wanted.shape(door, &asked.caller.owner).await?;
+        let (shape, offer) = self.wanted.shape(door, asked.caller.counts_as()).await?;
         let single_call = offer.as_ref().is_some_and(|offer| offer.single);
         let (scope, source) = door.rules.scope(&asked.caller.owner, wish.user.as_deref());
         Ok(door::Request {
@@ -230,6 +232,7 @@ impl Talk {
             scope,
             source,
             owner: asked.caller.owner.clone(),
+            keeper: asked.caller.keeper().cloned(),
             policy,
             session_key: wish.session_key,
             kind: wish.kind,
@@ -273,9 +276,7 @@ pub(super) struct Admitted {
     pub(super) frame: Frame,
     /// Its choices.
     pub(super) merged: Merged,
-    /// How it began.
-    pub(super) begun: Begun,
-    headers: [(&'static str, String); 3],
+    headers: Vec<(&'static str, String)>,
 }
 
 impl Admitted {
@@ -287,12 +288,13 @@ impl Admitted {
     }
 
     /// The parts, and the headers for the response made of them.
-    pub(super) fn parts(self) -> (Frame, Merged, Begun, [(&'static str, String); 3]) {
-        (self.frame, self.merged, self.begun, self.headers)
+    pub(super) fn parts(self) -> (Frame, Merged, Vec<(&'static str, String)>) {
+        (self.frame, self.merged, self.headers)
     }
 }
 
-/// Waits for the first choice to be admitted, so that failures before that have a status.
+/// Waits for the first choice to be admitted, so that failures before that have a status. A stream
+/// that waits for longer than a connection may be silent begins without it.
 pub(super) async fn admit(
     http: &Http,
     door: &Door,
@@ -304,6 +306,7 @@ pub(super) async fn admit(
         dialect: wants.dialect,
         id: format!("{}{turn}", wants.dialect.id_prefix()),
         created: http.clock.now_ms() / 1_000,
+        clock: http.clock.clone(),
         model: wants.model.clone(),
         base: capabilities.base.to_hex()[..12].to_owned(),
         language: door.language.clone(),
@@ -317,16 +320,20 @@ pub(super) async fn admit(
     };
     let choices = opened.iter_mut().flat_map(|o| o.choices.drain(..));
     let mut merged = Merged::new(choices.collect());
-    let begun = merged.begin().await?;
-    let headers = [
+    let begun = match wants.stream {
+        true => timeout(sse::HEARTBEAT, merged.begin()).await.ok(),
+        false => Some(merged.begin().await),
+    };
+    let mut headers = vec![
         ("x-hone-turn-id", turn_text(turn)),
         ("x-hone-session-id", session_text(session)),
-        ("x-hone-policy-version", begun.version.to_string()),
     ];
+    if let Some(begun) = begun.transpose()? {
+        headers.push(("x-hone-policy-version", begun.version.to_string()));
+    }
     Ok(Admitted {
         frame,
         merged,
-        begun,
         headers,
     })
 }

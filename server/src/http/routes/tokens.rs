@@ -90,7 +90,8 @@ pub async fn tokenize(
         (Some(text), None) => {
             let special = body.add_special_tokens.unwrap_or(true);
             let encode = move |door: &Door| door.language.encode(&text, special);
-            door.apart((&asked.caller.owner, chars), encode).await?
+            door.apart((asked.caller.counts_as(), chars), encode)
+                .await?
         }
         (None, Some(messages)) => {
             let wish = SessionFields::default().resolve(&headers, &http.binding)?;
@@ -124,7 +125,7 @@ pub async fn tokenize(
         let texts = wants_texts.then(|| tokens.iter().map(|t| text_of(door, *t)).collect());
         (tokens, texts)
     };
-    let (tokens, token_strs) = door.apart((&asked.caller.owner, count), texts).await?;
+    let (tokens, token_strs) = door.apart((asked.caller.counts_as(), count), texts).await?;
     Ok(Json(TokenizeReply {
         count,
         max_model_len: door.backend.capabilities().max_positions,
@@ -194,6 +195,8 @@ pub async fn detokenize(
     }
     let count = body.tokens.len();
     let decode = move |door: &Door| door.language.decode(&body.tokens);
-    let prompt = door.apart((&asked.caller.owner, count), decode).await?;
+    let prompt = door
+        .apart((asked.caller.counts_as(), count), decode)
+        .await?;
     Ok(Json(DetokenizeReply { prompt }))
 }

@@ -156,11 +156,20 @@ async fn the_next_wish_tells_what_an_older_one_did_not() {
     let stage = published(2).await;
     let http = &stage.http;
     let begun = http.personal.begin_forget(&wish(1)).await.unwrap();
-    let base = begun.restored.unwrap();
+    let base = &begun.restored[0];
     assert_eq!(newest(http), 2, "nobody has told it");
     http.eraser.begin(&wish(2)).await.unwrap();
     let heads = http.policies.get();
-    assert_eq!(heads.newest(&scope()), Some(&base));
+    assert_eq!(heads.newest(&scope()), Some(base));
+}
+
+#[tokio::test]
+async fn what_is_tainted_is_withdrawn_before_the_wish_is_answered() {
+    let stage = published(2).await;
+    let report = stage.http.eraser.begin(&wish(1)).await.unwrap();
+    assert!(!report.versions_tainted.is_empty());
+    let withdrawn = stage.fake.withdrawn.lock().unwrap().clone();
+    assert_eq!(withdrawn, [(scope(), report.versions_tainted)]);
 }
 
 #[tokio::test]
@@ -169,8 +178,8 @@ async fn nobody_waits_for_a_wish_that_a_stop_leaves_for_later() {
     let ours = &stage.http.eraser;
     let eraser = Arc::new(Eraser::new(
         (ours.personal.clone(), ours.versions.clone()),
-        (ours.blobs.clone(), ours.policies.clone()),
-        ours.index.clone(),
+        (ours.blobs.clone(), None),
+        (ours.policies.clone(), ours.index.clone()),
         1,
     ));
     // Nobody else hears of this one.

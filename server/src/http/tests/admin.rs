@@ -24,6 +24,11 @@ async fn models_are_listed_by_every_name() {
         let reply = stage.get(&format!("/v1/models/{id}")).await;
         assert_eq!((reply.status, &reply.json()["id"]), (200, &json!(id)));
     }
+    // As Anthropic's libraries read it.
+    let card = &json["data"][1];
+    let read = (&card["type"], &card["display_name"], &card["created_at"]);
+    let wanted = ("model", "org/model@stable", "2023-11-14T22:13:20Z");
+    assert_eq!(read, (&json!(wanted.0), &json!(wanted.1), &json!(wanted.2)));
 }
 
 #[tokio::test]
@@ -50,15 +55,22 @@ async fn readiness_follows_the_serve_loop_and_the_stop() {
         .board
         .update("serve", |s| s.state = RoomState::Running);
     assert_eq!(stage.get("/readyz").await.status, 200);
-    stage.http.life.drain();
-    assert_eq!(stage.get("/readyz").await.status, 503);
-    assert_eq!(stage.get("/livez").await.status, 200);
     let body = json!({"model": "gpt", "messages": [{"role": "user", "content": "x"}]});
-    let reply = stage.post("/v1/chat/completions", &body.to_string()).await;
-    assert_eq!(
-        (reply.status, &reply.json()["error"]["code"]),
-        (503, &json!("stopping"))
-    );
+    stage.http.life.drain();
+    for why in ["is draining", "is stopping"] {
+        let ready = stage.get("/readyz").await;
+        let reply = stage.post("/v1/chat/completions", &body.to_string()).await;
+        assert_eq!((ready.status, reply.status), (503, 503));
+        assert_eq!(reply.json()["error"]["code"], "stopping");
+        let undone = "POST /admin/v1/drain with {\\\"draining\\\": false}";
+        for text in [&ready.text, &reply.text] {
+            assert!(text.contains(why), "{text}");
+            assert_eq!(text.contains(undone), why == "is draining", "{text}");
+        }
+        // That nothing takes back.
+        stage.http.life.stop();
+    }
+    assert_eq!(stage.get("/livez").await.status, 200);
 }
 
 #[tokio::test]

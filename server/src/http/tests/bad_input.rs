@@ -143,6 +143,15 @@ suffix | "x" | unsupported_parameter | suffix
 best_of | 4 | unsupported_parameter | best_of
 "#;
 
+const MESSAGES_ROWS: &str = r#"
+system | 5 | invalid_value | system
+system | [{"type": "image"}] | unsupported_parameter | system[0].type
+messages | [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image"}]}] | unsupported_parameter | messages[0].content[1].type
+messages | [{"role": "user", "content": [{"type": "document"}]}] | unsupported_parameter | messages[0].content[0].type
+messages | [{"role": "user", "content": [{"type": "text"}]}] | invalid_value | messages[0].content[0].text
+messages | [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image"}]}]}] | unsupported_parameter | messages[0].content[0].content[0].type
+"#;
+
 const FEEDBACK_ROWS: &str = r#"
 turn_id | null | invalid_value | turn_id
 turn_id | "x" | invalid_value | turn_id
@@ -187,6 +196,9 @@ async fn fields_of_the_wrong_type_or_value() {
         rows(&json!({"model": "gpt", "prompt": "x"}), TEXT_ROWS),
     )
     .await;
+    let mut message = hi();
+    message["max_tokens"] = json!(5);
+    check("/v1/messages", rows(&message, MESSAGES_ROWS)).await;
     let turn = "turn_00000000-0000-7000-8000-000000000001";
     let feedback = json!({"turn_id": turn, "score": 1});
     check("/v1/feedback", rows(&feedback, FEEDBACK_ROWS)).await;
@@ -356,6 +368,56 @@ async fn wrong_places_methods_types_and_sizes_are_json_too() {
     let reply = read(stage.send(head.body(Body::empty()).unwrap()).await).await;
     assert_eq!((reply.status, reply.text.as_str()), (200, ""));
     assert_eq!(reply.header("x-request-id"), Some("mine"));
+}
+
+#[tokio::test]
+async fn a_path_with_too_much_or_too_little_before_it_is_put_right() {
+    let stage = Stage::new(Recorder::Collects).await;
+    for (path, meant) in [
+        ("/chat/completions", Some("/v1/chat/completions")),
+        ("/v1/v1/chat/completions", Some("/v1/chat/completions")),
+        ("/v1/v1/v1/models", Some("/v1/models")),
+        ("/v1/messages/", Some("/v1/messages")),
+        ("/v1/tokenize", Some("/tokenize")),
+        ("/v1/v1", None),
+        ("/v1/nothing", None),
+    ] {
+        let error = stage.post(path, "{}").await.json()["error"].clone();
+        assert_eq!(error["code"], "unknown_url", "{path}");
+        let hint = meant.map_or(String::new(), |meant| format!(" (did you mean {meant}?)"));
+        let told = format!("unknown path {path}{hint}; GET /openapi.json lists what exists");
+        assert_eq!(error["message"], told);
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_parameter_is_refused_by_name() {
+    let stage = Stage::new(Recorder::Collects).await;
+    for path in [
+        "/v1/turns?stat=settled",
+        "/v1/sessions?limit=5&stat=x",
+        "/v1/sessions/sess_00000000-0000-7000-8000-000000000001?stat",
+        "/v1/versions?stat=1",
+        "/v1/learned?stat=1",
+        "/admin/v1/turns?stat=1",
+        "/admin/v1/improvement?scope=5:owner&stat=1",
+        "/admin/v1/audit?stat=1",
+        "/admin/v1/consents?stat=1",
+        "/admin/v1/series?stat=1",
+        "/admin/v1/versions/series?scope=5:owner&names=a&stat=1",
+        "/admin/v1/events?stat=1",
+    ] {
+        let reply = stage.get(path).await;
+        let error = &reply.json()["error"];
+        assert_eq!(
+            (reply.status, &error["code"], &error["param"]),
+            (400, &json!("invalid_value"), &json!("stat")),
+            "{path}: {error}"
+        );
+    }
+    let error = stage.get("/v1/learned?stat=1").await.json()["error"].clone();
+    let told = "there is no parameter \"stat\" here; known: user";
+    assert_eq!(error["message"], told);
 }
 
 #[tokio::test]

@@ -193,6 +193,10 @@ async fn failures_before_the_first_token_have_a_status() {
             (400, "context_length_exceeded", None),
         ),
         (
+            Script::Break(vec![], ServeError::Memory),
+            (503, "no_memory", Some("1")),
+        ),
+        (
             Script::Break(vec![], ServeError::Internal("boom".to_owned())),
             (500, "internal_error", None),
         ),
@@ -382,6 +386,64 @@ async fn token_limits_are_cut_to_what_the_context_leaves() {
     }
 }
 
+/// No reply holds more than it can: its completions are cut, or refused where their limit was asked
+/// for.
+#[tokio::test]
+async fn log_probs_of_a_reply_have_a_bound() {
+    use std::sync::atomic::Ordering;
+    let all = json!({"n": 16, "logprobs": true, "top_logprobs": 20});
+    let with = |limit: u32| {
+        let mut fields = all.clone();
+        fields["max_tokens"] = json!(limit);
+        fields
+    };
+    let response = |fields: Value| {
+        let mut body = json!({"model": "gpt", "input": "hi", "top_logprobs": 20});
+        body.as_object_mut()
+            .unwrap()
+            .extend(fields.as_object().unwrap().clone());
+        ("/v1/responses", body.to_string())
+    };
+    let text = json!({"model": "gpt", "prompt": ["a", "b"], "n": 8, "logprobs": 20,
+        "max_tokens": 7_000});
+    let chat = |fields: Value| (CHAT, hi_with(&fields));
+    let rows = [
+        (chat(all.clone()), Ok(6_241)),
+        (chat(with(6_241)), Ok(6_241)),
+        (chat(with(6_242)), Err("top_logprobs")),
+        (chat(json!({"n": 16, "logprobs": true})), Ok(131_054)),
+        (chat(json!({"n": 16, "max_tokens": 1_000_000})), Ok(131_054)),
+        (
+            chat(json!({"logprobs": true, "top_logprobs": 15, "max_tokens": 1_000_000})),
+            Ok(131_054),
+        ),
+        (response(json!({})), Ok(99_864)),
+        (
+            response(json!({"max_output_tokens": 100_000})),
+            Err("top_logprobs"),
+        ),
+        (("/v1/completions", text.to_string()), Err("logprobs")),
+    ];
+    for ((path, body), wanted) in rows {
+        let stage = Stage::new(Recorder::Collects).await;
+        stage.fake.max_positions.store(131_072, Ordering::Relaxed);
+        let reply = stage.post(path, &body).await;
+        let asks = stage.fake.asks.lock().unwrap();
+        match wanted {
+            Ok(limit) => assert_eq!(asks[0].stop.max_tokens, limit, "{body}: {}", reply.text),
+            Err(param) => {
+                let error = &reply.json()["error"];
+                assert_eq!(
+                    (reply.status, &error["param"]),
+                    (400, &json!(param)),
+                    "{body}"
+                );
+                assert!(asks.is_empty());
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn unknown_fields_are_named_in_a_header() {
     let stage = Stage::new(Recorder::Collects).await;
@@ -463,6 +525,17 @@ async fn text_completions_take_texts_and_tokens() {
     );
     assert_eq!(choices[0]["logprobs"]["tokens"], json!(["a"]));
     assert_eq!(choices[0]["logprobs"]["text_offset"], json!([0]));
+    // Part of a character is named by its bytes; places are in characters.
+    stage.script([say(&["\u{e9}", "a"])]);
+    let body = json!({"model": "gpt", "prompt": "x", "logprobs": 1}).to_string();
+    let whole = stage.post("/v1/completions", &body).await.json();
+    assert_eq!(
+        whole["choices"][0]["logprobs"],
+        json!({
+            "tokens": ["bytes:\\xc3", "a"], "token_logprobs": [-0.5, -0.5],
+            "top_logprobs": [{"bytes:\\xc3": -0.5}, {"a": -0.5}], "text_offset": [0, 1],
+        })
+    );
     let asks = stage.fake.asks.lock().unwrap().clone();
     assert_eq!(asks[2].prompt_tokens, [104, 105]);
     assert_eq!(asks[0].stop.max_tokens, 16);

@@ -1,5 +1,6 @@
 //! Agents and teams: whose they are, who decides, and that nobody else sees them.
 
+use hone_domain::{SessionIndex, SessionIndexConfig};
 use serde_json::{Value, json};
 
 use super::people::{Client, NO_LIMITS, PASSWORD, add_user, check};
@@ -29,9 +30,40 @@ fn acting(key: &str, agent: &'static str) -> Client {
 }
 
 async fn chat(stage: &Stage, client: &Client, text: &str) -> Reply {
-    let body = json!({"model": "gpt", "messages": [{"role": "user", "content": text}]});
+    chat_in(stage, client, (text, None)).await
+}
+
+/// In the session of a key.
+async fn chat_in(stage: &Stage, client: &Client, (text, key): (&str, Option<&str>)) -> Reply {
+    let messages = json!([{"role": "user", "content": text}]);
+    let body = json!({"model": "gpt", "messages": messages, "session_id": key});
     let path = "/v1/chat/completions";
     client.send(stage, "POST", path, body).await
+}
+
+#[tokio::test]
+async fn sessions_of_an_agent_count_as_its_keepers() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let agent = add_agent(&stage, "developer", json!({"name": "builder"})).await;
+    let door = stage.http.door.as_ref().unwrap();
+    let config = SessionIndexConfig {
+        sessions_max: 2,
+        turns_per_session_max: 4,
+        transcript_bytes_max: 1_000,
+        retry_ms: 0,
+    };
+    *door.index.lock().unwrap() = SessionIndex::new(config);
+    let session = async |client: &Client| {
+        let reply = chat_in(&stage, client, ("hello", Some("k"))).await;
+        reply.header("x-hone-session-id").unwrap().to_owned()
+    };
+    let (quiet, keeper) = (Client::with_key("user-a"), Client::with_key("developer"));
+    let first = session(&quiet).await;
+    for client in [&keeper, &agent] {
+        stage.clock.advance(1);
+        session(client).await;
+    }
+    assert_eq!(session(&quiet).await, first, "the keeper has most");
 }
 
 #[tokio::test]
@@ -80,6 +112,14 @@ async fn an_agent_has_keys_and_a_consent_of_its_own() {
     assert_eq!(consent(&developer).await, "serve");
     let reply = chat(&stage, &for_agent, "hello").await;
     check(&reply, 403, "agent_not_here");
+    check(&chat(&stage, &builder, "hello").await, 200, "");
+    let asked = stage.fake.asks.lock().unwrap().pop().unwrap();
+    let (owner, counts_as) = (asked.context.owner.as_str(), asked.context.counts_as());
+    assert_eq!(
+        (owner, counts_as),
+        ("builder", "developer"),
+        "one fair part"
+    );
 
     let list = developer.get(&stage, "/v1/agents").await.json();
     let row = &list["data"][0];

@@ -1,6 +1,6 @@
 //! Consent, forgetting, and whether learning helps.
 
-use hone_domain::{Message, PolicyChoice, Reason, Role, SessionId, Turn};
+use hone_domain::{Consent, Learning, Message, PolicyChoice, Reason, Role, Scope, SessionId, Turn};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -123,6 +123,30 @@ async fn what_a_decision_does_not_say_stays_as_it_was() {
         ),
         (&json!("serve"), &json!(true), &json!(false))
     );
+}
+
+#[tokio::test]
+async fn a_decision_waits_for_the_one_before() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let http = &stage.http;
+    let before = http.rules.deciding().await;
+    let theirs = async {
+        let reply = put(&stage, &json!({"learning": "off"})).await;
+        assert_eq!(reply.status, 200, "{}", reply.text);
+    };
+    let ours = async {
+        let other = Scope::of("somebody", None);
+        let full = Consent::to(Learning::Full);
+        // Those who write stand in line, so theirs would come in between.
+        for now_ms in 0..20 {
+            let set = http.personal.set_consent(&other, full, now_ms).await;
+            set.unwrap();
+        }
+        assert_eq!(http.personal.consents().await.unwrap(), [(other, full)]);
+        drop(before);
+    };
+    tokio::join!(theirs, ours);
+    assert_eq!(http.personal.consents().await.unwrap().len(), 2);
 }
 
 #[tokio::test]
@@ -271,6 +295,11 @@ async fn improvement_and_what_was_learned_have_a_sentence() {
     assert_eq!(
         (&nothing["difference"], &nothing["n_base"]),
         (&Value::Null, &json!(0))
+    );
+    // No number of sessions brings a comparison where none is held back.
+    assert_eq!(
+        (&nothing["holdback_share"], &nothing["sessions_needed"]),
+        (&json!(0.0), &Value::Null)
     );
     conversation(&stage, 7, 2).await;
     let learned = stage.get("/v1/learned").await.json();

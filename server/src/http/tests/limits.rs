@@ -97,7 +97,7 @@ async fn what_goes_on_without_its_client_counts_on() {
     let second = read(chat(None).await).await;
     assert_eq!(second.status, 429, "{}", second.text);
     assert!(
-        second.text.contains("completions at once"),
+        second.text.contains(": 1 completion at once;"),
         "{}",
         second.text
     );

@@ -24,3 +24,4 @@ mod sessions;
 mod tools;
 mod trials;
 mod versions;
+mod waiting;

@@ -223,6 +223,9 @@ async fn an_embedding_whose_client_left_keeps_its_place_until_its_end() {
     }
     client.abort();
     assert!(client.await.is_err(), "it left");
+    let cancelled = stage.fake.cancelled.acquire();
+    let cancelled = tokio::time::timeout(Duration::from_secs(20), cancelled).await;
+    assert!(cancelled.is_ok(), "and its text is told so");
     let place = tokio::time::timeout(Duration::ZERO, door.embedding.enter("other", 1)).await;
     assert!(place.is_err(), "it is taken");
     stage.fake.is_slow.store(false, Ordering::Relaxed);

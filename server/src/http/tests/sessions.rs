@@ -1,8 +1,12 @@
 //! What belongs together, what answers what, and feedback.
 
-use hone_domain::{NextKind, StopReason};
+use hone_collect::{Carry, Config, Ctx, Input};
+use hone_domain::{NextKind, ServeError, StopReason};
+use hone_runtime::{Board, Overflow, ShutdownTrigger, queue};
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 
+use super::learning::put;
 use crate::http::testing::{Recorder, Reply, Script, Stage, read, request};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -78,6 +82,90 @@ async fn a_next_state_is_handed_on_even_if_its_own_request_is_refused() {
     let told = stage.told.lock().unwrap();
     assert_eq!(told.next.len(), 1);
     assert_eq!(told.next[0].next_turn, None);
+}
+
+/// What the ledger has as answered to the first turn, once collect has written all that it was told.
+async fn answered(stage: &Stage) -> Option<String> {
+    let told = std::mem::take(&mut *stage.told.lock().unwrap());
+    let (outbox, inbox) = queue(64, Overflow::DropNewest);
+    let (wakes, _woken) = queue(4, Overflow::DropNewest);
+    let (first, mut receipts) = (told.turns[0].id, Vec::new());
+    for turn in told.turns {
+        let (receipt, waiting) = oneshot::channel();
+        receipts.push(waiting);
+        let turn = Box::new(turn);
+        outbox.send(Input::Turn { turn, receipt }).unwrap();
+    }
+    for next in told.next {
+        outbox.send(Input::Next(next)).unwrap();
+    }
+    let ctx = Ctx {
+        ledger: stage.http.ledger.clone(),
+        ids: stage.http.ids.clone(),
+        index: stage.http.door.as_ref().unwrap().index.clone(),
+        carry: Carry::default(),
+        clock: stage.clock.clone(),
+        config: Config::for_tests(),
+        board: Board::new(),
+    };
+    let stop = ShutdownTrigger::new();
+    stop.pull();
+    let ran = hone_collect::run(ctx, inbox, wakes, stop.signal()).await;
+    ran.unwrap();
+    let view = stage.http.ledger.turn(first).await.unwrap().unwrap();
+    let next = view.transition?.next_state.items;
+    Some(next.into_iter().map(|item| item.text).collect())
+}
+
+#[tokio::test]
+async fn what_is_not_to_be_kept_is_no_next_state_either() {
+    let not_stored = json!({"store": false});
+    let all_the_same = json!({"learning": "full", "despite_store_false": true});
+    // What the person decides before the second request, what it says, whether it is refused →
+    // whether its words are the next state of the first.
+    let rows = [
+        (json!({"learning": "full"}), json!({}), false, true),
+        (
+            json!({"learning": "full"}),
+            not_stored.clone(),
+            false,
+            false,
+        ),
+        (json!({"learning": "full"}), not_stored.clone(), true, false),
+        (json!({"learning": "off"}), json!({}), false, false),
+        (all_the_same, not_stored, false, true),
+    ];
+    for (consent, fields, is_refused, is_kept) in rows {
+        let stage = Stage::new(Recorder::Collects).await;
+        chat(&stage, json!([user("q")]), &[]).await;
+        assert_eq!(put(&stage, &consent).await.status, 200);
+        if is_refused {
+            stage.script([Script::Refuse(ServeError::Stopping)]);
+        }
+        let mut body = fields.clone();
+        body["model"] = json!("gpt");
+        body["messages"] = json!([user("q"), assistant("ok"), user("no")]);
+        let reply = stage.post(CHAT, &body.to_string()).await;
+        assert_eq!(reply.status == 200, !is_refused, "{}", reply.text);
+        tokio::task::yield_now().await;
+        let next = stage.told.lock().unwrap().next.len();
+        assert_eq!(next, usize::from(is_kept), "{consent} {fields}");
+        let expected = is_kept.then(|| "no".to_owned());
+        assert_eq!(answered(&stage).await, expected, "{consent} {fields}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_to_be_kept_leaves_its_place_to_what_is() {
+    let stage = Stage::new(Recorder::Collects).await;
+    chat(&stage, json!([user("q")]), &[]).await;
+    for (store, says) in [(false, "never mind"), (true, "no")] {
+        let messages = json!([user("q"), assistant("ok"), user(says)]);
+        let body = json!({"model": "gpt", "store": store, "messages": messages});
+        assert_eq!(stage.post(CHAT, &body.to_string()).await.status, 200);
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(answered(&stage).await.as_deref(), Some("no"));
 }
 
 #[tokio::test]

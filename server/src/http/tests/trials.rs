@@ -58,6 +58,13 @@ async fn a_trial_begins_and_ends_and_serve_hears_of_it() {
     let list = list.json();
     assert_eq!(list["data"][0]["on_trial"], true);
     assert_eq!(list["trial"]["arms"].as_array().unwrap().len(), 2);
+    // Its older number means the same adapter, which only a share of the sessions is served.
+    for path in ["1/rollback", "4/rollback"] {
+        let error = act(&stage, path, json!({})).await.json()["error"].clone();
+        assert_eq!(error["code"], "conflict", "{path}: {error}");
+        let told = error["message"].as_str().unwrap();
+        assert!(told.contains("`hone versions promote 4`"), "{path}: {told}");
+    }
     // A second one has to wait; whoever pins ends it.
     assert_eq!(act(&stage, "2/canary", json!({})).await.status, 409);
     let log = stage.get("/admin/v1/audit").await.json();
@@ -82,6 +89,28 @@ async fn a_trial_begins_and_ends_and_serve_hears_of_it() {
         (reply.status, &reply.json()["error"]["code"]),
         (409, &json!("retired"))
     );
+}
+
+#[tokio::test]
+async fn what_is_tried_again_is_promoted_by_its_older_number_too() {
+    let scope = Scope::from_stored(SCOPE);
+    // The base model is tried like any version.
+    for older in [1, 0] {
+        let stage = published(3).await;
+        let begun = act(&stage, &format!("{older}/canary"), json!({})).await;
+        assert_eq!(begun.json()["trial"]["version"], 4, "{}", begun.text);
+        let promoted = act(&stage, &format!("{older}/promote"), json!({})).await;
+        let json = promoted.json();
+        assert_eq!(
+            (promoted.status, &json["current"], &json["trial"]),
+            (200, &json!(4), &Value::Null),
+            "{}",
+            promoted.text
+        );
+        assert_eq!(stage.http.policies.get().trial(&scope), None);
+        let again = act(&stage, &format!("{older}/promote"), json!({})).await;
+        assert_eq!(again.json()["error"]["code"], "already_served");
+    }
 }
 
 #[tokio::test]
@@ -162,6 +191,9 @@ async fn what_was_never_published_is_not_retired() {
         assert_eq!(reply.status, 404, "{method}: {}", reply.text);
         assert!(reply.text.contains("GET /v1/versions"), "{}", reply.text);
     }
+    let base = stage.post("/v1/versions/0/retire", "").await;
+    assert_eq!(base.status, 409);
+    assert!(base.text.contains("is the base model"), "{}", base.text);
 }
 
 #[tokio::test]

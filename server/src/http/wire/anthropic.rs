@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use crate::http::error::ApiError;
 use crate::http::wire::body::JsonObject;
 use crate::http::wire::formats::ShapeFields;
-use crate::http::wire::messages::parse_content;
+use crate::http::wire::messages::{parse_content, parse_part, parse_text};
 use crate::http::wire::sampling::SamplingFields;
 use crate::http::wire::session::SessionFields;
 use crate::http::wire::wishes::{Wish, without_effect, word_in};
@@ -201,7 +201,7 @@ impl MessagesRequest {
             ));
         }
         let mut all = Vec::with_capacity(wire.len() + 1);
-        if let Some(text) = parse_content("system", self.message.system.as_ref())? {
+        if let Some(text) = parse_text("system", self.message.system.as_ref())? {
             all.push(Message::text(Role::System, text));
         }
         for (at, message) in wire.iter().enumerate() {
@@ -269,7 +269,7 @@ fn push_message(path: &str, wire: &Value, all: &mut Vec<Message>) -> Result<(), 
         }
     };
     let mut message = Message::text(role, "");
-    let mut texts: Vec<String> = Vec::new();
+    let mut texts = Vec::new();
     for (at, block) in blocks.iter().enumerate() {
         let path = format!("{path}.content[{at}]");
         match block.get("type").and_then(Value::as_str).unwrap_or("text") {
@@ -277,7 +277,7 @@ fn push_message(path: &str, wire: &Value, all: &mut Vec<Message>) -> Result<(), 
             "tool_result" => all.push(tool_result(&path, block)?),
             // What the model thought is not put before it again.
             "thinking" | "redacted_thinking" => {}
-            _ => texts.extend(parse_content(&path, Some(&json!([block])))?),
+            _ => texts.push(parse_part(&path, block)?),
         }
     }
     let only_results = texts.is_empty() && message.tool_calls.is_empty() && role == Role::User;

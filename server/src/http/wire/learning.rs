@@ -19,6 +19,7 @@ const TURNS_MAX: usize = 1_000;
 /// Whose.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub struct UserQuery {
     /// The `user` field of the requests in question.
     pub user: Option<String>,
@@ -27,6 +28,7 @@ pub struct UserQuery {
 /// Which scope.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub struct ScopeQuery {
     /// The scope's text.
     pub scope: String,
@@ -287,7 +289,7 @@ pub struct ImprovementReply {
     pub turns_base: usize,
     /// Smallest true difference that would be seen in 4 of 5 such data sets.
     pub smallest_detectable: Option<f64>,
-    /// Sessions still needed to see a difference of 0.2.
+    /// Sessions still needed to see a difference of 0.2; null where none is held back to compare with.
     pub sessions_needed: Option<u64>,
     /// Corrections per 100 scored turns of learned versions.
     pub corrections_per_100: Option<f64>,
@@ -309,6 +311,7 @@ pub struct ImprovementReply {
 impl ImprovementReply {
     /// A measured scope.
     pub fn new(lift: &Lift, paired: Option<&Measured>, holdback_share: f64) -> Self {
+        let compares = holdback_share > 0.0 || lift.sessions_base > 0;
         Self {
             object: "improvement",
             difference: lift.difference,
@@ -318,7 +321,7 @@ impl ImprovementReply {
             turns_policy: lift.turns.0,
             turns_base: lift.turns.1,
             smallest_detectable: lift.smallest_detectable,
-            sessions_needed: lift.sessions_needed,
+            sessions_needed: lift.sessions_needed.filter(|_| compares),
             corrections_per_100: lift.corrections_per_100.0,
             corrections_per_100_base: lift.corrections_per_100.1,
             repeat_mistake_rate: lift.repeat_mistake_rate,
@@ -455,21 +458,24 @@ fn words(version: &LearnedVersion) -> String {
             return "It was made elsewhere, and learned nothing from you.".to_owned();
         }
     }
+    // A check or a model may have judged them, and nobody need have said anything.
+    let score = version.learned_score.unwrap_or_default();
     let which = match version.samples {
-        1 => "which",
-        _ => "most of which",
+        1 => "which was",
+        _ if score.abs() >= 1.0 => "all of which were",
+        _ => "most of which were",
     };
-    let of = match version.learned_score {
-        Some(score) if score > 0.33 => format!(", {which} you liked"),
-        Some(score) if score < -0.33 => format!(", {which} you did not like"),
+    let of = match score {
+        score if score > 0.33 => format!(", {which} judged good"),
+        score if score < -0.33 => format!(", {which} judged bad"),
         _ => String::new(),
     };
     let since = match (version.score_before, version.score_after) {
         (Some(before), Some(after)) => {
-            format!(" Your verdicts averaged {before:.2} before it and {after:.2} with it.")
+            format!(" Verdicts averaged {before:.2} before it and {after:.2} with it.")
         }
         (_, None) => " No verdict on its own answers yet.".to_owned(),
-        (None, Some(after)) => format!(" Your verdicts average {after:.2} with it."),
+        (None, Some(after)) => format!(" Verdicts average {after:.2} with it."),
     };
     format!("It learned from {}{of}.{since}", turns(version.samples))
 }
@@ -537,9 +543,23 @@ mod tests {
             })
         };
         for (samples, score, expected) in [
-            (1, 1.0, "It learned from 1 turn, which you liked."),
-            (1, -1.0, "It learned from 1 turn, which you did not like."),
-            (2, 0.5, "It learned from 2 turns, most of which you liked."),
+            (1, 1.0, "It learned from 1 turn, which was judged good."),
+            (1, -1.0, "It learned from 1 turn, which was judged bad."),
+            (
+                2,
+                0.5,
+                "It learned from 2 turns, most of which were judged good.",
+            ),
+            (
+                3,
+                1.0,
+                "It learned from 3 turns, all of which were judged good.",
+            ),
+            (
+                3,
+                -1.0,
+                "It learned from 3 turns, all of which were judged bad.",
+            ),
             (2, 0.0, "It learned from 2 turns."),
         ] {
             let expected = format!("{expected} No verdict on its own answers yet.");

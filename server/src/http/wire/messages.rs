@@ -117,27 +117,33 @@ fn optional_text(
     }
 }
 
-/// The text of a content: a string, or an array of parts, one line each.
+/// The text of the content of what is at `path`.
 pub fn parse_content(path: &str, content: Option<&Value>) -> Result<Option<String>, ApiError> {
-    match content {
+    parse_text(&format!("{path}.content"), content)
+}
+
+/// The text at `path`: a string, or an array of parts, one line each.
+pub fn parse_text(path: &str, text: Option<&Value>) -> Result<Option<String>, ApiError> {
+    match text {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone())),
         Some(Value::Array(parts)) => {
             let texts = parts
                 .iter()
                 .enumerate()
-                .map(|(at, part)| parse_part(&format!("{path}.content[{at}]"), part))
+                .map(|(at, part)| parse_part(&format!("{path}[{at}]"), part))
                 .collect::<Result<Vec<_>, _>>()?;
             Ok(Some(texts.join("\n")))
         }
         Some(_) => Err(ApiError::invalid(
-            format!("{path}.content"),
-            format!("{path}.content must be a string, an array of parts, or null"),
+            path,
+            format!("{path} must be a string, an array of parts, or null"),
         )),
     }
 }
 
-fn parse_part<'a>(path: &str, part: &'a Value) -> Result<&'a str, ApiError> {
+/// The text of the part at `path`.
+pub fn parse_part<'a>(path: &str, part: &'a Value) -> Result<&'a str, ApiError> {
     if let Value::String(text) = part {
         return Ok(text);
     }

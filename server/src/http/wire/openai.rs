@@ -120,7 +120,11 @@ const REFUSED: &[(&str, &str)] = &[
     ("function_call", "use `tool_choice`, its successor"),
     ("web_search_options", "this server does not search the web"),
     ("moderation", "this server moderates nothing"),
-    ("stop_token_ids", "use `stop` with the token's text"),
+    (
+        "stop_token_ids",
+        "the model's own end tokens end a completion by themselves; to end it elsewhere, use `stop` \
+         with a text (control tokens have none)",
+    ),
     ("best_of", "use `n`"),
     ("echo", "the prompt is not repeated"),
     ("suffix", "text cannot be inserted before a suffix"),

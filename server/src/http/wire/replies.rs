@@ -1,12 +1,14 @@
 //! Reply bodies of chat and text completions, whole and in chunks.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
 
 use hone_domain::{Reason, Receipt, StopReason, Token};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
-use crate::door::{Ended, session_text, turn_text};
+use crate::door::{Ended, Language, session_text, turn_text};
 
 /// Token counts.
 #[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
@@ -107,11 +109,70 @@ pub struct TokenLogprob {
     pub top_logprobs: Vec<TopLogprob>,
 }
 
+/// The log-probs of a token as they are kept; a [`TokenLogprob`] takes many times as much.
+#[derive(Clone, Debug)]
+pub struct Logprob {
+    /// The token.
+    pub token: Token,
+    /// Its log-prob at temperature 1 with nothing cut.
+    pub logprob: f32,
+    /// The most likely alternatives, best first.
+    pub top: Vec<(Token, f32)>,
+}
+
+impl Logprob {
+    fn told(&self, language: &dyn Language) -> TokenLogprob {
+        let told = |token: Token, logprob: f32| {
+            let bytes = language.token_bytes(token);
+            TopLogprob {
+                token: String::from_utf8_lossy(&bytes).into_owned(),
+                // JSON has no infinity; -9999 is what peers write for "impossible".
+                logprob: logprob.max(-9_999.0),
+                bytes,
+            }
+        };
+        TokenLogprob {
+            token: told(self.token, self.logprob),
+            top_logprobs: self.top.iter().map(|(t, l)| told(*t, *l)).collect(),
+        }
+    }
+}
+
+/// Log-probs of tokens, each of which becomes a [`TokenLogprob`] where it is written.
+#[derive(Clone)]
+pub struct Logprobs {
+    language: Arc<dyn Language>,
+    tokens: Arc<[Logprob]>,
+}
+
+impl Logprobs {
+    /// Of these tokens.
+    pub fn new(language: Arc<dyn Language>, tokens: Vec<Logprob>) -> Self {
+        Self {
+            language,
+            tokens: tokens.into(),
+        }
+    }
+}
+
+impl fmt::Debug for Logprobs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.tokens.fmt(f)
+    }
+}
+
+impl Serialize for Logprobs {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.tokens.iter().map(|one| one.told(&*self.language)))
+    }
+}
+
 /// Log-probs of a chat choice.
-#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ChatLogprobs {
     /// One entry per token.
-    pub content: Vec<TokenLogprob>,
+    #[schema(value_type = Vec<TokenLogprob>)]
+    pub content: Logprobs,
     /// Always null.
     #[schema(value_type = Option<Object>)]
     pub refusal: Option<()>,
@@ -124,7 +185,7 @@ pub struct TextLogprobs {
     pub tokens: Vec<String>,
     /// Log-probs.
     pub token_logprobs: Vec<f32>,
-    /// Alternatives.
+    /// The most probable ones and the sampled one.
     pub top_logprobs: Vec<BTreeMap<String, f32>>,
     /// Where each token's text begins in the completion, in characters.
     pub text_offset: Vec<usize>,
@@ -132,14 +193,26 @@ pub struct TextLogprobs {
 
 impl TextLogprobs {
     /// Adds one token whose text begins at `offset`.
-    pub fn push(&mut self, entry: TokenLogprob, offset: usize) {
-        self.tokens.push(entry.token.token);
-        self.token_logprobs.push(entry.token.logprob);
-        let tops = entry.top_logprobs.into_iter();
-        self.top_logprobs
-            .push(tops.map(|top| (top.token, top.logprob)).collect());
+    pub fn push(&mut self, one: &Logprob, (offset, language): (usize, &dyn Language)) {
+        let told = one.told(language);
+        let (sampled, logprob) = (named(told.token.bytes), told.token.logprob);
+        let tops = told.top_logprobs.into_iter();
+        let tops = tops.map(|top| (named(top.bytes), top.logprob));
+        let sampled_too = std::iter::once((sampled.clone(), logprob));
+        self.top_logprobs.push(tops.chain(sampled_too).collect());
+        self.tokens.push(sampled);
+        self.token_logprobs.push(logprob);
         self.text_offset.push(offset);
     }
+}
+
+/// How the older form names a token: by its text, and one that is part of a character by its bytes.
+fn named(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_else(|part| {
+        let bytes = part.as_bytes().iter();
+        let hex: String = bytes.map(|byte| format!("\\x{byte:02x}")).collect();
+        format!("bytes:{hex}")
+    })
 }
 
 /// The assistant's message.
@@ -366,4 +439,30 @@ pub struct TextCompletion {
     /// What became of the turn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hone: Option<HoneNote>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::door::ByteLanguage;
+
+    #[test]
+    fn what_was_sampled_is_among_the_probable() {
+        let mut told = TextLogprobs::default();
+        for (token, top) in [(98, vec![(97, -0.1)]), (97, vec![(97, -0.2), (98, -0.4)])] {
+            let one = Logprob {
+                token,
+                logprob: if token == 97 { -0.2 } else { -3.0 },
+                top,
+            };
+            told.push(&one, (0, &ByteLanguage));
+        }
+        let of = |pairs: [(&str, f32); 2]| pairs.map(|(t, l)| (t.to_owned(), l)).into();
+        let wanted: [BTreeMap<_, _>; 2] = [
+            of([("a", -0.1), ("b", -3.0)]),
+            of([("a", -0.2), ("b", -0.4)]),
+        ];
+        assert_eq!(told.top_logprobs, wanted);
+        assert_eq!(told.tokens, ["b", "a"]);
+    }
 }

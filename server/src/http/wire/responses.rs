@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use crate::http::error::ApiError;
 use crate::http::wire::body::JsonObject;
 use crate::http::wire::formats::ShapeFields;
-use crate::http::wire::messages::parse_content;
+use crate::http::wire::messages::{parse_content, parse_text};
 use crate::http::wire::openai::StreamOptions;
 use crate::http::wire::sampling::SamplingFields;
 use crate::http::wire::session::SessionFields;
@@ -290,7 +290,7 @@ fn push_item(path: &str, item: &Value, messages: &mut Vec<Message>) -> Result<()
         "function_call_output" => {
             let output = match item.get("output") {
                 Some(Value::String(text)) => text.clone(),
-                other => parse_content(&format!("{path}.output"), other)?.unwrap_or_default(),
+                other => parse_text(&format!("{path}.output"), other)?.unwrap_or_default(),
             };
             messages.push(Message {
                 tool_call_id: Some(text_of(path, item, "call_id")?.to_owned()),

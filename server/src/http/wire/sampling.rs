@@ -12,6 +12,8 @@ use crate::http::error::ApiError;
 const STOPS_MAX: usize = 16;
 /// Most bytes of one stop string.
 const STOP_BYTES_MAX: usize = 1_024;
+/// Most log-probs of a reply: every token of every completion has its own and its alternatives'.
+const LOGPROBS_MAX: usize = 1 << 21;
 /// Most biased tokens of a request.
 const BIASES_MAX: usize = 1_024;
 
@@ -95,6 +97,33 @@ pub fn whole(
         )),
         other => Ok(other),
     }
+}
+
+/// The token limit of each completion of a reply, such that its log-probs can be held. One that was
+/// asked for is refused where it goes beyond, in the name of `param`.
+pub fn limit_of_logprobs(
+    param: &str,
+    max_tokens: Option<u32>,
+    alternatives: Option<u8>,
+    (completions, max_positions): (usize, usize),
+) -> Result<Option<u32>, ApiError> {
+    let Some(alternatives) = alternatives else {
+        return Ok(max_tokens);
+    };
+    let each = (usize::from(alternatives) + 1) * completions.max(1);
+    let most = (LOGPROBS_MAX / each).max(1);
+    let wanted = max_tokens.map(|wanted| (wanted as usize).min(max_positions));
+    if wanted.is_some_and(|wanted| wanted > most) {
+        return Err(ApiError::invalid(
+            param,
+            format!(
+                "a reply holds {LOGPROBS_MAX} log-probs, so with n = {completions} and \
+                 {alternatives} alternatives of each token a completion has at most {most} tokens; \
+                 lower the token limit, n or {param}"
+            ),
+        ));
+    }
+    Ok(max_tokens.or(u32::try_from(most).ok()))
 }
 
 impl SamplingFields {

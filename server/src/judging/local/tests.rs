@@ -12,7 +12,7 @@ use hone_nn::folder::{ModelFolder, load_model};
 use hone_nn::{Executor, score};
 use serde_json::{Value, json};
 
-use super::models::{self, Loaded};
+use super::models::{self, Decoder, Loaded};
 use super::thread::Thread;
 
 fn golden(name: &str) -> PathBuf {
@@ -310,6 +310,41 @@ async fn votes_are_withdrawn_between_two_tokens_and_the_line_is_bounded() {
     let late = tokio::time::timeout(Duration::from_secs(20), free).await;
     let late = late.expect("its thread is free");
     assert!(matches!(late, Err(CompleterError::Failed(_))), "{late:?}");
+}
+
+/// Panics at the third token that it is asked for, and else says that the next is 1.
+struct Breaks {
+    tokens: usize,
+    resets: usize,
+}
+
+impl Decoder for Breaks {
+    fn forward(&mut self, _: &Tensor, _: usize) -> candle_core::Result<Tensor> {
+        self.tokens += 1;
+        assert!(self.resets > 1 || self.tokens < 3, "it breaks once");
+        Tensor::new(&[[0f32, 1.0]], &Device::Cpu)
+    }
+
+    fn reset(&mut self) {
+        (self.tokens, self.resets) = (0, self.resets + 1);
+    }
+}
+
+#[test]
+fn a_panic_costs_one_vote_and_the_next_begins_anew() {
+    let mut thread = thread(Loaded {
+        decoder: Box::new(Breaks {
+            tokens: 0,
+            resets: 0,
+        }),
+        family: "breaks".to_owned(),
+        tokens_max: 40,
+        weight_bytes: 0,
+        cache_bytes: 0,
+    });
+    let broken = thread.answer(&[5], &options(5), &never);
+    assert!(matches!(broken, Err(CompleterError::Failed(ref why)) if why.contains("panicked")));
+    assert_eq!(thread.answer(&[5], &options(5), &never), Ok(vec![1; 5]));
 }
 
 #[test]

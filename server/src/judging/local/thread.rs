@@ -1,5 +1,6 @@
 //! The thread that votes: a bounded line of jobs in, one completion at a time out.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Instant;
@@ -157,9 +158,26 @@ impl Thread {
     fn run(mut self, line: &Receiver<Job>) {
         while let Ok(job) = line.recv() {
             let over = || job.reply.is_closed() || Instant::now() >= job.ends;
-            let written = self.write(&job.prompt, &job.options, &over);
+            let written = self.answer(&job.prompt, &job.options, &over);
             let _nobody_waits = job.reply.send(written).is_ok();
         }
+    }
+
+    /// What [`Self::write`] gives. A panic of the library is this vote's alone: the next one begins with
+    /// a decoder that has forgotten the text.
+    pub(super) fn answer(
+        &mut self,
+        prompt: &[u32],
+        options: &CompleteOptions,
+        over: &dyn Fn() -> bool,
+    ) -> Result<Vec<u32>, CompleterError> {
+        let written = catch_unwind(AssertUnwindSafe(|| self.write(prompt, options, over)));
+        written.unwrap_or_else(|_| {
+            tracing::error!("the local judge panicked while it wrote a vote");
+            Err(CompleterError::Failed(
+                "it panicked while it wrote".to_owned(),
+            ))
+        })
     }
 
     /// The completion of `prompt`, without the token that ends it. It is looked whether it is `over`

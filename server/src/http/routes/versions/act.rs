@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
-use hone_domain::{Policy, PolicyVersion, Scope};
+use hone_domain::{OnTrial, Policy, PolicyVersion, Scope};
 use hone_store::{LedgerError, Restore, RestoreWhy, VersionView};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -90,18 +90,16 @@ pub(super) async fn restore(
     body: ActBody,
 ) -> Result<VersionReply, ApiError> {
     let wanted = usable(http, &scope, to).await?;
-    let served = http.policies.get().newest(&scope).cloned();
-    let is_served = match (&wanted, &served) {
+    let heads = http.policies.get();
+    let served = heads.newest(&scope);
+    let is_served = match (&wanted, served) {
         (_, Some(served)) if served.version == to => true,
         (Some(wanted), Some(served)) => wanted.record.policy.digest == served.digest,
         (None, Some(served)) => served.is_base(),
         (_, None) => true,
     };
     if is_served {
-        return Err(conflict(
-            "already_served",
-            format!("version {to} is what this scope is served already"),
-        ));
+        return Err(served_already(to, heads.trial(&scope)));
     }
     record(http, asked, (act, &scope), json!({ "to": to })).await?;
     let order = Restore {
@@ -117,6 +115,29 @@ pub(super) async fn restore(
     tracing::info!(version = policy.version.0, restores = to.0, "rolled back");
     publish(http, &policy);
     Ok(view::lineage(http, &scope, policy.version).await?.version)
+}
+
+/// Why a version whose adapter is the newest one's is not published again: all sessions get it, or those
+/// of its trial do.
+fn served_already(version: PolicyVersion, trial: Option<&OnTrial>) -> ApiError {
+    let Some(trial) = trial else {
+        return conflict(
+            "already_served",
+            format!("version {version} is what this scope is served already"),
+        );
+    };
+    let tried = trial.policy.version;
+    let under = match tried == version {
+        true => String::new(),
+        false => format!(" as version {tried}"),
+    };
+    conflict(
+        "conflict",
+        format!(
+            "version {version} is on trial{under}; `hone versions promote {tried}` lets it answer every \
+             session"
+        ),
+    )
 }
 
 /// Tells serve.

@@ -20,6 +20,7 @@ use crate::door::{Door, OpenError, chars_of};
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
+use crate::http::guard::Caller;
 use crate::http::lists;
 use crate::http::routes::auth::strict;
 use crate::http::routes::talk::{of_prompt, serving};
@@ -148,7 +149,7 @@ pub(super) async fn side_by_side(
                 prompts.iter().flatten().map(chars_of).sum(),
                 http.config.messages_max,
             );
-            door.apart((&asked.caller.owner, chars), move |door| {
+            door.apart((asked.caller.counts_as(), chars), move |door| {
                 given(door, &prompts, most)
             })
             .await??
@@ -163,7 +164,7 @@ pub(super) async fn side_by_side(
         http,
         door,
         scope,
-        owner: &asked.caller.owner,
+        caller: &asked.caller,
         payer: http.meters.spender(asked.id),
         sampling,
         max_tokens,
@@ -274,7 +275,7 @@ struct Asks<'a> {
     http: &'a Http,
     door: &'a Door,
     scope: &'a Scope,
-    owner: &'a str,
+    caller: &'a Caller,
     payer: Option<Spender>,
     sampling: Sampling,
     max_tokens: u32,
@@ -307,7 +308,8 @@ impl Asks<'_> {
                 session: SessionId(ids.next()),
                 session_key: None,
                 parent: None,
-                owner: self.owner.to_owned(),
+                owner: self.caller.owner.clone(),
+                keeper: self.caller.keeper().cloned(),
                 messages: Default::default(),
                 admission: hone_domain::Admission::default(),
                 untrainable: None,

@@ -60,6 +60,7 @@ pub fn all() -> OpenApiRouter<Arc<Http>> {
 /// Whose versions, how many, from where on.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub struct ListQuery {
     /// The `user` field of the requests in question.
     pub user: Option<String>,
@@ -152,7 +153,8 @@ fn page_limit(limit: Option<usize>, default: usize) -> Result<usize, ApiError> {
 
 fn unknown(version: PolicyVersion) -> ApiError {
     ApiError::NotFound(format!(
-        "no version {version} of this scope was published; GET /v1/versions lists what was"
+        "no version {version} of this scope was published; GET /v1/versions or `hone versions list` \
+         shows what was"
     ))
 }
 

@@ -29,6 +29,7 @@ const PIECE: usize = 500;
 /// Which numbers of which versions.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub struct VersionSeriesQuery {
     /// A scope's text.
     pub scope: String,

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use super::act::{HoldReply, decided, held, known, publish, record, restore, usable, whose};
 use super::any::act_of;
-use super::{ActBody, ListQuery, UserQuery, number, read_act};
+use super::{ActBody, ListQuery, UserQuery, conflict, number, read_act};
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
@@ -121,6 +121,19 @@ async fn begin(
     held(http, scope, true).await
 }
 
+/// Whether a version has the adapter of what is on trial: an older one is tried under a number of its own.
+async fn is_tried(
+    http: &Http,
+    scope: &Scope,
+    (version, on_trial): (PolicyVersion, PolicyVersion),
+) -> Result<bool, ApiError> {
+    let tried = known(http, scope, on_trial).await?.record.policy;
+    Ok(match version {
+        PolicyVersion::BASE => tried.is_base(),
+        _ => known(http, scope, version).await?.record.policy.digest == tried.digest,
+    })
+}
+
 /// Ends a trial well, or publishes an older version again.
 async fn serve_all(
     http: &Http,
@@ -130,16 +143,16 @@ async fn serve_all(
 ) -> Result<HoldReply, ApiError> {
     let standing = http.versions.standing(scope).await;
     let standing = standing.map_err(|e| ledger_error(&e))?;
-    if standing.trial.is_none_or(|trial| trial.version != version) {
-        restore(
-            http,
-            asked,
-            ("version.promote", scope.clone(), version),
-            body,
-        )
-        .await?;
+    let on_trial = standing.trial.map(|trial| trial.version);
+    let tried = match on_trial {
+        Some(on_trial) => is_tried(http, scope, (version, on_trial)).await?,
+        None => false,
+    };
+    let Some(version) = on_trial.filter(|_| tried) else {
+        let wanted = ("version.promote", scope.clone(), version);
+        restore(http, asked, wanted, body).await?;
         return held(http, scope, true).await;
-    }
+    };
     let detail = json!({ "version": version });
     record(http, asked, ("version.promote", scope), detail).await?;
     let ended = http.versions.end_trial(scope, version).await;
@@ -162,9 +175,15 @@ async fn take_away(
     (scope, version): (&Scope, PolicyVersion),
     body: ActBody,
 ) -> Result<HoldReply, ApiError> {
-    if version != PolicyVersion::BASE {
-        known(http, scope, version).await?;
+    if version == PolicyVersion::BASE {
+        return Err(conflict(
+            "conflict",
+            "version 0 is the base model, which cannot be retired; GET /v1/versions or `hone versions list` \
+             shows what can"
+                .to_owned(),
+        ));
     }
+    known(http, scope, version).await?;
     let detail = json!({ "version": version, "note": body.note });
     record(http, asked, ("version.retire", scope), detail).await?;
     let now_ms = http.clock.now_ms();
