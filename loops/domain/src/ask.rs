@@ -20,6 +20,8 @@ pub struct StopRules {
     /// Where calls are told, `strings` are looked for outside of them, and the first call ends a
     /// completion that is to have a single one.
     pub listening: Listening,
+    /// Names of the functions that calls are of.
+    pub functions: Arc<[String]>,
 }
 
 /// What the text of a completion must look like: a grammar in llguidance's Lark notation, which

@@ -45,8 +45,8 @@ pub use policy::{Digest, OnTrial, Policies, Policy, PolicyChoice, PolicyVersion,
 pub use sample::{Sample, SampleError, SamplePart};
 pub use speech::{
     CALL_CLOSE, CALL_OPEN, CallFinder, CallStyle, Called, FUNCTION_CLOSE, FUNCTION_OPEN, Functions,
-    Heard, Listener, Listening, PARAMETER_CLOSE, PARAMETER_OPEN, Part, Reasoning, Span, guessed,
-    members, worded,
+    Heard, Listener, Listening, Named, PARAMETER_CLOSE, PARAMETER_OPEN, Part, Reasoning, Span,
+    guessed, members, worded,
 };
 pub use transition::{NextItem, NextKind, NextState, Transition};
 pub use turn::{

@@ -20,10 +20,11 @@ use self::call::begun;
 pub use self::call::{Called, members};
 pub use self::heard::Heard;
 pub use self::manner::{CallStyle, Listening, Reasoning};
+use self::parameters::Telling;
 pub use self::parameters::{
-    FUNCTION_CLOSE, FUNCTION_OPEN, Functions, PARAMETER_CLOSE, PARAMETER_OPEN, guessed, worded,
+    FUNCTION_CLOSE, FUNCTION_OPEN, Functions, Named, PARAMETER_CLOSE, PARAMETER_OPEN, guessed,
+    worded,
 };
-use self::parameters::{Telling, Unknown};
 use self::scan::CallScan;
 pub use self::spans::Span;
 
@@ -103,7 +104,7 @@ pub struct Listener {
 impl Listener {
     /// At the beginning of a completion.
     pub fn new(listening: Listening) -> Self {
-        Self::among(listening, Arc::new(Unknown))
+        Self::among(listening, Arc::new(Named(Arc::default())))
     }
 
     /// Like [`Self::new`], where it is known what arguments that are said as texts stand for.
@@ -472,7 +473,7 @@ impl Listener {
             }
             None if is_left => {
                 // It ends without an end, and so do its arguments. What follows is text.
-                self.settled += self.scan.looked();
+                self.settled += self.scan.certain();
                 self.leave_call();
                 return true;
             }

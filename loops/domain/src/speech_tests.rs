@@ -526,7 +526,7 @@ fn a_function_that_goes_on_as_none_does_ends_there_and_so_do_its_arguments() {
     let part = "<function=f><parameter=a>1</parameter>";
     for (end, content, arguments) in [
         ("</func", "", "{\"a\": \"1"),
-        ("<parameter=b\n>2", "\n>2", "{\"a\": \"1\""),
+        ("<parameter=b\n>2", "<parameter=b\n>2", "{\"a\": \"1\""),
     ] {
         let (heard, calls) = told(&format!("{part}{end}"), PARAMETERS);
         assert_eq!((heard.content.trim(), calls), (content.trim(), 0), "{end}");

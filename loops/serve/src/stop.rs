@@ -1,7 +1,9 @@
 //! What ends a text: the first stop string that appears, of which no part is ever shown, or its only
 //! call.
 
-use hone_domain::{Listener, Span, StopReason, StopRules};
+use std::sync::Arc;
+
+use hone_domain::{Listener, Named, Span, StopReason, StopRules};
 
 /// Looks for what ends the text of a completion. Stop strings are looked for outside of calls only.
 #[derive(Debug)]
@@ -16,9 +18,10 @@ impl Ending {
         let listening = rules.listening;
         let matters = listening.single || !rules.strings.is_empty();
         let tells = listening.calls.is_some() && matters;
+        let functions = Arc::new(Named(Arc::clone(&rules.functions)));
         Self {
             matcher: StopMatcher::new(&rules.strings),
-            calls: tells.then(|| Box::new(Listener::new(listening))),
+            calls: tells.then(|| Box::new(Listener::among(listening, functions))),
         }
     }
 
@@ -299,6 +302,34 @@ mod tests {
             (&objects, None),
         );
         tells(&objects, (&[], Json, true), (OBJECT, Some(ToolCall)));
+    }
+
+    #[test]
+    fn calls_of_functions_that_there_are_are_calls_sound_or_not() {
+        let unsound = "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"x\ny\", \"b\": True}}</tool_call>";
+        let texts = "<tool_call>\n<function=f>\n<parameter=a>\none\ntwo\n</parameter>\n</function>\n</tool_call>";
+        for (text, style) in [(unsound, CallStyle::Tags), (texts, CallStyle::Parameters)] {
+            let rules = |stops: &[&str], single| StopRules {
+                functions: Arc::new(["f".to_owned()]),
+                ..rules(stops, style, single)
+            };
+            let two = format!("{text}{text}");
+            for size in 1..=text.len() {
+                let told = ended(&two, size, &rules(&["\n", "two", "True"], false));
+                assert_eq!(told, (two.clone(), None), "{size}");
+                let told = ended(&two, size, &rules(&[], true));
+                assert_eq!(
+                    told,
+                    (text.to_owned(), Some(StopReason::ToolCall)),
+                    "{size}"
+                );
+            }
+            // It comes while it is said.
+            let mut ending = Ending::new(&rules(&["END"], false));
+            let most = text.find(['y', 'w']).expect("there");
+            let (told, _) = ending.push(text[..most].to_owned());
+            assert!(told.len() + 16 > most, "{told}");
+        }
     }
 
     #[test]

@@ -8,6 +8,9 @@ use crate::config::Config;
 use crate::credit::RecentMean;
 use crate::event::Memory;
 
+/// Longest rest of a scope whose claims find nothing.
+const EMPTY_REST_MS: Millis = 5_000;
+
 /// One scope.
 #[derive(Clone, Debug)]
 pub(crate) struct ScopeState {
@@ -68,10 +71,11 @@ impl ScopeState {
         self.empty_in_row = 0;
     }
 
-    /// A claim found nothing; the scope is left alone, the longer the more often it was so.
+    /// A claim found nothing; the scope is left alone, the longer the more often it was so, but not for long:
+    /// who is missing may come.
     pub(crate) fn found_nothing(&mut self, now: Millis, config: &Config) {
         self.empty_in_row = self.empty_in_row.saturating_add(1);
-        self.retry_at_ms = now + backoff_ms(self.empty_in_row, config);
+        self.retry_at_ms = now + backoff_ms(self.empty_in_row, config).min(EMPTY_REST_MS);
     }
 
     /// A candidate could not be told from what is served; whether it may wait once more.

@@ -1,5 +1,7 @@
 //! Arguments of calls that were said as text, as what their tool's schema makes of them.
 
+use std::sync::Arc;
+
 use hone_domain::{Functions, guessed, worded};
 use serde_json::Value;
 
@@ -148,6 +150,15 @@ pub fn named<'a>(mut schema: &'a Value, root: &'a Value) -> &'a Value {
 pub(super) struct Offered(pub(super) Vec<Value>);
 
 impl Offered {
+    /// Their names.
+    pub(super) fn names(&self) -> Arc<[String]> {
+        let names = self.0.iter();
+        names
+            .filter_map(|tool| tool.pointer("/function/name")?.as_str())
+            .map(str::to_owned)
+            .collect()
+    }
+
     fn tool(&self, function: &str) -> Option<&Value> {
         let is_meant = |tool: &&Value| {
             let name = tool.pointer("/function/name").and_then(Value::as_str);
@@ -212,8 +223,6 @@ fn fitted(guess: &str, kinds: Kinds) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use hone_domain::{CallStyle, Heard, Listener, Listening};
     use serde_json::json;
 

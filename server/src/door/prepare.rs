@@ -404,6 +404,7 @@ impl Door {
         };
         let messages: Arc<[Message]> = request.messages.clone().into();
         let offered = request.offered(prepared.listening.calls);
+        let functions: Arc<[String]> = offered.as_ref().map(|all| all.names()).unwrap_or_default();
         let mut jobs = Vec::with_capacity(turns.len());
         for (turn, at) in turns.iter().zip(0u32..) {
             let ask = Ask {
@@ -429,6 +430,7 @@ impl Door {
                         single: request.single_call && prepared.form.is_none(),
                         ..prepared.listening
                     },
+                    functions: Arc::clone(&functions),
                 },
                 form: prepared.form.as_ref().map(|(form, _)| form.clone()),
                 given: Vec::new(),

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::ops::Range;
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -31,13 +32,13 @@ pub trait Functions: Debug + Send + Sync {
     fn json(&self, function: &str, name: &str, text: &str) -> String;
 }
 
-/// Where nothing is known of them.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Unknown;
+/// Functions of which only the names are known.
+#[derive(Clone, Debug)]
+pub struct Named(pub Arc<[String]>);
 
-impl Functions for Unknown {
-    fn has(&self, _function: &str) -> bool {
-        false
+impl Functions for Named {
+    fn has(&self, function: &str) -> bool {
+        self.0.iter().any(|name| name == function)
     }
 
     fn is_text(&self, _function: &str, _name: &str) -> bool {
@@ -54,6 +55,8 @@ impl Functions for Unknown {
 pub(super) struct ParameterScan {
     /// How far was looked.
     pub(super) at: usize,
+    /// How far it was a function, outside of values.
+    sound: usize,
     inside: Inside,
     /// Where the name or value begins that is looked at.
     from: usize,
@@ -104,7 +107,11 @@ impl ParameterScan {
                     self.from = self.at;
                     self.next(text, &[(FUNCTION_OPEN, Inside::Name)])
                 }
-                Inside::Name => self.name(text, Inside::Function, |name| found(Piece::Name, name)),
+                Inside::Name => {
+                    let goes_on = self.name(text, Inside::Function, |at| found(Piece::Name, at));
+                    self.sound = self.at;
+                    goes_on
+                }
                 Inside::Key => self.name(text, Inside::Value, |name| found(Piece::Key, name)),
                 Inside::Function => self.behind(text),
                 Inside::Value => self.value(text),
@@ -112,6 +119,7 @@ impl ParameterScan {
                     let value = self.from..self.closed - PARAMETER_CLOSE.len();
                     let goes_on = self.behind(text);
                     if self.inside != Inside::ValueClosed {
+                        self.sound = self.closed;
                         found(Piece::Value, value);
                     } else if self.is_broken {
                         // The value holds the tag.
@@ -185,6 +193,15 @@ impl ParameterScan {
         let seen = (text.len() + 1).saturating_sub(PARAMETER_CLOSE.len());
         self.at = self.at.max(text.floor_char_boundary(seen));
         false
+    }
+
+    /// How much of the text is the function's, whatever comes.
+    pub(super) fn certain(&self) -> usize {
+        match self.inside {
+            Inside::Value => self.at,
+            Inside::ValueClosed => self.closed,
+            Inside::Opening | Inside::Name | Inside::Function | Inside::Key => self.sound,
+        }
     }
 
     /// What of an open value certainly belongs to it.

@@ -50,6 +50,14 @@ impl CallScan {
         }
     }
 
+    /// How much of a function is told as one, whatever comes; of an object that is settled at once.
+    pub(super) fn certain(&self) -> usize {
+        match self {
+            Self::Object(_) => 0,
+            Self::Parameters(scan) => scan.certain(),
+        }
+    }
+
     /// What is looked for next is the end of the object that what ended belongs to.
     pub(super) fn begin_behind(&mut self) {
         if let Self::Object(scan) = self {

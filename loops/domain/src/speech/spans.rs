@@ -64,10 +64,13 @@ impl Listener {
                 break;
             }
         }
-        let certain = self.certain_text();
+        let certain = self.certain();
         if certain > self.ahead {
-            let text = &self.rest()[self.ahead..certain];
-            spans.push(Span::Text(text.to_owned()));
+            let said = self.rest()[self.ahead..certain].to_owned();
+            spans.push(match self.at {
+                At::Arguments => Span::Call(said),
+                _ => Span::Text(said),
+            });
             self.ahead = certain;
         }
         self.held.drain(..self.settled);
@@ -76,11 +79,13 @@ impl Listener {
         spans
     }
 
-    /// How many bytes of what is held are text, whatever part of it they turn out to be.
-    fn certain_text(&self) -> usize {
+    /// How many bytes of what is held are text, whatever part of it they turn out to be, or within a call
+    /// are the call's.
+    fn certain(&self) -> usize {
         let rest = self.rest();
         match self.at {
             At::Thinking => rest.len(),
+            At::Arguments => self.scan.certain().min(rest.len()),
             At::Opening | At::Text | At::Call if !self.is_behind_call => {
                 rest.len() - rest.trim_start().len()
             }

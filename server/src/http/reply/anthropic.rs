@@ -67,7 +67,12 @@ impl Told {
     }
 
     fn message(&self, content: &[Value], ended: Option<&Ended>) -> Value {
-        let stop = ended.map(|ended| self.stop(ended));
+        let called = content.iter().any(|block| block["type"] == "tool_use");
+        let stop = ended.map(|ended| match self.stop(ended) {
+            // Its arguments were no JSON.
+            ("tool_use", none) if !called => ("end_turn", none),
+            stop => stop,
+        });
         let mut message = json!({
             "id": self.frame.id,
             "type": "message",
@@ -89,7 +94,7 @@ impl Told {
         json!({"type": "tool_use", "id": id, "name": name, "input": input})
     }
 
-    /// A call as a block; one that was cut short is text, as it has no input.
+    /// A call as a block; one whose arguments are no JSON, as where it was cut short, is text: it has no input.
     fn call(&self, number: usize, call: &Called) -> Value {
         match serde_json::from_str(&call.arguments) {
             Ok(input) => self.tool_use(number, &call.name, &input),

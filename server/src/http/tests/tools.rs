@@ -324,6 +324,7 @@ async fn one_call_at_a_time_where_the_request_says_so() {
         .json();
     let stop = stage.fake.asks.lock().unwrap()[0].stop.clone();
     assert!(stop.listening.single && stop.strings.is_empty());
+    assert_eq!(&*stop.functions, ["look"]);
     let choice = &reply["choices"][0];
     assert_eq!(choice["message"]["tool_calls"].as_array().unwrap().len(), 1);
     assert_eq!(choice["message"]["content"], Value::Null);
@@ -354,6 +355,25 @@ async fn a_call_that_is_not_whole_is_no_call_to_end_with() {
         assert_eq!(stop.strings, ["Rome"]);
         assert!(stop.listening.calls.is_some());
     }
+}
+
+/// A message has no call without an input, and says nothing else.
+#[tokio::test]
+async fn arguments_that_are_no_json_are_told_as_each_dialect_can() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let says = "<tool_call>{\"name\": \"look\", \"arguments\": {\"a\": True}}</tool_call>";
+    let says = || Script::Say(vec![says], StopReason::EndToken);
+    stage.script([says(), says()]);
+    let reply = ask(&stage, weather(), &json!({})).await.json();
+    let choice = &reply["choices"][0];
+    let call = &choice["message"]["tool_calls"][0]["function"];
+    assert_eq!(call["arguments"], "{\"a\": True}");
+    assert_eq!(choice["finish_reason"], "tool_calls");
+    let body = json!({"model": "gpt", "max_tokens": 99, "messages": weather(),
+        "tools": [{"name": "look", "input_schema": {"type": "object"}}]});
+    let reply = stage.post("/v1/messages", &body.to_string()).await.json();
+    assert_eq!(reply["stop_reason"], "end_turn");
+    assert_eq!(reply["content"][0]["type"], "text");
 }
 
 /// The one behind the calls, not one that stands in them.
