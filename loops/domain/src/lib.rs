@@ -8,6 +8,7 @@
 mod ask;
 mod binding;
 mod blobs;
+mod calendar;
 mod check;
 mod consent;
 mod fair;
@@ -32,6 +33,7 @@ pub use binding::{
     SessionIndexConfig, Trail, Transcript,
 };
 pub use blobs::{BlobError, BlobKey, Blobs};
+pub use calendar::civil;
 pub use check::{Check, SourceFile, Subject, TestPlace, Verifier};
 pub use consent::{Admitted, Consent, Consents, Holdback, Learning, Wanted, admit, collect};
 pub use fair::take_fairly;

@@ -367,8 +367,11 @@ impl Listener {
             (Some('{'), _) | (Some(_), Some(CallStyle::Parameters)) => {}
             (Some(_), _) => return self.broken_call(out),
         }
-        let object = &held[start..held.floor_char_boundary(start + BEGIN_BYTES_MAX)];
-        let begun = self.calls.and_then(|calls| begun(object, calls));
+        let most = start + BEGIN_BYTES_MAX;
+        // All of what may begin it was looked at before, where more than that was.
+        let calls = self.calls.filter(|_| self.scan.looked() < most);
+        let object = &held[start..held.floor_char_boundary(most)];
+        let begun = calls.and_then(|calls| begun(object, calls));
         let is_certain = |name: &str| self.tells_early || self.functions.has(name);
         if let Some((name, arguments)) = begun.filter(|(name, _)| is_certain(name)) {
             self.settled += start + arguments;

@@ -396,63 +396,24 @@ impl Door {
         prepared: &Prepared,
         (turns, admitted, admitted_ms): (&[TurnId], &Admitted, Millis),
     ) -> Result<Vec<Choice>, ServeError> {
-        let max_tokens = self.room_for(request.max_tokens, prepared.tokens.len())?;
-        let group = (request.n > 1).then(|| GroupId(self.ids.next()));
-        let collect = match admitted.collect {
-            Collect::Yes if self.collect.is_none() => Collect::No(Reason::NoCollector),
-            collect => collect,
-        };
-        let messages: Arc<[Message]> = request.messages.clone().into();
         let offered = request.offered(prepared.listening.calls);
-        let functions: Arc<[String]> = offered.as_ref().map(|all| all.names()).unwrap_or_default();
+        let Some(first) = turns.first() else {
+            return Ok(Vec::new());
+        };
+        let how = (*first, admitted, admitted_ms);
+        let asked = self.first_ask(request, prepared, how, offered.as_deref())?;
         let mut jobs = Vec::with_capacity(turns.len());
         for (turn, at) in turns.iter().zip(0u32..) {
-            let ask = Ask {
-                turn: *turn,
-                request: request.id,
-                choice_index: request.first_index + at,
-                group,
-                scope: request.scope.clone(),
-                policy: admitted.policy.clone(),
-                origin: Origin::User,
-                kind: request.kind(),
-                prompt_tokens: prepared.tokens.clone(),
-                sampling: Sampling {
-                    seed: request.sampling.seed.wrapping_add(u64::from(at)),
-                    ..request.sampling.clone()
-                },
-                stop: StopRules {
-                    max_tokens,
-                    strings: request.stops.clone(),
-                    ignore_end: request.ignore_end,
-                    listening: Listening {
-                        // A form ends by itself behind its only call.
-                        single: request.single_call && prepared.form.is_none(),
-                        ..prepared.listening
-                    },
-                    functions: Arc::clone(&functions),
-                },
-                form: prepared.form.as_ref().map(|(form, _)| form.clone()),
-                given: Vec::new(),
-                collect,
-                context: AskContext {
-                    session: prepared.binding.session,
-                    session_key: request.session_key.clone(),
-                    parent: prepared.binding.parent,
-                    owner: request.owner.clone(),
-                    keeper: request.keeper.clone(),
-                    messages: messages.clone(),
-                    admission: request.admission(admitted.holdback),
-                    untrainable: admitted.untrainable,
-                    admitted_ms,
-                },
-            };
+            let mut ask = asked.clone();
+            ask.turn = *turn;
+            ask.choice_index += at;
+            ask.sampling.seed = ask.sampling.seed.wrapping_add(u64::from(at));
             jobs.push(Job {
                 payer: self.meters.spender(request.id),
                 prompt_text: prepared.text.clone(),
                 listening: prepared.listening,
                 offered: offered.clone(),
-                collect,
+                collect: ask.collect,
                 done: request.done && at + 1 == request.n,
                 parent: request.parent,
                 ask: ask.clone(),
@@ -467,6 +428,58 @@ impl Door {
             .into_iter()
             .map(|job| conduct(self.clone(), job))
             .collect())
+    }
+
+    /// The first choice's ask; those of the others differ in their turn, place and seed.
+    fn first_ask(
+        &self,
+        request: &Request,
+        prepared: &Prepared,
+        (turn, admitted, admitted_ms): (TurnId, &Admitted, Millis),
+        offered: Option<&Offered>,
+    ) -> Result<Ask, ServeError> {
+        let max_tokens = self.room_for(request.max_tokens, prepared.tokens.len())?;
+        let collect = match admitted.collect {
+            Collect::Yes if self.collect.is_none() => Collect::No(Reason::NoCollector),
+            collect => collect,
+        };
+        Ok(Ask {
+            turn,
+            request: request.id,
+            choice_index: request.first_index,
+            group: (request.n > 1).then(|| GroupId(self.ids.next())),
+            scope: request.scope.clone(),
+            policy: admitted.policy.clone(),
+            origin: Origin::User,
+            kind: request.kind(),
+            prompt_tokens: prepared.tokens.clone(),
+            sampling: request.sampling.clone(),
+            stop: StopRules {
+                max_tokens,
+                strings: request.stops.clone(),
+                ignore_end: request.ignore_end,
+                listening: Listening {
+                    // A form ends by itself behind its only call.
+                    single: request.single_call && prepared.form.is_none(),
+                    ..prepared.listening
+                },
+                functions: offered.map(Offered::names).unwrap_or_default(),
+            },
+            form: prepared.form.as_ref().map(|(form, _)| form.clone()),
+            given: Vec::new(),
+            collect,
+            context: AskContext {
+                session: prepared.binding.session,
+                session_key: request.session_key.clone(),
+                parent: prepared.binding.parent,
+                owner: request.owner.clone(),
+                keeper: request.keeper.clone(),
+                messages: request.messages.clone().into(),
+                admission: request.admission(admitted.holdback),
+                untrainable: admitted.untrainable,
+                admitted_ms,
+            },
+        })
     }
 
     /// The completion's token limit: what was asked for, cut to what the context leaves.

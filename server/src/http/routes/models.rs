@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State};
+use hone_domain::civil;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -46,23 +47,11 @@ pub struct ModelList {
     pub data: Vec<ModelCard>,
 }
 
-/// A time in seconds since the Unix epoch as `2026-11-21T09:08:07Z` (Hinnant, "chrono-compatible
-/// low-level date algorithms", `civil_from_days`).
+/// A time in seconds since the Unix epoch as `2026-11-21T09:08:07Z`.
 fn rfc3339(seconds: i64) -> String {
-    let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    let z = days + 719_468;
-    let (era, of_era) = (z.div_euclid(146_097), z.rem_euclid(146_097));
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * of_year + 2) / 153; // months from March
-    let day = of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 {
-        shifted + 3
-    } else {
-        shifted - 9
-    };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let (hour, minute, second) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
+    let seconds = u64::try_from(seconds).unwrap_or(0);
+    let (year, month, day) = civil(seconds / 86_400);
+    let (hour, minute, second) = (seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
