@@ -236,6 +236,7 @@ impl PairedParts {
             prompt_tokens,
             form: None,
             given: Vec::new(),
+            predicted: Vec::new(),
             sampling: turn.sampling.clone(),
             stop: StopRules {
                 max_tokens: TOKENS_MAX,

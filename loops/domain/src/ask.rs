@@ -127,6 +127,9 @@ pub struct Ask {
     /// only scored: each of its tokens comes back with its log-prob and the likeliest others. Such
     /// an ask is never collected and follows no grammar.
     pub given: Vec<Token>,
+    /// What the asker thinks that it will say, of what is sampled. Where it does, it may say it sooner;
+    /// nothing else depends on this.
+    pub predicted: Vec<Token>,
     /// Whether to collect.
     pub collect: Collect,
     /// Passed through to the turn.

@@ -20,8 +20,9 @@ pub enum LogitsWanted {
     Last,
     /// Of every new token.
     All,
-    /// As `Last`; what is drawn from them will do, where the draw is made beside them.
-    Draw(PlainDraw),
+    /// Of the last so many new tokens; what is drawn from them will do, where the draws are made
+    /// beside them: this one from the first, and each next one a position on.
+    Draws(PlainDraw, usize),
 }
 
 impl LogitsWanted {
@@ -29,9 +30,18 @@ impl LogitsWanted {
     pub(crate) fn rows(self, tokens: usize) -> usize {
         match self {
             Self::None => 0,
-            Self::Last | Self::Draw(_) => tokens.min(1),
+            Self::Last => tokens.min(1),
+            Self::Draws(_, rows) => tokens.min(rows),
             Self::All => tokens,
         }
+    }
+
+    /// The draw from each row of logits that a sequence of so many new tokens gets.
+    pub(crate) fn draws(self, tokens: usize) -> impl Iterator<Item = Option<PlainDraw>> {
+        (0..self.rows(tokens)).map(move |row| match self {
+            Self::Draws(first, _) => Some(first.after(row)),
+            _ => None,
+        })
     }
 }
 
@@ -194,16 +204,13 @@ fn drawn(
     (rows, stride, vocab): (usize, usize, usize),
     exec: &Executor,
 ) -> Vec<Option<Sampled>> {
-    let plain = |seq: &SeqInput| match seq.logits {
-        LogitsWanted::Draw(draw) => Some(draw),
-        _ => None,
-    };
-    if !batch.iter().any(|seq| plain(seq).is_some()) {
+    let is_drawn = |seq: &SeqInput| matches!(seq.logits, LogitsWanted::Draws(..));
+    if !batch.iter().any(is_drawn) {
         return Vec::new();
     }
     let wanted = batch
         .iter()
-        .flat_map(|seq| std::iter::repeat_n(plain(seq), seq.logits.rows(seq.tokens.len())));
+        .flat_map(|seq| seq.logits.draws(seq.tokens.len()));
     let wanted: Vec<Option<PlainDraw>> = wanted.collect();
     let mut drawn = vec![None; rows];
     exec.split_slice(

@@ -121,6 +121,12 @@ impl PlainDraw {
         }
     }
 
+    /// The same draw so many tokens on.
+    pub(crate) fn after(self, tokens: usize) -> Self {
+        let position = self.position + tokens as u64;
+        Self { position, ..self }
+    }
+
     /// Takes the most likely token.
     pub(crate) fn is_greedy(&self) -> bool {
         self.temperature.is_nan() || self.temperature < GREEDY_BELOW

@@ -1,5 +1,6 @@
 //! The limits of the engine; every one has an overflow rule that is named and counted.
 
+use hone_nn::BLOCK_TOKENS;
 use serde::{Deserialize, Serialize};
 
 /// Settings of the serve room. Defaults live in `configs/default.toml` alone.
@@ -23,6 +24,10 @@ pub struct Config {
     pub step_target_ms: u64,
     /// Most prompt tokens of one request in one step.
     pub prefill_chunk_tokens_max: usize,
+    /// Most tokens that a completion drafts in one step: what follows where its last words stood before,
+    /// computed beside the next token and kept where the draws say the same. Answers are the same
+    /// with and without; 0 drafts nothing.
+    pub draft_tokens_max: usize,
     /// Head start in the waiting line of one priority class over the next, in milliseconds. A
     /// request that has waited longer than that overtakes newer requests of the better class.
     pub priority_step_ms: u64,
@@ -84,11 +89,19 @@ impl Config {
         at_least("adapter_bytes_max", self.adapter_bytes_max, 1)?;
         at_least("scopes_known_max", self.scopes_known_max as u64, 1)?;
         at_least("loads_parallel_max", self.loads_parallel_max as u64, 1)?;
-        at_least("panics_in_row_max", u64::from(self.panics_in_row_max), 1)
+        at_least("panics_in_row_max", u64::from(self.panics_in_row_max), 1)?;
+        let (drafts, most) = (self.draft_tokens_max, BLOCK_TOKENS - 1);
+        if drafts > most {
+            // A draft lies in the block of the token before it.
+            return Err(format!(
+                "serve.draft_tokens_max is {drafts} but must be at most {most}"
+            ));
+        }
+        Ok(())
     }
 
     /// A small engine, for tests here and in other crates.
-    pub fn for_tests() -> Self {
+    pub const fn for_tests() -> Self {
         Self {
             kv_cache_bytes_max: 8 << 20,
             running_max: 16,
@@ -97,6 +110,7 @@ impl Config {
             step_tokens_max: 128,
             step_target_ms: 1_000,
             prefill_chunk_tokens_max: 64,
+            draft_tokens_max: 8,
             priority_step_ms: 2_000,
             adapter_bytes_max: 64 << 20,
             scopes_known_max: 1_000,
@@ -132,5 +146,12 @@ mod tests {
                 .expect_err("no line")
                 .contains("serve.waiting_max")
         );
+        let long = |draft_tokens_max| Config {
+            draft_tokens_max,
+            ..Config::for_tests()
+        };
+        assert_eq!((long(0).validate(), long(31).validate()), (Ok(()), Ok(())));
+        let error = long(32).validate().expect_err("longer than a block");
+        assert!(error.contains("serve.draft_tokens_max"), "{error}");
     }
 }

@@ -106,6 +106,8 @@ pub(crate) struct Shared {
     life: AtomicU8,
     /// Makes the next step panic.
     pub(crate) fault: AtomicBool,
+    /// Makes every draft pay.
+    pub(crate) eager: AtomicBool,
 }
 
 impl Shared {
@@ -166,6 +168,7 @@ impl Engine {
             kv_blocks,
             life: AtomicU8::new(Life::Running as u8),
             fault: AtomicBool::new(false),
+            eager: AtomicBool::new(false),
         });
         let (commands, inbox) = channel();
         let (jobs, job_inbox) = tokio::sync::mpsc::channel(ctx.config.loads_parallel_max);

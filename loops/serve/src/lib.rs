@@ -15,6 +15,7 @@ mod adapters;
 mod backend;
 mod config;
 mod cost;
+mod draft;
 mod engine;
 mod fair;
 mod kv;

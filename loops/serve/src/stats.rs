@@ -134,6 +134,10 @@ pub struct EngineStats {
     pub cached_prompt_tokens_total: u64,
     /// Tokens sampled.
     pub completion_tokens_total: u64,
+    /// Tokens of drafts that were computed.
+    pub draft_tokens_total: u64,
+    /// Of these, tokens that were drawn as well.
+    pub draft_tokens_accepted_total: u64,
     /// Tokens of given completions that were scored.
     pub scored_tokens_total: u64,
     /// Steps computed.
@@ -206,6 +210,8 @@ pub(crate) struct Counters {
     pub(crate) prompt_tokens: AtomicU64,
     pub(crate) cached_prompt_tokens: AtomicU64,
     pub(crate) completion_tokens: AtomicU64,
+    pub(crate) draft_tokens: AtomicU64,
+    pub(crate) draft_tokens_accepted: AtomicU64,
     pub(crate) scored_tokens: AtomicU64,
     pub(crate) steps: AtomicU64,
     pub(crate) served_us: AtomicU64,
@@ -247,6 +253,8 @@ impl Counters {
             prompt_tokens: u(),
             cached_prompt_tokens: u(),
             completion_tokens: u(),
+            draft_tokens: u(),
+            draft_tokens_accepted: u(),
             scored_tokens: u(),
             steps: u(),
             served_us: u(),
@@ -307,6 +315,8 @@ impl Counters {
             prompt_tokens_total: self.prompt_tokens.load(Relaxed),
             cached_prompt_tokens_total: self.cached_prompt_tokens.load(Relaxed),
             completion_tokens_total: self.completion_tokens.load(Relaxed),
+            draft_tokens_total: self.draft_tokens.load(Relaxed),
+            draft_tokens_accepted_total: self.draft_tokens_accepted.load(Relaxed),
             scored_tokens_total: self.scored_tokens.load(Relaxed),
             steps_total: self.steps.load(Relaxed),
             requests_total: self.requests.load(Relaxed),

@@ -95,6 +95,19 @@ pub(super) struct Bed {
 impl Bed {
     /// Starts an engine as configured for a house.
     pub(super) fn new(bench: &Bench, builtin: &Builtin) -> Result<Self, String> {
+        Self::of(bench, builtin, bench.config.serve.clone())
+    }
+
+    /// As [`Self::new`], without drafts: every token takes its own step.
+    pub(super) fn undrafted(bench: &Bench, builtin: &Builtin) -> Result<Self, String> {
+        let config = hone_serve::Config {
+            draft_tokens_max: 0,
+            ..bench.config.serve.clone()
+        };
+        Self::of(bench, builtin, config)
+    }
+
+    fn of(bench: &Bench, builtin: &Builtin, config: hone_serve::Config) -> Result<Self, String> {
         let folder = bench.folder()?;
         let limit = bench.config.store.blob_file_bytes_max;
         let blobs = FsBlobs::open(&folder.path().join("blobs"), limit);
@@ -109,7 +122,7 @@ impl Bed {
             blobs: blobs.clone(),
             policies: policies.reader(),
             clock: Arc::new(SystemClock::default()),
-            config: bench.config.serve.clone(),
+            config,
             board: Board::new(),
         });
         Ok(Self {
@@ -159,6 +172,11 @@ impl Bed {
         self.ask_about(scope, (prompt, max_tokens), grammar)
     }
 
+    /// Tokens below this are known.
+    pub(super) fn vocab(&self) -> usize {
+        self.vocab
+    }
+
     /// Random tokens that no other prompt has.
     pub(super) fn words(&self, count: usize) -> Vec<Token> {
         let number = self.asks.fetch_add(1, Ordering::Relaxed);
@@ -173,8 +191,19 @@ impl Bed {
         (prompt_tokens, max_tokens): (Vec<Token>, u32),
         grammar: Option<Grammar>,
     ) -> Result<Answer, String> {
+        let ask = self.made(scope, (prompt_tokens, max_tokens), grammar);
+        self.engine.ask(ask).map_err(|error| error.to_string())
+    }
+
+    /// What [`Self::ask_about`] asks, with a seed of its own.
+    pub(super) fn made(
+        &self,
+        scope: Scope,
+        (prompt_tokens, max_tokens): (Vec<Token>, u32),
+        grammar: Option<Grammar>,
+    ) -> Ask {
         let number = self.asks.fetch_add(1, Ordering::Relaxed);
-        let ask = Ask {
+        Ask {
             turn: TurnId(Uuid::now_v7()),
             request: RequestId(Uuid::now_v7()),
             choice_index: 0,
@@ -196,6 +225,7 @@ impl Bed {
             },
             form: grammar.map(Form::Whole),
             given: Vec::new(),
+            predicted: Vec::new(),
             collect: Collect::No(Reason::NoCollector),
             context: AskContext {
                 session: SessionId(Uuid::now_v7()),
@@ -208,8 +238,7 @@ impl Bed {
                 untrainable: None,
                 admitted_ms: 0,
             },
-        };
-        self.engine.ask(ask).map_err(|error| error.to_string())
+        }
     }
 }
 

@@ -453,7 +453,7 @@ fn decode(
 ) -> Result<f64, DeviceError> {
     // As it serves: the device draws the token.
     let draw = PlainDraw::of(&SamplingParams::default(), 0);
-    let logits = draw.map_or(LogitsWanted::Last, LogitsWanted::Draw);
+    let logits = draw.map_or(LogitsWanted::Last, |draw| LogitsWanted::Draws(draw, 1));
     let each = (CONTEXT + 1).div_ceil(BLOCK_TOKENS);
     let blocks: Vec<u32> = (0..(concurrent * each) as u32).collect();
     let mut runner = Runner::on_device(device, blocks.len())?;

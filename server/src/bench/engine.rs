@@ -18,7 +18,7 @@ const PREFILL_TOKENS: usize = 512;
 /// `hone bench engine`.
 pub(super) fn engine(bench: &Bench, steps: u32) -> Result<Report, String> {
     let builtin = bench.builtin()?;
-    let bed = Bed::new(bench, &builtin)?;
+    let bed = Bed::undrafted(bench, &builtin)?;
     let parameters = bed.model.weights.parameters(&bed.model.config);
     let title = format!(
         "engine: {parameters} parameters, {}",
@@ -41,7 +41,7 @@ pub(super) fn engine(bench: &Bench, steps: u32) -> Result<Report, String> {
     }
     report.row([format!("prompt of {PREFILL_TOKENS}"), format!("{speed:.1}")]);
     report.note(format!(
-        "completions of {steps} tokens after prompts of {PROMPT_TOKENS}"
+        "completions of {steps} tokens after prompts of {PROMPT_TOKENS}, without drafts"
     ));
     report.set("parameters", parameters);
     report.set("decode", numbers);

@@ -158,6 +158,7 @@ impl Load {
         let ask = Ask {
             form: None,
             given: Vec::new(),
+            predicted: Vec::new(),
             turn: TurnId(Uuid::now_v7()),
             request: RequestId(Uuid::now_v7()),
             choice_index: 0,

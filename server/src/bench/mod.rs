@@ -9,6 +9,7 @@ mod bed;
 mod child;
 mod demo;
 mod device;
+mod drafts;
 mod engine;
 mod folder;
 mod form;
@@ -105,6 +106,8 @@ enum Name {
     Prefill,
     /// Time to the first token in a conversation of twenty turns, with the prefix cache and without.
     Turns,
+    /// Tokens per second of completions that were predicted, well and badly, with drafts and without.
+    Drafts,
     /// Gaps between tokens at an HTTP client, with training paused and running.
     Gap,
     /// Gaps between tokens while 1,000 versions are published under load, and in turn while none is.
@@ -144,12 +147,13 @@ enum Name {
 
 impl Name {
     /// Those that every machine can take in a short time.
-    const EACH: [Self; 17] = [
+    const EACH: [Self; 18] = [
         Self::Decode,
         Self::Engine,
         Self::Adapters,
         Self::Prefill,
         Self::Turns,
+        Self::Drafts,
         Self::Gap,
         Self::Swap,
         Self::Form,
@@ -184,6 +188,7 @@ impl Name {
             Self::Decode => speed::decode(bench),
             Self::Engine => engine::engine(bench, bench.steps),
             Self::Turns => turns::turns(bench),
+            Self::Drafts => drafts::drafts(bench),
             Self::Adapters => adapters::adapters(bench),
             Self::Prefill => prefill::prefill(bench),
             Self::Gap => gap::gap(bench),

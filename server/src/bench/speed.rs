@@ -45,7 +45,7 @@ pub(super) fn decode(bench: &Bench) -> Result<Report, String> {
     ];
     let mut report = Report::new(title, &head);
     for subject in subjects(bench)? {
-        let bed = Bed::new(bench, &subject.builtin)?;
+        let bed = Bed::undrafted(bench, &subject.builtin)?;
         let parameters = bed.model.weights.parameters(&bed.model.config);
         let mut numbers: Vec<Value> = Vec::new();
         for concurrent in CONCURRENT {

@@ -59,7 +59,7 @@ pub(super) fn turns(bench: &Bench) -> Result<Report, String> {
 }
 
 /// What is measured, and what it is called.
-fn model(bench: &Bench) -> Result<(String, Builtin), String> {
+pub(super) fn model(bench: &Bench) -> Result<(String, Builtin), String> {
     if !bench.config.model.path.is_empty() {
         return Ok((bench.config.model.served_name(), bench.builtin()?));
     }

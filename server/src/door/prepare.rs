@@ -467,6 +467,7 @@ impl Door {
             },
             form: prepared.form.as_ref().map(|(form, _)| form.clone()),
             given: Vec::new(),
+            predicted: Vec::new(),
             collect,
             context: AskContext {
                 session: prepared.binding.session,

@@ -139,6 +139,8 @@ const ENGINE: &[EngineRow] = &[
     ("prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.", |s| s.prompt_tokens_total as f64),
     ("prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.", |s| s.cached_prompt_tokens_total as f64),
     ("generation_tokens_total", "counter", "Tokens sampled.", |s| s.completion_tokens_total as f64),
+    ("draft_tokens_total", "counter", "Tokens of drafts that were computed (speculative decoding).", |s| s.draft_tokens_total as f64),
+    ("draft_tokens_accepted_total", "counter", "Of these, tokens that were drawn as well.", |s| s.draft_tokens_accepted_total as f64),
     ("scored_tokens_total", "counter", "Tokens of known completions that were scored.", |s| s.scored_tokens_total as f64),
     ("engine_steps_total", "counter", "Steps computed.", |s| s.steps_total as f64),
     ("engine_step_failures_total", "counter", "Steps that failed.", |s| s.step_failures_total as f64),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::args::{At, Draw, Drawn, Draws};
 use super::driver::{Buffer, DeviceError, Driver, Growing, launch};
-use crate::forward::{LogitsWanted, SeqInput};
+use crate::forward::SeqInput;
 use crate::logprob::Shape;
 use crate::sample::{PlainDraw, Sampled};
 use crate::simd::padded;
@@ -112,20 +112,19 @@ fn kept(sets: &Buffer, drawn: &[Drawn]) -> Result<Vec<Option<Vec<u32>>>, DeviceE
 
 /// The draws that a batch wants: from the whole vocabulary, and from what is left of it.
 fn wanted(vocab: usize, batch: &[SeqInput]) -> (Vec<Draw>, Vec<Draw>) {
-    let (mut uncut, mut cut, mut row) = (Vec::new(), Vec::new(), 0);
-    for seq in batch {
-        let count = seq.tokens.len();
-        if let LogitsWanted::Draw(how) = seq.logits
-            && count > 0
-            && vocab <= VOCAB_MAX
-        {
-            let to = match how.is_greedy() || how.is_uncut(vocab) {
-                true => &mut uncut,
-                false => &mut cut,
-            };
-            to.push(asked(&how, row as u32));
-        }
-        row += seq.logits.rows(count);
+    let (mut uncut, mut cut) = (Vec::new(), Vec::new());
+    let all = batch
+        .iter()
+        .flat_map(|seq| seq.logits.draws(seq.tokens.len()));
+    for (row, how) in all.enumerate() {
+        let Some(how) = how.filter(|_| vocab <= VOCAB_MAX) else {
+            continue;
+        };
+        let to = match how.is_greedy() || how.is_uncut(vocab) {
+            true => &mut uncut,
+            false => &mut cut,
+        };
+        to.push(asked(&how, row as u32));
     }
     (uncut, cut)
 }

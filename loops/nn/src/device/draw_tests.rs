@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::device::Emulator;
+use crate::forward::LogitsWanted;
 use crate::rng::Rng;
 use crate::sample::{SampleScratch, SamplingParams, TokenCounts, sample};
 
@@ -20,7 +21,7 @@ fn check(emulator: &Arc<Emulator>, row: &[f32], all: &[SamplingParams], position
         start: 0,
         blocks: &[0],
         adapter: None,
-        logits: LogitsWanted::Draw(PlainDraw::of(params, position).unwrap()),
+        logits: LogitsWanted::Draws(PlainDraw::of(params, position).unwrap(), 1),
     };
     let batch: Vec<SeqInput> = all.iter().map(seq).collect();
     let mut drawing = Drawing::default();

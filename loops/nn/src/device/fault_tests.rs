@@ -165,7 +165,7 @@ fn draws() -> [LogitsWanted; 2] {
             top_p,
             ..SamplingParams::default()
         };
-        LogitsWanted::Draw(PlainDraw::of(&params, 3).unwrap())
+        LogitsWanted::Draws(PlainDraw::of(&params, 3).unwrap(), 1)
     })
 }
 

@@ -352,7 +352,9 @@ fn a_draw_on_a_device_is_the_samplers_draw() {
                 adapter: None,
                 logits: match PlainDraw::of(params, seed) {
                     // The third row is wanted as a whole.
-                    Some(plain) if draw && params.temperature != 0.6 => LogitsWanted::Draw(plain),
+                    Some(plain) if draw && params.temperature != 0.6 => {
+                        LogitsWanted::Draws(plain, 1)
+                    }
                     _ => LogitsWanted::Last,
                 },
             })

@@ -1,6 +1,7 @@
 //! One request inside the engine: its tokens, its place in the cache, its text.
 
 mod cache;
+mod draft;
 mod given;
 mod kept;
 mod text;
@@ -24,6 +25,7 @@ use crate::plan::Place;
 use crate::prefix::ChainKey;
 use crate::stop::Ending;
 
+use self::draft::Drafts;
 use self::kept::KeptIds;
 pub(crate) use cache::Coming;
 pub(crate) use given::SCORED_MAX;
@@ -112,6 +114,7 @@ pub(crate) struct Sequence {
     masked: Option<Masked>,
     /// Logits of the next token whose mask was not there in time.
     late: Option<Vec<f32>>,
+    drafts: Drafts,
 
     detok: IncrementalDetokenizer,
     ending: Ending,
@@ -162,6 +165,7 @@ impl Sequence {
         let prompt = tokens.len();
         let room = setup.max_positions - prompt;
         let given = std::mem::take(&mut ask.given);
+        let predicted = std::mem::take(&mut ask.predicted);
         let max_tokens = match given.split_last() {
             Some((_, before)) => {
                 tokens.extend_from_slice(before);
@@ -199,6 +203,7 @@ impl Sequence {
             next_experts: Vec::new(),
             masked,
             late: None,
+            drafts: Drafts::new(predicted),
             detok: IncrementalDetokenizer::without_special(Arc::clone(&setup.tokenizer)),
             ending: Ending::new(&ask.stop),
             text: String::new(),

@@ -89,12 +89,12 @@ impl Sequence {
         self.take_drawn(drawn, all_but_ends, &setup.end_tokens)
     }
 
-    /// What it wants of the logits after its next tokens: a draw where that is all, or the row.
+    /// What it wants of the logits after its next tokens: the draws where they are all, or the row.
     pub(crate) fn wanted(&self) -> LogitsWanted {
         let position = self.completion_tokens() as u64;
         match PlainDraw::of(&self.params, position) {
             Some(draw) if self.masked.as_ref().is_none_or(Masked::is_free) => {
-                LogitsWanted::Draw(draw)
+                LogitsWanted::Draws(draw, 1 + self.drafted())
             }
             _ => LogitsWanted::Last,
         }
@@ -125,6 +125,7 @@ impl Sequence {
             ..
         } = drawn;
         self.tokens.push(token);
+        self.drafts.said(token);
         self.raw.push(raw_logprob);
         self.behavior.push(behavior_logprob);
         let kept = drawn_from.or_else(|| kept.and_then(|ids| self.shared(ids)));

@@ -253,7 +253,7 @@ fn only_calls_are_held_where_the_rest_is_free() {
         let mut row = vec![0.0; model_config().vocab];
         row[usize::from(byte)] = 60.0;
         until("the mask", || sequence.await_mask(Duration::from_millis(1)));
-        drawn.push(matches!(sequence.wanted(), LogitsWanted::Draw(_)));
+        drawn.push(matches!(sequence.wanted(), LogitsWanted::Draws(..)));
         let drew = drawn_from(&mut sequence, &row, &setup);
         assert_eq!(drew, Ok(None));
     }

@@ -1,5 +1,6 @@
 //! The engine from its own door, on tiny random models and without files.
 
+mod drafting;
 mod experts;
 mod given;
 mod grammars;

@@ -3,8 +3,9 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
-use hone_domain::{Ask, PolicyChoice, Sampling, Turn};
+use hone_domain::{Ask, PolicyChoice, Sampling, Token, Turn};
 use hone_nn::{
     Adapter, Arithmetic, Executor, KvFormat, KvPool, Model, ModelConfig, WeightFormat, Weights,
     score,
@@ -107,7 +108,22 @@ pub(super) fn same(wanted: &[Said], got: &[Said], what: &str) {
     }
 }
 
-fn sliding() -> ModelConfig {
+/// Makes every draft worth its time.
+pub(super) fn eager(world: &World) {
+    world.engine.shared.eager.store(true, Relaxed);
+}
+
+/// What was said, but for every so many tokens.
+pub(super) fn nearly(said: &Said, wrong: usize) -> Vec<Token> {
+    let tokens = said.tokens.iter().enumerate();
+    let nearly = |(at, token): (usize, &Token)| match at % wrong == wrong - 1 {
+        true => (token + 1) % 256,
+        false => *token,
+    };
+    tokens.map(nearly).collect()
+}
+
+pub(super) fn sliding() -> ModelConfig {
     ModelConfig {
         windows: vec![Some(40), Some(33)],
         ..model_config()
@@ -364,6 +380,8 @@ struct Around {
     order: Vec<usize>,
     /// How many there are at the same time.
     at_once: usize,
+    /// One in so many tokens of what is predicted is wrong; nothing is predicted where 0.
+    wrong: usize,
 }
 
 const ASKS: usize = 7;
@@ -371,19 +389,24 @@ const ASKS: usize = 7;
 fn any_around() -> impl Strategy<Value = Around> {
     let order = Just((0..2 * ASKS).map(|i| i % ASKS).collect::<Vec<_>>()).prop_shuffle();
     let sizes = (9usize..80, 1usize..80, prop_oneof![Just(14u64), Just(400)]);
-    (1usize..5, sizes, order, 1..=2 * ASKS).prop_map(
-        |(threads, (step, chunk, blocks), order, at_once)| Around {
+    (1usize..5, sizes, order, 1..=2 * ASKS, 0usize..9).prop_map(
+        |(threads, (step, chunk, blocks), order, at_once, wrong)| Around {
             threads,
             step,
             chunk,
             blocks,
             order,
             at_once,
+            wrong,
         },
     )
 }
 
-fn asked_around(shape: &ModelConfig, kind: Kind, around: &Around) -> (World, Vec<(usize, Said)>) {
+fn asked_around(
+    (shape, kind): (&ModelConfig, Kind),
+    around: &Around,
+    predicted: &[(usize, Said)],
+) -> (World, Vec<(usize, Said)>) {
     let each = KvPool::bytes_per_block(shape, kind.2) as u64;
     let config = Config {
         running_max: 8,
@@ -395,7 +418,12 @@ fn asked_around(shape: &ModelConfig, kind: Kind, around: &Around) -> (World, Vec
     let model = kind_of(shape.clone(), kind);
     let world = published(World::on_threads(config, model, around.threads));
     load_adapters(&world);
-    let all = asks(ASKS);
+    let mut all = asks(ASKS);
+    if around.wrong > 0 {
+        eager(&world);
+        let both = all.iter_mut().zip(predicted);
+        both.for_each(|(ask, (_, said))| ask.predicted = nearly(said, around.wrong));
+    }
     let mut told = Vec::new();
     for part in around.order.chunks(around.at_once) {
         let said = together(&world, part.iter().map(|i| all[*i].clone()).collect());
@@ -404,7 +432,7 @@ fn asked_around(shape: &ModelConfig, kind: Kind, around: &Around) -> (World, Vec
     (world, told)
 }
 
-/// Batches, chunks, prefixes found, pauses, adapters and threads at random, for every arithmetic: a
+/// Batches, chunks, prefixes found, pauses, adapters, drafts and threads at random, for every arithmetic: a
 /// request gets what it gets alone, bit for bit, and what its tokens in one piece recompute.
 #[test]
 fn whatever_happens_around_it_changes_nothing() {
@@ -415,6 +443,7 @@ fn whatever_happens_around_it_changes_nothing() {
             ..model_config()
         };
         let (paused, cached) = (Cell::new(0), Cell::new(0));
+        let (drafted, right) = (Cell::new(0), Cell::new(0));
         for kind in KINDS {
             let quiet = Around {
                 threads: 1,
@@ -423,11 +452,12 @@ fn whatever_happens_around_it_changes_nothing() {
                 blocks: 400,
                 order: (0..ASKS).collect(),
                 at_once: 1,
+                wrong: 0,
             };
-            let (_, alone) = asked_around(&shape, kind, &quiet);
+            let (_, alone) = asked_around((&shape, kind), &quiet, &[]);
             let config = ProptestConfig::with_cases(8);
             proptest!(config, |(around in any_around())| {
-                let (world, told) = asked_around(&shape, kind, &around);
+                let (world, told) = asked_around((&shape, kind), &around, &alone);
                 let exec = Executor::new(around.threads);
                 for (i, said) in &told {
                     let wanted = &alone[*i].1;
@@ -438,9 +468,12 @@ fn whatever_happens_around_it_changes_nothing() {
                 let stats = world.engine.stats();
                 paused.set(paused.get() + stats.preemptions_total);
                 cached.set(cached.get() + stats.cached_prompt_tokens_total);
+                drafted.set(drafted.get() + stats.draft_tokens_total);
+                right.set(right.get() + stats.draft_tokens_accepted_total);
             });
         }
         assert!(cached.get() > 0 && (paused.get() > 0 || shape.windows[0].is_some()));
+        assert!(drafted.get() > right.get() && right.get() > 0);
     }
 }
 

@@ -371,6 +371,7 @@ pub(crate) fn ask(prompt: &[Token], max_tokens: u32, seed: u64) -> Ask {
     Ask {
         form: None,
         given: Vec::new(),
+        predicted: Vec::new(),
         turn: TurnId(id()),
         request: RequestId(id()),
         choice_index: 0,

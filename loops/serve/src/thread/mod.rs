@@ -1,6 +1,7 @@
 //! The engine thread: takes what arrived, plans a step, computes it, sends what came of it.
 
 mod arrivals;
+mod draft;
 pub(crate) mod draw;
 mod step;
 mod warm;
@@ -27,6 +28,7 @@ use crate::plan::{Place, Plan, PlanScratch, View};
 use crate::prefix::BlockPool;
 use crate::prewarm::{WarmRow, Warming};
 use crate::sequence::{Coming, Sequence, TurnFacts};
+use crate::thread::draft::Drafting;
 
 /// How often a switched-off engine looks whether it was switched on again.
 const PAUSED_LOOK: Duration = Duration::from_millis(50);
@@ -134,6 +136,7 @@ pub(crate) struct Core {
     fitting: usize,
     /// What one more token takes.
     cost: StepCost,
+    drafting: Drafting,
 
     panics_in_row: u32,
     stop_at: Option<Instant>,
@@ -183,6 +186,7 @@ impl Core {
             token_us: 0.0,
             fitting: ctx.config.step_tokens_max,
             cost: StepCost::default(),
+            drafting: Drafting::default(),
             panics_in_row: 0,
             stop_at: None,
             board_at: Instant::now(),

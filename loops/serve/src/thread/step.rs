@@ -38,6 +38,7 @@ impl Core {
         if self.plan.rows.is_empty() && self.warming.is_empty() {
             return self.await_mask();
         }
+        self.draft();
         self.place_rows();
         self.take_warm_row();
         let warmed = self.warm.as_ref().map_or(0, |row| row.tokens.len());
@@ -47,6 +48,8 @@ impl Core {
         let tokens = warmed + self.plan.rows.iter().map(|row| row.tokens).sum::<usize>();
         let long = &self.ctx.shared.counters.long_step;
         long.store(tokens > self.plan.rows.len(), Relaxed);
+        let decodes = tokens == self.plan.rows.len();
+        let tokens = tokens + self.drafting.drafted;
         if let Err(error) = self.compute() {
             return self.not_computed(&error);
         }
@@ -61,7 +64,10 @@ impl Core {
         }
         let us = micros(ended - began);
         self.cost.note(tokens, us);
-        if tokens >= TELLING_TOKENS {
+        if decodes {
+            self.drafting.cost.note(tokens, us);
+        }
+        if tokens - self.drafting.drafted >= TELLING_TOKENS {
             let each = us as f64 / tokens as f64;
             self.token_us += (each - self.token_us) * if self.token_us == 0.0 { 1.0 } else { 0.2 };
         }
@@ -85,7 +91,7 @@ impl Core {
             return self.ctx.shared.set_life(Life::Failed);
         }
         tracing::warn!(%error, rows, "a step was not computed; the next ones are smaller");
-        if self.drop_warm_row() {
+        if self.drop_warm_row() || self.drop_drafts() {
             return;
         }
         let tokens: usize = self.plan.rows.iter().map(|row| row.tokens).sum();
@@ -227,7 +233,7 @@ impl Core {
         (us / self.token_us) as usize
     }
 
-    fn index_of(&self, place: Place) -> usize {
+    pub(super) fn index_of(&self, place: Place) -> usize {
         let found = self.running.binary_search_by_key(&place, |s| s.place);
         found.expect("the plan names running requests")
     }
@@ -348,24 +354,27 @@ impl Core {
             let sequence = &mut running[index];
             let samples = sequence.samples_after(tokens);
             let scored = if sequence.is_scoring() { tokens } else { 0 };
-            let position = sequence.computed + tokens;
-            sequence.advance(tokens, unseen_at(sight, position), pool);
             let rows = (row..row + scored).map(|at| logits.row(at));
-            if let Some(how) = score(sequence, rows, counters) {
-                ended.push((index, how));
-            }
+            let scores = score(sequence, rows, counters);
             row += scored;
-            if !samples {
-                continue;
-            }
-            let at = row;
-            row += 1;
-            sequence.used_experts(logits.experts(at));
-            if let Some(drawn) = logits.drawn(at) {
-                sampled += 1;
-                let went = sequence.accept(drawn.clone(), &ctx.shared.setup);
+            let (at, wanted) = (row, usize::from(samples) * (1 + sequence.drafted()));
+            row += wanted;
+            let drawn = (at..row).map(|at| (logits.drawn(at), logits.experts(at)));
+            let (drew, went) = sequence.take_draws(drawn, &ctx.shared.setup);
+            // Of a draft what was drawn counts as computed, all but the last.
+            let computed = tokens + drew.saturating_sub(1);
+            let position = sequence.computed + computed;
+            sequence.advance(computed, unseen_at(sight, position), pool);
+            for _ in 0..drew {
                 note_drawn(sequence, (counters, now));
-                ended.extend(went.transpose().map(|how| (index, how)));
+            }
+            sampled += drew as u64;
+            if drew > 1 {
+                let right = &counters.draft_tokens_accepted;
+                right.fetch_add(drew as u64 - 1, Relaxed);
+            }
+            ended.extend(scores.or(went.transpose()).map(|how| (index, how)));
+            if !samples || drew > 0 {
                 continue;
             }
             let left = masks_until.saturating_duration_since(Instant::now());
@@ -444,7 +453,7 @@ fn batch_of<'a>(
             LogitsWanted::None
         };
         SeqInput {
-            tokens: sequence.next_tokens(tokens),
+            tokens: sequence.computes(tokens),
             start: sequence.computed,
             blocks: sequence.table(),
             adapter: sequence.pinned.adapter(),

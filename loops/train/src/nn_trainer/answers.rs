@@ -160,7 +160,7 @@ fn step(
             let (tokens, due) = s.next();
             let draw = || PlainDraw::of(&how.params(s), s.completion.len() as u64);
             let logits = match due {
-                true => draw().map_or(LogitsWanted::Last, LogitsWanted::Draw),
+                true => draw().map_or(LogitsWanted::Last, |draw| LogitsWanted::Draws(draw, 1)),
                 false => LogitsWanted::None,
             };
             SeqInput {
