@@ -179,8 +179,27 @@ pub struct End {
     pub completion: Completion,
     /// The version that sampled all of it.
     pub version: PolicyVersion,
+    /// What became of what was predicted, where something was.
+    pub predicted: Option<Predicted>,
     /// Present where the turn is being collected: becomes ready when it is durable.
     pub turn: Option<Box<Turn>>,
+}
+
+/// Tokens of a prediction that were computed before it was certain that they come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Predicted {
+    /// They were sampled.
+    pub accepted: u32,
+    /// Others were.
+    pub rejected: u32,
+}
+
+impl Predicted {
+    /// Adds those of another completion.
+    pub fn add(&mut self, other: Self) {
+        self.accepted = self.accepted.saturating_add(other.accepted);
+        self.rejected = self.rejected.saturating_add(other.rejected);
+    }
 }
 
 /// What became of a turn's record.

@@ -26,7 +26,8 @@ mod turn;
 mod verdict;
 
 pub use ask::{
-    Ask, AskContext, Collect, Delta, End, Form, Grammar, Receipt, ServeError, StopRules, TokenDelta,
+    Ask, AskContext, Collect, Delta, End, Form, Grammar, Predicted, Receipt, ServeError, StopRules,
+    TokenDelta,
 };
 pub use binding::{
     BindHow, BindRequest, Binding, Continued, Habits, PendingTurn, SessionIndex,

@@ -24,9 +24,9 @@ const LONGER: [usize; 2] = [4, 8];
 /// How often the next token of a match is right before anything is known, by its length.
 const PRIOR_RATES: [f64; 3] = [0.4, 0.6, 0.8];
 /// What is expected weighs as much as so many tokens.
-const PRIOR_WEIGHT: f64 = 4.0;
+const PRIOR_WEIGHT: f64 = 2.0;
 /// What is kept of all that was noted before, with every draft.
-const KEEP_HITS: f64 = 0.9;
+const KEEP_HITS: f64 = 0.95;
 
 /// What is kept of all that was noted before, with every step.
 const KEEP_STEPS: f64 = 0.98;
@@ -37,8 +37,8 @@ const ROWS_BESIDE: f64 = 31.0;
 const PRIOR_SPREAD: f64 = 4.0;
 /// A step counts at most so many times what it should take: whatever held it up says nothing of rows.
 const SLOWEST: f64 = 2.0;
-/// Where a row that is surely right makes less of the time than this, no draft is looked up.
-const PAYS: f64 = 1.02;
+/// What makes less more of the time than this is left alone.
+const PAYS: f64 = 1.03;
 /// Steps with drafts take so many times as long at most, where somebody has none.
 const SLOWER: f64 = 1.25;
 
@@ -226,7 +226,7 @@ pub(crate) fn lengths(
         true => SLOWER * alone,
         false => f64::INFINITY,
     };
-    let (mut said, mut best, mut taken) = (rows as f64, rows as f64 / alone, 0);
+    let (mut said, mut best, mut taken) = (rows as f64, PAYS * rows as f64 / alone, 0);
     for (at, (gain, _)) in gains.iter().take(most).enumerate() {
         let takes = us(rows + at + 1);
         if takes > longest {

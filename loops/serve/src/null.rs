@@ -81,6 +81,7 @@ impl NullBackend {
             text: String::new(),
             completion,
             version,
+            predicted: None,
             turn,
         })
     }

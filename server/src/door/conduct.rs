@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use hone_domain::{
     Ask, Collect, Delta, End, Listener, Listening, Millis, Part, PendingTurn, PolicyVersion,
-    Reason, Receipt, ServeError, SessionId, StopReason, Token, TokenDelta, Transcript, Turn,
-    TurnId,
+    Predicted, Reason, Receipt, ServeError, SessionId, StopReason, Token, TokenDelta, Transcript,
+    Turn, TurnId,
 };
 use hone_serve::Answer;
 use tokio::sync::{mpsc, oneshot};
@@ -66,6 +66,8 @@ pub struct Ended {
     pub tokens: Vec<Token>,
     /// How many of them belong to the reasoning, its tags among them.
     pub reasoning_tokens: usize,
+    /// What became of what was predicted, where something was.
+    pub predicted: Option<Predicted>,
     /// What became of its record.
     pub receipt: Receipt,
     /// Its turn.
@@ -294,7 +296,7 @@ async fn finish(
         payer.spend(tokens.len());
     }
     let version = end.version;
-    let reasoning_tokens = heard.thoughts;
+    let (reasoning_tokens, predicted) = (heard.thoughts, end.predicted);
     let receipt = offer(door, job.collect, end.turn);
     remember(door, &job, (heard.text, &tokens), stop);
     if job.done {
@@ -332,6 +334,7 @@ async fn finish(
             version,
             tokens,
             reasoning_tokens,
+            predicted,
             receipt,
             turn: job.ask.turn,
             session: job.ask.context.session,

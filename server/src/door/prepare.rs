@@ -79,6 +79,8 @@ pub struct Request {
     pub stops: Vec<String>,
     /// Whether end tokens do not stop.
     pub ignore_end: bool,
+    /// What the client thinks that the answer will be.
+    pub prediction: Option<String>,
     /// Whether at most one tool call is told.
     pub single_call: bool,
     /// The form of the answer.
@@ -147,7 +149,7 @@ impl Request {
             // The only message.
             PromptSource::Text(_) | PromptSource::Tokens(_) => 0,
         };
-        said.sum::<usize>() + shown
+        said.sum::<usize>() + shown + some(&self.prediction)
     }
 }
 
@@ -179,6 +181,7 @@ pub struct Opened {
 struct Prepared {
     text: Option<Arc<str>>,
     tokens: Vec<Token>,
+    predicted: Vec<Token>,
     binding: Binding,
     listening: Listening,
     /// Held until the ask, which is no place to compile it.
@@ -260,8 +263,20 @@ impl Door {
             form,
             text: text.map(Arc::from),
             tokens,
+            predicted: self.predicted(request),
             binding,
         })
+    }
+
+    /// Tokens of what is predicted, no more than an answer can have.
+    fn predicted(&self, request: &Request) -> Vec<Token> {
+        let Some(text) = &request.prediction else {
+            return Vec::new();
+        };
+        let most = self.backend.capabilities().max_positions;
+        let mut tokens = self.language.encode(text, false);
+        tokens.truncate(most);
+        tokens
     }
 
     /// The prompt's text; none where the request gave tokens.
@@ -467,7 +482,7 @@ impl Door {
             },
             form: prepared.form.as_ref().map(|(form, _)| form.clone()),
             given: Vec::new(),
-            predicted: Vec::new(),
+            predicted: prepared.predicted.clone(),
             collect,
             context: AskContext {
                 session: prepared.binding.session,

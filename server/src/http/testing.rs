@@ -17,8 +17,8 @@ use base64::engine::general_purpose::STANDARD;
 use hone_collect::Input;
 use hone_domain::{
     Ask, Collect, Completion, Consents, Delta, Digest, End, Grammar, Policies, PolicyVersion,
-    Reason, Receipt, Scope, ServeError, SessionIndex, StopReason, Token, TokenDelta, Turn,
-    UserRole, VersionSpan,
+    Predicted, Reason, Receipt, Scope, ServeError, SessionIndex, StopReason, Token, TokenDelta,
+    Turn, UserRole, VersionSpan,
 };
 use hone_nn::{
     Adapter, AdapterDtype, Executor, Family, LoraConfig, Model, ModelConfig, StoredDtype, Target,
@@ -159,6 +159,10 @@ fn end_of(ask: &Ask, pieces: &[&str], stop: StopReason) -> Delta {
         text: String::new(),
         completion,
         version: PolicyVersion(3),
+        predicted: (!ask.predicted.is_empty()).then(|| Predicted {
+            accepted: 1,
+            rejected: ask.predicted.len() as u32 - 1,
+        }),
         turn,
     }))
 }

@@ -1690,6 +1690,11 @@ export interface components {
             /** @description False ends the answer with its first call. */
             parallel_tool_calls?: boolean | null;
             /**
+             * @description What the answer will probably be: `{"type": "content", "content": ...}` with a text or text parts.
+             *     Where the answer says the same it comes sooner; what it says does not depend on it.
+             */
+            prediction?: Record<string, never> | null;
+            /**
              * @description How much to reason: `none`, `minimal`, `low`, `medium`, `high`, `xhigh`, `max`; has an effect
              *     where the model's template reads `reasoning_effort` or `enable_thinking`.
              */
@@ -1779,8 +1784,18 @@ export interface components {
         };
         /** @description More about what was sampled. */
         CompletionDetails: {
+            /**
+             * Format: int32
+             * @description With a `prediction`: tokens of it that were sampled, and were there sooner for that.
+             */
+            accepted_prediction_tokens?: number | null;
             /** @description Tokens of reasoning, its tags among them. */
             reasoning_tokens: number;
+            /**
+             * Format: int32
+             * @description With a `prediction`: tokens of it that were computed and not sampled.
+             */
+            rejected_prediction_tokens?: number | null;
         };
         /** @description Fields that only text completions have. */
         CompletionFields: {

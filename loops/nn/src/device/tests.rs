@@ -18,7 +18,7 @@ use crate::kv::{BLOCK_TOKENS, KvPool};
 use crate::panels::{Panels, Rows, RowsMut, Store};
 use crate::quant::WeightFormat;
 use crate::rng::Rng;
-use crate::sample::{PlainDraw, SampleScratch, SamplingParams, TokenCounts, sample};
+use crate::sample::{PlainDraw, SampleScratch, Sampled, SamplingParams, TokenCounts, sample};
 use crate::simd::padded;
 use crate::source::TensorData;
 use crate::testing::{FAMILIES, forms_of, lora_of, model, tiny, tokens, with_experts};
@@ -376,6 +376,61 @@ fn a_draw_on_a_device_is_the_samplers_draw() {
         emulator.turn_around();
     }
     assert!(seen.len() > 100, "the draws differ");
+}
+
+/// Draws of several positions are those of each alone, on the processor and on a device.
+#[test]
+fn draws_of_many_rows_are_those_of_each() {
+    let cfg = tiny(Family::Qwen3);
+    let model = Arc::new(model(&cfg, 8));
+    let device = on(emulator(), &model);
+    let exec = Executor::new(2);
+    let text = tokens(&cfg, 40, 1);
+    let params = [(1.0, 1.0), (0.0, 1.0), (0.8, 0.7)].map(|(temperature, top_p)| SamplingParams {
+        temperature,
+        top_p,
+        seed: 5,
+        ..SamplingParams::default()
+    });
+    let tables = [[0, 1], [2, 3], [4, 5]];
+    let batch = |wanted: &dyn Fn(usize) -> LogitsWanted| -> Vec<SeqInput> {
+        let seq = |i: usize| SeqInput {
+            // 33, 36 and 39 tokens, of which the last four, three and two are drawn after.
+            tokens: &text[..33 + 3 * i],
+            start: 0,
+            blocks: &tables[i],
+            adapter: None,
+            logits: wanted(i),
+        };
+        (0..3).map(seq).collect()
+    };
+    let drawn = |i: usize| LogitsWanted::Draws(PlainDraw::of(&params[i], 7).unwrap(), 4 - i);
+    let mut kv = KvPool::new(&model, 6);
+    let mut scratch = Scratch::default();
+    let all = batch(&|_| LogitsWanted::All);
+    let rows = forward(&model, &mut kv, &all, &exec, &mut scratch);
+    let (counts, mut sampling) = (TokenCounts::default(), SampleScratch::default());
+    let mut end = 0;
+    let wanted: Vec<Sampled> = (0..3)
+        .flat_map(|i| {
+            end += 33 + 3 * i;
+            let first = end - (4 - i);
+            (first..end).zip(7..).map(move |row| (i, row))
+        })
+        .map(|(i, (row, position))| {
+            sample(rows.row(row), &params[i], &counts, position, &mut sampling)
+        })
+        .collect();
+    let mut pass = DevicePass::new(Arc::clone(&device), 6).unwrap();
+    let batch = batch(&drawn);
+    let there = pass.forward(&batch).unwrap();
+    let (mut kv, mut scratch) = (KvPool::new(&model, 6), Scratch::default());
+    let here = forward(&model, &mut kv, &batch, &exec, &mut scratch);
+    for logits in [here, there] {
+        assert_eq!(logits.rows(), 9);
+        let drawn: Vec<&Sampled> = (0..9).map(|i| logits.drawn(i).unwrap()).collect();
+        assert_eq!(drawn, wanted.iter().collect::<Vec<_>>());
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A request's drafts: tokens it may say next, for one step.
 
-use hone_domain::Token;
+use hone_domain::{Predicted, Token};
 use hone_nn::sample::Sampled;
 use hone_nn::{BLOCK_TOKENS, LogitsWanted};
 
@@ -18,8 +18,11 @@ pub(super) struct Drafts {
     ahead: Vec<Token>,
     /// Length of the match that it follows.
     length: usize,
+    /// Whether it was predicted.
+    is_predicted: bool,
     hits: Hits,
     predicted: Prediction,
+    became: Predicted,
 }
 
 impl Drafts {
@@ -32,6 +35,11 @@ impl Drafts {
             },
             ..Self::default()
         }
+    }
+
+    /// What became of what was predicted, where something was.
+    pub(super) fn became(&self) -> Option<Predicted> {
+        (!self.predicted.tokens.is_empty()).then_some(self.became)
     }
 
     /// A token was said.
@@ -57,20 +65,21 @@ impl Prediction {
         self.next += 1;
     }
 
-    /// Appends what probably follows `text` to `draft`; returns the length of the match that says so.
-    fn look_up(&mut self, text: &[Token], most: usize, draft: &mut Vec<Token>) -> usize {
+    /// Appends what probably follows `text` to `draft`; returns the length of the match that says so, and
+    /// whether it was predicted.
+    fn look_up(&mut self, text: &[Token], most: usize, draft: &mut Vec<Token>) -> (usize, bool) {
         if self.right == 0 || self.next >= self.tokens.len() {
             let found = look_up((text, &self.tokens), most, draft);
             if let Some(found) = found {
                 if found.within {
                     self.next = found.next;
                 }
-                return found.length;
+                return (found.length, found.within);
             }
         }
         let rest = self.tokens.get(self.next..).unwrap_or_default();
         draft.extend(rest.iter().take(most));
-        self.right
+        (self.right, true)
     }
 }
 
@@ -89,11 +98,13 @@ impl Sequence {
         let Drafts {
             ahead,
             length,
+            is_predicted,
             hits,
             predicted,
+            ..
         } = &mut self.drafts;
         ahead.push(last);
-        *length = predicted.look_up(&self.tokens, most, ahead);
+        (*length, *is_predicted) = predicted.look_up(&self.tokens, most, ahead);
         let (rate, tokens) = (hits.rate(*length), ahead.len() - 1);
         if tokens == 0 {
             self.drop_draft();
@@ -156,10 +167,23 @@ impl Sequence {
         }
         if drafted > 0 {
             let right = drew.saturating_sub(1);
-            self.drafts.hits.note(self.drafts.length, right, failed);
+            self.note_draft((drafted, right), failed);
             self.drop_draft();
         }
         (drew, went)
+    }
+
+    /// Of the draft's tokens so many were right.
+    fn note_draft(&mut self, (drafted, right): (usize, usize), failed: bool) {
+        let drafts = &mut self.drafts;
+        drafts.hits.note(drafts.length, right, failed);
+        if drafts.is_predicted {
+            // A draft is shorter than a block.
+            drafts.became.add(Predicted {
+                accepted: right as u32,
+                rejected: (drafted - right) as u32,
+            });
+        }
     }
 
     /// Whether its next token is drawn beside the logits, from nothing but them.

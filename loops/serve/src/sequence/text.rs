@@ -261,6 +261,7 @@ impl Sequence {
             text: shown,
             out,
             kept_ids,
+            drafts,
             ..
         } = *self;
         let collected = ask.collect == Collect::Yes && !completion.is_empty();
@@ -278,6 +279,7 @@ impl Sequence {
             text,
             completion,
             version,
+            predicted: drafts.became(),
             turn,
         })));
     }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hone_domain::{
-    Ask, CallFinder, CallStyle, Completion, Grammar, Reasoning, Sampling, StopReason, Token,
+    Ask, CallFinder, CallStyle, Completion, Grammar, Predicted, Reasoning, Sampling, StopReason,
+    Token,
 };
 use hone_nn::sample::Sampled;
 use hone_nn::{BLOCK_TOKENS, LogitsWanted};
@@ -48,17 +49,27 @@ fn drafts_change_neither_words_nor_records() {
         let quiet = World::with(WITHOUT, model.clone());
         let wanted: Vec<Said> = asks(8).into_iter().map(|ask| quiet.complete(ask)).collect();
         assert_eq!(drafted(&quiet), (0, 0));
+        assert!(wanted.iter().all(|said| said.predicted.is_none()));
         for wrong in [1, 2, 5, 1_000] {
             let there = World::with(Config::for_tests(), model.clone());
             eager(&there);
+            let mut told: Vec<Predicted> = Vec::new();
             for what in ["drafted", "drafted, after hits"] {
                 let asks = predicting(asks(8), &wanted, wrong);
                 let got = there.complete_all(asks);
                 same(&wanted, &got, what);
                 assert_eq!(completions(&wanted), completions(&got), "{what}");
+                told.extend(got.iter().filter_map(|said| said.predicted));
             }
             let (all, right) = drafted(&there);
             assert!(all > 0 && right <= all);
+            assert_eq!(told.len(), 16, "all were predicted");
+            // What was looked up in the text itself was not predicted.
+            let accepted: u32 = told.iter().map(|told| told.accepted).sum();
+            let rejected: u32 = told.iter().map(|told| told.rejected).sum();
+            assert!(u64::from(accepted) <= right && u64::from(rejected) <= all - right);
+            assert_eq!(accepted > 0, wrong > 1);
+            assert!(wrong > 5 || rejected > 0);
             match wrong {
                 1 => assert!(right < all / 2, "{right} of {all}"),
                 1_000 => assert!(right > all * 9 / 10, "{right} of {all}"),

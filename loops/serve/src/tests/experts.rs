@@ -14,7 +14,7 @@ use hone_nn::{
     TokenLoss, TrainRow, Trainable, forward, score,
 };
 
-use super::parity::{adapters, asks, device_world, same};
+use super::parity::{adapters, asks, device_world, eager, nearly, same};
 use super::support::{Said, World, ask, model_config, prompt, scope, tokenizer};
 use crate::{Backend, Config};
 
@@ -117,6 +117,26 @@ fn a_device_says_and_records_the_same() {
         let got = there.complete_all(short());
         same(&wanted, &got, "on a device");
         assert_eq!(chosen(&wanted), chosen(&got));
+    }
+}
+
+#[test]
+fn drafts_change_neither_words_nor_experts() {
+    for kind in models() {
+        let quiet = world(Config::for_tests(), &kind);
+        let wanted: Vec<Said> = short().into_iter().map(|ask| quiet.complete(ask)).collect();
+        let there = world(Config::for_tests(), &kind);
+        eager(&there);
+        let asks = short().into_iter().zip(&wanted).map(|(ask, said)| Ask {
+            predicted: nearly(said, 4),
+            ..ask
+        });
+        let got = there.complete_all(asks.collect());
+        same(&wanted, &got, "drafted");
+        assert_eq!(chosen(&wanted), chosen(&got));
+        let stats = there.engine.stats();
+        let right = stats.draft_tokens_accepted_total;
+        assert!(right > 0 && right < stats.draft_tokens_total);
     }
 }
 

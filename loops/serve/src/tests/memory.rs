@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use hone_domain::{Ask, ServeError};
 use hone_nn::device::{Driver, Emulator};
@@ -97,6 +98,36 @@ fn a_token_without_memory_costs_its_own_request_only() {
     elsewhere.publish("a", 1, &adapter(WIDEST));
     let wanted = elsewhere.complete(asked.clone());
     assert_eq!(world.complete(asked).bits(), wanted.bits());
+}
+
+/// A draft is given up where it does not fit; the token that it is beside does.
+#[test]
+fn a_draft_without_memory_is_given_up() {
+    let config = Config {
+        running_max: 1,
+        step_tokens_max: 8,
+        prewarm_tokens_max: 0,
+        ..Config::for_tests()
+    };
+    let device = emulator();
+    let world = World::on(&device, config, model_config()).unwrap();
+    let elsewhere = World::new();
+    for world in [&world, &elsewhere] {
+        world.complete(ask(&prompt(70, 1), 1, 1));
+        publish(world);
+    }
+    let mut asked = ask(&prompt(9, 2), 30, 2);
+    asked.stop.ignore_end = true;
+    let wanted = elsewhere.complete(asked.clone());
+    asked.predicted = wanted.tokens.clone();
+    world.engine.shared.eager.store(true, Relaxed);
+    // Two tokens of this adapter at a time are what is reserved for eight of a narrow one.
+    device.leave(0);
+    assert_eq!(world.complete(asked).bits(), wanted.bits());
+    let stats = world.engine.stats();
+    assert!(stats.draft_tokens_total > 0 && stats.step_failures_total > 1);
+    assert_eq!(stats.failed_total, 0);
+    holds_nothing(&world);
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use hone_domain::{
     Ask, AskContext, BlobError, BlobKey, Blobs, Collect, Delta, Digest, End, OnTrial, Origin,
-    Policies, Policy, PolicyChoice, PolicyVersion, RequestId, Sampling, Scope, ServeError,
-    SessionId, StopReason, StopRules, Token, Turn, TurnId, TurnKind,
+    Policies, Policy, PolicyChoice, PolicyVersion, Predicted, RequestId, Sampling, Scope,
+    ServeError, SessionId, StopReason, StopRules, Token, Turn, TurnId, TurnKind,
 };
 use hone_nn::tokenizer::Tokenizer;
 use hone_nn::{
@@ -299,6 +299,7 @@ pub(crate) struct Said {
     pub(crate) behavior: Vec<u32>,
     pub(crate) version: PolicyVersion,
     pub(crate) stop: StopReason,
+    pub(crate) predicted: Option<Predicted>,
     pub(crate) turn: Option<Box<Turn>>,
 }
 
@@ -333,6 +334,7 @@ pub(crate) fn read(mut answer: Answer) -> Result<Said, ServeError> {
                     text: last,
                     completion,
                     version,
+                    predicted,
                     turn,
                 } = *end;
                 text.push_str(&last);
@@ -352,6 +354,7 @@ pub(crate) fn read(mut answer: Answer) -> Result<Said, ServeError> {
                     behavior,
                     version,
                     stop,
+                    predicted,
                     turn,
                 });
             }

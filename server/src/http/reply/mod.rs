@@ -14,7 +14,7 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::response::Response;
 use futures::Stream;
-use hone_domain::{Heard, Part, PolicyVersion, ServeError, Token, TokenDelta};
+use hone_domain::{Heard, Part, PolicyVersion, Predicted, ServeError, Token, TokenDelta};
 use hone_runtime::Clock;
 use tokio::time::{Instant, timeout_at};
 
@@ -108,6 +108,8 @@ pub struct Sampled {
     pub tokens: usize,
     /// Those of reasoning.
     pub reasoning: usize,
+    /// What became of what was predicted, where something was.
+    pub predicted: Option<Predicted>,
 }
 
 impl Sampled {
@@ -115,6 +117,9 @@ impl Sampled {
     fn add(&mut self, ended: &Ended) {
         self.tokens += ended.tokens.len();
         self.reasoning += ended.reasoning_tokens;
+        if let Some(predicted) = ended.predicted {
+            self.predicted.get_or_insert_default().add(predicted);
+        }
     }
 }
 
@@ -153,6 +158,8 @@ impl Frame {
             },
             completion_tokens_details: CompletionDetails {
                 reasoning_tokens: sampled.reasoning,
+                accepted_prediction_tokens: sampled.predicted.map(|predicted| predicted.accepted),
+                rejected_prediction_tokens: sampled.predicted.map(|predicted| predicted.rejected),
             },
         }
     }

@@ -142,6 +142,7 @@ fn talk(http: &Http, door: &Door, body: &MessagesRequest) -> Result<Talk, ApiErr
         max_tokens: limit_of("max_tokens", fields.max_tokens)?,
         n: 1,
         template: body.template(),
+        prediction: None,
         sampling: sampling_of(http, door, &sampling)?,
     })
 }

@@ -17,7 +17,7 @@ use crate::http::error::{ApiError, ErrorBody};
 use crate::http::reply::Dialect;
 use crate::http::reply::openai::{streamed, whole};
 use crate::http::wire::body::read_json;
-use crate::http::wire::messages::parse_messages;
+use crate::http::wire::messages::{parse_messages, parse_prediction};
 use crate::http::wire::openai::ChatRequest;
 use crate::http::wire::replies::ChatCompletion;
 use crate::http::wire::sampling::{limit_of_logprobs, whole as whole_number};
@@ -118,6 +118,7 @@ fn talk(http: &Http, door: &Door, body: &mut ChatRequest) -> Result<Talk, ApiErr
         max_tokens,
         n: n as u32,
         template: chat.chat_template_kwargs.clone().unwrap_or_default(),
+        prediction: parse_prediction(chat.prediction.as_ref())?,
     })
 }
 

@@ -152,6 +152,7 @@ fn plans(
             max_tokens,
             stops: stops.clone(),
             ignore_end: body.sampling.ignore_eos.unwrap_or(false),
+            prediction: None,
             single_call: false,
             shape: shape.clone(),
             metadata: wish.metadata.clone(),

@@ -165,6 +165,7 @@ fn talk(
         max_tokens,
         n: 1,
         template: fields.chat_template_kwargs.clone().unwrap_or_default(),
+        prediction: None,
     };
     Ok((talk, next_from))
 }

@@ -213,6 +213,8 @@ pub(super) struct Talk {
     pub(super) n: u32,
     /// Variables for the model's chat template.
     pub(super) template: Map<String, Value>,
+    /// What the client thinks that the answer will be.
+    pub(super) prediction: Option<String>,
 }
 
 impl Talk {
@@ -251,6 +253,7 @@ impl Talk {
             max_tokens: self.max_tokens,
             stops: self.stops,
             ignore_end,
+            prediction: self.prediction,
             single_call,
             shape,
             metadata: wish.metadata,

@@ -108,6 +108,7 @@ pub async fn tokenize(
                 max_tokens: None,
                 n: 1,
                 template: body.chat_template_kwargs.clone().unwrap_or_default(),
+                prediction: None,
             };
             let plan = talk.plan(door, PolicyChoice::Newest, (wish, &asked));
             let plan = plan.await?;

@@ -118,6 +118,42 @@ async fn usage_is_left_out_of_streams_that_do_not_ask_for_it() {
     assert!(reply.text.ends_with("data: [DONE]\n\n"));
 }
 
+/// The prediction goes to the engine as tokens, and the usage says what became of it.
+#[tokio::test]
+async fn what_became_of_a_prediction_is_counted() {
+    let parts = json!([{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]);
+    for (content, count) in [(json!("Hello"), 5), (parts, 6)] {
+        for stream in [false, true] {
+            let stage = Stage::new(Recorder::Collects).await;
+            stage.script([say(&["one"]), say(&["two"])]);
+            let reply = hi_with(&json!({
+                "prediction": {"type": "content", "content": content},
+                "n": 2,
+                "stream": stream,
+                "stream_options": {"include_usage": true},
+            }));
+            let reply = stage.post(CHAT, &reply).await;
+            assert_eq!(reply.status, 200, "{}", reply.text);
+            assert_eq!(reply.header("x-hone-ignored-fields"), None);
+            for ask in &*stage.fake.asks.lock().unwrap() {
+                assert_eq!(ask.predicted.len(), count);
+            }
+            let usage = match stream {
+                true => reply.events().into_iter().rev().nth(1).unwrap(),
+                false => reply.json(),
+            };
+            assert_eq!(
+                usage["usage"]["completion_tokens_details"],
+                json!({
+                    "reasoning_tokens": 0,
+                    "accepted_prediction_tokens": 2,
+                    "rejected_prediction_tokens": 2 * (count - 1),
+                })
+            );
+        }
+    }
+}
+
 #[tokio::test]
 async fn several_choices_have_turns_of_their_own() {
     for stream in [false, true] {

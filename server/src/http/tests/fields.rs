@@ -24,7 +24,8 @@ modalities | ["text", "audio"] | refused
 moderation | {"model": "m"} | refused
 n | 2 | works
 parallel_tool_calls | false | works
-prediction | {"type": "content", "content": "x"} | ignored
+prediction | {"type": "content", "content": "x"} | works
+prediction | {"type": "content", "content": [{"type": "text", "text": "x"}]} | works
 presence_penalty | 0.5 | works
 prompt_cache_key | "k" | works
 prompt_cache_options | {"ttl": "30m"} | ignored

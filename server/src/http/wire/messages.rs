@@ -34,6 +34,23 @@ pub fn parse_messages(wire: &[Value], messages_max: usize) -> Result<Vec<Message
     Ok(messages)
 }
 
+/// The text of a predicted answer.
+pub fn parse_prediction(wire: Option<&Value>) -> Result<Option<String>, ApiError> {
+    let Some(wire) = wire.filter(|wire| !wire.is_null()) else {
+        return Ok(None);
+    };
+    let unsound = || {
+        let why = "prediction must be an object of the type \"content\" with a `content`";
+        ApiError::invalid("prediction", why)
+    };
+    let fields = wire.as_object().ok_or_else(unsound)?;
+    if fields.get("type").and_then(Value::as_str) != Some("content") {
+        return Err(unsound());
+    }
+    let content = parse_content("prediction", fields.get("content"))?;
+    content.map(Some).ok_or_else(unsound)
+}
+
 /// The id of the older form's call that a result without an id answers: the only call of the message
 /// before it, which has the result's name.
 fn call_answered(before: &[Message], name: Option<&str>) -> Option<String> {

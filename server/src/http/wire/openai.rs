@@ -62,6 +62,10 @@ pub struct ChatFields {
     /// How much to say: `low`, `medium`, `high`; other than `medium` only where the model's template
     /// reads `verbosity`.
     pub verbosity: Option<String>,
+    /// What the answer will probably be: `{"type": "content", "content": ...}` with a text or text parts.
+    /// Where the answer says the same it comes sooner; what it says does not depend on it.
+    #[schema(value_type = Option<Object>)]
+    pub prediction: Option<Value>,
     /// Only `text`.
     pub modalities: Option<Vec<String>>,
     /// Variables for the model's chat template.

@@ -37,6 +37,12 @@ pub struct PromptDetails {
 pub struct CompletionDetails {
     /// Tokens of reasoning, its tags among them.
     pub reasoning_tokens: usize,
+    /// With a `prediction`: tokens of it that were sampled, and were there sooner for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accepted_prediction_tokens: Option<u32>,
+    /// With a `prediction`: tokens of it that were computed and not sampled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rejected_prediction_tokens: Option<u32>,
 }
 
 /// What Hone says about a turn.
