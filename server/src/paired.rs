@@ -236,7 +236,8 @@ impl PairedParts {
             prompt_tokens,
             form: None,
             given: Vec::new(),
-            predicted: Vec::new(),
+            // Much of what was said before is said again.
+            predicted: turn.completion.tokens().into(),
             sampling: turn.sampling.clone(),
             stop: StopRules {
                 max_tokens: TOKENS_MAX,

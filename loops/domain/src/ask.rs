@@ -129,7 +129,7 @@ pub struct Ask {
     pub given: Vec<Token>,
     /// What the asker thinks that it will say, of what is sampled. Where it does, it may say it sooner;
     /// nothing else depends on this.
-    pub predicted: Vec<Token>,
+    pub predicted: std::sync::Arc<[Token]>,
     /// Whether to collect.
     pub collect: Collect,
     /// Passed through to the turn.
@@ -190,7 +190,7 @@ pub struct End {
 pub struct Predicted {
     /// They were sampled.
     pub accepted: u32,
-    /// Others were.
+    /// They were not.
     pub rejected: u32,
 }
 

@@ -88,6 +88,8 @@ pub struct Capabilities {
     pub can_train: bool,
     /// It holds completions to a form.
     pub forms: bool,
+    /// It says sooner what was predicted.
+    pub drafts: bool,
     /// Most tokens of prompt and completion together.
     pub max_positions: usize,
     /// What the model itself takes; more where memory for keys and values is the limit.

@@ -12,56 +12,75 @@ use hone_domain::Token;
 const MATCH_LEAST: usize = 2;
 /// Tokens of it that are compared.
 const MATCH_MOST: usize = 16;
-/// Places where the end stands elsewhere that are compared.
-const PLACES: usize = 16;
-/// Tokens of the text that are looked through, the last ones.
-const LOOK_BACK: usize = 1 << 14;
+/// Places where the last token stands elsewhere that are compared, so that a text of one token takes no
+/// longer than others.
+const PLACES: usize = 512;
+/// Tokens that are looked through: the last ones of the text, and those around where a prediction was
+/// followed.
+const LOOKED_AT: usize = 1 << 14;
 /// Tokens that are looked at together.
 const LANES: usize = 16;
 
-/// A longer match is trusted more: where one of these lengths begins.
-const LONGER: [usize; 2] = [4, 8];
+/// A longer match is trusted more: where one of these lengths begins. What is predicted but follows no match
+/// is trusted least, and counts for itself.
+const LONGER: [usize; 3] = [2, 4, 8];
 /// How often the next token of a match is right before anything is known, by its length.
-const PRIOR_RATES: [f64; 3] = [0.4, 0.6, 0.8];
+const PRIOR_RATES: [f64; 4] = [0.3, 0.4, 0.6, 0.8];
 /// What is expected weighs as much as so many tokens.
 const PRIOR_WEIGHT: f64 = 2.0;
 /// What is kept of all that was noted before, with every draft.
 const KEEP_HITS: f64 = 0.95;
 
-/// What is kept of all that was noted before, with every step.
-const KEEP_STEPS: f64 = 0.98;
-/// Before steps tell more, one takes as long as another with half as many rows again: where a row's part
-/// is that of one in so many more.
+/// Most rows of a step that are told apart.
+const ROWS_MAX: usize = 256;
+/// Where nothing was seen yet, a row takes what it would if a step took as long as so many rows beside
+/// its own.
 const ROWS_BESIDE: f64 = 31.0;
-/// What is expected weighs as much as one step whose rows differ from the others' by two.
-const PRIOR_SPREAD: f64 = 4.0;
-/// A step counts at most so many times what it should take: whatever held it up says nothing of rows.
+/// Steps of so many rows whose quickest counts; what holds steps up makes them slower only.
+const FIRST_STEPS: u32 = 3;
+/// What a later step moves of what is known of its rows, and of how long steps take altogether.
+const ROWS_MOVE: f64 = 0.02;
+const LEVEL_MOVE: f64 = 0.2;
+/// A step counts at most so many times what it should take.
 const SLOWEST: f64 = 2.0;
+/// What was not seen for so many steps is not known any more, and may be tried again.
+const FORGOTTEN_STEPS: u64 = 2_000;
+
 /// What makes less more of the time than this is left alone.
 const PAYS: f64 = 1.03;
-/// Steps with drafts take so many times as long at most, where somebody has none.
-const SLOWER: f64 = 1.25;
+/// Nobody's tokens come so many times later for the drafts of others.
+pub(crate) const SLOWER: f64 = 1.25;
 
-/// What follows the end of `text` where that end, or some of it, stands in `within`, or else earlier
-/// in `text` itself: at most `most` tokens, appended to `draft`.
+/// What follows the end of `text` where that end, or some of it, stands in `within`, around `near`, or
+/// earlier in `text` itself: at most `most` tokens, appended to `draft`. The longest match counts, of equal
+/// ones one in `within`, and there the one nearest to `near`; else the latest.
 pub(crate) fn look_up(
-    (text, within): (&[Token], &[Token]),
+    (text, within, near): (&[Token], &[Token], usize),
     most: usize,
     draft: &mut Vec<Token>,
 ) -> Option<Match> {
-    let own = &text[text.len().saturating_sub(LOOK_BACK)..];
-    let here = longest(text, &own[..own.len().saturating_sub(1)]);
-    let there = longest(text, &within[..within.len().saturating_sub(1)]);
+    let own = &text[text.len().saturating_sub(LOOKED_AT)..];
+    let own = &own[..own.len().saturating_sub(1)];
+    let here = longest(text, own, own.len());
+    let from = near.saturating_sub(LOOKED_AT / 2).min(within.len());
+    let around = &within[from..within.len().min(from + LOOKED_AT)];
+    let around = &around[..around.len().saturating_sub(1)];
+    let there = longest(text, around, near - from.min(near));
     if let Some(there) = there.filter(|there| here.is_none_or(|here| here.length <= there.length)) {
-        draft.extend(within[there.next..].iter().take(most));
-        return Some(there);
+        let next = from + there.next;
+        draft.extend(within[next..].iter().take(most));
+        return Some(Match { next, ..there });
     }
     let here = here?;
     let from = draft.len();
     for at in here.next..here.next + most {
         // What is repeated may reach the end of the text: then it goes on with itself.
-        let token = own.get(at).copied();
-        draft.push(token.unwrap_or_else(|| draft[from + at - own.len()]));
+        let token = match at.checked_sub(own.len()) {
+            None => own[at],
+            Some(0) => *text.last()?,
+            Some(past) => draft[from + past - 1],
+        };
+        draft.push(token);
     }
     Some(Match {
         within: false,
@@ -80,8 +99,9 @@ pub(crate) struct Match {
     pub(crate) length: usize,
 }
 
-/// The longest match of the end of `text` that ends in `within`, of equal ones the latest.
-fn longest(text: &[Token], within: &[Token]) -> Option<Match> {
+/// The longest match of the end of `text` that ends in `within`, of equal ones the one that goes on nearest
+/// to `near`.
+fn longest(text: &[Token], within: &[Token], near: usize) -> Option<Match> {
     let last = *text.last()?;
     let mut best: Option<Match> = None;
     let (mut end, mut places) = (within.len(), 0);
@@ -96,10 +116,11 @@ fn longest(text: &[Token], within: &[Token]) -> Option<Match> {
             let next = end + at + 1;
             let pairs = within[..next].iter().rev().zip(text.iter().rev());
             let length = pairs.take(MATCH_MOST).take_while(|(a, b)| a == b).count();
-            if length < MATCH_LEAST {
-                continue;
-            }
-            if best.is_none_or(|best| best.length < length) {
+            let is_better = |best: Match| {
+                let nearer = next.abs_diff(near) < best.next.abs_diff(near);
+                length > best.length || (length == best.length && nearer)
+            };
+            if length >= MATCH_LEAST && best.is_none_or(is_better) {
                 best = Some(Match {
                     within: true,
                     next,
@@ -107,7 +128,8 @@ fn longest(text: &[Token], within: &[Token]) -> Option<Match> {
                 });
             }
             places += 1;
-            if length == MATCH_MOST || places == PLACES {
+            // What is further back is further away, too.
+            if places == PLACES || (length == MATCH_MOST && next <= near) {
                 return best;
             }
         }
@@ -118,8 +140,8 @@ fn longest(text: &[Token], within: &[Token]) -> Option<Match> {
 /// How often drafts of one completion were right of late, by the length of the match.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hits {
-    right: [f64; 3],
-    tried: [f64; 3],
+    right: [f64; 4],
+    tried: [f64; 4],
 }
 
 impl Hits {
@@ -143,53 +165,111 @@ impl Hits {
     }
 }
 
-/// What decoding steps take by their rows: a line through those of late, by least squares, towards
-/// what is expected of rows while steps hardly differ in them.
-#[derive(Debug, Default)]
+/// What decoding steps take by their rows. That is no line: kernels compute rows by fours and eights. What
+/// all steps have in common (contexts grow, the machine is shared) is told apart from it.
+#[derive(Debug)]
 pub(crate) struct RowCost {
-    weight: f64,
-    rows: f64,
+    steps: u64,
+    /// What steps take of late, against what is noted of their rows.
+    level: f64,
+    noted: Box<[Noted; ROWS_MAX]>,
+    /// What is expected of each number of rows.
+    expected: Box<[f64; ROWS_MAX]>,
+}
+
+/// What was seen of steps of one number of rows.
+#[derive(Clone, Copy, Debug, Default)]
+struct Noted {
     us: f64,
-    rows_squared: f64,
-    rows_us: f64,
+    steps: u32,
+    /// The last of them.
+    at: u64,
+}
+
+impl Default for RowCost {
+    fn default() -> Self {
+        Self {
+            steps: 0,
+            level: 1.0,
+            noted: Box::new([Noted::default(); ROWS_MAX]),
+            expected: Box::new([0.0; ROWS_MAX]),
+        }
+    }
 }
 
 impl RowCost {
-    /// A decoding step computed so many rows in so many microseconds.
+    /// A decoding step computed so many rows, one at least, in so many microseconds.
     pub(crate) fn note(&mut self, rows: usize, us: u64) {
-        let most = match self.weight > 0.0 {
-            true => SLOWEST * self.us(rows),
-            false => f64::INFINITY,
-        };
-        let (rows, us) = (rows as f64, (us as f64).min(most));
-        let add = |sum: &mut f64, x: f64| *sum = *sum * KEEP_STEPS + x;
-        add(&mut self.weight, 1.0);
-        add(&mut self.rows, rows);
-        add(&mut self.us, us);
-        add(&mut self.rows_squared, rows * rows);
-        add(&mut self.rows_us, rows * us);
-    }
-
-    /// Microseconds of a step of so many rows; 0 before the first.
-    pub(crate) fn us(&self, rows: usize) -> f64 {
-        if self.weight == 0.0 {
-            return 0.0;
+        if rows >= ROWS_MAX {
+            return;
         }
-        let (mean, mean_us) = (self.rows / self.weight, self.us / self.weight);
-        let spread = (self.rows_squared - mean * self.rows).max(0.0);
-        let together = self.rows_us - mean * self.us;
-        let expected = mean_us / (mean + ROWS_BESIDE);
-        let slope = (together + expected * PRIOR_SPREAD) / (spread + PRIOR_SPREAD);
-        // A row takes something, and at most its part.
-        let slope = slope.clamp(expected / 2.0, mean_us / mean);
-        (mean_us + slope * (rows as f64 - mean)).max(mean_us / 64.0)
+        self.steps += 1;
+        let mut us = us as f64;
+        let noted = &mut self.noted[rows];
+        if noted.steps > 0 {
+            let wanted = noted.us * self.level;
+            us = us.min(SLOWEST * wanted);
+            self.level += LEVEL_MOVE * (us / noted.us - self.level);
+        }
+        let us = us / self.level;
+        noted.us = match noted.steps {
+            0 => us,
+            1..FIRST_STEPS => noted.us.min(us),
+            _ => noted.us + ROWS_MOVE * (us - noted.us),
+        };
+        noted.steps = noted.steps.saturating_add(1);
+        noted.at = self.steps;
+        self.expect();
     }
 
-    /// Whether one more row could pay in a step of so many, if its token were right for sure.
-    pub(crate) fn may_pay(&self, rows: usize) -> bool {
-        let (now, more) = (self.us(rows), self.us(rows + 1));
-        now > 0.0 && (rows + 1) as f64 * now > PAYS * rows as f64 * more
+    /// Between two numbers of rows that were seen everything is on a line; beyond them rows are expected to take
+    /// little.
+    fn expect(&mut self) {
+        let mut before: Option<(usize, f64)> = None;
+        for rows in 1..ROWS_MAX {
+            let noted = &mut self.noted[rows];
+            if noted.steps > 0 && self.steps - noted.at > FORGOTTEN_STEPS {
+                *noted = Noted::default();
+            }
+            if noted.steps == 0 {
+                continue;
+            }
+            let us = noted.us;
+            let from = before.map_or(1, |(rows, _)| rows + 1);
+            for between in from..rows {
+                self.expected[between] = match before {
+                    Some((first, least)) => {
+                        let part = (between - first) as f64 / (rows - first) as f64;
+                        least + part * (us - least)
+                    }
+                    None => us * beside(between) / beside(rows),
+                };
+            }
+            self.expected[rows] = us;
+            before = Some((rows, us));
+        }
+        if let Some((last, us)) = before {
+            for rows in last + 1..ROWS_MAX {
+                self.expected[rows] = us * beside(rows) / beside(last);
+            }
+        }
     }
+
+    /// Microseconds of a step of so many rows; 0 before the first, and of more than are told apart.
+    pub(crate) fn us(&self, rows: usize) -> f64 {
+        self.expected.get(rows).map_or(0.0, |us| us * self.level)
+    }
+
+    /// Whether so many more rows could pay in a step of so many, if all their tokens were right.
+    pub(crate) fn may_pay(&self, rows: usize, more: usize) -> bool {
+        let (now, then) = (self.us(rows), self.us(rows + more));
+        now > 0.0 && then > 0.0 && (rows + more) as f64 * now > PAYS * rows as f64 * then
+    }
+}
+
+/// What a step of so many rows takes, where nothing else is known.
+fn beside(rows: usize) -> f64 {
+    rows as f64 + ROWS_BESIDE
 }
 
 /// A draft that could be computed.
@@ -201,16 +281,50 @@ pub(crate) struct Candidate {
     pub(crate) tokens: usize,
 }
 
-/// How much of each draft pays in a step of `rows` rows beside them: what makes the most tokens of the
-/// step's time, at most `most` of all. `us` tells that time by its rows. Buffers are the caller's.
-pub(crate) fn lengths(
+/// What steps with drafts may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Rows beside those of drafts, and most of those.
+    pub(crate) rows: usize,
+    pub(crate) most: usize,
+    /// Microseconds.
+    pub(crate) longest: f64,
+    /// See [`SLOWER`].
+    pub(crate) slower: f64,
+}
+
+/// Buffers that a caller keeps.
+#[derive(Debug, Default)]
+pub(crate) struct Chosen {
+    gains: Vec<(f64, usize)>,
+    /// Tokens that each is expected to say in the step.
+    said: Vec<f64>,
+    /// Tokens of each draft that pay.
+    pub(crate) lengths: Vec<usize>,
+}
+
+/// How much of each draft pays: what makes the most tokens of the step's time within the bounds. `us` tells
+/// that time by the step's rows.
+pub(crate) fn choose(
     candidates: &[Candidate],
-    (rows, most): (usize, usize),
+    bounds: Bounds,
     us: impl Fn(usize) -> f64,
-    (gains, lengths): (&mut Vec<(f64, usize)>, &mut Vec<usize>),
+    Chosen {
+        gains,
+        said,
+        lengths,
+    }: &mut Chosen,
 ) {
+    let Bounds {
+        rows,
+        most,
+        longest,
+        slower,
+    } = bounds;
     lengths.clear();
     lengths.resize(candidates.len(), 0);
+    said.clear();
+    said.resize(candidates.len(), 1.0);
     gains.clear();
     for (index, candidate) in candidates.iter().enumerate() {
         let mut gain = 1.0;
@@ -222,19 +336,19 @@ pub(crate) fn lengths(
     // Those of one draft descend, so any number of the best are beginnings of drafts.
     gains.sort_by(|a, b| b.0.total_cmp(&a.0));
     let alone = us(rows);
-    let longest = match candidates.len() < rows {
-        true => SLOWER * alone,
-        false => f64::INFINITY,
-    };
-    let (mut said, mut best, mut taken) = (rows as f64, PAYS * rows as f64 / alone, 0);
-    for (at, (gain, _)) in gains.iter().take(most).enumerate() {
+    let (mut all, mut best, mut taken) = (rows as f64, PAYS * rows as f64 / alone, 0);
+    for (at, (gain, index)) in gains.iter().take(most).enumerate() {
+        said[*index] += gain;
+        all += gain;
         let takes = us(rows + at + 1);
-        if takes > longest {
-            break;
-        }
-        said += gain;
-        if said / takes > best {
-            (best, taken) = (said / takes, at + 1);
+        // Of those who have no draft every step is one token.
+        let least = match candidates.len() < rows {
+            true => 1.0,
+            false => said.iter().copied().fold(f64::INFINITY, f64::min),
+        };
+        let may = takes > 0.0 && takes <= longest && takes <= slower * alone * least;
+        if may && all / takes > best {
+            (best, taken) = (all / takes, at + 1);
         }
     }
     for (_, index) in &gains[..taken] {

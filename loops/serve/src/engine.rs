@@ -274,7 +274,8 @@ impl Engine {
             return Err(ServeError::Internal(why.to_owned()));
         }
         let vocab = self.shared.capabilities.vocab;
-        let mut tokens = ask.prompt_tokens.iter().chain(&ask.given);
+        let guessed = &*ask.predicted;
+        let mut tokens = ask.prompt_tokens.iter().chain(&ask.given).chain(guessed);
         match tokens.find(|token| **token as usize >= vocab) {
             Some(token) => Err(ServeError::Internal(format!(
                 "token {token} is not in the vocabulary of {vocab}"
@@ -439,6 +440,7 @@ fn capabilities(ctx: &ServeCtx, max_positions: usize) -> Capabilities {
         logprobs: true,
         can_train: true,
         forms: true,
+        drafts: ctx.config.draft_tokens_max > 0,
         max_positions,
         model_positions: ctx.model.config.max_positions,
         vocab: ctx.model.config.vocab,

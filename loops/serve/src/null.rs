@@ -146,6 +146,7 @@ impl Backend for NullBackend {
             logprobs: true,
             can_train: false,
             forms: false,
+            drafts: false,
             max_positions: self.said.max_positions,
             model_positions: self.said.max_positions,
             vocab: self.said.vocab,

@@ -193,8 +193,8 @@ pub struct EngineLoad {
     pub requests: usize,
     /// Time in which there were any in the batch or ready to enter it, ever, in microseconds.
     pub served_us: u64,
-    /// Whether the step under way computes prompts, not only the next token of everybody: the step
-    /// that others wait for longest.
+    /// Whether the step under way computes prompts, not only the next token of everybody and drafts: the
+    /// step that others wait for longest.
     pub long_step: bool,
 }
 

@@ -225,7 +225,7 @@ impl Bed {
             },
             form: grammar.map(Form::Whole),
             given: Vec::new(),
-            predicted: Vec::new(),
+            predicted: Arc::default(),
             collect: Collect::No(Reason::NoCollector),
             context: AskContext {
                 session: SessionId(Uuid::now_v7()),

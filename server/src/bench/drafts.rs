@@ -23,6 +23,7 @@ const RIGHT: [Option<f64>; 6] = [None, Some(0.0), Some(0.5), Some(0.8), Some(0.9
 /// The same completions without drafts and with them.
 #[derive(Default)]
 struct Compared {
+    rounds: u64,
     tokens: u64,
     without: Duration,
     with: Duration,
@@ -44,10 +45,12 @@ pub(super) fn drafts(bench: &Bench) -> Result<Report, String> {
         "without",
         "with",
         "ratio",
-        "accepted",
+        "drafts accepted",
     ];
     let mut report = Report::new(title, &head);
     let mut numbers: Vec<Value> = Vec::new();
+    // The first completions touch the memory of weights and keys for the first time.
+    compare(&beds, (1, None), Duration::ZERO)?;
     for concurrent in CONCURRENT {
         for right in RIGHT {
             let compared = compare(&beds, (concurrent, right), time)?;
@@ -71,17 +74,22 @@ pub(super) fn drafts(bench: &Bench) -> Result<Report, String> {
                 "without_tokens_per_s": milli(without),
                 "with_tokens_per_s": milli(with),
                 "ratio": factor,
+                "rounds": compared.rounds,
                 "drafted": compared.drafted,
                 "accepted": compared.accepted,
             }));
         }
     }
-    report.note("every completion is the same with drafts and without".to_owned());
+    report.note("what is wrong is inserted, left out or another token, a third each".to_owned());
+    if report.failed == 0 {
+        report.note("every completion is the same with drafts and without".to_owned());
+    }
     report.set("compared", numbers);
     Ok(report)
 }
 
-/// Rounds of `concurrent` completions, without drafts and then with, until both took this long.
+/// Rounds of `concurrent` completions, without drafts and then with, until all together took this long; one
+/// at least.
 fn compare(
     (without, with): &(Bed, Bed),
     (concurrent, right): (usize, Option<f64>),
@@ -89,19 +97,17 @@ fn compare(
 ) -> Result<Compared, String> {
     let mut compared = Compared::default();
     let mut rng = Rng::at(7, concurrent as u64);
-    while compared.without + compared.with < time {
+    while compared.rounds == 0 || compared.without + compared.with < time {
+        compared.rounds += 1;
         let mut asks: Vec<Ask> = (0..concurrent)
             .map(|_| without.made(Bed::scope(), (without.words(PROMPT_TOKENS), TOKENS), None))
             .collect();
         let (said, took) = say(without, &asks)?;
         compared.without += took;
         for (ask, said) in asks.iter_mut().zip(&said) {
-            let Some(right) = right else { continue };
-            let nearly = said.iter().map(|token| match rng.chance(right) {
-                true => *token,
-                false => rng.below(with.vocab()) as Token,
-            });
-            ask.predicted = nearly.collect();
+            if let Some(right) = right {
+                ask.predicted = nearly(said, (right, with.vocab()), &mut rng).into();
+            }
         }
         let before = with.engine.stats();
         let (again, took) = say(with, &asks)?;
@@ -117,6 +123,23 @@ fn compare(
         compared.differ += differ.count() as u64;
     }
     Ok(compared)
+}
+
+/// What was said, of which this share is right.
+fn nearly(said: &[Token], (right, vocab): (f64, usize), rng: &mut Rng) -> Vec<Token> {
+    let mut nearly = Vec::with_capacity(said.len());
+    for token in said {
+        if rng.chance(right) {
+            nearly.push(*token);
+            continue;
+        }
+        match rng.below(3) {
+            0 => nearly.push(rng.below(vocab) as Token),
+            1 => nearly.extend([rng.below(vocab) as Token, *token]),
+            _ => {}
+        }
+    }
+    nearly
 }
 
 /// The completions, and how long all of them took.

@@ -158,7 +158,7 @@ impl Load {
         let ask = Ask {
             form: None,
             given: Vec::new(),
-            predicted: Vec::new(),
+            predicted: Arc::default(),
             turn: TurnId(Uuid::now_v7()),
             request: RequestId(Uuid::now_v7()),
             choice_index: 0,

@@ -104,6 +104,18 @@ impl Request {
         }
     }
 
+    /// Whether its prediction can make its answer come sooner: where draws need nothing but the logits.
+    pub fn may_draft(&self, door: &Door) -> bool {
+        let sampling = &self.sampling;
+        let is_plain = sampling.frequency_penalty == 0.0
+            && sampling.presence_penalty == 0.0
+            && sampling.repetition_penalty == 1.0
+            && sampling.logit_bias.is_empty()
+            && sampling.top_logprobs == 0;
+        let is_held = |shape: &Shape| !matches!(shape.calls, Calls::Alone(_));
+        is_plain && !self.shape.as_ref().is_some_and(is_held) && door.backend.capabilities().drafts
+    }
+
     /// The tools it offers to a model that knows how to call.
     fn offered(&self, calls: Option<CallStyle>) -> Option<Arc<Offered>> {
         match &self.prompt {
@@ -133,7 +145,7 @@ impl Request {
         self.kind.unwrap_or(TurnKind::Main)
     }
 
-    /// About how many characters its prompt is made of, and what is written around them.
+    /// About how many characters its prompt and its prediction are made of, and what is written around them.
     fn chars(&self) -> usize {
         let some = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let called = |c: &ToolCall| CALL_CHARS + c.id.len() + c.name.len() + c.arguments.len();
@@ -153,6 +165,8 @@ impl Request {
     }
 }
 
+/// Bytes of a token that is long; of a prediction no more is looked at than this per token.
+const TOKEN_BYTES: usize = 16;
 /// About how many characters a template writes around a message, and around a call.
 const MESSAGE_CHARS: usize = 16;
 const CALL_CHARS: usize = 64;
@@ -181,7 +195,7 @@ pub struct Opened {
 struct Prepared {
     text: Option<Arc<str>>,
     tokens: Vec<Token>,
-    predicted: Vec<Token>,
+    predicted: Arc<[Token]>,
     binding: Binding,
     listening: Listening,
     /// Held until the ask, which is no place to compile it.
@@ -269,14 +283,15 @@ impl Door {
     }
 
     /// Tokens of what is predicted, no more than an answer can have.
-    fn predicted(&self, request: &Request) -> Vec<Token> {
+    fn predicted(&self, request: &Request) -> Arc<[Token]> {
         let Some(text) = &request.prediction else {
-            return Vec::new();
+            return Arc::default();
         };
         let most = self.backend.capabilities().max_positions;
-        let mut tokens = self.language.encode(text, false);
+        let bytes = text.floor_char_boundary(most.saturating_mul(TOKEN_BYTES));
+        let mut tokens = self.language.encode(&text[..bytes], false);
         tokens.truncate(most);
-        tokens
+        tokens.into()
     }
 
     /// The prompt's text; none where the request gave tokens.

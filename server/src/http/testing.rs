@@ -289,6 +289,7 @@ impl Backend for Fake {
             logprobs: true,
             can_train: true,
             forms: true,
+            drafts: true,
             max_positions: self.max_positions.load(Ordering::Relaxed),
             model_positions: self.max_positions.load(Ordering::Relaxed),
             vocab: 257,

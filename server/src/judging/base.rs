@@ -78,7 +78,7 @@ pub(super) fn ask(parts: &BaseParts, scope: Scope, prompt_tokens: Vec<Token>) ->
         stop: StopRules::default(),
         form: None,
         given: Vec::new(),
-        predicted: Vec::new(),
+        predicted: Arc::default(),
         collect: Collect::No(Reason::SideTurn),
         context: AskContext {
             session: SessionId(parts.ids.next()),

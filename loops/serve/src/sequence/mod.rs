@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use hone_domain::{Ask, Delta, Kept, Origin, PolicyChoice, Token};
+use hone_domain::{Ask, Delta, Kept, Origin, PolicyChoice, Reasoning, Token};
 use hone_nn::detok::IncrementalDetokenizer;
 use hone_nn::sample::{SamplingParams, TokenCounts};
 use hone_nn::tokenizer::Tokenizer;
@@ -28,6 +28,7 @@ use crate::stop::Ending;
 use self::draft::Drafts;
 use self::kept::KeptIds;
 pub(crate) use cache::Coming;
+pub(crate) use draft::Taken;
 pub(crate) use given::SCORED_MAX;
 pub(crate) use text::{MASK_WAIT, TurnFacts, turn_of};
 
@@ -165,7 +166,8 @@ impl Sequence {
         let prompt = tokens.len();
         let room = setup.max_positions - prompt;
         let given = std::mem::take(&mut ask.given);
-        let predicted = std::mem::take(&mut ask.predicted);
+        let thinks = ask.stop.listening.reasoning == Reasoning::Open;
+        let drafts = Drafts::new(std::mem::take(&mut ask.predicted), thinks);
         let max_tokens = match given.split_last() {
             Some((_, before)) => {
                 tokens.extend_from_slice(before);
@@ -203,7 +205,7 @@ impl Sequence {
             next_experts: Vec::new(),
             masked,
             late: None,
-            drafts: Drafts::new(predicted),
+            drafts,
             detok: IncrementalDetokenizer::without_special(Arc::clone(&setup.tokenizer)),
             ending: Ending::new(&ask.stop),
             text: String::new(),

@@ -14,7 +14,7 @@ use hone_nn::{BLOCK_TOKENS, LogitsWanted};
 use super::parity::{asks, device_world, eager, nearly, same, sliding};
 use super::support::{END, Said, World, ask, model_config, prompt, scope, tokenizer, until};
 use crate::masks::{Calls, GrammarBook, Masked, Masks};
-use crate::sequence::{Sequence, Setup};
+use crate::sequence::{Sequence, Setup, Taken};
 use crate::{Backend, Config};
 
 const WITHOUT: Config = Config {
@@ -26,7 +26,7 @@ const WITHOUT: Config = Config {
 fn predicting(asks: Vec<Ask>, said: &[Said], wrong: usize) -> Vec<Ask> {
     let both = asks.into_iter().zip(said);
     both.map(|(ask, said)| Ask {
-        predicted: nearly(said, wrong),
+        predicted: nearly(said, wrong).into(),
         ..ask
     })
     .collect()
@@ -106,7 +106,7 @@ fn a_right_draft_takes_one_step() {
     let said = quiet.complete(wanted.clone());
     let there = World::new();
     eager(&there);
-    wanted.predicted = said.tokens.clone();
+    wanted.predicted = said.tokens.as_slice().into();
     assert_eq!(there.complete(wanted).bits(), said.bits());
     let steps = |world: &World| world.engine.stats().steps_total;
     assert!(
@@ -144,7 +144,7 @@ fn what_a_wrong_draft_computed_is_never_found_again() {
     let first = ask(&prompt(50, 1), 60, 3);
     let said = World::new().complete(first.clone());
     let wrong = Ask {
-        predicted: nearly(&said, 4),
+        predicted: nearly(&said, 4).into(),
         ..first
     };
     assert_eq!(there.complete(wrong).bits(), said.bits());
@@ -185,7 +185,7 @@ fn what_ends_a_completion_ends_it_inside_a_draft() {
             let mut wanted = ask(&prompt(33, seed), most, seed);
             wanted.stop.strings = stop.into_iter().collect();
             let quiet = quiet.complete(wanted.clone());
-            wanted.predicted = whole.tokens.clone();
+            wanted.predicted = whole.tokens.as_slice().into();
             let said = there.complete(wanted);
             assert_eq!((said.bits(), said.stop), (quiet.bits(), quiet.stop));
             assert_eq!(said.text, quiet.text);
@@ -235,7 +235,7 @@ fn a_draft_ends_where_a_form_begins_to_rule() {
     let mut wanted = ask(&prompt(5, 1), 150, 1);
     wanted.sampling.min_tokens = 0;
     let will: Vec<Token> = "so <tool_call>{?}".bytes().map(Token::from).collect();
-    wanted.predicted = will.clone();
+    wanted.predicted = will.as_slice().into();
     let (mut sequence, ..) = Sequence::new(wanted, Some(masked), &setup);
     let drawn = |token: &Token| Sampled {
         token: *token,
@@ -252,13 +252,90 @@ fn a_draft_ends_where_a_form_begins_to_rule() {
     assert_eq!(candidate.tokens, will.len());
     assert!(matches!(sequence.wanted(), LogitsWanted::Draws(_, rows) if rows == 1 + will.len()));
     let rows = draws.iter().map(|drawn| (Some(drawn), &[][..]));
-    let (drew, went) = sequence.take_draws(rows, &setup);
-    assert_eq!((drew, went), ("so <tool_call>".len(), Ok(None)));
+    let Taken { drew, right, went } = sequence.take_draws(rows, &setup);
+    assert_eq!(drew, "so <tool_call>".len());
+    // Its last token was right as well.
+    assert_eq!((right, went), (drew, Ok(None)));
     assert_eq!(sequence.completion_tokens(), drew);
     until("the mask", || sequence.await_mask(Duration::from_millis(1)));
     sequence.computed += drew;
     assert!(sequence.look_ahead(30).is_none());
     assert_eq!(sequence.wanted(), LogitsWanted::Last);
+}
+
+/// What a device could not draw is drawn elsewhere, and drafts rest.
+#[test]
+fn drafts_rest_where_draws_are_refused() {
+    let setup = Setup::new(Arc::new(tokenizer()), vec![END], 200);
+    let mut wanted = ask(&prompt(5, 1), 150, 1);
+    wanted.sampling.min_tokens = 0;
+    wanted.predicted = prompt(150, 2).into();
+    let (mut sequence, ..) = Sequence::new(wanted, None, &setup);
+    sequence.computed = 4;
+    assert!(sequence.look_ahead(4).is_some());
+    let refused = std::iter::repeat_n((None, &[][..]), 5);
+    let taken = sequence.take_draws(refused, &setup);
+    assert_eq!((taken.drew, taken.right, taken.went), (0, 0, Ok(None)));
+    let drawn = |token: Token| Sampled {
+        token,
+        raw_logprob: -1.0,
+        behavior_logprob: -1.0,
+        kept: None,
+        top: Vec::new(),
+        nonfinite: false,
+    };
+    let mut steps = 0;
+    for token in prompt(150, 2) {
+        if sequence.look_ahead(4).is_some() {
+            break;
+        }
+        let drawn = drawn(token);
+        let taken = sequence.take_draws(std::iter::once((Some(&drawn), &[][..])), &setup);
+        assert_eq!((taken.drew, taken.right), (1, 0));
+        sequence.computed += 1;
+        steps += 1;
+    }
+    assert!((64..68).contains(&steps), "{steps}");
+}
+
+/// One that was wrong is tried again once it would have been right, though it was not computed.
+#[test]
+fn a_draft_that_does_not_pay_is_told_right_or_wrong_all_the_same() {
+    let setup = Setup::new(Arc::new(tokenizer()), vec![END], 16_000);
+    let mut wanted = ask(&prompt(5, 1), 15_000, 1);
+    wanted.sampling.min_tokens = 0;
+    let text = prompt(400, 2);
+    wanted.predicted = text.as_slice().into();
+    let (mut sequence, ..) = Sequence::new(wanted, None, &setup);
+    sequence.computed = 4;
+    let rates: Vec<Option<f64>> = text
+        .iter()
+        .enumerate()
+        .map(|(at, token)| {
+            let token = if at < 100 { (token + 1) % 256 } else { *token };
+            let found = sequence.look_ahead(4);
+            if found.is_some() {
+                sequence.cut_draft(0);
+            }
+            let drawn = Sampled {
+                token,
+                raw_logprob: -1.0,
+                behavior_logprob: -1.0,
+                kept: None,
+                top: Vec::new(),
+                nonfinite: false,
+            };
+            sequence.take_draws(std::iter::once((Some(&drawn), &[][..])), &setup);
+            sequence.computed += 1;
+            found.map(|candidate| candidate.rate)
+        })
+        .collect();
+    let last = |part: &[Option<f64>]| part.iter().flatten().last().copied().unwrap();
+    assert!(last(&rates[..90]) < 0.2, "{rates:?}");
+    assert!(last(&rates) > 0.9, "{rates:?}");
+    // What does not pay for long is looked up seldom.
+    let looked = rates[60..100].iter().flatten().count();
+    assert!((4..=6).contains(&looked), "{looked}");
 }
 
 #[test]
@@ -267,13 +344,15 @@ fn a_draft_needs_no_block_that_its_token_does_not_need() {
     for computed in 4..70 {
         let mut wanted = ask(&prompt(computed + 1, 1), 50, 1);
         wanted.sampling.min_tokens = 0;
-        wanted.predicted = prompt(40, 2);
+        wanted.predicted = prompt(40, 2).into();
         let (mut sequence, ..) = Sequence::new(wanted, None, &setup);
         sequence.computed = computed;
         let tokens = sequence.look_ahead(31).map_or(0, |draft| draft.tokens);
         assert_eq!(tokens, BLOCK_TOKENS - 1 - computed % BLOCK_TOKENS);
         assert_eq!(sequence.computes(1).len(), 1 + tokens);
-        sequence.cut_draft(tokens / 2);
+        if tokens > 0 {
+            sequence.cut_draft(tokens / 2);
+        }
         assert_eq!(sequence.computes(1).len(), 1 + tokens / 2);
         // Not where its prompt is still computed.
         sequence.computed = computed - 2;

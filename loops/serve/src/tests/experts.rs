@@ -128,7 +128,7 @@ fn drafts_change_neither_words_nor_experts() {
         let there = world(Config::for_tests(), &kind);
         eager(&there);
         let asks = short().into_iter().zip(&wanted).map(|(ask, said)| Ask {
-            predicted: nearly(said, 4),
+            predicted: nearly(said, 4).into(),
             ..ask
         });
         let got = there.complete_all(asks.collect());

@@ -422,7 +422,7 @@ fn asked_around(
     if around.wrong > 0 {
         eager(&world);
         let both = all.iter_mut().zip(predicted);
-        both.for_each(|(ask, (_, said))| ask.predicted = nearly(said, around.wrong));
+        both.for_each(|(ask, (_, said))| ask.predicted = nearly(said, around.wrong).into());
     }
     let mut told = Vec::new();
     for part in around.order.chunks(around.at_once) {

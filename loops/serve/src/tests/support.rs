@@ -374,7 +374,7 @@ pub(crate) fn ask(prompt: &[Token], max_tokens: u32, seed: u64) -> Ask {
     Ask {
         form: None,
         given: Vec::new(),
-        predicted: Vec::new(),
+        predicted: Arc::default(),
         turn: TurnId(id()),
         request: RequestId(id()),
         choice_index: 0,

@@ -1,16 +1,19 @@
 //! Drafts of a step: who has one, and how much of it is computed.
 
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
-use crate::draft::{Candidate, RowCost, lengths};
-use crate::plan::Row;
+use crate::draft::{Bounds, Candidate, Chosen, RowCost, SLOWER, choose};
 use crate::sequence::SCORED_MAX;
 use crate::thread::Core;
 
-/// Most tokens of drafts in one step: each takes a row of logits, and steps with drafts score nothing.
+/// Most tokens of drafts in one step: each takes a row of logits, of which steps without drafts score as many.
 const DRAFTED_MAX: usize = SCORED_MAX;
 /// Steps without drafts after the device had no memory for one with them.
 const REST_STEPS: u64 = 256;
+/// A step with drafts lasts no longer than steps should (`serve.step_target_ms`), or so many times as long as
+/// it would without.
+const LONGER: f64 = 2.0;
 
 /// What the engine knows of drafts, and of those of the step.
 #[derive(Debug, Default)]
@@ -20,11 +23,10 @@ pub(super) struct Drafting {
     pub(super) drafted: usize,
     /// Until this step there are none.
     rest: u64,
-    /// Places in the plan of those who have one.
+    /// Places among the running of those who have one.
     who: Vec<usize>,
     candidates: Vec<Candidate>,
-    gains: Vec<(f64, usize)>,
-    lengths: Vec<usize>,
+    chosen: Chosen,
 }
 
 impl Core {
@@ -33,19 +35,14 @@ impl Core {
     pub(super) fn draft(&mut self) {
         self.drafting.drafted = 0;
         let (rows, config) = (self.plan.rows.len(), &self.ctx.config);
-        let most = config.draft_tokens_max;
-        let room = self
-            .fitting
-            .min(config.step_tokens_max)
-            .saturating_sub(rows);
-        let room = room.min(DRAFTED_MAX);
-        let is_one = |row: &Row| row.tokens == 1;
+        let each = config.draft_tokens_max;
+        let room = self.fitting.min(config.step_tokens_max);
+        let most = room.saturating_sub(rows).min(DRAFTED_MAX).min(rows * each);
         let may = most > 0
-            && room > 0
             && self.step >= self.drafting.rest
-            && self.warming.is_empty()
-            && self.plan.rows.iter().all(is_one)
-            && self.may_pay(rows);
+            && (self.warming.is_empty() || Instant::now() < self.warm_rest)
+            && self.only_decodes()
+            && (self.is_eager() || self.drafting.cost.may_pay(rows, most));
         if !may {
             return;
         }
@@ -54,48 +51,49 @@ impl Core {
         drafting.candidates.clear();
         for at in 0..rows {
             let index = self.index_of(self.plan.rows[at].place);
-            if let Some(candidate) = self.running[index].look_ahead(most.min(room)) {
+            if let Some(candidate) = self.running[index].look_ahead(each.min(most)) {
                 drafting.who.push(index);
                 drafting.candidates.push(candidate);
             }
         }
         if !drafting.who.is_empty() {
-            self.choose(&mut drafting, (rows, room));
+            self.cut_drafts(&mut drafting, (rows, most));
         }
         self.drafting = drafting;
     }
 
+    /// Whether the step computes the next token of everybody in it, and nothing else.
+    fn only_decodes(&self) -> bool {
+        self.plan.rows.iter().all(|row| {
+            let sequence = &self.running[self.index_of(row.place)];
+            row.tokens == 1 && sequence.samples_after(1)
+        })
+    }
+
     /// Cuts the drafts to what pays.
-    fn choose(&mut self, drafting: &mut Drafting, (rows, room): (usize, usize)) {
+    fn cut_drafts(&mut self, drafting: &mut Drafting, (rows, most): (usize, usize)) {
         let Drafting {
             cost,
             drafted,
             who,
             candidates,
-            gains,
-            lengths: chosen,
+            chosen,
             ..
         } = drafting;
-        let us = |rows| self.row_us(cost, rows);
-        lengths(candidates, (rows, room), us, (gains, chosen));
-        for (index, tokens) in who.iter().zip(chosen) {
+        let is_eager = self.is_eager();
+        let us = |rows| if is_eager { 1.0 } else { cost.us(rows) };
+        let target_us = (self.ctx.config.step_target_ms * 1_000) as f64;
+        let bounds = Bounds {
+            rows,
+            most,
+            longest: target_us.max(LONGER * us(rows)),
+            slower: SLOWER,
+        };
+        choose(candidates, bounds, us, chosen);
+        for (index, tokens) in who.iter().zip(&chosen.lengths) {
             self.running[*index].cut_draft(*tokens);
             *drafted += *tokens;
         }
-        let counters = &self.ctx.shared.counters;
-        counters.draft_tokens.fetch_add(*drafted as u64, Relaxed);
-    }
-
-    /// What a step of so many rows takes.
-    fn row_us(&self, cost: &RowCost, rows: usize) -> f64 {
-        match self.is_eager() {
-            true => 1.0,
-            false => cost.us(rows),
-        }
-    }
-
-    fn may_pay(&self, rows: usize) -> bool {
-        self.is_eager() || self.drafting.cost.may_pay(rows)
     }
 
     /// Whether tests want every draft, whatever it takes.

@@ -11,7 +11,7 @@ use crate::engine::{Life, ROOM};
 use crate::fair::Waiter;
 use crate::plan::{Limits, Place, Situation, plan};
 use crate::prewarm::WarmRow;
-use crate::sequence::{MASK_WAIT, SCORED_MAX, Sequence};
+use crate::sequence::{MASK_WAIT, SCORED_MAX, Sequence, Taken};
 use crate::stats::Counters;
 use crate::thread::draw::draw_all;
 use crate::thread::{Core, unseen_at};
@@ -40,7 +40,9 @@ impl Core {
         }
         self.draft();
         self.place_rows();
-        self.take_warm_row();
+        if self.drafting.drafted == 0 {
+            self.take_warm_row();
+        }
         let warmed = self.warm.as_ref().map_or(0, |row| row.tokens.len());
         if self.plan.rows.is_empty() && warmed == 0 {
             return self.await_mask();
@@ -72,6 +74,8 @@ impl Core {
             self.token_us += (each - self.token_us) * if self.token_us == 0.0 { 1.0 } else { 0.2 };
         }
         let counters = &self.ctx.shared.counters;
+        let drafted = self.drafting.drafted as u64;
+        counters.draft_tokens.fetch_add(drafted, Relaxed);
         counters.steps.fetch_add(1, Relaxed);
         counters.step_us.record(us);
         let rows = self.plan.rows.len() + usize::from(warmed > 0);
@@ -91,7 +95,7 @@ impl Core {
             return self.ctx.shared.set_life(Life::Failed);
         }
         tracing::warn!(%error, rows, "a step was not computed; the next ones are smaller");
-        if self.drop_warm_row() || self.drop_drafts() {
+        if self.drop_warm_row() | self.drop_drafts() {
             return;
         }
         let tokens: usize = self.plan.rows.iter().map(|row| row.tokens).sum();
@@ -360,19 +364,16 @@ impl Core {
             let (at, wanted) = (row, usize::from(samples) * (1 + sequence.drafted()));
             row += wanted;
             let drawn = (at..row).map(|at| (logits.drawn(at), logits.experts(at)));
-            let (drew, went) = sequence.take_draws(drawn, &ctx.shared.setup);
+            let taken = sequence.take_draws(drawn, &ctx.shared.setup);
+            let Taken { drew, right, went } = taken;
             // Of a draft what was drawn counts as computed, all but the last.
             let computed = tokens + drew.saturating_sub(1);
             let position = sequence.computed + computed;
             sequence.advance(computed, unseen_at(sight, position), pool);
-            for _ in 0..drew {
-                note_drawn(sequence, (counters, now));
-            }
+            note_drawn(sequence, (counters, now), drew);
             sampled += drew as u64;
-            if drew > 1 {
-                let right = &counters.draft_tokens_accepted;
-                right.fetch_add(drew as u64 - 1, Relaxed);
-            }
+            let accepted = &counters.draft_tokens_accepted;
+            accepted.fetch_add(right as u64, Relaxed);
             ended.extend(scores.or(went.transpose()).map(|how| (index, how)));
             if !samples || drew > 0 {
                 continue;
@@ -385,7 +386,7 @@ impl Core {
         sampled += here.len() as u64;
         let with = (&ctx.shared.setup, &*ctx.executor);
         for (index, went) in draw_all(running, &here, with) {
-            note_drawn(&mut running[index], (counters, now));
+            note_drawn(&mut running[index], (counters, now), 1);
             ended.extend(went.transpose().map(|how| (index, how)));
         }
         counters.completion_tokens.fetch_add(sampled, Relaxed);
@@ -415,7 +416,7 @@ impl Core {
         let rows: Vec<(usize, &[f32])> = late.iter().map(|(at, row)| (*at, &**row)).collect();
         let with = (&self.ctx.shared.setup, &*self.ctx.executor);
         for (index, went) in draw_all(&mut self.running, &rows, with) {
-            note_drawn(&mut self.running[index], (counters, Instant::now()));
+            note_drawn(&mut self.running[index], (counters, Instant::now()), 1);
             self.ended.extend(went.transpose().map(|how| (index, how)));
         }
         self.remove_ended();
@@ -470,12 +471,16 @@ fn batch_of<'a>(
     rows.chain(warm).collect()
 }
 
-/// Measures how long a token took.
-fn note_drawn(sequence: &mut Sequence, (counters, now): (&Counters, Instant)) {
+/// Measures how long each of so many tokens took that came together.
+fn note_drawn(sequence: &mut Sequence, (counters, now): (&Counters, Instant), tokens: usize) {
+    if tokens == 0 {
+        return;
+    }
     match sequence.last_token.replace(now) {
-        Some(before) => counters
-            .token_gap_us
-            .record(micros(now.saturating_duration_since(before))),
+        Some(before) => {
+            let each = micros(now.saturating_duration_since(before)) / tokens as u64;
+            (0..tokens).for_each(|_| counters.token_gap_us.record(each));
+        }
         None => counters.ttft_us.record(micros(now - sequence.arrived)),
     }
 }

@@ -72,7 +72,11 @@ pub async fn chat_completions(
         model: body.chat.model,
         dialect: Dialect::Chat,
     };
-    let plan = talk.plan(door, policy, (wish, &asked)).await?;
+    let mut plan = talk.plan(door, policy, (wish, &asked)).await?;
+    if plan.prediction.is_some() && !plan.may_draft(door) {
+        plan.prediction = None;
+        ignored.push("prediction".to_owned());
+    }
     let opened = door.open(plan).await?;
     let admitted = admit(&http, door, (vec![opened], &wants)).await?;
     let (frame, merged, about) = admitted.parts();

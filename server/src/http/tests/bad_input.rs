@@ -94,8 +94,11 @@ stop | 5 | invalid_value | stop
 stream | "yes" | invalid_value | stream
 stream_options | {"include_usage": 1} | invalid_value | stream_options.include_usage
 prediction | "x" | invalid_value | prediction
-prediction | {"type": "image", "content": "x"} | invalid_value | prediction
-prediction | {"type": "content"} | invalid_value | prediction
+prediction | {"type": "image", "content": "x"} | invalid_value | prediction.type
+prediction | {"content": "x"} | invalid_value | prediction.type
+prediction | {"type": "content"} | invalid_value | prediction.content
+prediction | {"type": "content", "content": null} | invalid_value | prediction.content
+prediction | {"type": "content", "content": ["x", {"text": "y"}]} | invalid_value | prediction.content[1].type
 prediction | {"type": "content", "content": 5} | invalid_value | prediction.content
 top_logprobs | 3 | invalid_value | top_logprobs
 top_logprobs | 21 | invalid_value | top_logprobs

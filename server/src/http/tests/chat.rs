@@ -122,7 +122,7 @@ async fn usage_is_left_out_of_streams_that_do_not_ask_for_it() {
 #[tokio::test]
 async fn what_became_of_a_prediction_is_counted() {
     let parts = json!([{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]);
-    for (content, count) in [(json!("Hello"), 5), (parts, 6)] {
+    for (content, count) in [(json!("Hello"), 5), (parts, 5)] {
         for stream in [false, true] {
             let stage = Stage::new(Recorder::Collects).await;
             stage.script([say(&["one"]), say(&["two"])]);
@@ -151,6 +151,30 @@ async fn what_became_of_a_prediction_is_counted() {
                 })
             );
         }
+    }
+}
+
+#[tokio::test]
+async fn a_prediction_without_effect_is_named() {
+    let form = json!({"type": "json_object"});
+    for (field, value, ignored) in [
+        ("temperature", json!(0.5), None),
+        ("response_format", json!({"type": "text"}), None),
+        ("logprobs", json!(true), None),
+        ("response_format", form, Some("prediction")),
+        ("presence_penalty", json!(0.1), Some("prediction")),
+        ("frequency_penalty", json!(0.1), Some("prediction")),
+        ("repetition_penalty", json!(1.1), Some("prediction")),
+        ("logit_bias", json!({"5": 1}), Some("prediction")),
+    ] {
+        let stage = Stage::new(Recorder::Collects).await;
+        let prediction = json!({"type": "content", "content": "x"});
+        let body = hi_with(&json!({"prediction": prediction, field: value}));
+        let reply = stage.post(CHAT, &body).await;
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        assert_eq!(reply.header("x-hone-ignored-fields"), ignored, "{field}");
+        let asks = stage.fake.asks.lock().unwrap();
+        assert_eq!(asks[0].predicted.is_empty(), ignored.is_some(), "{field}");
     }
 }
 

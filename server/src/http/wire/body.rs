@@ -178,13 +178,14 @@ impl JsonObject {
     /// Where the body says `cache_control`, each kind of place once. Arguments and schemas are not
     /// looked into: there it is somebody's own word.
     fn cache_hints(&self) -> impl Iterator<Item = String> {
-        const PLACES: [&[&str]; 9] = [
+        const PLACES: [&[&str]; 10] = [
             &["messages"],
             &["messages", "content"],
             &["messages", "content", "content"],
             &["input"],
             &["input", "content"],
             &["input", "output"],
+            &["prediction", "content"],
             &["system"],
             &["tools"],
             &["tools", "function"],

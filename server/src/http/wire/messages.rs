@@ -34,21 +34,34 @@ pub fn parse_messages(wire: &[Value], messages_max: usize) -> Result<Vec<Message
     Ok(messages)
 }
 
-/// The text of a predicted answer.
+/// The text of a predicted answer: its parts, one right behind the other.
 pub fn parse_prediction(wire: Option<&Value>) -> Result<Option<String>, ApiError> {
     let Some(wire) = wire.filter(|wire| !wire.is_null()) else {
         return Ok(None);
     };
-    let unsound = || {
-        let why = "prediction must be an object of the type \"content\" with a `content`";
-        ApiError::invalid("prediction", why)
+    let Some(fields) = wire.as_object() else {
+        return Err(ApiError::invalid(
+            "prediction",
+            "prediction must be an object",
+        ));
     };
-    let fields = wire.as_object().ok_or_else(unsound)?;
     if fields.get("type").and_then(Value::as_str) != Some("content") {
-        return Err(unsound());
+        let why = "prediction.type must be \"content\"";
+        return Err(ApiError::invalid("prediction.type", why));
     }
-    let content = parse_content("prediction", fields.get("content"))?;
-    content.map(Some).ok_or_else(unsound)
+    match fields.get("content") {
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(Value::Array(parts)) => {
+            let path = |at| format!("prediction.content[{at}]");
+            let parts = parts.iter().enumerate();
+            let texts = parts.map(|(at, part)| parse_part(&path(at), part));
+            texts.collect::<Result<String, _>>().map(Some)
+        }
+        _ => Err(ApiError::invalid(
+            "prediction.content",
+            "prediction.content must be a string or an array of parts",
+        )),
+    }
 }
 
 /// The id of the older form's call that a result without an id answers: the only call of the message

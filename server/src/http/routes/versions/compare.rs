@@ -296,7 +296,7 @@ impl Asks<'_> {
             prompt_tokens: prompt.tokens.clone(),
             form: None,
             given: Vec::new(),
-            predicted: Vec::new(),
+            predicted: Arc::default(),
             sampling: self.sampling.clone(),
             stop: StopRules {
                 max_tokens: self.max_tokens,
