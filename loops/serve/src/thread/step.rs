@@ -74,8 +74,6 @@ impl Core {
             self.token_us += (each - self.token_us) * if self.token_us == 0.0 { 1.0 } else { 0.2 };
         }
         let counters = &self.ctx.shared.counters;
-        let drafted = self.drafting.drafted as u64;
-        counters.draft_tokens.fetch_add(drafted, Relaxed);
         counters.steps.fetch_add(1, Relaxed);
         counters.step_us.record(us);
         let rows = self.plan.rows.len() + usize::from(warmed > 0);
@@ -345,6 +343,7 @@ impl Core {
             pool,
             ended,
             warm,
+            drafting,
             ..
         } = self;
         let sight = (&*ctx.model, ctx.blocks_each);
@@ -353,6 +352,8 @@ impl Core {
         let now = Instant::now();
         let masks_until = now + MASK_WAIT;
         let counters = &ctx.shared.counters;
+        let drafted = &counters.draft_tokens;
+        drafted.fetch_add(drafting.drafted as u64, Relaxed);
         let (mut row, mut sampled, mut here) = (0, 0, Vec::new());
         for &(_, index, tokens) in &*order {
             let sequence = &mut running[index];
