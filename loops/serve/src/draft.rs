@@ -12,9 +12,9 @@ use hone_domain::Token;
 const MATCH_LEAST: usize = 2;
 /// Tokens of it that are compared.
 const MATCH_MOST: usize = 16;
-/// Places where the last token stands elsewhere that are compared, so that a text of one token takes no
-/// longer than others.
-const PLACES: usize = 512;
+/// Places where the last token stands elsewhere that are compared on either side, the nearest, so that a text
+/// of one token takes no longer than others.
+const PLACES: usize = 256;
 /// Tokens that are looked through: the last ones of the text, and those around where a prediction was
 /// followed.
 const LOOKED_AT: usize = 1 << 14;
@@ -32,13 +32,16 @@ const PRIOR_WEIGHT: f64 = 2.0;
 const KEEP_HITS: f64 = 0.95;
 
 /// Most rows of a step that are told apart.
-const ROWS_MAX: usize = 256;
+pub(crate) const ROWS_MAX: usize = 256;
 /// Where nothing was seen yet, a row takes what it would if a step took as long as so many rows beside
 /// its own.
 const ROWS_BESIDE: f64 = 31.0;
 /// Steps of so many rows whose quickest counts; what holds steps up makes them slower only.
 const FIRST_STEPS: u32 = 3;
-/// What a later step moves of what is known of its rows, and of how long steps take altogether.
+/// Where fewer were seen, they are believed for so many steps: the first may be the one that was held up.
+const FIRST_BELIEVED: u64 = 64;
+/// What a later step moves of what is known of its rows, and of how long steps take altogether: powers of
+/// its ratio, so that noise moves neither for good.
 const ROWS_MOVE: f64 = 0.02;
 const LEVEL_MOVE: f64 = 0.2;
 /// A step counts at most so many times what it should take.
@@ -62,10 +65,11 @@ pub(crate) fn look_up(
     let own = &text[text.len().saturating_sub(LOOKED_AT)..];
     let own = &own[..own.len().saturating_sub(1)];
     let here = longest(text, own, own.len());
-    let from = near.saturating_sub(LOOKED_AT / 2).min(within.len());
+    let near = near.min(within.len());
+    let from = near.saturating_sub(LOOKED_AT / 2);
     let around = &within[from..within.len().min(from + LOOKED_AT)];
     let around = &around[..around.len().saturating_sub(1)];
-    let there = longest(text, around, near - from.min(near));
+    let there = longest(text, around, near - from);
     if let Some(there) = there.filter(|there| here.is_none_or(|here| here.length <= there.length)) {
         let next = from + there.next;
         draft.extend(within[next..].iter().take(most));
@@ -100,38 +104,64 @@ pub(crate) struct Match {
 }
 
 /// The longest match of the end of `text` that ends in `within`, of equal ones the one that goes on nearest
-/// to `near`.
+/// to `near`, and rather before it.
 fn longest(text: &[Token], within: &[Token], near: usize) -> Option<Match> {
     let last = *text.last()?;
-    let mut best: Option<Match> = None;
-    let (mut end, mut places) = (within.len(), 0);
-    for part in within.rchunks(LANES) {
-        end -= part.len();
-        // Without a branch per token.
-        let any = part.iter().fold(false, |any, token| any | (*token == last));
-        if !any {
-            continue;
+    let near = near.min(within.len());
+    let (before, behind) = within.split_at(near);
+    // Without a branch per token.
+    let has = |part: &[Token]| (part.iter()).fold(false, |any, token| any | (*token == last));
+    let parts = before.rchunks(LANES).scan(near, |end, part| {
+        *end -= part.len();
+        Some((*end, part))
+    });
+    let before = parts
+        .filter(|(_, part)| has(part))
+        .flat_map(|(from, part)| {
+            let all = part.iter().enumerate().rev();
+            all.filter(|(_, token)| **token == last)
+                .map(move |(at, _)| from + at + 1)
+        });
+    let parts = behind.chunks(LANES).zip((near..).step_by(LANES));
+    let behind = parts
+        .filter(|(part, _)| has(part))
+        .flat_map(|(part, from)| {
+            let all = part.iter().enumerate();
+            all.filter(|(_, token)| **token == last)
+                .map(move |(at, _)| from + at + 1)
+        });
+    let first = first_longest(text, within, before);
+    let second = first_longest(text, within, behind);
+    match (first, second) {
+        (Some(first), Some(second)) => {
+            let nearer = second.next - near < near - first.next;
+            let longer = second.length > first.length;
+            let is_second = longer || (nearer && second.length == first.length);
+            Some(if is_second { second } else { first })
         }
-        for at in (0..part.len()).rev().filter(|at| part[*at] == last) {
-            let next = end + at + 1;
-            let pairs = within[..next].iter().rev().zip(text.iter().rev());
-            let length = pairs.take(MATCH_MOST).take_while(|(a, b)| a == b).count();
-            let is_better = |best: Match| {
-                let nearer = next.abs_diff(near) < best.next.abs_diff(near);
-                length > best.length || (length == best.length && nearer)
-            };
-            if length >= MATCH_LEAST && best.is_none_or(is_better) {
-                best = Some(Match {
-                    within: true,
-                    next,
-                    length,
-                });
-            }
-            places += 1;
-            // What is further back is further away, too.
-            if places == PLACES || (length == MATCH_MOST && next <= near) {
-                return best;
-            }
+        (first, second) => first.or(second),
+    }
+}
+
+/// The first of the longest matches that end before one of these places.
+fn first_longest(
+    text: &[Token],
+    within: &[Token],
+    places: impl Iterator<Item = usize>,
+) -> Option<Match> {
+    let mut best: Option<Match> = None;
+    for next in places.take(PLACES) {
+        let pairs = within[..next].iter().rev().zip(text.iter().rev());
+        let length = pairs.take(MATCH_MOST).take_while(|(a, b)| a == b).count();
+        if length >= MATCH_LEAST && best.is_none_or(|best| length > best.length) {
+            best = Some(Match {
+                within: true,
+                next,
+                length,
+            });
+        }
+        if length == MATCH_MOST {
+            break;
         }
     }
     best
@@ -204,18 +234,18 @@ impl RowCost {
             return;
         }
         self.steps += 1;
-        let mut us = us as f64;
+        let mut us = us.max(1) as f64;
         let noted = &mut self.noted[rows];
         if noted.steps > 0 {
             let wanted = noted.us * self.level;
             us = us.min(SLOWEST * wanted);
-            self.level += LEVEL_MOVE * (us / noted.us - self.level);
+            self.level *= (us / wanted).powf(LEVEL_MOVE);
         }
         let us = us / self.level;
         noted.us = match noted.steps {
             0 => us,
             1..FIRST_STEPS => noted.us.min(us),
-            _ => noted.us + ROWS_MOVE * (us - noted.us),
+            _ => noted.us * (us / noted.us).powf(ROWS_MOVE),
         };
         noted.steps = noted.steps.saturating_add(1);
         noted.at = self.steps;
@@ -228,10 +258,16 @@ impl RowCost {
         let mut before: Option<(usize, f64)> = None;
         for rows in 1..ROWS_MAX {
             let noted = &mut self.noted[rows];
-            if noted.steps > 0 && self.steps - noted.at > FORGOTTEN_STEPS {
+            let age = self.steps - noted.at;
+            if age > FORGOTTEN_STEPS {
                 *noted = Noted::default();
             }
-            if noted.steps == 0 {
+            let is_known = match noted.steps {
+                0 => false,
+                1..FIRST_STEPS => age <= FIRST_BELIEVED,
+                _ => true,
+            };
+            if !is_known {
                 continue;
             }
             let us = noted.us;

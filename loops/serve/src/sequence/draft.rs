@@ -105,9 +105,9 @@ struct Prediction {
 
 impl Prediction {
     fn said(&mut self, token: Token) {
-        let is_right = self.tokens.get(self.next) == Some(&token);
-        self.right = match is_right {
-            true => self.right.max(std::mem::take(&mut self.found)) + 1,
+        let found = std::mem::take(&mut self.found);
+        self.right = match self.tokens.get(self.next) == Some(&token) {
+            true => self.right.max(found) + 1,
             false => 0,
         };
         self.next += 1;

@@ -46,27 +46,34 @@ fn what_is_predicted_is_looked_through_first_and_does_not_repeat() {
 
 /// One place after the other.
 fn by_hand(text: &[Token], within: &[Token], near: usize) -> Option<Match> {
-    let length = |place: usize| {
-        let pairs = within[..place].iter().rev().zip(text.iter().rev());
-        pairs.take(MATCH_MOST).take_while(|(a, b)| a == b).count()
+    let near = near.min(within.len());
+    let found = |next: usize| {
+        let pairs = within[..next].iter().rev().zip(text.iter().rev());
+        let length = pairs.take(MATCH_MOST).take_while(|(a, b)| a == b).count();
+        Match {
+            within: true,
+            next,
+            length,
+        }
     };
-    let places = (1..=within.len()).rev();
-    let places = places.map(|next| Match {
-        within: true,
-        next,
-        length: length(next),
-    });
-    let mut found: Vec<_> = places
-        .filter(|found| found.length > 0)
-        .take(PLACES)
-        .filter(|found| found.length >= MATCH_LEAST)
-        .collect();
+    let is_one = |found: &Match| found.length > 0;
+    let before = (1..=near).rev().map(found).filter(is_one).take(PLACES);
+    let behind = (near + 1..=within.len())
+        .map(found)
+        .filter(is_one)
+        .take(PLACES);
+    let found = before
+        .chain(behind)
+        .filter(|found| found.length >= MATCH_LEAST);
+    let rank = |found: &Match| (found.length, std::cmp::Reverse(found.next.abs_diff(near)));
     // The first of the best.
-    found.reverse();
-    let nearest = |found: &Match| std::cmp::Reverse(found.next.abs_diff(near));
-    found
-        .into_iter()
-        .max_by_key(|found| (found.length, nearest(found)))
+    found.reduce(|best, found| {
+        if rank(&found) > rank(&best) {
+            found
+        } else {
+            best
+        }
+    })
 }
 
 fn free(rows: usize, most: usize) -> Bounds {
@@ -178,6 +185,11 @@ fn what_is_looked_through_has_a_bound() {
     assert_eq!(at(LOOKED_AT), Some(LOOKED_AT + 2));
     assert_eq!(at(LOOKED_AT * 3 / 2), Some(LOOKED_AT + 2));
     assert_eq!((at(3 * LOOKED_AT), at(usize::MAX)), (None, None));
+    // Whoever is far behind its end looks at its end.
+    let end = [&within[..], &text[1..], &[6]].concat();
+    let mut draft = Vec::new();
+    let found_there = look_up((&text, &end, usize::MAX), 2, &mut draft);
+    assert_eq!((found_there.unwrap().length, draft), (2, vec![6]));
     // Of the text itself the end.
     within.extend(&text);
     assert_eq!(found(&within, &[], 2).0, 0);
@@ -260,9 +272,45 @@ fn what_all_steps_have_in_common_says_nothing_of_rows() {
         cost.note(1, by_eights(1));
     }
     assert!(cost.us(5) < 1.3 * by_eights(5) as f64, "{}", cost.us(5));
+    // Nor for long where no other came.
+    cost.note(6, 50 * by_eights(6));
+    assert!(!cost.may_pay(1, 5));
+    (0..=FIRST_BELIEVED).for_each(|_| cost.note(1, by_eights(1)));
+    assert!(cost.may_pay(1, 5));
     // What is long ago is tried again.
     (0..10).for_each(|_| cost.note(8, 10 * by_eights(8)));
     assert!(!cost.may_pay(1, 7));
     (0..=FORGOTTEN_STEPS).for_each(|_| cost.note(1, by_eights(1)));
     assert!(cost.may_pay(1, 7));
+}
+
+/// However long it goes on, and however seldom some number of rows is seen.
+#[test]
+fn noise_moves_nothing_for_good() {
+    let mut state = 1u64;
+    let mut noise = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        0.8 + 0.4 * (state >> 40) as f64 / (1u64 << 24) as f64
+    };
+    let mut cost = RowCost::default();
+    for step in 0..200_000 {
+        let rows = if step % 500 == 0 { 9 } else { 1 };
+        cost.note(rows, (by_eights(rows) as f64 * noise()) as u64);
+    }
+    let (found, wanted) = (
+        cost.us(9) / cost.us(1),
+        by_eights(9) as f64 / by_eights(1) as f64,
+    );
+    assert!((found / wanted - 1.0).abs() < 0.15, "{found}, not {wanted}");
+    assert!((0.5..2.0).contains(&cost.level), "{}", cost.level);
+}
+
+#[test]
+fn steps_that_take_no_time_do_no_harm() {
+    let mut cost = RowCost::default();
+    (0..10).for_each(|_| cost.note(1, 0));
+    (0..100).for_each(|_| cost.note(1, 500));
+    assert!(cost.us(1).is_finite() && cost.may_pay(1, 8));
 }

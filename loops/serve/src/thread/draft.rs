@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use crate::draft::{Bounds, Candidate, Chosen, RowCost, SLOWER, choose};
+use crate::draft::{Bounds, Candidate, Chosen, ROWS_MAX, RowCost, SLOWER, choose};
 use crate::sequence::SCORED_MAX;
 use crate::thread::Core;
 
@@ -36,7 +36,7 @@ impl Core {
         self.drafting.drafted = 0;
         let (rows, config) = (self.plan.rows.len(), &self.ctx.config);
         let each = config.draft_tokens_max;
-        let room = self.fitting.min(config.step_tokens_max);
+        let room = (self.fitting.min(config.step_tokens_max)).min(ROWS_MAX - 1);
         let most = room.saturating_sub(rows).min(DRAFTED_MAX).min(rows * each);
         let may = most > 0
             && self.step >= self.drafting.rest
