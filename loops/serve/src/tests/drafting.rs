@@ -220,6 +220,17 @@ fn many_with_drafts_stay_within_the_rows_of_a_step() {
     assert!(drafted(&there).1 > 0);
 }
 
+fn drawn(token: Token) -> Sampled {
+    Sampled {
+        token,
+        raw_logprob: -1.0,
+        behavior_logprob: -1.0,
+        kept: None,
+        top: Vec::new(),
+        nonfinite: false,
+    }
+}
+
 /// A call that begins inside a draft is held to its form from there on.
 #[test]
 fn a_draft_ends_where_a_form_begins_to_rule() {
@@ -237,15 +248,7 @@ fn a_draft_ends_where_a_form_begins_to_rule() {
     let will: Vec<Token> = "so <tool_call>{?}".bytes().map(Token::from).collect();
     wanted.predicted = will.as_slice().into();
     let (mut sequence, ..) = Sequence::new(wanted, Some(masked), &setup);
-    let drawn = |token: &Token| Sampled {
-        token: *token,
-        raw_logprob: -1.0,
-        behavior_logprob: -1.0,
-        kept: None,
-        top: Vec::new(),
-        nonfinite: false,
-    };
-    let draws: Vec<Sampled> = will.iter().map(drawn).collect();
+    let draws: Vec<Sampled> = will.iter().map(|token| drawn(*token)).collect();
     // As after its prompt.
     sequence.computed = 4;
     let candidate = sequence.look_ahead(30).unwrap();
@@ -276,14 +279,6 @@ fn drafts_rest_where_draws_are_refused() {
     let refused = std::iter::repeat_n((None, &[][..]), 5);
     let taken = sequence.take_draws(refused, &setup);
     assert_eq!((taken.drew, taken.right, taken.went), (0, 0, Ok(None)));
-    let drawn = |token: Token| Sampled {
-        token,
-        raw_logprob: -1.0,
-        behavior_logprob: -1.0,
-        kept: None,
-        top: Vec::new(),
-        nonfinite: false,
-    };
     let mut steps = 0;
     for token in prompt(150, 2) {
         if sequence.look_ahead(4).is_some() {
@@ -317,14 +312,7 @@ fn a_draft_that_does_not_pay_is_told_right_or_wrong_all_the_same() {
             if found.is_some() {
                 sequence.cut_draft(0);
             }
-            let drawn = Sampled {
-                token,
-                raw_logprob: -1.0,
-                behavior_logprob: -1.0,
-                kept: None,
-                top: Vec::new(),
-                nonfinite: false,
-            };
+            let drawn = drawn(token);
             sequence.take_draws(std::iter::once((Some(&drawn), &[][..])), &setup);
             sequence.computed += 1;
             found.map(|candidate| candidate.rate)

@@ -66,7 +66,7 @@ impl Core {
         }
         let us = micros(ended - began);
         self.cost.note(tokens, us);
-        if decodes {
+        if decodes && self.ctx.config.draft_tokens_max > 0 {
             self.drafting.cost.note(tokens, us);
         }
         if tokens - self.drafting.drafted >= TELLING_TOKENS {
