@@ -266,6 +266,30 @@ pub(crate) fn hidden_states(
     exec: &Executor,
     scratch: &mut Scratch,
 ) {
+    let pass = Layers {
+        end: model.config.layers,
+        after: &mut |_, _| {},
+    };
+    hidden_states_through(model, kv, batch, exec, scratch, pass);
+}
+
+/// Which layers of a pass run, and who looks at the residual stream behind each.
+pub(crate) struct Layers<'a> {
+    /// Runs the layers below this one.
+    pub(crate) end: usize,
+    /// Given the layers that have run and their residual stream, `[tokens, padded hidden]`.
+    pub(crate) after: &'a mut dyn FnMut(usize, &[f32]),
+}
+
+/// As [`hidden_states`], through some of the layers.
+pub(crate) fn hidden_states_through(
+    model: &Model,
+    kv: &mut KvPool,
+    batch: &[SeqInput],
+    exec: &Executor,
+    scratch: &mut Scratch,
+    layers: Layers,
+) {
     check(model, batch);
     let pass = Pass::new(model, batch, exec);
     pass.embed(
@@ -276,7 +300,8 @@ pub(crate) fn hidden_states(
     let recorded = recorded(model);
     scratch.chosen.clear();
     scratch.chosen.resize(pass.tokens * recorded, 0);
-    for (index, weights) in model.weights.layers.iter().enumerate() {
+    let all = model.weights.layers.iter().enumerate();
+    for (index, weights) in all.take(layers.end) {
         let bufs = Bufs {
             acts: &mut scratch.acts,
             tmp: &mut scratch.tmp,
@@ -291,6 +316,7 @@ pub(crate) fn hidden_states(
                 to[first..first + cfg.chosen].copy_from_slice(ids);
             }
         }
+        (layers.after)(index + 1, scratch.x.as_slice());
     }
 }
 

@@ -66,7 +66,7 @@ pub use kv::{BLOCK_TOKENS, KvAllocator, KvFormat, KvPool, blocks_out_of_sight};
 pub use logprob::token_logprob;
 pub use quant::WeightFormat;
 pub use runner::Runner;
-pub use score::{GenerateOptions, Scores, embed, generate, score, score_chunked};
+pub use score::{GenerateOptions, Scores, embed, generate, score, score_chunked, states};
 pub use simd::SimdLevel;
 pub use source::{LoadError, NamedTensor, TensorData, TensorSource};
 pub use train::{

@@ -2,7 +2,9 @@
 
 use crate::adapter::Adapter;
 use crate::exec::Executor;
-use crate::forward::{LogitsWanted, Scratch, SeqInput, forward, head, hidden_states};
+use crate::forward::{
+    Layers, LogitsWanted, Scratch, SeqInput, forward, head, hidden_states, hidden_states_through,
+};
 use crate::kv::{BLOCK_TOKENS, KvPool};
 use crate::logprob::token_logprob;
 use crate::ops::RmsNorm;
@@ -111,6 +113,58 @@ pub fn embed(
     let length = sums.iter().map(|sum| sum * sum).sum::<f64>().sqrt();
     let scale = if length > 0.0 { 1.0 / length } else { 0.0 };
     Some(sums.iter().map(|sum| (sum * scale) as f32).collect())
+}
+
+/// What the base model makes of the tokens from `from` on, given those before: behind each of
+/// `layers` (ascending, 1 is the first layer), the mean of the residual stream over these tokens.
+/// `[layers][hidden]`; zeros where there are no such tokens. None once it is not wanted any more,
+/// which is asked before every chunk. Layers above the last of `layers` are not computed.
+pub fn states(
+    model: &Model,
+    (tokens, from): (&[u32], usize),
+    layers: &[usize],
+    exec: &Executor,
+    is_wanted: impl Fn() -> bool,
+) -> Option<Vec<Vec<f32>>> {
+    let count = tokens.len().div_ceil(BLOCK_TOKENS);
+    let blocks: Vec<u32> = (0..count as u32).collect();
+    let mut kv = KvPool::new(model, count);
+    let mut scratch = Scratch::default();
+    let (hidden, ld) = (model.config.hidden, padded(model.config.hidden));
+    let end = layers.iter().copied().max().unwrap_or(0);
+    let mut sums = vec![vec![0f64; hidden]; layers.len()];
+    for (index, part) in tokens.chunks(CHUNK).enumerate() {
+        if !is_wanted() {
+            return None;
+        }
+        let start = index * CHUNK;
+        let seq = SeqInput {
+            tokens: part,
+            start,
+            blocks: &blocks,
+            adapter: None,
+            logits: LogitsWanted::None,
+        };
+        let skipped = from.saturating_sub(start).min(part.len());
+        let mut after = |layer: usize, x: &[f32]| {
+            let Some(at) = layers.iter().position(|wanted| *wanted == layer) else {
+                return;
+            };
+            for row in x[..part.len() * ld].chunks(ld).skip(skipped) {
+                for (sum, value) in sums[at].iter_mut().zip(row) {
+                    *sum += f64::from(*value);
+                }
+            }
+        };
+        let pass = Layers {
+            end,
+            after: &mut after,
+        };
+        hidden_states_through(model, &mut kv, &[seq], exec, &mut scratch, pass);
+    }
+    let counted = tokens.len().saturating_sub(from).max(1) as f64;
+    let mean = |sums: Vec<f64>| sums.iter().map(|sum| (sum / counted) as f32).collect();
+    Some(sums.into_iter().map(mean).collect())
 }
 
 impl Scores<'_> {
