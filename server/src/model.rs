@@ -178,6 +178,10 @@ impl hone_train::Wording for Words {
     fn encode(&self, text: &str) -> Vec<Token> {
         self.0.encode(text, false)
     }
+
+    fn decode(&self, tokens: &[Token]) -> String {
+        self.0.decode(tokens)
+    }
 }
 
 /// The questions that probe a candidate, as tokens. One that the template refuses is left out.

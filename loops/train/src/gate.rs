@@ -27,10 +27,35 @@ pub struct Measured {
     /// Mean log-prob per token that the base model's own answers to the fixed prompts lose under the
     /// candidate, in nats: what it forgot of what nobody asked it to change.
     pub golden_loss: f32,
+    /// Mean log-prob per token that the base model's own answers to generic prompts lose under the
+    /// candidate, in nats.
+    pub generic_loss: f32,
+    /// Per plain fact, what its answer's log-prob gains under the candidate against the base model.
+    #[serde(skip)]
+    pub fact_gains: Vec<f32>,
+    /// How much the answers do what was asked for; none where nothing was.
+    pub wish: Option<WishMeter>,
+    /// The person asked for something that none of the model's answers does.
+    pub unlearnable: bool,
+    /// Mean length of what the base model answers that reads the person's words; 0 where there are
+    /// none.
+    pub told_tokens: f32,
     /// Per held-out turn: its score times the mean log-prob per token, in nats, that its completion
     /// gains under the candidate against the served version.
     #[serde(skip)]
     pub differences: Vec<f32>,
+}
+
+/// How much answers to generic prompts do what a person asked for: by how many nats per token the
+/// person's words make them likelier for the base model, on average.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct WishMeter {
+    /// The candidate's answers.
+    pub candidate: f32,
+    /// Those of what is served.
+    pub served: f32,
+    /// Those that were learned from: what the model answers that reads the words.
+    pub told: f32,
 }
 
 /// What becomes of a candidate.
@@ -98,6 +123,7 @@ pub fn decide(config: &GateConfig, m: &Measured) -> Outcome {
             m.golden_loss, config.golden_loss_max
         ));
     }
+    reasons.extend(losses(config, m));
     if m.differences.iter().any(|d| !d.is_finite()) {
         reasons.push("a held-out turn has a log-prob that is not finite".to_owned());
     }
@@ -121,6 +147,42 @@ pub fn decide(config: &GateConfig, m: &Measured) -> Outcome {
     } else {
         Outcome::Waits(told)
     }
+}
+
+/// What a candidate lost of what nobody asked it to change, and whether it does what was asked.
+fn losses(config: &GateConfig, m: &Measured) -> Vec<String> {
+    let mut reasons = Vec::new();
+    if m.generic_loss.is_nan() || m.generic_loss > config.generic_loss_max {
+        reasons.push(format!(
+            "the base model's own answers to generic prompts lose {:.2} nats per token; at most {:.2} \
+             are allowed",
+            m.generic_loss, config.generic_loss_max
+        ));
+    }
+    let lost = interval(&m.fact_gains).filter(|i| !(i.high >= f64::from(-config.fact_loss_max)));
+    if let Some(lost) = lost {
+        reasons.push(format!(
+            "the answers to {} plain facts lose {:.2} nats on average, surely more than the {:.2} that \
+             are allowed",
+            lost.turns, -lost.mean, config.fact_loss_max
+        ));
+    }
+    if m.unlearnable {
+        reasons.push(
+            "none of the model's answers does what was asked for, so it cannot be learned by this model"
+                .to_owned(),
+        );
+    }
+    if let Some(wish) = m.wish
+        && (wish.candidate.is_nan() || wish.candidate <= wish.served)
+    {
+        reasons.push(format!(
+            "its answers do no more of what was asked for than those of the served version: {:+.3} \
+             against {:+.3} nats per token",
+            wish.candidate, wish.served
+        ));
+    }
+    reasons
 }
 
 /// Whether a turn is kept to compare candidates on: a fixed share, by a hash of its id.
@@ -163,11 +225,13 @@ pub fn objections(config: &GateConfig, m: &Measured) -> Vec<String> {
         &mut reasons,
         ("the served version", m.parent),
         (m.candidate, served),
+        m.told_tokens,
     );
     length(
         &mut reasons,
         ("the base model", m.base),
         (m.candidate, base),
+        m.told_tokens,
     );
     reasons
 }
@@ -216,10 +280,18 @@ fn length(
     reasons: &mut Vec<String>,
     (name, reference): (&str, ProbeSummary),
     (candidate, most): (ProbeSummary, f32),
+    told_tokens: f32,
 ) {
-    // One token more on both sides keeps the factor defined for empty completions.
-    let factor = (candidate.tokens_mean + 1.0) / (reference.tokens_mean + 1.0);
-    if !(1.0 / most..=most).contains(&factor) {
+    // One token more on both sides keeps the factor defined for empty completions. Where a person's
+    // words ask for another length, that one is allowed as well.
+    let asked = match told_tokens > 0.0 {
+        true => told_tokens,
+        false => reference.tokens_mean,
+    };
+    let shortest = reference.tokens_mean.min(asked) + 1.0;
+    let longest = reference.tokens_mean.max(asked) + 1.0;
+    let tokens = candidate.tokens_mean + 1.0;
+    if !(shortest / most..=longest * most).contains(&tokens) {
         reasons.push(format!(
             "its probe completions have {:.1} tokens on average, those of {name} {:.1}; the factor may be at most {most:.1}",
             candidate.tokens_mean, reference.tokens_mean,
@@ -251,6 +323,11 @@ mod tests {
             parent: probes,
             base: probes,
             golden_loss: 0.2,
+            generic_loss: 0.1,
+            fact_gains: vec![0.0; 24],
+            wish: None,
+            unlearnable: false,
+            told_tokens: 0.0,
             differences: Vec::new(),
         }
     }

@@ -37,6 +37,10 @@ pub struct GateConfig {
     /// Largest loss of log-prob per token of the base model's own answers to the fixed prompts, in
     /// nats.
     pub golden_loss_max: f32,
+    /// Largest loss of log-prob per token of the base model's own answers to generic prompts, in nats.
+    pub generic_loss_max: f32,
+    /// Nats that the answers to plain facts may lose on average, surely (95 %, one-sided).
+    pub fact_loss_max: f32,
     /// Share of judged turns that are kept to compare candidates on and never trained, 0 to 0.5.
     /// A turn that was corrected by its user always trains.
     pub held_out_share: f32,
@@ -170,6 +174,11 @@ impl GateConfig {
         if let Some((key, _)) = factors.iter().find(|(_, v)| v.is_nan() || *v < 1.0) {
             return Err(format!("train.gate.{key} must be at least 1"));
         }
+        if !(self.generic_loss_max > 0.0 && self.fact_loss_max >= 0.0) {
+            return Err(
+                "train.gate.generic_loss_max must be above 0, fact_loss_max not below".to_owned(),
+            );
+        }
         if !(self.golden_loss_max > 0.0 && self.held_out_margin >= 0.0) {
             return Err(
                 "train.gate.golden_loss_max must be above 0, held_out_margin not below".to_owned(),
@@ -221,6 +230,8 @@ impl GateConfig {
             length_factor_max: 3.0,
             length_drift_factor_max: 8.0,
             golden_loss_max: 3.0,
+            generic_loss_max: 3.0,
+            fact_loss_max: 3.0,
             held_out_share: 0.0,
             held_out_max: 64,
             held_out_min: 20,

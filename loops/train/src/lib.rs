@@ -10,7 +10,7 @@
 //!   is visible; nothing that is not finite, or that the gate objects to, is ever published; what
 //!   the served adapter sampled is recomputed with the very same log-probs, and where not it is
 //!   counted; computing happens on threads of the lowest priority, so that serving never waits for it.
-//! - **Never:** reads text (hints and corrections become tokens unread), asks the judge, waits for serve, or opens a path of another room.
+//! - **Never:** judges text (words become tokens; answers are only searched for repetitions of them), asks the judge, waits for serve, or opens a path of another room.
 //!
 //! A step is claim → filter → credit → pack → train → gate → save → publish, one file each.
 
@@ -58,7 +58,8 @@ use hone_runtime::{Board, Clock, DriveConfig, Ended, Ids, Inbox, Latest, Shutdow
 use hone_store::{Ledger, Versions};
 
 pub use config::{
-    AdapterPrecision, CanaryConfig, Config, GateConfig, LearnerConfig, PruneConfig, WatchConfig,
+    AdapterPrecision, CanaryConfig, Config, ContextConfig, GateConfig, LearnerConfig, PruneConfig,
+    WatchConfig,
 };
 pub use counters::Counters;
 pub use credit::{
@@ -68,7 +69,9 @@ pub use event::{Claimed, ClaimedBatch, Effect, Memory, PublishOutcome, Report};
 pub use filter::{Accepts, Filtered, filter};
 pub use gate::{Interval, Measured, Outcome, decide, interval, is_held_out, objections};
 pub use hands::TrainHands;
-pub use nn_trainer::{NnParts, NnTrainer, hint_words, hinted_prompt};
+pub use nn_trainer::{
+    Fact, NnParts, NnTrainer, Reference, generic_prompts, hint_words, hinted_prompt,
+};
 pub use objective::{DistillForm, KlName, ObjectiveName, Teacher};
 pub use pack::{CreditedTurn, PackedRow, pack};
 pub use priority::{Priority, Urgency};

@@ -48,6 +48,9 @@ pub enum DistillForm {
     /// these answers are imitated without it (context distillation, Snell, Klein and Zhong 2022,
     /// arXiv 2209.15189).
     Rehearsed,
+    /// On answers of its own that do what a person's words ask, drawn with guidance towards the words
+    /// and chosen by how much likelier these make them.
+    Context,
 }
 
 /// Who reads the hint.

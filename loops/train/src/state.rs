@@ -252,7 +252,8 @@ impl Train {
         let method = self.config.method;
         let uses = |m: &SampleMaterial| method.uses(m.hint.is_some(), m.correction.is_some());
         // What a rehearsed hint says in whole answers, a score against every token can only blur.
-        let rehearses = self.config.learner.hint_form == DistillForm::Rehearsed;
+        let form = self.config.learner.hint_form;
+        let rehearses = matches!(form, DistillForm::Rehearsed | DistillForm::Context);
         let by_score = |m: &SampleMaterial| uses(m).score && !(rehearses && uses(m).hint);
         let turns: Vec<CreditedTurn> = batch
             .materials

@@ -50,6 +50,9 @@ pub trait Wording: Send + Sync {
 
     /// Tokens of a text in the middle of a prompt; special tokens' names stand for them.
     fn encode(&self, text: &str) -> Vec<Token>;
+
+    /// Text of tokens.
+    fn decode(&self, tokens: &[Token]) -> String;
 }
 
 /// One step's worth of work.

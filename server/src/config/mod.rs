@@ -37,8 +37,9 @@ pub use telemetry::TelemetryConfig;
 /// The commented defaults; every key is in them.
 pub const DEFAULTS: &str = include_str!("../../../configs/default.toml");
 
-/// Settings for learning from what people say; a file of its own that `--config` can name.
-pub const WORDS: &str = include_str!("../../../configs/words.toml");
+/// What the built-in model needs instead of the defaults, which are for real models. It lies under a
+/// person's own file, environment and flags.
+pub const BUILT_IN: &str = include_str!("../../../configs/builtin.toml");
 
 /// Tables that are left out by default, with the defaults of their keys once they are named.
 const OPTIONAL: &[(&[&str], &str)] = &[
@@ -158,10 +159,17 @@ fn environment(
 impl Config {
     /// Merges all layers and checks every value.
     pub fn load(sources: &Sources) -> Result<Self, ConfigError> {
-        let (merged, origins) = Self::merged(sources)?;
-        let mut config = Self::checked(merged, |path| origins.source(path))?;
-        config.origins = origins;
-        Ok(config)
+        let under = |preset| {
+            let (merged, origins) = Self::merged(sources, preset)?;
+            let mut config = Self::checked(merged, |path| origins.source(path))?;
+            config.origins = origins;
+            Ok::<_, ConfigError>(config)
+        };
+        let built_in = under(Some((BUILT_IN, "configs/builtin.toml")))?;
+        match built_in.model.is_built_in() {
+            true => Ok(built_in),
+            false => under(None),
+        }
     }
 
     /// Merged layers as a configuration with every value checked; `source` names what set the value at
@@ -192,12 +200,18 @@ impl Config {
     }
 
     /// The merged layers as TOML, and where each value comes from.
-    fn merged(sources: &Sources) -> Result<(Table, Origins), ConfigError> {
+    fn merged(
+        sources: &Sources,
+        preset: Option<(&str, &str)>,
+    ) -> Result<(Table, Origins), ConfigError> {
         let mut origins = Origins::default();
         let mut merged = parse(DEFAULTS, "configs/default.toml")?;
         let mut known = merged.clone();
         for (path, text) in OPTIONAL {
             layers::put_optional(&mut known, path, &parse(text, "an optional table")?);
+        }
+        if let Some((text, name)) = preset {
+            layers::merge(&mut merged, &known, (parse(text, name)?, name))?;
         }
         if let Some((text, name)) = &sources.file {
             let layer = parse(text, name)?;

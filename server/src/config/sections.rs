@@ -515,6 +515,11 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
+    /// Whether the model in the program is served.
+    pub fn is_built_in(&self) -> bool {
+        self.engine == Engine::Builtin && self.path.is_empty()
+    }
+
     /// The name in `/v1/models`.
     pub fn served_name(&self) -> String {
         if !self.name.is_empty() {

@@ -43,15 +43,27 @@ fn the_defaults_are_whole_and_valid() {
 }
 
 #[test]
-fn the_settings_for_learning_from_words_load_and_can_be_laid_over_others() {
-    let loaded = with_file(WORDS).expect("the file is valid");
+fn the_built_in_model_has_settings_of_its_own_under_those_of_a_file() {
+    let loaded = Config::load(&Sources::default()).expect("the defaults are valid");
     assert_eq!(loaded.train.method, hone_train::Method::Combined);
+    assert_eq!(
+        loaded.train.learner.hint_form,
+        hone_train::DistillForm::Rehearsed
+    );
+    let own = with_file("[train.learner]\nlr = 0.5").expect("valid");
+    assert_eq!(own.train.learner.lr, 0.5);
+    let real = with_file("[model]\npath = \"some/folder\"").expect("valid");
+    assert_eq!(
+        real.train.learner.hint_form,
+        hone_train::DistillForm::Context
+    );
+    assert!(real.model.rehearsal_prompts.is_empty());
     let mut other = Config::load(&Sources::default()).expect("the defaults are valid");
     other.train.batch_turns = 17;
     let named = other.with(("[judge.model]\nname = \"slow\"", "mine.toml"));
     let judge = named.expect("valid").judge.model.expect("a table");
     assert_eq!((judge.name.as_str(), judge.votes), ("slow", 3));
-    let laid = other.with((WORDS, "words.toml")).expect("valid");
+    let laid = other.with((BUILT_IN, "builtin.toml")).expect("valid");
     assert_eq!(laid.train.batch_turns, 17);
     assert_eq!(laid.train.method, loaded.train.method);
     assert_eq!(laid.train.learner.lr, loaded.train.learner.lr);

@@ -296,6 +296,15 @@ pub(super) fn train(
             total_us: load.served_us,
         })
     });
+    let everyday = match commons.config.model.rehearsal_prompts.as_slice() {
+        [] => hone_train::generic_prompts(),
+        own => own.to_vec(),
+    };
+    // The built-in model knows no facts of the world.
+    let reference = match commons.config.model.is_built_in() {
+        true => hone_train::Reference::default(),
+        false => hone_train::Reference::built_in(),
+    };
     let priority = hone_train::Priority::new(serving.clone());
     let parts = hone_train::NnParts {
         model: builtin.model,
@@ -305,7 +314,8 @@ pub(super) fn train(
         base_name: commons.config.model.served_name(),
         end_tokens: builtin.end_tokens,
         wording: Arc::new(model::Words(served.language.clone())),
-        everyday: Arc::new(commons.config.model.rehearsal_prompts.clone()),
+        everyday: Arc::new(everyday),
+        reference: Arc::new(reference),
     };
     let golden = model::probes(&*served.language, &commons.config.model.probe_prompts);
     let trainer = Arc::new(hone_train::NnTrainer::new(parts, &commons.config.train)?);

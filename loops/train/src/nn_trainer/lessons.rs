@@ -2,14 +2,29 @@
 //! it known the hint.
 
 use hone_domain::{Kept, Role, Token, TransitionId, Turn};
-use hone_nn::{Control, Learner, LossKind, PerToken, StepError, TokenLoss, TopK, TrainRow, Under};
+use hone_nn::{
+    Control, Learner, LossKind, PerToken, StepError, StepReport, TokenLoss, TopK, TrainRow, Under,
+};
 
+use super::context::Distilled;
 use super::rehearsal::Rehearsed;
 use super::{NnTrainer, TrainError, TrainJob, Wording};
 use crate::credit::follow;
 use crate::objective::{DistillForm, Teacher};
 use crate::retold::Retold;
 use crate::trainer::Lesson;
+
+impl Taught {
+    /// Mean log-prob of the tokens that do what was asked, at the start of a step; none without such
+    /// tokens.
+    pub(super) fn wish_logprob(&self, report: &StepReport) -> Option<f32> {
+        let rows = report.proximal_logprobs.get(self.distilled_from..)?;
+        let tokens = self.distilled.wish_tokens.iter().zip(rows);
+        let tokens = tokens.flat_map(|(of, row)| of.iter().filter_map(|at| row.get(*at)));
+        let (count, sum) = tokens.fold((0, 0.0), |(count, sum), value| (count + 1, sum + value));
+        (count > 0).then(|| sum / count as f32)
+    }
+}
 
 /// Stands where a hint goes while the template is rendered: no chat template and no person writes
 /// this private character.
@@ -24,6 +39,10 @@ pub(super) struct Taught {
     pub(super) hints: usize,
     /// Answers that the hinted teacher gave, to be given without the hint.
     pub(super) rehearsed: Rehearsed,
+    /// Answers that do what a person's words ask, to be given without the words.
+    pub(super) distilled: Distilled,
+    /// The first row of those, in the batch.
+    pub(super) distilled_from: usize,
     /// Second tries that are learned as first ones.
     pub(super) retold: usize,
     /// Lessons of turns that were trained before.
@@ -69,6 +88,8 @@ impl NnTrainer {
     ) -> Result<Taught, TrainError> {
         let mut taught = Taught::default();
         let rehearse = self.learner.hint_form == DistillForm::Rehearsed;
+        let distill = self.learner.hint_form == DistillForm::Context;
+        let in_place = !rehearse && !distill;
         let (mut fresh, mut again) = (Vec::new(), Vec::new());
         for lesson in &job.lessons {
             let correction = lesson.correction.as_ref();
@@ -76,7 +97,7 @@ impl NnTrainer {
             taught.unusable += usize::from(matches!(row, Some(None)));
             taught.corrections.extend(row.flatten());
             let place = place(job, lesson.transition);
-            let hinted = lesson.hint.as_ref().filter(|_| !rehearse).map(|hint| {
+            let hinted = lesson.hint.as_ref().filter(|_| in_place).map(|hint| {
                 let (row, first) = place?;
                 let own = &rows[row].loss[first..][..lesson.turn.completion.len()];
                 self.hinted(lesson, hint, (row, first, own))
@@ -90,7 +111,7 @@ impl NnTrainer {
             let row = correction.and_then(|words| self.correction(lesson, words));
             let own = sampled(lesson);
             let at = (rows.len(), 0, own.loss.as_slice());
-            let hint = lesson.hint.as_ref().filter(|_| !rehearse);
+            let hint = lesson.hint.as_ref().filter(|_| in_place);
             let hinted = hint.and_then(|hint| self.hinted(lesson, hint, at));
             taught.replayed += usize::from(row.is_some() || hinted.is_some());
             corrected.extend(row);
@@ -108,7 +129,7 @@ impl NnTrainer {
                 fresh.extend(again);
                 self.follow_top(learner, &fresh, rows, control)
             }
-            DistillForm::Rehearsed => Ok(()),
+            DistillForm::Rehearsed | DistillForm::Context => Ok(()),
         };
         followed.map_err(super::stopped)?;
         let is_corrected = !corrected.is_empty();
@@ -122,6 +143,12 @@ impl NnTrainer {
             taught.hints = taught.rehearsed.hints;
             taught.replayed += taught.rehearsed.replayed;
             rows.extend(taught.rehearsed.rows.iter().cloned());
+        }
+        if distill {
+            taught.distilled = self.distill(learner, job, control)?;
+            taught.hints = taught.distilled.wishes.len();
+            taught.distilled_from = rows.len();
+            rows.extend(taught.distilled.rows.iter().cloned());
         }
         Ok(taught)
     }

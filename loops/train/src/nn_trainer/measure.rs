@@ -56,6 +56,12 @@ pub(super) fn measure(
         parent,
         base,
         golden_loss,
+        // Measured by the learner.
+        generic_loss: 0.0,
+        fact_gains: Vec::new(),
+        wish: None,
+        unlearnable: false,
+        told_tokens: 0.0,
         differences,
     })
 }

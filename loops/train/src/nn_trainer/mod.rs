@@ -1,9 +1,13 @@
 //! The real trainer: an adapter on the model that is served, by nn's learner.
 
 mod answers;
+mod context;
+mod guided;
 mod learners;
 mod lessons;
 mod measure;
+mod meter;
+mod reference;
 mod rehearsal;
 
 #[cfg(test)]
@@ -24,7 +28,7 @@ use hone_domain::{Blobs, Digest, SamplePart, Token};
 use hone_nn::device::{Device, DeviceError};
 use hone_nn::{
     AdapterConfig, AdapterDtype, Control, DenseConfig, Executor, Learner, LoraConfig, LossKind,
-    Model, Runner, StepError, StepReport, Target, TokenLoss, TrainRow, peft,
+    Model, Runner, StepError, StepReport, Target, TokenLoss, TrainRow, Under, peft,
 };
 use serde_json::json;
 
@@ -35,6 +39,7 @@ use crate::save::scope_hash;
 use crate::trainer::{Candidate, Parity, TrainError, TrainJob, Trainer, Wording};
 
 pub use lessons::{hint_words, hinted_prompt};
+pub use reference::{Fact, Reference, generic_prompts};
 
 /// What the trainer shares with the rest of the process.
 #[derive(Clone)]
@@ -55,6 +60,8 @@ pub struct NnParts {
     pub wording: Arc<dyn Wording>,
     /// What anybody could ask: hints are rehearsed on it beside the scope's own openings.
     pub everyday: Arc<Vec<String>>,
+    /// Facts that no version may lose, and how a complaint becomes an instruction.
+    pub reference: Arc<Reference>,
 }
 
 impl NnParts {
@@ -101,6 +108,8 @@ pub struct NnTrainer {
     /// Learners by the adapter they stand at. A learner is taken out while it steps, so that one
     /// that was stopped, failed or panicked is simply gone and read back from its checkpoint.
     learners: Mutex<Learners>,
+    /// The base model's answers to the generic prompts.
+    generic: reference::Cache,
 }
 
 impl NnTrainer {
@@ -125,6 +134,7 @@ impl NnTrainer {
         Ok(Self {
             fingerprint: hone_nn::fingerprint(&parts.model),
             learners: Mutex::new(Learners::new(learner.learners_cached_max)),
+            generic: reference::Cache::default(),
             gate: config.gate.clone(),
             row_tokens_max: config.row_tokens_max,
             parts,
@@ -185,6 +195,11 @@ impl NnTrainer {
         let mut rows: Vec<TrainRow> = job.rows.iter().map(train_row).collect();
         let taught = self.teach(learner, (job, &mut rows), &mut control)?;
         let mut known = Known::new(learner, &taught, &mut control)?;
+        let gate = self
+            .generic_answers(&mut || control() == Control::Stop)?
+            .gate;
+        let gate = &gate[..gate.len().min(LOOKED_AT)];
+        let before = self.mean_of_answers(learner, gate, Under::Reference, &mut control)?;
         let mut reports = Vec::new();
         for _ in 0..self.learner.steps_per_batch {
             reports.push(finite(learner.step(&rows, &mut control))?);
@@ -198,8 +213,20 @@ impl NnTrainer {
         }
         for step in 1..=self.learner.correction_steps_max {
             known.look(learner, &taught, &mut control)?;
-            if known.enough(&self.learner) || step == self.learner.correction_steps_max {
+            known.wish = reports
+                .last()
+                .and_then(|report| taught.wish_logprob(report));
+            if step == self.learner.correction_steps_max {
                 break;
+            }
+            if known.enough(&self.learner) {
+                // The first steps of a batch disturb more than they should; further ones, in which the
+                // anchors pull, mend it.
+                let now = self.mean_of_answers(learner, gate, Under::Current, &mut control)?;
+                let lost = before.iter().zip(&now).map(|(b, n)| b - n).sum::<f32>();
+                if lost <= KEPT_SHARE * self.gate.generic_loss_max * gate.len() as f32 {
+                    break;
+                }
             }
             reports.push(finite(learner.step(&rows, &mut control))?);
         }
@@ -262,9 +289,17 @@ impl Trainer for NnTrainer {
             candidate: &adapter,
             parent: job.parent_digest().is_some().then_some(&parent),
         };
+        let kept = self.kept(&mut learner, pause)?;
+        let meter = self.meter(&mut learner, &stepped.taught.distilled, policies, pause)?;
         // What its passes held is for those of the gate.
         learner.rest();
         let mut measured = measure::measure((&self.parts, &self.gate), job, policies, pause)?;
+        measured.generic_loss = kept.generic_loss;
+        measured.fact_gains = kept.fact_gains;
+        measured.wish = meter;
+        let distilled = &stepped.taught.distilled;
+        measured.unlearnable = !distilled.wishes.is_empty() && distilled.kept == 0;
+        measured.told_tokens = distilled.told_tokens;
         let digest = adapter_digest(&adapter);
         measured.changed = digest != adapter_digest(&parent);
         let candidate = Candidate {
@@ -289,6 +324,11 @@ impl Trainer for NnTrainer {
     }
 }
 
+/// Generic answers that are looked at between steps, and how much of what the gate allows may be lost
+/// on them when the steps end.
+const LOOKED_AT: usize = 8;
+const KEPT_SHARE: f32 = 0.75;
+
 fn adapter_digest(adapter: &hone_nn::Adapter) -> Digest {
     Digest(adapter.digest())
 }
@@ -308,6 +348,8 @@ struct Known {
     now: Vec<f32>,
     gap_before: f32,
     gap: f32,
+    /// Mean log-prob of the tokens that do what was asked, before the last step.
+    wish: Option<f32>,
 }
 
 impl Known {
@@ -339,7 +381,10 @@ impl Known {
 
     fn enough(&self, config: &LearnerConfig) -> bool {
         let enough = config.correction_logprob;
-        self.now.iter().all(|mean| *mean >= enough) && self.gap <= config.hint_gap
+        let follows = self
+            .wish
+            .is_none_or(|mean| mean >= config.context.wish_logprob);
+        self.now.iter().all(|mean| *mean >= enough) && self.gap <= config.hint_gap && follows
     }
 }
 
@@ -481,6 +526,14 @@ fn numbers(stepped: &Stepped, lr: f64) -> BTreeMap<&'static str, f64> {
         ("rehearsed_left_out", taught.rehearsed.doubtful as f64),
         ("rehearsed_gap_before", f64::from(known.gap_before)),
         ("rehearsed_gap_after", f64::from(known.gap)),
+        ("wishes", taught.distilled.wishes.len() as f64),
+        ("wishes_replaced", taught.distilled.replaced.len() as f64),
+        ("answers_sampled", taught.distilled.sampled as f64),
+        ("answers_copied", taught.distilled.copied as f64),
+        ("answers_kept", taught.distilled.kept as f64),
+        ("answers_gain", f64::from(taught.distilled.gain)),
+        ("answers_relevance", f64::from(taught.distilled.relevance)),
+        ("wish_logprob", f64::from(known.wish.unwrap_or_default())),
         ("replayed", taught.replayed as f64),
         ("lessons_unusable", taught.unusable as f64),
         (

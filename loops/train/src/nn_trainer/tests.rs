@@ -75,6 +75,7 @@ pub(super) fn parts_with(house: &House, experts: Option<ExpertsConfig>) -> NnPar
         end_tokens: vec![END],
         wording: Arc::new(Digits),
         everyday: Arc::default(),
+        reference: Arc::default(),
     }
 }
 
@@ -90,6 +91,11 @@ impl crate::trainer::Wording for Digits {
     fn encode(&self, text: &str) -> Vec<Token> {
         let words = text.split_whitespace();
         words.map(|word| word.parse().unwrap()).collect()
+    }
+
+    fn decode(&self, tokens: &[Token]) -> String {
+        let words: Vec<String> = tokens.iter().map(Token::to_string).collect();
+        words.join(" ")
     }
 }
 

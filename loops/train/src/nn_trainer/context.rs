@@ -1,0 +1,646 @@
+//! Context distillation from a person's own words: what the model answers when it reads them, it
+//! learns to answer without them (Snell, Klein and Zhong 2022, arXiv 2209.15189).
+//!
+//! 1. The words are put behind a question, as they were said and as an instruction that the model
+//!    itself makes of them. The base model answers the person's own questions and generic ones, with
+//!    guidance towards the words.
+//! 2. An answer is kept where it does what the words ask (they make it likelier: `gain`), answers its
+//!    question (it is likelier behind it than behind another one: `relevance`), and does not repeat
+//!    the words. Of several to one question the one with most gain is kept.
+//! 3. Tokens that the words made clearly likelier are imitated; at all others the student follows the
+//!    distribution of the model that read the words, so that nothing else is learned. The base
+//!    model's own answers to generic prompts are followed in the same way: where the words say
+//!    nothing about them, they anchor the student to the base model.
+//!
+//! Several wishes go together. An older one whose answers a newer one makes unlikely has been
+//! replaced by it.
+
+use std::collections::HashMap;
+
+use hone_domain::{Message, Role, Token};
+use hone_nn::{Control, Learner, SoftTargets, TokenLoss, TrainRow, Under};
+
+use super::answers::{Answering, answers};
+use super::guided::{Guidance, GuidedPrompt, guided_answers};
+use super::lessons::hinted_prompt;
+use super::reference::{GenericAnswer, is_for_gate, opening};
+use super::{NnTrainer, TrainError, TrainJob, stopped};
+use crate::probe::is_looping;
+use crate::trainer::Lesson;
+
+/// Different wishes that are followed together, the newest ones.
+const WISHES_MAX: usize = 4;
+/// A repetition of so many words of a wish talks about the wish and is no answer.
+const COPIED_WORDS: usize = 3;
+/// Nats by which the words make a token likelier from which on the token does what they ask.
+const WISH_TOKEN_NATS: f32 = 0.5;
+/// Longest instruction that is made of a person's words, in tokens.
+const REWRITE_TOKENS: usize = 32;
+/// Nats per token below which an older wish opposes the answers to a newer one.
+const CONFLICT_NATS: f32 = -0.02;
+
+/// What a batch's words came to.
+#[derive(Debug, Default)]
+pub(super) struct Distilled {
+    /// Answers without the words, and the base model's own answers.
+    pub(super) rows: Vec<TrainRow>,
+    /// Of each row, which of its loss tokens do what the words ask.
+    pub(super) wish_tokens: Vec<Vec<usize>>,
+    /// Wishes that are followed, the newest first.
+    pub(super) wishes: Vec<String>,
+    /// Wishes that a newer one replaced.
+    pub(super) replaced: Vec<String>,
+    /// Answers that were sampled, those that repeated the words, and those that are imitated.
+    pub(super) sampled: usize,
+    pub(super) copied: usize,
+    pub(super) kept: usize,
+    /// Mean gain and relevance of what is imitated, in nats per token.
+    pub(super) gain: f32,
+    pub(super) relevance: f32,
+    /// Mean length of what the model answers that reads the words, in tokens.
+    pub(super) told_tokens: f32,
+    /// How the words are put behind a question, for the gate's meter.
+    pub(super) tellings: Vec<String>,
+}
+
+/// A question to be answered.
+#[derive(Clone)]
+enum Asked<'a> {
+    Own(&'a Lesson),
+    Generic(&'a str),
+}
+
+/// An answer with what is known of it.
+struct Candidate {
+    question: usize,
+    /// The prompt with the words that it was given to, the prompt without, and the answer with its
+    /// end.
+    told: TrainRow,
+    plain: TrainRow,
+    said: Vec<Token>,
+    gain: f32,
+    relevance: f32,
+    /// Per token, how much likelier the words made it.
+    token_gains: Vec<f32>,
+}
+
+/// A prompt and what follows it, as a row that imitates what follows.
+pub(super) fn imitated(prompt: &[Token], said: &[Token]) -> TrainRow {
+    let tokens = [prompt, said].concat();
+    let loss = (prompt.len()..tokens.len()).map(TokenLoss::imitated);
+    TrainRow {
+        loss: loss.collect(),
+        tokens,
+    }
+}
+
+/// Words in lower case, without marks.
+fn words_of(text: &str) -> Vec<String> {
+    let lower = text.to_lowercase();
+    let words = lower.split(|c: char| !c.is_alphanumeric());
+    words.filter(|w| !w.is_empty()).map(str::to_owned).collect()
+}
+
+/// Whether `said` repeats so many words of the wish that the question does not hold.
+fn copies(said: &[String], wish: &[String], question: &[String]) -> bool {
+    let holds = |text: &[String], part: &[String]| text.windows(part.len()).any(|w| w == part);
+    said.windows(COPIED_WORDS)
+        .any(|part| holds(wish, part) && !holds(question, part))
+}
+
+/// The text of a question with a wish behind it.
+pub(super) fn behind(question: &str, telling: &str) -> String {
+    format!("{question}\n\n{telling}")
+}
+
+/// The newest different wishes of a job, the newest first. Its batch is newer than what is replayed,
+/// and that stands with the newest first.
+fn wishes(job: &TrainJob) -> Vec<String> {
+    let lessons = job.lessons.iter().rev().chain(&job.replayed);
+    let mut found: Vec<String> = Vec::new();
+    for hint in lessons.filter_map(|lesson: &Lesson| lesson.hint.as_deref()) {
+        let hint = hint.trim().to_owned();
+        if !hint.is_empty() && !found.contains(&hint) && found.len() < WISHES_MAX {
+            found.push(hint);
+        }
+    }
+    found
+}
+
+impl NnTrainer {
+    /// Answers to imitate for the job's wishes, and anchors. Without a wish there are anchors alone.
+    pub(super) fn distill(
+        &self,
+        learner: &mut Learner,
+        job: &TrainJob,
+        control: &mut dyn FnMut() -> Control,
+    ) -> Result<Distilled, TrainError> {
+        let mut found = Distilled {
+            wishes: wishes(job),
+            ..Distilled::default()
+        };
+        if !found.wishes.is_empty() {
+            self.follow_wishes(learner, job, &mut found, control)?;
+        }
+        self.anchor(learner, job, &mut found, control)?;
+        Ok(found)
+    }
+
+    fn follow_wishes(
+        &self,
+        learner: &mut Learner,
+        job: &TrainJob,
+        found: &mut Distilled,
+        control: &mut dyn FnMut() -> Control,
+    ) -> Result<(), TrainError> {
+        let rewrites = self.rewrites(&found.wishes, control)?;
+        let asked = self.questions(job);
+        let newest = found.wishes.len().min(1);
+        let tellings = |wishes: &[String], rewrites: &[Option<String>]| -> Vec<String> {
+            let pairs = wishes.iter().zip(rewrites);
+            pairs
+                .flat_map(|(wish, rewrite)| std::iter::once(wish.clone()).chain(rewrite.clone()))
+                .collect()
+        };
+        // Where there is one wish, it is told with every question. Where there are several, the
+        // newest with half of them, and what these answers come to says which of the others it
+        // replaced.
+        let half = match found.wishes.len() {
+            1 => asked.len(),
+            _ => asked.len().div_ceil(2),
+        };
+        let first = tellings(&found.wishes[..newest], &rewrites[..newest]);
+        let mut all = self.sample(learner, job, &asked[..half], &first, found, control)?;
+        self.drop_replaced(learner, &asked, &all, found, control)?;
+        let still = |wish: &String| found.wishes.contains(wish);
+        let kept: Vec<Option<String>> = self.still(&rewrites, job, still);
+        let tellings = tellings(&found.wishes, &kept);
+        if half < asked.len() {
+            let more = self.sample(learner, job, &asked[half..], &tellings, found, control)?;
+            all.extend(more.into_iter().map(|candidate| Candidate {
+                question: candidate.question + half,
+                ..candidate
+            }));
+        }
+        self.gains(learner, &asked, &mut all, found, control)?;
+        let lengths = all.iter().map(|candidate| candidate.said.len());
+        found.told_tokens = lengths.sum::<usize>() as f32 / all.len().max(1) as f32;
+        found.tellings = tellings;
+        let best = self.best(all);
+        self.take(learner, best, found, control)
+    }
+
+    /// The rewrites of the wishes that are still followed.
+    fn still(
+        &self,
+        rewrites: &[Option<String>],
+        job: &TrainJob,
+        is_followed: impl Fn(&String) -> bool,
+    ) -> Vec<Option<String>> {
+        let wishes = wishes(job);
+        let pairs = wishes.iter().zip(rewrites);
+        let kept = pairs.filter(|(wish, _)| is_followed(wish));
+        kept.map(|(_, rewrite)| rewrite.clone()).collect()
+    }
+
+    /// The instruction that the model makes of each wish; none where it says nothing.
+    fn rewrites(
+        &self,
+        wishes: &[String],
+        control: &mut dyn FnMut() -> Control,
+    ) -> Result<Vec<Option<String>>, TrainError> {
+        let rewrite = &self.parts.reference.rewrite;
+        let Some((task, examples)) = rewrite.split_first() else {
+            return Ok(vec![None; wishes.len()]);
+        };
+        let wording = &*self.parts.wording;
+        let prompt = |wish: &String| {
+            let mut messages = vec![Message::text(Role::System, task)];
+            for pair in examples.chunks(2) {
+                let roles = [Role::User, Role::Assistant];
+                messages.extend(
+                    pair.iter()
+                        .zip(roles)
+                        .map(|(t, role)| Message::text(role, t)),
+                );
+            }
+            messages.push(Message::text(
+                Role::User,
+                format!("The user said: \"{wish}\""),
+            ));
+            let text = wording.render(&messages).or_else(|_| {
+                // A template without a system message.
+                messages.remove(0);
+                wording.render(&messages)
+            });
+            Some(wording.encode(&text.ok()?))
+        };
+        let prompts: Vec<Option<Vec<Token>>> = wishes.iter().map(prompt).collect();
+        let how = Answering {
+            parts: &self.parts,
+            tokens_max: REWRITE_TOKENS,
+            temperature: 0.0,
+        };
+        let fitting: Vec<Vec<Token>> = prompts
+            .iter()
+            .flatten()
+            .filter(|prompt| how.fits(prompt))
+            .cloned()
+            .collect();
+        let mut pause = || control() == Control::Stop;
+        let mut said = answers(how, &fitting, None, &mut pause)?.into_iter();
+        let read = |prompt: &Option<Vec<Token>>| {
+            let answer = prompt.as_ref().filter(|p| how.fits(p)).and(said.next())?;
+            let text = wording.decode(&answer.tokens);
+            let line = text.lines().next().unwrap_or_default().trim().to_owned();
+            (answer.end.is_some() && !line.is_empty()).then_some(line)
+        };
+        Ok(prompts.iter().map(read).collect())
+    }
+
+    /// What is asked: the scope's own openings, a third at most where there are generic prompts, and
+    /// of these others in each batch.
+    fn questions<'a>(&'a self, job: &'a TrainJob) -> Vec<Asked<'a>> {
+        let most = self.learner.context.prompts;
+        let generic: Vec<&String> = self
+            .parts
+            .everyday
+            .iter()
+            .enumerate()
+            .filter(|(number, _)| !is_for_gate(*number))
+            .map(|(_, text)| text)
+            .collect();
+        let lessons = job.lessons.iter().rev().chain(&job.replayed);
+        let mut own: Vec<&Lesson> = Vec::new();
+        for lesson in lessons.filter(|lesson| lesson.turn.parent.is_none()) {
+            if !own
+                .iter()
+                .any(|other| other.turn.prompt_tokens == lesson.turn.prompt_tokens)
+            {
+                own.push(lesson);
+            }
+        }
+        let mine = match generic.is_empty() {
+            true => own.len().min(most),
+            false => own.len().min(most.div_ceil(3)),
+        };
+        own.truncate(mine);
+        let start = job.batch.0.as_u128() % generic.len().max(1) as u128;
+        let others = generic.iter().cycle().skip(start as usize).step_by(7);
+        let others = others.take((most - mine).min(generic.len()));
+        let own = own.into_iter().map(Asked::Own);
+        own.chain(others.map(|text| Asked::Generic(text))).collect()
+    }
+
+    fn plain_prompt(&self, asked: &Asked) -> Option<Vec<Token>> {
+        match asked {
+            Asked::Own(lesson) => Some(lesson.turn.prompt_tokens.clone()),
+            Asked::Generic(text) => opening(&*self.parts.wording, text),
+        }
+    }
+
+    fn told_prompt(&self, asked: &Asked, telling: &str) -> Option<Vec<Token>> {
+        match asked {
+            Asked::Own(lesson) => {
+                let words = behind("", telling);
+                hinted_prompt(&*self.parts.wording, &lesson.turn, &words)
+            }
+            Asked::Generic(text) => opening(&*self.parts.wording, &behind(text, telling)),
+        }
+    }
+
+    /// Longest answer: half as long again as the person's own ones are, within the limits.
+    fn tokens_max(&self, job: &TrainJob) -> usize {
+        let lessons = job.lessons.iter().chain(&job.replayed);
+        let longest = lessons.map(|lesson| lesson.turn.completion.len()).max();
+        let most = self.learner.context.tokens_max;
+        let own = longest.unwrap_or(most);
+        (own + own / 2).clamp(most.min(64), most)
+    }
+
+    /// Answers each question several times, with one telling after the other. Only whole answers
+    /// that do not loop or repeat the words are left.
+    fn sample(
+        &self,
+        learner: &mut Learner,
+        job: &TrainJob,
+        asked: &[Asked],
+        tellings: &[String],
+        found: &mut Distilled,
+        control: &mut dyn FnMut() -> Control,
+    ) -> Result<Vec<Candidate>, TrainError> {
+        let tokens_max = self.tokens_max(job);
+        let mut prompts = Vec::new();
+        let mut questions = Vec::new();
+        for (question, one) in asked.iter().enumerate() {
+            for try_number in 0..self.learner.context.answers_per_prompt {
+                let telling = &tellings[(question + try_number) % tellings.len()];
+                let pair = self.plain_prompt(one).zip(self.told_prompt(one, telling));
+                let Some((plain, told)) = pair else { continue };
+                if self.fits(told.len() + tokens_max) {
+                    prompts.push(GuidedPrompt { told, plain });
+                    questions.push(question);
+                }
+            }
+        }
+        let how = Guidance {
+            parts: &self.parts,
+            tokens_max,
+            temperature: self.learner.hint_temperature,
+            strength: self.learner.context.guidance,
+            seed: job.batch.0.as_u128() as u64,
+        };
+        let mut pause = || control() == Control::Stop;
+        let said = guided_answers(how, &prompts, &mut pause)?;
+        found.sampled += said.len();
+        let wishes: Vec<Vec<String>> = found
+            .wishes
+            .iter()
+            .chain(tellings)
+            .map(|text| words_of(text))
+            .collect();
+        let mut left = Vec::new();
+        for ((prompt, question), answer) in prompts.iter().zip(questions).zip(said) {
+            let Some(end) = answer.end.filter(|_| !answer.tokens.is_empty()) else {
+                continue;
+            };
+            let text = words_of(&self.parts.wording.decode(&answer.tokens));
+            let own = match &asked[question] {
+                Asked::Own(lesson) => last_question(lesson),
+                Asked::Generic(text) => (*text).to_owned(),
+            };
+            let own = words_of(&own);
+            if is_looping(&answer.tokens) || wishes.iter().any(|wish| copies(&text, wish, &own)) {
+                found.copied += 1;
+                continue;
+            }
+            let said = [answer.tokens.as_slice(), &[end]].concat();
+            left.push(Candidate {
+                question,
+                told: imitated(&prompt.told, &said),
+                plain: imitated(&prompt.plain, &said),
+                said,
+                gain: 0.0,
+                relevance: 0.0,
+                token_gains: Vec::new(),
+            });
+        }
+        self.token_gains(learner, &mut left, control)?;
+        Ok(left)
+    }
+
+    /// How much likelier the words made each token.
+    fn token_gains(
+        &self,
+        learner: &mut Learner,
+        all: &mut [Candidate],
+        control: &mut dyn FnMut() -> Control,
+    ) -> Result<(), TrainError> {
+        let rows = |of: fn(&Candidate) -> &TrainRow| -> Vec<TrainRow> {
+            all.iter().map(|candidate| of(candidate).clone()).collect()
+        };
+        let (told, plain) = (rows(|c| &c.told), rows(|c| &c.plain));
+        let told = self.logprobs_under(learner, &told, Under::Reference, control)?;
+        let plain = self.logprobs_under(learner, &plain, Under::Reference, control)?;
+        for ((candidate, told), plain) in all.iter_mut().zip(told).zip(plain) {
+            candidate.token_gains = told.iter().zip(&plain).map(|(t, p)| t - p).collect();
+        }
+        Ok(())
+    }
+
+    /// Mean log-prob per token of each answer behind its question with these words, and what it
+    /// gains by them; nothing where they do not fit.
+    fn gain_by(
+        &self,
+        learner: &mut Learner,
+        asked: &[Asked],
+        all: &[Candidate],
+        words: &str,
+        control: &mut dyn FnMut() -> Control,
+    ) -> Result<Vec<f32>, TrainError> {
+        let told = |candidate: &Candidate| {
+            let prompt = self.told_prompt(&asked[candidate.question], words);
+            let row = prompt.map(|prompt| imitated(&prompt, &candidate.said));
+            row.unwrap_or_else(|| candidate.plain.clone())
+        };
+        let told: Vec<TrainRow> = all.iter().map(told).collect();
+        let plain: Vec<TrainRow> = all.iter().map(|c| c.plain.clone()).collect();
+        let told = self.logprobs_under(learner, &told, Under::Reference, control)?;
+        let plain = self.logprobs_under(learner, &plain, Under::Reference, control)?;
+        let mean = |row: &Vec<f32>| row.iter().sum::<f32>() / row.len().max(1) as f32;
+        let pairs = told.iter().zip(&plain);
+        Ok(pairs.map(|(t, p)| mean(t) - mean(p)).collect())
+    }
+
+    /// Gives up the older wishes that make the answers to the newest one less likely.
+    fn drop_replaced(
+        &self,
+        learner: &mut Learner,
+        asked: &[Asked],
+        all: &[Candidate],
+        found: &mut Distilled,
+        control: &mut dyn FnMut() -> Control,
+    ) -> Result<(), TrainError> {
+        if all.is_empty() {
+            return Ok(());
+        }
+        let mut wishes = std::mem::take(&mut found.wishes).into_iter();
+        found.wishes.extend(wishes.next());
+        for older in wishes {
+            let gains = self.gain_by(learner, asked, all, &older, control)?;
+            let mean = gains.iter().sum::<f32>() / gains.len() as f32;
+            match mean < CONFLICT_NATS {
+                true => found.replaced.push(older),
+                false => found.wishes.push(older),
+            }
+        }
+        Ok(())
+    }
+
+    /// Gain of each answer by the wishes as they were said, their mean, and its relevance.
+    fn gains(
+        &self,
+        learner: &mut Learner,
+        asked: &[Asked],
+        all: &mut [Candidate],
+        found: &Distilled,
+        control: &mut dyn FnMut() -> Control,
+    ) -> Result<(), TrainError> {
+        for wish in &found.wishes {
+            let gains = self.gain_by(learner, asked, all, wish, control)?;
+            for (candidate, gain) in all.iter_mut().zip(gains) {
+                candidate.gain += gain / found.wishes.len() as f32;
+            }
+        }
+        let elsewhere = |candidate: &Candidate| {
+            let other = (candidate.question + 1 + asked.len() / 2) % asked.len();
+            let prompt = self.plain_prompt(&asked[other]);
+            imitated(&prompt.unwrap_or_default(), &candidate.said)
+        };
+        let rows: Vec<TrainRow> = all.iter().map(elsewhere).collect();
+        let plain: Vec<TrainRow> = all.iter().map(|c| c.plain.clone()).collect();
+        let other = self.logprobs_under(learner, &rows, Under::Reference, control)?;
+        let own = self.logprobs_under(learner, &plain, Under::Reference, control)?;
+        for ((candidate, own), other) in all.iter_mut().zip(own).zip(other) {
+            let sum = |row: &Vec<f32>| row.iter().sum::<f32>();
+            candidate.relevance = (sum(&own) - sum(&other)) / own.len().max(1) as f32;
+        }
+        Ok(())
+    }
+
+    /// The best answer to each question. The shortest quarter is left out: gain per token prefers
+    /// short answers whatever the wish.
+    fn best(&self, all: Vec<Candidate>) -> Vec<Candidate> {
+        let mut lengths: Vec<usize> = all.iter().map(|candidate| candidate.said.len()).collect();
+        lengths.sort_unstable();
+        let shortest = lengths.get(lengths.len() / 4).copied().unwrap_or(0);
+        let least = self.learner.context.relevance_min;
+        let mut best: HashMap<usize, Candidate> = HashMap::new();
+        for candidate in all {
+            let is_answer = candidate.gain > 0.0
+                && candidate.relevance >= least
+                && candidate.said.len() >= shortest;
+            let before = best.get(&candidate.question);
+            if is_answer && before.is_none_or(|before| candidate.gain > before.gain) {
+                best.insert(candidate.question, candidate);
+            }
+        }
+        let mut best: Vec<Candidate> = best.into_values().collect();
+        best.sort_unstable_by_key(|candidate| candidate.question);
+        best
+    }
+
+    /// Makes rows of the best answers.
+    fn take(
+        &self,
+        learner: &mut Learner,
+        best: Vec<Candidate>,
+        found: &mut Distilled,
+        control: &mut dyn FnMut() -> Control,
+    ) -> Result<(), TrainError> {
+        found.kept = best.len();
+        let mean =
+            |of: fn(&Candidate) -> f32| best.iter().map(of).sum::<f32>() / best.len().max(1) as f32;
+        found.gain = mean(|candidate| candidate.gain);
+        found.relevance = mean(|candidate| candidate.relevance);
+        let told: Vec<TrainRow> = best.iter().map(|c| c.told.clone()).collect();
+        let soft = self.soft(learner, told, control)?;
+        for (candidate, soft) in best.into_iter().zip(soft) {
+            let mut row = candidate.plain;
+            let mut wish_tokens = Vec::new();
+            let losses = row.loss.iter_mut().zip(soft).zip(candidate.token_gains);
+            for (index, ((loss, soft), gain)) in losses.enumerate() {
+                if gain > WISH_TOKEN_NATS {
+                    loss.advantage = self.learner.context.wish_weight;
+                    wish_tokens.push(index);
+                } else {
+                    loss.soft = Some(soft);
+                }
+            }
+            found.rows.push(row);
+            found.wish_tokens.push(wish_tokens);
+        }
+        Ok(())
+    }
+
+    /// What the base model gives its likeliest tokens at every place of these rows.
+    fn soft(
+        &self,
+        learner: &mut Learner,
+        mut rows: Vec<TrainRow>,
+        control: &mut dyn FnMut() -> Control,
+    ) -> Result<Vec<Vec<SoftTargets>>, TrainError> {
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        for loss in rows.iter_mut().flat_map(|row| &mut row.loss) {
+            loss.temperature = self.learner.hint_temperature.max(0.1);
+        }
+        let k = self.learner.context.soft_top_k;
+        let tops = learner
+            .top_logprobs((&rows, Under::Reference), k, control)
+            .map_err(stopped)?;
+        let soft = |top: Vec<(u32, f32)>| {
+            let pairs = top.into_iter().map(|(id, p)| (id, p.exp().min(1.0)));
+            let (ids, probs) = pairs.unzip();
+            SoftTargets { ids, probs }
+        };
+        let rows = tops.into_iter();
+        Ok(rows
+            .map(|row| row.into_iter().map(soft).collect())
+            .collect())
+    }
+
+    /// Adds the base model's own answers to some generic prompts, to be followed as the model does
+    /// that reads the wishes.
+    fn anchor(
+        &self,
+        learner: &mut Learner,
+        job: &TrainJob,
+        found: &mut Distilled,
+        control: &mut dyn FnMut() -> Control,
+    ) -> Result<(), TrainError> {
+        let mut pause = || control() == Control::Stop;
+        let generic = self.generic_answers(&mut pause)?;
+        let start = job.batch.0.as_u128() % generic.anchors.len().max(1) as u128;
+        let these = generic.anchors.iter().cycle().skip(start as usize);
+        let count = self.learner.context.anchors.min(generic.anchors.len());
+        let these: Vec<&GenericAnswer> = these.step_by(5).take(count).collect();
+        let told = |(index, answer): (usize, &&GenericAnswer)| {
+            let told = match found.tellings.len() {
+                0 => None,
+                tellings => {
+                    let telling = &found.tellings[index % tellings];
+                    opening(&*self.parts.wording, &behind(&answer.asked, telling))
+                }
+            };
+            let prompt = told.filter(|prompt| self.fits(prompt.len() + answer.said.len()));
+            imitated(
+                &prompt.unwrap_or_else(|| answer.prompt.clone()),
+                &answer.said,
+            )
+        };
+        let told: Vec<TrainRow> = these.iter().enumerate().map(told).collect();
+        let soft = self.soft(learner, told, control)?;
+        for (answer, soft) in these.into_iter().zip(soft) {
+            let mut row = imitated(&answer.prompt, &answer.said);
+            for (loss, soft) in row.loss.iter_mut().zip(soft) {
+                loss.soft = Some(soft);
+            }
+            found.rows.push(row);
+            found.wish_tokens.push(Vec::new());
+        }
+        Ok(())
+    }
+}
+
+/// What the person asked in a turn.
+fn last_question(lesson: &Lesson) -> String {
+    let asked = lesson.turn.messages.iter().rfind(|m| m.role == Role::User);
+    asked
+        .map(|message| message.content.clone())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repetition_of_the_wish_is_found() {
+        let check = |said: &str, expected: bool| {
+            let wish = words_of("That is an awful lot to read, one sentence would do.");
+            let question = words_of("Why is the sky blue?");
+            assert_eq!(
+                copies(&words_of(said), &wish, &question),
+                expected,
+                "{said}"
+            );
+        };
+        check("One sentence would do.", true);
+        check("An awful lot of light is scattered.", true);
+        check("Because air scatters blue light.", false);
+        check("One sentence.", false);
+        check("", false);
+    }
+}
