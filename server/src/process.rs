@@ -53,6 +53,7 @@ async fn live(
         None => eprintln!("hone: stopping; once more stops at once"),
         Some(why) => eprintln!("hone: {why}; stopping"),
     }
+    let lost = house.lost();
     tokio::select! {
         _drained = house.stop() => {}
         () = signals.next() => {
@@ -60,7 +61,10 @@ async fn live(
             std::process::exit(130);
         }
     }
-    Ok(match failure {
+    if let Some(why) = &lost {
+        eprintln!("hone: {why}");
+    }
+    Ok(match failure.or(lost) {
         None => ExitCode::SUCCESS,
         Some(_) => ExitCode::FAILURE,
     })

@@ -130,15 +130,22 @@ impl CollectHands {
             }
         }
         carry.doubt(batch.turns.iter().map(|turn| turn.id));
-        if let Err(error) = self.ctx.ledger.record_turns(&batch.turns).await {
-            // They stay in doubt: the answer may be lost and not the write.
-            wrote.dropped = drop_unawaited(batch);
-            return Err(error);
-        }
+        let forgotten = match self.ctx.ledger.record_turns(&batch.turns).await {
+            Ok(forgotten) => forgotten,
+            Err(error) => {
+                // They stay in doubt: the answer may be lost and not the write.
+                wrote.dropped = drop_unawaited(batch);
+                return Err(error);
+            }
+        };
         let turns = std::mem::take(&mut batch.turns);
         wrote.recorded += turns.len() as u64;
         for (turn, receipt) in turns.iter().zip(std::mem::take(&mut batch.receipts)) {
-            if receipt.send(Receipt::Collected).is_ok() {
+            let told = match forgotten.contains(&turn.id) {
+                true => Receipt::NotCollected(Reason::Withdrawn),
+                false => Receipt::Collected,
+            };
+            if receipt.send(told).is_ok() {
                 carry.clear([turn.id]);
             } else {
                 // Its client was told that it is not collected, so nothing may be learned from it.

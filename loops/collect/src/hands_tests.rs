@@ -21,6 +21,7 @@ struct Rig {
     ctx: Ctx,
     hands: CollectHands,
     wakes: Inbox<Wake>,
+    personal: Arc<SqliteLedger>,
     _folder: TempDir,
 }
 
@@ -35,7 +36,7 @@ async fn rig() -> Rig {
         retry_ms: 180_000,
     };
     let ctx = Ctx {
-        ledger,
+        ledger: ledger.clone(),
         ids: Arc::new(SeededIds::new(3)),
         index: Arc::new(Mutex::new(SessionIndex::new(bounds))),
         carry: Carry::default(),
@@ -48,6 +49,7 @@ async fn rig() -> Rig {
         hands: CollectHands::new(ctx.clone(), outbox),
         ctx,
         wakes,
+        personal: ledger,
         _folder: folder,
     }
 }
@@ -76,6 +78,37 @@ const WAITS: Fate = Fate::Pending {
 const LATE: Fate = Fate::Settled {
     reason: Reason::LateReceipt,
 };
+
+/// Its owner had it forgotten while it was answered: the client is told that nothing is kept.
+#[tokio::test]
+async fn no_receipt_is_signed_for_what_was_forgotten_before_it_came() {
+    let rig = rig().await;
+    let (batch, signed) = with_turn(turn(1, 1));
+    rig.hands.write(batch).await;
+    assert_eq!(signed.await, Ok(Receipt::Collected));
+    let gone = turn(1, 1);
+    let wish = hone_store::ForgetWish {
+        id: hone_domain::ForgetId(Uuid::from_u128(9)),
+        scope: gone.scope.clone(),
+        owner: gone.owner.clone(),
+        what: hone_store::ForgetWhat::Session(gone.session),
+        now_ms: 9_000,
+        entry: hone_store::AuditEntry {
+            at_ms: 9_000,
+            actor: gone.owner.clone(),
+            act: "forget".to_owned(),
+            object: String::new(),
+            detail: Default::default(),
+        },
+    };
+    hone_store::Personal::begin_forget(&*rig.personal, &wish)
+        .await
+        .unwrap();
+    let (batch, signed) = with_turn(turn(2, 1));
+    rig.hands.write(batch).await;
+    let withdrawn = Receipt::NotCollected(Reason::Withdrawn);
+    assert_eq!(signed.await, Ok(withdrawn));
+}
 
 #[tokio::test]
 async fn a_receipt_is_signed_for_what_is_on_disk_and_late_turns_do_not_train() {

@@ -17,7 +17,10 @@ mod sqlite;
 pub mod suite;
 mod versions;
 
-pub use backup::{BackupFile, MANIFEST, Manifest, back_up, check_vacant, restore, verify};
+pub use backup::{
+    BackupFile, CheckAdapter, MANIFEST, Maker, Manifest, Replacing, back_up, check_vacant, restore,
+    verify, verify_whole,
+};
 pub use blobs::FsBlobs;
 pub use error::LedgerError;
 pub use late::LateTurns;

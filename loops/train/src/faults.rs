@@ -139,6 +139,10 @@ impl Blobs for FaultyBlobs {
     fn remove(&self, key: &BlobKey) -> Result<(), BlobError> {
         self.0.remove(key)
     }
+
+    fn set_aside(&self, key: &BlobKey) -> Result<(), BlobError> {
+        self.0.set_aside(key)
+    }
 }
 
 pub(crate) struct FaultyLedger(pub(crate) Arc<dyn Ledger>, pub(crate) Arc<Plan>);
@@ -163,7 +167,7 @@ macro_rules! passes {
 
 passes! {
     plain {
-    record_turns(turns: &[Turn]) -> ();
+    record_turns(turns: &[Turn]) -> Vec<TurnId>;
     record_transitions(transitions: &[Transition]) -> Vec<TransitionId>;
     settle_turns(turns: &[(TurnId, Reason)]) -> ();
     open_turns(limit: usize) -> Vec<OpenTurn>;

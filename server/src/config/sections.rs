@@ -444,6 +444,8 @@ pub struct StoreConfig {
     pub database_bytes_max: u64,
     /// Most bytes of one adapter or checkpoint file.
     pub blob_file_bytes_max: u64,
+    /// Time between two passes that read again what is served, in milliseconds; 0 reads at the start only.
+    pub scrub_interval_ms: u64,
 }
 
 impl StoreConfig {

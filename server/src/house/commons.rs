@@ -13,6 +13,7 @@ use crate::outbound::Outbound;
 use crate::people::Directory;
 use crate::people::meter::Meters;
 use crate::telemetry::{Telemetry, Traced};
+use crate::troubles::Troubles;
 
 /// What every room shares.
 #[derive(Clone)]
@@ -35,6 +36,8 @@ pub(super) struct Commons {
     /// What collect keeps over its restarts.
     pub(super) carry: Carry,
     pub(super) board: Board,
+    /// What is known to be wrong.
+    pub(super) troubles: Troubles,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) ids: Arc<dyn Ids>,
     /// Stops judge and train, then collect.
@@ -101,6 +104,7 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Commons, String> {
         blobs: Arc::new(blobs.map_err(|e| e.to_string())?),
         policies: Latest::new(policies),
         board: Board::new(),
+        troubles: Troubles::default(),
         clock,
         ids: Arc::new(SystemIds),
         stops: [ShutdownTrigger::new(), ShutdownTrigger::new()],

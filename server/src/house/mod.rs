@@ -98,6 +98,8 @@ impl House {
         let (listener, addr) = bound(address).await?;
         let commons = commons::open(&config).await?;
         people::check_public(&commons, addr)?;
+        let scrub = rooms::scrub(&commons);
+        scrub.at_start().await;
         let mut tasks = JoinSet::new();
         let (to_judge, from_collect) = queue(1, Overflow::DropOldest);
         let (to_train, from_judge) = queue(1, Overflow::DropOldest);
@@ -110,6 +112,8 @@ impl House {
         rooms::train(&commons, (&served, engine.clone()), from_judge, &mut tasks)?;
         let abort = ShutdownTrigger::new();
         let eraser = rooms::eraser(&commons, backend.clone(), &mut tasks);
+        rooms::in_place(&commons, &mut tasks);
+        rooms::scrubbing(&commons, (scrub, backend.clone()), &mut tasks);
         let door = backend.map(|backend| {
             let parts = (backend, &served, collect.clone());
             Arc::new(door_of(&commons, parts, &abort))
@@ -238,7 +242,11 @@ fn http_of(
         guard: Swap::new(guard_of(config, addr)?),
         life: Life::default(),
         traffic: Traffic::default(),
-        watch: Watch::new(config.console.clone(), config.train.batch_turns_min),
+        watch: Watch::new(
+            config.console.clone(),
+            config.train.batch_turns_min,
+            commons.troubles.clone(),
+        ),
         settings: Swap::new(config.settings().map_err(|error| error.to_string())?),
         page: Page::from_config(&config.console.page_dir),
         acts: Acts::new(config.http.connections_max),

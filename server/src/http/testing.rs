@@ -55,6 +55,7 @@ use crate::outbound::Outbound;
 use crate::people::Directory;
 use crate::people::audit::Audit;
 use crate::people::meter::Meters;
+use crate::troubles::Troubles;
 use crate::watch::Watch;
 
 /// What the backend does with one ask.
@@ -635,7 +636,11 @@ impl Stage {
             guard: Swap::new(known_guard()),
             life: Life::default(),
             traffic: Traffic::default(),
-            watch: Watch::new(whole.console.clone(), whole.train.batch_turns_min),
+            watch: Watch::new(
+                whole.console.clone(),
+                whole.train.batch_turns_min,
+                Troubles::default(),
+            ),
             settings: Swap::new(whole.settings().unwrap()),
             page,
             watchers: Arc::new(Semaphore::new(1)),

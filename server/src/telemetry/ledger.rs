@@ -192,7 +192,7 @@ impl Ledger for Traced {
         Ok(())
     }
 
-    async fn record_turns(&self, turns: &[Turn]) -> Result<(), LedgerError> {
+    async fn record_turns(&self, turns: &[Turn]) -> Result<Vec<TurnId>, LedgerError> {
         self.inner.record_turns(turns).await
     }
 

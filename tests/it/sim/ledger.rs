@@ -322,7 +322,7 @@ impl Log {
 
 #[async_trait]
 impl Ledger for SimLedger {
-    async fn record_turns(&self, turns: &[Turn]) -> Result<(), LedgerError> {
+    async fn record_turns(&self, turns: &[Turn]) -> Result<Vec<TurnId>, LedgerError> {
         let mut turns = turns;
         if self.plant == Plant::AcknowledgesWithoutRecording {
             let mut writes = self.writes.lock().unwrap();

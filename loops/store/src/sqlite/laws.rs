@@ -26,6 +26,7 @@ pub(super) async fn check(connection: &mut SqliteConnection) -> Result<Vec<Strin
     spans_cover(connection, &mut broken).await?;
     fates_fit(connection, &mut broken).await?;
     counts_fit(connection, &mut broken).await?;
+    what_is_kept_is_used(connection, &mut broken).await?;
     Ok(broken)
 }
 
@@ -354,6 +355,54 @@ async fn counts_fit(
         broken.push(format!(
             "{counted} turns are counted as {fate}, there are {real}"
         ));
+    }
+    Ok(())
+}
+
+/// E1: text and token ids are kept for a turn, or are about to be removed.
+async fn what_is_kept_is_used(
+    connection: &mut SqliteConnection,
+    broken: &mut Vec<String>,
+) -> Result<(), Fault> {
+    let counts = [
+        (
+            "messages in a conversation",
+            "select count(*) from histories
+             where not exists (
+                 select 1 from histories as child where child.parent_number = histories.number
+             )
+               and not exists (
+                 select 1 from turn_payloads where history_number = histories.number
+             )
+               and number not in (select number from loose_histories)",
+        ),
+        (
+            "messages",
+            "select count(*) from messages
+             where not exists (select 1 from histories where message_number = messages.number)",
+        ),
+        (
+            "blocks of prompt tokens",
+            "select count(*) from token_blocks
+             where not exists (
+                 select 1 from token_blocks as child where child.parent_number = token_blocks.number
+             )
+               and not exists (
+                 select 1 from turn_payloads where block_number = token_blocks.number
+             )
+               and number not in (select number from loose_blocks)",
+        ),
+        (
+            "sessions",
+            "select count(*) from sessions
+             where not exists (select 1 from turns where session_number = sessions.number)
+               and number not in (select number from loose_sessions)",
+        ),
+    ];
+    for (what, sql) in counts {
+        let unused: i64 = sqlx::query_scalar(sql).fetch_one(&mut *connection).await?;
+        let unused = unsigned(unused)?;
+        note(broken, what, invariants::kept_is_used(unused));
     }
     Ok(())
 }

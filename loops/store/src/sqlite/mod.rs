@@ -23,6 +23,7 @@ mod mover;
 mod open;
 mod people;
 mod personal;
+mod place;
 mod policies;
 mod reading;
 mod replay;
@@ -46,6 +47,8 @@ mod writer;
 mod crash_tests;
 #[cfg(test)]
 mod early_tests;
+#[cfg(test)]
+mod erasure_tests;
 #[cfg(test)]
 mod law_tests;
 #[cfg(test)]
@@ -84,10 +87,12 @@ use crate::people::{
     ApiKey, AuditCheck, AuditEntry, AuditQuery, AuditRecord, Changed, Invite, People, PeopleChange,
     SignIn, Team, User, Uses,
 };
+pub(crate) use copy::kept_blobs_of;
 use fault::Fault;
 use mover::Mover;
 pub(crate) use open::take_folder;
 pub use open::{SqliteConfig, make_private};
+use place::Place;
 use writer::{Writer, Writing};
 
 /// The ledger in one SQLite file.
@@ -97,6 +102,8 @@ pub struct SqliteLedger {
     writer: Arc<Writer>,
     readers: SqlitePool,
     mover: Arc<Mover>,
+    /// Where its files are.
+    place: Place,
     /// Wishes to be forgotten up to this number are older than this process.
     older_forgets: i64,
     /// The place of who plans what a wish would do, one at a time: a plan has a connection and lists of
@@ -120,6 +127,7 @@ impl SqliteLedger {
             writer: opened.writer,
             readers: opened.readers,
             mover: Mover::new(opened.mover),
+            place: opened.place,
             older_forgets: opened.older_forgets,
             planning: tokio::sync::Mutex::default(),
             owner: Mutex::new(opened.lock),
@@ -139,6 +147,7 @@ impl SqliteLedger {
             writer: opened.writer,
             readers: opened.readers,
             mover: Mover::new(opened.mover),
+            place: opened.place,
             older_forgets: opened.older_forgets,
             planning: tokio::sync::Mutex::default(),
             owner: Mutex::new(opened.lock),
@@ -147,11 +156,13 @@ impl SqliteLedger {
 
     /// Begins a writing transaction.
     async fn begin(&self) -> Result<Writing, LedgerError> {
+        self.place.check()?;
         let begun = self.writer.begin().await;
         begun.map_err(|e| Fault::Sql(e).explain(&self.file))
     }
 
-    /// Makes the work durable, or undoes all of it.
+    /// Makes the work durable, or undoes all of it. What was committed to a file that is gone by now is
+    /// not durable, and nobody is told that it is.
     async fn finish<T>(
         &self,
         transaction: Writing,
@@ -161,7 +172,8 @@ impl SqliteLedger {
             Ok(value) => {
                 let committed = transaction.commit().await;
                 self.mover.note_commit();
-                committed.map(|()| value).map_err(Fault::Sql)
+                let committed = committed.map_err(Fault::Sql);
+                committed.and_then(|()| Ok(self.place.check().map(|()| value)?))
             }
             Err(fault) => {
                 // The first failure is the one to tell; whoever writes next undoes what this did not.
@@ -262,15 +274,16 @@ impl People for SqliteLedger {
 
 #[async_trait]
 impl Ledger for SqliteLedger {
-    async fn record_turns(&self, turns: &[Turn]) -> Result<(), LedgerError> {
+    async fn record_turns(&self, turns: &[Turn]) -> Result<Vec<TurnId>, LedgerError> {
         let encoded = self.explain(collect::encode(turns))?;
+        self.place.check()?;
         let taken = self.writer.take_open().await.map_err(Fault::Sql);
         let mut transaction = self.explain(taken)?;
         match collect::record_turns(&mut transaction, &encoded, self.older_forgets).await {
-            Ok(()) => {
+            Ok(forgotten) => {
                 transaction.committed();
                 self.mover.note_commit();
-                Ok(())
+                self.place.check().map(|()| forgotten)
             }
             fault => self.finish(transaction, fault).await,
         }
@@ -431,6 +444,10 @@ impl Ledger for SqliteLedger {
     async fn check_laws(&self) -> Result<Vec<String>, LedgerError> {
         let mut moment = self.look().await?;
         self.explain(laws::check(&mut moment).await)
+    }
+
+    fn in_place(&self) -> Result<(), LedgerError> {
+        self.place.check()
     }
 
     async fn close(&self) {

@@ -12,6 +12,7 @@ use sqlx::sqlite::{
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
 use super::fault::{Fault, migration_fault};
+use super::place::{self, Place, folder_of};
 use super::schema::MIGRATIONS;
 use super::writer::Writer;
 use super::{leases, wishes};
@@ -64,6 +65,8 @@ pub(super) struct Opened {
     pub(super) readers: SqlitePool,
     /// One connection that moves the write-ahead log to the main file beside the writer.
     pub(super) mover: SqlitePool,
+    /// Where its files are.
+    pub(super) place: Place,
     /// Wishes to be forgotten up to this number are older than this process; 0 beside another one.
     pub(super) older_forgets: i64,
 }
@@ -81,6 +84,7 @@ pub(super) async fn open(config: &SqliteConfig) -> Result<Opened, LedgerError> {
         )));
     }
     let lock = take_folder(folder)?;
+    place::check_not_lost(file)?;
     check_writable(file)?;
     own(config).await?;
     connect(config, Some(lock)).await
@@ -102,6 +106,7 @@ pub(super) async fn open_beside(config: &SqliteConfig) -> Result<Opened, LedgerE
     make_folder(folder)?;
     let lock = try_folder(folder)?;
     if lock.is_some() {
+        place::check_not_lost(file)?;
         own(config).await?;
     } else {
         let same = check_same(config, file).await;
@@ -147,7 +152,9 @@ async fn connect(config: &SqliteConfig, lock: Option<File>) -> Result<Opened, Le
         Some(_) => begin_anew(&writer, file).await.map_err(explain)?,
         None => 0,
     };
+    let place = Place::of(file).map_err(|e| folder_unusable(folder_of(file), &e))?;
     Ok(Opened {
+        place,
         older_forgets,
         lock,
         writer,
@@ -222,14 +229,6 @@ fn check_writable(file: &Path) -> Result<(), LedgerError> {
         }
     }
     Ok(())
-}
-
-/// The folder of a file, `.` for a bare name.
-fn folder_of(file: &Path) -> &Path {
-    match file.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    }
 }
 
 fn folder_unusable(folder: &Path, error: &std::io::Error) -> LedgerError {

@@ -338,7 +338,7 @@ async fn a_full_disk_loses_nothing_that_was_acknowledged() {
         let mut turn = world.turn();
         turn.completion_text = format!("{} ", turn.id).repeat(100);
         match ledger.record_turns(std::slice::from_ref(&turn)).await {
-            Ok(()) => acknowledged.push(turn.id),
+            Ok(_) => acknowledged.push(turn.id),
             Err(error) => break error,
         }
         assert!(acknowledged.len() < 10_000, "the limit does not hold");

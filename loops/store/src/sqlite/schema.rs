@@ -29,6 +29,8 @@ static FILES: &[(&str, &str)] = &files!(
     "0015_watch_places"
     "0016_early_feedback"
     "0017_copies"
+    "0018_orphans"
+    "0019_damage"
 );
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> =

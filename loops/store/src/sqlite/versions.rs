@@ -1,6 +1,6 @@
 //! Versions as people look at them: lineage both ways, refusals, scopes; and what may be pruned.
 
-use hone_domain::{BatchId, BlobKey, Digest, Millis, PolicyVersion, Reason, Scope};
+use hone_domain::{BatchId, BlobKey, Digest, Millis, Policy, PolicyVersion, Reason, Scope};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
@@ -8,9 +8,10 @@ use super::fault::{Fault, corrupt};
 use super::standings;
 use super::texts::{limit, signed, unsigned};
 use super::unreadable::{self, readable};
-use super::{policies, rows};
+use super::{audit, policies, rows};
 use crate::LedgerError;
 use crate::ledger::Publish;
+use crate::people::AuditEntry;
 use crate::versions::{
     HeldOut, Prunable, RefusalRecord, ScopeRow, VersionSample, VersionView, Window,
 };
@@ -332,6 +333,57 @@ pub(super) async fn prune(
         .execute(connection)
         .await?;
     Ok(())
+}
+
+pub(super) async fn note_damage(
+    connection: &mut SqliteConnection,
+    blob: &BlobKey,
+    entry: &AuditEntry,
+) -> Result<Vec<Scope>, Fault> {
+    let noted = sqlx::query(
+        "update versions
+         set damaged_ms = coalesce(damaged_ms, ?1), pruned_ms = coalesce(pruned_ms, ?1)
+         where blob = ?2 and damaged_ms is null",
+    )
+    .bind(entry.at_ms)
+    .bind(blob.as_str())
+    .execute(&mut *connection)
+    .await?;
+    if noted.rows_affected() > 0 {
+        audit::record(connection, entry).await?;
+    }
+    let names: Vec<Vec<u8>> = sqlx::query_scalar(
+        "select distinct scopes.name from versions
+         join scopes on scopes.number = versions.scope_number
+         left join standings on standings.scope_number = versions.scope_number
+         where versions.blob = ? and (
+             versions.version = standings.trial_proven
+             or versions.version = (
+                 select max(newest.version) from versions as newest
+                 where newest.scope_number = versions.scope_number
+             )
+         )",
+    )
+    .bind(blob.as_str())
+    .fetch_all(connection)
+    .await?;
+    names.into_iter().map(rows::scope).collect()
+}
+
+pub(super) async fn damaged(
+    connection: &mut SqliteConnection,
+    most: usize,
+) -> Result<Vec<Policy>, Fault> {
+    let found = sqlx::query(
+        "select scopes.name as scope, versions.version, versions.digest, versions.blob
+         from versions join scopes on scopes.number = versions.scope_number
+         where versions.damaged_ms is not null and versions.retired_ms is null
+         order by versions.damaged_ms desc, versions.number desc limit ?",
+    )
+    .bind(limit(most))
+    .fetch_all(connection)
+    .await?;
+    found.iter().map(rows::policy).collect()
 }
 
 pub(super) async fn named_blobs(connection: &mut SqliteConnection) -> Result<Vec<BlobKey>, Fault> {
