@@ -14,6 +14,7 @@ pub mod demo;
 pub mod device;
 pub mod door;
 pub mod eraser;
+mod files;
 mod health;
 pub mod house;
 pub mod http;

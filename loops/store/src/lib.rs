@@ -4,6 +4,7 @@
 //! another database joins by implementing the trait and passing [`suite`]. [`FsBlobs`] stores
 //! adapters as immutable folders. This crate never knows who asks or why.
 
+mod answers;
 mod backup;
 mod blobs;
 mod codec;
@@ -17,6 +18,7 @@ mod sqlite;
 pub mod suite;
 mod versions;
 
+pub use answers::{Answer, AnswerLimits, AnswerName, Answered, Answers};
 pub use backup::{
     BackupFile, CheckAdapter, MANIFEST, Maker, Manifest, Replacing, back_up, check_vacant, restore,
     verify, verify_whole,

@@ -16,6 +16,8 @@ pub struct PeopleConfig {
     /// Whether loopback needs a key or a sign-in as well; it does where `public_url` leads elsewhere,
     /// whatever stands here.
     pub sign_in: bool,
+    /// Whether who calls from this machine needs neither although there are accounts or keys.
+    pub trust_loopback: bool,
     /// Whether a start on a public address without any account or key prints a link that makes the
     /// first admin; without, such a start is refused.
     pub first_admin_link: bool,
@@ -85,8 +87,11 @@ impl OidcConfig {
         if let Some((key, _)) = texts.iter().find(|(_, text)| text.is_empty()) {
             return Err(format!("people.oidc.{key} must not be empty"));
         }
-        if !self.jwks_url.starts_with("https://") && !self.jwks_url.starts_with("http://") {
-            return Err("people.oidc.jwks_url begins with https://".to_owned());
+        if !is_https_or_here(&self.jwks_url) {
+            return Err(
+                "people.oidc.jwks_url begins with https://: who can change what is read there can sign in as anybody"
+                    .to_owned(),
+            );
         }
         if algorithms(&self.algorithms)?.is_empty() {
             return Err("people.oidc.algorithms must name at least one".to_owned());
@@ -104,6 +109,26 @@ impl OidcConfig {
     }
 }
 
+/// Whether an address is this machine's.
+fn is_here(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default();
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    match address {
+        Ok(address) => address.to_canonical().is_loopback(),
+        Err(_) => is_localhost(host),
+    }
+}
+
+/// Nobody between here and there can change what is read.
+fn is_https_or_here(url: &str) -> bool {
+    let url = Url::parse(url).ok();
+    url.is_some_and(|url| match url.scheme() {
+        "https" => true,
+        "http" => is_here(&url),
+        _ => false,
+    })
+}
+
 impl PeopleConfig {
     /// Whether the page is reached by TLS, so that cookies may say so.
     pub fn is_tls(&self) -> bool {
@@ -119,15 +144,7 @@ impl PeopleConfig {
     /// Whether the page is reached under a name that is not this machine's own.
     pub fn is_published(&self) -> bool {
         let url = Url::parse(&self.public_url).ok();
-        url.is_some_and(|url| {
-            let host = url.host_str().unwrap_or_default();
-            let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
-            let is_here = match address {
-                Ok(address) => address.to_canonical().is_loopback(),
-                Err(_) => is_localhost(host),
-            };
-            !is_here
-        })
+        url.is_some_and(|url| !is_here(&url))
     }
 
     pub(super) fn validate(&self) -> Result<(), String> {

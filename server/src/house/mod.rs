@@ -24,10 +24,11 @@ use crate::computed::Computed;
 use crate::config::Config;
 use crate::door::{Door, DoorCounters, Live, Places};
 use crate::eraser::Eraser;
+use crate::files;
 use crate::http::acts::Acts;
 use crate::http::bodies::Bodies;
 use crate::http::guard::Guard;
-use crate::http::listen::listen;
+use crate::http::listen::{ListenLimits, listen};
 use crate::http::page::Page;
 use crate::http::replays::Replays;
 use crate::http::swap::Swap;
@@ -41,6 +42,7 @@ use crate::people::audit::Audit;
 use crate::telemetry::Telemetry;
 use crate::watch::Watch;
 use commons::Commons;
+pub use people::FirstLink;
 
 /// A running house.
 pub struct House {
@@ -51,7 +53,7 @@ pub struct House {
     /// Name of the served model.
     pub model: String,
     /// Where people sign in and nobody has an account yet: the link that makes the first admin.
-    pub first_link: Option<String>,
+    pub first_link: Option<FirstLink>,
     /// The certificate, where TLS is spoken.
     tls: Option<Arc<Tls>>,
     /// Traces and numbers, where they are sent.
@@ -131,7 +133,7 @@ impl House {
         rooms::measures(&commons, &http, &mut tasks);
         rooms::remember(&commons).await;
         let stop_listening = ShutdownTrigger::new();
-        let limits = (config.http.listen_limits(), stop_listening.signal());
+        let limits = (limits_of(&config), stop_listening.signal());
         let acceptor = rooms::tls(&commons, tls.as_ref(), &mut tasks)?;
         let listening = tokio::spawn(listen((listener, acceptor), router(http.clone()), limits));
         Ok(Self {
@@ -169,10 +171,26 @@ impl House {
     }
 }
 
+/// Bounds of connections, as far as this process may have files open.
+fn limits_of(config: &Config) -> ListenLimits {
+    let (files, wanted) = (files::raise(), config.http.connections_max);
+    let fit = files::connections(files, wanted);
+    if fit < wanted {
+        tracing::warn!(
+            files,
+            connections = fit,
+            wanted,
+            "the limit of open files (ulimit -n) allows fewer connections than http.connections_max"
+        );
+    }
+    config.http.listen_limits(fit)
+}
+
 fn guard_of(config: &Config, addr: SocketAddr) -> Result<Guard, String> {
     Ok(Guard {
         loopback: addr.ip().is_loopback(),
         sign_in: config.people.asks_everybody(),
+        trust_loopback: config.people.trust_loopback,
         proxies_trusted: config.http.proxies_trusted.clone(),
         keys: config.http.known_keys()?,
         hosts_allowed: config.http.hosts_allowed.clone(),
@@ -251,7 +269,7 @@ fn http_of(
         page: Page::from_config(&config.console.page_dir),
         acts: Acts::new(config.http.connections_max),
         bodies: Bodies::new(&config.http),
-        replays: Replays::new(config.http.replay_limits()),
+        replays: Replays::new(config.http.replay_limits(), commons.answers.clone()),
         watchers: Arc::new(Semaphore::new(config.http.watchers_max)),
         config: config.http.clone(),
         started: Instant::now(),

@@ -422,6 +422,7 @@ fn known_guard() -> Guard {
     Guard {
         loopback: true,
         sign_in: false,
+        trust_loopback: true,
         proxies_trusted: Vec::new(),
         keys: known_keys(),
         hosts_allowed: vec!["box.lan".to_owned()],
@@ -607,6 +608,7 @@ impl Stage {
         let door = door_of(fake.clone(), links, (&config, meters.clone(), times));
         let eraser = eraser_of(&ledger, folder.path(), (policies.clone(), &door));
         tokio::spawn(eraser.clone().run(abort.signal()));
+        let replays = Replays::new(config.replay_limits(), ledger.clone());
         let board = Board::new();
         board.enter("judge");
         let people: Arc<dyn People> = ledger.clone();
@@ -627,7 +629,7 @@ impl Stage {
             policies,
             acts: Acts::new(config.connections_max),
             bodies: Bodies::new(&config),
-            replays: Replays::new(config.replay_limits()),
+            replays,
             board,
             clock: clock.clone(),
             ids,

@@ -330,7 +330,7 @@ pub(super) async fn access(config: &Config, ledger: &SqliteLedger) -> Outcome {
     if !users && !keys && !oidc && config.http.keys.is_empty() {
         return warning(
             format!("{place} can be reached from outside, and nobody has an account or key"),
-            "the next start prints a link that makes the first admin; or `hone user add NAME --role admin`",
+            "the next start makes a link for the first admin (first-admin-link in the data folder); or `hone user add NAME --role admin`",
         );
     }
     if config.http.tls().is_none() && !config.people.is_tls() {

@@ -108,6 +108,11 @@ const PLANTED: &[Planted] = &[
         sql: "update fate_counts set turns = turns + 1 where fate = 'trained'",
         says: "3 turns are counted as trained, there are 2",
     },
+    Planted {
+        name: "a wrong count of a scope",
+        sql: "update scope_counts set judged = judged + 1 where fate = 'trained'",
+        says: "are not as many as counted as trained",
+    },
 ];
 
 #[tokio::test]

@@ -349,11 +349,39 @@ async fn counts_fit(
          from fate_counts full join recounted on recounted.fate = fate_counts.fate
          where coalesce(fate_counts.turns, 0) <> coalesce(recounted.turns, 0)",
     )
-    .fetch_all(connection)
+    .fetch_all(&mut *connection)
     .await?;
     for (fate, counted, real) in wrong {
         broken.push(format!(
             "{counted} turns are counted as {fate}, there are {real}"
+        ));
+    }
+    scope_counts_fit(connection, broken).await
+}
+
+/// The running counts of every scope likewise.
+async fn scope_counts_fit(
+    connection: &mut SqliteConnection,
+    broken: &mut Vec<String>,
+) -> Result<(), Fault> {
+    let wrong: Vec<(i64, String)> = sqlx::query_as(
+        "with recounted (scope_number, fate, turns, judged) as (
+             select scope_number, coalesce(stage, reason, 'trained'), count(*), count(score)
+             from turns group by 1, 2
+         )
+         select coalesce(scope_counts.scope_number, recounted.scope_number),
+                coalesce(scope_counts.fate, recounted.fate)
+         from scope_counts full join recounted
+             on recounted.scope_number = scope_counts.scope_number
+             and recounted.fate = scope_counts.fate
+         where coalesce(scope_counts.turns, 0) <> coalesce(recounted.turns, 0)
+            or coalesce(scope_counts.judged, 0) <> coalesce(recounted.judged, 0)",
+    )
+    .fetch_all(connection)
+    .await?;
+    for (scope, fate) in wrong {
+        broken.push(format!(
+            "turns or scores of scope number {scope} are not as many as counted as {fate}"
         ));
     }
     Ok(())

@@ -82,8 +82,8 @@ pub(super) async fn learned(
         return Ok(Learned::default());
     };
     let fates: Vec<(String, i64, i64)> = sqlx::query_as(
-        "select coalesce(stage, reason, 'trained'), count(*), count(score) from turns
-         where scope_number = ? group by 1 order by 2 desc",
+        "select fate, turns, judged from scope_counts
+         where scope_number = ? and turns > 0 order by turns desc",
     )
     .bind(number)
     .fetch_all(&mut *connection)

@@ -417,3 +417,34 @@ async fn hold_the_lock() {
     println!("held");
     std::io::stdin().read_line(&mut String::new()).unwrap();
 }
+
+/// Whatever another program removed of the schema: the start says which part, and so does a command beside.
+#[tokio::test]
+async fn a_ledger_that_lacks_a_part_is_refused() {
+    let parts = [
+        ("table", "leases"),
+        ("table", "answers"),
+        ("index", "turns_ready"),
+        ("trigger", "turns_counted"),
+    ];
+    for (kind, name) in parts {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path());
+        let ledger = SqliteLedger::open(&config).await.unwrap();
+        let mut writer = ledger.writer.take().await.unwrap();
+        sqlx::raw_sql(sqlx::AssertSqlSafe(format!("drop {kind} {name}")))
+            .execute(&mut *writer)
+            .await
+            .unwrap();
+        drop(writer);
+        let beside = SqliteLedger::open_beside(&config).await.err().unwrap();
+        ledger.close().await;
+        drop(ledger);
+        let alone = SqliteLedger::open(&config).await.err().unwrap();
+        for refused in [beside, alone] {
+            let text = refused.to_string();
+            assert!(text.contains(&format!("lacks {kind} {name}")), "{text}");
+            assert!(text.contains("hone restore"), "{text}");
+        }
+    }
+}

@@ -98,13 +98,8 @@ pub async fn feedback(
             let lessons = http.rules.lessons();
             ("already_learned", Some(lessons.too_late(is_corrected)))
         }
-        FeedbackOutcome::TurnUnknown => ("turn_unknown", Some(UNKNOWN)),
-        FeedbackOutcome::NotYours => {
-            return Err(ApiError::NotFound(format!(
-                "no turn {} of yours is known",
-                turn_text(turn)
-            )));
-        }
+        // Nobody learns whether somebody else has a turn of that id.
+        FeedbackOutcome::TurnUnknown | FeedbackOutcome::NotYours => ("turn_unknown", Some(UNKNOWN)),
     };
     Ok(Json(FeedbackReply {
         object: "feedback",
