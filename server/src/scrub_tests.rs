@@ -137,7 +137,11 @@ async fn every_kind_of_damage_falls_back_and_says_so() {
         rig.scrub.at_start().await;
         assert_eq!(rig.served().await, before);
         assert_eq!(rig.scrub.troubles.ids(), [DAMAGED]);
-        let log = hone_store::People::audit(&*rig.ledger, &Default::default()).await;
+        let query = hone_store::AuditQuery {
+            limit: 9,
+            ..Default::default()
+        };
+        let log = hone_store::People::audit(&*rig.ledger, &query).await;
         let acts: Vec<String> = log.unwrap().into_iter().map(|row| row.entry.act).collect();
         assert!(acts.contains(&"version.damaged".to_owned()), "{acts:?}");
         assert!(rig.ledger.check_laws().await.unwrap().is_empty());

@@ -229,7 +229,7 @@ async fn killed_at_any_moment_it_loses_nothing_it_acknowledged() {
         wishes.is_some_and(|all| all.iter().all(|wish| wish["state"] == "done"))
     };
     house
-        .until("/admin/v1/forgets?limit=1000", is_over)
+        .until("/admin/v1/forgets?limit=200", is_over)
         .await
         .unwrap();
     assert_eq!(files_with(&data, &told.forgotten), Vec::<String>::new());
@@ -246,6 +246,76 @@ async fn killed_at_any_moment_it_loses_nothing_it_acknowledged() {
     house.stop().await.unwrap();
     assert_eq!(files_with(&data, &told.forgotten), Vec::<String>::new());
     assert_eq!(broken_laws(&data).await.unwrap(), Vec::<String>::new());
+}
+
+/// What a request with a key came to: status and reply.
+async fn keyed(url: &str, (key, seed): (&str, u64)) -> Result<(u16, Value), reqwest::Error> {
+    let mut body = ask("What is the capital of France?", seed);
+    body["max_tokens"] = json!(12);
+    let http = client().unwrap();
+    let call = http.post(format!("{url}/v1/chat/completions")).json(&body);
+    let reply = call.header("idempotency-key", key).send().await?;
+    Ok((reply.status().as_u16(), reply.json().await?))
+}
+
+/// However often the server is killed between a turn and its answer, one key makes one turn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_key_makes_one_turn_over_every_kill() {
+    let (_guard, data) = temporary().unwrap();
+    let (mut told, mut cut) = (Vec::new(), Vec::new());
+    for round in 0..8 {
+        let (mut child, url) = spawn(&data);
+        let talk = tokio::spawn(async move {
+            let mut told = Vec::new();
+            for n in 0..1_000 {
+                let key = format!("key-{round}-{n}");
+                match keyed(&url, (&key, round * 1_000 + n)).await {
+                    Ok((200, reply)) => told.push((key, round * 1_000 + n, reply)),
+                    _ => return (told, (key, round * 1_000 + n)),
+                }
+            }
+            panic!("it was not killed");
+        });
+        tokio::time::sleep(Duration::from_millis(100 + random(round) % 400)).await;
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let (answered, last) = talk.await.unwrap();
+        told.extend(answered);
+        cut.push(last);
+    }
+    let house = TestHouse::start(&data, &[]).await.unwrap();
+    let mut turns = BTreeSet::new();
+    for (key, seed, reply) in &told {
+        let again = keyed(&house.url, (key, *seed)).await.unwrap();
+        assert_eq!(again, (200, reply.clone()), "{key}");
+        turns.insert(reply["hone"]["turn_id"].as_str().unwrap().to_owned());
+    }
+    let mut lost = 0;
+    for (key, seed) in &cut {
+        let (status, reply) = keyed(&house.url, (key, *seed)).await.unwrap();
+        let turn = match status {
+            200 => reply["hone"]["turn_id"].as_str().unwrap().to_owned(),
+            _ => {
+                assert_eq!(reply["error"]["code"], "answer_lost", "{reply}");
+                lost += 1;
+                let message = reply["error"]["message"].as_str().unwrap();
+                let words = message.split([' ', ',']);
+                words
+                    .into_iter()
+                    .find(|word| word.starts_with("turn_"))
+                    .unwrap()
+                    .to_owned()
+            }
+        };
+        turns.insert(turn);
+    }
+    let status = house.get("/admin/v1/status").await.unwrap();
+    assert_eq!(status["ledger"]["turns"], turns.len(), "{status}");
+    println!(
+        "{} keys answered alike over 8 kills, {lost} told which turn they made",
+        told.len()
+    );
+    house.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

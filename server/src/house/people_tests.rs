@@ -329,8 +329,8 @@ async fn a_debug_log_of_a_whole_session_holds_no_text_and_no_secret() {
         ("HONE__PEOPLE__SIGN_IN", "true"),
     ];
     let server = Server::start(&data, &log, &keys);
-    let link = server.lines.iter().find_map(|l| l.split_once("/#/invite/"));
-    let token = link.expect("the first start prints a link").1.to_owned();
+    let link = first_link(&data).expect("the first start makes a link");
+    let token = link.split_once("/#/invite/").unwrap().1.to_owned();
     let mut secrets = vec![token.clone(), PASSWORD.to_owned()];
     assert_eq!(server.me("").await.0, 401, "loopback signs in as well");
     let guest = json!({"token": token, "name": "root", "password": PASSWORD});

@@ -157,9 +157,10 @@ impl SqliteLedger {
 
     /// Begins a writing transaction.
     async fn begin(&self) -> Result<Writing, LedgerError> {
-        self.place.check()?;
         let begun = self.writer.begin().await;
-        begun.map_err(|e| Fault::Sql(e).explain(&self.file))
+        let begun = begun.map_err(|e| Fault::Sql(e).explain(&self.file))?;
+        self.place.check()?;
+        Ok(begun)
     }
 
     /// Makes the work durable, or undoes all of it. What was committed to a file that is gone by now is
@@ -277,9 +278,9 @@ impl People for SqliteLedger {
 impl Ledger for SqliteLedger {
     async fn record_turns(&self, turns: &[Turn]) -> Result<Vec<TurnId>, LedgerError> {
         let encoded = self.explain(collect::encode(turns))?;
-        self.place.check()?;
         let taken = self.writer.take_open().await.map_err(Fault::Sql);
         let mut transaction = self.explain(taken)?;
+        self.place.check()?;
         match collect::record_turns(&mut transaction, &encoded, self.older_forgets).await {
             Ok(forgotten) => {
                 transaction.committed();

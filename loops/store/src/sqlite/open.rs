@@ -89,8 +89,8 @@ pub(super) async fn open(config: &SqliteConfig) -> Result<Opened, LedgerError> {
         )));
     }
     let lock = take_folder(folder)?;
-    place::check_not_lost(file)?;
     check_writable(file)?;
+    place::check_not_lost(file)?;
     own(config).await?;
     connect(config, Some(lock)).await
 }

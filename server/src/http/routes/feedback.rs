@@ -37,7 +37,6 @@ const NOT_ALLOWED: &str = "nothing learns from it, because this user's turns wer
         (status = 400, description = "What is wrong, and where", body = ErrorBody),
         (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody),
-        (status = 404, description = "No such turn of yours", body = ErrorBody),
         (status = 408, body = ErrorBody),
         (status = 413, body = ErrorBody),
         (status = 415, body = ErrorBody),
