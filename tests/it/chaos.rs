@@ -139,7 +139,7 @@ async fn talk_on(
             .to_owned();
         of(told).turns.insert(id.clone());
         let chance = random(user * 7_919 + round * 131 + n) % 8;
-        let score = if chance % 2 == 0 { 1 } else { -1 };
+        let score = if chance.is_multiple_of(2) { 1 } else { -1 };
         let said = json!({"turn_id": id, "score": score});
         post(&http, url, "/v1/feedback", said).await?;
         of(told).feedback += 1;
