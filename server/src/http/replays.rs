@@ -391,15 +391,17 @@ impl Writing {
     }
 
     /// A retry of what failed is a new attempt, in another process too.
-    fn free(&self, noted: Noted) {
-        let (http, stored) = (self.http.clone(), self.stored.clone());
-        tokio::spawn(async move {
-            if noted.await.is_ok_and(|noted| noted.is_ok())
-                && let Err(error) = http.replays.store.drop_answer(&stored).await
-            {
-                tracing::warn!(%error, "a failed request is still noted as one that began");
+    async fn free(&self, noted: Noted) {
+        let freed = async {
+            match noted.await {
+                Ok(Ok(())) => self.http.replays.store.drop_answer(&self.stored).await,
+                // It is not noted that it began.
+                _ => Ok(()),
             }
-        });
+        };
+        if !matches!(timeout(LEDGER_TIMEOUT, freed).await, Ok(Ok(()))) {
+            tracing::warn!("a failed request is still noted as one that began");
+        }
     }
 
     /// Keeps the answer with its turn. One that is not collected leaves nothing on the disk.
@@ -453,7 +455,7 @@ impl Writing {
         }
         match failed {
             false => self.keep(noted, &rest).await,
-            true => self.free(noted),
+            true => self.free(noted).await,
         }
         for chunk in rest {
             self.http.replays.add(&self.kept, chunk);

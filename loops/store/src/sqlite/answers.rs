@@ -133,10 +133,12 @@ async fn answered(
     let Some(row) = row else {
         return Ok(Answered::Unknown);
     };
-    if row.try_get::<Vec<u8>, _>("body")? != name.body.0 {
+    let is_other = row.try_get::<Vec<u8>, _>("body")? != name.body.0;
+    let status: Option<i64> = row.try_get("status")?;
+    if is_other && status.is_some() {
         return Ok(Answered::Other);
     }
-    if let Some(status) = row.try_get::<Option<i64>, _>("status")? {
+    if let Some(status) = status {
         let status = u16::try_from(status).map_err(|_| corrupt("a status beyond HTTP's"))?;
         return Ok(Answered::Whole(Answer {
             status,
@@ -154,9 +156,12 @@ async fn answered(
     .bind(row.try_get::<Vec<u8>, _>("request_id")?)
     .fetch_optional(connection)
     .await?;
-    turn.map_or(Ok(Answered::Unknown), |id| {
-        Ok(Answered::Lost(rows::turn_id(&id)?))
-    })
+    // What came to nothing keeps its name for nobody.
+    match turn {
+        None => Ok(Answered::Unknown),
+        Some(_) if is_other => Ok(Answered::Other),
+        Some(id) => Ok(Answered::Lost(rows::turn_id(&id)?)),
+    }
 }
 
 #[cfg(test)]
