@@ -113,6 +113,11 @@ const PLANTED: &[Planted] = &[
         sql: "update scope_counts set judged = judged + 1 where fate = 'trained'",
         says: "are not as many as counted as trained",
     },
+    Planted {
+        name: "a wrong sum of scores",
+        sql: "insert into version_scores select number, 99, 1, 5 from scopes limit 1",
+        says: "the scores of version 99",
+    },
 ];
 
 #[tokio::test]

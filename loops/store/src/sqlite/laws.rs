@@ -384,6 +384,35 @@ async fn scope_counts_fit(
             "turns or scores of scope number {scope} are not as many as counted as {fate}"
         ));
     }
+    version_scores_fit(connection, broken).await
+}
+
+/// The running sums of every version's scores likewise.
+async fn version_scores_fit(
+    connection: &mut SqliteConnection,
+    broken: &mut Vec<String>,
+) -> Result<(), Fault> {
+    let wrong: Vec<(i64, i64)> = sqlx::query_as(
+        "with recounted (scope_number, version, judged, total) as (
+             select scope_number, version, count(*),
+                    sum(cast(round(score * 1073741824.0) as integer))
+             from turns where score is not null group by 1, 2
+         )
+         select coalesce(version_scores.scope_number, recounted.scope_number),
+                coalesce(version_scores.version, recounted.version)
+         from version_scores full join recounted
+             on recounted.scope_number = version_scores.scope_number
+             and recounted.version = version_scores.version
+         where coalesce(version_scores.judged, 0) <> coalesce(recounted.judged, 0)
+            or coalesce(version_scores.total, 0) <> coalesce(recounted.total, 0)",
+    )
+    .fetch_all(connection)
+    .await?;
+    for (scope, version) in wrong {
+        broken.push(format!(
+            "the scores of version {version} of scope number {scope} are not those that were added up"
+        ));
+    }
     Ok(())
 }
 

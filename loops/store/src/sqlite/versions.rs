@@ -148,12 +148,12 @@ pub(super) async fn scopes(
                  where versions.scope_number = scopes.number) as current,
                 (select count(*) from versions
                  where versions.scope_number = scopes.number) as versions,
-                (select count(*) from turns
-                 where turns.scope_number = scopes.number) as turns,
+                (select coalesce(sum(turns), 0) from scope_counts
+                 where scope_counts.scope_number = scopes.number) as turns,
                 (select finished_ms from turns where turns.scope_number = scopes.number
                  order by turns.number desc limit 1) as last_turn_ms,
-                (select avg(score) from turns indexed by turns_scored
-                 where turns.scope_number = scopes.number and score is not null) as mean_score,
+                (select sum(total) / 1073741824.0 / nullif(sum(judged), 0) from version_scores
+                 where version_scores.scope_number = scopes.number) as mean_score,
                 standings.*
          from scopes left join standings on standings.scope_number = scopes.number
          where scopes.number < ?1 order by scopes.number desc limit ?2",

@@ -160,8 +160,8 @@ pub(super) async fn scores_by_version(
         return Ok(Vec::new());
     };
     let rows: Vec<(i64, f64, i64)> = sqlx::query_as(
-        "select version, avg(score), count(*) from turns indexed by turns_scored
-         where scope_number = ? and score is not null group by version order by version",
+        "select version, total / 1073741824.0 / judged, judged from version_scores
+         where scope_number = ? and judged > 0 order by version",
     )
     .bind(number)
     .fetch_all(connection)
