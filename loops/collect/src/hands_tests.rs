@@ -391,3 +391,23 @@ async fn the_room_turns_inputs_into_transitions_and_drains() {
     );
     assert_eq!(ctx.ledger.check_laws().await.unwrap(), Vec::<String>::new());
 }
+
+#[tokio::test]
+async fn waiting_turns_beyond_a_page_are_all_loaded_newest_first() {
+    let mut rig = rig().await;
+    let many = 2 * LOAD_PAGE as u128 + 7;
+    let turns: Vec<Turn> = (1..=many).map(|n| turn(n, n)).collect();
+    rig.ctx.ledger.record_turns(&turns).await.unwrap();
+    for (load_max, truncated) in [(many + 1, false), (many, true), (many - 9, true), (3, true)] {
+        let load_max = usize::try_from(load_max).unwrap();
+        let mut ctx = rig.ctx.clone();
+        ctx.config.load_max = load_max;
+        let (outbox, _wakes) = queue(4, Overflow::DropNewest);
+        rig.hands = CollectHands::new(ctx, outbox);
+        let loaded = rig.hands.load().await.unwrap();
+        let found: Vec<TurnId> = loaded.open.iter().map(|open| open.turn).collect();
+        let newest = (1..=many).rev().map(id).take(load_max);
+        assert_eq!(found, newest.collect::<Vec<_>>(), "{load_max}");
+        assert_eq!(loaded.truncated, truncated, "{load_max}");
+    }
+}

@@ -55,6 +55,17 @@ pub struct OpenTurn {
     pub has_feedback: bool,
 }
 
+/// Some of the turns that wait for a next state.
+#[derive(Clone, Debug, Default)]
+pub struct OpenPage {
+    /// Those that can be read, oldest first.
+    pub turns: Vec<OpenTurn>,
+    /// How many there are with those that cannot.
+    pub seen: usize,
+    /// Where the next page begins; none if this one is the last.
+    pub next: Option<i64>,
+}
+
 /// A scope with judged transitions that no version has learned from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ready {
@@ -371,6 +382,15 @@ pub trait Ledger: Reading {
 
     /// Turns that wait for a next state, newest first; what cannot be read is left out.
     async fn open_turns(&self, limit: usize) -> Result<Vec<OpenTurn>, LedgerError>;
+
+    /// At most `limit` of the `newest` turns that wait for a next state, oldest first, from where the page
+    /// before says on. What cannot be read is left out.
+    async fn open_page(
+        &self,
+        newest: usize,
+        from: Option<i64>,
+        limit: usize,
+    ) -> Result<OpenPage, LedgerError>;
 
     /// Stores feedback, or replaces what the same (turn, owner, client id) said before; the same
     /// feedback id again changes nothing. Of more than [`FEEDBACK_KEPT`] on a turn, the newest

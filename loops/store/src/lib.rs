@@ -28,8 +28,8 @@ pub use error::LedgerError;
 pub use late::LateTurns;
 pub use ledger::{
     AuditCount, Claim, Claimed, ClaimedSamples, Consumer, EARLY_KEPT, EARLY_KEPT_MS, FEEDBACK_KEPT,
-    FeedbackOutcome, Ledger, LedgerCounts, OpenTurn, PolicyRecord, PolicyStatus, Publish, Ready,
-    Refusal, ReplayQuery, Replayed, SampleClaim, SampleMaterial, TurnRow, TurnView,
+    FeedbackOutcome, Ledger, LedgerCounts, OpenPage, OpenTurn, PolicyRecord, PolicyStatus, Publish,
+    Ready, Refusal, ReplayQuery, Replayed, SampleClaim, SampleMaterial, TurnRow, TurnView,
     reason_at_record,
 };
 pub use people::{

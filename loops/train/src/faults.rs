@@ -171,6 +171,7 @@ passes! {
     record_transitions(transitions: &[Transition]) -> Vec<TransitionId>;
     settle_turns(turns: &[(TurnId, Reason)]) -> ();
     open_turns(limit: usize) -> Vec<OpenTurn>;
+    open_page(newest: usize, from: Option<i64>, limit: usize) -> OpenPage;
     record_feedback(feedback: &Feedback) -> FeedbackOutcome;
     claim_transitions(limit: usize, lease_ms: Millis, now_ms: Millis) -> Vec<Claimed>;
     record_verdict(claim: Claim, verdict: &Verdict) -> ();

@@ -81,8 +81,9 @@ use sqlx::{Sqlite, Transaction};
 
 use crate::LedgerError;
 use crate::ledger::{
-    AuditCount, Claim, Claimed, ClaimedSamples, FeedbackOutcome, Ledger, LedgerCounts, OpenTurn,
-    PolicyRecord, Publish, Ready, Refusal, ReplayQuery, Replayed, SampleClaim, TurnRow, TurnView,
+    AuditCount, Claim, Claimed, ClaimedSamples, FeedbackOutcome, Ledger, LedgerCounts, OpenPage,
+    OpenTurn, PolicyRecord, Publish, Ready, Refusal, ReplayQuery, Replayed, SampleClaim, TurnRow,
+    TurnView,
 };
 use crate::people::{
     ApiKey, AuditCheck, AuditEntry, AuditQuery, AuditRecord, Changed, Invite, People, PeopleChange,
@@ -309,6 +310,16 @@ impl Ledger for SqliteLedger {
     async fn open_turns(&self, limit: usize) -> Result<Vec<OpenTurn>, LedgerError> {
         let mut moment = self.look().await?;
         self.explain(views::open_turns(&mut moment, limit).await)
+    }
+
+    async fn open_page(
+        &self,
+        newest: usize,
+        from: Option<i64>,
+        limit: usize,
+    ) -> Result<OpenPage, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(views::open_page(&mut moment, newest, (from, limit)).await)
     }
 
     async fn record_feedback(&self, feedback: &Feedback) -> Result<FeedbackOutcome, LedgerError> {
