@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hone_domain::Millis;
+use tokio::sync::Notify;
 
 use crate::watch::Since;
 use crate::watch::why::{Alert, Severity};
@@ -26,19 +27,47 @@ pub struct Trouble {
 
 /// Everything that is wrong now.
 #[derive(Clone, Debug, Default)]
-pub struct Troubles(Arc<Mutex<BTreeMap<&'static str, (Millis, Trouble)>>>);
+pub struct Troubles(Arc<Book>);
+
+#[derive(Debug, Default)]
+struct Book {
+    known: Mutex<BTreeMap<&'static str, (Millis, Trouble)>>,
+    /// Wakes whoever waits for a trouble.
+    changed: Notify,
+}
 
 impl Troubles {
     fn known(&self) -> MutexGuard<'_, BTreeMap<&'static str, (Millis, Trouble)>> {
         // Every change leaves it whole, whatever panicked later.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells of a trouble; one that lasts keeps the time since when it does. True where it is new.
     pub fn tell(&self, trouble: Trouble, now_ms: Millis) -> bool {
-        let mut known = self.known();
-        let since_ms = known.get(trouble.id).map_or(now_ms, |(since, _)| *since);
-        known.insert(trouble.id, (since_ms, trouble)).is_none()
+        let is_new = {
+            let mut known = self.known();
+            let since_ms = known.get(trouble.id).map_or(now_ms, |(since, _)| *since);
+            known.insert(trouble.id, (since_ms, trouble)).is_none()
+        };
+        self.0.changed.notify_waiters();
+        is_new
+    }
+
+    /// Whether a trouble of that name lasts.
+    pub fn lasts(&self, id: &str) -> bool {
+        self.known().contains_key(id)
+    }
+
+    /// Waits until a trouble of that name lasts.
+    pub async fn begun(&self, id: &str) {
+        loop {
+            // Made before the look, so that what is told in between wakes it.
+            let changed = self.0.changed.notified();
+            if self.lasts(id) {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// A trouble is over. True where it was known.
@@ -95,5 +124,28 @@ mod tests {
         assert!(troubles.stops_learning().is_some());
         assert!(troubles.over("a") && !troubles.over("a"));
         assert!(troubles.ids().is_empty());
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_a_trouble_is_woken_by_that_one() {
+        let troubles = Troubles::default();
+        let waiting = tokio::spawn({
+            let troubles = troubles.clone();
+            async move { troubles.begun("a").await }
+        });
+        let trouble = |id| Trouble {
+            id,
+            severity: Severity::Error,
+            text: String::new(),
+            what_to_do: String::new(),
+            stops_learning: false,
+        };
+        tokio::task::yield_now().await;
+        troubles.tell(trouble("b"), 1);
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished() && !troubles.lasts("a"));
+        troubles.tell(trouble("a"), 2);
+        waiting.await.expect("it ends");
+        troubles.begun("a").await;
     }
 }

@@ -213,6 +213,7 @@ fn door_of(
         rules: commons.rules.clone(),
         policies: commons.policies.reader(),
         late: commons.late.clone(),
+        troubles: commons.troubles.clone(),
         clock: commons.clock.clone(),
         ids: commons.ids.clone(),
         limits: config.http.door_limits(),

@@ -469,6 +469,7 @@ fn door_of(
         rules,
         policies: policies.reader(),
         late,
+        troubles: Troubles::default(),
         clock,
         ids,
         meters,
