@@ -229,3 +229,44 @@ impl LimitsConfig {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_an_identity_provider_come_by_https_or_from_this_machine() {
+        let rows = [
+            ("https://id.example/keys", true),
+            ("HTTPS://id.example/keys", true),
+            ("http://127.0.0.1:8080/keys", true),
+            ("http://localhost/keys", true),
+            ("http://[::1]:8080/keys", true),
+            ("http://id.example/keys", false),
+            ("http://192.168.1.2/keys", false),
+            ("http://127.0.0.1.id.example/keys", false),
+            ("http://127.0.0.1@id.example/keys", false),
+            ("http://localhost.id.example/keys", false),
+            ("ftp://127.0.0.1/keys", false),
+            ("id.example/keys", false),
+        ];
+        for (jwks_url, good) in rows {
+            let config = OidcConfig {
+                issuer: "https://id.example".to_owned(),
+                audience: "hone".to_owned(),
+                jwks_url: jwks_url.to_owned(),
+                algorithms: vec!["ES256".to_owned()],
+                owner_claim: "sub".to_owned(),
+                role_claim: "hone_role".to_owned(),
+                role: "user".to_owned(),
+                refresh_ms: 3_600_000,
+                refetch_ms: 60_000,
+            };
+            let checked = config.validate();
+            assert_eq!(checked.is_ok(), good, "{jwks_url}: {checked:?}");
+            if let Err(error) = checked {
+                assert!(error.starts_with("people.oidc.jwks_url"), "{error}");
+            }
+        }
+    }
+}

@@ -583,3 +583,7 @@ mod tests {
         assert!(!is_known());
     }
 }
+
+#[cfg(test)]
+#[path = "tries_tests.rs"]
+mod tries_tests;
