@@ -377,7 +377,7 @@ async fn scope_counts_fit(
          where coalesce(scope_counts.turns, 0) <> coalesce(recounted.turns, 0)
             or coalesce(scope_counts.judged, 0) <> coalesce(recounted.judged, 0)",
     )
-    .fetch_all(connection)
+    .fetch_all(&mut *connection)
     .await?;
     for (scope, fate) in wrong {
         broken.push(format!(
