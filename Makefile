@@ -1,5 +1,5 @@
 # The commands of Hone. `make run` and `make test` are all a newcomer needs.
-.PHONY: help run web page demo test setup lint unit hub candle clients openclaw schema schema-short soak soak-short made-up fuzz deploy page-tests browser bench bench-litellm bench-peers bench-trainer bench-prefill gpu arm openapi starter goldens clean
+.PHONY: help run web nightly page demo test setup lint unit hub candle clients openclaw schema schema-short soak soak-short made-up fuzz deploy page-tests browser bench bench-litellm bench-peers bench-trainer bench-prefill gpu arm openapi starter goldens clean
 
 CARGO ?= cargo
 # What release builds have beside the defaults: the local judge. FEATURES= leaves it out, which builds
@@ -47,6 +47,9 @@ lint: ## formatting and lints
 
 unit: ## all Rust tests
 	$(CARGO) test $(TESTED)
+
+nightly: ## the chaos runs at full length: 200 kills with feedback, accounts, erasures and publishes going on
+	HONE_CHAOS_KILLS=200 $(CARGO) test $(TESTED) --test it -- --nocapture chaos damage front forget
 
 hub: ## models by id, against a hub on this machine
 	$(CARGO) test $(TESTED) --lib hub

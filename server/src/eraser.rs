@@ -189,11 +189,20 @@ impl Eraser {
         let stopped = shutdown.wait();
         tokio::pin!(stopped);
         let mut pause = RETRY.0;
+        let mut is_swept = false;
         loop {
+            let work = async {
+                // Once per start: what an older program left behind.
+                if !is_swept {
+                    self.sweep().await?;
+                    is_swept = true;
+                }
+                self.work().await
+            };
             let done = tokio::select! {
                 biased;
                 () = &mut stopped => return,
-                done = self.work() => done,
+                done = work => done,
             };
             let waiting = async {
                 match &done {
@@ -235,6 +244,26 @@ impl Eraser {
         all
     }
 
+    /// Removes what no turn uses and no wish waits for.
+    async fn sweep(&self) -> Result<(), String> {
+        let sentence = |error: LedgerError| error.to_string();
+        let mut pieces = 0u64;
+        while self
+            .personal
+            .sweep(self.piece_turns)
+            .await
+            .map_err(sentence)?
+            == ForgetStep::More
+        {
+            pieces += 1;
+            tokio::time::sleep(BREATH).await;
+        }
+        if pieces > 0 {
+            tracing::info!(pieces, "text and tokens that no turn uses were removed");
+        }
+        Ok(())
+    }
+
     async fn finish(&self, id: ForgetId) -> Result<(), String> {
         let sentence = |error: LedgerError| error.to_string();
         loop {
@@ -260,6 +289,7 @@ impl Eraser {
         let removing = tokio::task::spawn_blocking(move || {
             files.iter().try_for_each(|file| {
                 blobs.remove(&file.blob)?;
+                blobs.remove(&file.blob.aside())?;
                 blobs.remove(&hone_train::checkpoint_key(&file.scope, file.digest))
             })
         });

@@ -1,11 +1,12 @@
 //! The life of the process: runtime, signals, what a person sees at the start.
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::{Config, Loop};
-use crate::house::House;
+use crate::house::{FirstLink, House};
 use crate::logs;
 
 /// Serves until a signal or until serving fails.
@@ -53,6 +54,7 @@ async fn live(
         None => eprintln!("hone: stopping; once more stops at once"),
         Some(why) => eprintln!("hone: {why}; stopping"),
     }
+    let lost = house.lost();
     tokio::select! {
         _drained = house.stop() => {}
         () = signals.next() => {
@@ -60,7 +62,10 @@ async fn live(
             std::process::exit(130);
         }
     }
-    Ok(match failure {
+    if let Some(why) = &lost {
+        eprintln!("hone: {why}");
+    }
+    Ok(match failure.or(lost) {
         None => ExitCode::SUCCESS,
         Some(_) => ExitCode::FAILURE,
     })
@@ -88,9 +93,17 @@ fn greet(house: &House, (serves, needs_key, is_first): (bool, bool, bool), schem
     println!("Hone {} listens on {url}", env!("CARGO_PKG_VERSION"));
     let new = if is_first { " (new)" } else { "" };
     println!("  data   {}{new}", house.data_dir.display());
-    if let Some(link) = &house.first_link {
-        println!("  first  nobody has an account yet; this link makes the first admin, once:");
-        println!("         {link}");
+    if let Some(FirstLink { link, file }) = &house.first_link {
+        // What a service prints lands in a log that others read; a terminal is one person's.
+        if std::io::stdout().is_terminal() {
+            println!("  first  nobody has an account yet; this link makes the first admin, once:");
+            println!("         {link}");
+        } else {
+            println!(
+                "  first  nobody has an account yet; the link that makes the first admin, once, is in"
+            );
+            println!("         {}", file.display());
+        }
     }
     if serves {
         println!("  model  {}", house.model);

@@ -79,6 +79,17 @@ export class Hone {
     rmSync(this.data, { recursive: true, force: true })
   }
 
+  /** The link that makes the first admin. */
+  firstLink() {
+    return until(() => {
+      try {
+        return readFileSync(join(this.data, 'data', 'first-admin-link'), 'utf8').trim()
+      } catch {
+        return undefined
+      }
+    })
+  }
+
   async call(method, path, body, headers = {}) {
     const reply = await fetch(this.url + path, {
       method,

@@ -104,7 +104,7 @@ async function enter(page) {
 
 /** Makes the first account, signs out and in again. */
 async function arrive(page) {
-  const invitation = await until(() => /(http\S+#\/invite\/\S+)/.exec(hone.output)?.[1])
+  const invitation = await hone.firstLink()
   await page.goto(invitation)
   await page.getByTestId('name').waitFor()
   await enter(page)

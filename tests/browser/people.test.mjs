@@ -55,7 +55,7 @@ function ask(page, method, path, body) {
 }
 
 test('two people in two browsers see only what is theirs', async () => {
-  const first = await until(() => /(http\S+#\/invite\/\S+)/.exec(hone.output)?.[1])
+  const first = await hone.firstLink()
   const admin = await arrive(first, 'root')
   await admin.goto(first)
   await admin.getByTestId('sign-in').filter({ hasText: 'You are here as root already' }).waitFor()

@@ -215,3 +215,77 @@ async fn an_erasure_survives_being_killed() {
     assert_eq!(ledger.counts().await.unwrap().turns, 0);
     ledger.close().await;
 }
+
+/// Every file under `folder` that holds these bytes.
+fn files_with_bytes(folder: &Path, needle: &[u8]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let bytes = std::fs::read(&path).unwrap();
+            if bytes.windows(needle.len()).any(|window| window == needle) {
+                found.push(path.display().to_string());
+            }
+        }
+    }
+    found
+}
+
+/// As after a stop: the second request repeats the first message and has no answer to it. Neither the words
+/// nor their token ids are left, and neither is what a long session shares.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_stopped_and_what_was_shared_goes_whole() {
+    let (_guard, data) = temporary().unwrap();
+    let house = TestHouse::start(&data, &[]).await.unwrap();
+    let secret = format!("my secret is {CANARY}");
+    let asked = |messages: Value| {
+        let mut body = ask("", 1);
+        body["messages"] = messages;
+        body["max_tokens"] = json!(4);
+        body
+    };
+    let said = |text: &str| json!({"role": "user", "content": text});
+    house.chat(asked(json!([said(&secret)]))).await.unwrap();
+    let again = json!([said(&secret), said("hello?")]);
+    house.chat(asked(again)).await.unwrap();
+    // More than a block of tokens, and another message for each turn.
+    let mut long = Vec::new();
+    for _ in 0..12 {
+        long.push(said(&format!("{CANARY} ").repeat(8)));
+        house.chat(asked(json!(long))).await.unwrap();
+    }
+    let text = json!({"model": "hone-starter", "prompt": format!("{CANARY} {CANARY}")});
+    let tokens = house.post("/tokenize", text).await.unwrap();
+    let ids: Vec<u32> = tokens["tokens"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|id| id.as_u64().unwrap() as u32)
+        .collect();
+    // Those in the middle are the same whatever stands around them.
+    let middle = &ids[1..ids.len() / 2];
+    assert!(middle.len() >= 3, "{ids:?}");
+    let needle: Vec<u8> = middle.iter().flat_map(|id| id.to_le_bytes()).collect();
+    assert!(!files_with(&data, CANARY).is_empty(), "the words are there");
+    assert!(
+        !files_with_bytes(&data, &needle).is_empty(),
+        "their ids are there"
+    );
+    let reply = house
+        .post("/v1/forget", json!({"all": true}))
+        .await
+        .unwrap();
+    let path = format!("/v1/forget/{}", reply["id"].as_str().unwrap());
+    house.until(&path, |r| r["state"] == "done").await.unwrap();
+    assert_eq!(files_with(&data, CANARY), Vec::<String>::new());
+    assert_eq!(files_with_bytes(&data, &needle), Vec::<String>::new());
+    house.stop().await.unwrap();
+    assert_eq!(files_with(&data, CANARY), Vec::<String>::new());
+    assert_eq!(files_with_bytes(&data, &needle), Vec::<String>::new());
+    assert_eq!(broken_laws(&data).await.unwrap(), Vec::<String>::new());
+}

@@ -92,7 +92,9 @@ def main():
         data = os.path.join(folder, "data")
         os.mkdir(data)
         with open(os.path.join(folder, "log"), "w") as log:
-            server, base = start(data, "--engine", "null", log=log)
+            # The run makes a key, and goes on as whoever is at this machine.
+            env = {**os.environ, "HONE__PEOPLE__TRUST_LOOPBACK": "true"}
+            server, base = start(data, "--engine", "null", log=log, env=env)
         try:
             done, cases = run(base, folder, options.per_operation, options.seed)
             alive = server.poll() is None

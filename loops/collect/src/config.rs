@@ -24,7 +24,7 @@ pub struct Config {
     pub early_wait_ms: u64,
     /// Most next states and pieces of feedback that wait for their turn.
     pub early_max: usize,
-    /// Most waiting turns read from the ledger at once, after a start.
+    /// Most waiting turns read from the ledger after a start, a page of them with their texts at a time.
     pub load_max: usize,
     /// How often idle sessions are looked for.
     pub tick_ms: u64,

@@ -1,6 +1,7 @@
 //! Collect's only IO: the ledger, receipts, the door's session index.
 
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hone_domain::{
@@ -12,12 +13,17 @@ use hone_store::{FeedbackOutcome, LedgerError, OpenTurn};
 
 use crate::{Batch, Ctx, Effect, Heard, Loaded, OpenMeta, Place, Report, Said, State, Wrote};
 
+/// Most waiting turns that are read at once, with their texts.
+const LOAD_PAGE: usize = 256;
+
 /// Performs collect's effects.
 #[derive(Clone)]
 pub struct CollectHands {
     ctx: Arc<Ctx>,
     outbox: Outbox<Wake>,
     began_ms: Millis,
+    /// What a load that failed half-way has put into the index; nothing is put there twice.
+    restored: Arc<Mutex<HashSet<TurnId>>>,
 }
 
 impl CollectHands {
@@ -29,6 +35,7 @@ impl CollectHands {
             ctx: Arc::new(ctx),
             outbox,
             began_ms,
+            restored: Arc::default(),
         }
     }
 
@@ -43,31 +50,53 @@ impl CollectHands {
             ledger.settle_turns(&late).await?;
             carry.clear(orphaned);
         }
-        let limit = self.ctx.config.load_max;
-        let turns = ledger.open_turns(limit).await?;
-        if carry.is_to_restore() {
-            self.restore(&turns);
+        let newest = self.ctx.config.load_max;
+        let restores = carry.is_to_restore();
+        let (mut open, mut seen, mut from) = (Vec::new(), 0, None);
+        // Texts of one page at a time are in memory.
+        loop {
+            let page = ledger
+                .open_page(newest, from, LOAD_PAGE.min(newest))
+                .await?;
+            if restores {
+                self.restore(&page.turns);
+            }
+            for OpenTurn { turn, has_feedback } in page.turns {
+                open.push(self.meta(turn, has_feedback).await?);
+            }
+            seen += page.seen;
+            from = page.next;
+            // What is recorded meanwhile is collect's own, and no part of what was there.
+            if from.is_none() || seen >= newest {
+                break;
+            }
+        }
+        if restores {
             carry.tell_restored();
+            self.restored().clear();
         }
-        let truncated = turns.len() >= limit;
-        let mut open = Vec::with_capacity(turns.len());
-        for OpenTurn { turn, has_feedback } in turns {
-            let is_settled_by_feedback = has_feedback && self.is_settled(turn.id).await?;
-            open.push(OpenMeta {
-                turn: turn.id,
-                is_checked: !turn.admission.checks.is_empty(),
-                place: Place {
-                    session: turn.session,
-                    scope: turn.scope,
-                },
-                owner: turn.owner,
-                group: turn.group,
-                finished_ms: turn.finished_ms,
-                has_feedback,
-                is_settled_by_feedback,
-            });
-        }
-        Ok(Loaded { open, truncated })
+        open.reverse();
+        Ok(Loaded {
+            open,
+            truncated: seen >= newest,
+        })
+    }
+
+    async fn meta(&self, turn: Turn, has_feedback: bool) -> Result<OpenMeta, LedgerError> {
+        let is_settled_by_feedback = has_feedback && self.is_settled(turn.id).await?;
+        Ok(OpenMeta {
+            turn: turn.id,
+            is_checked: !turn.admission.checks.is_empty(),
+            place: Place {
+                session: turn.session,
+                scope: turn.scope,
+            },
+            owner: turn.owner,
+            group: turn.group,
+            finished_ms: turn.finished_ms,
+            has_feedback,
+            is_settled_by_feedback,
+        })
     }
 
     async fn is_settled(&self, turn: TurnId) -> Result<bool, LedgerError> {
@@ -78,11 +107,17 @@ impl CollectHands {
     /// Puts turns of an earlier process into the door's index, oldest first. Those of this one
     /// the door recorded itself.
     fn restore(&self, turns: &[OpenTurn]) {
-        let mut index = self.index();
+        let (mut index, mut restored) = (self.index(), self.restored());
         let earlier = |open: &&OpenTurn| open.turn.finished_ms < self.began_ms;
-        for OpenTurn { turn, .. } in turns.iter().rev().filter(earlier) {
-            index.record(&pending(turn), None);
+        for OpenTurn { turn, .. } in turns.iter().filter(earlier) {
+            if restored.insert(turn.id) {
+                index.record(&pending(turn), None);
+            }
         }
+    }
+
+    fn restored(&self) -> MutexGuard<'_, HashSet<TurnId>> {
+        self.restored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn index(&self) -> MutexGuard<'_, SessionIndex> {
@@ -130,15 +165,22 @@ impl CollectHands {
             }
         }
         carry.doubt(batch.turns.iter().map(|turn| turn.id));
-        if let Err(error) = self.ctx.ledger.record_turns(&batch.turns).await {
-            // They stay in doubt: the answer may be lost and not the write.
-            wrote.dropped = drop_unawaited(batch);
-            return Err(error);
-        }
+        let forgotten = match self.ctx.ledger.record_turns(&batch.turns).await {
+            Ok(forgotten) => forgotten,
+            Err(error) => {
+                // They stay in doubt: the answer may be lost and not the write.
+                wrote.dropped = drop_unawaited(batch);
+                return Err(error);
+            }
+        };
         let turns = std::mem::take(&mut batch.turns);
         wrote.recorded += turns.len() as u64;
         for (turn, receipt) in turns.iter().zip(std::mem::take(&mut batch.receipts)) {
-            if receipt.send(Receipt::Collected).is_ok() {
+            let told = match forgotten.contains(&turn.id) {
+                true => Receipt::NotCollected(Reason::Withdrawn),
+                false => Receipt::Collected,
+            };
+            if receipt.send(told).is_ok() {
                 carry.clear([turn.id]);
             } else {
                 // Its client was told that it is not collected, so nothing may be learned from it.

@@ -21,6 +21,7 @@ struct Rig {
     ctx: Ctx,
     hands: CollectHands,
     wakes: Inbox<Wake>,
+    personal: Arc<SqliteLedger>,
     _folder: TempDir,
 }
 
@@ -35,7 +36,7 @@ async fn rig() -> Rig {
         retry_ms: 180_000,
     };
     let ctx = Ctx {
-        ledger,
+        ledger: ledger.clone(),
         ids: Arc::new(SeededIds::new(3)),
         index: Arc::new(Mutex::new(SessionIndex::new(bounds))),
         carry: Carry::default(),
@@ -48,6 +49,7 @@ async fn rig() -> Rig {
         hands: CollectHands::new(ctx.clone(), outbox),
         ctx,
         wakes,
+        personal: ledger,
         _folder: folder,
     }
 }
@@ -76,6 +78,37 @@ const WAITS: Fate = Fate::Pending {
 const LATE: Fate = Fate::Settled {
     reason: Reason::LateReceipt,
 };
+
+/// Its owner had it forgotten while it was answered: the client is told that nothing is kept.
+#[tokio::test]
+async fn no_receipt_is_signed_for_what_was_forgotten_before_it_came() {
+    let rig = rig().await;
+    let (batch, signed) = with_turn(turn(1, 1));
+    rig.hands.write(batch).await;
+    assert_eq!(signed.await, Ok(Receipt::Collected));
+    let gone = turn(1, 1);
+    let wish = hone_store::ForgetWish {
+        id: hone_domain::ForgetId(Uuid::from_u128(9)),
+        scope: gone.scope.clone(),
+        owner: gone.owner.clone(),
+        what: hone_store::ForgetWhat::Session(gone.session),
+        now_ms: 9_000,
+        entry: hone_store::AuditEntry {
+            at_ms: 9_000,
+            actor: gone.owner.clone(),
+            act: "forget".to_owned(),
+            object: String::new(),
+            detail: Default::default(),
+        },
+    };
+    hone_store::Personal::begin_forget(&*rig.personal, &wish)
+        .await
+        .unwrap();
+    let (batch, signed) = with_turn(turn(2, 1));
+    rig.hands.write(batch).await;
+    let withdrawn = Receipt::NotCollected(Reason::Withdrawn);
+    assert_eq!(signed.await, Ok(withdrawn));
+}
 
 #[tokio::test]
 async fn a_receipt_is_signed_for_what_is_on_disk_and_late_turns_do_not_train() {
@@ -357,4 +390,24 @@ async fn the_room_turns_inputs_into_transitions_and_drains() {
         }
     );
     assert_eq!(ctx.ledger.check_laws().await.unwrap(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn waiting_turns_beyond_a_page_are_all_loaded_newest_first() {
+    let mut rig = rig().await;
+    let many = 2 * LOAD_PAGE as u128 + 7;
+    let turns: Vec<Turn> = (1..=many).map(|n| turn(n, n)).collect();
+    rig.ctx.ledger.record_turns(&turns).await.unwrap();
+    for (load_max, truncated) in [(many + 1, false), (many, true), (many - 9, true), (3, true)] {
+        let load_max = usize::try_from(load_max).unwrap();
+        let mut ctx = rig.ctx.clone();
+        ctx.config.load_max = load_max;
+        let (outbox, _wakes) = queue(4, Overflow::DropNewest);
+        rig.hands = CollectHands::new(ctx, outbox);
+        let loaded = rig.hands.load().await.unwrap();
+        let found: Vec<TurnId> = loaded.open.iter().map(|open| open.turn).collect();
+        let newest = (1..=many).rev().map(id).take(load_max);
+        assert_eq!(found, newest.collect::<Vec<_>>(), "{load_max}");
+        assert_eq!(loaded.truncated, truncated, "{load_max}");
+    }
 }

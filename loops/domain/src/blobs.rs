@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// What keys of damaged folders begin with.
+const ASIDE: &str = "damaged/";
+
 /// Names a folder in the blob store: lower-case letters, digits, `-`, `_`, `.` and `/` between
 /// non-empty parts that do not begin with a dot. It cannot leave the store's root.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -25,6 +28,16 @@ impl BlobKey {
             Ok(Self(text))
         } else {
             Err(BlobError::BadKey(text))
+        }
+    }
+
+    /// Where a damaged folder of this key is kept. It has the parts of the key behind `damaged`, so that
+    /// nothing takes it for one that is served; one that lies there already is its own.
+    #[must_use]
+    pub fn aside(&self) -> Self {
+        match self.0.strip_prefix(ASIDE) {
+            Some(_) => self.clone(),
+            None => Self(format!("{ASIDE}{}", self.0)),
         }
     }
 
@@ -90,6 +103,10 @@ pub trait Blobs: Send + Sync {
 
     /// Removes a folder; a missing one is a success.
     fn remove(&self, key: &BlobKey) -> Result<(), BlobError>;
+
+    /// Moves a damaged folder to its [`BlobKey::aside`], where nothing reads it and people can look at
+    /// it; one that was moved there before goes. A missing one is a success.
+    fn set_aside(&self, key: &BlobKey) -> Result<(), BlobError>;
 }
 
 #[cfg(test)]

@@ -92,6 +92,11 @@ pub fn trained_once(times: usize) -> Result<(), Broken> {
     holds("L2", times <= 1, || format!("trained {times} times"))
 }
 
+/// E1: shared text and token ids that no turn uses are gone, or on the list of what goes.
+pub fn kept_is_used(unused: u64) -> Result<(), Broken> {
+    holds("E1", unused == 0, || format!("{unused} kept for no turn"))
+}
+
 /// S1: what serve handed over equals what collect recorded, dropped or still holds.
 pub fn turns_are_accounted(
     handed: u64,
@@ -119,6 +124,8 @@ mod tests {
         assert!(transitions_of(TurnKind::Main, 1).is_ok());
         assert!(verdicts_of(2).is_err());
         assert!(trained_once(2).is_err());
+        assert!(kept_is_used(0).is_ok());
+        assert!(kept_is_used(1).is_err());
         assert!(turns_are_accounted(5, 3, 1, 1).is_ok());
         assert!(turns_are_accounted(5, 3, 1, 0).is_err());
         let span = VersionSpan {

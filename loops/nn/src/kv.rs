@@ -1,6 +1,7 @@
 //! Keys and values of past tokens, in blocks of thirty-two tokens, and who owns which block.
 #![allow(unsafe_code)]
 
+use std::io;
 use std::marker::PhantomData;
 
 use half::f16;
@@ -112,9 +113,9 @@ pub(crate) struct ZeroBytes {
 }
 
 impl ZeroBytes {
-    fn new(len: usize) -> Self {
-        let map = memmap2::MmapMut::map_anon(len.max(1)).expect("address space for the KV cache");
-        Self { map, len }
+    fn new(len: usize) -> io::Result<Self> {
+        let map = memmap2::MmapMut::map_anon(len.max(1))?;
+        Ok(Self { map, len })
     }
 
     /// Lets the system lay them on large pages, which are found sooner. Each is held whole from its first
@@ -141,7 +142,13 @@ impl std::ops::DerefMut for ZeroBytes {
 }
 
 impl KvLayer {
+    /// # Panics
+    /// When there is no address space for it.
     pub(crate) fn new(cfg: &ModelConfig, format: KvFormat, blocks: usize) -> Self {
+        Self::try_new(cfg, format, blocks).expect("address space for keys and values")
+    }
+
+    fn try_new(cfg: &ModelConfig, format: KvFormat, blocks: usize) -> io::Result<Self> {
         let shape = KvShape {
             blocks,
             kv_heads: cfg.kv_heads,
@@ -150,11 +157,11 @@ impl KvLayer {
             format,
         };
         let end = u32::try_from(blocks).expect("block ids fit 32 bits");
-        Self {
-            keys: ZeroBytes::new(shape.key_at(end, 0, 0)),
-            values: ZeroBytes::new(shape.value_at(end, 0, 0)),
+        Ok(Self {
+            keys: ZeroBytes::new(shape.key_at(end, 0, 0))?,
+            values: ZeroBytes::new(shape.value_at(end, 0, 0))?,
             shape,
-        }
+        })
     }
 
     pub(crate) fn blocks(&self) -> usize {
@@ -350,9 +357,21 @@ pub struct KvPool {
 
 impl KvPool {
     /// Memory for `blocks` blocks of [`BLOCK_TOKENS`] tokens in every layer.
+    ///
+    /// # Panics
+    /// When there is no address space for it; [`Self::try_new`] says so instead.
     pub fn new(model: &Model, blocks: usize) -> Self {
-        let layer = |_| KvLayer::new(&model.config, model.kv, blocks);
-        let layers: Vec<KvLayer> = (0..model.config.layers).map(layer).collect();
+        Self::try_new(model, blocks).expect("address space for keys and values")
+    }
+
+    /// The same.
+    ///
+    /// # Errors
+    /// There is no address space for it.
+    pub fn try_new(model: &Model, blocks: usize) -> io::Result<Self> {
+        let layer = |_| KvLayer::try_new(&model.config, model.kv, blocks);
+        let layers: io::Result<Vec<KvLayer>> = (0..model.config.layers).map(layer).collect();
+        let layers = layers?;
         // What an idle cache may then hold is little beside the weights of all but small models.
         if layers.len() * 2 * LARGE_PAGE <= model.weights.bytes() {
             for layer in &layers {
@@ -360,7 +379,7 @@ impl KvPool {
                 layer.values.on_large_pages();
             }
         }
-        Self { layers }
+        Ok(Self { layers })
     }
 
     /// Writes all of it, so that reading it takes what it takes after use.

@@ -141,3 +141,15 @@ fn f16_takes_half_the_memory() {
     };
     assert_eq!(bytes(KvFormat::F32), 2 * bytes(KvFormat::F16));
 }
+
+/// More than a processor can address: said, not panicked.
+#[test]
+fn too_little_memory_is_an_error() {
+    let shape = ModelConfig {
+        head_dim: 1 << 12,
+        ..tiny(Family::Qwen2)
+    };
+    let model = model(&shape, 1);
+    assert!(KvPool::try_new(&model, u32::MAX as usize).is_err());
+    assert!(KvPool::try_new(&model, 1).is_ok());
+}

@@ -3,7 +3,7 @@
 //! are kept in the same two files, of a type of their own that PEFT refuses; [`for_peft`] makes
 //! them LoRA adapters.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
@@ -12,6 +12,7 @@ use half::f16;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 
 use crate::adapter::{
     Adapter, AdapterConfig, AdapterDtype, AdapterError, DenseConfig, LoraConfig, Part, Target,
@@ -19,6 +20,7 @@ use crate::adapter::{
 use crate::config::{ModelConfig, StoredDtype};
 use crate::source::{NamedTensor, bf16_to_f32};
 use crate::tensors;
+use crate::weights::{Digest32, hash_tensor};
 
 pub const CONFIG_FILE: &str = "adapter_config.json";
 pub const WEIGHTS_FILE: &str = "adapter_model.safetensors";
@@ -226,6 +228,50 @@ pub fn load(
     let (tensors, dtype) = parse_weights(&weights)?;
     let config = parse_config(&settings, dtype)?;
     Ok(Adapter::from_tensors(cfg, config, tensors)?)
+}
+
+/// The content hash of the adapter in `files`, as [`Adapter::digest`] gives it, without a model: every
+/// tensor that the configuration calls for, layer by layer, and no other.
+///
+/// # Errors
+/// What is missing or damaged. That its shapes fit a model is not looked at.
+pub fn digest(files: &dyn Fn(&str) -> Option<Vec<u8>>) -> Result<Digest32, PeftError> {
+    let config = files(CONFIG_FILE).ok_or(PeftError::MissingFile(CONFIG_FILE))?;
+    let weights = files(WEIGHTS_FILE).ok_or(PeftError::MissingFile(WEIGHTS_FILE))?;
+    let (tensors, dtype) = parse_weights(&weights)?;
+    let config = parse_config(&parse_settings(&config)?, dtype)?.canonical();
+    let parts: &[Part] = match &config {
+        AdapterConfig::Lora(_) => &[Part::A, Part::B],
+        AdapterConfig::Dense(_) => &[Part::D],
+    };
+    let named = tensors.into_iter().map(|t| (t.name.clone(), t));
+    let mut by_name: BTreeMap<String, NamedTensor> = named.collect();
+    let mut hash = Sha256::new();
+    hash.update(config.identity());
+    for layer in 0.. {
+        let before = by_name.len();
+        for target in config.targets() {
+            for part in parts {
+                let name = target.tensor_name(layer, *part);
+                let Some(tensor) = by_name.remove(&name) else {
+                    // A layer is there as a whole, or is behind the last one.
+                    if by_name.len() < before {
+                        return Err(AdapterError::Missing(name).into());
+                    }
+                    continue;
+                };
+                hash_tensor(&mut hash, &tensor.name, &tensor.shape, &tensor.data);
+            }
+        }
+        if by_name.is_empty() {
+            break;
+        }
+        if by_name.len() == before {
+            let left = by_name.into_keys().next().unwrap_or_default();
+            return Err(AdapterError::Unexpected(left).into());
+        }
+    }
+    Ok(hash.finalize().into())
 }
 
 fn parse_settings(bytes: &[u8]) -> Result<Map<String, Value>, PeftError> {

@@ -298,3 +298,44 @@ fn a_dense_change_that_does_not_fit_is_refused_by_name() {
         Err(PeftError::MissingFile(WEIGHTS_FILE))
     ));
 }
+
+/// Whoever has no model at hand names the same adapter, and finds every flipped bit of its weights.
+#[test]
+fn files_alone_tell_the_digest() {
+    let each = [AdapterDtype::F32, AdapterDtype::Bf16];
+    let adapters = each
+        .into_iter()
+        .flat_map(|dtype| [adapter(dtype), dense(dtype)]);
+    for adapter in adapters {
+        let mut files: Folder = to_files(&adapter, "base", &json!({})).into_iter().collect();
+        let told = |files: &Folder| digest(&|name| files.get(name).cloned());
+        assert_eq!(told(&files).unwrap(), adapter.digest());
+        let whole = files[WEIGHTS_FILE].clone();
+        let header = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
+        for byte in (header..whole.len()).step_by(61) {
+            let mut damaged = whole.clone();
+            damaged[byte] ^= 1;
+            files.insert(WEIGHTS_FILE.to_owned(), damaged);
+            let told = told(&files);
+            assert!(
+                told.is_err() || told.unwrap() != adapter.digest(),
+                "byte {byte}"
+            );
+        }
+        for end in (0..whole.len()).step_by(97) {
+            files.insert(WEIGHTS_FILE.to_owned(), whole[..end].to_vec());
+            assert!(told(&files).is_err(), "cut to {end} bytes");
+        }
+    }
+    let mut strange = folder();
+    let config: Value = serde_json::from_slice(&strange[CONFIG_FILE]).unwrap();
+    for targets in [
+        json!(["q_proj"]),
+        json!(["q_proj", "v_proj", "down_proj", "o_proj"]),
+    ] {
+        let mut other = config.clone();
+        other["target_modules"] = targets;
+        strange.insert(CONFIG_FILE.to_owned(), pretty(&other));
+        assert!(digest(&|name| strange.get(name).cloned()).is_err());
+    }
+}

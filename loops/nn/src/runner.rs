@@ -1,5 +1,6 @@
 //! What computes the forwards of one engine: the processor's cores, or a device.
 
+use std::io;
 use std::sync::Arc;
 
 use crate::device::{Device, DeviceError, DevicePass};
@@ -28,16 +29,31 @@ struct Processor {
 
 impl Runner {
     /// On the processor, with memory for `blocks` blocks of keys and values.
+    ///
+    /// # Panics
+    /// When there is no address space for them; [`Self::try_on_processor`] says so instead.
     pub fn on_processor(model: Arc<Model>, exec: Arc<Executor>, blocks: usize) -> Self {
+        Self::try_on_processor(model, exec, blocks).expect("address space for keys and values")
+    }
+
+    /// The same.
+    ///
+    /// # Errors
+    /// There is no address space for the keys and values.
+    pub fn try_on_processor(
+        model: Arc<Model>,
+        exec: Arc<Executor>,
+        blocks: usize,
+    ) -> io::Result<Self> {
         let processor = Processor {
-            kv: KvPool::new(&model, blocks),
+            kv: KvPool::try_new(&model, blocks)?,
             scratch: Scratch::default(),
             exec,
         };
-        Self {
+        Ok(Self {
             model,
             place: Place::Processor(Box::new(processor)),
-        }
+        })
     }
 
     /// On a device, with memory there for `blocks` blocks of keys and values.

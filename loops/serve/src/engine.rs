@@ -414,7 +414,15 @@ fn draws_and_proofs(ctx: &ServeCtx) -> (Arc<Executor>, Arc<Executor>) {
 fn runner(ctx: &ServeCtx, blocks: usize) -> Result<Runner, String> {
     let Some(device) = &ctx.device else {
         let (model, executor) = (Arc::clone(&ctx.model), Arc::clone(&ctx.executor));
-        return Ok(Runner::on_processor(model, executor, blocks));
+        let bytes = blocks * hone_nn::KvPool::bytes_per_block(&ctx.model.config, ctx.model.kv);
+        return Runner::try_on_processor(model, executor, blocks).map_err(|error| {
+            format!(
+                "there is no memory for keys and values of {} MiB ({error}); lower \
+                 serve.kv_cache_bytes_max, raise the limit of the process (ulimit -v, its container), or \
+                 serve a smaller model",
+                bytes >> 20
+            )
+        });
     };
     if !Arc::ptr_eq(device.model(), &ctx.model) {
         return Err("the device holds another model than the one to serve".to_owned());

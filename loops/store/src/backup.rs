@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
-use hone_domain::{BlobKey, Millis};
+use hone_domain::{BlobKey, Digest, Millis};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -30,6 +30,21 @@ const TRIES: usize = 3;
 const PIECE_BYTES: usize = 1 << 20;
 /// Most bytes of a manifest.
 const MANIFEST_BYTES_MAX: u64 = 256 << 20;
+
+/// Whether the adapter in a folder is the one of that content hash; a sentence where it is not. This crate
+/// cannot read adapters.
+pub type CheckAdapter = dyn Fn(&Path, Digest) -> Result<(), String> + Sync;
+
+/// What a backup is made by, when, and what tells whether an adapter is whole.
+#[derive(Clone, Copy)]
+pub struct Maker<'a> {
+    /// Version of the program.
+    pub program: &'a str,
+    /// Now.
+    pub now_ms: Millis,
+    /// Looks at every adapter that is copied.
+    pub check: &'a CheckAdapter,
+}
 
 /// A file of a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,7 +91,7 @@ impl Manifest {
 pub async fn back_up(
     config: &SqliteConfig,
     into: &Path,
-    (program, now_ms): (&str, Millis),
+    maker: Maker<'_>,
 ) -> Result<Manifest, LedgerError> {
     let data = folder_of(&config.file);
     if !config.file.exists() {
@@ -93,7 +108,7 @@ pub async fn back_up(
         remove(&unfinished)?;
         fs::create_dir_all(&unfinished).map_err(|e| io(&unfinished, &e))?;
         private(&unfinished)?;
-        match gather(config, &data, &unfinished, (program, now_ms)).await {
+        match gather(config, &data, &unfinished, maker).await {
             // An adapter that the copied ledger names was pruned meanwhile; a new copy names it not.
             Err(Gap::Missing(_)) if tried < TRIES => {}
             Err(Gap::Missing(key)) => {
@@ -135,7 +150,7 @@ async fn gather(
     config: &SqliteConfig,
     data: &Path,
     into: &Path,
-    (program, created_ms): (&str, Millis),
+    maker: Maker<'_>,
 ) -> Result<Manifest, Gap> {
     let ledger = SqliteLedger::open_beside(config).await?;
     let copied = ledger.copy_to(&into.join("ledger.db")).await;
@@ -155,13 +170,15 @@ async fn gather(
     }
     remove_file(&into.join("owner.lock"))?;
     let mut files = vec![note(into, "ledger.db")?];
-    for key in blobs {
+    for (key, digest) in blobs {
         copy_blobs((data, into), &key, &mut files)?;
+        let whole = (maker.check)(&into.join("blobs").join(key.as_str()), digest);
+        whole.map_err(|why| Gap::Failed(damaged(data, &key, &why)))?;
     }
     let manifest = Manifest {
         format: FORMAT,
-        program: program.to_owned(),
-        created_ms,
+        program: maker.program.to_owned(),
+        created_ms: maker.now_ms,
         turns: counts.turns,
         versions: counts.versions,
         files,
@@ -218,6 +235,34 @@ fn copy_folder(
     Ok(true)
 }
 
+/// As [`verify`], and that every adapter is the one that its version was published with: a file may have
+/// been damaged before it was backed up.
+///
+/// # Errors
+/// `Unusable`, naming the first that is missing or differs.
+pub async fn verify_whole(from: &Path, check: &CheckAdapter) -> Result<Manifest, LedgerError> {
+    let manifest = verify(from)?;
+    for (key, digest) in super::sqlite::kept_blobs_of(&from.join("ledger.db")).await? {
+        let whole = check(&from.join("blobs").join(key.as_str()), digest);
+        whole.map_err(|why| {
+            let key = key.as_str();
+            unusable(format!(
+                "the adapter {key} in the backup is damaged ({why}); use another backup"
+            ))
+        })?;
+    }
+    Ok(manifest)
+}
+
+fn damaged(data: &Path, key: &BlobKey, why: &str) -> LedgerError {
+    unusable(format!(
+        "the adapter {} in {} is damaged ({why}); put its files back from an earlier backup, or restart the \
+         server, which sets it aside and serves the version before it; then back up again",
+        key.as_str(),
+        data.display()
+    ))
+}
+
 /// Checks every file of a backup against its manifest.
 ///
 /// # Errors
@@ -261,6 +306,17 @@ pub fn verify(from: &Path) -> Result<Manifest, LedgerError> {
     Ok(manifest)
 }
 
+/// How a backup takes the place of a data folder.
+#[derive(Clone, Copy)]
+pub struct Replacing<'a> {
+    /// Whether a ledger that is there is moved aside.
+    pub replace: bool,
+    /// Now.
+    pub now_ms: Millis,
+    /// Looks at every adapter of the backup.
+    pub check: &'a CheckAdapter,
+}
+
 /// Puts a backup in the place of a data folder that no server uses. What was there is moved into a
 /// folder inside it, which is returned.
 ///
@@ -270,10 +326,15 @@ pub fn verify(from: &Path) -> Result<Manifest, LedgerError> {
 pub async fn restore(
     from: &Path,
     config: &SqliteConfig,
-    (replace, now_ms): (bool, Millis),
+    how: Replacing<'_>,
 ) -> Result<(Manifest, Option<PathBuf>), LedgerError> {
+    let Replacing {
+        replace,
+        now_ms,
+        check,
+    } = how;
     let data = folder_of(&config.file);
-    let manifest = verify(from)?;
+    let manifest = verify_whole(from, check).await?;
     if !data.exists() {
         fs::create_dir_all(&data).map_err(|e| io(&data, &e))?;
         private(&data)?;

@@ -10,6 +10,33 @@ use super::*;
 use crate::suite::World;
 use crate::{FsBlobs, Ledger};
 
+/// An adapter is whole where it has weights that nobody has damaged.
+fn check(folder: &Path, _digest: Digest) -> Result<(), String> {
+    let weights = fs::read(folder.join("adapter.bin")).map_err(|error| error.to_string())?;
+    match weights == b"weights" {
+        true => Ok(()),
+        false => Err("other weights".to_owned()),
+    }
+}
+
+fn maker(now_ms: Millis) -> Maker<'static> {
+    let (program, check) = ("test", &check);
+    Maker {
+        program,
+        now_ms,
+        check,
+    }
+}
+
+fn replacing(replace: bool, now_ms: Millis) -> Replacing<'static> {
+    let check = &check;
+    Replacing {
+        replace,
+        now_ms,
+        check,
+    }
+}
+
 async fn open(folder: &Path) -> Arc<SqliteLedger> {
     let ledger = SqliteLedger::open(&SqliteConfig::in_folder(folder)).await;
     Arc::new(ledger.unwrap())
@@ -51,7 +78,7 @@ async fn a_backup_under_writes_has_every_turn_that_was_acknowledged_before_it() 
         tokio::task::yield_now().await;
     }
     // The live ledger's owner lock is held by this very process meanwhile.
-    let manifest = back_up(&SqliteConfig::in_folder(&data), &copy, ("test", 1))
+    let manifest = back_up(&SqliteConfig::in_folder(&data), &copy, maker(1))
         .await
         .unwrap();
     let after = ledger.counts().await.unwrap().turns;
@@ -68,7 +95,7 @@ async fn a_backup_under_writes_has_every_turn_that_was_acknowledged_before_it() 
     ledger.close().await;
 
     let fresh = place.path().join("fresh");
-    let (_, aside) = restore(&copy, &SqliteConfig::in_folder(&fresh), (false, 2))
+    let (_, aside) = restore(&copy, &SqliteConfig::in_folder(&fresh), replacing(false, 2))
         .await
         .unwrap();
     assert_eq!(aside, None);
@@ -97,31 +124,47 @@ async fn adapters_come_along_and_a_missing_one_is_said() {
     world.publish_next(0).await;
     let keys = ledger.kept_blobs().await.unwrap();
     assert_eq!(keys.len(), 1);
-    let missing = back_up(&config, &copy, ("test", 1))
+    let missing = back_up(&config, &copy, maker(1))
         .await
         .unwrap_err()
         .to_string();
-    assert!(missing.contains(keys[0].as_str()), "{missing}");
+    assert!(missing.contains(keys[0].0.as_str()), "{missing}");
     assert!(!copy.exists() && !beside(&copy, ".unfinished").exists());
 
     let blobs = FsBlobs::open(&data.join("blobs"), 1 << 20).unwrap();
     let files = [("adapter.bin".to_owned(), b"weights".to_vec())];
-    blobs.put(&keys[0], &files).unwrap();
+    blobs.put(&keys[0].0, &files).unwrap();
     let unnamed = BlobKey::new("adapters/nobody/names-it").unwrap();
     blobs.put(&unnamed, &files).unwrap();
-    back_up(&config, &copy, ("test", 1)).await.unwrap();
+    let weights = data
+        .join("blobs")
+        .join(keys[0].0.as_str())
+        .join("adapter.bin");
+    fs::write(&weights, b"weighty").unwrap();
+    let damaged = back_up(&config, &copy, maker(1)).await.unwrap_err();
+    assert!(damaged.to_string().contains("is damaged"), "{damaged}");
+    assert!(!copy.exists(), "a backup of it is none");
+    fs::write(&weights, b"weights").unwrap();
+    back_up(&config, &copy, maker(1)).await.unwrap();
+    verify_whole(&copy, &check).await.unwrap();
+    let bad = |_: &Path, _: Digest| Err("it was damaged before".to_owned());
+    let damaged = verify_whole(&copy, &bad).await.unwrap_err();
+    assert!(
+        damaged.to_string().contains(keys[0].0.as_str()),
+        "{damaged}"
+    );
     ledger.close().await;
     // Into the same folder: what was there is kept aside.
-    let refused = restore(&copy, &config, (false, 7))
+    let refused = restore(&copy, &config, replacing(false, 7))
         .await
         .unwrap_err()
         .to_string();
     assert!(refused.contains("--replace"), "{refused}");
-    let (manifest, aside) = restore(&copy, &config, (true, 7)).await.unwrap();
+    let (manifest, aside) = restore(&copy, &config, replacing(true, 7)).await.unwrap();
     assert_eq!(manifest.versions, 1);
     assert!(aside.unwrap().join("ledger.db").exists());
     let blobs = FsBlobs::open(&data.join("blobs"), 1 << 20).unwrap();
-    assert_eq!(blobs.get(&keys[0], "adapter.bin").unwrap(), b"weights");
+    assert_eq!(blobs.get(&keys[0].0, "adapter.bin").unwrap(), b"weights");
     assert!(blobs.get(&unnamed, "adapter.bin").is_err());
     assert_eq!(open(&data).await.heads().await.unwrap().len(), 1);
 }
@@ -131,19 +174,19 @@ async fn what_is_not_whole_is_refused() {
     let place = tempfile::tempdir().unwrap();
     let (data, copy) = (place.path().join("data"), place.path().join("copy"));
     let config = SqliteConfig::in_folder(&data);
-    let none = back_up(&config, &copy, ("test", 1))
+    let none = back_up(&config, &copy, maker(1))
         .await
         .unwrap_err()
         .to_string();
     assert!(none.contains("no ledger"), "{none}");
     let ledger = open(&data).await;
-    back_up(&config, &copy, ("test", 1)).await.unwrap();
-    let twice = back_up(&config, &copy, ("test", 1))
+    back_up(&config, &copy, maker(1)).await.unwrap();
+    let twice = back_up(&config, &copy, maker(1))
         .await
         .unwrap_err()
         .to_string();
     assert!(twice.contains("not empty"), "{twice}");
-    let in_use = restore(&copy, &config, (true, 1))
+    let in_use = restore(&copy, &config, replacing(true, 1))
         .await
         .unwrap_err()
         .to_string();
@@ -154,7 +197,7 @@ async fn what_is_not_whole_is_refused() {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     fs::write(copy.join("ledger.db"), bytes).unwrap();
-    let changed = restore(&copy, &config, (true, 1))
+    let changed = restore(&copy, &config, replacing(true, 1))
         .await
         .unwrap_err()
         .to_string();
@@ -198,7 +241,7 @@ async fn a_restore_killed_half_way_loses_nothing_of_the_old_data() {
     let place = tempfile::tempdir().unwrap();
     let (new, copy) = (place.path().join("new"), place.path().join("copy"));
     let new_turn = inhabited(&new, ("new", 1 << 32)).await;
-    back_up(&SqliteConfig::in_folder(&new), &copy, ("test", 1))
+    back_up(&SqliteConfig::in_folder(&new), &copy, maker(1))
         .await
         .unwrap();
     let steps = OLD_PARTS.len() + 2;
@@ -225,12 +268,14 @@ async fn a_restore_killed_half_way_loses_nothing_of_the_old_data() {
         assert!(refused.contains("interrupted"), "{killed_after}: {refused}");
 
         // What is there counts as the old data again, and is not replaced unasked.
-        let unasked = restore(&copy, &config, (false, 8)).await.unwrap_err();
+        let unasked = restore(&copy, &config, replacing(false, 8))
+            .await
+            .unwrap_err();
         assert!(unasked.to_string().contains("--replace"), "{killed_after}");
         let again = open(&data).await;
         assert!(again.turn(old_turn).await.unwrap().is_some());
         again.close().await;
-        let (_, aside) = restore(&copy, &config, (true, 8)).await.unwrap();
+        let (_, aside) = restore(&copy, &config, replacing(true, 8)).await.unwrap();
         let aside = aside.unwrap();
         let blob = "blobs/adapters/somebody/one/adapter.bin";
         assert_eq!(

@@ -195,7 +195,7 @@ impl Blobs for FsBlobs {
         let path = self.place(key)?.join(file);
         let opened = match open_no_link(&path) {
             Ok(opened) => opened,
-            Err(e) if e.kind() == ErrorKind::NotFound => {
+            Err(e) if e.kind() == ErrorKind::NotFound && self.root.is_dir() => {
                 return Err(BlobError::Missing {
                     key: key.as_str().to_owned(),
                     file: file.to_owned(),
@@ -250,6 +250,23 @@ impl Blobs for FsBlobs {
             Err(e) => return Err(io(e)),
         }
         remove_folder(&away).map_err(io)
+    }
+
+    fn set_aside(&self, key: &BlobKey) -> Result<(), BlobError> {
+        let place = self.place(key)?;
+        let io = |e: std::io::Error| failed(key, &place, &hint(&e));
+        if !place.exists() {
+            return Ok(());
+        }
+        let aside = key.aside();
+        self.remove(&aside)?;
+        self.make_parents(&aside)?;
+        let to = self.place(&aside)?;
+        fs::rename(&place, &to).map_err(io)?;
+        for moved in [&place, &to] {
+            sync_folder(moved.parent().unwrap_or(&self.root)).map_err(io)?;
+        }
+        Ok(())
     }
 }
 

@@ -152,3 +152,24 @@ fn two_puts_of_one_key_at_once_agree() {
         assert_eq!((good.len(), bad.len()), (1, 1));
     }
 }
+
+#[test]
+fn what_is_damaged_is_kept_aside_and_makes_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let blobs = FsBlobs::open(folder.path(), 1_000).unwrap();
+    let k = key("adapters/a/1");
+    for content in ["first", "second"] {
+        blobs.put(&k, &files(content)).unwrap();
+        blobs.set_aside(&k).unwrap();
+        blobs.set_aside(&k).unwrap();
+        let name = &files(content)[0].0;
+        assert!(matches!(
+            blobs.get(&k, name),
+            Err(BlobError::Missing { .. })
+        ));
+        assert_eq!(blobs.get(&k.aside(), name).unwrap(), files(content)[0].1);
+    }
+    assert_eq!(k.aside(), k.aside().aside());
+    assert!(blobs.list("adapters").unwrap().is_empty());
+    blobs.remove(&k.aside()).unwrap();
+}

@@ -55,6 +55,17 @@ pub struct OpenTurn {
     pub has_feedback: bool,
 }
 
+/// Some of the turns that wait for a next state.
+#[derive(Clone, Debug, Default)]
+pub struct OpenPage {
+    /// Those that can be read, oldest first.
+    pub turns: Vec<OpenTurn>,
+    /// How many there are with those that cannot.
+    pub seen: usize,
+    /// Where the next page begins; none if this one is the last.
+    pub next: Option<i64>,
+}
+
 /// A scope with judged transitions that no version has learned from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ready {
@@ -230,8 +241,10 @@ pub struct PolicyRecord {
     pub note: Option<String>,
     /// It was left because it did badly.
     pub is_tripped: bool,
-    /// Its files were removed for space.
+    /// Its files are not there: they were removed for space, or are damaged.
     pub is_pruned: bool,
+    /// Its files were found to be damaged, and are kept aside.
+    pub is_damaged: bool,
     /// A person took it out of service.
     pub is_retired: bool,
     /// When it was published.
@@ -352,8 +365,9 @@ pub trait Ledger: Reading {
     /// Records ended turns. Idempotent by turn id: what was recorded first stays, unless that was
     /// settled as `cancelled` and this one is its repetition to the end. A turn that can
     /// train begins in stage `awaiting_next_state`; one with a [`reason_at_record`] is settled
-    /// with it at once.
-    async fn record_turns(&self, turns: &[Turn]) -> Result<(), LedgerError>;
+    /// with it at once. Returns those that came without their words, because their owner had them
+    /// forgotten before they came.
+    async fn record_turns(&self, turns: &[Turn]) -> Result<Vec<TurnId>, LedgerError>;
 
     /// Settles turns with their next states. A turn that already has a transition, or is settled,
     /// keeps what it has. Unknown turns are ignored. Session and scope are the turn's own,
@@ -368,6 +382,15 @@ pub trait Ledger: Reading {
 
     /// Turns that wait for a next state, newest first; what cannot be read is left out.
     async fn open_turns(&self, limit: usize) -> Result<Vec<OpenTurn>, LedgerError>;
+
+    /// At most `limit` of the `newest` turns that wait for a next state, oldest first, from where the page
+    /// before says on. What cannot be read is left out.
+    async fn open_page(
+        &self,
+        newest: usize,
+        from: Option<i64>,
+        limit: usize,
+    ) -> Result<OpenPage, LedgerError>;
 
     /// Stores feedback, or replaces what the same (turn, owner, client id) said before; the same
     /// feedback id again changes nothing. Of more than [`FEEDBACK_KEPT`] on a turn, the newest
@@ -513,6 +536,15 @@ pub trait Ledger: Reading {
     /// existing parent, and that fates and counts fit the records); returns each violation as a
     /// sentence. Reads every turn, so it takes time.
     async fn check_laws(&self) -> Result<Vec<String>, LedgerError>;
+
+    /// Whether what is written now is found again: its files are still where they were opened. Every
+    /// call that writes asks by itself.
+    ///
+    /// # Errors
+    /// `Unusable` with a sentence and a remedy.
+    fn in_place(&self) -> Result<(), LedgerError> {
+        Ok(())
+    }
 
     /// Writes what is buffered and closes; later calls fail.
     async fn close(&self);

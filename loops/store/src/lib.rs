@@ -4,6 +4,7 @@
 //! another database joins by implementing the trait and passing [`suite`]. [`FsBlobs`] stores
 //! adapters as immutable folders. This crate never knows who asks or why.
 
+mod answers;
 mod backup;
 mod blobs;
 mod codec;
@@ -17,14 +18,18 @@ mod sqlite;
 pub mod suite;
 mod versions;
 
-pub use backup::{BackupFile, MANIFEST, Manifest, back_up, check_vacant, restore, verify};
+pub use answers::{Answer, AnswerLimits, AnswerName, Answered, Answers};
+pub use backup::{
+    BackupFile, CheckAdapter, MANIFEST, Maker, Manifest, Replacing, back_up, check_vacant, restore,
+    verify, verify_whole,
+};
 pub use blobs::FsBlobs;
 pub use error::LedgerError;
 pub use late::LateTurns;
 pub use ledger::{
     AuditCount, Claim, Claimed, ClaimedSamples, Consumer, EARLY_KEPT, EARLY_KEPT_MS, FEEDBACK_KEPT,
-    FeedbackOutcome, Ledger, LedgerCounts, OpenTurn, PolicyRecord, PolicyStatus, Publish, Ready,
-    Refusal, ReplayQuery, Replayed, SampleClaim, SampleMaterial, TurnRow, TurnView,
+    FeedbackOutcome, Ledger, LedgerCounts, OpenPage, OpenTurn, PolicyRecord, PolicyStatus, Publish,
+    Ready, Refusal, ReplayQuery, Replayed, SampleClaim, SampleMaterial, TurnRow, TurnView,
     reason_at_record,
 };
 pub use people::{

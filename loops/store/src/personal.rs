@@ -210,6 +210,10 @@ pub trait Personal: Send + Sync {
     /// Removes at most `limit` turns or shared pieces.
     async fn forget_piece(&self, id: ForgetId, limit: usize) -> Result<ForgetStep, LedgerError>;
 
+    /// Removes shared pieces that nobody uses and no wish waits for, at most `limit` of each kind: what
+    /// an older program left behind, and what a repeated turn replaced. `Done` where none is left.
+    async fn sweep(&self, limit: usize) -> Result<ForgetStep, LedgerError>;
+
     /// The files are gone.
     async fn blobs_removed(&self, blobs: &[LooseBlob]) -> Result<(), LedgerError>;
 

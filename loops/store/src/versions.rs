@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::LedgerError;
 use crate::ledger::{PolicyRecord, Publish};
+use crate::people::AuditEntry;
 
 /// A place in a list, newest first.
 #[derive(Clone, Copy, Debug)]
@@ -393,6 +394,18 @@ pub trait Versions: Send + Sync {
         keep: usize,
         now_ms: Millis,
     ) -> Result<(), LedgerError>;
+
+    /// Notes that the files of a blob are damaged: no version of it, in whatever scope, is served,
+    /// restored, copied or trained from again. Called before they are set aside, with what the audit log
+    /// says of it. Returns the scopes that are served it, or measure a trial against it.
+    async fn note_damage(
+        &self,
+        blob: &BlobKey,
+        entry: &AuditEntry,
+    ) -> Result<Vec<Scope>, LedgerError>;
+
+    /// The versions that are damaged and that nobody has retired since, the newest first.
+    async fn damaged(&self, limit: usize) -> Result<Vec<Policy>, LedgerError>;
 
     /// Blobs of all versions whose files are kept.
     async fn named_blobs(&self) -> Result<Vec<BlobKey>, LedgerError>;

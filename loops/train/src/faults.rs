@@ -139,6 +139,10 @@ impl Blobs for FaultyBlobs {
     fn remove(&self, key: &BlobKey) -> Result<(), BlobError> {
         self.0.remove(key)
     }
+
+    fn set_aside(&self, key: &BlobKey) -> Result<(), BlobError> {
+        self.0.set_aside(key)
+    }
 }
 
 pub(crate) struct FaultyLedger(pub(crate) Arc<dyn Ledger>, pub(crate) Arc<Plan>);
@@ -163,10 +167,11 @@ macro_rules! passes {
 
 passes! {
     plain {
-    record_turns(turns: &[Turn]) -> ();
+    record_turns(turns: &[Turn]) -> Vec<TurnId>;
     record_transitions(transitions: &[Transition]) -> Vec<TransitionId>;
     settle_turns(turns: &[(TurnId, Reason)]) -> ();
     open_turns(limit: usize) -> Vec<OpenTurn>;
+    open_page(newest: usize, from: Option<i64>, limit: usize) -> OpenPage;
     record_feedback(feedback: &Feedback) -> FeedbackOutcome;
     claim_transitions(limit: usize, lease_ms: Millis, now_ms: Millis) -> Vec<Claimed>;
     record_verdict(claim: Claim, verdict: &Verdict) -> ();

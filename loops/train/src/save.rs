@@ -13,6 +13,9 @@ pub(crate) const LEARNERS: &str = "learner";
 /// Name of the learner's state in its folder.
 pub const CHECKPOINT_FILE: &str = "learner.safetensors";
 
+/// Name of the file beside it that has the SHA-256 of its bytes, in hexadecimal digits.
+pub(crate) const CHECKPOINT_DIGEST_FILE: &str = "learner.sha256";
+
 /// Where the adapter of that digest lies.
 ///
 /// # Panics
@@ -52,11 +55,48 @@ pub(crate) fn save(
     scope: &Scope,
     candidate: &Candidate,
 ) -> Result<BlobKey, String> {
-    let checkpoint = [(CHECKPOINT_FILE.to_owned(), candidate.checkpoint.clone())];
+    let digest = digest_of(&candidate.checkpoint).to_hex().into_bytes();
+    let checkpoint = [
+        (CHECKPOINT_FILE.to_owned(), candidate.checkpoint.clone()),
+        (CHECKPOINT_DIGEST_FILE.to_owned(), digest),
+    ];
     put(blobs, &checkpoint_key(scope, candidate.digest), &checkpoint)?;
     let key = adapter_key(scope, candidate.digest);
     put(blobs, &key, &candidate.files)?;
     Ok(key)
+}
+
+fn digest_of(bytes: &[u8]) -> Digest {
+    Digest(Sha256::digest(bytes).into())
+}
+
+/// Reads a learner's state; none where there is none, or where its bytes are not those that were saved. One
+/// of an older program has no digest beside it, and is taken as it is.
+///
+/// # Errors
+/// What the medium said.
+pub(crate) fn read_checkpoint(
+    blobs: &dyn Blobs,
+    key: &BlobKey,
+) -> Result<Option<Vec<u8>>, BlobError> {
+    let there = |file: &str| match blobs.get(key, file) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(BlobError::Missing { .. }) => Ok(None),
+        Err(error) => Err(error),
+    };
+    let Some(state) = there(CHECKPOINT_FILE)? else {
+        tracing::info!(blob = key.as_str(), "no checkpoint; fresh moments");
+        return Ok(None);
+    };
+    let saved = there(CHECKPOINT_DIGEST_FILE)?;
+    if saved.is_some_and(|saved| saved != digest_of(&state).to_hex().as_bytes()) {
+        tracing::warn!(
+            blob = key.as_str(),
+            "the checkpoint is damaged; fresh moments"
+        );
+        return Ok(None);
+    }
+    Ok(Some(state))
 }
 
 fn put(blobs: &dyn Blobs, key: &BlobKey, files: &[(String, Vec<u8>)]) -> Result<(), String> {
@@ -91,5 +131,29 @@ mod tests {
         assert_ne!(key, adapter_key(&bert, digest));
         assert_ne!(key, checkpoint_key(&anna, digest));
         assert_eq!(key, adapter_key(&anna, digest));
+    }
+
+    #[test]
+    fn a_damaged_checkpoint_is_no_checkpoint() {
+        let folder = tempfile::tempdir().unwrap();
+        let blobs = hone_store::FsBlobs::open(folder.path(), 1_000).unwrap();
+        let key = checkpoint_key(&Scope::of("o", None), Digest([1; 32]));
+        let read = || read_checkpoint(&blobs, &key).unwrap();
+        assert_eq!(read(), None);
+        let state = (CHECKPOINT_FILE.to_owned(), b"moments".to_vec());
+        put(&blobs, &key, std::slice::from_ref(&state)).unwrap();
+        assert_eq!(read().as_deref(), Some(&*state.1), "of an older program");
+        blobs.remove(&key).unwrap();
+        let digest = digest_of(&state.1).to_hex().into_bytes();
+        put(
+            &blobs,
+            &key,
+            &[state, (CHECKPOINT_DIGEST_FILE.to_owned(), digest)],
+        )
+        .unwrap();
+        assert_eq!(read().as_deref(), Some(&b"moments"[..]));
+        let file = folder.path().join(key.as_str()).join(CHECKPOINT_FILE);
+        std::fs::write(file, b"momentz").unwrap();
+        assert_eq!(read(), None, "one flipped bit");
     }
 }

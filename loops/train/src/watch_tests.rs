@@ -355,6 +355,7 @@ fn the_last_good_version_is_the_nearest_sound_one() {
         note: None,
         is_tripped: false,
         is_pruned: false,
+        is_damaged: false,
         is_retired: false,
         is_tainted: false,
         published_ms: 0,

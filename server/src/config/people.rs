@@ -16,6 +16,8 @@ pub struct PeopleConfig {
     /// Whether loopback needs a key or a sign-in as well; it does where `public_url` leads elsewhere,
     /// whatever stands here.
     pub sign_in: bool,
+    /// Whether who calls from this machine needs neither although there are accounts or keys.
+    pub trust_loopback: bool,
     /// Whether a start on a public address without any account or key prints a link that makes the
     /// first admin; without, such a start is refused.
     pub first_admin_link: bool,
@@ -85,8 +87,11 @@ impl OidcConfig {
         if let Some((key, _)) = texts.iter().find(|(_, text)| text.is_empty()) {
             return Err(format!("people.oidc.{key} must not be empty"));
         }
-        if !self.jwks_url.starts_with("https://") && !self.jwks_url.starts_with("http://") {
-            return Err("people.oidc.jwks_url begins with https://".to_owned());
+        if !is_https_or_here(&self.jwks_url) {
+            return Err(
+                "people.oidc.jwks_url begins with https://: who can change what is read there can sign in as anybody"
+                    .to_owned(),
+            );
         }
         if algorithms(&self.algorithms)?.is_empty() {
             return Err("people.oidc.algorithms must name at least one".to_owned());
@@ -104,6 +109,26 @@ impl OidcConfig {
     }
 }
 
+/// Whether an address is this machine's.
+fn is_here(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default();
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    match address {
+        Ok(address) => address.to_canonical().is_loopback(),
+        Err(_) => is_localhost(host),
+    }
+}
+
+/// Nobody between here and there can change what is read.
+fn is_https_or_here(url: &str) -> bool {
+    let url = Url::parse(url).ok();
+    url.is_some_and(|url| match url.scheme() {
+        "https" => true,
+        "http" => is_here(&url),
+        _ => false,
+    })
+}
+
 impl PeopleConfig {
     /// Whether the page is reached by TLS, so that cookies may say so.
     pub fn is_tls(&self) -> bool {
@@ -119,15 +144,7 @@ impl PeopleConfig {
     /// Whether the page is reached under a name that is not this machine's own.
     pub fn is_published(&self) -> bool {
         let url = Url::parse(&self.public_url).ok();
-        url.is_some_and(|url| {
-            let host = url.host_str().unwrap_or_default();
-            let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
-            let is_here = match address {
-                Ok(address) => address.to_canonical().is_loopback(),
-                Err(_) => is_localhost(host),
-            };
-            !is_here
-        })
+        url.is_some_and(|url| !is_here(&url))
     }
 
     pub(super) fn validate(&self) -> Result<(), String> {
@@ -210,5 +227,46 @@ impl LimitsConfig {
             return Err("limits.counted_max must be at least 1".to_owned());
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_an_identity_provider_come_by_https_or_from_this_machine() {
+        let rows = [
+            ("https://id.example/keys", true),
+            ("HTTPS://id.example/keys", true),
+            ("http://127.0.0.1:8080/keys", true),
+            ("http://localhost/keys", true),
+            ("http://[::1]:8080/keys", true),
+            ("http://id.example/keys", false),
+            ("http://192.168.1.2/keys", false),
+            ("http://127.0.0.1.id.example/keys", false),
+            ("http://127.0.0.1@id.example/keys", false),
+            ("http://localhost.id.example/keys", false),
+            ("ftp://127.0.0.1/keys", false),
+            ("id.example/keys", false),
+        ];
+        for (jwks_url, good) in rows {
+            let config = OidcConfig {
+                issuer: "https://id.example".to_owned(),
+                audience: "hone".to_owned(),
+                jwks_url: jwks_url.to_owned(),
+                algorithms: vec!["ES256".to_owned()],
+                owner_claim: "sub".to_owned(),
+                role_claim: "hone_role".to_owned(),
+                role: "user".to_owned(),
+                refresh_ms: 3_600_000,
+                refetch_ms: 60_000,
+            };
+            let checked = config.validate();
+            assert_eq!(checked.is_ok(), good, "{jwks_url}: {checked:?}");
+            if let Err(error) = checked {
+                assert!(error.starts_with("people.oidc.jwks_url"), "{error}");
+            }
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hone_domain::{Digest, Millis, SessionIndexConfig, UserRole};
 use hone_nn::{Arithmetic, KvFormat, Model, WeightFormat};
-use hone_store::SqliteConfig;
+use hone_store::{AnswerLimits, SqliteConfig};
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,6 @@ use crate::device::Choice;
 use crate::door::Limits;
 use crate::http::guard::Key;
 use crate::http::listen::ListenLimits;
-use crate::http::replays::ReplayLimits;
 use crate::http::tls::TlsFiles;
 
 /// A loop of the ring.
@@ -281,8 +280,8 @@ impl HttpConfig {
     }
 
     /// Bounds of the answers kept for retries.
-    pub fn replay_limits(&self) -> ReplayLimits {
-        ReplayLimits {
+    pub fn replay_limits(&self) -> AnswerLimits {
+        AnswerLimits {
             answers_max: self.replays_max,
             bytes_max: self.replay_bytes_max,
             keep_ms: i64::try_from(self.replay_keep_ms).unwrap_or(i64::MAX),
@@ -298,11 +297,13 @@ impl HttpConfig {
         }
     }
 
-    /// Bounds of connections.
-    pub fn listen_limits(&self) -> ListenLimits {
+    /// Bounds of connections, of which there is room for so many.
+    pub fn listen_limits(&self, connections_max: usize) -> ListenLimits {
+        // One address never gets more than half of the places.
+        let half = (connections_max / 2).max(1);
         ListenLimits {
-            connections_max: self.connections_max,
-            per_address_max: self.connections_per_address_max,
+            connections_max,
+            per_address_max: self.connections_per_address_max.min(half),
             header_timeout: Duration::from_millis(self.header_timeout_ms),
             idle_timeout: Duration::from_millis(self.idle_timeout_ms),
             write_timeout: Duration::from_millis(self.write_timeout_ms),
@@ -444,6 +445,8 @@ pub struct StoreConfig {
     pub database_bytes_max: u64,
     /// Most bytes of one adapter or checkpoint file.
     pub blob_file_bytes_max: u64,
+    /// Time between two passes that read again what is served, in milliseconds; 0 reads at the start only.
+    pub scrub_interval_ms: u64,
 }
 
 impl StoreConfig {

@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Door;
 use super::arguments::Offered;
+use crate::in_place::LOST;
 use crate::people::meter::Spender;
 use crate::telemetry::{Completed, Parent};
 use hone_collect::Input;
@@ -304,16 +305,7 @@ async fn finish(
     }
     let receipt = match receipt {
         Ok(mut waiting) => {
-            let receipt = match timeout(door.limits.receipt_timeout, &mut waiting).await {
-                Ok(Ok(receipt)) => receipt,
-                Ok(Err(_)) => Receipt::NotCollected(Reason::LedgerFailed),
-                Err(_) => {
-                    // Collect is told that the client is told so, unless the receipt came just now.
-                    waiting.close();
-                    let late = Receipt::NotCollected(Reason::LateReceipt);
-                    waiting.try_recv().unwrap_or(late)
-                }
-            };
+            let receipt = signed(door, &mut waiting).await;
             if receipt != Receipt::Collected {
                 note(door, job.ask.turn).await;
             }
@@ -381,6 +373,22 @@ async fn note(door: &Door, turn: TurnId) {
     tracing::error!(%turn, error, "a turn that is not collected could not be noted");
 }
 
+/// Waits for a turn's receipt, not beyond the limit, and not for a ledger that is gone.
+async fn signed(door: &Door, waiting: &mut oneshot::Receiver<Receipt>) -> Receipt {
+    let given_up = tokio::select! {
+        biased;
+        receipt = &mut *waiting => {
+            return receipt.unwrap_or(Receipt::NotCollected(Reason::LedgerFailed));
+        }
+        () = door.troubles.begun(LOST) => Reason::LedgerFailed,
+        () = tokio::time::sleep(door.limits.receipt_timeout) => Reason::LateReceipt,
+    };
+    // Collect is told that the client is told so, unless the receipt came just now.
+    waiting.close();
+    let receipt = waiting.try_recv();
+    receipt.unwrap_or(Receipt::NotCollected(given_up))
+}
+
 /// Offers a turn to collect; the receipt comes later.
 fn offer(
     door: &Door,
@@ -396,6 +404,9 @@ fn offer(
     let Some(queue) = &door.collect else {
         return Err(Reason::NoCollector);
     };
+    if door.troubles.lasts(LOST) {
+        return Err(Reason::LedgerFailed);
+    }
     let (receipt, waiting) = oneshot::channel();
     match queue.send(Input::Turn { turn, receipt }) {
         Ok(()) => Ok(waiting),

@@ -33,6 +33,7 @@ use tokio::time::timeout;
 use crate::learning::Rules;
 use crate::people::meter::Meters;
 use crate::telemetry::Telemetry;
+use crate::troubles::Troubles;
 
 pub use arguments::{Kinds, NOTES, named};
 pub use conduct::{Choice, Ended, Piece};
@@ -61,6 +62,8 @@ pub struct Door {
     pub rules: Arc<Rules>,
     /// What is published, and what of it is on trial.
     pub policies: LatestReader<Policies>,
+    /// What is wrong: a turn waits for no receipt of a ledger that is gone.
+    pub troubles: Troubles,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Identifiers.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use hone_collect::{Carry, SharedIndex};
 use hone_domain::{Blobs, Consents, Policies, SessionIndex};
 use hone_runtime::{Board, Clock, Ids, Latest, ShutdownTrigger, SystemClock, SystemIds};
-use hone_store::{FsBlobs, LateTurns, Ledger, People, Personal, SqliteLedger, Versions};
+use hone_store::{Answers, FsBlobs, LateTurns, Ledger, People, Personal, SqliteLedger, Versions};
 
 use crate::config::Config;
 use crate::learning::{Lessons, Rules};
@@ -13,6 +13,7 @@ use crate::outbound::Outbound;
 use crate::people::Directory;
 use crate::people::meter::Meters;
 use crate::telemetry::{Telemetry, Traced};
+use crate::troubles::Troubles;
 
 /// What every room shares.
 #[derive(Clone)]
@@ -26,6 +27,8 @@ pub(super) struct Commons {
     pub(super) audit: Arc<dyn People>,
     /// The same ledger, as people see it.
     pub(super) personal: Arc<dyn Personal>,
+    /// The same ledger, as retries see it.
+    pub(super) answers: Arc<dyn Answers>,
     pub(super) rules: Arc<Rules>,
     pub(super) meters: Arc<Meters>,
     pub(super) versions: Arc<dyn Versions>,
@@ -35,6 +38,8 @@ pub(super) struct Commons {
     /// What collect keeps over its restarts.
     pub(super) carry: Carry,
     pub(super) board: Board,
+    /// What is known to be wrong.
+    pub(super) troubles: Troubles,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) ids: Arc<dyn Ids>,
     /// Stops judge and train, then collect.
@@ -96,11 +101,13 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Commons, String> {
         ledger: ledger.clone(),
         late: Arc::new(late),
         versions: ledger.clone(),
+        answers: ledger.clone(),
         personal: ledger,
         rules: Arc::new(rules),
         blobs: Arc::new(blobs.map_err(|e| e.to_string())?),
         policies: Latest::new(policies),
         board: Board::new(),
+        troubles: Troubles::default(),
         clock,
         ids: Arc::new(SystemIds),
         stops: [ShutdownTrigger::new(), ShutdownTrigger::new()],

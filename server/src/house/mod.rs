@@ -24,10 +24,11 @@ use crate::computed::Computed;
 use crate::config::Config;
 use crate::door::{Door, DoorCounters, Live, Places};
 use crate::eraser::Eraser;
+use crate::files;
 use crate::http::acts::Acts;
 use crate::http::bodies::Bodies;
 use crate::http::guard::Guard;
-use crate::http::listen::listen;
+use crate::http::listen::{ListenLimits, listen};
 use crate::http::page::Page;
 use crate::http::replays::Replays;
 use crate::http::swap::Swap;
@@ -41,6 +42,7 @@ use crate::people::audit::Audit;
 use crate::telemetry::Telemetry;
 use crate::watch::Watch;
 use commons::Commons;
+pub use people::FirstLink;
 
 /// A running house.
 pub struct House {
@@ -51,7 +53,7 @@ pub struct House {
     /// Name of the served model.
     pub model: String,
     /// Where people sign in and nobody has an account yet: the link that makes the first admin.
-    pub first_link: Option<String>,
+    pub first_link: Option<FirstLink>,
     /// The certificate, where TLS is spoken.
     tls: Option<Arc<Tls>>,
     /// Traces and numbers, where they are sent.
@@ -98,6 +100,8 @@ impl House {
         let (listener, addr) = bound(address).await?;
         let commons = commons::open(&config).await?;
         people::check_public(&commons, addr)?;
+        let scrub = rooms::scrub(&commons);
+        scrub.at_start().await;
         let mut tasks = JoinSet::new();
         let (to_judge, from_collect) = queue(1, Overflow::DropOldest);
         let (to_train, from_judge) = queue(1, Overflow::DropOldest);
@@ -110,6 +114,8 @@ impl House {
         rooms::train(&commons, (&served, engine.clone()), from_judge, &mut tasks)?;
         let abort = ShutdownTrigger::new();
         let eraser = rooms::eraser(&commons, backend.clone(), &mut tasks);
+        rooms::in_place(&commons, &mut tasks);
+        rooms::scrubbing(&commons, (scrub, backend.clone()), &mut tasks);
         let door = backend.map(|backend| {
             let parts = (backend, &served, collect.clone());
             Arc::new(door_of(&commons, parts, &abort))
@@ -127,7 +133,7 @@ impl House {
         rooms::measures(&commons, &http, &mut tasks);
         rooms::remember(&commons).await;
         let stop_listening = ShutdownTrigger::new();
-        let limits = (config.http.listen_limits(), stop_listening.signal());
+        let limits = (limits_of(&config), stop_listening.signal());
         let acceptor = rooms::tls(&commons, tls.as_ref(), &mut tasks)?;
         let listening = tokio::spawn(listen((listener, acceptor), router(http.clone()), limits));
         Ok(Self {
@@ -165,10 +171,26 @@ impl House {
     }
 }
 
+/// Bounds of connections, as far as this process may have files open.
+fn limits_of(config: &Config) -> ListenLimits {
+    let (files, wanted) = (files::raise(), config.http.connections_max);
+    let fit = files::connections(files, wanted);
+    if fit < wanted {
+        tracing::warn!(
+            files,
+            connections = fit,
+            wanted,
+            "the limit of open files (ulimit -n) allows fewer connections than http.connections_max"
+        );
+    }
+    config.http.listen_limits(fit)
+}
+
 fn guard_of(config: &Config, addr: SocketAddr) -> Result<Guard, String> {
     Ok(Guard {
         loopback: addr.ip().is_loopback(),
         sign_in: config.people.asks_everybody(),
+        trust_loopback: config.people.trust_loopback,
         proxies_trusted: config.http.proxies_trusted.clone(),
         keys: config.http.known_keys()?,
         hosts_allowed: config.http.hosts_allowed.clone(),
@@ -191,6 +213,7 @@ fn door_of(
         rules: commons.rules.clone(),
         policies: commons.policies.reader(),
         late: commons.late.clone(),
+        troubles: commons.troubles.clone(),
         clock: commons.clock.clone(),
         ids: commons.ids.clone(),
         limits: config.http.door_limits(),
@@ -238,12 +261,16 @@ fn http_of(
         guard: Swap::new(guard_of(config, addr)?),
         life: Life::default(),
         traffic: Traffic::default(),
-        watch: Watch::new(config.console.clone(), config.train.batch_turns_min),
+        watch: Watch::new(
+            config.console.clone(),
+            config.train.batch_turns_min,
+            commons.troubles.clone(),
+        ),
         settings: Swap::new(config.settings().map_err(|error| error.to_string())?),
         page: Page::from_config(&config.console.page_dir),
         acts: Acts::new(config.http.connections_max),
         bodies: Bodies::new(&config.http),
-        replays: Replays::new(config.http.replay_limits()),
+        replays: Replays::new(config.http.replay_limits(), commons.answers.clone()),
         watchers: Arc::new(Semaphore::new(config.http.watchers_max)),
         config: config.http.clone(),
         started: Instant::now(),

@@ -1,6 +1,9 @@
 //! People: keeps what is remembered of them fresh, and lets the first one in.
 
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +14,18 @@ use tokio::time::{Instant, sleep};
 use super::commons::Commons;
 use super::rooms::beside;
 use crate::people::{Directory, links};
+
+/// The file in the data folder with the link for the first admin. Others may read what a service prints.
+const FIRST_LINK: &str = "first-admin-link";
+
+/// The link that makes the first admin.
+#[derive(Clone, Debug)]
+pub struct FirstLink {
+    /// The link; a secret.
+    pub link: String,
+    /// The file that has it, which only this user reads.
+    pub file: PathBuf,
+}
 
 /// How often uses of keys and sign-ins are noted.
 const NOTE_EVERY: Duration = Duration::from_secs(60);
@@ -70,11 +85,16 @@ fn is_inhabited(commons: &Commons) -> bool {
 pub(super) async fn first_link(
     commons: &Commons,
     addr: SocketAddr,
-) -> Result<Option<String>, String> {
+) -> Result<Option<FirstLink>, String> {
     let (config, people) = (&commons.config, &commons.people);
     let needed = config.people.asks_everybody() || !addr.ip().is_loopback();
+    let file = config.store.folder()?.join(FIRST_LINK);
     if !needed || is_inhabited(commons) {
-        return Ok(None);
+        // One of an earlier start leads nowhere any more.
+        return match std::fs::remove_file(&file) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(unwritten(&file, &error)),
+            _ => Ok(None),
+        };
     }
     let link = people.invite_first().await;
     let link = link.map_err(|error| error.to_string())?;
@@ -92,5 +112,27 @@ pub(super) async fn first_link(
         }
         public => public.to_owned(),
     };
-    Ok(Some(links::url(&base, &link.token)))
+    let link = links::url(&base, &link.token);
+    write_private(&file, &link).map_err(|error| unwritten(&file, &error))?;
+    Ok(Some(FirstLink { link, file }))
+}
+
+fn unwritten(file: &Path, error: &std::io::Error) -> String {
+    format!(
+        "the link for the first admin could not be written to {} ({error}); make the data folder writable",
+        file.display()
+    )
+}
+
+/// Writes a file that only this user reads, also where one of that name was open to others.
+fn write_private(file: &Path, text: &str) -> std::io::Result<()> {
+    match std::fs::remove_file(file) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    writeln!(options.open(file)?, "{text}")
 }

@@ -182,6 +182,12 @@ impl Server {
     }
 }
 
+/// The link for the first admin, where one is made.
+fn first_link(data: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(data.join("first-admin-link")).ok()?;
+    Some(text.trim().to_owned())
+}
+
 #[test]
 fn a_public_address_without_anybody_is_refused_unless_a_link_is_wanted() {
     let folder = tempfile::tempdir().unwrap();
@@ -194,15 +200,22 @@ fn a_public_address_without_anybody_is_refused_unless_a_link_is_wanted() {
     let said = bad(&serve);
     assert!(said.contains("hone user add NAME --role admin"), "{said}");
     assert!(said.contains("people.first_admin_link"), "{said}");
-    let link = |server: &Server| server.lines.iter().any(|l| l.contains("/#/invite/"));
+    let link = |_: &Server| first_link(&data).is_some();
     let wanted = [("HONE__PEOPLE__FIRST_ADMIN_LINK", "true")];
     let server = Server::start_at(public, (&data, &log), &wanted);
     assert!(link(&server), "{:?}", server.lines);
-    let nowhere = server.lines.iter().find(|l| l.contains("//0.0.0.0"));
+    let shown = server.lines.iter().any(|l| l.contains("/#/invite/"));
     assert!(
-        nowhere.is_none_or(|l| !l.contains("/#/invite/")),
-        "{nowhere:?}"
+        !shown,
+        "others may read what is printed: {:?}",
+        server.lines
     );
+    let names = server.lines.iter().any(|l| l.contains("first-admin-link"));
+    assert!(names, "{:?}", server.lines);
+    assert!(!first_link(&data).unwrap().contains("//0.0.0.0"));
+    let file = std::fs::metadata(data.join("first-admin-link")).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::mode(&file.permissions());
+    assert_eq!(mode & 0o777, 0o600);
     drop(server);
     good(
         &["user", "add", "ann", "--role", "admin", "--data", &place],
@@ -217,8 +230,8 @@ async fn the_first_link_ends_once_the_command_line_made_an_account() {
     let folder = tempfile::tempdir().unwrap();
     let (data, log) = (folder.path().join("data"), folder.path().join("log"));
     let server = Server::start(&data, &log, &[("HONE__PEOPLE__SIGN_IN", "true")]);
-    let link = server.lines.iter().find_map(|l| l.split_once("/#/invite/"));
-    let token = link.expect("the first start prints a link").1.to_owned();
+    let link = first_link(&data).expect("the first start makes a link");
+    let token = link.split_once("/#/invite/").unwrap().1.to_owned();
     let place = data.display().to_string();
     good(
         &["user", "add", "ann", "--role", "admin", "--data", &place],
@@ -238,11 +251,8 @@ async fn who_is_passed_on_by_a_silent_proxy_is_nobody_at_this_machine() {
     let (status, reply) = server.me("").await;
     assert_eq!(status, 401, "{reply}");
     let link = "https://hone.example/#/invite/";
-    assert!(
-        server.lines.iter().any(|l| l.contains(link)),
-        "{:?}",
-        server.lines
-    );
+    let made = first_link(&data).unwrap();
+    assert!(made.starts_with(link), "{made}");
 }
 
 #[tokio::test]
@@ -319,8 +329,8 @@ async fn a_debug_log_of_a_whole_session_holds_no_text_and_no_secret() {
         ("HONE__PEOPLE__SIGN_IN", "true"),
     ];
     let server = Server::start(&data, &log, &keys);
-    let link = server.lines.iter().find_map(|l| l.split_once("/#/invite/"));
-    let token = link.expect("the first start prints a link").1.to_owned();
+    let link = first_link(&data).expect("the first start makes a link");
+    let token = link.split_once("/#/invite/").unwrap().1.to_owned();
     let mut secrets = vec![token.clone(), PASSWORD.to_owned()];
     assert_eq!(server.me("").await.0, 401, "loopback signs in as well");
     let guest = json!({"token": token, "name": "root", "password": PASSWORD});

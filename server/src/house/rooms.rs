@@ -20,10 +20,12 @@ use crate::eraser::Eraser;
 use crate::http::Http;
 use crate::http::tls::Tls;
 use crate::importer::{Base, Importer};
+use crate::in_place;
 use crate::judging::{self, BaseParts};
 use crate::memory;
 use crate::model::{self, Served};
 use crate::paired::PairedParts;
+use crate::scrub::Scrub;
 use crate::watch;
 
 /// Pauses before a failed room begins again.
@@ -189,6 +191,40 @@ pub(super) fn eraser(
         run.clone().run(stop)
     });
     eraser
+}
+
+/// What reads again what is served.
+pub(super) fn scrub(commons: &Commons) -> Arc<Scrub> {
+    let every = commons.config.store.scrub_interval_ms;
+    Arc::new(Scrub {
+        versions: commons.versions.clone(),
+        blobs: commons.blobs.clone(),
+        policies: commons.policies.clone(),
+        troubles: commons.troubles.clone(),
+        clock: commons.clock.clone(),
+        every: (every > 0).then(|| Duration::from_millis(every)),
+    })
+}
+
+/// The same, beside serving.
+pub(super) fn scrubbing(
+    commons: &Commons,
+    (scrub, backend): (Arc<Scrub>, Option<Arc<dyn Backend>>),
+    rooms: &mut JoinSet<()>,
+) {
+    let name = ("scrub", commons.board.clone());
+    beside(name, commons.stops[0].signal(), rooms, move |stop| {
+        scrub.clone().run(backend.clone(), stop)
+    });
+}
+
+/// What notices that the ledger's files are gone.
+pub(super) fn in_place(commons: &Commons, rooms: &mut JoinSet<()>) {
+    let (name, ledger) = (("in_place", commons.board.clone()), commons.ledger.clone());
+    let told = (commons.troubles.clone(), commons.clock.clone());
+    beside(name, commons.stops[0].signal(), rooms, move |stop| {
+        in_place::run(ledger.clone(), told.clone(), stop)
+    });
 }
 
 /// Adapters from elsewhere: held against the model, where one is loaded.

@@ -25,6 +25,11 @@ impl House {
         }
     }
 
+    /// Why what was recorded lately will not be found again; none where it will.
+    pub fn lost(&self) -> Option<String> {
+        self.ledger.in_place().err().map(|error| error.to_string())
+    }
+
     /// Stops accepting, lets replies finish within the drain deadline, ends the others with an
     /// error event, then drains the rooms and closes the ledger. True if nothing was cut.
     pub async fn stop(mut self) -> bool {

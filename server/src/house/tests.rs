@@ -230,7 +230,8 @@ async fn the_starter_model_answers() {
 async fn what_can_change_at_once_does_and_the_rest_is_named() {
     use sha2::{Digest as _, Sha256};
     let data = tempfile::tempdir().unwrap();
-    let house = House::start(config(data.path(), &[])).await.unwrap();
+    let trusting = [("people.trust_loopback", Toml::from(true))];
+    let house = House::start(config(data.path(), &trusting)).await.unwrap();
     let sha256: String = Sha256::digest("word")
         .iter()
         .map(|b| format!("{b:02x}"))
@@ -243,6 +244,7 @@ async fn what_can_change_at_once_does_and_the_rest_is_named() {
         ("limits.owner.requests_per_minute", Toml::from(1)),
         ("http.messages_max", Toml::from(7)),
         ("people.sign_in", Toml::from(true)),
+        ("people.trust_loopback", Toml::from(true)),
     ];
     let me = async |key: &str| {
         let url = format!("http://{}/v1/models", house.addr);

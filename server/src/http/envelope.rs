@@ -295,7 +295,11 @@ async fn identify(http: &Http, seen: &Seen<'_>) -> Result<Caller, ApiError> {
     let people = &http.people;
     let strict =
         !guard.keys.is_empty() || people.has_users() || people.has_keys() || people.takes_tokens();
-    guard.admit((seen.peer, seen.headers), (shown, found), strict)
+    guard.admit(
+        (seen.peer, seen.method, seen.headers),
+        (shown, found),
+        strict,
+    )
 }
 
 /// A cookie is sent by the browser whoever asks it to; the value beside it is not.

@@ -341,7 +341,10 @@ impl From<ServeError> for ApiError {
             },
             ServeError::Adapter(_) => Self::Unavailable {
                 code: "adapter_unavailable",
-                message: error.to_string(),
+                // Why is in the log and the console: paths and digests are nobody else's business.
+                message: "what was learned for you cannot be loaded at the moment; try again in a \
+                          moment, or tell whoever runs this server"
+                    .to_owned(),
             },
             ServeError::Internal(_) => Self::Internal(error.to_string()),
         }

@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderValue, Method, header};
 use hone_domain::{Digest, RateLimits, UserRole};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
@@ -21,6 +21,9 @@ pub const LOCAL_OWNER: &str = "local";
 
 /// Digits of a configured key's hash that tell it from others.
 const PUBLIC_DIGITS: usize = 16;
+
+/// A header that a page of another origin cannot send unless this server allows it.
+const OWN_HEADER: &str = "x-hone-csrf";
 
 /// Marks of a proxy.
 const FORWARDED: &[&str] = &[
@@ -60,6 +63,9 @@ pub struct Guard {
     pub loopback: bool,
     /// Somebody at this machine has to sign in as well.
     pub sign_in: bool,
+    /// Somebody at this machine need not, although there are accounts or keys: nothing passes on to this
+    /// server what others send.
+    pub trust_loopback: bool,
     /// Proxies: who speaks through one is nobody at this machine.
     pub proxies_trusted: Vec<IpAddr>,
     /// Known keys.
@@ -218,26 +224,26 @@ pub fn fresh_cookie(token: &str, config: &PeopleConfig, by_tls: bool) -> Option<
 
 impl Guard {
     /// Decides, given whom the key or cookie was found to belong to; the error says what to do.
-    /// `strict` is false where no key and no account exists at all: then a placeholder that a
-    /// program sends because its library demands a key is no key.
+    /// `strict` is false where no key, no account and no identity provider exists at all: then a
+    /// placeholder that a program sends because its library demands a key is no key, and whoever is at
+    /// this machine needs none.
     pub fn admit(
         &self,
-        (peer, headers): (IpAddr, &HeaderMap),
+        (peer, method, headers): (IpAddr, &Method, &HeaderMap),
         (shown, found): (Shown<'_>, Option<Caller>),
         strict: bool,
     ) -> Result<Caller, ApiError> {
+        let local = || self.local((peer, method, headers), strict && !self.trust_loopback);
         if let Some(caller) = found {
             return Ok(caller);
         }
         match shown {
-            Shown::Nothing => self.local(peer, headers),
+            Shown::Nothing => local(),
             Shown::Cookie(_) => Err(ApiError::Credentials {
                 code: "signed_out",
                 message: "this sign-in has ended; sign in again".to_owned(),
             }),
-            Shown::Key(key) if !strict && self.loopback && !looks_like_key(key) => {
-                self.local(peer, headers)
-            }
+            Shown::Key(key) if !strict && self.loopback && !looks_like_key(key) => local(),
             Shown::Key(_) => Err(ApiError::Unauthorized(
                 "this API key is not known here, or it has expired or was revoked".to_owned(),
             )),
@@ -245,7 +251,19 @@ impl Guard {
     }
 
     /// Whoever sends neither key nor cookie is somebody at this machine, or nobody.
-    fn local(&self, peer: IpAddr, headers: &HeaderMap) -> Result<Caller, ApiError> {
+    /// Where somebody has an account or a key, so does whoever is at this machine: a proxy that passes on
+    /// what others send need not say so, and then looks the same.
+    fn local(
+        &self,
+        (peer, method, headers): (IpAddr, &Method, &HeaderMap),
+        is_inhabited: bool,
+    ) -> Result<Caller, ApiError> {
+        if is_inhabited && self.loopback && peer.is_loopback() && !self.sign_in {
+            return Err(ApiError::Unauthorized(
+                "somebody has an account or a key here, so this machine needs one as well: sign in on the page, or send the header Authorization: Bearer KEY (hone key add local --role admin makes one)"
+                    .to_owned(),
+            ));
+        }
         if !self.loopback || !peer.is_loopback() || self.sign_in {
             return Err(ApiError::Unauthorized(
                 "this address needs an API key or a sign-in: send the header Authorization: Bearer KEY, or sign in on the page"
@@ -269,6 +287,9 @@ impl Guard {
         }
         self.check_host(headers)?;
         self.check_origin(headers)?;
+        if ![Method::GET, Method::HEAD, Method::OPTIONS].contains(method) {
+            self.check_page(headers)?;
+        }
         Ok(Caller {
             owner: LOCAL_OWNER.to_owned(),
             role: UserRole::Admin,
@@ -339,9 +360,37 @@ impl Guard {
         Err(other_origin(origin))
     }
 
+    /// What changes something comes from this server's own page, scheme and port included, from no page at
+    /// all, or with a header that a page of another origin cannot send without being asked first.
+    fn check_page(&self, headers: &HeaderMap) -> Result<(), ApiError> {
+        let Some(origin) = headers.get(header::ORIGIN) else {
+            return Ok(());
+        };
+        let origin = origin.to_str().unwrap_or_default();
+        let host = headers.get(header::HOST).and_then(|v| v.to_str().ok());
+        let own = origin
+            .strip_prefix("http://")
+            .or_else(|| origin.strip_prefix("https://"));
+        let is_own = own.is_some() && own == host;
+        if is_own || self.allows_origin(origin) || headers.contains_key(OWN_HEADER) {
+            return Ok(());
+        }
+        Err(other_origin(origin))
+    }
+
     /// Whether the configuration lets pages of this origin call.
     pub fn allows_origin(&self, origin: &str) -> bool {
         self.origins_allowed.iter().any(|allowed| allowed == origin)
+    }
+
+    /// The Host header as the address of a link: only a name that this server is known under, whatever a
+    /// client or a proxy says.
+    pub fn known_host<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
+        let host = headers.get(header::HOST)?.to_str().ok()?;
+        let is_plain = host
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"-.:[]".contains(&b));
+        (is_plain && self.is_this_machine(host_name(host))).then_some(host)
     }
 
     fn is_this_machine(&self, name: &str) -> bool {

@@ -1,11 +1,10 @@
 //! Accepts connections, with TLS where it is configured: their number in all and per address, their
 //! handshake, headers, idle time and writes are bounded, and a stop lets replies under way finish.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -18,20 +17,21 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::time::{sleep, timeout};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 
+use super::connections::{Connections, Open};
 use super::timed::{TimedStream, UnderWay};
-use crate::people::counted;
 
 /// Bounds of connections.
 #[derive(Clone, Copy, Debug)]
 pub struct ListenLimits {
-    /// Most connections at once; further ones wait in the kernel's line.
+    /// Most connections at once. A further one takes the place of an idle one, or waits.
     pub connections_max: usize,
-    /// Most connections of one address, loopback aside; further ones are closed. 0 is no limit.
+    /// Most connections of one address, loopback aside. A further one takes the place of an idle one of
+    /// the address, or is closed. 0 is no limit.
     pub per_address_max: usize,
     /// How long a connection may take to send a request's headers, counted from their first byte; and
     /// until the first byte of its first request.
@@ -40,40 +40,6 @@ pub struct ListenLimits {
     pub idle_timeout: Duration,
     /// How long a client may take nothing while there is something to send.
     pub write_timeout: Duration,
-}
-
-/// Connections by address.
-#[derive(Clone, Default)]
-struct Addresses(Arc<Mutex<HashMap<IpAddr, usize>>>);
-
-/// A place among the connections of an address.
-struct AddressPlace(Addresses, IpAddr);
-
-impl Addresses {
-    /// A place, or none if the address has as many as it may.
-    fn enter(&self, address: IpAddr, most: usize) -> Option<AddressPlace> {
-        let is_loopback = address.to_canonical().is_loopback();
-        let address = counted(address);
-        let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counted.entry(address).or_default();
-        if most > 0 && *count >= most && !is_loopback {
-            return None;
-        }
-        *count += 1;
-        Some(AddressPlace(self.clone(), address))
-    }
-}
-
-impl Drop for AddressPlace {
-    fn drop(&mut self) {
-        let mut counted = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counted.get_mut(&self.1) {
-            *count -= 1;
-            if *count == 0 {
-                counted.remove(&self.1);
-            }
-        }
-    }
 }
 
 /// Refuses a file of secrets that everybody at this machine can read.
@@ -98,6 +64,13 @@ pub fn check_private(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// Longest pause between two looks for a place.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// How often a connection of a full address asks for a place again while an idle one is being closed.
+const TRIES: usize = 20;
+/// Shortest time between two lines of the log about the same.
+const SAID_EVERY: Duration = Duration::from_secs(1);
+
 /// Accepts until `stop`, then lets connections finish what they are answering. It returns when
 /// the last one is closed; the caller sets the deadline.
 pub async fn listen(
@@ -105,40 +78,53 @@ pub async fn listen(
     app: Router,
     (limits, stop): (ListenLimits, Shutdown),
 ) {
-    let addresses = Addresses::default();
+    let open = Connections::default();
     let places = Arc::new(Semaphore::new(limits.connections_max));
+    let mut failures = Seldom::default();
     loop {
         let accepted = tokio::select! {
             () = stop.wait() => break,
-            accepted = accept(&listener, &places) => accepted,
+            accepted = accept(&listener) => accepted,
         };
-        let (stream, peer, place) = match accepted {
+        let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 // Out of file descriptors, most likely; it passes when connections close.
-                tracing::warn!(%error, "a connection could not be accepted");
-                sleep(Duration::from_millis(50)).await;
+                if let Some(times) = failures.says() {
+                    tracing::warn!(%error, times, "connections could not be accepted");
+                }
+                open.shed(None);
+                sleep(LOOK_AGAIN).await;
                 continue;
             }
         };
-        let Some(counted) = addresses.enter(peer.ip(), limits.per_address_max) else {
-            tracing::debug!("a connection was closed at http.connections_per_address_max");
-            continue;
+        let place = tokio::select! {
+            () = stop.wait() => break,
+            place = place(&places, &open) => place,
         };
-        let (app, stop, tls) = (app.clone(), stop.clone(), tls.clone());
+        let (app, stop, tls, open) = (app.clone(), stop.clone(), tls.clone(), open.clone());
         tokio::spawn(async move {
-            let under_way = UnderWay::default();
-            let stream = TimedStream::new(stream, limits, under_way.clone());
-            let of = (peer, under_way);
-            match tls {
-                None => serve_one((stream, of), app, stop).await,
-                Some(tls) => match timeout(limits.header_timeout, tls.accept(stream)).await {
-                    Ok(Ok(stream)) => serve_one((stream, of), app, stop).await,
-                    Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
-                    Err(_) => tracing::debug!("a TLS handshake took too long"),
-                },
+            let Some(opened) = enter(&open, peer.ip(), limits.per_address_max).await else {
+                tracing::debug!("a connection was closed at http.connections_per_address_max");
+                return;
+            };
+            let stream = TimedStream::new(stream, limits, opened.under_way.clone());
+            let of = (peer, opened.under_way.clone());
+            let work = async {
+                match tls {
+                    None => serve_one((stream, of), app, stop).await,
+                    Some(tls) => match timeout(limits.header_timeout, tls.accept(stream)).await {
+                        Ok(Ok(stream)) => serve_one((stream, of), app, stop).await,
+                        Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+                        Err(_) => tracing::debug!("a TLS handshake took too long"),
+                    },
+                }
+            };
+            tokio::select! {
+                () = work => {}
+                () = opened.shed() => tracing::debug!("an idle connection gave its place to another"),
             }
-            drop((place, counted));
+            drop((place, opened));
         });
     }
     drop(listener);
@@ -147,16 +133,59 @@ pub async fn listen(
     let _all_free = places.acquire_many(all).await.is_ok();
 }
 
-async fn accept(
-    listener: &TcpListener,
-    places: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
-    let place = places.clone().acquire_owned().await;
-    let place = place.map_err(io::Error::other)?;
+async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
     let (stream, peer) = listener.accept().await?;
     // Tokens are small; waiting to fill a packet would hold them up.
     stream.set_nodelay(true)?;
-    Ok((stream, peer, place))
+    Ok((stream, peer))
+}
+
+/// A place for a connection that is there: a free one, or that of an idle one, which is closed.
+async fn place(places: &Arc<Semaphore>, open: &Connections) -> Option<OwnedSemaphorePermit> {
+    loop {
+        if let Ok(place) = places.clone().try_acquire_owned() {
+            return Some(place);
+        }
+        open.shed(None);
+        let waiting = timeout(LOOK_AGAIN, places.clone().acquire_owned());
+        if let Ok(place) = waiting.await {
+            // The semaphore is never closed.
+            return place.ok();
+        }
+    }
+}
+
+/// A place among the connections of an address: a free one, or that of an idle one of the address.
+async fn enter(open: &Connections, address: IpAddr, most: usize) -> Option<Open> {
+    for _ in 0..TRIES {
+        if let Some(opened) = open.enter(address, most) {
+            return Some(opened);
+        }
+        if !open.shed(Some(address)) {
+            return None;
+        }
+        sleep(LOOK_AGAIN / 10).await;
+    }
+    None
+}
+
+/// Something that is said at most once in a while, with how often it happened.
+#[derive(Default)]
+struct Seldom {
+    said: Option<Instant>,
+    times: u64,
+}
+
+impl Seldom {
+    /// Counts once more; how often it happened since it was said, where it is to be said now.
+    fn says(&mut self) -> Option<u64> {
+        self.times += 1;
+        if self.said.is_some_and(|said| said.elapsed() < SAID_EVERY) {
+            return None;
+        }
+        self.said = Some(Instant::now());
+        Some(std::mem::take(&mut self.times))
+    }
 }
 
 async fn serve_one(

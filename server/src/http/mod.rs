@@ -2,6 +2,7 @@
 
 pub mod acts;
 pub mod bodies;
+mod connections;
 pub mod cors;
 pub mod envelope;
 pub mod error;

@@ -3,24 +3,32 @@
 //! The first request with a key runs on, whether or not its client stays, and what it answers is
 //! kept. Every further request with the same key and body is answered from there, while it comes in
 //! or after. Failures are not kept: a retry of one is a new attempt.
+//!
+//! An answer whose turn is collected is kept in the ledger before its end is released, so that it
+//! outlives the process. Where the process ends in between, the turn is there and its answer is not:
+//! a retry is told which turn it is, and makes no second one.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
-use hone_domain::{Digest, Millis};
+use hone_domain::{Digest, Millis, RequestId};
+use hone_store::{Answer, AnswerLimits, AnswerName, Answered, Answers, LedgerError};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use super::Http;
 use super::envelope::Asked;
 use super::error::ApiError;
 use super::wire::body::read_bytes;
+use crate::door::turn_text;
 use crate::people::meter::Ticket;
 
 /// The header.
@@ -37,24 +45,18 @@ const ROUTES: &[&str] = &[
     "/v1/messages",
 ];
 
-/// Bounds of what is kept.
-#[derive(Clone, Copy, Debug)]
-pub struct ReplayLimits {
-    /// Most answers; the oldest goes first.
-    pub answers_max: usize,
-    /// Most bytes of answers; the oldest goes first.
-    pub bytes_max: usize,
-    /// How long an answer is kept.
-    pub keep_ms: Millis,
-}
+/// What the ledger knows of a name is waited for so long; beyond, an answer is not held up by it.
+const LEDGER_TIMEOUT: Duration = Duration::from_secs(2);
+/// How the part of an answer looks that says that its turn is on disk. Within texts the quotes are escaped.
+const COLLECTED: &[u8] = b"\"collected\":true";
 
 /// (owner, route, key).
 type Name = (String, String, String);
 
 /// Answers that retries get.
-#[derive(Debug)]
 pub struct Replays {
-    limits: ReplayLimits,
+    limits: AnswerLimits,
+    store: Arc<dyn Answers>,
     book: Mutex<Book>,
 }
 
@@ -100,9 +102,10 @@ enum Found {
 
 impl Replays {
     /// Nothing kept yet.
-    pub fn new(limits: ReplayLimits) -> Self {
+    pub fn new(limits: AnswerLimits, store: Arc<dyn Answers>) -> Self {
         Self {
             limits,
+            store,
             book: Mutex::default(),
         }
     }
@@ -160,6 +163,12 @@ impl Replays {
         }
     }
 
+    /// Forgets what is in memory, as the end of the process does.
+    #[cfg(test)]
+    pub(super) fn forget_all(&self) {
+        *lock(&self.book) = Book::default();
+    }
+
     /// Forgets an answer that failed; those who wait for it still get it.
     fn forget(&self, name: &Name, kept: &Arc<Kept>) {
         let mut book = lock(&self.book);
@@ -173,7 +182,7 @@ impl Replays {
 
 impl Book {
     /// Forgets the oldest while there are too many, too many bytes, or too old ones.
-    fn drop_until(&mut self, before_ms: Millis, limits: &ReplayLimits) {
+    fn drop_until(&mut self, before_ms: Millis, limits: &AnswerLimits) {
         while let Some((began_ms, ..)) = self.order.front() {
             let full = self.order.len() > limits.answers_max || self.bytes > limits.bytes_max;
             if !full && *began_ms >= before_ms {
@@ -217,35 +226,87 @@ async fn keyed(
 ) -> Result<Response, ApiError> {
     let key = key_of(request.headers())?;
     let asked = request.extensions().get::<Asked>().cloned();
+    let request_id = asked.as_ref().map(|asked| asked.id);
     let owner = asked.map(|asked| asked.caller.owner).unwrap_or_default();
     let (parts, body) = request.into_parts();
     let bytes = read_bytes(&parts.headers, body, http.body_limits()).await?;
     let name = (owner, route, key);
     let digest = Digest(Sha256::digest(&bytes).into());
     match http.replays.find(&name, digest, http.clock.now_ms()) {
-        Found::Other => Err(ApiError::Mismatch(
-            "this Idempotency-Key was sent with another body before; use a new key for a new \
-             request"
-                .to_owned(),
-        )),
+        Found::Other => Err(other_body()),
         Found::Known(kept) => Ok(replay(kept, true).await),
         Found::First(kept) => {
-            let writing = Writing {
+            let stored = stored_name(&name, digest, request_id);
+            let mut writing = Writing {
                 http: http.clone(),
                 name,
+                stored,
                 kept: kept.clone(),
                 is_whole: false,
                 _ticket: parts.extensions.get().cloned(),
             };
+            if writing.earlier().await? {
+                return Ok(replay(kept, true).await);
+            }
             let request = Request::from_parts(parts, Body::from(bytes));
             // Its own task, so that a client that leaves ends nothing.
             tokio::spawn(async move {
+                let noted = writing.begin();
                 let response = next.run(request).await;
-                writing.follow(response).await;
+                writing.follow(response, noted).await;
             });
             Ok(replay(kept, false).await)
         }
     }
+}
+
+fn other_body() -> ApiError {
+    ApiError::Mismatch(
+        "this Idempotency-Key was sent with another body before; use a new key for a new request"
+            .to_owned(),
+    )
+}
+
+/// A name as the ledger keeps it: no key of a client is stored in the clear.
+fn stored_name((owner, route, key): &Name, body: Digest, request: Option<RequestId>) -> AnswerName {
+    let mut hash = Sha256::new();
+    for part in [owner, route, key] {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part.as_bytes());
+    }
+    AnswerName {
+        name: Digest(hash.finalize().into()),
+        owner: owner.clone(),
+        body,
+        request: request.unwrap_or(RequestId(uuid::Uuid::nil())),
+    }
+}
+
+/// An answer for the ledger.
+fn answer_of(kept: &Kept, rest: &[Bytes]) -> Option<Answer> {
+    let said = lock(&kept.said);
+    let (status, headers) = said.head.as_ref()?;
+    let headers: Vec<(&str, &str)> = headers
+        .iter()
+        .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
+        .collect();
+    Some(Answer {
+        status: status.as_u16(),
+        headers: serde_json::to_vec(&headers).ok()?,
+        body: said.chunks.iter().chain(rest).flatten().copied().collect(),
+    })
+}
+
+/// Its status and headers again.
+fn head_of(answer: &Answer) -> Option<(StatusCode, HeaderMap)> {
+    let pairs: Vec<(String, String)> = serde_json::from_slice(&answer.headers).ok()?;
+    let headers = pairs.into_iter().filter_map(|(name, value)| {
+        Some((
+            HeaderName::try_from(name).ok()?,
+            HeaderValue::try_from(value).ok()?,
+        ))
+    });
+    Some((StatusCode::from_u16(answer.status).ok()?, headers.collect()))
 }
 
 fn key_of(headers: &HeaderMap) -> Result<String, ApiError> {
@@ -263,25 +324,140 @@ fn key_of(headers: &HeaderMap) -> Result<String, ApiError> {
 struct Writing {
     http: Arc<Http>,
     name: Name,
+    stored: AnswerName,
     kept: Arc<Kept>,
     is_whole: bool,
     /// It counts as a completion of its caller while it comes, whether or not they stay.
     _ticket: Option<Arc<Ticket>>,
 }
 
+/// That a request began is being noted.
+type Noted = tokio::task::JoinHandle<Result<(), LedgerError>>;
+
 impl Writing {
-    /// Follows the answer to its end.
-    async fn follow(mut self, response: Response) {
+    /// Takes the answer from the ledger where an earlier process gave it. False where there was none.
+    async fn earlier(&mut self) -> Result<bool, ApiError> {
+        let replays = &self.http.replays;
+        let since_ms = self.http.clock.now_ms() - replays.limits.keep_ms;
+        let asked = timeout(
+            LEDGER_TIMEOUT,
+            replays.store.answered(&self.stored, since_ms),
+        );
+        let answered = match asked.await {
+            Ok(Ok(answered)) => answered,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "whether this was answered before could not be read");
+                Answered::Unknown
+            }
+            Err(_) => {
+                tracing::warn!("the ledger does not say in time whether this was answered before");
+                Answered::Unknown
+            }
+        };
+        match answered {
+            Answered::Unknown => Ok(false),
+            Answered::Other => Err(other_body()),
+            Answered::Lost(turn) => Err(ApiError::Conflict {
+                code: "answer_lost",
+                message: format!(
+                    "this was answered before and recorded as {}, and its answer was lost when the server ended; read the turn, or ask again with a new Idempotency-Key",
+                    turn_text(turn)
+                ),
+            }),
+            Answered::Whole(answer) => {
+                let Some(head) = head_of(&answer) else {
+                    return Ok(false);
+                };
+                lock(&self.kept.said).head = Some(head);
+                self.http.replays.add(&self.kept, Bytes::from(answer.body));
+                self.is_whole = true;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Notes in the ledger that it begins, beside everything else: before its turn, which the same
+    /// writer records later.
+    fn begin(&self) -> Noted {
+        let (http, stored) = (self.http.clone(), self.stored.clone());
+        tokio::spawn(async move {
+            let replays = &http.replays;
+            let now_ms = http.clock.now_ms();
+            replays
+                .store
+                .begin_answer(&stored, replays.limits, now_ms)
+                .await
+        })
+    }
+
+    /// A retry of what failed is a new attempt, in another process too.
+    async fn free(&self, noted: Noted) {
+        let freed = async {
+            match noted.await {
+                Ok(Ok(())) => self.http.replays.store.drop_answer(&self.stored).await,
+                // It is not noted that it began.
+                _ => Ok(()),
+            }
+        };
+        if !matches!(timeout(LEDGER_TIMEOUT, freed).await, Ok(Ok(()))) {
+            tracing::warn!("a failed request is still noted as one that began");
+        }
+    }
+
+    /// Keeps the answer with its turn. One that is not collected leaves nothing on the disk.
+    async fn keep(&self, noted: Noted, rest: &[Bytes]) {
+        let replays = &self.http.replays;
+        let kept = async {
+            match noted.await {
+                Ok(noted) => noted?,
+                Err(error) => return Err(LedgerError::Failed(error.to_string())),
+            }
+            let answer = answer_of(&self.kept, rest).filter(|_| !rest.is_empty());
+            match answer.filter(|answer| answer.body.len() <= replays.limits.bytes_max) {
+                None => replays.store.drop_answer(&self.stored).await,
+                Some(answer) => {
+                    let kept = replays
+                        .store
+                        .keep_answer(&self.stored, &answer, replays.limits);
+                    kept.await.map(drop)
+                }
+            }
+        };
+        match timeout(LEDGER_TIMEOUT, kept).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "an answer does not outlive this process"),
+            Err(_) => {
+                tracing::warn!("an answer was not kept in time, and may not outlive this process")
+            }
+        }
+    }
+
+    /// Follows the answer to its end. What says that the turn is collected is released once the answer
+    /// is kept.
+    async fn follow(mut self, response: Response, noted: Noted) {
         let (parts, body) = response.into_parts();
         let mut failed = parts.status.as_u16() >= 400;
         lock(&self.kept.said).head = Some((parts.status, parts.headers));
         self.kept.changed.notify_waiters();
         let mut chunks = body.into_data_stream();
+        let mut rest: Vec<Bytes> = Vec::new();
         while let Some(chunk) = chunks.next().await {
             let Ok(chunk) = chunk else {
-                return;
+                failed = true;
+                break;
             };
             failed |= tells_failure(&chunk);
+            if !rest.is_empty() || is_collected(&chunk) {
+                rest.push(chunk);
+            } else {
+                self.http.replays.add(&self.kept, chunk);
+            }
+        }
+        match failed {
+            false => self.keep(noted, &rest).await,
+            true => self.free(noted).await,
+        }
+        for chunk in rest {
             self.http.replays.add(&self.kept, chunk);
         }
         self.is_whole = !failed;
@@ -296,6 +472,13 @@ impl Drop for Writing {
         lock(&self.kept.said).done = true;
         self.kept.changed.notify_waiters();
     }
+}
+
+/// Whether a part of an answer says that its turn is on disk.
+fn is_collected(chunk: &[u8]) -> bool {
+    chunk
+        .windows(COLLECTED.len())
+        .any(|window| window == COLLECTED)
 }
 
 /// Whether an event says that the answer failed.

@@ -32,6 +32,7 @@ pub const RIGHTS: &[(&str, &str, Right)] = &[
     // Probes and the document.
     ("GET", "/livez", Open),
     ("GET", "/readyz", Open),
+    ("GET", "/readyz/learning", Open),
     ("GET", "/startupz", Open),
     ("GET", "/metrics", AdminRead),
     ("GET", "/openapi.json", User),

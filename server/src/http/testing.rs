@@ -55,6 +55,7 @@ use crate::outbound::Outbound;
 use crate::people::Directory;
 use crate::people::audit::Audit;
 use crate::people::meter::Meters;
+use crate::troubles::Troubles;
 use crate::watch::Watch;
 
 /// What the backend does with one ask.
@@ -421,6 +422,7 @@ fn known_guard() -> Guard {
     Guard {
         loopback: true,
         sign_in: false,
+        trust_loopback: true,
         proxies_trusted: Vec::new(),
         keys: known_keys(),
         hosts_allowed: vec!["box.lan".to_owned()],
@@ -467,6 +469,7 @@ fn door_of(
         rules,
         policies: policies.reader(),
         late,
+        troubles: Troubles::default(),
         clock,
         ids,
         meters,
@@ -606,6 +609,7 @@ impl Stage {
         let door = door_of(fake.clone(), links, (&config, meters.clone(), times));
         let eraser = eraser_of(&ledger, folder.path(), (policies.clone(), &door));
         tokio::spawn(eraser.clone().run(abort.signal()));
+        let replays = Replays::new(config.replay_limits(), ledger.clone());
         let board = Board::new();
         board.enter("judge");
         let people: Arc<dyn People> = ledger.clone();
@@ -626,7 +630,7 @@ impl Stage {
             policies,
             acts: Acts::new(config.connections_max),
             bodies: Bodies::new(&config),
-            replays: Replays::new(config.replay_limits()),
+            replays,
             board,
             clock: clock.clone(),
             ids,
@@ -635,7 +639,11 @@ impl Stage {
             guard: Swap::new(known_guard()),
             life: Life::default(),
             traffic: Traffic::default(),
-            watch: Watch::new(whole.console.clone(), whole.train.batch_turns_min),
+            watch: Watch::new(
+                whole.console.clone(),
+                whole.train.batch_turns_min,
+                Troubles::default(),
+            ),
             settings: Swap::new(whole.settings().unwrap()),
             page,
             watchers: Arc::new(Semaphore::new(1)),

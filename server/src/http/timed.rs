@@ -3,8 +3,8 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,13 +16,25 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::listen::ListenLimits;
 
 /// The requests of a connection: how many began, and how many of them are being answered.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(super) struct UnderWay(Arc<Counts>);
 
-#[derive(Default)]
+impl Default for UnderWay {
+    fn default() -> Self {
+        Self(Arc::new(Counts {
+            begun: AtomicUsize::new(0),
+            now: AtomicUsize::new(0),
+            idle_since: Mutex::new(Instant::now()),
+            reader: AtomicWaker::new(),
+        }))
+    }
+}
+
 struct Counts {
     begun: AtomicUsize,
     now: AtomicUsize,
+    /// Since when nothing is under way, where that is so.
+    idle_since: Mutex<Instant>,
     /// Whoever reads the connection; woken when an answer ends, because idle time begins then.
     reader: AtomicWaker,
 }
@@ -45,10 +57,26 @@ impl UnderWay {
     fn begun(&self) -> usize {
         self.0.begun.load(Ordering::Acquire)
     }
+
+    /// Whether anything was asked so far, and since when nothing is under way; none while something is.
+    pub(super) fn idle(&self) -> Option<(bool, Instant)> {
+        let since = *self.0.idle_since();
+        (!self.is_any()).then(|| (self.begun() > 0, since))
+    }
+}
+
+impl Counts {
+    fn idle_since(&self) -> MutexGuard<'_, Instant> {
+        // A time is whole, whatever panicked.
+        self.idle_since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
+        *self.0.0.idle_since() = Instant::now();
         self.0.0.now.fetch_sub(1, Ordering::AcqRel);
         self.0.0.reader.wake();
     }

@@ -14,7 +14,8 @@ pub mod meter;
 pub mod oidc;
 pub mod secrets;
 
-use std::net::IpAddr;
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -40,6 +41,8 @@ use secrets::Cost;
 const HASHING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Failed tries of one address per failed try that one name may have.
 const TRIES_PER_ADDRESS: u32 = 5;
+/// Failed tries of one name from everywhere per failed try that it may have from one address.
+const TRIES_PER_NAME: u32 = 20;
 /// Wrong keys of one address per failed try that one name may have.
 const KEYS_PER_ADDRESS: u32 = 20;
 
@@ -52,7 +55,12 @@ pub struct Directory {
     hashing: Arc<Semaphore>,
     /// Keys have places of their own: who signs in does not hold up who has one.
     hashing_keys: Arc<Semaphore>,
-    names: Mutex<Attempts<String>>,
+    /// By name and address: who tries elsewhere locks nobody out here.
+    names: Mutex<Attempts<(String, IpAddr)>>,
+    /// By name alone, for those who never signed in under it from where they are.
+    everywhere: Mutex<Attempts<String>>,
+    /// Who signed in from where since the start.
+    welcome: Mutex<HashSet<(String, IpAddr)>>,
     addresses: Mutex<Attempts<IpAddr>>,
     key_addresses: Mutex<Attempts<IpAddr>>,
     revision: AtomicU64,
@@ -116,6 +124,8 @@ impl Directory {
             hashing: Arc::new(Semaphore::new(config.hashing_parallel)),
             hashing_keys: Arc::new(Semaphore::new(config.hashing_parallel)),
             names: Mutex::new(Attempts::new(tries, window_ms, rows)),
+            everywhere: Mutex::new(Attempts::new(tries * TRIES_PER_NAME, window_ms, rows)),
+            welcome: Mutex::default(),
             addresses: Mutex::new(Attempts::new(tries * TRIES_PER_ADDRESS, window_ms, rows)),
             key_addresses: Mutex::new(Attempts::new(tries * KEYS_PER_ADDRESS, window_ms, rows)),
             revision: AtomicU64::new(store.revision().await?),
@@ -319,20 +329,29 @@ impl Directory {
         let address = counted(peer);
         // Texts that are no names of accounts are counted as one, however long and many they are.
         let tried = if is_name(name) { name } else { "" }.to_owned();
+        let here = (tried.clone(), address);
+        // Whoever signed in from this address before is not kept out by what others try elsewhere, and
+        // neither is who sits at this machine.
+        let is_known = peer.to_canonical().is_loopback() || locked(&self.welcome).contains(&here);
         let waits = [
-            locked(&self.names).wait_ms(&tried, now_ms),
+            locked(&self.names).wait_ms(&here, now_ms),
             locked(&self.addresses).wait_ms(&address, now_ms),
+            locked(&self.everywhere)
+                .wait_ms(&tried, now_ms)
+                .filter(|_| !is_known),
         ];
         if let Some(wait_ms) = waits.into_iter().flatten().max() {
             return Err(too_many(wait_ms));
         }
         // Before the password is looked at, which takes a while: others try meanwhile.
-        let is_full = locked(&self.names).failed(&tried, now_ms)
-            | locked(&self.addresses).failed(&address, now_ms);
+        let is_full = locked(&self.names).failed(&here, now_ms)
+            | locked(&self.addresses).failed(&address, now_ms)
+            | locked(&self.everywhere).failed(&tried, now_ms);
         let found = self.user_with(name, password).await;
         if !matches!(found, Ok(None)) {
-            locked(&self.names).take_back(&tried);
+            locked(&self.names).take_back(&here);
             locked(&self.addresses).take_back(&address);
+            locked(&self.everywhere).take_back(&tried);
         }
         let Some(user) = found? else {
             if is_full {
@@ -350,8 +369,18 @@ impl Directory {
             }
             return Err(wrong_password());
         };
-        locked(&self.names).succeeded(&name.to_owned());
+        locked(&self.names).succeeded(&here);
+        self.welcome_from(here);
         self.begin_session(user).await
+    }
+
+    /// Remembers who signed in from where.
+    fn welcome_from(&self, here: (String, IpAddr)) {
+        let mut welcome = locked(&self.welcome);
+        if welcome.len() >= self.config.remembered_max {
+            welcome.clear();
+        }
+        welcome.insert(here);
     }
 
     /// The account with that name and password, if there is one.
@@ -391,17 +420,19 @@ impl Directory {
     /// Whether this is the caller's password; counts tries as signing in does.
     pub async fn check_password(&self, name: &str, password: String) -> Result<bool, ApiError> {
         let now_ms = self.now_ms();
-        if let Some(wait_ms) = locked(&self.names).wait_ms(&name.to_owned(), now_ms) {
+        // Whoever asks has signed in: their tries are counted apart from those of strangers.
+        let own = (name.to_owned(), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        if let Some(wait_ms) = locked(&self.names).wait_ms(&own, now_ms) {
             return Err(too_many(wait_ms));
         }
         let user = self.store.user(name).await.map_err(|e| store_error(&e))?;
         let Some(hash) = user.and_then(|user| user.password) else {
             return Ok(false);
         };
-        locked(&self.names).failed(&name.to_owned(), now_ms);
+        locked(&self.names).failed(&own, now_ms);
         let is_right = self.is_of(hash, password).await;
         if !matches!(is_right, Ok(false)) {
-            locked(&self.names).take_back(&name.to_owned());
+            locked(&self.names).take_back(&own);
         }
         is_right
     }
@@ -552,3 +583,7 @@ mod tests {
         assert!(!is_known());
     }
 }
+
+#[cfg(test)]
+#[path = "tries_tests.rs"]
+mod tries_tests;

@@ -12,9 +12,9 @@ use hone_domain::{
 use hone_runtime::Clock;
 use hone_store::{
     AuditCount, Claim, Claimed, ClaimedSamples, FeedbackOutcome, Ledger, LedgerCounts, LedgerError,
-    OldestPending, OpenTurn, Page, PolicyRecord, Publish, Reading, Ready, Refusal, ReplayQuery,
-    Replayed, SampleAge, SampleClaim, SessionCursor, SessionLine, SessionView, TurnEntry,
-    TurnFilter, TurnLine, TurnRow, TurnView,
+    OldestPending, OpenPage, OpenTurn, Page, PolicyRecord, Publish, Reading, Ready, Refusal,
+    ReplayQuery, Replayed, SampleAge, SampleClaim, SessionCursor, SessionLine, SessionView,
+    TurnEntry, TurnFilter, TurnLine, TurnRow, TurnView,
 };
 
 use super::{Judged, Telemetry, Trained, TurnMark};
@@ -192,7 +192,7 @@ impl Ledger for Traced {
         Ok(())
     }
 
-    async fn record_turns(&self, turns: &[Turn]) -> Result<(), LedgerError> {
+    async fn record_turns(&self, turns: &[Turn]) -> Result<Vec<TurnId>, LedgerError> {
         self.inner.record_turns(turns).await
     }
 
@@ -209,6 +209,15 @@ impl Ledger for Traced {
 
     async fn open_turns(&self, limit: usize) -> Result<Vec<OpenTurn>, LedgerError> {
         self.inner.open_turns(limit).await
+    }
+
+    async fn open_page(
+        &self,
+        newest: usize,
+        from: Option<i64>,
+        limit: usize,
+    ) -> Result<OpenPage, LedgerError> {
+        self.inner.open_page(newest, from, limit).await
     }
 
     async fn record_feedback(&self, feedback: &Feedback) -> Result<FeedbackOutcome, LedgerError> {

@@ -1,20 +1,19 @@
 //! What the doctor looks at, one function each.
 
 use std::fs::{self, File};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use hone_domain::Millis;
 use hone_judge::ModelKind;
-use hone_nn::peft;
-use hone_store::{AuditQuery, Ledger, People, SqliteLedger};
+use hone_store::{AuditQuery, Ledger, People, SqliteLedger, Versions as _};
 use reqwest::header::HeaderMap;
 use reqwest::{Method, Url};
 
 use super::doctor::State;
-use super::now_ms;
+use super::{check_adapter, now_ms};
 use crate::config::{Config, Engine};
 use crate::http::listen::check_private;
 use crate::outbound::{Call, Outbound};
@@ -245,51 +244,43 @@ pub(super) async fn audit(ledger: &SqliteLedger) -> Outcome {
     }
 }
 
-/// Whether what is or may be served is there and readable.
+/// Whether what is or may be served is what was published.
 pub(super) async fn adapters(ledger: &SqliteLedger, folder: &Path) -> Outcome {
-    let keys = match ledger.kept_blobs().await {
-        Ok(keys) => keys,
-        Err(error) => return broken(error.to_string(), "restore a backup (`hone restore`)"),
+    let restore = "restore a backup (`hone restore`)";
+    let kept = match ledger.kept_blobs().await {
+        Ok(kept) => kept,
+        Err(error) => return broken(error.to_string(), restore),
     };
-    let is_whole = |key: &str| {
-        let place = folder.join("blobs").join(key);
-        place.join(peft::CONFIG_FILE).is_file() && is_safetensors(&place.join(peft::WEIGHTS_FILE))
+    let damaged = match ledger.damaged(SHOWN_MAX).await {
+        Ok(damaged) => damaged,
+        Err(error) => return broken(error.to_string(), restore),
     };
-    let missing: Vec<String> = keys
+    let faults: Vec<String> = kept
         .iter()
-        .map(|key| key.as_str().to_owned())
-        .filter(|key| !is_whole(key))
+        .filter_map(|(key, digest)| {
+            let place = folder.join("blobs").join(key.as_str());
+            let why = check_adapter(&place, *digest).err()?;
+            Some(format!("{} ({why})", key.as_str()))
+        })
         .collect();
-    if missing.is_empty() {
-        return fine(format!("{} whole", keys.len()));
+    if !faults.is_empty() {
+        return broken(
+            format!("missing or damaged: {}", some(&faults)),
+            "restore a backup, or start the server: it serves the nearest sound version before it",
+        );
     }
-    broken(
-        format!("missing or damaged: {}", some(&missing)),
-        "restore a backup, or roll back to a version whose files are there (`hone versions rollback`)",
+    let whole = format!("{} whole", kept.len());
+    if damaged.is_empty() {
+        return fine(whole);
+    }
+    let aside: Vec<String> = damaged
+        .iter()
+        .map(|policy| format!("version {} of {}", policy.version, policy.scope))
+        .collect();
+    warning(
+        format!("{whole}; damaged and kept aside: {}", some(&aside)),
+        "restore a backup to have them back, or retire them (`hone versions retire`)",
     )
-}
-
-/// Whether a file is as long as its header says.
-fn is_safetensors(path: &Path) -> bool {
-    let read = || -> std::io::Result<bool> {
-        let mut file = File::open(path)?;
-        let all = file.metadata()?.len();
-        let mut length = [0; 8];
-        file.read_exact(&mut length)?;
-        let header = u64::from_le_bytes(length);
-        if header > all.saturating_sub(8) {
-            return Ok(false);
-        }
-        let mut text = vec![0; usize::try_from(header).unwrap_or(0)];
-        file.read_exact(&mut text)?;
-        let Ok(tensors) = serde_json::from_slice::<serde_json::Value>(&text) else {
-            return Ok(false);
-        };
-        let ends = tensors.as_object().into_iter().flatten();
-        let ends = ends.filter_map(|(_, tensor)| tensor["data_offsets"][1].as_u64());
-        Ok(8 + header + ends.max().unwrap_or(0) == all)
-    };
-    read().unwrap_or(false)
 }
 
 pub(super) async fn clock(ledger: &SqliteLedger) -> Outcome {
@@ -339,7 +330,7 @@ pub(super) async fn access(config: &Config, ledger: &SqliteLedger) -> Outcome {
     if !users && !keys && !oidc && config.http.keys.is_empty() {
         return warning(
             format!("{place} can be reached from outside, and nobody has an account or key"),
-            "the next start prints a link that makes the first admin; or `hone user add NAME --role admin`",
+            "the next start makes a link for the first admin (first-admin-link in the data folder); or `hone user add NAME --role admin`",
         );
     }
     if config.http.tls().is_none() && !config.people.is_tls() {

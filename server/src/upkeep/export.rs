@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use hone_domain::{Fate, PolicyVersion, Scope};
+use hone_domain::{Digest, Fate, PolicyVersion, Scope};
 use hone_nn::peft;
 use hone_store::{FateState, Ledger, People, Reading, SqliteLedger, TurnFilter, TurnView};
 use serde_json::{Value, json};
 
-use super::{entry, open, run};
+use super::{check_adapter, entry, open, run};
 use crate::config::Config;
 use crate::http::guard::LOCAL_OWNER;
 use crate::people::command::Place;
@@ -246,13 +246,15 @@ async fn adapter(
     };
     ledger.close().await;
     noted?;
-    let from = config.store.folder()?.join("blobs").join(found?);
+    let (blob, digest) = found?;
+    let from = config.store.folder()?.join("blobs").join(blob);
     let unreadable = |error: &dyn std::fmt::Display| {
         format!(
             "{} cannot be read ({error}); restore a backup (`hone restore`)",
             from.display()
         )
     };
+    check_adapter(&from, digest).map_err(|error| unreadable(&error))?;
     let files = read(&from).map_err(|error| unreadable(&error))?;
     let files = peft::for_peft(files).map_err(|error| unreadable(&error))?;
     write(&files, out).map_err(|error| unwritable(out, &error, "folder"))
@@ -262,7 +264,7 @@ async fn adapter(
 async fn find(
     ledger: &SqliteLedger,
     (scope, version): (&str, Option<PolicyVersion>),
-) -> Result<String, String> {
+) -> Result<(String, Digest), String> {
     let known = Scope::meant(scope);
     let most = if version.is_some() { VERSIONS_MAX } else { 1 };
     let records = ledger.versions(Some(&known), most).await;
@@ -281,12 +283,17 @@ async fn find(
             "version {number} of {scope} is the base model, which has no adapter"
         ));
     }
+    if record.is_damaged {
+        return Err(format!(
+            "the files of version {number} of {scope} are damaged; choose another version, or restore a backup (`hone restore`)"
+        ));
+    }
     if record.is_pruned || record.is_tainted {
         return Err(format!(
             "the files of version {number} of {scope} were removed; choose another"
         ));
     }
-    Ok(record.policy.blob.as_str().to_owned())
+    Ok((record.policy.blob.as_str().to_owned(), record.policy.digest))
 }
 
 /// The files of an adapter: name and content.

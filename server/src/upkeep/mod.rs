@@ -5,13 +5,15 @@ mod checks;
 mod doctor;
 mod export;
 
-use std::path::PathBuf;
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use hone_domain::Millis;
+use hone_domain::{Digest, Millis};
+use hone_nn::peft;
 use hone_runtime::{Clock, SystemClock};
-use hone_store::{AuditEntry, Ledger, People, SqliteConfig, SqliteLedger};
+use hone_store::{AuditEntry, Ledger, Maker, People, Replacing, SqliteConfig, SqliteLedger};
 use serde_json::{Value, json};
 
 use crate::config::Config;
@@ -98,6 +100,27 @@ pub(crate) fn tell_of_new_ledger(config: &Config) {
     }
 }
 
+/// Whether the adapter in a folder is the one of that content hash; why not, as a sentence's part.
+fn check_adapter(folder: &Path, published: Digest) -> Result<(), String> {
+    let failed = RefCell::new(None);
+    let read = |file: &str| match std::fs::read(folder.join(file)) {
+        Ok(bytes) => Some(bytes),
+        Err(error) => {
+            failed
+                .borrow_mut()
+                .get_or_insert(format!("{file}: {error}"));
+            None
+        }
+    };
+    let found = peft::digest(&read);
+    match (failed.into_inner(), found) {
+        (Some(why), _) => Err(why),
+        (None, Err(error)) => Err(error.to_string()),
+        (None, Ok(found)) if Digest(found) == published => Ok(()),
+        (None, Ok(_)) => Err("its weights are other ones than were published".to_owned()),
+    }
+}
+
 /// The ledger of a place.
 async fn open(config: &Config) -> Result<SqliteLedger, String> {
     let sqlite = ledger_file(config)?;
@@ -125,9 +148,13 @@ pub(crate) fn backup(args: &BackupArgs) -> Result<ExitCode, String> {
         // The entry is in the copy too, so it comes first; what is refused leaves none.
         hone_store::check_vacant(&args.folder).map_err(|error| error.to_string())?;
         note(&config, &entry("backup", &into, json!({}))).await?;
-        let program = (env!("CARGO_PKG_VERSION"), now_ms());
+        let maker = Maker {
+            program: env!("CARGO_PKG_VERSION"),
+            now_ms: now_ms(),
+            check: &check_adapter,
+        };
         let sqlite = config.store.sqlite(&folder);
-        let done = hone_store::back_up(&sqlite, &args.folder, program).await;
+        let done = hone_store::back_up(&sqlite, &args.folder, maker).await;
         done.map_err(|error| error.to_string())
     })?;
     println!(
@@ -146,7 +173,10 @@ pub(crate) fn backup(args: &BackupArgs) -> Result<ExitCode, String> {
 /// A sentence with a remedy.
 pub(crate) fn restore(args: &RestoreArgs) -> Result<ExitCode, String> {
     if args.check {
-        let manifest = hone_store::verify(&args.folder).map_err(|error| error.to_string())?;
+        let manifest = run(async {
+            let whole = hone_store::verify_whole(&args.folder, &check_adapter).await;
+            whole.map_err(|error| error.to_string())
+        })?;
         let (turns, files) = (manifest.turns, manifest.files.len());
         println!(
             "whole: {turns} turns, {files} files, made by hone {}",
@@ -158,7 +188,11 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result<ExitCode, String> {
     let folder = config.store.folder()?;
     let sqlite = config.store.sqlite(&folder);
     let (manifest, aside) = run(async {
-        let how = (args.replace, now_ms());
+        let how = Replacing {
+            replace: args.replace,
+            now_ms: now_ms(),
+            check: &check_adapter,
+        };
         let done = hone_store::restore(&args.folder, &sqlite, how).await;
         let done = done.map_err(|error| error.to_string())?;
         let detail = json!({"created_ms": done.0.created_ms, "turns": done.0.turns});

@@ -19,6 +19,7 @@ use utoipa::ToSchema;
 
 use crate::config::ConsoleConfig;
 use crate::http::Http;
+use crate::troubles::Troubles;
 use history::{History, Point, Values};
 use sample::{Look, Published};
 use why::{Alert, Facts, Why};
@@ -67,6 +68,8 @@ pub struct WhyNow {
 pub struct Watch {
     config: ConsoleConfig,
     batch_turns_min: usize,
+    /// What is wrong until it is mended; told at once, not with the next sample.
+    pub troubles: Troubles,
     state: Mutex<State>,
 }
 
@@ -96,7 +99,7 @@ struct Seen {
 
 impl Watch {
     /// An empty one. `batch_turns_min`: judged turns of one scope that make a batch.
-    pub fn new(config: ConsoleConfig, batch_turns_min: usize) -> Self {
+    pub fn new(config: ConsoleConfig, batch_turns_min: usize, troubles: Troubles) -> Self {
         let state = State {
             history: History::new(config.history()),
             last: None,
@@ -108,6 +111,7 @@ impl Watch {
         Self {
             config,
             batch_turns_min,
+            troubles,
             state: Mutex::new(state),
         }
     }
@@ -170,7 +174,18 @@ impl Watch {
     /// Whether it is learning, and what needs attention.
     pub fn why(&self) -> (Why, Vec<Since>) {
         let state = self.state();
-        (why::why(&state.facts), state.alerts())
+        (self.why_of(&state), self.alerts_of(&state))
+    }
+
+    fn why_of(&self, state: &State) -> Why {
+        let stops = self.troubles.stops_learning();
+        stops.map_or_else(|| why::why(&state.facts), |trouble| why::stopped(&trouble))
+    }
+
+    fn alerts_of(&self, state: &State) -> Vec<Since> {
+        let mut alerts = self.troubles.alerts();
+        alerts.extend(state.alerts());
+        alerts
     }
 
     /// Points of these names, or of all, from `since_ms` on, or of the whole fine history; the step
@@ -204,8 +219,8 @@ impl Watch {
             at_ms,
             values,
             why: WhyNow {
-                why: why::why(&state.facts),
-                alerts: state.alerts(),
+                why: self.why_of(&state),
+                alerts: self.alerts_of(&state),
             },
         })
     }

@@ -372,6 +372,7 @@ mod tests {
                 note: None,
                 is_tripped: false,
                 is_pruned: false,
+                is_damaged: false,
                 is_retired: false,
                 samples: 1,
                 report: json!({"step": {"loss": loss, "why": "text"}, "batch": {"turns": 2}}),

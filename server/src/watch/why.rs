@@ -6,6 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::sample::Look;
+use crate::troubles::Trouble;
 
 /// A version this young counts as learning now.
 const RECENT_MS: i64 = 15 * 60 * 1_000;
@@ -170,6 +171,14 @@ pub fn why(facts: &Facts) -> Why {
             sentence: "Not yet: nobody has talked to it so far. Send it a first message."
                 .to_owned(),
         })
+}
+
+/// The answer where something is wrong that lets nothing be learned.
+pub fn stopped(trouble: &Trouble) -> Why {
+    Why {
+        learning: Learning::No,
+        sentence: format!("No: {} {}", trouble.text, trouble.what_to_do),
+    }
 }
 
 fn broken(facts: &Facts) -> Option<Why> {
@@ -424,8 +433,8 @@ fn engine_alerts(facts: &Facts, found: &mut Vec<Alert>) {
             "adapter_loads_failed",
             facts.swap_failures,
             ["adapter", "adapters"],
-            "could not be loaded; what was served before is still served.",
-            "Look at the server's log for the version's file, and roll it back if it is damaged.",
+            "could not be loaded; who was served an older version still is, and nobody else of that scope is answered until the nearest sound version takes its place.",
+            "Look at the server's log for the version and the reason. A damaged version is set aside by itself.",
         ),
     ];
     for (id, n, [one, more], text, what) in grown {

@@ -12,8 +12,8 @@ use hone_domain::{
 };
 use hone_store::{
     AuditCount, Claim, Claimed, ClaimedSamples, FeedbackOutcome, Ledger, LedgerCounts, LedgerError,
-    OpenTurn, PolicyRecord, Publish, Ready, Refusal, ReplayQuery, Replayed, SampleClaim, TurnRow,
-    TurnView,
+    OpenPage, OpenTurn, PolicyRecord, Publish, Ready, Refusal, ReplayQuery, Replayed, SampleClaim,
+    TurnRow, TurnView,
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -322,7 +322,7 @@ impl Log {
 
 #[async_trait]
 impl Ledger for SimLedger {
-    async fn record_turns(&self, turns: &[Turn]) -> Result<(), LedgerError> {
+    async fn record_turns(&self, turns: &[Turn]) -> Result<Vec<TurnId>, LedgerError> {
         let mut turns = turns;
         if self.plant == Plant::AcknowledgesWithoutRecording {
             let mut writes = self.writes.lock().unwrap();
@@ -356,6 +356,15 @@ impl Ledger for SimLedger {
 
     async fn open_turns(&self, limit: usize) -> Result<Vec<OpenTurn>, LedgerError> {
         self.call(self.inner.open_turns(limit)).await
+    }
+
+    async fn open_page(
+        &self,
+        newest: usize,
+        from: Option<i64>,
+        limit: usize,
+    ) -> Result<OpenPage, LedgerError> {
+        self.call(self.inner.open_page(newest, from, limit)).await
     }
 
     async fn record_feedback(&self, feedback: &Feedback) -> Result<FeedbackOutcome, LedgerError> {

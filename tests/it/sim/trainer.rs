@@ -168,4 +168,8 @@ impl Blobs for SimBlobs {
     fn remove(&self, key: &BlobKey) -> Result<(), BlobError> {
         self.inner.remove(key)
     }
+
+    fn set_aside(&self, key: &BlobKey) -> Result<(), BlobError> {
+        self.inner.set_aside(key)
+    }
 }

@@ -709,6 +709,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/readyz/learning": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Whether answers are recorded and learned from. Serving may be ready all the same. */
+        get: operations["readyz_learning"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/startupz": {
         parameters: {
             query?: never;
@@ -3767,6 +3784,8 @@ export interface components {
         };
         /** @description One published version. */
         VersionReply: {
+            /** @description Its files were found to be damaged, and are kept aside. */
+            damaged: boolean;
             /** @description Content hash of the adapter; null where it is the base model. */
             digest?: string | null;
             /** @description What the gate measured. */
@@ -3791,7 +3810,7 @@ export interface components {
             pinned: boolean;
             /** @description The gate had too few prompts to compare on; the watch looks after it. */
             provisional: boolean;
-            /** @description Its files were removed for space; it cannot be served again. */
+            /** @description Its files are not there; it cannot be served again. */
             pruned: boolean;
             /**
              * Format: int64
@@ -6697,6 +6716,35 @@ export interface operations {
             };
         };
     };
+    readyz_learning: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description They are */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/plain": string;
+                };
+            };
+            /** @description They are not, and the name of the alert that says why */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     startupz: {
         parameters: {
             query?: never;
@@ -7799,15 +7847,6 @@ export interface operations {
                 };
             };
             403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description No such turn of yours */
-            404: {
                 headers: {
                     [name: string]: unknown;
                 };

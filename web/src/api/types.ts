@@ -121,6 +121,7 @@ export interface Version {
   tainted?: boolean
   tripped?: boolean
   pruned?: boolean
+  damaged?: boolean
   retired?: boolean
   on_trial?: boolean
   note?: string | null

@@ -128,6 +128,14 @@ impl Blobs for MemoryBlobs {
         self.0.lock().unwrap().remove(key);
         Ok(())
     }
+
+    fn set_aside(&self, key: &BlobKey) -> Result<(), BlobError> {
+        let mut blobs = self.0.lock().unwrap();
+        if let Some(files) = blobs.remove(key) {
+            blobs.insert(key.aside(), files);
+        }
+        Ok(())
+    }
 }
 
 /// A random adapter that changes every projection that adapters of such a model act on.

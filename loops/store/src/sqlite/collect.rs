@@ -64,12 +64,13 @@ const NAME_GONE: &str = "
     insert or ignore into forgotten_requests (id, session_id) values (?, ?)";
 
 /// Begins a transaction and, where nothing fails, ends it: both go along with what is said in between.
-/// Wishes to be forgotten up to the number `older` are older than this process.
+/// Wishes to be forgotten up to the number `older` are older than this process. Returns the turns that
+/// came without their words, because they were forgotten before they came.
 pub(super) async fn record_turns(
     connection: &mut SqliteConnection,
     turns: &[Encoded<'_>],
     older: i64,
-) -> Result<(), Fault> {
+) -> Result<Vec<TurnId>, Fault> {
     let mut known = Known::look(connection, turns, older).await?;
     let (forgotten, kept): (Vec<_>, Vec<_>) = turns
         .iter()
@@ -101,7 +102,8 @@ pub(super) async fn record_turns(
     let prompts: Vec<_> = new.iter().map(|(e, _)| &e.blocks[..]).collect();
     chains::store_blocks(connection, &mut script, (&prompts, &known.blocks)).await?;
     store_turns(connection, &mut script, &new).await?;
-    script.commit(connection).await
+    script.commit(connection).await?;
+    Ok(bare.iter().map(|encoded| encoded.turn.id).collect())
 }
 
 /// The turns to store, each with why it is not learned from. One that is known already is left out,

@@ -2,13 +2,17 @@
 
 use std::path::Path;
 
-use hone_domain::BlobKey;
+use hone_domain::{BlobKey, Digest};
+use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
 use super::SqliteLedger;
 use super::fault::Fault;
-use super::open;
+use super::{open, rows};
 use crate::LedgerError;
+
+/// The schema since which a ledger says which files it keeps.
+const KEPT_SINCE: i64 = 4;
 
 /// Most findings of one check.
 const FINDINGS_MAX: i64 = 20;
@@ -40,11 +44,12 @@ impl SqliteLedger {
         }
     }
 
-    /// Where the adapters lie that a version of this ledger may still be served from.
+    /// Where the adapters lie that a version of this ledger may still be served from, with the content
+    /// hash that each was published with.
     ///
     /// # Errors
     /// What the database said.
-    pub async fn kept_blobs(&self) -> Result<Vec<BlobKey>, LedgerError> {
+    pub async fn kept_blobs(&self) -> Result<Vec<(BlobKey, Digest)>, LedgerError> {
         let mut moment = self.look().await?;
         self.explain(kept_blobs(&mut moment).await)
     }
@@ -59,15 +64,39 @@ impl SqliteLedger {
     }
 }
 
-async fn kept_blobs(connection: &mut SqliteConnection) -> Result<Vec<BlobKey>, Fault> {
-    let names: Vec<String> = sqlx::query_scalar(
-        "select distinct blob from versions
+async fn kept_blobs(connection: &mut SqliteConnection) -> Result<Vec<(BlobKey, Digest)>, Fault> {
+    let found: Vec<(String, Vec<u8>)> = sqlx::query_as(
+        "select distinct blob, digest from versions
          where pruned_ms is null and tainted_ms is null and blob like '%/%' order by blob",
     )
     .fetch_all(connection)
     .await?;
-    let keys = names.into_iter().map(|name| Ok(BlobKey::new(name)?));
-    keys.collect()
+    let keys = found.into_iter();
+    keys.map(|(name, digest)| Ok((BlobKey::new(name)?, rows::digest(&digest)?)))
+        .collect()
+}
+
+/// The same of a closed file that is only looked at: nothing beside it is made or changed.
+pub(crate) async fn kept_blobs_of(file: &Path) -> Result<Vec<(BlobKey, Digest)>, LedgerError> {
+    let options = SqliteConnectOptions::new()
+        .filename(file)
+        .read_only(true)
+        .immutable(true);
+    let looked = async {
+        let mut connection = options.connect().await?;
+        let version: i64 = sqlx::query_scalar("pragma user_version")
+            .fetch_one(&mut connection)
+            .await?;
+        // An older ledger does not say which files are kept.
+        let kept = match version >= KEPT_SINCE {
+            true => kept_blobs(&mut connection).await?,
+            false => Vec::new(),
+        };
+        connection.close().await?;
+        Ok(kept)
+    };
+    let looked: Result<_, Fault> = looked.await;
+    looked.map_err(|fault| fault.explain(file))
 }
 
 async fn check_file(connection: &mut SqliteConnection) -> Result<Vec<String>, Fault> {

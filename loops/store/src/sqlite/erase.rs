@@ -48,10 +48,7 @@ pub(super) async fn piece(
         }
         return Ok(Piece::More);
     }
-    let swept = sweep_histories(connection, most).await?
-        + sweep_blocks(connection, most).await?
-        + sweep_sessions(connection, most).await?;
-    if swept > 0 {
+    if sweep(connection, most).await? > 0 {
         return Ok(Piece::More);
     }
     let blobs = loose_blobs(connection, id, most).await?;
@@ -60,6 +57,14 @@ pub(super) async fn piece(
     } else {
         Ok(Piece::Blobs(blobs))
     }
+}
+
+/// Removes what was shared and nobody uses any more, at most so many rows of each kind; how many were
+/// looked at.
+pub(super) async fn sweep(connection: &mut SqliteConnection, most: usize) -> Result<usize, Fault> {
+    Ok(sweep_histories(connection, most).await?
+        + sweep_blocks(connection, most).await?
+        + sweep_sessions(connection, most).await?)
 }
 
 /// Takes away the title of the turn's session: it is some question of it, not always the first
@@ -112,24 +117,16 @@ pub(super) async fn remove_turn(connection: &mut SqliteConnection, turn: i64) ->
     Ok(())
 }
 
-/// Removes messages nobody else has, from the last one up.
+/// Removes messages nobody else has, from the last one up. Each row is asked for by itself: a row of
+/// the same batch may have been its last user.
 async fn sweep_histories(connection: &mut SqliteConnection, most: usize) -> Result<usize, Fault> {
-    let loose: Vec<(i64, bool)> = sqlx::query_as(
-        "select loose_histories.number, exists (
-             select 1 from histories as child
-             where child.parent_number = loose_histories.number
-         ) or exists (
-             select 1 from turn_payloads where history_number = loose_histories.number
-         )
-         from loose_histories order by number desc limit ?",
-    )
-    .bind(limit(most))
-    .fetch_all(&mut *connection)
-    .await?;
-    for (node, is_used) in &loose {
-        if !is_used {
-            remove_history(connection, *node).await?;
-        }
+    let loose: Vec<i64> =
+        sqlx::query_scalar("select number from loose_histories order by number desc limit ?")
+            .bind(limit(most))
+            .fetch_all(&mut *connection)
+            .await?;
+    for node in &loose {
+        remove_history(connection, *node).await?;
         sqlx::query("delete from loose_histories where number = ?")
             .bind(node)
             .execute(&mut *connection)
@@ -140,7 +137,10 @@ async fn sweep_histories(connection: &mut SqliteConnection, most: usize) -> Resu
 
 async fn remove_history(connection: &mut SqliteConnection, node: i64) -> Result<(), Fault> {
     let gone: Option<(Option<i64>, i64)> = sqlx::query_as(
-        "delete from histories where number = ? returning parent_number, message_number",
+        "delete from histories where number = ?1
+         and not exists (select 1 from histories as child where child.parent_number = ?1)
+         and not exists (select 1 from turn_payloads where history_number = ?1)
+         returning parent_number, message_number",
     )
     .bind(node)
     .fetch_optional(&mut *connection)
@@ -166,32 +166,26 @@ async fn remove_history(connection: &mut SqliteConnection, node: i64) -> Result<
 
 /// Removes prompt tokens nobody else has, likewise.
 async fn sweep_blocks(connection: &mut SqliteConnection, most: usize) -> Result<usize, Fault> {
-    let loose: Vec<(i64, bool)> = sqlx::query_as(
-        "select loose_blocks.number, exists (
-             select 1 from token_blocks as child
-             where child.parent_number = loose_blocks.number
-         ) or exists (
-             select 1 from turn_payloads where block_number = loose_blocks.number
-         )
-         from loose_blocks order by number desc limit ?",
-    )
-    .bind(limit(most))
-    .fetch_all(&mut *connection)
-    .await?;
-    for (node, is_used) in &loose {
-        if !is_used {
-            let parent: Option<Option<i64>> = sqlx::query_scalar(
-                "delete from token_blocks where number = ? returning parent_number",
-            )
-            .bind(node)
-            .fetch_optional(&mut *connection)
+    let loose: Vec<i64> =
+        sqlx::query_scalar("select number from loose_blocks order by number desc limit ?")
+            .bind(limit(most))
+            .fetch_all(&mut *connection)
             .await?;
-            if let Some(parent) = parent.flatten() {
-                sqlx::query("insert or ignore into loose_blocks (number) values (?)")
-                    .bind(parent)
-                    .execute(&mut *connection)
-                    .await?;
-            }
+    for node in &loose {
+        let parent: Option<Option<i64>> = sqlx::query_scalar(
+            "delete from token_blocks where number = ?1
+             and not exists (select 1 from token_blocks as child where child.parent_number = ?1)
+             and not exists (select 1 from turn_payloads where block_number = ?1)
+             returning parent_number",
+        )
+        .bind(node)
+        .fetch_optional(&mut *connection)
+        .await?;
+        if let Some(parent) = parent.flatten() {
+            sqlx::query("insert or ignore into loose_blocks (number) values (?)")
+                .bind(parent)
+                .execute(&mut *connection)
+                .await?;
         }
         sqlx::query("delete from loose_blocks where number = ?")
             .bind(node)

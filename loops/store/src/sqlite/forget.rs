@@ -99,6 +99,11 @@ pub(super) async fn begin(
     if wish.what == ForgetWhat::All {
         drop_early_words(connection, wish).await?;
     }
+    // Answers that retries would get repeat the words; which turns they came to does not matter.
+    sqlx::query("delete from answers where owner = ?")
+        .bind(&wish.owner)
+        .execute(&mut *connection)
+        .await?;
     let sessions = sessions_touched(connection, wish, forget).await?;
     taint::mark(connection, &meaning.touched, (scope, wish.now_ms)).await?;
     drop_samples(connection, scope).await?;

@@ -86,9 +86,37 @@ const PLANTED: &[Planted] = &[
         says: "has no payload",
     },
     Planted {
+        name: "a message of no turn",
+        sql: "insert into messages (hash, body) values (x'01', x'7b7d');
+              insert into histories (hash, parent_number, message_number)
+              select x'02', null, number from messages where hash = x'01'",
+        says: "law E1 is broken: 1 kept for no turn (messages in a conversation)",
+    },
+    Planted {
+        name: "prompt tokens of no turn",
+        sql: "insert into token_blocks (hash, parent_number, tokens) values (x'01', null, x'')",
+        says: "law E1 is broken: 1 kept for no turn (blocks of prompt tokens)",
+    },
+    Planted {
+        name: "a session of no turn",
+        sql: "insert into sessions (id, owner, scope_number, first_ms, last_ms)
+              select x'01', owner, scope_number, 0, 0 from sessions limit 1",
+        says: "law E1 is broken: 1 kept for no turn (sessions)",
+    },
+    Planted {
         name: "a wrong count",
         sql: "update fate_counts set turns = turns + 1 where fate = 'trained'",
         says: "3 turns are counted as trained, there are 2",
+    },
+    Planted {
+        name: "a wrong count of a scope",
+        sql: "update scope_counts set judged = judged + 1 where fate = 'trained'",
+        says: "are not as many as counted as trained",
+    },
+    Planted {
+        name: "a wrong sum of scores",
+        sql: "insert into version_scores select number, 99, 1, 5 from scopes limit 1",
+        says: "the scores of version 99",
     },
 ];
 

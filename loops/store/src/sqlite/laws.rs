@@ -26,6 +26,7 @@ pub(super) async fn check(connection: &mut SqliteConnection) -> Result<Vec<Strin
     spans_cover(connection, &mut broken).await?;
     fates_fit(connection, &mut broken).await?;
     counts_fit(connection, &mut broken).await?;
+    what_is_kept_is_used(connection, &mut broken).await?;
     Ok(broken)
 }
 
@@ -348,12 +349,117 @@ async fn counts_fit(
          from fate_counts full join recounted on recounted.fate = fate_counts.fate
          where coalesce(fate_counts.turns, 0) <> coalesce(recounted.turns, 0)",
     )
-    .fetch_all(connection)
+    .fetch_all(&mut *connection)
     .await?;
     for (fate, counted, real) in wrong {
         broken.push(format!(
             "{counted} turns are counted as {fate}, there are {real}"
         ));
+    }
+    scope_counts_fit(connection, broken).await
+}
+
+/// The running counts of every scope likewise.
+async fn scope_counts_fit(
+    connection: &mut SqliteConnection,
+    broken: &mut Vec<String>,
+) -> Result<(), Fault> {
+    let wrong: Vec<(i64, String)> = sqlx::query_as(
+        "with recounted (scope_number, fate, turns, judged) as (
+             select scope_number, coalesce(stage, reason, 'trained'), count(*), count(score)
+             from turns group by 1, 2
+         )
+         select coalesce(scope_counts.scope_number, recounted.scope_number),
+                coalesce(scope_counts.fate, recounted.fate)
+         from scope_counts full join recounted
+             on recounted.scope_number = scope_counts.scope_number
+             and recounted.fate = scope_counts.fate
+         where coalesce(scope_counts.turns, 0) <> coalesce(recounted.turns, 0)
+            or coalesce(scope_counts.judged, 0) <> coalesce(recounted.judged, 0)",
+    )
+    .fetch_all(&mut *connection)
+    .await?;
+    for (scope, fate) in wrong {
+        broken.push(format!(
+            "turns or scores of scope number {scope} are not as many as counted as {fate}"
+        ));
+    }
+    version_scores_fit(connection, broken).await
+}
+
+/// The running sums of every version's scores likewise.
+async fn version_scores_fit(
+    connection: &mut SqliteConnection,
+    broken: &mut Vec<String>,
+) -> Result<(), Fault> {
+    let wrong: Vec<(i64, i64)> = sqlx::query_as(
+        "with recounted (scope_number, version, judged, total) as (
+             select scope_number, version, count(*),
+                    sum(cast(round(score * 1073741824.0) as integer))
+             from turns where score is not null group by 1, 2
+         )
+         select coalesce(version_scores.scope_number, recounted.scope_number),
+                coalesce(version_scores.version, recounted.version)
+         from version_scores full join recounted
+             on recounted.scope_number = version_scores.scope_number
+             and recounted.version = version_scores.version
+         where coalesce(version_scores.judged, 0) <> coalesce(recounted.judged, 0)
+            or coalesce(version_scores.total, 0) <> coalesce(recounted.total, 0)",
+    )
+    .fetch_all(connection)
+    .await?;
+    for (scope, version) in wrong {
+        broken.push(format!(
+            "the scores of version {version} of scope number {scope} are not those that were added up"
+        ));
+    }
+    Ok(())
+}
+
+/// E1: text and token ids are kept for a turn, or are about to be removed.
+async fn what_is_kept_is_used(
+    connection: &mut SqliteConnection,
+    broken: &mut Vec<String>,
+) -> Result<(), Fault> {
+    let counts = [
+        (
+            "messages in a conversation",
+            "select count(*) from histories
+             where not exists (
+                 select 1 from histories as child where child.parent_number = histories.number
+             )
+               and not exists (
+                 select 1 from turn_payloads where history_number = histories.number
+             )
+               and number not in (select number from loose_histories)",
+        ),
+        (
+            "messages",
+            "select count(*) from messages
+             where not exists (select 1 from histories where message_number = messages.number)",
+        ),
+        (
+            "blocks of prompt tokens",
+            "select count(*) from token_blocks
+             where not exists (
+                 select 1 from token_blocks as child where child.parent_number = token_blocks.number
+             )
+               and not exists (
+                 select 1 from turn_payloads where block_number = token_blocks.number
+             )
+               and number not in (select number from loose_blocks)",
+        ),
+        (
+            "sessions",
+            "select count(*) from sessions
+             where not exists (select 1 from turns where session_number = sessions.number)
+               and number not in (select number from loose_sessions)",
+        ),
+    ];
+    for (what, sql) in counts {
+        let unused: i64 = sqlx::query_scalar(sql).fetch_one(&mut *connection).await?;
+        let unused = unsigned(unused)?;
+        note(broken, what, invariants::kept_is_used(unused));
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 //! Every method that writes is one `begin immediate` transaction with `synchronous = full`: when it
 //! returns, the disk has it. Readers see the last commit and never wait for the writer (WAL).
 
+mod answers;
 mod audit;
 mod chains;
 mod collect;
@@ -23,6 +24,7 @@ mod mover;
 mod open;
 mod people;
 mod personal;
+mod place;
 mod policies;
 mod reading;
 mod replay;
@@ -46,6 +48,8 @@ mod writer;
 mod crash_tests;
 #[cfg(test)]
 mod early_tests;
+#[cfg(test)]
+mod erasure_tests;
 #[cfg(test)]
 mod law_tests;
 #[cfg(test)]
@@ -77,17 +81,20 @@ use sqlx::{Sqlite, Transaction};
 
 use crate::LedgerError;
 use crate::ledger::{
-    AuditCount, Claim, Claimed, ClaimedSamples, FeedbackOutcome, Ledger, LedgerCounts, OpenTurn,
-    PolicyRecord, Publish, Ready, Refusal, ReplayQuery, Replayed, SampleClaim, TurnRow, TurnView,
+    AuditCount, Claim, Claimed, ClaimedSamples, FeedbackOutcome, Ledger, LedgerCounts, OpenPage,
+    OpenTurn, PolicyRecord, Publish, Ready, Refusal, ReplayQuery, Replayed, SampleClaim, TurnRow,
+    TurnView,
 };
 use crate::people::{
     ApiKey, AuditCheck, AuditEntry, AuditQuery, AuditRecord, Changed, Invite, People, PeopleChange,
     SignIn, Team, User, Uses,
 };
+pub(crate) use copy::kept_blobs_of;
 use fault::Fault;
 use mover::Mover;
 pub(crate) use open::take_folder;
 pub use open::{SqliteConfig, make_private};
+use place::Place;
 use writer::{Writer, Writing};
 
 /// The ledger in one SQLite file.
@@ -97,6 +104,8 @@ pub struct SqliteLedger {
     writer: Arc<Writer>,
     readers: SqlitePool,
     mover: Arc<Mover>,
+    /// Where its files are.
+    place: Place,
     /// Wishes to be forgotten up to this number are older than this process.
     older_forgets: i64,
     /// The place of who plans what a wish would do, one at a time: a plan has a connection and lists of
@@ -120,6 +129,7 @@ impl SqliteLedger {
             writer: opened.writer,
             readers: opened.readers,
             mover: Mover::new(opened.mover),
+            place: opened.place,
             older_forgets: opened.older_forgets,
             planning: tokio::sync::Mutex::default(),
             owner: Mutex::new(opened.lock),
@@ -139,6 +149,7 @@ impl SqliteLedger {
             writer: opened.writer,
             readers: opened.readers,
             mover: Mover::new(opened.mover),
+            place: opened.place,
             older_forgets: opened.older_forgets,
             planning: tokio::sync::Mutex::default(),
             owner: Mutex::new(opened.lock),
@@ -148,10 +159,13 @@ impl SqliteLedger {
     /// Begins a writing transaction.
     async fn begin(&self) -> Result<Writing, LedgerError> {
         let begun = self.writer.begin().await;
-        begun.map_err(|e| Fault::Sql(e).explain(&self.file))
+        let begun = begun.map_err(|e| Fault::Sql(e).explain(&self.file))?;
+        self.place.check()?;
+        Ok(begun)
     }
 
-    /// Makes the work durable, or undoes all of it.
+    /// Makes the work durable, or undoes all of it. What was committed to a file that is gone by now is
+    /// not durable, and nobody is told that it is.
     async fn finish<T>(
         &self,
         transaction: Writing,
@@ -161,7 +175,8 @@ impl SqliteLedger {
             Ok(value) => {
                 let committed = transaction.commit().await;
                 self.mover.note_commit();
-                committed.map(|()| value).map_err(Fault::Sql)
+                let committed = committed.map_err(Fault::Sql);
+                committed.and_then(|()| Ok(self.place.check().map(|()| value)?))
             }
             Err(fault) => {
                 // The first failure is the one to tell; whoever writes next undoes what this did not.
@@ -262,15 +277,16 @@ impl People for SqliteLedger {
 
 #[async_trait]
 impl Ledger for SqliteLedger {
-    async fn record_turns(&self, turns: &[Turn]) -> Result<(), LedgerError> {
+    async fn record_turns(&self, turns: &[Turn]) -> Result<Vec<TurnId>, LedgerError> {
         let encoded = self.explain(collect::encode(turns))?;
         let taken = self.writer.take_open().await.map_err(Fault::Sql);
         let mut transaction = self.explain(taken)?;
+        self.place.check()?;
         match collect::record_turns(&mut transaction, &encoded, self.older_forgets).await {
-            Ok(()) => {
+            Ok(forgotten) => {
                 transaction.committed();
                 self.mover.note_commit();
-                Ok(())
+                self.place.check().map(|()| forgotten)
             }
             fault => self.finish(transaction, fault).await,
         }
@@ -294,6 +310,16 @@ impl Ledger for SqliteLedger {
     async fn open_turns(&self, limit: usize) -> Result<Vec<OpenTurn>, LedgerError> {
         let mut moment = self.look().await?;
         self.explain(views::open_turns(&mut moment, limit).await)
+    }
+
+    async fn open_page(
+        &self,
+        newest: usize,
+        from: Option<i64>,
+        limit: usize,
+    ) -> Result<OpenPage, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(views::open_page(&mut moment, newest, (from, limit)).await)
     }
 
     async fn record_feedback(&self, feedback: &Feedback) -> Result<FeedbackOutcome, LedgerError> {
@@ -431,6 +457,10 @@ impl Ledger for SqliteLedger {
     async fn check_laws(&self) -> Result<Vec<String>, LedgerError> {
         let mut moment = self.look().await?;
         self.explain(laws::check(&mut moment).await)
+    }
+
+    fn in_place(&self) -> Result<(), LedgerError> {
+        self.place.check()
     }
 
     async fn close(&self) {

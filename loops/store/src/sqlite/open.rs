@@ -1,5 +1,6 @@
 //! Opening the file: owner's lock, settings, schema.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -10,8 +11,10 @@ use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
+use tokio::sync::OnceCell;
 
 use super::fault::{Fault, migration_fault};
+use super::place::{self, Place, folder_of};
 use super::schema::MIGRATIONS;
 use super::writer::Writer;
 use super::{leases, wishes};
@@ -50,6 +53,9 @@ impl SqliteConfig {
     }
 }
 
+/// Most missing parts of a schema that are named.
+const MISSING_SHOWN_MAX: usize = 5;
+
 /// Prepared texts that the writer keeps; those of small batches come in many lengths.
 const WRITER_STATEMENTS: usize = 256;
 
@@ -64,6 +70,8 @@ pub(super) struct Opened {
     pub(super) readers: SqlitePool,
     /// One connection that moves the write-ahead log to the main file beside the writer.
     pub(super) mover: SqlitePool,
+    /// Where its files are.
+    pub(super) place: Place,
     /// Wishes to be forgotten up to this number are older than this process; 0 beside another one.
     pub(super) older_forgets: i64,
 }
@@ -82,6 +90,7 @@ pub(super) async fn open(config: &SqliteConfig) -> Result<Opened, LedgerError> {
     }
     let lock = take_folder(folder)?;
     check_writable(file)?;
+    place::check_not_lost(file)?;
     own(config).await?;
     connect(config, Some(lock)).await
 }
@@ -102,6 +111,7 @@ pub(super) async fn open_beside(config: &SqliteConfig) -> Result<Opened, LedgerE
     make_folder(folder)?;
     let lock = try_folder(folder)?;
     if lock.is_some() {
+        place::check_not_lost(file)?;
         own(config).await?;
     } else {
         let same = check_same(config, file).await;
@@ -118,8 +128,9 @@ async fn check_same(config: &SqliteConfig, file: &Path) -> Result<(), Fault> {
     let version: i64 = sqlx::query_scalar("pragma user_version")
         .fetch_one(&mut connection)
         .await?;
-    connection.close().await?;
     if version == known_version() {
+        check_complete(&mut connection, file).await?;
+        connection.close().await?;
         return Ok(());
     }
     Err(Fault::Ledger(LedgerError::Unusable(format!(
@@ -147,7 +158,9 @@ async fn connect(config: &SqliteConfig, lock: Option<File>) -> Result<Opened, Le
         Some(_) => begin_anew(&writer, file).await.map_err(explain)?,
         None => 0,
     };
+    let place = Place::of(file).map_err(|e| folder_unusable(folder_of(file), &e))?;
     Ok(Opened {
+        place,
         older_forgets,
         lock,
         writer,
@@ -222,14 +235,6 @@ fn check_writable(file: &Path) -> Result<(), LedgerError> {
         }
     }
     Ok(())
-}
-
-/// The folder of a file, `.` for a bare name.
-fn folder_of(file: &Path) -> &Path {
-    match file.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    }
 }
 
 fn folder_unusable(folder: &Path, error: &std::io::Error) -> LedgerError {
@@ -340,8 +345,55 @@ pub(super) async fn prepare(options: SqliteConnectOptions, file: &Path) -> Resul
         .run(&mut connection)
         .await
         .map_err(|error| migration_fault(error, file))?;
+    check_complete(&mut connection, file).await?;
     connection.close().await?;
     Ok(())
+}
+
+/// Tables, indexes and triggers, by kind and name.
+type Parts = BTreeSet<(String, String)>;
+
+async fn parts(connection: &mut SqliteConnection) -> Result<Parts, Fault> {
+    let parts: Vec<(String, String)> =
+        sqlx::query_as("select type, name from sqlite_schema where name not like 'sqlite_%'")
+            .fetch_all(connection)
+            .await?;
+    Ok(parts.into_iter().collect())
+}
+
+/// What every ledger of this schema has: the parts of an empty one, made once in memory.
+async fn whole() -> Result<&'static Parts, Fault> {
+    static WHOLE: OnceCell<Parts> = OnceCell::const_new();
+    let made = WHOLE.get_or_try_init(|| async {
+        let mut empty = SqliteConnectOptions::new()
+            .in_memory(true)
+            .connect()
+            .await?;
+        let made = MIGRATIONS.run(&mut empty).await;
+        made.map_err(|error| migration_fault(error, Path::new(":memory:")))?;
+        parts(&mut empty).await
+    });
+    made.await
+}
+
+/// Refuses a ledger that lacks a part of its schema: what needs it would fail again and again.
+async fn check_complete(connection: &mut SqliteConnection, file: &Path) -> Result<(), Fault> {
+    let found = parts(connection).await?;
+    let missing: Vec<String> = whole()
+        .await?
+        .difference(&found)
+        .take(MISSING_SHOWN_MAX)
+        .map(|(kind, name)| format!("{kind} {name}"))
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(Fault::Ledger(LedgerError::Unusable(format!(
+        "the ledger {} lacks {}, which another program must have removed; restore a backup \
+         (`hone restore`), or move the file away and recover what can be read with sqlite3's .recover",
+        file.display(),
+        missing.join(", ")
+    ))))
 }
 
 async fn check_ours(connection: &mut SqliteConnection, file: &Path) -> Result<(), Fault> {

@@ -338,7 +338,7 @@ async fn a_full_disk_loses_nothing_that_was_acknowledged() {
         let mut turn = world.turn();
         turn.completion_text = format!("{} ", turn.id).repeat(100);
         match ledger.record_turns(std::slice::from_ref(&turn)).await {
-            Ok(()) => acknowledged.push(turn.id),
+            Ok(_) => acknowledged.push(turn.id),
             Err(error) => break error,
         }
         assert!(acknowledged.len() < 10_000, "the limit does not hold");
@@ -416,4 +416,36 @@ async fn hold_the_lock() {
         .unwrap();
     println!("held");
     std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+/// Whatever another program removed of the schema: the start says which part, and so does a command beside.
+#[tokio::test]
+async fn a_ledger_that_lacks_a_part_is_refused() {
+    let parts = [
+        ("table", "leases"),
+        ("table", "answers"),
+        ("index", "turns_ready"),
+        ("trigger", "turns_counted"),
+    ];
+    for (kind, name) in parts {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path());
+        let ledger = SqliteLedger::open(&config).await.unwrap();
+        let mut writer = ledger.writer.take().await.unwrap();
+        sqlx::raw_sql(sqlx::AssertSqlSafe(format!("drop {kind} {name}")))
+            .execute(&mut *writer)
+            .await
+            .unwrap();
+        drop(writer);
+        let beside = SqliteLedger::open_beside(&config).await.err().unwrap();
+        ledger.close().await;
+        drop(ledger);
+        let alone = SqliteLedger::open(&config).await.err().unwrap();
+        for refused in [beside, alone] {
+            let text = refused.to_string();
+            let says = text.contains(" lacks ") && text.contains(&format!("{kind} {name}"));
+            assert!(says, "{text}");
+            assert!(text.contains("hone restore"), "{text}");
+        }
+    }
 }

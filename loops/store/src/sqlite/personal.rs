@@ -82,6 +82,19 @@ impl Personal for SqliteLedger {
         Ok(ForgetStep::Done)
     }
 
+    async fn sweep(&self, limit: usize) -> Result<ForgetStep, LedgerError> {
+        let mut transaction = self.begin().await?;
+        let done = erase::sweep(&mut transaction, limit.max(1)).await;
+        if self.finish(transaction, done).await? > 0 {
+            return Ok(ForgetStep::More);
+        }
+        let emptied = self.mover.empty(&self.writer).await;
+        match self.explain(emptied.map_err(Fault::Sql))? {
+            true => Ok(ForgetStep::Done),
+            false => Ok(ForgetStep::LogBusy),
+        }
+    }
+
     async fn blobs_removed(&self, blobs: &[LooseBlob]) -> Result<(), LedgerError> {
         let mut transaction = self.begin().await?;
         let done = erase::blobs_removed(&mut transaction, blobs).await;

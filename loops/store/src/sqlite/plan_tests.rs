@@ -5,7 +5,7 @@
 use sqlx::Row;
 
 use super::versions::{Of, prunable_sql};
-use super::{SqliteConfig, SqliteLedger, early, forget, replay, taint, train};
+use super::{SqliteConfig, SqliteLedger, early, forget, lift, replay, taint, train};
 
 #[tokio::test]
 async fn nothing_walks_through_what_is_not_asked_for() {
@@ -27,6 +27,11 @@ async fn nothing_walks_through_what_is_not_asked_for() {
             "TEMP B-TREE FOR ORDER BY",
         ),
         ("early", early::REMOVE.to_owned(), "SCAN"),
+        ("improvement", lift::SCORED.to_owned(), "SCAN turns"),
+        ("improvement", lift::SCORED.to_owned(), "turns_by_scope"),
+        ("learned", lift::VERSIONS.to_owned(), "SCAN turns"),
+        ("learned", lift::VERSIONS.to_owned(), "INDEX turns_"),
+        ("learned", lift::VERSIONS.to_owned(), "SCAN version_scores"),
     ];
     check(&ledger, &cases).await;
     // The same where a plan has lists of its own.

@@ -123,7 +123,7 @@ pub(super) async fn heads(connection: &mut SqliteConnection) -> Result<Vec<Polic
 
 /// A version as [`rows::policy_record`] reads it.
 const RECORD: &str = "select scopes.name as scope, versions.version, parent, digest, blob, status, \
-                      samples, report, gate, published_ms, note, tripped_ms, pruned_ms, \
+                      samples, report, gate, published_ms, note, tripped_ms, pruned_ms, damaged_ms, \
                       retired_ms, tainted_ms is not null as is_tainted \
                       from versions join scopes on scopes.number = versions.scope_number";
 

@@ -341,6 +341,7 @@ pub(super) fn policy_record(row: &SqliteRow) -> Result<PolicyRecord, Fault> {
         note: some_text(row.try_get("note")?)?,
         is_tripped: row.try_get::<Option<Millis>, _>("tripped_ms")?.is_some(),
         is_pruned: row.try_get::<Option<Millis>, _>("pruned_ms")?.is_some(),
+        is_damaged: row.try_get::<Option<Millis>, _>("damaged_ms")?.is_some(),
         is_retired: row.try_get::<Option<Millis>, _>("retired_ms")?.is_some(),
         published_ms: row.try_get::<Millis, _>("published_ms")?,
     })

@@ -29,6 +29,10 @@ static FILES: &[(&str, &str)] = &files!(
     "0015_watch_places"
     "0016_early_feedback"
     "0017_copies"
+    "0018_orphans"
+    "0019_damage"
+    "0020_answers"
+    "0021_scope_counts"
 );
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> =

@@ -171,6 +171,12 @@ async fn restorable(
     if record.is_retired {
         return Err(conflict(format!("version {} is retired", order.to)));
     }
+    if record.is_damaged {
+        return Err(conflict(format!(
+            "the files of version {} are damaged",
+            order.to
+        )));
+    }
     if record.is_pruned {
         return Err(conflict(format!(
             "the files of version {} are gone",

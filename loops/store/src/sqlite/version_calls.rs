@@ -7,6 +7,7 @@ use super::standings::Hold;
 use super::{SqliteLedger, imports, policies, standings, trials, versions, watch};
 use crate::LedgerError;
 use crate::ledger::{PolicyRecord, Publish};
+use crate::people::AuditEntry;
 use crate::versions::{
     Arm, HeldOut, Import, Prunable, RefusalRecord, Restore, ScopeRow, Standing, Trial, TryOut,
     VersionView, Versions, WatchNews, WatchPlace, Window,
@@ -184,6 +185,21 @@ impl Versions for SqliteLedger {
         let mut transaction = self.begin().await?;
         let done = versions::prune(&mut transaction, prunable, (keep, now_ms)).await;
         self.finish(transaction, done).await
+    }
+
+    async fn note_damage(
+        &self,
+        blob: &BlobKey,
+        entry: &AuditEntry,
+    ) -> Result<Vec<Scope>, LedgerError> {
+        let mut transaction = self.begin().await?;
+        let done = versions::note_damage(&mut transaction, blob, entry).await;
+        self.finish(transaction, done).await
+    }
+
+    async fn damaged(&self, limit: usize) -> Result<Vec<Policy>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(versions::damaged(&mut moment, limit).await)
     }
 
     async fn named_blobs(&self) -> Result<Vec<BlobKey>, LedgerError> {

@@ -1,6 +1,6 @@
 //! Versions as people look at them: lineage both ways, refusals, scopes; and what may be pruned.
 
-use hone_domain::{BatchId, BlobKey, Digest, Millis, PolicyVersion, Reason, Scope};
+use hone_domain::{BatchId, BlobKey, Digest, Millis, Policy, PolicyVersion, Reason, Scope};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
@@ -8,9 +8,10 @@ use super::fault::{Fault, corrupt};
 use super::standings;
 use super::texts::{limit, signed, unsigned};
 use super::unreadable::{self, readable};
-use super::{policies, rows};
+use super::{audit, policies, rows};
 use crate::LedgerError;
 use crate::ledger::Publish;
+use crate::people::AuditEntry;
 use crate::versions::{
     HeldOut, Prunable, RefusalRecord, ScopeRow, VersionSample, VersionView, Window,
 };
@@ -147,12 +148,12 @@ pub(super) async fn scopes(
                  where versions.scope_number = scopes.number) as current,
                 (select count(*) from versions
                  where versions.scope_number = scopes.number) as versions,
-                (select count(*) from turns
-                 where turns.scope_number = scopes.number) as turns,
+                (select coalesce(sum(turns), 0) from scope_counts
+                 where scope_counts.scope_number = scopes.number) as turns,
                 (select finished_ms from turns where turns.scope_number = scopes.number
                  order by turns.number desc limit 1) as last_turn_ms,
-                (select avg(score) from turns indexed by turns_scored
-                 where turns.scope_number = scopes.number and score is not null) as mean_score,
+                (select sum(total) / 1073741824.0 / nullif(sum(judged), 0) from version_scores
+                 where version_scores.scope_number = scopes.number) as mean_score,
                 standings.*
          from scopes left join standings on standings.scope_number = scopes.number
          where scopes.number < ?1 order by scopes.number desc limit ?2",
@@ -332,6 +333,57 @@ pub(super) async fn prune(
         .execute(connection)
         .await?;
     Ok(())
+}
+
+pub(super) async fn note_damage(
+    connection: &mut SqliteConnection,
+    blob: &BlobKey,
+    entry: &AuditEntry,
+) -> Result<Vec<Scope>, Fault> {
+    let noted = sqlx::query(
+        "update versions
+         set damaged_ms = coalesce(damaged_ms, ?1), pruned_ms = coalesce(pruned_ms, ?1)
+         where blob = ?2 and damaged_ms is null",
+    )
+    .bind(entry.at_ms)
+    .bind(blob.as_str())
+    .execute(&mut *connection)
+    .await?;
+    if noted.rows_affected() > 0 {
+        audit::record(connection, entry).await?;
+    }
+    let names: Vec<Vec<u8>> = sqlx::query_scalar(
+        "select distinct scopes.name from versions
+         join scopes on scopes.number = versions.scope_number
+         left join standings on standings.scope_number = versions.scope_number
+         where versions.blob = ? and (
+             versions.version = standings.trial_proven
+             or versions.version = (
+                 select max(newest.version) from versions as newest
+                 where newest.scope_number = versions.scope_number
+             )
+         )",
+    )
+    .bind(blob.as_str())
+    .fetch_all(connection)
+    .await?;
+    names.into_iter().map(rows::scope).collect()
+}
+
+pub(super) async fn damaged(
+    connection: &mut SqliteConnection,
+    most: usize,
+) -> Result<Vec<Policy>, Fault> {
+    let found = sqlx::query(
+        "select scopes.name as scope, versions.version, versions.digest, versions.blob
+         from versions join scopes on scopes.number = versions.scope_number
+         where versions.damaged_ms is not null and versions.retired_ms is null
+         order by versions.damaged_ms desc, versions.number desc limit ?",
+    )
+    .bind(limit(most))
+    .fetch_all(connection)
+    .await?;
+    found.iter().map(rows::policy).collect()
 }
 
 pub(super) async fn named_blobs(connection: &mut SqliteConnection) -> Result<Vec<BlobKey>, Fault> {

@@ -9,7 +9,7 @@ use super::policies;
 use super::rows;
 use super::texts::{limit, unsigned};
 use super::unreadable::{self, readable};
-use crate::ledger::{LedgerCounts, OpenTurn, TurnRow, TurnView};
+use crate::ledger::{LedgerCounts, OpenPage, OpenTurn, TurnRow, TurnView};
 
 pub(super) async fn open_turns(
     connection: &mut SqliteConnection,
@@ -43,6 +43,45 @@ pub(super) async fn open_turns(
         }
     }
     Ok(open)
+}
+
+pub(super) async fn open_page(
+    connection: &mut SqliteConnection,
+    newest: usize,
+    (from, most): (Option<i64>, usize),
+) -> Result<OpenPage, Fault> {
+    let rows: Vec<(i64, bool)> = sqlx::query_as(
+        "select number, exists (
+             select 1 from feedback
+             where feedback.turn_id = turns.id and feedback.owner = turns.owner
+         )
+         from turns indexed by turns_open
+         where stage = 'awaiting_next_state' and number >= coalesce(?1, (
+             select min(number) from (
+                 select number from turns indexed by turns_open
+                 where stage = 'awaiting_next_state' order by number desc limit ?2
+             )
+         ))
+         order by number limit ?3",
+    )
+    .bind(from)
+    .bind(limit(newest))
+    .bind(limit(most))
+    .fetch_all(&mut *connection)
+    .await?;
+    let is_full = rows.len() >= most;
+    let mut page = OpenPage {
+        turns: Vec::with_capacity(rows.len()),
+        seen: rows.len(),
+        next: rows.last().filter(|_| is_full).map(|(last, _)| last + 1),
+    };
+    for (number, has_feedback) in rows {
+        match readable(rows::load_turn(connection, number).await)? {
+            Some((turn, _)) => page.turns.push(OpenTurn { turn, has_feedback }),
+            None => unreadable::skip(connection, number).await?,
+        }
+    }
+    Ok(page)
 }
 
 pub(super) async fn turn(
@@ -160,8 +199,8 @@ pub(super) async fn scores_by_version(
         return Ok(Vec::new());
     };
     let rows: Vec<(i64, f64, i64)> = sqlx::query_as(
-        "select version, avg(score), count(*) from turns indexed by turns_scored
-         where scope_number = ? and score is not null group by version order by version",
+        "select version, total / 1073741824.0 / judged, judged from version_scores
+         where scope_number = ? and judged > 0 order by version",
     )
     .bind(number)
     .fetch_all(connection)

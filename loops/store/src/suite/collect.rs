@@ -301,3 +301,29 @@ pub(super) async fn open_turns_are_newest_first(world: &World) {
     assert_eq!(found[0], turns[4]);
     assert_eq!(world.ledger.open_turns(2).await.expect("read").len(), 2);
 }
+
+pub(super) async fn open_turns_come_in_pages(world: &World) {
+    let turns: Vec<Turn> = (0..7).map(|_| world.turn()).collect();
+    world.ledger.record_turns(&turns).await.expect("recorded");
+    let settled = [(turns[3].id, Reason::NoNextState)];
+    world.ledger.settle_turns(&settled).await.expect("settled");
+    let mut expected = ids(&turns);
+    expected.remove(3);
+    for (newest, limit) in [(ALL, ALL), (ALL, 1), (ALL, 2), (5, 2), (5, 3), (1, 4)] {
+        let (mut found, mut seen, mut from) = (Vec::new(), 0, None);
+        loop {
+            let page = world.ledger.open_page(newest, from, limit).await;
+            let page = page.expect("read");
+            assert!(page.turns.len() <= limit, "{newest} {limit}");
+            seen += page.seen;
+            found.extend(page.turns.into_iter().map(|open| open.turn));
+            from = page.next;
+            if from.is_none() {
+                break;
+            }
+        }
+        let skipped = expected.len().saturating_sub(newest);
+        assert_eq!(ids(&found), expected[skipped..], "{newest} {limit}");
+        assert_eq!(seen, found.len());
+    }
+}

@@ -106,13 +106,14 @@ pub(super) async fn what_is_under_way_comes_without_its_words(
     for batch in batches {
         let turns: Vec<Turn> = batch.iter().map(|turn| (*turn).clone()).collect();
         let done = world.ledger.record_turns(&turns).await;
-        done.expect("recorded");
+        let forgotten = done.expect("recorded");
         for turn in turns {
             let view = world.ledger.turn(turn.id).await.expect("read");
             let kept = view.expect("known");
             let is_wordless = kept.turn.messages.is_empty() && kept.turn.completion_text.is_empty();
             let stays = [apart.id, elsewhere.id].contains(&turn.id);
             assert_eq!(is_wordless, !stays, "{turn:?}");
+            assert_eq!(forgotten.contains(&turn.id), is_wordless);
             let reason = Reason::Withdrawn;
             assert_eq!(kept.fate == Fate::Settled { reason }, is_wordless);
         }

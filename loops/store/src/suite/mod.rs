@@ -87,6 +87,7 @@ pub async fn run(make: impl AsyncFn() -> Arc<dyn Ledger>) {
         collect::a_next_state_settles_a_turn_once,
         collect::only_open_turns_are_settled,
         collect::open_turns_are_newest_first,
+        collect::open_turns_come_in_pages,
         feedback::it_may_come_before_its_turn,
         feedback::what_is_early_is_kept_for_an_hour,
         feedback::a_clock_that_goes_back_keeps_nothing_for_ever,

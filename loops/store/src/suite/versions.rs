@@ -8,8 +8,8 @@ use serde_json::json;
 use super::watch;
 use super::world::{ALL, NOW, World, assert_conflict, digest_of, ids};
 use crate::{
-    ForgetWhat, Import, Ledger, Personal, PolicyRecord, PolicyStatus, Publish, Refusal, Restore,
-    RestoreWhy, SampleClaim, Standing, Trial, TryOut, Versions, Window,
+    AuditEntry, ForgetWhat, Import, Ledger, Personal, PolicyRecord, PolicyStatus, Publish, Refusal,
+    Restore, RestoreWhy, SampleClaim, Standing, Trial, TryOut, Versions, Window,
 };
 
 /// A world and the same ledger as [`Versions`] and [`Personal`].
@@ -52,6 +52,7 @@ pub async fn run<L: Ledger + Versions + Personal + 'static>(make: impl AsyncFn()
         watch::it_reads_on_where_it_stopped,
         watch::it_counts_a_turn_once_either_way,
         watch::it_sees_what_comes_after_an_erasure,
+        a_damaged_version_is_served_no_more,
         only_files_that_nobody_needs_are_pruned,
         what_is_tried_keeps_its_files,
         an_order_knows_whether_it_learned_from_what_is_erased,
@@ -691,6 +692,51 @@ async fn what_is_tried_keeps_its_files(case: &Case) {
     let kept = case.versions.prunable(0, ALL).await.expect("read");
     assert_eq!(numbers(&kept), [2]);
     assert_conflict(&case.versions.prune(&before[0], 0, NOW).await);
+}
+
+async fn a_damaged_version_is_served_no_more(case: &Case) {
+    let scope = case.world.scope();
+    case.published(3).await;
+    let version = async |n: u64| {
+        let view = case.versions.version(&scope, PolicyVersion(n), 0).await;
+        view.expect("read").expect("published").record
+    };
+    let entry = AuditEntry {
+        at_ms: NOW,
+        actor: "hone".to_owned(),
+        act: "version.damaged".to_owned(),
+        object: scope.as_str().to_owned(),
+        detail: serde_json::Value::Null,
+    };
+    let note = async |n: u64| {
+        let blob = version(n).await.policy.blob;
+        let noted = case.versions.note_damage(&blob, &entry).await;
+        noted.expect("noted")
+    };
+    assert!(note(2).await.is_empty(), "nobody is served it");
+    assert_conflict(
+        &case
+            .versions
+            .restore(&case.restore(2, RestoreWhy::Asked))
+            .await,
+    );
+    assert_eq!(note(3).await, [scope.clone()]);
+    assert_eq!(
+        note(3).await,
+        [scope.clone()],
+        "until another one is served"
+    );
+    case.versions
+        .restore(&case.restore(1, RestoreWhy::Asked))
+        .await
+        .expect("the one before it is served");
+    assert!(note(3).await.is_empty());
+    let damaged = case.versions.damaged(ALL).await.expect("read");
+    let numbers: Vec<u64> = damaged.iter().map(|policy| policy.version.0).collect();
+    assert_eq!(numbers, [3, 2]);
+    let record = version(3).await;
+    assert!(record.is_damaged && record.is_pruned);
+    assert!(!version(1).await.is_damaged);
 }
 
 async fn only_files_that_nobody_needs_are_pruned(case: &Case) {

@@ -1,10 +1,10 @@
 //! Where a scope's learner comes from: memory, its checkpoint, its adapter, or the base model.
 
-use hone_domain::{BlobError, Blobs, Digest, Policy, Scope};
+use hone_domain::{Blobs, Digest, Policy, Scope};
 use hone_nn::{Adapter, Learner, LearnerConfig, ModelConfig, StateError, peft};
 
 use super::{NnParts, adapter_digest};
-use crate::save::{CHECKPOINT_FILE, checkpoint_key};
+use crate::save::{checkpoint_key, read_checkpoint};
 
 /// The adapter a learner stands at; none is a fresh one on the base model.
 type At = Option<Digest>;
@@ -55,14 +55,7 @@ pub(super) fn load(
         return Ok(placed(fresh, parts));
     };
     let key = checkpoint_key(scope, parent.digest);
-    let state = match parts.blobs.get(&key, CHECKPOINT_FILE) {
-        Ok(state) => Some(state),
-        Err(BlobError::Missing { .. }) => {
-            tracing::info!(version = parent.version.0, "no checkpoint; fresh moments");
-            None
-        }
-        Err(error) => return Err(error.to_string()),
-    };
+    let state = read_checkpoint(&*parts.blobs, &key).map_err(|error| error.to_string())?;
     let resume = |config: &LearnerConfig| {
         let state = state.as_ref()?;
         Some(Learner::resume(parts.model.clone(), config.clone(), state))

@@ -37,7 +37,6 @@ const NOT_ALLOWED: &str = "nothing learns from it, because this user's turns wer
         (status = 400, description = "What is wrong, and where", body = ErrorBody),
         (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody),
-        (status = 404, description = "No such turn of yours", body = ErrorBody),
         (status = 408, body = ErrorBody),
         (status = 413, body = ErrorBody),
         (status = 415, body = ErrorBody),
@@ -98,13 +97,8 @@ pub async fn feedback(
             let lessons = http.rules.lessons();
             ("already_learned", Some(lessons.too_late(is_corrected)))
         }
-        FeedbackOutcome::TurnUnknown => ("turn_unknown", Some(UNKNOWN)),
-        FeedbackOutcome::NotYours => {
-            return Err(ApiError::NotFound(format!(
-                "no turn {} of yours is known",
-                turn_text(turn)
-            )));
-        }
+        // Nobody learns whether somebody else has a turn of that id.
+        FeedbackOutcome::TurnUnknown | FeedbackOutcome::NotYours => ("turn_unknown", Some(UNKNOWN)),
     };
     Ok(Json(FeedbackReply {
         object: "feedback",

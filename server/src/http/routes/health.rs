@@ -42,7 +42,34 @@ pub async fn readyz(State(http): State<Arc<Http>>) -> Response {
         Some(RoomState::Stopped | RoomState::Restarting) => {
             not_ready("the serve loop does not run at present")
         }
-        _ => "ok\n".into_response(),
+        _ => ready(&http).into_response(),
+    }
+}
+
+/// Why it is ready, and what needs attention all the same: names of alerts, which `/admin/v1/why` explains.
+fn ready(http: &Http) -> String {
+    let attention = http.watch.troubles.ids();
+    attention.iter().fold("ok\n".to_owned(), |text, id| {
+        format!("{text}attention: {id}\n")
+    })
+}
+
+/// Whether answers are recorded and learned from. Serving may be ready all the same.
+#[utoipa::path(
+    get,
+    path = "/readyz/learning",
+    responses(
+        (status = 200, description = "They are", body = String, content_type = "text/plain"),
+        (status = 503, description = "They are not, and the name of the alert that says why", body = ErrorBody),
+    )
+)]
+pub async fn readyz_learning(State(http): State<Arc<Http>>) -> Response {
+    match http.watch.troubles.stops_learning() {
+        None => ready(&http).into_response(),
+        Some(trouble) => not_ready(&format!(
+            "nothing is learned at present ({}); GET /admin/v1/why says more",
+            trouble.id
+        )),
     }
 }
 

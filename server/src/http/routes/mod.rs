@@ -69,6 +69,7 @@ pub fn all() -> OpenApiRouter<Arc<Http>> {
         .routes(routes!(privacy::list_forgets))
         .routes(routes!(health::livez))
         .routes(routes!(health::readyz))
+        .routes(routes!(health::readyz_learning))
         .routes(routes!(health::startupz))
         .routes(routes!(health::metrics))
         .routes(routes!(admin_turns::list_turns))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode};
 use hone_domain::{RateLimits, UserRole};
 use hone_store::{Changed, PeopleChange, User, UserChange};
 use serde_json::json;
@@ -209,8 +209,11 @@ pub async fn invite(
         parse_name(name)?;
     }
     let link = http.people.invite(&asked.caller, (role, body.name)).await?;
-    let host = headers.get(header::HOST).and_then(|v| v.to_str().ok());
+    let guard = http.guard.get();
+    let host = guard.known_host(&headers);
     let base = match http.people.config().public_url.as_str() {
+        // Under a name that anybody could have sent the link stays one within this server.
+        "" if host.is_none() => String::new(),
         "" => {
             let scheme = if by_tls(&http, &asked, &headers) {
                 "https"

@@ -165,7 +165,6 @@ turn_id | "x" | invalid_value | turn_id
 score | null | invalid_value | score
 score | 2 | invalid_value | score
 thumb | "sideways" | invalid_value | thumb
-comment | "not mine" | not_found |
 corection | "lost by a typo" | invalid_value | corection
 "#;
 

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, Method};
 use hone_domain::{Digest, UserRole};
 use sha2::{Digest as _, Sha256};
 
@@ -19,6 +19,7 @@ fn guard(loopback: bool) -> Guard {
     Guard {
         loopback,
         sign_in: false,
+        trust_loopback: true,
         proxies_trusted: vec!["127.0.0.7".parse().unwrap()],
         keys: vec![
             key("alice", "a-key", UserRole::Developer),
@@ -30,6 +31,15 @@ fn guard(loopback: bool) -> Guard {
 }
 
 fn admit(
+    guard: &Guard,
+    peer: &str,
+    headers: &[(&'static str, &str)],
+) -> Result<(String, bool), String> {
+    admit_to(&Method::GET, guard, peer, headers)
+}
+
+fn admit_to(
+    method: &Method,
     guard: &Guard,
     peer: &str,
     headers: &[(&'static str, &str)],
@@ -46,7 +56,7 @@ fn admit(
         _ => None,
     };
     guard
-        .admit((peer, &map), (shown, found), !guard.keys.is_empty())
+        .admit((peer, method, &map), (shown, found), !guard.keys.is_empty())
         .map(|caller| (caller.owner, caller.role == UserRole::Admin))
         .map_err(|error| error.class().2.to_owned())
 }
@@ -119,6 +129,71 @@ fn loopback_needs_no_key_and_nothing_else_looks_like_loopback() {
             .map(|(owner, admin)| (owner.to_owned(), admin))
             .map_err(str::to_owned);
         assert_eq!(got, wanted, "{headers:?}");
+    }
+}
+
+/// A proxy on this machine need not say that it is one (nginx does not by default): what it passes on
+/// looks like this machine's own.
+#[test]
+fn this_machine_needs_credentials_once_there_are_any() {
+    let mut asks = guard(true);
+    asks.trust_loopback = false;
+    assert_eq!(
+        admit(&asks, "127.0.0.1", &[]),
+        Err("invalid_api_key".to_owned())
+    );
+    let key = [("x-api-key", "r-key")];
+    assert_eq!(
+        admit(&asks, "127.0.0.1", &key),
+        Ok(("root".to_owned(), true))
+    );
+    asks.keys.clear();
+    assert_eq!(
+        admit(&asks, "127.0.0.1", &[]),
+        Ok(("local".to_owned(), true)),
+        "nobody has an account or a key yet"
+    );
+}
+
+/// A page of another program at this machine is another origin: its port differs.
+#[test]
+fn what_changes_something_comes_from_the_own_page() {
+    let local = Ok(("local".to_owned(), true));
+    let refused = Err("origin_not_allowed".to_owned());
+    let rows: [(&[(&'static str, &str)], _); 8] = [
+        (&[], &local),
+        (&[("origin", "http://127.0.0.1:8080")], &local),
+        (&[("origin", "http://127.0.0.1:3000")], &refused),
+        (&[("origin", "http://localhost:8080")], &refused),
+        (&[("origin", "http://127.0.0.1")], &refused),
+        (&[("origin", "https://app.example")], &local),
+        (
+            &[("origin", "http://127.0.0.1:3000"), ("x-hone-csrf", "1")],
+            &local,
+        ),
+        (&[("origin", "null"), ("x-hone-csrf", "1")], &refused),
+    ];
+    for (headers, wanted) in rows {
+        for method in [Method::POST, Method::PUT, Method::DELETE] {
+            let got = admit_to(&method, &guard(true), "127.0.0.1", headers);
+            assert_eq!(got, *wanted, "{method} {headers:?}");
+        }
+    }
+}
+
+#[test]
+fn links_are_made_for_names_that_are_known() {
+    for (host, known) in [
+        ("127.0.0.1:8080", true),
+        ("box.lan", true),
+        ("evil.example", false),
+        ("127.0.0.1/x#", false),
+        ("box.lan@evil.example", false),
+    ] {
+        let mut headers = HeaderMap::new();
+        headers.insert("host", host.parse().unwrap());
+        let found = guard(true).known_host(&headers).map(str::to_owned);
+        assert_eq!(found.is_some(), known, "{host}");
     }
 }
 

@@ -215,6 +215,8 @@ async fn forgetting_says_first_what_it_will_do() {
             .as_array()
             .is_some_and(|lines| lines.len() >= 3)
     );
+    let stays = plan["cannot_undo"].to_string();
+    assert!(stays.contains("audit log"), "{stays}");
     let path = format!("/v1/turns/{}", turns[0].id);
     assert_eq!(stage.get(&path).await.status, 200, "a plan changes nothing");
 

@@ -636,6 +636,19 @@ async fn nobody_sees_a_byte_of_somebody_else() {
         }
     }
     let feedback = json!({"turn_id": turn_id, "score": -1, "comment": "not mine"});
-    let reply = a.send(&stage, "POST", "/v1/feedback", feedback).await;
-    check(&reply, 404, "not_found");
+    let foreign = a
+        .send(&stage, "POST", "/v1/feedback", feedback)
+        .await
+        .json();
+    let nobodys = "turn_01a1fc1b-b88e-71ef-aa3b-1a50645404e0";
+    let feedback = json!({"turn_id": nobodys, "score": -1, "comment": "not mine"});
+    let unknown = a
+        .send(&stage, "POST", "/v1/feedback", feedback)
+        .await
+        .json();
+    // What is somebody else's is answered as what is nobody's.
+    for told in ["outcome", "explanation"] {
+        assert_eq!(foreign[told], unknown[told], "{foreign} {unknown}");
+    }
+    assert_eq!(foreign["outcome"], "turn_unknown");
 }

@@ -305,3 +305,54 @@ async fn embeddings_tokens_and_texts() {
     }
     assert_eq!(asked(&stage), 0);
 }
+
+/// What another process of the same ledger answers: nothing is in its memory.
+fn restarted(stage: &Stage) {
+    stage.http.replays.forget_all();
+}
+
+#[tokio::test]
+async fn an_answer_outlives_the_process() {
+    for stream in [false, true] {
+        let stage = Stage::new(Recorder::Collects).await;
+        let first = post(&stage, "k1", body("hi", stream)).await;
+        restarted(&stage);
+        let again = post(&stage, "k1", body("hi", stream)).await;
+        assert_eq!((first.status, again.status), (200, 200));
+        assert_eq!(first.text, again.text);
+        for header in ["x-hone-turn-id", "content-type"] {
+            assert_eq!(first.header(header), again.header(header), "{header}");
+        }
+        assert_eq!(again.header("idempotent-replayed"), Some("true"));
+        assert_eq!(asked(&stage), 1);
+        restarted(&stage);
+        let other_body = post(&stage, "k1", body("ho", stream)).await;
+        assert_eq!(other_body.status, 422);
+        let other_owner = post_as(&stage, ("k1", "Bearer user-b"), body("hi", stream)).await;
+        assert_eq!(other_owner.header("idempotent-replayed"), None);
+        assert_eq!(asked(&stage), 2);
+        stage
+            .clock
+            .advance(stage.http.config.replay_keep_ms as i64 + 1);
+        restarted(&stage);
+        post(&stage, "k1", body("hi", stream)).await;
+        assert_eq!(asked(&stage), 3, "it is kept for a while");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_collected_and_what_failed_leaves_nothing_behind() {
+    let stage = Stage::new(Recorder::Fails).await;
+    for n in 1..=2 {
+        let answer = post(&stage, "k", body("hi", false)).await;
+        assert_eq!(answer.json()["hone"]["collected"], false);
+        assert_eq!(asked(&stage), n);
+        restarted(&stage);
+    }
+    let stage = Stage::new(Recorder::Collects).await;
+    let broken = || Script::Break(vec!["a"], ServeError::Internal("boom".to_owned()));
+    stage.script([broken()]);
+    assert_eq!(post(&stage, "k", body("hi", false)).await.status, 500);
+    restarted(&stage);
+    assert_eq!(post(&stage, "k", body("hi", false)).await.status, 200);
+}

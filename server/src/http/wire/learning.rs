@@ -221,6 +221,7 @@ fn cannot_undo(report: &ForgetReport) -> Vec<String> {
         "Answers that were sent, and copies in clients, backups, exports and file system snapshots, are out of this server's reach.".to_owned(),
         "The same words in another conversation, such as a summary or a quotation, stay until that conversation is forgotten too.".to_owned(),
         "The running server may hold attention keys and values of it in memory, without text, until their place is needed or it restarts.".to_owned(),
+        "Names stay: the account's and the `user` that requests named are kept in the audit log and in the list of scopes, so that what comes late is known as forgotten. Choose names that say nothing.".to_owned(),
     ];
     if let (Some(first), Some(last)) = (
         report.versions_tainted.first(),

@@ -49,8 +49,10 @@ pub struct VersionReply {
     pub provisional: bool,
     /// It was left because it did badly.
     pub tripped: bool,
-    /// Its files were removed for space; it cannot be served again.
+    /// Its files are not there; it cannot be served again.
     pub pruned: bool,
+    /// Its files were found to be damaged, and are kept aside.
+    pub damaged: bool,
     /// It learned from something that was erased since; it cannot be served again.
     pub tainted: bool,
     /// A person took it out of service.
@@ -131,6 +133,7 @@ pub(super) fn reply(
         provisional: record.gate["provisional"] == true,
         tripped: record.is_tripped,
         pruned: record.is_pruned,
+        damaged: record.is_damaged,
         tainted: record.is_tainted,
         retired: record.is_retired,
         on_trial: standing.trial.is_some_and(|trial| trial.version == version),

@@ -1,0 +1,119 @@
+//! Wrong passwords count by name and by address: guessing ends, and nobody is locked out by what others try.
+
+#![allow(clippy::unwrap_used)]
+
+use hone_domain::RateLimits;
+use hone_runtime::ManualClock;
+use hone_store::{SqliteConfig, SqliteLedger};
+
+use super::*;
+use crate::http::testing::defaults;
+
+const RIGHT: &str = "correct horse";
+/// Wrong passwords of a name from one address.
+const TRIES: u32 = 2;
+
+struct Rig {
+    people: Directory,
+    clock: Arc<ManualClock>,
+    _folder: tempfile::TempDir,
+}
+
+impl Rig {
+    async fn new(names: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SqliteLedger::open(&SqliteConfig::in_folder(folder.path())).await;
+        let clock = Arc::new(ManualClock::at(1_000));
+        let config = PeopleConfig {
+            attempts_max: TRIES,
+            ..defaults("people")
+        };
+        let outbound = Arc::new(Outbound::new(&crate::outbound::tests::defaults()).unwrap());
+        let opened = Directory::open((Arc::new(store.unwrap()), clock.clone()), config, outbound);
+        let people = opened.await.unwrap();
+        for name in names {
+            let user = User {
+                name: (*name).to_owned(),
+                role: UserRole::User,
+                password: Some(secrets::hash(RIGHT, Cost::KEY).unwrap()),
+                disabled: false,
+                limits: RateLimits::default(),
+                keeper: None,
+                created_ms: 0,
+                signed_in_ms: None,
+            };
+            let entry = AuditEntry {
+                at_ms: 0,
+                actor: String::new(),
+                act: "user.add".to_owned(),
+                object: (*name).to_owned(),
+                detail: json!({}),
+            };
+            let changed = people.change(&PeopleChange::AddUser(user), &entry).await;
+            assert_eq!(changed.unwrap(), Changed::Done);
+        }
+        Self {
+            people,
+            clock,
+            _folder: folder,
+        }
+    }
+
+    /// What comes of a try: `in`, `wrong`, or `wait`.
+    async fn tries(&self, from: &str, name: &str, password: &str) -> &'static str {
+        let sent = (name, password.to_owned());
+        match self.people.sign_in(from.parse().unwrap(), sent).await {
+            Ok(_) => "in",
+            Err(ApiError::Credentials { .. }) => "wrong",
+            Err(ApiError::Limited { .. }) => "wait",
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_tries_elsewhere_locks_out_nobody_who_is_known_here() {
+    let rig = Rig::new(&["ann", "bob"]).await;
+    assert_eq!(rig.tries("192.0.2.1", "ann", RIGHT).await, "in");
+    // Everywhere together, a name has as many tries as that many addresses.
+    for n in 1..=TRIES_PER_NAME {
+        let from = format!("198.51.100.{n}");
+        for _ in 0..TRIES {
+            assert_eq!(rig.tries(&from, "ann", "guess").await, "wrong", "{from}");
+        }
+        assert_eq!(rig.tries(&from, "ann", "guess").await, "wait", "{from}");
+    }
+    let rows = [
+        ("203.0.113.1", "ann", "wait", "nobody knows this address"),
+        ("192.0.2.1", "ann", "in", "she signed in from here"),
+        ("127.0.0.1", "ann", "in", "this machine"),
+        ("203.0.113.1", "bob", "in", "another name"),
+    ];
+    for (from, name, wanted, why) in rows {
+        assert_eq!(rig.tries(from, name, RIGHT).await, wanted, "{why}");
+    }
+    // Where she is known, tries count as everywhere else.
+    for _ in 0..TRIES {
+        assert_eq!(rig.tries("192.0.2.1", "ann", "guess").await, "wrong");
+    }
+    assert_eq!(rig.tries("192.0.2.1", "ann", RIGHT).await, "wait");
+    rig.clock.advance(rig.people.config().attempts_window_ms);
+    assert_eq!(rig.tries("203.0.113.1", "ann", RIGHT).await, "in");
+}
+
+#[tokio::test]
+async fn one_address_does_not_try_name_after_name() {
+    let names = ["a1", "a2", "a3", "a4", "a5", "bob"];
+    let rig = Rig::new(&names).await;
+    // Of IPv6 the network counts, which one person has as a whole.
+    let from = |n: u32| format!("2001:db8::{n:x}");
+    let (mut n, most) = (0, usize::try_from(TRIES_PER_ADDRESS).unwrap());
+    for name in &names[..most] {
+        for _ in 0..TRIES {
+            n += 1;
+            assert_eq!(rig.tries(&from(n), name, "guess").await, "wrong", "{name}");
+        }
+    }
+    assert_eq!(rig.tries(&from(n + 1), "bob", RIGHT).await, "wait");
+    assert_eq!(rig.tries("2001:db8:1::1", "bob", RIGHT).await, "in");
+}
