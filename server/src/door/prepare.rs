@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hone_collect::{Input, Observed};
 use hone_domain::{
     Admission, Admitted, Ask, AskContext, BindRequest, Binding, CallStyle, Check, Collect,
-    Continued, Form, Grammar, GroupId, Listening, Message, Millis, Origin, PolicyChoice, Reason,
+    Continued, Form, Grammar, GroupId, Listening, Look, Message, Millis, Origin, PolicyChoice, Reason,
     Reasoning, RequestId, Sampling, Scope, ServeError, SessionId, StopRules, Token, ToolCall,
     TurnId, TurnKind, Wanted,
 };
@@ -85,6 +85,8 @@ pub struct Request {
     pub single_call: bool,
     /// The form of the answer.
     pub shape: Option<Shape>,
+    /// Names of its members, where that is a JSON object.
+    pub form_members: Option<Vec<String>>,
     /// What the client attached, for itself.
     pub metadata: BTreeMap<String, String>,
     /// The span of the client that this request belongs to.
@@ -123,6 +125,16 @@ impl Request {
                 tools: Some(tools), ..
             } if calls.is_some() => Some(Arc::new(Offered(tools.clone()))),
             _ => None,
+        }
+    }
+
+    /// What tells whether it is housekeeping.
+    fn look(&self) -> Look<'_> {
+        Look {
+            messages: &self.messages,
+            offers_tools: matches!(self.prompt, PromptSource::Chat { tools: Some(_), .. }),
+            form: self.form_members.as_deref(),
+            max_tokens: self.max_tokens,
         }
     }
 
@@ -207,7 +219,7 @@ impl Door {
     pub async fn open(self: &Arc<Self>, mut request: Request) -> Result<Opened, OpenError> {
         if request.kind.is_none() {
             let habits = self.index().habits();
-            request.kind = Some(habits.kind(&request.messages));
+            request.kind = Some(habits.kind(&request.look()));
         }
         let admitted_ms = self.clock.now_ms();
         let chars = match request.shape {

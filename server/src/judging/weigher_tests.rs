@@ -267,6 +267,7 @@ async fn a_verdict_keeps_the_hint_with_the_larger_share() {
             items: vec![NextItem {
                 kind: NextKind::UserReply,
                 text: "Hm, and what about Mars?".to_owned(),
+                failed: None,
             }],
         },
         next_turn: None,

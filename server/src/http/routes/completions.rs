@@ -155,6 +155,7 @@ fn plans(
             prediction: None,
             single_call: false,
             shape: shape.clone(),
+            form_members: None,
             metadata: wish.metadata.clone(),
             parent: asked.parent,
         })

@@ -226,6 +226,7 @@ impl Talk {
         (wish, asked): (SessionWish, &Asked),
     ) -> Result<door::Request, ApiError> {
         let ignore_end = self.wanted.ignore_end;
+        let form_members = self.wanted.form.members();
         let (shape, offer) = self.wanted.shape(door, asked.caller.counts_as()).await?;
         let single_call = offer.as_ref().is_some_and(|offer| offer.single);
         let (scope, source) = door.rules.scope(&asked.caller.owner, wish.user.as_deref());
@@ -256,6 +257,7 @@ impl Talk {
             prediction: self.prediction,
             single_call,
             shape,
+            form_members,
             metadata: wish.metadata,
             parent: asked.parent,
             checks: wish.checks,
