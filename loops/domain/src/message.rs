@@ -105,6 +105,9 @@ impl Message {
     }
 }
 
+/// So many bytes of arguments that are no JSON tell them from others.
+const BROKEN_BYTES: usize = 1_024;
+
 fn hash_call(hash: &mut Sha256, name: &str, arguments: &str) {
     hash.update([1]);
     hash.update(name);
@@ -116,7 +119,8 @@ fn hash_call(hash: &mut Sha256, name: &str, arguments: &str) {
     };
     match serde_json::from_str::<Value>(arguments) {
         Ok(value) => hash_json(hash, &as_said(value)),
-        Err(_) => hash.update(arguments),
+        // Some clients send back the beginning only of what is no JSON.
+        Err(_) => hash.update(&arguments[..arguments.floor_char_boundary(BROKEN_BYTES)]),
     }
 }
 

@@ -226,6 +226,8 @@ struct Hearing {
     listener: Listener,
     /// Tokens of reasoning.
     thoughts: usize,
+    /// Calls that began.
+    calls_begun: usize,
 }
 
 impl Hearing {
@@ -238,6 +240,7 @@ impl Hearing {
             text: String::new(),
             listener,
             thoughts: 0,
+            calls_begun: 0,
         }
     }
 
@@ -252,13 +255,35 @@ impl Hearing {
 
     fn push(&mut self, text: &str) -> Vec<Part> {
         self.text.push_str(text);
-        self.listener.push(text)
+        let parts = self.listener.push(text);
+        self.count(&parts);
+        parts
+    }
+
+    fn count(&mut self, parts: &[Part]) {
+        let begun = parts
+            .iter()
+            .filter(|part| matches!(part, Part::CallBegun(_)));
+        self.calls_begun += begun.count();
     }
 
     fn finish(&mut self, text: &str) -> Vec<Part> {
         let mut parts = self.push(text);
-        parts.extend(self.listener.finish());
+        let rest = self.listener.finish();
+        self.count(&rest);
+        parts.extend(rest);
         parts
+    }
+
+    /// How the end is told: an answer whose last call is not whole was cut short, whatever ended it.
+    fn told(&self, stop: StopReason) -> StopReason {
+        let is_cut = self.calls_begun > self.listener.whole_calls();
+        match self.stop(stop) {
+            StopReason::EndToken | StopReason::StopString | StopReason::ToolCall if is_cut => {
+                StopReason::Length
+            }
+            stop => stop,
+        }
     }
 
     /// An answer that calls and ends by itself ends with its calls. A call that is not whole is none.
@@ -286,6 +311,7 @@ async fn finish(
     if !rest.is_empty() {
         send(out, Piece::Rest(rest));
     }
+    let told_stop = heard.told(end.stop);
     let stop = heard.stop(end.stop);
     if let Some(turn) = &mut end.turn {
         turn.completion.set_stop(stop);
@@ -330,7 +356,7 @@ async fn finish(
     let piece = match cancelled {
         Some(error) => Piece::Failed(error),
         None => Piece::Ended(Ended {
-            stop,
+            stop: told_stop,
             version,
             tokens,
             reasoning_tokens,

@@ -252,7 +252,8 @@ fn is_side_by_look(look: &Look<'_>, last: &str) -> bool {
         !members.is_empty() && members.iter().all(known)
     });
     let by_form = of_form && count <= FORM_MESSAGES_MAX && (instructed || is_retold(last));
-    let by_retelling = !has_answer && is_short && (instructed || last.contains("task")) && is_retold(last);
+    let by_retelling =
+        !has_answer && is_short && (instructed || last.contains("task")) && is_retold(last);
     is_probe || by_form || by_retelling
 }
 
@@ -335,16 +336,29 @@ mod tests {
                 format!("{reminder}\n<environment_context a=\"b\">x</environment_context>\nhi"),
                 "hi",
             ),
-            ("a <b> c </system-reminder>".to_owned(), "a <b> c </system-reminder>"),
-            ("what is <system-reminder>?".to_owned(), "what is <system-reminder>?"),
-            ("<system-reminders>x</system-reminders>".to_owned(), "<system-reminders>x</system-reminders>"),
+            (
+                "a <b> c </system-reminder>".to_owned(),
+                "a <b> c </system-reminder>",
+            ),
+            (
+                "what is <system-reminder>?".to_owned(),
+                "what is <system-reminder>?",
+            ),
+            (
+                "<system-reminders>x</system-reminders>".to_owned(),
+                "<system-reminders>x</system-reminders>",
+            ),
         ];
         for (text, words) in rows {
             assert_eq!(habits.own_words(&text), words, "{text}");
             let message = Message::text(Role::User, text);
             assert_eq!(habits.is_passing(&message), words.is_empty());
         }
-        assert!(Habits::default().with_injected(&["<a>".to_owned()]).is_err());
+        assert!(
+            Habits::default()
+                .with_injected(&["<a>".to_owned()])
+                .is_err()
+        );
     }
 
     #[test]
@@ -361,15 +375,51 @@ mod tests {
             (vec![retold.clone()], false, None, None, TurnKind::Side),
             (vec![retold.clone()], true, None, None, TurnKind::Main),
             (vec![retold], false, None, Some(8_000), TurnKind::Main),
-            (vec![system.clone(), lines.clone()], false, None, Some(50), TurnKind::Side),
+            (
+                vec![system.clone(), lines.clone()],
+                false,
+                None,
+                Some(50),
+                TurnKind::Side,
+            ),
             // A person may paste a conversation.
             (vec![lines], false, None, None, TurnKind::Main),
-            (vec![system.clone(), user("why?")], false, titles, None, TurnKind::Side),
-            (vec![system.clone(), user("why?")], true, titles, None, TurnKind::Main),
-            (vec![user("A title for a book on bees?")], false, titles, None, TurnKind::Main),
-            (vec![system.clone(), user("why?")], false, Some(&many), None, TurnKind::Main),
+            (
+                vec![system.clone(), user("why?")],
+                false,
+                titles,
+                None,
+                TurnKind::Side,
+            ),
+            (
+                vec![system.clone(), user("why?")],
+                true,
+                titles,
+                None,
+                TurnKind::Main,
+            ),
+            (
+                vec![user("A title for a book on bees?")],
+                false,
+                titles,
+                None,
+                TurnKind::Main,
+            ),
+            (
+                vec![system.clone(), user("why?")],
+                false,
+                Some(&many),
+                None,
+                TurnKind::Main,
+            ),
             (vec![user("quota")], false, None, Some(1), TurnKind::Side),
-            (vec![system, user("why?")], false, None, Some(100), TurnKind::Main),
+            (
+                vec![system, user("why?")],
+                false,
+                None,
+                Some(100),
+                TurnKind::Main,
+            ),
             (vec![], false, None, None, TurnKind::Main),
         ];
         for (messages, offers_tools, form, max_tokens, kind) in rows {

@@ -616,9 +616,12 @@ fn forgotten_turns_cannot_be_continued_and_the_others_can() {
 #[test]
 fn the_persons_words_alone_are_the_reply_and_the_retry() {
     let note = |text: &str| format!("user: <note>{text}</note>");
-    for (at, text) in ["<note>x</note>\nThat is wrong.", "That is wrong.<note>y</note>"]
-        .into_iter()
-        .enumerate()
+    for (at, text) in [
+        "<note>x</note>\nThat is wrong.",
+        "That is wrong.<note>y</note>",
+    ]
+    .into_iter()
+    .enumerate()
     {
         let mut bench = World::new();
         let key = format!("k{at}");

@@ -3,6 +3,7 @@
 use hone_domain::StopReason;
 use serde_json::{Value, json};
 
+use crate::door::Takes;
 use crate::http::testing::{Recorder, Reply, Script, Stage};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -491,7 +492,11 @@ async fn a_template_that_takes_one_call_a_message_gets_one() {
     for one_call in [true, false] {
         let stage = Stage::new(Recorder::Collects).await;
         let door = stage.http.door.as_ref().unwrap();
-        door.one_call.set(one_call).unwrap();
+        let takes = Takes {
+            many_calls: !one_call,
+            ..Takes::ALL
+        };
+        door.takes.set(takes).unwrap();
         let call = |id: &str| {
             json!({"id": id, "type": "function",
             "function": {"name": id, "arguments": "{}"}})

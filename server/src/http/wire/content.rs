@@ -5,6 +5,7 @@
 //! without it already, or cannot be taken back by whoever sends it: a short text stands in its place, and
 //! is named.
 
+use hone_domain::{Message, Role};
 use serde_json::Value;
 
 use crate::http::error::ApiError;
@@ -154,7 +155,10 @@ impl Reader {
                 }
                 _ => None,
             },
-            "search_result" | "tool_result" | "web_search_tool_result" | "web_fetch_tool_result"
+            "search_result"
+            | "tool_result"
+            | "web_search_tool_result"
+            | "web_fetch_tool_result"
             | "code_execution_tool_result" => self.nested((path, depth), part.get("content"))?,
             "web_search_result" => Some(String::new()),
             "resource" => text_at(part, "/resource/text").map(str::to_owned),
@@ -164,7 +168,9 @@ impl Reader {
             return Ok(None);
         };
         let heads = [text_at(part, "/title"), text_at(part, "/url")];
-        let heads = heads.into_iter().chain([part.get("source").and_then(Value::as_str)]);
+        let heads = heads
+            .into_iter()
+            .chain([part.get("source").and_then(Value::as_str)]);
         let lines: Vec<&str> = heads.flatten().chain([source.as_str()]).collect();
         Ok(Some(lines.join("\n").trim_end().to_owned()))
     }
@@ -178,9 +184,8 @@ impl Reader {
         match content {
             Some(Value::Array(parts)) if depth < DEPTH_MAX => {
                 let parts = parts.iter().enumerate();
-                let texts = parts.map(|(at, part)| {
-                    self.part((&format!("{path}[{at}]"), depth + 1), part)
-                });
+                let texts =
+                    parts.map(|(at, part)| self.part((&format!("{path}[{at}]"), depth + 1), part));
                 Ok(Some(texts.collect::<Result<Vec<_>, _>>()?.join("\n")))
             }
             Some(Value::String(text)) => Ok(Some(text.clone())),
@@ -190,6 +195,27 @@ impl Reader {
     }
 }
 
+/// Takes blocks out of the instructions that are for a provider's accounts: lines that begin with one of
+/// these.
+pub fn hide(messages: &mut Vec<Message>, begins: &[String], reader: &mut Reader) {
+    messages.retain_mut(|message| {
+        if !matches!(message.role, Role::System | Role::Developer) {
+            return true;
+        }
+        let is_hidden = |text: &str| begins.iter().any(|begin| text.starts_with(begin));
+        while is_hidden(message.content.trim_start()) {
+            let text = message.content.trim_start();
+            let rest = text.split_once('\n').map_or("", |(_, rest)| rest);
+            message.content = rest.trim_start().to_owned();
+            reader.leave_out("system");
+            if message.content.is_empty() {
+                return false;
+            }
+        }
+        true
+    });
+}
+
 /// Whether a value is a part of content.
 fn is_part(value: &Value) -> bool {
     value.is_string() || value.get("type").is_some_and(Value::is_string)
@@ -197,7 +223,7 @@ fn is_part(value: &Value) -> bool {
 
 /// Kinds that a short text may stand for in a message of a person, too.
 fn is_known(kind: &str) -> bool {
-    const KNOWN: [&str; 9] = [
+    const KNOWN: [&str; 8] = [
         "document",
         "search_result",
         "tool_reference",
@@ -206,7 +232,6 @@ fn is_known(kind: &str) -> bool {
         "container_upload",
         "resource",
         "resource_link",
-        "mid_conv_system",
     ];
     KNOWN.contains(&kind)
 }
@@ -275,17 +300,26 @@ mod tests {
                 "T\nhttp://a\nb",
                 vec![],
             ),
-            (json!([{"type": "tool_reference", "tool_name": "f"}]), "[tool f]", vec![]),
+            (
+                json!([{"type": "tool_reference", "tool_name": "f"}]),
+                "[tool f]",
+                vec![],
+            ),
         ];
         for (output, text, ignored) in rows {
             let mut reader = Reader::default();
             reader.newest(true);
-            assert_eq!(reader.output("o[3]", Some(&output)).ok().as_deref(), Some(text));
+            assert_eq!(
+                reader.output("o[3]", Some(&output)).ok().as_deref(),
+                Some(text)
+            );
             assert_eq!(reader.ignored(), ignored, "{output}");
         }
         let mut reader = Reader::default();
         reader.newest(true);
-        let refused = reader.one("m", &image).map_err(|error| error.body().error.code);
+        let refused = reader
+            .one("m", &image)
+            .map_err(|error| error.body().error.code);
         assert_eq!(refused, Err("unsupported_parameter"));
     }
 }

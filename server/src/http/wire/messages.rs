@@ -43,7 +43,9 @@ pub fn parse_messages(
 
 /// Where the newest messages of a person begin, which nobody has answered. What follows a tool's result at
 /// once may be from the tool.
-pub fn newest_from<'a>(roles: impl DoubleEndedIterator<Item = Option<&'a str>> + ExactSizeIterator) -> usize {
+pub fn newest_from<'a>(
+    roles: impl DoubleEndedIterator<Item = Option<&'a str>> + ExactSizeIterator,
+) -> usize {
     let count = roles.len();
     let mut before = roles.enumerate().rev();
     let last = before.find(|(_, role)| matches!(role, Some("assistant" | "tool" | "function")));
@@ -210,7 +212,10 @@ fn parse_calls(path: &str, fields: &Map<String, Value>) -> Result<Vec<ToolCall>,
 
 /// A call of a tool that takes a text.
 fn parse_custom(path: &str, id: &str, custom: &Value) -> Result<ToolCall, ApiError> {
-    let input = custom.get("input").and_then(Value::as_str).unwrap_or_default();
+    let input = custom
+        .get("input")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     let mut call = parse_call(path, id, custom)?;
     call.arguments = super::foreign::of_input(input);
     Ok(call)
