@@ -27,9 +27,11 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 from server import start
 
-MODULES = HERE / "node_modules"
+MODULES = pathlib.Path(os.environ.get("AGENTS_MODULES", HERE / "node_modules"))
 MODEL = "hone-starter"
 PATIENCE_S = 240
+# Model calls of a task with three tools and of one that is resumed with one more.
+TURNS = 6
 # Most tokens of an answer that no call is demanded of.
 ANSWER_TOKENS = 24
 
@@ -46,8 +48,11 @@ class Server:
     def __init__(self, data, *options):
         self.child, self.url = start(data, *options)
 
-    def call(self, path):
-        with urllib.request.urlopen(self.url + path, timeout=30) as reply:
+    def call(self, path, body=None, method=None):
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"content-type": "application/json"}
+        request = urllib.request.Request(self.url + path, data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=30) as reply:
             return json.load(reply)
 
     def stop(self):
@@ -234,16 +239,19 @@ def claude(proxy, home):
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "512",
     }
     program = next(MODULES.glob("@anthropic-ai/claude-code-linux-x64*/claude"))
-    say = [program, "-p", "--output-format", "json", "--allowedTools", "Bash,Read,Write"]
-    said = run([*say, "task alpha: list, write and read"], home, **env)
+    how = ["--output-format", "json", "--allowedTools", "Bash,Read,Write"]
+    said = run([program, "-p", "task alpha: list, write and read", *how], home, **env)
     check(f"{name} ends its task", said.returncode == 0, said)
     told = json.loads(said.stdout) if said.returncode == 0 else {}
     check(f"{name} has no error", not told.get("is_error"), told)
     written = home / "work/a.txt"
     check(f"{name} wrote the file that was asked for", written.exists() and written.read_text() == "one\ntwo\n")
     first = len(proxy.asks())
-    said = run([*say, "--resume", told.get("session_id", ""), "task beta: show it"], home, **env)
+    again = ["--resume", told.get("session_id", "")]
+    said = run([program, "-p", "task beta: show it", *again, *how], home, **env)
     check(f"{name} resumes its session", said.returncode == 0 and len(proxy.asks()) > first, said)
+    said = run([program, "-p", "task gamma: what is new?", *how], home, **env)
+    check(f"{name} begins another conversation", said.returncode == 0, said)
     return name
 
 
@@ -270,30 +278,55 @@ def codex(proxy, home):
     first = len(proxy.asks())
     said = run([*program, "resume", "--last", *how, "task beta: count"], home)
     check(f"{name} resumes its session", said.returncode == 0 and len(proxy.asks()) > first, said)
+    said = run([*program, *how, "task gamma: what is new?"], home)
+    check(f"{name} begins another conversation", said.returncode == 0, said)
     return name
 
 
 def told(name, server, proxy):
-    """Every request is answered, every main turn is bound, housekeeping is a side turn."""
+    """Every request is answered, every main turn follows the one before it, and nothing is praised."""
     refused = [(note["path"], note.get("status"), note.get("reply", "")[:400]) for note in proxy.seen
-               if note["path"].startswith("/v1/") and note["path"] != "/v1/models"
-               and not 200 <= note.get("status", 0) < 300 and not note.get("left")]
+               if note["path"].startswith("/v1/") and not note.get("left")
+               and not 200 <= note.get("status", 0) < 300]
     check(f"{name}: every request is 2xx", not refused, refused)
-    mains = [note for note in proxy.asks() if note["body"].get("tools")]
-    check(f"{name}: at least five model calls", len(mains) >= 5, len(mains))
-    wanted = 4
+    wanted = [note for note in proxy.asks() if note["body"].get("tools")]
+    check(f"{name}: a task has three model calls and more", len(wanted) >= TURNS, len(wanted))
     for _ in range(100):
         turns = list(reversed(server.call("/admin/v1/turns?limit=100")["data"]))
-        if sum(turn["kind"] == "main" for turn in turns) >= wanted:
+        main = [turn for turn in turns if turn["kind"] == "main"]
+        if len(main) >= len(wanted):
             break
         time.sleep(0.1)
-    main = [turn for turn in turns if turn["kind"] == "main"]
-    sessions = {turn["session_id"] for turn in main}
-    check(f"{name}: one session of main turns", len(sessions) == 1 and len(main) >= 5, turns)
-    linked = [server.call(f"/admin/v1/turns/{turn['turn_id']}").get("parent_id") for turn in main]
-    check(f"{name}: every main turn but the first continues another", linked.count(None) <= 1, linked)
-    scored = [turn for turn in main if turn.get("score") not in (None, 0.0)]
-    check(f"{name}: unremarkable results are no praise", not scored, scored)
+    side = len(proxy.asks()) - len(wanted)
+    check(f"{name}: tasks are main turns and all else is housekeeping", len(main) == len(wanted) and len(turns) == len(main) + side, turns)
+    talk, other = main[:TURNS], main[TURNS:]
+    sessions = {turn["session_id"] for turn in talk}
+    check(f"{name}: a resumed session is one session", len(sessions) == 1, talk)
+    check(f"{name}: another conversation is another one", not sessions & {turn["session_id"] for turn in other}, main)
+    parents = [server.call(f"/v1/turns/{turn['id']}")["parent_id"] for turn in main]
+    truth = [None] + [turn["id"] for turn in talk[:-1]]
+    truth += [None] + [turn["id"] for turn in other[:-1]]
+    check(f"{name}: every turn continues the one before it", parents == truth, (parents, truth))
+    called = [turn for turn, note in zip(main, wanted) if "demanded" in note]
+    praised = [turn for turn in called if turn.get("score") not in (None, 0.0)]
+    check(f"{name}: unremarkable results are no praise", not praised, praised)
+    cached, prompt = usage_of(proxy.asks()[-1]["reply"])
+    check(f"{name}: the next conversation's prompt comes from the cache", cached >= 0.95 * prompt, (cached, prompt))
+
+
+def usage_of(reply):
+    """Prompt tokens that were not computed again, and all of them."""
+    found = (0, 1)
+    for line in reply.splitlines():
+        if not line.startswith("data: {"):
+            continue
+        event = json.loads(line[6:])
+        usage = (event.get("message") or event.get("response") or {}).get("usage") or {}
+        if "cache_read_input_tokens" in usage:
+            found = usage["cache_read_input_tokens"], usage["cache_read_input_tokens"] + usage["input_tokens"]
+        elif "input_tokens_details" in usage:
+            found = usage["input_tokens_details"]["cached_tokens"], usage["input_tokens"]
+    return found
 
 
 AGENTS = {"claude": claude, "codex": codex}
@@ -307,6 +340,8 @@ def main():
             (home / "work").mkdir()
             server = Server(data)
             proxy = Proxy(server)
+            # Codex says store: false every time; who runs this lets it be learned from all the same.
+            server.call("/v1/consent", {"learning": "full", "despite_store_false": True}, "PUT")
             try:
                 told(AGENTS[agent](proxy, home), server, proxy)
             finally:

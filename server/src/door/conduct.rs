@@ -74,6 +74,8 @@ pub struct Ended {
     pub turn: TurnId,
     /// Its session.
     pub session: SessionId,
+    /// Whether its person is asked if it is to be learned from although its client says `store: false`.
+    pub asks_consent: bool,
 }
 
 /// A choice that was asked for.
@@ -275,13 +277,12 @@ impl Hearing {
         parts
     }
 
-    /// How the end is told: an answer whose last call is not whole was cut short, whatever ended it.
+    /// How the end is told: an answer whose last call is not whole was cut short, where no stop string of
+    /// its client cut it.
     fn told(&self, stop: StopReason) -> StopReason {
         let is_cut = self.calls_begun > self.listener.whole_calls();
         match self.stop(stop) {
-            StopReason::EndToken | StopReason::StopString | StopReason::ToolCall if is_cut => {
-                StopReason::Length
-            }
+            StopReason::EndToken | StopReason::ToolCall if is_cut => StopReason::Length,
             stop => stop,
         }
     }
@@ -364,9 +365,16 @@ async fn finish(
             receipt,
             turn: job.ask.turn,
             session: job.ask.context.session,
+            asks_consent: asks_consent(door, &job.ask, receipt),
         }),
     };
     send(out, piece);
+}
+
+/// Whether a person has still to decide about clients that say `store: false` with every request.
+fn asks_consent(door: &Door, ask: &Ask, receipt: Receipt) -> bool {
+    let is_told = receipt == Receipt::NotCollected(Reason::StoreFalse);
+    is_told && !door.rules.consent(&ask.context.owner, &ask.scope).1
 }
 
 /// Tells the collector of traces, where there is one.

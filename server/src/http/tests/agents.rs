@@ -259,9 +259,8 @@ async fn a_call_of_a_function_in_a_namespace_comes_back_in_two_fields() {
             &json!("mcp__files")
         )
     );
-    let events = ask(&stage, RESPONSES, &json!({"tools": tools, "stream": true}))
-        .await
-        .events();
+    let streamed = json!({"tools": tools, "input": "another", "stream": true});
+    let events = ask(&stage, RESPONSES, &streamed).await.events();
     let done = events
         .iter()
         .find(|e| e["type"] == "response.output_item.done")
@@ -566,7 +565,7 @@ async fn errors_of_messages_are_in_the_words_of_its_clients() {
     let told = ask(&stage, MESSAGES, &long).await.json();
     let message = told["error"]["message"].as_str().unwrap();
     assert!(
-        message.starts_with("prompt is too long: 5015 tokens > 4096 maximum"),
+        message.starts_with("prompt is too long: 5016 tokens > 4096 maximum"),
         "{message}"
     );
     let unknown = stage.post("/v1/messages/nothing", "{}").await.json();
@@ -767,4 +766,36 @@ async fn housekeeping_is_a_side_turn_and_nobodys_next_state() {
         assert_eq!(asks.last().unwrap().kind, kind, "{fields}");
     }
     assert!(stage.told.lock().unwrap().next.is_empty());
+}
+
+/// Some clients say `store: false` every time: their person decides once whether that is meant.
+#[tokio::test]
+async fn who_says_store_false_is_asked_once_whether_to_learn_all_the_same() {
+    let stage = Stage::new(Recorder::Collects).await;
+    for path in [CHAT, RESPONSES, MESSAGES] {
+        let note = ask(&stage, path, &json!({"store": false})).await.json()["hone"].clone();
+        assert_eq!(note["reason"], "store_false", "{path}");
+        let question = note["question"].as_str().unwrap();
+        assert!(question.contains("PUT /v1/consent"), "{path}: {question}");
+    }
+    let plain = ask(&stage, CHAT, &json!({})).await.json();
+    assert!(plain["hone"]["question"].is_null());
+    for (despite, collected) in [(false, false), (true, true)] {
+        let body = json!({"learning": "full", "despite_store_false": despite}).to_string();
+        let put = request(
+            "PUT",
+            "/v1/consent",
+            &[("content-type", "application/json")],
+        );
+        let put = stage.send(put.body(Body::from(body)).unwrap()).await;
+        assert_eq!(put.status(), 200);
+        let note = ask(&stage, RESPONSES, &json!({"store": false}))
+            .await
+            .json()["hone"]
+            .clone();
+        assert_eq!(
+            (&note["collected"], &note["question"]),
+            (&json!(collected), &Value::Null)
+        );
+    }
 }

@@ -339,13 +339,17 @@ async fn one_call_at_a_time_where_the_request_says_so() {
 /// Whatever cut it: a call that is not whole is no reason to end with calls.
 #[tokio::test]
 async fn a_call_that_is_not_whole_is_no_call_to_end_with() {
-    for stop in [StopReason::StopString, StopReason::EndToken] {
+    let told = [
+        (StopReason::StopString, "stop"),
+        (StopReason::EndToken, "length"),
+    ];
+    for (stop, told) in told {
         let stage = Stage::new(Recorder::Collects).await;
         let says = || Script::Say(PIECES[..3].to_vec(), stop);
         stage.script([says(), says()]);
         let fields = json!({"tool_choice": "required", "stop": ["Rome"]});
         let reply = ask(&stage, weather(), &fields).await.json();
-        assert_eq!(reply["choices"][0]["finish_reason"], "stop");
+        assert_eq!(reply["choices"][0]["finish_reason"], told);
         let body = json!({"model": "gpt", "max_tokens": 99, "messages": weather(),
             "tool_choice": {"type": "any"}, "stop_sequences": ["Rome"],
             "tools": [{"name": "look", "input_schema": {"type": "object"}}]});

@@ -60,11 +60,19 @@ pub struct HoneNote {
     pub reason: Option<&'static str>,
     /// The same in words.
     pub explanation: Option<&'static str>,
+    /// What its person has to decide, until they have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub question: Option<&'static str>,
     /// With `n > 1`, the notes of the other choices.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(no_recursion)]
     pub others: Vec<Self>,
 }
+
+/// Asked where a client says `store: false` with every request and nobody has decided about that.
+const LEARN_DESPITE: &str = "this client says store: false, so nothing of it is kept; is it to be learned from \
+                             all the same? Answer once, on the page or with PUT /v1/consent and \
+                             {\"learning\": \"full\", \"despite_store_false\": true} (or false)";
 
 impl HoneNote {
     /// Of an ended choice.
@@ -80,6 +88,7 @@ impl HoneNote {
             collected: reason.is_none(),
             reason: reason.map(Reason::as_str),
             explanation: reason.map(Reason::explain),
+            question: ended.asks_consent.then_some(LEARN_DESPITE),
             others: Vec::new(),
         }
     }
