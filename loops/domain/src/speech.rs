@@ -11,6 +11,7 @@ mod heard;
 mod loose;
 mod manner;
 mod parameters;
+mod python;
 mod scan;
 mod spans;
 
@@ -190,7 +191,6 @@ impl Listener {
         match &mut self.loose {
             Some(loose) => {
                 let mut out = loose.pass(out);
-                // What an answer is about to say of its calls may not be said twice.
                 let before = loose.calls;
                 loose.finish(is_single, &mut out);
                 self.whole_calls += loose.calls - before;

@@ -43,7 +43,7 @@ pub enum TemplateError {
 /// A compiled chat template with the special tokens it may name.
 pub struct ChatTemplate {
     /// Another template that is for conversations with tools.
-    for_tools: Option<Box<ChatTemplate>>,
+    for_tools: Option<Box<Self>>,
     source: Option<String>,
     /// What is compiled in place of the source.
     program: String,

@@ -126,12 +126,25 @@ impl Takes {
             takes: self,
             all: Vec::with_capacity(messages.len()),
         };
-        let is_instruction = |m: &&Message| matches!(m.role, Role::System | Role::Developer);
-        let leading = messages.iter().take_while(is_instruction).count();
-        for (at, message) in messages.iter().enumerate() {
+        // Instructions of the first request stand before its words: clients add them behind, and the next
+        // conversation then begins with the same prompt.
+        let is_instruction = |m: &Message| matches!(m.role, Role::System | Role::Developer);
+        let is_answer = |m: &Message| matches!(m.role, Role::Assistant | Role::Tool);
+        let first = messages.iter().position(is_answer);
+        let (first, later) = messages.split_at(first.unwrap_or(messages.len()));
+        let (leading, asked): (Vec<&Message>, Vec<&Message>) =
+            first.iter().partition(|message| is_instruction(message));
+        leading
+            .iter()
+            .for_each(|message| out.push(message, None, true));
+        asked
+            .iter()
+            .for_each(|message| out.push(message, None, false));
+        for (at, message) in later.iter().enumerate() {
+            let at = first.len() + at;
             let text = recorded.next_if(|(place, _)| *place == at);
             let text = text.map(|(_, text)| text.clone());
-            out.push(message, text, at < leading);
+            out.push(message, text, false);
         }
         let places = out.all.iter().enumerate();
         let places = places.filter_map(|(at, (_, text))| Some((at, text.clone()?)));
@@ -223,7 +236,7 @@ impl Rewritten {
             (Some(before), role)
                 if before == role && matches!(role, Role::User | Role::Assistant) =>
             {
-                self.merge(message, text);
+                self.merge(message, text.as_deref());
             }
             (before, Role::Assistant) if before.is_none_or(is_instruction) => {
                 self.all
@@ -235,17 +248,13 @@ impl Rewritten {
     }
 
     /// Puts a message behind the last one, in one message.
-    fn merge(&mut self, message: Message, text: Option<Arc<str>>) {
+    fn merge(&mut self, message: Message, text: Option<&str>) {
         let Some((last, last_text)) = self.all.last_mut() else {
             return;
         };
         if last_text.is_some() || text.is_some() {
             let mut whole = last_text.as_deref().unwrap_or(&last.content).to_owned();
-            join(
-                &mut whole,
-                "\n\n",
-                text.as_deref().unwrap_or(&message.content),
-            );
+            join(&mut whole, "\n\n", text.unwrap_or(&message.content));
             *last_text = Some(Arc::from(whole));
         }
         join(&mut last.content, "\n\n", &message.content);

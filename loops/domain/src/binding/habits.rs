@@ -361,9 +361,27 @@ mod tests {
         );
     }
 
+    /// Messages, whether there are tools, members of a form, most tokens, kind.
+    type Row<'a> = (
+        Vec<Message>,
+        bool,
+        Option<&'a [String]>,
+        Option<u32>,
+        TurnKind,
+    );
+
+    fn told((messages, offers_tools, form, max_tokens, kind): &Row<'_>) {
+        let look = Look {
+            messages,
+            offers_tools: *offers_tools,
+            form: *form,
+            max_tokens: *max_tokens,
+        };
+        assert_eq!(Habits::default().kind(&look), *kind, "{look:?}");
+    }
+
     #[test]
     fn housekeeping_is_told_by_its_look() {
-        let habits = Habits::default();
         let system = Message::text(Role::System, "Name what this is about.");
         let user = |text: &str| Message::text(Role::User, text);
         let retold = user("### Task:\nName it.\n<chat_history>\nUSER: hi\n</chat_history>");
@@ -371,7 +389,14 @@ mod tests {
         let title = vec!["title".to_owned()];
         let titles = Some(title.as_slice());
         let many = ["title".to_owned(), "price".to_owned()];
-        let rows: [(Vec<Message>, bool, Option<&[String]>, Option<u32>, TurnKind); 12] = [
+        type Row<'a> = (
+            Vec<Message>,
+            bool,
+            Option<&'a [String]>,
+            Option<u32>,
+            TurnKind,
+        );
+        let rows: [Row<'_>; 12] = [
             (vec![retold.clone()], false, None, None, TurnKind::Side),
             (vec![retold.clone()], true, None, None, TurnKind::Main),
             (vec![retold], false, None, Some(8_000), TurnKind::Main),
@@ -422,14 +447,6 @@ mod tests {
             ),
             (vec![], false, None, None, TurnKind::Main),
         ];
-        for (messages, offers_tools, form, max_tokens, kind) in rows {
-            let look = Look {
-                messages: &messages,
-                offers_tools,
-                form,
-                max_tokens,
-            };
-            assert_eq!(habits.kind(&look), kind, "{look:?}");
-        }
+        rows.iter().for_each(told);
     }
 }

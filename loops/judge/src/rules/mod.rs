@@ -4,6 +4,7 @@
 //! language is here: clauses, negation, quotes, code, questions, long replies. A user who moves
 //! on to something new has not praised anything, so that is an abstention.
 
+mod command;
 mod manners;
 mod reply;
 mod table;
@@ -87,7 +88,7 @@ fn results(next_state: &NextState, turn: &Turn) -> Vec<Ruling> {
             calls => calls.get(at),
         };
         let call = call.map(|call| (call.name.as_str(), call.arguments.as_str()));
-        tool::judge_of(&item.text, &tool::Answered::of(call, item.failed))
+        tool::judge_of(&item.text, &command::Answered::of(call, item.failed))
     });
     rulings.collect()
 }

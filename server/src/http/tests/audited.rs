@@ -322,7 +322,10 @@ impl Walk {
         let mut turn = World::new(ledger.clone()).turn();
         "owner".clone_into(&mut turn.owner);
         turn.scope = Scope::of("owner", None);
-        ledger.record_turns(&[turn.clone()]).await.unwrap();
+        ledger
+            .record_turns(std::slice::from_ref(&turn))
+            .await
+            .unwrap();
         let path = format!("/v1/responses/resp_{}", turn.id);
         self.step(("DELETE", "/v1/responses/{id}", &path), &by, Value::Null)
             .await;
