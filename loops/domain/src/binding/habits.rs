@@ -32,6 +32,9 @@ const FORM_MEMBERS: [&str; 14] = [
     "slug",
 ];
 
+/// What clients ask for one token of, to see whether they may ask at all.
+const PROBES: [&str; 3] = ["quota", "count", "ping"];
+
 /// Words before a colon that a retold conversation begins its lines with.
 const SPEAKERS: [&str; 8] = [
     "user",
@@ -229,7 +232,7 @@ fn end_of(text: &str, tag: &str) -> Option<usize> {
     Some(tag.len() + at + close.len())
 }
 
-/// Housekeeping offers no tools. It asks for one token, for a JSON object that names what it is for, or
+/// Housekeeping offers no tools. It asks whether it may ask, for a JSON object that names what it is for, or
 /// for something short about a conversation that it retells.
 fn is_side_by_look(look: &Look<'_>, last: &str) -> bool {
     if look.offers_tools {
@@ -240,7 +243,7 @@ fn is_side_by_look(look: &Look<'_>, last: &str) -> bool {
     let (count, has_answer) = said.fold((0, false), |(count, answered), message| {
         (count + 1, answered || message.role == Role::Assistant)
     });
-    let is_probe = look.max_tokens == Some(1) && count == 1;
+    let is_probe = look.max_tokens == Some(1) && count == 1 && PROBES.contains(&last.trim());
     let is_short = look.max_tokens.is_none_or(|n| n <= SHORT_TOKENS_MAX);
     let instructed = look.messages.len() > count;
     let of_form = look.form.is_some_and(|members| {
