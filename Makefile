@@ -1,5 +1,5 @@
 # The commands of Hone. `make run` and `make test` are all a newcomer needs.
-.PHONY: help run web nightly page demo test setup lint unit hub candle clients openclaw schema schema-short soak soak-short made-up fuzz deploy page-tests browser bench bench-litellm bench-peers bench-trainer bench-prefill gpu arm openapi starter goldens clean
+.PHONY: help run web nightly page demo test setup lint unit hub candle clients openclaw agents schema schema-short soak soak-short made-up fuzz deploy page-tests browser bench bench-litellm bench-peers bench-trainer bench-prefill gpu arm openapi starter goldens clean
 
 CARGO ?= cargo
 # What release builds have beside the defaults: the local judge. FEATURES= leaves it out, which builds
@@ -36,7 +36,7 @@ demo: ## watch simulated users teach the model over plain HTTP (about five minut
 	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
 	$(HONE) demo
 
-test: setup web lint unit clients openclaw schema-short soak-short deploy page-tests browser ## set up what the tests need, then run everything
+test: setup web lint unit clients openclaw agents schema-short soak-short deploy page-tests browser ## set up what the tests need, then run everything
 
 setup: ## install what the tests need (a C and a C++ compiler; Python and Node clients)
 	@sh tests/setup.sh
@@ -68,6 +68,15 @@ openclaw: tests/openclaw/node_modules/.ready ## OpenClaw itself, of today and of
 # Nothing but Node itself needs its install script.
 tests/openclaw/node_modules/.ready: tests/openclaw/package-lock.json
 	cd tests/openclaw && npm ci --silent --no-audit --no-fund --omit=optional --ignore-scripts && npm rebuild --silent node
+	@touch $@
+
+agents: tests/agents/node_modules/.ready ## Claude Code and Codex themselves, whole tasks against the real server
+	$(CARGO) build $(TESTED) --bin hone
+	HONE=target/debug/hone python3 tests/agents/run.py
+
+# The programs come as they are; no install script is needed.
+tests/agents/node_modules/.ready: tests/agents/package-lock.json
+	cd tests/agents && npm ci --silent --no-audit --no-fund --ignore-scripts
 	@touch $@
 
 schema: setup ## 30,000 requests made from the API's document, held against it (about ten minutes)

@@ -11,9 +11,10 @@ use hone::http::error::ApiError;
 use hone::http::sse;
 use hone::http::wire::anthropic::MessagesRequest;
 use hone::http::wire::body::JsonObject;
+use hone::http::wire::content::{Reader, hide};
 use hone::http::wire::messages::parse_messages;
 use hone::http::wire::openai::ChatRequest;
-use hone::http::wire::responses::ResponsesRequest;
+use hone::http::wire::responses::{ResponsesRequest, Stored};
 use hone::http::wire::tools::Offer;
 use hone::outbound::Outbound;
 use hone::people::oidc::Tokens;
@@ -82,13 +83,15 @@ fn chat(object: JsonObject) -> Result<(), ApiError> {
     let (body, _) = ChatRequest::from_object(object)?;
     body.session
         .resolve(&axum::http::HeaderMap::new(), binding())?;
-    let parsed = parse_messages(&body.chat.messages, MESSAGES_MAX)?;
+    let mut reader = Reader::default();
+    let mut parsed = parse_messages(&body.chat.messages, MESSAGES_MAX, &mut reader)?;
     assert!((1..=MESSAGES_MAX).contains(&parsed.len()));
+    hide(&mut parsed, &binding().unshown, &mut reader);
     body.sampling.stops()?;
     let shape = body.shape.shape()?;
-    let tools = body.chat.tools.as_deref().unwrap_or_default();
+    let tools = body.chat.functions(&mut reader)?.tools;
     let choice = body.chat.tool_choice.as_ref();
-    let offer = Offer::of(tools, choice, body.chat.parallel_tool_calls)?;
+    let offer = Offer::of(&tools, choice, body.chat.parallel_tool_calls)?;
     if let Some(offer) = offer {
         offer.shape(Some(CallStyle::Tags), shape)?;
     }
@@ -99,9 +102,11 @@ fn responses(object: JsonObject) -> Result<(), ApiError> {
     let (body, _) = ResponsesRequest::from_object(object)?;
     body.session
         .resolve(&axum::http::HeaderMap::new(), binding())?;
-    body.messages(MESSAGES_MAX)?;
+    let mut reader = Reader::default();
+    body.messages(MESSAGES_MAX, (&mut reader, &Stored::new()))?;
     body.wishes()?;
-    body.chat_tools()?;
+    body.functions(&mut reader)?;
+    body.choice();
     body.shape_fields().shape().map(drop)
 }
 
@@ -109,9 +114,10 @@ fn messages(object: JsonObject) -> Result<(), ApiError> {
     let (body, _) = MessagesRequest::from_object(object)?;
     body.session
         .resolve(&axum::http::HeaderMap::new(), binding())?;
-    body.messages(MESSAGES_MAX)?;
+    let mut reader = Reader::default();
+    body.messages(MESSAGES_MAX, &mut reader)?;
     body.wishes()?;
-    body.chat_tools()?;
+    body.functions(&mut reader)?;
     body.chat_choice()?;
     body.shape_fields().shape().map(drop)
 }

@@ -67,6 +67,7 @@ pub(crate) fn observed(parent: u128, session: u128) -> Observed {
     let items = vec![NextItem {
         kind: NextKind::UserReply,
         text: "thanks".to_owned(),
+        failed: None,
     }];
     Observed {
         parent: TurnId(Uuid::from_u128(parent)),

@@ -30,7 +30,7 @@ pub use ask::{
     TokenDelta,
 };
 pub use binding::{
-    BindHow, BindRequest, Binding, Continued, Habits, PendingTurn, SessionIndex,
+    BindHow, BindRequest, Binding, Continued, Habits, Look, PendingTurn, SessionIndex,
     SessionIndexConfig, Trail, Transcript,
 };
 pub use blobs::{BlobError, BlobKey, Blobs};

@@ -62,6 +62,9 @@ pub struct Message {
     /// Which call a tool message answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
+    /// Whether the call that a tool message answers failed, where its client says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<bool>,
 }
 
 impl Message {
@@ -73,6 +76,7 @@ impl Message {
             name: None,
             tool_calls: Vec::new(),
             tool_call_id: None,
+            failed: None,
         }
     }
 
@@ -101,6 +105,9 @@ impl Message {
     }
 }
 
+/// So many bytes of arguments that are no JSON tell them from others.
+const BROKEN_BYTES: usize = 1_024;
+
 fn hash_call(hash: &mut Sha256, name: &str, arguments: &str) {
     hash.update([1]);
     hash.update(name);
@@ -112,7 +119,8 @@ fn hash_call(hash: &mut Sha256, name: &str, arguments: &str) {
     };
     match serde_json::from_str::<Value>(arguments) {
         Ok(value) => hash_json(hash, &as_said(value)),
-        Err(_) => hash.update(arguments),
+        // Some clients send back the beginning only of what is no JSON.
+        Err(_) => hash.update(&arguments[..arguments.floor_char_boundary(BROKEN_BYTES)]),
     }
 }
 

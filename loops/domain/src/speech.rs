@@ -8,8 +8,10 @@
 mod begin;
 mod call;
 mod heard;
+mod loose;
 mod manner;
 mod parameters;
+mod python;
 mod scan;
 mod spans;
 
@@ -19,6 +21,7 @@ pub use self::begin::CallFinder;
 use self::call::begun;
 pub use self::call::{Called, members};
 pub use self::heard::Heard;
+use self::loose::Loose;
 pub use self::manner::{CallStyle, Listening, Reasoning};
 use self::parameters::Telling;
 pub use self::parameters::{
@@ -99,6 +102,8 @@ pub struct Listener {
     whole_calls: usize,
     /// Nothing but space was said since the last call.
     is_behind_call: bool,
+    /// Finds calls of functions that there are in other forms.
+    loose: Option<Loose>,
 }
 
 impl Listener {
@@ -109,7 +114,9 @@ impl Listener {
 
     /// Like [`Self::new`], where it is known what arguments that are said as texts stand for.
     pub fn among(listening: Listening, functions: Arc<dyn Functions>) -> Self {
+        let is_free = listening.calls.is_some() && !listening.held && functions.is_any();
         Self {
+            loose: is_free.then(|| Loose::new(functions.clone())),
             calls: listening.calls,
             single: listening.single,
             tells_early: listening.held,
@@ -141,6 +148,14 @@ impl Listener {
 
     /// Takes more text; gives what became certain with it.
     pub fn push(&mut self, text: &str) -> Vec<Part> {
+        let out = self.take_in(text);
+        match &mut self.loose {
+            Some(loose) => loose.pass(out),
+            None => out,
+        }
+    }
+
+    fn take_in(&mut self, text: &str) -> Vec<Part> {
         let mut out = Vec::new();
         if text.is_empty() {
             return out;
@@ -171,6 +186,21 @@ impl Listener {
 
     /// The completion is over: what was held back is decided now.
     pub fn finish(&mut self) -> Vec<Part> {
+        let out = self.end();
+        let is_single = self.single;
+        match &mut self.loose {
+            Some(loose) => {
+                let mut out = loose.pass(out);
+                let before = loose.calls;
+                loose.finish(is_single, &mut out);
+                self.whole_calls += loose.calls - before;
+                out
+            }
+            None => out,
+        }
+    }
+
+    fn end(&mut self) -> Vec<Part> {
         let mut out = Vec::new();
         if self.at == At::Closing {
             // What ends it may be missing.

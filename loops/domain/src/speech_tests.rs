@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
+use crate::Message;
 
 const TAGS: Listening = Listening {
     calls: Some(CallStyle::Tags),
@@ -732,5 +733,134 @@ proptest! {
         // A text that says one thing before a call and another after it has one order when
         // sampled and another when sent back; the hash reads both alike.
         prop_assert_eq!(back.chain_hash(), sampled.chain_hash(), "{:?}", text);
+    }
+}
+
+/// A function that there is.
+#[derive(Debug)]
+struct Look;
+
+impl Functions for Look {
+    fn has(&self, function: &str) -> bool {
+        function == "look"
+    }
+
+    fn is_any(&self) -> bool {
+        true
+    }
+
+    fn is_text(&self, _: &str, _: &str) -> bool {
+        false
+    }
+
+    fn json(&self, _: &str, _: &str, text: &str) -> String {
+        guessed(text)
+    }
+}
+
+/// What is said in pieces of so many characters where `look` is offered.
+fn loosely(text: &str, style: CallStyle, size: usize) -> (String, Vec<(String, String)>, usize) {
+    let listening = Listening {
+        calls: Some(style),
+        ..Listening::default()
+    };
+    let mut listener = Listener::among(listening, Arc::new(Look));
+    let mut heard = Heard::default();
+    let chars: Vec<char> = text.chars().collect();
+    for piece in chars.chunks(size) {
+        heard.add(listener.push(&piece.iter().collect::<String>()));
+    }
+    heard.add(listener.finish());
+    let calls = heard.calls.into_iter();
+    let calls = calls.map(|call| (call.name, call.arguments)).collect();
+    (heard.content, calls, listener.whole_calls())
+}
+
+#[test]
+fn calls_of_functions_that_there_are_are_told_in_every_form() {
+    const ARGUMENTS: &str = "{\"city\": \"Rome\"}";
+    let call = format!("{{\"name\": \"look\", \"arguments\": {ARGUMENTS}}}");
+    let rows = [
+        (call.clone(), ""),
+        (format!("```json\n{call}\n```"), ""),
+        (format!("```\n{call}\n```\n"), ""),
+        (format!("I will look.\n\n```json\n{call}\n```"), "I will look."),
+        (format!("I will look.\n{call}"), "I will look."),
+        (format!("{{\"name\": \"look\", \"parameters\": {ARGUMENTS}}}"), ""),
+        (format!("{{\"type\": \"function\", \"function\": {call}}}"), ""),
+        (format!("[{call}]"), ""),
+        (format!("[TOOL_CALLS] [{call}]"), ""),
+        (format!("[TOOL_CALLS]look[ARGS]{ARGUMENTS}"), ""),
+        (format!("<|python_tag|>{call}"), ""),
+        (format!("<function_call>{call}</function_call>"), ""),
+        ("```tool_code\nprint(look(city=\"Rome\"))\n```".to_owned(), ""),
+        ("[look(city='Rome')]".to_owned(), ""),
+        (
+            format!(
+                "<\u{ff5c}tool\u{2581}calls\u{2581}begin\u{ff5c}><\u{ff5c}tool\u{2581}call\u{2581}begin\u{ff5c}>function\
+                 <\u{ff5c}tool\u{2581}sep\u{ff5c}>look\n```json\n{ARGUMENTS}\n```<\u{ff5c}tool\u{2581}call\u{2581}end\u{ff5c}>\
+                 <\u{ff5c}tool\u{2581}calls\u{2581}end\u{ff5c}>"
+            ),
+            "",
+        ),
+        (
+            "<tool_call>look\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>".to_owned(),
+            "",
+        ),
+        (
+            format!("<|channel|>commentary to=functions.look <|constrain|>json<|message|>{ARGUMENTS}<|call|>"),
+            "",
+        ),
+        (
+            "<tool_call>\n<function=look>\n<parameter=city>\nRome\n</parameter>\n</function>\n</tool_call>".to_owned(),
+            "",
+        ),
+        (format!("<tool_call>\n{call}\n</tool_call>"), ""),
+    ];
+    for (text, content) in rows {
+        for size in [1, 3, 7, 1_000] {
+            let (said, calls, whole) = loosely(&text, CallStyle::Tags, size);
+            assert_eq!(said, content, "{text:?} in pieces of {size}");
+            assert_eq!(calls.len(), 1, "{text:?} in pieces of {size}");
+            let arguments: serde_json::Value = serde_json::from_str(&calls[0].1).expect("JSON");
+            let expected = serde_json::json!({"city": "Rome"});
+            assert_eq!((&*calls[0].0, arguments, whole), ("look", expected, 1));
+        }
+        // It is found again however it comes back.
+        let sent = Message {
+            tool_calls: vec![crate::ToolCall {
+                id: String::new(),
+                name: "look".into(),
+                arguments: "{\"city\":\"Rome\"}".into(),
+            }],
+            ..Message::text(crate::Role::Assistant, content)
+        };
+        let sampled = Message::text(crate::Role::Assistant, text.clone());
+        assert_eq!(sampled.chain_hash(), sent.chain_hash(), "{text:?}");
+    }
+    let two = format!("{call}\n{call}");
+    assert_eq!(loosely(&two, CallStyle::Json, 5).1.len(), 2);
+}
+
+#[test]
+fn prose_about_calls_and_data_are_content() {
+    let call = "{\"name\": \"look\", \"arguments\": {\"city\": \"Rome\"}}";
+    let rows = [
+        format!("You could send\n```json\n{call}\n```\nto the server."),
+        format!("Use {call} for that."),
+        call.replace("look", "other"),
+        "{\"name\": \"look\", \"age\": 5}".to_owned(),
+        "{\"city\": \"Rome\"}".to_owned(),
+        "```json\n{\"name\": \"Ann\"}\n```".to_owned(),
+        "```python\nimport os\nprint(os.name)\n```".to_owned(),
+        "[1] A note.\n[link](http://a) and {x}".to_owned(),
+        "coffee for two < three".to_owned(),
+        "```json\n{\"name\": \"look\", \"arguments\": {".to_owned(),
+    ];
+    for text in rows {
+        for size in [1, 4, 1_000] {
+            let (said, calls, whole) = loosely(&text, CallStyle::Tags, size);
+            assert_eq!((said, calls.len(), whole), (text.clone(), 0, 0));
+        }
     }
 }

@@ -25,6 +25,9 @@ pub struct NextItem {
     pub kind: NextKind,
     /// Its text.
     pub text: String,
+    /// Of a tool's result: whether the call failed, where the client says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<bool>,
 }
 
 /// What the world answered after a turn.
@@ -48,6 +51,7 @@ impl NextState {
                 Some(NextItem {
                     kind,
                     text: m.content.clone(),
+                    failed: m.failed,
                 })
             })
             .collect();
@@ -60,6 +64,7 @@ impl NextState {
             items: vec![NextItem {
                 kind: NextKind::Feedback,
                 text: String::new(),
+                failed: None,
             }],
         }
     }

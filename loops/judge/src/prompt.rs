@@ -209,6 +209,7 @@ mod tests {
             items: vec![NextItem {
                 kind: NextKind::UserReply,
                 text: evil,
+                failed: None,
             }],
         };
         let mut turn = turn(1);

@@ -65,6 +65,7 @@ pub(crate) fn transition(n: u128, reply: &str) -> Transition {
     let items = vec![NextItem {
         kind: NextKind::UserReply,
         text: reply.to_owned(),
+        failed: None,
     }];
     Transition {
         id: TransitionId(Uuid::from_u128(n)),

@@ -22,6 +22,9 @@ use crate::tokenizer::Tokenizer;
 use crate::weights::{Keep, Model, Weights, is_compact};
 
 const TEMPLATE: &str = "chat_template.jinja";
+/// The template for conversations with tools, where that is another.
+const TOOL_TEMPLATE: &str = "additional_chat_templates/tool_use.jinja";
+const PROCESSOR_TEMPLATE: &str = "chat_template.json";
 
 const WHY_TOKENIZER: &str = "the tokenizer is read from it; AutoTokenizer.from_pretrained(folder) and \
                              save_pretrained(folder) of the transformers library write one";
@@ -292,38 +295,69 @@ fn token_text(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| value["content"].as_str())
 }
 
-/// chat_template.jinja where there is one, else the template in tokenizer_config.json (alone, or
-/// the one named "default" in a list). A model without one still serves plain completions.
+/// The template for conversations, and the one for those with tools where that is another: in files of
+/// their own where there are such, else in tokenizer_config.json (one alone, or a list with names). A model
+/// without one still serves plain completions.
 fn template(files: &Files, settings: &Map<String, Value>) -> Result<ChatTemplate, LoadError> {
-    let (file, source) = if files.exists(TEMPLATE) {
-        let bytes = files.read(TEMPLATE, "")?;
-        (
-            files.label(TEMPLATE),
-            Some(String::from_utf8_lossy(&bytes).into_owned()),
-        )
-    } else {
-        let found = match settings.get("chat_template") {
-            Some(Value::Array(list)) => list
-                .iter()
-                .find(|t| t["name"] == "default")
-                .or(list.first())
-                .and_then(|t| t["template"].as_str()),
-            Some(value) => value.as_str(),
-            None => None,
-        };
-        (files.label(TOKENIZER_CONFIG), found.map(str::to_owned))
+    let named = |name: &str| match settings.get("chat_template") {
+        Some(Value::Array(list)) => {
+            let named = list.iter().find(|t| t["name"] == name);
+            named.and_then(|t| t["template"].as_str())
+        }
+        _ => None,
+    };
+    let from_file = |name: &str| -> Result<Option<(String, String)>, LoadError> {
+        if !files.exists(name) {
+            return Ok(None);
+        }
+        let bytes = files.read(name, "")?;
+        let source = String::from_utf8_lossy(&bytes).into_owned();
+        Ok(Some((files.label(name), source)))
+    };
+    let in_settings = |source: &str| (files.label(TOKENIZER_CONFIG), source.to_owned());
+    let alone = || match settings.get("chat_template") {
+        Some(Value::Array(list)) => list.first().and_then(|t| t["template"].as_str()),
+        Some(value) => value.as_str(),
+        None => None,
+    };
+    let usual = match from_file(TEMPLATE)? {
+        Some(found) => Some(found),
+        None => match named("default").or_else(alone).map(in_settings) {
+            Some(found) => Some(found),
+            None => processor_template(files)?,
+        },
+    };
+    let for_tools = match from_file(TOOL_TEMPLATE)? {
+        Some(found) => Some(found),
+        None => named("tool_use").map(in_settings),
     };
     let tokens = settings.iter().filter(|(key, _)| key.ends_with("_token"));
     let tokens: Map<String, Value> = tokens
         .filter_map(|(key, value)| Some((key.clone(), Value::from(token_text(value)?))))
         .collect();
-    match source {
-        Some(source) => ChatTemplate::new(&source, tokens).map_err(|e| LoadError::Template {
+    let compiled = |(file, source): (String, String)| {
+        ChatTemplate::new(&source, tokens.clone()).map_err(|e| LoadError::Template {
             file,
             why: e.to_string(),
-        }),
-        None => Ok(ChatTemplate::none()),
+        })
+    };
+    let usual = usual.map(compiled).transpose()?;
+    let for_tools = for_tools.map(compiled).transpose()?;
+    Ok(match (usual, for_tools) {
+        (Some(usual), Some(for_tools)) => usual.with_tools(for_tools),
+        (Some(one), None) | (None, Some(one)) => one,
+        (None, None) => ChatTemplate::none(),
+    })
+}
+
+/// The template of a processor's own file, which some folders have instead.
+fn processor_template(files: &Files) -> Result<Option<(String, String)>, LoadError> {
+    if !files.exists(PROCESSOR_TEMPLATE) {
+        return Ok(None);
     }
+    let fields = object(files, PROCESSOR_TEMPLATE)?;
+    let source = fields.get("chat_template").and_then(Value::as_str);
+    Ok(source.map(|source| (files.label(PROCESSOR_TEMPLATE), source.to_owned())))
 }
 
 fn generation(
@@ -342,14 +376,15 @@ fn generation(
         Some(Value::Array(list)) => list,
         Some(one) => vec![one],
     };
-    let mut eos_ids = Vec::new();
-    for id in listed {
-        let fits = id.as_u64().filter(|id| *id < vocab as u64);
-        eos_ids.push(fits.ok_or_else(|| LoadError::BadKey {
+    // An end that the model cannot say does no harm beside one that it can.
+    let fits = |id: &Value| id.as_u64().filter(|id| *id < vocab as u64);
+    let mut eos_ids: Vec<u32> = listed.iter().filter_map(fits).map(|id| id as u32).collect();
+    if let Some(id) = listed.first().filter(|_| eos_ids.is_empty()) {
+        return Err(LoadError::BadKey {
             file: files.label(file),
             key: "eos_token_id".to_owned(),
             why: format!("names token {id}, but the vocabulary has {vocab} tokens"),
-        })? as u32);
+        });
     }
     // Models trained on from others often have a new end here, and the old one's file.
     let text = settings.get("eos_token").and_then(token_text);

@@ -318,9 +318,14 @@ fn a_tokenizer_larger_than_the_vocabulary_is_refused() {
         "model.embed_tokens.weight",
     ]);
     let mut sample = Sample::new();
-    sample.config["eos_token_id"] = json!([3, 5000]);
+    sample.config["eos_token_id"] = json!([5000]);
     sample.write();
     sample.fails(&["config.json", "eos_token_id", "5000"]);
+    // Beside an end that there is, one that there is not does no harm.
+    sample.config["eos_token_id"] = json!([3, 5000]);
+    sample.write();
+    let folder = ModelFolder::open(sample.dir.path()).unwrap();
+    assert_eq!(folder.generation().eos_ids, [3]);
 }
 
 #[test]
@@ -369,4 +374,35 @@ fn templates_and_sampling_defaults_are_found_where_writers_put_them() {
     );
     fs::write(sample.path("chat_template.jinja"), "{% if %}").unwrap();
     sample.fails(&["chat_template.jinja", "does not compile"]);
+}
+
+#[test]
+fn conversations_with_tools_have_the_template_that_is_for_them() {
+    let sample = Sample::new();
+    let render = |tools: Option<&[Value]>| {
+        let folder = ModelFolder::open(sample.dir.path()).unwrap();
+        let rendered = folder.template().render(&[], tools, true, &Map::new());
+        rendered.unwrap()
+    };
+    let tools = [json!({"type": "function", "function": {"name": "f"}})];
+    let settings = json!({"chat_template": [
+        {"name": "tool_use", "template": "tools <tool_call>"}, {"name": "default", "template": "plain"}]});
+    let path = sample.path("tokenizer_config.json");
+    fs::write(path, serde_json::to_vec(&settings).unwrap()).unwrap();
+    assert_eq!(
+        (render(None), render(Some(&tools))),
+        ("plain".into(), "tools <tool_call>".into())
+    );
+    let folder = sample.path("additional_chat_templates");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("tool_use.jinja"), "file").unwrap();
+    assert_eq!(
+        (render(None), render(Some(&tools))),
+        ("plain".into(), "file".into())
+    );
+    fs::write(sample.path("chat_template.jinja"), "usual").unwrap();
+    assert_eq!(
+        (render(None), render(Some(&tools))),
+        ("usual".into(), "file".into())
+    );
 }

@@ -170,7 +170,7 @@ pub fn for_peft(mut files: Vec<(String, Vec<u8>)>) -> Result<Vec<(String, Vec<u8
     let lora = LoraConfig {
         rank,
         alpha: rank as f32,
-        targets: targets(settings.get("target_modules").unwrap_or(&Value::Null))?,
+        targets: targets(settings.get("target_modules").unwrap_or(&Value::Null), &[])?,
         rslora: false,
         dtype,
     };
@@ -226,7 +226,7 @@ pub fn load(
     };
     let settings = parse_settings(&config)?;
     let (tensors, dtype) = parse_weights(&weights)?;
-    let config = parse_config(&settings, dtype)?;
+    let config = parse_config(&settings, (dtype, &targets_of(&tensors)))?;
     Ok(Adapter::from_tensors(cfg, config, tensors)?)
 }
 
@@ -308,7 +308,7 @@ fn is_unset(value: &Value) -> bool {
 }
 
 /// Settings that change the arithmetic in ways this crate does not compute.
-const MUST_BE_UNSET: [(&str, &str); 12] = [
+const MUST_BE_UNSET: [(&str, &str); 11] = [
     ("use_dora", "DoRA is not supported: train plain LoRA"),
     (
         "modules_to_save",
@@ -320,7 +320,6 @@ const MUST_BE_UNSET: [(&str, &str); 12] = [
     ("layers_to_transform", "train all layers"),
     ("layer_replication", "replicated layers are not supported"),
     ("lora_bias", "a bias in lora_B is not supported"),
-    ("exclude_modules", "list only the modules that are trained"),
     ("target_parameters", "target modules, not single parameters"),
     (
         "trainable_token_indices",
@@ -334,11 +333,11 @@ const MUST_BE_UNSET: [(&str, &str); 12] = [
 
 fn parse_config(
     config: &Map<String, Value>,
-    dtype: AdapterDtype,
+    (dtype, stored): (AdapterDtype, &[Target]),
 ) -> Result<AdapterConfig, PeftError> {
     let get = |key: &str| config.get(key).unwrap_or(&Value::Null);
     if get("peft_type") == DENSE {
-        let targets = targets(get("target_modules"))?;
+        let targets = targets(get("target_modules"), stored)?;
         return Ok(DenseConfig { targets, dtype }.into());
     }
     if get("peft_type") != "LORA" {
@@ -381,28 +380,51 @@ fn parse_config(
     let lora = LoraConfig {
         rank: rank as usize,
         alpha,
-        targets: targets(get("target_modules"))?,
+        targets: match is_unset(get("exclude_modules")) {
+            true => targets(get("target_modules"), stored)?,
+            // What is left is what the tensors are of.
+            false => targets(&Value::from("all but some"), stored)?,
+        },
         rslora: get("use_rslora") == &Value::Bool(true),
         dtype,
     };
     Ok(lora.into())
 }
 
-fn targets(value: &Value) -> Result<Vec<Target>, PeftError> {
+/// What the tensors of an adapter are of.
+fn targets_of(tensors: &[NamedTensor]) -> Vec<Target> {
+    let module = |name: &str| Target::from_module(name.rsplit('.').nth(2)?);
+    let found: Vec<Target> = tensors.iter().filter_map(|t| module(&t.name)).collect();
+    let all = Target::ALL.into_iter();
+    all.filter(|target| found.contains(target)).collect()
+}
+
+/// The modules that are trained: the list of them, or, where that is an expression or paths, what the
+/// stored tensors are of.
+fn targets(value: &Value, stored: &[Target]) -> Result<Vec<Target>, PeftError> {
     const KEY: &str = "target_modules";
-    if value == "all-linear" {
+    if value == "all-linear" && stored.is_empty() {
         return Ok(Target::ALL.to_vec());
+    }
+    if value.as_str().is_some_and(|text| !text.is_empty()) && !stored.is_empty() {
+        return Ok(stored.to_vec());
     }
     let list = value.as_array().filter(|list| !list.is_empty());
     let list = list.ok_or_else(|| unsupported(KEY, value, "give a list of module names"))?;
+    let is_path = |name: &Value| name.as_str().is_some_and(|name| name.contains('.'));
     let one = |name: &Value| {
-        name.as_str().and_then(Target::from_module).ok_or_else(|| {
+        let last = name.as_str().and_then(|name| name.rsplit('.').next());
+        last.and_then(Target::from_module).ok_or_else(|| {
             let remedy =
                 "supported are q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj";
             unsupported(KEY, name, remedy)
         })
     };
-    list.iter().map(one).collect()
+    let named: Vec<Target> = list.iter().map(one).collect::<Result<_, _>>()?;
+    match list.iter().any(is_path) && !stored.is_empty() {
+        true => Ok(stored.to_vec()),
+        false => Ok(named),
+    }
 }
 
 /// Tensors under their saved names, and bf16 if all of them are stored so.

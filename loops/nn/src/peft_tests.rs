@@ -144,7 +144,6 @@ fn settings_that_are_not_computed_are_refused_by_name() {
         ("lora_alpha", Value::Null),
         ("target_modules", json!(["q_proj", "lm_head"])),
         ("target_modules", json!([])),
-        ("target_modules", json!("regex.*")),
     ] {
         let mut broken = folder();
         let mut config: Value = serde_json::from_slice(&broken[CONFIG_FILE]).unwrap();
@@ -157,6 +156,35 @@ fn settings_that_are_not_computed_are_refused_by_name() {
         };
         refused(&broken, &[CONFIG_FILE, part, "not supported"]);
         assert!(read(&broken).unwrap_err().to_string().len() < 500);
+    }
+}
+
+/// An expression, paths and exclusions say no more than the tensors do.
+#[test]
+fn the_modules_are_those_that_the_tensors_are_of() {
+    let targets = |files: &Folder| {
+        let config = read(files).unwrap().config;
+        let mut names: Vec<&str> = config
+            .targets()
+            .iter()
+            .map(|target| target.module())
+            .collect();
+        names.sort_unstable();
+        names
+    };
+    let whole = targets(&folder());
+    for (key, value) in [
+        ("target_modules", json!("model.layers.*proj")),
+        ("target_modules", json!("all-linear")),
+        ("target_modules", json!(["layers.0.self_attn.q_proj"])),
+        ("exclude_modules", json!(["lm_head"])),
+        ("exclude_modules", json!("lm_head")),
+    ] {
+        let mut other = folder();
+        let mut config: Value = serde_json::from_slice(&other[CONFIG_FILE]).unwrap();
+        config[key] = value;
+        other.insert(CONFIG_FILE.to_owned(), serde_json::to_vec(&config).unwrap());
+        assert_eq!(targets(&other), whole, "{config}");
     }
 }
 

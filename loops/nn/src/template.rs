@@ -42,6 +42,8 @@ pub enum TemplateError {
 
 /// A compiled chat template with the special tokens it may name.
 pub struct ChatTemplate {
+    /// Another template that is for conversations with tools.
+    for_tools: Option<Box<Self>>,
     source: Option<String>,
     /// What is compiled in place of the source.
     program: String,
@@ -68,6 +70,7 @@ impl ChatTemplate {
         let limits = Limits::default();
         let source = without_generation_marks(&with_plain_line_ends(source));
         let mut template = Self {
+            for_tools: None,
             source: None,
             program: String::new(),
             tokens,
@@ -84,12 +87,19 @@ impl ChatTemplate {
     pub fn none() -> Self {
         let limits = Limits::default();
         Self {
+            for_tools: None,
             source: None,
             program: String::new(),
             tokens: Map::new(),
             env: Environment::empty(),
             limits,
         }
+    }
+
+    /// Uses another template for conversations with tools.
+    pub fn with_tools(mut self, template: Self) -> Self {
+        self.for_tools = Some(Box::new(template));
+        self
     }
 
     /// Uses `now` (seconds since 1970, UTC) instead of the system's clock for `strftime_now`.
@@ -108,8 +118,21 @@ impl ChatTemplate {
         self.source.as_deref()
     }
 
+    /// The text of the template for conversations with tools.
+    pub fn source_for_tools(&self) -> Option<&str> {
+        let template = self.for_tools.as_deref().unwrap_or(self);
+        template.source()
+    }
+
     /// Whether it reads a variable of that name.
     pub fn reads(&self, variable: &str) -> bool {
+        if self
+            .for_tools
+            .as_ref()
+            .is_some_and(|other| other.reads(variable))
+        {
+            return true;
+        }
         let mut rest = self.source().unwrap_or_default();
         let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
         while let Some(at) = rest.find(variable) {
@@ -131,6 +154,9 @@ impl ChatTemplate {
         add_generation_prompt: bool,
         extra: &Map<String, Value>,
     ) -> Result<String, TemplateError> {
+        if let Some(template) = self.for_tools.as_ref().filter(|_| tools.is_some()) {
+            return template.render(messages, tools, add_generation_prompt, extra);
+        }
         if !self.is_some() {
             return Err(TemplateError::None);
         }

@@ -14,12 +14,18 @@ pub struct BindingConfig {
     pub fields_first: Vec<String>,
     /// Headers with a session key, in order.
     pub headers: Vec<String>,
+    /// Headers with the key of the session that a request's own session comes from, in order.
+    pub parents: Vec<String>,
     /// Headers that carry a session key only in the form `UUID:NUMBER`.
     pub headers_counted: Vec<String>,
     /// Body fields with a session key, tried after the headers, in order.
     pub fields_last: Vec<String>,
     /// Beginnings of user messages that are in one request only.
     pub passing: Vec<String>,
+    /// Names of tags around what clients add to a person's words.
+    pub injected: Vec<String>,
+    /// Beginnings of system blocks that are for a provider's accounts, and no instruction.
+    pub unshown: Vec<String>,
     /// Words by which housekeeping is recognised: `system: words` or `user: words`.
     pub side: Vec<String>,
     /// How long after an answer that never arrived the same request again is its retry.
@@ -32,7 +38,9 @@ impl BindingConfig {
     /// # Errors
     /// The one that is none.
     pub fn habits(&self) -> Result<Habits, String> {
-        Habits::new(&self.passing, &self.side).map_err(|what| format!("binding: {what}"))
+        let habits = Habits::new(&self.passing, &self.side);
+        let habits = habits.and_then(|habits| habits.with_injected(&self.injected));
+        habits.map_err(|what| format!("binding: {what}"))
     }
 
     pub(super) fn validate(&self) -> Result<(), String> {
@@ -46,6 +54,9 @@ impl BindingConfig {
                      prompt_cache_key or metadata.NAME"
                 ));
             }
+        }
+        if self.unshown.iter().any(|begin| begin.trim().is_empty()) {
+            return Err("binding.unshown: an empty beginning would match every block".to_owned());
         }
         if self.retry_ms < 0 {
             return Err("binding.retry_ms must not be negative".to_owned());

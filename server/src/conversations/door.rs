@@ -6,12 +6,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use crate::config::{BindingConfig, Config, Sources};
+use crate::http::wire::content::Reader;
 use crate::http::wire::messages::parse_messages;
 use crate::http::wire::session::SessionFields;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use hone_domain::{
-    BindRequest, Binding, PendingTurn, Scope, SessionId, SessionIndex, SessionIndexConfig, TurnId,
-    TurnKind,
+    BindRequest, Binding, Look, PendingTurn, Scope, SessionId, SessionIndex, SessionIndexConfig,
+    TurnId, TurnKind,
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -159,7 +160,8 @@ impl Door {
 
     /// Binds, compares, answers; the turn that was made.
     pub fn ask(&mut self, sent: &Sent) -> TurnId {
-        let messages = parse_messages(&sent.messages, 4_096).expect("messages");
+        let mut reader = Reader::default();
+        let messages = parse_messages(&sent.messages, 4_096, &mut reader).expect("messages");
         let mut headers = HeaderMap::new();
         for (name, value) in &sent.headers {
             let name = HeaderName::from_bytes(name.as_bytes()).expect("a header");
@@ -167,7 +169,12 @@ impl Door {
         }
         let fields: SessionFields = serde_json::from_value(sent.fields.clone()).expect("fields");
         let wish = fields.resolve(&headers, &self.places).expect("fields");
-        let kind = wish.kind.unwrap_or_else(|| self.index.kind_of(&messages));
+        let look = Look {
+            messages: &messages,
+            offers_tools: sent.fields.get("tools").is_some(),
+            ..Look::default()
+        };
+        let kind = wish.kind.unwrap_or_else(|| self.index.kind_of(&look));
         let scope = Scope::of("owner", sent.user.as_deref());
         let new_session = SessionId(self.id());
         let binding = self.index.bind(&BindRequest {
@@ -187,7 +194,8 @@ impl Door {
             .entry(binding.session)
             .or_insert(sent.conversation);
         self.turns.insert(turn, sent.conversation);
-        let answer = parse_messages(std::slice::from_ref(&sent.answer), 1).expect("an answer");
+        let answer = std::slice::from_ref(&sent.answer);
+        let answer = parse_messages(answer, 1, &mut reader).expect("an answer");
         let pending = PendingTurn {
             turn,
             session: binding.session,

@@ -185,6 +185,10 @@ impl Functions for Offered {
         self.tool(function).is_some()
     }
 
+    fn is_any(&self) -> bool {
+        !self.0.is_empty()
+    }
+
     fn is_text(&self, function: &str, name: &str) -> bool {
         self.kinds(function, name) == Kinds::TEXT
     }

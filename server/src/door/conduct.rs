@@ -75,6 +75,8 @@ pub struct Ended {
     pub turn: TurnId,
     /// Its session.
     pub session: SessionId,
+    /// Whether its person is asked if it is to be learned from although its client says `store: false`.
+    pub asks_consent: bool,
 }
 
 /// A choice that was asked for.
@@ -227,6 +229,8 @@ struct Hearing {
     listener: Listener,
     /// Tokens of reasoning.
     thoughts: usize,
+    /// Calls that began.
+    calls_begun: usize,
 }
 
 impl Hearing {
@@ -239,6 +243,7 @@ impl Hearing {
             text: String::new(),
             listener,
             thoughts: 0,
+            calls_begun: 0,
         }
     }
 
@@ -253,13 +258,34 @@ impl Hearing {
 
     fn push(&mut self, text: &str) -> Vec<Part> {
         self.text.push_str(text);
-        self.listener.push(text)
+        let parts = self.listener.push(text);
+        self.count(&parts);
+        parts
+    }
+
+    fn count(&mut self, parts: &[Part]) {
+        let begun = parts
+            .iter()
+            .filter(|part| matches!(part, Part::CallBegun(_)));
+        self.calls_begun += begun.count();
     }
 
     fn finish(&mut self, text: &str) -> Vec<Part> {
         let mut parts = self.push(text);
-        parts.extend(self.listener.finish());
+        let rest = self.listener.finish();
+        self.count(&rest);
+        parts.extend(rest);
         parts
+    }
+
+    /// How the end is told: an answer whose last call is not whole was cut short, where no stop string of
+    /// its client cut it.
+    fn told(&self, stop: StopReason) -> StopReason {
+        let is_cut = self.calls_begun > self.listener.whole_calls();
+        match self.stop(stop) {
+            StopReason::EndToken | StopReason::ToolCall if is_cut => StopReason::Length,
+            stop => stop,
+        }
     }
 
     /// An answer that calls and ends by itself ends with its calls. A call that is not whole is none.
@@ -287,6 +313,7 @@ async fn finish(
     if !rest.is_empty() {
         send(out, Piece::Rest(rest));
     }
+    let told_stop = heard.told(end.stop);
     let stop = heard.stop(end.stop);
     if let Some(turn) = &mut end.turn {
         turn.completion.set_stop(stop);
@@ -322,7 +349,7 @@ async fn finish(
     let piece = match cancelled {
         Some(error) => Piece::Failed(error),
         None => Piece::Ended(Ended {
-            stop,
+            stop: told_stop,
             version,
             tokens,
             reasoning_tokens,
@@ -330,9 +357,16 @@ async fn finish(
             receipt,
             turn: job.ask.turn,
             session: job.ask.context.session,
+            asks_consent: asks_consent(door, &job.ask, receipt),
         }),
     };
     send(out, piece);
+}
+
+/// Whether a person has still to decide about clients that say `store: false` with every request.
+fn asks_consent(door: &Door, ask: &Ask, receipt: Receipt) -> bool {
+    let is_told = receipt == Receipt::NotCollected(Reason::StoreFalse);
+    is_told && !door.rules.consent(&ask.context.owner, &ask.scope).1
 }
 
 /// Tells the collector of traces, where there is one.

@@ -113,8 +113,9 @@ impl Language for ModelLanguage {
 
     fn manner(&self) -> Manner {
         let source = self.template.source().unwrap_or_default();
+        let for_tools = self.template.source_for_tools().unwrap_or_default();
         Manner {
-            calls: CallStyle::of_template(source),
+            calls: CallStyle::of_template(for_tools),
             reasons: Reasoning::in_template(source),
         }
     }

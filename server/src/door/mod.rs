@@ -15,6 +15,7 @@ mod places;
 mod prepare;
 mod render;
 mod shape;
+mod takes;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
@@ -43,6 +44,7 @@ pub use places::{Place, Places};
 pub use prepare::{Opened, PromptSource, Request, chars_of};
 pub use render::template_message;
 pub use shape::{Calls, Loose, Pattern, Shape};
+pub use takes::Takes;
 
 /// What the door needs of the house.
 pub struct Door {
@@ -50,8 +52,8 @@ pub struct Door {
     pub backend: Arc<dyn Backend>,
     /// Templates and tokens of the served model.
     pub language: Arc<dyn Language>,
-    /// Whether its template takes one call a message only, once that was asked.
-    pub one_call: OnceLock<bool>,
+    /// What its template takes, once that was asked.
+    pub takes: OnceLock<Takes>,
     /// Sessions and what they continue.
     pub index: SharedIndex,
     /// Collect's queue, where collect runs in this process.
@@ -109,10 +111,9 @@ impl Door {
         Trail::of(scope, messages, &habits)
     }
 
-    /// Whether the model's template refuses a message with more than one call.
-    pub fn takes_one_call(&self) -> bool {
-        let find = || render::takes_one_call(&*self.language);
-        *self.one_call.get_or_init(find)
+    /// What the model's template takes.
+    pub fn takes(&self) -> Takes {
+        *self.takes.get_or_init(|| Takes::of(&*self.language))
     }
 
     /// The client says that its session is done: collect closes it and the index forgets it.

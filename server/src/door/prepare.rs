@@ -6,9 +6,9 @@ use std::sync::Arc;
 use hone_collect::{Input, Observed};
 use hone_domain::{
     Admission, Admitted, Ask, AskContext, BindRequest, Binding, CallStyle, Check, Collect,
-    Continued, Form, Grammar, GroupId, Listening, Message, Millis, Origin, PolicyChoice, Reason,
-    Reasoning, RequestId, Sampling, Scope, ServeError, SessionId, StopRules, Token, ToolCall,
-    TurnId, TurnKind, Wanted,
+    Continued, Form, Grammar, GroupId, Listening, Look, Message, Millis, Origin, PolicyChoice,
+    Reason, Reasoning, RequestId, Sampling, Scope, ServeError, SessionId, StopRules, Token,
+    ToolCall, TurnId, TurnKind, Wanted,
 };
 use hone_serve::HeldGrammar;
 use serde_json::{Map, Value};
@@ -17,7 +17,7 @@ use super::arguments::Offered;
 use super::conduct::{Choice, Job, conduct};
 use super::render::{split_calls, template_messages};
 use super::shape::{Calls, Shape};
-use super::{Door, OpenError};
+use super::{Door, LanguageError, OpenError, Takes};
 use crate::telemetry::Parent;
 
 /// Where the prompt comes from.
@@ -85,6 +85,8 @@ pub struct Request {
     pub single_call: bool,
     /// The form of the answer.
     pub shape: Option<Shape>,
+    /// Names of its members, where that is a JSON object.
+    pub form_members: Option<Vec<String>>,
     /// What the client attached, for itself.
     pub metadata: BTreeMap<String, String>,
     /// The span of the client that this request belongs to.
@@ -123,6 +125,16 @@ impl Request {
                 tools: Some(tools), ..
             } if calls.is_some() => Some(Arc::new(Offered(tools.clone()))),
             _ => None,
+        }
+    }
+
+    /// What tells whether it is housekeeping.
+    fn look(&self) -> Look<'_> {
+        Look {
+            messages: &self.messages,
+            offers_tools: matches!(self.prompt, PromptSource::Chat { tools: Some(_), .. }),
+            form: self.form_members.as_deref(),
+            max_tokens: self.max_tokens,
         }
     }
 
@@ -207,7 +219,7 @@ impl Door {
     pub async fn open(self: &Arc<Self>, mut request: Request) -> Result<Opened, OpenError> {
         if request.kind.is_none() {
             let habits = self.index().habits();
-            request.kind = Some(habits.kind(&request.messages));
+            request.kind = Some(habits.kind(&request.look()));
         }
         let admitted_ms = self.clock.now_ms();
         let chars = match request.shape {
@@ -303,22 +315,26 @@ impl Door {
         Ok(match &request.prompt {
             PromptSource::Chat { tools, extra } => {
                 let tools = tools.as_deref();
-                let messages = self.for_template(&request.messages, recorded);
-                Some(self.language.render(&messages, tools, extra)?)
+                Some(self.rendered((&request.messages, recorded), (tools, extra))?)
             }
             PromptSource::Text(text) => Some(text.clone()),
             PromptSource::Tokens(_) => None,
         })
     }
 
-    /// Messages as the model's template takes them.
-    pub fn for_template(&self, messages: &[Message], recorded: &[(usize, Arc<str>)]) -> Vec<Value> {
-        let many = |message: &Message| message.tool_calls.len() > 1;
-        if !messages.iter().any(many) || !self.takes_one_call() {
-            return template_messages(messages, recorded);
-        }
-        let (messages, recorded) = split_calls(messages, recorded);
-        template_messages(&messages, &recorded)
+    /// A conversation through the model's template. Where the template refuses what it usually takes, the
+    /// conversation is told once more in the form that every template takes.
+    pub fn rendered(
+        &self,
+        (messages, recorded): (&[Message], &[(usize, Arc<str>)]),
+        (tools, extra): (Option<&[Value]>, &Map<String, Value>),
+    ) -> Result<String, LanguageError> {
+        let rendered = |takes: Takes| {
+            let values = for_template(takes, messages, recorded);
+            self.language.render(&values, tools, extra)
+        };
+        let takes = self.takes();
+        rendered(takes).or_else(|refused| rendered(Takes::LEAST).map_err(|_| refused))
     }
 
     /// The prompt with the session's completions as they were sampled, where that continues the
@@ -553,4 +569,15 @@ impl Door {
             self.counters.notes_dropped.add(1);
         }
     }
+}
+
+/// Messages as a template takes them.
+fn for_template(takes: Takes, messages: &[Message], recorded: &[(usize, Arc<str>)]) -> Vec<Value> {
+    let (messages, recorded) = takes.rewritten(messages, recorded);
+    let many = |message: &Message| message.tool_calls.len() > 1;
+    if takes.many_calls || !messages.iter().any(many) {
+        return template_messages(&messages, &recorded);
+    }
+    let (messages, recorded) = split_calls(&messages, &recorded);
+    template_messages(&messages, &recorded)
 }

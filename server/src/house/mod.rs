@@ -207,7 +207,7 @@ fn door_of(
     Door {
         backend,
         language: served.language.clone(),
-        one_call: OnceLock::new(),
+        takes: OnceLock::new(),
         index: commons.index.clone(),
         collect,
         rules: commons.rules.clone(),

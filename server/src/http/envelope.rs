@@ -15,6 +15,7 @@ use hone_domain::{RequestId, UserRole};
 use http_body_util::BodyExt;
 
 use super::Http;
+use super::anthropic;
 use super::cors::Cors;
 use super::error::ApiError;
 use super::guard::{self, Caller, Shown};
@@ -33,6 +34,8 @@ const ID_BYTES_MAX: usize = 128;
 pub struct Asked {
     /// Minted here.
     pub id: RequestId,
+    /// As its client sees it.
+    pub shown: String,
     /// Who calls.
     pub caller: Caller,
     /// From where.
@@ -57,6 +60,7 @@ pub async fn wrap(State(http): State<Arc<Http>>, request: Request, next: Next) -
         None => rights::meant(request.uri().path()),
         Some(_) => None,
     };
+    let is_anthropic = anthropic::is_meant(request.uri().path(), request.headers());
     let _in_flight = http.traffic.enter();
     let peer = request
         .extensions()
@@ -65,8 +69,11 @@ pub async fn wrap(State(http): State<Arc<Http>>, request: Request, next: Next) -
     let cors = Cors::of(&http.guard.get(), request.headers());
     let mut response = match cors.preflight(request.method(), request.headers()) {
         Some(told) => told,
-        None => admitted(&http, (id, peer, route), (request, next)).await,
+        None => admitted(&http, (id, &shown), (peer, route), (request, next)).await,
     };
+    if is_anthropic {
+        response = anthropic::told(response, &shown);
+    }
     cors.tell(&mut response);
     if let Ok(value) = HeaderValue::from_str(&shown) {
         response.headers_mut().insert("x-request-id", value);
@@ -88,7 +95,8 @@ pub async fn wrap(State(http): State<Arc<Http>>, request: Request, next: Next) -
 /// Answers those who may ask.
 async fn admitted(
     http: &Http,
-    (id, peer, route): (RequestId, IpAddr, Option<&str>),
+    (id, shown): (RequestId, &str),
+    (peer, route): (IpAddr, Option<&str>),
     (request, next): (Request, Next),
 ) -> Response {
     let seen = Seen {
@@ -104,6 +112,7 @@ async fn admitted(
         Ok(caller) => {
             let asked = Asked {
                 id,
+                shown: shown.to_owned(),
                 caller,
                 peer,
                 client,

@@ -272,6 +272,8 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let (status, ..) = self.class();
         let mut response = (status, Json(self.body())).into_response();
+        // For those who tell it in the words of another API.
+        response.extensions_mut().insert(self.clone());
         let headers = response.headers_mut();
         if let Some(ms) = self.retry_after_ms() {
             headers.insert(

@@ -1,6 +1,7 @@
 //! The HTTP door: the only axum of the house. Handlers parse, call, render.
 
 pub mod acts;
+pub mod anthropic;
 pub mod bodies;
 mod connections;
 pub mod cors;

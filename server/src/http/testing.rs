@@ -47,7 +47,7 @@ use super::{Http, Life, ModelNames, router};
 use crate::config::{
     BindingConfig, Config, DEFAULTS, HttpConfig, LearningConfig, LimitsConfig, Sources,
 };
-use crate::door::{ByteLanguage, Door, DoorCounters, Limits, Live, Places};
+use crate::door::{ByteLanguage, Door, DoorCounters, Language, Limits, Live, Places};
 use crate::eraser::Eraser;
 use crate::importer::{Base, Importer};
 use crate::learning::{Lessons, Rules};
@@ -459,11 +459,12 @@ fn door_of(
     fake: Arc<Fake>,
     (collect, rules, policies, late): Links<'_>,
     (config, meters, (clock, ids, abort)): (&HttpConfig, Arc<Meters>, Times),
+    language: Arc<dyn Language>,
 ) -> Arc<Door> {
     Arc::new(Door {
         backend: fake,
-        language: Arc::new(ByteLanguage),
-        one_call: std::sync::OnceLock::new(),
+        language,
+        takes: std::sync::OnceLock::new(),
         index: Arc::new(Mutex::new(index_of(config))),
         collect,
         rules,
@@ -578,20 +579,30 @@ async fn listen(inbox: Inbox<Input>, recorder: Recorder, told: Arc<Mutex<Told>>)
 
 impl Stage {
     pub(crate) async fn new(recorder: Recorder) -> Self {
-        Self::with(recorder, (Page::Built, defaults("limits"))).await
+        Self::speaking(recorder, Arc::new(ByteLanguage)).await
+    }
+
+    /// A door whose model has this template.
+    pub(crate) async fn speaking(recorder: Recorder, language: Arc<dyn Language>) -> Self {
+        let how = (Page::Built, defaults("limits"));
+        Self::with(recorder, how, language).await
     }
 
     /// A door whose page comes from there.
     pub(crate) async fn with_page(recorder: Recorder, page: Page) -> Self {
-        Self::with(recorder, (page, defaults("limits"))).await
+        Self::with(recorder, (page, defaults("limits")), Arc::new(ByteLanguage)).await
     }
 
     /// A door whose callers have limits.
     pub(crate) async fn with_limits(recorder: Recorder, limits: LimitsConfig) -> Self {
-        Self::with(recorder, (Page::Built, limits)).await
+        Self::with(recorder, (Page::Built, limits), Arc::new(ByteLanguage)).await
     }
 
-    async fn with(recorder: Recorder, (page, limits): (Page, LimitsConfig)) -> Self {
+    async fn with(
+        recorder: Recorder,
+        (page, limits): (Page, LimitsConfig),
+        language: Arc<dyn Language>,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let sqlite = SqliteConfig::in_folder(folder.path());
         let ledger = Arc::new(SqliteLedger::open(&sqlite).await.unwrap());
@@ -606,7 +617,8 @@ impl Stage {
         let late = late_in(folder.path());
         let links = (collect.clone(), rules.clone(), &policies, late);
         let meters = Arc::new(Meters::new(limits, clock.clone()));
-        let door = door_of(fake.clone(), links, (&config, meters.clone(), times));
+        let how = (&config, meters.clone(), times);
+        let door = door_of(fake.clone(), links, how, language);
         let eraser = eraser_of(&ledger, folder.path(), (policies.clone(), &door));
         tokio::spawn(eraser.clone().run(abort.signal()));
         let replays = Replays::new(config.replay_limits(), ledger.clone());

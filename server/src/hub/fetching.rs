@@ -91,6 +91,8 @@ impl Hub<'_> {
         for name in &names {
             let place = folder.join(name);
             if !place.exists() {
+                let parent = place.parent().unwrap_or(&folder);
+                hone_store::make_private(parent).map_err(|error| unwritable(parent, &error))?;
                 self.file((commit.as_str(), name), &place).await?;
             }
         }
@@ -312,12 +314,14 @@ impl Hub<'_> {
 
 /// Files of a model folder: weights, configurations, tokenizer and template.
 fn belongs(name: &str) -> bool {
-    const EXACT: [&str; 6] = [
+    const EXACT: [&str; 8] = [
         "config.json",
         "generation_config.json",
         "tokenizer.json",
         "tokenizer_config.json",
         "chat_template.jinja",
+        "chat_template.json",
+        "additional_chat_templates/tool_use.jinja",
         "model.safetensors.index.json",
     ];
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);

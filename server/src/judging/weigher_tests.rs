@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hone_domain::{
-    Ask, BlobKey, Blobs, Collect, Delta, Digest, Message, NextItem, NextKind, NextState, Policies,
-    Policy, PolicyVersion, Role, Scope, StopRules, Token, Transition, TransitionId, Turn,
+    Ask, BlobKey, Blobs, Collect, Delta, Digest, Message, NextState, Policies, Policy,
+    PolicyVersion, Role, Scope, StopRules, Token, Transition, TransitionId, Turn,
 };
 use hone_judge::{
     Compared, CompleteOptions, Completed, Completer, CompleterError, Config, Ctx, ModelConfig,
@@ -263,12 +263,10 @@ async fn a_verdict_keeps_the_hint_with_the_larger_share() {
         turn: turn.id,
         session: turn.session,
         scope: turn.scope.clone(),
-        next_state: NextState {
-            items: vec![NextItem {
-                kind: NextKind::UserReply,
-                text: "Hm, and what about Mars?".to_owned(),
-            }],
-        },
+        next_state: NextState::from_messages(&[Message::text(
+            Role::User,
+            "Hm, and what about Mars?",
+        )]),
         next_turn: None,
         settled_ms: 1,
     };

@@ -1179,6 +1179,44 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/responses/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** A response that was kept. */
+        get: operations["get_response"];
+        put?: never;
+        post?: never;
+        /** Deletes a response that was kept, and what was learned from it. */
+        delete: operations["delete_response"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses/{id}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancels a response that is made in the background. None is here: a response ends when its client
+         *     leaves.
+         */
+        post: operations["cancel_response"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/sessions": {
         parameters: {
             query?: never;
@@ -1944,6 +1982,15 @@ export interface components {
             /** @description Its newest turns, oldest of them first. */
             turns: components["schemas"]["SessionTurnReply"][];
         };
+        /** @description What became of a response that was deleted. */
+        DeletedResponse: {
+            /** @description Whether it is gone; what was learned from it is taken back as well. */
+            deleted: boolean;
+            /** @description Its id. */
+            id: string;
+            /** @description Always `response.deleted`. */
+            object: string;
+        };
         /** @description The text of tokens. */
         DetokenizeReply: {
             /** @description The text, special tokens included. */
@@ -2305,6 +2352,8 @@ export interface components {
              * @description The version that sampled it; 0 is the base model.
              */
             policy_version: number;
+            /** @description What its person has to decide, until they have. */
+            question?: string | null;
             /** @description Why not. */
             reason?: string | null;
             /** @description The session it was bound to. */
@@ -2788,10 +2837,34 @@ export interface components {
             /** @description Functions the model may call. */
             tools?: Record<string, never>[] | null;
         };
+        /** @description The body of every reply of `/v1/messages` that is not a success, and of error events inside a stream. */
+        MessagesErrorBody: {
+            /** @description The error. */
+            error: components["schemas"]["MessagesErrorObject"];
+            /** @description The request's id, as in the header `request-id`. */
+            request_id: string;
+            /** @description Always `error`. */
+            type: string;
+        };
+        /** @description The `error` object of a reply of that API. `param` and `code` are more than it has. */
+        MessagesErrorObject: {
+            /** @description Stable name. */
+            code: string;
+            /** @description What was wrong, where, and what to do. */
+            message: string;
+            /** @description The field it is about. */
+            param?: string | null;
+            /** @description Kind of error, as the API names it. */
+            type: string;
+        };
         /** @description A request for a message. Null counts as absent for every optional field. */
         MessagesRequest: components["schemas"]["MessageFields"] & components["schemas"]["SamplingFields"] & components["schemas"]["SessionFields"];
         /** @description A model name that requests may use. */
         ModelCard: {
+            /** @description As `max_model_len`. */
+            context_length?: number | null;
+            /** @description As `max_model_len`. */
+            context_window?: number | null;
             /**
              * Format: int64
              * @description Seconds since the Unix epoch when the model was loaded.
@@ -2803,8 +2876,21 @@ export interface components {
             display_name: string;
             /** @description The name. */
             id: string;
-            /** @description Most tokens of prompt and completion together; none where serve does not run here. */
+            /** @description As `max_model_len`. */
+            max_context_length?: number | null;
+            /** @description As `max_model_len`. */
+            max_input_tokens?: number | null;
+            /**
+             * @description Most tokens of prompt and completion together; none where serve does not run here. The same
+             *     number has other names, because clients look for it under the one that their provider has.
+             */
             max_model_len?: number | null;
+            /** @description As `max_tokens`. */
+            max_output_tokens?: number | null;
+            /** @description As `max_model_len`: an answer may take all that the prompt leaves. */
+            max_tokens?: number | null;
+            /** @description The same where llama.cpp's server has it. */
+            meta: components["schemas"]["ModelMeta"];
             /** @description Always `model`. */
             object: string;
             /** @description Always `hone`. */
@@ -2818,8 +2904,21 @@ export interface components {
         ModelList: {
             /** @description The models. */
             data: components["schemas"]["ModelCard"][];
+            /** @description The first of these. */
+            first_id?: string | null;
+            /** @description Whether there are more; always false. */
+            has_more: boolean;
+            /** @description The last of these. */
+            last_id?: string | null;
             /** @description Always `list`. */
             object: string;
+        };
+        /** @description The length of a model under the names of llama.cpp's server. */
+        ModelMeta: {
+            /** @description Most tokens of prompt and completion together. */
+            n_ctx?: number | null;
+            /** @description Most tokens that the model itself takes. */
+            n_ctx_train?: number | null;
         };
         /** @description What is served. */
         ModelStatus: {
@@ -2939,12 +3038,19 @@ export interface components {
         };
         /** @description A call of a tool. */
         ReplyCall: {
-            /** @description What is called. */
-            function: components["schemas"]["ReplyFunction"];
+            custom?: components["schemas"]["ReplyCustom"] | null;
+            function?: components["schemas"]["ReplyFunction"] | null;
             /** @description For the message that brings the tool's result. */
             id: string;
-            /** @description Always `function`. */
+            /** @description `function`, or `custom` where the tool takes a text. */
             type: string;
+        };
+        /** @description A tool that takes a text, as it is called. */
+        ReplyCustom: {
+            /** @description The text. */
+            input: string;
+            /** @description The tool's name. */
+            name: string;
         };
         /** @description What is called. */
         ReplyFunction: {
@@ -8556,7 +8662,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ErrorBody"];
+                    "application/json": components["schemas"]["MessagesErrorBody"];
                 };
             };
             401: {
@@ -8564,7 +8670,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ErrorBody"];
+                    "application/json": components["schemas"]["MessagesErrorBody"];
                 };
             };
             403: {
@@ -8572,7 +8678,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ErrorBody"];
+                    "application/json": components["schemas"]["MessagesErrorBody"];
                 };
             };
             /** @description No such model */
@@ -8581,7 +8687,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ErrorBody"];
+                    "application/json": components["schemas"]["MessagesErrorBody"];
                 };
             };
             408: {
@@ -8589,7 +8695,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ErrorBody"];
+                    "application/json": components["schemas"]["MessagesErrorBody"];
                 };
             };
             413: {
@@ -8597,7 +8703,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ErrorBody"];
+                    "application/json": components["schemas"]["MessagesErrorBody"];
                 };
             };
             415: {
@@ -8605,7 +8711,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ErrorBody"];
+                    "application/json": components["schemas"]["MessagesErrorBody"];
                 };
             };
             /** @description The waiting line is full; see retry-after */
@@ -8614,7 +8720,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ErrorBody"];
+                    "application/json": components["schemas"]["MessagesErrorBody"];
                 };
             };
             500: {
@@ -8622,7 +8728,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ErrorBody"];
+                    "application/json": components["schemas"]["MessagesErrorBody"];
                 };
             };
             503: {
@@ -8630,7 +8736,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ErrorBody"];
+                    "application/json": components["schemas"]["MessagesErrorBody"];
                 };
             };
         };
@@ -8662,7 +8768,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ErrorBody"];
+                    "application/json": components["schemas"]["MessagesErrorBody"];
                 };
             };
             401: {
@@ -8670,7 +8776,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ErrorBody"];
+                    "application/json": components["schemas"]["MessagesErrorBody"];
                 };
             };
             403: {
@@ -8678,7 +8784,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ErrorBody"];
+                    "application/json": components["schemas"]["MessagesErrorBody"];
                 };
             };
             /** @description No such model */
@@ -8687,7 +8793,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ErrorBody"];
+                    "application/json": components["schemas"]["MessagesErrorBody"];
                 };
             };
             408: {
@@ -8695,7 +8801,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ErrorBody"];
+                    "application/json": components["schemas"]["MessagesErrorBody"];
                 };
             };
             413: {
@@ -8703,7 +8809,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ErrorBody"];
+                    "application/json": components["schemas"]["MessagesErrorBody"];
                 };
             };
             415: {
@@ -8711,7 +8817,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ErrorBody"];
+                    "application/json": components["schemas"]["MessagesErrorBody"];
                 };
             };
             503: {
@@ -8719,7 +8825,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ErrorBody"];
+                    "application/json": components["schemas"]["MessagesErrorBody"];
                 };
             };
         };
@@ -8895,6 +9001,173 @@ export interface operations {
                 };
             };
             500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    get_response: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The response's id */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such response of the caller */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    delete_response: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The response's id */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeletedResponse"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such response of the caller */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    cancel_response: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The response's id */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It was not made in the background */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such response of the caller */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use ages::Ages;
 use alike::{Gone, Same};
-pub use habits::Habits;
+pub use habits::{Habits, Look};
 use trail::Hash;
 pub use trail::Trail;
 pub use types::{
@@ -270,7 +270,7 @@ impl SessionIndex {
         for trail in &known.trails {
             self.by_trail.entry(*trail).or_default().push(place);
         }
-        if !turn.delivered {
+        if !turn.delivered && trail.is_said() {
             let until = turn.ended_ms.saturating_add(self.config.retry_ms);
             self.undelivered
                 .insert(known.asked, (place.0, place.1, until));
@@ -311,9 +311,9 @@ impl SessionIndex {
         self.forget_session(id);
     }
 
-    /// Whether a request is housekeeping by its words.
-    pub fn kind_of(&self, messages: &[Message]) -> TurnKind {
-        self.habits.kind(messages)
+    /// Whether a request is housekeeping by its words and its look.
+    pub fn kind_of(&self, look: &Look<'_>) -> TurnKind {
+        self.habits.kind(look)
     }
 
     /// Forgets one session, because its client said it is done or its user wants it gone.
@@ -541,7 +541,8 @@ impl SessionIndex {
         match known.continued_with {
             None if !request.keeps => {}
             None => {
-                let next = trail.answers(request.messages, next_from, side);
+                let said = (request.messages, &*self.habits);
+                let next = trail.answers(said, next_from, side);
                 let next_state = NextState::from_messages(&next);
                 if !next_state.is_empty() {
                     known.continued_with = Some(with);

@@ -43,11 +43,20 @@ impl World {
         let words = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
         let side = words(&["user: give this chat a title", "user: heartbeat"]);
         let habits = Habits::new(&words(&["<passing"]), &side).expect("patterns");
+        let habits = habits.with_injected(&words(&["note"])).expect("names");
         Self {
             index: SessionIndex::new(config).with_habits(habits),
             next: 0,
             keeps: true,
         }
+    }
+
+    fn kind_of(&self, messages: &[Message]) -> TurnKind {
+        self.index.kind_of(&Look {
+            messages,
+            offers_tools: true,
+            ..Look::default()
+        })
     }
 
     fn bind(&mut self, user: &str, key: Option<&str>, texts: &[&str]) -> Binding {
@@ -57,7 +66,7 @@ impl World {
             owner: "owner",
             scope: &scope,
             session_key: key,
-            kind: self.index.kind_of(&messages(texts)),
+            kind: self.kind_of(&messages(texts)),
             continues: None,
             keeps: self.keeps,
             messages: &messages(texts),
@@ -93,7 +102,7 @@ impl World {
             messages: messages(texts),
             completion: Message::text(Role::Assistant, answer),
             parent: binding.parent,
-            kind: self.index.kind_of(&messages(texts)),
+            kind: self.kind_of(&messages(texts)),
             delivered: true,
             continued: false,
             ended_ms: self.next as Millis,
@@ -602,4 +611,35 @@ fn forgotten_turns_cannot_be_continued_and_the_others_can() {
     assert_eq!(next.parent, Some(t1));
     w.index.forget_session(first.session);
     assert!(w.index.is_empty() && w.index.by_trail.is_empty());
+}
+
+#[test]
+fn the_persons_words_alone_are_the_reply_and_the_retry() {
+    let note = |text: &str| format!("user: <note>{text}</note>");
+    for (at, text) in [
+        "<note>x</note>\nThat is wrong.",
+        "That is wrong.<note>y</note>",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut bench = World::new();
+        let key = format!("k{at}");
+        bench.turn("u", Some(&key), &["user: one"], "first");
+        let reply = format!("user: {text}");
+        let asked = ["user: one<note>z</note>", "a:first", &reply];
+        let (binding, _) = bench.turn("u", Some(&key), &asked, "second");
+        assert_eq!(binding.next_state.items[0].text, "That is wrong.");
+    }
+    // Nothing but what clients add is no retry of it.
+    let mut bench = World::new();
+    bench.cut(None, &[&note("same")], "");
+    assert_eq!(bench.bind("u", None, &[&note("same")]).retry_of, None);
+    let mut bench = World::new();
+    bench.cut(None, &["user: <note>same</note>one"], "");
+    let other = bench.bind("u", None, &["user: <note>same</note>two"]);
+    assert_eq!(other.retry_of, None);
+    let (_, cut) = bench.cut(None, &["user: <note>a</note>three"], "");
+    let same = bench.bind("u", None, &["user: <note>b</note>three"]);
+    assert_eq!(same.retry_of, Some(cut));
 }

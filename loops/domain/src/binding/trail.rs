@@ -1,5 +1,7 @@
 //! What a request leaves to be recognised by: hashes over its messages, seeded with the scope.
 
+use std::borrow::Cow;
+
 use sha2::{Digest as _, Sha256};
 
 use super::habits::Habits;
@@ -37,11 +39,16 @@ pub(super) fn extend(chain: Hash, message: Hash) -> Hash {
 
 /// Instructions of the operator often hold the time of day; they are compared without digits, and
 /// where that is not enough as they are.
-fn own_hashes(message: &Message) -> (Hash, Hash) {
-    let strict = message.chain_hash();
+fn own_hashes(message: &Message, habits: &Habits) -> (Hash, Hash) {
     if !is_instruction(message.role) {
-        return (strict, strict);
+        // What a client puts around a person's words changes from one request to the next.
+        let said = match habits.own_words(&message.content) {
+            Cow::Owned(_) => habits.as_said(message).chain_hash(),
+            Cow::Borrowed(_) => message.chain_hash(),
+        };
+        return (said, said);
     }
+    let strict = message.chain_hash();
     let mut timeless = message.clone();
     timeless.content.retain(|c| !c.is_ascii_digit());
     (timeless.chain_hash(), strict)
@@ -60,7 +67,7 @@ impl Trail {
         let steps = real
             .filter(|(_, message)| !habits.is_passing(message))
             .map(|(at, message)| {
-                let (own, whole) = own_hashes(message);
+                let (own, whole) = own_hashes(message, habits);
                 chain = extend(chain, own);
                 strict = extend(strict, whole);
                 Step {
@@ -80,6 +87,12 @@ impl Trail {
         self.steps.last().map_or(self.seed, |step| step.chain)
     }
 
+    /// Whether it holds a word of a person, or what a tool gave.
+    pub(super) fn is_said(&self) -> bool {
+        let mut steps = self.steps.iter();
+        steps.any(|step| matches!(step.role, Role::User | Role::Tool))
+    }
+
     /// What its messages from the place `from` on are together.
     pub(super) fn rest(&self, from: usize) -> Hash {
         let rest = self.steps.iter().filter(|step| step.at >= from);
@@ -89,11 +102,16 @@ impl Trail {
     /// What is answered to a turn: the messages from `from` on, up to the next answer of a model
     /// that this session's housekeeping did not give. Passing messages are no answer, and neither
     /// is a question that housekeeping asked.
-    pub(super) fn answers(&self, messages: &[Message], from: usize, side: &[Hash]) -> Vec<Message> {
+    pub(super) fn answers(
+        &self,
+        (messages, habits): (&[Message], &Habits),
+        from: usize,
+        side: &[Hash],
+    ) -> Vec<Message> {
         let mut said = Vec::new();
         for step in self.steps.iter().filter(|step| step.at >= from) {
             if step.role != Role::Assistant {
-                said.push(messages[step.at].clone());
+                said.push(habits.as_said(&messages[step.at]));
             } else if side.contains(&step.own) {
                 said.clear();
             } else {

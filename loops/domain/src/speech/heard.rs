@@ -1,5 +1,6 @@
 //! A whole completion, or a text that a client sent back.
 
+use super::loose::calls_in;
 use super::{
     CALL_OPEN, CallStyle, Called, FUNCTION_OPEN, Listener, Listening, PYTHON_TAG, Part,
     THINK_CLOSE, THINK_OPEN,
@@ -73,13 +74,24 @@ impl Heard {
                 return heard;
             }
         }
-        of(if after.contains(CALL_OPEN) {
+        let heard = of(if after.contains(CALL_OPEN) {
             Some(CallStyle::Tags)
         } else if trimmed.starts_with('{') || trimmed.starts_with(PYTHON_TAG) {
             Some(CallStyle::Json)
         } else {
             None
-        })
+        });
+        if !heard.calls.is_empty() {
+            return heard;
+        }
+        match calls_in(after, &|_| true, true) {
+            Some((at, calls)) => Self {
+                reasoning: String::new(),
+                content: after[..at].trim().to_owned(),
+                calls,
+            },
+            None => heard,
+        }
     }
 
     /// Like [`Self::meaning`], with the reasoning: a recorded text as a person reads it.

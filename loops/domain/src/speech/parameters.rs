@@ -25,6 +25,12 @@ pub trait Functions: Debug + Send + Sync {
     /// Whether there is such a function, so that what begins like a call of it is one.
     fn has(&self, function: &str) -> bool;
 
+    /// Whether it is known which functions there are, so that calls of them are told in whatever form
+    /// they are said.
+    fn is_any(&self) -> bool {
+        false
+    }
+
     /// Whether an argument of a function that is said as text is that text, whatever it says.
     fn is_text(&self, function: &str, name: &str) -> bool;
 

@@ -4,13 +4,14 @@
 //! language is here: clauses, negation, quotes, code, questions, long replies. A user who moves
 //! on to something new has not praised anything, so that is an abstention.
 
+mod command;
 mod manners;
 mod reply;
 mod table;
 mod text;
 mod tool;
 
-use hone_domain::{NextKind, NextState, Outcome, Role, Turn};
+use hone_domain::{Heard, NextKind, NextState, Outcome, Role, Turn};
 
 /// What the rules say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,15 +65,32 @@ pub fn judge(next_state: &NextState, turn: &Turn) -> Ruling {
             .map(|item| item.text.as_str())
     };
     let replies = of_kind(|kind| kind == NextKind::UserReply);
+    let denials = of_kind(|kind| kind == NextKind::ToolResult).filter_map(tool::denied_with);
+    let replies = replies.chain(denials);
     let said = worst(replies.map(|text| reply::judge(text, &context)));
     if let Some(ruling) = said.clone().filter(|r| r.outcome != Outcome::Abstain) {
         return ruling;
     }
-    let results = of_kind(|kind| matches!(kind, NextKind::ToolResult | NextKind::Environment));
-    worst(results.map(tool::judge))
+    worst(results(next_state, turn).into_iter())
         .filter(|ruling| ruling.outcome != Outcome::Abstain || said.is_none())
         .or(said)
         .unwrap_or(Ruling::new(Outcome::Abstain, "nothing_said"))
+}
+
+/// Rulings of what tools and environments gave, each read with its call: the one at its place.
+fn results(next_state: &NextState, turn: &Turn) -> Vec<Ruling> {
+    let is_result = |kind| matches!(kind, NextKind::ToolResult | NextKind::Environment);
+    let items = next_state.items.iter().filter(|item| is_result(item.kind));
+    let said = Heard::meaning(&turn.completion_text);
+    let rulings = items.enumerate().map(|(at, item)| {
+        let call = match &said.calls[..] {
+            [only] => Some(only),
+            calls => calls.get(at),
+        };
+        let call = call.map(|call| (call.name.as_str(), call.arguments.as_str()));
+        tool::judge_of(&item.text, &command::Answered::of(call, item.failed))
+    });
+    rulings.collect()
 }
 
 /// Judges free words about a completion, such as the comment of a feedback.

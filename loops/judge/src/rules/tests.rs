@@ -15,6 +15,7 @@ fn rule(row: &Labelled) -> Ruling {
     let items = vec![NextItem {
         kind: row.kind,
         text: row.text.clone(),
+        failed: None,
     }];
     judge(&NextState { items }, &turn)
 }
@@ -92,6 +93,7 @@ fn every_item_counts_and_people_come_before_tools() {
     let item = |kind, text: &str| NextItem {
         kind,
         text: text.to_owned(),
+        failed: None,
     };
     let (user, tool) = (NextKind::UserReply, NextKind::ToolResult);
     let check = |items: Vec<NextItem>, outcome, reason| {
@@ -133,6 +135,7 @@ fn a_correction_is_a_hint_and_a_bare_complaint_is_not() {
         let items = vec![NextItem {
             kind: NextKind::UserReply,
             text: text.to_owned(),
+            failed: None,
         }];
         judge(&NextState { items }, &turn(1)).hint
     };

@@ -6,6 +6,7 @@ use hone_domain::Outcome;
 use serde_json::Value;
 
 use super::Ruling;
+use super::command::{Answered, Class};
 use super::text::floor_char;
 
 /// In longer results only the first and last lines tell how it went; between is content.
@@ -65,12 +66,49 @@ fn table() -> &'static Table {
     })
 }
 
-/// Judges one result.
+/// Judges a result by its text alone, of a call that nothing is known of.
+#[cfg(test)]
 pub(crate) fn judge(raw: &str) -> Ruling {
+    judge_of(raw, &Answered::default())
+}
+
+/// Judges the result of a call. Where its client says whether it failed, that decides; what it says is
+/// read with what was called.
+pub(crate) fn judge_of(raw: &str, answered: &Answered) -> Ruling {
+    let abstain = |reason| Ruling::new(Outcome::Abstain, reason);
     let text = raw.trim();
-    if text.is_empty() {
-        return Ruling::new(Outcome::Abstain, "empty_result");
+    if text.is_empty() && answered.failed != Some(true) {
+        return abstain("empty_result");
     }
+    if is_denied(text) {
+        return abstain("call_denied");
+    }
+    let ruling = by_text(text);
+    // A client that says nothing of failing writes it into the text.
+    let says_failed = FAILED_MARKS.iter().any(|mark| text.starts_with(mark));
+    let failed = answered.failed.or(says_failed.then_some(true));
+    let is_good = ruling.outcome == Outcome::Good;
+    match (answered.class, failed) {
+        // Whoever looks for something and does not find it has looked all the same.
+        (Class::Asks, _) if stated_exit_code(text) == Some(1) => abstain("nothing_found"),
+        (Class::Asks, Some(true)) if text.is_empty() => abstain("nothing_found"),
+        (Class::Checks, _) if is_good => ruling,
+        // That a test fails says something of the code, and nothing of who runs it.
+        (Class::Checks, _) => abstain("check_failed"),
+        (_, Some(true)) => Ruling::new(Outcome::Bad, "tool_failed"),
+        (_, Some(false)) => abstain("tool_result"),
+        // What was read may say anything.
+        (Class::Reads | Class::Asks, None) if !is_own_failure(text, answered) => {
+            abstain("tool_result")
+        }
+        (Class::Unknown, None) if is_good && ruling.reason != "tool_result" => ruling,
+        // That it did not fail is no praise.
+        (_, None) if is_good => abstain("tool_result"),
+        (_, None) => ruling,
+    }
+}
+
+fn by_text(text: &str) -> Ruling {
     if let Some(ruling) = by_json(text) {
         return ruling;
     }
@@ -96,6 +134,90 @@ pub(crate) fn judge(raw: &str) -> Ruling {
         return Ruling::new(Outcome::Good, "tool_succeeded");
     }
     Ruling::new(Outcome::Good, "tool_result")
+}
+
+/// What a result begins with where a client writes into it that the call failed.
+const FAILED_MARKS: &[&str] = &[
+    "<tool_use_error>",
+    "unsupported call",
+    "unsupported custom tool call",
+];
+
+/// What clients write in place of a result when a person denied a call or broke it off.
+const DENIED: &[&str] = &[
+    "the user doesn't want to proceed with this tool use",
+    "the user doesn't want to take this action",
+    "[request interrupted by user",
+    "the tool use was rejected",
+    "tool use was rejected",
+    "the user rejected",
+    "user rejected",
+    "rejected by user",
+    "exec command rejected",
+    "patch rejected by user",
+    "aborted by user",
+    "interrupted by user",
+    "tool execution aborted",
+    "cancelled by user",
+    "canceled by user",
+    "the user denied",
+    "user denied",
+    "denied by user",
+    "the user has denied",
+    "permission to use",
+    "aborted",
+];
+
+/// What stands before a person's own words in the result of a call that they denied.
+const DENIED_WORDS: &[&str] = &[
+    "the user said:",
+    "user feedback:",
+    "with the following feedback:",
+    "the user provided the following reason for the rejection:",
+    "reason:",
+];
+
+/// Whether a result says that a person denied the call or broke it off.
+pub(crate) fn is_denied(raw: &str) -> bool {
+    let text = raw.trim();
+    let text = text.strip_prefix("<tool_use_error>").unwrap_or(text);
+    let first = text.lines().next().unwrap_or_default().to_lowercase();
+    let first = first.strip_prefix("error: ").unwrap_or(&first);
+    DENIED.iter().any(|denied| match *denied {
+        // Alone these say too little.
+        "aborted" => first == "aborted",
+        "permission to use" => begins(first, denied) && first.contains("has been denied"),
+        denied => begins(first, denied),
+    })
+}
+
+/// What a person said as they denied a call.
+pub(crate) fn denied_with(raw: &str) -> Option<&str> {
+    if !is_denied(raw) {
+        return None;
+    }
+    let lower = raw.to_ascii_lowercase();
+    let ends = DENIED_WORDS
+        .iter()
+        .filter_map(|words| Some(lower.find(words)? + words.len()));
+    let words = raw[ends.min()?..].trim();
+    (!words.is_empty()).then_some(words)
+}
+
+/// Whether what shows other things says of itself that it failed: in one line, by its own name, or as JSON.
+fn is_own_failure(text: &str, answered: &Answered) -> bool {
+    let mut all = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let (first, second) = (all.next().unwrap_or_default().to_lowercase(), all.next());
+    let program = &answered.program;
+    let by_name = |line: &str| {
+        let behind = line.strip_prefix(program.as_str());
+        !program.is_empty() && behind.is_some_and(|rest| rest.starts_with(':'))
+    };
+    let by_shell = |line: &str| holds(line, "command not found");
+    let is_json = by_json(text).is_some_and(|ruling| ruling.outcome == Outcome::Bad);
+    let alone = second.is_none() && fails(&first);
+    let code = stated_exit_code(text).is_some_and(|code| code != 0);
+    is_json || alone || code || by_name(&first) || by_shell(&first)
 }
 
 /// Whether a text that a person pasted shows a failure: stricter than for a tool, because people
@@ -278,8 +400,127 @@ mod tests {
     fn the_middle_of_a_long_result_is_content() {
         let mut page = vec!["a line of a file"; 60];
         page[30] = "error: quoted in the file";
-        assert_eq!(judge(&page.join("\n")).outcome, Outcome::Good);
+        assert_eq!(judge(&page.join("\n")).outcome, Outcome::Abstain);
         page[59] = "error: at the end";
         assert_eq!(judge(&page.join("\n")).outcome, Outcome::Bad);
+    }
+
+    #[test]
+    fn results_are_read_with_what_was_called() {
+        use Outcome::{Abstain, Bad, Good};
+        let bash = |command: &str| ("Bash", serde_json::json!({"command": command}).to_string());
+        let read = || ("Read", serde_json::json!({"path": "a.log"}).to_string());
+        let edit = || ("Edit", serde_json::json!({"path": "a.rs"}).to_string());
+        let shell = |script: &str| {
+            let words = serde_json::json!({"command": ["bash", "-lc", script]});
+            ("shell", words.to_string())
+        };
+        let log = "starting\nerror: disk full\nretrying";
+        let rejected =
+            "The user doesn't want to proceed with this tool use. The tool use was rejected";
+        let rows = [
+            // The flag decides.
+            (edit(), Some(true), "An error: no such text", Bad),
+            (edit(), Some(false), "error: in the file", Abstain),
+            (
+                edit(),
+                None,
+                "<tool_use_error>File has not been read yet</tool_use_error>",
+                Bad,
+            ),
+            (edit(), None, "unsupported call: edit", Bad),
+            (
+                bash("ls"),
+                Some(true),
+                "Exit code 2\nls: cannot access",
+                Bad,
+            ),
+            // What is unremarkable says nothing.
+            (bash("ls"), Some(false), "a.txt", Abstain),
+            (bash("ls"), None, "a.txt", Abstain),
+            (shell("ls"), None, "Exit code: 0\nOutput:\na.txt", Abstain),
+            (
+                edit(),
+                None,
+                "The file has been updated successfully.",
+                Abstain,
+            ),
+            // Exit codes that answer.
+            (
+                bash("grep -n foo src/*.rs"),
+                Some(true),
+                "Exit code 1",
+                Abstain,
+            ),
+            (
+                shell("diff a b"),
+                None,
+                "Exit code: 1\nOutput:\n1c1\n< a",
+                Abstain,
+            ),
+            (bash("cd x && test -f y"), None, "exit code: 1", Abstain),
+            (bash("git diff --exit-code"), None, "exit code: 1", Abstain),
+            (
+                bash("grep foo nofile"),
+                None,
+                "Exit code: 2\ngrep: nofile: No such file or directory",
+                Bad,
+            ),
+            (bash("rm x"), None, "exit code: 1", Bad),
+            // What is only shown.
+            (bash("tail -n 50 server.log"), None, log, Abstain),
+            (read(), None, log, Abstain),
+            (
+                bash("cat notes.txt"),
+                None,
+                "cat: notes.txt: No such file or directory",
+                Bad,
+            ),
+            (read(), None, "Error: file not found", Bad),
+            (bash("foo"), None, "bash: foo: command not found", Bad),
+            // Tests.
+            (
+                bash("cargo test"),
+                Some(true),
+                "test result: FAILED. 1 passed; 1 failed",
+                Abstain,
+            ),
+            (
+                bash("cd a && python -m pytest -q 2>&1 | tail -5"),
+                None,
+                "2 failed, 3 passed",
+                Abstain,
+            ),
+            (
+                bash("cargo test"),
+                None,
+                "test result: ok. 2 passed; 0 failed",
+                Good,
+            ),
+            (shell("npm test"), None, "exit code: 1", Abstain),
+            // Denied, in every way of saying so.
+            (edit(), Some(true), rejected, Abstain),
+            (edit(), None, rejected, Abstain),
+            (
+                bash("rm -r x"),
+                None,
+                "Error: The user rejected permission to use this tool",
+                Abstain,
+            ),
+            (shell("rm"), None, "aborted by user after 3.2s", Abstain),
+            (shell("rm"), None, "exec command rejected by user", Abstain),
+        ];
+        for ((name, arguments), failed, text, outcome) in rows {
+            let answered = Answered::of(Some((name, &arguments)), failed);
+            let ruling = judge_of(text, &answered);
+            assert_eq!(
+                ruling.outcome, outcome,
+                "{name} {arguments}: {text} ({})",
+                ruling.reason
+            );
+        }
+        let said = format!("{rejected}. To tell you how to proceed, the user said:\nuse tabs");
+        assert_eq!(denied_with(&said), Some("use tabs"));
+        assert_eq!(denied_with("the user said: hi"), None);
     }
 }

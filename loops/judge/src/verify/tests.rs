@@ -24,6 +24,7 @@ fn answered(results: &[&str]) -> NextState {
     let item = |text: &&str| NextItem {
         kind: NextKind::ToolResult,
         text: (*text).to_owned(),
+        failed: None,
     };
     NextState {
         items: results.iter().map(item).collect(),

@@ -277,9 +277,22 @@ impl Gguf {
             let text = self.token_id(key).and_then(|id| tokens.get(id as usize));
             settings.extend(text.map(|text| (name.to_owned(), json!(text))));
         }
-        if let Some(Value::Text(template)) = self.meta.get("tokenizer.chat_template") {
-            settings.insert("chat_template".to_owned(), json!(template));
-        }
+        let template = |key: &str| match self.meta.get(key) {
+            Some(Value::Text(template)) => Some(template),
+            _ => None,
+        };
+        let usual = template("tokenizer.chat_template");
+        let for_tools = template("tokenizer.chat_template.tool_use");
+        let named = [("default", usual), ("tool_use", for_tools)];
+        let named: Vec<Json> = named
+            .into_iter()
+            .filter_map(|(name, template)| Some(json!({"name": name, "template": template?})))
+            .collect();
+        match (usual, for_tools) {
+            (_, Some(_)) => settings.insert("chat_template".to_owned(), Json::Array(named)),
+            (Some(template), None) => settings.insert("chat_template".to_owned(), json!(template)),
+            (None, None) => None,
+        };
         Ok(Json::Object(settings))
     }
 

@@ -130,6 +130,7 @@ impl World {
                 items: vec![NextItem {
                     kind: NextKind::UserReply,
                     text: "Thanks.\0".into(),
+                    failed: None,
                 }],
             },
             next_turn: None,

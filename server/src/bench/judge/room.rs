@@ -97,6 +97,7 @@ pub(super) fn next_state(said: &Said) -> NextState {
         items: vec![NextItem {
             kind: said.kind,
             text: said.text.clone(),
+            failed: None,
         }],
     }
 }

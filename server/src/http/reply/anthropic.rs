@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::openai::pieces;
 use super::{Begun, Events, Frame, Merged, Teller, gather};
 use crate::door::{Ended, Piece, call_id};
+use crate::http::anthropic::MessagesErrorBody;
 use crate::http::error::ApiError;
 use crate::http::sse;
 use crate::http::wire::replies::HoneNote;
@@ -192,7 +193,8 @@ impl Teller for Telling {
     fn close(&mut self, _out: &mut Events) {}
 
     fn fail(&mut self, error: ApiError, out: &mut Events) {
-        emit("error", json!({"error": error.body().error}), out);
+        let body = MessagesErrorBody::of(&error, &self.told.frame.request);
+        emit("error", json!(body), out);
     }
 
     fn idle(&self) -> Bytes {

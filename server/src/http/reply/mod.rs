@@ -21,6 +21,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::door::{Choice, Ended, Language, Piece};
 use crate::http::error::ApiError;
 use crate::http::sse;
+use crate::http::wire::foreign::Aliases;
 use crate::http::wire::replies::{
     CompletionDetails, HoneNote, Logprob, Logprobs, PromptDetails, Usage,
 };
@@ -54,6 +55,10 @@ impl Dialect {
 pub struct Frame {
     /// The API.
     pub dialect: Dialect,
+    /// How the client knows the functions that the model is shown.
+    pub aliases: Aliases,
+    /// The request's id as its client sees it.
+    pub request: String,
     /// The reply's id.
     pub id: String,
     /// Seconds since the Unix epoch.

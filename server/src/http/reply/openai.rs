@@ -9,10 +9,11 @@ use super::{Begun, Dialect, Events, Frame, Gathered, Merged, Sampled, Teller, ga
 use crate::door::{Ended, Piece, call_id};
 use crate::http::error::ApiError;
 use crate::http::sse;
+use crate::http::wire::foreign::input_of;
 use crate::http::wire::replies::{
     CallDelta, ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatDelta, ChatLogprobs,
-    HoneNote, Logprob, ReplyCall, ReplyFunction, ReplyMessage, TextChoice, TextCompletion,
-    TextLogprobs, finish_reason,
+    HoneNote, Logprob, ReplyCall, ReplyCustom, ReplyFunction, ReplyMessage, TextChoice,
+    TextCompletion, TextLogprobs, finish_reason,
 };
 
 /// Longest piece of a call's arguments in one event, in bytes.
@@ -72,7 +73,11 @@ fn chat_choice(frame: &Frame, index: u32, gathered: Gathered) -> ChatChoice {
     let heard = gathered.heard;
     let calls = heard.calls.into_iter().enumerate();
     let tool_calls: Vec<ReplyCall> = turn
-        .map(|turn| calls.map(|(n, call)| reply_call(turn, n, call)).collect())
+        .map(|turn| {
+            calls
+                .map(|(n, call)| reply_call(frame, (turn, n), call))
+                .collect()
+        })
         .unwrap_or_default();
     let only_calls = heard.content.is_empty() && !tool_calls.is_empty();
     ChatChoice {
@@ -90,15 +95,33 @@ fn chat_choice(frame: &Frame, index: u32, gathered: Gathered) -> ChatChoice {
     }
 }
 
-fn reply_call(turn: TurnId, number: usize, call: Called) -> ReplyCall {
-    ReplyCall {
-        id: call_id(turn, number),
-        kind: "function",
-        function: ReplyFunction {
-            name: call.name,
-            arguments: call.arguments,
+fn reply_call(frame: &Frame, (turn, number): (TurnId, usize), call: Called) -> ReplyCall {
+    let id = call_id(turn, number);
+    match is_custom(frame, &call.name) {
+        true => ReplyCall {
+            id,
+            kind: "custom",
+            function: None,
+            custom: Some(ReplyCustom {
+                input: input_of(&call.arguments),
+                name: call.name,
+            }),
+        },
+        false => ReplyCall {
+            id,
+            kind: "function",
+            function: Some(ReplyFunction {
+                name: call.name,
+                arguments: call.arguments,
+            }),
+            custom: None,
         },
     }
+}
+
+/// Whether a function is a tool that takes a text at its client.
+fn is_custom(frame: &Frame, name: &str) -> bool {
+    frame.aliases.get(name).is_some_and(|alias| alias.is_custom)
 }
 
 fn text_choice(frame: &Frame, index: u32, gathered: Gathered) -> TextChoice {
@@ -126,6 +149,7 @@ pub fn streamed(frame: Frame, merged: Merged) -> Response {
         turn: choice.turn,
         chars: 0,
         calls: 0,
+        custom: None,
     });
     let teller = Chunks {
         fingerprint: String::new(),
@@ -143,6 +167,8 @@ struct Telling {
     turn: TurnId,
     chars: usize,
     calls: usize,
+    /// Arguments so far of the call of a tool that takes a text, which is told once it is whole.
+    custom: Option<String>,
 }
 
 struct Chunks {
@@ -187,7 +213,10 @@ impl Teller for Chunks {
                     self.part(at, part, None, out);
                 }
             }
-            Piece::Ended(ended) => self.end(at, &ended, out),
+            Piece::Ended(ended) => {
+                self.end_custom(at, out);
+                self.end(at, &ended, out);
+            }
         }
     }
 
@@ -232,16 +261,37 @@ impl Chunks {
         }
     }
 
+    /// Tells the text of the call that was open.
+    fn end_custom(&mut self, at: usize, out: &mut Events) {
+        let choice = &mut self.choices[at];
+        let Some(arguments) = choice.custom.take() else {
+            return;
+        };
+        let index = choice.calls.saturating_sub(1);
+        let delta = CallDelta::custom_input(index, input_of(&arguments));
+        self.call_delta(at, delta, None, out);
+    }
+
     fn begin_call(&mut self, at: usize, name: String, entry: Option<Logprob>, out: &mut Events) {
+        self.end_custom(at, out);
+        let is_custom = is_custom(&self.frame, &name);
         let choice = &mut self.choices[at];
         let (index, turn) = (choice.calls, choice.turn);
         choice.calls += 1;
-        let delta = CallDelta::begin(index, call_id(turn, index), name);
+        choice.custom = is_custom.then(String::new);
+        let id = call_id(turn, index);
+        let delta = match is_custom {
+            true => CallDelta::begin_custom(index, id, name),
+            false => CallDelta::begin(index, id, name),
+        };
         self.call_delta(at, delta, entry, out);
     }
 
     /// More of the arguments of the last call.
-    fn arguments(&self, at: usize, text: &str, mut entry: Option<Logprob>, out: &mut Events) {
+    fn arguments(&mut self, at: usize, text: &str, mut entry: Option<Logprob>, out: &mut Events) {
+        if let Some(custom) = &mut self.choices[at].custom {
+            return custom.push_str(text);
+        }
         let index = self.choices[at].calls.saturating_sub(1);
         for piece in pieces(text) {
             let delta = CallDelta::more(index, piece.to_owned());

@@ -13,6 +13,7 @@ use super::{Begun, Events, Frame, Merged, Sampled, Teller, gather, note_of};
 use crate::door::{Ended, Piece, call_id};
 use crate::http::error::ApiError;
 use crate::http::sse;
+use crate::http::wire::foreign::{Alias, input_of};
 use crate::http::wire::replies::{HoneNote, Logprob, Logprobs};
 
 /// A response under way: what the request said about it, and what it says so far.
@@ -165,15 +166,33 @@ impl Told {
         }
     }
 
+    /// How the client knows a call's function.
+    fn alias(&self, call: &Called) -> Option<&Alias> {
+        self.frame.aliases.get(&call.name)
+    }
+
     /// A call; it is whole where its arguments are.
     fn call_item(&self, call: &Called) -> Value {
         let is_whole = serde_json::from_str::<IgnoredAny>(&call.arguments).is_ok();
         let status = if is_whole { "completed" } else { "incomplete" };
-        let id = self.item_id("fc");
-        json!({
-            "type": "function_call", "id": id, "status": status,
-            "call_id": call_id(self.turn, self.calls), "name": call.name, "arguments": call.arguments,
-        })
+        let alias = self.alias(call);
+        let mut item = match alias.filter(|alias| alias.is_custom) {
+            Some(alias) => json!({
+                "type": "custom_tool_call", "id": self.item_id("ctc"), "status": status,
+                "call_id": call_id(self.turn, self.calls), "name": alias.name,
+                "input": input_of(&call.arguments),
+            }),
+            None => json!({
+                "type": "function_call", "id": self.item_id("fc"), "status": status,
+                "call_id": call_id(self.turn, self.calls),
+                "name": alias.map_or(&call.name, |alias| &alias.name),
+                "arguments": call.arguments,
+            }),
+        };
+        if let Some(namespace) = alias.and_then(|alias| alias.namespace.as_ref()) {
+            item["namespace"] = json!(namespace);
+        }
+        item
     }
 }
 
@@ -455,6 +474,9 @@ impl Telling {
         };
         let mut item = self.told.call_item(&call);
         item["status"] = json!("in_progress");
+        if let Some(input) = item.get_mut("input") {
+            *input = json!("");
+        }
         let index = self.told.output.len();
         self.emit(
             "response.output_item.added",
@@ -468,6 +490,11 @@ impl Telling {
     fn arguments(&mut self, text: &str, out: &mut Events) {
         if let Some(Open::Call(call)) = &mut self.open {
             call.arguments.push_str(text);
+            // A text is told when it is whole: its pieces are no pieces of the JSON around it.
+            let alias = self.told.frame.aliases.get(&call.name);
+            if alias.is_some_and(|alias| alias.is_custom) {
+                return;
+            }
         }
         let (id, index) = (self.told.item_id("fc"), self.told.output.len());
         let data = json!({"item_id": id, "output_index": index, "delta": text});
@@ -477,11 +504,19 @@ impl Telling {
     fn end_call(&mut self, call: &Called, out: &mut Events) {
         let item = self.told.call_item(call);
         let index = self.told.output.len();
-        let done = json!({
-            "item_id": item["id"], "output_index": index, "name": call.name,
-            "arguments": call.arguments,
-        });
-        self.emit("response.function_call_arguments.done", done, out);
+        let at = json!({"item_id": item["id"], "output_index": index});
+        if let Some(input) = item.get("input") {
+            let (mut delta, mut done) = (at.clone(), at);
+            delta["delta"] = input.clone();
+            done["input"] = input.clone();
+            self.emit("response.custom_tool_call_input.delta", delta, out);
+            self.emit("response.custom_tool_call_input.done", done, out);
+        } else {
+            let mut done = at;
+            done["name"] = item["name"].clone();
+            done["arguments"] = json!(call.arguments);
+            self.emit("response.function_call_arguments.done", done, out);
+        }
         self.item_done(Item::Other(item), out);
         self.told.calls += 1;
     }

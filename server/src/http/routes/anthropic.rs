@@ -4,21 +4,24 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Request, State};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::name_ignored;
 use super::talk::{
     Admitted, Talk, Wanted, Wants, admit, choose, grant, limit_of, sampling_of, serving,
 };
-use super::{Reply, name_ignored};
 use crate::door::Door;
 use crate::http::Http;
+use crate::http::anthropic::MessagesErrorBody;
 use crate::http::envelope::Asked;
-use crate::http::error::{ApiError, ErrorBody};
+use crate::http::error::ApiError;
 use crate::http::reply::{Dialect, anthropic as reply};
 use crate::http::wire::anthropic::MessagesRequest;
 use crate::http::wire::body::read_json;
+use crate::http::wire::content::{Reader, hide};
+use crate::http::wire::foreign::Aliases;
 use crate::http::wire::sampling::Stop;
 use crate::http::wire::tools::Offer;
 
@@ -29,16 +32,16 @@ use crate::http::wire::tools::Offer;
     request_body = MessagesRequest,
     responses(
         (status = 200, description = "The message; with `stream` its events", body = Value),
-        (status = 400, description = "What is wrong, and where", body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
-        (status = 404, description = "No such model", body = ErrorBody),
-        (status = 408, body = ErrorBody),
-        (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody),
-        (status = 429, description = "The waiting line is full; see retry-after", body = ErrorBody),
-        (status = 500, body = ErrorBody),
-        (status = 503, body = ErrorBody),
+        (status = 400, description = "What is wrong, and where", body = MessagesErrorBody),
+        (status = 401, body = MessagesErrorBody),
+        (status = 403, body = MessagesErrorBody),
+        (status = 404, description = "No such model", body = MessagesErrorBody),
+        (status = 408, body = MessagesErrorBody),
+        (status = 413, body = MessagesErrorBody),
+        (status = 415, body = MessagesErrorBody),
+        (status = 429, description = "The waiting line is full; see retry-after", body = MessagesErrorBody),
+        (status = 500, body = MessagesErrorBody),
+        (status = 503, body = MessagesErrorBody),
     )
 )]
 pub async fn create_message(
@@ -56,7 +59,7 @@ pub async fn create_message(
     if body.message.max_tokens.is_none() {
         return Err(ApiError::invalid("max_tokens", "max_tokens is missing"));
     }
-    let mut talk = talk(&http, door, &body)?;
+    let mut talk = talk((&http, door), &body, &mut ignored)?;
     grant(door, body.wishes()?, (&mut talk, &mut ignored))?;
     let stops = talk.stops.clone();
     let wants = Wants {
@@ -66,6 +69,8 @@ pub async fn create_message(
         token_ids: false,
         model: body.message.model,
         dialect: Dialect::Messages,
+        aliases: Aliases::default(),
+        request: asked.shown.clone(),
     };
     let plan = talk.plan(door, policy, (wish, &asked)).await?;
     let opened = door.open(plan).await?;
@@ -95,44 +100,54 @@ pub struct TokenCount {
     request_body = MessagesRequest,
     responses(
         (status = 200, body = TokenCount),
-        (status = 400, description = "What is wrong, and where", body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
-        (status = 404, description = "No such model", body = ErrorBody),
-        (status = 408, body = ErrorBody),
-        (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody),
-        (status = 503, body = ErrorBody),
+        (status = 400, description = "What is wrong, and where", body = MessagesErrorBody),
+        (status = 401, body = MessagesErrorBody),
+        (status = 403, body = MessagesErrorBody),
+        (status = 404, description = "No such model", body = MessagesErrorBody),
+        (status = 408, body = MessagesErrorBody),
+        (status = 413, body = MessagesErrorBody),
+        (status = 415, body = MessagesErrorBody),
+        (status = 503, body = MessagesErrorBody),
     )
 )]
 pub async fn count_tokens(
     State(http): State<Arc<Http>>,
     asked: Asked,
     request: Request,
-) -> Reply<TokenCount> {
+) -> Result<Response, ApiError> {
     let headers = request.headers().clone();
     let object = read_json(request, http.body_limits()).await?;
-    let (body, _) = MessagesRequest::from_object(object)?;
+    let (body, mut ignored) = MessagesRequest::from_object(object)?;
     let door = serving(&http)?;
     let wish = body.session.resolve(&headers, &http.binding)?;
     let policy = choose(&http, &body.message.model, (wish.user.as_deref(), &asked)).await?;
-    let mut talk = talk(&http, door, &body)?;
-    grant(door, body.wishes()?, (&mut talk, &mut Vec::new()))?;
+    let mut talk = talk((&http, door), &body, &mut ignored)?;
+    grant(door, body.wishes()?, (&mut talk, &mut ignored))?;
     let plan = talk.plan(door, policy, (wish, &asked)).await?;
     let input_tokens = door.tokens_of(plan).await?.len();
-    Ok(Json(TokenCount { input_tokens }))
+    let mut response = Json(TokenCount { input_tokens }).into_response();
+    name_ignored(&mut response, &ignored);
+    Ok(response)
 }
 
-fn talk(http: &Http, door: &Door, body: &MessagesRequest) -> Result<Talk, ApiError> {
+fn talk(
+    (http, door): (&Http, &Door),
+    body: &MessagesRequest,
+    ignored: &mut Vec<String>,
+) -> Result<Talk, ApiError> {
     let fields = &body.message;
+    let mut reader = Reader::default();
+    let mut messages = body.messages(http.config.messages_max, &mut reader)?;
+    hide(&mut messages, &http.binding.unshown, &mut reader);
     let (choice, parallel) = body.chat_choice()?;
-    let tools = body.chat_tools()?;
+    let tools = body.functions(&mut reader)?.tools;
+    ignored.extend(reader.ignored());
     let mut sampling = body.sampling.clone();
     if let Some(stops) = &fields.stop_sequences {
         sampling.stop = Some(Stop::Many(stops.clone()));
     }
     Ok(Talk {
-        messages: body.messages(http.config.messages_max)?,
+        messages,
         wanted: Wanted {
             form: body.shape_fields(),
             offer: Offer::of(&tools, choice.as_ref(), parallel)?,

@@ -17,6 +17,8 @@ use crate::http::error::{ApiError, ErrorBody};
 use crate::http::reply::Dialect;
 use crate::http::reply::openai::{streamed, whole};
 use crate::http::wire::body::read_json;
+use crate::http::wire::content::{Reader, hide};
+use crate::http::wire::foreign::Aliases;
 use crate::http::wire::messages::{parse_messages, parse_prediction};
 use crate::http::wire::openai::ChatRequest;
 use crate::http::wire::replies::ChatCompletion;
@@ -54,7 +56,7 @@ pub async fn chat_completions(
     let door = serving(&http)?;
     let wish = body.session.resolve(&headers, &http.binding)?;
     let policy = choose(&http, &body.chat.model, (wish.user.as_deref(), &asked)).await?;
-    let mut talk = talk(&http, door, &mut body)?;
+    let (mut talk, aliases) = talk((&http, door), &mut body, &mut ignored)?;
     let wishes = (
         ("reasoning_effort", body.chat.reasoning_effort.as_deref()),
         ("verbosity", body.chat.verbosity.as_deref()),
@@ -71,6 +73,8 @@ pub async fn chat_completions(
         token_ids: body.chat.return_token_ids.unwrap_or(false),
         model: body.chat.model,
         dialect: Dialect::Chat,
+        aliases,
+        request: asked.shown.clone(),
     };
     let mut plan = talk.plan(door, policy, (wish, &asked)).await?;
     if plan.prediction.is_some() && !plan.may_draft(door) {
@@ -90,10 +94,18 @@ pub async fn chat_completions(
     Ok(response)
 }
 
-fn talk(http: &Http, door: &Door, body: &mut ChatRequest) -> Result<Talk, ApiError> {
+fn talk(
+    (http, door): (&Http, &Door),
+    body: &mut ChatRequest,
+    ignored: &mut Vec<String>,
+) -> Result<(Talk, Aliases), ApiError> {
     let form = std::mem::take(&mut body.shape);
     let chat = &body.chat;
-    let messages = parse_messages(&chat.messages, http.config.messages_max)?;
+    let mut reader = Reader::default();
+    let mut messages = parse_messages(&chat.messages, http.config.messages_max, &mut reader)?;
+    hide(&mut messages, &http.binding.unshown, &mut reader);
+    let functions = chat.functions(&mut reader)?;
+    ignored.extend(reader.ignored());
     let n = whole_number("n", chat.n, (1, http.config.choices_max as i64))?.unwrap_or(1);
     let mut sampling = sampling_of(http, door, &body.sampling)?;
     sampling.top_logprobs = top_logprobs(body)?;
@@ -109,8 +121,8 @@ fn talk(http: &Http, door: &Door, body: &mut ChatRequest) -> Result<Talk, ApiErr
         logprobs.then_some(sampling.top_logprobs),
         (n as usize, door.backend.capabilities().max_positions),
     )?;
-    let tools = chat.tools.as_deref().unwrap_or_default();
-    Ok(Talk {
+    let tools = &functions.tools;
+    let talk = Talk {
         messages,
         wanted: Wanted {
             form,
@@ -123,7 +135,8 @@ fn talk(http: &Http, door: &Door, body: &mut ChatRequest) -> Result<Talk, ApiErr
         n: n as u32,
         template: chat.chat_template_kwargs.clone().unwrap_or_default(),
         prediction: parse_prediction(chat.prediction.as_ref())?,
-    })
+    };
+    Ok((talk, functions.aliases))
 }
 
 fn top_logprobs(body: &ChatRequest) -> Result<u8, ApiError> {

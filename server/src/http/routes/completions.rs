@@ -19,6 +19,7 @@ use crate::http::reply::Dialect;
 use crate::http::reply::openai::{streamed, whole as reply_whole};
 use crate::http::wire::body::read_json;
 use crate::http::wire::completions::{CompletionRequest, Prompt};
+use crate::http::wire::foreign::Aliases;
 use crate::http::wire::replies::TextCompletion;
 use crate::http::wire::sampling::{limit_of_logprobs, whole};
 use crate::http::wire::session::SessionWish;
@@ -72,6 +73,8 @@ pub async fn completions(
         token_ids: body.text.return_token_ids.unwrap_or(false),
         model: body.text.model,
         dialect: Dialect::Text,
+        aliases: Aliases::default(),
+        request: asked.shown.clone(),
     };
     let mut opened = Vec::with_capacity(plans.len());
     for plan in plans {
@@ -155,6 +158,7 @@ fn plans(
             prediction: None,
             single_call: false,
             shape: shape.clone(),
+            form_members: None,
             metadata: wish.metadata.clone(),
             parent: asked.parent,
         })

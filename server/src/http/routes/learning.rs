@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
-use hone_domain::{ForgetId, Scope, lift};
+use hone_domain::{ForgetId, Scope, Turn, lift};
 use hone_store::{ForgetReport, ForgetWhat, ForgetWish, LedgerError};
 use serde_json::json;
 
@@ -176,6 +176,27 @@ pub async fn forget(
     let report = http.eraser.wait(wish.id, at_most).await;
     let report = report.map_err(|error| ledger_error(&error))?;
     Ok(Json(ForgetReply::new(&report.unwrap_or(begun), false)))
+}
+
+/// Forgets one turn of the caller.
+pub(super) async fn erase_turn(http: &Http, turn: &Turn, asked: &Asked) -> Result<(), ApiError> {
+    let id = ForgetId(http.ids.next());
+    let detail = json!({"scope": turn.scope.as_str(), "what": "turns"});
+    let object = format!("fgt_{id}");
+    let wish = ForgetWish {
+        id,
+        scope: turn.scope.clone(),
+        owner: asked.caller.owner.clone(),
+        what: ForgetWhat::Turns(vec![turn.id]),
+        now_ms: http.clock.now_ms(),
+        entry: http.audit.entry(&asked.caller, ("forget", &object), detail),
+    };
+    http.eraser.begin(&wish).await.map_err(forget_error)?;
+    http.paired.forget(&wish.scope);
+    http.replays.forget_owner(&wish.owner);
+    let at_most = Duration::from_millis(http.rules.config().forget_wait_ms);
+    let waited = http.eraser.wait(wish.id, at_most).await;
+    waited.map(|_| ()).map_err(|error| ledger_error(&error))
 }
 
 /// How far a wish to be forgotten has come.

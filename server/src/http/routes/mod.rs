@@ -18,6 +18,7 @@ pub mod models;
 pub mod privacy;
 pub mod responses;
 pub mod sessions;
+pub mod stored_responses;
 mod talk;
 pub mod teams;
 pub mod tokens;
@@ -46,6 +47,11 @@ pub fn all() -> OpenApiRouter<Arc<Http>> {
         .routes(routes!(chat::chat_completions))
         .routes(routes!(completions::completions))
         .routes(routes!(responses::create_response))
+        .routes(routes!(
+            stored_responses::get_response,
+            stored_responses::delete_response
+        ))
+        .routes(routes!(stored_responses::cancel_response))
         .routes(routes!(embeddings::embeddings))
         .routes(routes!(tokens::tokenize))
         .routes(routes!(tokens::detokenize))

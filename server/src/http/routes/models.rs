@@ -34,8 +34,32 @@ pub struct ModelCard {
     pub owned_by: &'static str,
     /// The name without what is behind an `@`.
     pub root: String,
-    /// Most tokens of prompt and completion together; none where serve does not run here.
+    /// Most tokens of prompt and completion together; none where serve does not run here. The same
+    /// number has other names, because clients look for it under the one that their provider has.
     pub max_model_len: Option<usize>,
+    /// As `max_model_len`.
+    pub context_length: Option<usize>,
+    /// As `max_model_len`.
+    pub context_window: Option<usize>,
+    /// As `max_model_len`.
+    pub max_context_length: Option<usize>,
+    /// As `max_model_len`.
+    pub max_input_tokens: Option<usize>,
+    /// As `max_model_len`: an answer may take all that the prompt leaves.
+    pub max_tokens: Option<usize>,
+    /// As `max_tokens`.
+    pub max_output_tokens: Option<usize>,
+    /// The same where llama.cpp's server has it.
+    pub meta: ModelMeta,
+}
+
+/// The length of a model under the names of llama.cpp's server.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ModelMeta {
+    /// Most tokens of prompt and completion together.
+    pub n_ctx: Option<usize>,
+    /// Most tokens that the model itself takes.
+    pub n_ctx_train: Option<usize>,
 }
 
 /// A list of models.
@@ -45,6 +69,12 @@ pub struct ModelList {
     pub object: &'static str,
     /// The models.
     pub data: Vec<ModelCard>,
+    /// Whether there are more; always false.
+    pub has_more: bool,
+    /// The first of these.
+    pub first_id: Option<String>,
+    /// The last of these.
+    pub last_id: Option<String>,
 }
 
 /// A time in seconds since the Unix epoch as `2026-11-21T09:08:07Z`.
@@ -56,10 +86,10 @@ fn rfc3339(seconds: i64) -> String {
 }
 
 fn cards(http: &Http) -> Vec<ModelCard> {
-    let max_model_len = http
-        .door
-        .as_ref()
-        .map(|door| door.backend.capabilities().max_positions);
+    let able = http.door.as_ref();
+    let able = able.map(|door| door.backend.capabilities());
+    let max_model_len = able.as_ref().map(|able| able.max_positions);
+    let n_ctx_train = able.as_ref().map(|able| able.model_positions);
     let created = http.models.created;
     let card = |id: String, root: &str| ModelCard {
         display_name: id.clone(),
@@ -71,6 +101,16 @@ fn cards(http: &Http) -> Vec<ModelCard> {
         owned_by: "hone",
         root: root.to_owned(),
         max_model_len,
+        context_length: max_model_len,
+        context_window: max_model_len,
+        max_context_length: max_model_len,
+        max_input_tokens: max_model_len,
+        max_tokens: max_model_len,
+        max_output_tokens: max_model_len,
+        meta: ModelMeta {
+            n_ctx: max_model_len,
+            n_ctx_train,
+        },
     };
     let names = std::iter::once(&http.models.name).chain(&http.models.aliases);
     let forms = |name: &String| {
@@ -108,9 +148,14 @@ fn versioned(http: &Http, id: &str) -> Option<ModelCard> {
     )
 )]
 pub async fn list_models(State(http): State<Arc<Http>>) -> Json<ModelList> {
+    let data = cards(&http);
+    let id = |card: Option<&ModelCard>| card.map(|card| card.id.clone());
     Json(ModelList {
         object: "list",
-        data: cards(&http),
+        has_more: false,
+        first_id: id(data.first()),
+        last_id: id(data.last()),
+        data,
     })
 }
 

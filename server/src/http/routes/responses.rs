@@ -7,17 +7,20 @@ use axum::response::Response;
 use hone_domain::{Continued, Message, Role, Turn};
 use serde_json::{Map, Value, json};
 
+use super::name_ignored;
+use super::stored_responses::{own_turn, stored};
 use super::talk::{
     Admitted, Talk, Wanted, Wants, admit, choose, grant, limit_of, of_prompt, sampling_of, serving,
 };
-use super::{ledger_error, name_ignored};
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::reply::{Dialect, responses as reply};
 use crate::http::wire::body::read_json;
+use crate::http::wire::content::{Reader, hide};
 use crate::http::wire::feedback::parse_turn_id;
-use crate::http::wire::responses::ResponsesRequest;
+use crate::http::wire::foreign::Aliases;
+use crate::http::wire::responses::{ResponsesRequest, Stored};
 use crate::http::wire::sampling::{limit_of_logprobs, whole as whole_number};
 use crate::http::wire::tools::Offer;
 
@@ -63,7 +66,9 @@ pub async fn create_response(
         wish.session_key.clone_from(&turn.session_key);
     }
     let echo = echo(&body, wish.store);
-    let (mut talk, next_from) = talk(&http, door, (&body, previous.as_ref()))?;
+    let stored = stored(&http, &body, &asked).await?;
+    let said = (&body, previous.as_ref(), &stored);
+    let (mut talk, next_from, aliases) = talk((&http, door), said, &mut ignored)?;
     grant(door, body.wishes()?, (&mut talk, &mut ignored))?;
     let wants = Wants {
         stream: body.response.stream.unwrap_or(false),
@@ -72,6 +77,8 @@ pub async fn create_response(
         token_ids: false,
         model: body.response.model,
         dialect: Dialect::Responses,
+        aliases,
+        request: asked.shown.clone(),
     };
     let mut planned = talk.plan(door, policy, (wish, &asked)).await?;
     let named = previous.filter(|turn| turn.scope == planned.scope);
@@ -110,17 +117,16 @@ async fn previous(
         ))
     };
     let turn = parse_turn_id(id).ok_or_else(unknown)?;
-    let view = http.ledger.turn(turn).await.map_err(|e| ledger_error(&e))?;
-    let view = view.filter(|view| view.turn.owner == asked.caller.owner);
-    view.map(|view| Some(view.turn)).ok_or_else(unknown)
+    let turn = own_turn(http, turn, asked).await?;
+    turn.map(Some).ok_or_else(unknown)
 }
 
 /// What is asked, and where in its messages those after the previous response begin.
 fn talk(
-    http: &Http,
-    door: &crate::door::Door,
-    (body, previous): (&ResponsesRequest, Option<&Turn>),
-) -> Result<(Talk, usize), ApiError> {
+    (http, door): (&Http, &crate::door::Door),
+    (body, previous, stored): (&ResponsesRequest, Option<&Turn>, &Stored),
+    ignored: &mut Vec<String>,
+) -> Result<(Talk, usize, Aliases), ApiError> {
     let fields = &body.response;
     let instructions = fields.instructions.as_ref().map(|text| Message {
         name: Some(INSTRUCTIONS.to_owned()),
@@ -135,11 +141,14 @@ fn talk(
         messages.push(said);
     }
     let next_from = messages.len();
-    messages.extend(body.messages(http.config.messages_max)?);
-    let tools = body.chat_tools()?;
+    let mut reader = Reader::default();
+    messages.extend(body.messages(http.config.messages_max, (&mut reader, stored))?);
+    hide(&mut messages, &http.binding.unshown, &mut reader);
+    let functions = body.functions(&mut reader)?;
+    ignored.extend(reader.ignored());
     let offer = Offer::of(
-        &tools,
-        fields.tool_choice.as_ref(),
+        &functions.tools,
+        body.choice().as_ref(),
         fields.parallel_tool_calls,
     )?;
     let mut sampling = sampling_of(http, door, &body.sampling)?;
@@ -167,7 +176,7 @@ fn talk(
         template: fields.chat_template_kwargs.clone().unwrap_or_default(),
         prediction: None,
     };
-    Ok((talk, next_from))
+    Ok((talk, next_from, functions.aliases))
 }
 
 /// What the response object repeats of its request.

@@ -14,6 +14,7 @@ use crate::http::error::ApiError;
 use crate::http::lists;
 use crate::http::reply::{Dialect, Frame, Merged};
 use crate::http::sse;
+use crate::http::wire::foreign::Aliases;
 use crate::http::wire::formats::ShapeFields;
 use crate::http::wire::sampling::{SamplingBounds, SamplingFields, whole as whole_number};
 use crate::http::wire::session::SessionWish;
@@ -167,7 +168,7 @@ impl Wanted {
         let mut offer = self.offer;
         if let Some(offer) = &mut offer {
             // More calls than one could not be sent back.
-            offer.single |= door.takes_one_call();
+            offer.single |= !door.takes().many_calls;
             single = offer.single;
             shape = offer.shape(style, shape)?;
         }
@@ -226,6 +227,7 @@ impl Talk {
         (wish, asked): (SessionWish, &Asked),
     ) -> Result<door::Request, ApiError> {
         let ignore_end = self.wanted.ignore_end;
+        let form_members = self.wanted.form.members();
         let (shape, offer) = self.wanted.shape(door, asked.caller.counts_as()).await?;
         let single_call = offer.as_ref().is_some_and(|offer| offer.single);
         let (scope, source) = door.rules.scope(&asked.caller.owner, wish.user.as_deref());
@@ -256,6 +258,7 @@ impl Talk {
             prediction: self.prediction,
             single_call,
             shape,
+            form_members,
             metadata: wish.metadata,
             parent: asked.parent,
             checks: wish.checks,
@@ -271,6 +274,10 @@ pub(super) struct Wants {
     pub(super) token_ids: bool,
     pub(super) model: String,
     pub(super) dialect: Dialect,
+    /// How the client knows the functions that the model is shown.
+    pub(super) aliases: Aliases,
+    /// The request's id as its client sees it.
+    pub(super) request: String,
 }
 
 /// An admitted request, on its way to a reply.
@@ -307,6 +314,8 @@ pub(super) async fn admit(
     let (session, turn) = (opened[0].session, opened[0].choices[0].turn);
     let frame = Frame {
         dialect: wants.dialect,
+        aliases: wants.aliases.clone(),
+        request: wants.request.clone(),
         id: format!("{}{turn}", wants.dialect.id_prefix()),
         created: http.clock.now_ms() / 1_000,
         clock: http.clock.clone(),

@@ -16,6 +16,7 @@ use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::wire::body::read_json;
+use crate::http::wire::content::Reader;
 use crate::http::wire::formats::ShapeFields;
 use crate::http::wire::messages::parse_messages;
 use crate::http::wire::session::SessionFields;
@@ -97,7 +98,11 @@ pub async fn tokenize(
             let wish = SessionFields::default().resolve(&headers, &http.binding)?;
             let tools = body.tools.as_deref().unwrap_or_default();
             let talk = Talk {
-                messages: parse_messages(messages, http.config.messages_max)?,
+                messages: parse_messages(
+                    messages,
+                    http.config.messages_max,
+                    &mut Reader::default(),
+                )?,
                 wanted: Wanted {
                     form: ShapeFields::default(),
                     offer: Offer::of(tools, None, None)?,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::body::Body;
-use hone_domain::{Digest, UserRole};
+use hone_domain::{Digest, Scope, UserRole};
 use hone_store::suite::World;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -128,6 +128,9 @@ const ACTS: &[(&str, &str, Option<&str>)] = &[
     ),
     ("PUT", "/v1/consent", Some("consent.decide")),
     ("POST", "/v1/forget", Some("forget")),
+    ("DELETE", "/v1/responses/{id}", Some("forget")),
+    // Nothing here is made in the background, so there is nothing to cancel.
+    ("POST", "/v1/responses/{id}/cancel", None),
     ("POST", "/admin/v1/drain", Some("drain.begin")),
     ("POST", "/admin/v1/loops/{name}/pause", Some("loop.pause")),
     ("POST", "/admin/v1/loops/{name}/resume", Some("loop.resume")),
@@ -314,6 +317,17 @@ impl Walk {
         let by = [("authorization", OWNER_KEY)];
         let learning = json!({"learning": "full"});
         self.step(("PUT", "/v1/consent", "/v1/consent"), &by, learning)
+            .await;
+        let ledger = self.stage.http.ledger.clone();
+        let mut turn = World::new(ledger.clone()).turn();
+        "owner".clone_into(&mut turn.owner);
+        turn.scope = Scope::of("owner", None);
+        ledger
+            .record_turns(std::slice::from_ref(&turn))
+            .await
+            .unwrap();
+        let path = format!("/v1/responses/resp_{}", turn.id);
+        self.step(("DELETE", "/v1/responses/{id}", &path), &by, Value::Null)
             .await;
         self.step(
             ("POST", "/v1/forget", "/v1/forget"),

@@ -48,7 +48,6 @@ async fn bodies_that_are_not_json() {
         "nonsense",
         "{\"model\": NaN}",
         "{\"temperature\": 1e999}",
-        "{\"model\": \"\\ud800\"}",
         "{} {}",
         &deep(200),
     ]
@@ -112,7 +111,6 @@ session_done | [] | invalid_value | session_done
 user | ["x"] | invalid_value | user
 metadata | "x" | invalid_value | metadata
 tools | [{"type": "function"}] | invalid_value | tools[0].function.name
-tools | [{"type": "web"}] | unsupported_parameter | tools[0].type
 tool_choice | "required" | invalid_value | tool_choice
 tool_choice | {"type": "function"} | invalid_value | tool_choice
 tool_choice | {"type": "function", "function": {"name": "f"}} | invalid_value | tool_choice
@@ -154,9 +152,7 @@ const MESSAGES_ROWS: &str = r#"
 system | 5 | invalid_value | system
 system | [{"type": "image"}] | unsupported_parameter | system[0].type
 messages | [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image"}]}] | unsupported_parameter | messages[0].content[1].type
-messages | [{"role": "user", "content": [{"type": "document"}]}] | unsupported_parameter | messages[0].content[0].type
 messages | [{"role": "user", "content": [{"type": "text"}]}] | invalid_value | messages[0].content[0].text
-messages | [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image"}]}]}] | unsupported_parameter | messages[0].content[0].content[0].type
 "#;
 
 const FEEDBACK_ROWS: &str = r#"

@@ -43,7 +43,7 @@ stream_options | {"include_obfuscation": true} | ignored stream_options.include_
 temperature | 0.5 | works
 tool_choice | "none" | works
 tools | [{"type": "function", "function": {"name": "f"}}] | works
-tools | [{"type": "custom", "custom": {"name": "f"}}] | refused tools[0].type
+tools | [{"type": "custom", "custom": {"name": "f"}}] | works
 top_logprobs | 2 | works
 top_p | 0.5 | works
 user | "ann" | works
@@ -55,7 +55,7 @@ web_search_options | {"search_context_size": "low"} | refused
 const RESPONSES: &str = r#"
 access_programs | {"x": true} | refused
 background | true | refused
-context_management | [{"type": "compaction"}] | refused
+context_management | [{"type": "compaction"}] | ignored
 conversation | "conv_1" | refused
 image | {"detail": "low"} | refused
 include | ["message.output_text.logprobs"] | works
@@ -83,7 +83,7 @@ text | {"format": {"type": "text"}, "verbosity": "medium"} | works
 text | {"verbosity": "high"} | refused text.verbosity
 tool_choice | "auto" | works
 tools | [{"type": "function", "name": "f"}] | works
-tools | [{"type": "web_search"}] | refused tools[0].type
+tools | [{"type": "web_search"}] | ignored tools.type
 top_logprobs | 2 | works
 top_p | 0.5 | works
 truncation | "auto" | refused
@@ -96,7 +96,7 @@ billing_policy | {"bill_to": "self"} | ignored
 cache_control | {"type": "ephemeral"} | ignored
 compaction | {"instructions": "x"} | refused
 container | "c" | refused
-context_management | {"edits": [{"type": "x"}]} | refused
+context_management | {"edits": [{"type": "x"}]} | ignored
 diagnostics | {"previous_message_id": "m"} | ignored
 fallback_credit_token | "t" | ignored
 fallbacks | "default" | refused
@@ -122,7 +122,7 @@ tool_choice | {"type": "auto"} | works
 tools | [{"name": "f", "input_schema": {"type": "object"}}] | works
 tools | [{"name": "f", "cache_control": {"type": "ephemeral"}, "input_schema": {"type": "object"}}] | ignored tools.cache_control
 tools | [{"name": "f", "input_schema": {"type": "object", "properties": {"cache_control": {"type": "string"}}}}] | works
-tools | [{"type": "web_search_20250305", "name": "web_search"}] | refused tools[0].type
+tools | [{"type": "web_search_20250305", "name": "web_search"}] | ignored tools.type
 top_k | 5 | works
 top_p | 0.5 | works
 user_profile_id | "u" | ignored

@@ -2,6 +2,7 @@
 
 mod acts;
 mod admin;
+mod agents;
 mod audited;
 mod bad_input;
 mod chat;

@@ -3,6 +3,7 @@
 use hone_domain::StopReason;
 use serde_json::{Value, json};
 
+use crate::door::Takes;
 use crate::http::testing::{Recorder, Reply, Script, Stage};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -338,13 +339,17 @@ async fn one_call_at_a_time_where_the_request_says_so() {
 /// Whatever cut it: a call that is not whole is no reason to end with calls.
 #[tokio::test]
 async fn a_call_that_is_not_whole_is_no_call_to_end_with() {
-    for stop in [StopReason::StopString, StopReason::EndToken] {
+    let told = [
+        (StopReason::StopString, "stop"),
+        (StopReason::EndToken, "length"),
+    ];
+    for (stop, told) in told {
         let stage = Stage::new(Recorder::Collects).await;
         let says = || Script::Say(PIECES[..3].to_vec(), stop);
         stage.script([says(), says()]);
         let fields = json!({"tool_choice": "required", "stop": ["Rome"]});
         let reply = ask(&stage, weather(), &fields).await.json();
-        assert_eq!(reply["choices"][0]["finish_reason"], "stop");
+        assert_eq!(reply["choices"][0]["finish_reason"], told);
         let body = json!({"model": "gpt", "max_tokens": 99, "messages": weather(),
             "tool_choice": {"type": "any"}, "stop_sequences": ["Rome"],
             "tools": [{"name": "look", "input_schema": {"type": "object"}}]});
@@ -491,7 +496,11 @@ async fn a_template_that_takes_one_call_a_message_gets_one() {
     for one_call in [true, false] {
         let stage = Stage::new(Recorder::Collects).await;
         let door = stage.http.door.as_ref().unwrap();
-        door.one_call.set(one_call).unwrap();
+        let takes = Takes {
+            many_calls: !one_call,
+            ..Takes::ALL
+        };
+        door.takes.set(takes).unwrap();
         let call = |id: &str| {
             json!({"id": id, "type": "function",
             "function": {"name": id, "arguments": "{}"}})

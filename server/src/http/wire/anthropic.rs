@@ -7,8 +7,10 @@ use utoipa::ToSchema;
 
 use crate::http::error::ApiError;
 use crate::http::wire::body::JsonObject;
+use crate::http::wire::content::Reader;
+use crate::http::wire::foreign::Functions;
 use crate::http::wire::formats::ShapeFields;
-use crate::http::wire::messages::{parse_content, parse_part, parse_text};
+use crate::http::wire::messages::newest_from;
 use crate::http::wire::sampling::SamplingFields;
 use crate::http::wire::session::SessionFields;
 use crate::http::wire::wishes::{Wish, without_effect, word_in};
@@ -71,10 +73,6 @@ impl MessageFields {
 const REFUSED: &[(&str, &str)] = &[
     ("mcp_servers", "this server connects to no tools by itself"),
     ("container", "this server runs no code"),
-    (
-        "context_management",
-        "messages are never left out here without a word",
-    ),
     ("compaction", "conversations are not summarised here"),
     ("thread", "use `session_id`; the messages are sent whole"),
     ("fallbacks", "no other model answers in place of this one"),
@@ -143,12 +141,23 @@ impl MessagesRequest {
         }
     }
 
-    /// The tools, as chat templates know them.
-    pub fn chat_tools(&self) -> Result<Vec<Value>, ApiError> {
-        let tools = self.message.tools.iter().flatten().enumerate();
-        tools
-            .map(|(at, tool)| chat_tool(&format!("tools[{at}]"), tool))
-            .collect()
+    /// The tools as functions. Those that a provider's server would run are left out.
+    pub fn functions(&self, reader: &mut Reader) -> Result<Functions, ApiError> {
+        let mut functions = Functions::default();
+        for (at, tool) in self.message.tools.iter().flatten().enumerate() {
+            let path = format!("tools[{at}]");
+            match tool.get("type").and_then(Value::as_str) {
+                None | Some("custom") => {
+                    let mut tool = tool.clone();
+                    if let Some(schema) = tool.get("input_schema").cloned() {
+                        tool["parameters"] = schema;
+                    }
+                    functions.plain(&path, &tool)?;
+                }
+                Some(_) => reader.leave_out(&format!("{path}.type")),
+            }
+        }
+        Ok(functions)
     }
 
     /// The tool choice as chat requests write it, and whether calls may come in parallel.
@@ -192,7 +201,11 @@ impl MessagesRequest {
     }
 
     /// The conversation, instructions first.
-    pub fn messages(&self, messages_max: usize) -> Result<Vec<Message>, ApiError> {
+    pub fn messages(
+        &self,
+        messages_max: usize,
+        reader: &mut Reader,
+    ) -> Result<Vec<Message>, ApiError> {
         let wire = &self.message.messages;
         if wire.is_empty() || wire.len() > messages_max {
             return Err(ApiError::invalid(
@@ -201,11 +214,14 @@ impl MessagesRequest {
             ));
         }
         let mut all = Vec::with_capacity(wire.len() + 1);
-        if let Some(text) = parse_text("system", self.message.system.as_ref())? {
+        reader.newest(true);
+        if let Some(text) = reader.text("system", self.message.system.as_ref())? {
             all.push(Message::text(Role::System, text));
         }
+        let newest_from = newest_from(wire.iter().map(role_said));
         for (at, message) in wire.iter().enumerate() {
-            push_message(&format!("messages[{at}]"), message, &mut all)?;
+            reader.newest(at >= newest_from);
+            push_message(&format!("messages[{at}]"), (message, reader), &mut all)?;
         }
         if all.last().is_some_and(|last| last.role == Role::Assistant) {
             return Err(ApiError::unsupported(
@@ -218,36 +234,26 @@ impl MessagesRequest {
     }
 }
 
-fn chat_tool(path: &str, tool: &Value) -> Result<Value, ApiError> {
-    let kind = tool.get("type").and_then(Value::as_str).unwrap_or("custom");
-    if kind != "custom" {
-        return Err(ApiError::unsupported(
-            format!("{path}.type"),
-            format!("tools of type {kind:?} are not run here; only custom tools are supported"),
-        ));
+/// Who says a message; a tool, where it has the result of one.
+fn role_said(message: &Value) -> Option<&str> {
+    let blocks = message.get("content").and_then(Value::as_array);
+    let is_result = |block: &Value| block.get("type").is_some_and(|kind| kind == "tool_result");
+    if blocks.is_some_and(|blocks| blocks.iter().any(is_result)) {
+        return Some("tool");
     }
-    let name = tool.get("name").and_then(Value::as_str);
-    let name = name
-        .filter(|name| !name.is_empty())
-        .ok_or_else(|| ApiError::invalid(format!("{path}.name"), "every tool needs a name"))?;
-    let mut function = json!({"name": name});
-    if let Some(text) = tool.get("description").filter(|v| !v.is_null()) {
-        function["description"] = text.clone();
-    }
-    if let Some(schema) = tool.get("input_schema").filter(|v| !v.is_null()) {
-        function["parameters"] = schema.clone();
-    }
-    if let Some(strict) = tool.get("strict").filter(|v| !v.is_null()) {
-        function["strict"] = strict.clone();
-    }
-    Ok(json!({"type": "function", "function": function}))
+    message.get("role").and_then(Value::as_str)
 }
 
-fn push_message(path: &str, wire: &Value, all: &mut Vec<Message>) -> Result<(), ApiError> {
+fn push_message(
+    path: &str,
+    (wire, reader): (&Value, &mut Reader),
+    all: &mut Vec<Message>,
+) -> Result<(), ApiError> {
     let role = match wire.get("role").and_then(Value::as_str) {
         Some("user") => Role::User,
         Some("assistant") => Role::Assistant,
         Some("system") => Role::System,
+        Some("developer") => Role::Developer,
         _ => {
             return Err(ApiError::invalid(
                 format!("{path}.role"),
@@ -261,6 +267,11 @@ fn push_message(path: &str, wire: &Value, all: &mut Vec<Message>) -> Result<(), 
             return Ok(());
         }
         Some(Value::Array(blocks)) => blocks,
+        // An answer that was cancelled before its first word.
+        None | Some(Value::Null) if role == Role::Assistant => {
+            all.push(Message::text(role, ""));
+            return Ok(());
+        }
         _ => {
             return Err(ApiError::invalid(
                 format!("{path}.content"),
@@ -274,10 +285,10 @@ fn push_message(path: &str, wire: &Value, all: &mut Vec<Message>) -> Result<(), 
         let path = format!("{path}.content[{at}]");
         match block.get("type").and_then(Value::as_str).unwrap_or("text") {
             "tool_use" => message.tool_calls.push(tool_use(&path, block)?),
-            "tool_result" => all.push(tool_result(&path, block)?),
+            "tool_result" => all.push(tool_result(&path, block, reader)?),
             // What the model thought is not put before it again.
             "thinking" | "redacted_thinking" => {}
-            _ => texts.push(parse_part(&path, block)?),
+            _ => texts.push(reader.one(&path, block)?),
         }
     }
     let only_results = texts.is_empty() && message.tool_calls.is_empty() && role == Role::User;
@@ -298,26 +309,39 @@ fn text_of(path: &str, block: &Value, name: &str) -> Result<String, ApiError> {
     })
 }
 
+/// What Claude Code sends back in place of arguments that were no JSON.
+const UNPARSED: &str = "__unparsedToolInput";
+
 fn tool_use(path: &str, block: &Value) -> Result<ToolCall, ApiError> {
-    let input = block.get("input").filter(|input| input.is_object());
-    let input = input.map_or_else(|| "{}".to_owned(), Value::to_string);
+    let unparsed = block.pointer(&format!("/input/{UNPARSED}"));
+    let arguments = match unparsed.or_else(|| block.get("input")) {
+        None | Some(Value::Null) => "{}".to_owned(),
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Object(fields)) if unparsed.is_some() => {
+            let raw = ["raw", "text", "input", "json"];
+            let raw = raw.iter().find_map(|name| fields.get(*name)?.as_str());
+            raw.map_or_else(|| Value::from(fields.clone()).to_string(), str::to_owned)
+        }
+        Some(other) => other.to_string(),
+    };
     Ok(ToolCall {
         id: text_of(path, block, "id")?,
         name: text_of(path, block, "name")?,
-        arguments: input,
+        arguments,
     })
 }
 
-fn tool_result(path: &str, block: &Value) -> Result<Message, ApiError> {
-    let content = parse_content(path, block.get("content"))?.unwrap_or_default();
+fn tool_result(path: &str, block: &Value, reader: &mut Reader) -> Result<Message, ApiError> {
+    let content = reader.output(&format!("{path}.content"), block.get("content"))?;
     let failed = block.get("is_error").and_then(Value::as_bool) == Some(true);
     let content = match failed && !content.to_ascii_lowercase().contains("error") {
-        // Templates know no failed results; the word reaches the model and the judge.
+        // Templates know no failed results; the word reaches the model.
         true => format!("Error: {content}"),
         false => content,
     };
     Ok(Message {
         tool_call_id: Some(text_of(path, block, "tool_use_id")?),
+        failed: Some(failed),
         ..Message::text(Role::Tool, content)
     })
 }

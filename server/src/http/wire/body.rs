@@ -117,8 +117,15 @@ pub struct JsonObject {
 impl JsonObject {
     /// Parses JSON bytes. Nesting deeper than 128 is refused by the parser.
     pub fn parse(bytes: &[u8]) -> Result<Self, ApiError> {
-        let value: Value = serde_json::from_slice(bytes)
-            .map_err(|error| ApiError::Syntax(plain::syntax(&error.to_string())))?;
+        let parsed = match serde_json::from_slice(bytes) {
+            Err(error) => match without_lone_surrogates(bytes) {
+                Some(mended) => serde_json::from_slice(&mended),
+                None => Err(error),
+            },
+            parsed => parsed,
+        };
+        let value: Value =
+            parsed.map_err(|error| ApiError::Syntax(plain::syntax(&error.to_string())))?;
         if !value.is_object() {
             return Err(ApiError::invalid(
                 "",
@@ -193,6 +200,36 @@ impl JsonObject {
         let hinted = PLACES.iter().filter(|path| is_hinted(&self.value, path));
         hinted.map(|path| format!("{}.cache_control", path.join(".")))
     }
+}
+
+/// The body with U+FFFD for each half of a surrogate pair that stands alone, as where a client cut a text
+/// within a character; none where there is no such half. Both are six bytes long.
+fn without_lone_surrogates(bytes: &[u8]) -> Option<Vec<u8>> {
+    let unit = |at: usize| {
+        let digits = bytes.get(at..at + 6)?.strip_prefix(b"\\u")?;
+        let digits = std::str::from_utf8(digits).ok()?;
+        let is_hex = digits.bytes().all(|b| b.is_ascii_hexdigit());
+        u16::from_str_radix(digits, 16).ok().filter(|_| is_hex)
+    };
+    let (mut mended, mut is_changed, mut at) = (bytes.to_vec(), false, 0);
+    while at < bytes.len() {
+        if bytes[at] != b'\\' {
+            at += 1;
+            continue;
+        }
+        let is_low = |unit: Option<u16>| unit.is_some_and(|unit| (0xdc00..0xe000).contains(&unit));
+        at += match unit(at) {
+            None => 2,
+            Some(0xd800..0xdc00) if is_low(unit(at + 6)) => 12,
+            Some(0xd800..0xe000) => {
+                mended[at..at + 6].copy_from_slice(b"\\ufffd");
+                is_changed = true;
+                6
+            }
+            Some(_) => 6,
+        };
+    }
+    is_changed.then_some(mended)
 }
 
 /// Whether anything at the end of a path has a hint about caching; lists on the way are gone through.

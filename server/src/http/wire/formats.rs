@@ -61,6 +61,18 @@ impl ShapeFields {
             || self.structured_outputs.is_some()
     }
 
+    /// Names of the members of the JSON object that the answer has to be, where it has to be one.
+    pub fn members(&self) -> Option<Vec<String>> {
+        let format = self.response_format.as_ref();
+        let of_format = format.and_then(|format| format.pointer("/json_schema/schema"));
+        let outputs = self.structured_outputs.as_ref();
+        let schema = of_format
+            .or(self.guided_json.as_ref())
+            .or_else(|| outputs.and_then(|outputs| outputs.get("json")))?;
+        let members = schema.get("properties")?.as_object()?;
+        Some(members.keys().cloned().collect())
+    }
+
     /// The form of an answer without tools.
     pub fn shape(&self) -> Result<Option<Shape>, ApiError> {
         let mut found = self.found()?.into_iter();

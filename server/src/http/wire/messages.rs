@@ -3,11 +3,16 @@
 use hone_domain::{Message, Role, ToolCall};
 use serde_json::{Map, Value};
 
+use super::content::Reader;
 pub use crate::door::template_message;
 use crate::http::error::ApiError;
 
 /// Parses all messages of a request; errors name the exact place.
-pub fn parse_messages(wire: &[Value], messages_max: usize) -> Result<Vec<Message>, ApiError> {
+pub fn parse_messages(
+    wire: &[Value],
+    messages_max: usize,
+    reader: &mut Reader,
+) -> Result<Vec<Message>, ApiError> {
     if wire.is_empty() {
         return Err(ApiError::invalid(
             "messages",
@@ -24,14 +29,31 @@ pub fn parse_messages(wire: &[Value], messages_max: usize) -> Result<Vec<Message
         ));
     }
     let mut messages: Vec<Message> = Vec::with_capacity(wire.len());
+    let newest_from = newest_from(wire.iter().map(|m| m.get("role").and_then(Value::as_str)));
     for (at, message) in wire.iter().enumerate() {
-        let mut message = parse_message((at, &format!("messages[{at}]")), message)?;
+        reader.newest(at >= newest_from);
+        let mut message = parse_message((at, &format!("messages[{at}]")), message, reader)?;
         if message.role == Role::Tool && message.tool_call_id.is_none() {
             message.tool_call_id = call_answered(&messages, message.name.as_deref());
         }
         messages.push(message);
     }
     Ok(messages)
+}
+
+/// Where the newest messages of a person begin, which nobody has answered. What follows a tool's result at
+/// once may be from the tool.
+pub fn newest_from<'a>(
+    roles: impl DoubleEndedIterator<Item = Option<&'a str>> + ExactSizeIterator,
+) -> usize {
+    let count = roles.len();
+    let mut before = roles.enumerate().rev();
+    let last = before.find(|(_, role)| matches!(role, Some("assistant" | "tool" | "function")));
+    match last {
+        Some((at, Some("assistant"))) => at + 1,
+        Some(_) => count,
+        None => 0,
+    }
 }
 
 /// The text of a predicted answer: its parts, one right behind the other.
@@ -54,7 +76,9 @@ pub fn parse_prediction(wire: Option<&Value>) -> Result<Option<String>, ApiError
         Some(Value::Array(parts)) => {
             let path = |at| format!("prediction.content[{at}]");
             let parts = parts.iter().enumerate();
-            let texts = parts.map(|(at, part)| parse_part(&path(at), part));
+            let mut reader = Reader::default();
+            reader.newest(true);
+            let texts = parts.map(|(at, part)| reader.one(&path(at), part));
             texts.collect::<Result<String, _>>().map(Some)
         }
         _ => Err(ApiError::invalid(
@@ -78,7 +102,11 @@ fn older_call_id(message_at: usize) -> String {
     format!("call{message_at:05}")
 }
 
-fn parse_message((at, path): (usize, &str), wire: &Value) -> Result<Message, ApiError> {
+fn parse_message(
+    (at, path): (usize, &str),
+    wire: &Value,
+    reader: &mut Reader,
+) -> Result<Message, ApiError> {
     let Some(fields) = wire.as_object() else {
         return Err(ApiError::invalid(path, format!("{path} must be an object")));
     };
@@ -87,7 +115,11 @@ fn parse_message((at, path): (usize, &str), wire: &Value) -> Result<Message, Api
     if tool_calls.is_empty() {
         tool_calls.extend(older_call((at, path), fields)?);
     }
-    let content = parse_content(path, fields.get("content"))?;
+    let content_at = format!("{path}.content");
+    let content = match role {
+        Role::Tool => Some(reader.output(&content_at, fields.get("content"))?),
+        _ => reader.text(&content_at, fields.get("content"))?,
+    };
     let content = match content {
         Some(text) => text,
         // An assistant that only called a tool, or refused, comes back without content.
@@ -97,7 +129,9 @@ fn parse_message((at, path): (usize, &str), wire: &Value) -> Result<Message, Api
         None => {
             return Err(ApiError::invalid(
                 format!("{path}.content"),
-                format!("{path}.content is missing; only assistant messages may leave it out"),
+                format!(
+                    "{path}.content is missing; only assistant and tool messages may leave it out"
+                ),
             ));
         }
     };
@@ -107,6 +141,7 @@ fn parse_message((at, path): (usize, &str), wire: &Value) -> Result<Message, Api
         name: optional_text(path, "name", fields)?,
         tool_calls,
         tool_call_id: optional_text(path, "tool_call_id", fields)?,
+        failed: failed(role, fields),
     })
 }
 
@@ -147,59 +182,11 @@ fn optional_text(
     }
 }
 
-/// The text of the content of what is at `path`.
-pub fn parse_content(path: &str, content: Option<&Value>) -> Result<Option<String>, ApiError> {
-    parse_text(&format!("{path}.content"), content)
-}
-
-/// The text at `path`: a string, or an array of parts, one line each.
-pub fn parse_text(path: &str, text: Option<&Value>) -> Result<Option<String>, ApiError> {
-    match text {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text.clone())),
-        Some(Value::Array(parts)) => {
-            let texts = parts
-                .iter()
-                .enumerate()
-                .map(|(at, part)| parse_part(&format!("{path}[{at}]"), part))
-                .collect::<Result<Vec<_>, _>>()?;
-            Ok(Some(texts.join("\n")))
-        }
-        Some(_) => Err(ApiError::invalid(
-            path,
-            format!("{path} must be a string, an array of parts, or null"),
-        )),
-    }
-}
-
-/// The text of the part at `path`.
-pub fn parse_part<'a>(path: &str, part: &'a Value) -> Result<&'a str, ApiError> {
-    if let Value::String(text) = part {
-        return Ok(text);
-    }
-    let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
-    let field = match kind {
-        "text" | "input_text" | "output_text" => "text",
-        "refusal" => "refusal",
-        "" => {
-            return Err(ApiError::invalid(
-                format!("{path}.type"),
-                format!("{path} must be an object with a type"),
-            ));
-        }
-        other => {
-            return Err(ApiError::unsupported(
-                format!("{path}.type"),
-                format!("content of type {other:?} is not supported; this model reads text only"),
-            ));
-        }
-    };
-    part.get(field).and_then(Value::as_str).ok_or_else(|| {
-        ApiError::invalid(
-            format!("{path}.{field}"),
-            format!("{path}.{field} must be a string"),
-        )
-    })
+/// Whether a tool's result says that its call failed: no field of the API, but some clients have one.
+fn failed(role: Role, fields: &Map<String, Value>) -> Option<bool> {
+    let names = ["is_error", "isError"];
+    let said = names.iter().find_map(|name| fields.get(*name)?.as_bool());
+    said.filter(|_| role == Role::Tool)
 }
 
 fn parse_calls(path: &str, fields: &Map<String, Value>) -> Result<Vec<ToolCall>, ApiError> {
@@ -214,10 +201,24 @@ fn parse_calls(path: &str, fields: &Map<String, Value>) -> Result<Vec<ToolCall>,
         .enumerate()
         .map(|(at, call)| {
             let id = call.get("id").and_then(Value::as_str).unwrap_or_default();
+            if let Some(custom) = call.get("custom").filter(|custom| custom.is_object()) {
+                return parse_custom(&format!("{path}[{at}].custom"), id, custom);
+            }
             let path = format!("{path}[{at}].function");
             parse_call(&path, id, call.get("function").unwrap_or(&Value::Null))
         })
         .collect()
+}
+
+/// A call of a tool that takes a text.
+fn parse_custom(path: &str, id: &str, custom: &Value) -> Result<ToolCall, ApiError> {
+    let input = custom
+        .get("input")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let mut call = parse_call(path, id, custom)?;
+    call.arguments = super::foreign::of_input(input);
+    Ok(call)
 }
 
 /// The call in `function_call`, the form before `tool_calls`.

@@ -3,7 +3,9 @@
 pub mod anthropic;
 pub mod body;
 pub mod completions;
+pub mod content;
 pub mod feedback;
+pub mod foreign;
 pub mod formats;
 pub mod groups;
 pub mod learning;

@@ -6,6 +6,8 @@ use utoipa::ToSchema;
 
 use crate::http::error::ApiError;
 use crate::http::wire::body::JsonObject;
+use crate::http::wire::content::Reader;
+use crate::http::wire::foreign::Functions;
 use crate::http::wire::formats::ShapeFields;
 use crate::http::wire::sampling::SamplingFields;
 use crate::http::wire::session::SessionFields;
@@ -108,7 +110,6 @@ impl ChatRequest {
             session: object.read()?,
         };
         refuse_known(&object)?;
-        check_tools(request.chat.tools.as_deref().unwrap_or_default())?;
         let mut ignored = object.unknown();
         let options = request.chat.stream_options.iter();
         ignored.extend(options.flat_map(StreamOptions::without_effect));
@@ -177,22 +178,24 @@ pub fn refuse_known(object: &JsonObject) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn check_tools(tools: &[Value]) -> Result<(), ApiError> {
-    for (at, tool) in tools.iter().enumerate() {
-        let kind = tool.get("type").and_then(Value::as_str);
-        if kind.is_some_and(|kind| kind != "function") {
-            return Err(ApiError::unsupported(
-                format!("tools[{at}].type"),
-                "only tools of type `function` are supported",
-            ));
+impl ChatFields {
+    /// The tools as functions. What cannot run here is left out.
+    pub fn functions(&self, reader: &mut Reader) -> Result<Functions, ApiError> {
+        let mut functions = Functions::default();
+        for (at, tool) in self.tools.iter().flatten().enumerate() {
+            let path = format!("tools[{at}]");
+            match tool.get("type").and_then(Value::as_str) {
+                None | Some("function") => {
+                    let function = tool.get("function").unwrap_or(&Value::Null);
+                    functions.plain(&format!("{path}.function"), function)?;
+                }
+                Some("custom") => {
+                    let custom = tool.get("custom").unwrap_or(&Value::Null);
+                    functions.custom(&format!("{path}.custom"), custom)?;
+                }
+                Some(_) => reader.leave_out(&format!("{path}.type")),
+            }
         }
-        let name = tool.pointer("/function/name").and_then(Value::as_str);
-        if name.is_none_or(str::is_empty) {
-            return Err(ApiError::invalid(
-                format!("tools[{at}].function.name"),
-                "every tool needs a function with a name",
-            ));
-        }
+        Ok(functions)
     }
-    Ok(())
 }

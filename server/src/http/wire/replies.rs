@@ -60,11 +60,19 @@ pub struct HoneNote {
     pub reason: Option<&'static str>,
     /// The same in words.
     pub explanation: Option<&'static str>,
+    /// What its person has to decide, until they have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub question: Option<&'static str>,
     /// With `n > 1`, the notes of the other choices.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(no_recursion)]
     pub others: Vec<Self>,
 }
+
+/// Asked where a client says `store: false` with every request and nobody has decided about that.
+const LEARN_DESPITE: &str = "this client says store: false, so nothing of it is kept; is it to be learned from \
+                             all the same? Answer once, on the page or with PUT /v1/consent and \
+                             {\"learning\": \"full\", \"despite_store_false\": true} (or false)";
 
 impl HoneNote {
     /// Of an ended choice.
@@ -80,6 +88,7 @@ impl HoneNote {
             collected: reason.is_none(),
             reason: reason.map(Reason::as_str),
             explanation: reason.map(Reason::explain),
+            question: ended.asks_consent.then_some(LEARN_DESPITE),
             others: Vec::new(),
         }
     }
@@ -244,11 +253,24 @@ pub struct ReplyMessage {
 pub struct ReplyCall {
     /// For the message that brings the tool's result.
     pub id: String,
-    /// Always `function`.
+    /// `function`, or `custom` where the tool takes a text.
     #[serde(rename = "type")]
     pub kind: &'static str,
     /// What is called.
-    pub function: ReplyFunction,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub function: Option<ReplyFunction>,
+    /// What is called, where it takes a text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub custom: Option<ReplyCustom>,
+}
+
+/// A tool that takes a text, as it is called.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ReplyCustom {
+    /// The tool's name.
+    pub name: String,
+    /// The text.
+    pub input: String,
 }
 
 /// What is called.
@@ -268,11 +290,25 @@ pub struct CallDelta {
     /// In its first chunk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// `function`, in its first chunk.
+    /// `function` or `custom`, in its first chunk.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<&'static str>,
     /// What is added.
-    pub function: FunctionDelta,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub function: Option<FunctionDelta>,
+    /// What is added, where the tool takes a text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub custom: Option<CustomDelta>,
+}
+
+/// What a chunk adds to a call of a tool that takes a text.
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+pub struct CustomDelta {
+    /// In the first chunk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The text, in the second one.
+    pub input: String,
 }
 
 /// What a chunk adds to a call's function.
@@ -292,10 +328,11 @@ impl CallDelta {
             index,
             id: Some(id),
             kind: Some("function"),
-            function: FunctionDelta {
+            function: Some(FunctionDelta {
                 name: Some(name),
                 arguments: String::new(),
-            },
+            }),
+            custom: None,
         }
     }
 
@@ -303,10 +340,33 @@ impl CallDelta {
     pub fn more(index: usize, arguments: String) -> Self {
         Self {
             index,
-            function: FunctionDelta {
+            function: Some(FunctionDelta {
                 name: None,
                 arguments,
-            },
+            }),
+            ..Self::default()
+        }
+    }
+
+    /// The first of a call of a tool that takes a text.
+    pub fn begin_custom(index: usize, id: String, name: String) -> Self {
+        Self {
+            index,
+            id: Some(id),
+            kind: Some("custom"),
+            function: None,
+            custom: Some(CustomDelta {
+                name: Some(name),
+                input: String::new(),
+            }),
+        }
+    }
+
+    /// Its text.
+    pub fn custom_input(index: usize, input: String) -> Self {
+        Self {
+            index,
+            custom: Some(CustomDelta { name: None, input }),
             ..Self::default()
         }
     }

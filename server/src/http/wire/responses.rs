@@ -1,5 +1,7 @@
 //! The body of `POST /v1/responses`, reduced to a conversation.
 
+use std::collections::HashMap;
+
 use hone_domain::{Message, Role, ToolCall};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -7,8 +9,10 @@ use utoipa::ToSchema;
 
 use crate::http::error::ApiError;
 use crate::http::wire::body::JsonObject;
+use crate::http::wire::content::Reader;
+use crate::http::wire::foreign::{Functions, joined, of_input};
 use crate::http::wire::formats::ShapeFields;
-use crate::http::wire::messages::{parse_content, parse_text};
+use crate::http::wire::messages::newest_from;
 use crate::http::wire::openai::StreamOptions;
 use crate::http::wire::sampling::SamplingFields;
 use crate::http::wire::session::SessionFields;
@@ -83,10 +87,6 @@ const REFUSED: &[(&str, &str)] = &[
         "prompt templates are not kept here; send the messages",
     ),
     ("n", "a response has one answer; use /v1/chat/completions"),
-    (
-        "context_management",
-        "messages are never left out here without a word",
-    ),
     ("image", "this server answers in text only"),
     ("moderation", "this server moderates nothing"),
     ("access_programs", "this server has none"),
@@ -179,16 +179,56 @@ impl ResponsesRequest {
         named.any(|name| name == INCLUDE) || self.response.top_logprobs.is_some_and(|n| n > 0)
     }
 
-    /// The tools, as chat templates know them.
-    pub fn chat_tools(&self) -> Result<Vec<Value>, ApiError> {
-        let tools = self.response.tools.iter().flatten().enumerate();
-        tools
-            .map(|(at, tool)| chat_tool(&format!("tools[{at}]"), tool))
-            .collect()
+    /// The tools as functions. What cannot run here is left out.
+    pub fn functions(&self, reader: &mut Reader) -> Result<Functions, ApiError> {
+        let mut functions = Functions::default();
+        for (at, tool) in self.response.tools.iter().flatten().enumerate() {
+            let path = format!("tools[{at}]");
+            match tool.get("type").and_then(Value::as_str) {
+                None | Some("function") => functions.plain(&path, tool)?,
+                Some("custom") => functions.custom(&path, tool)?,
+                Some("namespace") => functions.namespace(&path, tool, reader)?,
+                Some(_) => reader.leave_out(&format!("{path}.type")),
+            }
+        }
+        Ok(functions)
+    }
+
+    /// The tool choice by the names that the model is shown.
+    pub fn choice(&self) -> Option<Value> {
+        let mut choice = self.response.tool_choice.clone()?;
+        let shown = |tool: &mut Value| {
+            let name = tool.get("name").and_then(Value::as_str).map(str::to_owned);
+            let space = tool.get("namespace").and_then(Value::as_str);
+            if let Some(name) = name {
+                tool["name"] = json!(joined(space, &name));
+            }
+        };
+        if choice.get("type").is_some_and(|kind| kind == "custom") {
+            choice["type"] = json!("function");
+        }
+        if let Some(tools) = choice.get_mut("tools").and_then(Value::as_array_mut) {
+            tools.iter_mut().for_each(shown);
+        }
+        if choice.is_object() {
+            shown(&mut choice);
+        }
+        Some(choice)
+    }
+
+    /// Ids of the stored items that the input names.
+    pub fn references(&self) -> impl Iterator<Item = &str> {
+        let items = self.response.input.as_array().into_iter().flatten();
+        let named = items.filter(|item| kind_of(item) == "item_reference");
+        named.filter_map(|item| item.get("id")?.as_str())
     }
 
     /// The messages of this request, without those of the response it continues.
-    pub fn messages(&self, messages_max: usize) -> Result<Vec<Message>, ApiError> {
+    pub fn messages(
+        &self,
+        messages_max: usize,
+        (reader, stored): (&mut Reader, &Stored),
+    ) -> Result<Vec<Message>, ApiError> {
         let items = match &self.response.input {
             Value::String(text) => return Ok(vec![Message::text(Role::User, text)]),
             Value::Array(items) => items,
@@ -206,35 +246,49 @@ impl ResponsesRequest {
             ));
         }
         let mut messages = Vec::with_capacity(items.len());
+        let newest_from = newest_from(items.iter().map(role_said));
         for (at, item) in items.iter().enumerate() {
-            push_item(&format!("input[{at}]"), item, &mut messages)?;
+            reader.newest(at >= newest_from);
+            let path = format!("input[{at}]");
+            push_item(&path, item, (reader, stored, &mut messages))?;
+        }
+        if messages.is_empty() {
+            return Err(ApiError::invalid(
+                "input",
+                "input must hold a message; there are only items here that this server leaves out",
+            ));
         }
         Ok(messages)
     }
 }
 
-fn chat_tool(path: &str, tool: &Value) -> Result<Value, ApiError> {
-    let kind = tool
-        .get("type")
-        .and_then(Value::as_str)
-        .unwrap_or("function");
-    if kind != "function" {
-        return Err(ApiError::unsupported(
-            format!("{path}.type"),
-            format!("tools of type {kind:?} are not run here; only functions are supported"),
-        ));
+/// Stored items by their ids.
+pub type Stored = HashMap<String, StoredItem>;
+
+/// An item of a stored response.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StoredItem {
+    /// What was said.
+    Said(String),
+    /// A call.
+    Call(ToolCall),
+    /// Reasoning, which is not put before the model again.
+    Reasoning,
+}
+
+fn kind_of(item: &Value) -> &str {
+    let kind = item.get("type").and_then(Value::as_str);
+    kind.unwrap_or("message")
+}
+
+/// Who says an item, as far as it matters for what a person sent last.
+fn role_said(item: &Value) -> Option<&str> {
+    match kind_of(item) {
+        "message" => item.get("role").and_then(Value::as_str),
+        kind if kind.ends_with("_output") => Some("tool"),
+        kind if kind.ends_with("_call") || kind == "item_reference" => Some("assistant"),
+        _ => None,
     }
-    let name = tool.get("name").and_then(Value::as_str);
-    let name = name
-        .filter(|name| !name.is_empty())
-        .ok_or_else(|| ApiError::invalid(format!("{path}.name"), "every function needs a name"))?;
-    let mut function = json!({"name": name});
-    for field in ["description", "parameters", "strict"] {
-        if let Some(value) = tool.get(field).filter(|v| !v.is_null()) {
-            function[field] = value.clone();
-        }
-    }
-    Ok(json!({"type": "function", "function": function}))
 }
 
 fn text_of<'a>(path: &str, item: &'a Value, name: &str) -> Result<&'a str, ApiError> {
@@ -246,68 +300,138 @@ fn text_of<'a>(path: &str, item: &'a Value, name: &str) -> Result<&'a str, ApiEr
     })
 }
 
-fn push_item(path: &str, item: &Value, messages: &mut Vec<Message>) -> Result<(), ApiError> {
-    let kind = item.get("type").and_then(Value::as_str);
-    match kind.unwrap_or("message") {
-        "message" => {
-            let role = match text_of(path, item, "role")? {
-                "user" => Role::User,
-                "assistant" => Role::Assistant,
-                "system" => Role::System,
-                "developer" => Role::Developer,
-                other => {
-                    return Err(ApiError::invalid(
-                        format!("{path}.role"),
-                        format!(
-                            "{path}.role must be user, assistant, system or developer, not {other:?}"
-                        ),
-                    ));
-                }
+/// Text and calls of one answer come as items of their own.
+fn push_call(call: ToolCall, messages: &mut Vec<Message>) {
+    match messages.last_mut() {
+        Some(last) if last.role == Role::Assistant => last.tool_calls.push(call),
+        _ => messages.push(Message {
+            tool_calls: vec![call],
+            ..Message::text(Role::Assistant, "")
+        }),
+    }
+}
+
+fn push_item(
+    path: &str,
+    item: &Value,
+    (reader, stored, messages): (&mut Reader, &Stored, &mut Vec<Message>),
+) -> Result<(), ApiError> {
+    match kind_of(item) {
+        "message" => messages.push(said(path, item, reader)?),
+        "function_call" | "mcp_call" => {
+            let space = ["namespace", "server_label"];
+            let space = space.iter().find_map(|name| item.get(*name)?.as_str());
+            let arguments = match item.get("arguments") {
+                None | Some(Value::Null) => String::new(),
+                Some(Value::String(text)) => text.clone(),
+                Some(other) => other.to_string(),
             };
-            let content = parse_content(path, item.get("content"))?.ok_or_else(|| {
-                ApiError::invalid(
-                    format!("{path}.content"),
-                    format!("{path}.content is missing"),
-                )
-            })?;
-            messages.push(Message::text(role, content));
-        }
-        "function_call" => {
-            let call = ToolCall {
-                id: text_of(path, item, "call_id")?.to_owned(),
-                name: text_of(path, item, "name")?.to_owned(),
-                arguments: text_of(path, item, "arguments")?.to_owned(),
-            };
-            // Text and calls of one answer come as items of their own.
-            match messages.last_mut() {
-                Some(last) if last.role == Role::Assistant => last.tool_calls.push(call),
-                _ => messages.push(Message {
-                    tool_calls: vec![call],
-                    ..Message::text(Role::Assistant, "")
-                }),
+            push_call(
+                ToolCall {
+                    id: call_id(item),
+                    name: joined(space, text_of(path, item, "name")?),
+                    arguments,
+                },
+                messages,
+            );
+            // Calls that a server made itself have their output with them.
+            if let Some(output) = item.get("output").filter(|output| !output.is_null()) {
+                let output = reader.output(&format!("{path}.output"), Some(output))?;
+                messages.push(result(call_id(item), output, None));
             }
         }
-        "function_call_output" => {
-            let output = match item.get("output") {
-                Some(Value::String(text)) => text.clone(),
-                other => parse_text(&format!("{path}.output"), other)?.unwrap_or_default(),
-            };
-            messages.push(Message {
-                tool_call_id: Some(text_of(path, item, "call_id")?.to_owned()),
-                ..Message::text(Role::Tool, output)
-            });
+        "custom_tool_call" => {
+            let space = item.get("namespace").and_then(Value::as_str);
+            push_call(
+                ToolCall {
+                    id: call_id(item),
+                    name: joined(space, text_of(path, item, "name")?),
+                    arguments: of_input(text_of(path, item, "input")?),
+                },
+                messages,
+            );
+        }
+        "item_reference" => match stored.get(text_of(path, item, "id")?) {
+            Some(StoredItem::Said(text)) => messages.push(Message::text(Role::Assistant, text)),
+            Some(StoredItem::Call(call)) => push_call(call.clone(), messages),
+            Some(StoredItem::Reasoning) => {}
+            None => {
+                return Err(ApiError::invalid(
+                    format!("{path}.id"),
+                    "no such item of yours is known; responses with store false are not kept, so send \
+                     their items whole",
+                ));
+            }
+        },
+        kind if kind.ends_with("_output") => {
+            let output = item.get("output").or_else(|| item.get("tools"));
+            let output = reader.output(&format!("{path}.output"), output)?;
+            messages.push(result(call_id(item), output, failed(item)));
+        }
+        // Calls that the client runs in a way of its own.
+        kind @ ("local_shell_call" | "shell_call" | "apply_patch_call" | "tool_search_call"
+        | "computer_call") => {
+            let parts = ["action", "arguments", "operation"];
+            let action = parts.iter().find_map(|name| item.get(*name));
+            push_call(
+                ToolCall {
+                    id: call_id(item),
+                    name: kind.trim_end_matches("_call").to_owned(),
+                    arguments: action.map_or_else(|| "{}".to_owned(), Value::to_string),
+                },
+                messages,
+            );
         }
         // What the model thought is not put before it again.
         "reasoning" => {}
-        other => {
-            return Err(ApiError::unsupported(
-                format!("{path}.type"),
-                format!(
-                    "items of type {other:?} are not supported; send messages, function calls and \
-                     their outputs"
-                ),
-            ));
-        }
+        _ => reader.leave_out(&format!("{path}.type")),
     }
     Ok(())
+}
+
+fn said(path: &str, item: &Value, reader: &mut Reader) -> Result<Message, ApiError> {
+    let role = match text_of(path, item, "role")? {
+        "user" => Role::User,
+        "assistant" => Role::Assistant,
+        "system" => Role::System,
+        "developer" => Role::Developer,
+        other => {
+            return Err(ApiError::invalid(
+                format!("{path}.role"),
+                format!("{path}.role must be user, assistant, system or developer, not {other:?}"),
+            ));
+        }
+    };
+    let content = reader.text(&format!("{path}.content"), item.get("content"))?;
+    let content = content.or_else(|| (role == Role::Assistant).then(String::new));
+    let content = content.ok_or_else(|| {
+        ApiError::invalid(
+            format!("{path}.content"),
+            format!("{path}.content is missing"),
+        )
+    })?;
+    Ok(Message::text(role, content))
+}
+
+fn call_id(item: &Value) -> String {
+    let id = item.get("call_id").or_else(|| item.get("id"));
+    id.and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+fn result(id: String, output: String, failed: Option<bool>) -> Message {
+    Message {
+        tool_call_id: Some(id),
+        failed,
+        ..Message::text(Role::Tool, output)
+    }
+}
+
+/// Whether a call's output says that it failed.
+fn failed(item: &Value) -> Option<bool> {
+    let flag = |name: &str| item.get(name).and_then(Value::as_bool);
+    let success = flag("success").map(|success| !success);
+    flag("is_error").or(success).or_else(|| {
+        let status = item.get("status").and_then(Value::as_str)?;
+        (status == "failed").then_some(true)
+    })
 }

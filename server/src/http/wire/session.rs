@@ -20,6 +20,8 @@ const KEY_BYTES_MAX: usize = 512;
 const METADATA_PAIRS_MAX: usize = 16;
 const METADATA_NAME_CHARS_MAX: usize = 64;
 const METADATA_CHARS_MAX: usize = 512;
+/// What the turn's metadata calls the key of the session that its own one comes from.
+const PARENT_SESSION: &str = "parent_session";
 /// Most checks of a request.
 const CHECKS_MAX: usize = 8;
 /// Most bytes of all of them, about.
@@ -98,6 +100,15 @@ impl SessionFields {
             .field_key(&places.fields_first)
             .or_else(|| header_key(headers, places))
             .or_else(|| self.field_key(&places.fields_last));
+        let parent = places.parents.iter().find_map(|name| {
+            let parent = non_empty(text(headers, name))?;
+            key.is_some_and(|(_, key)| key != parent).then_some(parent)
+        });
+        let mut metadata = self.kept_metadata();
+        if let Some(parent) = parent.filter(|parent| parent.len() <= METADATA_CHARS_MAX) {
+            let edge = (PARENT_SESSION.to_owned(), parent.to_owned());
+            metadata.extend([edge]);
+        }
         for (name, value) in key
             .iter()
             .copied()
@@ -111,7 +122,7 @@ impl SessionFields {
             kind: self.kind(headers)?,
             done: self.done(headers)?,
             store: self.store.unwrap_or(true),
-            metadata: self.kept_metadata(),
+            metadata,
             checks: self.checks()?,
         })
     }

@@ -25,6 +25,7 @@ use crate::http::lists;
 use crate::http::routes::auth::strict;
 use crate::http::routes::talk::{of_prompt, serving};
 use crate::http::routes::{Reply, ledger_error};
+use crate::http::wire::content::Reader;
 use crate::http::wire::messages::{parse_messages, template_message};
 use crate::people::meter::Spender;
 
@@ -227,9 +228,8 @@ fn given(
 ) -> Result<Vec<Prompt>, ApiError> {
     prompts_wanted(prompts.len(), "prompts")?;
     let prompt = |wire: &Vec<Value>| {
-        let messages = parse_messages(wire, messages_max)?;
-        let rendered = door.for_template(&messages, &[]);
-        let text = door.language.render(&rendered, None, &Map::new());
+        let messages = parse_messages(wire, messages_max, &mut Reader::default())?;
+        let text = door.rendered((&messages, &[]), (None, &Map::new()));
         let text = text.map_err(|error| ApiError::invalid("prompts", error.to_string()))?;
         Ok(Prompt {
             tokens: door.language.encode(&text, false),

@@ -1,0 +1,356 @@
+"""The agents that people use, unchanged, against the real server: tasks of several model calls with
+tools, and a session that is resumed.
+
+    HONE=target/debug/hone python3 tests/agents/run.py [claude|codex]...
+
+The built-in model knows nothing of files and shells. So a proxy between agent and server has the server
+demand the call that a task needs at each step, in the request's own words (tool_choice, and the tool's
+schema with the arguments as constants); everything else goes through as it is.
+"""
+
+import http.client
+import http.server
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.parse
+import urllib.request
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from server import start
+
+MODULES = pathlib.Path(os.environ.get("AGENTS_MODULES", HERE / "node_modules"))
+MODEL = "hone-starter"
+PATIENCE_S = 240
+# Model calls of a task with three tools and of one that is resumed with one more.
+TURNS = 6
+# Most tokens of an answer that no call is demanded of.
+ANSWER_TOKENS = 24
+
+failed = 0
+
+
+def check(name, good, seen=""):
+    global failed
+    failed += not good
+    print(f"ok    {name}" if good else f"FAIL  {name}: {str(seen)[-1500:]!r}", flush=True)
+
+
+class Server:
+    def __init__(self, data, *options):
+        self.child, self.url = start(data, *options)
+
+    def call(self, path, body=None, method=None):
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"content-type": "application/json"}
+        request = urllib.request.Request(self.url + path, data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            return json.load(reply)
+
+    def stop(self):
+        self.child.send_signal(signal.SIGTERM)
+        try:
+            return self.child.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self.child.kill()
+            return None
+
+
+def items_of(body):
+    """The conversation of a request, whichever dialect it is in."""
+    if "input" in body:
+        return body["input"] if isinstance(body["input"], list) else []
+    return body.get("messages", [])
+
+
+def is_result(item):
+    if item.get("type", "").endswith("_output") or item.get("role") == "tool":
+        return True
+    content = item.get("content")
+    return isinstance(content, list) and any(part.get("type") == "tool_result" for part in content)
+
+
+def steps_done(body):
+    """How many calls were answered since a person or a program last asked for something."""
+    done = 0
+    for item in reversed(items_of(body)):
+        if is_result(item):
+            done += 1
+        elif item.get("role") == "user":
+            text = json.dumps(item.get("content"))
+            # What clients add in passing is no question.
+            if "task " in text:
+                break
+    return done
+
+
+def asked(body):
+    return json.dumps([item for item in items_of(body) if item.get("role") == "user"])
+
+
+def with_constants(arguments):
+    constants = {name: {"const": value} for name, value in arguments.items()}
+    return {
+        "type": "object",
+        "properties": constants,
+        "required": list(arguments),
+        "additionalProperties": False,
+    }
+
+
+def demand(path, body, name, arguments):
+    """Has the server call a tool with just these arguments; false where the request offers no such tool."""
+    schema = with_constants(arguments)
+    for tool in body.get("tools") or []:
+        # Some of them offer functions within a namespace.
+        for inner in tool.get("tools", [tool]):
+            function = inner.get("function", inner)
+            if function.get("name") != name:
+                continue
+            field = "input_schema" if "messages" in path else "parameters"
+            function[field] = schema
+            function.pop("strict", None)
+            shown = name if inner is tool else f"{tool['name']}__{name}"
+            body["tool_choice"] = {
+                "/v1/messages": {"type": "tool", "name": name},
+                "/v1/responses": {"type": "function", "name": shown},
+            }.get(path, {"type": "function", "function": {"name": shown}})
+            return True
+    return False
+
+
+class Proxy:
+    """Between an agent and the server: notes every request, and demands the calls of a script."""
+
+    def __init__(self, server):
+        self.seen, self.scripts, self.lock = [], {}, threading.Lock()
+        proxy, target = self, urllib.parse.urlsplit(server.url)
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_):
+                pass
+
+            def forward(self):
+                size = int(self.headers.get("content-length") or 0)
+                sent = self.rfile.read(size)
+                path = self.path.split("?")[0]
+                sent, note = proxy.scripted(path, sent)
+                note["headers"] = dict(self.headers)
+                connection = http.client.HTTPConnection(target.hostname, target.port, timeout=PATIENCE_S)
+                headers = {k: v for k, v in self.headers.items() if k.lower() not in ("host", "content-length")}
+                connection.request(self.command, self.path, sent, headers)
+                reply = connection.getresponse()
+                note["status"] = reply.status
+                self.send_response(reply.status)
+                for name, value in reply.getheaders():
+                    if name.lower() not in ("transfer-encoding", "content-length", "connection"):
+                        self.send_header(name, value)
+                self.send_header("connection", "close")
+                self.end_headers()
+                got = b""
+                try:
+                    while piece := reply.read1(65536):
+                        got += piece
+                        self.wfile.write(piece)
+                        self.wfile.flush()
+                except (BrokenPipeError, ConnectionResetError):
+                    note["left"] = True
+                note["reply"] = got.decode(errors="replace")
+                self.close_connection = True
+
+            do_GET = do_POST = do_DELETE = do_HEAD = forward
+
+        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+
+    def scripted(self, path, sent):
+        note = {"path": path, "at": time.time()}
+        with self.lock:
+            self.seen.append(note)
+        if path not in ("/v1/messages", "/v1/responses", "/v1/chat/completions") or not sent:
+            return sent, note
+        body = json.loads(sent)
+        note["body"] = json.loads(sent)
+        words, done = asked(body), steps_done(body)
+        for task, steps in self.scripts.items():
+            # The newest question of a resumed session is the one that counts.
+            if f"task {task}" in words and task == max(self.scripts, key=lambda t: words.rfind(f"task {t}")):
+                if done < len(steps) and demand(path, body, *steps[done]):
+                    note["demanded"] = steps[done][0]
+                    return json.dumps(body).encode(), note
+        limit = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
+        body[limit] = min(body.get(limit) or ANSWER_TOKENS, ANSWER_TOKENS)
+        return json.dumps(body).encode(), note
+
+    def asks(self):
+        return [note for note in self.seen if "body" in note]
+
+    def stop(self):
+        self.http.shutdown()
+
+
+def run(command, home, **env):
+    """An agent's process, without a terminal and without anything of this machine's own settings."""
+    keep = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
+    return subprocess.run(
+        [str(part) for part in command],
+        env=keep | {"HOME": str(home)} | env,
+        cwd=home / "work",
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+
+
+def claude(proxy, home):
+    """Claude Code: three calls, then the session is resumed with one more."""
+    name = "Claude Code"
+    proxy.scripts = {
+        "alpha": [
+            ("Bash", {"command": "ls", "description": "List files"}),
+            ("Write", {"file_path": str(home / "work/a.txt"), "content": "one\ntwo\n"}),
+            ("Read", {"file_path": str(home / "work/a.txt")}),
+        ],
+        "beta": [("Bash", {"command": "cat a.txt", "description": "Show the file"})],
+    }
+    env = {
+        "ANTHROPIC_BASE_URL": proxy.url,
+        "ANTHROPIC_AUTH_TOKEN": "none",
+        "ANTHROPIC_MODEL": MODEL,
+        "ANTHROPIC_DEFAULT_HAIKU_MODEL": MODEL,
+        "ANTHROPIC_DEFAULT_SONNET_MODEL": MODEL,
+        "ANTHROPIC_DEFAULT_OPUS_MODEL": MODEL,
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "DISABLE_AUTOUPDATER": "1",
+        "API_TIMEOUT_MS": "200000",
+        "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "512",
+    }
+    program = next(MODULES.glob("@anthropic-ai/claude-code-linux-x64*/claude"))
+    how = ["--output-format", "json", "--allowedTools", "Bash,Read,Write"]
+    said = run([program, "-p", "task alpha: list, write and read", *how], home, **env)
+    check(f"{name} ends its task", said.returncode == 0, said)
+    told = json.loads(said.stdout) if said.returncode == 0 else {}
+    check(f"{name} has no error", not told.get("is_error"), told)
+    written = home / "work/a.txt"
+    check(f"{name} wrote the file that was asked for", written.exists() and written.read_text() == "one\ntwo\n")
+    first = len(proxy.asks())
+    again = ["--resume", told.get("session_id", "")]
+    said = run([program, "-p", "task beta: show it", *again, *how], home, **env)
+    check(f"{name} resumes its session", said.returncode == 0 and len(proxy.asks()) > first, said)
+    said = run([program, "-p", "task gamma: what is new?", *how], home, **env)
+    check(f"{name} begins another conversation", said.returncode == 0, said)
+    return name
+
+
+def codex(proxy, home):
+    """Codex: three calls, then the session is resumed with one more."""
+    name = "Codex"
+    shell = lambda command: ("exec_command", {"cmd": command})
+    proxy.scripts = {
+        "alpha": [shell("ls"), shell("printf 'one\\ntwo\\n' > a.txt"), shell("cat a.txt")],
+        "beta": [shell("wc -l a.txt")],
+    }
+    config = home / ".codex" / "config.toml"
+    config.parent.mkdir()
+    config.write_text(
+        f'model = "{MODEL}"\nmodel_provider = "hone"\n\n'
+        f'[model_providers.hone]\nname = "Hone"\nbase_url = "{proxy.url}/v1"\nwire_api = "responses"\n'
+    )
+    program = [MODULES / ".bin" / "codex", "exec"]
+    how = ["--skip-git-repo-check", "--json", "--dangerously-bypass-approvals-and-sandbox"]
+    said = run([*program, *how, "task alpha: list, write and read"], home)
+    check(f"{name} ends its task", said.returncode == 0, said)
+    written = home / "work/a.txt"
+    check(f"{name} wrote the file that was asked for", written.exists() and written.read_text() == "one\ntwo\n", said)
+    first = len(proxy.asks())
+    said = run([*program, "resume", "--last", *how, "task beta: count"], home)
+    check(f"{name} resumes its session", said.returncode == 0 and len(proxy.asks()) > first, said)
+    said = run([*program, *how, "task gamma: what is new?"], home)
+    check(f"{name} begins another conversation", said.returncode == 0, said)
+    return name
+
+
+def told(name, server, proxy):
+    """Every request is answered, every main turn follows the one before it, and nothing is praised."""
+    refused = [(note["path"], note.get("status"), note.get("reply", "")[:400]) for note in proxy.seen
+               if note["path"].startswith("/v1/") and not note.get("left")
+               and not 200 <= note.get("status", 0) < 300]
+    check(f"{name}: every request is 2xx", not refused, refused)
+    wanted = [note for note in proxy.asks() if note["body"].get("tools")]
+    check(f"{name}: a task has three model calls and more", len(wanted) >= TURNS, len(wanted))
+    for _ in range(100):
+        turns = list(reversed(server.call("/admin/v1/turns?limit=100")["data"]))
+        main = [turn for turn in turns if turn["kind"] == "main"]
+        if len(main) >= len(wanted):
+            break
+        time.sleep(0.1)
+    side = len(proxy.asks()) - len(wanted)
+    check(f"{name}: tasks are main turns and all else is housekeeping", len(main) == len(wanted) and len(turns) == len(main) + side, turns)
+    talk, other = main[:TURNS], main[TURNS:]
+    sessions = {turn["session_id"] for turn in talk}
+    check(f"{name}: a resumed session is one session", len(sessions) == 1, talk)
+    check(f"{name}: another conversation is another one", not sessions & {turn["session_id"] for turn in other}, main)
+    parents = [server.call(f"/v1/turns/{turn['id']}")["parent_id"] for turn in main]
+    truth = [None] + [turn["id"] for turn in talk[:-1]]
+    truth += [None] + [turn["id"] for turn in other[:-1]]
+    check(f"{name}: every turn continues the one before it", parents == truth, (parents, truth))
+    called = [turn for turn, note in zip(main, wanted) if "demanded" in note]
+    praised = [turn for turn in called if turn.get("score") not in (None, 0.0)]
+    check(f"{name}: unremarkable results are no praise", not praised, praised)
+    cached, prompt = usage_of(proxy.asks()[-1]["reply"])
+    check(f"{name}: the next conversation's prompt comes from the cache", cached >= 0.95 * prompt, (cached, prompt))
+
+
+def usage_of(reply):
+    """Prompt tokens that were not computed again, and all of them."""
+    found = (0, 1)
+    for line in reply.splitlines():
+        if not line.startswith("data: {"):
+            continue
+        event = json.loads(line[6:])
+        usage = (event.get("message") or event.get("response") or {}).get("usage") or {}
+        if "cache_read_input_tokens" in usage:
+            found = usage["cache_read_input_tokens"], usage["cache_read_input_tokens"] + usage["input_tokens"]
+        elif "input_tokens_details" in usage:
+            found = usage["input_tokens_details"]["cached_tokens"], usage["input_tokens"]
+    return found
+
+
+AGENTS = {"claude": claude, "codex": codex}
+
+
+def main():
+    wanted = sys.argv[1:] or AGENTS
+    for agent in wanted:
+        with tempfile.TemporaryDirectory() as data, tempfile.TemporaryDirectory() as home:
+            home = pathlib.Path(home)
+            (home / "work").mkdir()
+            server = Server(data)
+            proxy = Proxy(server)
+            # Codex says store: false every time; who runs this lets it be learned from all the same.
+            server.call("/v1/consent", {"learning": "full", "despite_store_false": True}, "PUT")
+            try:
+                told(AGENTS[agent](proxy, home), server, proxy)
+            finally:
+                if os.environ.get("AGENTS_LOG"):
+                    pathlib.Path(os.environ["AGENTS_LOG"] + agent).write_text(json.dumps(proxy.seen))
+                proxy.stop()
+                code = server.stop()
+            check("the server stops cleanly", code == 0, code)
+    sys.exit(1 if failed else 0)
+
+
+main()
