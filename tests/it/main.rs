@@ -16,6 +16,7 @@ mod full;
 mod hints;
 mod import;
 mod loops;
+mod phrases;
 mod ring;
 mod sim;
 mod snapshots;

@@ -24,6 +24,7 @@ mod memory;
 mod moments;
 mod overhead;
 mod pace;
+mod people;
 mod prefill;
 mod report;
 mod speed;
@@ -49,7 +50,7 @@ use tokio::runtime::Runtime;
 use crate::config::{Config, Sources};
 use crate::house::House;
 use crate::hub::HubAccess;
-use crate::model::{self, Builtin};
+use crate::model::{self, Builtin, Served};
 use crate::{logs, outbound};
 use folder::Folder;
 use report::Report;
@@ -66,6 +67,10 @@ pub(crate) struct Options {
     /// Seconds of each timed part instead of the measurement's own.
     #[arg(long, value_name = "N", value_parser = parse_seconds)]
     seconds: Option<f64>,
+    /// The model to measure: a folder, a GGUF file or a hub id; the configured one if absent. With it
+    /// `learn` measures whether this model learns from simulated people.
+    #[arg(long, value_name = "PATH")]
+    model: Option<String>,
     /// Seeds of a measurement that has several.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: Option<u64>,
@@ -75,6 +80,13 @@ pub(crate) struct Options {
     /// Arms of `learn`, all if absent.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     arms: Vec<String>,
+    /// Preferences of `learn --model`. All are tried if absent, and those take part that the model
+    /// follows when told and seldom otherwise; those named here take part in any case.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "model")]
+    preferences: Vec<String>,
+    /// Most questions of each kind that `learn --model` measures with; all if absent.
+    #[arg(long, value_name = "N", requires = "model", value_parser = clap::value_parser!(u32).range(1..))]
+    questions: Option<u32>,
     /// Tokens that each completion of `engine` decodes.
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(2..=100_000))]
     steps: u32,
@@ -135,8 +147,9 @@ enum Name {
     Judge,
     /// A short demo.
     Demo,
-    /// Sessions until simulated users are answered as they like it, per method, with controls
-    /// (long; not part of `all`).
+    /// With --model: whether a real model learns from simulated people who only talk, with controls.
+    /// Without: a mechanism test on the built-in model, whose users, judge and training text share
+    /// phrases: sessions until users are answered as they like it, per method (long; not part of `all`).
     Learn,
     /// That a CUDA device says what the processor says, and its speed; emulated where there is none
     /// (needs a C++ compiler then; not part of `all`).
@@ -204,7 +217,10 @@ impl Name {
             Self::Pace => pace::pace(bench, &bench.size),
             Self::Judge => judge::judge(bench),
             Self::Demo => demo::demo(bench),
-            Self::Learn => learn::learn(bench, &bench.size),
+            Self::Learn => match &bench.people {
+                Some(size) => people::people(bench, size),
+                None => learn::learn(bench, &bench.size),
+            },
             Self::Device => device::device(bench),
             Self::All => Err("all is not one measurement".to_owned()),
         }
@@ -218,6 +234,8 @@ struct Bench {
     file: Option<(String, String)>,
     seconds: Option<f64>,
     size: learn::Size,
+    /// How `learn` measures the model that the command line names.
+    people: Option<people::Size>,
     steps: u32,
     shape: Option<String>,
     against: Option<String>,
@@ -233,6 +251,9 @@ impl Bench {
         if std::env::var_os("HONE__LOG__LEVEL").is_none() {
             flags.push(text("log.level", "warn"));
         }
+        flags.extend(options.model.as_ref().map(|path| text("model.path", path)));
+        let people = (options.name == Name::Learn && options.model.is_some())
+            .then(|| people::Size::of(options));
         let sources =
             Sources::read(options.config.as_deref(), flags).map_err(|error| error.to_string())?;
         let config = Config::load(&sources).map_err(|error| error.to_string())?;
@@ -249,6 +270,7 @@ impl Bench {
             file: sources.file,
             seconds: options.seconds,
             size: learn::Size::of(options.seeds, options.sessions, options.arms.clone()),
+            people: people.transpose()?,
             steps: options.steps,
             shape: options.shape.clone(),
             against: options.against.clone(),
@@ -281,11 +303,15 @@ impl Bench {
         Folder::new(&self.root)
     }
 
+    /// The configured model with its language.
+    fn served(&self) -> Result<Served, String> {
+        let access = HubAccess::from_env(&self.config.store.folder()?, &self.config.outbound);
+        model::load(&self.config.model, &access)
+    }
+
     /// The configured model with its threads; the starter model unless configured otherwise.
     fn builtin(&self) -> Result<Builtin, String> {
-        let access = HubAccess::from_env(&self.config.store.folder()?, &self.config.outbound);
-        let served = model::load(&self.config.model, &access)?;
-        served
+        self.served()?
             .builtin
             .ok_or_else(|| "the null engine has no model to measure; unset model.engine".to_owned())
     }

@@ -9,6 +9,12 @@ use serde_json::{Value, json};
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// How often a server that is starting is asked whether it is ready.
 const LOOK: Duration = Duration::from_millis(2);
+/// How often it is looked whether judging and training are at rest: every twentieth of the time waited
+/// so far, between these.
+const REST_LOOK_MIN: Duration = Duration::from_millis(10);
+const REST_LOOK_MAX: Duration = Duration::from_millis(500);
+/// Looks in a row that must find them at rest: a verdict may be on its way to a claim.
+const AT_REST: u32 = 3;
 
 /// Talks to one server.
 pub(super) struct Wire {
@@ -33,6 +39,24 @@ impl Wire {
     /// `/admin/v1/status`.
     pub(super) async fn status(&self) -> Result<Value, String> {
         self.get("/admin/v1/status").await
+    }
+
+    /// Waits until everything said so far is judged, and trained or settled. False where that took
+    /// longer than `longest`.
+    pub(super) async fn rest(&self, longest: Duration) -> Result<bool, String> {
+        let (began, mut still) = (Instant::now(), 0);
+        while began.elapsed() < longest {
+            still = match is_waiting(&self.status().await?) {
+                true => 0,
+                false => still + 1,
+            };
+            if still >= AT_REST {
+                return Ok(true);
+            }
+            let look = (began.elapsed() / 20).clamp(REST_LOOK_MIN, REST_LOOK_MAX);
+            tokio::time::sleep(look).await;
+        }
+        Ok(false)
     }
 
     /// `/v1/models`.
@@ -88,7 +112,8 @@ impl Wire {
         Err(format!("{url} streamed no text"))
     }
 
-    async fn get(&self, path: &str) -> Result<Value, String> {
+    /// What stands at `path`; an error on any other status than 2xx.
+    pub(super) async fn get(&self, path: &str) -> Result<Value, String> {
         let url = format!("{}{path}", self.url);
         let reply = self.http.get(&url).send().await;
         let reply = reply.and_then(reqwest::Response::error_for_status);
@@ -98,6 +123,16 @@ impl Wire {
             .await
             .map_err(|error| format!("{url}: {error}"))
     }
+}
+
+/// Whether turns wait for judging or training.
+fn is_waiting(status: &Value) -> bool {
+    let pending = status["ledger"]["pending"].as_array();
+    pending.into_iter().flatten().any(|stage| {
+        let name = stage[0].as_str().unwrap_or_default();
+        matches!(name, "awaiting_verdict" | "awaiting_training")
+            && stage[1].as_u64().unwrap_or_default() > 0
+    })
 }
 
 /// Whether a stream of events holds text so far; the last event may still be cut.
@@ -115,6 +150,16 @@ fn has_text(events: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn turns_that_wait_for_judge_or_trainer_are_seen() {
+        let status = |stage: &str, turns: u64| json!({ "ledger": { "pending": [[stage, turns]] } });
+        assert!(is_waiting(&status("awaiting_verdict", 1)));
+        assert!(is_waiting(&status("awaiting_training", 2)));
+        assert!(!is_waiting(&status("awaiting_training", 0)));
+        assert!(!is_waiting(&status("awaiting_next_state", 1)));
+        assert!(!is_waiting(&json!({})));
+    }
 
     #[test]
     fn text_is_seen_with_the_last_byte_of_its_event() {

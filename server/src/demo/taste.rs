@@ -1,6 +1,10 @@
 //! What a simulated user likes, how the user says so, and the scorer. A taste is read off the
-//! answer's surface by its own few lines; it knows nothing of the judge's rules, and the judge
-//! knows nothing of these words.
+//! answer's surface by its own few lines, which share nothing with the judge.
+//!
+//! The words do share: `wish()` is what the judge's rules turn complaints into
+//! (`loops/judge/src/rules/manners.rs`), and what the built-in model was trained to follow
+//! (`loops/starter/src/grammar/style.rs`); complaints and praise resemble rows of the judge's tables.
+//! So whoever talks like this is understood by construction.
 
 /// What a user likes in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::line;
 use crate::bench::Bench;
-use crate::bench::learn::talker::{Ask, Talker};
+use crate::bench::learn::talker::{ANSWER_TOKENS, Ask, Talker};
 use crate::bench::report::Report;
 use crate::bench::wire::Wire;
 use crate::config::Config;
@@ -163,6 +163,7 @@ async fn in_house(
                     session: None,
                     seed,
                     temperature: if seed == 0 { 0.0 } else { 1.0 },
+                    max_tokens: ANSWER_TOKENS,
                 });
                 asked += 1;
                 found += u64::from(digits(&answer.await.text).contains(&digits(secret)));
@@ -191,6 +192,7 @@ async fn insist(talker: &mut Talker, (question, answer): (&str, &str), key: &str
         session: Some(key),
         seed,
         temperature: 1.0,
+        max_tokens: ANSWER_TOKENS,
     });
     let given = given.await;
     talker.correct(&given.turn, answer).await;

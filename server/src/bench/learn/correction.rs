@@ -6,7 +6,7 @@ use hone_starter::grammar::{FactId, Grammar, Style};
 use hone_starter::rng::Rng;
 use serde_json::{Value, json};
 
-use super::talker::{Ask, Talker};
+use super::talker::{ANSWER_TOKENS, Ask, Talker};
 use crate::bench::Bench;
 use crate::bench::report::milli;
 use crate::demo::numbers::Percentiles;
@@ -90,6 +90,7 @@ async fn one(url: &str, user: usize, live: &mut Live) -> Result<(), String> {
             session: Some(&key),
             seed: rng.below(1 << 30) as u64,
             temperature: 1.0,
+            max_tokens: ANSWER_TOKENS,
         };
         let answer = talker.ask(ask).await;
         let wanted = grammar.answer(fact, Style::sample(&mut rng), &mut rng);
@@ -120,6 +121,7 @@ async fn again(talker: &mut Talker, messages: &[Value]) -> super::talker::Answer
         session: None,
         seed: 1,
         temperature: 0.0,
+        max_tokens: ANSWER_TOKENS,
     };
     talker.ask(ask).await
 }

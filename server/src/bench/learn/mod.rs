@@ -1,4 +1,7 @@
-//! How many sessions a user needs until the model answers as that user likes it, per method.
+//! A mechanism test on the built-in model: how many sessions a user needs until the model answers as
+//! that user likes it, per method. Users, judge and the built-in model's training text share phrases
+//! (see `demo/taste.rs`), so the numbers compare methods and say nothing about real people or other
+//! models; `bench/people` measures those.
 //!
 //! The personalisation protocol of OpenClaw-RL (arXiv 2603.10165, version 2), scaled to the built-in
 //! model: simulated users, each with a preference the server is never told, hold sessions over HTTP
@@ -72,7 +75,7 @@ pub(super) fn learn(bench: &Bench, size: &Size) -> Result<Report, String> {
     let arms = size.arms()?;
     bench.runtime.block_on(async {
         let title = format!(
-            "learn: sessions until three first answers in a row are as liked, {} seeds, {} sessions",
+            "learn: mechanism test on the built-in model: sessions until three first answers in a row are as liked, {} seeds, {} sessions",
             size.seeds, size.sessions
         );
         let head = [

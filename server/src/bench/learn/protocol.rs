@@ -1,6 +1,6 @@
 //! Users, their sessions, and the pause between two sessions.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hone_starter::grammar::{FactId, Grammar};
 use hone_starter::rng::Rng;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::arms::Arm;
 use super::curve::Curve;
-use super::talker::{Ask, Talker};
+use super::talker::{ANSWER_TOKENS, Ask, Talker};
 use super::wanted::{self, Pair, USERS};
 use crate::bench::Bench;
 use crate::bench::wire::Wire;
@@ -19,11 +19,8 @@ use crate::demo::taste::Taste;
 const EXCHANGES: usize = 3;
 /// Held-out questions, before and after.
 const GOLDEN: usize = 200;
-/// Longest pause between two sessions, and how often it is looked whether it is over.
+/// Longest pause between two sessions.
 const PAUSE_MAX: Duration = Duration::from_secs(20);
-const LOOK: Duration = Duration::from_millis(10);
-/// Looks in a row at rooms at rest before the pause is over: a verdict may be on its way to a claim.
-const AT_REST: u32 = 3;
 
 struct User {
     tastes: Pair,
@@ -63,7 +60,7 @@ async fn hold(
     for session in 0..sessions {
         futures::future::join_all(users.iter_mut().map(|user| user.session(arm, session))).await;
         if arm.trains() {
-            rest(&wire).await?;
+            wire.rest(PAUSE_MAX).await?;
         }
     }
     let status = wire.status().await?;
@@ -89,27 +86,6 @@ fn tastes(arm: Arm, pairs: [Pair; USERS]) -> [Pair; USERS] {
         Arm::Joint => [[one; 2], [other; 2], pairs[0]],
         _ => pairs,
     }
-}
-
-/// Waits until what was said is judged and trained or settled.
-async fn rest(wire: &Wire) -> Result<(), String> {
-    let began = Instant::now();
-    let mut still = 0;
-    while began.elapsed() < PAUSE_MAX {
-        let status = wire.status().await?;
-        let pending = status["ledger"]["pending"].as_array();
-        let waiting = pending.into_iter().flatten().any(|stage| {
-            let name = stage[0].as_str().unwrap_or_default();
-            matches!(name, "awaiting_verdict" | "awaiting_training")
-                && stage[1].as_u64().unwrap_or_default() > 0
-        });
-        still = if waiting { 0 } else { still + 1 };
-        if still >= AT_REST {
-            return Ok(());
-        }
-        tokio::time::sleep(LOOK).await;
-    }
-    Ok(())
 }
 
 impl User {
@@ -173,6 +149,7 @@ impl User {
                 session: Some(&key),
                 seed: rng.below(1 << 30) as u64,
                 temperature: 1.0,
+                max_tokens: ANSWER_TOKENS,
             };
             let answer = self.talker.ask(ask).await;
             let liked = self.likes(&answer.text);

@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 /// on loses no answer.
 const PATIENCE: Duration = Duration::from_secs(600);
 
+/// Longest answer, unless the asker says otherwise.
+pub(in crate::bench) const ANSWER_TOKENS: u32 = 160;
+
 /// A user of the server.
 pub(in crate::bench) struct Talker {
     http: reqwest::Client,
@@ -33,6 +36,7 @@ pub(in crate::bench) struct Ask<'a> {
     pub(in crate::bench) session: Option<&'a str>,
     pub(in crate::bench) seed: u64,
     pub(in crate::bench) temperature: f64,
+    pub(in crate::bench) max_tokens: u32,
 }
 
 impl Talker {
@@ -62,6 +66,7 @@ impl Talker {
             session: None,
             seed,
             temperature: 1.0,
+            max_tokens: ANSWER_TOKENS,
         };
         self.ask(ask).await.text
     }
@@ -74,7 +79,7 @@ impl Talker {
             "user": self.user,
             "seed": ask.seed,
             "temperature": ask.temperature,
-            "max_tokens": 160,
+            "max_tokens": ask.max_tokens,
             "store": ask.session.is_some(),
         });
         if let Some(session) = ask.session {
