@@ -53,7 +53,7 @@ setup: ## install what the tests need (a C and a C++ compiler; Python and Node c
 
 lint: ## formatting and lints
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy $(TESTED) --all-targets -- -D warnings
 
 unit: ## all Rust tests
 	$(CARGO) test $(TESTED)

@@ -266,11 +266,11 @@ pub(crate) fn hidden_states(
     exec: &Executor,
     scratch: &mut Scratch,
 ) {
-    let pass = Layers {
+    let mut pass = Layers {
         end: model.config.layers,
         after: &mut |_, _| {},
     };
-    hidden_states_through(model, kv, batch, exec, scratch, pass);
+    hidden_states_through(model, kv, batch, exec, scratch, &mut pass);
 }
 
 /// Which layers of a pass run, and who looks at the residual stream behind each.
@@ -288,7 +288,7 @@ pub(crate) fn hidden_states_through(
     batch: &[SeqInput],
     exec: &Executor,
     scratch: &mut Scratch,
-    layers: Layers,
+    layers: &mut Layers,
 ) {
     check(model, batch);
     let pass = Pass::new(model, batch, exec);

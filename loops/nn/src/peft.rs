@@ -239,7 +239,8 @@ pub fn digest(files: &dyn Fn(&str) -> Option<Vec<u8>>) -> Result<Digest32, PeftE
     let config = files(CONFIG_FILE).ok_or(PeftError::MissingFile(CONFIG_FILE))?;
     let weights = files(WEIGHTS_FILE).ok_or(PeftError::MissingFile(WEIGHTS_FILE))?;
     let (tensors, dtype) = parse_weights(&weights)?;
-    let config = parse_config(&parse_settings(&config)?, dtype)?.canonical();
+    let settings = parse_settings(&config)?;
+    let config = parse_config(&settings, (dtype, &targets_of(&tensors)))?.canonical();
     let parts: &[Part] = match &config {
         AdapterConfig::Lora(_) => &[Part::A, Part::B],
         AdapterConfig::Dense(_) => &[Part::D],

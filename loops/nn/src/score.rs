@@ -156,11 +156,11 @@ pub fn states(
                 }
             }
         };
-        let pass = Layers {
+        let mut pass = Layers {
             end,
             after: &mut after,
         };
-        hidden_states_through(model, &mut kv, &[seq], exec, &mut scratch, pass);
+        hidden_states_through(model, &mut kv, &[seq], exec, &mut scratch, &mut pass);
     }
     let counted = tokens.len().saturating_sub(from).max(1) as f64;
     let mean = |sums: Vec<f64>| sums.iter().map(|sum| (sum / counted) as f32).collect();

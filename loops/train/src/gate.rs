@@ -159,7 +159,9 @@ fn losses(config: &GateConfig, m: &Measured) -> Vec<String> {
             m.generic_loss, config.generic_loss_max
         ));
     }
-    let lost = interval(&m.fact_gains).filter(|i| !(i.high >= f64::from(-config.fact_loss_max)));
+    let least = f64::from(-config.fact_loss_max);
+    // A NaN is never within a bound.
+    let lost = interval(&m.fact_gains).filter(|i| i.high.is_nan() || i.high < least);
     if let Some(lost) = lost {
         reasons.push(format!(
             "the answers to {} plain facts lose {:.2} nats on average, surely more than the {:.2} that \

@@ -427,7 +427,7 @@ impl Writing {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "an answer does not outlive this process"),
             Err(_) => {
-                tracing::warn!("an answer was not kept in time, and may not outlive this process")
+                tracing::warn!("an answer was not kept in time, and may not outlive this process");
             }
         }
     }

@@ -720,10 +720,10 @@ async fn a_damaged_version_is_served_no_more(case: &Case) {
             .restore(&case.restore(2, RestoreWhy::Asked))
             .await,
     );
-    assert_eq!(note(3).await, [scope.clone()]);
+    assert_eq!(note(3).await, std::slice::from_ref(&scope));
     assert_eq!(
         note(3).await,
-        [scope.clone()],
+        std::slice::from_ref(&scope),
         "until another one is served"
     );
     case.versions

@@ -112,7 +112,7 @@ fn rope(config: &mut Map<String, Value>) {
 mod tests {
     use super::*;
 
-    fn with(family: &str, more: Value) -> Result<Settings, String> {
+    fn with(family: &str, more: &Value) -> Result<Settings, String> {
         let mut config = json!({
             "model_type": family, "hidden_size": 32, "num_attention_heads": 4,
             "num_hidden_layers": 2, "num_key_value_heads": 2, "max_position_embeddings": 4096,
@@ -126,12 +126,12 @@ mod tests {
     #[test]
     fn missing_keys_are_put_in_place_and_memory_is_stated() {
         let rope = json!({"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}});
-        let read = with("qwen2", rope).expect("it can be computed");
+        let read = with("qwen2", &rope).expect("it can be computed");
         assert_eq!(read.config["rope_theta"], 5e5);
         assert_eq!(read.config["sliding_window"], 1000, "it has none");
         assert_eq!(read.tokens_max, 1000);
         assert_eq!(read.cache_bytes, 2 * 2 * 8 * 2 * 4 * 1000);
-        let windowed = with("mistral", json!({"sliding_window": 64}));
+        let windowed = with("mistral", &json!({"sliding_window": 64}));
         assert_eq!(windowed.map(|read| read.tokens_max), Ok(64));
     }
 
@@ -152,7 +152,7 @@ mod tests {
             ("llama", json!({"head_dim": 64}), "head_dim"),
             ("llama", json!({"hidden_size": null}), "hidden_size"),
         ] {
-            let error = with(family, more).expect_err("it is refused");
+            let error = with(family, &more).expect_err("it is refused");
             assert!(error.contains(named), "{error}");
         }
     }
