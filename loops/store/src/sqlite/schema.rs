@@ -29,6 +29,7 @@ static FILES: &[(&str, &str)] = &files!(
     "0015_watch_places"
     "0016_early_feedback"
     "0017_copies"
+    "0018_wishes"
 );
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> =
