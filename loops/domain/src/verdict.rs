@@ -14,6 +14,8 @@ pub enum Signal {
     Verifier,
     /// Votes of a model.
     Model,
+    /// A reading of a person's words by the served base model.
+    Reading,
     /// Rules over the words of the next state.
     Rules,
 }
@@ -25,6 +27,7 @@ impl Signal {
             Self::Feedback => "feedback",
             Self::Verifier => "verifier",
             Self::Model => "model",
+            Self::Reading => "reading",
             Self::Rules => "rules",
         }
     }
@@ -109,8 +112,11 @@ pub struct Verdict {
     pub score: Option<f32>,
     /// The signal that decided.
     pub decided_by: Option<Signal>,
-    /// What should have been done, where the next state says so.
+    /// What should have been done, where the next state says so, in the words it says it in.
     pub hint: Option<String>,
+    /// The manner that the hint asks for, in the words of the rules' table, where it holds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wish: Option<String>,
     /// How the hint was chosen, where several could be kept.
     pub hint_choice: Option<HintChoice>,
     /// Every vote.

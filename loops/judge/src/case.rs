@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::answer::{Unkept, accept_hint, parse_apart};
 use crate::decide::{Decision, majority};
+use crate::state::Reply;
 use crate::{Completed, ModelConfig, VoteError};
 
 /// A transition whose model votes are under way.
@@ -29,6 +30,8 @@ pub(crate) struct Case {
     pub heard: Vec<Vote>,
     /// The next state's text, which a hint must not repeat.
     pub said: String,
+    /// What may be read, where the model abstains.
+    pub reply: Option<Reply>,
     /// What became of the hints that votes brought.
     pub hints: Hints,
     /// What is judged.
@@ -136,12 +139,13 @@ pub(crate) struct Opening {
     pub claim: Claim,
     pub attempts: u32,
     pub deadline_ms: Millis,
-    pub turn: Turn,
+    pub turn: Arc<Turn>,
     pub messages: Vec<Message>,
     pub otherwise: Option<Decision>,
     pub outcome: Option<Decision>,
     pub heard: Vec<Vote>,
     pub said: String,
+    pub reply: Option<Reply>,
 }
 
 impl Case {
@@ -155,8 +159,9 @@ impl Case {
             outcome: opening.outcome,
             heard: opening.heard,
             said: opening.said,
+            reply: opening.reply,
             hints: Hints::default(),
-            turn: Arc::new(opening.turn),
+            turn: opening.turn,
             weighing: None,
             votes: (0..votes).map(|_| Slot::Waiting).collect(),
         }
@@ -262,6 +267,7 @@ impl Case {
                 score: outcome.score(),
                 by: Some(Signal::Model),
                 hint: agreeing.filter_map(|(_, hint)| hint.clone()).next(),
+                wish: None,
             }));
         }
         (cast.count() == self.votes.len()).then_some(None)

@@ -57,8 +57,22 @@ pub struct Config {
     pub checks_in_flight_max: usize,
     /// What certificates are worth.
     pub certificate: PayConfig,
+    /// How replies are read by the served base model.
+    pub reading: ReadingConfig,
     /// The model that votes; leave the table out to judge by feedback and rules alone.
     pub model: Option<ModelConfig>,
+}
+
+/// How replies are read by the served base model.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReadingConfig {
+    /// Whether they are.
+    pub enabled: bool,
+    /// Share of what is read that has to be right, from 0 to 1, in cross-validation.
+    pub precision_min: f64,
+    /// Most tokens of a reply and what it answers; a longer one is left to the rules.
+    pub tokens_max: usize,
 }
 
 /// Who votes.
@@ -187,6 +201,10 @@ impl Config {
         if self.retry_ms_max < self.retry_ms_min {
             return Err("judge.retry_ms_max must not be below judge.retry_ms_min".to_owned());
         }
+        if !(0.5..=1.0).contains(&self.reading.precision_min) {
+            return Err("judge.reading.precision_min must lie between 0.5 and 1".to_owned());
+        }
+        at_least_one(&[("judge.reading.tokens_max", self.reading.tokens_max as u64)])?;
         self.validate_checks()?;
         self.model
             .as_ref()
@@ -272,6 +290,11 @@ impl Config {
             verifiers: Vec::new(),
             checks_in_flight_max: 8,
             certificate: PayConfig::default(),
+            reading: ReadingConfig {
+                enabled: true,
+                precision_min: 0.9,
+                tokens_max: 512,
+            },
             model: None,
         }
     }

@@ -3,6 +3,7 @@
 use hone_domain::{Feedback, Outcome, Signal, Turn, Vote};
 
 use crate::MovingOn;
+use crate::reading::Reading;
 use crate::rules::{self, Ruling};
 
 /// What decided.
@@ -14,6 +15,8 @@ pub(crate) struct Decision {
     pub by: Option<Signal>,
     /// What should have been done.
     pub hint: Option<String>,
+    /// The manner that the hint asks for, where the rules know it.
+    pub wish: Option<String>,
 }
 
 fn outcome_of(score: f32) -> Outcome {
@@ -26,7 +29,7 @@ fn outcome_of(score: f32) -> Outcome {
     }
 }
 
-fn vote(signal: Signal, outcome: Outcome, reason: impl Into<String>) -> Vote {
+pub(crate) fn vote(signal: Signal, outcome: Outcome, reason: impl Into<String>) -> Vote {
     Vote {
         signal,
         outcome,
@@ -52,6 +55,7 @@ pub(crate) fn by_feedback(feedback: &[Feedback], turn: &Turn) -> (Vec<Vote>, Opt
             decision = Some(Decision {
                 score,
                 by: Some(Signal::Feedback),
+                wish: None,
                 hint: correction
                     .or_else(|| said.comment.clone())
                     .filter(|_| outcome == Outcome::Bad),
@@ -90,8 +94,33 @@ pub(crate) fn by_rules(ruling: &Ruling, moving_on: MovingOn) -> (Vote, Option<De
         score: Some(score),
         by: Some(Signal::Rules),
         hint: ruling.hint.clone(),
+        wish: ruling.wish.clone(),
     });
     (vote(Signal::Rules, outcome, ruling.reason), decision)
+}
+
+/// What a reading of `reply` decides. A reply that says how to answer and no more is neutral, so that
+/// its words teach; an opinion without such a wish has no hint.
+pub(crate) fn by_reading(
+    reading: &Reading,
+    reply: &str,
+    wish: Option<String>,
+) -> (Vote, Option<Decision>) {
+    let outcome = match reading.outcome {
+        Outcome::Abstain if reading.has_wish => Outcome::Neutral,
+        outcome => outcome,
+    };
+    let reason = format!(
+        "good {:.2}, bad {:.2}, says how {:.2}",
+        reading.good, reading.bad, reading.wish
+    );
+    let decision = outcome.score().map(|score| Decision {
+        score: Some(score),
+        by: Some(Signal::Reading),
+        hint: reading.has_wish.then(|| rules::own_words(reply)),
+        wish: wish.filter(|_| reading.has_wish),
+    });
+    (vote(Signal::Reading, outcome, reason), decision)
 }
 
 /// The outcome that more than half of all `votes` share, cast or not; abstentions never win.
@@ -175,6 +204,7 @@ mod tests {
             outcome: Outcome::Abstain,
             reason: rules::MOVED_ON,
             hint: None,
+            wish: None,
         };
         assert_eq!(by_rules(&ruling, MovingOn::Abstain).1, None);
         let decision = by_rules(&ruling, MovingOn::Neutral)

@@ -7,6 +7,7 @@ use hone_domain::{Message, Millis, TransitionId, Turn, Verdict};
 use hone_store::{Claim, Claimed};
 use tokio::sync::oneshot;
 
+use crate::reading::Reading;
 use crate::{Compared, CompleteOptions, Completed, CompleterError, Doing, Done};
 
 /// A claimed transition: its id and the fence it was claimed under.
@@ -48,6 +49,21 @@ pub struct WeighAsk {
     pub withdrawn: oneshot::Receiver<()>,
 }
 
+/// A reply to be read.
+#[derive(Debug)]
+pub struct ReadAsk {
+    /// The lease it is for.
+    pub claim: Claim,
+    /// What it answers.
+    pub turn: Arc<Turn>,
+    /// The reply.
+    pub reply: Arc<str>,
+    /// How long it may take.
+    pub deadline: Duration,
+    /// Ends when the answer is not needed any more.
+    pub withdrawn: oneshot::Receiver<()>,
+}
+
 /// One check that somebody else does.
 #[derive(Debug)]
 pub struct CheckAsk {
@@ -73,6 +89,8 @@ pub enum Effect {
     Ask(Box<VoteAsk>),
     /// Have hints weighed.
     Weigh(Box<WeighAsk>),
+    /// Have a reply read.
+    Read(Box<ReadAsk>),
     /// Have a check done.
     Check(Box<CheckAsk>),
     /// Record a verdict, after a pause if this is a retry.
@@ -137,6 +155,13 @@ pub enum Report {
         claim: Claim,
         /// Per hint, or why not.
         result: Result<Vec<f32>, String>,
+    },
+    /// A reply was read, or not.
+    Read {
+        /// For which lease.
+        claim: Claim,
+        /// What it says, none where nothing reads yet, or why not.
+        result: Result<Option<Reading>, String>,
     },
     /// A check was done, or not.
     Checked {

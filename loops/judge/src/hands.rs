@@ -9,9 +9,10 @@ use hone_runtime::{Hands, Outbox, Wake};
 use hone_store::{Claim, LedgerError};
 use tokio::time::timeout;
 
+use crate::rules::{self, Exchange};
 use crate::{
-    Calling, CheckAsk, CompleteOptions, CompleterError, Ctx, Doing, Done, Effect, RecordError,
-    Report, State, VoteAsk, VoteError, WeighAsk,
+    Calling, CheckAsk, CompleteOptions, CompleterError, Ctx, Doing, Done, Effect, ReadAsk,
+    RecordError, Report, State, VoteAsk, VoteError, WeighAsk,
 };
 
 /// Performs the judge's effects.
@@ -114,6 +115,30 @@ impl JudgeHands {
         }
     }
 
+    async fn read(&self, ask: ReadAsk) -> Report {
+        let exchange = Exchange {
+            asked: rules::last_asked(&ask.turn),
+            completion: &ask.turn.completion_text,
+            reply: &ask.reply,
+        };
+        let result = match &self.ctx.reader {
+            None => Ok(None),
+            Some(reader) => tokio::select! {
+                biased;
+                read = timeout(ask.deadline, reader.read(exchange)) => {
+                    let late = || format!("no answer within {} ms", ask.deadline.as_millis());
+                    read.unwrap_or_else(|_| Err(late()))
+                }
+                // Ends with an error, because the state drops its end to withdraw.
+                _ = ask.withdrawn => Err("withdrawn".to_owned()),
+            },
+        };
+        Report::Read {
+            claim: ask.claim,
+            result,
+        }
+    }
+
     async fn call(&self, calling: Calling) -> Result<Done, String> {
         let caller = self.ctx.caller.as_ref();
         let caller = caller.ok_or_else(|| "nobody makes calls in this process".to_owned())?;
@@ -162,6 +187,7 @@ impl Hands<State> for JudgeHands {
             Effect::Claim { limit } => self.claim(limit).await,
             Effect::Ask(ask) => self.ask(*ask).await,
             Effect::Weigh(ask) => self.weigh(*ask).await,
+            Effect::Read(ask) => self.read(*ask).await,
             Effect::Check(ask) => self.check(*ask).await,
             Effect::Record {
                 claim,

@@ -2,6 +2,8 @@
 
 use hone_domain::NextKind;
 
+use crate::rules::Exchange;
+
 /// A labelled next state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Labelled {
@@ -77,6 +79,68 @@ pub fn labelled() -> Vec<Labelled> {
         .collect()
 }
 
+/// A labelled reply of a person.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// Its language.
+    pub language: &'static str,
+    /// `good`, `bad` or `none`.
+    pub label: &'static str,
+    /// Whether it says how to answer.
+    pub wish: bool,
+    /// What was asked.
+    pub asked: String,
+    /// The completion.
+    pub completion: String,
+    /// The reply.
+    pub text: String,
+}
+
+/// The tables of labelled replies.
+const FIT: &str = include_str!("../labelled/fit.tsv");
+const BLIND: &str = include_str!("../labelled/blind.tsv");
+
+/// What the reading is fitted on.
+pub fn fit_replies() -> Vec<Reply> {
+    replies(FIT)
+}
+
+/// What the reading is measured on.
+pub fn blind_replies() -> Vec<Reply> {
+    replies(BLIND)
+}
+
+impl Reply {
+    /// The reply with what it answers.
+    pub fn exchange(&self) -> Exchange<'_> {
+        Exchange {
+            asked: &self.asked,
+            completion: &self.completion,
+            reply: &self.text,
+        }
+    }
+}
+
+/// Changes with what the reading is fitted on (FNV-1a).
+pub fn fit_hash() -> u64 {
+    let bytes = FIT.bytes().chain(include_str!("labelled.tsv").bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+fn replies(table: &'static str) -> Vec<Reply> {
+    let read = |[language, label, wish, asked, completion, text]: [&'static str; 6]| Reply {
+        language,
+        label,
+        wish: wish == "yes",
+        asked: unescaped(asked, ASKED),
+        completion: unescaped(completion, COMPLETION),
+        text: unescaped(text, "-"),
+    };
+    rows(table).map(read).collect()
+}
+
 /// The next states that try to command.
 pub fn injections() -> Vec<Injection> {
     rows(include_str!("injections.tsv"))
@@ -101,6 +165,8 @@ mod tests {
         let lines = |table: &str| table.lines().filter(|line| !line.starts_with('#')).count();
         assert_eq!(labelled().len(), lines(include_str!("labelled.tsv")));
         assert_eq!(injections().len(), lines(include_str!("injections.tsv")));
+        assert_eq!(fit_replies().len(), lines(FIT));
+        assert_eq!(blind_replies().len(), lines(BLIND));
         assert!(labelled().len() >= 500 && injections().len() >= 50);
         let labels = ["good", "bad", "none"];
         assert!(labelled().iter().all(|row| labels.contains(&row.label)));

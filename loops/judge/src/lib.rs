@@ -6,7 +6,7 @@
 //! - Rights: claims transitions, records verdicts, gives leases back; asks a model for votes
 //!   through [`Completer`], where one is configured, and the served policy which of several hints it
 //!   would follow through [`Weigher`].
-//! - Promises: signals are heard in order of trust (feedback, verifiers, model votes, rules). A vote that
+//! - Promises: signals are heard in order of trust (feedback, verifiers, model votes, a reading, rules). A vote that
 //!   fails, hangs or cannot be read abstains with its reason and is never a score. Every claimed
 //!   transition ends in a verdict, in a lease given back, or in `judge_failed`; a model that hangs
 //!   delays no verdict beyond its deadline.
@@ -26,6 +26,7 @@ pub mod labelled;
 #[cfg(test)]
 mod pipeline_tests;
 mod prompt;
+pub mod reading;
 pub mod rules;
 mod state;
 #[cfg(test)]
@@ -42,9 +43,12 @@ use hone_store::Ledger;
 pub use breaker::Breaker;
 pub use checking::{Doing, Done};
 pub use completer::{CompleteOptions, Completed, Completer, CompleterError};
-pub use config::{Combine, Config, HintRule, LocalConfig, ModelConfig, ModelKind, MovingOn};
-pub use event::{CheckAsk, Effect, RecordError, Report, VoteAsk, VoteError, WeighAsk};
+pub use config::{
+    Combine, Config, HintRule, LocalConfig, ModelConfig, ModelKind, MovingOn, ReadingConfig,
+};
+pub use event::{CheckAsk, Effect, ReadAsk, RecordError, Report, VoteAsk, VoteError, WeighAsk};
 pub use hands::JudgeHands;
+pub use reading::Reader;
 pub use state::State;
 pub use verify::{CallReply, Caller, CallerError, Calling, Rule, check_verifier};
 pub use weigher::{Compared, Weigher};
@@ -89,6 +93,8 @@ pub struct Ctx {
     pub completer: Option<Arc<dyn Completer>>,
     /// Who weighs hints by the served policy; without it the first of several is kept.
     pub weigher: Option<Arc<dyn Weigher>>,
+    /// Who reads replies by the served base model; without one the rules alone read them.
+    pub reader: Option<Arc<dyn Reader>>,
     /// Who makes the calls of callbacks; without one they abstain.
     pub caller: Option<Arc<dyn Caller>>,
     /// Makes verdict ids and the marks of prompts.
@@ -130,7 +136,7 @@ pub async fn run(
     let drive_config = DriveConfig {
         name: NAME,
         tick: Duration::from_millis(config.tick_ms),
-        effects_in_flight_max: config.in_hand_max * 3 + votes + config.checks_in_flight_max + 4,
+        effects_in_flight_max: config.in_hand_max * 4 + votes + config.checks_in_flight_max + 4,
         drain_deadline: Duration::from_millis(config.drain_ms),
         clock: ctx.clock.clone(),
         board: ctx.board.clone(),
@@ -143,6 +149,10 @@ pub async fn run(
     let state = State::new(config, ctx.ids.clone(), ctx.completer.is_some());
     let state = match ctx.weigher {
         Some(_) => state.with_weigher(),
+        None => state,
+    };
+    let state = match ctx.reader {
+        Some(_) => state.with_reader(),
         None => state,
     };
     let state = state.with_wording(wording);

@@ -12,7 +12,7 @@ use crate::breaker::Breaker;
 use crate::case::{Case, Hints};
 use crate::certificate::Buckets;
 use crate::checking::Checking;
-use crate::decide::by_feedback;
+use crate::decide::{by_feedback, vote};
 use crate::event::{Key, key};
 use crate::prompt::Wording;
 use crate::verify;
@@ -22,7 +22,11 @@ use crate::{
 };
 
 mod checks;
+mod replies;
 mod settling;
+
+pub(crate) use replies::Reply;
+use replies::Unread;
 
 /// Why a vote or a check is missing.
 const NO_PLACE: &str = "no free place before the lease ran out";
@@ -32,6 +36,8 @@ const NO_PLACE: &str = "no free place before the lease ran out";
 struct Recording {
     lease_ends_ms: Millis,
     tries: u32,
+    /// Whether it judges what a person replied.
+    is_reply: bool,
 }
 
 #[derive(Debug, Default)]
@@ -61,7 +67,13 @@ struct Counts {
     checks: u64,
     checks_failed: u64,
     by_model: u64,
+    by_reading: u64,
     by_rules: u64,
+    readings: u64,
+    readings_failed: u64,
+    /// Verdicts on what a person replied, and those of them that no signal decided.
+    replies: u64,
+    replies_abstained: u64,
     score_sum: f64,
     prompt_tokens: u64,
     completion_tokens: u64,
@@ -85,6 +97,7 @@ pub struct State {
     config: Config,
     model: Option<ModelConfig>,
     has_weigher: bool,
+    has_reader: bool,
     ids: Arc<dyn Ids>,
     breaker: Breaker,
     /// How many the claim under way asked for.
@@ -103,6 +116,8 @@ pub struct State {
     asks: VecDeque<(Key, usize)>,
     votes_in_flight: usize,
     weighings_in_flight: usize,
+    unread: HashMap<Key, Unread>,
+    readings_in_flight: usize,
     recordings: HashMap<Key, Recording>,
     others_in_flight: usize,
     counts: Counts,
@@ -128,6 +143,7 @@ impl State {
             checks_in_flight: 0,
             model,
             has_weigher: false,
+            has_reader: false,
             ids,
             breaker,
             claiming: None,
@@ -139,6 +155,8 @@ impl State {
             asks: VecDeque::new(),
             votes_in_flight: 0,
             weighings_in_flight: 0,
+            unread: HashMap::new(),
+            readings_in_flight: 0,
             recordings: HashMap::new(),
             others_in_flight: 0,
             counts: Counts::default(),
@@ -159,6 +177,13 @@ impl State {
         self
     }
 
+    /// The same, with somebody to read replies.
+    #[must_use]
+    pub fn with_reader(mut self) -> Self {
+        self.has_reader = true;
+        self
+    }
+
     /// The same, asking models with `wording`.
     #[must_use]
     pub(crate) fn with_wording(mut self, wording: Wording) -> Self {
@@ -167,7 +192,7 @@ impl State {
     }
 
     fn in_hand(&self) -> usize {
-        self.checking.len() + self.cases.len() + self.recordings.len()
+        self.checking.len() + self.cases.len() + self.unread.len() + self.recordings.len()
     }
 
     /// Claims if there may be work, a place for it, and no claim under way.
@@ -242,6 +267,8 @@ impl State {
         self.cases
             .retain(|(transition, _), _| *transition != claim.transition);
         self.checking
+            .retain(|(transition, _), _| *transition != claim.transition);
+        self.unread
             .retain(|(transition, _), _| *transition != claim.transition);
         if self.draining {
             return self.release(now_ms, claim);
@@ -333,7 +360,7 @@ impl State {
             return Vec::new();
         };
         match result {
-            Ok(()) => self.count(&verdict),
+            Ok(()) => self.count(&verdict, recording.is_reply),
             Err(RecordError::Fenced) => self.counts.fenced += 1,
             Err(RecordError::Failed(error)) => {
                 self.counts.ledger_failures += 1;
@@ -396,7 +423,8 @@ impl State {
             .drain()
             .map(|(_, checking)| checking.claimed.claim);
         let cases = self.cases.drain().map(|(_, case)| case.claim);
-        let claims: Vec<Claim> = checking.chain(cases).collect();
+        let unread = self.unread.drain().map(|(_, unread)| unread.claim);
+        let claims: Vec<Claim> = checking.chain(cases).chain(unread).collect();
         claims
             .into_iter()
             .flat_map(|claim| self.release(now_ms, claim))
@@ -413,6 +441,7 @@ impl State {
                 latency_ms,
             } => self.voted(now_ms, (claim, index), (result, latency_ms)),
             Report::Weighed { claim, result } => self.weighed(now_ms, claim, result),
+            Report::Read { claim, result } => self.has_read(now_ms, claim, result),
             Report::Checked {
                 claim,
                 index,
@@ -438,8 +467,10 @@ impl State {
         doubled.min(self.config.retry_ms_max)
     }
 
-    fn count(&mut self, verdict: &Verdict) {
+    fn count(&mut self, verdict: &Verdict, is_reply: bool) {
         let counts = &mut self.counts;
+        counts.replies += u64::from(is_reply);
+        counts.replies_abstained += u64::from(is_reply && verdict.score.is_none());
         counts.judged += 1;
         counts.score_sum += f64::from(verdict.score.unwrap_or_default());
         match verdict.score {
@@ -458,6 +489,7 @@ impl State {
         match verdict.decided_by {
             Some(Signal::Feedback) => counts.by_feedback += 1,
             Some(Signal::Model) => counts.by_model += 1,
+            Some(Signal::Reading) => counts.by_reading += 1,
             Some(Signal::Rules) => counts.by_rules += 1,
             Some(Signal::Verifier) => counts.by_verifier += 1,
             None => {}
@@ -477,6 +509,7 @@ impl Room for State {
             Event::Ticked => {
                 let mut effects = self.expire_checks(now_ms);
                 effects.extend(self.expire(now_ms));
+                effects.extend(self.expire_readings(now_ms));
                 effects.extend(self.begin_checks());
                 effects.extend(self.claim(now_ms));
                 effects.extend(self.ask());
@@ -493,6 +526,8 @@ impl Room for State {
             && self.checking.is_empty()
             && self.votes_in_flight == 0
             && self.weighings_in_flight == 0
+            && self.unread.is_empty()
+            && self.readings_in_flight == 0
             && self.checks_in_flight == 0
             && self.others_in_flight == 0
     }
@@ -519,7 +554,12 @@ impl Room for State {
             number("by_feedback_total", counts.by_feedback),
             number("by_verifier_total", counts.by_verifier),
             number("by_model_total", counts.by_model),
+            number("by_reading_total", counts.by_reading),
             number("by_rules_total", counts.by_rules),
+            number("readings_total", counts.readings),
+            number("readings_failed_total", counts.readings_failed),
+            number("replies_total", counts.replies),
+            number("replies_abstained_total", counts.replies_abstained),
             number("given_up_total", counts.given_up),
             number("fenced_total", counts.fenced),
             number("released_total", counts.released),
@@ -549,6 +589,11 @@ fn left_alone(model: &ModelConfig) -> Vote {
         usage: None,
         prompt: None,
     }
+}
+
+/// The vote of a reading that did not come.
+fn abstained(why: String) -> Vote {
+    vote(Signal::Reading, Outcome::Abstain, why)
 }
 
 fn millis(ms: u64) -> Millis {

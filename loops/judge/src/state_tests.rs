@@ -477,6 +477,21 @@ impl World {
                     _ => return None,
                 },
             },
+            Effect::Read(ask) => Report::Read {
+                claim: ask.claim,
+                result: match luck {
+                    0..90 => Ok(Some(crate::reading::Reading {
+                        outcome: Outcome::Bad,
+                        has_wish: luck % 2 == 0,
+                        good: 0.0,
+                        bad: 1.0,
+                        wish: 0.5,
+                    })),
+                    90..120 => Ok(None),
+                    120..230 => Err("no answer".into()),
+                    _ => return None,
+                },
+            },
             Effect::Check(ask) => Report::Checked {
                 claim: ask.claim,
                 index: ask.index,
@@ -529,12 +544,12 @@ proptest! {
         let mut world = World::default();
         world.waiting.extend((1..=turns).map(|n| (TransitionId(Uuid::from_u128(n)), Lease::default())));
         let model = || with_model.then(ModelConfig::for_tests);
-        let (mut now_ms, mut room) = (0, state(model()).with_weigher());
+        let (mut now_ms, mut room) = (0, state(model()).with_weigher().with_reader());
         let mut under_way = room.step(0, Event::Started);
         for (luck, pick) in chaos {
             now_ms += i64::from(luck % 50);
             if pick > 250 {
-                room = state(model()).with_weigher();
+                room = state(model()).with_weigher().with_reader();
                 under_way = room.step(now_ms, Event::Started);
             } else if under_way.is_empty() || pick % 7 == 0 {
                 under_way.extend(room.step(now_ms, Event::Ticked));

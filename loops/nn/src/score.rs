@@ -309,6 +309,39 @@ mod tests {
     }
 
     #[test]
+    fn states_are_the_mean_of_the_residual_stream_behind_their_layers() {
+        let cfg = tiny(Family::Qwen3);
+        let (model, exec) = (model(&cfg, 3), Executor::new(2));
+        // More than one chunk.
+        let text = tokens(&cfg, CHUNK + 40, 5);
+        let last = cfg.layers;
+        let got = |from, layers: &[usize]| {
+            states(&model, (&text, from), layers, &exec, || true).expect("it is wanted")
+        };
+        let hidden = score(&model, None, &text, &exec).hidden;
+        for from in [0, 3, CHUNK - 1, CHUNK + 7] {
+            let ld = padded(cfg.hidden);
+            let rows = hidden.as_slice().chunks(ld).skip(from);
+            let count = rows.len() as f64;
+            let mut mean = vec![0f64; cfg.hidden];
+            for row in rows {
+                for (sum, x) in mean.iter_mut().zip(row) {
+                    *sum += f64::from(*x) / count;
+                }
+            }
+            let states = got(from, &[1, last]);
+            assert_eq!(states.len(), 2);
+            for (got, wanted) in states[1].iter().zip(&mean) {
+                assert!((f64::from(*got) - wanted).abs() < 1e-4, "from {from}");
+            }
+            // Layers above the last that is asked for change nothing.
+            assert_eq!(got(from, &[1])[0], states[0], "from {from}");
+        }
+        assert!(got(text.len(), &[1])[0].iter().all(|x| *x == 0.0));
+        assert!(states(&model, (&text, 0), &[1], &exec, || false).is_none());
+    }
+
+    #[test]
     fn an_embedding_that_nobody_wants_any_more_ends_with_its_chunk() {
         let cfg = tiny(Family::Qwen3);
         let (model, exec) = (model(&cfg, 3), Executor::new(1));

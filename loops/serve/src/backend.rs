@@ -59,6 +59,22 @@ pub trait Backend: Send + Sync {
         ))
     }
 
+    /// What the base model makes of the tokens from `from` on, given those before: the mean of the
+    /// residual stream over them behind the middle layer and behind two thirds of the layers, one
+    /// behind the other; [`ServeError::Late`] once it is cancelled. Computes on the calling thread, so
+    /// not for async ones.
+    fn states(
+        &self,
+        tokens: &[Token],
+        from: usize,
+        cancel: &Cancel,
+    ) -> Result<Vec<f32>, ServeError> {
+        let _unread = (tokens, from, cancel);
+        Err(ServeError::Unsupported(
+            "this backend shows no hidden states".to_owned(),
+        ))
+    }
+
     /// From now on no ask begins with one of these versions of a scope: what is published instead is
     /// loaded, and the base answers where that fails. Completions under way end as they began. One
     /// that serves no adapters has nothing to withdraw.

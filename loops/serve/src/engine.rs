@@ -14,7 +14,7 @@ use hone_domain::{
 use hone_nn::device::{Device, DeviceError};
 use hone_nn::grammar::Constraint;
 use hone_nn::tokenizer::Tokenizer;
-use hone_nn::{Executor, Model, Runner, embed, fingerprint};
+use hone_nn::{Executor, Model, Runner, embed, fingerprint, states};
 use hone_runtime::{Board, Clock, LatestReader, RoomState};
 
 use crate::adapters::{LoadResult, Wanted};
@@ -145,6 +145,16 @@ pub(crate) struct Threads {
 }
 
 impl Engine {
+    /// Refuses what is no text of the model's.
+    fn check_tokens(&self, tokens: &[Token]) -> Result<(), ServeError> {
+        let vocab = self.shared.capabilities.vocab;
+        if tokens.is_empty() || tokens.iter().any(|token| *token as usize >= vocab) {
+            let why = format!("an embedding needs tokens below {vocab}");
+            return Err(ServeError::Internal(why));
+        }
+        Ok(())
+    }
+
     /// Checks the configuration, takes the memory, and starts the engine's and the loader's
     /// threads. A configuration that cannot work is an error that names the key.
     pub fn start(ctx: ServeCtx) -> Result<Self, ServeError> {
@@ -353,14 +363,30 @@ impl Backend for Engine {
     }
 
     fn embed(&self, tokens: &[Token], cancel: &Cancel) -> Result<Vec<f32>, ServeError> {
-        let vocab = self.shared.capabilities.vocab;
-        if tokens.is_empty() || tokens.iter().any(|token| *token as usize >= vocab) {
-            let why = format!("an embedding needs tokens below {vocab}");
-            return Err(ServeError::Internal(why));
-        }
+        self.check_tokens(tokens)?;
         // A thread of its own, so that no step of the engine waits for it.
         let is_wanted = || !cancel.is_cancelled();
         embed(&self.model, tokens, &Executor::new(1), is_wanted).ok_or(ServeError::Late)
+    }
+
+    fn states(
+        &self,
+        tokens: &[Token],
+        from: usize,
+        cancel: &Cancel,
+    ) -> Result<Vec<f32>, ServeError> {
+        self.check_tokens(tokens)?;
+        let layers = self.model.config.layers;
+        let layers = [layers.div_ceil(2), (layers * 2).div_ceil(3)];
+        let is_wanted = || !cancel.is_cancelled();
+        let states = states(
+            &self.model,
+            (tokens, from),
+            &layers,
+            &Executor::new(1),
+            is_wanted,
+        );
+        states.map(|layers| layers.concat()).ok_or(ServeError::Late)
     }
 
     fn withdraw(&self, scope: &Scope, versions: &[PolicyVersion]) {

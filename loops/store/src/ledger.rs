@@ -123,6 +123,8 @@ pub struct SampleMaterial {
     pub score: f32,
     /// Its current verdict's hint.
     pub hint: Option<String>,
+    /// The manner that the hint asks for, where the rules know it.
+    pub wish: Option<String>,
     /// What its owner says the completion should have been, newest first to count.
     pub correction: Option<String>,
 }
@@ -158,6 +160,8 @@ pub struct Replayed {
     pub turn: Turn,
     /// Its current verdict's hint.
     pub hint: Option<String>,
+    /// The manner that the hint asks for, where the rules know it.
+    pub wish: Option<String>,
     /// What its owner says the completion should have been.
     pub correction: Option<String>,
 }

@@ -115,6 +115,7 @@ impl House {
                 score: Some(score),
                 decided_by: None,
                 hint: None,
+                wish: None,
                 hint_choice: None,
                 votes: Vec::new(),
                 judged_ms: now,

@@ -19,7 +19,7 @@ use crate::objective::DistillForm;
 use crate::pack::{CreditedTurn, pack};
 use crate::retold::retold;
 use crate::scopes::Scopes;
-use crate::trainer::{Candidate, Lesson, TrainError, TrainJob};
+use crate::trainer::{Candidate, Lesson, TrainError, TrainJob, Words};
 use crate::watch::{self, WatchLook};
 
 /// The room's state.
@@ -266,14 +266,22 @@ impl Train {
             })
             .collect();
         let lessons = batch.materials.iter().filter_map(|m| {
-            let words = (m.hint.clone(), m.correction.clone());
+            let words = Words {
+                hint: m.hint.clone(),
+                wish: m.wish.clone(),
+                correction: m.correction.clone(),
+            };
             Lesson::of(method, (m.claim.transition, &m.turn), words)
         });
         let lessons: Vec<Lesson> = lessons.collect();
-        let replayed = batch
-            .replayed
-            .into_iter()
-            .filter_map(|r| Lesson::of(method, (r.transition, &r.turn), (r.hint, r.correction)));
+        let replayed = batch.replayed.into_iter().filter_map(|r| {
+            let words = Words {
+                hint: r.hint,
+                wish: r.wish,
+                correction: r.correction,
+            };
+            Lesson::of(method, (r.transition, &r.turn), words)
+        });
         let replayed: Vec<Lesson> = replayed.collect();
         let retold = retold(&batch.materials, &batch.first_tries);
         let scores: Vec<f32> = scored.iter().map(|s| s.score).collect();

@@ -82,6 +82,7 @@ pub(crate) fn material(turn: Turn, score: f32) -> SampleMaterial {
         staleness: 0,
         score,
         hint: None,
+        wish: None,
         correction: None,
     }
 }

@@ -17,9 +17,19 @@ pub struct Lesson {
     pub transition: TransitionId,
     /// Its turn.
     pub turn: Turn,
-    /// What should have been done: followed by the teacher.
+    /// What should have been done, in the person's words: followed by the teacher.
     pub hint: Option<String>,
+    /// The manner that the hint asks for, in the words of the rules' table, where it holds it.
+    pub wish: Option<String>,
     /// What should have been said: imitated.
+    pub correction: Option<String>,
+}
+
+/// A person's words about a turn.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Words {
+    pub hint: Option<String>,
+    pub wish: Option<String>,
     pub correction: Option<String>,
 }
 
@@ -28,13 +38,19 @@ impl Lesson {
     pub(crate) fn of(
         method: Method,
         (transition, turn): (TransitionId, &Turn),
-        (hint, correction): (Option<String>, Option<String>),
+        words: Words,
     ) -> Option<Self> {
+        let Words {
+            hint,
+            wish,
+            correction,
+        } = words;
         let uses = method.uses(hint.is_some(), correction.is_some());
         (uses.hint || uses.correction).then(|| Self {
             transition,
             turn: turn.clone(),
             hint: hint.filter(|_| uses.hint),
+            wish: wish.filter(|_| uses.hint),
             correction: correction.filter(|_| uses.correction),
         })
     }

@@ -99,6 +99,9 @@ pub(crate) struct Options {
     /// Configuration file (TOML) to measure with; `learn` lays it over what each arm ships with.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Model (folder or GGUF file) that `judge` reads replies with.
+    #[arg(long, value_name = "PATH")]
+    model: Option<String>,
     /// Folder for data while measuring, on the disk to measure; the system's temporary one if absent.
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
@@ -239,6 +242,7 @@ struct Bench {
     steps: u32,
     shape: Option<String>,
     against: Option<String>,
+    model: Option<String>,
     root: PathBuf,
     runtime: Runtime,
     _logging: logs::Logging,
@@ -274,6 +278,7 @@ impl Bench {
             steps: options.steps,
             shape: options.shape.clone(),
             against: options.against.clone(),
+            model: options.model.clone(),
             root: options.folder.clone().unwrap_or_else(std::env::temp_dir),
             runtime,
         })

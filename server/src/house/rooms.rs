@@ -21,7 +21,7 @@ use crate::http::Http;
 use crate::http::tls::Tls;
 use crate::importer::{Base, Importer};
 use crate::in_place;
-use crate::judging::{self, BaseParts};
+use crate::judging::{self, BaseParts, ReaderParts, States};
 use crate::memory;
 use crate::model::{self, Served};
 use crate::paired::PairedParts;
@@ -264,6 +264,23 @@ pub(super) fn measures(commons: &Commons, http: &Arc<Http>, rooms: &mut JoinSet<
     });
 }
 
+/// What reads replies, and where its probe is kept.
+fn read_parts(commons: &Commons, base: &BaseParts) -> Result<ReaderParts, String> {
+    let config = commons.config.judge.reading;
+    Ok(ReaderParts {
+        states: States {
+            backend: base.backend.clone(),
+            language: base.language.clone(),
+            tokens_max: config.tokens_max,
+        },
+        config,
+        is_starter: commons.config.model.path.is_empty(),
+        folder: commons.config.store.folder()?,
+        board: commons.board.clone(),
+        shutdown: commons.stops[0].signal(),
+    })
+}
+
 /// Judge: wakes from collect in, wakes to train out. `base` is what may vote here.
 pub(super) async fn judge(
     commons: &Commons,
@@ -274,6 +291,8 @@ pub(super) async fn judge(
     if !commons.config.runs(Loop::Judge) {
         return Ok(());
     }
+    let reads = base.as_ref().map(|base| read_parts(commons, base));
+    let reader = judging::reader(reads.transpose()?, &commons.board);
     let (mut completer, mut weigher) = (None, None);
     if let Some(model) = &commons.config.judge.model {
         let template = &commons.config.train.learner.hint_template;
@@ -284,6 +303,7 @@ pub(super) async fn judge(
         ledger: commons.traced(),
         completer,
         weigher,
+        reader,
         caller: HttpCaller::shared(&commons.outbound, &commons.config.judge)?,
         ids: commons.ids.clone(),
         clock: commons.clock.clone(),

@@ -4,16 +4,19 @@
 mod base;
 mod local;
 mod pool;
+mod reader;
 #[cfg(test)]
 mod tests;
 mod weigher;
 
 use std::sync::Arc;
 
-use hone_judge::{Completer, HintRule, ModelConfig, ModelKind, Weigher};
+use hone_judge::{Completer, HintRule, ModelConfig, ModelKind, Reader, Weigher};
+use hone_runtime::Board;
 
 pub use base::{Base, BaseParts};
 pub use pool::Pool;
+pub use reader::{BaseReader, ReaderParts, States};
 
 use crate::outbound::Outbound;
 
@@ -40,6 +43,21 @@ pub async fn voter(
             started.map_err(|error| format!("the local judge could not be loaded: {error}"))?
         }
     }
+}
+
+/// Who reads replies: what serves here, if anything does and it is able to.
+pub fn reader(parts: Option<ReaderParts>, board: &Board) -> Option<Arc<dyn Reader>> {
+    let why = match &parts {
+        None => "no base model is served in this process",
+        Some(parts) if !parts.config.enabled => "judge.reading.enabled is false",
+        Some(parts) if parts.is_starter => "the built-in starter model understands too little",
+        Some(_) => "",
+    };
+    if !why.is_empty() {
+        reader::off(board, why);
+        return None;
+    }
+    parts.map(|parts| BaseReader::start(parts) as Arc<dyn Reader>)
 }
 
 /// Who chooses among hints: what serves here, if anything does and it is wanted. `template` is how a

@@ -280,6 +280,7 @@ async fn a_verdict_keeps_the_hint_with_the_larger_share() {
         ledger: ledger.clone(),
         completer: Some(Arc::new(Votes(AtomicUsize::new(0)))),
         weigher: super::super::weigher(&model, TEMPLATE, Some(world.parts.clone())),
+        reader: None,
         caller: None,
         ids: Arc::new(SystemIds),
         clock: Arc::new(SystemClock::default()),

@@ -202,6 +202,9 @@ fn learning_rates(out: &mut Out, (before, now): (&Look, &Look), seconds: f64) {
     let judged = grown("judge", "judged_total").unwrap_or(0.0);
     let abstained = grown("judge", "abstained_total").unwrap_or(0.0);
     out.share("abstain_share", abstained, judged);
+    let replies = grown("judge", "replies_total").unwrap_or(0.0);
+    let unread = grown("judge", "replies_abstained_total").unwrap_or(0.0);
+    out.share("replies_abstain_share", unread, replies);
     if let Some(scores) =
         number(now, "judge", "score_sum").zip(number(before, "judge", "score_sum"))
     {

@@ -194,6 +194,7 @@ impl Commons {
             ledger,
             completer: None,
             weigher: None,
+            reader: None,
             ids: self.ids.clone(),
             clock: self.clock.clone(),
             config: judge_config(),

@@ -135,6 +135,7 @@ impl Stock {
                 score: Some(if number.is_multiple_of(2) { 1.0 } else { -1.0 }),
                 decided_by: Some(Signal::Rules),
                 hint: None,
+                wish: None,
                 hint_choice: None,
                 votes: Vec::new(),
                 judged_ms: BEGINNING_MS,

@@ -276,6 +276,7 @@ impl World {
                     ledger: self.ledger.clone(),
                     completer: None,
                     weigher: None,
+                    reader: None,
                     ids: self.ids.clone(),
                     clock: self.clock.clone(),
                     config: judge_config(),

@@ -3845,6 +3845,8 @@ export interface components {
             score?: number | null;
             /** @description Every vote. */
             votes: Record<string, never>[];
+            /** @description The manner that the hint asks for, in the words of the rules' table, where it holds it. */
+            wish?: string | null;
         };
         /** @description Numbers of one version. */
         VersionImprovement: {

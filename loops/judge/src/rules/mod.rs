@@ -22,8 +22,11 @@ pub struct Ruling {
     pub reason: &'static str,
     /// What should have been done, in the user's words.
     pub hint: Option<String>,
+    /// The manner that the hint asks for, in the words of the table of manners.
+    pub wish: Option<String>,
 }
 
+pub(crate) use reply::own_words;
 pub(crate) use text::floor_char;
 
 /// The exit code that a result states, last line first; none where it states none.
@@ -40,6 +43,7 @@ impl Ruling {
             outcome,
             reason,
             hint: None,
+            wish: None,
         }
     }
 }
@@ -47,14 +51,8 @@ impl Ruling {
 /// Judges a next state by its words. What the person said comes before what tools said, and of
 /// several equal ones a bad sign comes before a good one. Pure, and linear in the text.
 pub fn judge(next_state: &NextState, turn: &Turn) -> Ruling {
-    let asked = turn
-        .messages
-        .iter()
-        .rev()
-        .find(|message| message.role == Role::User)
-        .map_or("", |message| message.content.as_str());
     let context = reply::Context {
-        asked,
+        asked: last_asked(turn),
         completion: &turn.completion_text,
     };
     let of_kind = |wanted: fn(NextKind) -> bool| {
@@ -91,6 +89,36 @@ fn results(next_state: &NextState, turn: &Turn) -> Vec<Ruling> {
         tool::judge_of(&item.text, &command::Answered::of(call, item.failed))
     });
     rulings.collect()
+}
+
+/// What the user asked last.
+pub(crate) fn last_asked(turn: &Turn) -> &str {
+    let asked = turn.messages.iter().rev();
+    let asked = asked.filter(|message| message.role == Role::User);
+    asked
+        .map(|message| message.content.as_str())
+        .next()
+        .unwrap_or("")
+}
+
+/// A reply with what it answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exchange<'a> {
+    /// What the user had asked.
+    pub asked: &'a str,
+    /// The completion.
+    pub completion: &'a str,
+    /// What the person replied.
+    pub reply: &'a str,
+}
+
+/// Judges one reply of a person.
+pub fn judge_reply(exchange: Exchange<'_>) -> Ruling {
+    let context = reply::Context {
+        asked: exchange.asked,
+        completion: exchange.completion,
+    };
+    reply::judge(exchange.reply, &context)
 }
 
 /// Judges free words about a completion, such as the comment of a feedback.

@@ -69,8 +69,10 @@ pub(crate) fn judge(raw: &str, context: &Context<'_>) -> Ruling {
     reading.keep_after_contrast(&mut signs);
     let bad: Vec<Sign> = signs.iter().filter(|s| !s.good).copied().collect();
     if let Some(first) = bad.first() {
+        let (hint, wish) = reading.hint(raw, &bad);
         return Ruling {
-            hint: reading.hint(raw, &bad),
+            hint,
+            wish,
             ..Ruling::new(Outcome::Bad, first.rule)
         };
     }
@@ -286,20 +288,19 @@ impl Reading<'_> {
         }
     }
 
-    /// The manner that is asked for, or else the sentences that say what is wrong, with what
-    /// follows, if they say more than that it is.
-    fn hint(&self, raw: &str, signs: &[Sign]) -> Option<String> {
+    /// The sentences that say what is wrong, with what follows, if they say more than that it is; and
+    /// the manner that they ask for, in the words of the table of manners.
+    fn hint(&self, raw: &str, signs: &[Sign]) -> (Option<String>, Option<String>) {
         let sentences = &self.text.sentences;
-        let first = signs.first()?;
-        let last = signs.last()?;
+        let (Some(first), Some(last)) = (signs.first(), signs.last()) else {
+            return (None, None);
+        };
         let following = sentences
             .get(last.sentence + 1)
             .is_some_and(|s| !s.asks && s.words <= LONG_REPLY_WORDS / 2);
         let until = last.sentence + usize::from(following);
         let wishes = manners::wishes(self.text, (first.sentence, until));
-        if !wishes.is_empty() {
-            return Some(wishes.join(", "));
-        }
+        let wish = (!wishes.is_empty()).then(|| wishes.join(", "));
         let named: usize = signs.iter().map(|s| s.end - s.start).sum();
         let words: usize = sentences[first.sentence..=until]
             .iter()
@@ -307,12 +308,11 @@ impl Reading<'_> {
             .sum();
         let says_more = words >= named + self.words_led_in(first) + 2
             || signs.iter().any(|s| s.rule == "wants_other_form");
-        if !says_more {
-            return None;
+        if wish.is_none() && !says_more {
+            return (None, None);
         }
         let span = &raw[sentences[first.sentence].start..sentences[until].end];
-        let short: String = span.trim().chars().take(HINT_CHARS).collect();
-        Some(short)
+        (Some(own_words(span)), wish)
     }
 
     /// "You are useless", "your answer is useless": frequent words that only lead up to a sign say
@@ -327,6 +327,12 @@ impl Reading<'_> {
     fn has(&self, set: Set, word: &str) -> bool {
         self.tables.has(self.speaking, set, word)
     }
+}
+
+/// A person's words as a hint: trimmed, and not longer than a hint may be.
+pub(crate) fn own_words(said: &str) -> String {
+    let short: String = said.trim().chars().take(HINT_CHARS).collect();
+    short.trim_end().to_owned()
 }
 
 /// Whether a phrase says anything about the completion.

@@ -188,18 +188,26 @@ fn replies_of_use_are_ruled_as_they_are_meant() {
             Some("You are useless. It is Lyon."),
         ),
         // Plain wishes.
-        ("Use bullet points", bad, Some("use bullet points")),
-        ("Please use bullet points", bad, Some("use bullet points")),
-        ("I want bullet points", bad, Some("use bullet points")),
-        ("be brief", bad, Some("keep it short")),
-        ("Greet me first", bad, Some("greet me first")),
-        ("Please greet me first", bad, Some("greet me first")),
-        ("Always greet me", bad, Some("greet me first")),
-        ("skip the greeting", bad, Some("no greeting please")),
+        ("Use bullet points", bad, Some("Use bullet points")),
+        (
+            "Please use bullet points",
+            bad,
+            Some("Please use bullet points"),
+        ),
+        ("I want bullet points", bad, Some("I want bullet points")),
+        ("be brief", bad, Some("be brief")),
+        ("Greet me first", bad, Some("Greet me first")),
+        ("Please greet me first", bad, Some("Please greet me first")),
+        ("Always greet me", bad, Some("Always greet me")),
+        ("skip the greeting", bad, Some("skip the greeting")),
         ("answer in German", bad, Some("answer in German")),
-        ("I would prefer one sentence", bad, Some("keep it short")),
-        ("Benutze Stichpunkte", bad, Some("use bullet points")),
-        ("Sois bref", bad, Some("keep it short")),
+        (
+            "I would prefer one sentence",
+            bad,
+            Some("I would prefer one sentence"),
+        ),
+        ("Benutze Stichpunkte", bad, Some("Benutze Stichpunkte")),
+        ("Sois bref", bad, Some("Sois bref")),
         ("Usa viñetas", bad, Some("Usa viñetas")),
         ("Sii breve", bad, Some("Sii breve")),
         ("Seja breve", bad, Some("Seja breve")),
@@ -223,6 +231,32 @@ fn replies_of_use_are_ruled_as_they_are_meant() {
             "{text}"
         );
     }
+}
+
+#[test]
+fn a_wish_keeps_the_words_it_is_said_in() {
+    for (text, hint, wish) in [
+        (
+            "Use bullet points",
+            Some("Use bullet points"),
+            Some("use bullet points"),
+        ),
+        (
+            " Way too long! My boss reads on a phone. ",
+            Some("Way too long! My boss reads on a phone."),
+            Some("keep it short"),
+        ),
+        ("answer in German", Some("answer in German"), None),
+        ("wrong", None, None),
+        ("Thanks!", None, None),
+    ] {
+        let ruling = judge_comment(text, &turn(1));
+        let words = (ruling.hint.as_deref(), ruling.wish.as_deref());
+        assert_eq!(words, (hint, wish), "{text}");
+    }
+    let long = format!("That is wrong, {}.", "it is another moon ".repeat(40));
+    let ruling = judge_comment(&long, &turn(1));
+    assert!(ruling.hint.is_none_or(|hint| hint.chars().count() <= 300));
 }
 
 /// Other languages than English ask about the world in the order of a statement.

@@ -1,13 +1,17 @@
 //! Checks on their way: begun as many at a time as may be, ended at their transition's deadline, and
 //! what is decided once they are done.
 
+use std::sync::Arc;
+
 use hone_domain::{Millis, Signal, Vote};
 use hone_store::{Claim, Claimed};
 
+use super::replies::{Reply, Undecided};
+use super::settling::Settled;
 use super::{NO_PLACE, State, left_alone, millis};
 use crate::case::{Case, Opening};
 use crate::checking::{Bench, Checking, Done};
-use crate::decide::{by_feedback, by_rules};
+use crate::decide::{Decision, by_feedback, by_rules};
 use crate::event::{Key, key};
 use crate::verify::{self, Finding};
 use crate::{CheckAsk, Combine, Effect, prompt, rules};
@@ -103,23 +107,35 @@ impl State {
         let ruling = rules::judge(&claimed.transition.next_state, &claimed.turn);
         let (rules_vote, by_rules) = by_rules(&ruling, self.config.moving_on);
         votes.push(rules_vote);
-        let Some(model) = self.model.clone() else {
-            return self.record(now_ms, claim, (decided.or(by_rules), None, votes));
-        };
+        let reply = Reply::of(&claimed.transition.next_state, &ruling);
         let is_nothing_said = claimed.transition.next_state.items.is_empty();
         let is_checked = decided
             .as_ref()
             .is_some_and(|d| d.by == Some(Signal::Verifier));
         let is_combined = is_checked && self.config.combine == Combine::Mean;
-        if (decided.is_some() && !is_combined) || is_nothing_said {
-            return self.record(now_ms, claim, (decided, None, votes));
-        }
-        if !self.breaker.admits(now_ms) {
-            votes.insert(0, left_alone(&model));
-            return self.record(now_ms, claim, (decided.or(by_rules), None, votes));
-        }
+        let is_voted_on = (decided.is_none() || is_combined) && !is_nothing_said;
+        let turn = Arc::new(claimed.turn);
+        let model = self.model.clone().filter(|_| is_voted_on);
+        let admitted = model.filter(|model| {
+            let admits = self.breaker.admits(now_ms);
+            if !admits {
+                votes.insert(0, left_alone(model));
+            }
+            admits
+        });
+        let Some(model) = admitted else {
+            let undecided = Undecided {
+                claim,
+                turn,
+                reply,
+                by_rules,
+                votes,
+                deadline_ms,
+            };
+            return self.settle_unvoted(now_ms, decided, undecided);
+        };
         let mark = self.ids.next();
-        let (turn, next_state) = (claimed.turn, &claimed.transition.next_state);
+        let next_state = &claimed.transition.next_state;
         let opening = Opening {
             claim,
             attempts: claimed.attempts,
@@ -129,6 +145,7 @@ impl State {
             outcome: decided,
             heard: votes,
             said: prompt::texts(next_state),
+            reply,
             turn,
         };
         self.cases
@@ -136,6 +153,25 @@ impl State {
         self.asks
             .extend((0..model.votes).map(|index| (key(&claim), index)));
         Vec::new()
+    }
+
+    /// Settles a transition that no model votes on: as decided, or else by a reading or the rules.
+    fn settle_unvoted(
+        &mut self,
+        now_ms: Millis,
+        decided: Option<Decision>,
+        undecided: Undecided,
+    ) -> Vec<Effect> {
+        if decided.is_none() {
+            return self.read(now_ms, undecided);
+        }
+        let settled = Settled {
+            decision: decided,
+            votes: undecided.votes,
+            hint_choice: None,
+            is_reply: undecided.reply.is_some(),
+        };
+        self.record(now_ms, undecided.claim, settled)
     }
 
     /// Ends checks whose time is over: one that was not begun yet gives its transition back, unless

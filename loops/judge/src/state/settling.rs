@@ -7,6 +7,7 @@ use hone_domain::{HintChoice, Millis, Signal, Verdict, VerdictId, Vote};
 use hone_store::Claim;
 use tokio::sync::oneshot;
 
+use super::replies::Undecided;
 use super::{NO_PLACE, Recording, State, millis};
 use crate::case::{Case, Weighing, by_rule};
 use crate::decide::Decision;
@@ -16,6 +17,16 @@ use crate::{Compared, Effect, HintRule, ModelConfig, WeighAsk};
 /// Why nobody is asked which hint the policy would follow.
 const NO_WEIGHER: &str = "no policy is served in this process that could be asked; the first";
 const AS_CONFIGURED: &str = "judge.model.hint_choice is \"first\"";
+
+/// What a transition comes to.
+#[derive(Debug)]
+pub(super) struct Settled {
+    pub decision: Option<Decision>,
+    pub hint_choice: Option<HintChoice>,
+    pub votes: Vec<Vote>,
+    /// Whether it judges what a person replied.
+    pub is_reply: bool,
+}
 
 impl State {
     pub(super) fn settle_if_decided(&mut self, now_ms: Millis, claim: &Claim) -> Vec<Effect> {
@@ -45,10 +56,9 @@ impl State {
             return self.close(now_ms, case, (Some(decision), Some(choice)));
         }
         let decision = decision.or_else(|| case.combined());
-        let decision = decision.or(case.otherwise.take());
         case.end_votes(missing, &model);
         let Some(decision) = decision else {
-            return self.close(now_ms, case, (None, None));
+            return self.close_undecided(now_ms, case);
         };
         let hints = case.candidates(&decision, model.hint_candidates_max);
         if hints.len() < 2 {
@@ -116,14 +126,42 @@ impl State {
         }
     }
 
+    /// Ends a case that the model did not decide.
+    fn close_undecided(&mut self, now_ms: Millis, mut case: Case) -> Vec<Effect> {
+        let (claim, deadline_ms) = (case.claim, case.deadline_ms);
+        let (turn, reply) = (case.turn.clone(), case.reply.take());
+        let by_rules = case.otherwise.take();
+        let votes = self.votes_of(case, by_rules.as_ref());
+        let undecided = Undecided {
+            claim,
+            turn,
+            reply,
+            by_rules,
+            votes,
+            deadline_ms,
+        };
+        self.read(now_ms, undecided)
+    }
+
     fn close(
         &mut self,
         now_ms: Millis,
         case: Case,
-        (decision, choice): (Option<Decision>, Option<HintChoice>),
+        (decision, hint_choice): (Option<Decision>, Option<HintChoice>),
     ) -> Vec<Effect> {
         let claim = case.claim;
-        let kept = decision.as_ref().is_some_and(|d| d.hint.is_some());
+        let settled = Settled {
+            is_reply: case.reply.is_some(),
+            votes: self.votes_of(case, decision.as_ref()),
+            decision,
+            hint_choice,
+        };
+        self.record(now_ms, claim, settled)
+    }
+
+    /// A case's votes, counted; `decision` is what it comes to.
+    fn votes_of(&mut self, case: Case, decision: Option<&Decision>) -> Vec<Vote> {
+        let kept = decision.is_some_and(|d| d.hint.is_some());
         self.counts.hint_offered += u64::from(case.hints.offered > 0 && !kept);
         self.counts.hints.short += case.hints.short;
         self.counts.hints.long += case.hints.long;
@@ -134,29 +172,26 @@ impl State {
         }
         let unreadable = votes.iter().filter(|v| v.reason.starts_with("no grade in"));
         self.counts.votes_unreadable += unreadable.count() as u64;
-        self.record(now_ms, claim, (decision, choice, votes))
+        votes
     }
 
-    pub(super) fn record(
-        &mut self,
-        now_ms: Millis,
-        claim: Claim,
-        (decision, hint_choice, votes): (Option<Decision>, Option<HintChoice>, Vec<Vote>),
-    ) -> Vec<Effect> {
-        let decision = decision.unwrap_or_default();
+    pub(super) fn record(&mut self, now_ms: Millis, claim: Claim, settled: Settled) -> Vec<Effect> {
+        let decision = settled.decision.unwrap_or_default();
         let verdict = Verdict {
             id: VerdictId(self.ids.next()),
             transition: claim.transition,
             score: decision.score,
             decided_by: decision.by,
             hint: decision.hint,
-            hint_choice,
-            votes,
+            wish: decision.wish,
+            hint_choice: settled.hint_choice,
+            votes: settled.votes,
             judged_ms: now_ms,
         };
         let recording = Recording {
             lease_ends_ms: now_ms.saturating_add(millis(self.config.lease_ms)),
             tries: 0,
+            is_reply: settled.is_reply,
         };
         self.recordings.insert(key(&claim), recording);
         vec![Effect::Record {

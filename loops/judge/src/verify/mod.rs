@@ -369,6 +369,7 @@ pub(crate) fn decide(findings: &[Finding]) -> Option<Decision> {
         score: Some(lowest.0),
         by: Some(Signal::Verifier),
         hint: lowest.1.hint.clone(),
+        wish: None,
     })
 }
 

@@ -135,11 +135,11 @@ async fn store_verdict(
     let number = sqlx::query_scalar(
         "insert into verdicts (
              id, transition_number, revision, current, score, decided_by, hint, judged_ms,
-             hint_choice
+             hint_choice, wish
          ) values (
              ?1, ?2,
              (select coalesce(max(revision), 0) + 1 from verdicts where transition_number = ?2),
-             1, ?3, ?4, ?5, ?6, ?7
+             1, ?3, ?4, ?5, ?6, ?7, ?8
          ) returning number",
     )
     .bind(&verdict.id.0.as_bytes()[..])
@@ -155,6 +155,7 @@ async fn store_verdict(
             .map(serde_json::to_vec)
             .transpose()?,
     )
+    .bind(text_bytes(verdict.wish.as_ref()))
     .fetch_one(connection)
     .await?;
     Ok(number)

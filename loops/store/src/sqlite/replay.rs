@@ -33,11 +33,13 @@ async fn read(
         .await?
         .ok_or_else(|| corrupt(format!("no transition of turn {}", turn.id)))?;
     let verdict = rows::load_verdict(connection, transition_number, transition.id).await?;
+    let (hint, wish) = verdict.map_or((None, None), |verdict| (verdict.hint, verdict.wish));
     let feedback = rows::load_feedback(connection, &turn).await?;
     Ok(Replayed {
         transition: transition.id,
         turn,
-        hint: verdict.and_then(|verdict| verdict.hint),
+        hint,
+        wish,
         correction: rows::newest_correction(feedback),
     })
 }

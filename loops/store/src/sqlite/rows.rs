@@ -197,7 +197,7 @@ pub(super) async fn load_verdict(
     transition: TransitionId,
 ) -> Result<Option<Verdict>, Fault> {
     let row = sqlx::query(
-        "select number, id, score, decided_by, hint, hint_choice, judged_ms from verdicts
+        "select number, id, score, decided_by, hint, hint_choice, wish, judged_ms from verdicts
          where transition_number = ? and current = 1",
     )
     .bind(transition_number)
@@ -232,6 +232,7 @@ pub(super) async fn load_verdict(
             .map(named)
             .transpose()?,
         hint: some_text(row.try_get("hint")?)?,
+        wish: some_text(row.try_get("wish")?)?,
         hint_choice: row
             .try_get::<Option<&[u8]>, _>("hint_choice")?
             .map(serde_json::from_slice)

@@ -33,6 +33,7 @@ static FILES: &[(&str, &str)] = &files!(
     "0019_damage"
     "0020_answers"
     "0021_scope_counts"
+    "0022_wishes"
 );
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> =

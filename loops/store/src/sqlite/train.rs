@@ -348,6 +348,7 @@ async fn read(
         staleness: candidate.staleness,
         score,
         hint: verdict.hint,
+        wish: verdict.wish,
         correction: rows::newest_correction(feedback),
     })
 }

@@ -108,6 +108,7 @@ pub(super) async fn a_verdict_comes_back_and_its_revision_is_current(world: &Wor
     let mut first = world.verdict(claimed.claim, Some(0.1));
     first.hint = Some("say it\0shorter".into());
     first.decided_by = Some(Signal::Model);
+    first.wish = Some("keep it\0short".into());
     first.hint_choice = Some(HintChoice {
         candidates: [("say it\0shorter", Some(0.75)), ("say less", None)]
             .map(|(hint, agreement)| HintCandidate {

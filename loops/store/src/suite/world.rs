@@ -146,6 +146,7 @@ impl World {
             score,
             decided_by: score.map(|_| Signal::Rules),
             hint: None,
+            wish: None,
             hint_choice: None,
             votes: vec![Vote {
                 signal: Signal::Rules,

@@ -118,13 +118,23 @@ pub(super) fn behind(question: &str, telling: &str) -> String {
 fn wishes(job: &TrainJob) -> Vec<String> {
     let lessons = job.lessons.iter().rev().chain(&job.replayed);
     let mut found: Vec<String> = Vec::new();
-    for hint in lessons.filter_map(|lesson: &Lesson| lesson.hint.as_deref()) {
-        let hint = hint.trim().to_owned();
-        if !hint.is_empty() && !found.contains(&hint) && found.len() < WISHES_MAX {
-            found.push(hint);
+    for words in lessons.filter_map(words_and_wish) {
+        if !found.contains(&words) && found.len() < WISHES_MAX {
+            found.push(words);
         }
     }
     found
+}
+
+/// What the person said, and beside it the usual form of the wish where the judge knows one.
+fn words_and_wish(lesson: &Lesson) -> Option<String> {
+    let words = lesson.hint.as_deref()?.trim();
+    let wish = lesson.wish.as_deref().unwrap_or_default();
+    match (words.is_empty(), words.contains(wish)) {
+        (true, _) => None,
+        (false, true) => Some(words.to_owned()),
+        (false, false) => Some(format!("{words} {wish}")),
+    }
 }
 
 impl NnTrainer {

@@ -290,6 +290,7 @@ async fn a_replayed_turn_teaches_by_its_words_and_nothing_else() {
         transition: crate::testing::transition_of(turn),
         turn: turn.clone(),
         hint: hint.then(|| "9 11".to_owned()),
+        wish: None,
         correction: (!hint).then(|| "14 15 16".to_owned()),
     };
     let mut with = plain.clone();

@@ -358,11 +358,12 @@ impl NnTrainer {
 }
 
 /// The newest different hints of a job, older ones first. Its batch is newer than what is replayed,
-/// and that stands with the newest first.
-fn hints(job: &TrainJob) -> Vec<&str> {
+/// and that stands with the newest first. A wish in the words of the rules' table stands for its hint.
+fn hints<'a>(job: &'a TrainJob) -> Vec<&'a str> {
     let lessons = job.lessons.iter().rev().chain(&job.replayed);
     let mut hints: Vec<&str> = Vec::new();
-    for hint in lessons.filter_map(|lesson: &Lesson| lesson.hint.as_deref()) {
+    let words = |lesson: &'a Lesson| lesson.wish.as_deref().or(lesson.hint.as_deref());
+    for hint in lessons.filter_map(words) {
         if !hints.contains(&hint.trim()) && hints.len() < HINTS_MAX {
             hints.push(hint.trim());
         }

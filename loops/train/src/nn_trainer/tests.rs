@@ -411,6 +411,7 @@ pub(super) fn job(turns: &[Turn], parent: Option<Policy>) -> TrainJob {
         transition: transition_of(turn),
         turn: turn.clone(),
         hint: (i == 1).then(|| "9 11".to_owned()),
+        wish: None,
         correction: (i == 0).then(|| "14 15 16".to_owned()),
     };
     TrainJob {

@@ -7,6 +7,7 @@
 
 mod canary;
 mod commanded;
+mod reading;
 mod room;
 mod script;
 
@@ -42,6 +43,7 @@ pub(super) fn judge(bench: &Bench) -> Result<Report, String> {
         commanded::measure(bench, &mut report).await?;
         Ok::<(), String>(())
     })?;
+    reading::measure(bench, &mut report)?;
     binding(&mut report);
     certificates(&mut report);
     bench

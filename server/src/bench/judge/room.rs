@@ -141,6 +141,7 @@ pub(super) async fn judge_in(
         ledger: ledger.clone(),
         completer,
         weigher: None,
+        reader: None,
         caller: None,
         ids: Arc::new(SystemIds),
         clock: Arc::new(SystemClock::default()),

@@ -87,6 +87,8 @@ pub struct VerdictReply {
     pub decided_by: Option<&'static str>,
     /// What should have been done, where the next state says so.
     pub hint: Option<String>,
+    /// The manner that the hint asks for, in the words of the rules' table, where it holds it.
+    pub wish: Option<String>,
     /// How the hint was chosen, where several could be kept: `candidates` (`hint`, and `agreement`,
     /// the share of the policy's likeliest tokens that stay so under it), `chosen` (index), `by`
     /// (`agreement` or `rule`) and `reason`.
@@ -221,6 +223,7 @@ impl TurnReply {
                 score: verdict.score,
                 decided_by: verdict.decided_by.map(Signal::as_str),
                 hint: verdict.hint,
+                wish: verdict.wish,
                 hint_choice: verdict.hint_choice,
                 votes: verdict.votes,
                 judged_ms: verdict.judged_ms,
