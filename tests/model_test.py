@@ -15,9 +15,12 @@ import sys
 import time
 
 PREFERENCE = "bullets"
-SESSIONS = 4
-QUESTIONS = 6
-PAUSE_MAX_S = 20
+SESSIONS = 3
+QUESTIONS = 4
+# Longest pause between two sessions: enough to see that learning does not stand in the way, and enough
+# for a version to be published.
+PAUSE_MAX_S = 15
+PUBLISHING_S = 45
 PATIENCE_S = 240
 
 
@@ -28,7 +31,8 @@ def main():
     options = parser.parse_args()
     command = [os.environ["HONE"], "bench", "learn", "--json", "--model", options.model]
     command += ["--preferences", PREFERENCE, "--arms", "learning", "--seeds", "1"]
-    command += ["--sessions", str(SESSIONS), "--questions", str(QUESTIONS), "--seconds", str(PAUSE_MAX_S)]
+    pause_max_s = PUBLISHING_S if options.must_publish else PAUSE_MAX_S
+    command += ["--sessions", str(SESSIONS), "--questions", str(QUESTIONS), "--seconds", str(pause_max_s)]
     began = time.monotonic()
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=PATIENCE_S)

@@ -64,7 +64,8 @@ pub(crate) struct Options {
     /// Print one JSON object as the last line; for `all` it is keyed by measurement.
     #[arg(long)]
     json: bool,
-    /// Seconds of each timed part instead of the measurement's own.
+    /// Seconds of each timed part instead of the measurement's own; of `learn --model`, the longest
+    /// pause between two sessions.
     #[arg(long, value_name = "N", value_parser = parse_seconds)]
     seconds: Option<f64>,
     /// The model to measure: a folder, a GGUF file or a hub id; the configured one if absent. With it

@@ -155,7 +155,8 @@ pub(super) fn ratio(part: f64, whole: f64) -> Option<f64> {
 
 /// To three decimals, so that an object stays readable.
 pub(super) fn milli(value: f64) -> f64 {
-    (value * 1e3).round() / 1e3
+    // Adding 0 makes the sum of nothing, which is -0, plain.
+    (value * 1e3).round() / 1e3 + 0.0
 }
 
 /// Milliseconds of a time.

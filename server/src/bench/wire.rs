@@ -13,8 +13,6 @@ const LOOK: Duration = Duration::from_millis(2);
 /// so far, between these.
 const REST_LOOK_MIN: Duration = Duration::from_millis(10);
 const REST_LOOK_MAX: Duration = Duration::from_millis(500);
-/// Looks in a row that must find them at rest: a verdict may be on its way to a claim.
-const AT_REST: u32 = 3;
 
 /// Talks to one server.
 pub(super) struct Wire {
@@ -41,16 +39,14 @@ impl Wire {
         self.get("/admin/v1/status").await
     }
 
-    /// Waits until everything said so far is judged, and trained or settled. False where that took
-    /// longer than `longest`.
-    pub(super) async fn rest(&self, longest: Duration) -> Result<bool, String> {
-        let (began, mut still) = (Instant::now(), 0);
+    /// Waits until everything said so far is judged, and trained or settled, and that for a time of
+    /// `still`: a turn or a verdict may be on its way. False where it took longer than `longest`.
+    pub(super) async fn rest(&self, longest: Duration, still: Duration) -> Result<bool, String> {
+        let (began, mut at_rest_since) = (Instant::now(), None::<Instant>);
         while began.elapsed() < longest {
-            still = match is_waiting(&self.status().await?) {
-                true => 0,
-                false => still + 1,
-            };
-            if still >= AT_REST {
+            if is_waiting(&self.status().await?) {
+                at_rest_since = None;
+            } else if at_rest_since.get_or_insert_with(Instant::now).elapsed() >= still {
                 return Ok(true);
             }
             let look = (began.elapsed() / 20).clamp(REST_LOOK_MIN, REST_LOOK_MAX);

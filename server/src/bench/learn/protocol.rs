@@ -19,8 +19,9 @@ use crate::demo::taste::Taste;
 const EXCHANGES: usize = 3;
 /// Held-out questions, before and after.
 const GOLDEN: usize = 200;
-/// Longest pause between two sessions.
+/// Longest pause between two sessions, and how long everything is at rest before the next.
 const PAUSE_MAX: Duration = Duration::from_secs(20);
+const STILL: Duration = Duration::from_millis(20);
 
 struct User {
     tastes: Pair,
@@ -60,7 +61,7 @@ async fn hold(
     for session in 0..sessions {
         futures::future::join_all(users.iter_mut().map(|user| user.session(arm, session))).await;
         if arm.trains() {
-            wire.rest(PAUSE_MAX).await?;
+            wire.rest(PAUSE_MAX, STILL).await?;
         }
     }
     let status = wire.status().await?;

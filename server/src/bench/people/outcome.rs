@@ -10,6 +10,9 @@ use super::run::{Run, reasons};
 use crate::bench::report::milli;
 use crate::demo::numbers::Percentiles;
 
+/// Answers that the object quotes, for whoever wonders what was learned.
+const QUOTED: usize = 4;
+
 /// What a run is held against.
 pub(super) struct Against<'a> {
     pub(super) base: &'a Base,
@@ -37,6 +40,8 @@ pub(super) struct Learned {
     pub(super) empty: f64,
     pub(super) words: Quartiles,
     pub(super) told_words: Quartiles,
+    /// The first held-out answers.
+    quoted: Vec<String>,
     /// Mean log-prob per token of its answers under the told base.
     pub(super) logprob: Option<f64>,
     pub(super) facts: Paired,
@@ -96,6 +101,7 @@ impl Outcome {
                     empty: share(&empty.collect::<Vec<_>>()),
                     words: Quartiles::of(&after.answers),
                     told_words: Quartiles::of(&tried.answers),
+                    quoted: after.answers.iter().take(QUOTED).cloned().collect(),
                     logprob: logprob(&after.answers)?,
                     facts: Paired {
                         base: base.facts.clone(),
@@ -202,6 +208,7 @@ impl Outcome {
                 "empty_share": learned.empty,
                 "words_quartiles": learned.words.json(),
                 "words_quartiles_told": learned.told_words.json(),
+                "answers": learned.quoted,
                 "logprob_told_base": learned.logprob.map(milli),
                 "logprob_told_base_of_told": self.told_logprob.map(milli),
                 "logprob_gap": self.logprob_gap().map(milli),

@@ -12,6 +12,8 @@ use super::{ANSWER_TOKENS, TEMPERATURE};
 use crate::bench::learn::talker::{Answer, Ask, Talker};
 use crate::bench::wire::Wire;
 
+/// How long judging and training are at rest before the next session.
+const STILL: Duration = Duration::from_secs(2);
 /// First answers that must be as wished in a row.
 const IN_A_ROW: usize = 3;
 /// Sessions after this one are late; with fewer, the last quarter is.
@@ -132,7 +134,7 @@ impl<'a> Person<'a> {
             let began = Instant::now();
             self.session(number).await;
             let talked_s = began.elapsed().as_secs_f64();
-            if self.plan.arm.trains() && !wire.rest(pause_max).await? {
+            if self.plan.arm.trains() && !wire.rest(pause_max, STILL).await? {
                 self.seen.pauses_run_out += 1;
             }
             let last = |all: &[bool]| all.last().copied().unwrap_or_default();
