@@ -480,13 +480,7 @@ impl World {
             Effect::Read(ask) => Report::Read {
                 claim: ask.claim,
                 result: match luck {
-                    0..90 => Ok(Some(crate::reading::Reading {
-                        outcome: Outcome::Bad,
-                        has_wish: luck % 2 == 0,
-                        good: 0.0,
-                        bad: 1.0,
-                        wish: 0.5,
-                    })),
+                    0..90 => Ok(Some(reading(luck.is_multiple_of(2)))),
                     90..120 => Ok(None),
                     120..230 => Err("no answer".into()),
                     _ => return None,
@@ -527,6 +521,17 @@ impl World {
                 Report::Released(Ok(()))
             }
         })
+    }
+}
+
+/// A reply read as a complaint.
+fn reading(has_wish: bool) -> crate::reading::Reading {
+    crate::reading::Reading {
+        outcome: Outcome::Bad,
+        has_wish,
+        good: 0.0,
+        bad: 1.0,
+        wish: 0.5,
     }
 }
 

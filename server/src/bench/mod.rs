@@ -69,7 +69,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", value_parser = parse_seconds)]
     seconds: Option<f64>,
     /// The model to measure: a folder, a GGUF file or a hub id; the configured one if absent. With it
-    /// `learn` measures whether this model learns from simulated people.
+    /// `learn` measures whether this model learns from simulated people, and `judge` reads replies with it.
     #[arg(long, value_name = "PATH")]
     model: Option<String>,
     /// Seeds of a measurement that has several.
@@ -100,9 +100,6 @@ pub(crate) struct Options {
     /// Configuration file (TOML) to measure with; `learn` lays it over what each arm ships with.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Model (folder or GGUF file) that `judge` reads replies with.
-    #[arg(long, value_name = "PATH")]
-    model: Option<String>,
     /// Folder for data while measuring, on the disk to measure; the system's temporary one if absent.
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,

@@ -191,8 +191,8 @@ fn a_value_that_does_not_fit_is_told_with_who_set_it() {
         ),
         // What stands in the file is not what is out of range.
         (
-            with_file("[train]\nbatch_turns = 3"),
-            "my.toml: train.batch_turns_min (8) must be between 1 and train.batch_turns (3)",
+            with_file("[train]\nbatch_turns = 65"),
+            "my.toml: train.queue_turns_max (64) must be at least train.batch_turns (65)",
         ),
     ] {
         let wrong = wrong.expect_err(told).to_string();

@@ -212,6 +212,21 @@ fn replies_of_use_are_ruled_as_they_are_meant() {
         ("Sii breve", bad, Some("Sii breve")),
         ("Seja breve", bad, Some("Seja breve")),
         ("请用要点", bad, Some("请用要点")),
+    ];
+    for (text, outcome, hint) in rows {
+        let ruling = judge_comment(text, &turn(1));
+        assert_eq!(
+            (ruling.outcome, ruling.hint.as_deref()),
+            (*outcome, *hint),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn the_words_of_a_wish_in_a_new_request_are_no_wish() {
+    let none = Outcome::Abstain;
+    let rows: &[(&str, Outcome, Option<&str>)] = &[
         // The same words in a new request.
         ("Use bullet points to explain how rain forms", none, None),
         ("How do I use bullet points?", none, None),
@@ -225,11 +240,8 @@ fn replies_of_use_are_ruled_as_they_are_meant() {
     ];
     for (text, outcome, hint) in rows {
         let ruling = judge_comment(text, &turn(1));
-        assert_eq!(
-            (ruling.outcome, ruling.hint.as_deref()),
-            (*outcome, *hint),
-            "{text}"
-        );
+        let ruled = (ruling.outcome, ruling.hint.as_deref());
+        assert_eq!(ruled, (*outcome, *hint), "{text}");
     }
 }
 
