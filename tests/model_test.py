@@ -21,7 +21,7 @@ QUESTIONS = 4
 # for a version to be published.
 PAUSE_MAX_S = 15
 PUBLISHING_S = 45
-PATIENCE_S = 240
+PATIENCE_S = 600
 
 
 def main():

@@ -44,7 +44,7 @@ fn the_defaults_are_whole_and_valid() {
 
 #[test]
 fn the_built_in_model_has_settings_of_its_own_under_those_of_a_file() {
-    let loaded = Config::load(&Sources::default()).expect("the defaults are valid");
+    let loaded = with_file(WORDS).expect("the file is valid");
     assert_eq!(loaded.train.method, hone_train::Method::Combined);
     assert_eq!(
         loaded.train.learner.hint_form,
@@ -57,13 +57,14 @@ fn the_built_in_model_has_settings_of_its_own_under_those_of_a_file() {
         real.train.learner.hint_form,
         hone_train::DistillForm::Context
     );
+    assert_eq!(real.train.method, hone_train::Method::Combined);
     assert!(real.model.rehearsal_prompts.is_empty());
     let mut other = Config::load(&Sources::default()).expect("the defaults are valid");
     other.train.batch_turns = 17;
     let named = other.with(("[judge.model]\nname = \"slow\"", "mine.toml"));
     let judge = named.expect("valid").judge.model.expect("a table");
     assert_eq!((judge.name.as_str(), judge.votes), ("slow", 3));
-    let laid = other.with((BUILT_IN, "builtin.toml")).expect("valid");
+    let laid = other.with((WORDS, "words.toml")).expect("valid");
     assert_eq!(laid.train.batch_turns, 17);
     assert_eq!(laid.train.method, loaded.train.method);
     assert_eq!(laid.train.learner.lr, loaded.train.learner.lr);
@@ -191,8 +192,8 @@ fn a_value_that_does_not_fit_is_told_with_who_set_it() {
         ),
         // What stands in the file is not what is out of range.
         (
-            with_file("[train]\nbatch_turns = 65"),
-            "my.toml: train.queue_turns_max (64) must be at least train.batch_turns (65)",
+            with_file("[train]\nbatch_turns = 3"),
+            "my.toml: train.batch_turns_min (8) must be between 1 and train.batch_turns (3)",
         ),
     ] {
         let wrong = wrong.expect_err(told).to_string();

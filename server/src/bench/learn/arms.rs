@@ -2,7 +2,7 @@
 
 use hone_train::Method;
 
-use crate::config::{BUILT_IN, Config};
+use crate::config::{Config, WORDS};
 
 /// One arm of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ impl Arm {
         file: Option<&(String, String)>,
     ) -> Result<Config, String> {
         let by_scores = matches!(self, Self::Binary | Self::Inverted | Self::RltfSd);
-        let words = (!by_scores).then_some((BUILT_IN, "configs/builtin.toml"));
+        let words = (!by_scores).then_some((WORDS, "configs/words.toml"));
         let file = file.map(|(text, name)| (text.as_str(), name.as_str()));
         let mut config = config.clone();
         for layer in words.into_iter().chain(file) {
