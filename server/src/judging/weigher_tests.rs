@@ -306,12 +306,8 @@ async fn a_verdict_keeps_the_hint_with_the_larger_share() {
     stop.pull();
     room.await.unwrap().unwrap();
     let choice = verdict.hint_choice.unwrap();
-    assert_eq!(
-        choice.by,
-        hone_domain::ChosenBy::Agreement,
-        "{}",
-        choice.reason
-    );
+    let by = hone_domain::ChosenBy::Agreement;
+    assert_eq!(choice.by, by, "{}", choice.reason);
     // Votes come in any order.
     for candidate in &choice.candidates {
         let at = hints().iter().position(|hint| *hint == candidate.hint);

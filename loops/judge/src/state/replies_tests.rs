@@ -109,7 +109,7 @@ fn a_reading_comes_before_the_rules_and_its_wish_is_the_hint() {
             Some(long),
             Some("keep it short"),
         ),
-        (me, Ok(None), None, None, None, None),
+        ("And what about Mars?", Ok(None), None, None, None, None),
         // What the rules say does not stand where it is unlikely.
         (
             long,
