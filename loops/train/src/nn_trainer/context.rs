@@ -24,14 +24,11 @@ use super::answers::{Answering, answers};
 use super::guided::{Guidance, GuidedPrompt, guided_answers};
 use super::lessons::hinted_prompt;
 use super::reference::{GenericAnswer, is_for_gate, opening};
+use super::wishes::{behind, copies, last_question, wishes, words_of};
 use super::{NnTrainer, TrainError, TrainJob, stopped};
 use crate::probe::is_looping;
 use crate::trainer::Lesson;
 
-/// Different wishes that are followed together, the newest ones.
-const WISHES_MAX: usize = 4;
-/// A repetition of so many words of a wish talks about the wish and is no answer.
-const COPIED_WORDS: usize = 3;
 /// Nats by which the words make a token likelier from which on the token does what they ask.
 const WISH_TOKEN_NATS: f32 = 0.5;
 /// Longest instruction that is made of a person's words, in tokens.
@@ -91,49 +88,6 @@ pub(super) fn imitated(prompt: &[Token], said: &[Token]) -> TrainRow {
     TrainRow {
         loss: loss.collect(),
         tokens,
-    }
-}
-
-/// Words in lower case, without marks.
-fn words_of(text: &str) -> Vec<String> {
-    let lower = text.to_lowercase();
-    let words = lower.split(|c: char| !c.is_alphanumeric());
-    words.filter(|w| !w.is_empty()).map(str::to_owned).collect()
-}
-
-/// Whether `said` repeats so many words of the wish that the question does not hold.
-fn copies(said: &[String], wish: &[String], question: &[String]) -> bool {
-    let holds = |text: &[String], part: &[String]| text.windows(part.len()).any(|w| w == part);
-    said.windows(COPIED_WORDS)
-        .any(|part| holds(wish, part) && !holds(question, part))
-}
-
-/// The text of a question with a wish behind it.
-pub(super) fn behind(question: &str, telling: &str) -> String {
-    format!("{question}\n\n{telling}")
-}
-
-/// The newest different wishes of a job, the newest first. Its batch is newer than what is replayed,
-/// and that stands with the newest first.
-fn wishes(job: &TrainJob) -> Vec<String> {
-    let lessons = job.lessons.iter().rev().chain(&job.replayed);
-    let mut found: Vec<String> = Vec::new();
-    for words in lessons.filter_map(words_and_wish) {
-        if !found.contains(&words) && found.len() < WISHES_MAX {
-            found.push(words);
-        }
-    }
-    found
-}
-
-/// What the person said, and beside it the usual form of the wish where the judge knows one.
-fn words_and_wish(lesson: &Lesson) -> Option<String> {
-    let words = lesson.hint.as_deref()?.trim();
-    let wish = lesson.wish.as_deref().unwrap_or_default();
-    match (words.is_empty(), words.contains(wish)) {
-        (true, _) => None,
-        (false, true) => Some(words.to_owned()),
-        (false, false) => Some(format!("{words} {wish}")),
     }
 }
 
@@ -621,36 +575,5 @@ impl NnTrainer {
             found.wish_tokens.push(Vec::new());
         }
         Ok(())
-    }
-}
-
-/// What the person asked in a turn.
-fn last_question(lesson: &Lesson) -> String {
-    let asked = lesson.turn.messages.iter().rfind(|m| m.role == Role::User);
-    asked
-        .map(|message| message.content.clone())
-        .unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_repetition_of_the_wish_is_found() {
-        let check = |said: &str, expected: bool| {
-            let wish = words_of("That is an awful lot to read, one sentence would do.");
-            let question = words_of("Why is the sky blue?");
-            assert_eq!(
-                copies(&words_of(said), &wish, &question),
-                expected,
-                "{said}"
-            );
-        };
-        check("One sentence would do.", true);
-        check("An awful lot of light is scattered.", true);
-        check("Because air scatters blue light.", false);
-        check("One sentence.", false);
-        check("", false);
     }
 }

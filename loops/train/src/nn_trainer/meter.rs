@@ -4,9 +4,10 @@
 use hone_nn::{Adapter, Control, Learner, Under};
 
 use super::answers::{Answering, answers};
-use super::context::{Distilled, behind, imitated};
+use super::context::{Distilled, imitated};
 use super::measure::Compared;
 use super::reference::{GenericAnswer, opening};
+use super::wishes::behind;
 use super::{NnTrainer, TrainError};
 use crate::gate::WishMeter;
 

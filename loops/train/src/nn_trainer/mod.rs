@@ -9,6 +9,7 @@ mod measure;
 mod meter;
 mod reference;
 mod rehearsal;
+mod wishes;
 
 #[cfg(test)]
 mod device_tests;

@@ -1,0 +1,86 @@
+//! A person's wishes as texts: which there are, how they stand behind a question, and whether an
+//! answer repeats them.
+
+use hone_domain::Role;
+
+use super::TrainJob;
+use crate::trainer::Lesson;
+
+/// Different wishes that are followed together, the newest ones.
+const WISHES_MAX: usize = 4;
+/// A repetition of so many words of a wish talks about the wish and is no answer.
+const COPIED_WORDS: usize = 3;
+
+/// Words in lower case, without marks.
+pub(super) fn words_of(text: &str) -> Vec<String> {
+    let lower = text.to_lowercase();
+    let words = lower.split(|c: char| !c.is_alphanumeric());
+    words.filter(|w| !w.is_empty()).map(str::to_owned).collect()
+}
+
+/// Whether `said` repeats so many words of the wish that the question does not hold.
+pub(super) fn copies(said: &[String], wish: &[String], question: &[String]) -> bool {
+    let holds = |text: &[String], part: &[String]| text.windows(part.len()).any(|w| w == part);
+    said.windows(COPIED_WORDS)
+        .any(|part| holds(wish, part) && !holds(question, part))
+}
+
+/// The text of a question with a wish behind it.
+pub(super) fn behind(question: &str, telling: &str) -> String {
+    format!("{question}\n\n{telling}")
+}
+
+/// The newest different wishes of a job, the newest first. Its batch is newer than what is replayed,
+/// and that stands with the newest first.
+pub(super) fn wishes(job: &TrainJob) -> Vec<String> {
+    let lessons = job.lessons.iter().rev().chain(&job.replayed);
+    let mut found: Vec<String> = Vec::new();
+    for words in lessons.filter_map(words_and_wish) {
+        if !found.contains(&words) && found.len() < WISHES_MAX {
+            found.push(words);
+        }
+    }
+    found
+}
+
+/// What the person said, and beside it the usual form of the wish where the judge knows one.
+fn words_and_wish(lesson: &Lesson) -> Option<String> {
+    let words = lesson.hint.as_deref()?.trim();
+    let wish = lesson.wish.as_deref().unwrap_or_default();
+    match (words.is_empty(), words.contains(wish)) {
+        (true, _) => None,
+        (false, true) => Some(words.to_owned()),
+        (false, false) => Some(format!("{words} {wish}")),
+    }
+}
+
+/// What the person asked in a turn.
+pub(super) fn last_question(lesson: &Lesson) -> String {
+    let asked = lesson.turn.messages.iter().rfind(|m| m.role == Role::User);
+    asked
+        .map(|message| message.content.clone())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repetition_of_the_wish_is_found() {
+        let check = |said: &str, expected: bool| {
+            let wish = words_of("That is an awful lot to read, one sentence would do.");
+            let question = words_of("Why is the sky blue?");
+            assert_eq!(
+                copies(&words_of(said), &wish, &question),
+                expected,
+                "{said}"
+            );
+        };
+        check("One sentence would do.", true);
+        check("An awful lot of light is scattered.", true);
+        check("Because air scatters blue light.", false);
+        check("One sentence.", false);
+        check("", false);
+    }
+}
