@@ -192,6 +192,8 @@ class Proxy:
                     return json.dumps(body).encode(), note
         limit = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
         body[limit] = min(body.get(limit) or ANSWER_TOKENS, ANSWER_TOKENS)
+        # The likeliest answer of the built-in model comes to an end; a drawn one may not within the limit.
+        body["temperature"] = 0
         return json.dumps(body).encode(), note
 
     def asks(self):
