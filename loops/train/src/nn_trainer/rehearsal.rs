@@ -1,11 +1,13 @@
 //! Rehearsal: what the model answers when it is told, it learns to answer without being told.
 
-use hone_domain::{Message, Role, Token};
-use hone_nn::{Control, Learner, PerToken, SoftTargets, TokenLoss, TrainRow, Under};
+use hone_domain::Token;
+use hone_nn::{Control, Learner, PerToken, SoftTargets, TrainRow, Under};
 
 use super::answers::{Answer, Answering, answers};
+use super::context::imitated;
 use super::learners::adapter_of;
 use super::lessons::{hint_words, hinted_prompt};
+use super::reference::opening;
 use super::{NnTrainer, TrainError, TrainJob};
 use crate::trainer::Lesson;
 
@@ -327,9 +329,7 @@ impl NnTrainer {
 
     /// The prompt of a conversation that begins with `asked`.
     pub(super) fn opening(&self, asked: &str) -> Option<Vec<Token>> {
-        let message = Message::text(Role::User, asked);
-        let text = self.parts.wording.render(&[message]).ok()?;
-        Some(self.parts.wording.encode(&text))
+        opening(&*self.parts.wording, asked)
     }
 
     /// Log-probs of each row's loss tokens under the model that teaches.
@@ -339,21 +339,7 @@ impl NnTrainer {
         (rows, under): (&[TrainRow], Under),
         control: &mut dyn FnMut() -> Control,
     ) -> Result<PerToken<f32>, TrainError> {
-        if rows.is_empty() {
-            return Ok(PerToken::new());
-        }
-        let own = |row: &TrainRow| {
-            let ids = row.loss.iter().map(|l| vec![row.tokens[l.position]]);
-            ids.collect::<Vec<_>>()
-        };
-        let ids: PerToken<Vec<u32>> = rows.iter().map(own).collect();
-        let found = learner.logprobs_of((rows, under), &ids, control);
-        let flat = |row: Vec<Vec<f32>>| row.into_iter().flatten().collect();
-        Ok(found
-            .map_err(super::stopped)?
-            .into_iter()
-            .map(flat)
-            .collect())
+        self.logprobs_under(learner, rows, under, control)
     }
 }
 
@@ -391,13 +377,4 @@ pub(super) fn tellings(hints: &[&str]) -> Vec<(String, bool)> {
 fn ended(answer: &Answer) -> Option<Vec<Token>> {
     let end = answer.end.filter(|_| !answer.tokens.is_empty())?;
     Some([answer.tokens.as_slice(), &[end]].concat())
-}
-
-fn imitated(prompt: &[Token], said: &[Token]) -> TrainRow {
-    let tokens = [prompt, said].concat();
-    let loss = (prompt.len()..tokens.len()).map(TokenLoss::imitated);
-    TrainRow {
-        loss: loss.collect(),
-        tokens,
-    }
 }
