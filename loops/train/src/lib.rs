@@ -16,6 +16,7 @@
 
 mod claim;
 mod config;
+mod context_config;
 mod counters;
 mod credit;
 mod event;
