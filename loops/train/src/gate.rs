@@ -56,6 +56,11 @@ pub struct WishMeter {
     pub served: f32,
     /// Those that were learned from: what the model answers that reads the words.
     pub told: f32,
+    /// Whether the candidate's answers surely do less of it than those of what is served.
+    pub surely_less: bool,
+    /// By how many nats per token the candidate, without the words, gives more than what is served to
+    /// what the words ask for, in answers that it did not learn from; none without such answers.
+    pub likelier: Option<f32>,
 }
 
 /// What becomes of a candidate.
@@ -87,6 +92,9 @@ pub struct Interval {
 
 /// Standard normal quantile of 95 %.
 const Z_95: f64 = 1.644_853_627;
+
+/// Least nats per token by which what was asked for has to become likelier.
+const LIKELIER_MIN: f32 = 0.02;
 
 /// The t interval of paired differences; none for fewer than two.
 pub fn interval(differences: &[f32]) -> Option<Interval> {
@@ -176,12 +184,19 @@ fn losses(config: &GateConfig, m: &Measured) -> Vec<String> {
         );
     }
     if let Some(wish) = m.wish
-        && (wish.candidate.is_nan() || wish.candidate <= wish.served)
+        && (wish.candidate.is_nan() || wish.surely_less)
     {
         reasons.push(format!(
             "its answers do no more of what was asked for than those of the served version: {:+.3} \
              against {:+.3} nats per token",
             wish.candidate, wish.served
+        ));
+    }
+    let likelier = m.wish.and_then(|wish| wish.likelier);
+    if let Some(likelier) = likelier.filter(|nats| nats.is_nan() || *nats < LIKELIER_MIN) {
+        reasons.push(format!(
+            "it did not learn what was asked for: in other answers that do it, that is {likelier:+.3} nats \
+             per token likelier than before"
         ));
     }
     reasons
@@ -261,7 +276,9 @@ fn degeneration(reasons: &mut Vec<String>, config: &GateConfig, m: &Measured) {
         ("served version", parent, config.ended_margin),
         ("base model", base, config.ended_drift_max),
     ] {
-        if candidate.ended_share < reference.ended_share - margin {
+        // Few probes are answered, and who ends as often as the base model does is not broken.
+        let is_sound = candidate.ended_share >= base.ended_share;
+        if !is_sound && candidate.ended_share < reference.ended_share - margin {
             reasons.push(format!(
                 "only {:.0} % of its probe completions come to an end; the {name}'s do in {:.0} %",
                 percent(candidate.ended_share),
@@ -394,6 +411,21 @@ mod tests {
             }
         }
         assert_eq!(refused, Some(5));
+    }
+
+    #[test]
+    fn who_ends_as_often_as_the_base_model_is_not_broken() {
+        let config = Config::for_tests().gate;
+        let mut measured = good();
+        measured.base.ended_share = 0.5;
+        measured.candidate.ended_share = 0.6;
+        assert_eq!(objections(&config, &measured), Vec::<String>::new());
+        measured.candidate.ended_share = 0.4;
+        let reasons = objections(&config, &measured);
+        assert!(
+            reasons[0].contains("served version's do in 100 %"),
+            "{reasons:?}"
+        );
     }
 
     #[test]

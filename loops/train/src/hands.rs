@@ -10,6 +10,7 @@ use hone_store::{Ledger, LedgerError, Publish, Ready, Refusal};
 use crate::claim::Claimer;
 use crate::event::{Effect, PublishOutcome, Report};
 use crate::priority::Priority;
+use crate::progress::UnderWay;
 use crate::prune::Pruner;
 use crate::publish::publish;
 use crate::save::{adapter_key, save};
@@ -37,6 +38,7 @@ pub struct TrainHands {
     pub(crate) blobs: Arc<dyn Blobs>,
     pub(crate) trainer: Arc<dyn Trainer>,
     pub(crate) policies: Latest<Policies>,
+    pub(crate) under_way: Latest<Option<UnderWay>>,
     pub(crate) worker: Worker,
     pub(crate) limits: ShareLimits,
     pub(crate) serving: Serving,
@@ -44,6 +46,15 @@ pub struct TrainHands {
     pub(crate) switch: Switch,
     pub(crate) shutdown: Shutdown,
     pub(crate) board: Board,
+}
+
+/// Takes down what is shown when the job ends, however it does.
+struct Shown<'a>(&'a Latest<Option<UnderWay>>);
+
+impl Drop for Shown<'_> {
+    fn drop(&mut self) {
+        self.0.set(None);
+    }
 }
 
 impl Hands<Train> for TrainHands {
@@ -131,6 +142,7 @@ impl TrainHands {
             ledger: ctx.ledger,
             blobs: ctx.blobs,
             trainer: ctx.trainer,
+            under_way: ctx.under_way,
             policies: ctx.policies,
             worker: Worker::start("hone-train", &ctx.priority)?,
             limits: ShareLimits {
@@ -176,6 +188,12 @@ impl TrainHands {
     async fn train(&self, job: Arc<TrainJob>) -> (Result<Arc<Candidate>, TrainError>, ShareTotals) {
         let hands = self.clone();
         let batch = job.batch;
+        let _shown = Shown(&self.under_way);
+        self.under_way.set(Some(UnderWay {
+            scope: job.scope.clone(),
+            turns: job.transitions().len(),
+            progress: job.progress.clone(),
+        }));
         let work = move |abandoned: Abandoned| hands.take_step(&job, &abandoned);
         let (outcome, share) = match self.worker.run(work).await {
             Ok((outcome, share)) => (outcome.map(Arc::new), share),
@@ -198,18 +216,42 @@ impl TrainHands {
         (outcome, share)
     }
 
+    /// Lets the trainer compute ahead what every job needs. Jobs wait for its end.
+    pub(crate) async fn prepare(&self) {
+        let hands = self.clone();
+        let work = move |abandoned: Abandoned| {
+            let mut prepare = |pause: &mut dyn FnMut() -> bool| hands.trainer.prepare(pause);
+            hands.paced(&abandoned, &mut prepare).0
+        };
+        let why = match self.worker.run(work).await {
+            Ok(Ok(())) | Ok(Err(TrainError::Stopped)) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(panic) => panic,
+        };
+        tracing::warn!(why, "training could not be prepared; the first job does it");
+    }
+
     /// Runs on the training thread.
     fn take_step(
         &self,
         job: &TrainJob,
         abandoned: &Abandoned,
     ) -> (Result<Candidate, TrainError>, ShareTotals) {
-        let (began, work) = (Instant::now(), WorkTime::start());
+        self.paced(abandoned, &mut |pause| self.trainer.train(job, pause))
+    }
+
+    /// Runs `work` on the training thread, which gives way to serving between its slices.
+    fn paced<T>(
+        &self,
+        abandoned: &Abandoned,
+        work: &mut dyn FnMut(&mut dyn FnMut() -> bool) -> T,
+    ) -> (T, ShareTotals) {
+        let (began, spent) = (Instant::now(), WorkTime::start());
         let read = || {
             let serving = (self.serving)();
             let reading = Reading {
                 wall_us: micros(began.elapsed()),
-                work_us: micros(work.spent()),
+                work_us: micros(spent.spent()),
                 served_us: serving.total_us,
             };
             (reading, serving.now)
@@ -231,7 +273,7 @@ impl TrainHands {
             }
             true
         };
-        let outcome = self.trainer.train(job, &mut pause);
+        let outcome = work(&mut pause);
         pacer.worked(read().0);
         (outcome, pacer.totals())
     }

@@ -134,6 +134,7 @@ impl House {
             blobs: self.blobs.clone(),
             trainer,
             policies: self.policies.clone(),
+            under_way: Latest::new(None),
             serving: Arc::new(Served::default),
             priority: Priority::new(Arc::new(Served::default)),
             golden: Arc::new(vec![vec![1, 2, 3], vec![4, 5]]),

@@ -30,6 +30,7 @@ mod objective;
 mod pack;
 mod priority;
 mod probe;
+mod progress;
 mod prune;
 mod publish;
 mod retold;
@@ -77,6 +78,7 @@ pub use objective::{DistillForm, KlName, ObjectiveName, Teacher};
 pub use pack::{CreditedTurn, PackedRow, pack};
 pub use priority::{Priority, Urgency};
 pub use probe::{ProbeCompletion, ProbeSummary, is_looping};
+pub use progress::{Phase, Progress, Stand, UnderWay};
 pub use retold::{FirstTry, Retold};
 pub use save::{CHECKPOINT_FILE, adapter_key, checkpoint_key, scope_hash};
 pub use share::{Pacer, Reading, ShareLimits, ShareTotals};
@@ -126,6 +128,8 @@ pub struct Ctx {
     pub ids: Arc<dyn Ids>,
     /// The clock.
     pub clock: Arc<dyn Clock>,
+    /// Where the job under way is shown.
+    pub under_way: Latest<Option<UnderWay>>,
     /// Its keys.
     pub config: Config,
     /// The board.
@@ -154,6 +158,8 @@ pub async fn run(ctx: Ctx, inbox: Inbox<Wake>, shutdown: Shutdown) -> Result<(),
     ctx.config.validate().map_err(Error::Config)?;
     let (config, clock, board) = (ctx.config.clone(), ctx.clock.clone(), ctx.board.clone());
     let hands = TrainHands::start(ctx, shutdown.clone())?;
+    let ahead = hands.clone();
+    tokio::spawn(async move { ahead.prepare().await });
     let driven = DriveConfig {
         name: NAME,
         tick: Duration::from_millis(config.tick_ms),

@@ -17,6 +17,7 @@ use crate::gate::{self, Outcome};
 use crate::job::{Doing, Job};
 use crate::objective::DistillForm;
 use crate::pack::{CreditedTurn, pack};
+use crate::progress::Progress;
 use crate::retold::retold;
 use crate::scopes::Scopes;
 use crate::trainer::{Candidate, Lesson, TrainError, TrainJob, Words};
@@ -302,6 +303,7 @@ impl Train {
             probes: batch.probes,
             golden: batch.golden,
             held_out: batch.held_out,
+            progress: Progress::default(),
         })
     }
 

@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::credit::Method;
 use crate::gate::Measured;
 use crate::pack::PackedRow;
+use crate::progress::Progress;
 use crate::retold::Retold;
 
 /// What a person's words teach about a turn, besides its score.
@@ -96,6 +97,8 @@ pub struct TrainJob {
     pub golden: usize,
     /// Judged turns that nothing is learned from.
     pub held_out: Vec<Judged>,
+    /// How far it is.
+    pub progress: Progress,
 }
 
 /// A judged turn to compare policies on.
@@ -237,6 +240,15 @@ pub trait Trainer: Send + Sync {
         job: &TrainJob,
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<Candidate, TrainError>;
+
+    /// Computes ahead what every job needs, so that the first one does not wait for it. `pause` is as in
+    /// [`Self::train`].
+    ///
+    /// # Errors
+    /// See [`TrainError`]; jobs then compute it themselves.
+    fn prepare(&self, _pause: &mut dyn FnMut() -> bool) -> Result<(), TrainError> {
+        Ok(())
+    }
 
     /// Its arithmetic: only turns sampled by the same one can be trained on.
     fn fingerprint(&self) -> String;

@@ -34,6 +34,8 @@ pub(super) struct Commons {
     pub(super) versions: Arc<dyn Versions>,
     pub(super) blobs: Arc<dyn Blobs>,
     pub(super) policies: Latest<Policies>,
+    /// The training job under way.
+    pub(super) under_way: Latest<Option<hone_train::UnderWay>>,
     pub(super) index: SharedIndex,
     /// What collect keeps over its restarts.
     pub(super) carry: Carry,
@@ -106,6 +108,7 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Commons, String> {
         rules: Arc::new(rules),
         blobs: Arc::new(blobs.map_err(|e| e.to_string())?),
         policies: Latest::new(policies),
+        under_way: Latest::new(None),
         board: Board::new(),
         troubles: Troubles::default(),
         clock,

@@ -246,6 +246,7 @@ fn http_of(
         rules: commons.rules.clone(),
         versions: commons.versions.clone(),
         policies: commons.policies.clone(),
+        under_way: commons.under_way.reader(),
         board: commons.board.clone(),
         clock: commons.clock.clone(),
         ids: commons.ids.clone(),

@@ -277,6 +277,10 @@ fn read_parts(commons: &Commons, base: &BaseParts) -> Result<ReaderParts, String
         is_starter: commons.config.model.path.is_empty(),
         folder: commons.config.store.folder()?,
         board: commons.board.clone(),
+        busy: {
+            let under_way = commons.under_way.reader();
+            Arc::new(move || under_way.get().is_some())
+        },
         shutdown: commons.stops[0].signal(),
     })
 }
@@ -382,6 +386,7 @@ pub(super) fn train(
         blobs: commons.blobs.clone(),
         trainer,
         policies: commons.policies.clone(),
+        under_way: commons.under_way.clone(),
         serving,
         priority,
         golden: Arc::new(golden),

@@ -37,8 +37,9 @@ use std::time::Instant;
 use axum::Router;
 use hone_collect::Input;
 use hone_domain::Policies;
-use hone_runtime::{Board, Clock, Ids, Latest, Outbox};
+use hone_runtime::{Board, Clock, Ids, Latest, LatestReader, Outbox};
 use hone_store::{Ledger, Personal, Versions};
+use hone_train::UnderWay;
 use tokio::sync::Semaphore;
 
 use crate::computed::Computed;
@@ -85,6 +86,8 @@ pub struct Http {
     pub versions: Arc<dyn Versions>,
     /// Published versions, which a rollback changes.
     pub policies: Latest<Policies>,
+    /// The training job under way.
+    pub under_way: LatestReader<Option<UnderWay>>,
     /// The rooms' conditions.
     pub board: Board,
     /// Time.

@@ -30,6 +30,7 @@ use hone_runtime::{
 };
 use hone_serve::{Answer, Backend, Cancel, Capabilities, EngineStats, HeldGrammar};
 use hone_store::{FeedbackOutcome, FsBlobs, LateTurns, People, SqliteConfig, SqliteLedger};
+use hone_train::UnderWay;
 use http_body_util::BodyExt;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -335,6 +336,7 @@ pub(crate) struct Stage {
     pub(crate) app: Router,
     pub(crate) abort: ShutdownTrigger,
     pub(crate) clock: Arc<ManualClock>,
+    pub(crate) under_way: Latest<Option<UnderWay>>,
     _folder: tempfile::TempDir,
 }
 
@@ -623,6 +625,7 @@ impl Stage {
         tokio::spawn(eraser.clone().run(abort.signal()));
         let replays = Replays::new(config.replay_limits(), ledger.clone());
         let board = Board::new();
+        let under_way = Latest::new(None);
         board.enter("judge");
         let people: Arc<dyn People> = ledger.clone();
         let http = Arc::new(Http {
@@ -640,6 +643,7 @@ impl Stage {
             versions: ledger.clone(),
             ledger,
             policies,
+            under_way: under_way.reader(),
             acts: Acts::new(config.connections_max),
             bodies: Bodies::new(&config),
             replays,
@@ -669,6 +673,7 @@ impl Stage {
             http,
             abort,
             clock,
+            under_way,
             _folder: folder,
         }
     }

@@ -16,7 +16,7 @@ use hone_runtime::Board;
 
 pub use base::{Base, BaseParts};
 pub use pool::Pool;
-pub use reader::{BaseReader, ReaderParts, States};
+pub use reader::{BaseReader, Busy, ReaderParts, States};
 
 use crate::outbound::Outbound;
 

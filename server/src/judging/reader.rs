@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use hone_domain::{NextKind, Token};
@@ -73,9 +73,16 @@ impl States {
     ///
     /// # Errors
     /// Why there is none.
-    pub fn fit(&self, precision_min: f64, cancel: &Cancel) -> Result<Probe, String> {
+    pub fn fit(
+        &self,
+        precision_min: f64,
+        (busy, cancel): (&Busy, &Cancel),
+    ) -> Result<Probe, String> {
         let mut examples = Vec::new();
         let mut add = |exchange: Exchange<'_>, label, wish| {
+            while busy() && !cancel.is_cancelled() {
+                std::thread::sleep(WAIT);
+            }
             if cancel.is_cancelled() {
                 return Err("the server stops".to_owned());
             }
@@ -102,6 +109,12 @@ impl States {
     }
 }
 
+/// Says whether something else needs the processor.
+pub type Busy = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// How often the fit looks whether it may go on.
+const WAIT: Duration = Duration::from_millis(50);
+
 /// What a reader is started with.
 pub struct ReaderParts {
     /// What computes.
@@ -116,6 +129,8 @@ pub struct ReaderParts {
     pub board: Board,
     /// Ends the fit.
     pub shutdown: Shutdown,
+    /// Whether training computes, for which the fit waits.
+    pub busy: Busy,
 }
 
 /// The served base model as a reader.
@@ -164,7 +179,9 @@ fn begin(parts: &ReaderParts, probe: &OnceLock<Probe>, cancel: &Cancel) {
     let path = place(parts);
     let found = match kept(&path) {
         Some(probe) => Ok(probe),
-        None => parts.states.fit(parts.config.precision_min, cancel),
+        None => parts
+            .states
+            .fit(parts.config.precision_min, (&parts.busy, cancel)),
     };
     let fit_s = began.elapsed().as_secs_f64();
     match found {

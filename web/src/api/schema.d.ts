@@ -1073,6 +1073,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/learning": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Whether something is learned for the caller at the moment, and how far that is. Cheap enough to be
+         *     asked every second or two.
+         */
+        get: operations["learning"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/me": {
         parameters: {
             query?: never;
@@ -2454,6 +2474,11 @@ export interface components {
             /** @description What the link ends with. */
             token: string;
         };
+        /** @description A training job, and whose it is. */
+        JobStatus: components["schemas"]["UnderWayReply"] & {
+            /** @description Whose policy learns. */
+            scope: string;
+        };
         /** @description Whose agent an account is: exactly one of the two. */
         KeeperReply: {
             /** @description The person's name, as their requests' owner. */
@@ -2590,6 +2615,12 @@ export interface components {
          * @enum {string}
          */
         Learning: "yes" | "soon" | "no";
+        /** @description What is learned for a person at the moment. */
+        LearningReply: {
+            /** @description Always `learning`. */
+            object: string;
+            under_way?: components["schemas"]["UnderWayReply"] | null;
+        };
         /** @description Exceptions from the configured limits; absent or null leaves what is configured, 0 is no limit. */
         LimitFields: {
             /**
@@ -3448,6 +3479,7 @@ export interface components {
              *     from).
              */
             funnel: Record<string, never>;
+            learning?: components["schemas"]["JobStatus"] | null;
             /** @description How many turns are where; null if the ledger did not answer in time. */
             ledger?: Record<string, never> | null;
             /** @description The loops. */
@@ -3756,6 +3788,34 @@ export interface components {
             /** @description The distributed trace it belongs to, in 32 hexadecimal digits. */
             trace_id: string;
             verdict?: components["schemas"]["VerdictReply"] | null;
+        };
+        /** @description A training job under way. */
+        UnderWayReply: {
+            /** @description Answers that it learns from. */
+            answers: number;
+            /**
+             * @description What it is at: `answers` (the model answers with the person's words), `scores` (the answers are
+             *     compared), `steps` (the weights change), `gate` (the new version is checked); null at the very
+             *     beginning.
+             */
+            phase?: string | null;
+            /**
+             * Format: double
+             * @description How long it has taken, in seconds.
+             */
+            seconds: number;
+            /**
+             * Format: double
+             * @description About how long it will take, in seconds; null where that cannot be told yet.
+             */
+            seconds_left?: number | null;
+            /** @description The whole as one sentence. */
+            sentence: string;
+            /**
+             * Format: double
+             * @description Share of it that is over, 0 to 1.
+             */
+            share: number;
         };
         /** @description Token counts. */
         Usage: {
@@ -8556,6 +8616,60 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["LearnedReply"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    learning: {
+        parameters: {
+            query?: {
+                /** @description The `user` field of the requests in question. */
+                user?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LearningReply"];
                 };
             };
             400: {

@@ -265,6 +265,7 @@ export type Status = Closer<
   }
 >
 export type SeriesReply = Closer<'SeriesReply', { data: Record<string, [number, number | null][]> }>
+export type LearningNow = Reply<'LearningReply'>
 export type TurnLine = Reply<'TurnLineReply'>
 export type AdminTurn = Turn & {
   scope: string

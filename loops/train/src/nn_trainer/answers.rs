@@ -6,6 +6,7 @@ use hone_nn::sample::{PlainDraw, SampleScratch, SamplingParams, TokenCounts, sam
 use hone_nn::{Adapter, BLOCK_TOKENS, LogitsWanted, Runner, SeqInput};
 
 use super::NnParts;
+use super::memo::{AnswerKey, Memo};
 use crate::probe::ProbeCompletion;
 use crate::trainer::TrainError;
 
@@ -61,6 +62,8 @@ impl Answer {
 #[derive(Clone, Copy)]
 pub(super) struct Answering<'a> {
     pub(super) parts: &'a NnParts,
+    /// What was answered already.
+    pub(super) memo: Option<&'a Memo>,
     /// Longest answer.
     pub(super) tokens_max: usize,
     /// 0 takes the most likely token.
@@ -91,10 +94,52 @@ pub(super) fn answers(
     adapter: Option<&Adapter>,
     pause: &mut dyn FnMut() -> bool,
 ) -> Result<Vec<Answer>, TrainError> {
-    let fitting: Vec<&Vec<Token>> = prompts.iter().filter(|prompt| how.fits(prompt)).collect();
-    let mut completions = Vec::with_capacity(fitting.len());
-    for (group, prompts) in fitting.chunks(TOGETHER).enumerate() {
-        let begin = || sequences(prompts, (group * TOGETHER, how.tokens_max));
+    let fitting = prompts.iter().filter(|prompt| how.fits(prompt));
+    let seeded: Vec<(&Vec<Token>, u64)> = fitting.zip(0..).collect();
+    seeded_answers(how, &seeded, adapter, pause)
+}
+
+/// Answers prompts, each with its seed, under `adapter`. All of them fit.
+pub(super) fn seeded_answers(
+    how: Answering<'_>,
+    prompts: &[(&Vec<Token>, u64)],
+    adapter: Option<&Adapter>,
+    pause: &mut dyn FnMut() -> bool,
+) -> Result<Vec<Answer>, TrainError> {
+    let Some(memo) = how.memo else {
+        return computed(how, prompts, adapter, pause);
+    };
+    let digest = AnswerKey::digest_of(adapter);
+    let key = |(prompt, seed): &(&Vec<Token>, u64)| AnswerKey {
+        digest,
+        prompt: (*prompt).clone(),
+        tokens_max: how.tokens_max,
+        temperature_bits: how.temperature.to_bits(),
+        seed: *seed,
+    };
+    let known: Vec<Option<Answer>> = prompts.iter().map(|p| memo.answer(&key(p))).collect();
+    let unknown = prompts.iter().zip(&known).filter(|(_, k)| k.is_none());
+    let unknown: Vec<(&Vec<Token>, u64)> = unknown.map(|(prompt, _)| *prompt).collect();
+    let said = computed(how, &unknown, adapter, pause)?;
+    for (prompt, answer) in unknown.iter().zip(&said) {
+        memo.keep_answer(key(prompt), answer.clone());
+    }
+    let mut said = said.into_iter();
+    let all = known
+        .into_iter()
+        .filter_map(|known| known.or_else(|| said.next()));
+    Ok(all.collect())
+}
+
+fn computed(
+    how: Answering<'_>,
+    prompts: &[(&Vec<Token>, u64)],
+    adapter: Option<&Adapter>,
+    pause: &mut dyn FnMut() -> bool,
+) -> Result<Vec<Answer>, TrainError> {
+    let mut completions = Vec::with_capacity(prompts.len());
+    for prompts in prompts.chunks(TOGETHER) {
+        let begin = || sequences(prompts, how.tokens_max);
         let mut sequences = begin();
         let blocks = sequences.iter().map(|s| s.blocks.len()).sum();
         let most = (CHUNK * sequences.len(), sequences.len());
@@ -122,12 +167,9 @@ pub(super) fn answers(
     Ok(completions)
 }
 
-fn sequences<'a>(
-    probes: &[&'a Vec<Token>],
-    (first, tokens_max): (usize, usize),
-) -> Vec<Sequence<'a>> {
+fn sequences<'a>(prompts: &[(&'a Vec<Token>, u64)], tokens_max: usize) -> Vec<Sequence<'a>> {
     let mut block = 0;
-    let make = |(index, prompt): (usize, &&'a Vec<Token>)| {
+    let make = |(prompt, seed): &(&'a Vec<Token>, u64)| {
         let needed = (prompt.len() + tokens_max).div_ceil(BLOCK_TOKENS) as u32;
         let blocks = (block..block + needed).collect();
         block += needed;
@@ -137,10 +179,10 @@ fn sequences<'a>(
             done: 0,
             completion: Vec::new(),
             end: None,
-            seed: (first + index) as u64,
+            seed: *seed,
         }
     };
-    probes.iter().enumerate().map(make).collect()
+    prompts.iter().map(make).collect()
 }
 
 /// One forward over every sequence that is not done, and a token for those that are due.

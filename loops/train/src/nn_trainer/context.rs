@@ -9,28 +9,25 @@
 //!    the words. Of several to one question the one with most gain is kept.
 //! 3. Tokens that the words made clearly likelier are imitated; at all others the student follows the
 //!    distribution of the model that read the words, so that nothing else is learned. The base
-//!    model's own answers to generic prompts are followed in the same way: where the words say
-//!    nothing about them, they anchor the student to the base model.
+//!    model's own answers to generic prompts anchor the student to the base model.
 //!
 //! Several wishes go together. An older one whose answers a newer one makes unlikely has been
 //! replaced by it.
-
-use std::collections::HashMap;
 
 use hone_domain::{Message, Role, Token};
 use hone_nn::{Control, Learner, SoftTargets, TokenLoss, TrainRow, Under};
 
 use super::answers::{Answering, answers};
+use super::choose::{Candidate, Unseen, best, part_unseen, well_told, wish_tokens};
 use super::guided::{Guidance, GuidedPrompt, guided_answers};
 use super::lessons::hinted_prompt;
-use super::reference::{GenericAnswer, is_for_gate, opening};
-use super::wishes::{behind, copies, last_question, wishes, words_of};
+use super::reference::{is_for_gate, opening};
+use super::wishes::{behind, copies, echoes, framed, last_question, wishes, words_of};
 use super::{NnTrainer, TrainError, TrainJob, stopped};
 use crate::probe::is_looping;
+use crate::progress::Phase;
 use crate::trainer::Lesson;
 
-/// Nats by which the words make a token likelier from which on the token does what they ask.
-const WISH_TOKEN_NATS: f32 = 0.5;
 /// Longest instruction that is made of a person's words, in tokens.
 const REWRITE_TOKENS: usize = 32;
 /// Nats per token below which an older wish opposes the answers to a newer one.
@@ -56,6 +53,9 @@ pub(super) struct Distilled {
     pub(super) relevance: f32,
     /// Mean length of what the model answers that reads the words, in tokens.
     pub(super) told_tokens: f32,
+    /// Answers that do what the words ask and are not learned from, each with the loss tokens that do
+    /// it, for the gate.
+    pub(super) unseen: Unseen,
     /// How the words are put behind a question, for the gate's meter.
     pub(super) tellings: Vec<String>,
 }
@@ -67,18 +67,14 @@ enum Asked<'a> {
     Generic(&'a str),
 }
 
-/// An answer with what is known of it.
-struct Candidate {
-    question: usize,
-    /// The prompt with the words that it was given to, the prompt without, and the answer with its
-    /// end.
-    told: TrainRow,
-    plain: TrainRow,
-    said: Vec<Token>,
-    gain: f32,
-    relevance: f32,
-    /// Per token, how much likelier the words made it.
-    token_gains: Vec<f32>,
+/// The ways in which a wish is told. The first one counts twice where there is an instruction too, which
+/// small models often get wrong.
+fn forms(wish: &str, rewrite: Option<&str>) -> Vec<String> {
+    let mut forms = vec![framed(wish), wish.to_owned()];
+    if let Some(rewrite) = rewrite {
+        forms.extend([framed(wish), framed(rewrite)]);
+    }
+    forms
 }
 
 /// A prompt and what follows it, as a row that imitates what follows.
@@ -123,7 +119,7 @@ impl NnTrainer {
         let tellings = |wishes: &[String], rewrites: &[Option<String>]| -> Vec<String> {
             let pairs = wishes.iter().zip(rewrites);
             pairs
-                .flat_map(|(wish, rewrite)| std::iter::once(wish.clone()).chain(rewrite.clone()))
+                .flat_map(|(wish, rewrite)| forms(wish, rewrite.as_deref()))
                 .collect()
         };
         // Where there is one wish, it is told with every question. Where there are several, the
@@ -146,11 +142,16 @@ impl NnTrainer {
                 ..candidate
             }));
         }
+        job.progress.at(0.4);
         self.gains(learner, &asked, &mut all, found, control)?;
+        job.progress.at(0.8);
         let lengths = all.iter().map(|candidate| candidate.said.len());
         found.told_tokens = lengths.sum::<usize>() as f32 / all.len().max(1) as f32;
         found.tellings = tellings;
-        let best = self.best(all);
+        let least = self.learner.context.relevance_min;
+        let (unseen, all) = part_unseen(well_told(all), least);
+        found.unseen = unseen;
+        let best = best(all, least);
         self.take(learner, best, found, control)
     }
 
@@ -202,6 +203,7 @@ impl NnTrainer {
         let prompts: Vec<Option<Vec<Token>>> = wishes.iter().map(prompt).collect();
         let how = Answering {
             parts: &self.parts,
+            memo: Some(&self.memo),
             tokens_max: REWRITE_TOKENS,
             temperature: 0.0,
         };
@@ -299,23 +301,28 @@ impl NnTrainer {
         for (question, one) in asked.iter().enumerate() {
             for try_number in 0..self.learner.context.answers_per_prompt {
                 let telling = &tellings[(question + try_number) % tellings.len()];
+                let told_by = tellings.iter().position(|other| other == telling);
+                let told_by = told_by.unwrap_or_default();
                 let pair = self.plain_prompt(one).zip(self.told_prompt(one, telling));
                 let Some((plain, told)) = pair else { continue };
                 if self.fits(told.len() + tokens_max) {
                     prompts.push(GuidedPrompt { told, plain });
-                    questions.push(question);
+                    questions.push((question, told_by));
                 }
             }
         }
         let how = Guidance {
             parts: &self.parts,
+            progress: &job.progress,
             tokens_max,
             temperature: self.learner.hint_temperature,
             strength: self.learner.context.guidance,
             seed: job.batch.0.as_u128() as u64,
         };
         let mut pause = || control() == Control::Stop;
+        job.progress.enter(Phase::Answers);
         let said = guided_answers(how, &prompts, &mut pause)?;
+        job.progress.enter(Phase::Scores);
         found.sampled += said.len();
         let wishes: Vec<Vec<String>> = found
             .wishes
@@ -324,7 +331,7 @@ impl NnTrainer {
             .map(|text| words_of(text))
             .collect();
         let mut left = Vec::new();
-        for ((prompt, question), answer) in prompts.iter().zip(questions).zip(said) {
+        for ((prompt, (question, telling)), answer) in prompts.iter().zip(questions).zip(said) {
             let Some(end) = answer.end.filter(|_| !answer.tokens.is_empty()) else {
                 continue;
             };
@@ -334,18 +341,21 @@ impl NnTrainer {
                 Asked::Generic(text) => (*text).to_owned(),
             };
             let own = words_of(&own);
-            if is_looping(&answer.tokens) || wishes.iter().any(|wish| copies(&text, wish, &own)) {
+            let repeats = wishes.iter().any(|wish| copies(&text, wish, &own));
+            if is_looping(&answer.tokens) || repeats || echoes(&text, &own) {
                 found.copied += 1;
                 continue;
             }
             let said = [answer.tokens.as_slice(), &[end]].concat();
             left.push(Candidate {
                 question,
+                telling,
                 told: imitated(&prompt.told, &said),
                 plain: imitated(&prompt.plain, &said),
                 said,
                 gain: 0.0,
                 relevance: 0.0,
+                fluency: 0.0,
                 token_gains: Vec::new(),
             });
         }
@@ -368,6 +378,7 @@ impl NnTrainer {
         let plain = self.logprobs_under(learner, &plain, Under::Reference, control)?;
         for ((candidate, told), plain) in all.iter_mut().zip(told).zip(plain) {
             candidate.token_gains = told.iter().zip(&plain).map(|(t, p)| t - p).collect();
+            candidate.fluency = told.iter().sum::<f32>() / told.len().max(1) as f32;
         }
         Ok(())
     }
@@ -411,7 +422,7 @@ impl NnTrainer {
         let mut wishes = std::mem::take(&mut found.wishes).into_iter();
         found.wishes.extend(wishes.next());
         for older in wishes {
-            let gains = self.gain_by(learner, asked, all, &older, control)?;
+            let gains = self.gain_by(learner, asked, all, &framed(&older), control)?;
             let mean = gains.iter().sum::<f32>() / gains.len() as f32;
             match mean < CONFLICT_NATS {
                 true => found.replaced.push(older),
@@ -431,7 +442,7 @@ impl NnTrainer {
         control: &mut dyn FnMut() -> Control,
     ) -> Result<(), TrainError> {
         for wish in &found.wishes {
-            let gains = self.gain_by(learner, asked, all, wish, control)?;
+            let gains = self.gain_by(learner, asked, all, &framed(wish), control)?;
             for (candidate, gain) in all.iter_mut().zip(gains) {
                 candidate.gain += gain / found.wishes.len() as f32;
             }
@@ -452,28 +463,6 @@ impl NnTrainer {
         Ok(())
     }
 
-    /// The best answer to each question. The shortest quarter is left out: gain per token prefers
-    /// short answers whatever the wish.
-    fn best(&self, all: Vec<Candidate>) -> Vec<Candidate> {
-        let mut lengths: Vec<usize> = all.iter().map(|candidate| candidate.said.len()).collect();
-        lengths.sort_unstable();
-        let shortest = lengths.get(lengths.len() / 4).copied().unwrap_or(0);
-        let least = self.learner.context.relevance_min;
-        let mut best: HashMap<usize, Candidate> = HashMap::new();
-        for candidate in all {
-            let is_answer = candidate.gain > 0.0
-                && candidate.relevance >= least
-                && candidate.said.len() >= shortest;
-            let before = best.get(&candidate.question);
-            if is_answer && before.is_none_or(|before| candidate.gain > before.gain) {
-                best.insert(candidate.question, candidate);
-            }
-        }
-        let mut best: Vec<Candidate> = best.into_values().collect();
-        best.sort_unstable_by_key(|candidate| candidate.question);
-        best
-    }
-
     /// Makes rows of the best answers.
     fn take(
         &self,
@@ -491,18 +480,16 @@ impl NnTrainer {
         let soft = self.soft(learner, told, control)?;
         for (candidate, soft) in best.into_iter().zip(soft) {
             let mut row = candidate.plain;
-            let mut wish_tokens = Vec::new();
-            let losses = row.loss.iter_mut().zip(soft).zip(candidate.token_gains);
-            for (index, ((loss, soft), gain)) in losses.enumerate() {
-                if gain > WISH_TOKEN_NATS {
+            let tokens = wish_tokens(&candidate.token_gains);
+            for (index, (loss, soft)) in row.loss.iter_mut().zip(soft).enumerate() {
+                if tokens.contains(&index) {
                     loss.advantage = self.learner.context.wish_weight;
-                    wish_tokens.push(index);
                 } else {
                     loss.soft = Some(soft);
                 }
             }
             found.rows.push(row);
-            found.wish_tokens.push(wish_tokens);
+            found.wish_tokens.push(tokens);
         }
         Ok(())
     }
@@ -535,8 +522,7 @@ impl NnTrainer {
             .collect())
     }
 
-    /// Adds the base model's own answers to some generic prompts, to be followed as the model does
-    /// that reads the wishes.
+    /// Adds the base model's own answers to some generic prompts, to be given as before.
     fn anchor(
         &self,
         learner: &mut Learner,
@@ -545,28 +531,14 @@ impl NnTrainer {
         control: &mut dyn FnMut() -> Control,
     ) -> Result<(), TrainError> {
         let mut pause = || control() == Control::Stop;
-        let generic = self.generic_answers(&mut pause)?;
-        let start = job.batch.0.as_u128() % generic.anchors.len().max(1) as u128;
-        let these = generic.anchors.iter().cycle().skip(start as usize);
-        let count = self.learner.context.anchors.min(generic.anchors.len());
-        let these: Vec<&GenericAnswer> = these.step_by(5).take(count).collect();
-        let told = |(index, answer): (usize, &&GenericAnswer)| {
-            let told = match found.tellings.len() {
-                0 => None,
-                tellings => {
-                    let telling = &found.tellings[index % tellings];
-                    opening(&*self.parts.wording, &behind(&answer.asked, telling))
-                }
-            };
-            let prompt = told.filter(|prompt| self.fits(prompt.len() + answer.said.len()));
-            imitated(
-                &prompt.unwrap_or_else(|| answer.prompt.clone()),
-                &answer.said,
-            )
-        };
-        let told: Vec<TrainRow> = these.iter().enumerate().map(told).collect();
-        let soft = self.soft(learner, told, control)?;
-        for (answer, soft) in these.into_iter().zip(soft) {
+        job.progress.enter(Phase::Answers);
+        let these = self.anchor_answers(job.batch.0.as_u128(), &mut pause)?;
+        job.progress.enter(Phase::Scores);
+        let rows = these
+            .iter()
+            .map(|answer| imitated(&answer.prompt, &answer.said));
+        let soft = self.soft(learner, rows.collect(), control)?;
+        for (answer, soft) in these.iter().zip(soft) {
             let mut row = imitated(&answer.prompt, &answer.said);
             for (loss, soft) in row.loss.iter_mut().zip(soft) {
                 loss.soft = Some(soft);

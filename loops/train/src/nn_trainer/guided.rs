@@ -7,6 +7,7 @@ use hone_nn::{BLOCK_TOKENS, LogitsWanted, ModelConfig, Runner, SeqInput};
 
 use super::NnParts;
 use super::answers::Answer;
+use crate::progress::Progress;
 use crate::trainer::TrainError;
 
 /// Sequences that are answered side by side, at most.
@@ -36,6 +37,8 @@ pub(super) struct GuidedPrompt {
 #[derive(Clone, Copy)]
 pub(super) struct Guidance<'a> {
     pub(super) parts: &'a NnParts,
+    /// Where it is told how many answers are there.
+    pub(super) progress: &'a Progress,
     /// Longest answer.
     pub(super) tokens_max: usize,
     pub(super) temperature: f32,
@@ -134,6 +137,9 @@ pub(super) fn guided_answers(
             runner = how.parts.instead(&error, 2 * each * together)?;
             run.begin();
         }
+        let open = run.slots.iter().flatten().count();
+        how.progress
+            .at((run.next - open) as f64 / prompts.len() as f64);
     }
     Ok(run.answers)
 }

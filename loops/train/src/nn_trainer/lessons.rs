@@ -2,9 +2,7 @@
 //! it known the hint.
 
 use hone_domain::{Kept, Role, Token, TransitionId, Turn};
-use hone_nn::{
-    Control, Learner, LossKind, PerToken, StepError, StepReport, TokenLoss, TopK, TrainRow, Under,
-};
+use hone_nn::{Control, Learner, LossKind, PerToken, StepError, TokenLoss, TopK, TrainRow, Under};
 
 use super::context::Distilled;
 use super::rehearsal::Rehearsed;
@@ -13,18 +11,6 @@ use crate::credit::follow;
 use crate::objective::{DistillForm, Teacher};
 use crate::retold::Retold;
 use crate::trainer::Lesson;
-
-impl Taught {
-    /// Mean log-prob of the tokens that do what was asked, at the start of a step; none without such
-    /// tokens.
-    pub(super) fn wish_logprob(&self, report: &StepReport) -> Option<f32> {
-        let rows = report.proximal_logprobs.get(self.distilled_from..)?;
-        let tokens = self.distilled.wish_tokens.iter().zip(rows);
-        let tokens = tokens.flat_map(|(of, row)| of.iter().filter_map(|at| row.get(*at)));
-        let (count, sum) = tokens.fold((0, 0.0), |(count, sum), value| (count + 1, sum + value));
-        (count > 0).then(|| sum / count as f32)
-    }
-}
 
 /// Stands where a hint goes while the template is rendered: no chat template and no person writes
 /// this private character.
@@ -41,8 +27,6 @@ pub(super) struct Taught {
     pub(super) rehearsed: Rehearsed,
     /// Answers that do what a person's words ask, to be given without the words.
     pub(super) distilled: Distilled,
-    /// The first row of those, in the batch.
-    pub(super) distilled_from: usize,
     /// Second tries that are learned as first ones.
     pub(super) retold: usize,
     /// Lessons of turns that were trained before.
@@ -147,7 +131,6 @@ impl NnTrainer {
         if distill {
             taught.distilled = self.distill(learner, job, control)?;
             taught.hints = taught.distilled.wishes.len();
-            taught.distilled_from = rows.len();
             rows.extend(taught.distilled.rows.iter().cloned());
         }
         Ok(taught)

@@ -5,6 +5,7 @@ use hone_nn::{Adapter, BLOCK_TOKENS, LogitsWanted, SeqInput, token_logprob};
 
 use super::NnParts;
 use super::answers::{Answer, Answering, answers};
+use super::memo::Memo;
 use crate::config::GateConfig;
 use crate::gate::Measured;
 use crate::probe::{ProbeCompletion, ProbeSummary};
@@ -19,7 +20,7 @@ pub(super) struct Compared<'a> {
 }
 
 pub(super) fn measure(
-    (parts, gate): (&NnParts, &GateConfig),
+    (parts, gate, memo): (&NnParts, &GateConfig, Option<&Memo>),
     job: &TrainJob,
     policies: Compared<'_>,
     pause: &mut dyn FnMut() -> bool,
@@ -28,6 +29,7 @@ pub(super) fn measure(
     let differences = differences(parts, job, policies, pause)?;
     let how = Answering {
         parts,
+        memo,
         tokens_max: gate.probe_tokens_max,
         temperature: gate.probe_temperature,
     };

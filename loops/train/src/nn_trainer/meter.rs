@@ -7,9 +7,9 @@ use super::answers::{Answering, answers};
 use super::context::{Distilled, imitated};
 use super::measure::Compared;
 use super::reference::{GenericAnswer, opening};
-use super::wishes::behind;
+use super::wishes::{behind, framed};
 use super::{NnTrainer, TrainError};
-use crate::gate::WishMeter;
+use crate::gate::{WishMeter, interval};
 
 /// Generic prompts that are answered for the meter.
 const METER_PROMPTS: usize = 8;
@@ -29,7 +29,7 @@ impl NnTrainer {
         learner: &mut Learner,
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<Kept, TrainError> {
-        let gate = self.generic_answers(pause)?.gate;
+        let gate = self.gate_answers(usize::MAX, pause)?;
         let mut control = || match pause() {
             true => Control::Stop,
             false => Control::Continue,
@@ -48,15 +48,14 @@ impl NnTrainer {
     pub(super) fn meter(
         &self,
         learner: &mut Learner,
-        distilled: &Distilled,
+        (distilled, unseen_before): (&Distilled, &[f32]),
         policies: Compared<'_>,
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<Option<WishMeter>, TrainError> {
         if distilled.kept == 0 {
             return Ok(None);
         }
-        let gate = self.generic_answers(pause)?.gate;
-        let gate = &gate[..gate.len().min(METER_PROMPTS)];
+        let gate = &self.gate_answers(METER_PROMPTS, pause)?;
         if gate.is_empty() {
             return Ok(None);
         }
@@ -65,11 +64,42 @@ impl NnTrainer {
             Some(parent) => self.answered(gate, parent, pause)?,
             None => gate.to_vec(),
         };
+        let candidate = self.gains_of(learner, &candidate, distilled, pause)?;
+        let served = self.gains_of(learner, &served, distilled, pause)?;
+        let pairs = candidate.iter().zip(&served);
+        let differences: Vec<f32> = pairs.map(|(now, before)| now - before).collect();
+        let mean = |gains: &[f32]| gains.iter().sum::<f32>() / gains.len().max(1) as f32;
+        let unseen = self.of_unseen(learner, distilled, pause)?;
+        let pairs = unseen.iter().zip(unseen_before);
+        let likelier: Vec<f32> = pairs.map(|(now, before)| now - before).collect();
         Ok(Some(WishMeter {
-            candidate: self.gain_of(learner, &candidate, distilled, pause)?,
-            served: self.gain_of(learner, &served, distilled, pause)?,
+            candidate: mean(&candidate),
+            served: mean(&served),
             told: distilled.gain,
+            surely_less: interval(&differences).is_some_and(|i| i.high < 0.0),
+            likelier: (!likelier.is_empty()).then(|| mean(&likelier)),
         }))
+    }
+
+    /// Mean log-prob per token, under the current weights, of what the words ask for, in each of the
+    /// answers that are not learned from.
+    pub(super) fn of_unseen(
+        &self,
+        learner: &mut Learner,
+        distilled: &Distilled,
+        pause: &mut dyn FnMut() -> bool,
+    ) -> Result<Vec<f32>, TrainError> {
+        let mut control = || match pause() {
+            true => Control::Stop,
+            false => Control::Continue,
+        };
+        let (rows, tokens): (Vec<_>, Vec<_>) = distilled.unseen.iter().cloned().unzip();
+        let found = self.logprobs_under(learner, &rows, Under::Current, &mut control)?;
+        let mean = |(row, tokens): (&Vec<f32>, &Vec<usize>)| {
+            let sum: f32 = tokens.iter().filter_map(|at| row.get(*at)).sum();
+            sum / tokens.len().max(1) as f32
+        };
+        Ok(found.iter().zip(&tokens).map(mean).collect())
     }
 
     /// The same prompts, answered under `adapter`.
@@ -81,6 +111,7 @@ impl NnTrainer {
     ) -> Result<Vec<GenericAnswer>, TrainError> {
         let how = Answering {
             parts: &self.parts,
+            memo: Some(&self.memo),
             tokens_max: METER_TOKENS,
             temperature: self.learner.hint_temperature,
         };
@@ -100,35 +131,33 @@ impl NnTrainer {
             .collect())
     }
 
-    /// Mean gain per token of these answers by the wishes as they were said.
-    fn gain_of(
+    /// Gain per token of each of these answers by the wishes as they were said.
+    fn gains_of(
         &self,
         learner: &mut Learner,
         answers: &[GenericAnswer],
         distilled: &Distilled,
         pause: &mut dyn FnMut() -> bool,
-    ) -> Result<f32, TrainError> {
+    ) -> Result<Vec<f32>, TrainError> {
         let mut control = || match pause() {
             true => Control::Stop,
             false => Control::Continue,
         };
         let plain = self.mean_of_answers(learner, answers, Under::Reference, &mut control)?;
-        let mut sum = 0.0;
+        let mut sums = vec![0.0; answers.len()];
         for wish in &distilled.wishes {
             let told = |answer: &GenericAnswer| {
-                let prompt = opening(&*self.parts.wording, &behind(&answer.asked, wish));
+                let prompt = opening(&*self.parts.wording, &behind(&answer.asked, &framed(wish)));
                 let prompt = prompt.unwrap_or_else(|| answer.prompt.clone());
                 imitated(&prompt, &answer.said)
             };
             let rows: Vec<_> = answers.iter().map(told).collect();
             let told = self.logprobs_under(learner, &rows, Under::Reference, &mut control)?;
             let mean = |row: &Vec<f32>| row.iter().sum::<f32>() / row.len().max(1) as f32;
-            let gains = told
-                .iter()
-                .zip(&plain)
-                .map(|(told, plain)| mean(told) - plain);
-            sum += gains.sum::<f32>() / answers.len().max(1) as f32;
+            for (sum, (told, plain)) in sums.iter_mut().zip(told.iter().zip(&plain)) {
+                *sum += (mean(told) - plain) / distilled.wishes.len().max(1) as f32;
+            }
         }
-        Ok(sum / distilled.wishes.len().max(1) as f32)
+        Ok(sums)
     }
 }

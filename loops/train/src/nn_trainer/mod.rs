@@ -1,14 +1,17 @@
 //! The real trainer: an adapter on the model that is served, by nn's learner.
 
 mod answers;
+mod choose;
 mod context;
 mod guided;
 mod learners;
 mod lessons;
 mod measure;
+mod memo;
 mod meter;
 mod reference;
 mod rehearsal;
+mod steps;
 mod wishes;
 
 #[cfg(test)]
@@ -22,20 +25,21 @@ mod rehearsal_tests;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use hone_domain::{Blobs, Digest, SamplePart, Token};
+use hone_domain::{Blobs, Digest, SamplePart, Scope, Token};
 use hone_nn::device::{Device, DeviceError};
 use hone_nn::{
-    AdapterConfig, AdapterDtype, Control, DenseConfig, Executor, Learner, LoraConfig, LossKind,
-    Model, Runner, StepError, StepReport, Target, TokenLoss, TrainRow, Under, peft,
+    AdapterConfig, AdapterDtype, DenseConfig, Executor, LoraConfig, LossKind, Model, Runner,
+    StepError, Target, TokenLoss, TrainRow, peft,
 };
 use serde_json::json;
 
 use crate::config::{AdapterForm, AdapterPrecision, Config, GateConfig, LearnerConfig};
 use crate::nn_trainer::learners::Learners;
+use crate::objective::DistillForm;
 use crate::pack::PackedRow;
+use crate::progress::Phase;
 use crate::save::scope_hash;
 use crate::trainer::{Candidate, Parity, TrainError, TrainJob, Trainer, Wording};
 
@@ -109,8 +113,10 @@ pub struct NnTrainer {
     /// Learners by the adapter they stand at. A learner is taken out while it steps, so that one
     /// that was stopped, failed or panicked is simply gone and read back from its checkpoint.
     learners: Mutex<Learners>,
-    /// The base model's answers to the generic prompts.
-    generic: reference::Cache,
+    /// What was computed already.
+    memo: memo::Memo,
+    /// Share of the last job that each phase took.
+    usual: Mutex<Option<[f64; 4]>>,
 }
 
 impl NnTrainer {
@@ -135,7 +141,8 @@ impl NnTrainer {
         Ok(Self {
             fingerprint: hone_nn::fingerprint(&parts.model),
             learners: Mutex::new(Learners::new(learner.learners_cached_max)),
-            generic: reference::Cache::default(),
+            memo: memo::Memo::default(),
+            usual: Mutex::default(),
             gate: config.gate.clone(),
             row_tokens_max: config.row_tokens_max,
             parts,
@@ -177,65 +184,13 @@ impl NnTrainer {
         }
     }
 
+    fn usual(&self) -> std::sync::MutexGuard<'_, Option<[f64; 4]>> {
+        self.usual.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn learners(&self) -> std::sync::MutexGuard<'_, Learners> {
         // A cache is a cache whatever panicked while it was held.
         self.learners.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The steps on a batch, and how well its corrections are known after them.
-    fn steps(
-        &self,
-        learner: &mut Learner,
-        job: &TrainJob,
-        pause: &mut dyn FnMut() -> bool,
-    ) -> Result<Stepped, TrainError> {
-        let mut control = || match pause() {
-            true => Control::Stop,
-            false => Control::Continue,
-        };
-        let mut rows: Vec<TrainRow> = job.rows.iter().map(train_row).collect();
-        let taught = self.teach(learner, (job, &mut rows), &mut control)?;
-        let mut known = Known::new(learner, &taught, &mut control)?;
-        let gate = self
-            .generic_answers(&mut || control() == Control::Stop)?
-            .gate;
-        let gate = &gate[..gate.len().min(LOOKED_AT)];
-        let before = self.mean_of_answers(learner, gate, Under::Reference, &mut control)?;
-        let mut reports = Vec::new();
-        for _ in 0..self.learner.steps_per_batch {
-            reports.push(finite(learner.step(&rows, &mut control))?);
-        }
-        // What was sampled trains once; further steps are held to it by the divergence alone.
-        for loss in rows.iter_mut().flat_map(|row| &mut row.loss) {
-            if loss.kind == LossKind::Policy {
-                loss.advantage = 0.0;
-                loss.teacher = None;
-            }
-        }
-        for step in 1..=self.learner.correction_steps_max {
-            known.look(learner, &taught, &mut control)?;
-            known.wish = reports
-                .last()
-                .and_then(|report| taught.wish_logprob(report));
-            if step == self.learner.correction_steps_max {
-                break;
-            }
-            if known.enough(&self.learner) {
-                // The first steps of a batch disturb more than they should; further ones, in which the
-                // anchors pull, mend it.
-                let now = self.mean_of_answers(learner, gate, Under::Current, &mut control)?;
-                let lost = before.iter().zip(&now).map(|(b, n)| b - n).sum::<f32>();
-                if lost <= KEPT_SHARE * self.gate.generic_loss_max * gate.len() as f32 {
-                    break;
-                }
-            }
-            reports.push(finite(learner.step(&rows, &mut control))?);
-        }
-        Ok(Stepped {
-            reports,
-            taught,
-            known,
-        })
     }
 
     fn files(&self, job: &TrainJob, adapter: &hone_nn::Adapter) -> Vec<(String, Vec<u8>)> {
@@ -261,6 +216,9 @@ impl Trainer for NnTrainer {
         job: &TrainJob,
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<Candidate, TrainError> {
+        let progress = &job.progress;
+        progress.begin(*self.usual());
+        progress.enter(Phase::Answers);
         let config = self.learner_config(job.lr_scale);
         let lr = config.lr;
         let cached = self.learners().take(&job.scope, job.parent_digest());
@@ -290,11 +248,24 @@ impl Trainer for NnTrainer {
             candidate: &adapter,
             parent: job.parent_digest().is_some().then_some(&parent),
         };
+        progress.enter(Phase::Gate);
         let kept = self.kept(&mut learner, pause)?;
-        let meter = self.meter(&mut learner, &stepped.taught.distilled, policies, pause)?;
+        progress.at(0.4);
+        let meter = self.meter(
+            &mut learner,
+            (&stepped.taught.distilled, &stepped.unseen_before),
+            policies,
+            pause,
+        )?;
         // What its passes held is for those of the gate.
         learner.rest();
-        let mut measured = measure::measure((&self.parts, &self.gate), job, policies, pause)?;
+        progress.at(0.7);
+        let mut measured = measure::measure(
+            (&self.parts, &self.gate, Some(&self.memo)),
+            job,
+            policies,
+            pause,
+        )?;
         measured.generic_loss = kept.generic_loss;
         measured.fact_gains = kept.fact_gains;
         measured.wish = meter;
@@ -302,18 +273,33 @@ impl Trainer for NnTrainer {
         measured.unlearnable = !distilled.wishes.is_empty() && distilled.kept == 0;
         measured.told_tokens = distilled.told_tokens;
         let digest = adapter_digest(&adapter);
+        *self.usual() = Some(progress.shares());
         measured.changed = digest != adapter_digest(&parent);
         let candidate = Candidate {
             digest,
             files: self.files(job, &adapter),
             checkpoint: learner.state(),
             measured,
-            numbers: numbers(&stepped, f64::from(lr)),
+            numbers: {
+                let mut numbers = steps::numbers(&stepped, f64::from(lr));
+                numbers.extend(progress.took());
+                numbers
+            },
             parity,
         };
         self.learners()
             .put(job.scope.clone(), Some(digest), learner);
         Ok(candidate)
+    }
+
+    fn prepare(&self, pause: &mut dyn FnMut() -> bool) -> Result<(), TrainError> {
+        if self.learner.hint_form != DistillForm::Context {
+            return Ok(());
+        }
+        let scope = Scope::from_stored(String::new());
+        let learner = learners::load(&self.parts, self.learner_config(1.0), (&scope, None));
+        let mut learner = learner.map_err(TrainError::Failed)?;
+        self.kept(&mut learner, pause).map(|_| ())
     }
 
     fn fingerprint(&self) -> String {
@@ -325,82 +311,8 @@ impl Trainer for NnTrainer {
     }
 }
 
-/// Generic answers that are looked at between steps, and how much of what the gate allows may be lost
-/// on them when the steps end.
-const LOOKED_AT: usize = 8;
-const KEPT_SHARE: f32 = 0.75;
-
 fn adapter_digest(adapter: &hone_nn::Adapter) -> Digest {
     Digest(adapter.digest())
-}
-
-/// What the steps on a batch did.
-struct Stepped {
-    reports: Vec<StepReport>,
-    taught: lessons::Taught,
-    known: Known,
-}
-
-/// Mean log-prob per token of each correction, before and now, and by how much the rehearsed
-/// answers are less likely than under their teacher.
-#[derive(Default)]
-struct Known {
-    before: Vec<f32>,
-    now: Vec<f32>,
-    gap_before: f32,
-    gap: f32,
-    /// Mean log-prob of the tokens that do what was asked, before the last step.
-    wish: Option<f32>,
-}
-
-impl Known {
-    fn new(
-        learner: &mut Learner,
-        taught: &lessons::Taught,
-        control: &mut dyn FnMut() -> Control,
-    ) -> Result<Self, TrainError> {
-        let mut known = Self::default();
-        known.look(learner, taught, control)?;
-        known.before.clone_from(&known.now);
-        known.gap_before = known.gap;
-        Ok(known)
-    }
-
-    fn look(
-        &mut self,
-        learner: &mut Learner,
-        taught: &lessons::Taught,
-        control: &mut dyn FnMut() -> Control,
-    ) -> Result<(), TrainError> {
-        self.now = mean_logprobs(learner, &taught.corrections, control)?;
-        let rehearsed = &taught.rehearsed;
-        let student = mean_logprobs(learner, &rehearsed.rows, control)?;
-        let gaps = rehearsed.teacher.iter().zip(&student).map(|(t, s)| t - s);
-        self.gap = gaps.sum::<f32>() / student.len().max(1) as f32;
-        Ok(())
-    }
-
-    fn enough(&self, config: &LearnerConfig) -> bool {
-        let enough = config.correction_logprob;
-        let follows = self
-            .wish
-            .is_none_or(|mean| mean >= config.context.wish_logprob);
-        self.now.iter().all(|mean| *mean >= enough) && self.gap <= config.hint_gap && follows
-    }
-}
-
-/// Mean log-prob per loss token of each row.
-fn mean_logprobs(
-    learner: &mut Learner,
-    rows: &[TrainRow],
-    control: &mut dyn FnMut() -> Control,
-) -> Result<Vec<f32>, TrainError> {
-    if rows.is_empty() {
-        return Ok(Vec::new());
-    }
-    let logprobs = learner.logprobs(rows, control).map_err(stopped)?;
-    let mean = |row: &Vec<f32>| row.iter().sum::<f32>() / row.len() as f32;
-    Ok(logprobs.iter().map(mean).collect())
 }
 
 /// What is trained, by the keys.
@@ -444,18 +356,6 @@ fn stopped(error: StepError) -> TrainError {
     }
 }
 
-/// A step whose numbers can be trusted.
-fn finite(report: Result<StepReport, StepError>) -> Result<StepReport, TrainError> {
-    let report = report.map_err(stopped)?;
-    if report.skipped_nonfinite || !report.loss.is_finite() || !report.grad_norm.is_finite() {
-        return Err(TrainError::NotFinite(format!(
-            "loss {}, gradient norm {}",
-            report.loss, report.grad_norm
-        )));
-    }
-    Ok(report)
-}
-
 /// A packed row as nn's learner reads it.
 fn train_row(row: &PackedRow) -> TrainRow {
     let parts = row.sample.parts().iter().enumerate();
@@ -479,68 +379,4 @@ fn token_losses((sequence, part): (usize, &SamplePart)) -> impl Iterator<Item = 
         soft: None,
     };
     part.advantages.iter().enumerate().map(loss)
-}
-
-/// What is reported of the steps on one batch: readings of the first, where the proximal policy is
-/// the served one, and the largest gradient norm.
-fn numbers(stepped: &Stepped, lr: f64) -> BTreeMap<&'static str, f64> {
-    let Stepped {
-        reports,
-        taught,
-        known,
-    } = stepped;
-    let lowest = |of: &[f32]| of.iter().copied().fold(0.0_f32, f32::min);
-    let first = &reports[0];
-    let norm = reports.iter().map(|r| r.grad_norm).fold(0.0, f64::max);
-    let slice_us = reports
-        .iter()
-        .map(|r| r.longest_slice_us)
-        .max()
-        .unwrap_or_default();
-    BTreeMap::from([
-        ("loss", first.loss),
-        ("loss_last", reports[reports.len() - 1].loss),
-        ("kl_at_start", first.kl_to_reference.unwrap_or_default()),
-        ("clip_share", first.clip_share),
-        ("mean_importance_ratio", first.mean_importance_ratio),
-        ("max_correction", first.max_correction),
-        ("ess", first.ess),
-        ("entropy", first.entropy),
-        ("grad_norm_max", norm),
-        ("steps", reports.len() as f64),
-        (
-            "updates",
-            reports.iter().map(|r| r.updates).sum::<usize>() as f64,
-        ),
-        ("tokens", first.tokens as f64),
-        ("loss_tokens", first.loss_tokens as f64),
-        (
-            "slices",
-            reports.iter().map(|r| r.slices).sum::<usize>() as f64,
-        ),
-        ("slice_ms_max", slice_us as f64 / 1e3),
-        ("lr", lr),
-        ("hints", taught.hints as f64),
-        ("corrections", taught.corrections.len() as f64),
-        ("retold", taught.retold as f64),
-        ("rehearsed", taught.rehearsed.rows.len() as f64),
-        ("rehearsed_left_out", taught.rehearsed.doubtful as f64),
-        ("rehearsed_gap_before", f64::from(known.gap_before)),
-        ("rehearsed_gap_after", f64::from(known.gap)),
-        ("wishes", taught.distilled.wishes.len() as f64),
-        ("wishes_replaced", taught.distilled.replaced.len() as f64),
-        ("answers_sampled", taught.distilled.sampled as f64),
-        ("answers_copied", taught.distilled.copied as f64),
-        ("answers_kept", taught.distilled.kept as f64),
-        ("answers_gain", f64::from(taught.distilled.gain)),
-        ("answers_relevance", f64::from(taught.distilled.relevance)),
-        ("wish_logprob", f64::from(known.wish.unwrap_or_default())),
-        ("replayed", taught.replayed as f64),
-        ("lessons_unusable", taught.unusable as f64),
-        (
-            "correction_logprob_before",
-            f64::from(lowest(&known.before)),
-        ),
-        ("correction_logprob_after", f64::from(lowest(&known.now))),
-    ])
 }

@@ -1,12 +1,10 @@
 //! What a version is held against: the base model's own answers to generic prompts, and plain facts.
 
-use std::sync::Mutex;
-
 use hone_domain::{Message, Role, Token};
 use hone_nn::{Learner, TrainRow, Under};
 
-use super::answers::{Answering, answers};
-use super::{NnParts, NnTrainer, TrainError, stopped};
+use super::answers::{Answer, Answering, seeded_answers};
+use super::{NnTrainer, TrainError, stopped};
 use crate::trainer::Wording;
 
 /// Texts that the trainer brings along, the same for every scope.
@@ -62,6 +60,8 @@ pub fn generic_prompts() -> Vec<String> {
 
 /// Longest of the base model's answers, in tokens.
 const ANSWER_TOKENS: usize = 64;
+/// Anchors of one batch are so many generic prompts apart.
+const ANCHOR_STEP: usize = 5;
 /// Every third generic prompt is kept for the gate; the others teach.
 const GATE_EVERY: usize = 3;
 
@@ -72,16 +72,6 @@ pub(super) struct GenericAnswer {
     pub(super) prompt: Vec<Token>,
     pub(super) said: Vec<Token>,
 }
-
-/// The base model's answers to all generic prompts: those to teach with, and those of the gate.
-#[derive(Clone, Debug, Default)]
-pub(super) struct GenericAnswers {
-    pub(super) anchors: Vec<GenericAnswer>,
-    pub(super) gate: Vec<GenericAnswer>,
-}
-
-/// Filled once: the base model does not change.
-pub(super) type Cache = Mutex<Option<GenericAnswers>>;
 
 /// The prompt of a conversation that begins with `asked`.
 pub(super) fn opening(wording: &dyn Wording, asked: &str) -> Option<Vec<Token>> {
@@ -95,60 +85,65 @@ pub(super) fn is_for_gate(number: usize) -> bool {
     number % GATE_EVERY == 1
 }
 
-fn sampled(
-    parts: &NnParts,
-    temperature: f32,
-    pause: &mut dyn FnMut() -> bool,
-) -> Result<GenericAnswers, TrainError> {
-    let how = Answering {
-        parts,
-        tokens_max: ANSWER_TOKENS,
-        temperature,
-    };
-    let asked = parts.everyday.iter().enumerate();
-    let asked = asked.filter_map(|(number, text)| {
-        let prompt = opening(&*parts.wording, text)?;
-        how.fits(&prompt).then(|| (number, text.clone(), prompt))
-    });
-    let asked: Vec<(usize, String, Vec<Token>)> = asked.collect();
-    let prompts: Vec<Vec<Token>> = asked.iter().map(|(_, _, prompt)| prompt.clone()).collect();
-    let said = answers(how, &prompts, None, pause)?;
-    let mut all = GenericAnswers::default();
-    for ((number, asked, prompt), answer) in asked.into_iter().zip(said) {
-        let mut said = answer.tokens;
-        said.extend(answer.end);
-        if said.is_empty() {
-            continue;
-        }
-        let answer = GenericAnswer {
-            asked,
-            prompt,
-            said,
-        };
-        match is_for_gate(number) {
-            true => all.gate.push(answer),
-            false => all.anchors.push(answer),
-        }
-    }
-    Ok(all)
-}
-
 impl NnTrainer {
-    /// The base model's answers to the generic prompts, sampled at the first call.
-    pub(super) fn generic_answers(
+    /// The base model's answers to those of the generic prompts that `which` takes by their number.
+    fn generic_answers(
         &self,
+        which: &dyn Fn(usize) -> bool,
+        most: usize,
         pause: &mut dyn FnMut() -> bool,
-    ) -> Result<GenericAnswers, TrainError> {
-        let cached = || {
-            let cache = self.generic.lock();
-            cache.unwrap_or_else(std::sync::PoisonError::into_inner)
+    ) -> Result<Vec<GenericAnswer>, TrainError> {
+        let how = Answering {
+            parts: &self.parts,
+            memo: Some(&self.memo),
+            tokens_max: ANSWER_TOKENS,
+            temperature: self.learner.hint_temperature,
         };
-        if let Some(found) = cached().clone() {
-            return Ok(found);
-        }
-        let found = sampled(&self.parts, self.learner.hint_temperature, pause)?;
-        *cached() = Some(found.clone());
-        Ok(found)
+        let everyday = self.parts.everyday.iter().enumerate();
+        let asked = everyday.filter(|(number, _)| which(*number));
+        let asked = asked.filter_map(|(number, text)| {
+            let prompt = opening(&*self.parts.wording, text)?;
+            how.fits(&prompt).then_some((number as u64, text, prompt))
+        });
+        let asked: Vec<(u64, &String, Vec<Token>)> = asked.take(most).collect();
+        let prompts: Vec<(&Vec<Token>, u64)> =
+            asked.iter().map(|(seed, _, p)| (p, *seed)).collect();
+        let said = seeded_answers(how, &prompts, None, pause)?;
+        let answer = |((_, asked, prompt), answer): ((u64, &String, Vec<Token>), Answer)| {
+            let mut said = answer.tokens;
+            said.extend(answer.end);
+            (!said.is_empty()).then(|| GenericAnswer {
+                asked: asked.clone(),
+                prompt,
+                said,
+            })
+        };
+        Ok(asked.into_iter().zip(said).filter_map(answer).collect())
+    }
+
+    /// At most `most` of the gate's generic prompts, the first, as the base model answers them.
+    pub(super) fn gate_answers(
+        &self,
+        most: usize,
+        pause: &mut dyn FnMut() -> bool,
+    ) -> Result<Vec<GenericAnswer>, TrainError> {
+        self.generic_answers(&is_for_gate, most, pause)
+    }
+
+    /// As many other generic prompts as anchors are wanted, others with each `start`, as the base
+    /// model answers them.
+    pub(super) fn anchor_answers(
+        &self,
+        start: u128,
+        pause: &mut dyn FnMut() -> bool,
+    ) -> Result<Vec<GenericAnswer>, TrainError> {
+        let all = 0..self.parts.everyday.len();
+        let numbers: Vec<usize> = all.filter(|number| !is_for_gate(*number)).collect();
+        let start = (start % numbers.len().max(1) as u128) as usize;
+        let count = self.learner.context.anchors.min(numbers.len());
+        let these = numbers.iter().cycle().skip(start).step_by(ANCHOR_STEP);
+        let these: Vec<usize> = these.take(count).copied().collect();
+        self.generic_answers(&|number| these.contains(&number), count, pause)
     }
 
     /// Mean log-prob per token, in nats, of each of these answers.
@@ -179,16 +174,34 @@ impl NnTrainer {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
+        let is_base = under == Under::Reference;
+        let known = |row: &TrainRow| is_base.then(|| self.memo.logprobs(row)).flatten();
+        let known: Vec<Option<Vec<f32>>> = rows.iter().map(known).collect();
+        let unknown = rows.iter().zip(&known).filter(|(_, known)| known.is_none());
+        let unknown: Vec<TrainRow> = unknown.map(|(row, _)| row.clone()).collect();
+        if unknown.is_empty() {
+            return Ok(known.into_iter().flatten().collect());
+        }
         let own = |row: &TrainRow| {
             let ids = row.loss.iter().map(|loss| vec![row.tokens[loss.position]]);
             ids.collect::<Vec<_>>()
         };
-        let ids: Vec<Vec<Vec<u32>>> = rows.iter().map(own).collect();
+        let ids: Vec<Vec<Vec<u32>>> = unknown.iter().map(own).collect();
         let found = learner
-            .logprobs_of((rows, under), &ids, control)
+            .logprobs_of((&unknown, under), &ids, control)
             .map_err(stopped)?;
-        let flat = |row: Vec<Vec<f32>>| row.into_iter().flatten().collect();
-        Ok(found.into_iter().map(flat).collect())
+        let flat = |row: Vec<Vec<f32>>| row.into_iter().flatten().collect::<Vec<f32>>();
+        let found: Vec<Vec<f32>> = found.into_iter().map(flat).collect();
+        if is_base {
+            for (row, logprobs) in unknown.iter().zip(&found) {
+                self.memo.keep_logprobs(row, logprobs.clone());
+            }
+        }
+        let mut found = found.into_iter();
+        let all = known
+            .into_iter()
+            .filter_map(|known| known.or_else(|| found.next()));
+        Ok(all.collect())
     }
 
     /// Per plain fact, what its answer's log-prob gains under the current weights against the base

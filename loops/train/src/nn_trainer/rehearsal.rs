@@ -154,6 +154,7 @@ impl NnTrainer {
         let prompts: Vec<Vec<Token>> = hinted.iter().flatten().cloned().collect();
         let how = Answering {
             parts: &self.parts,
+            memo: None,
             tokens_max: self.gate.probe_tokens_max,
             temperature: self.learner.hint_temperature,
         };

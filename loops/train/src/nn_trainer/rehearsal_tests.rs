@@ -5,6 +5,8 @@
 use super::lessons::hint_words;
 use super::rehearsal::{Answered, Asked, Source, tellings};
 use super::tests::{config, parts};
+use hone_nn::{Control, Learner};
+
 use super::*;
 use crate::house::House;
 

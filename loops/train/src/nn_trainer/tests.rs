@@ -17,6 +17,7 @@ use super::*;
 use crate::credit::Method;
 use crate::house::House;
 use crate::pack::{CreditedTurn, pack};
+use crate::progress::Progress;
 use crate::save::save;
 use crate::testing::transition_of;
 use crate::trainer::Lesson;
@@ -392,6 +393,7 @@ async fn a_policy_that_drifts_towards_collapse_is_stopped_on_its_way() {
     let probes: Vec<Vec<Token>> = (1..9).map(|i| vec![i, 6, 3]).collect();
     let how = answers::Answering {
         parts: &parts,
+        memo: None,
         tokens_max: gate.probe_tokens_max,
         temperature: gate.probe_temperature,
     };
@@ -426,6 +428,7 @@ pub(super) fn job(turns: &[Turn], parent: Option<Policy>) -> TrainJob {
         probes: vec![vec![1, 2], vec![3; 40]],
         golden: 1,
         held_out: Vec::new(),
+        progress: Progress::default(),
     }
 }
 

@@ -10,6 +10,8 @@ use crate::trainer::Lesson;
 const WISHES_MAX: usize = 4;
 /// A repetition of so many words of a wish talks about the wish and is no answer.
 const COPIED_WORDS: usize = 3;
+/// As many words of the question in a row are more than an answer takes up.
+const ECHOED_WORDS: usize = 5;
 
 /// Words in lower case, without marks.
 pub(super) fn words_of(text: &str) -> Vec<String> {
@@ -25,9 +27,23 @@ pub(super) fn copies(said: &[String], wish: &[String], question: &[String]) -> b
         .any(|part| holds(wish, part) && !holds(question, part))
 }
 
+/// Whether `said` says the question again, or so much of it that it is no answer.
+pub(super) fn echoes(said: &[String], question: &[String]) -> bool {
+    let run = question.len().min(ECHOED_WORDS);
+    run >= COPIED_WORDS
+        && question
+            .windows(run)
+            .any(|part| said.windows(run).any(|w| w == part))
+}
+
 /// The text of a question with a wish behind it.
 pub(super) fn behind(question: &str, telling: &str) -> String {
     format!("{question}\n\n{telling}")
+}
+
+/// A wish that says of itself what it is: small models take a bare one for the text to work on.
+pub(super) fn framed(wish: &str) -> String {
+    format!("(How to answer: {wish})")
 }
 
 /// The newest different wishes of a job, the newest first. Its batch is newer than what is replayed,
@@ -65,6 +81,20 @@ pub(super) fn last_question(lesson: &Lesson) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_echo_of_the_question_is_found() {
+        let check = |said: &str, question: &str, expected: bool| {
+            let is_echo = echoes(&words_of(said), &words_of(question));
+            assert_eq!(is_echo, expected, "{said}");
+        };
+        let long = "How many strings does a violin usually have?";
+        check("Removed: How many strings does a violin have?", long, true);
+        check("A violin usually has four strings.", long, false);
+        check("What is jazz? Jazz is music.", "What is jazz?", true);
+        check("Jazz is music.", "What is jazz?", false);
+        check("Hello!", "Hello", false);
+    }
 
     #[test]
     fn a_repetition_of_the_wish_is_found() {

@@ -17,7 +17,7 @@ use crate::bench::report::{Report, milli};
 use crate::config::ModelConfig;
 use crate::door::Language;
 use crate::hub::HubAccess;
-use crate::judging::States;
+use crate::judging::{Busy, States};
 use crate::model;
 
 /// What was made of one reply.
@@ -45,7 +45,8 @@ pub(super) fn measure(bench: &Bench, report: &mut Report) -> Result<(), String> 
         tokens_max: bench.config.judge.reading.tokens_max,
     };
     let (cancel, began) = (Cancel::default(), Instant::now());
-    let fitted = states.fit(bench.config.judge.reading.precision_min, &cancel);
+    let idle: Busy = Arc::new(|| false);
+    let fitted = states.fit(bench.config.judge.reading.precision_min, (&idle, &cancel));
     let fit_s = began.elapsed().as_secs_f64();
     report.row([
         "reading: seconds of the fit".to_owned(),

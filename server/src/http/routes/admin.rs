@@ -24,6 +24,7 @@ use crate::config::Loop;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::guard::Caller;
+use crate::http::wire::learning::UnderWayReply;
 use crate::http::{Http, lists, sse};
 
 /// Longest that a status waits for the ledger's counts.
@@ -117,6 +118,25 @@ pub struct StatusReply {
     pub sessions: usize,
     /// Completions under way.
     pub completions_live: usize,
+    /// The training job under way; null where there is none.
+    pub learning: Option<JobStatus>,
+}
+
+/// A training job, and whose it is.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct JobStatus {
+    /// Whose policy learns.
+    pub scope: String,
+    /// How far it is.
+    #[serde(flatten)]
+    pub job: UnderWayReply,
+}
+
+fn job(http: &Http) -> Option<JobStatus> {
+    http.under_way.get().map(|job| JobStatus {
+        scope: job.scope.to_string(),
+        job: UnderWayReply::new(&job),
+    })
 }
 
 fn engine(http: &Http) -> Option<EngineStatus> {
@@ -188,6 +208,7 @@ pub async fn status(State(http): State<Arc<Http>>) -> Json<StatusReply> {
         scopes_with_policy: http.policies.get().len(),
         sessions: door.map_or(0, |door| door.sessions()),
         completions_live: door.map_or(0, |door| door.live.count()),
+        learning: job(&http),
     })
 }
 

@@ -18,7 +18,7 @@ use crate::http::error::{ApiError, ErrorBody};
 use crate::http::lists::query;
 use crate::http::wire::learning::{
     ConsentReply, ConsentRequest, ForgetReply, ForgetRequest, ImprovementReply, LearnedReply,
-    ScopeQuery, UserQuery,
+    LearningReply, ScopeQuery, UnderWayReply, UserQuery,
 };
 use crate::http::wire::session::named_user;
 
@@ -311,4 +311,31 @@ pub async fn learned(
     let learned = http.personal.learned(&scope, VERSIONS_MAX).await;
     let learned = learned.map_err(|error| ledger_error(&error))?;
     Ok(Json(LearnedReply::new(learned)))
+}
+
+/// Whether something is learned for the caller at the moment, and how far that is. Cheap enough to be
+/// asked every second or two.
+#[utoipa::path(
+    get,
+    path = "/v1/learning",
+    params(UserQuery),
+    responses(
+        (status = 200, body = LearningReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn learning(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    wanted: Result<Query<UserQuery>, QueryRejection>,
+) -> Reply<LearningReply> {
+    let scope = own_scope(&http, &asked, query(wanted)?.user.as_deref())?;
+    let job = http.under_way.get().filter(|job| job.scope == scope);
+    Ok(Json(LearningReply {
+        object: "learning",
+        under_way: job.as_ref().map(UnderWayReply::new),
+    }))
 }

@@ -71,6 +71,7 @@ pub fn all() -> OpenApiRouter<Arc<Http>> {
         .routes(routes!(learning::improvement))
         .routes(routes!(learning::admin_improvement))
         .routes(routes!(learning::learned))
+        .routes(routes!(learning::learning))
         .routes(routes!(privacy::list_consents))
         .routes(routes!(privacy::list_forgets))
         .routes(routes!(health::livez))

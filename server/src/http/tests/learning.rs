@@ -403,3 +403,27 @@ async fn one_of_many_is_not_everybody() {
     let wish = json!({"turn_ids": [turn], "user": "bob"});
     assert_eq!(send("POST", "/v1/forget", wish).await.status, 404);
 }
+
+#[tokio::test]
+async fn only_the_person_for_whom_something_is_learned_is_told_how_far_it_is() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let idle = stage.get("/v1/learning?user=anna").await.json();
+    assert_eq!(idle, json!({"object": "learning", "under_way": null}));
+    chat(&stage, json!({"user": "anna"})).await;
+    let scope = stage.told.lock().unwrap().turns[0].scope.clone();
+    let progress = hone_train::Progress::default();
+    stage.under_way.set(Some(hone_train::UnderWay {
+        scope,
+        turns: 3,
+        progress,
+    }));
+    let busy = stage.get("/v1/learning?user=anna").await.json();
+    assert_eq!(busy["under_way"]["answers"], 3);
+    assert_eq!(
+        busy["under_way"]["sentence"],
+        "Learning from 3 answers: 0 %."
+    );
+    assert_eq!(busy["under_way"]["phase"], Value::Null);
+    let other = stage.get("/v1/learning?user=ben").await.json();
+    assert_eq!(other["under_way"], Value::Null);
+}

@@ -1,0 +1,286 @@
+//! The steps on one batch: which rows an update sees, and when there are enough of them.
+
+use std::collections::BTreeMap;
+
+use hone_nn::{Control, Learner, LossKind, StepError, StepReport, TrainRow, Under};
+
+use super::lessons::Taught;
+use super::reference::GenericAnswer;
+use super::{NnTrainer, TrainError, TrainJob, stopped, train_row};
+use crate::config::LearnerConfig;
+use crate::progress::Phase;
+
+/// Generic answers that are looked at between steps, and how much of what the gate allows may be lost
+/// on them when the steps end.
+const LOOKED_AT: usize = 8;
+const KEPT_SHARE: f32 = 0.75;
+/// What an update sees.
+struct Batch {
+    rows: Vec<TrainRow>,
+    /// Of each row, which of its loss tokens do what the words ask.
+    wish_tokens: Vec<Vec<usize>>,
+    /// Their mean log-prob before the newest update.
+    wish: Option<f32>,
+}
+
+impl Batch {
+    fn step(
+        &mut self,
+        learner: &mut Learner,
+        control: &mut dyn FnMut() -> Control,
+    ) -> Result<StepReport, TrainError> {
+        let report = finite(learner.step(&self.rows, control))?;
+        let tokens = self.wish_tokens.iter().zip(&report.proximal_logprobs);
+        let tokens = tokens.flat_map(|(of, row)| of.iter().filter_map(|at| row.get(*at)));
+        self.wish = mean(tokens.copied());
+        Ok(report)
+    }
+
+    /// What was sampled trains once. Further updates are held to it by the divergence alone, or by
+    /// the anchors where there are some.
+    fn go_on(&mut self, anchored: bool) {
+        for loss in self.rows.iter_mut().flat_map(|row| &mut row.loss) {
+            if loss.kind == LossKind::Policy {
+                loss.advantage = 0.0;
+                loss.teacher = None;
+            }
+        }
+        if !anchored {
+            return;
+        }
+        let stays = |row: &TrainRow| row.loss.iter().any(|loss| loss.kind != LossKind::Policy);
+        let pairs = std::mem::take(&mut self.rows)
+            .into_iter()
+            .zip(std::mem::take(&mut self.wish_tokens));
+        (self.rows, self.wish_tokens) = pairs.filter(|(row, _)| stays(row)).unzip();
+    }
+}
+
+/// The rows of a batch; the last ones are the answers to a person's words, and anchors.
+fn batch(rows: Vec<TrainRow>, taught: &Taught) -> Batch {
+    let fixed = rows.len() - taught.distilled.rows.len();
+    let mut wish_tokens = vec![Vec::new(); fixed];
+    wish_tokens.extend(taught.distilled.wish_tokens.iter().cloned());
+    Batch {
+        rows,
+        wish_tokens,
+        wish: None,
+    }
+}
+
+impl NnTrainer {
+    /// The steps on a batch, and how well its corrections are known after them.
+    pub(super) fn steps(
+        &self,
+        learner: &mut Learner,
+        job: &TrainJob,
+        pause: &mut dyn FnMut() -> bool,
+    ) -> Result<Stepped, TrainError> {
+        let mut control = || match pause() {
+            true => Control::Stop,
+            false => Control::Continue,
+        };
+        let mut rows: Vec<TrainRow> = job.rows.iter().map(train_row).collect();
+        let taught = self.teach(learner, (job, &mut rows), &mut control)?;
+        let mut known = Known::new(learner, &taught, &mut control)?;
+        let unseen_before = self.of_unseen(learner, &taught.distilled, &mut || {
+            control() == Control::Stop
+        })?;
+        let mut batch = batch(rows, &taught);
+        job.progress.enter(Phase::Steps);
+        let all = self.learner.steps_per_batch as usize + self.learner.correction_steps_max;
+        let mut reports = Vec::new();
+        let anchored = !taught.distilled.rows.is_empty();
+        for _ in 0..self.learner.steps_per_batch {
+            reports.push(batch.step(learner, &mut control)?);
+        }
+        batch.go_on(anchored);
+        let gate = self.gate_answers(LOOKED_AT, &mut || control() == Control::Stop)?;
+        for step in 1..=self.learner.correction_steps_max {
+            known.look(learner, &taught, &mut control)?;
+            known.wish = batch.wish;
+            job.progress.at(reports.len() as f64 / all.max(1) as f64);
+            if step == self.learner.correction_steps_max {
+                break;
+            }
+            if known.enough(&self.learner) && self.is_kept(learner, &gate, &mut control)? {
+                break;
+            }
+            reports.push(batch.step(learner, &mut control)?);
+        }
+        Ok(Stepped {
+            reports,
+            taught,
+            unseen_before,
+            known,
+        })
+    }
+
+    /// Whether the current weights give the base model's own answers about as likely as it does. The
+    /// first steps of a batch disturb more than they should; further ones, in which the anchors pull,
+    /// mend it.
+    fn is_kept(
+        &self,
+        learner: &mut Learner,
+        gate: &[GenericAnswer],
+        control: &mut dyn FnMut() -> Control,
+    ) -> Result<bool, TrainError> {
+        let before = self.mean_of_answers(learner, gate, Under::Reference, control)?;
+        let now = self.mean_of_answers(learner, gate, Under::Current, control)?;
+        let lost = before.iter().zip(&now).map(|(b, n)| b - n).sum::<f32>();
+        Ok(lost <= KEPT_SHARE * self.gate.generic_loss_max * gate.len() as f32)
+    }
+}
+
+/// What the steps on a batch did.
+pub(super) struct Stepped {
+    pub(super) reports: Vec<StepReport>,
+    pub(super) taught: Taught,
+    /// What was asked for, in answers that are not learned from, before the steps.
+    pub(super) unseen_before: Vec<f32>,
+    known: Known,
+}
+
+/// Mean log-prob per token of each correction, before and now, and by how much the rehearsed
+/// answers are less likely than under their teacher.
+#[derive(Default)]
+struct Known {
+    before: Vec<f32>,
+    now: Vec<f32>,
+    gap_before: f32,
+    gap: f32,
+    /// Mean log-prob of the tokens that do what was asked, before the last step.
+    wish: Option<f32>,
+}
+
+impl Known {
+    fn new(
+        learner: &mut Learner,
+        taught: &Taught,
+        control: &mut dyn FnMut() -> Control,
+    ) -> Result<Self, TrainError> {
+        let mut known = Self::default();
+        known.look(learner, taught, control)?;
+        known.before.clone_from(&known.now);
+        known.gap_before = known.gap;
+        Ok(known)
+    }
+
+    fn look(
+        &mut self,
+        learner: &mut Learner,
+        taught: &Taught,
+        control: &mut dyn FnMut() -> Control,
+    ) -> Result<(), TrainError> {
+        self.now = mean_logprobs(learner, &taught.corrections, control)?;
+        let rehearsed = &taught.rehearsed;
+        let student = mean_logprobs(learner, &rehearsed.rows, control)?;
+        let gaps = rehearsed.teacher.iter().zip(&student).map(|(t, s)| t - s);
+        self.gap = gaps.sum::<f32>() / student.len().max(1) as f32;
+        Ok(())
+    }
+
+    fn enough(&self, config: &LearnerConfig) -> bool {
+        let enough = config.correction_logprob;
+        let follows = self
+            .wish
+            .is_none_or(|mean| mean >= config.context.wish_logprob);
+        self.now.iter().all(|mean| *mean >= enough) && self.gap <= config.hint_gap && follows
+    }
+}
+
+/// Mean log-prob per loss token of each row.
+fn mean_logprobs(
+    learner: &mut Learner,
+    rows: &[TrainRow],
+    control: &mut dyn FnMut() -> Control,
+) -> Result<Vec<f32>, TrainError> {
+    if rows.is_empty() {
+        return Ok(Vec::new());
+    }
+    let logprobs = learner.logprobs(rows, control).map_err(stopped)?;
+    let mean = |row: &Vec<f32>| row.iter().sum::<f32>() / row.len() as f32;
+    Ok(logprobs.iter().map(mean).collect())
+}
+
+fn mean(of: impl Iterator<Item = f32>) -> Option<f32> {
+    let (count, sum) = of.fold((0, 0.0), |(count, sum), value| (count + 1, sum + value));
+    (count > 0).then(|| sum / count as f32)
+}
+
+/// A step whose numbers can be trusted.
+fn finite(report: Result<StepReport, StepError>) -> Result<StepReport, TrainError> {
+    let report = report.map_err(stopped)?;
+    if report.skipped_nonfinite || !report.loss.is_finite() || !report.grad_norm.is_finite() {
+        return Err(TrainError::NotFinite(format!(
+            "loss {}, gradient norm {}",
+            report.loss, report.grad_norm
+        )));
+    }
+    Ok(report)
+}
+
+/// What is reported of the steps on one batch: readings of the first, where the proximal policy is
+/// the served one, and the largest gradient norm.
+pub(super) fn numbers(stepped: &Stepped, lr: f64) -> BTreeMap<&'static str, f64> {
+    let Stepped {
+        reports,
+        taught,
+        known,
+        unseen_before: _,
+    } = stepped;
+    let lowest = |of: &[f32]| of.iter().copied().fold(0.0_f32, f32::min);
+    let first = &reports[0];
+    let norm = reports.iter().map(|r| r.grad_norm).fold(0.0, f64::max);
+    let slice_us = reports
+        .iter()
+        .map(|r| r.longest_slice_us)
+        .max()
+        .unwrap_or_default();
+    BTreeMap::from([
+        ("loss", first.loss),
+        ("loss_last", reports[reports.len() - 1].loss),
+        ("kl_at_start", first.kl_to_reference.unwrap_or_default()),
+        ("clip_share", first.clip_share),
+        ("mean_importance_ratio", first.mean_importance_ratio),
+        ("max_correction", first.max_correction),
+        ("ess", first.ess),
+        ("entropy", first.entropy),
+        ("grad_norm_max", norm),
+        ("steps", reports.len() as f64),
+        (
+            "updates",
+            reports.iter().map(|r| r.updates).sum::<usize>() as f64,
+        ),
+        ("tokens", first.tokens as f64),
+        ("loss_tokens", first.loss_tokens as f64),
+        (
+            "slices",
+            reports.iter().map(|r| r.slices).sum::<usize>() as f64,
+        ),
+        ("slice_ms_max", slice_us as f64 / 1e3),
+        ("lr", lr),
+        ("hints", taught.hints as f64),
+        ("corrections", taught.corrections.len() as f64),
+        ("retold", taught.retold as f64),
+        ("rehearsed", taught.rehearsed.rows.len() as f64),
+        ("rehearsed_left_out", taught.rehearsed.doubtful as f64),
+        ("rehearsed_gap_before", f64::from(known.gap_before)),
+        ("rehearsed_gap_after", f64::from(known.gap)),
+        ("wishes", taught.distilled.wishes.len() as f64),
+        ("wishes_replaced", taught.distilled.replaced.len() as f64),
+        ("answers_sampled", taught.distilled.sampled as f64),
+        ("answers_copied", taught.distilled.copied as f64),
+        ("answers_kept", taught.distilled.kept as f64),
+        ("answers_gain", f64::from(taught.distilled.gain)),
+        ("answers_relevance", f64::from(taught.distilled.relevance)),
+        ("wish_logprob", f64::from(known.wish.unwrap_or_default())),
+        ("replayed", taught.replayed as f64),
+        ("lessons_unusable", taught.unusable as f64),
+        (
+            "correction_logprob_before",
+            f64::from(lowest(&known.before)),
+        ),
+        ("correction_logprob_after", f64::from(lowest(&known.now))),
+    ])
+}
