@@ -96,7 +96,7 @@ def steps_done(body):
 
 def is_housekeeping(body):
     """Whether an agent only notes what is worth remembering, with tools of its own."""
-    return "managed memory extraction subagent" in json.dumps(body.get("messages", [])[:1])
+    return "managed memory extraction" in json.dumps(body.get("messages", [])[:1])
 
 
 def asked(body):

@@ -225,9 +225,8 @@ impl World {
                     ..Branch::default()
                 };
             }
-            Habit::Delegates | Habit::Threads if self.rng.below(2) == 0 && !first => {
-                return self.delegate(talk);
-            }
+            Habit::Delegates if self.rng.below(2) == 0 && !first => return self.delegate(talk),
+            Habit::Threads if self.rng.below(3) == 0 && !first => return self.spawn(talk),
             Habit::Threads if self.rng.below(4) == 0 && !first => self.compact(talk),
             Habit::Edits if self.rng.below(3) == 0 => edit(&mut self.rng, &mut talk.branches[0]),
             Habit::Regenerates if self.rng.below(3) == 0 && !first => self.regenerate(talk),
@@ -363,6 +362,19 @@ impl World {
             .history
             .push(say("user", "[a periodic check was made]"));
         branch.history.push(sent.answer);
+    }
+
+    /// An agent of the conversation that does one thing and ends.
+    fn spawn(&mut self, talk: &mut Conversation) {
+        let at = talk.branches.len();
+        talk.branches.push(Branch {
+            system: format!("You are helper {at}."),
+            ..Branch::default()
+        });
+        for _ in 0..2 + self.rng.below(2) {
+            let said = question(&mut self.rng, &talk.branches[at]);
+            self.say(talk, at, &said);
+        }
     }
 
     /// A conversation grew long: its client has it retold, and goes on from that in a new beginning.
