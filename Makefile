@@ -1,5 +1,5 @@
 # The commands of Hone. `make run` and `make test` are all a newcomer needs.
-.PHONY: help run web nightly page demo test setup lint unit hub candle clients openclaw agents schema schema-short soak soak-short made-up fuzz deploy page-tests browser bench bench-litellm bench-peers bench-trainer bench-prefill gpu arm openapi starter goldens clean models model-test
+.PHONY: help run web nightly page demo test setup lint unit hub candle clients openclaw agents agents-all schema schema-short soak soak-short made-up fuzz deploy page-tests browser bench bench-litellm bench-peers bench-trainer bench-prefill gpu arm openapi starter goldens clean models model-test
 
 CARGO ?= cargo
 # What release builds have beside the defaults: the local judge. FEATURES= leaves it out, which builds
@@ -90,6 +90,13 @@ tests/openclaw/node_modules/.ready: tests/openclaw/package-lock.json
 agents: tests/agents/node_modules/.ready ## Claude Code and Codex themselves, whole tasks against the real server
 	$(CARGO) build $(TESTED) --bin hone
 	HONE=target/debug/hone python3 tests/agents/run.py
+
+agents-all: agents tests/agents/all/node_modules/.ready ## the same with opencode, Qwen Code, pi and Continue (700 MB)
+	HONE=target/debug/hone AGENTS_MODULES=tests/agents/all/node_modules python3 tests/agents/run.py opencode qwen pi continue
+
+tests/agents/all/node_modules/.ready: tests/agents/all/package-lock.json
+	cd tests/agents/all && npm ci --silent --no-audit --no-fund --ignore-scripts
+	@touch $@
 
 # The programs come as they are; no install script is needed.
 tests/agents/node_modules/.ready: tests/agents/package-lock.json

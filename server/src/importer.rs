@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use hone_domain::{BlobKey, Blobs, Digest, Scope};
-use hone_nn::{Adapter, AdapterConfig, Executor, Model, PROBE_FILE, peft};
+use hone_nn::{Adapter, AdapterConfig, Executor, Model, PROBE_FILE, peft, without_copies};
 use hone_train::{adapter_key, scope_hash};
 use serde_json::{Map, Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -86,9 +86,11 @@ impl Importer {
 
     fn checked(&self, base: &Base, scope: &Scope, given: Given) -> Result<Checked, String> {
         let Given { config, weights } = given;
-        let weights = Cell::new(Some(weights));
+        let mut settings = config.clone();
+        let weights = without_copies(&mut settings, weights, &base.model);
+        let weights = Cell::new(Some(weights.map_err(|error| error.to_string())?));
         let file = |name: &str| match name {
-            peft::CONFIG_FILE => serde_json::to_vec(&config).ok(),
+            peft::CONFIG_FILE => serde_json::to_vec(&settings).ok(),
             peft::WEIGHTS_FILE => weights.take(),
             _ => None,
         };

@@ -146,7 +146,10 @@ pub struct TokenDelta {
     pub token: Token,
     /// Its log-prob at temperature 1 with nothing cut.
     pub logprob: f32,
-    /// The most likely alternatives, best first, where asked for.
+    /// Its log-prob under the distribution it was sampled from.
+    pub behavior_logprob: f32,
+    /// The most likely alternatives, best first, where asked for; under the distribution that
+    /// [`Sampling::top_behavior`] names.
     pub top: Vec<(Token, f32)>,
 }
 

@@ -90,6 +90,10 @@ pub struct Sampling {
     pub logit_bias: Vec<(Token, f32)>,
     /// How many alternatives to report per token.
     pub top_logprobs: u8,
+    /// Whether the alternatives are reported under the distribution that is sampled from, instead of the
+    /// model's own. It changes no draw, so the record of a turn leaves it out.
+    #[serde(skip)]
+    pub top_behavior: bool,
     /// End tokens are not sampled before this many tokens.
     pub min_tokens: u32,
 }
@@ -107,6 +111,7 @@ impl Default for Sampling {
             repetition_penalty: 1.0,
             logit_bias: Vec::new(),
             top_logprobs: 0,
+            top_behavior: false,
             min_tokens: 1,
         }
     }
@@ -248,7 +253,7 @@ impl Completion {
         &self.behavior_logprobs
     }
 
-    /// Log-prob of each token at temperature 1 with nothing cut; what the API reports.
+    /// Log-prob of each token at temperature 1 with nothing cut.
     pub fn raw_logprobs(&self) -> &[f32] {
         &self.raw_logprobs
     }

@@ -53,6 +53,12 @@ pub enum PeftError {
     },
     #[error("{WEIGHTS_FILE} holds tensor {0}, which is not part of an adapter of this model")]
     UnknownTensor(String),
+    #[error(
+        "{WEIGHTS_FILE} holds {0}, which differs from the base model's: trained embeddings are not part of an \
+         adapter; train LoRA only, or merge it and serve the merged model (a base kept in fewer bits than it was \
+         trained with differs as well)"
+    )]
+    TrainedEmbedding(String),
     #[error("{WEIGHTS_FILE} holds tensor {0} twice, with and without an adapter name")]
     Duplicate(String),
     #[error("{WEIGHTS_FILE} stores tensor {name} as {dtype}; use F32, F16 or BF16")]

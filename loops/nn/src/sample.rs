@@ -43,6 +43,8 @@ pub struct SamplingParams {
     pub logit_bias: Vec<(u32, f32)>,
     /// How many most likely tokens to report.
     pub top_logprobs: u8,
+    /// Report them under the distribution drawn from, instead of the raw one.
+    pub top_behavior: bool,
     /// Tokens that must not be drawn now, such as end of turn before the minimum length.
     pub banned: Vec<u32>,
     /// The only tokens that may be drawn now, where a grammar rules. What was left to draw from is
@@ -63,6 +65,7 @@ impl Default for SamplingParams {
             repetition_penalty: 1.0,
             logit_bias: Vec::new(),
             top_logprobs: 0,
+            top_behavior: false,
             banned: Vec::new(),
             allowed: None,
         }
@@ -194,7 +197,8 @@ pub struct Sampled {
     pub behavior_logprob: f32,
     /// Ascending ids that could be drawn, if top-k, top-p or min-p cut any.
     pub kept: Option<Vec<u32>>,
-    /// The most likely tokens with raw log-probs, best first.
+    /// The most likely tokens, best first, with raw log-probs, or with behavior ones where those were asked
+    /// for. Of the latter, what cannot be drawn is left out.
     pub top: Vec<(u32, f32)>,
     /// The logits held NaN, infinite or absurdly large values (beyond 1e30), which were brought into
     /// range. The weights or the adapter are broken: count it, and do not train on the turn.
@@ -229,15 +233,16 @@ pub fn sample(
         // Of a broken row nothing may be left that the mask allows.
         let masked = params.allowed.is_some() && !nonfinite;
         let (token, kept) = pick(&adjusted, (&how, masked), out);
-        let sampled = told((clean, Some(&adjusted)), &how, token, kept);
+        let mut sampled = told((clean, Some(&adjusted)), &how, token, kept);
+        sampled.top = alternatives((clean, &adjusted), &how, (params, &sampled));
         out.adjusted = adjusted;
         sampled
     } else {
         let (token, kept) = pick(clean, (&how, false), out);
-        told((clean, None), &how, token, kept)
+        let mut sampled = told((clean, None), &how, token, kept);
+        sampled.top = alternatives((clean, clean), &how, (params, &sampled));
+        sampled
     };
-    let drawn = (sampled.token, sampled.raw_logprob);
-    sampled.top = top(clean, params.top_logprobs, drawn);
     sampled.nonfinite = nonfinite;
     sampled
 }
@@ -339,6 +344,35 @@ fn told(
         top: Vec::new(),
         nonfinite: false,
     }
+}
+
+/// The most likely tokens of a draw from `adjusted`, which `row` became, under the distribution that is
+/// asked for. A greedy draw has none but the raw one.
+fn alternatives(
+    (row, adjusted): (&[f32], &[f32]),
+    how: &PlainDraw,
+    (params, drawn): (&SamplingParams, &Sampled),
+) -> Vec<(u32, f32)> {
+    if !params.top_behavior || how.is_greedy() {
+        return top(row, params.top_logprobs, (drawn.token, drawn.raw_logprob));
+    }
+    if params.top_logprobs == 0 {
+        return Vec::new();
+    }
+    // Both ascend.
+    let mut kept = drawn.kept.iter().flatten().copied().peekable();
+    let scaled = adjusted.iter().zip(0u32..).map(|(logit, id)| {
+        let cut = drawn.kept.is_some() && kept.next_if_eq(&id).is_none();
+        match cut || *logit <= IMPOSSIBLE {
+            true => f32::NEG_INFINITY,
+            false => logit / how.temperature,
+        }
+    });
+    let scaled: Vec<f32> = scaled.collect();
+    let best = (drawn.token, drawn.behavior_logprob);
+    let mut most = top(&scaled, params.top_logprobs, best);
+    most.retain(|(_, logprob)| *logprob > f32::NEG_INFINITY);
+    most
 }
 
 /// What [`sample`] reports where it draws `token` and nothing but the temperature shapes the draw.

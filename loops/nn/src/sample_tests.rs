@@ -362,6 +362,54 @@ fn the_most_likely_tokens_are_reported_best_first() {
 }
 
 #[test]
+fn the_most_likely_tokens_can_be_those_of_the_distribution_drawn_from() {
+    for params in settings() {
+        let params = SamplingParams {
+            top_logprobs: 255,
+            top_behavior: true,
+            ..params
+        };
+        let probs = exact(&ROW, &params);
+        for position in 0..20 {
+            let drawn = take(&ROW, &params, position);
+            let possible = probs.iter().filter(|p| **p > 0.0).count();
+            assert_eq!(drawn.top.len(), possible, "what is cut is not told");
+            for (id, logprob) in &drawn.top {
+                let wanted = probs[*id as usize].ln();
+                assert!((f64::from(*logprob) - wanted).abs() < 1e-5, "{id}");
+            }
+            let own = drawn.top.iter().find(|(id, _)| *id == drawn.token);
+            assert_eq!(own.map(|(_, p)| *p), Some(drawn.behavior_logprob));
+        }
+    }
+    // The gap between two tokens shrinks as the temperature rises; the raw one does not.
+    let gap = |temperature: f32, top_behavior: bool| {
+        let params = SamplingParams {
+            temperature,
+            top_logprobs: 2,
+            top_behavior,
+            ..SamplingParams::default()
+        };
+        let top = take(&ROW, &params, 0).top;
+        top[0].1 - top[1].1
+    };
+    assert!((gap(2.0, true) / gap(1.0, true) - 0.5).abs() < 1e-4);
+    assert_eq!(gap(2.0, false), gap(1.0, false));
+    assert_eq!(
+        gap(0.0, true),
+        gap(1.0, false),
+        "a greedy draw has the raw ones"
+    );
+    let banned = SamplingParams {
+        banned: vec![2],
+        top_logprobs: 1,
+        top_behavior: true,
+        ..SamplingParams::default()
+    };
+    assert_eq!(take(&ROW, &banned, 0).top[0].0, 6);
+}
+
+#[test]
 fn a_mask_comes_before_the_cuts_and_stands_above_bans_and_bias() {
     let masked = |tokens: &[u32]| SamplingParams {
         allowed: Some(TokenMask::of(tokens)),

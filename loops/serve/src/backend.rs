@@ -118,4 +118,6 @@ pub struct Capabilities {
     pub base: Digest,
     /// Tokens that end a completion.
     pub end_tokens: Vec<Token>,
+    /// Experts that a token uses in a layer of them; 0 where the model has none.
+    pub experts_chosen: usize,
 }

@@ -481,5 +481,6 @@ fn capabilities(ctx: &ServeCtx, max_positions: usize) -> Capabilities {
         fingerprint: fingerprint(&ctx.model),
         base: Digest(ctx.model.digest),
         end_tokens: ctx.end_tokens.clone(),
+        experts_chosen: ctx.model.config.experts.as_ref().map_or(0, |e| e.chosen),
     }
 }

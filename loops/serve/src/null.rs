@@ -128,6 +128,7 @@ impl Backend for NullBackend {
                 text: text.clone(),
                 token: *token,
                 logprob: 0.0,
+                behavior_logprob: 0.0,
                 top,
             }));
         }
@@ -153,6 +154,7 @@ impl Backend for NullBackend {
             fingerprint: FINGERPRINT.to_owned(),
             base: BASE,
             end_tokens: vec![self.said.end_token],
+            experts_chosen: 0,
         }
     }
 

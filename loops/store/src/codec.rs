@@ -275,6 +275,7 @@ pub(crate) fn sampling_from_bytes(bytes: &[u8]) -> Result<Sampling, Malformed> {
     let [top_logprobs] = reader.take()?;
     let mut sampling = Sampling {
         top_logprobs,
+        top_behavior: false,
         temperature: f32::from_le_bytes(reader.take()?),
         top_p: f32::from_le_bytes(reader.take()?),
         min_p: f32::from_le_bytes(reader.take()?),

@@ -15,6 +15,7 @@ use crate::door::Limits;
 use crate::http::guard::Key;
 use crate::http::listen::ListenLimits;
 use crate::http::tls::TlsFiles;
+use crate::http::wire::capture::is_raw;
 
 /// A loop of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -204,6 +205,8 @@ pub struct HttpConfig {
     pub messages_max: usize,
     /// Most choices of a request.
     pub choices_max: usize,
+    /// Log-probs where a request does not say: `processed_logprobs` or `raw_logprobs`.
+    pub logprobs_mode: String,
     /// Prompts with more characters are worked on off the async threads.
     pub inline_chars_max: usize,
     /// How long the end of a completion waits for its receipt, in milliseconds.
@@ -364,6 +367,11 @@ impl HttpConfig {
         if self.tls_cert.is_empty() != self.tls_key.is_empty() {
             return Err(
                 "http.tls_cert and http.tls_key belong together; set both or none".to_owned(),
+            );
+        }
+        if is_raw(&self.logprobs_mode).is_none() {
+            return Err(
+                "http.logprobs_mode is \"processed_logprobs\" or \"raw_logprobs\"".to_owned(),
             );
         }
         let counts = [

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use crate::config::{BindingConfig, Config, Sources};
-use crate::http::wire::content::Reader;
+use crate::http::wire::content::{Reader, hide};
 use crate::http::wire::messages::parse_messages;
 use crate::http::wire::session::SessionFields;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
@@ -161,7 +161,8 @@ impl Door {
     /// Binds, compares, answers; the turn that was made.
     pub fn ask(&mut self, sent: &Sent) -> TurnId {
         let mut reader = Reader::default();
-        let messages = parse_messages(&sent.messages, 4_096, &mut reader).expect("messages");
+        let mut messages = parse_messages(&sent.messages, 4_096, &mut reader).expect("messages");
+        hide(&mut messages, &self.places.unshown, &mut reader);
         let mut headers = HeaderMap::new();
         for (name, value) in &sent.headers {
             let name = HeaderName::from_bytes(name.as_bytes()).expect("a header");

@@ -66,9 +66,14 @@ enum Habit {
     Edits,
     /// Says store: false, and brings long prompts with many tools.
     Stores,
+    /// As Claude Code: a line for accounts first, reminders around the words; a key, or in half of them none.
+    Reminds,
+    /// As Codex: agents that share a session and differ in their thread, an environment told first, and
+    /// conversations that are compacted.
+    Threads,
 }
 
-const HABITS: [Habit; 12] = [
+const HABITS: [Habit; 14] = [
     Habit::Resends,
     Habit::Trims,
     Habit::Dates,
@@ -81,6 +86,8 @@ const HABITS: [Habit; 12] = [
     Habit::Regenerates,
     Habit::Edits,
     Habit::Stores,
+    Habit::Reminds,
+    Habit::Threads,
 ];
 
 /// One history that a client keeps.
@@ -219,6 +226,8 @@ impl World {
                 };
             }
             Habit::Delegates if self.rng.below(2) == 0 && !first => return self.delegate(talk),
+            Habit::Threads if self.rng.below(3) == 0 && !first => return self.spawn(talk),
+            Habit::Threads if self.rng.below(4) == 0 && !first => self.compact(talk),
             Habit::Edits if self.rng.below(3) == 0 => edit(&mut self.rng, &mut talk.branches[0]),
             Habit::Regenerates if self.rng.below(3) == 0 && !first => self.regenerate(talk),
             _ => {}
@@ -235,7 +244,13 @@ impl World {
     fn say(&mut self, talk: &mut Conversation, at: usize, said: &str) {
         let branch = &mut talk.branches[at];
         branch.tips.push((branch.history.len(), branch.tip));
-        branch.history.push(say("user", said));
+        if talk.habit == Habit::Threads && branch.history.is_empty() {
+            branch.history.push(say("user", ENVIRONMENT));
+        }
+        branch.history.push(match talk.habit {
+            Habit::Reminds => reminded(said, branch.history.is_empty()),
+            _ => say("user", said),
+        });
         let mut sent = request(&mut self.rng, talk, at);
         sent.class = match (sent.continues.is_some(), talk.key().is_some()) {
             (false, _) => "begins",
@@ -349,6 +364,41 @@ impl World {
         branch.history.push(sent.answer);
     }
 
+    /// An agent of the conversation that does one thing and ends.
+    fn spawn(&mut self, talk: &mut Conversation) {
+        let at = talk.branches.len();
+        talk.branches.push(Branch {
+            system: format!("You are helper {at}."),
+            ..Branch::default()
+        });
+        for _ in 0..2 + self.rng.below(2) {
+            let said = question(&mut self.rng, &talk.branches[at]);
+            self.say(talk, at, &said);
+        }
+    }
+
+    /// A conversation grew long: its client has it retold, and goes on from that in a new beginning.
+    fn compact(&mut self, talk: &mut Conversation) {
+        let mut history = talk.branches[0].history.clone();
+        let asked =
+            "You are performing a CONTEXT CHECKPOINT COMPACTION. Retell what was done so far.";
+        history.push(say("user", asked));
+        let mut sent = Sent {
+            class: "compaction",
+            messages: history,
+            answer: say("assistant", "They said hello."),
+            ..plain(talk)
+        };
+        sent.headers.push(thread(talk, 0));
+        self.door.ask(&sent);
+        let retold = "Another model began this work and left a summary: they said hello.";
+        talk.branches[0] = Branch {
+            system: talk.branches[0].system.clone(),
+            history: vec![say("user", ENVIRONMENT), say("user", retold)],
+            ..Branch::default()
+        };
+    }
+
     /// A sub-agent under the same key, with a history of its own.
     fn delegate(&mut self, talk: &mut Conversation) {
         if talk.branches.len() < 3 && self.rng.below(2) == 0 {
@@ -385,9 +435,34 @@ impl Conversation {
             ),
             Habit::Titles => header("x-session-id", format!("ses_{}", self.number)),
             Habit::Delegates => header("x-session-affinity", self.uuid.to_string()),
+            Habit::Threads => header("session-id", self.uuid.to_string()),
+            Habit::Reminds if self.number.is_multiple_of(2) => {
+                header("x-claude-code-session-id", self.uuid.to_string())
+            }
             _ => None,
         }
     }
+}
+
+/// What Codex says before the words of a person.
+const ENVIRONMENT: &str = "<environment_context>\n  <cwd>/home/ann/shop</cwd>\n  <shell>bash</shell>\n</environment_context>";
+
+/// The header that tells an agent of a conversation from its others.
+fn thread(talk: &Conversation, at: usize) -> (String, String) {
+    ("thread-id".to_owned(), format!("{}-{at}", talk.uuid))
+}
+
+/// Words with what Claude Code puts around them.
+fn reminded(said: &str, is_first: bool) -> Value {
+    let part = |text: &str| json!({"type": "text", "text": text});
+    let before =
+        "<system-reminder>\nThe project's notes: tests live beside the code.\n</system-reminder>";
+    let behind = "<system-reminder>\nYour list of things to do is empty.\n</system-reminder>";
+    let parts = match is_first {
+        true => vec![part(before), part(said), part(behind)],
+        false => vec![part(said), part(behind)],
+    };
+    json!({"role": "user", "content": parts})
 }
 
 /// What every request of a conversation has.
@@ -424,6 +499,20 @@ fn request(rng: &mut Rng, talk: &Conversation, at: usize) -> Sent {
             // One client, one kind of mark.
             let known = talk.habit == Habit::Claws || talk.number.is_multiple_of(2);
             history.push(say("user", marks[usize::from(!known)]));
+        }
+        Habit::Threads => sent.headers.push(thread(talk, at)),
+        Habit::Reminds => {
+            // Its end is another one in every conversation, and no part of what is recognised.
+            let line = format!(
+                "x-anthropic-billing-header: cc_version=2.1; cch={:x};",
+                talk.uuid.as_u128()
+            );
+            history.insert(0, say("system", &line));
+            // Gone from the next request.
+            history.push(say(
+                "user",
+                "<system-reminder>\nNo file changed.\n</system-reminder>",
+            ));
         }
         Habit::Stores => {
             sent.fields = json!({"store": false});

@@ -167,6 +167,19 @@ impl Offered {
         self.0.iter().find(is_meant)
     }
 
+    /// Whether a value may be meant for an argument, perhaps as a text.
+    fn fits(&self, (function, name): (&str, &str), value: &Value) -> bool {
+        let kinds = self.kinds(function, name);
+        let worded = value.as_str().and_then(worded);
+        let as_text = worded.is_some_and(|value| kinds.has(Kinds::of_value(&value)));
+        // Null is how models leave something out.
+        let is_plain = value.is_number() || value.is_boolean();
+        kinds.has(Kinds::of_value(value))
+            || value.is_null()
+            || as_text
+            || (is_plain && kinds.has(Kinds::TEXT))
+    }
+
     /// What an argument may be; all, where nothing is known of it.
     fn kinds(&self, function: &str, argument: &str) -> Kinds {
         let tool = self.tool(function);
@@ -195,6 +208,38 @@ impl Functions for Offered {
 
     fn json(&self, function: &str, name: &str, text: &str) -> String {
         fitted(&guessed(text), self.kinds(function, name))
+    }
+
+    /// A model that means the function may leave something out, or write a number as a text. What names
+    /// nothing that the function knows, or gives it values of another kind, is something else.
+    fn takes(&self, function: &str, arguments: &str) -> bool {
+        let tool = self.tool(function);
+        let Some(root) = tool.and_then(|tool| tool.pointer("/function/parameters")) else {
+            return true;
+        };
+        let Ok(Value::Object(said)) = serde_json::from_str(arguments) else {
+            return false;
+        };
+        let object = named(root, root);
+        let Some(Value::Object(known)) = object.get("properties") else {
+            return true;
+        };
+        let is_strange = |name: &String| !known.contains_key(name);
+        let is_open = !matches!(
+            object.get("additionalProperties"),
+            None | Some(Value::Bool(false))
+        );
+        if !said.is_empty() && !is_open && said.keys().all(is_strange) {
+            return false;
+        }
+        let has_required = match object.get("required") {
+            Some(Value::Array(names)) if said.is_empty() => names.is_empty(),
+            _ => true,
+        };
+        has_required
+            && said
+                .iter()
+                .all(|(name, value)| self.fits((function, name), value))
     }
 }
 
@@ -242,6 +287,35 @@ mod tests {
         heard.add(listener.finish());
         assert_eq!(listener.whole_calls(), 1);
         heard.calls.remove(0).arguments
+    }
+
+    #[test]
+    fn arguments_of_another_kind_are_not_meant() {
+        let schema = json!({"type": "object", "required": ["path"], "properties": {
+            "path": {"type": "string"}, "lines": {"type": "integer"}, "edits": {"type": "array"}}});
+        let offered = Offered(vec![
+            json!({"function": {"name": "read", "parameters": schema}}),
+            json!({"function": {"name": "now"}}),
+            json!({"function": {"name": "list", "parameters": {"type": "object", "properties": {}}}}),
+        ]);
+        for (name, arguments, wanted) in [
+            ("read", r#"{"path": "a.txt"}"#, true),
+            ("read", r#"{"path": "a.txt", "lines": "12"}"#, true),
+            ("read", r#"{"path": 7, "lines": null}"#, true),
+            ("read", r#"{"lines": 12}"#, true),
+            ("read", r#"{"path": "a.txt", "extra": {}}"#, true),
+            ("read", r#"{"path": {"a": 1}}"#, false),
+            ("read", r#"{"path": "a.txt", "lines": "many"}"#, false),
+            ("read", r#"{"path": "a.txt", "edits": "none"}"#, false),
+            ("read", r#"{"title": "a", "price": 3}"#, false),
+            ("read", "{}", false),
+            ("read", "[1]", false),
+            ("now", "{}", true),
+            ("now", r#"{"zone": "UTC"}"#, true),
+            ("list", "{}", true),
+        ] {
+            assert_eq!(offered.takes(name, arguments), wanted, "{name} {arguments}");
+        }
     }
 
     #[test]

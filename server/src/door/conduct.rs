@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hone_domain::{
-    Ask, Collect, Delta, End, Listener, Listening, Millis, Part, PendingTurn, PolicyVersion,
-    Predicted, Reason, Receipt, ServeError, SessionId, StopReason, Token, TokenDelta, Transcript,
-    Turn, TurnId,
+    Ask, Collect, Completion, Delta, End, Listener, Listening, Millis, Part, PendingTurn,
+    PolicyVersion, Predicted, Reason, Receipt, ServeError, SessionId, StopReason, Token,
+    TokenDelta, Transcript, Turn, TurnId,
 };
 use hone_serve::Answer;
 use tokio::sync::{mpsc, oneshot};
@@ -63,8 +63,8 @@ pub struct Ended {
     pub stop: StopReason,
     /// The version that sampled it.
     pub version: PolicyVersion,
-    /// All sampled tokens.
-    pub tokens: Vec<Token>,
+    /// All sampled tokens, and what the sampler knew about them.
+    pub completion: Completion,
     /// How many of them belong to the reasoning, its tags among them.
     pub reasoning_tokens: usize,
     /// What became of what was predicted, where something was.
@@ -351,7 +351,7 @@ async fn finish(
         None => Piece::Ended(Ended {
             stop: told_stop,
             version,
-            tokens,
+            completion: end.completion,
             reasoning_tokens,
             predicted,
             receipt,

@@ -14,6 +14,7 @@ mod language;
 mod places;
 mod prepare;
 mod render;
+mod score;
 mod shape;
 mod takes;
 

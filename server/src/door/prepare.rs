@@ -81,6 +81,8 @@ pub struct Request {
     pub ignore_end: bool,
     /// What the client thinks that the answer will be.
     pub prediction: Option<String>,
+    /// Alternatives to report per token of the prompt, where its log-probs are wanted.
+    pub prompt_logprobs: Option<u8>,
     /// Whether at most one tool call is told.
     pub single_call: bool,
     /// The form of the answer.
@@ -202,11 +204,13 @@ pub struct Opened {
     pub prompt_tokens: Arc<[Token]>,
     /// One per completion.
     pub choices: Vec<Choice>,
+    /// What scores the prompt, where its log-probs are wanted; for [`Door::score`].
+    pub scoring: Option<Ask>,
 }
 
-struct Prepared {
+pub(super) struct Prepared {
     text: Option<Arc<str>>,
-    tokens: Vec<Token>,
+    pub(super) tokens: Vec<Token>,
     predicted: Arc<[Token]>,
     binding: Binding,
     listening: Listening,
@@ -411,6 +415,10 @@ impl Door {
             *only = cut;
         }
         let admitted = self.admit(request, prepared.binding.session);
+        let scoring = request.prompt_logprobs;
+        let scoring =
+            scoring.map(|top| self.scoring(request, &prepared, (&admitted, admitted_ms, top)));
+        let scoring = scoring.transpose()?;
         let asked = self.ask_each(request, &prepared, (&turns, &admitted, admitted_ms));
         // What is not to be kept of a request is not kept as what it answers, either.
         if admitted.collect == Collect::Yes {
@@ -422,6 +430,7 @@ impl Door {
             session: prepared.binding.session,
             prompt_tokens: prepared.tokens.into(),
             choices: asked?,
+            scoring,
         })
     }
 
@@ -477,7 +486,7 @@ impl Door {
     }
 
     /// The first choice's ask; those of the others differ in their turn, place and seed.
-    fn first_ask(
+    pub(super) fn first_ask(
         &self,
         request: &Request,
         prepared: &Prepared,

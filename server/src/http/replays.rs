@@ -39,6 +39,8 @@ const REPLAYED: &str = "idempotent-replayed";
 const KEY_BYTES_MAX: usize = 255;
 /// Routes whose answers are kept.
 const ROUTES: &[&str] = &[
+    "/generate",
+    "/inference/v1/generate",
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/responses",

@@ -42,6 +42,8 @@ pub const RIGHTS: &[(&str, &str, Right)] = &[
     // Completions.
     ("POST", "/v1/chat/completions", User),
     ("POST", "/v1/completions", User),
+    ("POST", "/inference/v1/generate", User),
+    ("POST", "/generate", User),
     ("POST", "/v1/responses", User),
     ("GET", "/v1/responses/{id}", User),
     ("DELETE", "/v1/responses/{id}", User),
@@ -142,6 +144,8 @@ pub const RIGHTS: &[(&str, &str, Right)] = &[
 
 /// Routes that ask the model.
 const ASKS: &[&str] = &[
+    "/generate",
+    "/inference/v1/generate",
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/embeddings",

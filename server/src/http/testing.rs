@@ -17,8 +17,8 @@ use base64::engine::general_purpose::STANDARD;
 use hone_collect::Input;
 use hone_domain::{
     Ask, Collect, Completion, Consents, Delta, Digest, End, Grammar, Policies, PolicyVersion,
-    Predicted, Reason, Receipt, Scope, ServeError, SessionIndex, StopReason, Token, TokenDelta,
-    Turn, UserRole, VersionSpan,
+    Predicted, Reason, Receipt, Sampling, Scope, ServeError, SessionIndex, StopReason, Token,
+    TokenDelta, Turn, UserRole, VersionSpan,
 };
 use hone_nn::{
     Adapter, AdapterDtype, Executor, Family, LoraConfig, Model, ModelConfig, StoredDtype, Target,
@@ -154,7 +154,7 @@ fn end_of(ask: &Ask, pieces: &[&str], stop: StopReason) -> Delta {
     }
     let n = tokens.len();
     let completion =
-        Completion::new(tokens, vec![-0.5; n], vec![-0.5; n], vec![None; n], stop).unwrap();
+        Completion::new(tokens, vec![-0.25; n], vec![-0.5; n], vec![None; n], stop).unwrap();
     let turn = (ask.collect == Collect::Yes).then(|| Box::new(turn_of(ask, &text, &completion)));
     Delta::End(Box::new(End {
         stop,
@@ -176,18 +176,46 @@ fn begun() -> Delta {
     }
 }
 
-fn token(piece: &str, top: u8) -> Delta {
+/// Scores what is given.
+fn scored(ask: &Ask) -> Answer {
+    let (sender, deltas) = mpsc::channel(ask.given.len() + 2);
+    sender.try_send(begun()).unwrap();
+    for (token, at) in ask.given.iter().zip(1u8..) {
+        let logprob = -f32::from(at);
+        let delta = TokenDelta {
+            text: String::new(),
+            token: *token,
+            logprob,
+            behavior_logprob: logprob,
+            top: vec![(7, -0.125); usize::from(ask.sampling.top_logprobs.min(1))],
+        };
+        sender.try_send(Delta::Token(delta)).unwrap();
+    }
+    sender
+        .try_send(end_of(ask, &[], StopReason::Length))
+        .unwrap();
+    let cancel = Cancel::default();
+    Answer { deltas, cancel }
+}
+
+fn token(piece: &str, sampling: &Sampling) -> Delta {
     let id = piece.bytes().next().map_or(0, Token::from);
+    let top = if sampling.top_behavior { -0.25 } else { -0.5 };
     Delta::Token(TokenDelta {
         text: piece.to_owned(),
         token: id,
         logprob: -0.5,
-        top: vec![(id, -0.5); usize::from(top.min(1))],
+        behavior_logprob: -0.25,
+        top: vec![(id, top); usize::from(sampling.top_logprobs.min(1))],
     })
 }
 
 impl Backend for Fake {
     fn ask(&self, ask: Ask) -> Result<Answer, ServeError> {
+        if !ask.given.is_empty() {
+            self.asks.lock().unwrap().push(ask.clone());
+            return Ok(scored(&ask));
+        }
         let script = self.scripts.lock().unwrap().pop_front();
         let script = script.unwrap_or(Script::Say(vec!["ok"], StopReason::EndToken));
         self.asks.lock().unwrap().push(ask.clone());
@@ -201,11 +229,11 @@ impl Backend for Fake {
         if !matches!(script, Script::Wait(..)) {
             sender.try_send(begun()).unwrap();
         }
-        let top = ask.sampling.top_logprobs;
+        let top = ask.sampling.clone();
         let say = |pieces: &[&str]| {
             pieces
                 .iter()
-                .for_each(|piece| sender.try_send(token(piece, top)).unwrap());
+                .for_each(|piece| sender.try_send(token(piece, &top)).unwrap());
         };
         match script {
             Script::Say(pieces, stop) => {
@@ -231,7 +259,7 @@ impl Backend for Fake {
                         }
                         Ok(text) => {
                             let end = end_of(&ask, &[text], StopReason::EndToken);
-                            vec![begun(), token(text, top), end]
+                            vec![begun(), token(text, &top), end]
                         }
                         Err(error) => vec![Delta::Failed(error)],
                     };
@@ -298,6 +326,7 @@ impl Backend for Fake {
             fingerprint: "fake".to_owned(),
             base: Digest([0xab; 32]),
             end_tokens: vec![END],
+            experts_chosen: 0,
         }
     }
 

@@ -118,7 +118,7 @@ class Account {
   }
 
   /** Decides about learning. What is not said stays as it was: a default stays a default. */
-  async decide(said: { learning: Consent; holdback?: boolean }) {
+  async decide(said: { learning: Consent; holdback?: boolean; despite_store_false?: boolean }) {
     this.consent = await call<ConsentView>('PUT', '/v1/consent', { body: said })
     this.decisions += 1
   }

@@ -75,7 +75,12 @@ it('what is decided here is not undone by an older answer', async () => {
 it('what one did not touch is not sent as decided', async () => {
   await account.decide({ learning: 'serve' })
   await account.decide({ learning: 'full', holdback: false })
-  expect(decided).toEqual([{ learning: 'serve' }, { learning: 'full', holdback: false }])
+  await account.decide({ learning: 'full', despite_store_false: true })
+  expect(decided).toEqual([
+    { learning: 'serve' },
+    { learning: 'full', holdback: false },
+    { learning: 'full', despite_store_false: true },
+  ])
 })
 
 it('a look finds that nobody is here any more', async () => {

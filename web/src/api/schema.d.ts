@@ -658,6 +658,40 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/generate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Continues tokens or a text, in SGLang's words. */
+        post: operations["sglang_generate"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/inference/v1/generate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Continues tokens. */
+        post: operations["generate"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/livez": {
         parameters: {
             query?: never;
@@ -1696,8 +1730,60 @@ export interface components {
             /** @description Name of the function. */
             name: string;
         };
+        /** @description What a trainer asks for beside an answer. */
+        CaptureFields: {
+            /**
+             * @description `processed_logprobs`: log-probs of the distribution that is sampled from; `raw_logprobs`: of the
+             *     model's own. Where absent, `http.logprobs_mode` says which.
+             */
+            logprobs_mode?: string | null;
+            /**
+             * Format: int64
+             * @description How many alternatives to report per token of the prompt, 0 to 20; not in a stream.
+             */
+            prompt_logprobs?: number | null;
+            /** @description Whether each choice has SGLang's `meta_info`. */
+            return_meta_info?: boolean | null;
+            /** @description SGLang's name for the prompt's half of `return_token_ids`: the ids stand in each choice. */
+            return_prompt_token_ids?: boolean | null;
+            /** @description Whether each choice lists the experts that predicted its tokens; nothing in a model without experts. */
+            return_routed_experts?: boolean | null;
+            /** @description Whether each choice lists the token ids that could be drawn at each position, where some could not. */
+            return_sampling_mask?: boolean | null;
+            /** @description Whether to add the token ids of prompt and completion to the reply. */
+            return_token_ids?: boolean | null;
+            /** @description Whether log-probs name tokens as `token_id:N` instead of by their text. */
+            return_tokens_as_token_ids?: boolean | null;
+            /** @description Whether each choice names the policy versions that sampled it. */
+            return_weight_versions?: boolean | null;
+        };
+        /** @description What a choice, a response or a message says to a trainer. */
+        Captured: {
+            /** @description SGLang's summary. */
+            meta_info?: Record<string, never> | null;
+            /** @description The prompt's tokens, where a choice is to have them. */
+            prompt_token_ids?: components["schemas"]["u32"][] | null;
+            /** @description The same in SGLang's spelling, in a whole reply. */
+            response_token_ids?: components["schemas"]["u32"][] | null;
+            /**
+             * @description Experts as a `.npy` file in base64, of shape tokens, layers with experts, experts of a token; null in a
+             *     model without experts.
+             */
+            routed_experts?: string | null;
+            /**
+             * @description Per token the ids that could be drawn, or null where all could; null as a whole where they are more
+             *     than a reply holds.
+             */
+            sampling_mask?: (number[] | null)[] | null;
+            /** @description Sampled tokens, the end token among them; in a stream those of this event. */
+            token_ids?: components["schemas"]["u32"][] | null;
+            /** @description In Responses and Messages: one log-prob per sampled token. */
+            token_logprobs?: number[] | null;
+            /** @description Versions that sampled it. */
+            weight_versions?: components["schemas"]["WeightVersion"][] | null;
+        };
         /** @description One choice of a chat completion. */
-        ChatChoice: {
+        ChatChoice: components["schemas"]["Captured"] & {
             /** @description `stop`, `length` or `tool_calls`. */
             finish_reason: string;
             /**
@@ -1708,8 +1794,6 @@ export interface components {
             logprobs?: components["schemas"]["ChatLogprobs"] | null;
             /** @description The completion. */
             message: components["schemas"]["ReplyMessage"];
-            /** @description Sampled tokens, where asked for. */
-            token_ids?: components["schemas"]["u32"][] | null;
         };
         /** @description A whole chat completion. */
         ChatCompletion: {
@@ -1728,6 +1812,8 @@ export interface components {
             model: string;
             /** @description Always `chat.completion`. */
             object: string;
+            /** @description Per token of the prompt its log-prob and the alternatives', by token id, where asked for. */
+            prompt_logprobs?: Record<string, never>[] | null;
             /** @description The prompt's tokens, where asked for. */
             prompt_token_ids?: components["schemas"]["u32"][] | null;
             /** @description Base model and policy version. */
@@ -1774,8 +1860,6 @@ export interface components {
              *     where the model's template reads `reasoning_effort` or `enable_thinking`.
              */
             reasoning_effort?: string | null;
-            /** @description Whether to add the token ids of prompt and completion to the reply. */
-            return_token_ids?: boolean | null;
             /** @description Whether to send the completion as server-sent events while it is sampled. */
             stream?: boolean | null;
             stream_options?: components["schemas"]["StreamOptions"] | null;
@@ -1802,7 +1886,7 @@ export interface components {
             refusal?: Record<string, never> | null;
         };
         /** @description A chat request. Null counts as absent for every optional field. */
-        ChatRequest: components["schemas"]["ChatFields"] & components["schemas"]["SamplingFields"] & components["schemas"]["ShapeFields"] & components["schemas"]["SessionFields"];
+        ChatRequest: components["schemas"]["ChatFields"] & components["schemas"]["SamplingFields"] & components["schemas"]["CaptureFields"] & components["schemas"]["ShapeFields"] & components["schemas"]["SessionFields"];
         /** @description What to compare. */
         CompareBody: {
             /**
@@ -1893,14 +1977,12 @@ export interface components {
             n?: number | null;
             /** @description A text, token ids, or up to 16 of either. */
             prompt: unknown;
-            /** @description Whether to add the token ids of prompt and completion to the reply. */
-            return_token_ids?: boolean | null;
             /** @description Whether to send the completion as server-sent events while it is sampled. */
             stream?: boolean | null;
             stream_options?: components["schemas"]["StreamOptions"] | null;
         };
         /** @description A text completion request. */
-        CompletionRequest: components["schemas"]["CompletionFields"] & components["schemas"]["SamplingFields"] & components["schemas"]["ShapeFields"] & components["schemas"]["SessionFields"];
+        CompletionRequest: components["schemas"]["CompletionFields"] & components["schemas"]["SamplingFields"] & components["schemas"]["CaptureFields"] & components["schemas"]["ShapeFields"] & components["schemas"]["SessionFields"];
         /** @description What speed and memory depend on. */
         Computed: {
             /** @description What products are of: `f32`, `bf16`, `amx` (bf16 in tiles) or `int8`. */
@@ -2341,6 +2423,21 @@ export interface components {
             turn_ids?: string[] | null;
             /** @description The `user` field of the requests in question. */
             user?: string | null;
+        };
+        /** @description vLLM's request for tokens. */
+        GenerateRequest: {
+            /** @description A name that `GET /v1/models` lists; the served model where absent. */
+            model?: string | null;
+            /** @description `tokens`, or `text` for the text besides. */
+            output_mode?: string | null;
+            /** @description Repeated in the reply. */
+            request_id?: string | null;
+            /** @description How to sample, as the fields of a text completion; also `logprobs` and `prompt_logprobs`. */
+            sampling_params?: Record<string, never> | null;
+            /** @description Whether to send events. */
+            stream?: boolean | null;
+            /** @description The prompt. */
+            token_ids: components["schemas"]["u32"][];
         };
         /** @description What holds a scope after an act. */
         HoldReply: {
@@ -2889,7 +2986,7 @@ export interface components {
             type: string;
         };
         /** @description A request for a message. Null counts as absent for every optional field. */
-        MessagesRequest: components["schemas"]["MessageFields"] & components["schemas"]["SamplingFields"] & components["schemas"]["SessionFields"];
+        MessagesRequest: components["schemas"]["MessageFields"] & components["schemas"]["SamplingFields"] & components["schemas"]["CaptureFields"] & components["schemas"]["SessionFields"];
         /** @description A model name that requests may use. */
         ModelCard: {
             /** @description As `max_model_len`. */
@@ -3149,7 +3246,7 @@ export interface components {
             truncation?: string | null;
         };
         /** @description A request for a response. Null counts as absent for every optional field. */
-        ResponsesRequest: components["schemas"]["ResponseFields"] & components["schemas"]["SamplingFields"] & components["schemas"]["SessionFields"];
+        ResponsesRequest: components["schemas"]["ResponseFields"] & components["schemas"]["SamplingFields"] & components["schemas"]["CaptureFields"] & components["schemas"]["SessionFields"];
         /** @description One answer. */
         Said: {
             /** @description Why it ended. */
@@ -3436,6 +3533,33 @@ export interface components {
          * @enum {string}
          */
         Severity: "warn" | "bad";
+        /** @description SGLang's request for tokens. */
+        SglangRequest: {
+            /** @description Token ids of a prompt, or of several. */
+            input_ids?: Record<string, never> | null;
+            /**
+             * Format: int64
+             * @description From which token of the prompt on its log-probs are reported; none where absent or negative.
+             */
+            logprob_start_len?: number | null;
+            /** @description A name that `GET /v1/models` lists; the served model where absent. */
+            model?: string | null;
+            /** @description Whether to report log-probs. */
+            return_logprob?: boolean | null;
+            /** @description The request's name. */
+            rid?: unknown;
+            /** @description How to sample. */
+            sampling_params?: Record<string, never> | null;
+            /** @description Not supported; `/inference/v1/generate` streams. */
+            stream?: boolean | null;
+            /** @description A prompt, or several. */
+            text?: Record<string, never> | null;
+            /**
+             * Format: int64
+             * @description How many alternatives to report per token.
+             */
+            top_logprobs_num?: number | null;
+        };
         /** @description Fields that hold an answer to a form. At most one of them has an effect at a time. */
         ShapeFields: {
             /** @description Texts of which the answer is one. */
@@ -3549,7 +3673,7 @@ export interface components {
             name: string;
         };
         /** @description One choice of a text completion, whole or in a chunk. */
-        TextChoice: {
+        TextChoice: components["schemas"]["Captured"] & {
             /** @description `stop` or `length`; null in all chunks but the last. */
             finish_reason?: string | null;
             /**
@@ -3558,10 +3682,10 @@ export interface components {
              */
             index: number;
             logprobs?: components["schemas"]["TextLogprobs"] | null;
+            /** @description Per token of the prompt its log-prob and the alternatives', by token id, where asked for. */
+            prompt_logprobs?: Record<string, never>[] | null;
             /** @description The completion, or what is added to it. */
             text: string;
-            /** @description Sampled tokens, where asked for. */
-            token_ids?: components["schemas"]["u32"][] | null;
         };
         /** @description A whole text completion, or an event of its stream. */
         TextCompletion: {
@@ -3655,7 +3779,7 @@ export interface components {
             bytes: number[];
             /**
              * Format: float
-             * @description Its log-prob at temperature 1 with nothing cut.
+             * @description Its log-prob under the distribution that is sampled from, or the model's own, as `logprobs_mode` says.
              */
             logprob: number;
             /** @description Its text. */
@@ -4033,6 +4157,15 @@ export interface components {
          * @enum {string}
          */
         Via: "loopback" | "key" | "session";
+        /** @description Tokens that one version sampled. */
+        WeightVersion: {
+            /** @description One past the last. */
+            end: number;
+            /** @description The first completion token. */
+            start: number;
+            /** @description The version's number, as a text; `0` is the base model. */
+            version: string;
+        };
         /** @description Whether it is learning, and what needs attention. */
         WhyReply: {
             /** @description What needs attention. */
@@ -6782,6 +6915,220 @@ export interface operations {
                 };
             };
             415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    sglang_generate: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SglangRequest"];
+            };
+        };
+        responses: {
+            /** @description The tokens; a list where several were asked for */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description What is wrong, and where */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such model */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description The waiting line is full; see retry-after */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    generate: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["GenerateRequest"];
+            };
+        };
+        responses: {
+            /** @description The tokens; with `stream` an event stream of the same shape */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description What is wrong, and where */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such model */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description The waiting line is full; see retry-after */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            500: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -42,6 +42,8 @@ export interface ConsentView {
   learning: Consent
   /** Whether a share of one's chats may be answered by the base model, to measure what learning does. */
   holdback: boolean
+  /** Whether calls that say store: false are learned from all the same. */
+  despite_store_false: boolean
   explanation: string
   /** What this server learns from the text of a better answer. */
   corrections: 'imitated' | 'hint' | 'score'

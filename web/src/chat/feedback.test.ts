@@ -7,6 +7,7 @@ const consent = (learning: ConsentView['learning'], corrections: ConsentView['co
   corrections,
   corrections_replayed: replayed,
   holdback: false,
+  despite_store_false: false,
   explanation: '',
   withdrawn_turns: 0,
 })

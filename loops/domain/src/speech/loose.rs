@@ -128,8 +128,7 @@ impl Loose {
 
     /// The answer is over: what was held back is calls, or content.
     pub(super) fn finish(&mut self, is_single: bool, out: &mut Vec<Part>) {
-        let has = |name: &str| self.functions.has(name);
-        let found = calls_in(&self.held, &has, self.is_line_begun);
+        let found = calls_in(&self.held, &meant(&*self.functions), self.is_line_begun);
         let Some((before, mut calls)) = found else {
             return self.release(out);
         };
@@ -175,6 +174,12 @@ fn begin_of(text: &str, mut is_line_begun: bool) -> Option<usize> {
     None
 }
 
+/// Whether a call is one: of a function that there is, with arguments that it takes. Other data may be shaped
+/// like a call.
+fn meant(functions: &dyn Functions) -> impl Fn(&Called) -> bool {
+    move |call| functions.has(&call.name) && functions.takes(&call.name, &call.arguments)
+}
+
 /// Whether a held text can no longer be calls, whatever follows.
 fn is_over(held: &str, functions: &dyn Functions) -> bool {
     if let Some(rest) = held.strip_prefix(FENCE) {
@@ -188,8 +193,7 @@ fn is_over(held: &str, functions: &dyn Functions) -> bool {
         let Some((inner, behind)) = inner.split_once(FENCE) else {
             return begins_otherwise(inner.trim_start(), functions);
         };
-        let has = |name: &str| functions.has(name);
-        return all_calls(inner, &has).is_none() || may_not_follow(behind);
+        return all_calls(inner, &meant(functions)).is_none() || may_not_follow(behind);
     }
     if FENCE.starts_with(held) {
         return false;
@@ -203,8 +207,7 @@ fn is_over(held: &str, functions: &dyn Functions) -> bool {
     match object_end(held) {
         None => begins_otherwise(held, functions),
         Some(end) => {
-            let has = |name: &str| functions.has(name);
-            all_calls(&held[..end], &has).is_none() || may_not_follow(&held[end..])
+            all_calls(&held[..end], &meant(functions)).is_none() || may_not_follow(&held[end..])
         }
     }
 }
@@ -278,13 +281,13 @@ fn object_end(text: &str) -> Option<usize> {
 /// The calls that a text ends with, and where they begin. None where it ends with anything else.
 pub(super) fn calls_in(
     text: &str,
-    has: &dyn Fn(&str) -> bool,
+    is_call: &dyn Fn(&Called) -> bool,
     is_line_begun: bool,
 ) -> Option<(usize, Vec<Called>)> {
     let (mut from, mut is_line_begun) = (0, is_line_begun);
     while let Some(at) = begin_of(&text[from..], is_line_begun) {
         let at = from + at;
-        if let Some(calls) = all_calls(&text[at..], has) {
+        if let Some(calls) = all_calls(&text[at..], is_call) {
             return Some((at, calls));
         }
         let first = text[at..].chars().next().map_or(1, char::len_utf8);
@@ -295,7 +298,7 @@ pub(super) fn calls_in(
 }
 
 /// The calls that a text consists of.
-fn all_calls(text: &str, has: &dyn Fn(&str) -> bool) -> Option<Vec<Called>> {
+fn all_calls(text: &str, is_call: &dyn Fn(&Called) -> bool) -> Option<Vec<Called>> {
     let mut calls = Vec::new();
     let mut rest = text;
     loop {
@@ -311,7 +314,7 @@ fn all_calls(text: &str, has: &dyn Fn(&str) -> bool) -> Option<Vec<Called>> {
             return None;
         }
     }
-    let is_known = !calls.is_empty() && calls.iter().all(|call| has(&call.name));
+    let is_known = !calls.is_empty() && calls.iter().all(is_call);
     is_known.then_some(calls)
 }
 

@@ -36,6 +36,12 @@ pub trait Functions: Debug + Send + Sync {
 
     /// The JSON that the text of an argument stands for.
     fn json(&self, function: &str, name: &str, text: &str) -> String;
+
+    /// Whether arguments, as JSON, may be meant for a function; asked where nothing else says that a text is
+    /// a call.
+    fn takes(&self, _function: &str, _arguments: &str) -> bool {
+        true
+    }
 }
 
 /// Functions of which only the names are known.

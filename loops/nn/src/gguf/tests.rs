@@ -388,6 +388,28 @@ fn header(tensors: &[(String, Vec<u64>, u64)], data_bytes: usize) -> Vec<u8> {
 }
 
 #[test]
+fn a_file_without_a_pre_tokenizers_name_is_read_where_its_family_tells() {
+    const NAME: &str = "gguf/qwen3.gguf";
+    let read = |bytes: &[u8]| {
+        let mut file = tempfile::NamedTempFile::with_suffix(".gguf").unwrap();
+        file.write_all(bytes).unwrap();
+        let folder = ModelFolder::open(file.path()).unwrap();
+        folder.tokenizer().encode("It's 2024, isn't it?", false)
+    };
+    let unnamed = altered(NAME, b"tokenizer.ggml.pre", b"tokenizer.ggml.prx");
+    assert_eq!(read(&unnamed), read(&fs::read(golden(NAME)).unwrap()));
+    // A llama of an unknown vocabulary may be cut in several ways.
+    let unnamed = altered(
+        "gguf/words.gguf",
+        b"tokenizer.ggml.pre",
+        b"tokenizer.ggml.prx",
+    );
+    let error = with_bytes(&unnamed).unwrap().tokenizer_json().unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("tokenizer.ggml.pre is missing"), "{error}");
+}
+
+#[test]
 fn a_part_of_a_file_says_what_to_do() {
     // As all parts but the first: where it stands among them, and weights.
     let mut bytes = b"GGUF".to_vec();

@@ -73,6 +73,9 @@ const SMOLLM: Cut = Cut {
     ignore_merges: false,
     adds_begin: false,
 };
+/// Tokens of the vocabularies of Llama 3 and SmolLM.
+const LLAMA3_TOKENS: usize = 128_256;
+const SMOLLM_TOKENS: usize = 49_152;
 /// By the names that files have for them; some are the same under another name.
 const CUTS: [(&str, Cut); 7] = [
     ("qwen2", QWEN2),
@@ -174,9 +177,25 @@ impl Gguf {
         }
     }
 
+    /// How text is cut in a file that does not say, as older ones do not: the family
+    /// and the size of the vocabulary tell, where there is one answer.
+    fn cut_unnamed(&self, tokens: usize) -> Result<&'static str, LoadError> {
+        match (self.architecture()?, tokens) {
+            ("qwen2" | "qwen3" | "qwen3moe", _) => Ok("qwen2"),
+            ("llama", LLAMA3_TOKENS) => Ok("llama-bpe"),
+            ("llama", SMOLLM_TOKENS) => Ok("smollm"),
+            _ => Err(self.unfit(
+                "tokenizer.ggml.pre is missing, which says how text is cut into tokens; convert the model anew",
+            )),
+        }
+    }
+
     /// BPE over bytes, with its merges.
     fn byte_pairs(&self, words: &Words) -> Result<Json, LoadError> {
-        let name = self.named("pre");
+        let name = match self.word("pre") {
+            None => self.cut_unnamed(words.texts.len())?,
+            Some(_) => self.named("pre"),
+        };
         let cut = CUTS.iter().find(|(known, _)| *known == name);
         let (_, cut) = cut.ok_or_else(|| {
             let known = CUTS.map(|(known, _)| known).join(", ");

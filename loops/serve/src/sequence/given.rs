@@ -59,6 +59,7 @@ impl Sequence {
             text: String::new(),
             token,
             logprob: told.raw_logprob,
+            behavior_logprob: told.behavior_logprob,
             top: told.top,
         }));
         Ok((self.raw.len() == self.given.len()).then_some(StopReason::Length))

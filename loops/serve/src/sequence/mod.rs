@@ -304,6 +304,7 @@ fn params_of(ask: &Ask, end_tokens: &[Token]) -> SamplingParams {
         repetition_penalty: wanted.repetition_penalty,
         logit_bias: wanted.logit_bias.clone(),
         top_logprobs: wanted.top_logprobs,
+        top_behavior: wanted.top_behavior,
         banned: if banned {
             end_tokens.to_vec()
         } else {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use hone_domain::{
-    Ask, Collect, Completion, Delta, Digest, End, Kept, Millis, PolicyVersion, Reason, ServeError,
-    StopReason, Token, TokenDelta, Turn, VersionSpan,
+    Ask, Collect, Completion, Delta, Digest, End, Kept, Millis, PolicyVersion, Reason, Sampling,
+    ServeError, StopReason, Token, TokenDelta, Turn, VersionSpan,
 };
 use hone_nn::sample::{DrawFrom, GREEDY_BELOW, PlainDraw, Sampled};
 use hone_nn::{LogitsWanted, token_logprob};
@@ -121,9 +121,14 @@ impl Sequence {
             raw_logprob,
             behavior_logprob,
             kept,
-            top,
+            mut top,
             ..
         } = drawn;
+        if self.params.top_behavior {
+            // A ban on tokens may have changed its last bit.
+            let own = top.iter_mut().filter(|(id, _)| *id == token);
+            own.for_each(|(_, logprob)| *logprob = behavior_logprob);
+        }
         self.tokens.push(token);
         self.drafts.said(token);
         self.raw.push(raw_logprob);
@@ -152,6 +157,7 @@ impl Sequence {
             text,
             token,
             logprob: raw_logprob,
+            behavior_logprob,
             top,
         }));
         if ended.is_some() {
@@ -320,7 +326,10 @@ pub(crate) fn turn_of(
         prompt_tokens,
         completion,
         completion_text,
-        sampling: ask.sampling,
+        sampling: Sampling {
+            top_behavior: false,
+            ..ask.sampling
+        },
         spans: vec![VersionSpan {
             version: facts.version,
             start: 0,

@@ -7,7 +7,7 @@ use hone_domain::{CALL_CLOSE, Called, Part, StopReason, TurnId};
 use serde_json::{Value, json};
 
 use super::openai::pieces;
-use super::{Begun, Events, Frame, Merged, Teller, gather};
+use super::{Begun, Events, Frame, Merged, Teller, add, gather};
 use crate::door::{Ended, Piece, call_id};
 use crate::http::anthropic::MessagesErrorBody;
 use crate::http::error::ApiError;
@@ -49,7 +49,7 @@ impl Told {
             StopReason::ToolCall => ("tool_use", None),
             StopReason::Length => ("max_tokens", None),
             StopReason::StopString => {
-                let text = self.frame.language.decode(&ended.tokens);
+                let text = self.frame.language.decode(ended.completion.tokens());
                 let first_of = |text: &str| {
                     let ends = self.stops.iter().filter_map(|stop| {
                         let at = text.find(stop.as_str())?;
@@ -82,10 +82,11 @@ impl Told {
             "content": content,
             "stop_reason": stop.as_ref().map(|(reason, _)| reason),
             "stop_sequence": stop.as_ref().and_then(|(_, text)| text.as_ref()),
-            "usage": self.usage(ended.map_or(0, |ended| ended.tokens.len())),
+            "usage": self.usage(ended.map_or(0, |ended| ended.completion.len())),
         });
         if let Some(ended) = ended {
             message["hone"] = json!(HoneNote::of(ended));
+            add(&mut message, &self.frame.captured_alone(ended));
         }
         message
     }
@@ -179,11 +180,12 @@ impl Teller for Telling {
             Piece::Ended(ended) => {
                 self.shut(out);
                 let (reason, text) = self.told.stop(&ended);
-                let data = json!({
+                let mut data = json!({
                     "delta": {"stop_reason": reason, "stop_sequence": text},
-                    "usage": self.told.usage(ended.tokens.len()),
+                    "usage": self.told.usage(ended.completion.len()),
                     "hone": HoneNote::of(&ended),
                 });
+                add(&mut data, &self.told.frame.captured_alone(&ended));
                 emit("message_delta", data, out);
                 emit("message_stop", json!({}), out);
             }

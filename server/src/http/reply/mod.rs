@@ -2,6 +2,7 @@
 //! words of whichever API was asked.
 
 pub mod anthropic;
+pub mod generate;
 pub mod openai;
 pub mod responses;
 
@@ -16,14 +17,16 @@ use axum::response::Response;
 use futures::Stream;
 use hone_domain::{Heard, Part, PolicyVersion, Predicted, ServeError, Token, TokenDelta};
 use hone_runtime::Clock;
+use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use crate::door::{Choice, Ended, Language, Piece};
+use crate::door::{Choice, Ended, Language, Piece, turn_text};
 use crate::http::error::ApiError;
 use crate::http::sse;
+use crate::http::wire::capture::{Capture, Captured, PromptLogprobs, experts, masks, spans, told};
 use crate::http::wire::foreign::Aliases;
 use crate::http::wire::replies::{
-    CompletionDetails, HoneNote, Logprob, Logprobs, PromptDetails, Usage,
+    CompletionDetails, HoneNote, Logprob, Logprobs, PromptDetails, TokenNames, Usage, finish_reason,
 };
 
 /// Which of the APIs is answered.
@@ -37,6 +40,8 @@ pub enum Dialect {
     Responses,
     /// `/v1/messages`.
     Messages,
+    /// `/inference/v1/generate` and `/generate`.
+    Tokens,
 }
 
 impl Dialect {
@@ -47,6 +52,7 @@ impl Dialect {
             Self::Text => "cmpl-",
             Self::Responses => "resp_",
             Self::Messages => "msg_",
+            Self::Tokens => "gen-",
         }
     }
 }
@@ -77,14 +83,18 @@ pub struct Frame {
     pub logprobs: Option<u8>,
     /// Whether a stream ends with a usage chunk.
     pub include_usage: bool,
-    /// Whether to report token ids.
-    pub token_ids: bool,
+    /// What a trainer asked for.
+    pub capture: Capture,
+    /// Experts that a token uses in a layer of them.
+    pub experts_chosen: usize,
     /// Length of all prompts.
     pub prompt_tokens: usize,
     /// Choices of each prompt; they stand side by side.
     pub choices_each: usize,
-    /// The prompt, where its ids are reported.
-    pub prompt_token_ids: Option<Vec<Token>>,
+    /// The prompts.
+    pub prompts: Vec<Arc<[Token]>>,
+    /// Log-probs of the prompts, where they are reported.
+    pub prompt_logprobs: Vec<PromptLogprobs>,
 }
 
 /// How a reply began.
@@ -120,7 +130,7 @@ pub struct Sampled {
 impl Sampled {
     /// Adds a choice.
     fn add(&mut self, ended: &Ended) {
-        self.tokens += ended.tokens.len();
+        self.tokens += ended.completion.len();
         self.reasoning += ended.reasoning_tokens;
         if let Some(predicted) = ended.predicted {
             self.predicted.get_or_insert_default().add(predicted);
@@ -137,19 +147,109 @@ impl Frame {
     /// The log-probs of a token, where they are reported.
     fn logprob(&self, delta: TokenDelta) -> Option<Logprob> {
         self.logprobs?;
-        if delta.text.is_empty() && self.end_tokens.contains(&delta.token) {
+        // Beside token ids there is one for each of them.
+        let unsaid = delta.text.is_empty() && self.end_tokens.contains(&delta.token);
+        if unsaid && !self.capture.token_ids {
             return None;
         }
         Some(Logprob {
             token: delta.token,
-            logprob: delta.logprob,
+            logprob: match self.capture.raw {
+                true => delta.logprob,
+                false => delta.behavior_logprob,
+            },
             top: delta.top,
         })
     }
 
+    /// Log-probs of the tokens of an ended choice.
+    fn logprobs_of<'a>(&self, ended: &'a Ended) -> &'a [f32] {
+        match self.capture.raw {
+            true => ended.completion.raw_logprobs(),
+            false => ended.completion.behavior_logprobs(),
+        }
+    }
+
+    /// Log-probs of the tokens of an ended choice behind the first `told`, such as the end token, which says
+    /// nothing. Beside token ids there is one for each of them.
+    fn logprobs_behind(&self, ended: &Ended, told: usize) -> Vec<Logprob> {
+        if self.logprobs.is_none() || !self.capture.token_ids {
+            return Vec::new();
+        }
+        let tokens = ended.completion.tokens().iter().copied();
+        let rest = tokens.zip(self.logprobs_of(ended)).skip(told);
+        let rest = rest.map(|(token, logprob)| Logprob {
+            token,
+            logprob: *logprob,
+            top: Vec::new(),
+        });
+        rest.collect()
+    }
+
+    /// The prompt of the choice at this place.
+    fn prompt_of(&self, at: usize) -> &[Token] {
+        let prompt = self.prompts.get(at / self.choices_each.max(1));
+        prompt.map_or(&[], |prompt| prompt)
+    }
+
+    /// What a trainer asked for, of an ended choice of which `told` tokens were told before.
+    fn captured(&self, (at, told): (usize, usize), ended: &Ended) -> Captured {
+        let (wants, completion) = (&self.capture, &ended.completion);
+        let ids = || completion.tokens().get(told..).unwrap_or_default().to_vec();
+        let is_first = wants.token_ids && self.dialect == Dialect::Text && told == 0;
+        let in_choice = wants.prompt_in_choice || is_first;
+        Captured {
+            prompt_token_ids: in_choice.then(|| self.prompt_of(at).to_vec()),
+            token_ids: wants.token_ids.then(ids),
+            response_token_ids: wants.prompt_in_choice.then(|| completion.tokens().to_vec()),
+            token_logprobs: None,
+            weight_versions: wants.versions.then(|| spans(ended.version, completion)),
+            sampling_mask: wants.masks.then(|| masks(completion)),
+            routed_experts: wants
+                .experts
+                .then(|| experts(completion, self.experts_chosen)),
+            meta_info: wants.meta_info.then(|| self.meta_info(at, ended)),
+        }
+    }
+
+    /// What a trainer asked for, of the only choice of a response or a message.
+    fn captured_alone(&self, ended: &Ended) -> Captured {
+        let token_ids = self.capture.token_ids;
+        Captured {
+            prompt_token_ids: token_ids.then(|| self.prompt_of(0).to_vec()),
+            token_logprobs: token_ids
+                .then(|| self.logprobs_of(ended).iter().copied().map(told).collect()),
+            ..self.captured((0, 0), ended)
+        }
+    }
+
+    /// SGLang's summary of a choice.
+    fn meta_info(&self, at: usize, ended: &Ended) -> Value {
+        let reason = match finish_reason(ended.stop) {
+            "length" => json!({"type": "length", "length": ended.completion.len()}),
+            reason => json!({"type": reason}),
+        };
+        json!({
+            "id": turn_text(ended.turn),
+            "finish_reason": reason,
+            "prompt_tokens": self.prompt_of(at).len(),
+            "completion_tokens": ended.completion.len(),
+            "weight_version": ended.version.to_string(),
+            "weight_versions": spans(ended.version, &ended.completion),
+        })
+    }
+
+    /// How log-probs name tokens.
+    fn names(&self) -> TokenNames {
+        TokenNames {
+            language: self.language.clone(),
+            as_ids: self.capture.as_ids,
+        }
+    }
+
     /// Log-probs as they are written.
     fn told(&self, tokens: Vec<Logprob>) -> Logprobs {
-        Logprobs::new(self.language.clone(), tokens)
+        Logprobs::new(self.names(), tokens)
     }
 
     /// Token counts.
@@ -254,6 +354,8 @@ pub struct Gathered {
     /// Length of the content in characters.
     chars: usize,
     logprobs: Vec<Entry>,
+    /// Tokens that came one by one.
+    told: usize,
     /// Its prompt tokens that were not computed again; of the first choice, [`Begun`] has them.
     cached_tokens: u32,
     /// Its end.
@@ -288,6 +390,7 @@ pub async fn gather(frame: &Frame, merged: &mut Merged) -> Result<Vec<Gathered>,
         match piece {
             Piece::Started { cached_tokens, .. } => gathered.cached_tokens = cached_tokens,
             Piece::Token(delta, is_thought, parts) => {
+                gathered.told += 1;
                 if let Some(logprob) = frame.logprob(delta) {
                     gathered.logprobs.push(Entry {
                         logprob,
@@ -298,7 +401,18 @@ pub async fn gather(frame: &Frame, merged: &mut Merged) -> Result<Vec<Gathered>,
                 gathered.add(parts);
             }
             Piece::Rest(parts) => gathered.add(parts),
-            Piece::Ended(ended) => gathered.ended = Some(ended),
+            Piece::Ended(ended) => {
+                let rest = frame.logprobs_behind(&ended, gathered.told);
+                let offset = gathered.chars;
+                gathered
+                    .logprobs
+                    .extend(rest.into_iter().map(|logprob| Entry {
+                        logprob,
+                        offset,
+                        is_thought: false,
+                    }));
+                gathered.ended = Some(ended);
+            }
             Piece::Failed(error) => return Err(error.into()),
         }
     }
@@ -318,6 +432,15 @@ pub fn note_of(all: &[Gathered]) -> Result<(HoneNote, Sampled), ApiError> {
     };
     hone.others = notes.into();
     Ok((hone, sampled))
+}
+
+/// Adds the fields of what a trainer asked for to an object.
+fn add(object: &mut Value, captured: &Captured) {
+    if let (Value::Object(object), Ok(Value::Object(fields))) =
+        (object, serde_json::to_value(captured))
+    {
+        object.extend(fields);
+    }
 }
 
 /// Tells pieces as events of one API.

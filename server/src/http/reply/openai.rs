@@ -9,6 +9,7 @@ use super::{Begun, Dialect, Events, Frame, Gathered, Merged, Sampled, Teller, ga
 use crate::door::{Ended, Piece, call_id};
 use crate::http::error::ApiError;
 use crate::http::sse;
+use crate::http::wire::capture::Captured;
 use crate::http::wire::foreign::input_of;
 use crate::http::wire::replies::{
     CallDelta, ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatDelta, ChatLogprobs,
@@ -29,24 +30,29 @@ pub async fn whole(frame: Frame, mut merged: Merged) -> Result<Response, ApiErro
     let (hone, sampled) = note_of(&all)?;
     let usage = frame.usage(begun, sampled);
     let indexes: Vec<u32> = merged.choices().map(|choice| choice.index).collect();
-    let choices = indexes.into_iter().zip(all);
+    let choices = indexes.into_iter().zip(all).enumerate();
     Ok(match frame.dialect {
         Dialect::Chat => Json(ChatCompletion {
             object: "chat.completion",
             created: frame.created,
-            choices: choices.map(|(i, g)| chat_choice(&frame, i, g)).collect(),
+            choices: choices
+                .map(|(at, one)| chat_choice(&frame, at, one))
+                .collect(),
             usage,
             system_fingerprint: frame.fingerprint(begun.version),
+            prompt_token_ids: frame.capture.token_ids.then(|| frame.prompt_of(0).to_vec()),
+            prompt_logprobs: frame.prompt_logprobs.into_iter().next(),
             id: frame.id,
             model: frame.model,
-            prompt_token_ids: frame.prompt_token_ids,
             hone,
         })
         .into_response(),
-        Dialect::Text | Dialect::Responses | Dialect::Messages => Json(TextCompletion {
+        _ => Json(TextCompletion {
             object: "text_completion",
             created: frame.created,
-            choices: choices.map(|(i, g)| text_choice(&frame, i, g)).collect(),
+            choices: choices
+                .map(|(at, one)| text_choice(&frame, at, one))
+                .collect(),
             usage: Some(Some(usage)),
             system_fingerprint: frame.fingerprint(begun.version),
             id: frame.id,
@@ -57,14 +63,16 @@ pub async fn whole(frame: Frame, mut merged: Merged) -> Result<Response, ApiErro
     })
 }
 
-fn end_of(frame: &Frame, ended: Option<Ended>) -> (&'static str, Option<Vec<Token>>) {
-    let reason = ended.as_ref().map_or("stop", |e| finish_reason(e.stop));
-    (reason, ended.map(|e| e.tokens).filter(|_| frame.token_ids))
+/// Why a choice ended, and what a trainer asked for of it.
+fn end_of(frame: &Frame, at: usize, ended: Option<&Ended>) -> (&'static str, Captured) {
+    let reason = ended.map_or("stop", |ended| finish_reason(ended.stop));
+    let captured = ended.map(|ended| frame.captured((at, 0), ended));
+    (reason, captured.unwrap_or_default())
 }
 
-fn chat_choice(frame: &Frame, index: u32, gathered: Gathered) -> ChatChoice {
+fn chat_choice(frame: &Frame, at: usize, (index, gathered): (u32, Gathered)) -> ChatChoice {
     let turn = gathered.ended.as_ref().map(|ended| ended.turn);
-    let (finish_reason, token_ids) = end_of(frame, gathered.ended);
+    let (finish_reason, captured) = end_of(frame, at, gathered.ended.as_ref());
     let kept = gathered.logprobs.into_iter().map(|entry| entry.logprob);
     let logprobs = frame.logprobs.map(|_| ChatLogprobs {
         content: frame.told(kept.collect()),
@@ -91,7 +99,7 @@ fn chat_choice(frame: &Frame, index: u32, gathered: Gathered) -> ChatChoice {
         },
         logprobs,
         finish_reason,
-        token_ids,
+        captured,
     }
 }
 
@@ -124,12 +132,12 @@ fn is_custom(frame: &Frame, name: &str) -> bool {
     frame.aliases.get(name).is_some_and(|alias| alias.is_custom)
 }
 
-fn text_choice(frame: &Frame, index: u32, gathered: Gathered) -> TextChoice {
-    let (finish_reason, token_ids) = end_of(frame, gathered.ended);
+fn text_choice(frame: &Frame, at: usize, (index, gathered): (u32, Gathered)) -> TextChoice {
+    let (finish_reason, captured) = end_of(frame, at, gathered.ended.as_ref());
     let logprobs = frame.logprobs.map(|_| {
         let mut all = TextLogprobs::default();
         for entry in gathered.logprobs {
-            all.push(&entry.logprob, (entry.offset, &*frame.language));
+            all.push(&entry.logprob, (entry.offset, &frame.names()));
         }
         all
     });
@@ -138,7 +146,11 @@ fn text_choice(frame: &Frame, index: u32, gathered: Gathered) -> TextChoice {
         text: gathered.heard.content,
         logprobs,
         finish_reason: Some(finish_reason),
-        token_ids,
+        captured,
+        prompt_logprobs: frame
+            .prompt_logprobs
+            .get(at / frame.choices_each.max(1))
+            .cloned(),
     }
 }
 
@@ -149,6 +161,7 @@ pub fn streamed(frame: Frame, merged: Merged) -> Response {
         turn: choice.turn,
         chars: 0,
         calls: 0,
+        tokens: 0,
         custom: None,
     });
     let teller = Chunks {
@@ -167,8 +180,34 @@ struct Telling {
     turn: TurnId,
     chars: usize,
     calls: usize,
+    /// Tokens so far.
+    tokens: usize,
     /// Arguments so far of the call of a tool that takes a text, which is told once it is whole.
     custom: Option<String>,
+}
+
+/// What the next chunk tells of the token that it comes with.
+#[derive(Default)]
+struct Aside {
+    logprob: Option<Logprob>,
+    /// Its id, where ids are reported.
+    token: Option<Token>,
+    /// The prompt, with the first token of a text completion.
+    prompt: Option<Vec<Token>>,
+}
+
+impl Aside {
+    fn is_empty(&self) -> bool {
+        self.logprob.is_none() && self.token.is_none()
+    }
+
+    fn captured(&self) -> Captured {
+        Captured {
+            token_ids: self.token.map(|token| vec![token]),
+            prompt_token_ids: self.prompt.clone(),
+            ..Captured::default()
+        }
+    }
 }
 
 struct Chunks {
@@ -190,7 +229,11 @@ impl Teller for Chunks {
                     content: Some(String::new()),
                     ..ChatDelta::default()
                 };
-                self.chat(at, delta, None, out);
+                let mut chunk =
+                    self.chat_chunk(vec![self.chat_choice(at, delta, Aside::default())]);
+                let is_first = at == 0 && self.frame.capture.token_ids;
+                chunk.prompt_token_ids = is_first.then(|| self.frame.prompt_of(0));
+                out.push_back(sse::event(&chunk));
             }
         }
     }
@@ -200,17 +243,22 @@ impl Teller for Chunks {
             Piece::Started { cached_tokens, .. } => self.begun.add(&self.frame, at, cached_tokens),
             Piece::Failed(_) => {}
             Piece::Token(delta, _, parts) => {
-                let mut entry = self.frame.logprob(delta);
+                self.choices[at].tokens += 1;
+                let mut aside = Aside {
+                    token: self.frame.capture.token_ids.then_some(delta.token),
+                    logprob: self.frame.logprob(delta),
+                    prompt: self.first_prompt(at),
+                };
                 for part in parts {
-                    self.part(at, part, entry.take(), out);
+                    self.part(at, part, std::mem::take(&mut aside), out);
                 }
-                if entry.is_some() {
-                    self.text(at, String::new(), entry, out);
+                if !aside.is_empty() {
+                    self.text(at, String::new(), aside, out);
                 }
             }
             Piece::Rest(parts) => {
                 for part in parts {
-                    self.part(at, part, None, out);
+                    self.part(at, part, Aside::default(), out);
                 }
             }
             Piece::Ended(ended) => {
@@ -228,12 +276,10 @@ impl Teller for Chunks {
                     usage: Some(Some(usage)),
                     ..self.chat_chunk(Vec::new())
                 }),
-                Dialect::Text | Dialect::Responses | Dialect::Messages => {
-                    sse::event(&TextCompletion {
-                        usage: Some(Some(usage)),
-                        ..self.text_chunk(Vec::new())
-                    })
-                }
+                _ => sse::event(&TextCompletion {
+                    usage: Some(Some(usage)),
+                    ..self.text_chunk(Vec::new())
+                }),
             });
         }
         out.push_back(Bytes::from_static(sse::DONE));
@@ -246,18 +292,18 @@ impl Teller for Chunks {
 }
 
 impl Chunks {
-    fn part(&mut self, at: usize, part: Part, entry: Option<Logprob>, out: &mut Events) {
+    fn part(&mut self, at: usize, part: Part, aside: Aside, out: &mut Events) {
         match part {
-            Part::Content(text) => self.text(at, text, entry, out),
+            Part::Content(text) => self.text(at, text, aside, out),
             Part::Reasoning(text) => {
                 let delta = ChatDelta {
                     reasoning_content: Some(text),
                     ..ChatDelta::default()
                 };
-                self.chat(at, delta, entry, out);
+                self.chat(at, delta, aside, out);
             }
-            Part::CallBegun(name) => self.begin_call(at, name, entry, out),
-            Part::Arguments(text) => self.arguments(at, &text, entry, out),
+            Part::CallBegun(name) => self.begin_call(at, name, aside, out),
+            Part::Arguments(text) => self.arguments(at, &text, aside, out),
         }
     }
 
@@ -269,10 +315,10 @@ impl Chunks {
         };
         let index = choice.calls.saturating_sub(1);
         let delta = CallDelta::custom_input(index, input_of(&arguments));
-        self.call_delta(at, delta, None, out);
+        self.call_delta(at, delta, Aside::default(), out);
     }
 
-    fn begin_call(&mut self, at: usize, name: String, entry: Option<Logprob>, out: &mut Events) {
+    fn begin_call(&mut self, at: usize, name: String, aside: Aside, out: &mut Events) {
         self.end_custom(at, out);
         let is_custom = is_custom(&self.frame, &name);
         let choice = &mut self.choices[at];
@@ -284,74 +330,104 @@ impl Chunks {
             true => CallDelta::begin_custom(index, id, name),
             false => CallDelta::begin(index, id, name),
         };
-        self.call_delta(at, delta, entry, out);
+        self.call_delta(at, delta, aside, out);
     }
 
     /// More of the arguments of the last call.
-    fn arguments(&mut self, at: usize, text: &str, mut entry: Option<Logprob>, out: &mut Events) {
+    fn arguments(&mut self, at: usize, text: &str, mut aside: Aside, out: &mut Events) {
         if let Some(custom) = &mut self.choices[at].custom {
-            return custom.push_str(text);
+            custom.push_str(text);
+            if !aside.is_empty() {
+                self.text(at, String::new(), aside, out);
+            }
+            return;
         }
         let index = self.choices[at].calls.saturating_sub(1);
         for piece in pieces(text) {
             let delta = CallDelta::more(index, piece.to_owned());
-            self.call_delta(at, delta, entry.take(), out);
+            self.call_delta(at, delta, std::mem::take(&mut aside), out);
         }
     }
 
-    fn call_delta(&self, at: usize, delta: CallDelta, entry: Option<Logprob>, out: &mut Events) {
+    fn call_delta(&self, at: usize, delta: CallDelta, aside: Aside, out: &mut Events) {
         let delta = ChatDelta {
             tool_calls: Some([delta]),
             ..ChatDelta::default()
         };
-        self.chat(at, delta, entry, out);
+        self.chat(at, delta, aside, out);
     }
 
-    fn text(&mut self, at: usize, text: String, entry: Option<Logprob>, out: &mut Events) {
+    fn text(&mut self, at: usize, text: String, aside: Aside, out: &mut Events) {
         if self.frame.dialect == Dialect::Chat {
             let delta = ChatDelta {
                 content: Some(text),
                 ..ChatDelta::default()
             };
-            return self.chat(at, delta, entry, out);
+            return self.chat(at, delta, aside, out);
         }
         let choice = &mut self.choices[at];
         let offset = choice.chars;
         choice.chars += text.chars().count();
-        let logprobs = entry.map(|entry| {
-            let mut one = TextLogprobs::default();
-            one.push(&entry, (offset, &*self.frame.language));
-            one
-        });
+        let index = choice.index;
         let choice = TextChoice {
-            index: choice.index,
+            index,
             text,
-            logprobs,
+            captured: aside.captured(),
+            logprobs: aside.logprob.map(|one| self.text_logprobs(&[one], offset)),
             finish_reason: None,
-            token_ids: None,
+            prompt_logprobs: None,
         };
         out.push_back(sse::event(&self.text_chunk(vec![choice])));
     }
 
-    fn chat(&self, at: usize, delta: ChatDelta, entry: Option<Logprob>, out: &mut Events) {
-        let choice = ChatChunkChoice {
+    /// The prompt of a text completion of which the first token is told.
+    fn first_prompt(&self, at: usize) -> Option<Vec<Token>> {
+        let is_text = self.frame.dialect == Dialect::Text && self.frame.capture.token_ids;
+        let is_first = is_text && self.choices[at].tokens == 1;
+        is_first.then(|| self.frame.prompt_of(at).to_vec())
+    }
+
+    fn text_logprobs(&self, tokens: &[Logprob], offset: usize) -> TextLogprobs {
+        let (mut all, names) = (TextLogprobs::default(), self.frame.names());
+        for one in tokens {
+            all.push(one, (offset, &names));
+        }
+        all
+    }
+
+    fn chat_logprobs(&self, tokens: Vec<Logprob>) -> ChatLogprobs {
+        ChatLogprobs {
+            content: self.frame.told(tokens),
+            refusal: None,
+        }
+    }
+
+    fn chat_choice(&self, at: usize, delta: ChatDelta, aside: Aside) -> ChatChunkChoice {
+        ChatChunkChoice {
             index: self.choices[at].index,
             delta,
-            logprobs: entry.map(|entry| ChatLogprobs {
-                content: self.frame.told(vec![entry]),
-                refusal: None,
-            }),
+            captured: aside.captured(),
+            logprobs: aside.logprob.map(|one| self.chat_logprobs(vec![one])),
             finish_reason: None,
-            token_ids: None,
-        };
+        }
+    }
+
+    fn chat(&self, at: usize, delta: ChatDelta, aside: Aside, out: &mut Events) {
+        let choice = self.chat_choice(at, delta, aside);
         out.push_back(sse::event(&self.chat_chunk(vec![choice])));
     }
 
     fn end(&mut self, at: usize, ended: &Ended, out: &mut Events) {
         self.sampled.add(ended);
-        let index = self.choices[at].index;
-        let token_ids = self.frame.token_ids.then(|| ended.tokens.clone());
-        let reason = Some(finish_reason(ended.stop));
+        let Telling {
+            index,
+            tokens,
+            chars,
+            ..
+        } = self.choices[at];
+        let captured = self.frame.captured((at, tokens), ended);
+        let rest = self.frame.logprobs_behind(ended, tokens);
+        let finish_reason = Some(finish_reason(ended.stop));
         let hone = Some(HoneNote::of(ended));
         out.push_back(match self.frame.dialect {
             Dialect::Chat => sse::event(&ChatChunk {
@@ -359,19 +435,20 @@ impl Chunks {
                 ..self.chat_chunk(vec![ChatChunkChoice {
                     index,
                     delta: ChatDelta::default(),
-                    logprobs: None,
-                    finish_reason: reason,
-                    token_ids,
+                    logprobs: (!rest.is_empty()).then(|| self.chat_logprobs(rest)),
+                    finish_reason,
+                    captured,
                 }])
             }),
-            Dialect::Text | Dialect::Responses | Dialect::Messages => sse::event(&TextCompletion {
+            _ => sse::event(&TextCompletion {
                 hone,
                 ..self.text_chunk(vec![TextChoice {
                     index,
                     text: String::new(),
-                    logprobs: None,
-                    finish_reason: reason,
-                    token_ids,
+                    logprobs: (!rest.is_empty()).then(|| self.text_logprobs(&rest, chars)),
+                    finish_reason,
+                    captured,
+                    prompt_logprobs: None,
                 }])
             }),
         });
@@ -385,6 +462,7 @@ impl Chunks {
             model: &self.frame.model,
             system_fingerprint: &self.fingerprint,
             choices,
+            prompt_token_ids: None,
             usage: self.frame.include_usage.then_some(None),
             hone: None,
         }

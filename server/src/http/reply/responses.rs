@@ -9,7 +9,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value, json};
 
 use super::openai::pieces;
-use super::{Begun, Events, Frame, Merged, Sampled, Teller, gather, note_of};
+use super::{Begun, Events, Frame, Merged, Sampled, Teller, add, gather, note_of};
 use crate::door::{Ended, Piece, call_id};
 use crate::http::error::ApiError;
 use crate::http::sse;
@@ -123,6 +123,7 @@ impl Told {
                 object["usage"] = self.usage(ended);
                 object["completed_at"] = json!(self.frame.clock.now_ms() / 1_000);
                 object["hone"] = json!(HoneNote::of(ended));
+                add(&mut object, &self.frame.captured_alone(ended));
             }
             Status::Failed(error) => {
                 let body = error.body().error;

@@ -43,6 +43,7 @@ async fn tokens_that_say_nothing_put_off_no_comment() {
                 text: String::new(),
                 token,
                 logprob: 0.0,
+                behavior_logprob: 0.0,
                 top: Vec::new(),
             };
             let piece = Piece::Token(said, false, Vec::new());

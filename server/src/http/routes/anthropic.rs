@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::name_ignored;
 use super::talk::{
-    Admitted, Talk, Wanted, Wants, admit, choose, grant, limit_of, sampling_of, serving,
+    Admitted, Talk, Wanted, Wants, admit, capture_of, choose, grant, limit_of, sampling_of, serving,
 };
 use crate::door::Door;
 use crate::http::Http;
@@ -62,11 +62,15 @@ pub async fn create_message(
     let mut talk = talk((&http, door), &body, &mut ignored)?;
     grant(door, body.wishes()?, (&mut talk, &mut ignored))?;
     let stops = talk.stops.clone();
+    let stream = body.message.stream.unwrap_or(false);
+    let how = (stream, Dialect::Messages);
+    let capture = capture_of((&http, door), &body.capture, how, &mut ignored)?;
+    talk.captures(capture);
     let wants = Wants {
-        stream: body.message.stream.unwrap_or(false),
+        stream,
         include_usage: true,
         logprobs: None,
-        token_ids: false,
+        capture,
         model: body.message.model,
         dialect: Dialect::Messages,
         aliases: Aliases::default(),
@@ -158,6 +162,7 @@ fn talk(
         n: 1,
         template: body.template(),
         prediction: None,
+        prompt_logprobs: None,
         sampling: sampling_of(http, door, &sampling)?,
     })
 }

@@ -7,8 +7,8 @@ use axum::response::Response;
 
 use super::name_ignored;
 use super::talk::{
-    Admitted, Talk, Wanted, Wants, admit, choose, grant, includes_usage, limit_of, sampling_of,
-    serving,
+    Admitted, Talk, Wanted, Wants, admit, capture_of, choose, grant, includes_usage, limit_of,
+    sampling_of, serving,
 };
 use crate::door::Door;
 use crate::http::Http;
@@ -62,15 +62,19 @@ pub async fn chat_completions(
         ("verbosity", body.chat.verbosity.as_deref()),
     );
     grant(door, wishes, (&mut talk, &mut ignored))?;
+    let stream = body.chat.stream.unwrap_or(false);
+    let how = (stream, Dialect::Chat);
+    let capture = capture_of((&http, door), &body.capture, how, &mut ignored)?;
+    talk.captures(capture);
     let wants = Wants {
-        stream: body.chat.stream.unwrap_or(false),
+        stream,
         include_usage: includes_usage(body.chat.stream_options.as_ref()),
         logprobs: body
             .chat
             .logprobs
             .unwrap_or(false)
             .then_some(talk.sampling.top_logprobs),
-        token_ids: body.chat.return_token_ids.unwrap_or(false),
+        capture,
         model: body.chat.model,
         dialect: Dialect::Chat,
         aliases,
@@ -135,6 +139,7 @@ fn talk(
         n: n as u32,
         template: chat.chat_template_kwargs.clone().unwrap_or_default(),
         prediction: parse_prediction(chat.prediction.as_ref())?,
+        prompt_logprobs: None,
     };
     Ok((talk, functions.aliases))
 }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
+use axum::http::HeaderMap;
 use axum::response::Response;
 use hone_domain::{Message, PolicyChoice, Role, TurnKind};
 
 use super::name_ignored;
 use super::talk::{
-    Admitted, Wanted, Wants, admit, choose, includes_usage, limit_of, of_prompt, sampling_of,
-    serving,
+    Admitted, Wanted, Wants, admit, capture_of, choose, includes_usage, limit_of, of_prompt,
+    sampling_of, serving,
 };
 use crate::door::{self, Door, PromptSource, Shape};
 use crate::http::Http;
@@ -17,7 +18,8 @@ use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::reply::Dialect;
 use crate::http::reply::openai::{streamed, whole as reply_whole};
-use crate::http::wire::body::read_json;
+use crate::http::wire::body::{JsonObject, read_json};
+use crate::http::wire::capture::Capture;
 use crate::http::wire::completions::{CompletionRequest, Prompt};
 use crate::http::wire::foreign::Aliases;
 use crate::http::wire::replies::TextCompletion;
@@ -53,36 +55,14 @@ pub async fn completions(
 ) -> Result<Response, ApiError> {
     let headers = request.headers().clone();
     let object = read_json(request, http.body_limits()).await?;
-    let (mut body, mut ignored) = CompletionRequest::from_object(object)?;
-    ignored.extend(body.session.not_kept());
-    let door = serving(&http)?;
-    let wish = body.session.resolve(&headers, &http.binding)?;
-    let policy = choose(&http, &body.text.model, (wish.user.as_deref(), &asked)).await?;
-    let wanted = Wanted {
-        form: std::mem::take(&mut body.shape),
-        offer: None,
-        ignore_end: body.sampling.ignore_eos.unwrap_or(false),
-    };
-    let (shape, _) = wanted.shape(door, asked.caller.counts_as()).await?;
-    let how = (policy, shape);
-    let (plans, logprobs) = plans((&http, door), how, (&body, &wish, &asked))?;
-    let wants = Wants {
-        stream: body.text.stream.unwrap_or(false),
-        include_usage: includes_usage(body.text.stream_options.as_ref()),
-        logprobs,
-        token_ids: body.text.return_token_ids.unwrap_or(false),
-        model: body.text.model,
-        dialect: Dialect::Text,
-        aliases: Aliases::default(),
-        request: asked.shown.clone(),
-    };
-    let mut opened = Vec::with_capacity(plans.len());
-    for plan in plans {
-        opened.push(door.open(plan).await.map_err(of_prompt("prompt"))?);
-    }
-    let admitted = admit(&http, door, (opened, &wants)).await?;
+    let whose = (&*http, &asked, &headers);
+    let Begun {
+        admitted,
+        stream,
+        ignored,
+    } = begin(whose, object, (Dialect::Text, "prompt")).await?;
     let (frame, merged, about) = admitted.parts();
-    let mut response = if wants.stream {
+    let mut response = if stream {
         streamed(frame, merged)
     } else {
         reply_whole(frame, merged).await?
@@ -92,10 +72,64 @@ pub async fn completions(
     Ok(response)
 }
 
+/// Completions that were admitted.
+pub(super) struct Begun {
+    /// On their way to a reply.
+    pub(super) admitted: Admitted,
+    /// Whether the reply is a stream.
+    pub(super) stream: bool,
+    /// Fields without effect.
+    pub(super) ignored: Vec<String>,
+}
+
+/// Begins what a text completion's body asks for, whose prompt is in the caller's field `param`.
+pub(super) async fn begin(
+    (http, asked, headers): (&Http, &Asked, &HeaderMap),
+    object: JsonObject,
+    (dialect, param): (Dialect, &'static str),
+) -> Result<Begun, ApiError> {
+    let (mut body, mut ignored) = CompletionRequest::from_object(object)?;
+    body.text.prompt_at = Some(param);
+    ignored.extend(body.session.not_kept());
+    let door = serving(http)?;
+    let wish = body.session.resolve(headers, &http.binding)?;
+    let policy = choose(http, &body.text.model, (wish.user.as_deref(), asked)).await?;
+    let wanted = Wanted {
+        form: std::mem::take(&mut body.shape),
+        offer: None,
+        ignore_end: body.sampling.ignore_eos.unwrap_or(false),
+    };
+    let (shape, _) = wanted.shape(door, asked.caller.counts_as()).await?;
+    let stream = body.text.stream.unwrap_or(false);
+    let how = (stream, dialect);
+    let capture = capture_of((http, door), &body.capture, how, &mut ignored)?;
+    let how = (policy, shape, capture);
+    let (plans, logprobs) = plans((http, door), how, (&body, &wish, asked))?;
+    let wants = Wants {
+        stream,
+        include_usage: includes_usage(body.text.stream_options.as_ref()),
+        logprobs,
+        capture,
+        model: body.text.model,
+        dialect,
+        aliases: Aliases::default(),
+        request: asked.shown.clone(),
+    };
+    let mut opened = Vec::with_capacity(plans.len());
+    for plan in plans {
+        opened.push(door.open(plan).await.map_err(of_prompt(param))?);
+    }
+    Ok(Begun {
+        admitted: admit(http, door, (opened, &wants)).await?,
+        stream,
+        ignored,
+    })
+}
+
 /// One plan per prompt, and how many alternatives to report per token.
 fn plans(
     (http, door): (&Http, &Door),
-    (policy, shape): (PolicyChoice, Option<Shape>),
+    (policy, shape, capture): (PolicyChoice, Option<Shape>, Capture),
     (body, wish, asked): (&CompletionRequest, &SessionWish, &Asked),
 ) -> Result<(Vec<door::Request>, Option<u8>), ApiError> {
     let able = door.backend.capabilities();
@@ -111,6 +145,7 @@ fn plans(
     let logprobs = whole("logprobs", body.text.logprobs, (0, 20))?.map(|l| l as u8);
     let mut sampling = sampling_of(http, door, &body.sampling)?;
     sampling.top_logprobs = logprobs.unwrap_or(0);
+    sampling.top_behavior = !capture.raw;
     let max_tokens = limit_of("max_tokens", body.text.max_tokens)?;
     let max_tokens = limit_of_logprobs(
         "logprobs",
@@ -125,7 +160,7 @@ fn plans(
             Prompt::Text(text) => (text.clone(), PromptSource::Text(text)),
             Prompt::Tokens(tokens) if tokens.len() > max_positions => {
                 return Err(ApiError::ContextLength {
-                    param: "prompt",
+                    param: body.text.prompt_at.unwrap_or("prompt"),
                     prompt_tokens: tokens.len(),
                     max_positions,
                     model_positions: able.model_positions,
@@ -156,6 +191,7 @@ fn plans(
             stops: stops.clone(),
             ignore_end: body.sampling.ignore_eos.unwrap_or(false),
             prediction: None,
+            prompt_logprobs: capture.prompt_logprobs,
             single_call: false,
             shape: shape.clone(),
             form_members: None,

@@ -11,6 +11,7 @@ pub mod completions;
 pub mod console;
 pub mod embeddings;
 pub mod feedback;
+pub mod generate;
 pub mod health;
 pub mod keys;
 pub mod learning;
@@ -46,6 +47,8 @@ pub fn all() -> OpenApiRouter<Arc<Http>> {
     OpenApiRouter::with_openapi(openapi::base())
         .routes(routes!(chat::chat_completions))
         .routes(routes!(completions::completions))
+        .routes(routes!(generate::generate))
+        .routes(routes!(generate::sglang_generate))
         .routes(routes!(responses::create_response))
         .routes(routes!(
             stored_responses::get_response,

@@ -10,7 +10,8 @@ use serde_json::{Map, Value, json};
 use super::name_ignored;
 use super::stored_responses::{own_turn, stored};
 use super::talk::{
-    Admitted, Talk, Wanted, Wants, admit, choose, grant, limit_of, of_prompt, sampling_of, serving,
+    Admitted, Talk, Wanted, Wants, admit, capture_of, choose, grant, limit_of, of_prompt,
+    sampling_of, serving,
 };
 use crate::http::Http;
 use crate::http::envelope::Asked;
@@ -70,11 +71,15 @@ pub async fn create_response(
     let said = (&body, previous.as_ref(), &stored);
     let (mut talk, next_from, aliases) = talk((&http, door), said, &mut ignored)?;
     grant(door, body.wishes()?, (&mut talk, &mut ignored))?;
+    let stream = body.response.stream.unwrap_or(false);
+    let how = (stream, Dialect::Responses);
+    let capture = capture_of((&http, door), &body.capture, how, &mut ignored)?;
+    talk.captures(capture);
     let wants = Wants {
-        stream: body.response.stream.unwrap_or(false),
+        stream,
         include_usage: true,
         logprobs: body.wants_logprobs().then_some(talk.sampling.top_logprobs),
-        token_ids: false,
+        capture,
         model: body.response.model,
         dialect: Dialect::Responses,
         aliases,
@@ -175,6 +180,7 @@ fn talk(
         n: 1,
         template: fields.chat_template_kwargs.clone().unwrap_or_default(),
         prediction: None,
+        prompt_logprobs: None,
     };
     Ok((talk, next_from, functions.aliases))
 }

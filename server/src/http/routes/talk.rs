@@ -1,7 +1,7 @@
 //! What every API of completions does: one way from a checked conversation to the ask, and one way
 //! from its choices to a reply.
 
-use hone_domain::{Message, PolicyChoice, PolicyVersion, Sampling, Scope, ServeError};
+use hone_domain::{Ask, Message, PolicyChoice, PolicyVersion, Sampling, Scope, ServeError};
 use serde_json::{Map, Value};
 
 use super::{ledger_error, set_header};
@@ -14,6 +14,7 @@ use crate::http::error::ApiError;
 use crate::http::lists;
 use crate::http::reply::{Dialect, Frame, Merged};
 use crate::http::sse;
+use crate::http::wire::capture::{Capture, CaptureFields, PromptLogprobs, prompt_logprobs};
 use crate::http::wire::foreign::Aliases;
 use crate::http::wire::formats::ShapeFields;
 use crate::http::wire::sampling::{SamplingBounds, SamplingFields, whole as whole_number};
@@ -127,6 +128,27 @@ pub(super) fn sampling_of(
     fields.sampling(&bounds, high.rotate_left(32) ^ low)
 }
 
+/// What a trainer asks for, as far as it has an effect here. Log-probs of a prompt stand in the replies of
+/// chat and text completions alone.
+pub(super) fn capture_of(
+    (http, door): (&Http, &Door),
+    fields: &CaptureFields,
+    (stream, dialect): (bool, Dialect),
+    ignored: &mut Vec<String>,
+) -> Result<Capture, ApiError> {
+    let chosen = door.backend.capabilities().experts_chosen;
+    let mode = &http.config.logprobs_mode;
+    let capture = fields.checked(mode, (stream, chosen), ignored)?;
+    let has_place = !matches!(dialect, Dialect::Responses | Dialect::Messages);
+    if capture.prompt_logprobs.is_some() && !has_place {
+        return Err(ApiError::unsupported(
+            "prompt_logprobs",
+            "`prompt_logprobs` is not supported here: use /v1/chat/completions or /v1/completions",
+        ));
+    }
+    Ok(capture)
+}
+
 /// Whether a stream ends with its usage.
 pub(super) fn includes_usage(options: Option<&crate::http::wire::openai::StreamOptions>) -> bool {
     options.is_some_and(|o| o.include_usage.unwrap_or(false))
@@ -216,9 +238,17 @@ pub(super) struct Talk {
     pub(super) template: Map<String, Value>,
     /// What the client thinks that the answer will be.
     pub(super) prediction: Option<String>,
+    /// Alternatives to report per token of the prompt, where its log-probs are wanted.
+    pub(super) prompt_logprobs: Option<u8>,
 }
 
 impl Talk {
+    /// Asks for what a trainer wants of the sampler.
+    pub(super) fn captures(&mut self, capture: Capture) {
+        self.sampling.top_behavior = !capture.raw;
+        self.prompt_logprobs = capture.prompt_logprobs;
+    }
+
     /// The ask.
     pub(super) async fn plan(
         self,
@@ -256,6 +286,7 @@ impl Talk {
             stops: self.stops,
             ignore_end,
             prediction: self.prediction,
+            prompt_logprobs: self.prompt_logprobs,
             single_call,
             shape,
             form_members,
@@ -271,7 +302,7 @@ pub(super) struct Wants {
     pub(super) stream: bool,
     pub(super) include_usage: bool,
     pub(super) logprobs: Option<u8>,
-    pub(super) token_ids: bool,
+    pub(super) capture: Capture,
     pub(super) model: String,
     pub(super) dialect: Dialect,
     /// How the client knows the functions that the model is shown.
@@ -312,7 +343,7 @@ pub(super) async fn admit(
 ) -> Result<Admitted, ApiError> {
     let capabilities = door.backend.capabilities();
     let (session, turn) = (opened[0].session, opened[0].choices[0].turn);
-    let frame = Frame {
+    let mut frame = Frame {
         dialect: wants.dialect,
         aliases: wants.aliases.clone(),
         request: wants.request.clone(),
@@ -325,11 +356,14 @@ pub(super) async fn admit(
         end_tokens: capabilities.end_tokens,
         logprobs: wants.logprobs,
         include_usage: wants.include_usage,
-        token_ids: wants.token_ids,
+        capture: wants.capture,
+        experts_chosen: capabilities.experts_chosen,
         choices_each: opened[0].choices.len(),
         prompt_tokens: opened.iter().map(|o| o.prompt_tokens.len()).sum(),
-        prompt_token_ids: wants.token_ids.then(|| opened[0].prompt_tokens.to_vec()),
+        prompts: opened.iter().map(|o| o.prompt_tokens.clone()).collect(),
+        prompt_logprobs: Vec::new(),
     };
+    let scoring: Vec<Ask> = opened.iter_mut().filter_map(|o| o.scoring.take()).collect();
     let choices = opened.iter_mut().flat_map(|o| o.choices.drain(..));
     let mut merged = Merged::new(choices.collect());
     let begun = match wants.stream {
@@ -342,12 +376,45 @@ pub(super) async fn admit(
     ];
     if let Some(begun) = begun.transpose()? {
         headers.push(("x-hone-policy-version", begun.version.to_string()));
+        frame.prompt_logprobs = scored((http, door), scoring, (begun.version, wants)).await?;
     }
     Ok(Admitted {
         frame,
         merged,
         headers,
     })
+}
+
+/// Log-probs of the prompts that these asks score, by the version that answers.
+async fn scored(
+    (http, door): (&Http, &Door),
+    asks: Vec<Ask>,
+    (version, wants): (PolicyVersion, &Wants),
+) -> Result<Vec<PromptLogprobs>, ApiError> {
+    let mut all = Vec::with_capacity(asks.len());
+    for ask in asks {
+        let scored = match ask.given.is_empty() {
+            true => Some(Vec::new()),
+            false => door.score(ask.clone(), version).await?,
+        };
+        let scored = match scored {
+            Some(scored) => scored,
+            // A newer version began to serve meanwhile.
+            None => {
+                let policy = match version {
+                    PolicyVersion::BASE => PolicyChoice::Base,
+                    version => numbered(http, &ask.scope, (&wants.model, version)).await?,
+                };
+                let scored = door.score(Ask { policy, ..ask }, version).await?;
+                scored.ok_or_else(|| ApiError::Unavailable {
+                    code: "version_gone",
+                    message: "the version that answered serves no more; ask again".to_owned(),
+                })?
+            }
+        };
+        all.push(prompt_logprobs(&scored, &*door.language));
+    }
+    Ok(all)
 }
 
 impl From<OpenError> for ApiError {

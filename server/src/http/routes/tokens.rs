@@ -114,6 +114,7 @@ pub async fn tokenize(
                 n: 1,
                 template: body.chat_template_kwargs.clone().unwrap_or_default(),
                 prediction: None,
+                prompt_logprobs: None,
             };
             let plan = talk.plan(door, PolicyChoice::Newest, (wish, &asked));
             let plan = plan.await?;

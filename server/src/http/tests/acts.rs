@@ -232,6 +232,8 @@ fn every_route_that_decides_is_an_act() {
     let others = [
         "/v1/chat/completions",
         "/v1/completions",
+        "/inference/v1/generate",
+        "/generate",
         "/v1/responses",
         "/v1/messages",
         "/v1/messages/count_tokens",

@@ -17,6 +17,8 @@ use crate::http::testing::{Recorder, Reply, Stage, adapter_body, read, request};
 const ACTS: &[(&str, &str, Option<&str>)] = &[
     ("POST", "/v1/chat/completions", None),
     ("POST", "/v1/completions", None),
+    ("POST", "/inference/v1/generate", None),
+    ("POST", "/generate", None),
     ("POST", "/v1/responses", None),
     ("POST", "/v1/messages", None),
     ("POST", "/v1/messages/count_tokens", None),

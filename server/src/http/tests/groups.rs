@@ -290,6 +290,8 @@ async fn an_agents_key_asks_reads_and_gives_feedback() {
     const MAY: &[&str] = &[
         "POST /v1/chat/completions",
         "POST /v1/completions",
+        "POST /inference/v1/generate",
+        "POST /generate",
         "POST /v1/responses",
         "POST /v1/messages",
         "POST /v1/messages/count_tokens",

@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use crate::http::error::ApiError;
 use crate::http::wire::body::JsonObject;
+use crate::http::wire::capture::CaptureFields;
 use crate::http::wire::content::Reader;
 use crate::http::wire::foreign::Functions;
 use crate::http::wire::formats::ShapeFields;
@@ -24,6 +25,9 @@ pub struct MessagesRequest {
     /// Sampling and stopping.
     #[serde(flatten)]
     pub sampling: SamplingFields,
+    /// What a trainer asks for besides.
+    #[serde(flatten)]
+    pub capture: CaptureFields,
     /// Whose, which session, what kind of turn.
     #[serde(flatten)]
     pub session: SessionFields,
@@ -88,6 +92,7 @@ impl MessagesRequest {
         let request = Self {
             message: object.read()?,
             sampling: object.read()?,
+            capture: object.read()?,
             session: object.read()?,
         };
         for (name, why) in REFUSED {

@@ -6,7 +6,7 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Request, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::http::error::ApiError;
 use crate::plain;
@@ -136,6 +136,22 @@ impl JsonObject {
             value,
             known: Vec::new(),
         })
+    }
+
+    /// Of these fields.
+    pub fn of(fields: Map<String, Value>) -> Self {
+        Self {
+            value: Value::Object(fields),
+            known: Vec::new(),
+        }
+    }
+
+    /// Its fields.
+    pub fn into_fields(self) -> Map<String, Value> {
+        match self.value {
+            Value::Object(fields) => fields,
+            _ => Map::new(),
+        }
     }
 
     /// The fields of `T`, with the path of the first that is wrong.

@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use crate::http::error::ApiError;
 use crate::http::wire::body::JsonObject;
+use crate::http::wire::capture::CaptureFields;
 use crate::http::wire::formats::ShapeFields;
 use crate::http::wire::openai::{StreamOptions, refuse_known};
 use crate::http::wire::sampling::SamplingFields;
@@ -24,6 +25,9 @@ pub struct CompletionRequest {
     /// Sampling and stopping.
     #[serde(flatten)]
     pub sampling: SamplingFields,
+    /// What a trainer asks for besides.
+    #[serde(flatten)]
+    pub capture: CaptureFields,
     /// What the completion has to look like.
     #[serde(flatten)]
     pub shape: ShapeFields,
@@ -49,8 +53,9 @@ pub struct CompletionFields {
     pub max_tokens: Option<i64>,
     /// How many alternatives to report per token, up to 20.
     pub logprobs: Option<i64>,
-    /// Whether to add the token ids of prompt and completion to the reply.
-    pub return_token_ids: Option<bool>,
+    /// Where the caller wrote what is in `prompt`, in an API that has another name for it.
+    #[serde(skip)]
+    pub prompt_at: Option<&'static str>,
 }
 
 /// One prompt.
@@ -68,6 +73,7 @@ impl CompletionRequest {
         let request = Self {
             text: object.read()?,
             sampling: object.read()?,
+            capture: object.read()?,
             shape: object.read()?,
             session: object.read()?,
         };
@@ -80,7 +86,8 @@ impl CompletionRequest {
 
     /// The checked prompts; token ids are below `vocab`.
     pub fn prompts(&self, vocab: usize) -> Result<Vec<Prompt>, ApiError> {
-        prompts_of(("prompt", &self.text.prompt), vocab, PROMPTS_MAX)
+        let name = self.text.prompt_at.unwrap_or("prompt");
+        prompts_of((name, &self.text.prompt), vocab, PROMPTS_MAX)
     }
 }
 

@@ -2,11 +2,13 @@
 
 pub mod anthropic;
 pub mod body;
+pub mod capture;
 pub mod completions;
 pub mod content;
 pub mod feedback;
 pub mod foreign;
 pub mod formats;
+pub mod generate;
 pub mod groups;
 pub mod learning;
 pub mod messages;

@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 
 use crate::http::error::ApiError;
 use crate::http::wire::body::JsonObject;
+use crate::http::wire::capture::CaptureFields;
 use crate::http::wire::content::Reader;
 use crate::http::wire::foreign::Functions;
 use crate::http::wire::formats::ShapeFields;
@@ -21,6 +22,9 @@ pub struct ChatRequest {
     /// Sampling and stopping.
     #[serde(flatten)]
     pub sampling: SamplingFields,
+    /// What a trainer asks for besides.
+    #[serde(flatten)]
+    pub capture: CaptureFields,
     /// What the answer has to look like.
     #[serde(flatten)]
     pub shape: ShapeFields,
@@ -73,8 +77,6 @@ pub struct ChatFields {
     /// Variables for the model's chat template.
     #[schema(value_type = Option<Object>)]
     pub chat_template_kwargs: Option<Map<String, Value>>,
-    /// Whether to add the token ids of prompt and completion to the reply.
-    pub return_token_ids: Option<bool>,
 }
 
 /// Options of a stream.
@@ -106,6 +108,7 @@ impl ChatRequest {
         let request = Self {
             chat: object.read()?,
             sampling: object.read()?,
+            capture: object.read()?,
             shape: object.read()?,
             session: object.read()?,
         };
@@ -133,10 +136,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("best_of", "use `n`"),
     ("echo", "the prompt is not repeated"),
     ("suffix", "text cannot be inserted before a suffix"),
-    (
-        "prompt_logprobs",
-        "log-probs are reported for the completion only",
-    ),
     ("use_beam_search", "completions are sampled"),
     ("bad_words", "use `logit_bias`"),
     ("allowed_token_ids", "use `logit_bias` or `guided_choice`"),

@@ -9,6 +9,7 @@ use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
 use crate::door::{Ended, Language, session_text, turn_text};
+use crate::http::wire::capture::{Captured, PromptLogprobs};
 
 /// Token counts.
 #[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
@@ -108,7 +109,7 @@ pub fn finish_reason(stop: StopReason) -> &'static str {
 pub struct TopLogprob {
     /// Its text.
     pub token: String,
-    /// Its log-prob at temperature 1 with nothing cut.
+    /// Its log-prob under the distribution that is sampled from, or the model's own, as `logprobs_mode` says.
     pub logprob: f32,
     /// Its exact bytes.
     pub bytes: Vec<u8>,
@@ -129,18 +130,37 @@ pub struct TokenLogprob {
 pub struct Logprob {
     /// The token.
     pub token: Token,
-    /// Its log-prob at temperature 1 with nothing cut.
+    /// Its log-prob.
     pub logprob: f32,
     /// The most likely alternatives, best first.
     pub top: Vec<(Token, f32)>,
 }
 
+/// How log-probs name tokens.
+#[derive(Clone)]
+pub struct TokenNames {
+    /// Knows their texts.
+    pub language: Arc<dyn Language>,
+    /// Whether they are named by their ids.
+    pub as_ids: bool,
+}
+
+impl TokenNames {
+    /// The name of a token of these bytes.
+    fn name(&self, token: Token, bytes: &[u8]) -> String {
+        match self.as_ids {
+            true => format!("token_id:{token}"),
+            false => String::from_utf8_lossy(bytes).into_owned(),
+        }
+    }
+}
+
 impl Logprob {
-    fn told(&self, language: &dyn Language) -> TokenLogprob {
+    fn told(&self, names: &TokenNames) -> TokenLogprob {
         let told = |token: Token, logprob: f32| {
-            let bytes = language.token_bytes(token);
+            let bytes = names.language.token_bytes(token);
             TopLogprob {
-                token: String::from_utf8_lossy(&bytes).into_owned(),
+                token: names.name(token, &bytes),
                 // JSON has no infinity; -9999 is what peers write for "impossible".
                 logprob: logprob.max(-9_999.0),
                 bytes,
@@ -156,15 +176,15 @@ impl Logprob {
 /// Log-probs of tokens, each of which becomes a [`TokenLogprob`] where it is written.
 #[derive(Clone)]
 pub struct Logprobs {
-    language: Arc<dyn Language>,
+    names: TokenNames,
     tokens: Arc<[Logprob]>,
 }
 
 impl Logprobs {
     /// Of these tokens.
-    pub fn new(language: Arc<dyn Language>, tokens: Vec<Logprob>) -> Self {
+    pub fn new(names: TokenNames, tokens: Vec<Logprob>) -> Self {
         Self {
-            language,
+            names,
             tokens: tokens.into(),
         }
     }
@@ -178,7 +198,7 @@ impl fmt::Debug for Logprobs {
 
 impl Serialize for Logprobs {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.tokens.iter().map(|one| one.told(&*self.language)))
+        serializer.collect_seq(self.tokens.iter().map(|one| one.told(&self.names)))
     }
 }
 
@@ -208,11 +228,16 @@ pub struct TextLogprobs {
 
 impl TextLogprobs {
     /// Adds one token whose text begins at `offset`.
-    pub fn push(&mut self, one: &Logprob, (offset, language): (usize, &dyn Language)) {
-        let told = one.told(language);
-        let (sampled, logprob) = (named(told.token.bytes), told.token.logprob);
+    pub fn push(&mut self, one: &Logprob, (offset, names): (usize, &TokenNames)) {
+        let named = |token: TopLogprob| match names.as_ids {
+            true => token.token,
+            false => named(token.bytes),
+        };
+        let told = one.told(names);
+        let (logprob, sampled) = (told.token.logprob, named(told.token));
         let tops = told.top_logprobs.into_iter();
-        let tops = tops.map(|top| (named(top.bytes), top.logprob));
+        let tops = tops.map(|top| (top.logprob, named(top)));
+        let tops = tops.map(|(logprob, name)| (name, logprob));
         let sampled_too = std::iter::once((sampled.clone(), logprob));
         self.top_logprobs.push(tops.chain(sampled_too).collect());
         self.tokens.push(sampled);
@@ -383,9 +408,9 @@ pub struct ChatChoice {
     pub logprobs: Option<ChatLogprobs>,
     /// `stop`, `length` or `tool_calls`.
     pub finish_reason: &'static str,
-    /// Sampled tokens, where asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub token_ids: Option<Vec<Token>>,
+    /// What a trainer asked for.
+    #[serde(flatten)]
+    pub captured: Captured,
 }
 
 /// A whole chat completion.
@@ -408,6 +433,10 @@ pub struct ChatCompletion {
     /// The prompt's tokens, where asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_token_ids: Option<Vec<Token>>,
+    /// Per token of the prompt its log-prob and the alternatives', by token id, where asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub prompt_logprobs: Option<PromptLogprobs>,
     /// What became of the turn.
     pub hone: HoneNote,
 }
@@ -440,9 +469,9 @@ pub struct ChatChunkChoice {
     pub logprobs: Option<ChatLogprobs>,
     /// In the last chunk.
     pub finish_reason: Option<&'static str>,
-    /// Sampled tokens, in the last chunk, where asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub token_ids: Option<Vec<Token>>,
+    /// What a trainer asked for: token ids with their text, the rest in the last chunk.
+    #[serde(flatten)]
+    pub captured: Captured,
 }
 
 /// An event of a chat stream.
@@ -460,6 +489,9 @@ pub struct ChatChunk<'a> {
     pub system_fingerprint: &'a str,
     /// One, or none in the usage chunk.
     pub choices: Vec<ChatChunkChoice>,
+    /// The prompt's tokens, in the first chunk, where asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<&'a [Token]>,
     /// Null until the usage chunk; left out where it was not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Option<Usage>>,
@@ -479,9 +511,13 @@ pub struct TextChoice {
     pub logprobs: Option<TextLogprobs>,
     /// `stop` or `length`; null in all chunks but the last.
     pub finish_reason: Option<&'static str>,
-    /// Sampled tokens, where asked for.
+    /// What a trainer asked for.
+    #[serde(flatten)]
+    pub captured: Captured,
+    /// Per token of the prompt its log-prob and the alternatives', by token id, where asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub token_ids: Option<Vec<Token>>,
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub prompt_logprobs: Option<PromptLogprobs>,
 }
 
 /// A whole text completion, or an event of its stream.
@@ -515,13 +551,17 @@ mod tests {
     #[test]
     fn what_was_sampled_is_among_the_probable() {
         let mut told = TextLogprobs::default();
+        let names = TokenNames {
+            language: Arc::new(ByteLanguage),
+            as_ids: false,
+        };
         for (token, top) in [(98, vec![(97, -0.1)]), (97, vec![(97, -0.2), (98, -0.4)])] {
             let one = Logprob {
                 token,
                 logprob: if token == 97 { -0.2 } else { -3.0 },
                 top,
             };
-            told.push(&one, (0, &ByteLanguage));
+            told.push(&one, (0, &names));
         }
         let of = |pairs: [(&str, f32); 2]| pairs.map(|(t, l)| (t.to_owned(), l)).into();
         let wanted: [BTreeMap<_, _>; 2] = [

@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 
 use crate::http::error::ApiError;
 use crate::http::wire::body::JsonObject;
+use crate::http::wire::capture::CaptureFields;
 use crate::http::wire::content::Reader;
 use crate::http::wire::foreign::{Functions, joined, of_input};
 use crate::http::wire::formats::ShapeFields;
@@ -27,6 +28,9 @@ pub struct ResponsesRequest {
     /// Sampling and stopping.
     #[serde(flatten)]
     pub sampling: SamplingFields,
+    /// What a trainer asks for besides.
+    #[serde(flatten)]
+    pub capture: CaptureFields,
     /// Whose, which session, what kind of turn.
     #[serde(flatten)]
     pub session: SessionFields,
@@ -100,6 +104,7 @@ impl ResponsesRequest {
         let request = Self {
             response: object.read()?,
             sampling: object.read()?,
+            capture: object.read()?,
             session: object.read()?,
         };
         for (name, why) in REFUSED {

@@ -165,6 +165,7 @@ impl SamplingFields {
             repetition_penalty: repetition,
             logit_bias: self.biases(bounds.vocab)?,
             top_logprobs: 0,
+            top_behavior: false,
             // An agent's turn fails on an empty text, so one token is sampled at least.
             min_tokens: min_tokens.map_or(defaults.min_tokens, |n| n as u32).max(1),
         })
