@@ -39,6 +39,19 @@ pub(super) struct Memo {
 }
 
 impl Memo {
+    /// Forgets everything, so that a test sees all of the work again.
+    #[cfg(test)]
+    pub(super) fn clear(&self) {
+        self.answers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+        self.logprobs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+    }
+
     pub(super) fn answer(&self, key: &AnswerKey) -> Option<Answer> {
         let answers = self.answers.lock();
         let answers = answers.unwrap_or_else(PoisonError::into_inner);
