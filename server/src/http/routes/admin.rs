@@ -24,7 +24,7 @@ use crate::config::Loop;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::guard::Caller;
-use crate::http::wire::learning::UnderWayReply;
+use crate::http::wire::under_way::UnderWayReply;
 use crate::http::{Http, lists, sse};
 
 /// Longest that a status waits for the ledger's counts.

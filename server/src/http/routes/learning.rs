@@ -18,9 +18,10 @@ use crate::http::error::{ApiError, ErrorBody};
 use crate::http::lists::query;
 use crate::http::wire::learning::{
     ConsentReply, ConsentRequest, ForgetReply, ForgetRequest, ImprovementReply, LearnedReply,
-    LearningReply, ScopeQuery, UnderWayReply, UserQuery,
+    ScopeQuery, UserQuery,
 };
 use crate::http::wire::session::named_user;
+use crate::http::wire::under_way::{LearningReply, UnderWayReply};
 
 /// Versions that "what was learned" names.
 const VERSIONS_MAX: usize = 100;

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use hone_domain::lift::{Lift, sentence};
 use hone_domain::{Consent, Learning, SessionId};
 use hone_store::{ForgetReport, ForgetWhat, Learned, LearnedVersion, PolicyStatus};
-use hone_train::{Phase, UnderWay};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -568,65 +567,4 @@ mod tests {
             assert_eq!(said(samples, score), expected);
         }
     }
-}
-
-/// What is learned for a person at the moment.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct LearningReply {
-    /// Always `learning`.
-    pub object: &'static str,
-    /// The job; null where none is under way for this person.
-    pub under_way: Option<UnderWayReply>,
-}
-
-/// A training job under way.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct UnderWayReply {
-    /// Answers that it learns from.
-    pub answers: usize,
-    /// What it is at: `answers` (the model answers with the person's words), `scores` (the answers are
-    /// compared), `steps` (the weights change), `gate` (the new version is checked); null at the very
-    /// beginning.
-    pub phase: Option<&'static str>,
-    /// Share of it that is over, 0 to 1.
-    pub share: f64,
-    /// How long it has taken, in seconds.
-    pub seconds: f64,
-    /// About how long it will take, in seconds; null where that cannot be told yet.
-    pub seconds_left: Option<f64>,
-    /// The whole as one sentence.
-    pub sentence: String,
-}
-
-impl UnderWayReply {
-    /// How far `job` is.
-    pub fn new(job: &UnderWay) -> Self {
-        let stand = job.progress.stand();
-        let answers = match job.turns {
-            1 => "an answer".to_owned(),
-            turns => format!("{turns} answers"),
-        };
-        let left = match stand.seconds_left {
-            Some(seconds) => format!(", about {} left", in_words(seconds)),
-            None => String::new(),
-        };
-        let percent = (stand.share * 100.0).floor();
-        Self {
-            answers: job.turns,
-            phase: stand.phase.map(Phase::name),
-            share: stand.share,
-            seconds: stand.seconds,
-            seconds_left: stand.seconds_left,
-            sentence: format!("Learning from {answers}: {percent} %{left}."),
-        }
-    }
-}
-
-/// A length of time for people.
-fn in_words(seconds: f64) -> String {
-    if seconds < 90.0 {
-        // To five seconds, which is more than is known.
-        return format!("{:.0} s", (seconds / 5.0).ceil() * 5.0);
-    }
-    format!("{:.0} min", (seconds / 60.0).ceil())
 }

@@ -22,4 +22,5 @@ mod schema;
 mod schema_size;
 pub mod session;
 pub mod tools;
+pub mod under_way;
 pub mod wishes;
