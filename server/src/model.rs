@@ -1,5 +1,6 @@
 //! Loads what is served, before any port is bound.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use hone_domain::{Message, Sampling, Token};
@@ -16,6 +17,7 @@ use crate::device::{self, Choice};
 use crate::door::{ByteLanguage, Language, ModelLanguage};
 use crate::http::wire::messages::template_message;
 use crate::hub::{self, HubAccess};
+use crate::memory;
 use crate::progress::{Progress, Unit};
 
 /// What the backend without a model says.
@@ -57,7 +59,9 @@ pub fn load(config: &ModelConfig, access: &HubAccess) -> Result<Served, String> 
     let folder = if config.path.is_empty() {
         ModelFolder::embedded(hone_starter::model_files())
     } else {
-        ModelFolder::open(&hub::folder(&config.path, access)?)
+        let path = hub::folder(&config.path, access)?;
+        memory::check_model(bytes(&path))?;
+        ModelFolder::open(&path)
     };
     let folder = folder.map_err(|error| error.to_string())?;
     let model = Arc::new(weights(&folder, config)?);
@@ -92,6 +96,16 @@ pub fn load(config: &ModelConfig, access: &HubAccess) -> Result<Served, String> 
             end_tokens: generation.eos_ids.clone(),
         }),
     })
+}
+
+/// Bytes of a model's file, or of the files of its folder; 0 where they cannot be read, which whoever opens
+/// them says.
+fn bytes(path: &Path) -> u64 {
+    let length = |path: &Path| path.metadata().map_or(0, |meta| meta.len());
+    let Ok(entries) = std::fs::read_dir(path) else {
+        return length(path);
+    };
+    entries.flatten().map(|entry| length(&entry.path())).sum()
 }
 
 /// The model as it is computed here, where a device serves or not.

@@ -7,7 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::{Config, Loop};
 use crate::house::{FirstLink, House};
-use crate::logs;
+use crate::{logs, memory};
 
 /// Serves until a signal or until serving fails.
 ///
@@ -16,6 +16,7 @@ pub(crate) fn serve(
     config: Config,
     read: &dyn Fn() -> Result<Config, String>,
 ) -> Result<ExitCode, String> {
+    memory::check_start()?;
     let _logging = logs::start(&config.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(config.http.worker_threads)

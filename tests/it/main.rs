@@ -1,6 +1,10 @@
 //! The house from outside, in one binary.
 #![allow(clippy::unwrap_used)]
 
+/// The program's own, so that its children are the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 mod binding;
 mod calls;
 mod chaos;
@@ -9,6 +13,7 @@ mod corpora;
 mod cors;
 mod damage;
 mod deploy;
+mod edges;
 mod export;
 mod forget;
 mod front;
@@ -17,6 +22,7 @@ mod hints;
 mod import;
 mod loops;
 mod phrases;
+mod program;
 mod ring;
 mod sim;
 mod snapshots;

@@ -95,10 +95,20 @@ impl TensorSource for Vec<NamedTensor> {
     }
 }
 
+/// What to do about a file that cannot be read.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::OutOfMemory => {
+            "raise the limit of the process (ulimit -v, its container), or take a smaller model"
+        }
+        _ => "check the path and its permissions",
+    }
+}
+
 /// Why a model folder cannot be used: one sentence with the file, the tensor or key, and a remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    #[error("cannot read {file}: {source}; check the path and its permissions")]
+    #[error("cannot read {file}: {source}; {}", remedy(source))]
     Io { file: String, source: io::Error },
     #[error("{file} is missing: {why}")]
     MissingFile { file: String, why: String },

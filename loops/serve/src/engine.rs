@@ -167,7 +167,12 @@ impl Engine {
         } = KvRoom::of(&ctx).map_err(internal)?;
         let runner = runner(&ctx, kv_blocks).map_err(internal)?;
         let (draws, proofs) = draws_and_proofs(&ctx);
-        let thread = |e: std::io::Error| internal(format!("a thread could not be started: {e}"));
+        let thread = |e: std::io::Error| {
+            internal(format!(
+                "a thread could not be started ({e}); raise the limits of the process (ulimit -v, ulimit -u, its \
+                 container)"
+            ))
+        };
         let shared = Arc::new(Shared {
             counters: Counters::new(),
             grammars: GrammarBook::default(),

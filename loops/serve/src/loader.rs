@@ -43,9 +43,6 @@ pub(crate) struct LoaderCtx {
 /// Starts the loader's threads. The one it returns tells the engine which scopes have a newer version,
 /// passes on which adapters are to be loaded, and ends when the sender of `jobs` is gone.
 pub(crate) fn spawn(ctx: LoaderCtx, jobs: Receiver<Wanted>) -> io::Result<JoinHandle<()>> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build()?;
     let (told, loaded) = channel(ctx.parallel);
     let reading = ctx.clone();
     let readers = start_workers(ctx.parallel, move |wanted| {
@@ -59,9 +56,26 @@ pub(crate) fn spawn(ctx: LoaderCtx, jobs: Receiver<Wanted>) -> io::Result<JoinHa
     })?;
     // Before the engine is asked anything: what it did not know then is news.
     let news = News::new(ctx.policies.clone());
-    Builder::new()
+    let (built, is_built) = std::sync::mpsc::sync_channel(1);
+    let thread = Builder::new()
         .name("hone-serve-loads".to_owned())
-        .spawn(move || runtime.block_on(run(ctx, news, (jobs, readers), loaded)))
+        .spawn(move || {
+            // Made here: where the thread cannot be started, it could not be dropped beside other async work.
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_time()
+                .build();
+            match runtime {
+                Ok(runtime) => {
+                    // Whoever starts it waits for this.
+                    let _ = built.send(Ok(()));
+                    runtime.block_on(run(ctx, news, (jobs, readers), loaded));
+                }
+                Err(error) => drop(built.send(Err(error))),
+            }
+        })?;
+    let ended = |_| io::Error::other("the loader's thread ended");
+    is_built.recv().map_err(ended)??;
+    Ok(thread)
 }
 
 /// Starts so many threads that take what is sent; they end when nobody can send any more, and nobody

@@ -12,6 +12,7 @@ use hone_domain::{BlobKey, Digest, Millis};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use crate::sqlite::MARK_FILE;
 use crate::{Ledger, LedgerError, SqliteConfig, SqliteLedger};
 
 /// The file that names all others.
@@ -168,7 +169,9 @@ async fn gather(
         let text = format!("the copied ledger is damaged ({finding}); run `hone doctor`");
         return Err(Gap::Failed(unusable(text)));
     }
-    remove_file(&into.join("owner.lock"))?;
+    for left in ["owner.lock", MARK_FILE] {
+        remove_file(&into.join(left))?;
+    }
     let mut files = vec![note(into, "ledger.db")?];
     for (key, digest) in blobs {
         copy_blobs((data, into), &key, &mut files)?;
@@ -395,7 +398,10 @@ fn exchange(data: &Path, staging: &Path, aside: Option<&Path>) -> Result<(), Led
     match &unfinished {
         Some(folder) => fs::create_dir(folder).map_err(|e| io(folder, &e))?,
         // Without a ledger nothing names what else may be there.
-        None => remove(&data.join("blobs"))?,
+        None => {
+            remove(&data.join("blobs"))?;
+            remove_file(&data.join(MARK_FILE))?;
+        }
     }
     sync(data)?;
     for (from, to) in moves(data, staging, unfinished.as_deref()) {
@@ -421,7 +427,13 @@ fn moves(data: &Path, staging: &Path, aside: Option<&Path>) -> Vec<(PathBuf, Pat
 }
 
 /// What a data folder's ledger consists of. Staged ones have no log: they were closed.
-const OLD_PARTS: [&str; 4] = ["blobs", "ledger.db-wal", "ledger.db-shm", "ledger.db"];
+const OLD_PARTS: [&str; 5] = [
+    "blobs",
+    MARK_FILE,
+    "ledger.db-wal",
+    "ledger.db-shm",
+    "ledger.db",
+];
 
 /// Puts the old files back where an exchange was interrupted. It may be interrupted itself and done
 /// again: what lies aside is always old, and what is in its place is not until it is back.

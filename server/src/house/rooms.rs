@@ -90,6 +90,7 @@ pub(super) fn serve(commons: &Commons, served: &Served) -> Result<Serving, Strin
         board: commons.board.clone(),
     });
     let engine = Arc::new(engine.map_err(|error| error.to_string())?);
+    memory::check_rest()?;
     Ok((Some(engine.clone()), Some(engine)))
 }
 

@@ -13,6 +13,7 @@ use hone_judge::{Reader, ReadingConfig, labelled};
 use hone_runtime::{Board, RoomState, Shutdown};
 use hone_serve::{Backend, Cancel};
 use serde_json::{Map, json};
+use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 
 use crate::door::Language;
@@ -228,13 +229,29 @@ pub(super) fn off(board: &Board, why: &str) {
 fn place(parts: &ReaderParts) -> PathBuf {
     let base = parts.states.backend.capabilities().base.to_hex();
     let percent = (parts.config.precision_min * 1_000.0).round();
-    let name = format!("{base}-{:016x}-{percent}.json", labelled::fit_hash());
+    let name = format!("{base}-{:016x}-{percent}.probe", labelled::fit_hash());
     parts.folder.join(NAME).join(name)
 }
 
+/// A text behind the SHA-256 of its bytes.
+fn with_digest(text: &[u8]) -> Vec<u8> {
+    [&Sha256::digest(text)[..], text].concat()
+}
+
+/// The text behind its digest; none where a byte of either is another one.
+fn checked(bytes: &[u8]) -> Option<&[u8]> {
+    let (digest, text) = bytes.split_at_checked(Sha256::output_size())?;
+    (*digest == Sha256::digest(text)[..]).then_some(text)
+}
+
+/// The probe of before; none where there is none, or where its bytes are not those that were kept.
 fn kept(path: &Path) -> Option<Probe> {
-    let text = std::fs::read(path).ok()?;
-    serde_json::from_slice(&text).ok()
+    let bytes = std::fs::read(path).ok()?;
+    let probe = checked(&bytes).and_then(|text| serde_json::from_slice(text).ok());
+    if probe.is_none() {
+        tracing::warn!(path = %path.display(), "the probe of the reading is damaged; it is fitted anew");
+    }
+    probe
 }
 
 /// Writes the probe whole or not at all.
@@ -243,7 +260,7 @@ fn keep(path: &Path, probe: &Probe) {
         let folder = path.parent().unwrap_or(path);
         std::fs::create_dir_all(folder)?;
         let part = path.with_extension("part");
-        std::fs::write(&part, serde_json::to_vec(probe)?)?;
+        std::fs::write(&part, with_digest(&serde_json::to_vec(probe)?))?;
         std::fs::rename(&part, path)
     };
     if let Err(error) = write() {
@@ -283,5 +300,25 @@ impl Reader for BaseReader {
             Ok(probe.get().and_then(|probe| probe.read(&seen)))
         });
         read.await.map_err(|error| error.to_string())?
+    }
+}
+
+#[cfg(test)]
+mod digest_tests {
+    use super::*;
+
+    #[test]
+    fn a_kept_probe_with_any_bit_changed_or_any_byte_missing_is_none() {
+        let text = br#"{"found": 0.5}"#;
+        let kept = with_digest(text);
+        assert_eq!(checked(&kept), Some(&text[..]));
+        for bit in 0..kept.len() * 8 {
+            let mut damaged = kept.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(checked(&damaged), None, "bit {bit}");
+        }
+        for length in 0..kept.len() {
+            assert_eq!(checked(&kept[..length]), None, "{length} bytes");
+        }
     }
 }

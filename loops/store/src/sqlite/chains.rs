@@ -1,14 +1,14 @@
 //! Shared beginnings: message lists and prompt tokens as trees, so that a conversation's next turn
 //! stores only what is new.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use hone_domain::{Message, Token};
 use sha2::{Digest as _, Sha256};
-use sqlx::SqliteConnection;
+use sqlx::{Row as _, SqliteConnection};
 
 use super::fault::Fault;
-use super::many::Script;
+use super::many::{self, Script};
 use crate::codec::{tokens_from_bytes, tokens_to_bytes};
 
 /// Prompt tokens per shared block.
@@ -201,6 +201,45 @@ pub(super) async fn load_messages(
         .iter()
         .map(|body| Ok(serde_json::from_slice(body)?))
         .collect()
+}
+
+/// The messages that end in each of many nodes, in few calls; none of a node with one that cannot be read.
+pub(super) async fn load_many_messages(
+    connection: &mut SqliteConnection,
+    nodes: &[i64],
+) -> Result<HashMap<i64, Option<Vec<Message>>>, Fault> {
+    let mut nodes = nodes.to_vec();
+    nodes.sort_unstable();
+    nodes.dedup();
+    let rows = many::each(
+        connection,
+        "with recursive path (node, parent_number, message_number, depth) as (
+             select number, parent_number, message_number, 0 from histories where number = ?
+             union all
+             select path.node, histories.parent_number, histories.message_number, path.depth + 1
+             from path join histories on histories.number = path.parent_number
+         )
+         select node, messages.body from path
+         join messages on messages.number = path.message_number
+         order by path.depth desc",
+        &nodes,
+        |values, node| values.bind(*node),
+    );
+    let mut found: HashMap<i64, Option<Vec<Message>>> = HashMap::with_capacity(nodes.len());
+    for row in rows.await? {
+        let messages = found
+            .entry(row.try_get(0)?)
+            .or_insert_with(|| Some(Vec::new()));
+        let read = row
+            .try_get(1)
+            .ok()
+            .and_then(|body| serde_json::from_slice(body).ok());
+        match (messages.as_mut(), read) {
+            (Some(messages), Some(message)) => messages.push(message),
+            _ => *messages = None,
+        }
+    }
+    Ok(found)
 }
 
 /// The prompt tokens that end in `block`, then `tail`.

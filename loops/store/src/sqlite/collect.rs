@@ -6,6 +6,7 @@ use hone_domain::{
     Feedback, Reason, Role, Scope, SessionId, Stage, Transition, TransitionId, Turn, TurnId,
     TurnKind,
 };
+use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
 use super::chains::{self, BlockLink, Link as _, MessageLink};
@@ -70,7 +71,8 @@ pub(super) async fn record_turns(
     connection: &mut SqliteConnection,
     turns: &[Encoded<'_>],
     older: i64,
-) -> Result<Vec<TurnId>, Fault> {
+    changes: i64,
+) -> Result<(Vec<TurnId>, Vec<SqliteRow>), Fault> {
     let mut known = Known::look(connection, turns, older).await?;
     let (forgotten, kept): (Vec<_>, Vec<_>) = turns
         .iter()
@@ -102,8 +104,9 @@ pub(super) async fn record_turns(
     let prompts: Vec<_> = new.iter().map(|(e, _)| &e.blocks[..]).collect();
     chains::store_blocks(connection, &mut script, (&prompts, &known.blocks)).await?;
     store_turns(connection, &mut script, &new).await?;
-    script.commit(connection).await?;
-    Ok(bare.iter().map(|encoded| encoded.turn.id).collect())
+    let rows = script.commit(connection, changes).await?;
+    let bare = bare.iter().map(|encoded| encoded.turn.id).collect();
+    Ok((bare, rows))
 }
 
 /// The turns to store, each with why it is not learned from. One that is known already is left out,

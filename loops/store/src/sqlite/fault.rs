@@ -85,6 +85,7 @@ pub(super) fn corrupt(what: impl Into<String>) -> Fault {
 mod code {
     pub(super) const BUSY: i32 = 5;
     pub(super) const LOCKED: i32 = 6;
+    pub(super) const NOMEM: i32 = 7;
     pub(super) const READONLY: i32 = 8;
     pub(super) const IOERR: i32 = 10;
     pub(super) const CORRUPT: i32 = 11;
@@ -104,8 +105,20 @@ fn explain_sql(error: &sqlx::Error, file: &Path) -> LedgerError {
         sqlx::Error::Database(database) => {
             explain_code(primary_code(&**database), &error.to_string(), file)
         }
+        // The thread of a connection could not be started.
+        sqlx::Error::Io(error) => LedgerError::Failed(no_memory(&error.to_string(), file)),
         other => LedgerError::Failed(format!("the ledger {shown} failed: {other}")),
     }
+}
+
+/// What is too little, and what to do.
+fn no_memory(detail: &str, file: &Path) -> String {
+    format!(
+        "there is too little memory, or there are too few threads, for the ledger {} ({detail}); raise the \
+         limits of the process (ulimit -v, ulimit -u, its container) or lower what serving takes \
+         (serve.kv_cache_bytes_max)",
+        file.display()
+    )
 }
 
 /// Whether what is stored could not be read as what it should be.
@@ -130,6 +143,7 @@ fn explain_code(code: i32, detail: &str, file: &Path) -> LedgerError {
             "the ledger {shown} is locked by another process; close the program that has it open \
              (a database browser, a backup) and try again"
         )),
+        code::NOMEM => LedgerError::Failed(no_memory(detail, file)),
         code::READONLY => LedgerError::Failed(format!(
             "the ledger {shown} cannot be written; make the file and its folder {folder} writable \
              for this user, or choose another data folder ({detail})"

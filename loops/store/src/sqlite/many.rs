@@ -97,21 +97,27 @@ impl Script {
         Ok(())
     }
 
-    /// Runs what has not run yet and makes everything durable.
-    pub(super) async fn commit(mut self, connection: &mut SqliteConnection) -> Result<(), Fault> {
+    /// Runs what has not run yet and makes everything durable; `changes` is the parameter of [`COMMIT`],
+    /// whose rows this returns.
+    pub(super) async fn commit(
+        mut self,
+        connection: &mut SqliteConnection,
+        changes: i64,
+    ) -> Result<Vec<SqliteRow>, Fault> {
         self.text.push_str(COMMIT);
+        self.values = std::mem::take(&mut self.values).bind(changes);
         self.run(connection).await
     }
 
-    async fn run(&mut self, connection: &mut SqliteConnection) -> Result<(), Fault> {
+    async fn run(&mut self, connection: &mut SqliteConnection) -> Result<Vec<SqliteRow>, Fault> {
         let (text, values) = (
             std::mem::take(&mut self.text),
             std::mem::take(&mut self.values),
         );
-        if !text.is_empty() {
-            values.run(connection, text).await?;
+        match text.is_empty() {
+            true => Ok(Vec::new()),
+            false => values.run(connection, text).await,
         }
-        Ok(())
     }
 }
 
@@ -128,8 +134,11 @@ mod tests {
 
     async fn table() -> SqliteConnection {
         let mut connection = SqliteConnection::connect("sqlite::memory:").await.unwrap();
-        let table = "create table numbers (value integer unique, before integer)";
-        sqlx::query(table).execute(&mut connection).await.unwrap();
+        let tables = sqlx::raw_sql(
+            "create table numbers (value integer unique, before integer);
+             create table commits (number integer); insert into commits (number) values (0)",
+        );
+        tables.execute(&mut connection).await.unwrap();
         connection
     }
 
@@ -176,7 +185,14 @@ mod tests {
                 .each(&mut connection, grown, &[4], bind)
                 .await
                 .unwrap();
-            script.commit(&mut connection).await.unwrap();
+            let last = script.commit(&mut connection, -1).await.unwrap();
+            // How many were counted, and what the connection changed so far: five rows, one of them twice, the
+            // count, and its row.
+            let last: Vec<i64> = last[last.len() - 2..]
+                .iter()
+                .map(|row| row.get(0))
+                .collect();
+            assert_eq!(last, [1, 7]);
             let rows: Vec<(i64, i64)> = sqlx::query_as("select value, before from numbers")
                 .fetch_all(&mut connection)
                 .await

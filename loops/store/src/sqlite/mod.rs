@@ -20,6 +20,7 @@ mod laws;
 mod leases;
 mod lift;
 mod many;
+mod mark;
 mod mover;
 mod open;
 mod people;
@@ -91,6 +92,7 @@ use crate::people::{
 };
 pub(crate) use copy::kept_blobs_of;
 use fault::Fault;
+pub(crate) use mark::FILE as MARK_FILE;
 use mover::Mover;
 pub(crate) use open::take_folder;
 pub use open::{SqliteConfig, make_private};
@@ -282,13 +284,15 @@ impl Ledger for SqliteLedger {
         let taken = self.writer.take_open().await.map_err(Fault::Sql);
         let mut transaction = self.explain(taken)?;
         self.place.check()?;
-        match collect::record_turns(&mut transaction, &encoded, self.older_forgets).await {
-            Ok(forgotten) => {
-                transaction.committed();
+        let (older, changes) = (self.older_forgets, transaction.changes());
+        match collect::record_turns(&mut transaction, &encoded, older, changes).await {
+            Ok((forgotten, rows)) => {
+                let counted = transaction.committed(&rows).map_err(Fault::Sql);
                 self.mover.note_commit();
+                self.explain(counted)?;
                 self.place.check().map(|()| forgotten)
             }
-            fault => self.finish(transaction, fault).await,
+            Err(fault) => self.finish(transaction, Err(fault)).await,
         }
     }
 

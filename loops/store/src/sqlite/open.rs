@@ -14,6 +14,7 @@ use sqlx::{ConnectOptions, Connection, SqliteConnection};
 use tokio::sync::OnceCell;
 
 use super::fault::{Fault, migration_fault};
+use super::mark::{self, Mark};
 use super::place::{self, Place, folder_of};
 use super::schema::MIGRATIONS;
 use super::writer::Writer;
@@ -99,6 +100,7 @@ pub(super) async fn open(config: &SqliteConfig) -> Result<Opened, LedgerError> {
 async fn own(config: &SqliteConfig) -> Result<(), LedgerError> {
     let file = config.file.as_path();
     let folder = folder_of(file);
+    mark::check_reached(file).await?;
     let prepared = prepare(options(config), file).await;
     prepared.map_err(|fault| fault.explain_opening(file))?;
     sync_folder(folder).map_err(|e| folder_unusable(folder, &e))
@@ -144,7 +146,8 @@ async fn check_same(config: &SqliteConfig, file: &Path) -> Result<(), Fault> {
 async fn connect(config: &SqliteConfig, lock: Option<File>) -> Result<Opened, LedgerError> {
     let file = config.file.as_path();
     let explain = |fault: Fault| fault.explain_opening(file);
-    let writer = Writer::connect(writer_options(config)).await;
+    let mark = Mark::open(file).map_err(|e| folder_unusable(folder_of(file), &e))?;
+    let writer = Writer::connect(writer_options(config), mark).await;
     let writer = writer.map_err(|error| explain(Fault::Sql(error)))?;
     let reading = options(config).pragma("query_only", "on");
     let readers = pool(config.readers.max(1), reading)

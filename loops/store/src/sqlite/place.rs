@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::mark;
 use crate::LedgerError;
 
 /// What tells a file from another one of the same name.
@@ -91,7 +92,7 @@ fn log_of(file: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Refuses to begin a new ledger where an older one was: beside its log, or beside what it learned.
+/// Refuses to begin a new ledger where an older one was: beside its log, its mark, or what it learned.
 ///
 /// # Errors
 /// `Unusable`, naming what is there and the remedies.
@@ -102,10 +103,11 @@ pub(super) fn check_not_lost(file: &Path) -> Result<(), LedgerError> {
     }
     let log = log_of(file);
     let blobs = folder_of(file).join("blobs");
-    let left = match (bytes(&log) > 0, holds_blobs(&blobs)) {
-        (true, _) => log,
-        (false, true) => blobs,
-        (false, false) => return Ok(()),
+    let left = match (bytes(&log) > 0, holds_blobs(&blobs), mark::read(file)) {
+        (true, _, _) => log,
+        (false, true, _) => blobs,
+        (false, false, Some(_)) => folder_of(file).join(mark::FILE),
+        (false, false, None) => return Ok(()),
     };
     let state = if file.exists() {
         "is empty"
@@ -209,13 +211,20 @@ mod tests {
         open().await.unwrap().close().await;
         let file = folder.join("ledger.db");
         let (log, blobs) = (folder.join("ledger.db-wal"), folder.join("blobs"));
+        let mark = folder.join(mark::FILE);
+        let marked = fs::read(&mark).unwrap();
+        fs::remove_file(&mark).unwrap();
         // What the store makes by itself is not what was learned.
         fs::create_dir_all(blobs.join(".limbo")).unwrap();
         for is_empty in [true, false] {
-            for (left, is_folder) in [(&log, false), (&blobs.join("adapters"), true)] {
+            for (left, is_folder) in [
+                (&log, false),
+                (&mark, false),
+                (&blobs.join("adapters"), true),
+            ] {
                 match is_folder {
                     true => fs::create_dir(left).unwrap(),
-                    false => fs::write(left, b"frames").unwrap(),
+                    false => fs::write(left, &marked).unwrap(),
                 }
                 match is_empty {
                     true => fs::write(&file, b"").unwrap(),
@@ -233,6 +242,7 @@ mod tests {
                 }
                 // As after a crash between the two first steps of a start.
                 open().await.unwrap().close().await;
+                fs::remove_file(&mark).unwrap();
             }
         }
     }

@@ -1,16 +1,18 @@
 //! Rows back into the domain's nouns.
 
+use std::collections::HashMap;
+
 use hone_domain::{
     Admission, BatchId, BlobKey, Completion, Digest, Fate, Feedback, FeedbackId, ForgetId, GroupId,
-    Millis, Policy, PolicyVersion, Reason, RequestId, Scope, SessionId, Stage, Transition,
+    Message, Millis, Policy, PolicyVersion, Reason, RequestId, Scope, SessionId, Stage, Transition,
     TransitionId, Turn, TurnId, Usage, Verdict, VerdictId, Vote,
 };
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
-use super::chains;
 use super::fault::{Fault, corrupt};
 use super::texts::{named, some_text, text, unsigned};
+use super::{chains, many};
 use crate::codec::{
     experts_from_bytes, floats_from_bytes, kept_from_bytes, sampling_from_bytes, spans_from_bytes,
     tokens_from_bytes,
@@ -75,31 +77,73 @@ fn uuid(bytes: &[u8]) -> Result<uuid::Uuid, Fault> {
     uuid::Uuid::from_slice(bytes).map_err(|error| corrupt(error.to_string()))
 }
 
+/// A turn without its messages and the blocks of its prompt.
+const TURN: &str =
+    "select turns.number, turns.id, request_id, choice_index, group_id, sessions.id as session_id,
+            session_key, parent_id, turns.owner, scopes.name as scope, origin, kind,
+            history_number, block_number, prompt_tail, completion_tokens, behavior_logprobs,
+            raw_logprobs, kept, experts, stop, completion_text, sampling, spans, digest,
+            arithmetics.base, arithmetics.fingerprint, untrainable, started_ms, finished_ms,
+            stage, reason, trained_version, holdback, source, trace,
+            metadata, checks
+     from turns
+     join turn_payloads on turn_payloads.turn_number = turns.number
+     join sessions on sessions.number = turns.session_number
+     join scopes on scopes.number = turns.scope_number
+     join arithmetics on arithmetics.number = turns.arithmetic_number
+     where turns.number = ?";
+
 /// A turn with its fate.
 pub(super) async fn load_turn(
     connection: &mut SqliteConnection,
     number: i64,
 ) -> Result<(Turn, Fate), Fault> {
-    let row = sqlx::query(
-        "select turns.id, request_id, choice_index, group_id, sessions.id as session_id,
-                session_key, parent_id, turns.owner, scopes.name as scope, origin, kind,
-                history_number, block_number, prompt_tail, completion_tokens, behavior_logprobs,
-                raw_logprobs, kept, experts, stop, completion_text, sampling, spans, digest,
-                arithmetics.base, arithmetics.fingerprint, untrainable, started_ms, finished_ms,
-                stage, reason, trained_version, holdback, source, trace,
-                metadata, checks
-         from turns
-         join turn_payloads on turn_payloads.turn_number = turns.number
-         join sessions on sessions.number = turns.session_number
-         join scopes on scopes.number = turns.scope_number
-         join arithmetics on arithmetics.number = turns.arithmetic_number
-         where turns.number = ?",
-    )
-    .bind(number)
-    .fetch_optional(&mut *connection)
-    .await?
-    .ok_or_else(|| corrupt(format!("no payload of turn number {number}")))?;
+    let row = sqlx::query(TURN)
+        .bind(number)
+        .fetch_optional(&mut *connection)
+        .await?
+        .ok_or_else(|| corrupt(format!("no payload of turn number {number}")))?;
     let messages = chains::load_messages(connection, row.try_get("history_number")?).await?;
+    with_prompt(connection, (&row, messages)).await
+}
+
+/// Many turns in few calls, in the order of their numbers; each by itself may be one that cannot be read.
+pub(super) async fn load_turns(
+    connection: &mut SqliteConnection,
+    numbers: &[i64],
+) -> Result<Vec<Result<(Turn, Fate), Fault>>, Fault> {
+    let found = many::each(connection, TURN, numbers, |values, number| {
+        values.bind(*number)
+    });
+    let found = found.await?;
+    let mut rows: HashMap<i64, &SqliteRow> = HashMap::with_capacity(found.len());
+    let mut nodes = Vec::with_capacity(found.len());
+    for row in &found {
+        rows.insert(row.try_get("number")?, row);
+        nodes.extend(row.try_get::<Option<i64>, _>("history_number")?);
+    }
+    let messages = chains::load_many_messages(connection, &nodes).await?;
+    let mut turns = Vec::with_capacity(numbers.len());
+    for number in numbers {
+        let Some(row) = rows.get(number) else {
+            turns.push(Err(corrupt(format!("no payload of turn number {number}"))));
+            continue;
+        };
+        let node: Option<i64> = row.try_get("history_number")?;
+        let known = node.and_then(|node| messages.get(&node));
+        turns.push(match known.cloned().unwrap_or(Some(Vec::new())) {
+            Some(messages) => with_prompt(connection, (row, messages)).await,
+            None => Err(corrupt(format!("a message of turn number {number}"))),
+        });
+    }
+    Ok(turns)
+}
+
+/// The turn of a row and its messages; reads the blocks of its prompt.
+async fn with_prompt(
+    connection: &mut SqliteConnection,
+    (row, messages): (&SqliteRow, Vec<Message>),
+) -> Result<(Turn, Fate), Fault> {
     let tail: &[u8] = row.try_get("prompt_tail")?;
     let prompt_tokens = chains::load_tokens(connection, row.try_get("block_number")?, tail).await?;
     let optional = |name| row.try_get::<Option<&[u8]>, _>(name);
@@ -117,7 +161,7 @@ pub(super) async fn load_turn(
         kind: named(row.try_get("kind")?)?,
         messages,
         prompt_tokens,
-        completion: completion(&row)?,
+        completion: completion(row)?,
         completion_text: text(row.try_get("completion_text")?)?,
         sampling: sampling_from_bytes(row.try_get("sampling")?)?,
         spans: spans_from_bytes(row.try_get("spans")?)?,
@@ -147,7 +191,7 @@ pub(super) async fn load_turn(
         started_ms: row.try_get("started_ms")?,
         finished_ms: row.try_get("finished_ms")?,
     };
-    Ok((turn, fate(&row)?))
+    Ok((turn, fate(row)?))
 }
 
 pub(super) fn completion(row: &SqliteRow) -> Result<Completion, Fault> {

@@ -34,6 +34,7 @@ static FILES: &[(&str, &str)] = &files!(
     "0020_answers"
     "0021_scope_counts"
     "0022_wishes"
+    "0023_commits"
 );
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> =

@@ -75,8 +75,10 @@ pub(super) async fn open_page(
         seen: rows.len(),
         next: rows.last().filter(|_| is_full).map(|(last, _)| last + 1),
     };
-    for (number, has_feedback) in rows {
-        match readable(rows::load_turn(connection, number).await)? {
+    let numbers: Vec<i64> = rows.iter().map(|(number, _)| *number).collect();
+    let turns = rows::load_turns(connection, &numbers).await?;
+    for ((number, has_feedback), turn) in rows.into_iter().zip(turns) {
+        match readable(turn)? {
             Some((turn, _)) => page.turns.push(OpenTurn { turn, has_feedback }),
             None => unreadable::skip(connection, number).await?,
         }

@@ -5,21 +5,26 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteRow};
+use sqlx::{ConnectOptions as _, Connection as _, Row as _, SqliteConnection};
 use tokio::sync::{Mutex, OwnedMappedMutexGuard, OwnedMutexGuard};
+
+use super::mark::Mark;
 
 /// Longest wait for those who write before.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Begins a transaction; the lock is taken at once, so that it cannot fail half-way.
 pub(super) const BEGIN: &str = "begin immediate";
-/// Ends one; then the disk has it.
-pub(super) const COMMIT: &str = "commit";
+/// Ends one; then the disk has it. A transaction that changed something is counted. Its parameter is what
+/// [`Writing::changes`] says, and its rows belong to [`Writing::committed`].
+pub(super) const COMMIT: &str = "update commits set number = number + 1 where total_changes() > ? \
+                                 returning number; select total_changes(); commit";
 
 /// The connection, for one at a time.
 pub(super) struct Writer {
     options: SqliteConnectOptions,
+    mark: Mark,
     /// None once it is closed.
     place: Arc<Mutex<Option<Place>>>,
 }
@@ -28,7 +33,12 @@ struct Place {
     connection: SqliteConnection,
     /// A transaction was begun and not ended.
     is_open: bool,
+    /// Changes that this connection had made when it last committed; more are of the transaction that is open.
+    changes: i64,
 }
+
+/// Of a connection that committed nothing yet: whatever it did counts.
+const NO_CHANGES: i64 = -1;
 
 impl Place {
     /// Undoes what was not ended. SQLite ends some failed transactions (a full disk) by itself; a
@@ -39,6 +49,7 @@ impl Place {
             if let Err(error) = undone.await {
                 tracing::debug!(%error, "the ledger could not undo a transaction");
                 self.connection = options.connect().await?;
+                self.changes = NO_CHANGES;
             }
             self.is_open = false;
         }
@@ -47,13 +58,18 @@ impl Place {
 }
 
 impl Writer {
-    pub(super) async fn connect(options: SqliteConnectOptions) -> Result<Arc<Self>, sqlx::Error> {
+    pub(super) async fn connect(
+        options: SqliteConnectOptions,
+        mark: Mark,
+    ) -> Result<Arc<Self>, sqlx::Error> {
         let place = Place {
             connection: options.connect().await?,
             is_open: false,
+            changes: NO_CHANGES,
         };
         Ok(Arc::new(Self {
             options,
+            mark,
             place: Arc::new(Mutex::new(Some(place))),
         }))
     }
@@ -106,14 +122,30 @@ pub(super) struct Writing {
 impl Writing {
     /// Makes the transaction durable.
     pub(super) async fn commit(mut self) -> Result<(), sqlx::Error> {
-        sqlx::query(COMMIT).execute(&mut *self).await?;
-        self.committed();
-        Ok(())
+        let counted = sqlx::query(COMMIT).bind(self.changes());
+        let rows = counted.fetch_all(&mut *self).await?;
+        self.committed(&rows)
     }
 
-    /// The caller's own words made it durable.
-    pub(super) fn committed(mut self) {
+    /// The parameter of [`COMMIT`].
+    pub(super) fn changes(&self) -> i64 {
+        self.place.changes
+    }
+
+    /// The caller's own words made it durable; `rows` is what they returned, those of [`COMMIT`] last.
+    pub(super) fn committed(mut self, rows: &[SqliteRow]) -> Result<(), sqlx::Error> {
         self.place.is_open = false;
+        let numbers: Result<Vec<i64>, _> = rows.iter().map(|row| row.try_get(0)).collect();
+        match numbers?[..] {
+            [.., number, changes] => {
+                self.writer.mark.note(number);
+                self.place.changes = changes;
+            }
+            // Nothing was changed.
+            [changes] => self.place.changes = changes,
+            [] => {}
+        }
+        Ok(())
     }
 
     /// Undoes the transaction.
@@ -177,9 +209,13 @@ mod tests {
     }
 
     async fn table(file: &Path) -> Arc<Writer> {
-        let writer = Writer::connect(options(file)).await.unwrap();
+        let mark = Mark::open(file).unwrap();
+        let writer = Writer::connect(options(file), mark).await.unwrap();
         let mut writing = writer.take().await.unwrap();
-        let table = sqlx::query("create table numbers (value integer unique)");
+        let table = sqlx::raw_sql(
+            "create table numbers (value integer unique); create table commits (number integer);
+             insert into commits (number) values (0)",
+        );
         table.execute(&mut *writing).await.unwrap();
         writer
     }
