@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hone_domain::{BlobError, BlobKey, Blobs, Digest, Policies, Policy, PolicyVersion, Scope};
-use hone_nn::peft;
+use hone_nn::{PROBE_FILE, check_probe, peft};
 use hone_runtime::{Clock, Latest, Shutdown};
 use hone_serve::Backend;
 use hone_store::{AuditEntry, LedgerError, Restore, RestoreWhy, Versions, Window};
@@ -76,7 +76,17 @@ pub fn health(blobs: &dyn Blobs, key: &BlobKey, published: Digest) -> Health {
         (None, Ok(found)) if Digest(found) != published => {
             Health::Damaged("its weights are other ones than were published".to_owned())
         }
-        (None, Ok(_)) => Health::Whole,
+        (None, Ok(_)) => probe_health(blobs, key),
+    }
+}
+
+/// Whether what an adapter says when it is asked something fixed is what was written: whoever loads it compares.
+fn probe_health(blobs: &dyn Blobs, key: &BlobKey) -> Health {
+    match blobs.get(key, PROBE_FILE).map(|probe| check_probe(&probe)) {
+        // One that was not made here has none.
+        Ok(Ok(())) | Err(BlobError::Missing { .. }) => Health::Whole,
+        Ok(Err(damaged)) => Health::Damaged(damaged.to_string()),
+        Err(error) => Health::Unreadable(error.to_string()),
     }
 }
 

@@ -3,6 +3,7 @@
 //! base model they were trained on.
 
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use crate::adapter::Adapter;
 use crate::exec::Executor;
@@ -12,6 +13,8 @@ use crate::weights::{Model, fingerprint};
 /// File of the probe beside an adapter's own.
 pub const PROBE_FILE: &str = "probe.json";
 
+/// Key of a probe's digest within it.
+const DIGEST: &str = "sha256";
 /// Tokens of a probe.
 const TOKENS: usize = 32;
 /// Largest mean difference of a log-prob, in nats, where another arithmetic computed the probe. The digest has
@@ -78,15 +81,44 @@ pub fn probe(model: &Model, adapter: Option<&Adapter>, exec: &Executor) -> Vec<u
     let tokens = tokens(model.config.vocab);
     let logprobs = logprobs((model, adapter), &tokens, exec);
     let bits: Vec<u32> = logprobs.iter().map(|p| p.to_bits()).collect();
-    let value = json!({
+    let mut value = json!({
         "base": hex(model.digest),
         "fingerprint": fingerprint(model),
         "tokens": tokens,
         "logprob_bits": bits,
     });
+    value[DIGEST] = json!(digest(&value));
     let mut bytes = value.to_string().into_bytes();
     bytes.push(b'\n');
     bytes
+}
+
+/// The SHA-256 of a probe without its digest. Keys have an order of their own, so its text is always the same.
+fn digest(value: &Value) -> String {
+    hex(Sha256::digest(value.to_string()).into())
+}
+
+/// Whether a probe is what was written, without a model. That of an older program has no digest, and only its
+/// form is looked at.
+///
+/// # Errors
+/// `Damaged`, and why.
+pub fn check_probe(probe: &[u8]) -> Result<(), IdentityError> {
+    let damaged = |why: &str| IdentityError::Damaged(why.to_owned());
+    let mut value: Value =
+        serde_json::from_slice(probe).map_err(|error| damaged(&error.to_string()))?;
+    let object = value.as_object_mut();
+    let said = object.and_then(|object| object.remove(DIGEST));
+    if said.is_some_and(|said| said != digest(&value).as_str()) {
+        return Err(damaged("it is not what was written"));
+    }
+    let has_numbers = |key: &str| numbers(&value[key]).is_some();
+    match value["base"].is_string() && has_numbers("tokens") && has_numbers("logprob_bits") {
+        true => Ok(()),
+        false => Err(damaged(
+            "it lacks its base model, its tokens or its log-probs",
+        )),
+    }
 }
 
 /// Whether every log-prob of a probe is a number: with weights that are each finite, their products
@@ -108,6 +140,7 @@ pub fn prove(
     probe: &[u8],
     exec: &Executor,
 ) -> Result<(), IdentityError> {
+    check_probe(probe)?;
     let damaged = |why: &str| IdentityError::Damaged(why.to_owned());
     let value: Value =
         serde_json::from_slice(probe).map_err(|error| damaged(&error.to_string()))?;
@@ -195,13 +228,35 @@ mod tests {
         let error = prove(&other, Some(&right), &published, &exec).unwrap_err();
         assert!(matches!(error, IdentityError::OtherBase { .. }), "{error}");
         // Another arithmetic may differ a little, and no more.
-        let elsewhere = String::from_utf8(published.clone()).unwrap();
-        let elsewhere = elsewhere.replace(&fingerprint(&model), "another");
+        let mut elsewhere: Value = serde_json::from_slice(&published).unwrap();
+        elsewhere["fingerprint"] = json!("another");
+        let damaged = check_probe(elsewhere.to_string().as_bytes()).unwrap_err();
+        assert!(matches!(damaged, IdentityError::Damaged(_)), "{damaged}");
+        // As older programs wrote it.
+        elsewhere.as_object_mut().unwrap().remove(DIGEST);
+        let elsewhere = elsewhere.to_string();
         assert_eq!(
             prove(&model, Some(&right), elsewhere.as_bytes(), &exec),
             Ok(())
         );
         assert!(prove(&model, Some(&stale), elsewhere.as_bytes(), &exec).is_err());
+    }
+
+    #[test]
+    fn a_probe_with_any_bit_changed_or_cut_short_is_damaged() {
+        let model = model(&tiny(Family::Qwen3), 1);
+        let written = probe(&model, None, &Executor::new(1));
+        assert_eq!(check_probe(&written), Ok(()));
+        // Its last byte only ends the line.
+        let text = &written[..written.len() - 1];
+        for bit in 0..text.len() * 8 {
+            let mut flipped = text.to_vec();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(check_probe(&flipped).is_err(), "bit {bit}");
+        }
+        for length in (0..text.len()).step_by(7) {
+            assert!(check_probe(&text[..length]).is_err(), "{length} bytes");
+        }
     }
 
     #[test]

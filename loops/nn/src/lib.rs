@@ -62,7 +62,7 @@ pub use computing::Computing;
 pub use config::{ExpertsConfig, Family, ModelConfig, RopeScaling, StoredDtype};
 pub use exec::Executor;
 pub use forward::{Logits, LogitsWanted, Scratch, SeqInput, forward};
-pub use identity::{IdentityError, PROBE_FILE, is_sound, probe, prove};
+pub use identity::{IdentityError, PROBE_FILE, check_probe, is_sound, probe, prove};
 pub use kv::{BLOCK_TOKENS, KvAllocator, KvFormat, KvPool, blocks_out_of_sight};
 pub use logprob::token_logprob;
 pub use quant::WeightFormat;

@@ -6,12 +6,13 @@ mod doctor;
 mod export;
 
 use std::cell::RefCell;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 use hone_domain::{Digest, Millis};
-use hone_nn::peft;
+use hone_nn::{PROBE_FILE, check_probe, peft};
 use hone_runtime::{Clock, SystemClock};
 use hone_store::{AuditEntry, Ledger, Maker, People, Replacing, SqliteConfig, SqliteLedger};
 use serde_json::{Value, json};
@@ -116,8 +117,17 @@ fn check_adapter(folder: &Path, published: Digest) -> Result<(), String> {
     match (failed.into_inner(), found) {
         (Some(why), _) => Err(why),
         (None, Err(error)) => Err(error.to_string()),
-        (None, Ok(found)) if Digest(found) == published => Ok(()),
+        (None, Ok(found)) if Digest(found) == published => check_kept_probe(folder),
         (None, Ok(_)) => Err("its weights are other ones than were published".to_owned()),
+    }
+}
+
+/// The same of what it says when it is asked something fixed; one that was not made here has none.
+fn check_kept_probe(folder: &Path) -> Result<(), String> {
+    match std::fs::read(folder.join(PROBE_FILE)) {
+        Ok(probe) => check_probe(&probe).map_err(|error| error.to_string()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(format!("{PROBE_FILE}: {error}")),
     }
 }
 
