@@ -12,7 +12,7 @@ use hone_domain::{BlobError, BlobKey, Blobs, Digest, Policies, Policy, PolicyVer
 use hone_nn::{PROBE_FILE, check_probe, peft};
 use hone_runtime::{Clock, Latest, Shutdown};
 use hone_serve::Backend;
-use hone_store::{AuditEntry, LedgerError, Restore, RestoreWhy, Versions, Window};
+use hone_store::{AuditEntry, Ledger, LedgerError, Restore, RestoreWhy, Versions, Window};
 use serde_json::json;
 
 use crate::troubles::{Trouble, Troubles};
@@ -22,6 +22,12 @@ use crate::watch::why::Severity;
 pub const DAMAGED: &str = "adapter_damaged";
 /// The trouble that is told where files cannot be read at all, so that nothing is known of them.
 const UNREADABLE: &str = "adapters_unreadable";
+/// The trouble that is told where the ledger's file is damaged.
+const LEDGER_DAMAGED: &str = "ledger_damaged";
+/// The ledger is read again no sooner than after so many times what reading it took.
+const LEDGER_REST: u32 = 100;
+/// Longest time until it is read for the first time.
+const LEDGER_FIRST: Duration = Duration::from_secs(60);
 /// Longest that a start waits for this; the rest is read beside serving.
 const START_MAX: Duration = Duration::from_secs(10);
 /// Pause after each adapter, as a multiple of the time that reading it took.
@@ -33,6 +39,8 @@ const DAMAGED_MAX: usize = 1_000;
 
 /// What it works with.
 pub struct Scrub {
+    /// Whose file is read again as well.
+    pub ledger: Arc<dyn Ledger>,
     /// Where what is damaged is noted, and what takes its place is published.
     pub versions: Arc<dyn Versions>,
     /// Where adapters lie.
@@ -104,6 +112,7 @@ impl Scrub {
             stats.map_or(0, |stats| stats.swap_failures_total)
         };
         let (mut failed, mut passed) = (0, Instant::now());
+        let mut ledger_at = Instant::now() + self.every.unwrap_or_default().min(LEDGER_FIRST);
         let mut ticks = tokio::time::interval(LOOK_EVERY);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -121,7 +130,47 @@ impl Scrub {
                 }
                 passed = Instant::now();
             }
+            if let Some(every) = self.every
+                && Instant::now() >= ledger_at
+            {
+                let began = Instant::now();
+                tokio::select! {
+                    () = stop.wait() => return,
+                    () = self.read_ledger() => {}
+                }
+                ledger_at = Instant::now() + every.max(began.elapsed() * LEDGER_REST);
+            }
         }
+    }
+
+    /// Reads the whole ledger, and tells what of it is damaged. What cannot be read now is tried again.
+    async fn read_ledger(&self) {
+        let findings = match self.ledger.damage().await {
+            Ok(findings) => findings,
+            Err(error) => {
+                tracing::warn!(%error, "the ledger could not be read again");
+                return;
+            }
+        };
+        let Some(first) = findings.first() else {
+            self.troubles.over(LEDGER_DAMAGED);
+            return;
+        };
+        tracing::error!(
+            first,
+            findings = findings.len(),
+            "the ledger's file is damaged"
+        );
+        let trouble = Trouble {
+            id: LEDGER_DAMAGED,
+            severity: Severity::Error,
+            text: "The ledger's file is damaged.".to_owned(),
+            what_to_do: "Run `hone doctor`, check the disk, and restore a backup (`hone restore`) before more is \
+                         lost."
+                .to_owned(),
+            stops_learning: false,
+        };
+        self.troubles.tell(trouble, self.clock.now_ms());
     }
 
     /// Looks at what every scope is served, once.

@@ -23,6 +23,7 @@ impl Rig {
         let ledger = Arc::new(SqliteLedger::open(&config).await.unwrap());
         let blobs = FsBlobs::open(&folder.path().join("blobs"), 1 << 20).unwrap();
         let scrub = Scrub {
+            ledger: ledger.clone(),
             versions: ledger.clone(),
             blobs: Arc::new(blobs),
             policies: Latest::new(Policies::default()),

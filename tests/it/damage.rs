@@ -423,10 +423,19 @@ async fn examine(what: &str, data: &Path, turns: &[String]) -> Outcome {
     }
     let again = post(&http, &url, "/v1/chat/completions", ask("Hello again!", 1)).await;
     assert!(again.is_ok(), "{what}: {again:?} {:#?}", server.errors());
-    let why = get(&http, &url, "/admin/v1/why").await.unwrap();
-    let is_told = why["alerts"]
-        .as_array()
-        .is_some_and(|alerts| alerts.iter().any(|alert| alert["severity"] == "bad"));
+    let tells = |why: &Value| {
+        let alerts = why["alerts"].as_array();
+        alerts.is_some_and(|alerts| alerts.iter().any(|alert| alert["severity"] == "bad"))
+    };
+    // What the doctor finds the server finds as well, as soon as it has read everything.
+    let mut is_told = tells(&get(&http, &url, "/admin/v1/why").await.unwrap());
+    for _ in 0..100 {
+        if is_told || !is_broken {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        is_told = tells(&get(&http, &url, "/admin/v1/why").await.unwrap());
+    }
     assert!(
         is_told || !is_broken,
         "{what}: the doctor says what the server does not: {}",
@@ -434,10 +443,11 @@ async fn examine(what: &str, data: &Path, turns: &[String]) -> Outcome {
     );
     let ended = server.stop();
     check_no_panic(what, &ended);
-    assert_eq!(
-        broken_laws(data).await.unwrap(),
-        Vec::<String>::new(),
-        "{what}"
+    // A ledger with damage that is told may not be able to say.
+    let laws = broken_laws(data).await;
+    assert!(
+        is_told || laws.as_ref().is_ok_and(Vec::is_empty),
+        "{what}: {laws:?}"
     );
     let holds = |path: &PathBuf| {
         let bytes = fs::read(path).unwrap();

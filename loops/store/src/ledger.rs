@@ -550,6 +550,14 @@ pub trait Ledger: Reading {
         Ok(())
     }
 
+    /// Reads all that is stored and says what of it is damaged; nothing where the medium looks by itself.
+    ///
+    /// # Errors
+    /// What the medium said: then nothing is known.
+    async fn damage(&self) -> Result<Vec<String>, LedgerError> {
+        Ok(Vec::new())
+    }
+
     /// Writes what is buffered and closes; later calls fail.
     async fn close(&self);
 }

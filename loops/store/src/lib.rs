@@ -44,7 +44,7 @@ pub use reading::{
     FateState, OldestPending, PREVIEW_CHARS_MAX, Page, Reading, SCAN_MAX, SampleAge, SessionCursor,
     SessionLine, SessionTurn, SessionView, TITLE_CHARS_MAX, TurnEntry, TurnFilter, TurnLine,
 };
-pub use sqlite::{SqliteConfig, SqliteLedger, make_private};
+pub use sqlite::{SqliteConfig, SqliteLedger, check_not_lost, make_private};
 pub use versions::{
     Arm, HeldOut, Import, Prunable, RefusalRecord, Restore, RestoreWhy, ScopeRow, Standing, Trial,
     Tripped, TryOut, VersionSample, VersionView, Versions, WatchNews, WatchPlace, WatchedTurn,

@@ -198,6 +198,7 @@ pub(super) fn eraser(
 pub(super) fn scrub(commons: &Commons) -> Arc<Scrub> {
     let every = commons.config.store.scrub_interval_ms;
     Arc::new(Scrub {
+        ledger: commons.ledger.clone(),
         versions: commons.versions.clone(),
         blobs: commons.blobs.clone(),
         policies: commons.policies.clone(),

@@ -1,6 +1,7 @@
 //! `hone doctor`: looks at everything that a start needs and a disk can spoil, and says what to do.
 
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -106,6 +107,14 @@ fn shown(finding: &Finding, colour: bool) -> String {
     text
 }
 
+/// A folder without a ledger: new, or one whose ledger was lost.
+fn no_ledger(config: &Config, folder: &Path) -> Outcome {
+    match hone_store::check_not_lost(&config.store.sqlite(folder).file) {
+        Ok(()) => skipped("there is none yet; the first start makes it"),
+        Err(error) => broken(error.to_string(), "see docs/operations.md"),
+    }
+}
+
 /// Every check, in the order of a start.
 pub(super) async fn examine(config: &Config, quick: bool) -> Vec<Finding> {
     let mut all = Vec::new();
@@ -143,10 +152,7 @@ pub(super) async fn examine(config: &Config, quick: bool) -> Vec<Finding> {
             note("access", checks::access(config, ledger).await);
         }
         Err(error) if exists => note("ledger", broken(error, "see docs/operations.md")),
-        Err(_) => note(
-            "ledger",
-            skipped("there is none yet; the first start makes it"),
-        ),
+        Err(_) => note("ledger", no_ledger(config, &folder)),
     }
     if let Ok(ledger) = ledger {
         ledger.close().await;

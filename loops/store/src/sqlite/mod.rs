@@ -97,6 +97,7 @@ use mover::Mover;
 pub(crate) use open::take_folder;
 pub use open::{SqliteConfig, make_private};
 use place::Place;
+pub use place::check_not_lost;
 use writer::{Writer, Writing};
 
 /// The ledger in one SQLite file.
@@ -465,6 +466,14 @@ impl Ledger for SqliteLedger {
 
     fn in_place(&self) -> Result<(), LedgerError> {
         self.place.check()
+    }
+
+    async fn damage(&self) -> Result<Vec<String>, LedgerError> {
+        match self.check_file().await {
+            // It is damaged so that not even the check comes to its end.
+            Err(error @ LedgerError::Unusable(_)) => Ok(vec![error.to_string()]),
+            found => found,
+        }
     }
 
     async fn close(&self) {

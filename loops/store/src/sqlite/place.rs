@@ -96,7 +96,7 @@ fn log_of(file: &Path) -> PathBuf {
 ///
 /// # Errors
 /// `Unusable`, naming what is there and the remedies.
-pub(super) fn check_not_lost(file: &Path) -> Result<(), LedgerError> {
+pub fn check_not_lost(file: &Path) -> Result<(), LedgerError> {
     let bytes = |path: &Path| fs::metadata(path).map_or(0, |meta| meta.len());
     if bytes(file) > 0 {
         return Ok(());
