@@ -11,7 +11,7 @@ use hone_store::{Publish, Ready, Refusal, SampleMaterial};
 
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::credit::{CreditRule, Scored, credit};
+use crate::credit::{CreditRule, Method, Scored, credit};
 use crate::event::{Claimed, ClaimedBatch, Effect, PublishOutcome, Report};
 use crate::gate::{self, Outcome};
 use crate::job::{Doing, Job};
@@ -210,15 +210,8 @@ impl Train {
                 advantage: if by_score(m) { *advantage } else { 0.0 },
             })
             .collect();
-        let lessons = batch.materials.iter().filter_map(|m| {
-            let words = Words {
-                hint: m.hint.clone(),
-                wish: m.wish.clone(),
-                correction: m.correction.clone(),
-            };
-            Lesson::of(method, (m.claim.transition, &m.turn), words)
-        });
-        let lessons: Vec<Lesson> = lessons.collect();
+        let materials = batch.materials.iter();
+        let lessons: Vec<Lesson> = materials.filter_map(|m| lesson(method, m)).collect();
         let replayed = batch.replayed.into_iter().filter_map(|r| {
             let words = Words {
                 hint: r.hint,
@@ -530,6 +523,17 @@ impl Train {
             None => Vec::new(),
         }
     }
+}
+
+/// What a turn's words teach.
+fn lesson(method: Method, material: &SampleMaterial) -> Option<Lesson> {
+    let words = Words {
+        hint: material.hint.clone(),
+        wish: material.wish.clone(),
+        correction: material.correction.clone(),
+    };
+    let of = (material.claim.transition, &material.turn);
+    Lesson::of(method, of, words)
 }
 
 impl Room for Train {

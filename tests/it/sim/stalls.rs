@@ -210,6 +210,7 @@ impl Commons {
             blobs: Arc::new(blobs.unwrap()),
             trainer: Arc::new(FakeTrainer::new()),
             policies: self.door.policies.clone(),
+            under_way: hone_runtime::Latest::new(None),
             serving: Arc::new(|| hone_train::Served {
                 now: true,
                 total_us: 0,

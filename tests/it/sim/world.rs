@@ -314,6 +314,7 @@ impl World {
             blobs: self.blobs.clone(),
             trainer: self.trainer.clone(),
             policies: self.door.policies.clone(),
+            under_way: Latest::new(None),
             serving: Arc::new(hone_train::Served::default),
             priority: hone_train::Priority::new(Arc::new(hone_train::Served::default)),
             golden: Arc::new(vec![vec![1, 2, 3]]),

@@ -30,12 +30,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hone_domain::{Blobs, Digest, SamplePart, Scope, Token};
 use hone_nn::device::{Device, DeviceError};
 use hone_nn::{
-    AdapterConfig, AdapterDtype, DenseConfig, Executor, LoraConfig, LossKind, Model, Runner,
-    StepError, Target, TokenLoss, TrainRow, peft,
+    AdapterConfig, AdapterDtype, DenseConfig, Executor, Learner, LoraConfig, LossKind, Model,
+    Runner, StepError, Target, TokenLoss, TrainRow, peft,
 };
 use serde_json::json;
 
 use crate::config::{AdapterForm, AdapterPrecision, Config, GateConfig, LearnerConfig};
+use crate::gate::Measured;
 use crate::nn_trainer::learners::Learners;
 use crate::objective::DistillForm;
 use crate::pack::PackedRow;
@@ -193,6 +194,34 @@ impl NnTrainer {
         self.learners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What the gate judges.
+    fn measured(
+        &self,
+        learner: &mut Learner,
+        (job, stepped): (&TrainJob, &steps::Stepped),
+        policies: measure::Compared<'_>,
+        pause: &mut dyn FnMut() -> bool,
+    ) -> Result<Measured, TrainError> {
+        let distilled = &stepped.taught.distilled;
+        let kept = self.kept(learner, pause)?;
+        job.progress.at(0.4);
+        let asked = (distilled, stepped.unseen_before.as_slice());
+        let wish = self.meter(learner, asked, policies, pause)?;
+        // What its passes held is for those of the gate.
+        learner.rest();
+        job.progress.at(0.7);
+        let with = (&self.parts, &self.gate, Some(&self.memo));
+        let measured = measure::measure(with, job, policies, pause)?;
+        Ok(Measured {
+            generic_loss: kept.generic_loss,
+            fact_gains: kept.fact_gains,
+            wish,
+            unlearnable: !distilled.wishes.is_empty() && distilled.kept == 0,
+            told_tokens: distilled.told_tokens,
+            ..measured
+        })
+    }
+
     fn files(&self, job: &TrainJob, adapter: &hone_nn::Adapter) -> Vec<(String, Vec<u8>)> {
         let manifest = json!({
             "scope": scope_hash(&job.scope),
@@ -249,29 +278,7 @@ impl Trainer for NnTrainer {
             parent: job.parent_digest().is_some().then_some(&parent),
         };
         progress.enter(Phase::Gate);
-        let kept = self.kept(&mut learner, pause)?;
-        progress.at(0.4);
-        let meter = self.meter(
-            &mut learner,
-            (&stepped.taught.distilled, &stepped.unseen_before),
-            policies,
-            pause,
-        )?;
-        // What its passes held is for those of the gate.
-        learner.rest();
-        progress.at(0.7);
-        let mut measured = measure::measure(
-            (&self.parts, &self.gate, Some(&self.memo)),
-            job,
-            policies,
-            pause,
-        )?;
-        measured.generic_loss = kept.generic_loss;
-        measured.fact_gains = kept.fact_gains;
-        measured.wish = meter;
-        let distilled = &stepped.taught.distilled;
-        measured.unlearnable = !distilled.wishes.is_empty() && distilled.kept == 0;
-        measured.told_tokens = distilled.told_tokens;
+        let mut measured = self.measured(&mut learner, (job, &stepped), policies, pause)?;
         let digest = adapter_digest(&adapter);
         *self.usual() = Some(progress.shares());
         measured.changed = digest != adapter_digest(&parent);
@@ -280,11 +287,10 @@ impl Trainer for NnTrainer {
             files: self.files(job, &adapter),
             checkpoint: learner.state(),
             measured,
-            numbers: {
-                let mut numbers = steps::numbers(&stepped, f64::from(lr));
-                numbers.extend(progress.took());
-                numbers
-            },
+            numbers: steps::numbers(&stepped, f64::from(lr))
+                .into_iter()
+                .chain(progress.took())
+                .collect(),
             parity,
         };
         self.learners()
