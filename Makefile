@@ -58,8 +58,8 @@ lint: ## formatting and lints
 unit: ## all Rust tests
 	$(CARGO) test $(TESTED)
 
-nightly: ## the chaos runs at full length: 200 kills with feedback, accounts, erasures and publishes going on
-	HONE_CHAOS_KILLS=200 $(CARGO) test $(TESTED) --test it -- --nocapture chaos damage front forget
+nightly: ## the chaos runs at full length: 200 kills, every file damaged, nginx in front, and the limits of the system
+	HONE_CHAOS_KILLS=200 $(CARGO) test $(TESTED) --test it -- --nocapture chaos damage edges front forget
 
 hub: ## models by id, against a hub on this machine
 	$(CARGO) test $(TESTED) --lib hub

@@ -21,7 +21,7 @@ use futures::StreamExt;
 use hone_domain::{Digest, Millis, RequestId};
 use hone_store::{Answer, AnswerLimits, AnswerName, Answered, Answers, LedgerError};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 use super::Http;
@@ -253,7 +253,7 @@ async fn keyed(
             let request = Request::from_parts(parts, Body::from(bytes));
             // Its own task, so that a client that leaves ends nothing.
             tokio::spawn(async move {
-                let noted = writing.begin();
+                let noted = writing.begin().await;
                 let response = next.run(request).await;
                 writing.follow(response, noted).await;
             });
@@ -378,18 +378,25 @@ impl Writing {
         }
     }
 
-    /// Notes in the ledger that it begins, beside everything else: before its turn, which the same
-    /// writer records later.
-    fn begin(&self) -> Noted {
+    /// Notes in the ledger that it begins, before its turn can be recorded: a process that ends between the
+    /// two would know the turn and not whose retry must not make another one. A ledger that takes too long
+    /// does not hold up the answer.
+    async fn begin(&self) -> Noted {
         let (http, stored) = (self.http.clone(), self.stored.clone());
-        tokio::spawn(async move {
+        let (done, is_done) = oneshot::channel();
+        let noted = tokio::spawn(async move {
             let replays = &http.replays;
             let now_ms = http.clock.now_ms();
-            replays
-                .store
-                .begin_answer(&stored, replays.limits, now_ms)
-                .await
-        })
+            let begun = replays.store.begin_answer(&stored, replays.limits, now_ms);
+            let begun = begun.await;
+            // Whoever waits may have given up.
+            let _awaited = done.send(()).is_ok();
+            begun
+        });
+        if timeout(LEDGER_TIMEOUT, is_done).await.is_err() {
+            tracing::warn!("the ledger does not note in time that a request with a key began");
+        }
+        noted
     }
 
     /// A retry of what failed is a new attempt, in another process too.
