@@ -369,6 +369,12 @@ pub(crate) struct Stage {
     _folder: tempfile::TempDir,
 }
 
+/// Time that stands still, ids that repeat, and what ends everything.
+fn times_of() -> (Arc<ManualClock>, Arc<SeededIds>, ShutdownTrigger) {
+    let clock = Arc::new(ManualClock::at(1_700_000_000_000));
+    (clock, Arc::new(SeededIds::new(1)), ShutdownTrigger::new())
+}
+
 fn record(input: Input, recorder: Recorder, (told, held): (&Mutex<Told>, &mut Vec<Input>)) {
     match input {
         Input::Turn { turn, receipt } => {
@@ -640,21 +646,18 @@ impl Stage {
         let fake = Arc::new(Fake::default());
         let (collect, told) = collect_of(recorder);
         let (config, whole) = (http_config(), Config::load(&Sources::default()).unwrap());
-        let abort = ShutdownTrigger::new();
-        let clock = Arc::new(ManualClock::at(1_700_000_000_000));
-        let ids = Arc::new(SeededIds::new(1));
-        let times = (clock.clone(), ids.clone(), abort.signal());
+        let (clock, ids, abort) = times_of();
         let (rules, policies) = (rules_of(&whole), Latest::new(Policies::default()));
         let late = late_in(folder.path());
         let links = (collect.clone(), rules.clone(), &policies, late);
         let meters = Arc::new(Meters::new(limits, clock.clone()));
+        let times = (clock.clone(), ids.clone(), abort.signal());
         let how = (&config, meters.clone(), times);
         let door = door_of(fake.clone(), links, how, language);
         let eraser = eraser_of(&ledger, folder.path(), (policies.clone(), &door));
         tokio::spawn(eraser.clone().run(abort.signal()));
         let replays = Replays::new(config.replay_limits(), ledger.clone());
-        let board = Board::new();
-        let under_way = Latest::new(None);
+        let (board, under_way) = (Board::new(), Latest::new(None));
         board.enter("judge");
         let people: Arc<dyn People> = ledger.clone();
         let http = Arc::new(Http {
