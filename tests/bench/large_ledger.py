@@ -58,6 +58,13 @@ def stop(process):
 def seeds(data, judged):
     """A ledger with some real turns of one person, judged or waiting for what comes next."""
     process, url, _, _ = start(data)
+    try:
+        ask_and_judge(url, judged)
+    finally:
+        stop(process)
+
+
+def ask_and_judge(url, judged):
     for n in range(SEEDS):
         message = {"role": "user", "content": f"What is the capital of France? Number {n} of {SEEDS}."}
         body = {"model": "hone-starter", "messages": [message], "max_tokens": 24, "session_id": f"session {n}"}
@@ -69,7 +76,6 @@ def seeds(data, judged):
         if call(f"{url}/v1/improvement")["turns_base"] >= SEEDS:
             break
         time.sleep(0.2)
-    stop(process)
 
 
 def grow(data, wanted):
