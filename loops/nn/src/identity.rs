@@ -112,6 +112,12 @@ pub fn check_probe(probe: &[u8]) -> Result<(), IdentityError> {
     if said.is_some_and(|said| said != digest(&value).as_str()) {
         return Err(damaged("it is not what was written"));
     }
+    // A digest whose name is damaged is no older program's probe.
+    let known = ["base", "fingerprint", "tokens", "logprob_bits"];
+    let object = value.as_object();
+    if object.is_some_and(|object| object.keys().any(|key| !known.contains(&key.as_str()))) {
+        return Err(damaged("it has a field that no probe has"));
+    }
     let has_numbers = |key: &str| numbers(&value[key]).is_some();
     match value["base"].is_string() && has_numbers("tokens") && has_numbers("logprob_bits") {
         true => Ok(()),
