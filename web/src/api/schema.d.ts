@@ -1813,7 +1813,7 @@ export interface components {
             /** @description Always `chat.completion`. */
             object: string;
             /** @description Per token of the prompt its log-prob and the alternatives', by token id, where asked for. */
-            prompt_logprobs?: Record<string, never>[] | null;
+            prompt_logprobs?: (Record<string, never> | null)[] | null;
             /** @description The prompt's tokens, where asked for. */
             prompt_token_ids?: components["schemas"]["u32"][] | null;
             /** @description Base model and policy version. */
@@ -3683,7 +3683,7 @@ export interface components {
             index: number;
             logprobs?: components["schemas"]["TextLogprobs"] | null;
             /** @description Per token of the prompt its log-prob and the alternatives', by token id, where asked for. */
-            prompt_logprobs?: Record<string, never>[] | null;
+            prompt_logprobs?: (Record<string, never> | null)[] | null;
             /** @description The completion, or what is added to it. */
             text: string;
         };

@@ -435,7 +435,7 @@ pub struct ChatCompletion {
     pub prompt_token_ids: Option<Vec<Token>>,
     /// Per token of the prompt its log-prob and the alternatives', by token id, where asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Vec<Object>>)]
+    #[schema(value_type = Option<Vec<Option<Object>>>)]
     pub prompt_logprobs: Option<PromptLogprobs>,
     /// What became of the turn.
     pub hone: HoneNote,
@@ -516,7 +516,7 @@ pub struct TextChoice {
     pub captured: Captured,
     /// Per token of the prompt its log-prob and the alternatives', by token id, where asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Vec<Object>>)]
+    #[schema(value_type = Option<Vec<Option<Object>>>)]
     pub prompt_logprobs: Option<PromptLogprobs>,
 }
 
