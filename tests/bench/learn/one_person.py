@@ -85,7 +85,10 @@ def complain(server, number, words):
             return report(server)
         fate = server.get(f"/v1/turns/{turn}")["fate"]
         if fate["state"] == "settled":
-            return print(f"complaint {number + 1}: {fate['explanation']}", flush=True)
+            refusals = server.get("/admin/v1/refusals?limit=1")["data"]
+            reasons = "; ".join(refusals[0]["reasons"]) if refusals else "no reason is recorded"
+            seconds = time.monotonic() - began
+            return print(f"complaint {number + 1}: {fate['explanation']} after {seconds:.1f} s: {reasons}", flush=True)
     sys.exit(f"nothing came of complaint {number + 1} within {PATIENCE_S} s")
 
 
