@@ -234,13 +234,13 @@ pub fn sample(
         let masked = params.allowed.is_some() && !nonfinite;
         let (token, kept) = pick(&adjusted, (&how, masked), out);
         let mut sampled = told((clean, Some(&adjusted)), &how, token, kept);
-        sampled.top = alternatives((clean, &adjusted), &how, (params, &sampled));
+        sampled.top = alternatives(clean, &adjusted, &how, params, &sampled);
         out.adjusted = adjusted;
         sampled
     } else {
         let (token, kept) = pick(clean, (&how, false), out);
         let mut sampled = told((clean, None), &how, token, kept);
-        sampled.top = alternatives((clean, clean), &how, (params, &sampled));
+        sampled.top = alternatives(clean, clean, &how, params, &sampled);
         sampled
     };
     sampled.nonfinite = nonfinite;
@@ -349,9 +349,11 @@ fn told(
 /// The most likely tokens of a draw from `adjusted`, which `row` became, under the distribution that is
 /// asked for. A greedy draw has none but the raw one.
 fn alternatives(
-    (row, adjusted): (&[f32], &[f32]),
+    row: &[f32],
+    adjusted: &[f32],
     how: &PlainDraw,
-    (params, drawn): (&SamplingParams, &Sampled),
+    params: &SamplingParams,
+    drawn: &Sampled,
 ) -> Vec<(u32, f32)> {
     if !params.top_behavior || how.is_greedy() {
         return top(row, params.top_logprobs, (drawn.token, drawn.raw_logprob));

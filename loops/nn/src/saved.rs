@@ -28,7 +28,7 @@ fn matrix<'a>(model: &'a Model, name: &str) -> Option<(&'static str, &'a Panels)
 }
 
 /// Values of a row in f32.
-fn row(view: &TensorView<'_>, (at, width): (usize, usize)) -> Option<Vec<f32>> {
+fn row(view: &TensorView<'_>, at: usize, width: usize) -> Option<Vec<f32>> {
     let words = |bytes: usize| {
         let data = view
             .data()
@@ -59,7 +59,7 @@ fn is_copy(view: &TensorView<'_>, base: &Panels, (vocab, hidden): (usize, usize)
         && rows > 0
         && (0..rows.min(vocab)).all(|at| {
             base.lookup(at, &mut own);
-            row(view, (at, width)).is_some_and(|saved| saved == own)
+            row(view, at, width).is_some_and(|saved| saved == own)
         })
 }
 

@@ -2,32 +2,17 @@
 use serde_json::json;
 
 use super::*;
-use crate::config::{Family, ModelConfig, StoredDtype};
+use crate::config::{Family, ModelConfig};
+use crate::testing::tiny;
+
+const VOCAB: usize = 32;
 
 fn model() -> Model {
     let config = ModelConfig {
-        family: Family::Qwen3,
-        vocab: 32,
-        hidden: 16,
-        layers: 1,
-        heads: 2,
-        kv_heads: 1,
-        head_dim: 8,
-        ffn: 24,
-        max_positions: 64,
-        rms_eps: 1e-6,
-        rope_theta: 1e4,
-        rope_scaling: None,
-        tied: true,
-        qkv_bias: false,
-        o_bias: false,
-        mlp_bias: false,
-        qk_norm: true,
-        windows: vec![None],
-        experts: None,
-        dtype: StoredDtype::F32,
+        vocab: VOCAB,
+        ..tiny(Family::Qwen3)
     };
-    Model::random(config, 1)
+    crate::testing::model(&config, 1)
 }
 
 /// A file with one tensor of an adapter and one of an embedding with so many rows; one value of the latter is
