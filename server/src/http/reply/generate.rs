@@ -76,7 +76,7 @@ pub async fn whole(frame: Frame, mut merged: Merged, form: &Form) -> Result<Resp
         "request_id": form.request_id.clone().unwrap_or_else(|| json!(frame.id)),
         "model": frame.model,
         "choices": choices,
-        "prompt_logprobs": frame.prompt_logprobs.first(),
+        "prompt_logprobs": frame.scored_of(0),
         "usage": usage,
         "hone": hone,
     });
@@ -240,8 +240,9 @@ fn sampled_logprobs(meta: &mut Value, gathered: &Gathered) {
 /// Log-probs of a prompt from a place on, where they are reported; the first token has none.
 fn input_logprobs(meta: &mut Value, (frame, at, from): (&Frame, usize, usize)) {
     let prompt = frame.prompt_of(at);
-    let scored = frame.prompt_logprobs.get(at / frame.choices_each.max(1));
-    let Some(scored) = scored else { return };
+    let Some(scored) = frame.scored_of(at) else {
+        return;
+    };
     let entries = prompt.iter().zip(scored).skip(from);
     let own = entries.map(|(token, all)| {
         let own = all.as_ref().and_then(|all| all.get(token));

@@ -192,6 +192,11 @@ impl Frame {
         prompt.map_or(&[], |prompt| prompt)
     }
 
+    /// Log-probs of that prompt, where they were asked for.
+    fn scored_of(&self, at: usize) -> Option<&PromptLogprobs> {
+        self.prompt_logprobs.get(at / self.choices_each.max(1))
+    }
+
     /// What a trainer asked for, of an ended choice of which `told` tokens were told before.
     fn captured(&self, (at, told): (usize, usize), ended: &Ended) -> Captured {
         let (wants, completion) = (&self.capture, &ended.completion);

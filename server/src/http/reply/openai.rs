@@ -147,10 +147,7 @@ fn text_choice(frame: &Frame, at: usize, (index, gathered): (u32, Gathered)) -> 
         logprobs,
         finish_reason: Some(finish_reason),
         captured,
-        prompt_logprobs: frame
-            .prompt_logprobs
-            .get(at / frame.choices_each.max(1))
-            .cloned(),
+        prompt_logprobs: frame.scored_of(at).cloned(),
     }
 }
 
