@@ -16,6 +16,9 @@ import tempfile
 import time
 import urllib.request
 
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", ".."))
+import server as program  # noqa: E402
+
 COMPLAINED = ["Why do leaves turn red in autumn?", "What is a mortgage?", "What is jazz?", "How do I tie a tie?"]
 HELD_OUT = [
     "What is photosynthesis?",
@@ -32,22 +35,10 @@ PATIENCE_S = 1_800
 
 class Server:
     def __init__(self, model, folder):
-        command = [os.environ["HONE"], "serve", "--bind", "127.0.0.1:0", "--data", folder, "--model", model]
-        self.log = open(os.path.join(folder, "log"), "w+", encoding="utf-8")
-        self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT)
-        self.url = self.address()
+        # Nobody reads what it says after its start.
+        env = os.environ | {"HONE__LOG__LEVEL": "error"}
+        self.process, self.url = program.start(os.path.join(folder, "data"), "--model", model, log=subprocess.DEVNULL, env=env)
         self.model = self.get("/v1/models")["data"][0]["id"]
-
-    def address(self):
-        for _ in range(600):
-            with open(self.log.name, encoding="utf-8") as log:
-                for line in log:
-                    if "listens on " in line:
-                        return line.split("listens on ")[1].strip()
-            if self.process.poll() is not None:
-                sys.exit(f"the server ended; its log is {self.log.name}")
-            time.sleep(0.1)
-        sys.exit("the server did not come up within a minute")
 
     def get(self, path):
         with urllib.request.urlopen(self.url + path, timeout=60) as reply:
