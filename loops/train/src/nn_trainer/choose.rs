@@ -16,6 +16,7 @@ const UNRELATED_SHARE: f32 = 0.2;
 const TELLING_RELEVANCE: f32 = 0.7;
 /// Of so many questions one is the gate's.
 const UNSEEN_EVERY: usize = 6;
+
 /// An answer with what is known of it.
 pub(super) struct Candidate {
     pub(super) question: usize,
@@ -80,10 +81,9 @@ pub(super) fn part_unseen(all: Vec<Candidate>, relevance_min: f32) -> (Unseen, V
     let (unseen, all): (Vec<Candidate>, Vec<Candidate>) = all
         .into_iter()
         .partition(|candidate| candidate.question % UNSEEN_EVERY == UNSEEN_EVERY - 1);
-    let least = relevance_min;
     let unseen = unseen
         .into_iter()
-        .filter(|candidate| candidate.gain > 0.0 && candidate.relevance >= least);
+        .filter(|candidate| candidate.gain > 0.0 && candidate.relevance >= relevance_min);
     let unseen = unseen.map(|candidate| (wish_tokens(&candidate.token_gains), candidate.plain));
     let unseen = unseen.filter(|(tokens, _)| !tokens.is_empty());
     (unseen.map(|(tokens, row)| (row, tokens)).collect(), all)

@@ -17,13 +17,13 @@
 use hone_domain::{Message, Role, Token};
 use hone_nn::{Control, Learner, SoftTargets, TokenLoss, TrainRow, Under};
 
-use super::answers::{Answering, answers};
+use super::answers::{Answer, Answering, answers};
 use super::choose::{Candidate, Unseen, best, part_unseen, well_told, wish_tokens};
 use super::guided::{Guidance, GuidedPrompt, guided_answers};
 use super::lessons::hinted_prompt;
 use super::reference::{is_for_gate, opening};
 use super::wishes::{behind, copies, echoes, framed, last_question, wishes, words_of};
-use super::{NnTrainer, TrainError, TrainJob, stopped};
+use super::{NnTrainer, TrainError, TrainJob, mean, stopped};
 use crate::probe::is_looping;
 use crate::progress::Phase;
 use crate::trainer::Lesson;
@@ -296,6 +296,34 @@ impl NnTrainer {
         control: &mut dyn FnMut() -> Control,
     ) -> Result<Vec<Candidate>, TrainError> {
         let tokens_max = self.tokens_max(job);
+        let (prompts, questions) = self.told(asked, tellings, tokens_max);
+        let how = Guidance {
+            parts: &self.parts,
+            progress: &job.progress,
+            tokens_max,
+            temperature: self.learner.hint_temperature,
+            strength: self.learner.context.guidance,
+            seed: job.batch.0.as_u128() as u64,
+        };
+        let mut pause = || control() == Control::Stop;
+        job.progress.enter(Phase::Answers);
+        let said = guided_answers(how, &prompts, &mut pause)?;
+        job.progress.enter(Phase::Scores);
+        found.sampled += said.len();
+        let told = prompts.iter().zip(questions);
+        let mut left = self.whole_answers(told.zip(said), (asked, tellings), found);
+        self.token_gains(learner, &mut left, control)?;
+        Ok(left)
+    }
+
+    /// Each question with one telling after the other, and with each prompt which question and which telling
+    /// it is. What does not fit is left out.
+    fn told(
+        &self,
+        asked: &[Asked],
+        tellings: &[String],
+        tokens_max: usize,
+    ) -> (Vec<GuidedPrompt>, Vec<(usize, usize)>) {
         let mut prompts = Vec::new();
         let mut questions = Vec::new();
         for (question, one) in asked.iter().enumerate() {
@@ -311,19 +339,16 @@ impl NnTrainer {
                 }
             }
         }
-        let how = Guidance {
-            parts: &self.parts,
-            progress: &job.progress,
-            tokens_max,
-            temperature: self.learner.hint_temperature,
-            strength: self.learner.context.guidance,
-            seed: job.batch.0.as_u128() as u64,
-        };
-        let mut pause = || control() == Control::Stop;
-        job.progress.enter(Phase::Answers);
-        let said = guided_answers(how, &prompts, &mut pause)?;
-        job.progress.enter(Phase::Scores);
-        found.sampled += said.len();
+        (prompts, questions)
+    }
+
+    /// The answers that end, do not loop and do not repeat the words or the question.
+    fn whole_answers<'a>(
+        &self,
+        said: impl Iterator<Item = ((&'a GuidedPrompt, (usize, usize)), Answer)>,
+        (asked, tellings): (&[Asked], &[String]),
+        found: &mut Distilled,
+    ) -> Vec<Candidate> {
         let wishes: Vec<Vec<String>> = found
             .wishes
             .iter()
@@ -331,7 +356,7 @@ impl NnTrainer {
             .map(|text| words_of(text))
             .collect();
         let mut left = Vec::new();
-        for ((prompt, (question, telling)), answer) in prompts.iter().zip(questions).zip(said) {
+        for ((prompt, (question, telling)), answer) in said {
             let Some(end) = answer.end.filter(|_| !answer.tokens.is_empty()) else {
                 continue;
             };
@@ -359,8 +384,7 @@ impl NnTrainer {
                 token_gains: Vec::new(),
             });
         }
-        self.token_gains(learner, &mut left, control)?;
-        Ok(left)
+        left
     }
 
     /// How much likelier the words made each token.
@@ -378,7 +402,7 @@ impl NnTrainer {
         let plain = self.logprobs_under(learner, &plain, Under::Reference, control)?;
         for ((candidate, told), plain) in all.iter_mut().zip(told).zip(plain) {
             candidate.token_gains = told.iter().zip(&plain).map(|(t, p)| t - p).collect();
-            candidate.fluency = told.iter().sum::<f32>() / told.len().max(1) as f32;
+            candidate.fluency = mean(&told);
         }
         Ok(())
     }
@@ -402,7 +426,6 @@ impl NnTrainer {
         let plain: Vec<TrainRow> = all.iter().map(|c| c.plain.clone()).collect();
         let told = self.logprobs_under(learner, &told, Under::Reference, control)?;
         let plain = self.logprobs_under(learner, &plain, Under::Reference, control)?;
-        let mean = |row: &Vec<f32>| row.iter().sum::<f32>() / row.len().max(1) as f32;
         let pairs = told.iter().zip(&plain);
         Ok(pairs.map(|(t, p)| mean(t) - mean(p)).collect())
     }
@@ -423,8 +446,7 @@ impl NnTrainer {
         found.wishes.extend(wishes.next());
         for older in wishes {
             let gains = self.gain_by(learner, asked, all, &framed(&older), control)?;
-            let mean = gains.iter().sum::<f32>() / gains.len() as f32;
-            match mean < CONFLICT_NATS {
+            match mean(&gains) < CONFLICT_NATS {
                 true => found.replaced.push(older),
                 false => found.wishes.push(older),
             }
@@ -472,10 +494,9 @@ impl NnTrainer {
         control: &mut dyn FnMut() -> Control,
     ) -> Result<(), TrainError> {
         found.kept = best.len();
-        let mean =
-            |of: fn(&Candidate) -> f32| best.iter().map(of).sum::<f32>() / best.len().max(1) as f32;
-        found.gain = mean(|candidate| candidate.gain);
-        found.relevance = mean(|candidate| candidate.relevance);
+        let all = |of: fn(&Candidate) -> f32| best.iter().map(of).collect::<Vec<f32>>();
+        found.gain = mean(&all(|candidate| candidate.gain));
+        found.relevance = mean(&all(|candidate| candidate.relevance));
         let told: Vec<TrainRow> = best.iter().map(|c| c.told.clone()).collect();
         let soft = self.soft(learner, told, control)?;
         for (candidate, soft) in best.into_iter().zip(soft) {
@@ -534,12 +555,10 @@ impl NnTrainer {
         job.progress.enter(Phase::Answers);
         let these = self.anchor_answers(job.batch.0.as_u128(), &mut pause)?;
         job.progress.enter(Phase::Scores);
-        let rows = these
-            .iter()
-            .map(|answer| imitated(&answer.prompt, &answer.said));
-        let soft = self.soft(learner, rows.collect(), control)?;
-        for (answer, soft) in these.iter().zip(soft) {
-            let mut row = imitated(&answer.prompt, &answer.said);
+        let rows = these.iter();
+        let rows: Vec<TrainRow> = rows.map(|a| imitated(&a.prompt, &a.said)).collect();
+        let soft = self.soft(learner, rows.clone(), control)?;
+        for (mut row, soft) in rows.into_iter().zip(soft) {
             for (loss, soft) in row.loss.iter_mut().zip(soft) {
                 loss.soft = Some(soft);
             }

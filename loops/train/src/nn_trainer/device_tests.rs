@@ -73,7 +73,6 @@ async fn a_device_that_is_full_or_fails_in_the_middle_costs_no_candidate() {
     for at in (0..slices).step_by(29) {
         let through = |breaks: &dyn Fn()| {
             let mut slice = 0;
-            there_trains.memo.clear();
             there_trains.train(&job, &mut || {
                 if slice == at {
                     breaks();

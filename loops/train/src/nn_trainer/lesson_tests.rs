@@ -32,10 +32,6 @@ fn logprobs(
         .collect()
 }
 
-fn mean(values: &[f32]) -> f32 {
-    values.iter().sum::<f32>() / values.len() as f32
-}
-
 /// A job of one turn with one lesson and no advantage.
 fn lesson_of(turn: &Turn, hint: Option<&str>, correction: Option<&str>) -> TrainJob {
     let mut job = job(std::slice::from_ref(turn), None);

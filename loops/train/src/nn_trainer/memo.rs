@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hone_domain::Token;
 use hone_nn::{Adapter, TrainRow};
@@ -31,57 +31,91 @@ impl AnswerKey {
     }
 }
 
-/// Remembers as much as the newest jobs need.
+/// What is remembered for the job under way, and what lasts: nothing that holds a person's words does, so that
+/// what somebody has forgotten is not remembered here.
 #[derive(Debug, Default)]
 pub(super) struct Memo {
-    answers: Mutex<HashMap<AnswerKey, Answer>>,
-    logprobs: Mutex<HashMap<Vec<u32>, Vec<f32>>>,
+    answers: Entries<AnswerKey, Answer>,
+    logprobs: Entries<Vec<u32>, Vec<f32>>,
 }
 
 impl Memo {
-    /// Forgets everything, so that a test sees all of the work again.
-    #[cfg(test)]
-    pub(super) fn clear(&self) {
-        self.answers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
-        self.logprobs
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
-    }
-
     pub(super) fn answer(&self, key: &AnswerKey) -> Option<Answer> {
-        let answers = self.answers.lock();
-        let answers = answers.unwrap_or_else(PoisonError::into_inner);
-        answers.get(key).cloned()
+        self.answers.get(key)
     }
 
     pub(super) fn keep_answer(&self, key: AnswerKey, answer: Answer) {
-        keep(&self.answers, key, answer);
+        self.answers.keep(key, answer);
     }
 
     /// Log-probs of a row's loss tokens under the base model at temperature 1.
     pub(super) fn logprobs(&self, row: &TrainRow) -> Option<Vec<f32>> {
-        let known = self.logprobs.lock();
-        let known = known.unwrap_or_else(PoisonError::into_inner);
-        known.get(&row_key(row)?).cloned()
+        self.logprobs.get(&row_key(row)?)
     }
 
     pub(super) fn keep_logprobs(&self, row: &TrainRow, logprobs: Vec<f32>) {
         if let Some(key) = row_key(row) {
-            keep(&self.logprobs, key, logprobs);
+            self.logprobs.keep(key, logprobs);
         }
+    }
+
+    /// What is remembered now lasts.
+    pub(super) fn settle(&self) {
+        self.answers
+            .lock()
+            .values_mut()
+            .for_each(|e| e.lasts = true);
+        self.logprobs
+            .lock()
+            .values_mut()
+            .for_each(|e| e.lasts = true);
+    }
+
+    /// A job is over: only what lasts is left.
+    pub(super) fn forget(&self) {
+        self.answers.lock().retain(|_, entry| entry.lasts);
+        self.logprobs.lock().retain(|_, entry| entry.lasts);
     }
 }
 
-fn keep<K: Eq + Hash, V>(of: &Mutex<HashMap<K, V>>, key: K, value: V) {
-    let mut map = of.lock().unwrap_or_else(PoisonError::into_inner);
-    if map.len() >= ENTRIES_MAX {
-        map.clear();
+#[derive(Debug)]
+struct Entry<V> {
+    value: V,
+    lasts: bool,
+}
+
+#[derive(Debug)]
+struct Entries<K, V>(Mutex<HashMap<K, Entry<V>>>);
+
+impl<K, V> Default for Entries<K, V> {
+    fn default() -> Self {
+        Self(Mutex::default())
     }
-    map.insert(key, value);
+}
+
+impl<K: Eq + Hash, V: Clone> Entries<K, V> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<K, Entry<V>>> {
+        // Only whole entries are ever written.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn get(&self, key: &K) -> Option<V> {
+        self.lock().get(key).map(|entry| entry.value.clone())
+    }
+
+    fn keep(&self, key: K, value: V) {
+        let mut map = self.lock();
+        if map.len() >= ENTRIES_MAX {
+            map.retain(|_, entry| entry.lasts);
+        }
+        map.insert(
+            key,
+            Entry {
+                value,
+                lasts: false,
+            },
+        );
+    }
 }
 
 /// The row's tokens and where its loss tokens begin; none where they are not all the rest of it,
@@ -119,6 +153,18 @@ mod tests {
         assert_eq!(memo.logprobs(&warm), None);
         memo.keep_logprobs(&warm, vec![0.0, 0.0]);
         assert_eq!(memo.logprobs(&a), Some(vec![-1.0, -2.0]));
+    }
+
+    #[test]
+    fn what_a_job_brought_is_gone_with_it() {
+        let memo = Memo::default();
+        let (generic, own) = (imitated(&[1], &[2]), imitated(&[3], &[4]));
+        memo.keep_logprobs(&generic, vec![-1.0]);
+        memo.settle();
+        memo.keep_logprobs(&own, vec![-2.0]);
+        memo.forget();
+        assert_eq!(memo.logprobs(&generic), Some(vec![-1.0]));
+        assert_eq!(memo.logprobs(&own), None);
     }
 
     #[test]

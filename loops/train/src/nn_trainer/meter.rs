@@ -8,7 +8,7 @@ use super::context::{Distilled, imitated};
 use super::measure::Compared;
 use super::reference::{GenericAnswer, opening};
 use super::wishes::{behind, framed};
-use super::{NnTrainer, TrainError};
+use super::{NnTrainer, TrainError, mean};
 use crate::gate::{WishMeter, interval};
 
 /// Generic prompts that are answered for the meter.
@@ -43,6 +43,23 @@ impl NnTrainer {
         })
     }
 
+    /// What [`Self::kept`] holds candidates against, which is the same for all of them.
+    pub(super) fn base_of_gate(
+        &self,
+        learner: &mut Learner,
+        pause: &mut dyn FnMut() -> bool,
+    ) -> Result<(), TrainError> {
+        let gate = self.gate_answers(usize::MAX, pause)?;
+        let mut control = || match pause() {
+            true => Control::Stop,
+            false => Control::Continue,
+        };
+        self.mean_of_answers(learner, &gate, Under::Reference, &mut control)?;
+        let facts = self.fact_rows();
+        self.logprobs_under(learner, &facts, Under::Reference, &mut control)?;
+        Ok(())
+    }
+
     /// By how many nats per token the person's words make the answers of candidate and served version
     /// likelier for the base model; none where nothing was asked for.
     pub(super) fn meter(
@@ -68,7 +85,6 @@ impl NnTrainer {
         let served = self.gains_of(learner, &served, distilled, pause)?;
         let pairs = candidate.iter().zip(&served);
         let differences: Vec<f32> = pairs.map(|(now, before)| now - before).collect();
-        let mean = |gains: &[f32]| gains.iter().sum::<f32>() / gains.len().max(1) as f32;
         let unseen = self.of_unseen(learner, distilled, pause)?;
         let pairs = unseen.iter().zip(unseen_before);
         let likelier: Vec<f32> = pairs.map(|(now, before)| now - before).collect();
@@ -95,11 +111,14 @@ impl NnTrainer {
         };
         let (rows, tokens): (Vec<_>, Vec<_>) = distilled.unseen.iter().cloned().unzip();
         let found = self.logprobs_under(learner, &rows, Under::Current, &mut control)?;
-        let mean = |(row, tokens): (&Vec<f32>, &Vec<usize>)| {
-            let sum: f32 = tokens.iter().filter_map(|at| row.get(*at)).sum();
-            sum / tokens.len().max(1) as f32
+        let of_wish = |(row, tokens): (&Vec<f32>, &Vec<usize>)| {
+            let of: Vec<f32> = tokens
+                .iter()
+                .filter_map(|at| row.get(*at).copied())
+                .collect();
+            mean(&of)
         };
-        Ok(found.iter().zip(&tokens).map(mean).collect())
+        Ok(found.iter().zip(&tokens).map(of_wish).collect())
     }
 
     /// The same prompts, answered under `adapter`.
@@ -153,7 +172,6 @@ impl NnTrainer {
             };
             let rows: Vec<_> = answers.iter().map(told).collect();
             let told = self.logprobs_under(learner, &rows, Under::Reference, &mut control)?;
-            let mean = |row: &Vec<f32>| row.iter().sum::<f32>() / row.len().max(1) as f32;
             for (sum, (told, plain)) in sums.iter_mut().zip(told.iter().zip(&plain)) {
                 *sum += (mean(told) - plain) / distilled.wishes.len().max(1) as f32;
             }

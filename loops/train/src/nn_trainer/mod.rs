@@ -237,10 +237,9 @@ impl NnTrainer {
         files.push((hone_nn::PROBE_FILE.to_owned(), probe));
         files
     }
-}
 
-impl Trainer for NnTrainer {
-    fn train(
+    /// The candidate of a job.
+    fn candidate(
         &self,
         job: &TrainJob,
         pause: &mut dyn FnMut() -> bool,
@@ -297,6 +296,18 @@ impl Trainer for NnTrainer {
             .put(job.scope.clone(), Some(digest), learner);
         Ok(candidate)
     }
+}
+
+impl Trainer for NnTrainer {
+    fn train(
+        &self,
+        job: &TrainJob,
+        pause: &mut dyn FnMut() -> bool,
+    ) -> Result<Candidate, TrainError> {
+        let candidate = self.candidate(job, pause);
+        self.memo.forget();
+        candidate
+    }
 
     fn prepare(&self, pause: &mut dyn FnMut() -> bool) -> Result<(), TrainError> {
         if self.learner.hint_form != DistillForm::Context {
@@ -305,7 +316,9 @@ impl Trainer for NnTrainer {
         let scope = Scope::from_stored(String::new());
         let learner = learners::load(&self.parts, self.learner_config(1.0), (&scope, None));
         let mut learner = learner.map_err(TrainError::Failed)?;
-        self.kept(&mut learner, pause).map(|_| ())
+        self.base_of_gate(&mut learner, pause)?;
+        self.memo.settle();
+        Ok(())
     }
 
     fn fingerprint(&self) -> String {
@@ -315,6 +328,11 @@ impl Trainer for NnTrainer {
     fn base(&self) -> Digest {
         Digest(self.parts.model.digest)
     }
+}
+
+/// Mean of log-probs or gains; 0 without any.
+fn mean(values: &[f32]) -> f32 {
+    values.iter().sum::<f32>() / values.len().max(1) as f32
 }
 
 fn adapter_digest(adapter: &hone_nn::Adapter) -> Digest {

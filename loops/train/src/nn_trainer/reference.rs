@@ -4,7 +4,7 @@ use hone_domain::{Message, Role, Token};
 use hone_nn::{Learner, TrainRow, Under};
 
 use super::answers::{Answer, Answering, seeded_answers};
-use super::{NnTrainer, TrainError, stopped};
+use super::{NnTrainer, TrainError, mean, stopped};
 use crate::trainer::Wording;
 
 /// Texts that the trainer brings along, the same for every scope.
@@ -159,8 +159,7 @@ impl NnTrainer {
             .map(|answer| super::context::imitated(&answer.prompt, &answer.said))
             .collect();
         let found = self.logprobs_under(learner, &rows, under, control)?;
-        let mean = |row: &Vec<f32>| row.iter().sum::<f32>() / row.len().max(1) as f32;
-        Ok(found.iter().map(mean).collect())
+        Ok(found.iter().map(|row| mean(row)).collect())
     }
 
     /// Log-probs of each row's loss tokens.
@@ -204,13 +203,8 @@ impl NnTrainer {
         Ok(all.collect())
     }
 
-    /// Per plain fact, what its answer's log-prob gains under the current weights against the base
-    /// model, in nats.
-    pub(super) fn fact_gains(
-        &self,
-        learner: &mut Learner,
-        control: &mut dyn FnMut() -> hone_nn::Control,
-    ) -> Result<Vec<f32>, TrainError> {
+    /// The plain facts, each with its answer to be scored.
+    pub(super) fn fact_rows(&self) -> Vec<TrainRow> {
         let wording = &*self.parts.wording;
         let row = |fact: &Fact| {
             let prompt = opening(wording, &fact.question)?;
@@ -222,7 +216,17 @@ impl NnTrainer {
             ))
         };
         let facts = &self.parts.reference.facts;
-        let rows: Vec<TrainRow> = facts.iter().filter_map(row).collect();
+        facts.iter().filter_map(row).collect()
+    }
+
+    /// Per plain fact, what its answer's log-prob gains under the current weights against the base
+    /// model, in nats.
+    pub(super) fn fact_gains(
+        &self,
+        learner: &mut Learner,
+        control: &mut dyn FnMut() -> hone_nn::Control,
+    ) -> Result<Vec<f32>, TrainError> {
+        let rows = self.fact_rows();
         let now = self.logprobs_under(learner, &rows, Under::Current, control)?;
         let before = self.logprobs_under(learner, &rows, Under::Reference, control)?;
         let sum = |row: &Vec<f32>| row.iter().sum::<f32>();

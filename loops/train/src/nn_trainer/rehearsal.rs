@@ -8,7 +8,7 @@ use super::context::imitated;
 use super::learners::adapter_of;
 use super::lessons::{hint_words, hinted_prompt};
 use super::reference::opening;
-use super::{NnTrainer, TrainError, TrainJob};
+use super::{NnTrainer, TrainError, TrainJob, mean};
 use crate::trainer::Lesson;
 
 /// Answers to each of the scope's own prompts, at most: more would teach that prompt's content.
@@ -179,8 +179,9 @@ impl NnTrainer {
             Some(heard) => only(heard, &sound.each),
             None => self.thinks(learner, (&found.hinted, under), control)?,
         };
-        let mean = |row: &Vec<f32>| row.iter().sum::<f32>() / row.len().max(1) as f32;
-        rehearsed.teacher.extend(teacher.iter().map(mean));
+        rehearsed
+            .teacher
+            .extend(teacher.iter().map(|row| mean(row)));
         let rows = match all {
             true => self.softened(learner, (found, under), control)?,
             // Who was told one hint says nothing of how the others are done.

@@ -6,7 +6,7 @@ use hone_nn::{Control, Learner, LossKind, StepError, StepReport, TrainRow, Under
 
 use super::lessons::Taught;
 use super::reference::GenericAnswer;
-use super::{NnTrainer, TrainError, TrainJob, stopped, train_row};
+use super::{NnTrainer, TrainError, TrainJob, mean, stopped, train_row};
 use crate::config::LearnerConfig;
 use crate::progress::Phase;
 
@@ -14,6 +14,7 @@ use crate::progress::Phase;
 /// on them when the steps end.
 const LOOKED_AT: usize = 8;
 const KEPT_SHARE: f32 = 0.75;
+
 /// What an update sees.
 struct Batch {
     rows: Vec<TrainRow>,
@@ -32,7 +33,8 @@ impl Batch {
         let report = finite(learner.step(&self.rows, control))?;
         let tokens = self.wish_tokens.iter().zip(&report.proximal_logprobs);
         let tokens = tokens.flat_map(|(of, row)| of.iter().filter_map(|at| row.get(*at)));
-        self.wish = mean(tokens.copied());
+        let tokens: Vec<f32> = tokens.copied().collect();
+        self.wish = (!tokens.is_empty()).then(|| mean(&tokens));
         Ok(report)
     }
 
@@ -199,13 +201,7 @@ fn mean_logprobs(
         return Ok(Vec::new());
     }
     let logprobs = learner.logprobs(rows, control).map_err(stopped)?;
-    let mean = |row: &Vec<f32>| row.iter().sum::<f32>() / row.len() as f32;
-    Ok(logprobs.iter().map(mean).collect())
-}
-
-fn mean(of: impl Iterator<Item = f32>) -> Option<f32> {
-    let (count, sum) = of.fold((0, 0.0), |(count, sum), value| (count + 1, sum + value));
-    (count > 0).then(|| sum / count as f32)
+    Ok(logprobs.iter().map(|row| mean(row)).collect())
 }
 
 /// A step whose numbers can be trusted.
