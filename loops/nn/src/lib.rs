@@ -72,7 +72,7 @@ pub use score::{GenerateOptions, Scores, embed, generate, score, score_chunked, 
 pub use simd::SimdLevel;
 pub use source::{LoadError, NamedTensor, TensorData, TensorSource};
 pub use train::{
-    Control, Distill, KlEstimator, Learner, LearnerConfig, LearnerError, LossKind, Objective,
+    Control, Distill, KlEstimator, Learner, LearnerConfig, LearnerError, LossKind, Mark, Objective,
     PerToken, SequenceView, SoftTargets, StateError, StepError, StepReport, Term, TokenLoss,
     TokenView, TopK, TrainRow, Trainable, Under, ess_scale,
 };

@@ -82,6 +82,10 @@ impl Params {
     }
 }
 
+/// The trained weights of a learner at one time.
+#[derive(Debug, Clone)]
+pub struct Mark(Vec<Vec<f32>>);
+
 /// Trains an adapter or all weights of a model. Deterministic: the same rows in the same order
 /// give the same bits, whatever the number of threads, and across save and resume.
 pub struct Learner {
@@ -265,6 +269,26 @@ impl Learner {
         let result = call(self);
         self.device = Some(device);
         result
+    }
+
+    /// The current weights, to go back to. The moments go on from where they are.
+    pub fn mark(&mut self) -> Mark {
+        Mark(self.params.copy())
+    }
+
+    /// Goes back to the weights of `mark`.
+    pub fn back_to(&mut self, mark: &Mark) {
+        self.params.restore(&mark.0);
+    }
+
+    /// Goes to half the way from `from` to `to`.
+    pub fn half_way(&mut self, from: &Mark, to: &Mark) {
+        let arrays = from.0.iter().zip(&to.0);
+        let half = |(a, b): (&Vec<f32>, &Vec<f32>)| -> Vec<f32> {
+            a.iter().zip(b).map(|(a, b)| a + (b - a) / 2.0).collect()
+        };
+        let masters: Vec<Vec<f32>> = arrays.map(half).collect();
+        self.params.restore(&masters);
     }
 
     /// The adapter as it would be served now; `None` when all weights are trained.

@@ -28,7 +28,7 @@ mod tests;
 
 pub(crate) use batch::{Micro, Pacer, Run, Sink, Site};
 pub(crate) use kept::layers_that_fit;
-pub use learner::{Learner, PerToken};
+pub use learner::{Learner, Mark, PerToken};
 pub(crate) use loss::{LossStep, RowGrad, TokenPull};
 pub use objective::{
     Distill, KlEstimator, Objective, SequenceView, SoftTargets, Term, TokenView, TopK, ess_scale,

@@ -403,6 +403,29 @@ fn a_stopped_step_changes_nothing() {
 }
 
 #[test]
+fn an_update_is_taken_back_whole_or_by_half() {
+    let shape = tiny(Family::Qwen3);
+    let base = Arc::new(model(&shape, 7));
+    let rows = rows(&shape, 2);
+    let cfg = config(Trainable::Dense(dense(AdapterDtype::F32)), PPO);
+    let mut learner = learner(&base, cfg);
+    let from = learner.mark();
+    learner.step(&rows, &mut go_on).unwrap();
+    let to = learner.mark();
+    let far = learner.logprobs(&rows, &mut go_on).unwrap();
+    learner.half_way(&from, &to);
+    let half = learner.mark();
+    let near = learner.logprobs(&rows, &mut go_on).unwrap();
+    learner.half_way(&from, &from);
+    let before = learner.logprobs(&rows, &mut go_on).unwrap();
+    assert!(near != far && near != before);
+    learner.back_to(&to);
+    assert_eq!(learner.logprobs(&rows, &mut go_on).unwrap(), far);
+    learner.back_to(&half);
+    assert_eq!(learner.logprobs(&rows, &mut go_on).unwrap(), near);
+}
+
+#[test]
 fn several_updates_move_the_ratio_and_keep_the_proximal_point() {
     let shape = tiny(Family::Llama);
     let base = Arc::new(model(&shape, 7));

@@ -5,15 +5,16 @@ use std::collections::HashMap;
 use hone_domain::Token;
 use hone_nn::TrainRow;
 
+use super::mean;
+
 /// Nats by which the words make a token likelier from which on the token does what they ask.
 const WISH_TOKEN_NATS: f32 = 0.5;
+/// Nats per token by which an answer may be less likely than the model's own answers to the words are.
+const STRANGE_NATS: f32 = 0.6;
 /// Share of the answers that are left out because they are the shortest.
-const SHORTEST_SHARE: f32 = 0.2;
-/// Share of the answers that are left out because others say more about their question.
-const UNRELATED_SHARE: f32 = 0.2;
-/// A way of telling is given up where its answers say so much less about their questions than those of
-/// the best one.
-const TELLING_RELEVANCE: f32 = 0.7;
+const SHORTEST_SHARE: f32 = 0.1;
+/// Share of the answers that are left out because others have more to do with their question.
+const UNRELATED_SHARE: f32 = 0.1;
 /// Of so many questions one is the gate's.
 const UNSEEN_EVERY: usize = 6;
 
@@ -22,6 +23,8 @@ pub(super) struct Candidate {
     pub(super) question: usize,
     /// Which telling it was given to.
     pub(super) telling: usize,
+    /// Whether it went further than the telling itself.
+    pub(super) is_guided: bool,
     /// The prompt with the words that it was given to, the prompt without, and the answer with its
     /// end.
     pub(super) told: TrainRow,
@@ -29,7 +32,8 @@ pub(super) struct Candidate {
     pub(super) said: Vec<Token>,
     pub(super) gain: f32,
     pub(super) relevance: f32,
-    /// Mean log-prob per token with the words that it was given to.
+    /// Mean log-prob per token with the words that it was given to, or with the person's own where that is
+    /// less.
     pub(super) fluency: f32,
     /// Per token, how much likelier the words made it.
     pub(super) token_gains: Vec<f32>,
@@ -57,20 +61,16 @@ fn quantile(mut values: Vec<f32>, share: f32) -> f32 {
     values.get(at).copied().unwrap_or(0.0)
 }
 
-/// Leaves out the answers to tellings that the model misunderstands: they say clearly less about their
-/// questions than those to the best telling.
-pub(super) fn well_told(all: Vec<Candidate>) -> Vec<Candidate> {
-    let mut means: HashMap<usize, (f32, f32)> = HashMap::new();
-    for candidate in &all {
-        let mean = means.entry(candidate.telling).or_default();
-        *mean = (mean.0 + candidate.relevance, mean.1 + 1.0);
+/// Leaves out what the model that reads the words would hardly say itself: answers that are less likely to
+/// it than its own ones are, by more than [`STRANGE_NATS`].
+pub(super) fn fluent(mut all: Vec<Candidate>) -> Vec<Candidate> {
+    let own = all.iter().filter(|candidate| !candidate.is_guided);
+    let own: Vec<f32> = own.map(|candidate| candidate.fluency).collect();
+    if !own.is_empty() {
+        let least = mean(&own) - STRANGE_NATS;
+        all.retain(|candidate| candidate.fluency >= least);
     }
-    let mean = |(sum, count): &(f32, f32)| sum / count;
-    let best = means.values().map(mean).fold(0.0, f32::max);
-    let is_good = |telling: &usize| mean(&means[telling]) >= TELLING_RELEVANCE * best;
-    all.into_iter()
-        .filter(|candidate| is_good(&candidate.telling))
-        .collect()
+    all
 }
 
 /// Answers that the gate looks at, each with the loss tokens that do what the words ask.
@@ -94,13 +94,14 @@ pub(super) fn part_unseen(all: Vec<Candidate>, relevance_min: f32) -> (Unseen, V
 pub(super) fn best(all: Vec<Candidate>, relevance_min: f32) -> Vec<Candidate> {
     let lengths = all.iter().map(|candidate| candidate.said.len() as f32);
     let shortest = quantile(lengths.collect(), SHORTEST_SHARE);
-    let relevances = all.iter().map(|candidate| candidate.relevance);
-    let least = quantile(relevances.collect(), UNRELATED_SHARE);
-    let least = least.max(relevance_min);
+    // Per token a short answer has more to do with its question than a long one.
+    let related = |candidate: &Candidate| candidate.relevance * candidate.said.len() as f32;
+    let least = quantile(all.iter().map(related).collect(), UNRELATED_SHARE);
     let mut best: HashMap<usize, Candidate> = HashMap::new();
     for candidate in all {
         let is_answer = candidate.gain > 0.0
-            && candidate.relevance >= least
+            && candidate.relevance >= relevance_min
+            && related(&candidate) >= least
             && candidate.said.len() as f32 >= shortest;
         let before = best.get(&candidate.question);
         if is_answer && before.is_none_or(|before| candidate.worth() > before.worth()) {

@@ -18,10 +18,11 @@ use hone_domain::{Message, Role, Token};
 use hone_nn::{Control, Learner, SoftTargets, TokenLoss, TrainRow, Under};
 
 use super::answers::{Answer, Answering, answers};
-use super::choose::{Candidate, Unseen, best, part_unseen, well_told, wish_tokens};
+use super::choose::{Candidate, Unseen, best, fluent, part_unseen, wish_tokens};
 use super::guided::{Guidance, GuidedPrompt, guided_answers};
 use super::lessons::hinted_prompt;
 use super::reference::{is_for_gate, opening};
+use super::telling::{Asks, Telling, Way, all_ways, best_ways, forms};
 use super::wishes::{behind, copies, echoes, framed, last_question, wishes, words_of};
 use super::{NnTrainer, TrainError, TrainJob, mean, stopped};
 use crate::probe::is_looping;
@@ -30,6 +31,8 @@ use crate::trainer::Lesson;
 
 /// Longest instruction that is made of a person's words, in tokens.
 const REWRITE_TOKENS: usize = 32;
+/// Fewer answers teach nothing.
+const ANSWERS_MIN: usize = 3;
 /// Nats per token below which an older wish opposes the answers to a newer one.
 const CONFLICT_NATS: f32 = -0.02;
 
@@ -56,8 +59,6 @@ pub(super) struct Distilled {
     /// Answers that do what the words ask and are not learned from, each with the loss tokens that do
     /// it, for the gate.
     pub(super) unseen: Unseen,
-    /// How the words are put behind a question, for the gate's meter.
-    pub(super) tellings: Vec<String>,
 }
 
 /// A question to be answered.
@@ -67,14 +68,21 @@ enum Asked<'a> {
     Generic(&'a str),
 }
 
-/// The ways in which a wish is told. The first one counts twice where there is an instruction too, which
-/// small models often get wrong.
-fn forms(wish: &str, rewrite: Option<&str>) -> Vec<String> {
-    let mut forms = vec![framed(wish), wish.to_owned()];
-    if let Some(rewrite) = rewrite {
-        forms.extend([framed(wish), framed(rewrite)]);
-    }
-    forms
+/// Every form of every wish.
+fn tellings(wishes: &[String], rewrites: &[Option<String>]) -> Vec<Telling> {
+    let pairs = wishes.iter().zip(rewrites);
+    pairs
+        .flat_map(|(wish, rewrite)| forms(wish, rewrite.as_deref()))
+        .collect()
+}
+
+/// `most` different ones of `count` places, spread over all of them, from a place that depends on `start`.
+fn spread(count: usize, start: usize, most: usize) -> impl Iterator<Item = usize> {
+    // A prime step comes to every place before it repeats one, unless it divides the number of places.
+    let step = if count.is_multiple_of(7) { 11 } else { 7 };
+    let step = if count.is_multiple_of(step) { 1 } else { step };
+    let begin = start % count.max(1);
+    (0..most.min(count)).map(move |number| (begin + number * step) % count)
 }
 
 /// A prompt and what follows it, as a row that imitates what follows.
@@ -116,42 +124,38 @@ impl NnTrainer {
         let rewrites = self.rewrites(&found.wishes, control)?;
         let asked = self.questions(job);
         let newest = found.wishes.len().min(1);
-        let tellings = |wishes: &[String], rewrites: &[Option<String>]| -> Vec<String> {
-            let pairs = wishes.iter().zip(rewrites);
-            pairs
-                .flat_map(|(wish, rewrite)| forms(wish, rewrite.as_deref()))
-                .collect()
-        };
-        // Where there is one wish, it is told with every question. Where there are several, the
-        // newest with half of them, and what these answers come to says which of the others it
-        // replaced.
-        let half = match found.wishes.len() {
-            1 => asked.len(),
-            _ => asked.len().div_ceil(2),
-        };
+        // The newest wish is told with half of the questions, in every way. What these answers come to says
+        // which older wishes it replaced, and which ways the other half is told.
+        let half = asked.len().div_ceil(2);
         let first = tellings(&found.wishes[..newest], &rewrites[..newest]);
-        let mut all = self.sample(learner, job, &asked[..half], &first, found, control)?;
+        let ways = all_ways(&first);
+        let part = (&asked[..half], first.as_slice(), ways.as_slice());
+        let (mut all, counts) = self.sample(learner, job, part, found, control)?;
         self.drop_replaced(learner, &asked, &all, found, control)?;
+        self.gains(learner, &asked, &mut all, found, control)?;
         let still = |wish: &String| found.wishes.contains(wish);
         let kept: Vec<Option<String>> = self.still(&rewrites, job, still);
-        let tellings = tellings(&found.wishes, &kept);
-        if half < asked.len() {
-            let more = self.sample(learner, job, &asked[half..], &tellings, found, control)?;
-            all.extend(more.into_iter().map(|candidate| Candidate {
-                question: candidate.question + half,
-                ..candidate
-            }));
+        let told = tellings(&found.wishes, &kept);
+        let least = self.learner.context.relevance_min;
+        let ways = best_ways((&first, &counts), &all, least, &told);
+        job.progress.at(0.5);
+        let part = (&asked[half..], told.as_slice(), ways.as_slice());
+        let (mut more, _) = self.sample(learner, job, part, found, control)?;
+        for candidate in &mut more {
+            candidate.question += half;
         }
-        job.progress.at(0.4);
-        self.gains(learner, &asked, &mut all, found, control)?;
+        self.gains(learner, &asked, &mut more, found, control)?;
+        all.extend(more);
         job.progress.at(0.8);
         let lengths = all.iter().map(|candidate| candidate.said.len());
         found.told_tokens = lengths.sum::<usize>() as f32 / all.len().max(1) as f32;
-        found.tellings = tellings;
-        let least = self.learner.context.relevance_min;
-        let (unseen, all) = part_unseen(well_told(all), least);
+        let (unseen, all) = part_unseen(fluent(all), least);
         found.unseen = unseen;
-        let best = best(all, least);
+        let mut best = best(all, least);
+        // From one or two answers the model would learn these and not what they have in common.
+        if best.len() < ANSWERS_MIN.min(asked.len() / 2) {
+            best.clear();
+        }
         self.take(learner, best, found, control)
     }
 
@@ -251,11 +255,10 @@ impl NnTrainer {
             false => own.len().min(most.div_ceil(3)),
         };
         own.truncate(mine);
-        let start = job.batch.0.as_u128() % generic.len().max(1) as u128;
-        let others = generic.iter().cycle().skip(start as usize).step_by(7);
-        let others = others.take((most - mine).min(generic.len()));
-        let own = own.into_iter().map(Asked::Own);
-        own.chain(others.map(|text| Asked::Generic(text))).collect()
+        let start = job.batch.0.as_u128() as usize;
+        let others =
+            spread(generic.len(), start, most - mine).map(|at| Asked::Generic(generic[at]));
+        own.into_iter().map(Asked::Own).chain(others).collect()
     }
 
     fn plain_prompt(&self, asked: &Asked) -> Option<Vec<Token>> {
@@ -265,13 +268,14 @@ impl NnTrainer {
         }
     }
 
-    fn told_prompt(&self, asked: &Asked, telling: &str) -> Option<Vec<Token>> {
+    /// The prompt with the wish; in a person's own it stands behind the question.
+    fn told_prompt(&self, asked: &Asked, telling: &Telling) -> Option<Vec<Token>> {
         match asked {
             Asked::Own(lesson) => {
-                let words = behind("", telling);
+                let words = behind("", &telling.words);
                 hinted_prompt(&*self.parts.wording, &lesson.turn, &words)
             }
-            Asked::Generic(text) => opening(&*self.parts.wording, &behind(text, telling)),
+            Asked::Generic(text) => opening(&*self.parts.wording, &telling.with(text)),
         }
     }
 
@@ -284,58 +288,71 @@ impl NnTrainer {
         (own + own / 2).clamp(most.min(64), most)
     }
 
-    /// Answers each question several times, with one telling after the other. Only whole answers
-    /// that do not loop or repeat the words are left.
+    /// Answers each question several times, in one way after the other. Only whole answers that do not
+    /// loop or repeat the words are left; beside them how often each way was asked.
     fn sample(
         &self,
         learner: &mut Learner,
         job: &TrainJob,
-        asked: &[Asked],
-        tellings: &[String],
+        (asked, tellings, ways): (&[Asked], &[Telling], &[Way]),
         found: &mut Distilled,
         control: &mut dyn FnMut() -> Control,
-    ) -> Result<Vec<Candidate>, TrainError> {
+    ) -> Result<(Vec<Candidate>, Asks), TrainError> {
         let tokens_max = self.tokens_max(job);
-        let (prompts, questions) = self.told(asked, tellings, tokens_max);
+        let (prompts, questions) = self.told((asked, tellings, ways), tokens_max);
         let how = Guidance {
             parts: &self.parts,
             progress: &job.progress,
+            from_to: match found.sampled {
+                0 => (0.0, 0.5),
+                _ => (0.5, 1.0),
+            },
             tokens_max,
             temperature: self.learner.hint_temperature,
-            strength: self.learner.context.guidance,
-            seed: job.batch.0.as_u128() as u64,
+            // Another one for each half.
+            seed: (job.batch.0.as_u128() as u64).wrapping_add(found.sampled as u64),
         };
         let mut pause = || control() == Control::Stop;
         job.progress.enter(Phase::Answers);
         let said = guided_answers(how, &prompts, &mut pause)?;
         job.progress.enter(Phase::Scores);
         found.sampled += said.len();
-        let told = prompts.iter().zip(questions);
+        let count = |way: &Way| questions.iter().filter(|(_, of)| of == way).count();
+        let counts = ways.iter().map(|way| (*way, count(way))).collect();
+        let told = prompts.iter().zip(questions.iter().copied());
         let mut left = self.whole_answers(told.zip(said), (asked, tellings), found);
         self.token_gains(learner, &mut left, control)?;
-        Ok(left)
+        Ok((left, counts))
     }
 
-    /// Each question with one telling after the other, and with each prompt which question and which telling
-    /// it is. What does not fit is left out.
+    /// Each question in one way after the other, and with each prompt which question and which way it is.
+    /// What does not fit is left out.
     fn told(
         &self,
-        asked: &[Asked],
-        tellings: &[String],
+        (asked, tellings, ways): (&[Asked], &[Telling], &[Way]),
         tokens_max: usize,
-    ) -> (Vec<GuidedPrompt>, Vec<(usize, usize)>) {
+    ) -> (Vec<GuidedPrompt>, Vec<(usize, Way)>) {
         let mut prompts = Vec::new();
         let mut questions = Vec::new();
+        let each = self.learner.context.answers_per_prompt;
         for (question, one) in asked.iter().enumerate() {
-            for try_number in 0..self.learner.context.answers_per_prompt {
-                let telling = &tellings[(question + try_number) % tellings.len()];
-                let told_by = tellings.iter().position(|other| other == telling);
-                let told_by = told_by.unwrap_or_default();
-                let pair = self.plain_prompt(one).zip(self.told_prompt(one, telling));
-                let Some((plain, told)) = pair else { continue };
+            for try_number in 0..each {
+                let way = ways[(question * each + try_number) % ways.len()];
+                let told = self.told_prompt(one, &tellings[way.telling]);
+                let Some((plain, told)) = self.plain_prompt(one).zip(told) else {
+                    continue;
+                };
+                let strength = match way.is_guided {
+                    true => self.learner.context.guidance,
+                    false => 0.0,
+                };
                 if self.fits(told.len() + tokens_max) {
-                    prompts.push(GuidedPrompt { told, plain });
-                    questions.push((question, told_by));
+                    prompts.push(GuidedPrompt {
+                        told,
+                        plain,
+                        strength,
+                    });
+                    questions.push((question, way));
                 }
             }
         }
@@ -345,18 +362,18 @@ impl NnTrainer {
     /// The answers that end, do not loop and do not repeat the words or the question.
     fn whole_answers<'a>(
         &self,
-        said: impl Iterator<Item = ((&'a GuidedPrompt, (usize, usize)), Answer)>,
-        (asked, tellings): (&[Asked], &[String]),
+        said: impl Iterator<Item = ((&'a GuidedPrompt, (usize, Way)), Answer)>,
+        (asked, tellings): (&[Asked], &[Telling]),
         found: &mut Distilled,
     ) -> Vec<Candidate> {
         let wishes: Vec<Vec<String>> = found
             .wishes
             .iter()
-            .chain(tellings)
+            .chain(tellings.iter().map(|telling| &telling.words))
             .map(|text| words_of(text))
             .collect();
         let mut left = Vec::new();
-        for ((prompt, (question, telling)), answer) in said {
+        for ((prompt, (question, way)), answer) in said {
             let Some(end) = answer.end.filter(|_| !answer.tokens.is_empty()) else {
                 continue;
             };
@@ -374,7 +391,8 @@ impl NnTrainer {
             let said = [answer.tokens.as_slice(), &[end]].concat();
             left.push(Candidate {
                 question,
-                telling,
+                telling: way.telling,
+                is_guided: way.is_guided,
                 told: imitated(&prompt.told, &said),
                 plain: imitated(&prompt.plain, &said),
                 said,
@@ -407,16 +425,16 @@ impl NnTrainer {
         Ok(())
     }
 
-    /// Mean log-prob per token of each answer behind its question with these words, and what it
-    /// gains by them; nothing where they do not fit.
+    /// What each answer gains by these words behind its question, and its mean log-prob with them, both
+    /// per token; nothing is gained where they do not fit.
     fn gain_by(
         &self,
         learner: &mut Learner,
         asked: &[Asked],
         all: &[Candidate],
-        words: &str,
+        words: &Telling,
         control: &mut dyn FnMut() -> Control,
-    ) -> Result<Vec<f32>, TrainError> {
+    ) -> Result<Vec<(f32, f32)>, TrainError> {
         let told = |candidate: &Candidate| {
             let prompt = self.told_prompt(&asked[candidate.question], words);
             let row = prompt.map(|prompt| imitated(&prompt, &candidate.said));
@@ -427,7 +445,9 @@ impl NnTrainer {
         let told = self.logprobs_under(learner, &told, Under::Reference, control)?;
         let plain = self.logprobs_under(learner, &plain, Under::Reference, control)?;
         let pairs = told.iter().zip(&plain);
-        Ok(pairs.map(|(t, p)| mean(t) - mean(p)).collect())
+        Ok(pairs
+            .map(|(told, plain)| (mean(told) - mean(plain), mean(told)))
+            .collect())
     }
 
     /// Gives up the older wishes that make the answers to the newest one less likely.
@@ -445,7 +465,14 @@ impl NnTrainer {
         let mut wishes = std::mem::take(&mut found.wishes).into_iter();
         found.wishes.extend(wishes.next());
         for older in wishes {
-            let gains = self.gain_by(learner, asked, all, &framed(&older), control)?;
+            let gains = self.gain_by(
+                learner,
+                asked,
+                all,
+                &Telling::behind(framed(&older)),
+                control,
+            )?;
+            let gains: Vec<f32> = gains.iter().map(|(gain, _)| *gain).collect();
             match mean(&gains) < CONFLICT_NATS {
                 true => found.replaced.push(older),
                 false => found.wishes.push(older),
@@ -464,9 +491,11 @@ impl NnTrainer {
         control: &mut dyn FnMut() -> Control,
     ) -> Result<(), TrainError> {
         for wish in &found.wishes {
-            let gains = self.gain_by(learner, asked, all, &framed(wish), control)?;
-            for (candidate, gain) in all.iter_mut().zip(gains) {
+            let found_by =
+                self.gain_by(learner, asked, all, &Telling::behind(framed(wish)), control)?;
+            for (candidate, (gain, told)) in all.iter_mut().zip(found_by) {
                 candidate.gain += gain / found.wishes.len() as f32;
+                candidate.fluency = candidate.fluency.min(told);
             }
         }
         let elsewhere = |candidate: &Candidate| {

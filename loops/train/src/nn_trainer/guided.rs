@@ -31,21 +31,32 @@ fn slice_tokens(config: &ModelConfig) -> usize {
 pub(super) struct GuidedPrompt {
     pub(super) told: Vec<Token>,
     pub(super) plain: Vec<Token>,
+    /// How much further than the wish itself the answer goes: with `g` it is drawn from
+    /// `log p(told) + g (log p(told) - log p(plain))` (classifier-free guidance, Sanchez et al.
+    /// 2023, arXiv 2306.17806, eq. 7). 0 draws from the model that reads the wish.
+    pub(super) strength: f32,
+}
+
+impl GuidedPrompt {
+    /// The prompts that are read for it: without guidance the one with the wish alone.
+    fn read(&self) -> Vec<&[Token]> {
+        match self.strength == 0.0 {
+            true => vec![&self.told],
+            false => vec![&self.told, &self.plain],
+        }
+    }
 }
 
 /// How answers are sampled from the base model.
 #[derive(Clone, Copy)]
 pub(super) struct Guidance<'a> {
     pub(super) parts: &'a NnParts,
-    /// Where it is told how many answers are there.
+    /// Where it is told how many answers are there, and from where to where these go of all.
     pub(super) progress: &'a Progress,
+    pub(super) from_to: (f64, f64),
     /// Longest answer.
     pub(super) tokens_max: usize,
     pub(super) temperature: f32,
-    /// How much further than the wish itself an answer goes: with `g` it is drawn from
-    /// `log p(told) + g (log p(told) - log p(plain))` (classifier-free guidance, Sanchez et al.
-    /// 2023, arXiv 2306.17806, eq. 7). 0 draws from the model that reads the wish.
-    pub(super) strength: f32,
     /// Seed of the first prompt; the others count on from it.
     pub(super) seed: u64,
 }
@@ -69,7 +80,7 @@ impl Context<'_> {
 /// An answer under way.
 struct Sequence<'a> {
     index: usize,
-    contexts: [Context<'a>; 2],
+    contexts: Vec<Context<'a>>,
     said: Vec<Token>,
 }
 
@@ -98,7 +109,7 @@ enum Piece {
         context: usize,
         tokens: usize,
     },
-    /// The last token of both contexts, to draw the next.
+    /// The last token of every context, to draw the next.
     Draw { slot: usize },
 }
 
@@ -138,8 +149,9 @@ pub(super) fn guided_answers(
             run.begin();
         }
         let open = run.slots.iter().flatten().count();
-        how.progress
-            .at((run.next - open) as f64 / prompts.len() as f64);
+        let over = (run.next - open) as f64 / prompts.len() as f64;
+        let (from, to) = how.from_to;
+        how.progress.at(from + (to - from) * over);
     }
     Ok(run.answers)
 }
@@ -183,10 +195,10 @@ impl<'a> Run<'a> {
                     .collect(),
                 done: 0,
             };
-            let prompt = &prompts[index];
+            let read = prompts[index].read().into_iter().enumerate();
             *place = Some(Sequence {
                 index,
-                contexts: [context(0, &prompt.told), context(1, &prompt.plain)],
+                contexts: read.map(|(at, prompt)| context(at, prompt)).collect(),
                 said: Vec::new(),
             });
         }
@@ -200,9 +212,9 @@ impl<'a> Run<'a> {
             let slots = self.slots.iter().enumerate();
             slots.filter_map(|(slot, sequence)| Some((slot, sequence.as_ref()?)))
         };
-        for (slot, _) in open().filter(|(_, sequence)| sequence.left() == 0) {
+        for (slot, sequence) in open().filter(|(_, sequence)| sequence.left() == 0) {
             pieces.push(Piece::Draw { slot });
-            room = room.saturating_sub(2);
+            room = room.saturating_sub(sequence.contexts.len());
         }
         for (slot, sequence) in open() {
             for (context, of) in sequence.contexts.iter().enumerate() {
@@ -235,7 +247,7 @@ impl<'a> Run<'a> {
             let Some(sequence) = &self.slots[slot] else {
                 continue;
             };
-            for context in contexts {
+            for context in contexts.start..contexts.end.min(sequence.contexts.len()) {
                 let of = &sequence.contexts[context];
                 batch.push(SeqInput {
                     tokens: match tokens {
@@ -267,9 +279,18 @@ impl<'a> Run<'a> {
                     }
                 }
                 Piece::Draw { slot } => {
-                    let (told, plain) = (logits.row(row), logits.row(row + 1));
-                    row += 2;
-                    let guided = guided(told, plain, self.how.strength);
+                    let Some(sequence) = &self.slots[slot] else {
+                        continue;
+                    };
+                    let strength = self.prompts[sequence.index].strength;
+                    let told = logits.row(row);
+                    // Without guidance there is no other row, and it has no weight.
+                    let plain = match sequence.contexts.len() {
+                        1 => told,
+                        _ => logits.row(row + 1),
+                    };
+                    row += sequence.contexts.len();
+                    let guided = guided(told, plain, strength);
                     self.draw(slot, &guided);
                 }
             }

@@ -335,3 +335,32 @@ async fn a_second_try_becomes_likelier_as_a_first_one_and_a_bad_one_less_likely(
         assert_eq!(candidate.parity.mismatches, 0);
     }
 }
+
+/// The base model's own answers to everyday prompts go on as before, whatever the learning rate.
+#[tokio::test]
+async fn an_update_that_goes_too_far_is_shortened() {
+    let house = House::new().await;
+    let everyday: Vec<String> = (0..12).map(|n| format!("{} 5", 6 + n % 8)).collect();
+    let parts = NnParts {
+        everyday: everyday.into(),
+        ..parts(&house)
+    };
+    let turn = sampled(&house, &parts, 1);
+    let job = lesson_of(&turn, None, Some("14 15 16"));
+    let trained = |lr: f32| {
+        let mut config = config();
+        config.learner.hint_form = DistillForm::Context;
+        config.learner.lr = lr;
+        config.learner.correction_steps_max = 12;
+        let trainer = NnTrainer::new(parts.clone(), &config).unwrap();
+        trainer.train(&job, &mut || false).unwrap().numbers
+    };
+    let careful = trained(1e-3);
+    assert_eq!(careful["updates_shortened"], 0.0, "{careful:?}");
+    let wild = trained(5.0);
+    assert!(wild["updates_shortened"] >= 2.0, "{wild:?}");
+    assert!(
+        wild["lr"] < 2.0 && wild["loss_last"].is_finite(),
+        "{wild:?}"
+    );
+}

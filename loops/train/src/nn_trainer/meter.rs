@@ -11,6 +11,8 @@ use super::wishes::{behind, framed};
 use super::{NnTrainer, TrainError, mean};
 use crate::gate::{WishMeter, interval};
 
+/// Generic prompts whose answers by the base model a candidate is held against.
+const KEPT_PROMPTS: usize = 20;
 /// Generic prompts that are answered for the meter.
 const METER_PROMPTS: usize = 8;
 /// Longest of these answers, in tokens.
@@ -29,7 +31,7 @@ impl NnTrainer {
         learner: &mut Learner,
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<Kept, TrainError> {
-        let gate = self.gate_answers(usize::MAX, pause)?;
+        let gate = self.gate_answers(KEPT_PROMPTS, pause)?;
         let mut control = || match pause() {
             true => Control::Stop,
             false => Control::Continue,
@@ -49,7 +51,7 @@ impl NnTrainer {
         learner: &mut Learner,
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<(), TrainError> {
-        let gate = self.gate_answers(usize::MAX, pause)?;
+        let gate = self.gate_answers(KEPT_PROMPTS, pause)?;
         let mut control = || match pause() {
             true => Control::Stop,
             false => Control::Continue,

@@ -12,6 +12,7 @@ mod meter;
 mod reference;
 mod rehearsal;
 mod steps;
+mod telling;
 mod wishes;
 
 #[cfg(test)]
@@ -257,7 +258,7 @@ impl NnTrainer {
         };
         learner.set_lr(lr);
         let parent = learners::adapter_of(&learner);
-        let stepped = self.steps(&mut learner, job, pause)?;
+        let stepped = self.steps(&mut learner, (job, lr), pause)?;
         let adapter = learners::adapter_of(&learner);
         if adapter
             .to_tensors()
@@ -286,7 +287,7 @@ impl NnTrainer {
             files: self.files(job, &adapter),
             checkpoint: learner.state(),
             measured,
-            numbers: steps::numbers(&stepped, f64::from(lr))
+            numbers: steps::numbers(&stepped)
                 .into_iter()
                 .chain(progress.took())
                 .collect(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hone_nn::{Control, Learner, LossKind, StepError, StepReport, TrainRow, Under};
+use hone_nn::{Control, Learner, LossKind, Mark, StepError, StepReport, TrainRow, Under};
 
 use super::lessons::Taught;
 use super::reference::GenericAnswer;
@@ -75,7 +75,7 @@ impl NnTrainer {
     pub(super) fn steps(
         &self,
         learner: &mut Learner,
-        job: &TrainJob,
+        (job, lr): (&TrainJob, f32),
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<Stepped, TrainError> {
         let mut control = || match pause() {
@@ -98,6 +98,7 @@ impl NnTrainer {
         }
         batch.go_on(anchored);
         let gate = self.gate_answers(LOOKED_AT, &mut || control() == Control::Stop)?;
+        let mut stride = Stride::new(lr);
         for step in 1..=self.learner.correction_steps_max {
             known.look(learner, &taught, &mut control)?;
             known.wish = batch.wish;
@@ -108,13 +109,18 @@ impl NnTrainer {
             if known.enough(&self.learner) && self.is_kept(learner, &gate, &mut control)? {
                 break;
             }
+            if anchored {
+                stride.before(learner);
+            }
             reports.push(batch.step(learner, &mut control)?);
+            stride.after(learner, &reports[reports.len() - 1]);
         }
         Ok(Stepped {
             reports,
             taught,
             unseen_before,
             known,
+            stride,
         })
     }
 
@@ -134,6 +140,49 @@ impl NnTrainer {
     }
 }
 
+/// Share of a loss by which it may rise from one update to the next.
+const RISE: f64 = 0.01;
+
+/// How far an update goes. One that made the loss of the same rows larger went too far: it is taken back by
+/// half, and those that follow go half as far. How far a model bears differs by more than ten times.
+struct Stride {
+    lr: f32,
+    /// Weights with the smallest loss so far, and that loss.
+    best: Option<(Mark, f64)>,
+    here: Option<Mark>,
+    shortened: usize,
+}
+
+impl Stride {
+    fn new(lr: f32) -> Self {
+        Self {
+            lr,
+            best: None,
+            here: None,
+            shortened: 0,
+        }
+    }
+
+    /// Remembers where an update begins.
+    fn before(&mut self, learner: &mut Learner) {
+        self.here = Some(learner.mark());
+    }
+
+    /// Looks at the loss where the update began.
+    fn after(&mut self, learner: &mut Learner, report: &StepReport) {
+        let Some(here) = self.here.take() else { return };
+        match &self.best {
+            Some((best, loss)) if report.loss > loss + RISE * loss.abs() => {
+                learner.half_way(best, &here);
+                self.lr /= 2.0;
+                self.shortened += 1;
+                learner.set_lr(self.lr);
+            }
+            _ => self.best = Some((here, report.loss)),
+        }
+    }
+}
+
 /// What the steps on a batch did.
 pub(super) struct Stepped {
     pub(super) reports: Vec<StepReport>,
@@ -141,6 +190,7 @@ pub(super) struct Stepped {
     /// What was asked for, in answers that are not learned from, before the steps.
     pub(super) unseen_before: Vec<f32>,
     known: Known,
+    stride: Stride,
 }
 
 /// Mean log-prob per token of each correction, before and now, and by how much the rehearsed
@@ -218,11 +268,12 @@ fn finite(report: Result<StepReport, StepError>) -> Result<StepReport, TrainErro
 
 /// What is reported of the steps on one batch: readings of the first, where the proximal policy is
 /// the served one, and the largest gradient norm.
-pub(super) fn numbers(stepped: &Stepped, lr: f64) -> BTreeMap<&'static str, f64> {
+pub(super) fn numbers(stepped: &Stepped) -> BTreeMap<&'static str, f64> {
     let Stepped {
         reports,
         taught,
         known,
+        stride,
         unseen_before: _,
     } = stepped;
     let lowest = |of: &[f32]| of.iter().copied().fold(0.0_f32, f32::min);
@@ -255,7 +306,8 @@ pub(super) fn numbers(stepped: &Stepped, lr: f64) -> BTreeMap<&'static str, f64>
             reports.iter().map(|r| r.slices).sum::<usize>() as f64,
         ),
         ("slice_ms_max", slice_us as f64 / 1e3),
-        ("lr", lr),
+        ("lr", f64::from(stride.lr)),
+        ("updates_shortened", stride.shortened as f64),
         ("hints", taught.hints as f64),
         ("corrections", taught.corrections.len() as f64),
         ("retold", taught.retold as f64),

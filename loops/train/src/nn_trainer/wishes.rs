@@ -10,6 +10,8 @@ use crate::trainer::Lesson;
 const WISHES_MAX: usize = 4;
 /// A repetition of so many words of a wish talks about the wish and is no answer.
 const COPIED_WORDS: usize = 3;
+/// An answer with a larger share of words that stand in its question says nothing.
+const ECHOED_SHARE: f32 = 0.7;
 /// As many words of the question in a row are more than an answer takes up.
 const ECHOED_WORDS: usize = 5;
 
@@ -29,6 +31,10 @@ pub(super) fn copies(said: &[String], wish: &[String], question: &[String]) -> b
 
 /// Whether `said` says the question again, or so much of it that it is no answer.
 pub(super) fn echoes(said: &[String], question: &[String]) -> bool {
+    let of_question = said.iter().filter(|word| question.contains(word)).count();
+    if said.len() >= COPIED_WORDS && of_question as f32 > ECHOED_SHARE * said.len() as f32 {
+        return true;
+    }
     let run = question.len().min(ECHOED_WORDS);
     run >= COPIED_WORDS
         && question
@@ -93,6 +99,9 @@ mod tests {
         check("A violin usually has four strings.", long, false);
         check("What is jazz? Jazz is music.", "What is jazz?", true);
         check("Jazz is music.", "What is jazz?", false);
+        let snore = "Why do some people snore?";
+        check("Because some people snore.", snore, true);
+        check("Because some people sleep on their backs.", snore, false);
         check("Hello!", "Hello", false);
     }
 
