@@ -18,6 +18,7 @@ mod knowledge;
 mod likelihood;
 mod outcome;
 mod phrases;
+mod reading;
 mod report;
 mod run;
 mod session;
@@ -33,6 +34,7 @@ use knowledge::{Fact, Instruction};
 use likelihood::Meter;
 use outcome::Outcome;
 use phrases::PhraseBank;
+use reading::Reading;
 use run::run;
 use session::Plan;
 
@@ -113,10 +115,9 @@ pub(super) fn people(bench: &Bench, size: &Size) -> Result<Report, String> {
     let materials = Materials::load(size)?;
     let model = bench.config.model.served_name();
     println!("learn: {model}, as it ships");
+    let reading = Reading::new(bench)?;
     let of_base = async |url: &str| Base::measure(url, &materials).await;
-    let base = bench
-        .runtime
-        .block_on(bench.house(bench.config.clone(), of_base))?;
+    let base = bench.runtime.block_on(reading.house(bench, of_base))?;
     let meter = Meter::new(bench)?;
     let taking_part = |preference: &Preference| {
         let tried = base.tried(*preference);
@@ -129,7 +130,7 @@ pub(super) fn people(bench: &Bench, size: &Size) -> Result<Report, String> {
         let tried = base.tried(preference)?;
         let told_logprob = tried.logprob_mean(&materials, &meter, &tried.answers)?;
         for plan in plans(size, preference) {
-            let outcome = one(bench, plan, &materials).and_then(|run| {
+            let outcome = one((bench, &reading), plan, &materials).and_then(|run| {
                 Outcome::of(
                     run,
                     &outcome::Against {
@@ -174,10 +175,12 @@ fn plans(size: &Size, preference: Preference) -> Vec<Plan> {
 }
 
 /// One run at a server of its own.
-fn one(bench: &Bench, plan: Plan, materials: &Materials) -> Result<run::Run, String> {
+fn one(
+    (bench, reading): (&Bench, &Reading),
+    plan: Plan,
+    materials: &Materials,
+) -> Result<run::Run, String> {
     let pause_max: Duration = bench.time(PAUSE_MAX_S);
     let work = async |url: &str| run(url, plan, materials, pause_max).await;
-    bench
-        .runtime
-        .block_on(bench.house(bench.config.clone(), work))
+    bench.runtime.block_on(reading.house(bench, work))
 }
