@@ -50,7 +50,7 @@ pub(super) async fn open_turns(
 const WAITING: &str =
     "select turns.number, turns.id, group_id, sessions.id as session_id, session_key, parent_id,
             turns.owner, scopes.name as scope, kind, history_number, completion_text,
-            checks is not null as is_checked, finished_ms, exists (
+            checks is not null as is_checked, finished_ms, turn_payloads.turn_number as payload, exists (
                 select 1 from feedback
                 where feedback.turn_id = turns.id and feedback.owner = turns.owner
             ) as has_feedback
@@ -106,6 +106,8 @@ fn waiting_turn(
     messages: &HashMap<i64, Option<Vec<Message>>>,
 ) -> Result<WaitingTurn, Fault> {
     let optional = |name| row.try_get::<Option<&[u8]>, _>(name);
+    let payload: Option<i64> = row.try_get("payload")?;
+    payload.ok_or_else(|| corrupt("no payload of a waiting turn"))?;
     let messages = match row.try_get::<Option<i64>, _>("history_number")? {
         Some(node) => {
             let known = messages.get(&node).cloned().flatten();

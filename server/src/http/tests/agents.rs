@@ -547,7 +547,10 @@ async fn stored_items_are_found_by_their_ids() {
         .await
         .unwrap();
     let ids = first["output"].as_array().unwrap().iter();
-    let references = ids.map(|item| json!({"type": "item_reference", "id": item["id"]}));
+    let references = ids.enumerate().map(|(at, item)| match at % 2 {
+        0 => json!({"type": "item_reference", "id": item["id"]}),
+        _ => json!({"id": item["id"]}),
+    });
     let mut input = vec![json!({"role": "user", "content": "hi"})];
     input.extend(references);
     input.push(json!({"type": "function_call_output", "call_id": first["output"][1]["call_id"], "output": "sunny"}));

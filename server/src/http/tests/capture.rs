@@ -204,15 +204,49 @@ async fn log_probs_of_the_prompt() {
     let chat = told(CHAT, json!({"prompt_logprobs": 0})).await;
     assert_eq!(chat["prompt_logprobs"].as_array().map(Vec::len), Some(18));
     for (path, fields) in [
-        (CHAT, json!({"prompt_logprobs": 1, "stream": true})),
         (CHAT, json!({"prompt_logprobs": 21})),
-        (RESPONSES, json!({"prompt_logprobs": 1})),
-        (MESSAGES, json!({"prompt_logprobs": 1})),
+        (TEXT, json!({"prompt_logprobs": -1, "stream": true})),
+        (RESPONSES, json!({"prompt_logprobs": 21})),
+        (MESSAGES, json!({"prompt_logprobs": "all"})),
     ] {
         let (reply, stage) = post(path, fields).await;
         assert_eq!(reply.status, 400, "{path}: {}", reply.text);
         assert!(reply.text.contains("prompt_logprobs"), "{}", reply.text);
         assert_eq!(stage.fake.asks.lock().unwrap().len(), 0, "{path}");
+    }
+}
+
+/// Whole and streamed, each dialect has one for each token of its prompt, once.
+#[tokio::test]
+async fn log_probs_of_the_prompt_stand_in_every_dialect() {
+    for (path, whole, streamed, count) in [
+        (CHAT, "/prompt_logprobs", "/prompt_logprobs", 18),
+        (
+            TEXT,
+            "/choices/0/prompt_logprobs",
+            "/choices/0/prompt_logprobs",
+            2,
+        ),
+        (
+            RESPONSES,
+            "/prompt_logprobs",
+            "/response/prompt_logprobs",
+            18,
+        ),
+        (MESSAGES, "/prompt_logprobs", "/prompt_logprobs", 18),
+    ] {
+        let reply = told(path, json!({"prompt_logprobs": 1})).await;
+        let all = reply.pointer(whole).and_then(Value::as_array);
+        assert_eq!(all.map(Vec::len), Some(count), "{path}: {reply}");
+        let fields = json!({"prompt_logprobs": 1, "stream": true});
+        let (reply, _stage) = post(path, fields).await;
+        let events = reply.events();
+        let found: Vec<&Value> = events
+            .iter()
+            .filter_map(|event| event.pointer(streamed))
+            .collect();
+        assert_eq!(found.len(), 1, "{path}: {}", reply.text);
+        assert_eq!(found[0].as_array(), all, "{path}");
     }
 }
 
