@@ -157,6 +157,11 @@ fn explain(error: &str) -> GrammarError {
     if error.contains("NoExtension") {
         return GrammarError("no text is of this form".to_owned());
     }
+    // The library caught itself: what it holds in 64 bits was larger.
+    if error.contains("panic:") {
+        let why = "something in it cannot be compiled, such as a very large number";
+        return GrammarError(why.to_owned());
+    }
     let line = error.lines().next().unwrap_or("unknown reason");
     let below = error.lines().find_map(|line| line.strip_prefix("error: "));
     let line = match (line.strip_suffix("regex parse error:"), below) {
